@@ -1,0 +1,166 @@
+"""The command line of every pipeline: load, check, print the plan, run.
+
+python examples/start_rlvr_pipeline.py --config_path tiny-sort --config_name tiny_sort [--dry_run] [key=value ...]
+"""
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from roll.configs.derive import model_roles
+from roll.configs.describe import describe
+from roll.configs.problems import together
+from roll.errors import ConfigError, RollError
+from roll.pipeline.load import Loaded, load
+from roll.pipeline.preflight import machine_report
+from roll.utils.imports import resolve
+
+EXIT_OK, EXIT_FAILED, EXIT_BAD_CONFIG, EXIT_INTERRUPTED = 0, 1, 2, 130
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Where the parts of one pipeline are, as `package.module:object`. `run_class` is imported by a real run only."""
+
+    config: str
+    problems: str
+    warnings: str
+    machine_problems: str
+    data_problems: str
+    run_class: str
+
+
+PIPELINES: Mapping[str, Pipeline] = {
+    "rlvr": Pipeline(
+        config="roll.pipeline.rlvr.rlvr_config:RLVRConfig",
+        problems="roll.pipeline.rlvr.rlvr_checks:rlvr_problems",
+        warnings="roll.pipeline.rlvr.rlvr_checks:rlvr_warnings",
+        machine_problems="roll.pipeline.rlvr.rlvr_checks:missing_files",
+        data_problems="roll.pipeline.rlvr.rlvr_checks:data_and_reward_problems",
+        run_class="roll.pipeline.rlvr.rlvr_pipeline:RLVRPipeline",
+    ),
+    "agentic": Pipeline(
+        config="roll.pipeline.agentic.agentic_config:AgenticConfig",
+        problems="roll.pipeline.agentic.agentic_checks:agentic_problems",
+        warnings="roll.pipeline.agentic.agentic_checks:agentic_warnings",
+        machine_problems="roll.pipeline.agentic.agentic_checks:machine_problems",
+        data_problems="roll.pipeline.agentic.agentic_checks:environment_problems",
+        run_class="roll.pipeline.agentic.agentic_pipeline:AgenticPipeline",
+    ),
+}
+
+
+def main(pipeline: str = "rlvr", argv: Sequence[str] | None = None, script: str | None = None) -> int:
+    """Runs one pipeline from command-line arguments and returns the exit code: 0 done, 1 the run failed, 2 the
+    configuration, its plan
+    or this machine cannot work, 130 Ctrl-C. `--config_path` is relative to the directory of `script`, then to the
+    current one."""
+    arguments, overrides = _parser(pipeline).parse_known_args(argv)
+    parts = PIPELINES[pipeline]
+    try:
+        directory = _directory(arguments.config_path, script)
+        if not arguments.config_name:
+            raise ConfigError(
+                f"--config_name is missing. There: {', '.join(_names(directory)) or 'no YAML'} in {directory}."
+            )
+        loaded = load(
+            _object(parts.config),
+            directory,
+            arguments.config_name,
+            overrides,
+            _object(parts.problems),
+            _object(parts.warnings),
+        )
+        _say(describe(loaded.config, loaded.plan, model_roles(loaded.config), loaded.config.cpu_role_notes))
+        for warning in loaded.warnings:
+            _say(f"Warning: {warning}")
+        if arguments.dry_run:
+            return _dry_run(parts, loaded)
+        _refuse(parts, loaded)
+        return int(_object(parts.run_class)(loaded.config, loaded.plan).run())
+    except ConfigError as error:
+        _complain("The run cannot start:", error.problems)
+        return EXIT_BAD_CONFIG
+    except RollError as error:
+        _complain(f"The run failed ({type(error).__name__}):", [str(error)])
+        return EXIT_FAILED
+    except KeyboardInterrupt:
+        _complain("Interrupted.", [])
+        return EXIT_INTERRUPTED
+
+
+def _parser(pipeline: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=f"Runs the {pipeline} pipeline.",
+        epilog="Further arguments are overrides: key=value with a dotted key, such as "
+        "actor_train.training_args.learning_rate=1e-6. All keys: docs/config_reference.md.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--config_path",
+        "--config-path",
+        default=".",
+        help="directory of the YAML: relative to this script, or absolute",
+    )
+    parser.add_argument("--config_name", "--config-name", default=None, help="name of the YAML, without .yaml")
+    parser.add_argument(
+        "--dry_run",
+        "--dry-run",
+        action="store_true",
+        help="check, print the plan and stop; needs no GPU, model or data",
+    )
+    return parser
+
+
+def _directory(config_path: str, script: str | None) -> Path:
+    """The directory of the YAML. Raises ConfigError that names the places looked at."""
+    bases = [Path(script).resolve().parent] if script else []
+    candidates = [base / Path(config_path).expanduser() for base in (*bases, Path.cwd())]
+    for candidate in candidates:
+        if candidate.is_dir():
+            return candidate.resolve()
+    places = " and ".join(dict.fromkeys(str(candidate) for candidate in candidates))
+    raise ConfigError(f"--config_path {config_path}: there is no such directory. Looked at {places}.")
+
+
+def _names(directory: Path) -> list[str]:
+    return sorted(file.stem for file in directory.glob("*.yaml"))
+
+
+def _object(path: str) -> Any:
+    """What a path of the table above names."""
+    return resolve(path)
+
+
+def _dry_run(parts: Pipeline, loaded: Loaded[Any]) -> int:
+    report = machine_report(loaded.config)
+    for problem in (*report.problems, *_object(parts.machine_problems)(loaded.config)):
+        _say(f"Warning, a real run stops here: {problem}")
+    for reason in report.unchecked:
+        _say(f"Not checked: {reason}")
+    _say("Not checked in a dry run: rows of the data files, imports of rewards and environments, memory.")
+    _say("The plan works.")
+    return EXIT_OK
+
+
+def _refuse(parts: Pipeline, loaded: Loaded[Any]) -> None:
+    """Raises ConfigError with everything that this machine or the data say against the run."""
+    problems = [problem.text for problem in machine_report(loaded.config).problems]
+    problems += _object(parts.data_problems)(loaded.config)
+    if problems:
+        raise ConfigError(*together(problems))
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def _complain(title: str, problems: Sequence[str]) -> None:
+    print(title, *(f"  - {problem}" for problem in problems), sep="\n", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

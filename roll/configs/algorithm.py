@@ -1,0 +1,230 @@
+"""Settings of the mathematics: advantages, policy loss, KL terms, and the roles they need."""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator
+
+from roll.configs.base import Settings, ignored, planned, setting, unread
+from roll.configs.cluster import WorkerConfig
+from roll.configs.run import RunConfig
+
+NO_VARIANT = "pg_variant does not choose this loss"
+KL_NAMES = {"kl": "k1", "mse": "k2", "low_var_kl": "k3"}
+
+KlEstimator = Annotated[
+    Literal["k1", "k2", "k3", "abs", "full"],
+    BeforeValidator(lambda name: KL_NAMES.get(name, name) if isinstance(name, str) else name),
+]
+NormScope = Annotated[
+    Literal["default", "batch", "group", "running", "leave_one_out"] | None,
+    BeforeValidator(
+        lambda name: {None: "default", "none": None}.get(name, name) if name is None or isinstance(name, str) else name
+    ),
+]
+Granularity = Literal["token", "segment", "geometric", "sequence"]
+AdvEstimator = Literal[
+    "gae",
+    "reinforce",
+    "reinforce_plus_plus",
+    "reinforce_plus_plus_baseline",
+    "grpo",
+    "rloo",
+    "gigpo",
+    "step_reinforce",
+    "agentic_reinforce",
+]
+LossAggMode = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
+
+
+class ISWeightConfig(Settings):
+    """`train_infer_correction.is_weight`: importance weights between trainer and rollout engine."""
+
+    enabled: bool = setting(False, "Weight the loss by the ratio of trainer and rollout probabilities.")
+    weight_type: Granularity = setting("token", "Over what the ratio is taken.")
+    upper_bound: float | None = setting(1.2, "Ratios are cut here.")
+    detach: bool = setting(True, "No gradient through the weight.")
+
+
+class TrainInferFilterConfig(Settings):
+    """One of `train_infer_correction.filters`: leaves out what trainer and rollout engine disagree on."""
+
+    enabled: bool = setting(False, "Switch this filter on.")
+    agg_type: Granularity = setting("token", "Over what the disagreement is taken.")
+    ratio_enabled: bool = setting(True, "Filter by probability ratio.")
+    ratio_low: float = setting(0.8, "Smallest ratio kept.")
+    ratio_high: float = setting(1.2, "Largest ratio kept.")
+    diff_enabled: bool = setting(False, "Filter by probability difference.")
+    diff_low: float = setting(-0.2, "Smallest difference kept.")
+    diff_high: float = setting(0.2, "Largest difference kept.")
+
+
+class TrainInferCorrectionConfig(Settings):
+    """`train_infer_correction`: what to do about the two engines' different log-probs."""
+
+    is_weight: ISWeightConfig = setting({}, "Importance weights.")
+    filters: tuple[TrainInferFilterConfig, ...] = setting((), "Filters, applied in turn.")
+
+
+class AlgorithmConfig(RunConfig):
+    """What RLVR and agentic runs share: roles and mathematics."""
+
+    # roles
+    pretrain: str | None = setting(None, "Directory or hub id of the policy's starting weights, also of the reference.")
+    reward_pretrain: str | None = setting(
+        None, "Directory or hub id of the critic's starting weights. Default: pretrain."
+    )
+    actor_train: WorkerConfig = setting({}, "The policy where it learns.")
+    actor_infer: WorkerConfig = setting({}, "The policy where it samples.")
+    critic: WorkerConfig | None = setting(None, "The value model; started when adv_estimator is gae.")
+    reference: WorkerConfig | None = setting(None, "The frozen starting policy; started when a KL term needs it.")
+    reward: WorkerConfig | None = planned(None, "A reward model for all domains.")
+
+    # advantages
+    adv_estimator: AdvEstimator = setting(
+        "grpo",
+        "How credit is computed. grpo: reward against its group's mean and deviation. rloo: against the mean of the "
+        "others in its group. reinforce and its ++ forms: discounted reward. gae: with a critic. gigpo, "
+        "step_reinforce and agentic_reinforce are for agentic runs. Default: gae when a critic is given, grpo "
+        "otherwise.",
+    )
+    gamma: float = setting(1.0, "Discount per token (reinforce, gae).", ge=0, le=1)
+    lambd: float = setting(0.95, "Lambda of GAE: 1 trusts the return, 0 the critic.", ge=0, le=1)
+    norm_mean_type: NormScope = setting(
+        "default",
+        "Subtract from each reward the mean of this scope (leave_one_out: of the others in the group); none: nothing. "
+        "default, null: as "
+        "adv_estimator has it (grpo and reinforce_plus_plus_baseline group, rloo leave_one_out, the others none).",
+    )
+    norm_std_type: NormScope = setting(
+        "default",
+        "Divide by the deviation of this scope; none: by nothing (with grpo: Dr. GRPO). default, null: as "
+        "adv_estimator has it (grpo group, the others none).",
+    )
+    reward_clip: float | None = setting(None, "Rewards are cut to [-this, this].", gt=0)
+    whiten_rewards: bool = setting(False, "Whiten token rewards over the batch.")
+    whiten_advantages: bool = setting(False, "Whiten advantages over all response tokens of the batch.")
+    advantage_clip: float | None = setting(None, "Advantages are cut to [-this, this].", gt=0)
+
+    # policy loss
+    ppo_epochs: int = setting(1, "Passes over a step's samples.", ge=1)
+    pg_clip: float = setting(0.2, "The policy ratio is clipped to [1 - this, 1 + this].", gt=0)
+    use_pg_clip_range: bool = setting(False, "Clip to [1 - pg_clip_low, 1 + pg_clip_high] instead.")
+    pg_clip_low: float = setting(0.2, "Lower reach of the clip with use_pg_clip_range.", gt=0)
+    pg_clip_high: float = setting(0.2, "Upper reach of the clip with use_pg_clip_range.", gt=0)
+    dual_clip_loss: bool = setting(False, "Bound the loss of negative advantages by dual_clip_ratio_c x advantage.")
+    dual_clip_ratio_c: float = setting(3.0, "The bound of dual_clip_loss.", gt=1)
+    loss_agg_mode: LossAggMode = setting(
+        "seq-mean-token-mean",
+        "token-mean: mean over all response tokens of the update. seq-mean-token-mean: mean of each sample's mean. "
+        "seq-mean-token-sum: "
+        "mean of each sample's sum. seq-mean-token-sum-norm: the same divided by the longest possible response.",
+    )
+    importance_sampling: Literal["token", "seq", "segment"] = setting(
+        "token",
+        "Policy ratio per token, one per sample (the length-normalised product of its token ratios), or one per "
+        "segment (the same within each turn).",
+    )
+    entropy_loss_coef: float = setting(0.0, "Weight of the entropy bonus.", ge=0)
+    max_grad_norm: float = setting(1.0, "Gradients are scaled down to this norm; 0 is off.", ge=0)
+    critic_warmup: int = setting(0, "Steps at the start in which only the critic learns.", ge=0)
+    value_clip: float | None = setting(None, "New values may move from the old ones by this much. None: freely.", gt=0)
+
+    # KL
+    use_kl_loss: bool = setting(False, "Add kl_loss_coef x KL(policy, reference) to the loss.")
+    kl_loss_coef: float = setting(0.0, "Weight of the KL loss.", ge=0)
+    kl_loss_type: KlEstimator = setting(
+        "k3", "Estimator of the KL loss: k1 (kl), k2 (mse), k3 (low_var_kl), abs, or full over the vocabulary."
+    )
+    add_token_level_kl: bool = setting(
+        False, "Subtract init_kl_coef x KL(old policy, reference) from every token's reward."
+    )
+    init_kl_coef: float = setting(0.2, "Weight of the KL in the reward; used only with add_token_level_kl.", ge=0)
+    kl_penalty: KlEstimator = setting("k1", "Estimator of the KL in the reward, as in kl_loss_type.")
+    target_kl: float | None = setting(
+        None, "Adapt init_kl_coef so that the KL approaches this. None: it stays fixed.", gt=0
+    )
+    kl_horizon: int = setting(10000, "Samples over which that adaptation takes effect.", ge=1)
+    enable_reference: bool = setting(False, "Start the reference and report the KL even if no term uses it.")
+
+    # where old log-probs come from
+    enable_old_logprobs_recompute: bool = setting(False, "Always compute old log-probs in a pass of their own.")
+    force_disable_old_logprobs_recompute: bool = setting(
+        False, "Never: take the rollout engine's log-probs as old log-probs when a step has several updates."
+    )
+    train_infer_correction: TrainInferCorrectionConfig = setting({}, "Correction between rollout engine and trainer.")
+    log_prob_diff_warning: float = setting(
+        0.05,
+        "Warn when the mean difference between the rollout engine's and the trainer's log-probs of the sampled tokens "
+        "(train_infer/log_prob_diff_mean) rises above this. bf16 engines differ by .002 to .02; old weights or old "
+        "keys and values by more.",
+        gt=0,
+    )
+    async_generation_ratio: float = planned(0, "How many steps rollouts may run ahead of training.", inert=(0.0,))
+
+    # variants and distillation
+    pg_variant: Literal["ppo", "vanilla", "topr", "tis", "cispo", "kimi15"] | None = planned(
+        None, "Form of the policy gradient.", inert=("ppo",)
+    )
+    tis_lower_bound: float = ignored(0.0, "Smallest weight of truncated importance sampling.", NO_VARIANT)
+    tis_upper_bound: float = ignored(1.0, "Largest weight of truncated importance sampling.", NO_VARIANT)
+    cispo_epsilon_low: float = ignored(0.1, "Lower reach of CISPO's clipped weight.", NO_VARIANT)
+    cispo_epsilon_high: float = ignored(0.1, "Upper reach of CISPO's clipped weight.", NO_VARIANT)
+    kimi15_tau: float = ignored(0.1, "Temperature of the Kimi k1.5 loss.", NO_VARIANT)
+    use_opd: bool = planned(False, "On-policy distillation beside the reward.")
+    is_pure_opd: bool = planned(False, "On-policy distillation instead of a reward.")
+    pure_opd_pipeline_type: Literal["rlvr", "agentic"] = ignored("rlvr", "Rollouts of it.", "is_pure_opd is off")
+    teacher: dict[str, Any] | None = planned(None, "Teacher model or models.", inert=({},))
+    student_train: dict[str, Any] | None = planned(None, "The student where it learns.", inert=({},))
+    student_infer: dict[str, Any] | None = planned(None, "The student where it samples.", inert=({},))
+
+    l2: float = unread(0.0, "L2 penalty.")
+    use_reward_scaling: bool = unread(False, "Reward scaling.")
+    add_len_reward: bool = unread(False, "Length reward.")
+    use_reward_norm: bool = unread(False, "Reward normalization.")
+
+    @property
+    @abstractmethod
+    def num_groups(self) -> int:
+        """Groups per step."""
+
+    @property
+    @abstractmethod
+    def group_size(self) -> int:
+        """Samples per group."""
+
+    @property
+    @abstractmethod
+    def batch_keys(self) -> tuple[str, str]:
+        """The keys that num_groups and group_size come from, for messages."""
+
+    @property
+    @abstractmethod
+    def domains(self) -> tuple[str, ...]:
+        """Names of the domains that are scored."""
+
+    @property
+    @abstractmethod
+    def cpu_roles(self) -> Mapping[str, WorkerConfig]:
+        """Roles of this pipeline that run beside the models, by name."""
+
+    @property
+    def cpu_role_notes(self) -> Mapping[str, str]:
+        """What runs in each of the cpu_roles, in a few words."""
+        return {}
+
+    @property
+    def is_multi_turn(self) -> bool:
+        """True if an attempt takes several answers: a limit on one answer is then not the length of the response."""
+        return False
+
+    @property
+    def num_groups_per_domain(self) -> Mapping[str, int] | None:
+        """Groups of each domain in a step, where something else than the data decides about it."""
+        return None
+
+    @property
+    def clip_range(self) -> tuple[float, float]:
+        """How far the policy ratio may go below and above 1."""
+        return (self.pg_clip_low, self.pg_clip_high) if self.use_pg_clip_range else (self.pg_clip, self.pg_clip)

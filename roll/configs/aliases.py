@@ -1,0 +1,82 @@
+"""Foreign keys and values: one table for everything that users of other configurations write and this one names
+otherwise.
+
+`RENAMED` keys mean the same as one of ours. `DROPPED` keys stood in ROLL's YAMLs and did nothing, or do nothing
+here. A path with
+`*` holds for every role.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from roll.configs.base import Settings, join, walk
+from roll.configs.problems import Problem, show
+
+CLASS_DECIDES = "the role decides which class runs it"
+
+RENAMED: Mapping[tuple[str, str], str] = {
+    ("ModelArgs", "flash_attn"): "attn_implementation",
+    ("ModelArgs", "model_name"): "model_name_or_path",
+    ("ModelArgs", "torch_dtype"): "dtype",
+    ("GeneratingArgs", "min_tokens"): "min_new_tokens",
+    ("GeneratingArgs", "stop"): "stop_strings",
+    ("GeneratingArgs", "n"): "num_return_sequences",
+    ("RLVRConfig", "positive_loss_coef"): "postive_loss_coef",
+}
+DROPPED: Mapping[tuple[str, str], str] = {
+    ("DataArgs", "dataset_dir"): "file_name holds the whole path",
+    ("DataArgs", "interleave_probs"): "domain_interleave_probs sets the shares",
+    ("DataArgs", "max_samples"): "all rows are read",
+    ("DataArgs", "overwrite_cache"): "nothing is cached",
+    ("ModelArgs", "use_remove_padding"): "the strategy decides about padding",
+    ("WorkerConfig", "use_remove_padding"): "the strategy decides about padding",
+    ("RewardConfig", "use_remove_padding"): "the strategy decides about padding",
+    ("RewardConfig", "reward_system_config"): "ROLL does not read it either",
+    ("RLVRConfig", "reward_system_config"): "ROLL does not read it either",
+    ("EnvConfig", "user_prompt_format"): "agent_template says how to answer",
+    ("EnvConfig", "reward_template"): "the policy is not shown its rewards",
+    ("RLVRConfig", "reward_scale"): "ROLL does not read it either; see norm_std_type",
+    ("RLVRConfig", "reward_shift"): "ROLL does not read it either; see norm_mean_type",
+    ("RLVRConfig", "reward_norm"): "ROLL does not read it either; see norm_mean_type and norm_std_type",
+    ("RLVRConfig", "default_history_length"): "only agentic runs have a history",
+    ("RLVRConfig", "offload_nccl"): "it belongs to a role, and is not implemented yet",
+    ("RLVRConfig", "model_name"): "pretrain names the model",
+    ("RLVRConfig", "use_additional_prompts"): "its name is is_use_additional_prompts, which is not implemented yet",
+}
+
+ROLL_REWARDS: Mapping[str, str] = {
+    "roll.pipeline.rlvr.rewards.math_rule_reward_worker.MathRuleRewardWorker": "math_rule",
+}
+"""ROLL's reward classes that have a counterpart here."""
+
+ROLL_WORKERS: Mapping[str, str] = {
+    "roll.pipeline.rlvr.actor_worker.ActorWorker": CLASS_DECIDES,
+    "roll.pipeline.rlvr.actor_pg_worker.ActorPGWorker": CLASS_DECIDES,
+    "roll.pipeline.base_worker.ActorWorker": CLASS_DECIDES,
+    "roll.pipeline.base_worker.CriticWorker": CLASS_DECIDES,
+    "roll.pipeline.base_worker.InferWorker": CLASS_DECIDES,
+}
+"""ROLL's worker classes whose job a role does here anyway."""
+
+
+def apply_aliases(cls: type[Settings], tree: dict[str, Any]) -> tuple[list[Problem], list[str]]:
+    """Renames and drops foreign keys of a raw tree in place. Returns problems (both spellings given) and warnings."""
+    problems: list[Problem] = []
+    warnings: list[str] = []
+    for settings, node, path in list(walk(cls, tree)):
+        for key in list(node):
+            here = join(path, key)
+            names = [base.__name__ for base in settings.__mro__]
+            target = next((RENAMED[name, key] for name in names if (name, key) in RENAMED), None)
+            reason = next((DROPPED[name, key] for name in names if (name, key) in DROPPED), None)
+            if target is not None:
+                value = node.pop(key)
+                if target in node and node[target] != value:
+                    other = join(path, target)
+                    text = f"{here}: {show(value)} contradicts {other}: {show(node[target])}; both mean the same."
+                    problems.append(Problem(f"{text} Keep one.", (here, other)))
+                node.setdefault(target, value)
+            elif reason is not None and key not in settings.model_fields:
+                node.pop(key)
+                warnings.append(f"{here} does nothing here: {reason}.")
+    return problems, warnings

@@ -1,0 +1,63 @@
+"""How a role's rows become micro batches: by count, by tokens with padding, or packed. What contradicts what."""
+
+from collections.abc import Iterator
+
+from roll.configs.cluster import SequencePackingArgs, WorkerConfig
+from roll.configs.problems import Problem
+
+LEARNING = ("actor_train", "critic")
+
+
+def batching_problems(role: str, worker: WorkerConfig, longest: int, length_keys: tuple[str, ...]) -> Iterator[Problem]:
+    """`longest` is the longest sequence of the run, in tokens; it follows from `length_keys`."""
+    packing = worker.sequence_packing_args
+    packs_by_tokens = worker.use_sequence_packing and packing.by_tokens
+    for where, dynamic, tokens, packed in (
+        (
+            "train",
+            worker.use_dynamic_batching_in_train,
+            worker.max_tokens_per_microbatch_in_train,
+            packing.max_packed_sequence_length_train,
+        ),
+        (
+            "infer",
+            worker.use_dynamic_batching_in_infer,
+            worker.max_tokens_per_microbatch_in_infer,
+            packing.max_packed_sequence_length_forward,
+        ),
+    ):
+        switch = f"{role}.use_dynamic_batching_in_{where}"
+        if dynamic and packs_by_tokens:
+            yield Problem(
+                f"{switch} and {role}.sequence_packing_args.algorithm: load_balance both make micro batches by tokens. "
+                "Remove one.",
+                (switch, f"{role}.sequence_packing_args.algorithm"),
+            )
+        elif dynamic and (tokens or 0) < longest:
+            key = f"{role}.max_tokens_per_microbatch_in_{where}"
+            yield Problem(
+                f"{key}: {tokens or 0} must be at least one sequence, {longest} tokens, with {switch}.",
+                (key, *length_keys),
+            )
+        if packs_by_tokens and (where == "infer" or role in LEARNING) and (packed or 0) < longest:
+            key = (
+                f"{role}.sequence_packing_args.max_packed_sequence_length_{'train' if where == 'train' else 'forward'}"
+            )
+            yield Problem(
+                f"{key}: {packed or 0} must be at least one sequence, {longest} tokens, with algorithm: load_balance.",
+                (key, *length_keys),
+            )
+
+
+def batching_warnings(role: str, worker: WorkerConfig) -> Iterator[str]:
+    """Settings of packing that nothing reads."""
+    packing, at = worker.sequence_packing_args, f"{role}.sequence_packing_args"
+    changed = [key for key in SequencePackingArgs.model_fields if getattr(packing, key) != getattr(_DEFAULTS, key)]
+    verb = "does" if len(changed) == 1 else "do"
+    if changed and not worker.use_sequence_packing:
+        yield f"{at} does nothing while {role}.use_sequence_packing is off."
+    elif changed and not packing.by_tokens:
+        yield f"{at}: {', '.join(changed)} {verb} nothing with algorithm: none; load_balance reads it."
+
+
+_DEFAULTS = SequencePackingArgs()

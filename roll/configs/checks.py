@@ -1,0 +1,266 @@
+"""What a configuration says against itself. Every check here holds on any machine, in a dry run and in a real run."""
+
+from collections.abc import Callable, Iterator
+
+from roll.configs.algorithm import AlgorithmConfig
+from roll.configs.aliases import ROLL_WORKERS
+from roll.configs.batching import batching_problems, batching_warnings
+from roll.configs.derive import kl_terms, model_roles, needs_critic, needs_reference
+from roll.configs.layout import layout_problems
+from roll.configs.parallel import parallel_problems
+from roll.configs.plan import batch_problems, train_plan
+from roll.configs.problems import Problem, ids_text
+from roll.configs.strategy import narrowing_settings
+
+LENGTH_KEYS = ("prompt_length", "response_length", "sequence_length")
+VAL_LENGTH_KEYS = ("val_prompt_length", "val_sequence_length")
+SAMPLING = "actor_infer.generating_args"
+SCHEDULE_KEYS = frozenset({"min_lr_ratio"})
+MODEL_LENGTH_KEYS = ("max_model_len", "context_length")
+
+
+def config_problems(config: AlgorithmConfig) -> list[Problem]:
+    """Everything that cannot work, whatever the machine."""
+    return [problem for check in CHECKS for problem in check(config)]
+
+
+def length_problems(config: AlgorithmConfig) -> Iterator[Problem]:
+    prompt, response, sequence = config.prompt_length, config.response_length, config.sequence_length
+    if response is None and sequence is None:
+        yield Problem(
+            "response_length is missing: set it, or sequence_length (prompt and answer together).", LENGTH_KEYS
+        )
+        return
+    if response is not None and sequence is not None and sequence != prompt + response:
+        yield Problem(
+            f"sequence_length: {sequence} contradicts prompt_length {prompt} + response_length {response} = "
+            f"{prompt + response}. Remove one of them.",
+            LENGTH_KEYS,
+        )
+    elif sequence is not None and sequence <= prompt:
+        yield Problem(
+            f"sequence_length: {sequence} leaves no room for an answer after prompt_length: {prompt}. "
+            f"Set it above {prompt}, or lower prompt_length.",
+            LENGTH_KEYS,
+        )
+    val_prompt, val_sequence = config.val_lengths[0], config.val_sequence_length
+    if val_sequence is not None and val_sequence <= val_prompt:
+        yield Problem(
+            f"val_sequence_length: {val_sequence} leaves no room for an answer after val_prompt_length: {val_prompt}.",
+            LENGTH_KEYS + VAL_LENGTH_KEYS,
+        )
+
+
+def answer_length_problems(config: AlgorithmConfig) -> Iterator[Problem]:
+    _, response, sequence = config.lengths
+    given = config.actor_infer.generating_args.max_new_tokens
+    if given is not None and given != response and not config.is_multi_turn:
+        yield Problem(
+            f"{SAMPLING}.max_new_tokens: {given} contradicts {_response_source(config)} = {response}. "
+            "Remove it, or write ${response_length}.",
+            (f"{SAMPLING}.max_new_tokens", *LENGTH_KEYS),
+        )
+    longest = max(sequence, config.val_lengths[2])
+    for key in MODEL_LENGTH_KEYS:
+        limit = config.actor_infer.strategy_config.get(key)
+        if type(limit) is int and limit < longest:
+            yield Problem(
+                f"actor_infer.strategy_args.strategy_config.{key}: {limit} is shorter than the longest sequence, "
+                f"{longest} tokens (prompt_length {config.prompt_length} + answer {longest - config.prompt_length}). "
+                f"Set it to at least {longest}.",
+                (f"actor_infer.strategy_args.strategy_config.{key}", *LENGTH_KEYS, *VAL_LENGTH_KEYS),
+            )
+
+
+def sampling_problems(config: AlgorithmConfig) -> Iterator[Problem]:
+    sampling = config.actor_infer.generating_args
+    if sampling.temperature == 0:
+        yield Problem(
+            f"{SAMPLING}.temperature: 0 is greedy: all answers to a prompt would be the same and nothing could be "
+            "learned. Set it above 0.",
+            (f"{SAMPLING}.temperature",),
+        )
+    size_key = config.batch_keys[1]
+    if sampling.num_return_sequences not in (None, config.group_size) and not config.is_multi_turn:
+        yield Problem(
+            f"{SAMPLING}.num_return_sequences: {sampling.num_return_sequences} contradicts {size_key}: "
+            f"{config.group_size}. Remove it, or write ${{{size_key}}}.",
+            (f"{SAMPLING}.num_return_sequences", size_key),
+        )
+    if sampling.min_new_tokens > config.lengths[1]:
+        yield Problem(
+            f"{SAMPLING}.min_new_tokens: {sampling.min_new_tokens} is more than the longest answer, "
+            f"{config.lengths[1]} tokens ({_response_source(config)}).",
+            (f"{SAMPLING}.min_new_tokens", *LENGTH_KEYS),
+        )
+
+
+def algorithm_problems(config: AlgorithmConfig) -> Iterator[Problem]:
+    if needs_critic(config) and config.critic is None:
+        yield Problem(
+            "adv_estimator: gae needs a critic, and there is no `critic` section. Add one (strategy_args, "
+            "training_args, device_mapping, as in actor_train), or choose adv_estimator: grpo.",
+            ("adv_estimator", "critic"),
+        )
+    if config.critic_warmup and not needs_critic(config):
+        yield Problem(
+            f"critic_warmup: {config.critic_warmup} needs a critic, but adv_estimator: {config.adv_estimator} has "
+            "none. Set it to 0.",
+            ("critic_warmup", "adv_estimator"),
+        )
+    elif config.critic_warmup >= config.max_steps:
+        yield Problem(
+            f"critic_warmup: {config.critic_warmup} leaves the policy no step to learn in, max_steps: "
+            f"{config.max_steps}.",
+            ("critic_warmup", "max_steps"),
+        )
+    if needs_reference(config) and config.reference is None:
+        why = ", ".join(kl_terms(config)) or "enable_reference"
+        yield Problem(
+            f"reference is missing: {why} compares the policy with it. Add a `reference` section "
+            "(strategy_args.strategy_name: hf_infer and a device_mapping), or switch that off.",
+            ("reference", *kl_terms(config), "enable_reference"),
+        )
+    for term, key, estimator in (
+        ("use_kl_loss", "kl_loss_type", config.kl_loss_type),
+        ("add_token_level_kl", "kl_penalty", config.kl_penalty),
+    ):
+        if term in kl_terms(config) and estimator == "full":
+            yield Problem(f"{key}: full is not implemented yet. Choose k1, k2, k3 or abs.", (key, term))
+    if config.adv_estimator in ("grpo", "rloo") and config.group_size == 1 and config.norm_mean_type == "default":
+        size_key = config.batch_keys[1]
+        yield Problem(
+            f"adv_estimator: {config.adv_estimator} compares the answers to one prompt, but {size_key} is 1: every "
+            f"advantage would be 0. Set {size_key} to 2 or more.",
+            ("adv_estimator", size_key, "norm_mean_type"),
+        )
+    if config.enable_old_logprobs_recompute and config.force_disable_old_logprobs_recompute:
+        yield Problem(
+            "enable_old_logprobs_recompute and force_disable_old_logprobs_recompute exclude each other. Remove one.",
+            ("enable_old_logprobs_recompute", "force_disable_old_logprobs_recompute"),
+        )
+
+
+def role_problems(config: AlgorithmConfig) -> Iterator[Problem]:
+    for role, worker in model_roles(config).items():
+        if worker.model_args.model_name_or_path is None:
+            yield Problem(
+                f"{role} has no model: pretrain is missing. Set it to a directory or a hub id such as "
+                "Qwen/Qwen2.5-0.5B.",
+                ("pretrain", "reward_pretrain", f"{role}.model_args.model_name_or_path"),
+            )
+        for flag, given in (("bf16", worker.training_args.bf16), ("fp16", worker.training_args.fp16)):
+            if given and worker.model_args.dtype != flag:
+                yield Problem(
+                    f"{role}.training_args.{flag}: true contradicts {role}.model_args.dtype: "
+                    f"{worker.model_args.dtype}. Remove {flag}.",
+                    (f"{role}.training_args.{flag}", f"{role}.model_args.dtype"),
+                )
+        unknown = set(worker.training_args.lr_scheduler_kwargs) - SCHEDULE_KEYS
+        for key in sorted(unknown):
+            path = f"{role}.training_args.lr_scheduler_kwargs.{key}"
+            yield Problem(f"{path}: no schedule has such a setting. Known: {', '.join(SCHEDULE_KEYS)}.", (path,))
+        if worker.worker_cls is not None and worker.worker_cls not in ROLL_WORKERS:
+            yield Problem(
+                f"{role}.worker_cls: {worker.worker_cls} has no counterpart here. Remove it; the strategy runs {role}.",
+                (f"{role}.worker_cls",),
+            )
+        yield from batching_problems(role, worker, config.lengths[2], LENGTH_KEYS)
+        yield from parallel_problems(role, worker)
+    workers = model_roles(config)
+    yield from layout_problems(workers, config.num_nodes, config.num_gpus_per_node)
+
+
+def data_problems(config: AlgorithmConfig) -> Iterator[Problem]:
+    shares, key = config.actor_train.data_args.domain_interleave_probs, "actor_train.data_args.domain_interleave_probs"
+    if shares is None:
+        return
+    unknown = [domain for domain in shares if domain not in config.domains]
+    for domain in unknown:
+        yield Problem(
+            f"{key}.{domain}: there is no such domain under rewards. Domains: {', '.join(config.domains) or 'none'}.",
+            (key, "rewards"),
+        )
+    absent = [domain for domain in config.domains if domain not in shares]
+    if absent and not unknown:
+        yield Problem(
+            f"{key} leaves out {', '.join(absent)}. Give every domain of rewards a share; 0 is possible.",
+            (key, "rewards"),
+        )
+    if any(share < 0 for share in shares.values()) or abs(sum(shares.values()) - 1) > 1e-3:
+        yield Problem(f"{key}: the shares {list(shares.values())} must be 0 or more and sum to 1.", (key,))
+
+
+def sync_problems(config: AlgorithmConfig) -> Iterator[Problem]:
+    per_node = config.num_gpus_per_node
+    nodes = {d // per_node for worker in (config.actor_train, config.actor_infer) for d in worker.device_mapping or ()}
+    if config.weight_sync_route == "memory" and len(nodes) > 1:
+        yield Problem(
+            "weight_sync_route: memory works on one node, but actor_train and actor_infer are on nodes "
+            f"{ids_text(sorted(nodes))}. Use auto or broadcast.",
+            ("weight_sync_route", "actor_train.device_mapping", "actor_infer.device_mapping", "num_gpus_per_node"),
+        )
+
+
+CHECKS: tuple[Callable[[AlgorithmConfig], Iterator[Problem]], ...] = (
+    length_problems,
+    answer_length_problems,
+    sampling_problems,
+    algorithm_problems,
+    role_problems,
+    data_problems,
+    batch_problems,
+    sync_problems,
+)
+
+
+def config_warnings(config: AlgorithmConfig) -> list[str]:
+    """What works, and may not be what was meant."""
+    found = [*_unused(config), *_kl_warnings(config)]
+    worker = config.actor_infer
+    if narrowing := narrowing_settings(worker.strategy_name, worker.generating_args):
+        found.append(
+            f"{SAMPLING}: with {' and '.join(narrowing)} on, the log-probs of {worker.strategy_name} are not those of "
+            "the whole distribution. They are not used as old log-probs, train_infer/log_prob_diff_* shows the "
+            "difference, and train_infer_correction would take it for a mismatch."
+        )
+    for role, worker in model_roles(config).items():
+        found += batching_warnings(role, worker)
+    for role, worker in (("actor_train", config.actor_train), ("critic", config.critic)):
+        if worker is None or (role == "critic" and not needs_critic(config)):
+            continue
+        plan = train_plan(config, role, worker)
+        if plan.warmup_updates >= plan.total_updates > 0:
+            found.append(
+                f"{role}.training_args: the warm-up of {plan.warmup_updates} updates is not over when the run ends "
+                f"after {plan.total_updates}."
+            )
+    return found
+
+
+def _kl_warnings(config: AlgorithmConfig) -> Iterator[str]:
+    if config.use_kl_loss and config.kl_loss_coef == 0:
+        yield "use_kl_loss is on, but kl_loss_coef is 0: no KL loss."
+    if config.kl_loss_coef > 0 and not config.use_kl_loss:
+        yield f"kl_loss_coef: {config.kl_loss_coef:g} does nothing while use_kl_loss is off."
+    if config.add_token_level_kl and config.init_kl_coef == 0:
+        yield "add_token_level_kl is on, but init_kl_coef is 0: no KL in the reward."
+
+
+def _unused(config: AlgorithmConfig) -> Iterator[str]:
+    if config.critic is not None and not needs_critic(config):
+        yield f"critic is not started: adv_estimator: {config.adv_estimator} uses none."
+    if config.reference is not None and not needs_reference(config):
+        yield "reference is not started: no KL term is in use (see use_kl_loss, add_token_level_kl, enable_reference)."
+    given = config.model_fields_set
+    differs = {config.pg_clip_low, config.pg_clip_high} != {config.pg_clip}
+    if not config.use_pg_clip_range and given & {"pg_clip_low", "pg_clip_high"} and differs:
+        yield "pg_clip_low and pg_clip_high do nothing while use_pg_clip_range is off."
+    if "dual_clip_ratio_c" in given and not config.dual_clip_loss:
+        yield "dual_clip_ratio_c does nothing while dual_clip_loss is off."
+    if config.use_pg_clip_range and "pg_clip" in given:
+        yield "pg_clip does nothing while use_pg_clip_range is on."
+
+
+def _response_source(config: AlgorithmConfig) -> str:
+    return "response_length" if config.response_length is not None else "sequence_length - prompt_length"

@@ -1,0 +1,157 @@
+"""One role: its model, backend, devices and workers."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator
+
+from roll.configs.base import Settings, ignored, planned, setting
+from roll.configs.data import DataArgs, Strings
+from roll.configs.device_mapping import parse_device_mapping
+from roll.configs.model import ModelArgs
+from roll.configs.rollout import GeneratingArgs
+from roll.configs.strategy import StrategyArgs
+from roll.configs.training import TrainingArgs
+
+NO_TOPR = "pg_variant topr is not chosen"
+
+DeviceMapping = Annotated[
+    tuple[int, ...] | None, BeforeValidator(lambda value: None if value is None else parse_device_mapping(value))
+]
+Environment = Annotated[
+    dict[str, str],
+    BeforeValidator(
+        lambda value: (
+            {k: str(v) if isinstance(v, int | float) else v for k, v in value.items()}
+            if isinstance(value, dict)
+            else value
+        )
+    ),
+]
+
+
+class SequencePackingArgs(Settings):
+    """`sequence_packing_args` of a role, with use_sequence_packing."""
+
+    algorithm: Literal["none", "load_balance"] = setting(
+        "none",
+        "none: the rows of a micro batch are one pack. load_balance: micro batches are made by tokens, as few and as "
+        "even as fit.",
+    )
+    max_packed_sequence_length_forward: int | None = setting(
+        None, "With load_balance: most tokens of a pack when scoring. Required."
+    )
+    max_packed_sequence_length_train: int | None = setting(
+        None, "With load_balance: most tokens of a pack in training. Required."
+    )
+    min_num_micro_batches_forward: int = setting(1, "With load_balance: fewest packs of one rank when scoring.", ge=1)
+    min_num_micro_batches_train: int = setting(1, "With load_balance: fewest packs of one rank in an update.", ge=1)
+
+    @property
+    def by_tokens(self) -> bool:
+        return self.algorithm == "load_balance"
+
+
+class RouterReplayConfig(Settings):
+    """`router_replay` of a role with a mixture model."""
+
+    mode: Literal["disable", "R2", "R3"] = planned("disable", "Reuse the expert choices of the rollout in training.")
+
+
+class WorkerConfig(Settings):
+    """A role: actor_train, actor_infer, reference, critic, validation, and what the rewards build on."""
+
+    name: str | None = setting(None, "Name of the role in logs. Default: its key.")
+    strategy_args: StrategyArgs | None = setting(
+        None, "Backend of the role. Required for every role that runs a model."
+    )
+    model_args: ModelArgs = setting({}, "The model.")
+    training_args: TrainingArgs = setting({}, "Batch, optimizer and schedule of a role that learns.")
+    data_args: DataArgs = setting({}, "Rows: of actor_train for training, of validation for validation.")
+    generating_args: GeneratingArgs = setting({}, "Sampling: of actor_infer in training, of validation in validation.")
+
+    device_mapping: DeviceMapping = setting(
+        None,
+        "Global device ids of the role: a list, or a string such as list(range(0,8)). Node of a device: id // "
+        "num_gpus_per_node. None: the role runs on `world_size` CPU workers.",
+    )
+    num_gpus_per_worker: int = setting(
+        1,
+        "So many consecutive ids of device_mapping form one worker (tensor x pipeline parallel of a rollout engine). "
+        "Default: tensor_parallel_size x pipeline_parallel_size of strategy_config.",
+        ge=1,
+    )
+    world_size: int | None = setting(
+        None,
+        "Workers of a role without device_mapping (default 1). With one it follows from it, and must agree if given.",
+        ge=1,
+    )
+    infer_batch_size: int = setting(
+        16, "Samples in one forward pass of one rank when log-probs or values are computed.", ge=1
+    )
+    backend_timeout: int = setting(
+        30,
+        "Minutes that a collective operation between the ranks, or a sign of life of a rollout engine, may take.",
+        ge=1,
+    )
+    system_envs: Environment = setting({}, "Environment variables of the role's workers, over the run's system_envs.")
+
+    eval_steps: int | None = ignored(None, "Steps between evaluations.", "the run's eval_steps counts")
+    worker_cls: str | None = setting(
+        None,
+        "ROLL's class path of the worker. Accepted where it names what this role does here anyway; rewards: see "
+        "`reward`.",
+    )
+    pg_variant: Literal["ppo", "vanilla", "topr", "tis", "cispo", "kimi15"] | None = planned(
+        None, "Form of the policy gradient.", inert=("ppo",)
+    )
+    model_update_frequency: int = planned(1, "Steps between weight updates of the rollout engine.")
+    max_concurrency: int = ignored(1, "Calls in flight per worker.", "each kind of worker knows how many it takes")
+    tag_included: Strings = setting(
+        (), "Tags of the data that belong to this reward's domain, beside the domain's own name."
+    )
+
+    topr_positive_weight: float = ignored(1.0, "Weight of rewarded samples in TOPR.", NO_TOPR)
+    topr_negative_weight: float = ignored(1.0, "Weight of the other samples in TOPR.", NO_TOPR)
+    use_dynamic_batching_in_train: bool = setting(False, "Micro batches by tokens instead of rows, in training.")
+    max_tokens_per_microbatch_in_train: int = setting(
+        0, "With it: most tokens of a micro batch, padding included. Required."
+    )
+    sequence_length_round_in_train: int = setting(4, "With it: lengths are rounded up to a multiple of this.", ge=1)
+    use_dynamic_batching_in_infer: bool = setting(False, "Micro batches by tokens instead of rows, when scoring.")
+    max_tokens_per_microbatch_in_infer: int | None = setting(
+        None, "With it: most tokens of a micro batch, padding included. Required."
+    )
+    sequence_length_round_in_infer: int = setting(4, "With it: lengths are rounded up to a multiple of this.", ge=1)
+    use_sequence_packing: bool = setting(
+        False, "Rows of a micro batch one after the other instead of padded ones. For the megatron strategies."
+    )
+    sequence_packing_args: SequencePackingArgs = setting({}, "Details of sequence packing.")
+    offload_nccl: bool = planned(False, "Free NCCL's buffers while the role waits.")
+    logits_in_fp32: bool = ignored(False, "Log-probs from fp32 logits.", "log-probs are always computed in fp32")
+    router_replay: RouterReplayConfig = setting({}, "Expert choices of mixture models.")
+    apply_loss_scale: bool = planned(
+        True, "Cancel the backend's own averaging; the loss here is always normalised globally."
+    )
+    mtp_training_mode: Literal["disabled", "standalone", "joint"] | None = planned(
+        "disabled", "Training of multi-token prediction heads.", inert=(None,)
+    )
+    opd_kl_coef: float | None = planned(None, "Weight of this teacher in on-policy distillation.")
+
+    @property
+    def num_devices(self) -> int:
+        return len(self.device_mapping or ())
+
+    @property
+    def num_workers(self) -> int:
+        """Processes of the role. Example: 8 devices with num_gpus_per_worker 2 are 4 workers."""
+        if self.device_mapping is None:
+            return self.world_size or 1
+        return max(1, self.num_devices // self.num_gpus_per_worker)
+
+    @property
+    def strategy_name(self) -> str | None:
+        return self.strategy_args.strategy_name if self.strategy_args else None
+
+    @property
+    def strategy_config(self) -> dict[str, Any]:
+        return self.strategy_args.strategy_config if self.strategy_args else {}

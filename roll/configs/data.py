@@ -1,0 +1,64 @@
+"""`data_args`: which rows, and how a row becomes a prompt."""
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator
+
+from roll.configs.base import Settings, ignored, planned, setting, unread
+
+NO_MEDIA = "images, video and audio are not read yet"
+
+
+def _as_tuple(value: object) -> object:
+    if value is None:
+        return ()
+    return (value,) if isinstance(value, str) else value
+
+
+Strings = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
+
+
+class DataArgs(Settings):
+    """`data_args` of actor_train (training rows) and of validation."""
+
+    file_name: Strings = setting((), "One file or several: .json, .jsonl, .csv or .parquet.")
+    dataset_type: Strings = setting(
+        (), "File format (json, jsonl, csv, parquet), one for all files or one each. Empty: by file name ending."
+    )
+    template: str = setting(
+        "native",
+        "`native` is the tokenizer's own chat template, `plain` no template at all; anything else is the path of a "
+        "Jinja template file.",
+    )
+    truncation: Literal["error", "left", "right", "drop"] = setting(
+        "error",
+        "What happens to a prompt longer than prompt_length: stop the run, cut its beginning (left), cut its end "
+        "(right), or leave the row out. The counts are reported.",
+    )
+    prompt: str | None = setting(None, "Column with the prompt text. Default: `prompt`, when `messages` is not there.")
+    messages: str | None = setting(None, "Column with chat messages (a list of role and content). Default: `messages`.")
+    tag: str = setting("tag", "Column with the tag; rewards.<domain>.tag_included maps tags to domains.")
+    id: str = setting("id", "Column with the row's id. Rows without one are named by file and line.")
+    ground_truth: str = setting("ground_truth", "Column with the reference answer, handed to the reward.")
+    domain_interleave_probs: dict[str, float] | None = setting(
+        None, "Share of each domain in a step's prompts, summing to 1. None: as the domains occur in the data."
+    )
+    shuffle: bool = setting(True, "Shuffle the rows anew in every epoch, seeded by `seed`.")
+
+    preprocessing_num_workers: int | None = ignored(
+        None, "Processes that tokenize.", "tokenizing happens as prompts are needed"
+    )
+    response: str = ignored("solution", "Column with a demonstration.", "RLVR does not read demonstrations")
+    eval_file_name: str | None = unread(None, "Evaluation file.")
+    image_folder: str | None = planned(None, "Folder with images.")
+    video_folder: str | None = planned(None, "Folder with videos.")
+    audio_folder: str | None = planned(None, "Folder with sound.")
+    custom_data_kwargs_func: str | None = planned(None, "Function that adds fields to a row.")
+    image_max_pixels: int = ignored(16777216, "Largest image.", NO_MEDIA)
+    image_min_pixels: int = ignored(3136, "Smallest image.", NO_MEDIA)
+    video_max_pixels: int = ignored(4194304, "Largest frame.", NO_MEDIA)
+    video_min_pixels: int = ignored(3136, "Smallest frame.", NO_MEDIA)
+    video_total_pixels: int = ignored(12845056, "All frames of a video.", NO_MEDIA)
+    video_fps: float = ignored(2.0, "Frames per second.", NO_MEDIA)
+    video_max_frames: int = ignored(128, "Most frames.", NO_MEDIA)
+    video_resize_chunk_frames: int = ignored(64, "Frames resized at once.", NO_MEDIA)

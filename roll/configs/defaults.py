@@ -1,0 +1,83 @@
+"""Defaults of one key that follow from another: filled into the raw tree, so that a built configuration is complete."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from roll.configs.aliases import ROLL_REWARDS
+
+ENGINES = ("vllm", "sglang")
+ENGINE_SIZES = ("tensor_parallel_size", "tp_size", "pipeline_parallel_size", "pp_size")
+NEEDED = ("actor_train", "actor_infer")
+MODEL_SOURCES = {
+    "actor_train": ("pretrain",),
+    "actor_infer": ("pretrain",),
+    "reference": ("pretrain",),
+    "critic": ("reward_pretrain", "pretrain"),
+}
+
+
+def fill_roles(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """The tree with names, model paths, parallel sizes and estimator filled in. What is given stays as it is.
+
+    Example: `pretrain: Qwen/Qwen2.5-7B` fills `reference.model_args.model_name_or_path` if there is a reference.
+    """
+    filled = dict(tree)
+    for role, sources in MODEL_SOURCES.items():
+        worker = _opened(filled, role, create=role in NEEDED)
+        if worker is None:
+            continue
+        model = _opened(worker, "model_args", create=True)
+        path = next((tree[key] for key in sources if tree.get(key)), None)
+        if model is not None and path and not model.get("model_name_or_path"):
+            model["model_name_or_path"] = path
+        _name(worker, role)
+        _parallel_size(worker)
+    for domain, worker in (_opened(filled, "rewards") or {}).items():
+        if isinstance(worker, Mapping):
+            named = {"name": f"rewards.{domain}", "reward": ROLL_REWARDS.get(str(worker.get("worker_cls")))}
+            filled["rewards"][domain] = named | {key: value for key, value in worker.items() if value is not None}
+    validation = _opened(filled, "validation")
+    if validation is not None:
+        _name(validation, "validation")
+        if not validation.get("generating_args"):
+            validation["generating_args"] = {"temperature": 0.0}
+    if filled.get("adv_estimator") is None:
+        filled["adv_estimator"] = "gae" if filled.get("critic") else "grpo"
+    if not filled.get("logging_dir"):
+        filled["logging_dir"] = f"{filled.get('output_dir') or './output'}/logs"
+    if not filled.get("rollout_dump_dir"):
+        filled["rollout_dump_dir"] = f"{filled.get('output_dir') or './output'}/rollouts"
+    return filled
+
+
+def _opened(tree: dict[str, Any], key: str, create: bool = False) -> dict[str, Any] | None:
+    """A copy of the mapping under `key`, put back into the tree so that it can be filled; None if there is no
+    mapping."""
+    value = tree.get(key)
+    if value is None and create:
+        value = {}
+    if not isinstance(value, Mapping):
+        return None
+    tree[key] = dict(value)
+    return tree[key]
+
+
+def _name(worker: dict[str, Any], role: str) -> None:
+    if not worker.get("name"):
+        worker["name"] = role
+
+
+def _parallel_size(worker: dict[str, Any]) -> None:
+    """Workers of an engine have as many devices as its tensor x pipeline parallel sizes ask for."""
+    strategy = worker.get("strategy_args")
+    options = strategy.get("strategy_config") if isinstance(strategy, Mapping) else None
+    if (
+        worker.get("num_gpus_per_worker") is not None
+        or not isinstance(strategy, Mapping)
+        or not isinstance(options, Mapping)
+    ):
+        return
+    sizes = [options.get(key, 1) for key in ENGINE_SIZES]
+    if strategy.get("strategy_name") in ENGINES and all(type(size) is int and size > 0 for size in sizes):
+        worker["num_gpus_per_worker"] = math.prod(sizes)

@@ -1,0 +1,159 @@
+"""A plan in words: the roles, who sits on which device, and the arithmetic of a step."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from roll.configs.cluster import WorkerConfig
+from roll.configs.layout import Layout, RolePlace
+from roll.configs.parallel import parallel_sizes
+from roll.configs.plan import BatchPlan, TrainPlan
+from roll.configs.problems import ids_text
+from roll.configs.run import RunConfig
+
+
+def describe(config: RunConfig, plan: BatchPlan, roles: Mapping[str, WorkerConfig], rewards: Mapping[str, str]) -> str:
+    """Everything a person checks before a run, in about 25 lines. `rewards` maps CPU roles to what runs there."""
+    sections = {
+        f"{config.exp_name}: {config.max_steps} steps, seed {config.seed}, output in {config.output_dir}": [],
+        "Roles": _table(_role_rows(plan.layout, roles, rewards)),
+        f"Devices: {_nodes(plan.layout)}": [*_device_lines(plan.layout), *_sharing_lines(plan.layout)],
+        "Batch": _table(_batch_rows(plan)),
+        "Schedule": _table(_schedule_rows(config)),
+    }
+    return "\n".join(line for title, lines in sections.items() for line in (title, *(f"  {line}" for line in lines)))
+
+
+def batch_sum(plan: BatchPlan, train: TrainPlan) -> str:
+    """The step as one sum.
+
+    Example: "32 prompts x 8 samples = 256 = 64 per update (16 x 2 x 2) x 4 updates"
+    """
+    text = (
+        f"{plan.num_groups} prompts x {plan.group_size} samples = {plan.samples_per_step} = "
+        f"{train.samples_per_update} per update ({train.micro_batch_size} x {train.accumulation} x {train.dp_size}) x "
+        f"{_count(train.updates_per_epoch, 'update')}"
+    )
+    return text if train.epochs == 1 else f"{text} x {train.epochs} epochs = {train.updates_per_step} updates"
+
+
+def _role_rows(
+    layout: Layout, roles: Mapping[str, WorkerConfig], rewards: Mapping[str, str]
+) -> Iterator[tuple[str, ...]]:
+    for place in layout.roles:
+        worker = roles.get(place.role)
+        if worker is None:
+            yield (
+                place.role,
+                rewards.get(place.role, ""),
+                _count(len(place.workers), "process", "processes"),
+                "CPU",
+                "",
+                "",
+            )
+        else:
+            model = worker.model_args.model_name_or_path or ""
+            yield (
+                place.role,
+                worker.strategy_name or "",
+                _workers(place, worker),
+                _where(place),
+                worker.model_args.dtype,
+                model,
+            )
+
+
+def _workers(place: RolePlace, worker: WorkerConfig) -> str:
+    sizes = parallel_sizes(worker)
+    parts = [
+        f"{name.replace('_', ' ')} parallel {size}" for name, size in vars(sizes).items() if name != "data" and size > 1
+    ]
+    if worker.use_sequence_packing:
+        parts.append("rows packed")
+    text = _count(len(place.workers), "worker")
+    return f"{text} ({', '.join(parts)})" if parts else text
+
+
+def _where(place: RolePlace) -> str:
+    ids = [device for worker in place.workers for device in worker.device_ids]
+    return f"{'device' if len(ids) == 1 else 'devices'} {ids_text(ids)}" if ids else "CPU"
+
+
+def _nodes(layout: Layout) -> str:
+    return f"{_count(layout.num_nodes, 'node')} x {layout.num_devices_per_node}"
+
+
+def _device_lines(layout: Layout) -> list[str]:
+    """One line per stretch of neighbouring devices with the same roles; long empty stretches are one line too."""
+    rows: list[tuple[str, ...]] = []
+    for node in range(layout.num_nodes):
+        first = node * layout.num_devices_per_node
+        stretches: list[tuple[list[int], tuple[str, ...]]] = []
+        for device in range(first, first + layout.num_devices_per_node):
+            names = tuple(place.role for place in layout.roles if device in place.device_ids)
+            if stretches and stretches[-1][1] == names:
+                stretches[-1][0].append(device)
+            else:
+                stretches.append(([device], names))
+        for i, (devices, names) in enumerate(stretches):
+            note = " (take turns)" if len(names) > 1 else ""
+            rows.append((f"node {node}" if i == 0 else "", ids_text(devices), (", ".join(names) or "free") + note))
+    return _table(rows)
+
+
+def _sharing_lines(layout: Layout) -> Iterator[str]:
+    placed = [place for place in layout.roles if place.device_ids]
+    for first, second, ids in layout.shared():
+        yield f"{first} and {second} share {ids_text(ids)} and take turns"
+    shared = {frozenset(pair[:2]) for pair in layout.shared()}
+    for i, first in enumerate(placed):
+        for second in placed[i + 1 :]:
+            if frozenset((first.role, second.role)) not in shared:
+                yield f"{first.role} and {second.role} are disjoint"
+
+
+def _batch_rows(plan: BatchPlan) -> Iterator[tuple[str, ...]]:
+    for train in (plan.actor_train, plan.critic):
+        if train is not None:
+            warmup = f", {train.warmup_updates} of them warm-up" if train.warmup_updates else ""
+            yield train.role, f"{batch_sum(plan, train)}; {train.total_updates} updates in the run{warmup}"
+    yield "old log-probs", f"{_OLD[plan.old_log_probs.source]}: {plan.old_log_probs.reason}"
+    if plan.needs_reference:
+        yield "reference", f"log-probs in batches of {plan.reference_batch_size}"
+    if plan.prompts_per_domain is None:
+        yield "prompts", "domains as they occur in the data"
+    else:
+        yield "prompts", ", ".join(f"{count} of {domain}" for domain, count in plan.prompts_per_domain.items())
+    yield "tokens", f"prompt {plan.prompt_length} + response {plan.response_length} = {plan.sequence_length}"
+    validation = (plan.val_prompt_length, plan.val_response_length)
+    if validation != (plan.prompt_length, plan.response_length):
+        yield "", f"in validation {validation[0]} + {validation[1]} = {plan.val_sequence_length}"
+
+
+_OLD = {
+    "update": "from the update's own forward pass",
+    "pass": "a pass of their own",
+    "rollout": "those of the rollout engine",
+}
+
+
+def _schedule_rows(config: RunConfig) -> Iterator[tuple[str, ...]]:
+    yield (
+        "validate",
+        f"at the start, every {_steps(config.eval_steps)}, at the end" if config.eval_steps > 0 else "never",
+    )
+    yield "save", f"every {_steps(config.save_steps)} and at the end" if config.save_steps > 0 else "never"
+    yield "track", ", ".join(config.track_with) or "nowhere"
+
+
+def _steps(steps: int) -> str:
+    return "step" if steps == 1 else f"{steps} steps"
+
+
+def _count(number: int, noun: str, plural: str = "") -> str:
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"
+
+
+def _table(rows: Iterable[Sequence[str]]) -> list[str]:
+    """Rows with aligned columns."""
+    cells = [tuple(row) for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]

@@ -1,0 +1,139 @@
+"""Where every role runs: its workers, their nodes and devices, and who takes turns with whom."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from roll.configs.cluster import WorkerConfig
+from roll.configs.problems import Problem, ids_text
+
+
+@dataclass(frozen=True)
+class WorkerPlace:
+    """One process of a role. `device_ids` are global ranks; `local_ids` count from 0 on its node. A CPU worker has
+    neither, and
+    `node` None: any node will do."""
+
+    rank: int
+    node: int | None
+    device_ids: tuple[int, ...] = ()
+    local_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class RolePlace:
+    """All workers of a role."""
+
+    role: str
+    workers: tuple[WorkerPlace, ...]
+
+    @property
+    def device_ids(self) -> frozenset[int]:
+        return frozenset(device for worker in self.workers for device in worker.device_ids)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """All roles of a run on its devices."""
+
+    num_nodes: int
+    num_devices_per_node: int
+    roles: tuple[RolePlace, ...]
+
+    def __getitem__(self, role: str) -> RolePlace:
+        return next(place for place in self.roles if place.role == role)
+
+    def shared(self) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
+        """Pairs of roles that take turns, with the devices they share."""
+        pairs: list[tuple[str, str, tuple[int, ...]]] = []
+        for i, first in enumerate(self.roles):
+            for second in self.roles[i + 1 :]:
+                if common := first.device_ids & second.device_ids:
+                    pairs.append((first.role, second.role, tuple(sorted(common))))
+        return tuple(pairs)
+
+
+def place_roles(roles: Mapping[str, WorkerConfig], num_nodes: int, num_devices_per_node: int) -> Layout:
+    """The layout of checked roles.
+
+    Example: device_mapping 0..3 with num_gpus_per_worker 2 on nodes of 8 are two workers, on local ids (0, 1) and
+    (2, 3) of node 0.
+    """
+    places = tuple(RolePlace(role, tuple(_workers(worker, num_devices_per_node))) for role, worker in roles.items())
+    return Layout(num_nodes, num_devices_per_node, places)
+
+
+def _workers(worker: WorkerConfig, per_node: int) -> Iterator[WorkerPlace]:
+    ids, size = worker.device_mapping, worker.num_gpus_per_worker
+    for rank in range(worker.num_workers):
+        if ids is None:
+            yield WorkerPlace(rank, None)
+        else:
+            mine = ids[rank * size : (rank + 1) * size]
+            yield WorkerPlace(rank, mine[0] // per_node, mine, tuple(device % per_node for device in mine))
+
+
+def layout_problems(roles: Mapping[str, WorkerConfig], num_nodes: int, per_node: int) -> Iterator[Problem]:
+    """Ids that do not exist or repeat, workers that do not come out even or span nodes, overlaps that cannot take
+    turns."""
+    for role, worker in roles.items():
+        yield from _role_problems(role, worker, num_nodes, per_node)
+    names = list(roles)
+    for i, first in enumerate(names):
+        for second in names[i + 1 :]:
+            yield from _overlap_problems(first, roles[first], second, roles[second])
+
+
+def _role_problems(role: str, worker: WorkerConfig, num_nodes: int, per_node: int) -> Iterator[Problem]:
+    ids, size, key = worker.device_mapping, worker.num_gpus_per_worker, f"{role}.device_mapping"
+    if ids is None:
+        return
+    total = num_nodes * per_node
+    outside = sorted(device for device in set(ids) if device >= total)
+    if outside:
+        nodes = max(ids) // per_node + 1
+        yield Problem(
+            f"{key} uses devices {ids_text(sorted(set(ids)))}, but the run has {num_nodes} "
+            f"{'node' if num_nodes == 1 else 'nodes'} "
+            f"of {per_node} (0..{total - 1}). Set num_nodes: {nodes} or use ids up to {total - 1}.",
+            (key, "num_nodes", "num_gpus_per_node"),
+        )
+    repeated = sorted({device for device in ids if ids.count(device) > 1}) if len(ids) != len(set(ids)) else []
+    if repeated:
+        yield Problem(f"{key} names device {ids_text(repeated)} more than once. Name each device once.", (key,))
+    if len(ids) % size:
+        below, above = len(ids) // size * size, -(-len(ids) // size) * size
+        yield Problem(
+            f"{key} has {len(ids)} devices, which do not divide by {role}.num_gpus_per_worker: {size}. "
+            f"Use {' or '.join(str(n) for n in (below, above) if n)} devices, or another num_gpus_per_worker.",
+            (key, f"{role}.num_gpus_per_worker"),
+        )
+    elif worker.world_size is not None and worker.world_size != worker.num_workers:
+        yield Problem(
+            f"{role}.world_size: {worker.world_size} contradicts {key}: {len(ids)} devices with num_gpus_per_worker "
+            f"{size} are {worker.num_workers} workers. Remove world_size.",
+            (key, f"{role}.num_gpus_per_worker", f"{role}.world_size"),
+        )
+    if outside or repeated or len(ids) % size:
+        return
+    for start in range(0, len(ids), size):
+        nodes_used = sorted({device // per_node for device in ids[start : start + size]})
+        if len(nodes_used) > 1:
+            yield Problem(
+                f"{key}: worker {start // size} would have devices {ids_text(ids[start : start + size])} on nodes "
+                f"{ids_text(nodes_used)}; a worker cannot span nodes of {per_node}. Order the ids so that each {size} "
+                "consecutive ones lie on one node, or lower num_gpus_per_worker.",
+                (key, f"{role}.num_gpus_per_worker", "num_gpus_per_node"),
+            )
+            return
+
+
+def _overlap_problems(first: str, one: WorkerConfig, second: str, two: WorkerConfig) -> Iterator[Problem]:
+    a, b = set(one.device_mapping or ()), set(two.device_mapping or ())
+    common = a & b
+    if common and not (a <= b or b <= a):
+        yield Problem(
+            f"{first}.device_mapping ({ids_text(sorted(a))}) and {second}.device_mapping ({ids_text(sorted(b))}) "
+            f"share only {ids_text(sorted(common))}: roles take turns on devices only if one's devices are all among "
+            f"the other's. Give both the same ids, or separate ids such as {ids_text(sorted(b - a))} for {second}.",
+            (f"{first}.device_mapping", f"{second}.device_mapping"),
+        )

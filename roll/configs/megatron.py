@@ -1,0 +1,309 @@
+"""`strategy_config` of megatron_train and megatron_infer: the keys, what contradicts what, and the nearest that
+works."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from roll.configs.base import Settings, setting
+from roll.configs.problems import Problem, did_you_mean, show
+from roll.utils.imports import is_installed
+
+
+class MegatronSettings(Settings):
+    """The keys with a meaning of their own here. Others that TransformerConfig has (`PASSED_ON`) go to it as they
+    are."""
+
+    tensor_model_parallel_size: int = setting(1, "Ranks that share every layer's matrices.", ge=1)
+    pipeline_model_parallel_size: int = setting(1, "Ranks that share the layers, one run of them each.", ge=1)
+    virtual_pipeline_model_parallel_size: int | None = setting(
+        None, "Runs of layers per pipeline rank; more of them shorten the pipeline's idle time.", ge=1
+    )
+    context_parallel_size: int = setting(1, "Ranks that share every sequence.", ge=1)
+    expert_model_parallel_size: int = setting(1, "Ranks that share the experts of a mixture.", ge=1)
+    expert_tensor_parallel_size: int | None = setting(
+        None,
+        "Ranks that share an expert's matrices. None: 1 with expert parallel, else tensor_model_parallel_size.",
+        ge=1,
+    )
+    sequence_parallel: bool = setting(
+        False, "Also share what is between the matrices, by position. Needs tensor parallel."
+    )
+    use_distributed_optimizer: bool = setting(
+        False, "Share optimizer state and fp32 weights among data-parallel ranks."
+    )
+    overlap_grad_reduce: bool = setting(False, "Sum gradients over the ranks while the backward pass goes on.")
+    overlap_param_gather: bool = setting(False, "Gather updated weights while the next forward pass begins.")
+    bucket_size: int | None = setting(None, "Parameters in one gradient reduction. None: Megatron's choice.", ge=1)
+    recompute_granularity: Literal["full", "selective"] | None = setting(
+        None,
+        "full: recompute whole layers; selective: recompute_modules only. None: full, unless "
+        "model_args.disable_gradient_checkpointing is true.",
+    )
+    recompute_method: Literal["uniform", "block"] | None = setting(
+        None,
+        "With full: uniform (default) recomputes every run of recompute_num_layers, block only the first of a stage.",
+    )
+    recompute_num_layers: int | None = setting(None, "With full: see recompute_method. Default 1.", ge=1)
+    recompute_modules: tuple[str, ...] | None = setting(None, "With selective: what is recomputed. Default: core_attn.")
+    moe_layer_recompute: bool = setting(
+        False, "Recompute mixture layers. Not together with recompute_granularity: full."
+    )
+    moe_token_dispatcher_type: Literal["allgather", "alltoall"] = setting(
+        "alltoall", "How tokens travel to their experts."
+    )
+    moe_grouped_gemm: bool = setting(
+        False, "All experts of a rank in one matrix product. Needs transformer_impl: transformer_engine."
+    )
+    moe_shared_expert_overlap: bool = setting(False, "Compute shared experts while tokens travel. Needs alltoall.")
+    bias_activation_fusion: bool = setting(False, "Megatron's fused kernel for bias and activation.")
+    bias_swiglu_fusion: bool = setting(False, "The same for SwiGLU; Megatron has one switch for both.")
+    bias_dropout_fusion: bool = setting(False, "Megatron's fused kernel for bias, dropout and addition.")
+    apply_rope_fusion: bool = setting(False, "Fused rotary embedding. Needs transformer_impl: transformer_engine.")
+    masked_softmax_fusion: bool = setting(
+        False, "Megatron's fused softmax; attention here is torch's own kernel instead."
+    )
+    gradient_accumulation_fusion: bool = setting(
+        False, "Add weight gradients in the matrix product. Needs transformer_impl: transformer_engine."
+    )
+    transformer_impl: Literal["local", "transformer_engine"] = setting(
+        "local", "Whose layers: Megatron's own, or NVIDIA's package transformer-engine (GPUs only)."
+    )
+    variable_seq_lengths: bool | None = setting(
+        None,
+        "Let micro batches of a pipeline differ in shape (else they are padded). None: where the dispatcher allows it.",
+    )
+
+    @property
+    def expert_tensor_size(self) -> int:
+        """expert_tensor_parallel_size as it applies."""
+        if self.expert_tensor_parallel_size is not None:
+            return self.expert_tensor_parallel_size
+        return 1 if self.expert_model_parallel_size > 1 else self.tensor_model_parallel_size
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# TransformerConfig (megatron-core 0.16) keys that change no shape and no meaning of the model: passed on unchecked.
+PASSED_ON = _words(
+    """
+    attention_dropout hidden_dropout attention_softmax_in_fp32 fp32_residual_connection apply_query_key_layer_scaling
+    disable_bf16_reduced_precision_matmul deterministic_mode batch_invariant_mode
+    persist_layer_norm memory_efficient_layer_norm use_fused_weighted_squared_relu
+    distribute_saved_activations deallocate_pipeline_outputs cp_comm_type
+    microbatch_group_size_per_vp_stage
+    moe_router_dtype moe_permute_fusion moe_router_fusion
+    tp_comm_overlap tp_comm_overlap_ag tp_comm_overlap_rs tp_comm_overlap_rs_dgrad tp_comm_bulk_wgrad tp_comm_bulk_dgrad
+    """
+)
+# Keys that exist, and whose value comes from elsewhere.
+SET_ELSEWHERE = {
+    "bf16": "model_args.dtype",
+    "fp16": "model_args.dtype",
+    "params_dtype": "model_args.dtype",
+    "lr": "training_args.learning_rate",
+    "weight_decay": "training_args.weight_decay",
+    "clip_grad": "max_grad_norm",
+    "max_grad_norm": "max_grad_norm of the run, at the top level",
+    "micro_batch_size": "training_args.per_device_train_batch_size",
+    "global_batch_size": "per_device_train_batch_size x gradient_accumulation_steps x data-parallel ranks",
+    "seq_length": "the rows themselves",
+    "num_layers": "the model's config.json",
+    "hidden_size": "the model's config.json",
+    "num_attention_heads": "the model's config.json",
+    "num_query_groups": "the model's config.json",
+    "ffn_hidden_size": "the model's config.json",
+    "num_moe_experts": "the model's config.json",
+}
+KNOWN = frozenset(MegatronSettings.model_fields) | PASSED_ON
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """What parallel sizes must divide. A width of 0: the model has no such matrices."""
+
+    num_heads: int
+    num_kv_heads: int
+    num_layers: int
+    num_experts: int = 0
+    ffn_width: int = 0
+    expert_width: int = 0
+
+    @classmethod
+    def of(cls, model: Mapping[str, Any]) -> "ModelFacts | None":
+        """Of a config.json; None where it does not say."""
+        heads, layers = model.get("num_attention_heads"), model.get("num_hidden_layers")
+        if type(heads) is not int or type(layers) is not int:
+            return None
+        experts = model.get("num_experts") or model.get("num_local_experts") or 0
+        width = model.get("intermediate_size") or 0
+        return cls(
+            num_heads=heads,
+            num_kv_heads=model.get("num_key_value_heads") or heads,
+            num_layers=layers,
+            num_experts=experts,
+            ffn_width=0 if experts else width,
+            expert_width=(model.get("moe_intermediate_size") or width) if experts else 0,
+        )
+
+
+def split_settings(config: Mapping[str, Any]) -> tuple[MegatronSettings, dict[str, Any]]:
+    """A checked strategy_config: our keys, and what is passed on to TransformerConfig."""
+    own = {key: value for key, value in config.items() if key in MegatronSettings.model_fields}
+    return MegatronSettings.model_validate(own), {key: value for key, value in config.items() if key in PASSED_ON}
+
+
+def megatron_problems(at: str, config: Mapping[str, Any]) -> Iterator[Problem]:
+    """Unknown keys, wrong values, and settings that contradict each other. `at` is the YAML path of strategy_config."""
+    for key in config:
+        if key in SET_ELSEWHERE:
+            yield Problem(f"{at}.{key}: set by {SET_ELSEWHERE[key]}. Remove it.", (f"{at}.{key}",))
+        elif key not in KNOWN:
+            yield Problem(
+                f"{at}.{key}: Megatron has no such key here.{did_you_mean(str(key), KNOWN)}", (f"{at}.{key}",)
+            )
+    try:
+        settings, _ = split_settings(config)
+    except ValidationError as error:
+        for item in error.errors(include_url=False):
+            path = ".".join((at, *map(str, item["loc"])))
+            yield Problem(f"{path}: {show(item['input'])}: {item['msg'].lower()}.", (path,))
+        return
+    for key, text in _contradictions(settings):
+        yield Problem(f"{at}.{key}: {text}", (f"{at}.{key}",))
+
+
+def _contradictions(s: MegatronSettings) -> Iterator[tuple[str, str]]:
+    if s.sequence_parallel and s.tensor_model_parallel_size == 1:
+        yield "sequence_parallel", "true needs tensor_model_parallel_size of 2 or more. Set it to false."
+    if (s.virtual_pipeline_model_parallel_size or 1) > 1 and s.pipeline_model_parallel_size == 1:
+        yield "virtual_pipeline_model_parallel_size", "needs pipeline_model_parallel_size of 2 or more. Remove it."
+    if s.overlap_param_gather and not (s.use_distributed_optimizer and s.overlap_grad_reduce):
+        yield "overlap_param_gather", "needs use_distributed_optimizer: true and overlap_grad_reduce: true."
+    if s.recompute_granularity != "full":
+        for key in ("recompute_method", "recompute_num_layers"):
+            if getattr(s, key) is not None:
+                yield key, "needs recompute_granularity: full. Set that, or remove this."
+    if s.recompute_modules is not None and s.recompute_granularity != "selective":
+        yield "recompute_modules", "needs recompute_granularity: selective. Set that, or remove this."
+    if s.moe_layer_recompute and s.recompute_granularity == "full":
+        yield "moe_layer_recompute", "is contained in recompute_granularity: full. Remove one of them."
+    if s.moe_shared_expert_overlap and s.moe_token_dispatcher_type != "alltoall":
+        yield "moe_shared_expert_overlap", "needs moe_token_dispatcher_type: alltoall."
+    if s.variable_seq_lengths and s.moe_token_dispatcher_type != "alltoall":
+        yield (
+            "variable_seq_lengths",
+            "true is refused by Megatron with the allgather dispatcher. Use alltoall, or remove it.",
+        )
+    for key in ("moe_grouped_gemm", "apply_rope_fusion", "gradient_accumulation_fusion"):
+        if getattr(s, key) and s.transformer_impl == "local":
+            yield (
+                key,
+                "true needs transformer_impl: transformer_engine, which runs on GPUs. Set that, or set this to false.",
+            )
+    if s.masked_softmax_fusion:
+        yield "masked_softmax_fusion", "has no effect: attention is one fused kernel anyway. Set it to false."
+
+
+def ranks_problems(at: str, settings: MegatronSettings, num_ranks: int) -> Iterator[Problem]:
+    """Expert parallel sizes that the ranks of a pipeline stage cannot be divided by."""
+    s = settings
+    inside = num_ranks // s.pipeline_model_parallel_size
+    experts, tensor = s.expert_model_parallel_size, s.expert_tensor_size
+    if (experts == 1 and s.expert_tensor_parallel_size is None) or inside % (experts * tensor) == 0:
+        return
+    if inside % tensor:
+        yield _refuse(
+            at, "expert_tensor_parallel_size", tensor,
+            f"must divide the {inside} ranks of a pipeline stage", _divisors(inside),
+        )  # fmt: skip
+    else:
+        yield _refuse(
+            at, "expert_model_parallel_size", experts,
+            f"x expert_tensor_parallel_size {tensor} must divide the {inside} ranks of a pipeline stage",
+            _divisors(inside // tensor),
+        )  # fmt: skip
+
+
+def cpu_problems(at: str, settings: MegatronSettings) -> Iterator[Problem]:
+    """What runs on GPUs only."""
+    s = settings
+    both = s.expert_model_parallel_size > 1 and s.expert_tensor_size > 1
+    if both and s.moe_token_dispatcher_type == "alltoall":
+        yield Problem(
+            f"{at}.expert_tensor_parallel_size: {s.expert_tensor_size} with expert_model_parallel_size "
+            f"{s.expert_model_parallel_size} and the alltoall dispatcher does not run on gloo, which CPUs use. Nearest "
+            "that works: 1.",
+            (f"{at}.expert_tensor_parallel_size",),
+        )
+
+
+def missing_packages(at: str, settings: MegatronSettings) -> Iterator[Problem]:
+    """Packages that these settings need and that are not installed."""
+    if settings.transformer_impl == "transformer_engine" and not is_installed("transformer_engine"):
+        yield Problem(
+            f"{at}.transformer_impl: transformer_engine needs the package transformer-engine, which is not installed. "
+            'Install it on a machine with CUDA: pip install "transformer-engine[pytorch]". Or use local.',
+            (f"{at}.transformer_impl",),
+        )
+
+
+def sizes_problems(at: str, settings: MegatronSettings, model: ModelFacts) -> Iterator[Problem]:
+    """Parallel sizes that the model cannot be divided by, each with the nearest that works."""
+    s = settings
+    tensor, stages = "tensor_model_parallel_size", s.pipeline_model_parallel_size
+    smallest = min(model.num_heads, model.num_kv_heads)
+    both = [n for n in range(1, smallest + 1) if model.num_heads % n == 0 and model.num_kv_heads % n == 0]
+    if s.tensor_model_parallel_size not in both:
+        yield _refuse(
+            at, tensor, s.tensor_model_parallel_size,
+            f"must divide the model's {model.num_heads} heads and {model.num_kv_heads} key-value heads", both,
+        )  # fmt: skip
+    elif model.ffn_width % s.tensor_model_parallel_size:
+        yield _refuse(
+            at, tensor, s.tensor_model_parallel_size, f"must divide the model's MLP width of {model.ffn_width}",
+            [n for n in both if model.ffn_width % n == 0],
+        )  # fmt: skip
+    if model.expert_width % s.expert_tensor_size:
+        yield _refuse(
+            at, "expert_tensor_parallel_size", s.expert_tensor_size,
+            f"must divide the model's expert width of {model.expert_width}", _divisors(model.expert_width),
+        )  # fmt: skip
+    if model.num_layers % stages:
+        yield _refuse(
+            at, "pipeline_model_parallel_size", stages,
+            f"must divide the model's {model.num_layers} layers", _divisors(model.num_layers),
+        )  # fmt: skip
+    elif (s.virtual_pipeline_model_parallel_size or 1) > 1 and model.num_layers // stages % (
+        s.virtual_pipeline_model_parallel_size or 1
+    ):
+        yield _refuse(
+            at, "virtual_pipeline_model_parallel_size", s.virtual_pipeline_model_parallel_size or 1,
+            f"must divide the {model.num_layers // stages} layers of a pipeline rank",
+            _divisors(model.num_layers // stages),
+        )  # fmt: skip
+    if not model.num_experts and s.expert_model_parallel_size > 1:
+        yield _refuse(at, "expert_model_parallel_size", s.expert_model_parallel_size, "needs a model with experts", [1])
+    if model.num_experts and model.num_experts % s.expert_model_parallel_size:
+        yield _refuse(
+            at, "expert_model_parallel_size", s.expert_model_parallel_size,
+            f"must divide the model's {model.num_experts} experts", _divisors(model.num_experts),
+        )  # fmt: skip
+    if model.num_experts and s.tensor_model_parallel_size > 1 and not s.sequence_parallel:
+        yield Problem(
+            f"{at}.sequence_parallel: false. Megatron trains experts with tensor parallel only when it is true.",
+            (f"{at}.sequence_parallel", f"{at}.{tensor}"),
+        )
+
+
+def _refuse(at: str, key: str, value: int, why: str, choices: list[int]) -> Problem:
+    near = [n for n in choices if n < value][-1:] + [n for n in choices if n > value][:1]
+    return Problem(f"{at}.{key}: {value} {why}. Nearest that works: {' or '.join(map(str, near))}.", (f"{at}.{key}",))
+
+
+def _divisors(whole: int) -> list[int]:
+    return [n for n in range(1, whole + 1) if whole % n == 0]

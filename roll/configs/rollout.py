@@ -1,0 +1,67 @@
+"""How answers are sampled, and how requests are scheduled."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator
+
+from roll.configs.base import Settings, ignored, planned, setting, unread
+from roll.configs.data import Strings
+
+
+class GeneratingArgs(Settings):
+    """`generating_args`: sampling of actor_infer (training) and of validation."""
+
+    temperature: float = setting(1.0, "Divides the logits before sampling; 0 takes the likeliest token (greedy).", ge=0)
+    top_p: float = setting(
+        1.0, "Sample among the likeliest tokens that make up this probability; 1 is off.", gt=0, le=1
+    )
+    top_k: Annotated[int, BeforeValidator(lambda k: 0 if k in (None, -1) else k)] = setting(
+        0, "Sample among this many likeliest tokens; 0 and -1 are off.", ge=0
+    )
+    max_new_tokens: int | None = setting(
+        None,
+        "Longest answer. Follows from response_length, or sequence_length - prompt_length; if given it must agree.",
+        ge=1,
+    )
+    min_new_tokens: int = setting(0, "No end of sequence before this many tokens.", ge=0)
+    repetition_penalty: float = setting(1.0, "Above 1 makes tokens that occurred less likely; 1 is off.", gt=0)
+    num_return_sequences: int | None = setting(
+        None,
+        "Answers per prompt. In training it is num_return_sequences_in_group and must agree; in validation it is the "
+        "n of pass@n (default 1).",
+        ge=1,
+    )
+    stop_strings: Strings = setting((), "Texts that end an answer.")
+    include_stop_str_in_output: bool | None = setting(
+        None,
+        "Keep the stop text at the end of the answer. None: keep it, since its tokens were sampled and are trained.",
+    )
+    stop_token_ids: tuple[int, ...] = setting((), "Token ids that end an answer, beside the end of sequence.")
+    ignore_eos: bool = setting(False, "Go on after an end of sequence token, up to max_new_tokens.")
+
+    do_sample: bool | None = unread(True, "Sample or not; temperature: 0 is how to be greedy.")
+    num_beams: int = planned(1, "Beam search.")
+    length_penalty: float = ignored(1.0, "Length penalty of beam search.", "there is no beam search")
+    max_length: int | None = ignored(8192, "Prompt and answer together.", "sequence_length counts")
+    logprobs: int | None = ignored(0, "Log-probs to return.", "the sampled token's log-prob is always returned")
+
+
+class RouterArgs(Settings):
+    """`router_args`: which engine replica gets a request."""
+
+    router_name: Literal["PromptAffinityRouter", "EnvAffinityRouter", "SglangRouter"] | None = planned(
+        None,
+        "Kind of router. The one there is, is both affinity routers at once: requests go to the least loaded engine, "
+        "but turns of an episode and equal prompts stay together.",
+        inert=("PromptAffinityRouter", "EnvAffinityRouter"),
+    )
+    router_config: dict[str, Any] = planned({}, "The router's own settings.")
+    max_running_requests: int = ignored(128, "Requests in flight.", "the run's max_running_requests counts")
+
+
+class RolloutMockConfig(Settings):
+    """`rollout_mock`: record rollouts, or replay recorded ones."""
+
+    enable: bool = planned(False, "Switch it on.")
+    mode: Literal["dump", "mock"] = ignored("dump", "Record or replay.", "rollout_mock.enable is off")
+    dump_dir: str = ignored("./rollout_mock_dumps", "Where the records are.", "rollout_mock.enable is off")

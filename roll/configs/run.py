@@ -1,0 +1,186 @@
+"""Top-level keys of every run: length, devices, output, checkpoints, tracking."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator
+
+from roll.configs.base import Settings, ignored, planned, setting, unread
+from roll.configs.cluster import Environment
+from roll.configs.rollout import RolloutMockConfig, RouterArgs
+
+Tracker = Literal["tensorboard", "wandb", "mlflow", "swanlab", "jsonl", "stdout"]
+ONE_BY_ONE = "a replacement is started for every group that is dropped"
+RESUME_WORDS = {"auto": True, "disable": False, "true": True, "false": False, "none": False}
+
+
+def _trackers(value: object) -> object:
+    if value is None or value == "none":
+        return ()
+    return (value,) if isinstance(value, str) else value
+
+
+def _resume(value: object) -> object:
+    return RESUME_WORDS.get(value.lower(), value) if isinstance(value, str) else value
+
+
+class CheckpointConfig(Settings):
+    """`checkpoint_config`: where checkpoints go."""
+
+    type: Literal["file_system"] = setting("file_system", "Kind of storage; only directories are known.")
+    output_dir: str | None = setting(None, "Directory of the checkpoints. Default: <output_dir>/checkpoints.")
+    async_upload: bool | None = ignored(None, "Upload in the background.", "checkpoints are written to a directory")
+    keep_local_file: bool | None = ignored(None, "Keep the local copy.", "checkpoints are written to a directory")
+
+
+class TransferBackendArgs(Settings):
+    """`transfer_backend`: another road for rollout data."""
+
+    backend_name: str | None = planned(None, "Name of the backend.")
+    backend_config: dict[str, Any] = planned({}, "Its settings.")
+
+
+class RunConfig(Settings):
+    """Keys of every pipeline."""
+
+    exp_name: str = setting(
+        "roll", "Name of the run in logs and trackers. Default: the name of the YAML.", min_length=1
+    )
+    seed: int = setting(42, "Every random stream of the run derives from it.", ge=0)
+
+    # length of the run
+    max_steps: int = setting(500, "Steps of the run: rollout, score, credit, train, publish.", ge=1)
+    rollout_batch_size: int = setting(
+        128,
+        "Prompts per step, each sampled num_return_sequences_in_group times (agentic: trajectories per step).",
+        ge=1,
+    )
+    val_batch_size: int = setting(128, "Validation prompts in flight at once.", ge=1)
+    eval_steps: int = setting(10, "Validate every so many steps, at the start and at the end; 0 or -1: never.", ge=-1)
+    save_steps: int = setting(50, "Save a checkpoint every so many steps and at the end; 0 or -1: never.", ge=-1)
+    logging_steps: int = setting(1, "Report every so many steps.", ge=1)
+    max_ckpt_to_keep: int = setting(0, "Checkpoints kept, the newest ones; 0: all.", ge=0)
+    resume_from_checkpoint: Annotated[bool | str, BeforeValidator(_resume)] = setting(
+        False,
+        "true or auto: go on from the newest checkpoint of this run, if any; a path: from that one; false or disable: "
+        "afresh.",
+    )
+    checkpoint_config: CheckpointConfig = setting({}, "Where checkpoints go.")
+
+    # lengths in tokens
+    prompt_length: int = setting(
+        1024,
+        "Longest prompt in tokens; see data_args.truncation. Agentic runs: the default is at most half of "
+        "sequence_length.",
+        ge=1,
+    )
+    response_length: int | None = setting(
+        None,
+        "Longest answer in tokens. Give this or sequence_length; sequence_length = prompt_length + response_length.",
+        ge=1,
+    )
+    sequence_length: int | None = setting(None, "Longest prompt and answer together.", ge=2)
+    val_prompt_length: int | None = setting(
+        None, "The same as prompt_length in validation. Default: prompt_length.", ge=1
+    )
+    val_sequence_length: int | None = setting(
+        None, "The same as sequence_length in validation. Default: sequence_length.", ge=2
+    )
+
+    # machines
+    num_nodes: int = setting(1, "Machines of the run.", ge=1)
+    num_gpus_per_node: int = setting(8, "Devices per machine; on a machine without GPUs, slots.", ge=1)
+    system_envs: Environment = setting({}, "Environment variables of all workers.")
+    rpc_timeout: int = setting(3600, "Seconds a call to a worker may take.", ge=1)
+    model_update_buffer_size_mb: int = setting(
+        1024, "Size of a bucket when weights go to the rollout engine, in MB.", ge=1
+    )
+    weight_sync_route: Literal["auto", "memory", "broadcast", "file"] = setting(
+        "auto",
+        "How weights go to the rollout engine: shared memory on one host, a collective broadcast, or a file. auto: by "
+        "placement.",
+    )
+    max_failed_fraction: float = setting(
+        0.1,
+        "The run stops when more than this share of a step's trajectories failed (reward or environment).",
+        ge=0,
+        le=1,
+    )
+    model_download_type: str | None = planned(None, "Hub to download from.", inert=("HUGGINGFACE_HUB",))
+
+    # requests
+    max_running_requests: int = setting(128, "Most answers in flight per rollout engine.", ge=1)
+    generate_opt_level: int = ignored(1, "0 batches prompts, 1 schedules requests.", "requests are always scheduled")
+    is_num_return_sequences_expand: bool = ignored(
+        False, "Send a prompt once per answer.", "an engine prefills a prompt once for all its answers"
+    )
+    is_use_additional_prompts: bool = setting(
+        False,
+        "When query_filter_config drops groups, start others in their place, at most as many as a step has. Off: the "
+        "step "
+        "trains on what is left.",
+    )
+    max_additional_running_prompts: int = ignored(16, "How many more prompts.", ONE_BY_ONE)
+    user_defined_rollout_loop_cls: str = planned(
+        "roll.distributed.scheduler.user_defined_rollout_loop.UserDefinedRolloutLoop", "A rollout loop of your own."
+    )
+    router_args: RouterArgs | None = setting(None, "Routing between engine replicas.")
+
+    # output
+    output_dir: str = setting("./output", "Where the run writes.", min_length=1)
+    logging_dir: str = setting("./output/logs", "Where log files go. Default: <output_dir>/logs.", min_length=1)
+    rollout_dump_dir: str | None = setting(None, "Where sample rollouts go. Default: <output_dir>/rollouts.")
+    track_with: Annotated[tuple[Tracker, ...], BeforeValidator(_trackers)] = setting(
+        ("tensorboard",),
+        "One tracker or several: tensorboard, wandb, mlflow, swanlab, jsonl, stdout; none for no tracker.",
+    )
+    tracker_kwargs: dict[str, Any] = setting(
+        {}, "Settings of the tracker; with several, one mapping per tracker name. Secrets in it are never written."
+    )
+
+    is_offload_states: bool = ignored(
+        False,
+        "Move a role's states to host memory between its turns.",
+        "roles that share devices take turns by themselves",
+    )
+    is_offload_optimizer_states_in_train_step: bool = planned(
+        False, "Keep optimizer states on the host while gradients are computed."
+    )
+    profiler_timeline: bool = planned(False, "Record a timeline.")
+    profiler_memory: bool = planned(False, "Record memory.")
+    profiler_output_dir: str = ignored("./output/profiler", "Where profiles go.", "no profiler is on")
+    otlp_output_dir: str = ignored("./output/otlp", "Where traces go.", "traces are not recorded")
+    rollout_mock: RolloutMockConfig | None = setting(None, "Record or replay rollouts.")
+    transfer_backend: TransferBackendArgs | None = setting(None, "Another road for rollout data.")
+
+    base_dir: str = unread("./output", "Base directory.")
+    local_rank: int = unread(-1, "Rank.")
+    report_length_and_rewards: bool = unread(False, "Report lengths and rewards.")
+    length_profiler_dir: str = unread("./output/profiler", "Directory of that report.")
+
+    @property
+    def lengths(self) -> tuple[int, int, int]:
+        """(prompt, response, sequence) in tokens. The preflight has checked that they agree.
+
+        Example: prompt_length 1024 with response_length 3072, or with sequence_length 4096: (1024, 3072, 4096).
+        """
+        response = self.response_length
+        if response is None:
+            response = max(1, (self.sequence_length or 0) - self.prompt_length)
+        return self.prompt_length, response, self.prompt_length + response
+
+    @property
+    def val_lengths(self) -> tuple[int, int, int]:
+        """(prompt, response, sequence) in tokens of validation."""
+        prompt, response = self.val_prompt_length or self.prompt_length, self.lengths[1]
+        if self.val_sequence_length is not None:
+            response = max(1, self.val_sequence_length - prompt)
+        return prompt, response, prompt + response
+
+    @property
+    def checkpoint_dir(self) -> Path:
+        return Path(self.checkpoint_config.output_dir or Path(self.output_dir) / "checkpoints")
+
+    @property
+    def num_devices(self) -> int:
+        return self.num_nodes * self.num_gpus_per_node

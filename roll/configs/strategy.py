@@ -1,0 +1,59 @@
+"""Which backend runs a role, and that backend's own settings."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from roll.configs.base import Settings, setting
+
+# Sampling settings that change the distribution which an engine's log-probs are of. Of another engine: all of them.
+_NARROWING = ("top_p", "top_k", "min_new_tokens", "repetition_penalty")
+_NARROWING_OF: Mapping[str, tuple[str, ...]] = {
+    "hf_infer": (),
+    "sglang": ("min_new_tokens", "repetition_penalty"),
+    "vllm": _NARROWING,
+}
+
+
+class Sampling(Protocol):
+    """What of a sampling's settings bears on log-probs."""
+
+    @property
+    def temperature(self) -> float: ...
+    @property
+    def top_p(self) -> float: ...
+    @property
+    def top_k(self) -> int: ...
+    @property
+    def min_new_tokens(self) -> int: ...
+    @property
+    def repetition_penalty(self) -> float: ...
+
+
+def narrowing_settings(strategy_name: str | None, sampling: Sampling) -> tuple[str, ...]:
+    """The settings in use with which this engine's log-probs are not those of the whole distribution at the sampling
+    temperature, as a trainer computes them: only tokens that could be drawn count in them.
+
+    Example: top_p 0.9 gives ("top_p",) with vllm and () with sglang, which takes log-probs before it cuts.
+    """
+    in_use = {
+        "top_p": sampling.top_p < 1,
+        "top_k": sampling.top_k > 0,
+        "min_new_tokens": sampling.min_new_tokens > 0,
+        "repetition_penalty": sampling.repetition_penalty != 1,
+    }
+    return tuple(name for name in _NARROWING_OF.get(strategy_name or "", _NARROWING) if in_use[name])
+
+
+class StrategyArgs(Settings):
+    """`strategy_args` of a role."""
+
+    strategy_name: str = setting(
+        ...,
+        "The backend: deepspeed_train or megatron_train learn; hf_infer, deepspeed_infer and megatron_infer score; "
+        "vllm, sglang and hf_infer generate. Required.",
+    )
+    strategy_config: dict[str, Any] = setting(
+        {},
+        "The backend's own settings: a DeepSpeed configuration (usually `${deepspeed_zero2}` from a fragment), "
+        "Megatron's parallel sizes, or keyword arguments of the rollout engine.",
+    )

@@ -1,0 +1,50 @@
+"""`training_args` of a role that learns: batch, optimizer, schedule."""
+
+from typing import Any, Literal
+
+from roll.configs.base import Settings, ignored, setting, unread
+
+Schedule = Literal["constant", "constant_with_warmup", "linear", "cosine"]
+
+
+class TrainingArgs(Settings):
+    """`training_args` of a role."""
+
+    per_device_train_batch_size: int = setting(
+        8, "Samples in one forward-backward pass of one data-parallel rank.", ge=1
+    )
+    gradient_accumulation_steps: int = setting(
+        1,
+        "Forward-backward passes per optimizer update. Samples per update: this x per_device_train_batch_size x ranks.",
+        ge=1,
+    )
+    learning_rate: float = setting(5e-5, "Peak learning rate of AdamW.", ge=0)
+    lr_scheduler_type: Schedule = setting(
+        "linear",
+        "Shape of the learning rate after the warm-up: flat, a line to 0, or a half cosine to 0. It runs over "
+        "max_steps x updates per step.",
+    )
+    lr_scheduler_kwargs: dict[str, Any] = setting(
+        {}, "Details of the schedule: `min_lr_ratio`, the share of the peak it ends at."
+    )
+    warmup_steps: int = setting(0, "Updates over which the learning rate rises from 0 to its peak.", ge=0)
+    warmup_ratio: float = setting(
+        0.0, "The same as a share of all updates; warmup_steps wins when both are given.", ge=0, le=1
+    )
+    weight_decay: float = setting(0.0, "AdamW's decoupled weight decay; not applied to norms and biases.", ge=0)
+    adam_beta1: float = setting(0.9, "AdamW's decay of the gradient average.", ge=0, lt=1)
+    adam_beta2: float = setting(0.999, "AdamW's decay of the squared-gradient average.", ge=0, lt=1)
+    adam_epsilon: float = setting(1e-8, "AdamW's term against division by zero.", gt=0)
+    bf16: bool = setting(False, "Says the same as model_args.dtype: bf16, and must not contradict it.")
+    fp16: bool = setting(False, "Says the same as model_args.dtype: fp16, and must not contradict it.")
+
+    max_steps: int = ignored(-1, "Length of the training.", "the run's max_steps counts")
+    num_train_epochs: float = ignored(1.0, "Passes over the data.", "the run's max_steps counts")
+    output_dir: str = ignored("", "Where to write.", "the run's output_dir counts")
+    seed: int = ignored(42, "Seed.", "the run's seed counts")
+    dataloader_num_workers: int = ignored(0, "Processes that read data.", "the driver reads the data")
+    save_hf_model: bool = ignored(
+        False, "Write a loadable Hugging Face directory with a checkpoint.", "every checkpoint holds one"
+    )
+    data_seed: int | None = unread(None, "Seed of the data order.")
+    tf32: bool | None = unread(None, "TF32 matrix products.")

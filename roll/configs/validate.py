@@ -1,0 +1,221 @@
+"""From a raw tree to a settings object, with every problem of its shape at once."""
+
+import copy
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from roll.configs.aliases import apply_aliases
+from roll.configs.base import KeyMark, Settings, join, mark_of, nested_class, walk
+from roll.configs.problems import Problem, did_you_mean, nearest, show
+from roll.utils.secrets import is_secret_key
+
+C = TypeVar("C", bound=Settings)
+Path = tuple[str | int, ...]
+
+WORDS = {
+    "int_type": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "string_type": "must be text (put quotes around it)",
+    "dict_type": "must be a mapping of keys to values",
+    "model_type": "must be a mapping of keys to values",
+    "model_attributes_type": "must be a mapping of keys to values",
+    "tuple_type": "must be a list",
+    "list_type": "must be a list",
+    "finite_number": "must be a finite number",
+}
+LIMITS = {
+    "greater_than_equal": ("at least", "ge"),
+    "greater_than": ("more than", "gt"),
+    "less_than_equal": ("at most", "le"),
+    "less_than": ("less than", "lt"),
+}
+
+
+@dataclass(frozen=True)
+class Checked(Generic[C]):
+    """`config` is built from what was right; `broken` are the paths that were not, so that later findings about them
+    are left out."""
+
+    config: C | None
+    problems: tuple[Problem, ...]
+    warnings: tuple[str, ...]
+    broken: frozenset[str] = field(default_factory=frozenset)
+
+    def about_sound_keys(self, problems: Iterable[Problem]) -> list[Problem]:
+        """The findings that do not depend on a broken key."""
+        return [problem for problem in problems if not any(_touches(key, self.broken) for key in problem.keys)]
+
+
+def validate(cls: type[C], tree: Mapping[str, Any]) -> Checked[C]:
+    """Checks names, types, limits and marks of all keys. Never raises for what a user wrote."""
+    raw: dict[str, Any] = copy.deepcopy(dict(tree))
+    problems, warnings = apply_aliases(cls, raw)
+    problems += _boolean_numbers(cls, raw)
+    marked, more = _marked_keys(cls, raw)
+    problems += marked
+    broken = {key for problem in problems for key in problem.keys}
+    while True:
+        try:
+            config = cls.model_validate(raw)
+            return Checked(config, tuple(problems), tuple(warnings + more), frozenset(broken))
+        except ValidationError as error:
+            found = list(_problems_of(cls, raw, error.errors(include_url=False)))
+        told = {problem.text for problem in problems}
+        problems += [problem for _, problem in found if problem.text not in told]
+        broken |= {key for _, problem in found for key in problem.keys}
+        wrong = {_deepest_key(raw, path) for path, _ in found}
+        if not wrong or () in wrong:
+            return Checked(None, tuple(problems), tuple(warnings + more), frozenset(broken))
+        for path in sorted(wrong, key=len, reverse=True):
+            _remove(raw, path)
+
+
+def _problems_of(
+    cls: type[Settings], raw: Mapping[str, Any], errors: list[ErrorDetails]
+) -> Iterator[tuple[Path, Problem]]:
+    """One problem per path; a union reports once per member, and the first whose words we know speaks for all."""
+    by_path: dict[Path, list[ErrorDetails]] = {}
+    for error in errors:
+        by_path.setdefault(_yaml_path(raw, error), []).append(error)
+    for path, group in by_path.items():
+        literal = [error for error in group if error["type"] == "literal_error"]
+        error = (literal or group)[0]
+        text = _text(path)
+        keys = (text,)
+        if error["type"] == "extra_forbidden":
+            known = _fields_at(cls, path[:-1])
+            match = nearest(str(path[-1]), known)
+            hint = f" Did you mean {match}?" if match else f" Known keys here: {', '.join(sorted(known)[:12])} ..."
+            message = f"{text}: unknown key (value {_shown(path[-1], error['input'])}).{hint}"
+            keys = (text, _text((*path[:-1], match))) if match else keys
+        elif error["type"] == "missing" and isinstance(error["loc"][-1], int):
+            message = f"{text}: {_shown(path[-1], error['input'])} has too few entries."
+        elif error["type"] == "missing":
+            message = f"{text} is missing."
+        else:
+            message = f"{text}: {_explain(path, error, group)}"
+        yield path, Problem(message, keys)
+
+
+def _explain(path: Path, error: ErrorDetails, group: list[ErrorDetails]) -> str:
+    kind, value, context = error["type"], _shown(path[-1], error["input"]), error.get("ctx", {})
+    if kind == "literal_error":
+        names = [part.strip().strip("'\"") for part in context["expected"].replace(" or ", ", ").split(",")]
+        return f"{value} is not one of {', '.join(names)}.{did_you_mean(str(error['input']), names)}"
+    if kind in LIMITS:
+        words, name = LIMITS[kind]
+        return f"{value} must be {words} {context[name]:g}."
+    if kind == "value_error":
+        return f"{context['error']}."
+    words = [
+        WORDS.get(item["type"], item["msg"].removeprefix("Input should ")).removeprefix("must be ") for item in group
+    ]
+    return f"{value} must be {' or '.join(dict.fromkeys(words))}."
+
+
+def _shown(key: object, value: object) -> str:
+    """A value for a message; what is stored under the name of a secret stays hidden."""
+    return "***" if is_secret_key(str(key)) else show(value)
+
+
+def _yaml_path(raw: Mapping[str, Any], error: ErrorDetails) -> Path:
+    """pydantic's location without the names of union members it adds at the end."""
+    node: Any = raw
+    path: list[str | int] = []
+    for part in error["loc"]:
+        try:
+            node = node[part]
+        except (LookupError, TypeError):
+            if error["type"] == "missing" and isinstance(node, Mapping):
+                path.append(part)
+            break
+        path.append(part)
+    return tuple(path)
+
+
+def _fields_at(cls: type[Settings], path: Path) -> list[str]:
+    """Names of the keys that may stand under a path."""
+    current: type[Settings] | None = cls
+    for part in path:
+        if current is not None and part in current.model_fields:
+            current = nested_class(current.model_fields[str(part)].annotation)
+    return list(current.model_fields) if current else []
+
+
+def _marked_keys(cls: type[Settings], raw: dict[str, Any]) -> tuple[list[Problem], list[str]]:
+    problems: list[Problem] = []
+    warnings: list[str] = []
+    for settings, node, path in walk(cls, raw):
+        for key, value in node.items():
+            info = settings.model_fields.get(str(key))
+            if info is None:
+                continue
+            mark: KeyMark = mark_of(info)
+            here = join(path, key)
+            default = info.get_default(call_default_factory=True)
+            if mark.kind == "unread" or (mark.kind == "ignored" and value is not None and value != default):
+                warnings.append(f"{here}: {_shown(key, value)} does nothing here: {mark.reason}.")
+            elif (
+                mark.kind == "planned"
+                and value is not None
+                and not any(value == inert for inert in (*mark.inert, default))
+            ):
+                allowed = show(default)
+                problems.append(
+                    Problem(f"{here}: {show(value)} is not implemented yet. Remove it, or set {allowed}.", (here,))
+                )
+    return problems, warnings
+
+
+def _boolean_numbers(cls: type[Settings], raw: dict[str, Any]) -> list[Problem]:
+    """true and false where a number belongs: YAML and pydantic would both let them pass as 1 and 0."""
+    problems: list[Problem] = []
+    for settings, node, path in walk(cls, raw):
+        for key, value in node.items():
+            info = settings.model_fields.get(str(key))
+            if (
+                info is not None
+                and isinstance(value, bool)
+                and info.annotation in (int, float, int | None, float | None)
+            ):
+                here = join(path, key)
+                problems.append(Problem(f"{here}: {show(value)} must be a number.", (here,)))
+    return problems
+
+
+def _deepest_key(raw: Mapping[str, Any], path: Path) -> Path:
+    """The longest part of a path that leads through mappings of the tree: what to take out so that the rest can be
+    checked."""
+    node: Any = raw
+    for i, part in enumerate(path):
+        if not isinstance(node, Mapping) or part not in node:
+            return path[:i]
+        node = node[part]
+    return path
+
+
+def _remove(raw: dict[str, Any], path: Path) -> None:
+    node: Any = raw
+    for part in path[:-1]:
+        node = node[part]
+    node.pop(path[-1], None)
+
+
+def _text(path: Path) -> str:
+    text = ""
+    for part in path:
+        text = f"{text}[{part}]" if isinstance(part, int) else join(text, part)
+    return text
+
+
+def _touches(key: str, broken: Iterable[str]) -> bool:
+    return any(key == other or key.startswith(other + ".") or other.startswith(key + ".") for other in broken)

@@ -1,0 +1,40 @@
+"""The kinds of error a run can end with. Every message says what is wrong, where (the YAML key), and what to do."""
+
+
+class RollError(Exception):
+    """Base of every error that roll raises on purpose."""
+
+
+class ConfigError(RollError):
+    """The configuration or its plan cannot work. `problems` lists every problem found, one message each."""
+
+    def __init__(self, *problems: str):
+        self.problems = problems
+        super().__init__(*problems)
+
+    def __str__(self) -> str:
+        return "\n".join(self.problems)
+
+
+class ResourceError(RollError):
+    """Nodes, devices, ports or memory that the plan needs are not there."""
+
+
+class StrategyError(RollError):
+    """A training or inference engine failed or was asked for something it cannot do."""
+
+
+class EngineDied(StrategyError):
+    """A rollout engine is gone, or broken for good: another one, or a new one, may take over its requests."""
+
+
+class WorkerError(RollError):
+    """A worker raised or died. Names the role, the rank and the root cause; the run cannot go on."""
+
+
+class RewardError(RollError):
+    """User code that scores a trajectory failed, or failed too often."""
+
+
+class EnvError(RollError):
+    """User code that plays an environment failed, or failed too often."""

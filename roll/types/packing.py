@@ -1,0 +1,106 @@
+"""Index arithmetic: which rows go to which rank, update and micro batch. Knows lengths, not tokens."""
+
+from __future__ import annotations
+
+import heapq
+
+import numpy as np
+
+
+def balance(lengths: np.ndarray, num_parts: int) -> list[np.ndarray]:
+    """Splits rows into parts of equal count and nearly equal total length (longest first onto the lightest part with
+    room).
+
+    Example: lengths [9 1 5 5 7 3] in 2 parts -> [0 3 1] and [4 2 5], 15 tokens each.
+    Raises ValueError if the rows do not divide into `num_parts`.
+    """
+    if len(lengths) % num_parts:
+        raise ValueError(f"{len(lengths)} rows do not divide into {num_parts} parts")
+    room = len(lengths) // num_parts
+    parts: list[list[int]] = [[] for _ in range(num_parts)]
+    lightest = [(0, part) for part in range(num_parts)]
+    for row in np.argsort(-lengths, kind="stable"):
+        load, part = heapq.heappop(lightest)
+        parts[part].append(int(row))
+        if len(parts[part]) < room:
+            heapq.heappush(lightest, (load + int(lengths[row]), part))
+    return [np.array(part, np.int64) for part in parts]
+
+
+def rows_by_rank(lengths: np.ndarray, order: np.ndarray, num_updates: int, num_ranks: int) -> list[np.ndarray]:
+    """The rows of each rank, update after update: `order` is cut into updates of equal size, the rows of each update
+    are balanced over the ranks. Update u of a rank is its u-th of `num_updates` equal parts.
+
+    Raises ValueError if the rows do not divide into updates and ranks.
+    """
+    if len(order) % (num_updates * num_ranks):
+        raise ValueError(f"{len(order)} rows do not divide into {num_updates} updates on {num_ranks} ranks")
+    ranks: list[list[np.ndarray]] = [[] for _ in range(num_ranks)]
+    for update in np.split(order, num_updates):
+        for rank, part in enumerate(balance(lengths[update], num_ranks)):
+            ranks[rank].append(update[part])
+    return [np.concatenate(parts) for parts in ranks]
+
+
+def micro_batches_by_count(lengths: np.ndarray, rows: np.ndarray, rows_per_micro_batch: int) -> list[np.ndarray]:
+    """Micro batches of a fixed row count (the last may be smaller), rows of similar length together to save padding."""
+    by_length = rows[np.argsort(-lengths[rows], kind="stable")]
+    return [by_length[i : i + rows_per_micro_batch] for i in range(0, len(rows), rows_per_micro_batch)]
+
+
+def micro_batches_by_tokens(
+    lengths: np.ndarray, rows: np.ndarray, max_tokens: int, round_to: int = 1
+) -> list[np.ndarray]:
+    """Micro batches whose padded size (rows x longest row, rounded up) stays within `max_tokens`; a longer row stands
+    alone."""
+    by_length = rows[np.argsort(-lengths[rows], kind="stable")]
+    batches: list[np.ndarray] = []
+    start = 0
+    while start < len(by_length):
+        width = -(-int(lengths[by_length[start]]) // round_to) * round_to
+        count = max(1, max_tokens // width)
+        batches.append(by_length[start : start + count])
+        start += count
+    return batches
+
+
+def packs(lengths: np.ndarray, rows: np.ndarray, max_tokens: int, at_least: int = 1) -> list[np.ndarray]:
+    """Rows in packs of at most `max_tokens` (a longer row stands alone): as few as first-fit decreasing needs, but
+    `at_least` (or one per row, if there are fewer), made even where that keeps the limit.
+
+    Example: lengths [9 1 5 5 7 3] with 16 tokens: 30 tokens in the packs [0 3 1] and [4 2 5], 15 each.
+    """
+    by_length = rows[np.argsort(-lengths[rows], kind="stable")]
+    fitted = _first_fit(lengths, by_length, max_tokens)
+    count = min(max(len(fitted), at_least), len(rows))
+    even = _lightest_first(lengths, by_length, count)
+    if count > len(fitted) or max((int(lengths[pack].sum()) for pack in even), default=0) <= max_tokens:
+        return even
+    return fitted
+
+
+def _first_fit(lengths: np.ndarray, rows: np.ndarray, max_tokens: int) -> list[np.ndarray]:
+    """Every row into the first pack with room for it."""
+    filled: list[list[int]] = []
+    loads: list[int] = []
+    for row in rows:
+        length = int(lengths[row])
+        place = next((i for i, load in enumerate(loads) if load + length <= max_tokens), None)
+        if place is None:
+            filled.append([int(row)])
+            loads.append(length)
+        else:
+            filled[place].append(int(row))
+            loads[place] += length
+    return [np.array(pack, np.int64) for pack in filled]
+
+
+def _lightest_first(lengths: np.ndarray, rows: np.ndarray, count: int) -> list[np.ndarray]:
+    """Every row onto the lightest of `count` packs."""
+    filled: list[list[int]] = [[] for _ in range(count)]
+    lightest = [(0, pack) for pack in range(count)]
+    for row in rows:
+        load, pack = heapq.heappop(lightest)
+        filled[pack].append(int(row))
+        heapq.heappush(lightest, (load + int(lengths[row]), pack))
+    return [np.array(pack, np.int64) for pack in filled]

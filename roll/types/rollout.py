@@ -1,0 +1,194 @@
+"""What travels during a rollout: a task, one attempt at it (trajectory), and all attempts at it (group).
+
+A value changes class when its meaning changes:  Task -> Generation -> Trajectory -> TrajectoryGroup -> SampleBatch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+FinishReason = Literal["stop", "length", "abort", "failed"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What to attempt: one prompt, or one environment seed.
+
+    `task_id` names the data row for ever (same id on resume). `payload` is what the reward needs besides the response,
+    such as `ground_truth`; it never reaches the policy.
+    """
+
+    task_id: str
+    domain: str
+    prompt_ids: np.ndarray  # int32 [P]
+    prompt_text: str = ""
+    payload: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How tokens are drawn. `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 are off.
+
+    `seed` names the random stream of one request: sample `i` of a group of n draws from stream (seed, i) whatever else
+    is in the batch, so that a replayed step gives the same tokens.
+    """
+
+    max_new_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_new_tokens: int = 0
+    stop_strings: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    include_stop_string: bool = True
+    repetition_penalty: float = 1.0
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_new_tokens < 1 or self.temperature < 0 or not 0 < self.top_p <= 1 or self.top_k < 0:
+            raise ValueError(f"impossible sampling parameters: {self}")
+
+
+@dataclass(frozen=True)
+class GenerationRequest:
+    """`num_samples` answers to one prompt; the engine prefills the prompt once. Requests of one `session` build on each
+    other, as the turns of an episode: they go to the same engine, which has their beginning cached."""
+
+    request_id: str
+    prompt_ids: np.ndarray  # int32 [P]
+    sampling: SamplingParams
+    num_samples: int = 1
+    session: str = ""
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One answer. `log_probs` are of the full distribution at the sampling temperature (at temperature 1 when greedy),
+    but for what `roll.configs.strategy.narrowing_settings` names.
+
+    `policy_versions[t]` is the version of the weights that sampled token t: constant unless weights changed on the way.
+    `finish_reason` is "stop" when the end-of-sequence token, a stop token or a stop string ended it, "length" at the
+    limit, "abort" when it was cut short (what was sampled is kept).
+    """
+
+    token_ids: np.ndarray  # int32 [T], the end-of-sequence token included
+    log_probs: np.ndarray  # float32 [T]
+    policy_versions: np.ndarray  # int32 [T]
+    finish_reason: FinishReason
+
+    def __post_init__(self) -> None:
+        if not len(self.token_ids) == len(self.log_probs) == len(self.policy_versions):
+            raise ValueError("token_ids, log_probs and policy_versions of a generation differ in length")
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One exchange with an environment, as a person wants to read it."""
+
+    observation: str
+    response: str
+    action: str | None  # None: the response held none
+    reward: float
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """One attempt: token ids of the whole conversation; `response_mask` is True where the policy sampled.
+
+    A failed attempt (`failure` says why) is masked out of training and counted; its reward is not a number, never a
+    silent 0. An attempt of several turns is one such row with the whole conversation, or several with the same `index`,
+    one per turn (`turn`); every row carries the reward of the whole attempt. `turns` and `metrics` of an attempt stand
+    on one of its rows.
+    """
+
+    input_ids: np.ndarray  # int32 [T]
+    response_mask: np.ndarray  # bool [T]
+    log_probs: np.ndarray  # float32 [T], 0 where response_mask is False
+    policy_versions: np.ndarray  # int32 [T], -1 where response_mask is False
+    reward: float
+    finish_reason: FinishReason
+    index: int = 0  # within the group
+    turn: int = 0
+    token_rewards: np.ndarray | None = None  # float32 [T]
+    response_text: str = ""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    failure: str | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)  # what the reward has to say to a reader of rollouts
+    turn_rewards: np.ndarray | None = None  # float32, one per unbroken run of sampled tokens; None: reward, at the end
+    state_key: int = 0  # equal where an environment's state was the same (step rows)
+    turns: tuple[Turn, ...] = ()
+
+    def __post_init__(self) -> None:
+        num_tokens = len(self.input_ids)
+        for name in ("response_mask", "log_probs", "policy_versions", "token_rewards"):
+            values = getattr(self, name)
+            if values is not None and len(values) != num_tokens:
+                raise ValueError(f"{name} has {len(values)} entries for {num_tokens} tokens")
+
+    @staticmethod
+    def from_generation(
+        prompt_ids: np.ndarray,
+        generation: Generation,
+        reward: float,
+        *,
+        index: int,
+        response_text: str,
+        metrics: Mapping[str, float] | None = None,
+        failure: str | None = None,
+        extra: Mapping[str, Any] | None = None,
+    ) -> Trajectory:
+        """A single-turn trajectory: prompt, then one answer."""
+        num_prompt, num_tokens = len(prompt_ids), len(prompt_ids) + len(generation.token_ids)
+
+        def joined(prompt: np.ndarray | float, response: np.ndarray | bool, dtype: type) -> np.ndarray:
+            values = np.empty(num_tokens, dtype)
+            values[:num_prompt], values[num_prompt:] = prompt, response
+            return values
+
+        return Trajectory(
+            input_ids=joined(prompt_ids, generation.token_ids, np.int32),
+            response_mask=joined(False, True, np.bool_),
+            log_probs=joined(0, generation.log_probs, np.float32),
+            policy_versions=joined(-1, generation.policy_versions, np.int32),
+            reward=float("nan") if failure else reward,
+            finish_reason="failed" if failure else generation.finish_reason,
+            index=index,
+            response_text=response_text,
+            metrics=metrics or {},
+            failure=failure,
+            extra=extra or {},
+        )
+
+
+@dataclass(frozen=True)
+class TrajectoryGroup:
+    """All attempts at one task, compared with each other by group-relative advantages."""
+
+    task: Task
+    group_id: int
+    trajectories: tuple[Trajectory, ...]
+
+    @property
+    def attempts(self) -> tuple[Trajectory, ...]:
+        """The first row of every attempt."""
+        return tuple({t.index: t for t in reversed(self.trajectories)}.values())[::-1]
+
+    @property
+    def rewards(self) -> np.ndarray:
+        """float64 [group_size]; NaN where an attempt failed."""
+        return np.array([t.reward for t in self.attempts], np.float64)
+
+
+Generate = Callable[[GenerationRequest], Awaitable[list[Generation]]]
+
+
+class Rollouter(Protocol):
+    """How one group of trajectories is made and rewarded: the one thing in which pipelines differ."""
+
+    async def run_group(self, task: Task, group_id: int, step: int, generate: Generate) -> TrajectoryGroup: ...

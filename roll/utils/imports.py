@@ -1,0 +1,47 @@
+"""Finding what a setting names: a built-in name, or `package.module:object` of the user's own."""
+
+import importlib
+from collections.abc import Mapping
+from importlib.util import find_spec
+
+
+def resolve(name: str, builtins: Mapping[str, str] | None = None) -> object:
+    """The object behind a built-in name or a path `package.module:object` (or `package.module.object`).
+
+    Raises ImportError with a text that says which part of the path is wrong. Anything the module itself raises while
+    it is
+    imported comes through as the cause.
+
+    Example: resolve("math_rule", {"math_rule": "roll.pipeline.rlvr.rewards.math_rule:math_rule"})
+    """
+    path = (builtins or {}).get(name, name)
+    module_name, attributes = split(path, builtins)
+    try:
+        value: object = importlib.import_module(module_name)
+    except Exception as error:
+        raise ImportError(f"{path}: importing {module_name} failed with {type(error).__name__}: {error}") from error
+    for attribute in attributes.split("."):
+        try:
+            value = getattr(value, attribute)
+        except AttributeError:
+            raise ImportError(f"{path}: {module_name} has no {attribute}") from None
+    return value
+
+
+def split(path: str, builtins: Mapping[str, str] | None = None) -> tuple[str, str]:
+    """("package.module", "object") of a path. Raises ImportError when it is neither form."""
+    module, colon, attributes = path.partition(":")
+    if not colon:
+        module, _, attributes = path.rpartition(".")
+    if not module or not all(part.isidentifier() for part in (module + "." + attributes).split(".")):
+        known = f" or one of {', '.join(sorted(builtins))}" if builtins else ""
+        raise ImportError(f"{path!r} is not of the form package.module:object{known}")
+    return module, attributes
+
+
+def is_installed(module: str) -> bool:
+    """True if a top-level module can be imported, without importing it."""
+    try:
+        return find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False

@@ -1,0 +1,73 @@
+"""Where log records go: the story of the run to stderr, everything also to a file, secrets to neither."""
+
+import logging
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from roll.utils.secrets import mask
+
+_FORMAT = "%(asctime)s %(levelname).1s {tag}%(name)s: %(message)s"
+_CHATTY = ("urllib3", "filelock", "fsspec", "matplotlib", "asyncio", "httpx", "git")
+
+
+class SecretFilter(logging.Filter):
+    """Masks known secret values, and credentials in URLs, in message, arguments and traceback of every record."""
+
+    def __init__(self, secrets: Iterable[str] = ()):
+        super().__init__()
+        self._secrets = tuple(secrets)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.msg, record.args = mask(record.getMessage(), self._secrets), ()
+        if record.exc_info and not record.exc_text:
+            # a Formatter uses exc_text when it is there, so the traceback is formatted here and masked once
+            record.exc_text = logging.Formatter().formatException(record.exc_info)
+        if record.exc_text:
+            record.exc_text = mask(record.exc_text, self._secrets)
+        if record.stack_info:
+            record.stack_info = mask(record.stack_info, self._secrets)
+        return True
+
+
+def configure_logging(
+    level: int | str = logging.INFO,
+    directory: Path | str | None = None,
+    tag: str = "",
+    secrets: Iterable[str] = (),
+    terminal: logging.Handler | None = None,
+) -> Path | None:
+    """Sends this process's records to stderr and to `<directory>/<tag>.log`; returns that file.
+
+    tag names the process, e.g. `driver` or `actor_train-3`; a worker's stands before its lines. terminal replaces the
+    plain stderr handler (roll.pipeline.console.terminal_handler, which does not disturb the progress bar). Called
+    again, it replaces what the first call set up.
+    """
+    prefix = f"[{tag}] " if tag and tag != "driver" else ""
+    formatter = logging.Formatter(_FORMAT.format(tag=prefix), datefmt="%H:%M:%S")
+    stream = terminal
+    if stream is None:
+        stream = logging.StreamHandler(sys.stderr)
+        stream.setFormatter(formatter)
+    handlers = [stream]
+
+    path = None
+    if directory is not None:
+        path = Path(directory) / f"{tag or 'roll'}.log"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handlers.append(logging.FileHandler(path, encoding="utf-8", delay=True))
+        handlers[-1].setFormatter(logging.Formatter(_FORMAT.format(tag=f"[{tag or 'roll'} {os.getpid()}] ")))
+
+    root = logging.getLogger()
+    for handler in list(root.handlers):
+        if isinstance(next(iter(handler.filters), None), SecretFilter):  # one that an earlier call put there
+            root.removeHandler(handler)
+            handler.close()
+    for handler in handlers:
+        handler.addFilter(SecretFilter(secrets))
+        root.addHandler(handler)
+    root.setLevel(level)
+    for name in _CHATTY:
+        logging.getLogger(name).setLevel(logging.WARNING)
+    return path
