@@ -1,0 +1,188 @@
+"""Token-level credit: from the value of a row to the advantage of each of its tokens. Runs on the train workers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from roll.algorithms.advantage import WHITENING_ESTIMATORS, Estimator
+from roll.algorithms.kl import KLEstimator, estimate_kl
+from roll.algorithms.normalize import AllReduceSum, whiten
+from roll.algorithms.returns import broadcast_returns, generalized_advantages, reward_to_go
+from roll.types.batch import SampleBatch, TokenScores, TrainBatch, run_starts, sum_rows
+from roll.types.metrics import MetricSums
+
+
+@dataclass(frozen=True)
+class CreditSettings:
+    """`kl_coef` is the controller's coefficient of this step; it counts only with `add_token_level_kl`. `reward_clip`
+    limits each token's reward, the KL included."""
+
+    estimator: Estimator = "grpo"
+    gamma: float = 1.0
+    lambd: float = 0.95
+    add_token_level_kl: bool = False
+    kl_coef: float = 0.0
+    kl_penalty: KLEstimator = "kl"
+    reward_clip: float | None = None
+    whiten_rewards: bool = False
+    whiten_advantages: bool = False
+    advantage_clip: float | None = None
+    old_is_rollout: bool = False  # the engine's log-probs serve as old ones
+
+    @property
+    def whitens_advantages(self) -> bool:
+        return self.whiten_advantages or self.estimator in WHITENING_ESTIMATORS
+
+
+def assign_credit(
+    samples: SampleBatch,
+    scores: TokenScores,
+    row_values: np.ndarray,
+    settings: CreditSettings,
+    all_reduce_sum: AllReduceSum,
+    row_weights: np.ndarray | None = None,
+    turn_values: np.ndarray | None = None,
+) -> tuple[TrainBatch, MetricSums]:
+    """What a loss needs, for this rank's rows. Collective when something is whitened: a rank without rows takes part
+    too.
+
+    1. Rows of weight 0 lose their response mask; the others' `loss_weights` are multiplied by `row_weights`.
+    2. The row value is the reward of the row's last response token; `samples.token_rewards` come on top, and
+       - kl_coef * KL(old || reference) at every token. Then clip, then whiten (scaled, not shifted: a shift would pay
+         every token).
+       `turn_values` instead (flat, one per unbroken run of response tokens): the advantage of each turn as it stands,
+       spread over its tokens; nothing but the discounted KL comes on top, and row values are not looked at.
+    3. `gae`: generalised advantages from `scores.values`, and returns = advantages + values. All others: discounted sum
+       of the rewards from the token on, which with gamma 1 and rewards at the end only is the row value at every token.
+    4. Whiten over all ranks' response tokens, then clip.
+
+    ValueError if scores that the settings need are absent, or a row value is not finite.
+    """
+    if not np.isfinite(row_values).all():
+        raise ValueError("row_values must be finite: a failed attempt gets 0, and its row has no response mask")
+    original = samples
+    samples = _with_weights(samples, row_weights)
+    if settings.old_is_rollout:
+        scores = replace(scores, old_log_probs=samples.rollout_log_probs)
+    tokens = np.flatnonzero(samples.response_mask)
+    lengths = samples.response_lengths
+    metrics = MetricSums()
+
+    kl = _kl_to_reference(samples, scores, settings, tokens)
+    if kl is not None:
+        present = lengths > 0
+        row_kl = sum_rows(kl, lengths)[present] / lengths[present]
+        metrics.add("kl_mean", float(row_kl.sum()), int(present.sum()))
+
+    if turn_values is not None:
+        row_values = np.zeros(len(samples))
+    rewards = _token_rewards(samples, row_values, kl, settings, tokens, metrics)
+    if settings.whiten_rewards:
+        rewards = whiten(rewards, all_reduce_sum, center=False)
+
+    returns = None
+    if settings.estimator == "gae":
+        if scores.values is None:
+            raise ValueError("adv_estimator gae needs a critic's values")
+        values = scores.values[tokens]
+        advantages = generalized_advantages(rewards, values, lengths, settings.gamma, settings.lambd)
+        returns = advantages + values
+    elif settings.add_token_level_kl or samples.token_rewards is not None:
+        advantages = reward_to_go(rewards, lengths, settings.gamma)
+    else:
+        last = np.maximum(np.cumsum(lengths) - 1, 0)
+        row_rewards = rewards[last] if len(rewards) else np.zeros(len(lengths))
+        advantages = broadcast_returns(row_rewards, lengths, settings.gamma)
+
+    if turn_values is not None:
+        advantages = advantages + _spread_turns(turn_values, original, samples, tokens)
+
+    if settings.whitens_advantages:
+        advantages = whiten(advantages, all_reduce_sum)
+    if settings.advantage_clip is not None:
+        limit = settings.advantage_clip
+        metrics.add("advantage_clip_fraction", float((np.abs(advantages) > limit).sum()), len(advantages))
+        advantages = np.clip(advantages, -limit, limit)
+
+    metrics.add("advantage_mean", float(advantages.sum()), len(advantages))
+    metrics.add("advantage_abs_mean", float(np.abs(advantages).sum()), len(advantages))
+    if len(advantages):
+        metrics.maximum("advantage_max", float(advantages.max()))
+    if returns is not None:
+        metrics.add("return_mean", float(returns.sum()), len(returns))
+
+    def scattered(values: np.ndarray) -> np.ndarray:
+        out = np.zeros(samples.num_tokens, np.float32)
+        out[tokens] = values
+        return out
+
+    batch = TrainBatch(
+        samples=samples,
+        advantages=scattered(advantages),
+        old_log_probs=scores.old_log_probs,
+        ref_log_probs=scores.ref_log_probs,
+        values=scores.values,
+        returns=None if returns is None else scattered(returns),
+    )
+    return batch, metrics
+
+
+def _spread_turns(
+    turn_values: np.ndarray, original: SampleBatch, samples: SampleBatch, tokens: np.ndarray
+) -> np.ndarray:
+    """The value of its turn at each of `tokens`; turns are counted before rows of weight 0 lose their mask."""
+    starts = run_starts(original.response_mask, original.lengths)
+    if int(starts.sum()) != len(turn_values) or not np.isfinite(turn_values).all():
+        raise ValueError(f"{len(turn_values)} turn values for {int(starts.sum())} turns, all must be finite")
+    return turn_values[(np.cumsum(starts) - 1)[tokens]]
+
+
+def _with_weights(samples: SampleBatch, row_weights: np.ndarray | None) -> SampleBatch:
+    if row_weights is None:
+        return samples
+    if len(row_weights) != len(samples):
+        raise ValueError(f"{len(row_weights)} row weights for {len(samples)} rows")
+    kept = np.repeat(row_weights > 0, samples.lengths)
+    return replace(
+        samples,
+        response_mask=samples.response_mask & kept,
+        loss_weights=(samples.loss_weights * row_weights).astype(np.float32),
+    )
+
+
+def _kl_to_reference(
+    samples: SampleBatch, scores: TokenScores, settings: CreditSettings, tokens: np.ndarray
+) -> np.ndarray | None:
+    """KL estimates at the response tokens; None when they are neither needed nor to be had."""
+    if scores.old_log_probs is None or scores.ref_log_probs is None:
+        if settings.add_token_level_kl:
+            raise ValueError("add_token_level_kl needs old and reference log-probs")
+        return None
+    old, ref = (torch.from_numpy(x[tokens].astype(np.float64)) for x in (scores.old_log_probs, scores.ref_log_probs))
+    return estimate_kl(old, ref, settings.kl_penalty).numpy()
+
+
+def _token_rewards(
+    samples: SampleBatch,
+    row_values: np.ndarray,
+    kl: np.ndarray | None,
+    settings: CreditSettings,
+    tokens: np.ndarray,
+    metrics: MetricSums,
+) -> np.ndarray:
+    """The reward of each response token, clipped. float64 [number of response tokens]."""
+    lengths = samples.response_lengths
+    rewards = np.zeros(len(tokens))
+    rewards[(np.cumsum(lengths) - 1)[lengths > 0]] = row_values[lengths > 0]
+    if samples.token_rewards is not None:
+        rewards += samples.token_rewards[tokens]
+    if settings.add_token_level_kl and kl is not None:
+        rewards -= settings.kl_coef * kl
+    if settings.reward_clip is not None:
+        limit = settings.reward_clip
+        metrics.add("token_reward_clip_fraction", float((np.abs(rewards) > limit).sum()), len(rewards))
+        rewards = np.clip(rewards, -limit, limit)
+    return rewards

@@ -1,0 +1,245 @@
+"""Losses: frozen, picklable objects that a strategy calls inside its own forward-backward."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+
+from roll.algorithms.kl import KLEstimator, estimate_kl
+from roll.algorithms.off_policy import TrainInferCorrection, correct_mismatch, ratio_of, row_means, spread
+from roll.types.batch import LossScale, MicroBatch, TokenOutputs
+from roll.types.metrics import MetricSums
+
+Need = Literal["log_probs", "entropy", "values"]
+LossAggMode = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"]
+
+
+class Loss(Protocol):
+    """A loss over one micro batch.
+
+    Returns the scalar to back-propagate, already divided by the global counts in `scale`: the sum of what all micro
+    batches of all ranks return is the loss of the update. The strategy cancels whatever averaging its engine does by
+    itself.
+    """
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """Which token outputs the forward pass must provide."""
+        ...
+
+    def __call__(
+        self, outputs: TokenOutputs, batch: MicroBatch, scale: LossScale
+    ) -> tuple[torch.Tensor, MetricSums]: ...
+
+
+@dataclass(frozen=True)
+class Aggregation:
+    """How token losses become one number. N tokens and S rows in the update, n tokens in a row, w the weight of a row:
+
+    - `token-mean`: sum of w * l over all tokens / N. Long rows count more (DAPO).
+    - `seq-mean-token-mean`: sum of w * (row's sum / n) / S. Every row counts the same (GRPO).
+    - `seq-mean-token-sum`: sum of w * row's sum / S.
+    - `seq-mean-token-sum-norm`: the same / max_response_length, a constant of the run (Dr. GRPO).
+    """
+
+    mode: LossAggMode = "seq-mean-token-mean"
+    max_response_length: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.mode == "seq-mean-token-sum-norm" and not self.max_response_length:
+            raise ValueError("loss_agg_mode seq-mean-token-sum-norm needs max_response_length")
+
+    def total(self, values: torch.Tensor, mask: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+        """What this micro batch adds to the numerator. `values` are [B, T] and 0 outside `mask`; weights None means
+        1."""
+        rows = values.sum(dim=1)
+        if self.mode == "seq-mean-token-mean":
+            rows = rows / mask.sum(dim=1).clamp(min=1)
+        elif self.mode == "seq-mean-token-sum-norm":
+            assert self.max_response_length is not None
+            rows = rows / self.max_response_length
+        return rows.sum() if weights is None else (rows * weights).sum()
+
+    def count(self, mask: torch.Tensor) -> torch.Tensor:
+        """This micro batch's share of the denominator."""
+        return mask.sum() if self.mode == "token-mean" else mask.any(dim=1).sum()
+
+    def denominator(self, scale: LossScale) -> int:
+        return max(scale.num_tokens if self.mode == "token-mean" else scale.num_samples, 1)
+
+
+@dataclass(frozen=True)
+class PolicyLoss:
+    """PPO's clipped objective and what is commonly added to it:
+
+        rl_loss_coef * (policy loss + kl_loss_coef * KL(policy || reference)) - entropy_loss_coef * entropy
+
+    Per token, with ratio = p / p_old and advantage A: -min(ratio * A, clip(ratio, 1 - pg_clip_low, 1 + pg_clip_high) *
+    A), None for no bound; with `dual_clip` c and A < 0 it is at most -c * A. `importance_sampling: seq` takes the
+    geometric mean of the row's ratios for every token (GSPO), `segment` that of each turn's own. Without old log-probs
+    the ratio is 1 and its gradient that of log p. `loss_weights` weigh the policy loss alone. All aggregate alike.
+    """
+
+    pg_clip_low: float | None = 0.2
+    pg_clip_high: float | None = 0.2
+    dual_clip: float | None = None
+    importance_sampling: Literal["token", "seq", "segment"] = "token"
+    aggregation: Aggregation = Aggregation()
+    kl_loss_coef: float = 0.0
+    kl_loss_estimator: KLEstimator = "k3"
+    entropy_loss_coef: float = 0.0
+    rl_loss_coef: float = 1.0
+    report_entropy: bool = False
+    correction: TrainInferCorrection | None = None
+
+    def __post_init__(self) -> None:
+        if self.dual_clip is not None and self.dual_clip <= 1:
+            raise ValueError(f"dual_clip must be above 1, not {self.dual_clip}")
+        if self.importance_sampling not in ("token", "seq", "segment"):
+            raise ValueError(f"importance_sampling must be token, seq or segment, not {self.importance_sampling!r}")
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        return frozenset({"log_probs", "entropy"} if self.entropy_loss_coef or self.report_entropy else {"log_probs"})
+
+    def __call__(self, outputs: TokenOutputs, batch: MicroBatch, scale: LossScale) -> tuple[torch.Tensor, MetricSums]:
+        mask, metrics = batch.response_mask, MetricSums()
+        num_tokens, num_counted = mask.sum(), self.aggregation.count(mask)
+        divisor = self.aggregation.denominator(scale)
+        log_probs = _inside(outputs.log_probs, mask, "PolicyLoss", "log_probs")
+        own = log_probs.detach()
+        old = own if batch.old_log_probs is None else _inside(batch.old_log_probs, mask, "PolicyLoss", "old_log_probs")
+
+        advantages = _inside(batch.advantages, mask, "PolicyLoss", "advantages")
+        losses = self._token_losses(log_probs - old, advantages, mask, metrics)
+        rollout = _inside(batch.rollout_log_probs, mask, "PolicyLoss", "rollout_log_probs")
+        trained_on = log_probs if batch.old_log_probs is None else old
+        if self.correction is not None:
+            losses = losses * correct_mismatch(trained_on, rollout, mask, self.correction, metrics)
+        policy_loss = self.aggregation.total(losses, mask, batch.loss_weights)
+        metrics.add("pg_loss", policy_loss.detach(), num_counted)
+        loss = self.rl_loss_coef * policy_loss
+
+        if batch.ref_log_probs is not None:
+            reference = _inside(batch.ref_log_probs, mask, "PolicyLoss", "ref_log_probs")
+            current = log_probs if self.kl_loss_coef else own
+            kl_loss = self.aggregation.total(estimate_kl(current, reference, self.kl_loss_estimator), mask, None)
+            metrics.add("kl_loss", kl_loss.detach(), num_counted)
+            loss = loss + self.rl_loss_coef * self.kl_loss_coef * kl_loss
+        elif self.kl_loss_coef:
+            raise ValueError("PolicyLoss.kl_loss_coef needs ref_log_probs")
+
+        if "entropy" in self.needs:
+            entropy = _inside(outputs.entropy, mask, "PolicyLoss", "entropy")
+            metrics.add("entropy_mean", entropy.detach().sum(), num_tokens)
+            if self.entropy_loss_coef:
+                loss = loss - self.entropy_loss_coef * self.aggregation.total(entropy, mask, None)
+
+        mismatch = (trained_on.detach() - rollout).abs()
+        metrics.add("train_infer_log_prob_diff_mean", mismatch.sum(), num_tokens)
+        metrics.maximum("train_infer_log_prob_diff_max", mismatch.amax())
+        return loss / divisor, metrics
+
+    def _token_losses(
+        self, log_ratio: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor, metrics: MetricSums
+    ) -> torch.Tensor:
+        """[B, T], 0 outside the mask because the advantages are."""
+        approx_kl = ratio_of(log_ratio.detach()) - 1 - log_ratio.detach()  # KL(old || new) by k3: old is what sampled
+        if self.importance_sampling == "seq":
+            log_ratio = row_means(log_ratio, mask).expand_as(log_ratio)
+        elif self.importance_sampling == "segment":
+            log_ratio = spread(log_ratio, mask, "segment")
+        ratio = ratio_of(log_ratio)
+        lowest = 0.0 if self.pg_clip_low is None else 1 - self.pg_clip_low
+        highest = float("inf") if self.pg_clip_high is None else 1 + self.pg_clip_high
+        objective = torch.minimum(ratio * advantages, ratio.clamp(lowest, highest) * advantages)
+        negative = advantages < 0
+
+        num_tokens, seen = mask.sum(), torch.where(mask, ratio.detach(), 0.0)
+        clipped_low = (negative & (seen < lowest)).sum()
+        clipped_high = ((advantages > 0) & (seen > highest)).sum()
+        metrics.add("clip_fraction", clipped_low + clipped_high, num_tokens)
+        metrics.add("clip_low_fraction", clipped_low, num_tokens)
+        metrics.add("clip_high_fraction", clipped_high, num_tokens)
+        metrics.add("approx_kl", approx_kl.sum(), num_tokens)
+        metrics.add("ratio_mean", seen.sum(), num_tokens)
+        metrics.maximum("ratio_max", seen.amax())
+        if self.dual_clip is not None:
+            floor = self.dual_clip * advantages
+            metrics.add("dual_clip_fraction", (negative & (objective.detach() < floor)).sum(), num_tokens)
+            objective = torch.where(negative, torch.maximum(objective, floor), objective)
+        return -objective
+
+
+@dataclass(frozen=True)
+class ValueLoss:
+    """The critic's loss: mean over the response tokens of (V - return)^2 / 2. With `value_clip` c it is the larger of
+    that and the same with V kept within c of the value before the update (Schulman's PPO code; Engstrom et al., arXiv
+    2005.12729)."""
+
+    value_clip: float | None = None
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        return frozenset({"values"})
+
+    def __call__(self, outputs: TokenOutputs, batch: MicroBatch, scale: LossScale) -> tuple[torch.Tensor, MetricSums]:
+        mask, metrics = batch.response_mask, MetricSums()
+        num_tokens = mask.sum()
+        values = _inside(outputs.values, mask, "ValueLoss", "values")
+        returns = _inside(batch.returns, mask, "ValueLoss", "returns")
+        squares = (values - returns).square()
+        if self.value_clip is not None:
+            before = _inside(batch.values, mask, "ValueLoss", "values before the update")
+            near = before + (values - before).clamp(-self.value_clip, self.value_clip)
+            clipped_squares = (near - returns).square()
+            metrics.add("value_clip_fraction", (clipped_squares > squares).detach().sum(), num_tokens)
+            squares = torch.maximum(squares, clipped_squares)
+        total = 0.5 * squares.sum()
+
+        errors = returns - values.detach()
+        metrics.add("value_loss", total.detach(), num_tokens)
+        metrics.add("value_mean", values.detach().sum(), num_tokens)
+        metrics.add("return_mean", returns.sum(), num_tokens)
+        metrics.add("return_square_mean", returns.square().sum(), num_tokens)
+        metrics.add("value_error_mean", errors.sum(), num_tokens)
+        metrics.add("value_error_square_mean", errors.square().sum(), num_tokens)
+        return total / max(scale.num_tokens, 1), metrics
+
+
+def explained_variance(metrics: Mapping[str, float]) -> float | None:
+    """1 - Var(return - V) / Var(return) from ValueLoss's merged metrics: 1 is a perfect critic, 0 one that only knows
+    the mean. None where returns do not vary, or nothing was trained on."""
+    if "return_mean" not in metrics:
+        return None
+    variance = metrics["return_square_mean"] - metrics["return_mean"] ** 2
+    error_variance = metrics["value_error_square_mean"] - metrics["value_error_mean"] ** 2
+    return None if variance <= 1e-12 else 1 - error_variance / variance
+
+
+@dataclass(frozen=True)
+class SupervisedLoss:
+    """Negative log-likelihood of the response tokens, rows weighted by `loss_weights`."""
+
+    aggregation: Aggregation = Aggregation("token-mean")
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        return frozenset({"log_probs"})
+
+    def __call__(self, outputs: TokenOutputs, batch: MicroBatch, scale: LossScale) -> tuple[torch.Tensor, MetricSums]:
+        mask, metrics = batch.response_mask, MetricSums()
+        log_probs = _inside(outputs.log_probs, mask, "SupervisedLoss", "log_probs")
+        total = self.aggregation.total(-log_probs, mask, batch.loss_weights)
+        metrics.add("nll_mean", -log_probs.detach().sum(), mask.sum())
+        return total / self.aggregation.denominator(scale), metrics
+
+
+def _inside(values: torch.Tensor | None, mask: torch.Tensor, owner: str, name: str) -> torch.Tensor:
+    """The values with an exact 0 (and no gradient) outside the mask, whatever stood there."""
+    if values is None:
+        raise ValueError(f"{owner} needs {name}")
+    return torch.where(mask, values, 0.0)

@@ -1,0 +1,70 @@
+"""Which rows are trained on, and how much each counts. Works on row metadata, on the driver."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from roll.algorithms.normalize import moments_by_key
+from roll.types.batch import FINISH_REASONS, RowMeta
+
+
+@dataclass(frozen=True)
+class RowWeightSettings:
+    """`max_len_mask` drops rows cut at the length limit. `difficulty_mask` drops groups whose mean reward is not
+    strictly between the thresholds. `error_max_len_clip` drops unrewarded rows (reward <= 0) of
+    `error_max_len_threshold` tokens or more. The loss weights favour short responses (1.5 for the shortest, .5 for the
+    longest) and hard tasks (2 for the hardest, .5 for the easiest), scaled so that their mean over the trained rows is
+    1."""
+
+    max_len_mask: bool = False
+    difficulty_mask: bool = False
+    difficulty_low_threshold: float = 0.0
+    difficulty_high_threshold: float = 1.0
+    error_max_len_clip: bool = False
+    error_max_len_threshold: int = 9999999999
+    length_loss_weight: bool = False
+    difficulty_loss_weight: bool = False
+
+
+def row_weights(
+    meta: RowMeta, settings: RowWeightSettings, difficulty: np.ndarray | None = None
+) -> tuple[np.ndarray, dict[str, float]]:
+    """The loss weight of every row, 0 where it is not trained on. float32 [R], and metrics.
+
+    Dropped rows still count in the means of their group. Failed attempts (NaN) and rows without a response weigh 0. A
+    group of one attempt says nothing about difficulty and is kept. `difficulty` in [0, 1] is the data's own; without it
+    a task is as hard as its group fails: 1 - mean reward.
+    """
+    rewards = np.asarray(meta.rewards, np.float64)
+    group = moments_by_key(rewards, meta.group_ids)
+    present = ~np.isnan(rewards) & (meta.response_lengths > 0)
+
+    drops: dict[str, np.ndarray] = {}
+    if settings.max_len_mask:
+        drops["max_len"] = meta.finish_reasons == FINISH_REASONS.index("length")
+    if settings.difficulty_mask:
+        useful = (group.mean > settings.difficulty_low_threshold) & (group.mean < settings.difficulty_high_threshold)
+        drops["difficulty"] = (group.count > 1) & ~useful
+    if settings.error_max_len_clip:
+        drops["error_max_len"] = (rewards <= 0) & (meta.response_lengths >= settings.error_max_len_threshold)
+    trained = present.copy()
+    for dropped in drops.values():
+        trained &= ~dropped
+
+    weights = trained.astype(np.float64)
+    if settings.length_loss_weight and trained.any():
+        lengths = meta.response_lengths.astype(np.float64)
+        shortest, longest = lengths[trained].min(), lengths[trained].max()
+        weights *= 1.5 - (lengths - shortest) / max(longest - shortest, 1.0)
+    if settings.difficulty_loss_weight:
+        hardness = 1 - group.mean if difficulty is None else np.asarray(difficulty, np.float64)
+        weights *= 0.5 + 1.5 * np.clip(hardness, 0.0, 1.0)
+    if weights.any():
+        weights *= trained.sum() / weights.sum()
+
+    num_present = max(int(present.sum()), 1)
+    metrics = {f"dropped_{name}_fraction": float((drop & present).sum() / num_present) for name, drop in drops.items()}
+    metrics["trained_rows_fraction"] = float(trained.sum() / max(len(meta), 1))
+    return weights.astype(np.float32), metrics
