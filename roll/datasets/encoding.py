@@ -1,0 +1,179 @@
+"""Rows to tasks: rendered, tokenized in batches, cut to the longest prompt; and token ids back to text."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+import numpy as np
+
+from roll.configs.data import DataArgs
+from roll.datasets.loader import Row, data_files
+from roll.datasets.rows import Domain, Example, RowReader
+from roll.datasets.templates import PromptTemplate
+from roll.errors import ConfigError
+from roll.types.rollout import Task
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+Truncation = Literal["error", "left", "right", "drop"]
+Decode = Callable[[Sequence[np.ndarray]], list[str]]
+ROWS_PER_BATCH = 1024
+
+
+@dataclass(frozen=True)
+class TaskSet:
+    """The tasks of some files, in file order: `num_rows` = tasks + `num_dropped`; `num_truncated` tasks were cut."""
+
+    tasks: tuple[Task, ...]
+    num_rows: int
+    num_truncated: int = 0
+    num_dropped: int = 0
+
+    @property
+    def num_by_domain(self) -> dict[str, int]:
+        return dict(Counter(task.domain for task in self.tasks))
+
+
+def load_tasks(
+    args: DataArgs,
+    key: str,
+    domains: Sequence[Domain],
+    tokenizer: PreTrainedTokenizerBase,
+    max_prompt_tokens: int,
+    template: str | None = None,
+) -> TaskSet:
+    """All tasks of `data_args` (at YAML path `key`). `template`, the global one, wins over the one in `args`.
+
+    Raises ConfigError for whatever `preflight` finds, in any row, and for prompts longer than `max_prompt_tokens` under
+    `truncation: error`.
+    """
+    files, problems = data_files(args, key)
+    if problems:
+        raise ConfigError(*problems)
+    reader = RowReader(args, key, domains)
+    template_key = "global_template" if template is not None else f"{key}.template"
+    encoder = _Encoder(
+        args, key, reader, PromptTemplate.load(template or args.template, tokenizer, template_key), max_prompt_tokens
+    )
+    for batch in _batches((row for file in files for row in file.rows()), ROWS_PER_BATCH):
+        encoder.add(batch)
+    result = encoder.result()
+    logger.info("%s: %s", key, describe(result))
+    return result
+
+
+def describe(tasks: TaskSet) -> str:
+    """One line for the log. Example: "7473 rows, 7470 tasks (math 7470), 2 truncated, 3 dropped"."""
+    domains = ", ".join(f"{name} {count}" for name, count in tasks.num_by_domain.items())
+    parts = [f"{tasks.num_rows} rows", f"{len(tasks.tasks)} tasks ({domains})"]
+    parts += [f"{tasks.num_truncated} truncated"] if tasks.num_truncated else []
+    parts += [f"{tasks.num_dropped} dropped"] if tasks.num_dropped else []
+    return ", ".join(parts)
+
+
+class _Encoder:
+    """Collects tasks batch by batch. Prompts too long are counted over the whole data before `error` raises."""
+
+    def __init__(self, args: DataArgs, key: str, reader: RowReader, template: PromptTemplate, max_prompt_tokens: int):
+        self._args = args
+        self._key = key
+        self._reader = reader
+        self._template = template
+        self._tokenizer = template.tokenizer
+        self._max_tokens = max_prompt_tokens
+        self._tasks: list[Task] = []
+        self._ids: set[str] = set()
+        self._num_rows = 0
+        self._num_long = 0
+        self._longest = (0, "")  # tokens, row
+
+    def add(self, rows: Sequence[Row]) -> None:
+        examples = [self._reader.read(row) for row in rows]
+        texts = [self._template.render(example) for example in examples]
+        encoded = self._tokenizer(
+            texts,
+            add_special_tokens=self._template.adds_special_tokens,
+            return_attention_mask=False,
+            truncation=False,
+            verbose=False,
+        )
+        for example, text, ids in zip(examples, texts, encoded["input_ids"], strict=True):
+            self._num_rows += 1
+            if len(ids) > self._max_tokens:
+                self._num_long += 1
+                self._longest = max(self._longest, (len(ids), example.row.where))
+                if self._args.truncation in ("error", "drop"):
+                    continue
+                ids = ids[-self._max_tokens :] if self._args.truncation == "left" else ids[: self._max_tokens]
+                text = str(self._tokenizer.decode(ids))
+            self._tasks.append(self._task(example, text, ids))
+
+    def result(self) -> TaskSet:
+        truncation = self._args.truncation
+        if truncation == "error" and self._num_long:
+            tokens, where = self._longest
+            raise ConfigError(
+                f"{self._key}: {self._num_long} of {self._num_rows} prompts are longer than prompt_length = "
+                f"{self._max_tokens} tokens; the longest has {tokens} ({where}). Raise prompt_length, or set "
+                f"{self._key}.truncation: left, right or drop"
+            )
+        if not self._num_rows:
+            raise ConfigError(f"{self._key}.file_name: no rows in {', '.join(self._args.file_name)}")
+        if not self._tasks:
+            raise ConfigError(
+                f"{self._key}.truncation: drop left none of {self._num_rows} rows: all prompts are longer than "
+                f"prompt_length = {self._max_tokens} tokens. Raise prompt_length"
+            )
+        return TaskSet(
+            tuple(self._tasks),
+            self._num_rows,
+            num_truncated=self._num_long if truncation in ("left", "right") else 0,
+            num_dropped=self._num_long if truncation == "drop" else 0,
+        )
+
+    def _task(self, example: Example, text: str, ids: list[int]) -> Task:
+        if not ids:
+            raise ConfigError(f"{example.row.where}: the prompt has no tokens")
+        return Task(
+            task_id=self._task_id(example.row),
+            domain=example.domain,
+            prompt_ids=np.array(ids, np.int32),
+            prompt_text=text,
+            payload=self._reader.payload(example.row),
+        )
+
+    def _task_id(self, row: Row) -> str:
+        """The id column, or file name and place; an id that occurred before gets its file and place appended."""
+        place = f"{row.file.rsplit('/', 1)[-1]}:{row.place}"
+        own = row.values.get(self._args.id)
+        candidates = [place] if own is None else [str(own), f"{own}@{place}"]
+        name = next(
+            (c for c in (*candidates, f"{candidates[-1]}@{row.file}") if c not in self._ids),
+            f"{row.where}#{len(self._ids)}",
+        )
+        self._ids.add(name)
+        return name
+
+
+def decoder(tokenizer: PreTrainedTokenizerBase, skip_special_tokens: bool = True) -> Decode:
+    """Token ids to texts, many at once. A fast tokenizer that cleans nothing up afterwards is asked directly."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None or getattr(tokenizer, "clean_up_tokenization_spaces", False):
+        return lambda ids: tokenizer.batch_decode(
+            [row.tolist() for row in ids], skip_special_tokens=skip_special_tokens
+        )
+    return lambda ids: backend.decode_batch([row.tolist() for row in ids], skip_special_tokens=skip_special_tokens)
+
+
+def _batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    iterator = iter(items)
+    while batch := list(islice(iterator, size)):
+        yield batch

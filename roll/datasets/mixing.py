@@ -1,0 +1,179 @@
+"""The endless stream of training tasks: domains mixed in exact shares, every epoch shuffled, resumable anywhere."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from roll.errors import ConfigError
+from roll.types.rollout import Task
+
+CURSOR_VERSION = 1
+
+
+@dataclass(frozen=True)
+class _Pool:
+    """The tasks of one domain, in file order, walked through in a new order every epoch."""
+
+    domain: str
+    tasks: tuple[Task, ...]
+    seed: int
+    shuffle: bool
+
+    def fingerprint(self) -> str:
+        """Changes when the tasks do: a cursor into other data means nothing."""
+        digest = hashlib.blake2b(digest_size=8)
+        for task in self.tasks:
+            digest.update(task.task_id.encode() + b"\0")
+        return digest.hexdigest()
+
+    def order(self, epoch: int) -> np.ndarray:
+        if not self.shuffle:
+            return np.arange(len(self.tasks))
+        domain = int.from_bytes(hashlib.blake2b(self.domain.encode(), digest_size=8).digest(), "little")
+        return np.random.default_rng([self.seed, domain, epoch]).permutation(len(self.tasks))
+
+
+class TaskMixer:
+    """Draws tasks for training. Every `block` tasks (the prompts of a step) hold the same share of each domain.
+
+    The counts of a block are the shares times its size, rounded by largest remainder; what a domain was given too much
+    or too little is carried into the next block, so that shares hold exactly in the long run. Within a block the
+    domains alternate evenly. The stream does not depend on how many tasks are asked for at once.
+
+    `shares` None: as the domains occur in the data. Raises ConfigError if shares and data do not name the same domains.
+
+    Example: shares math 2/3, code 1/3 and block 4 give math 3 code 1, math 2 code 2, math 3 code 1, and so on.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        block: int,
+        seed: int,
+        shares: Mapping[str, float] | None = None,
+        shuffle: bool = True,
+        key: str = "actor_train.data_args",
+    ):
+        if not tasks or block < 1:
+            raise ValueError("a mixer needs at least one task and a block of at least 1")
+        by_domain: dict[str, list[Task]] = {}
+        for task in tasks:
+            by_domain.setdefault(task.domain, []).append(task)
+        self._pools = {name: _Pool(name, tuple(own), seed, shuffle) for name, own in sorted(by_domain.items())}
+        self._shares = _exact_shares({name: len(pool.tasks) for name, pool in self._pools.items()}, shares, key)
+        self._key = key
+        self._block = block
+        self._fingerprints = {name: pool.fingerprint() for name, pool in self._pools.items()}
+        self._orders: dict[str, tuple[int, np.ndarray]] = {}  # domain -> (epoch, its order)
+        self._drawn = dict.fromkeys(self._pools, 0)
+        self._carry = dict.fromkeys(self._pools, Fraction(0))
+        self._pending: list[str] = []  # the domains of the tasks left in the present block
+
+    def next_tasks(self, count: int) -> list[Task]:
+        return [self._next() for _ in range(count)]
+
+    @property
+    def epochs(self) -> dict[str, float]:
+        """How often each domain's data has been gone through so far. Example: {"math": 1.25}"""
+        return {name: self._drawn[name] / len(pool.tasks) for name, pool in self._pools.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """JSON values: what was drawn, what is left of the present block, what is carried into the next."""
+        return {
+            "version": CURSOR_VERSION,
+            "drawn": dict(self._drawn),
+            "pending": list(self._pending),
+            "carry": {name: str(carry) for name, carry in self._carry.items()},
+            "fingerprints": dict(self._fingerprints),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on where the state was taken. Shares and block may have changed since: they hold from the next block on.
+
+        Raises ConfigError if the data are not the same.
+        """
+        if state.get("version") != CURSOR_VERSION:
+            raise ConfigError(
+                f"the data cursor has version {state.get('version')}, this program reads {CURSOR_VERSION}"
+            )
+        changed = sorted(
+            name
+            for name in self._fingerprints.keys() | state["fingerprints"].keys()
+            if self._fingerprints.get(name) != state["fingerprints"].get(name)
+        )
+        if changed:
+            raise ConfigError(
+                f"{self._key}: the rows of {', '.join(changed)} are not those of the checkpoint, so its place in the "
+                "data means nothing. Restore the files and their order, or start anew: resume_from_checkpoint: false"
+            )
+        self._drawn = {name: int(state["drawn"][name]) for name in self._pools}
+        self._carry = {name: Fraction(state["carry"][name]) for name in self._pools}
+        self._pending = list(state["pending"])
+
+    def _next(self) -> Task:
+        if not self._pending:
+            counts, self._carry = apportion(self._shares, self._block, self._carry)
+            self._pending = interleave(counts)
+        domain = self._pending.pop(0)
+        pool, position = self._pools[domain], self._drawn[domain]
+        self._drawn[domain] += 1
+        epoch, place = divmod(position, len(pool.tasks))
+        held = self._orders.get(domain)
+        if held is None or held[0] != epoch:
+            held = self._orders[domain] = (epoch, pool.order(epoch))
+        return pool.tasks[held[1][place]]
+
+
+def apportion(
+    shares: Mapping[str, Fraction], count: int, carry: Mapping[str, Fraction]
+) -> tuple[dict[str, int], dict[str, Fraction]]:
+    """`count` split by `shares` plus what is owed (`carry`), by largest remainder; and what is owed afterwards.
+
+    Example: shares 1/2 1/3 1/6 of 4 with nothing owed: quotas 2, 1 1/3, 2/3 -> 2, 1, 1 and owed 0, 1/3, -1/3.
+    """
+    quotas = {name: max(Fraction(0), share * count + carry[name]) for name, share in shares.items()}
+    counts = {name: math.floor(quota) for name, quota in quotas.items()}
+    # the largest remainder first; a tie goes to the earlier name
+    order = sorted(quotas, key=lambda name: counts[name] - quotas[name])
+    left = count - sum(counts.values())
+    for i in range(left):
+        counts[order[i % len(order)]] += 1
+    for _ in range(-left):  # several small shares in debt ask for nothing, the others then for more than there is
+        counts[max(counts, key=lambda name: counts[name])] -= 1
+    return counts, {name: share * count + carry[name] - counts[name] for name, share in shares.items()}
+
+
+def interleave(counts: Mapping[str, int]) -> list[str]:
+    """Names spread evenly over the whole. Example: a 4, b 2 -> a b a a b a."""
+    slots = [(Fraction(2 * i + 1, 2 * count), name) for name, count in counts.items() for i in range(count)]
+    return [name for _, name in sorted(slots)]
+
+
+def _exact_shares(sizes: Mapping[str, int], shares: Mapping[str, float] | None, key: str) -> dict[str, Fraction]:
+    if shares is None:
+        total = sum(sizes.values())
+        return {name: Fraction(size, total) for name, size in sizes.items()}
+    problems = [
+        f"{key}.domain_interleave_probs gives {name} {share}, but no row belongs to it; there is {', '.join(sizes)}"
+        for name, share in shares.items()
+        if share > 0 and name not in sizes
+    ]
+    problems += [
+        f"{key}.domain_interleave_probs has no entry for {name} ({size} rows); set it to 0 to leave them out"
+        for name, size in sizes.items()
+        if name not in shares
+    ]
+    exact = {name: Fraction(str(shares.get(name, 0))) for name in sizes}
+    total = sum(exact.values())
+    if not problems and (min(exact.values()) < 0 or abs(total - 1) > Fraction(1, 1000)):
+        problems.append(f"{key}.domain_interleave_probs: {dict(shares)} must be 0 or more and sum to 1")
+    if problems:
+        raise ConfigError(*problems)
+    return {name: share / total for name, share in exact.items()}

@@ -1,0 +1,64 @@
+"""What can be said of the data before anything starts: no tokenizer, no torch, only the front of big files."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import islice
+
+from roll.configs.data import DataArgs
+from roll.datasets.loader import DataFile, data_files
+from roll.datasets.rows import Domain, RowReader
+from roll.datasets.templates import template_problem
+from roll.errors import ConfigError
+
+MAX_BYTES_IN_FULL = 16 * 2**20  # JSON of this size is read in about 0.2 s
+ROWS_OF_A_BIG_FILE = 1000
+MAX_PROBLEMS_PER_FILE = 5
+
+
+def preflight(args: DataArgs, key: str, domains: Sequence[Domain], template: str | None = None) -> list[str]:
+    """Every problem with `data_args` (at YAML path `key`): one message each, with file, key and remedy.
+
+    Files up to 16 MB are read whole; of a larger one the first 1000 rows, and the rest when the run loads it.
+    """
+    problems = [template_problem(template or args.template, "global_template" if template else f"{key}.template")]
+    files, file_problems = data_files(args, key)
+    problems += file_problems
+    try:
+        reader = RowReader(args, key, domains)
+    except ConfigError as error:
+        return [p for p in problems if p] + list(error.problems)
+    for file in files:
+        problems += _file_problems(file, reader)
+    return [p for p in problems if p]
+
+
+def _file_problems(file: DataFile, reader: RowReader) -> list[str]:
+    """Rows with the same problem are told once, with the first of them and their number."""
+    limit = None if file.path.stat().st_size <= MAX_BYTES_IN_FULL else ROWS_OF_A_BIG_FILE
+    first: dict[str, str] = {}
+    counts: Counter[str] = Counter()
+    num_rows = 0
+    unreadable: list[str] = []
+    try:
+        for row in islice(file.rows(), limit):
+            num_rows += 1
+            try:
+                reader.read(row)
+            except ConfigError as error:
+                kind = str(error).removeprefix(row.where)
+                first.setdefault(kind, str(error))
+                counts[kind] += 1
+    except ConfigError as error:
+        unreadable += error.problems
+    if not num_rows and not unreadable:
+        return [f"{file.key}: {file.path} is empty: it has no rows"]
+    problems = [
+        message + (f" ({counts[kind]} of {num_rows} rows)" if counts[kind] > 1 else "")
+        for kind, message in first.items()
+    ]
+    if len(problems) > MAX_PROBLEMS_PER_FILE:
+        rest = len(problems) - MAX_PROBLEMS_PER_FILE
+        problems[MAX_PROBLEMS_PER_FILE:] = [f"{file.key}: {file.path} has {rest} more problems of this sort"]
+    return problems + unreadable

@@ -1,0 +1,153 @@
+"""What a row means: its messages, its domain, its reference answer. One place says what is wrong with a row."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from roll.configs.data import DataArgs
+from roll.datasets.loader import Row
+from roll.errors import ConfigError
+
+Message = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Domain:
+    """A domain of `rewards` as the data sees it: rows with one of `tags` belong to it."""
+
+    name: str
+    tags: tuple[str, ...]
+    needs_ground_truth: bool = True
+
+
+@dataclass(frozen=True)
+class Example:
+    """A row understood: a conversation that ends before the answer. A bare prompt is a conversation of one message."""
+
+    row: Row
+    domain: str
+    messages: tuple[Message, ...]
+    is_text: bool  # the row held a bare prompt, which is `text`
+
+    @property
+    def text(self) -> str:
+        return str(self.messages[-1]["content"])
+
+
+class RowReader:
+    """Turns rows into examples. `key` is the YAML path of `args`, for messages.
+
+    Tags may be listed by one domain only: two raise ConfigError. A row without a tag belongs to the only domain, if
+    there is one.
+    """
+
+    def __init__(self, args: DataArgs, key: str, domains: Sequence[Domain]):
+        self._args = args
+        self._key = key
+        self._domains = {domain.name: domain for domain in domains}
+        self._domain_of_tag: dict[str, str] = {}
+        for domain in domains:
+            for tag in domain.tags:
+                other = self._domain_of_tag.setdefault(tag, domain.name)
+                if other != domain.name:
+                    raise ConfigError(
+                        f"tag {tag!r} belongs to two domains: rewards.{other} and rewards.{domain.name}; "
+                        "take it out of one tag_included"
+                    )
+
+    def read(self, row: Row) -> Example:
+        """Raises ConfigError that names the row, the YAML key and what to do."""
+        domain = self._domain(row)
+        if self._domains[domain].needs_ground_truth:
+            self._require_ground_truth(row, domain)
+        messages, is_text = self._messages(row)
+        return Example(row, domain, messages, is_text)
+
+    def payload(self, row: Row) -> dict[str, Any]:
+        """All columns of the row; the reference answer is there as `ground_truth` whatever its column is called."""
+        if self._args.ground_truth == "ground_truth" or self._args.ground_truth not in row.values:
+            return dict(row.values)
+        return {**row.values, "ground_truth": row.values[self._args.ground_truth]}
+
+    def _domain(self, row: Row) -> str:
+        tag = row.values.get(self._args.tag)
+        if tag is None:
+            if len(self._domains) == 1:
+                return next(iter(self._domains))
+            raise self._missing(row, self._args.tag, "tag", "which of the domains under rewards the row belongs to")
+        domain = self._domain_of_tag.get(str(tag))
+        if domain is None:
+            known = sorted(self._domain_of_tag)
+            near = difflib.get_close_matches(str(tag), known, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise ConfigError(
+                f"{row.where}: no domain has the tag {str(tag)!r} (column {self._args.tag!r}).{hint} "
+                f"Add it to rewards.<domain>.tag_included; known tags: {', '.join(known)}"
+            )
+        return domain
+
+    def _require_ground_truth(self, row: Row, domain: str) -> None:
+        value = row.values.get(self._args.ground_truth)
+        if value is None or value == "":
+            raise self._missing(
+                row, self._args.ground_truth, "ground_truth", f"the answer that rewards.{domain} compares with"
+            )
+
+    def _missing(self, row: Row, column: str, name: str, meaning: str) -> ConfigError:
+        state = (
+            "is empty"
+            if column in row.values
+            else f"is missing; the row has {', '.join(map(str, row.values)) or 'none'}"
+        )
+        return ConfigError(
+            f"{row.where}: column {column!r} ({meaning}) {state}. Set {self._key}.{name} to the column's name"
+        )
+
+    def _messages(self, row: Row) -> tuple[tuple[Message, ...], bool]:
+        """A named column must be there; otherwise `messages`, or else `prompt`. A text in `messages` is JSON."""
+        args = self._args
+        if args.messages is not None or (args.prompt is None and row.values.get("messages") is not None):
+            return self._conversation(row, args.messages or "messages"), False
+        column = args.prompt or "prompt"
+        prompt = row.values.get(column)
+        if prompt is None or prompt == "":
+            raise self._missing(row, column, "prompt", "the prompt")
+        if not isinstance(prompt, str):
+            if isinstance(prompt, list):
+                raise ConfigError(
+                    f"{row.where}: column {column!r} holds a list; name it as {self._key}.messages: {column}"
+                )
+            raise ConfigError(f"{row.where}: column {column!r} holds {type(prompt).__name__}, a prompt is a text")
+        return ({"role": "user", "content": prompt},), True
+
+    def _conversation(self, row: Row, column: str) -> tuple[Message, ...]:
+        messages = row.values.get(column)
+        if messages is None or messages == "":
+            raise self._missing(row, column, "messages", "the conversation")
+        if isinstance(messages, str):
+            try:
+                messages = json.loads(messages)
+            except json.JSONDecodeError as error:
+                raise ConfigError(
+                    f"{row.where}: column {column!r} is a text but not JSON ({error.msg}); for a bare prompt set "
+                    f"{self._key}.prompt: {column}"
+                ) from error
+        if (
+            not isinstance(messages, list)
+            or not messages
+            or not all(isinstance(m, dict) and isinstance(m.get("role"), str) and "content" in m for m in messages)
+        ):
+            raise ConfigError(
+                f"{row.where}: column {column!r} must be a list of messages, each with role and content, "
+                f"such as [{{'role': 'user', 'content': '...'}}]"
+            )
+        if messages[-1]["role"] == "assistant":
+            raise ConfigError(
+                f"{row.where}: column {column!r} ends with an assistant message; leave the answer out, "
+                "the policy gives it"
+            )
+        return tuple(messages)

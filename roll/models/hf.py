@@ -1,0 +1,129 @@
+"""Hugging Face models as a trainer wants them: token ids in, log-probs or values of the response tokens out.
+
+The model's own forward pass would return the logits of every position, [B, T, vocabulary] in fp32: for 8 rows of 4096
+tokens and a vocabulary of 152k that is 20 GB. Here the head sees the response positions only, some at a time.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+_CHUNK_ELEMENTS = 2**26  # logits that exist at once: 256 MiB in fp32
+
+
+class LogProbHead(nn.Module):
+    """Hidden states to log-probs, without the logits of all of them at once.
+
+    Positions are taken in chunks; a chunk's logits are computed again in the backward pass. Where everything fits into
+    one chunk, nothing is computed twice. Under ZeRO-3 this module is a leaf (its weights are gathered once, not once
+    per chunk), so that ranks with different numbers of chunks do not wait for each other.
+    """
+
+    def __init__(self, lm_head: nn.Module, vocab_size: int, softcap: float | None = None):
+        super().__init__()
+        self.lm_head = lm_head
+        self.softcap = softcap
+        self.positions_per_chunk = max(1, _CHUNK_ELEMENTS // vocab_size)
+
+    def forward(
+        self, hidden: torch.Tensor, targets: torch.Tensor, temperature: float, entropy: bool
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Log-prob of each target, and entropy if asked for. hidden [N, H], targets [N] -> fp32 [N] each."""
+        if len(targets) <= self.positions_per_chunk:
+            return self._score(hidden, targets, temperature, entropy)
+        parts: list[tuple[torch.Tensor, torch.Tensor | None]] = [
+            checkpoint(self._score, h, t, temperature, entropy, use_reentrant=False)
+            if torch.is_grad_enabled()
+            else self._score(h, t, temperature, entropy)
+            for h, t in zip(
+                hidden.split(self.positions_per_chunk), targets.split(self.positions_per_chunk), strict=True
+            )
+        ]
+        entropies = [part[1] for part in parts if part[1] is not None]
+        return torch.cat([part[0] for part in parts]), torch.cat(entropies) if entropy else None
+
+    def _score(
+        self, hidden: torch.Tensor, targets: torch.Tensor, temperature: float, entropy: bool
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        logits = self.lm_head(hidden).float()
+        if self.softcap is not None:
+            logits = torch.tanh(logits / self.softcap) * self.softcap
+        if temperature != 1:
+            logits = logits / temperature
+        if not entropy:
+            return -functional.cross_entropy(logits, targets, reduction="none"), None
+        all_log_probs = functional.log_softmax(logits, dim=-1)
+        log_probs = all_log_probs.gather(-1, targets[:, None])[:, 0]
+        return log_probs, -(all_log_probs.exp() * all_log_probs).sum(-1)
+
+
+class ValueHead(nn.Module):
+    """Hidden states to one number each, computed in fp32 whatever the model's dtype."""
+
+    def __init__(self, score: nn.Linear):
+        super().__init__()
+        self.score = score
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        bias = self.score.bias.float() if self.score.bias is not None else None
+        return functional.linear(hidden.float(), self.score.weight.float(), bias)[..., 0]
+
+
+class TokenLogProbModel(nn.Module):
+    """A causal language model that scores given tokens.
+
+    Rows are right padded, so that no sampled token sees padding and no attention mask is needed.
+    """
+
+    def __init__(self, backbone: nn.Module, head: LogProbHead):
+        super().__init__()
+        self.backbone = backbone
+        self.head = head
+
+    def forward(
+        self, input_ids: torch.Tensor, response_mask: torch.Tensor, temperature: float = 1.0, entropy: bool = False
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Log-probs (and entropy) of input_ids where response_mask is True and 0 elsewhere. [B, T] -> fp32 [B, T].
+
+        A row's first token is preceded by nothing: its log-prob is 0 whatever the mask says.
+        """
+        hidden, positions = _hidden_before(self.backbone, input_ids, response_mask)
+        targets = input_ids[:, 1:].reshape(-1)[positions]
+        log_probs, entropies = self.head(hidden.index_select(0, positions), targets, temperature, entropy)
+        return (
+            _at_positions(log_probs, positions, input_ids),
+            None if entropies is None else _at_positions(entropies, positions, input_ids),
+        )
+
+
+class TokenValueModel(nn.Module):
+    """A critic: the expected return from the state before each response token."""
+
+    def __init__(self, backbone: nn.Module, head: ValueHead):
+        super().__init__()
+        self.backbone = backbone
+        self.head = head
+
+    def forward(self, input_ids: torch.Tensor, response_mask: torch.Tensor) -> torch.Tensor:
+        """values[t] is read from the hidden state of t - 1, before token t is known. [B, T] -> fp32 [B, T]."""
+        hidden, positions = _hidden_before(self.backbone, input_ids, response_mask)
+        return _at_positions(self.head(hidden.index_select(0, positions)), positions, input_ids)
+
+
+def _hidden_before(
+    backbone: nn.Module, input_ids: torch.Tensor, response_mask: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Hidden states of all tokens but each row's last, [B * (T - 1), H], and the indices of those that precede a
+    response token. The last token's state predicts nothing we have, so it is not computed."""
+    context = input_ids[:, :-1] if input_ids.shape[1] > 1 else input_ids
+    hidden = backbone(input_ids=context, use_cache=False).last_hidden_state
+    return hidden.reshape(-1, hidden.shape[-1]), response_mask[:, 1:].reshape(-1).nonzero()[:, 0]
+
+
+def _at_positions(values: torch.Tensor, positions: torch.Tensor, input_ids: torch.Tensor) -> torch.Tensor:
+    rows, width = input_ids.shape
+    flat = values.new_zeros(rows * (width - 1)).index_copy(0, positions, values)
+    return functional.pad(flat.view(rows, width - 1), (1, 0))

@@ -1,0 +1,155 @@
+"""Hugging Face directories to trainable modules, and back to Hugging Face names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForTokenClassification,
+    PretrainedConfig,
+    PreTrainedModel,
+)
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import revert_weight_conversion
+from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
+from transformers.utils import logging as transformers_logging
+
+from roll.configs.model import ModelArgs
+from roll.errors import StrategyError
+from roll.models.hf import LogProbHead, TokenLogProbModel, TokenValueModel, ValueHead
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+_ATTENTION = {"fa2": "flash_attention_2", "sdpa": "sdpa", "eager": "eager"}
+# Dropout is off in training, too: the trainer's log-probs are compared with those of the engine that sampled.
+_DROPOUT_KEYS = (
+    "attention_dropout", "hidden_dropout", "classifier_dropout", "dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop",
+)  # fmt: skip
+# Factors between the head and the logits, which some architectures hide in their own forward pass.
+_LOGIT_FACTORS = ("logits_scaling", "logit_scale", "lm_head_multiplier")
+
+transformers_logging.disable_progress_bar()  # every rank would draw its own
+
+GatherParameters = Callable[[Sequence[nn.Parameter]], AbstractContextManager[Any]]
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A module to train or to score with, and what is needed to write it as a Hugging Face model again."""
+
+    module: TokenLogProbModel | TokenValueModel
+    pretrained: PreTrainedModel  # owns the same parameters
+    hf_names: dict[str, str]  # parameter of `module` -> its name in `pretrained`; tied weights occur once
+
+    def in_checkpoint_form(self, weights: Sequence[tuple[str, torch.Tensor]]) -> list[tuple[str, torch.Tensor]]:
+        """Weights of `pretrained` as its checkpoint names and cuts them: transformers fuses the experts of mixture
+        models while it loads them, here they are taken apart again."""
+        if not getattr(self.pretrained, "_weight_conversions", None):
+            return list(weights)
+        return list(revert_weight_conversion(self.pretrained, dict(weights)).items())
+
+
+def load_policy(args: ModelArgs) -> LoadedModel:
+    """A causal language model that gives log-probs."""
+    config = model_config(args)
+    for key in _LOGIT_FACTORS:
+        if getattr(config, key, 1) not in (1, None):
+            raise StrategyError(
+                f"{args.model_name_or_path}: {config.model_type} models scale their logits ({key}); not supported"
+            )
+    pretrained, _ = _load(AutoModelForCausalLM, args, config)
+    lm_head = pretrained.get_output_embeddings()
+    softcap = getattr(config.get_text_config(), "final_logit_softcapping", None)
+    assert lm_head is not None
+    head = LogProbHead(lm_head, config.get_text_config().vocab_size, softcap)
+    return _finish(TokenLogProbModel(pretrained.base_model, head), pretrained, args)
+
+
+def load_critic(args: ModelArgs, gather: GatherParameters = lambda parameters: nullcontext()) -> LoadedModel:
+    """A backbone with a value head (Hugging Face: token classification with one label).
+
+    A checkpoint without the head gets one of zeros, so that a new critic begins by predicting 0 everywhere. `gather`
+    makes partitioned parameters whole while they are written (ZeRO-3).
+    """
+    config = model_config(args, num_labels=1)
+    try:
+        pretrained, missing = _load(
+            AutoModelForTokenClassification, args, config, may_lack=("score.weight", "score.bias")
+        )
+    except ValueError as error:
+        raise StrategyError(
+            f"{args.model_name_or_path}: no value head for {config.model_type} models: {error}"
+        ) from error
+    score = getattr(pretrained, "score", None)
+    if not isinstance(score, nn.Linear):
+        raise StrategyError(f"{args.model_name_or_path}: no value head for {config.model_type} models")
+    if "score.weight" in missing:
+        parameters = list(score.parameters())
+        with gather(parameters), torch.no_grad():
+            for parameter in parameters:
+                parameter.zero_()
+    return _finish(TokenValueModel(pretrained.base_model, ValueHead(score)), pretrained, args)
+
+
+def model_config(args: ModelArgs, **overrides: object) -> PretrainedConfig:
+    """config.json with the role's overrides and without dropout."""
+    if args.model_name_or_path is None:
+        raise StrategyError("model_args.model_name_or_path is not set")
+    config = AutoConfig.from_pretrained(args.model_name_or_path)
+    values = {key: 0.0 for key in _DROPOUT_KEYS if getattr(config, key, None)}
+    for key in args.model_config_kwargs:
+        if not hasattr(config, key):
+            raise StrategyError(
+                f"model_args.model_config_kwargs.{key}: {config.model_type} models have no such setting"
+            )
+    config.update(values | args.model_config_kwargs | overrides)
+    return config
+
+
+def _load(
+    kind: Any, args: ModelArgs, config: PretrainedConfig, may_lack: Sequence[str] = ()
+) -> tuple[PreTrainedModel, set[str]]:
+    """The model, and which of `may_lack` its checkpoint does not hold. StrategyError if it lacks anything else:
+    transformers would fill it with random numbers and a warning."""
+    attention = _ATTENTION.get(args.attn_implementation or "auto")
+    options = {"attn_implementation": attention} if attention else {}
+    verbosity = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()
+    try:
+        pretrained, report = kind.from_pretrained(
+            args.model_name_or_path, config=config, dtype=DTYPES[args.dtype], output_loading_info=True, **options
+        )
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+    if is_deepspeed_zero3_enabled():
+        # There transformers 5.19 keeps renamings of ancient checkpoints that it did not use; saving would undo them.
+        pretrained._weight_conversions = get_model_conversion_mapping(pretrained, add_legacy=False)
+    missing = set(report["missing_keys"])
+    if missing - set(may_lack):
+        names = ", ".join(sorted(missing - set(may_lack))[:5])
+        raise StrategyError(f"{args.model_name_or_path} lacks weights that its config.json asks for: {names}")
+    return pretrained, missing
+
+
+def _finish(module: TokenLogProbModel | TokenValueModel, pretrained: PreTrainedModel, args: ModelArgs) -> LoadedModel:
+    own_names = {id(parameter): name for name, parameter in pretrained.named_parameters()}
+    hf_names = {name: own_names[id(parameter)] for name, parameter in module.named_parameters()}
+    if not args.disable_gradient_checkpointing:
+        reentrant = bool(args.gradient_checkpointing_use_reentrant)
+        pretrained.gradient_checkpointing_enable({"use_reentrant": reentrant})
+    for child in module.modules():
+        if isinstance(child, nn.Dropout):
+            child.p = 0.0
+    for prefix in filter(None, (part.strip() for part in (args.freeze_module_prefix or "").split(","))):
+        frozen = [p for name, p in pretrained.named_parameters() if name.startswith(prefix)]
+        if not frozen:
+            raise StrategyError(f"model_args.freeze_module_prefix: no parameter's name begins with {prefix!r}")
+        for parameter in frozen:
+            parameter.requires_grad_(False)
+    return LoadedModel(module.train(), pretrained, hf_names)

@@ -1,0 +1,55 @@
+"""Megatron's dist_checkpointing format: written and read by any parallel layout, without helper processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from megatron.core import dist_checkpointing, parallel_state
+from megatron.core.dist_checkpointing.serialization import get_default_load_sharded_strategy
+from megatron.core.dist_checkpointing.strategies.torch import (
+    MCoreSavePlanner,
+    TorchDistSaveShardedStrategy,
+    _replace_state_dict_keys_with_sharded_keys,
+    mcore_to_pyt_state_dict,
+)
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.state_dict_saver import save as write_checkpoint
+
+from roll.platforms.megatron_cpu import cuda_method_stays
+
+
+class SynchronousWriter(TorchDistSaveShardedStrategy):
+    """Megatron's format, written by torch's own writer. Megatron's writer starts a manager process that stays, forks
+    writers from a process full of threads, cannot run in a daemonic worker, and hangs where psutil is missing."""
+
+    def save(self, sharded_state_dict: Any, checkpoint_dir: Any) -> None:
+        renamed, _, _ = _replace_state_dict_keys_with_sharded_keys(sharded_state_dict, self.keep_only_main_replica)
+        planner = MCoreSavePlanner(dedup_replicated_tensors=False, flatten_state_dict=False)
+        writer = FileSystemWriter(checkpoint_dir, thread_count=1)
+        write_checkpoint(mcore_to_pyt_state_dict(renamed, False), storage_writer=writer, planner=planner)
+
+
+def layout_metadata() -> dict[str, Any]:
+    """How the optimizer's state is laid out: so that any other layout can read it."""
+    return {
+        # The other formats lose the optimizer's fp32 state on another layout, or do not take fp32 models at all.
+        "distrib_optim_sharding_type": "fully_reshardable",
+        "distrib_optim_fully_reshardable_mem_efficient": True,
+        "chained_optim_avoid_prefix": True,
+        "singleton_local_shards": False,
+        "dp_cp_group": parallel_state.get_data_parallel_group(with_context_parallel=True),
+    }
+
+
+def write(state: dict[str, Any], directory: Path, metadata: dict[str, Any]) -> None:
+    """Collective; `directory` exists and all ranks see it."""
+    content = {key: value for key, value in metadata.items() if key != "dp_cp_group"}
+    dist_checkpointing.save(state, str(directory), SynchronousWriter("torch_dist", 1), content_metadata=content)
+
+
+def read(state: dict[str, Any], directory: Path) -> dict[str, Any]:
+    """`state` says which parts this rank wants. Collective."""
+    with cuda_method_stays():
+        loaded: Any = dist_checkpointing.load(state, str(directory), get_default_load_sharded_strategy(str(directory)))
+    return loaded

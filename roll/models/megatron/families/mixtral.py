@@ -1,0 +1,29 @@
+"""Mixtral: Llama's attention, experts in every layer."""
+
+from typing import Any
+
+from transformers import PretrainedConfig
+
+from roll.models.megatron.families import llama
+from roll.models.megatron.family import Family
+from roll.models.megatron.rules import Columns, GateUp, Rule, Whole
+
+EXPERTS: dict[str, Rule] = {
+    "mlp.router.weight": Whole("block_sparse_moe.gate.weight"),
+    "mlp.experts.local_experts.{expert}.linear_fc1.weight": GateUp(
+        "block_sparse_moe.experts.{expert}.w1.weight", "block_sparse_moe.experts.{expert}.w3.weight"
+    ),
+    "mlp.experts.local_experts.{expert}.linear_fc2.weight": Columns("block_sparse_moe.experts.{expert}.w2.weight"),
+}
+
+
+def settings(config: PretrainedConfig) -> dict[str, Any]:
+    return llama.settings(config) | {
+        "num_moe_experts": config.num_local_experts,
+        "moe_router_topk": config.num_experts_per_tok,
+        "moe_ffn_hidden_size": config.intermediate_size,
+        "moe_router_pre_softmax": False,
+    }
+
+
+FAMILY = Family(llama.ATTENTION | EXPERTS | llama.NORMS, settings)

@@ -1,0 +1,83 @@
+"""What a model family is to Megatron: its weights and its settings. Each is a file in `families`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from transformers import PretrainedConfig
+
+from roll.errors import StrategyError
+from roll.models.megatron.family_table import FAMILIES, family_problem
+from roll.models.megatron.rules import Rule, Vocabulary, Whole
+
+EMBEDDING, HEAD = "embedding.word_embeddings.weight", "output_layer.weight"
+_LAYER = re.compile(r"^decoder\.layers\.(\d+)\.")
+_EXPERT = re.compile(r"\.local_experts\.(\d+)\.")
+
+
+@dataclass(frozen=True)
+class Family:
+    """`layer_weights` maps a parameter of a decoder layer (without `decoder.layers.N.`) to its rule, in the order in
+    which Hugging Face lists them; its names stand without `model.layers.N.`, `{expert}` is the expert's number.
+    `settings` gives TransformerConfig's keys that a config.json decides, beyond those that all families share."""
+
+    layer_weights: Mapping[str, Rule]
+    settings: Any  # (PretrainedConfig) -> dict[str, Any]
+
+
+def family_of(config: PretrainedConfig) -> Family:
+    """The family of a model. StrategyError for one that is not known, or not in this variant."""
+    problem = family_problem(config.to_dict())
+    if problem is not None:
+        raise StrategyError(problem)
+    family: Family = import_module(f"roll.models.megatron.families.{FAMILIES[config.model_type].file}").FAMILY
+    return family
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One Megatron parameter with the Hugging Face tensors it stands for."""
+
+    rule: Rule
+    hf_names: tuple[str, ...]
+    order: tuple[int, ...]  # where it stands among the model's weights
+
+
+class WeightMap:
+    """Every parameter of one model by its global name (layers and experts counted over all ranks)."""
+
+    def __init__(self, family: Family, is_critic: bool):
+        self._layers = family.layer_weights
+        places = {name: place for place, name in enumerate(self._layers)}
+        experts = [place for name, place in places.items() if "{expert}" in name]
+        # All of one expert's weights, then the next one's; and a bias behind the weight it belongs to.
+        self._places = {
+            name: (min(experts) if place in experts else places.get(name.replace(".bias", ".weight"), place), place)
+            for name, place in places.items()
+        }
+        self._others: dict[str, Rule] = {
+            EMBEDDING: Vocabulary("model.embed_tokens.weight"),
+            "decoder.final_layernorm.weight": Whole("model.norm.weight"),
+        }
+        if is_critic:
+            self._others |= {HEAD: Whole("score.weight"), "output_layer.bias": Whole("score.bias")}
+        else:
+            self._others[HEAD] = Vocabulary("lm_head.weight")
+
+    def entry(self, name: str) -> Entry:
+        """KeyError for a parameter the family's map does not have."""
+        match = _LAYER.match(name)
+        if match is None:
+            rule, place = self._others[name], list(self._others).index(name)
+            return Entry(rule, rule.names, (0,) if place == 0 else (2, place))
+        inner = name[match.end() :]
+        expert = _EXPERT.search(inner)
+        number = expert.group(1) if expert else "0"
+        template = _EXPERT.sub(".local_experts.{expert}.", inner)
+        rule, (group, place) = self._layers[template], self._places[template]
+        names = tuple(f"model.layers.{match.group(1)}." + n.format(expert=number) for n in rule.names)
+        return Entry(rule, names, (1, int(match.group(1)), group, int(number), place))

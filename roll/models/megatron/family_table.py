@@ -1,0 +1,53 @@
+"""What a config.json tells of whether Megatron can build the model. Read before a run starts, so it needs no torch."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+ROPE_TYPES = ("default", "linear", "llama3", "yarn")  # those that do not change with the length of a row
+
+
+@dataclass(frozen=True)
+class KnownFamily:
+    """`file` of roll.models.megatron.families holds its `FAMILY`. `only` gives keys of config.json whose other values
+    this form of the model cannot express, with the one that it can."""
+
+    file: str
+    only: Mapping[str, object]
+
+
+_GATED = {"hidden_act": "silu"}
+_QWEN3 = {"attention_bias": False, "use_sliding_window": False, **_GATED}
+
+FAMILIES: Mapping[str, KnownFamily] = {  # by the model_type of config.json
+    "llama": KnownFamily("llama", {"attention_bias": False, "mlp_bias": False, **_GATED}),
+    "qwen2": KnownFamily("qwen2", {"use_sliding_window": False, **_GATED}),
+    "qwen3": KnownFamily("qwen3", _QWEN3),
+    "mixtral": KnownFamily("mixtral", {"sliding_window": None, **_GATED}),
+    "qwen3_moe": KnownFamily(
+        "qwen3_moe", {**_QWEN3, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": []}
+    ),
+}
+
+
+def family_problem(model: Mapping[str, Any]) -> str | None:
+    """Why Megatron cannot build the model of this config.json, or None. Keys that it leaves out are not judged."""
+    model_type = model.get("model_type")
+    if not isinstance(model_type, str):
+        return None
+    if model_type not in FAMILIES:
+        return (
+            f"megatron knows no {model_type} models; it knows {', '.join(FAMILIES)}. docs/adding_a_model.md shows how "
+            "to add one; the deepspeed strategies take any Hugging Face model."
+        )
+    for key, supported in FAMILIES[model_type].only.items():
+        if model.get(key, supported) != supported:
+            return (
+                f"megatron: {model_type} with {key} {model[key]!r} is not supported (only {supported!r}); "
+                "the deepspeed strategies take any Hugging Face model."
+            )
+    rope = model.get("rope_parameters") or model.get("rope_scaling") or {}
+    kind = rope.get("rope_type", rope.get("type", "default")) if isinstance(rope, Mapping) else "default"
+    if kind not in ROPE_TYPES:
+        return f"megatron: rope_type {kind!r} is not supported; {', '.join(ROPE_TYPES)} are."
+    return None

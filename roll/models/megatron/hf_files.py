@@ -1,0 +1,135 @@
+"""Reading and writing safetensors of a Hugging Face model, a tensor or a bucket at a time."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM, AutoModelForTokenClassification, PretrainedConfig
+from transformers.utils.hub import cached_file
+
+from roll.errors import StrategyError
+
+_WHOLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_BYTES_PER_FILE = 1 << 30
+CHECKPOINT_FOLDER = "megatron"  # of a trainer's checkpoint directory: what Megatron itself wrote
+_EXPERT = re.compile(r"^(.*\.experts\.)(\d+)\.(gate_proj|up_proj|down_proj)\.weight$")
+
+
+class HfReader:
+    """The tensors of a model directory or hub id, by name. Files are mapped, not read as a whole."""
+
+    def __init__(self, model: str):
+        self.model = model
+        self._files = _files_of(model)
+        self._open: dict[str, Any] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.clear()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._files or self._fused(name) is not None
+
+    def get(self, name: str) -> torch.Tensor:
+        """StrategyError if the model has no such tensor."""
+        if name in self._files:
+            return self._handle(name).get_tensor(name)
+        fused = self._fused(name)
+        if fused is None:
+            raise StrategyError(f"{self.model} has no tensor {name}")
+        return fused
+
+    def _handle(self, name: str) -> Any:
+        file = self._files[name]
+        if file not in self._open:
+            self._open[file] = safe_open(file, framework="pt").__enter__()
+        return self._open[file]
+
+    def _fused(self, name: str) -> torch.Tensor | None:
+        """One expert out of a tensor of all experts, as transformers 5 holds them in memory."""
+        match = _EXPERT.match(name)
+        if match is None:
+            return None
+        prefix, expert, part = match.group(1), int(match.group(2)), match.group(3)
+        stored = prefix + ("down_proj" if part == "down_proj" else "gate_up_proj")
+        if stored not in self._files:
+            return None
+        tensor = self._handle(stored).get_slice(stored)[expert]
+        if part == "down_proj":
+            return tensor
+        return tensor.chunk(2)[0 if part == "gate_proj" else 1]
+
+
+def _files_of(model: str) -> dict[str, str]:
+    whole = cached_file(model, _WHOLE, _raise_exceptions_for_missing_entries=False)
+    if whole is not None:
+        with safe_open(whole, framework="pt") as file:
+            return dict.fromkeys(file.keys(), whole)
+    index = cached_file(model, _INDEX, _raise_exceptions_for_missing_entries=False)
+    if index is None:
+        raise StrategyError(f"{model} has neither {_WHOLE} nor {_INDEX}; megatron reads safetensors only")
+    names: dict[str, str] = json.loads(Path(index).read_text())["weight_map"]
+    paths = {file: cached_file(model, file) for file in set(names.values())}
+    return {name: str(paths[file]) for name, file in names.items()}
+
+
+def write_model(
+    directory: Path, config: PretrainedConfig, is_critic: bool, tensors: Iterable[tuple[str, torch.Tensor]]
+) -> None:
+    """config.json and the tensors: a directory that `from_pretrained` loads. Memory stays at one file."""
+    kind = AutoModelForTokenClassification if is_critic else AutoModelForCausalLM
+    saved = copy.deepcopy(config)
+    saved_class: Any = kind._model_mapping[type(config)]
+    saved.architectures = [saved_class.__name__]
+    saved.save_pretrained(directory)
+    write_files(directory, tensors)
+
+
+def write_files(
+    directory: Path, tensors: Iterable[tuple[str, torch.Tensor]], bytes_per_file: int = _BYTES_PER_FILE
+) -> None:
+    """Files of about one size and the index that says which tensor lies where; a single one is a plain
+    model.safetensors."""
+    written: list[tuple[Path, list[str]]] = []
+    total = 0
+    for number, part in enumerate(_in_parts(tensors, bytes_per_file), 1):
+        path = directory / f"model-part{number:05d}.safetensors"
+        total += sum(tensor.numel() * tensor.element_size() for tensor in part.values())
+        save_file(part, path, metadata={"format": "pt"})
+        written.append((path, list(part)))
+    if len(written) == 1:
+        written[0][0].rename(directory / _WHOLE)
+        return
+    weight_map: dict[str, str] = {}
+    for number, (path, names) in enumerate(written, 1):
+        final = directory / f"model-{number:05d}-of-{len(written):05d}.safetensors"
+        path.rename(final)
+        weight_map |= dict.fromkeys(names, final.name)
+    (directory / _INDEX).write_text(json.dumps({"metadata": {"total_size": total}, "weight_map": weight_map}, indent=2))
+
+
+def _in_parts(tensors: Iterable[tuple[str, torch.Tensor]], bytes_per_file: int) -> Iterator[dict[str, torch.Tensor]]:
+    part: dict[str, torch.Tensor] = {}
+    size = 0
+    for name, tensor in tensors:
+        num_bytes = tensor.numel() * tensor.element_size()
+        if part and size + num_bytes > bytes_per_file:
+            yield part
+            part, size = {}, 0
+        part[name] = tensor.detach().to("cpu", copy=True).contiguous()
+        size += num_bytes
+    if part:
+        yield part

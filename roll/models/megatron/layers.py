@@ -1,0 +1,168 @@
+"""Two modules given to megatron-core through its ModuleSpecs, because its own local ones refuse what is needed here:
+`Norm` may stand under sequence parallelism, `CoreAttention` takes packed rows and shares a sequence among
+context-parallel ranks, with torch's fused attention on every device."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+from megatron.core.packed_seq_params import PackedSeqParams
+from megatron.core.process_groups_config import ProcessGroupCollection
+from megatron.core.transformer.module import MegatronModule
+from megatron.core.transformer.spec_utils import ModuleSpec
+from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
+from megatron.core.transformer.transformer_config import TransformerConfig
+from torch.nn import functional
+
+
+class Norm(torch.nn.RMSNorm):
+    """RMSNorm. Under sequence parallelism each rank sees some positions only, and Megatron sums the weight's
+    gradient."""
+
+    def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-6, **unused: Any):
+        super().__init__(hidden_size, eps=eps, dtype=config.params_dtype)
+        self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
+
+
+class GatherPositions(torch.autograd.Function):
+    """[s, ...] of every rank of the group -> [ranks, s, ...]. The gradient of a part is the sum over all ranks."""
+
+    @staticmethod
+    def forward(ctx: Any, part: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:  # type: ignore[override]
+        ctx.group = group
+        parts = [torch.empty_like(part) for _ in range(group.size())]
+        dist.all_gather(parts, part.contiguous(), group=group)
+        return torch.stack(parts)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
+        gradient = gradient.contiguous().clone()
+        dist.all_reduce(gradient, group=ctx.group)
+        return gradient[ctx.group.rank()].contiguous(), None
+
+
+def zigzag(length: int, size: int, rank: int, device: torch.device | None = None) -> torch.Tensor:
+    """Positions of one sequence that a context-parallel rank holds: the rank-th chunk from the front and from the back,
+    so that all ranks have the same work under a causal mask. `length` is a multiple of 2 * size.
+
+    Example: 8 positions on 2 ranks: 0 1 6 7 and 2 3 4 5.
+    """
+    chunks = torch.arange(length, device=device).chunk(2 * size)
+    return torch.cat([chunks[rank], chunks[2 * size - 1 - rank]])
+
+
+class CoreAttention(MegatronModule):
+    """Causal attention of [s, b, heads, d], or of packed rows [t, heads, d]."""
+
+    def __init__(
+        self,
+        config: TransformerConfig,
+        layer_number: int,
+        attn_mask_type: Any,
+        attention_type: str,
+        attention_dropout: float | None = None,
+        softmax_scale: float | None = None,
+        cp_comm_type: str | None = None,
+        pg_collection: ProcessGroupCollection | None = None,
+    ):
+        super().__init__(config=config)
+        groups = pg_collection or ProcessGroupCollection.use_mpu_process_groups(required_pgs=["tp", "cp"])
+        self.context_group: dist.ProcessGroup = groups.cp
+        self.scale = softmax_scale or 1.0 / math.sqrt(int(config.kv_channels or 0))
+        self.dropout = config.attention_dropout if attention_dropout is None else attention_dropout
+
+    def forward(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        attn_mask_type: Any = None,
+        attention_bias: torch.Tensor | None = None,
+        packed_seq_params: PackedSeqParams | None = None,
+    ) -> torch.Tensor:
+        if attention_mask is not None or attention_bias is not None:
+            raise NotImplementedError("rows are right padded or packed: attention is causal and takes no mask")
+        size = self.context_group.size()
+        keys, values = key[None], value[None]
+        if size > 1:
+            keys, values = (GatherPositions.apply(tensor, self.context_group) for tensor in (key, value))
+        if packed_seq_params is None:
+            return self._attend(query, keys, values).flatten(2)
+        lengths = (packed_seq_params.cu_seqlens_q.diff() // size).tolist()
+        rows = zip(query.split(lengths), keys.split(lengths, 1), values.split(lengths, 1), strict=True)
+        # A row at a time: no mask over the whole pack is ever built. A pack is [t, 1, heads * d] again at its end.
+        return torch.cat([self._attend(q[:, None], k[:, :, None], v[:, :, None]) for q, k, v in rows]).flatten(2)[:, 0]
+
+    def _attend(self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        """query [s, b, h, d]; keys and values [ranks, s, b, g, d] -> [s, b, h, d]."""
+        size, local = keys.shape[:2]
+        if size == 1:
+            return self._kernel(query, keys[0], values[0], None)
+        order = torch.cat([zigzag(local * size, size, rank) for rank in range(size)]).argsort().to(keys.device)
+        keys, values = (tensor.flatten(0, 1).index_select(0, order) for tensor in (keys, values))
+        mine = zigzag(local * size, size, self.context_group.rank(), keys.device)
+        half = local // 2
+        outputs = []
+        for positions, part in ((mine[:half], query[:half]), (mine[half:], query[half:])):
+            seen = int(positions[-1]) + 1  # keys beyond it are masked for all of this chunk
+            mask = positions[:, None] >= torch.arange(seen, device=keys.device)
+            outputs.append(self._kernel(part, keys[:seen], values[:seen], mask))
+        return torch.cat(outputs)
+
+    def _kernel(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None
+    ) -> torch.Tensor:
+        q, k, v = (tensor.permute(1, 2, 0, 3) for tensor in (query, key, value))
+        out = functional.scaled_dot_product_attention(
+            q, k, v,
+            attn_mask=mask,
+            is_causal=mask is None,
+            dropout_p=self.dropout if self.training else 0.0,
+            scale=self.scale,
+            enable_gqa=q.shape[1] != k.shape[1],
+        )  # fmt: skip
+        return out.permute(2, 0, 1, 3)
+
+
+def block_spec(config: TransformerConfig, vp_stage: int | None) -> TransformerBlockSubmodules:
+    """The layers of one stage, of the implementation that the settings choose."""
+    layer, norm = _engine_layer(config) if config.transformer_impl == "transformer_engine" else _local_layer(config)
+    count = get_num_layers_to_build(config, vp_stage=vp_stage)
+    return TransformerBlockSubmodules(layer_specs=[layer] * count, layer_norm=norm)  # type: ignore[arg-type]
+
+
+def _engine_layer(config: TransformerConfig) -> tuple[ModuleSpec, Any]:
+    """transformer-engine's layer as it is: its norm and attention take what ours do."""
+    from megatron.core.extensions.transformer_engine import TENorm
+    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_with_transformer_engine_spec
+
+    layer = get_gpt_layer_with_transformer_engine_spec(
+        num_experts=config.num_moe_experts,
+        moe_grouped_gemm=config.moe_grouped_gemm,
+        qk_layernorm=config.qk_layernorm,
+    )
+    return layer, TENorm
+
+
+def _local_layer(config: TransformerConfig) -> tuple[ModuleSpec, Any]:
+    """Megatron's local layer with the two modules above."""
+    layer: ModuleSpec = copy.deepcopy(
+        get_gpt_layer_local_spec(
+            num_experts=config.num_moe_experts,
+            qk_layernorm=config.qk_layernorm,
+            normalization="RMSNorm",
+        )
+    )
+    parts: Any = layer.submodules
+    parts.input_layernorm = parts.pre_mlp_layernorm = Norm
+    attention = parts.self_attention.submodules
+    attention.core_attention = CoreAttention
+    if config.qk_layernorm:
+        attention.q_layernorm = attention.k_layernorm = Norm
+    return layer, Norm

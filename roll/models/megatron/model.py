@@ -1,0 +1,123 @@
+"""A rank's part of a model: one Megatron module per run of layers, and what stands on top of the last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from megatron.core import parallel_state
+from megatron.core.models.gpt import GPTModel
+from megatron.core.packed_seq_params import PackedSeqParams
+from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
+from megatron.core.transformer.moe import moe_utils
+from megatron.core.transformer.transformer_config import TransformerConfig
+from torch import nn
+from torch.nn import functional
+from transformers import PretrainedConfig
+
+from roll.models.megatron.config import rope_of
+from roll.models.megatron.layers import block_spec
+from roll.models.megatron.rules import padded_vocab_size
+from roll.platforms.megatron_cpu import cuda_method_stays
+
+# What the last stage makes of the hidden states [s, b, h] of its positions. Any: the strategy's own request.
+Top = Callable[["TokenModel", torch.Tensor, Any], torch.Tensor]
+
+
+class ValueHead(nn.Linear):
+    """Hidden states to one number each, in fp32; the same on every tensor-parallel rank. It begins with zeros."""
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.weight)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        bias = self.bias.float() if self.bias is not None else None
+        return functional.linear(input.float(), self.weight.float(), bias)[..., 0]
+
+
+class TokenModel(GPTModel):
+    """GPTModel whose last stage hands its hidden states to `top` instead of computing the logits of every position."""
+
+    top: Top
+
+    def _postprocess(self, hidden_states: torch.Tensor, **unused: Any) -> torch.Tensor:
+        return hidden_states
+
+    def forward(  # type: ignore[override]
+        self, input_ids: torch.Tensor, packed: PackedSeqParams | None, request: Any
+    ) -> torch.Tensor:
+        hidden = super().forward(input_ids, None, None, packed_seq_params=packed)  # type: ignore[arg-type]
+        return self.top(self, hidden, request) if self.post_process else hidden
+
+    def gathered(self, hidden: torch.Tensor, parallel_output: bool) -> torch.Tensor:
+        """The hidden states of all positions. `parallel_output`: what follows differs between tensor-parallel ranks."""
+        if not self.config.sequence_parallel:
+            return hidden
+        return gather_from_sequence_parallel_region(hidden, tensor_parallel_output_grad=parallel_output)
+
+    def with_head(self, work: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        """`work` on the head's weight [padded vocabulary / tensor parallel, hidden]: its own, or the embedding's.
+
+        It goes through the call of the output layer, on which Megatron hangs the gathering of its weight
+        (overlap_param_gather); read past it, the weight would be that of the last update but one."""
+        return self.output_layer(work)
+
+    def _apply_to_head(self, work: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        if self.share_embeddings_and_output_weights:
+            return work(self.shared_embedding_or_output_weight())
+        weight = self.output_layer.weight
+        assert weight is not None
+        return work(weight)
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """What a model is built from."""
+
+    hf: PretrainedConfig
+    config: TransformerConfig
+    is_critic: bool
+    device: torch.device
+
+    @property
+    def ties_head(self) -> bool:
+        return bool(self.hf.tie_word_embeddings) and not self.is_critic
+
+
+def build_chunks(blueprint: Blueprint, top: Top) -> list[TokenModel]:
+    """This rank's runs of layers: one, or as many as the virtual pipeline has. Weights are random."""
+    if not hasattr(moe_utils, "te_general_gemm"):
+        moe_utils.te_general_gemm = None  # megatron-core 0.16 reads it without transformer-engine: NameError
+    stages: list[int | None] = [None]
+    if blueprint.config.virtual_pipeline_model_parallel_size:
+        stages = list(range(blueprint.config.virtual_pipeline_model_parallel_size))
+    with cuda_method_stays():
+        return [_build(blueprint, stage, top) for stage in stages]
+
+
+def _build(blueprint: Blueprint, stage: int | None, top: Top) -> TokenModel:
+    hf, config = blueprint.hf, blueprint.config
+    edges: dict[str, Any] = {} if stage is None else {"ignore_virtual": False, "vp_stage": stage}
+    model = TokenModel(
+        config=config,
+        transformer_layer_spec=block_spec(config, stage),  # type: ignore[arg-type]
+        vocab_size=padded_vocab_size(hf.vocab_size, config.tensor_model_parallel_size),
+        max_sequence_length=hf.max_position_embeddings,
+        pre_process=parallel_state.is_pipeline_first_stage(**edges),
+        post_process=parallel_state.is_pipeline_last_stage(**edges),
+        share_embeddings_and_output_weights=blueprint.ties_head,
+        position_embedding_type="rope",
+        vp_stage=stage,
+    )
+    model.rotary_pos_emb.inv_freq = rope_of(hf).frequencies.to(blueprint.device)
+    model.top = top
+    if blueprint.is_critic and model.post_process:
+        # transformers' token classification heads have a bias.
+        model.output_layer = ValueHead(hf.hidden_size, 1, dtype=config.params_dtype, device=blueprint.device)  # type: ignore[assignment]
+    elif model.post_process:
+        model.output_layer.forward = model._apply_to_head  # type: ignore[method-assign]
+    return model

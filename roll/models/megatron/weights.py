@@ -1,0 +1,172 @@
+"""Hugging Face tensors into a rank's part of a model, and out of all ranks' parts again, one parameter at a time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby, zip_longest
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from torch import nn
+
+from roll.errors import StrategyError
+from roll.models.megatron.family import EMBEDDING, HEAD, Entry, WeightMap
+from roll.models.megatron.hf_files import HfReader
+from roll.models.megatron.rules import Shapes
+
+_LAYER = re.compile(r"^decoder\.layers\.(\d+)\.")
+_EXPERT = re.compile(r"\.local_experts\.(\d+)\.")
+_GROUPED_EXPERT = re.compile(r"^mlp\.experts\.(linear_fc[12])\.weight(\d+)$")
+_FUSED_NORMS = {
+    "self_attention.linear_qkv.layer_norm_weight": "input_layernorm.weight",
+    "mlp.linear_fc1.layer_norm_weight": "pre_mlp_layernorm.weight",
+}
+VALUE_HEAD = ("score.weight", "score.bias")  # Hugging Face names
+
+
+def local_name(name: str) -> str:
+    """A decoder layer's parameter as Megatron's own layers name it. transformer-engine puts norms into the matrix
+    behind them, and its grouped product numbers the experts of a rank.
+
+    Example: mlp.experts.linear_fc1.weight3 is mlp.experts.local_experts.3.linear_fc1.weight.
+    """
+    grouped = _GROUPED_EXPERT.match(name)
+    if grouped is not None:
+        return f"mlp.experts.local_experts.{grouped.group(2)}.{grouped.group(1)}.weight"
+    return _FUSED_NORMS.get(name, name)
+
+
+def global_parameters(chunks: Sequence[nn.Module]) -> Iterator[tuple[str, nn.Parameter]]:
+    """This rank's parameters under the names they have in the whole model: layers and experts counted over all
+    ranks."""
+    for chunk in chunks:
+        model: Any = chunk
+        while isinstance(getattr(model, "module", None), nn.Module):
+            model = model.module
+        layers = model.decoder.layers
+        for name, parameter in model.named_parameters():
+            match = _LAYER.match(name)
+            if match is not None:
+                layer = layers[int(match.group(1))].layer_number - 1
+                name = f"decoder.layers.{layer}.{local_name(name[match.end() :])}"
+            expert = _EXPERT.search(name)
+            if expert is not None:
+                number = _first_expert(model) + int(expert.group(1))
+                name = f"{name[: expert.start()]}.local_experts.{number}.{name[expert.end() :]}"
+            yield name, parameter
+
+
+def _first_expert(model: Any) -> int:
+    local = int(model.config.num_moe_experts) // parallel_state.get_expert_model_parallel_world_size()
+    return local * int(parallel_state.get_expert_model_parallel_rank())
+
+
+def _tensor_parallel(name: str) -> tuple[int, int]:
+    """Rank and number of ranks that share this parameter."""
+    if _EXPERT.search(name):
+        rank, size = (
+            parallel_state.get_expert_tensor_parallel_rank(),
+            parallel_state.get_expert_tensor_parallel_world_size(),
+        )
+        return int(rank or 0), int(size or 1)
+    return parallel_state.get_tensor_model_parallel_rank(), parallel_state.get_tensor_model_parallel_world_size()
+
+
+@torch.no_grad()
+def load(chunks: Sequence[nn.Module], reader: HfReader, weights: WeightMap, shapes: Shapes, ties_head: bool) -> None:
+    """Fills this rank's part. A value head that the model does not have stays as it is (zeros)."""
+    for name, parameter in global_parameters(chunks):
+        entry = weights.entry(name)
+        names = entry.hf_names
+        if name == HEAD and ties_head:
+            names = weights.entry(EMBEDDING).hf_names
+        if names[0] in VALUE_HEAD and names[0] not in reader:
+            continue
+        rank, size = _tensor_parallel(name)
+        part = entry.rule.split([reader.get(n) for n in names], rank, size, shapes)
+        if part.shape != parameter.shape:
+            raise StrategyError(
+                f"{name} is {tuple(parameter.shape)} here, its part of {', '.join(names)} {tuple(part.shape)}"
+            )
+        parameter.copy_(part)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One tensor-parallel part of a parameter, and the rank that sends it."""
+
+    owner: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+class Exporter:
+    """Full Hugging Face tensors on rank 0, whatever the layout: for every parameter, one rank of each tensor-parallel
+    part sends it there. All ranks know the whole list, so nobody waits for one who has nothing to send."""
+
+    RECEIVER = 0
+
+    def __init__(self, chunks: Sequence[nn.Module], weights: WeightMap, shapes: Shapes, ties_head: bool):
+        self._mine = dict(global_parameters(chunks))
+        self._shapes = shapes
+        self._rank = dist.get_rank()
+        self._plan = self._agree(weights, ties_head)
+
+    def _agree(self, weights: WeightMap, ties_head: bool) -> list[tuple[str, Entry, list[Part]]]:
+        own = {name: (_tensor_parallel(name)[0], tuple(p.shape), p.dtype) for name, p in self._mine.items()}
+        everybody: list[dict[str, tuple[int, tuple[int, ...], torch.dtype]]] = [
+            {} for _ in range(dist.get_world_size())
+        ]
+        dist.all_gather_object(everybody, own)
+        parts: dict[str, dict[int, Part]] = {}
+        for owner, held in enumerate(everybody):
+            for name, (part, shape, dtype) in held.items():
+                parts.setdefault(name, {}).setdefault(part, Part(owner, shape, dtype))
+        plan = []
+        for name in parts:
+            if name == HEAD and ties_head:
+                continue
+            entry = weights.entry(name)
+            found = [parts[name][i] for i in sorted(parts[name])]
+            plan.append((name, entry, found if entry.rule.is_split else found[:1]))
+        return sorted(plan, key=lambda item: item[1].order)
+
+    @torch.no_grad()
+    def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """(Hugging Face name, full tensor) in Hugging Face's order on every rank, which must all iterate to the end. On
+        ranks other than 0 the tensors have a shape and no content (device meta)."""
+        for _, together in groupby(self._plan, key=lambda item: item[1].order[:-1]):
+            merged = [
+                list(zip(entry.hf_names, entry.rule.merge(self._collect(name, parts), self._shapes), strict=True))
+                for name, entry, parts in together
+            ]
+            for one_of_each in zip_longest(*merged):  # a weight, its bias; the next weight, its bias
+                yield from (item for item in one_of_each if item is not None)
+
+    def _collect(self, name: str, parts: Sequence[Part]) -> list[torch.Tensor]:
+        if self._rank != self.RECEIVER:
+            sends = [
+                dist.isend(self._mine[name].detach().contiguous(), self.RECEIVER)
+                for p in parts
+                if p.owner == self._rank
+            ]
+            for send in sends:
+                if send is not None:
+                    send.wait()
+            return [torch.empty(part.shape, dtype=part.dtype, device="meta") for part in parts]
+        device = next(iter(self._mine.values())).device
+        tensors, receives = [], []
+        for part in parts:
+            if part.owner == self._rank:
+                tensors.append(self._mine[name].detach())
+                continue
+            tensors.append(torch.empty(part.shape, dtype=part.dtype, device=device))
+            receives.append(dist.irecv(tensors[-1], part.owner))
+        for receive in receives:
+            if receive is not None:
+                receive.wait()
+        return tensors
