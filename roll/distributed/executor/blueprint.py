@@ -1,0 +1,66 @@
+"""What a worker is built from. Plain data: it is unpickled in the worker before torch is imported."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from roll.configs.cluster import WorkerConfig
+from roll.configs.plan import TrainPlan
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """One rank of a role. `device` as torch names it; `strategy_class` is a dotted path."""
+
+    role: str
+    rank: int
+    world_size: int
+    local_rank: int
+    seed: int
+    device: str
+    strategy_class: str
+    settings: WorkerConfig
+    plan: TrainPlan | None = None
+
+
+@dataclass(frozen=True)
+class WorkerInfo:
+    """What a train or forward worker reports when it is ready."""
+
+    dp_rank: int
+    dp_size: int
+    exports_weights: bool = False
+
+
+@dataclass(frozen=True)
+class BatchLimits:
+    """How rows are grouped into micro batches: by count; by padded tokens when `max_tokens` is given (T rounded up to
+    `round_to`); by their own tokens with `packs`, and then into `at_least` so many."""
+
+    num_rows: int
+    max_tokens: int | None = None
+    round_to: int = 1
+    packs: bool = False
+    at_least: int = 1
+
+    @classmethod
+    def for_scoring(cls, settings: WorkerConfig) -> BatchLimits:
+        packing = settings.sequence_packing_args
+        if settings.use_sequence_packing and packing.by_tokens:
+            tokens, at_least = packing.max_packed_sequence_length_forward, packing.min_num_micro_batches_forward
+            return cls(settings.infer_batch_size, tokens, packs=True, at_least=at_least)
+        if settings.use_dynamic_batching_in_infer:
+            tokens, round_to = settings.max_tokens_per_microbatch_in_infer, settings.sequence_length_round_in_infer
+            return cls(settings.infer_batch_size, tokens, round_to)
+        return cls(settings.infer_batch_size)
+
+    @classmethod
+    def for_training(cls, settings: WorkerConfig, plan: TrainPlan) -> BatchLimits:
+        packing = settings.sequence_packing_args
+        if settings.use_sequence_packing and packing.by_tokens:
+            tokens, at_least = packing.max_packed_sequence_length_train, packing.min_num_micro_batches_train
+            return cls(plan.micro_batch_size, tokens, packs=True, at_least=at_least)
+        if settings.use_dynamic_batching_in_train:
+            tokens, round_to = settings.max_tokens_per_microbatch_in_train, settings.sequence_length_round_in_train
+            return cls(plan.micro_batch_size, tokens, round_to)
+        return cls(plan.micro_batch_size)

@@ -1,0 +1,127 @@
+"""The actors: each hosts one worker object, built by its dotted path in the worker process.
+
+This module imports nothing heavy: the environment of a worker must be complete before torch is first imported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import os
+import random
+import socket
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from roll.distributed.executor.failures import Failure
+from roll.errors import ResourceError
+from roll.utils.imports import resolve
+
+_TOGETHER_S = 0.003
+_LAST_PORT_OF_RAY = 19999  # its default max_worker_port
+
+
+def _ports_nobody_gives_away() -> range:
+    """Above Ray's, and below the first that Linux gives to connections."""
+    try:
+        first_given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except OSError:
+        first_given = 32768
+    return range(_LAST_PORT_OF_RAY + 1, max(first_given, _LAST_PORT_OF_RAY + 1000))
+
+
+class Host:
+    """A worker that serves one call at a time, in the main thread. Exceptions come back as `Failure`."""
+
+    def __init__(self, rank: int, environment: Mapping[str, str]):
+        os.environ.update(environment)
+        for stream in (sys.stdout, sys.stderr):  # the first lines of the process's own log, see `launch`
+            stream.write(f":worker:{os.environ.get('ROLL_ROLE')}-{rank}\n")
+            stream.flush()
+        self._rank = rank
+        self._worker: Any = None
+        self._build_failure: Failure | None = None
+
+    def free_port(self) -> int:
+        """A port on which torch.distributed will listen, on a busy machine only minutes later. So it is none that the
+        system may give to a connection meanwhile, and none of those that Ray gives to its workers."""
+        for port in random.SystemRandom().sample(_ports_nobody_gives_away(), 100):
+            with socket.socket() as probe, contextlib.suppress(OSError):
+                probe.bind(("", port))
+                return port
+        raise ResourceError("no free port for torch.distributed: a hundred were tried")
+
+    def build(self, worker_class: str, arguments: tuple[Any, ...], master_port: int) -> Failure | None:
+        """Creates the worker. `master_port` is where torch.distributed meets (0: nowhere)."""
+        if master_port:
+            os.environ["MASTER_PORT"] = str(master_port)
+        try:
+            constructor: Any = resolve(worker_class)
+            self._worker = constructor(*arguments)
+        except Exception as error:
+            self._build_failure = Failure.of(error, self._rank)
+        return self._build_failure
+
+    def call(self, method: str, *arguments: Any) -> Any:
+        if self._build_failure is not None:
+            return self._build_failure
+        try:
+            return getattr(self._worker, method)(*arguments)
+        except Exception as error:
+            return Failure.of(error, self._rank)
+
+    def call_split(self, method: str, num_values: int, *arguments: Any) -> tuple[Any, ...]:
+        """For a method that returns (summary, value, ...): the driver reads the summary, the values stay in the
+        object store."""
+        reply = self.call(method, *arguments)
+        if not isinstance(reply, Failure) and len(reply) != 1 + num_values:
+            reply = Failure(self._rank, f"{method} returned {len(reply)} values, expected {1 + num_values}")
+        return (reply, *[None] * num_values) if isinstance(reply, Failure) else tuple(reply)
+
+
+class PoolHost(Host):
+    """A worker that goes through a batch of calls and streams the replies."""
+
+    def run_batch(self, calls: Sequence[tuple[str, tuple[Any, ...]]]) -> Iterator[list[Any]]:
+        """Yields the replies in order; quick ones travel together, and none waits for a slow one."""
+        replies: list[Any] = []
+        last = time.monotonic()
+        for method, arguments in calls:
+            replies.append(self.call(method, *arguments))
+            if time.monotonic() - last > _TOGETHER_S:
+                yield replies
+                replies, last = [], time.monotonic()
+        if replies:
+            yield replies
+
+
+class AsyncHost(Host):
+    """A worker that serves many calls at once, on one event loop. Calls may start in another order than they were
+    made."""
+
+    def __init__(self, rank: int, environment: Mapping[str, str]):
+        super().__init__(rank, environment)
+        self._built = asyncio.Event()
+
+    def build(self, worker_class: str, arguments: tuple[Any, ...], master_port: int) -> Failure | None:
+        failure = super().build(worker_class, arguments, master_port)
+        self._built.set()
+        return failure
+
+    def is_built(self) -> bool:
+        """False in a process that Ray started in place of one that died."""
+        return self._built.is_set()
+
+    async def call(self, method: str, *arguments: Any) -> Any:
+        await self._built.wait()
+        if self._build_failure is not None:
+            return self._build_failure
+        try:
+            reply = getattr(self._worker, method)(*arguments)
+            return await reply if inspect.isawaitable(reply) else reply
+        except Exception as error:
+            return Failure.of(error, self._rank)

@@ -1,0 +1,68 @@
+"""The rollout engines, as the driver and the clients in other processes reach them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from roll.distributed.executor.cluster import Calls, Cluster
+from roll.distributed.executor.engine_client import RETRIED_REQUESTS, EngineClient
+from roll.distributed.executor.engine_recovery import EngineRecovery
+from roll.distributed.executor.placement import Claim
+from roll.distributed.strategy.base import State
+from roll.errors import RollError
+
+
+class InferCluster(EngineClient):
+    """The workers of actor_infer. `generate` is called on one event loop; the other methods from the driver's
+    thread. With `recovery`, engines that die are restarted; without, the others go on alone."""
+
+    def __init__(self, cluster: Cluster, recovery: EngineRecovery | None = None):
+        super().__init__(cluster.workers)
+        self.cluster = cluster
+        self.recovery = recovery
+
+    @property
+    def everything(self) -> Claim:
+        return Claim(self.cluster)
+
+    @property
+    def weights(self) -> Claim:
+        return Claim(self.cluster, frozenset({State.WEIGHTS}))
+
+    def client(self, name: str = "") -> EngineClient:
+        """Another way to the engines, to be sent to another process. Each needs a name of its own."""
+        return EngineClient(self.cluster.workers, name)
+
+    def pause(self) -> None:
+        """No engine samples when this returns; requests in flight are kept."""
+        self.cluster.call_all("pause")
+
+    def resume(self) -> None:
+        self.cluster.call_all("resume")
+
+    def abort(self, request_ids: Sequence[str] | None = None) -> None:
+        """These requests (None: all) end early, with what was sampled."""
+        gone = frozenset() if self.recovery is None else self.recovery.under_way()
+        ranks = [rank for rank in range(len(self.cluster)) if rank not in gone]
+        self.cluster.workers.start("abort", dict.fromkeys(ranks, (request_ids,))).result()
+
+    def heal(self) -> bool:
+        """Before a weight update: returns when all engines can take part in it. True if some were restarted."""
+        return self.recovery is not None and self.recovery.finish()
+
+    def metrics(self) -> dict[str, float]:
+        """What replicas cost the run so far; nothing for an engine that cannot be replaced."""
+        if self.recovery is None:
+            return {}
+        return {
+            "rollout/restarted_engines": float(self.recovery.num_restarts),
+            RETRIED_REQUESTS: float(self.num_retries),
+        }
+
+    def _lost(self, rank: int, error: RollError) -> None:
+        super()._lost(rank, error)
+        if self.recovery is not None:
+            self.recovery.lost(rank)
+
+    def start_setup(self) -> Calls:
+        return self.cluster.start_all("setup")

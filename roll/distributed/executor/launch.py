@@ -1,0 +1,143 @@
+"""The Ray runtime of one run: joins a cluster or starts one, and takes it down again."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import ray
+
+from roll.distributed.executor import cleaner
+from roll.errors import ResourceError
+
+logger = logging.getLogger(__name__)
+
+# Read by Ray when it starts; what the user set wins.
+_RAY_SETTINGS = {
+    "RAY_AUTH_MODE": "disabled",  # a local cluster listens on this host only; otherwise Ray writes a token file
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # we set the visible devices of each worker
+    "RAY_DEDUP_LOGS": "0",
+    "RAY_enable_worker_prestart": "0",  # our workers bring their own environment, so idle ones are never used
+    "RAY_prestart_worker_first_driver": "0",
+    "RAY_enable_metrics_collection": "0",
+}
+_CONNECT_TIMEOUT_S = 10
+_OBJECT_STORE_BYTES = 1 << 30
+_OBJECT_STORE_SHARE = 0.3  # of what is free where the object store lives
+
+
+class RayRuntime:
+    """Connects this process to Ray: the running connection if there is one, else the cluster at RAY_ADDRESS, else a
+    cluster of its own on this host, which ends with `shutdown`, or with this process, however it ends."""
+
+    def __init__(self) -> None:
+        self._temp_dir: Path | None = None
+        self._cleaner: subprocess.Popen[bytes] | None = None
+        self._connected_here = not ray.is_initialized()
+        if not self._connected_here:
+            return
+        for name, value in _RAY_SETTINGS.items():
+            os.environ.setdefault(name, value)
+        address = os.environ.get("RAY_ADDRESS")
+        if address and address != "local":
+            self._join(address)
+        else:
+            self._start_local()
+
+    def shutdown(self, logs: Path | None = None) -> None:
+        """Disconnects. A cluster of our own ends with all its processes; before that, what its workers printed goes
+        to the directory `logs`. Idempotent."""
+        if self._connected_here and ray.is_initialized():
+            ray.shutdown()
+        self._connected_here = False
+        if self._temp_dir is None or self._cleaner is None:
+            return
+        if logs is not None:
+            _keep_logs(self._temp_dir, logs)
+        self._cleaner.communicate()
+        self._temp_dir = self._cleaner = None
+
+    def _join(self, address: str) -> None:
+        _check_reachable(address)
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise _unreachable(address, str(error)) from error
+        logger.info("joined the Ray cluster at %s", address)
+
+    def _start_local(self) -> None:
+        self._temp_dir = Path(tempfile.mkdtemp(prefix="roll-", dir=_short_directory()))
+        command = [sys.executable, "-S", "-E", cleaner.__file__, str(self._temp_dir)]
+        self._cleaner = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+        os.environ[cleaner.MARK] = str(self._temp_dir)
+        try:
+            ray.init(
+                address="local",
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.WARNING,
+                object_store_memory=_object_store_bytes(),
+                _temp_dir=str(self._temp_dir),
+            )
+        except BaseException as error:
+            self.shutdown()
+            if isinstance(error, Exception):
+                raise ResourceError(f"Ray did not start on this machine: {error}") from error
+            raise
+        finally:
+            del os.environ[cleaner.MARK]  # Ray's processes have inherited it; what else we start is not theirs
+
+
+def _unreachable(address: str, reason: str) -> ResourceError:
+    return ResourceError(
+        f"RAY_ADDRESS={address}: no Ray cluster answers there ({reason}). Give the host:port that `ray start --head` "
+        "prints, or unset RAY_ADDRESS to run on this machine alone."
+    )
+
+
+def _check_reachable(address: str) -> None:
+    """Ray itself waits for minutes. Raises ResourceError if nobody listens at a host:port."""
+    if address == "auto":
+        return
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdigit() or "/" in host:
+        raise _unreachable(address, "it is not of the form host:port")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_TIMEOUT_S).close()
+    except OSError as error:
+        raise _unreachable(address, str(error)) from error
+
+
+def _short_directory() -> str:
+    """The directory for temporary files, or /tmp where its name is so long that sockets below it would exceed what Unix
+    allows (107 characters, of which Ray's own part is about 75)."""
+    directory = tempfile.gettempdir()
+    return directory if len(directory) <= 30 else "/tmp"
+
+
+def _keep_logs(temp_dir: Path, directory: Path) -> None:
+    """Copies what the workers printed: an engine's own log, or the last words of a native crash, are found nowhere
+    else."""
+    for source in (temp_dir / "session_latest" / "logs").glob("worker-*"):
+        lines = source.read_text(errors="replace").splitlines(keepends=True)
+        header = [line for line in lines[:5] if line.startswith(":")]  # :job_id:, :actor_name:, and our :worker:
+        name = next(
+            (line.removeprefix(":worker:").strip() for line in header if line.startswith(":worker:")), source.stem
+        )
+        if len(lines) > len(header):
+            directory.mkdir(parents=True, exist_ok=True)
+            with (directory / f"{name}{source.suffix}").open("a") as target:
+                target.writelines(lines[len(header) :])
+
+
+def _object_store_bytes() -> int:
+    """Shared memory is only reserved, not used, up front; take a modest part of what is free."""
+    free = shutil.disk_usage("/dev/shm" if Path("/dev/shm").exists() else tempfile.gettempdir()).free
+    return max(100 << 20, min(_OBJECT_STORE_BYTES, int(free * _OBJECT_STORE_SHARE)))

@@ -1,0 +1,199 @@
+"""What the driver may ask of the workers of each role, in the driver's own terms: handles and metadata, no tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import ray
+
+from roll.algorithms.credit import CreditSettings
+from roll.algorithms.loss import Loss
+from roll.distributed.executor.blueprint import BatchLimits, WorkerInfo
+from roll.distributed.executor.cluster import Calls, Cluster
+from roll.distributed.executor.placement import Claim
+from roll.distributed.executor.scores import ScorePiece, ScoreSet
+from roll.distributed.executor.shards import micro_batches, spread
+from roll.distributed.executor.worker import TrainReport, TrainRequest
+from roll.distributed.strategy.base import State
+from roll.errors import StrategyError
+from roll.types.batch import SampleBatch, SampleSet, Shard, token_indices
+from roll.types.metrics import MetricSums
+
+
+def share(samples: SampleBatch, rows_by_rank: Sequence[np.ndarray]) -> tuple[Shard, ...]:
+    """Puts the rows of each data-parallel rank where the workers can read them."""
+    return tuple(Shard(rows, ray.put(samples.select(rows))) for rows in rows_by_rank)
+
+
+class ScoringCluster:
+    """Workers that score given tokens, any number of them: shards are split among them by length."""
+
+    def __init__(self, cluster: Cluster, limits: BatchLimits):
+        self.cluster = cluster
+        self._limits = limits
+        self.info: tuple[WorkerInfo, ...] = ()
+
+    @property
+    def everything(self) -> Claim:
+        return Claim(self.cluster)
+
+    @property
+    def weights(self) -> Claim:
+        return Claim(self.cluster, frozenset({State.WEIGHTS}))
+
+    def start_setup(self) -> Calls:
+        """Loads the models. `finish_setup` takes the replies."""
+        return self.cluster.start_all("setup")
+
+    def finish_setup(self, replies: Sequence[WorkerInfo]) -> None:
+        self.info = tuple(replies)
+
+    @property
+    def dp_size(self) -> int:
+        return self.info[0].dp_size
+
+    def log_probs(self, samples: SampleSet, temperature: float) -> ScoreSet:
+        """Log-probs of the response tokens, without gradient."""
+        return self._score("log_probs", samples, temperature)
+
+    def values(self, samples: SampleSet) -> ScoreSet:
+        """A critic's values at the response tokens, without gradient."""
+        return self._score("values", samples, 1.0)
+
+    def _score(self, kind: Literal["log_probs", "values"], samples: SampleSet, temperature: float) -> ScoreSet:
+        lengths = [_lengths_of(samples, shard) for shard in samples.shards]
+        work = spread(lengths, self.dp_size)
+        per_rank = []
+        for info in self.info:
+            pieces = work[info.dp_rank]
+            handles = [samples.shards[piece.shard].handle for piece in pieces]
+            spans = [(piece.start, piece.stop) for piece in pieces]
+            per_rank.append((kind, temperature, self._limits, spans, *handles))
+        calls, values = self.cluster.start_split("score", [len(arguments) - 4 for arguments in per_rank], per_rank)
+        calls.result()
+        first_of = {info.dp_rank: rank for rank, info in reversed(list(enumerate(self.info)))}
+        return ScoreSet(
+            tuple(
+                ScorePiece(samples.shards[p.shard].rows[p.start : p.stop], lengths[p.shard][p.start : p.stop], handle)
+                for dp_rank, pieces in enumerate(work)
+                for p, handle in zip(pieces, values[first_of[dp_rank]], strict=True)
+            )
+        )
+
+
+@dataclass(frozen=True)
+class TurnValues:
+    """One number per turn, flat, with the number of turns of each row id; a padding row beyond their end has none."""
+
+    num_turns: np.ndarray
+    values: np.ndarray
+
+    def of(self, rows: np.ndarray) -> np.ndarray:
+        """Those of these rows, in this order."""
+        return self.values[token_indices(self.num_turns, rows[rows < len(self.num_turns)])]
+
+
+@dataclass(frozen=True)
+class TrainJob:
+    """One step's training. `row_values` and `row_weights` are indexed by row id (a padding row beyond their end
+    counts as 0). `turn_values`, if given, are used in place of row values.
+
+    `scores` by field of TokenScores: old_log_probs, ref_log_probs, values.
+    """
+
+    loss: Loss
+    credit: CreditSettings
+    row_values: np.ndarray
+    scores: Mapping[str, ScoreSet]
+    temperature: float
+    num_updates: int
+    epochs: int = 1
+    row_weights: np.ndarray | None = None
+    turn_values: TurnValues | None = None
+
+
+class TrainCluster(ScoringCluster):
+    """Workers that learn: actor_train, critic. A SampleSet they train on has one shard per data-parallel rank."""
+
+    def __init__(self, cluster: Cluster, limits: BatchLimits, train_limits: BatchLimits):
+        super().__init__(cluster, limits)
+        self._train_limits = train_limits
+
+    @property
+    def sender_rank(self) -> int:
+        """The rank that sends weights."""
+        return next(rank for rank, info in enumerate(self.info) if info.exports_weights)
+
+    def train(self, samples: SampleSet, job: TrainJob) -> dict[str, float]:
+        """Assigns credit and makes `num_updates * epochs` updates. Returns metrics without a prefix."""
+        if len(samples.shards) != self.dp_size:
+            raise StrategyError(
+                f"{self.cluster.role} has {self.dp_size} data-parallel ranks, the samples {len(samples.shards)} shards"
+            )
+        counts = self._num_micro_batches(samples, job.num_updates)
+        per_rank = []
+        for info in self.info:
+            shard = samples.shards[info.dp_rank]
+            pieces = [(kind, piece) for kind, scores in job.scores.items() for piece in scores.of(shard.rows)]
+            request = TrainRequest(
+                rows=shard.rows,
+                row_values=_take(job.row_values, shard.rows),
+                row_weights=None if job.row_weights is None else _take(job.row_weights, shard.rows),
+                credit=job.credit,
+                loss=job.loss,
+                num_updates=job.num_updates,
+                epochs=job.epochs,
+                limits=self._train_limits,
+                counts=counts,
+                temperature=job.temperature,
+                turn_values=None if job.turn_values is None else job.turn_values.of(shard.rows),
+            )
+            kinds = [(kind, piece.rows, piece.lengths) for kind, piece in pieces]
+            per_rank.append((request, kinds, shard.handle, *(piece.handle for _, piece in pieces)))
+        reports: list[TrainReport] = self.cluster.call_ranks("train", per_rank)
+        return MetricSums().merge(report.sums for report in reports).result() | reports[0].last
+
+    def save_checkpoint(self, directory: Path) -> None:
+        self.cluster.call_all("save_checkpoint", directory)
+
+    def load_checkpoint(self, directory: Path) -> None:
+        self.cluster.call_all("load_checkpoint", directory)
+
+    def save_hf_model(self, directory: Path) -> None:
+        self.cluster.call_all("save_hf_model", directory)
+
+    def _num_micro_batches(self, samples: SampleSet, num_updates: int) -> tuple[int, ...]:
+        """Micro batches of every update: as many as the rank with the most needs."""
+        limits = self._train_limits
+        most = np.zeros(num_updates, np.int64)
+        for shard in samples.shards:
+            lengths = _lengths_of(samples, shard)
+            for update, rows in enumerate(np.split(np.arange(len(lengths)), num_updates)):
+                most[update] = max(most[update], len(micro_batches(lengths, rows, limits)))
+        return tuple(int(count) for count in most)
+
+
+class PolicyCluster(TrainCluster):
+    """actor_train."""
+
+
+class CriticCluster(TrainCluster):
+    """critic."""
+
+
+class ReferenceCluster(ScoringCluster):
+    """reference."""
+
+
+def _lengths_of(samples: SampleSet, shard: Shard) -> np.ndarray:
+    """Tokens of the shard's rows. A padding row that the metadata leaves out is a copy of the shortest row."""
+    lengths = samples.meta.lengths
+    return np.where(shard.rows < len(lengths), lengths[np.minimum(shard.rows, len(lengths) - 1)], lengths.min())
+
+
+def _take(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    return np.where(rows < len(values), values[np.minimum(rows, len(values) - 1)], 0)

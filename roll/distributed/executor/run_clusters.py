@@ -1,0 +1,204 @@
+"""All workers of one run: started from the configuration and its plan, ended together."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from pathlib import Path
+from typing import Any
+
+from roll.configs.algorithm import AlgorithmConfig
+from roll.configs.cluster import WorkerConfig
+from roll.configs.plan import BatchPlan, TrainPlan
+from roll.distributed.executor.blueprint import BatchLimits, Blueprint
+from roll.distributed.executor.cluster import Cluster, WorkerSpec, wait_all
+from roll.distributed.executor.engine_recovery import MAX_RESTARTS, EngineRecovery, RecoverySettings
+from roll.distributed.executor.infer_cluster import InferCluster
+from roll.distributed.executor.job_pool import JobPool
+from roll.distributed.executor.launch import RayRuntime
+from roll.distributed.executor.placement import Placement
+from roll.distributed.executor.resource_manager import ResourceManager
+from roll.distributed.executor.roles import CriticCluster, PolicyCluster, ReferenceCluster
+from roll.distributed.executor.task_pool import TaskPool
+from roll.distributed.executor.weight_sync import WeightSync
+from roll.distributed.strategy import sglang_args, vllm_args
+from roll.distributed.strategy.table import strategy_class_path
+from roll.errors import RollError
+
+logger = logging.getLogger(__name__)
+
+_EXECUTOR = "roll.distributed.executor"
+_SHUTDOWN_TIMEOUT_S = 5
+
+
+class RunClusters:
+    """The roles of a run that hold a model, their turns on shared devices, and the way of the weights."""
+
+    actor_train: PolicyCluster
+    actor_infer: InferCluster
+    critic: CriticCluster | None
+    reference: ReferenceCluster | None
+    placement: Placement
+    weight_sync: WeightSync
+
+    def __init__(self, config: AlgorithmConfig, plan: BatchPlan):
+        self._config, self._plan = config, plan
+        self._clusters: list[Cluster] = []
+        self._recovery: EngineRecovery | None = None
+        self._pools: list[TaskPool | JobPool] = []
+        self.runtime = RayRuntime()
+        try:
+            self.resources = ResourceManager(config.num_nodes, config.num_gpus_per_node)
+            self._launch()
+        except BaseException:
+            self.close()
+            raise
+
+    def wait_ready(self) -> None:
+        """Returns when all models are loaded. Raises WorkerError if one worker cannot load its own."""
+        replies = self.placement.finish_setup()
+        for facade in self._scoring:
+            facade.finish_setup(replies[facade.cluster])
+        self.weight_sync = WeightSync(
+            self.actor_train.cluster,
+            self.actor_train.sender_rank,
+            self.actor_infer.cluster,
+            num_ranks=replies[self.actor_infer.cluster],
+            bucket_bytes=self._config.model_update_buffer_size_mb << 20,
+            route=self._config.weight_sync_route,
+            directory=Path(self._config.output_dir).absolute() / "weight_sync",
+        )
+
+    def publish_weights(self, version: int, pause: bool) -> None:
+        """Brings the trained weights to all engines; with `pause`, requests are in flight that go on afterwards.
+        Engines that died take part again. Raises WorkerError if one cannot be brought back."""
+        rollout = self.actor_infer
+        if rollout.heal():
+            self.weight_sync.renew()
+        if pause:
+            rollout.pause()
+        self.weight_sync.publish_healing(version, rollout.heal)
+        if pause:
+            rollout.resume()
+
+    def start_pool(self, role: str, settings: WorkerConfig, worker_class: str, arguments: tuple[Any, ...]) -> TaskPool:
+        """A pool of CPU workers for a role of the plan's layout."""
+        environment = {**self._config.system_envs, **settings.system_envs}
+        pool = TaskPool(role, self.resources, self._plan.layout[role], worker_class, arguments, environment)
+        self._pools.append(pool)
+        return pool
+
+    def start_job_pool(
+        self,
+        role: str,
+        settings: WorkerConfig,
+        worker_class: str,
+        arguments: tuple[Any, ...],
+        jobs_per_worker: int,
+    ) -> JobPool:
+        """A pool of CPU workers for long jobs that sample on the way: a way to the engines is the last argument of
+        each worker."""
+
+        def arguments_of(name: str) -> tuple[Any, ...]:
+            return (*arguments, self.actor_infer.client(name))
+
+        environment = {**self._config.system_envs, **settings.system_envs}
+        place = self._plan.layout[role]
+        pool = JobPool(role, self.resources, place, worker_class, arguments_of, jobs_per_worker, environment)
+        self._pools.append(pool)
+        return pool
+
+    def close(self) -> None:
+        """Ends all processes. Engines get a moment to end theirs; workers that hang are killed all the same."""
+        if self._recovery is not None:
+            self._recovery.close()
+        shutdowns = [cluster.start_all("shutdown") for cluster in self._clusters]
+        with contextlib.suppress(RollError):
+            wait_all(shutdowns, _SHUTDOWN_TIMEOUT_S)
+        for members in (*self._clusters, *self._pools):
+            members.kill()
+        self._clusters, self._pools = [], []
+        self.runtime.shutdown(logs=Path(self._config.logging_dir) / "workers")
+
+    def _launch(self) -> None:
+        config, plan = self._config, self._plan
+        self.actor_train = PolicyCluster(
+            self._cluster("actor_train", config.actor_train, plan.actor_train),
+            BatchLimits.for_scoring(config.actor_train),
+            BatchLimits.for_training(config.actor_train, plan.actor_train),
+        )
+        self.critic = self.reference = None
+        if plan.critic is not None:
+            assert config.critic is not None
+            cluster = self._cluster("critic", config.critic, plan.critic)
+            self.critic = CriticCluster(
+                cluster, BatchLimits.for_scoring(config.critic), BatchLimits.for_training(config.critic, plan.critic)
+            )
+        if plan.needs_reference:
+            assert config.reference is not None
+            cluster = self._cluster("reference", config.reference)
+            self.reference = ReferenceCluster(cluster, BatchLimits.for_scoring(config.reference))
+        self.actor_infer = self._engines(config.actor_infer)
+        self._scoring = [c for c in (self.actor_train, self.critic, self.reference) if c is not None]
+        self.placement = Placement(self._clusters)
+        setups = {facade.cluster: facade.start_setup for facade in (*self._scoring, self.actor_infer)}
+        self.placement.start_setup(setups, one_by_one=self.resources.has_gpus)
+
+    def _engines(self, settings: WorkerConfig) -> InferCluster:
+        """Engines that die are replaced where others can go on meanwhile, and where nobody waits for their GPUs."""
+        layout = self._plan.layout
+        others = {device for place in layout.roles if place.role != "actor_infer" for device in place.device_ids}
+        on_shared_gpus = self.resources.has_gpus and others & layout["actor_infer"].device_ids
+        if len(layout["actor_infer"].workers) == 1 or on_shared_gpus:
+            return InferCluster(self._cluster("actor_infer", settings))
+        cluster = self._cluster("actor_infer", settings, max_restarts=MAX_RESTARTS)
+        arguments = [(*arguments, True) for arguments in cluster.spec.arguments]
+        self._recovery = EngineRecovery(cluster, RecoverySettings(cluster.spec.worker_class, arguments))
+        return InferCluster(cluster, self._recovery)
+
+    def _engine_environment(self, settings: WorkerConfig) -> dict[str, str]:
+        on_cpu = not self.resources.has_gpus
+        match settings.strategy_name:
+            case "vllm":
+                return vllm_args.worker_environment(on_cpu)
+            case "sglang":
+                return sglang_args.worker_environment(on_cpu, settings.num_gpus_per_worker)
+            case _:
+                return {}
+
+    def _cluster(
+        self, role: str, settings: WorkerConfig, plan: TrainPlan | None = None, max_restarts: int = 0
+    ) -> Cluster:
+        seats = self.resources.seats(self._plan.layout[role])
+        assert settings.strategy_name is not None
+        strategy_class = strategy_class_path(settings.strategy_name, role)
+        blueprints = [
+            Blueprint(
+                role=role,
+                rank=seat.rank,
+                world_size=len(seats),
+                local_rank=seat.local_rank,
+                seed=self._config.seed,
+                device="cuda:0" if seat.gpu_ids else "cpu",
+                strategy_class=strategy_class,
+                settings=settings,
+                plan=plan,
+            )
+            for seat in seats
+        ]
+        is_engine = role == "actor_infer"
+        worker = "infer_worker:InferWorker" if is_engine else "worker:TrainWorker" if plan else "worker:ForwardWorker"
+        spec = WorkerSpec(
+            worker_class=f"{_EXECUTOR}.{worker}",
+            arguments=[
+                (blueprint, *([self._config.max_running_requests] if is_engine else [])) for blueprint in blueprints
+            ],
+            system_envs={**self._engine_environment(settings), **self._config.system_envs, **settings.system_envs},
+            is_async=is_engine,
+            is_distributed=not is_engine,
+            timeout_s=self._config.rpc_timeout,
+            max_restarts=max_restarts,
+        )
+        cluster = Cluster(role, self.resources, seats, spec)
+        self._clusters.append(cluster)
+        return cluster

@@ -1,0 +1,60 @@
+"""Which rows go to which worker: index arithmetic over row lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from roll.distributed.executor.blueprint import BatchLimits
+from roll.types.packing import micro_batches_by_count, micro_batches_by_tokens, packs
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Rows [start, stop) of one shard."""
+
+    shard: int
+    start: int
+    stop: int
+
+
+def spread(shard_lengths: Sequence[np.ndarray], num_workers: int) -> list[list[Piece]]:
+    """Pieces for each worker, about equal in tokens, in the order of the shards; a worker may get none.
+
+    As many shards as workers: one each, whole.
+    """
+    if len(shard_lengths) == num_workers:
+        return [[Piece(i, 0, len(lengths))] for i, lengths in enumerate(shard_lengths)]
+    lengths = np.concatenate(shard_lengths)
+    middle = np.cumsum(lengths) - lengths / 2
+    worker_of = np.minimum((middle * num_workers / max(1, lengths.sum())).astype(int), num_workers - 1)
+    pieces: list[list[Piece]] = [[] for _ in range(num_workers)]
+    first = 0
+    for shard, rows in enumerate(shard_lengths):
+        owners = worker_of[first : first + len(rows)]
+        for worker in np.unique(owners):
+            inside = np.flatnonzero(owners == worker)
+            pieces[worker].append(Piece(shard, int(inside[0]), int(inside[-1]) + 1))
+        first += len(rows)
+    return pieces
+
+
+def micro_batches(lengths: np.ndarray, rows: np.ndarray, limits: BatchLimits) -> list[np.ndarray]:
+    """Micro batches within their limits."""
+    if limits.max_tokens is None:
+        return micro_batches_by_count(lengths, rows, limits.num_rows)
+    if limits.packs:
+        return packs(lengths, rows, limits.max_tokens, limits.at_least)
+    return micro_batches_by_tokens(lengths, rows, limits.max_tokens, limits.round_to)
+
+
+def split_to(batches: list[np.ndarray], count: int) -> list[np.ndarray]:
+    """The same rows in exactly `count` micro batches (at least as many as there are, at most one per row): the
+    largest are halved, so that all ranks have equally many."""
+    batches = list(batches)
+    while len(batches) < count:
+        largest = max(range(len(batches)), key=lambda i: len(batches[i]))
+        batches[largest : largest + 1] = np.array_split(batches[largest], 2)
+    return batches

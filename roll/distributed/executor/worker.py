@@ -1,0 +1,242 @@
+"""The work of train and forward workers, in their own processes. No Ray here: arguments are plain data and numpy
+arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from roll.algorithms.credit import CreditSettings, assign_credit
+from roll.algorithms.loss import Loss
+from roll.distributed.executor.blueprint import BatchLimits, Blueprint, WorkerInfo
+from roll.distributed.executor.scores import join_scores
+from roll.distributed.executor.shards import micro_batches, split_to
+from roll.distributed.executor.weight_sender import Peers, SendPlan, WeightSender
+from roll.distributed.strategy.base import ForwardStrategy, RankContext, State, TrainStrategy
+from roll.types.batch import (
+    LossScale,
+    MicroBatch,
+    SampleBatch,
+    TokenOutputs,
+    TokenScores,
+    TrainBatch,
+    token_indices,
+)
+from roll.types.collate import pad, unpad
+from roll.types.metrics import MetricSums
+from roll.utils.imports import resolve
+
+Score = Literal["log_probs", "values"]
+FlatScores = tuple[np.ndarray, np.ndarray, np.ndarray]  # row ids, lengths, values
+
+
+def build_strategy(blueprint: Blueprint, *, with_plan: bool) -> Any:
+    """The strategy of this rank, not set up yet. One thread per process on a CPU, as its environment says."""
+    device = torch.device(blueprint.device)
+    context = RankContext(
+        blueprint.role, blueprint.rank, blueprint.world_size, blueprint.local_rank, blueprint.seed, device
+    )
+    constructor: Any = resolve(blueprint.strategy_class)
+    return constructor(blueprint.settings, context, *([blueprint.plan] if with_plan else []))
+
+
+class ForwardWorker:
+    """Scores given tokens: the reference, or any other frozen model."""
+
+    def __init__(self, blueprint: Blueprint):
+        self.strategy: ForwardStrategy = build_strategy(blueprint, with_plan=False)
+
+    def setup(self) -> WorkerInfo:
+        self.strategy.setup()
+        return WorkerInfo(self.strategy.dp_rank, self.strategy.dp_size)
+
+    def score(
+        self,
+        kind: Score,
+        temperature: float,
+        limits: BatchLimits,
+        spans: Sequence[tuple[int, int]],
+        *shards: SampleBatch,
+    ) -> tuple[Any, ...]:
+        """Scores rows [start, stop) of each shard. Returns (None, flat float32 array of the first span, of the
+        second, ...)."""
+        rows = [np.arange(start, stop) for start, stop in spans]
+        parts = [shard.select(chosen) for shard, chosen in zip(shards, rows, strict=True)]
+        if not parts:
+            self._forward(kind, [], temperature)  # a sharded engine needs all its ranks
+            return (None,)
+        batch = SampleBatch.concatenate(parts)
+        groups = micro_batches(batch.lengths, np.arange(len(batch)), limits)
+        outputs = self._forward(kind, [pad(batch, group, limits.round_to) for group in groups], temperature)
+        flat = _in_row_order(outputs, groups, batch.lengths)
+        ends = np.cumsum([part.num_tokens for part in parts])
+        return (None, *np.split(flat, ends[:-1]))
+
+    def _forward(self, kind: Score, batches: Sequence[MicroBatch], temperature: float) -> list[torch.Tensor]:
+        if kind == "values":
+            return [_required(output.values) for output in self.strategy.values(batches)]
+        outputs: list[TokenOutputs] = self.strategy.log_probs(batches, temperature)
+        return [_required(output.log_probs) for output in outputs]
+
+    def offload_states(self, states: frozenset[State]) -> None:
+        self.strategy.offload_states(states)
+
+    def load_states(self, states: frozenset[State]) -> None:
+        self.strategy.load_states(states)
+
+    def shutdown(self) -> None:
+        self.strategy.shutdown()
+
+
+@dataclass(frozen=True)
+class TrainRequest:
+    """One step's training on one shard. `rows` are the ids of the shard's rows, `row_values` and `row_weights` speak
+    of them. The shard holds `num_updates` chunks of equal size, which are gone through `epochs` times; `counts[u]`
+    micro batches make update u, on all ranks alike."""
+
+    rows: np.ndarray
+    row_values: np.ndarray
+    row_weights: np.ndarray | None
+    credit: CreditSettings
+    loss: Loss
+    num_updates: int
+    epochs: int
+    limits: BatchLimits
+    counts: tuple[int, ...]
+    temperature: float
+    turn_values: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class TrainReport:
+    """What one rank says of its updates: sums to be merged over ranks, and what is global already."""
+
+    sums: MetricSums
+    last: dict[str, float]
+
+
+class TrainWorker(ForwardWorker):
+    """Learns: the policy, or the critic."""
+
+    strategy: TrainStrategy
+
+    def __init__(self, blueprint: Blueprint):
+        self.strategy = build_strategy(blueprint, with_plan=True)
+        self._sender = WeightSender(torch.device(blueprint.device))
+
+    def setup(self) -> WorkerInfo:
+        self.strategy.setup()
+        return WorkerInfo(self.strategy.dp_rank, self.strategy.dp_size, self.strategy.exports_weights)
+
+    def train(
+        self,
+        request: TrainRequest,
+        kinds: Sequence[tuple[str, np.ndarray, np.ndarray]],
+        samples: SampleBatch,
+        *flats: Any,
+    ) -> TrainReport:
+        """Assigns credit to the tokens of the shard, then makes its updates. `kinds[i]` says what the flat array i
+        is: the field of TokenScores, its row ids and their lengths."""
+        batch, sums = self._assign_credit(request, _gather_scores(request.rows, kinds, flats, samples), samples)
+        scales = self._scales(batch, request.num_updates)
+        chunks = np.split(np.arange(len(samples)), request.num_updates)
+        last: dict[str, float] = {}
+        for _ in range(request.epochs):
+            for chunk, count, scale in zip(chunks, request.counts, scales, strict=True):
+                if scale.num_tokens == 0:  # nothing to learn from on any rank
+                    sums.add("skipped_updates", 1.0, 1.0)
+                    continue
+                update, last = self._update(request, batch, chunk, count, scale)
+                sums.merge([update])
+                sums.add("grad_norm", last["grad_norm"], 1.0)
+        return TrainReport(sums.to_floats(), {name: last[name] for name in last if name != "grad_norm"})
+
+    def save_checkpoint(self, directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.strategy.save_checkpoint(directory)
+
+    def load_checkpoint(self, directory: Path) -> None:
+        self.strategy.load_checkpoint(directory)
+
+    def save_hf_model(self, directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.strategy.save_hf_model(directory)
+
+    def publish_weights(self, peers: Peers, plan: SendPlan, bucket_bytes: int, version: int) -> list[int] | None:
+        """Sends the weights to all receivers; collective. Returns the versions they report, None on a rank that sends
+        nothing."""
+        buckets = self.strategy.export_weights(bucket_bytes)
+        if not self.strategy.exports_weights:
+            for _ in buckets:
+                pass
+            return None
+        try:
+            return self._sender.send(buckets, peers, plan, version)
+        except Exception:
+            for _ in buckets:  # the other ranks go on to the end, and would wait for this one
+                pass
+            raise
+
+    def shutdown(self) -> None:
+        self._sender.close()
+        super().shutdown()
+
+    def _assign_credit(
+        self, request: TrainRequest, scores: TokenScores, samples: SampleBatch
+    ) -> tuple[TrainBatch, MetricSums]:
+        return assign_credit(
+            samples,
+            scores,
+            request.row_values,
+            request.credit,
+            self.strategy.all_reduce_sum,
+            request.row_weights,
+            request.turn_values,
+        )
+
+    def _scales(self, batch: TrainBatch, num_updates: int) -> list[LossScale]:
+        """The global counts of every update, in one collective."""
+        response_lengths = batch.samples.response_lengths
+        per_update = response_lengths.reshape(num_updates, -1)
+        counts = np.stack([per_update.sum(axis=1), (per_update > 0).sum(axis=1)], axis=1)
+        sums = np.array(self.strategy.all_reduce_sum(counts.ravel().tolist())).reshape(num_updates, 2)
+        return [LossScale(round(tokens), round(rows)) for tokens, rows in sums]
+
+    def _update(
+        self, request: TrainRequest, batch: TrainBatch, rows: np.ndarray, count: int, scale: LossScale
+    ) -> tuple[MetricSums, dict[str, float]]:
+        limits = request.limits
+        groups = micro_batches(batch.samples.lengths, rows, limits)
+        padded = [pad(batch, group, limits.round_to) for group in split_to(groups, count)]
+        sums, values = self.strategy.train_step(padded, request.loss, scale, request.temperature)
+        return sums.to_floats(), values
+
+
+def _gather_scores(
+    rows: np.ndarray,
+    kinds: Sequence[tuple[str, np.ndarray, np.ndarray]],
+    flats: Sequence[np.ndarray],
+    samples: SampleBatch,
+) -> TokenScores:
+    pieces: dict[str, list[FlatScores]] = {}
+    for (kind, piece_rows, lengths), flat in zip(kinds, flats, strict=True):
+        pieces.setdefault(kind, []).append((piece_rows, lengths, flat))
+    has_response = samples.response_lengths > 0
+    return TokenScores(**{k: join_scores(p, rows, samples.lengths, has_response) for k, p in pieces.items()})
+
+
+def _in_row_order(outputs: Sequence[torch.Tensor], groups: Sequence[np.ndarray], lengths: np.ndarray) -> np.ndarray:
+    """Padded outputs of micro batches as one flat array in row order."""
+    order = np.concatenate(groups)
+    flat = np.concatenate([unpad(values, lengths[rows]) for values, rows in zip(outputs, groups, strict=True)])
+    return flat[token_indices(lengths[order], np.argsort(order))]
+
+
+def _required(values: torch.Tensor | None) -> torch.Tensor:
+    assert values is not None
+    return values

@@ -1,0 +1,75 @@
+"""Which groups are worth training on: `query_filter_config` of a domain, as pure functions over a group's rewards.
+
+Failed attempts (NaN) are left out of the statistics; a group with fewer than two rewards says nothing about itself and
+is kept.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from roll.types.rollout import TrajectoryGroup
+
+Filter = Callable[[TrajectoryGroup], bool]
+FILTER_ARGS: Mapping[str, tuple[str, ...]] = {
+    "no_filter": (),
+    "mean_filter": ("threshold_down", "threshold_up"),
+    "std_filter": ("std_threshold",),
+}
+
+
+def keep_by_mean(group: TrajectoryGroup, threshold_down: float, threshold_up: float) -> bool:
+    """True if the mean reward lies strictly between the thresholds: neither hopeless nor solved."""
+    rewards = _known_rewards(group)
+    return len(rewards) < 2 or threshold_down < float(rewards.mean()) < threshold_up
+
+
+def keep_by_std(group: TrajectoryGroup, std_threshold: float) -> bool:
+    """True if the standard deviation of the rewards (of the sample, n - 1) is above the threshold.
+
+    Example: rewards 1 1 1 1 are dropped at threshold 0, since a group of equal rewards gives no advantage.
+    """
+    rewards = _known_rewards(group)
+    return len(rewards) < 2 or float(rewards.std(ddof=1)) > std_threshold
+
+
+def filter_problems(type_: str, args: Mapping[str, Any], key: str) -> list[str]:
+    """What is wrong with the `filter_args` at YAML path `key`."""
+    known = FILTER_ARGS.get(type_)
+    if known is None:
+        return [f"{key}.type: {type_!r} is not one of {', '.join(FILTER_ARGS)}"]
+    expected = f"{type_} takes {', '.join(known) or 'none'}"
+    problems = [f"{key}.filter_args has {name!r}; {expected}" for name in args if name not in known]
+    problems += [
+        f"{key}.filter_args.{name}: {value!r} is not a number"
+        for name, value in args.items()
+        if name in known and (isinstance(value, bool) or not isinstance(value, int | float))
+    ]
+    if known and not args:
+        problems.append(f"{key}.filter_args is empty, so {type_} would keep every group; {expected}")
+    return problems
+
+
+def make_filter(type_: str, args: Mapping[str, Any]) -> Filter:
+    """The filter of one domain: True keeps the group. A threshold that is not given does not filter."""
+    if type_ == "mean_filter":
+        down, up = float(args.get("threshold_down", -math.inf)), float(args.get("threshold_up", math.inf))
+        return lambda group: keep_by_mean(group, down, up)
+    if type_ == "std_filter":
+        threshold = float(args.get("std_threshold", -math.inf))
+        return lambda group: keep_by_std(group, threshold)
+    return lambda group: True
+
+
+def by_domain(filters: Mapping[str, Filter]) -> Filter:
+    """One filter for all domains: a group goes to that of its task's domain."""
+    return lambda group: filters[group.task.domain](group)
+
+
+def _known_rewards(group: TrajectoryGroup) -> np.ndarray:
+    rewards = group.rewards
+    return rewards[~np.isnan(rewards)]

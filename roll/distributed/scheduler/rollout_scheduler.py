@@ -1,0 +1,206 @@
+"""Keeps groups of trajectories in flight and hands them to the training step, in a reproducible order.
+
+Group g of step s has the id s * num_groups + g whatever finishes first, and its task comes from the data in that order.
+A group of step s may start once the policy has reached version s - staleness: with `ahead = 0` rollout and training
+alternate (staleness 0), with `ahead > 0` that many groups of later steps are already sampled while the trainer works.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from roll.errors import RewardError
+from roll.types.rollout import Generate, Rollouter, Task, TrajectoryGroup
+
+T = TypeVar("T")
+Keep = Callable[[TrajectoryGroup], bool]
+
+
+class TaskSource(Protocol):
+    """An endless, reproducible stream of tasks."""
+
+    def next_tasks(self, count: int) -> Sequence[Task]: ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the stream stands, as JSON values."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+
+
+class EventLoopThread:
+    """An asyncio loop in a thread of its own, for the parts of a run that wait rather than compute."""
+
+    def __init__(self, name: str):
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name=name, daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Runs `work` on the loop and waits for it. An interrupt of the waiting thread cancels the work."""
+        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        """Cancels what still runs on the loop and ends the thread."""
+        if self.loop.is_running():
+            asyncio.run_coroutine_threadsafe(self._cancel_tasks(), self.loop).result(timeout=5)
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self._thread.join(timeout=5)
+
+    async def _cancel_tasks(self) -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks, timeout=3) if tasks else None
+
+
+@dataclass(frozen=True)
+class SchedulerSettings:
+    """`num_groups` per step; `ahead` groups of later steps may be in flight; a step in which more than
+    `max_failed_fraction` of the attempts failed stops the run; `max_replacements` groups per step may replace groups
+    that the filter drops."""
+
+    num_groups: int
+    ahead: int = 0
+    max_failed_fraction: float = 0.1
+    max_replacements: int = 0
+
+
+class RolloutScheduler:
+    """Starts groups in order, admits them by staleness, and collects the groups of a step.
+
+    Not thread safe: one driver thread calls `collect`, `resume` and `state_dict`; the groups run on the loop.
+    """
+
+    def __init__(
+        self,
+        loop: EventLoopThread,
+        rollouter: Rollouter,
+        generate: Generate,
+        source: TaskSource,
+        settings: SchedulerSettings,
+        keep: Keep | None = None,
+    ):
+        self._loop = loop
+        self._rollouter = rollouter
+        self._generate = generate
+        self._source = source
+        self._cursors: dict[int, dict[str, Any]] = {}  # where the data stood before each group in flight
+        self._settings = settings
+        self._keep = keep
+        self._in_flight: dict[int, asyncio.Task[TrajectoryGroup]] = {}
+        self._next_group = 0  # the first group that was not started
+        self._policy_version = 0
+        self.dropped_groups = 0
+
+    @property
+    def num_in_flight(self) -> int:
+        return len(self._in_flight)
+
+    @property
+    def filters(self) -> bool:
+        return self._keep is not None
+
+    def start_at(self, step: int, state: Mapping[str, Any]) -> None:
+        """Takes up what `state_dict` gave when `step` steps were done. Called before the first collect."""
+        self._source.load_state_dict(state)
+        self._next_group = step * self._settings.num_groups
+        self._policy_version = step
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the data stood before the first group that was not collected yet: groups in flight are sampled again on
+        resume."""
+        return self._cursors[min(self._cursors)] if self._cursors else self._source.state_dict()
+
+    def collect(self, step: int) -> list[TrajectoryGroup]:
+        """The groups of this step, ordered by group id. Raises RewardError when too many attempts failed."""
+        return self._loop.run(self._collect(step))
+
+    def resume(self, policy_version: int) -> None:
+        """The engines now sample from this version: groups that waited for it may start."""
+        self._policy_version = policy_version
+        if self._settings.ahead:
+            self._loop.run(self._admit())
+
+    async def _admit(self) -> None:
+        """Starts every group that may run under the present policy version."""
+        last = (self._policy_version + 1) * self._settings.num_groups + self._settings.ahead
+        count = last - self._next_group
+        if count <= 0:
+            return
+        for _ in range(count):
+            group_id = self._next_group
+            self._cursors[group_id] = self._source.state_dict()
+            (task,) = self._source.next_tasks(1)
+            run = self._rollouter.run_group(task, group_id, group_id // self._settings.num_groups, self._generate)
+            self._in_flight[group_id] = asyncio.create_task(run)
+            self._next_group += 1
+
+    async def _collect(self, step: int) -> list[TrajectoryGroup]:
+        first = step * self._settings.num_groups
+        ids = range(first, first + self._settings.num_groups)
+        try:
+            await self._admit()
+            # gather fails with the first group that fails, whichever it is
+            groups = await asyncio.gather(*(self._in_flight[i] for i in ids))
+            groups = await self._replace_dropped(list(groups), step)
+        except BaseException:
+            await self._cancel_all()
+            raise
+        for i in ids:
+            del self._in_flight[i], self._cursors[i]
+        self._check_failures(groups, step)
+        return groups
+
+    async def _replace_dropped(self, groups: list[TrajectoryGroup], step: int) -> list[TrajectoryGroup]:
+        """Asks for other tasks in place of the groups that the filter drops; what cannot be replaced stays dropped.
+
+        Replacements have negative ids, unique in the run, so that their samples are reproducible as well. If the filter
+        keeps nothing at all, the groups stay as they are: a step needs samples, and groups without signal carry no
+        gradient.
+        """
+        if self._keep is None:
+            return groups
+        limit = self._settings.max_replacements
+        kept = [g for g in groups if self._keep(g)]
+        self.dropped_groups = missing = len(groups) - len(kept)
+        replaced = 0
+        while missing and replaced < limit:
+            tasks = self._source.next_tasks(min(missing, limit - replaced))
+            ids = [-(step * limit + replaced + i + 1) for i in range(len(tasks))]
+            runs = [self._rollouter.run_group(t, i, step, self._generate) for t, i in zip(tasks, ids, strict=True)]
+            fresh = [g for g in await asyncio.gather(*runs) if self._keep(g)]
+            kept += fresh
+            missing -= len(fresh)
+            replaced += len(tasks)
+            self.dropped_groups += len(tasks) - len(fresh)
+        return kept or groups
+
+    async def _cancel_all(self) -> None:
+        for task in self._in_flight.values():
+            task.cancel()
+        await asyncio.gather(*self._in_flight.values(), return_exceptions=True)
+        self._in_flight.clear()
+        self._cursors.clear()
+
+    def _check_failures(self, groups: Sequence[TrajectoryGroup], step: int) -> None:
+        trajectories = [t for g in groups for t in g.attempts]
+        causes = Counter(t.failure for t in trajectories if t.failure)
+        failed = sum(causes.values())
+        if failed <= self._settings.max_failed_fraction * len(trajectories):
+            return
+        first = "\n".join(f"  {count} x {cause}" for cause, count in causes.most_common(3))
+        raise RewardError(
+            f"step {step}: {failed} of {len(trajectories)} attempts failed, more than max_failed_fraction "
+            f"({self._settings.max_failed_fraction:g}) allows. The most frequent causes:\n{first}"
+        )
