@@ -1,0 +1,180 @@
+"""What every backend promises. A strategy knows torch.distributed and its engine, but no Ray and no rewards."""
+
+from __future__ import annotations
+
+import enum
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from roll.algorithms.loss import Loss
+from roll.distributed.strategy.weights import BucketSource, GroupSpec, WeightBucket
+from roll.types.batch import LossScale, MicroBatch, TokenOutputs
+from roll.types.metrics import MetricSums
+from roll.types.rollout import Generation, GenerationRequest
+
+
+class State(enum.Enum):
+    """What occupies a device and can be moved to host memory on its own."""
+
+    WEIGHTS = "weights"
+    OPTIMIZER = "optimizer"
+    GRADIENTS = "gradients"
+    KV_CACHE = "kv_cache"
+
+
+ALL_STATES = frozenset(State)
+
+
+@dataclass(frozen=True)
+class RankContext:
+    """Where a worker stands in its role. For ranks of a training role, the torch.distributed environment variables
+    (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT) are set before the strategy is built."""
+
+    role: str
+    rank: int
+    world_size: int
+    local_rank: int
+    seed: int
+    device: torch.device  # "cpu", or the one visible GPU of this worker ("cuda:0")
+
+
+class Strategy(ABC):
+    """A backend in one worker process. Built by `setup`; offload and load may be no-ops where there is nothing to
+    move."""
+
+    @abstractmethod
+    def setup(self) -> None:
+        """Builds the engine and loads the model. Collective over the role's ranks."""
+
+    def offload_states(self, states: frozenset[State]) -> None:
+        """Moves these states to host memory (or drops what can be rebuilt, such as the kv cache)."""
+
+    def load_states(self, states: frozenset[State]) -> None:
+        """Brings these states back to the device."""
+
+    def shutdown(self) -> None:
+        """Releases the engine and its processes. Called also after a failure; a second call does nothing."""
+
+
+class ForwardStrategy(Strategy):
+    """A backend that scores given tokens. Collective: every rank calls with as many micro batches as it likes (none,
+    too); ranks of a sharded engine even out the number of forward passes among themselves."""
+
+    dp_rank: int
+    dp_size: int
+
+    @abstractmethod
+    def log_probs(
+        self, micro_batches: Sequence[MicroBatch], temperature: float, entropy: bool = False
+    ) -> list[TokenOutputs]:
+        """Log-probs (and entropy) without gradient, one output per micro batch, on the CPU."""
+
+    @abstractmethod
+    def values(self, micro_batches: Sequence[MicroBatch]) -> list[TokenOutputs]:
+        """Critic values without gradient, one output per micro batch, on the CPU. StrategyError if the model has no
+        value head."""
+
+
+class TrainStrategy(ForwardStrategy):
+    """A backend that learns."""
+
+    @abstractmethod
+    def train_step(
+        self, micro_batches: Sequence[MicroBatch], loss: Loss, scale: LossScale, temperature: float
+    ) -> tuple[MetricSums, dict[str, float]]:
+        """One optimizer step over all micro batches of all ranks. The micro batches are given: equal in number on all
+        ranks, their row count free. Returns this rank's metric sums, and what is global already: `grad_norm` (before
+        clipping) and `learning_rate`."""
+
+    @abstractmethod
+    def export_weights(self, bucket_bytes: int) -> Iterator[WeightBucket]:
+        """Full tensors under Hugging Face names, streamed in buckets of at most `bucket_bytes` (a larger tensor stands
+        alone). Collective: every rank iterates to the end; ranks other than `exports_weights` ones get empty buckets,
+        equal in number."""
+
+    @property
+    @abstractmethod
+    def exports_weights(self) -> bool:
+        """True on the rank(s) whose exported buckets are filled."""
+
+    @abstractmethod
+    def all_reduce_sum(self, values: Sequence[float]) -> list[float]:
+        """Sums over the data-parallel ranks, for global counts and whitening."""
+
+    @abstractmethod
+    def save_checkpoint(self, directory: Path) -> None:
+        """Weights, optimizer, schedule and random state. Collective; `directory` exists and is shared by the ranks of a
+        node."""
+
+    @abstractmethod
+    def load_checkpoint(self, directory: Path) -> None:
+        """Restores what `save_checkpoint` wrote, exactly. Collective."""
+
+    @abstractmethod
+    def save_hf_model(self, directory: Path) -> None:
+        """Writes a directory that `AutoModel...from_pretrained` loads. Collective."""
+
+
+class InferStrategy(Strategy):
+    """A rollout engine. All methods are called from one event loop; many `generate` calls are in flight at once. But
+    `offload_states` and `load_states` block: they are called from another thread."""
+
+    @property
+    @abstractmethod
+    def policy_version(self) -> int:
+        """Version of the weights in use; 0 before the first update."""
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Finishes what needs a running event loop. Called once after `setup`."""
+
+    @abstractmethod
+    async def generate(self, request: GenerationRequest) -> list[Generation]:
+        """`request.num_samples` answers. Raises StrategyError when the request cannot be served (over-long prompt),
+        EngineDied when no request can."""
+
+    @abstractmethod
+    async def abort(self, request_ids: Sequence[str] | None = None) -> None:
+        """Ends these requests (None: all); their `generate` calls return what was sampled, with finish reason
+        "abort"."""
+
+    @abstractmethod
+    async def pause(self) -> None:
+        """No token is sampled after this returns; requests in flight are kept."""
+
+    @abstractmethod
+    async def resume(self) -> None:
+        """Goes on where `pause` stopped."""
+
+    async def check_health(self) -> None:
+        """Raises EngineDied if the engine can serve no more requests."""
+
+    async def heartbeat(self) -> None:
+        """Returns as soon as the engine comes by, between two of its steps: a sign that it does not hang."""
+
+    @property
+    def num_weight_receivers(self) -> int:
+        """How many processes of this engine read weights (its tensor-parallel ranks)."""
+        return 1
+
+    @abstractmethod
+    async def join_weight_group(self, group: GroupSpec, first_rank: int) -> None:
+        """Joins a broadcast group with `num_weight_receivers` ranks from `first_rank` on. Returns when all members are
+        in."""
+
+    @abstractmethod
+    async def begin_weight_update(self) -> None:
+        """Called while paused (or idle), before the first bucket."""
+
+    @abstractmethod
+    async def import_weights(self, source: BucketSource) -> None:
+        """One bucket of new weights, from where `source` says. When it returns, the source may be overwritten."""
+
+    @abstractmethod
+    async def finish_weight_update(self, version: int) -> None:
+        """After the last bucket: cached keys and values of old weights are dropped and `policy_version` becomes
+        `version`."""

@@ -1,0 +1,219 @@
+"""What `vllm` and `sglang` have in common: an engine that samples in processes of its own, one request per sample."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from roll.distributed.strategy.base import InferStrategy, RankContext, State
+from roll.errors import ConfigError, StrategyError
+from roll.types.rollout import Generation, GenerationRequest
+
+if TYPE_CHECKING:
+    from roll.configs.cluster import WorkerConfig
+    from roll.configs.problems import Problem
+
+T = TypeVar("T")
+Samples = Mapping[str, asyncio.Task[Generation]]
+MEMORY_TAGS = {State.WEIGHTS: "weights", State.KV_CACHE: "kv_cache"}  # both engines' names for them
+_ABORT_RETRY_S = 0.05
+
+
+@dataclass
+class InFlight:
+    """A request, and its samples by the names that the engine knows them by."""
+
+    samples: dict[str, asyncio.Task[Generation]] = field(default_factory=dict)
+    is_aborted: bool = False
+
+
+class EngineStrategy(InferStrategy):
+    """Requests in flight, reasons to hold sampling (a pause, a weight update, memory given back), and the states that
+    are asleep. Subclasses tell their engine."""
+
+    def __init__(self, role: WorkerConfig, context: RankContext, problems: Iterable[Problem]):
+        """ConfigError if there are problems."""
+        texts = [problem.text for problem in problems]
+        if texts:
+            raise ConfigError(*texts)
+        self._role = role
+        self._context = context
+        self._on_cpu = context.device.type == "cpu"
+        self._loop: asyncio.AbstractEventLoop | None = None  # set by `start`
+        self._policy_version = 0
+        self._in_flight: dict[str, InFlight] = {}
+        self._holds: set[str] = set()
+        self._asleep: frozenset[State] = frozenset()
+
+    @property
+    def policy_version(self) -> int:
+        return self._policy_version
+
+    @property
+    def num_weight_receivers(self) -> int:
+        return self._role.num_gpus_per_worker
+
+    async def generate(self, request: GenerationRequest) -> list[Generation]:
+        self._check(request)
+        if request.request_id in self._in_flight:
+            raise StrategyError(
+                f"request {request.request_id} is in flight already: give every request an id of its own"
+            )
+        flight = self._in_flight[request.request_id] = InFlight()
+        for index in range(request.num_samples):
+            name = self._sample_name(request, index)
+            flight.samples[name] = asyncio.create_task(self._sample(flight, name, request, index))
+        try:
+            return await self._while_alive(_all(flight.samples.values()))
+        finally:
+            for task in flight.samples.values():
+                task.cancel()  # after a failure of one, or when the caller has gone; engines drop cancelled requests
+            del self._in_flight[request.request_id]
+
+    async def abort(self, request_ids: Sequence[str] | None = None) -> None:
+        """Returns when these requests have ended."""
+        names = list(self._in_flight) if request_ids is None else request_ids
+        flights = [self._in_flight[name] for name in names if name in self._in_flight]
+        for flight in flights:
+            flight.is_aborted = True
+        await asyncio.sleep(0)  # a task that is cancelled before its first step could not answer
+        while open_samples := {n: t for flight in flights for n, t in flight.samples.items() if not t.done()}:
+            await self._abort_samples(open_samples)
+            # A sample that the engine did not know yet is aborted in the next round.
+            await self._while_alive(_wait_shortly(open_samples.values()))
+
+    async def pause(self) -> None:
+        await self._hold("pause")
+
+    async def resume(self) -> None:
+        await self._release("pause")
+
+    async def begin_weight_update(self) -> None:
+        """Nothing is sampled until `finish_weight_update`, paused or not; what arrives meanwhile waits."""
+        await self._hold("weight update")
+        await self._begin_update()
+
+    async def finish_weight_update(self, version: int) -> None:
+        """StrategyError if parameters are missing or the version goes back: the engine then stays held until a full
+        update."""
+        await self._finish_update()
+        if version < self._policy_version:
+            raise StrategyError(f"weight update to version {version}, but the engine has {self._policy_version}")
+        await self._set_version(version)
+        self._policy_version = version
+        await self._release("weight update")
+
+    def offload_states(self, states: frozenset[State]) -> None:
+        """Called from another thread than the event loop's. On a CPU there is nowhere to go."""
+        gone = states & MEMORY_TAGS.keys() - self._asleep
+        if gone and not self._on_cpu:
+            self._wait(self._sleep(gone))
+
+    def load_states(self, states: frozenset[State]) -> None:
+        wake = states & self._asleep
+        if wake:
+            self._wait(self._wake(wake))
+
+    async def _sleep(self, states: frozenset[State]) -> None:
+        await self._hold("offload")
+        self._asleep |= await self._free_memory(states)
+
+    async def _wake(self, states: frozenset[State]) -> None:
+        await self._restore_memory(states)
+        self._asleep -= states
+        if not self._asleep:
+            await self._release("offload")
+
+    async def _hold(self, reason: str) -> None:
+        if not self._holds:
+            await self._stop_sampling()
+        self._holds.add(reason)
+
+    async def _release(self, reason: str) -> None:
+        """Goes on sampling once there is no reason left to hold it."""
+        self._holds.discard(reason)
+        if not self._holds:
+            await self._go_on_sampling()
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        loop = self._loop
+        if loop is None or _running_loop() is loop:
+            work.close()
+            raise StrategyError("this call blocks: make it from another thread than the event loop's")
+        return asyncio.run_coroutine_threadsafe(work, loop).result()
+
+    @abstractmethod
+    def _failures(self) -> AbstractAsyncContextManager[None]:
+        """Whatever the engine raises inside, as StrategyError."""
+
+    @abstractmethod
+    def _check(self, request: GenerationRequest) -> None:
+        """StrategyError for a request that cannot be served."""
+
+    @abstractmethod
+    def _sample_name(self, request: GenerationRequest, index: int) -> str:
+        """Under which the engine is to know sample `index`."""
+
+    @abstractmethod
+    async def _sample(self, flight: InFlight, name: str, request: GenerationRequest, index: int) -> Generation:
+        """One answer; `nothing()` if it is aborted before the engine has it."""
+
+    async def _while_alive(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work`. An engine whose requests stay open when it dies raises EngineDied here."""
+        return await work
+
+    @abstractmethod
+    async def _abort_samples(self, samples: Samples) -> None:
+        """Asks the engine to end these, and does not wait for it."""
+
+    @abstractmethod
+    async def _stop_sampling(self) -> None:
+        """No token is sampled after this returns; requests are kept."""
+
+    @abstractmethod
+    async def _go_on_sampling(self) -> None: ...
+
+    @abstractmethod
+    async def _begin_update(self) -> None: ...
+
+    @abstractmethod
+    async def _finish_update(self) -> None:
+        """StrategyError if parameters are missing."""
+
+    @abstractmethod
+    async def _set_version(self, version: int) -> None:
+        """Drops cached keys and values, and marks tokens with this version from now on."""
+
+    @abstractmethod
+    async def _free_memory(self, states: frozenset[State]) -> frozenset[State]:
+        """Called while held. Returns what is gone, which may be more than was asked for."""
+
+    @abstractmethod
+    async def _restore_memory(self, states: frozenset[State]) -> None:
+        """Called while held, and leaves the engine held."""
+
+
+def nothing() -> Generation:
+    """The answer to a sample that was aborted before it began."""
+    return Generation(np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros(0, np.int32), "abort")
+
+
+async def _all(tasks: Iterable[asyncio.Task[Generation]]) -> list[Generation]:
+    return list(await asyncio.gather(*tasks))
+
+
+async def _wait_shortly(tasks: Iterable[asyncio.Task[Generation]]) -> None:
+    await asyncio.wait(list(tasks), timeout=_ABORT_RETRY_S)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

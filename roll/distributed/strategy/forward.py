@@ -1,0 +1,72 @@
+"""Scoring with a Hugging Face model in torch: what `deepspeed_train`, `deepspeed_infer` and `hf_infer` share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from roll.distributed.strategy.base import ForwardStrategy, RankContext
+from roll.errors import StrategyError
+from roll.models.hf import TokenLogProbModel, TokenValueModel
+from roll.models.loading import LoadedModel
+from roll.types.batch import MicroBatch, TokenOutputs
+
+
+class ScoringStrategy(ForwardStrategy):
+    """Log-probs of a policy, values of a critic. `setup` of the subclass loads the model."""
+
+    context: RankContext
+    _model: LoadedModel | None = None
+
+    @property
+    def model(self) -> LoadedModel:
+        assert self._model is not None, "setup() comes first"
+        return self._model
+
+    @torch.no_grad()
+    def log_probs(
+        self, micro_batches: Sequence[MicroBatch], temperature: float, entropy: bool = False
+    ) -> list[TokenOutputs]:
+        self._check_policy()
+        outputs = []
+        for batch in self._evened_out(micro_batches):
+            log_probs, entropies = self.model.module(*self._inputs(batch), temperature, entropy)
+            outputs.append(
+                TokenOutputs(log_probs=log_probs.cpu(), entropy=None if entropies is None else entropies.cpu())
+            )
+        return outputs[: len(micro_batches)]
+
+    @torch.no_grad()
+    def values(self, micro_batches: Sequence[MicroBatch]) -> list[TokenOutputs]:
+        self._check_critic()
+        batches = self._evened_out(micro_batches)
+        outputs = [TokenOutputs(values=self.model.module(*self._inputs(batch)).cpu()) for batch in batches]
+        return outputs[: len(micro_batches)]
+
+    def _evened_out(self, micro_batches: Sequence[MicroBatch]) -> Sequence[MicroBatch]:
+        """These, and behind them the empty ones that ranks need whose forward passes must be equal in number."""
+        return micro_batches
+
+    def _inputs(self, batch: MicroBatch) -> tuple[torch.Tensor, torch.Tensor]:
+        device = self.context.device
+        return batch.input_ids.to(device), batch.response_mask.to(device)
+
+    def _check_policy(self) -> None:
+        if not isinstance(self.model.module, TokenLogProbModel):
+            raise StrategyError(f"{self.context.role} has a value head and gives no log-probs")
+
+    def _check_critic(self) -> None:
+        if not isinstance(self.model.module, TokenValueModel):
+            raise StrategyError(f"{self.context.role} has no value head; values come from the critic role")
+
+
+def empty_micro_batch() -> MicroBatch:
+    """A row with nothing to score: it keeps a sharded model's forward passes in step with the other ranks'."""
+    return MicroBatch(
+        input_ids=torch.zeros(1, 2, dtype=torch.int64),
+        lengths=torch.tensor([2]),
+        response_mask=torch.zeros(1, 2, dtype=torch.bool),
+        loss_weights=torch.zeros(1),
+        rollout_log_probs=torch.zeros(1, 2),
+    )

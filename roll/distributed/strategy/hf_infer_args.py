@@ -1,0 +1,33 @@
+"""`strategy_config` of hf_infer as a rollout engine; imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+from roll.configs.cluster import WorkerConfig
+from roll.configs.problems import Problem, nearest
+
+
+@dataclass(frozen=True)
+class HfInferSettings:
+    max_model_len: int | None = None  # prompt + answer; default: what the model allows
+    max_num_seqs: int = 256  # samples that decode at once; more wait
+
+
+def parse_settings(role: WorkerConfig) -> HfInferSettings:
+    """Of a role without `argument_problems`; null means the default."""
+    return HfInferSettings(**{key: value for key, value in role.strategy_config.items() if value is not None})
+
+
+def argument_problems(role_name: str, role: WorkerConfig) -> Iterator[Problem]:
+    """Keys that hf_infer does not have, and values that it cannot use."""
+    known = [field.name for field in fields(HfInferSettings)]
+    for key, value in role.strategy_config.items():
+        at = f"{role_name}.strategy_args.strategy_config.{key}"
+        if key not in known:
+            match = nearest(key, known)
+            hint = f"Did you mean {match}?" if match else f"It has {' and '.join(known)}."
+            yield Problem(f"{at}: hf_infer has no such setting. {hint}", (at,))
+        elif value is not None and (type(value) is not int or value < 1):
+            yield Problem(f"{at}: {value!r} must be a whole number from 1 on.", (at,))

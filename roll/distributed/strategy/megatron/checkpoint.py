@@ -1,0 +1,158 @@
+"""The state of a trainer in Megatron's dist_checkpointing: written by one parallel layout, read by any.
+
+Workarounds for megatron-core 0.16 without transformer-engine or apex are marked; none of them is about the CPU.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from megatron.core.tensor_parallel.random import get_cuda_rng_tracker
+
+from roll.errors import StrategyError
+from roll.models.megatron.dist_files import layout_metadata, read, write
+from roll.models.megatron.hf_files import CHECKPOINT_FOLDER
+
+if TYPE_CHECKING:
+    from roll.distributed.strategy.megatron.optimizer import Updater
+
+_FACTS = "facts.json"
+
+
+def save(directory: Path, chunks: Sequence[Any], updater: Updater) -> None:
+    """Weights, optimizer, schedule and random state. Collective; `directory` is seen by all ranks."""
+    target = directory / CHECKPOINT_FOLDER
+    if dist.get_rank() == 0:
+        target.mkdir(parents=True, exist_ok=True)
+    dist.barrier()
+    metadata = layout_metadata()
+    state = _sharded_state(chunks, updater, metadata, is_loading=False)
+    write(state, target, metadata)
+    torch.save(_random_state(), directory / f"random_state_{dist.get_rank()}.pt")
+    if dist.get_rank() == 0:
+        (directory / _FACTS).write_text(json.dumps(_facts(), indent=2))
+    dist.barrier()
+
+
+def load(directory: Path, chunks: Sequence[Any], updater: Updater) -> None:
+    """Restores what `save` wrote, whatever the layout it was written by. Random states come back under the same layout
+    only; under another one nothing that trains draws from them. Collective."""
+    source = directory / CHECKPOINT_FOLDER
+    if not (directory / _FACTS).is_file():
+        raise StrategyError(f"{directory} holds no checkpoint of megatron_train: {_FACTS} is missing")
+    _prime(updater.optimizer)
+    state = _sharded_state(chunks, updater, layout_metadata(), is_loading=True)
+    loaded = read(state, source)
+    for key, chunk in _named(chunks):
+        chunk.load_state_dict(loaded[key])
+    with _own_steps(updater.optimizer):
+        updater.optimizer.load_state_dict(loaded["optimizer"])
+    _separate_steps(updater.optimizer)
+    updater.updates_done = int(loaded["updates_done"])
+    if json.loads((directory / _FACTS).read_text()) == _facts():
+        _set_random_state(torch.load(directory / f"random_state_{dist.get_rank()}.pt", weights_only=True))
+
+
+def _sharded_state(
+    chunks: Sequence[Any], updater: Updater, metadata: dict[str, Any], is_loading: bool
+) -> dict[str, Any]:
+    models = {key: chunk.sharded_state_dict(metadata=metadata) for key, chunk in _named(chunks)}
+    of_optimizer = updater.optimizer.sharded_state_dict(
+        models if len(models) > 1 else models["model"], is_loading=is_loading, metadata=metadata
+    )
+    return {**models, "optimizer": of_optimizer, "updates_done": updater.updates_done}
+
+
+def _named(chunks: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+    """The bare modules under the names Megatron's own checkpoints use."""
+    for i, chunk in enumerate(chunks):
+        while isinstance(getattr(chunk, "module", None), torch.nn.Module):
+            chunk = chunk.module
+        yield ("model" if len(chunks) == 1 else f"model{i}"), chunk
+
+
+def _facts() -> dict[str, object]:
+    return {
+        "world_size": dist.get_world_size(),
+        "tensor": parallel_state.get_tensor_model_parallel_world_size(),
+        "pipeline": parallel_state.get_pipeline_model_parallel_world_size(),
+        "context": parallel_state.get_context_parallel_world_size(),
+        "expert": parallel_state.get_expert_model_parallel_world_size(),
+    }
+
+
+def _parts(optimizer: Any) -> Iterator[Any]:
+    """Megatron chains one optimizer for dense parameters and one for experts; a rank may have nothing in one of
+    them."""
+    yield from (part for part in optimizer.chained_optimizers if part.optimizer is not None)
+
+
+def _prime(optimizer: Any) -> None:
+    """torch's AdamW makes its state in the first step; the distributed optimizer asks for it before it loads."""
+    for part in _parts(optimizer):
+        for group in part.optimizer.param_groups:
+            for parameter in group["params"]:
+                if not part.optimizer.state[parameter]:
+                    part.optimizer.state[parameter] = {
+                        "step": torch.tensor(0.0),
+                        "exp_avg": torch.zeros_like(parameter),
+                        "exp_avg_sq": torch.zeros_like(parameter),
+                    }
+
+
+@contextmanager
+def _own_steps(optimizer: Any) -> Iterator[None]:
+    """The distributed optimizer keeps one step for all parameters in its file, and then looks for one per parameter."""
+    patched = [part for part in _parts(optimizer) if hasattr(part, "_set_main_param_and_optimizer_states")]
+    for part in patched:
+        part._set_main_param_and_optimizer_states = _WithOwnStep(part)
+    try:
+        yield
+    finally:
+        for part in patched:
+            del part._set_main_param_and_optimizer_states
+
+
+class _WithOwnStep:
+    def __init__(self, part: Any):
+        self._part, self._real = part, part._set_main_param_and_optimizer_states
+
+    def __call__(self, model_parameter: torch.nn.Parameter, tensors: dict[str, torch.Tensor]) -> None:
+        group, order = self._part.model_param_group_index_map[model_parameter]
+        held = self._part.optimizer.state[self._part.optimizer.param_groups[group]["params"][order]]
+        self._real(model_parameter, {"step": held["step"], **tensors} if "step" in held else tensors)
+
+
+def _separate_steps(optimizer: Any) -> None:
+    """After loading, all parameters share one step tensor, which every parameter's update would count up."""
+    for part in _parts(optimizer):
+        for state in part.optimizer.state.values():
+            if isinstance(state.get("step"), torch.Tensor):
+                state["step"] = state["step"].clone()
+
+
+def _random_state() -> dict[str, Any]:
+    return {
+        "cpu": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        "tracker": dict(_tracker().get_states()),
+    }
+
+
+def _set_random_state(state: dict[str, Any]) -> None:
+    torch.set_rng_state(state["cpu"])
+    if torch.cuda.is_available() and state["cuda"]:
+        torch.cuda.set_rng_state_all(state["cuda"])
+    _tracker().set_states(state["tracker"])
+
+
+def _tracker() -> Any:
+    """Megatron's own random states, one for each kind of parallelism."""
+    return get_cuda_rng_tracker()

@@ -1,0 +1,82 @@
+"""What training and scoring share: the rank's part of the role's model, and passes through it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from megatron.core.transformer.module import Float16Module
+from megatron.core.transformer.transformer_config import TransformerConfig
+from torch import nn
+from transformers import PretrainedConfig
+
+from roll.distributed.strategy.megatron.passes import answer
+from roll.distributed.strategy.megatron.rank import MegatronRank
+from roll.errors import StrategyError
+from roll.models.loading import DTYPES, model_config
+from roll.models.megatron.config import Numbers, check_sizes, shapes_of, transformer_config
+from roll.models.megatron.family import WeightMap, family_of
+from roll.models.megatron.hf_files import HfReader
+from roll.models.megatron.model import Blueprint, TokenModel, build_chunks
+from roll.models.megatron.rules import Shapes
+from roll.models.megatron.weights import global_parameters, load
+
+
+@dataclass(frozen=True)
+class Model:
+    """`chunks` are bare modules; `hf` is the model's config.json."""
+
+    chunks: list[TokenModel]
+    config: TransformerConfig
+    hf: PretrainedConfig
+    weights: WeightMap
+    shapes: Shapes
+    ties_head: bool
+
+
+def load_model(rank: MegatronRank) -> Model:
+    """Builds this rank's part and fills it from the model's files. Collective."""
+    args = rank.role.model_args
+    hf = model_config(args, num_labels=1) if rank.is_critic else model_config(args)
+    family = family_of(hf)
+    check_sizes(hf, rank.settings)
+    numbers = Numbers(DTYPES[args.dtype], rank.context.device, not args.disable_gradient_checkpointing)
+    config = transformer_config(hf, family, rank.settings, rank.passed_on, numbers)
+    blueprint = Blueprint(hf, config, rank.is_critic, rank.context.device)
+    chunks = build_chunks(blueprint, answer)
+    weights, shapes = WeightMap(family, rank.is_critic), shapes_of(hf)
+    with HfReader(str(args.model_name_or_path)) as reader:
+        load(chunks, reader, weights, shapes, blueprint.ties_head)
+    for chunk in chunks:
+        chunk.to(rank.context.device)
+    freeze(chunks, weights, args.freeze_module_prefix)
+    return Model(chunks, config, hf, weights, shapes, blueprint.ties_head)
+
+
+def for_scoring(model: Model) -> Sequence[nn.Module]:
+    """The chunks without gradient, in the model's number format."""
+    for chunk in model.chunks:
+        chunk.requires_grad_(False)
+    config: Any = model.config
+    return [Float16Module(config, chunk) if config.bf16 else chunk for chunk in model.chunks]
+
+
+def freeze(chunks: Sequence[nn.Module], weights: WeightMap, prefixes: str | None) -> None:
+    """Parameters whose Hugging Face names begin with one of the comma-separated prefixes are not trained."""
+    for prefix in filter(None, (part.strip() for part in (prefixes or "").split(","))):
+        found = torch.zeros(1, device=next(chunks[0].parameters()).device)
+        for name, parameter in global_parameters(chunks):
+            hit = [hf_name.startswith(prefix) for hf_name in weights.entry(name).hf_names]
+            if any(hit) and not all(hit):
+                raise StrategyError(
+                    f"model_args.freeze_module_prefix: {prefix!r} names only a part of one Megatron parameter "
+                    f"({', '.join(weights.entry(name).hf_names)})"
+                )
+            if all(hit):
+                parameter.requires_grad_(False)
+                found += 1
+        torch.distributed.all_reduce(found)
+        if not found:
+            raise StrategyError(f"model_args.freeze_module_prefix: no parameter's name begins with {prefix!r}")

@@ -1,0 +1,126 @@
+"""Megatron's optimizer under our schedule: clipping at the norm of the whole gradient, decay on matrices only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
+from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+from megatron.core.optimizer import optimizer as megatron_optimizer
+from megatron.core.transformer.module import Float16Module
+from megatron.core.transformer.transformer_config import TransformerConfig
+from torch import nn
+
+from roll.configs.megatron import MegatronSettings
+from roll.configs.plan import TrainPlan
+from roll.configs.training import TrainingArgs
+from roll.distributed.strategy.optimizer import learning_rate_factor
+from roll.errors import StrategyError
+from roll.platforms.megatron_cpu import cuda_type_names
+
+
+def wrap(chunks: Sequence[nn.Module], config: TransformerConfig, settings: MegatronSettings) -> list[Any]:
+    """The chunks with gradient buffers that are summed (not averaged) over data- and context-parallel ranks, in
+    fp32."""
+    ddp = DistributedDataParallelConfig(
+        grad_reduce_in_fp32=True,
+        overlap_grad_reduce=settings.overlap_grad_reduce,
+        overlap_param_gather=settings.overlap_param_gather,
+        use_distributed_optimizer=settings.use_distributed_optimizer,
+        check_for_nan_in_grad=False,  # it raises on one rank while the others wait; the norm tells all
+        average_in_collective=False,
+        bucket_size=settings.bucket_size,
+    )
+    modules = [Float16Module(config, chunk) if config.bf16 else chunk for chunk in chunks]
+    wrapped = [DistributedDataParallel(config, ddp, module) for module in modules]
+    config.finalize_model_grads_func = _finalize
+    if settings.overlap_grad_reduce:
+        per_chunk: Any = [chunk.no_sync for chunk in wrapped]
+        config.no_sync_func = per_chunk if len(per_chunk) > 1 else per_chunk[0]
+    return wrapped
+
+
+def _finalize(model: list[Any], num_tokens: torch.Tensor | None = None, **options: Any) -> None:
+    """Without Megatron's division by the number of tokens: the loss has divided by the global counts."""
+    finalize_model_grads(model, None, **options)
+
+
+class Updater:
+    """One optimizer step after the other."""
+
+    def __init__(
+        self,
+        chunks: Sequence[Any],
+        config: TransformerConfig,
+        settings: MegatronSettings,
+        args: TrainingArgs,
+        plan: TrainPlan,
+    ):
+        self._chunks, self._args, self._plan = list(chunks), args, plan
+        self._gathers_late = settings.overlap_param_gather
+        self.updates_done = 0
+        options = OptimizerConfig(
+            optimizer="adam",
+            lr=args.learning_rate,
+            min_lr=0.0,
+            weight_decay=args.weight_decay,
+            adam_beta1=args.adam_beta1,
+            adam_beta2=args.adam_beta2,
+            adam_eps=args.adam_epsilon,
+            clip_grad=plan.max_grad_norm,
+            bf16=config.bf16,
+            params_dtype=config.params_dtype,
+            use_distributed_optimizer=settings.use_distributed_optimizer,
+            overlap_param_gather=settings.overlap_param_gather,
+        )
+        with cuda_type_names(parameter for chunk in self._chunks for parameter in chunk.parameters()):
+            self.optimizer: Any = get_megatron_optimizer(options, self._chunks)  # chained, one per kind of parameter
+        config.grad_scale_func = self.optimizer.scale_loss
+
+    @property
+    def learning_rate(self) -> float:
+        """Of the next update."""
+        args, plan = self._args, self._plan
+        min_ratio = float(args.lr_scheduler_kwargs.get("min_lr_ratio", 0.0))
+        return args.learning_rate * learning_rate_factor(
+            args.lr_scheduler_type, self.updates_done, plan.total_updates, plan.warmup_updates, min_ratio
+        )
+
+    def clear(self) -> None:
+        """Gradients to zero."""
+        for chunk in self._chunks:
+            chunk.zero_grad_buffer()
+        self.optimizer.zero_grad()
+
+    def step(self, role: str) -> dict[str, float]:
+        """Clips, updates, and returns `grad_norm` (before clipping) and `learning_rate`. StrategyError on every rank,
+        with the weights untouched, if the gradient is not finite."""
+        learning_rate = self.learning_rate
+        self._set(learning_rate)
+        self.optimizer.prepare_grads()
+        norm = float(self.optimizer.get_grad_norm() or 0.0)
+        if not math.isfinite(norm):
+            raise StrategyError(f"{role}: the gradient is not finite (norm {norm}); the weights are untouched")
+        if self._plan.max_grad_norm > 0:
+            for part in self.optimizer.chained_optimizers:
+                if parameters := part.get_parameters():
+                    megatron_optimizer.clip_grad_by_total_norm_fp32(parameters, self._plan.max_grad_norm, norm)
+        self.optimizer.step_with_ready_grads()
+        self.updates_done += 1
+        return {"grad_norm": norm, "learning_rate": learning_rate}
+
+    def _set(self, learning_rate: float) -> None:
+        # Megatron's own scheduler would apply the multipliers; without it weight decay reaches norms and biases.
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate * group.get("lr_mult", 1.0)
+            group["weight_decay"] = self._args.weight_decay * group["wd_mult"]
+
+    def finish_gather(self) -> None:
+        """With overlap_param_gather the weights after a step are whole only when the next forward pass begins, or
+        now."""
+        if self._gathers_late:
+            for chunk in self._chunks:
+                chunk.start_param_sync(force_sync=True)

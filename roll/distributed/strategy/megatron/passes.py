@@ -1,0 +1,239 @@
+"""Forward and backward passes of micro batches through Megatron's schedules, with a loss object at their end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from megatron.core.pipeline_parallel import get_forward_backward_func
+from megatron.core.tensor_parallel import copy_to_tensor_model_parallel_region
+from megatron.core.transformer.transformer_config import TransformerConfig
+from torch import nn
+
+from roll.algorithms.loss import Loss
+from roll.distributed.strategy.forward import empty_micro_batch
+from roll.distributed.strategy.megatron.inputs import ModelInput, SlotLayout, prepare
+from roll.distributed.strategy.vocab_parallel import VocabShare, token_scores
+from roll.models.megatron.model import TokenModel
+from roll.types.batch import LossScale, MicroBatch, TokenOutputs
+from roll.types.metrics import MetricSums
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What the last stage is to compute at the given slots: log-probs (and entropy) at a temperature, or values."""
+
+    slots: torch.Tensor
+    targets: torch.Tensor
+    temperature: float
+    entropy: bool
+    values: bool
+    vocab_size: int
+
+    @property
+    def num_outputs(self) -> int:
+        return 2 if self.entropy else 1
+
+
+def answer(model: TokenModel, hidden: torch.Tensor, ask: Ask) -> torch.Tensor:
+    """Hidden states [s, b, h] to [num_outputs, n]. Collective over the tensor-parallel ranks."""
+    hidden = model.gathered(hidden, parallel_output=not ask.values)
+    if not ask.values and not model.config.sequence_parallel:
+        hidden = copy_to_tensor_model_parallel_region(hidden)
+    chosen = hidden.reshape(-1, hidden.shape[-1]).index_select(0, ask.slots)
+    if ask.values:
+        return model.output_layer(chosen)[None]
+    tensor_group: Any = parallel_state.get_tensor_model_parallel_group()
+    share = VocabShare(tensor_group, ask.vocab_size, ask.temperature)
+
+    def scores(head: torch.Tensor) -> torch.Tensor:
+        log_probs, entropy = token_scores(chosen, head, ask.targets, share)
+        return torch.stack([log_probs, entropy] if ask.entropy else [log_probs])
+
+    return model.with_head(scores)
+
+
+class SumOverContext(torch.autograd.Function):
+    """Sum over the context-parallel ranks, each of which filled other places. All compute the same loss from it, so the
+    gradient of a place is what each has already."""
+
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        total = values.clone()
+        dist.all_reduce(total, group=parallel_state.get_context_parallel_group())
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return gradient
+
+
+class Passes:
+    """Runs micro batches through one model. `chunks` are what the schedule drives: the modules, maybe wrapped for
+    training."""
+
+    def __init__(
+        self,
+        chunks: Sequence[nn.Module],
+        config: TransformerConfig,
+        vocab_size: int,
+        device: torch.device,
+        packs: bool,
+    ):
+        self._chunks, self._config, self._vocab_size, self._device = list(chunks), config, vocab_size, device
+        self._layout = SlotLayout(
+            tensor=config.tensor_model_parallel_size if config.sequence_parallel else 1,
+            context=config.context_parallel_size,
+            context_rank=parallel_state.get_context_parallel_rank(),
+            packs=packs,
+        )
+        self._stages = config.pipeline_model_parallel_size
+
+    def train(self, batches: Sequence[MicroBatch], loss: Loss, scale: LossScale, temperature: float) -> MetricSums:
+        """Leaves the summed gradients of all micro batches of all ranks where the optimizer takes them."""
+        ask = partial(
+            self._ask, temperature=temperature, entropy="entropy" in loss.needs, values="values" in loss.needs
+        )
+        metrics: list[MetricSums] = []
+
+        def conclude(given: ModelInput, output: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:
+            counted = torch.zeros((), dtype=torch.int)  # not used: the loss has divided by global counts already
+            if not given.counts:
+                return output.sum() * 0.0, counted, {}
+            total, sums = loss(self._outputs(given, output, ask(given)), given.batch, scale)
+            metrics.append(sums)
+            return total, counted, {}
+
+        for chunk in self._chunks:
+            chunk.train()
+        self._run(self._inputs(batches), ask, conclude, forward_only=False)
+        return self._from_last_stage(MetricSums().merge(metrics).to_floats())
+
+    @torch.no_grad()
+    def score(
+        self, batches: Sequence[MicroBatch], temperature: float, entropy: bool = False, values: bool = False
+    ) -> list[TokenOutputs]:
+        """Outputs of every micro batch on the CPU, on every rank."""
+        ask = partial(self._ask, temperature=temperature, entropy=entropy, values=values)
+        placed: list[torch.Tensor] = []
+
+        def conclude(given: ModelInput, output: torch.Tensor, non_loss_data: bool = False) -> None:
+            placed.append(self._placed(given, output))
+
+        for chunk in self._chunks:
+            chunk.eval()
+        inputs = self._inputs(batches)
+        self._run(inputs, ask, conclude, forward_only=True)
+        whole = self._broadcast([(2 if entropy else 1, *g.batch.input_ids.shape) for g in inputs], placed)
+        return [
+            TokenOutputs(values=output[0])
+            if values
+            else TokenOutputs(log_probs=output[0], entropy=output[1] if entropy else None)
+            for output in whole[: len(batches)]
+        ]
+
+    def _run(
+        self,
+        inputs: Sequence[ModelInput],
+        ask: Callable[[ModelInput], Ask],
+        conclude: Callable[..., Any],
+        forward_only: bool,
+    ) -> None:
+        if not inputs:
+            return
+
+        def step(source: Iterator[ModelInput], model: nn.Module) -> tuple[torch.Tensor, Callable[..., Any]]:
+            given = next(source)
+            return model(given.input_ids, given.packed, ask(given)), partial(conclude, given)
+
+        sources = [iter(inputs) for _ in self._chunks]
+        rows, positions = self._extent([given.batch for given in inputs])
+        get_forward_backward_func()(
+            forward_step_func=step,
+            data_iterator=sources if len(sources) > 1 else sources[0],
+            model=self._chunks if len(self._chunks) > 1 else self._chunks[0],
+            num_microbatches=len(inputs),
+            seq_length=positions,
+            micro_batch_size=rows,
+            forward_only=forward_only,
+            collect_non_loss_data=forward_only,
+        )
+
+    def _ask(self, given: ModelInput, temperature: float, entropy: bool, values: bool) -> Ask:
+        return Ask(given.slots, given.targets, temperature, entropy, values, self._vocab_size)
+
+    def _inputs(self, batches: Sequence[MicroBatch]) -> list[ModelInput]:
+        """The micro batches on the device, and those that keep ranks in step."""
+        count = self._even(len(batches))
+        listed = [batch.to(self._device) for batch in [*batches, *[empty_micro_batch()] * (count - len(batches))]]
+        if not listed:
+            return []
+        shared = None if self._config.variable_seq_lengths else self._extent(listed)
+        if self._stages == 1 and not self._experts_wait_for_shapes:
+            shared = None
+        return [
+            prepare(batch, self._layout, shared or self._layout.extent(batch), counts=i < len(batches))
+            for i, batch in enumerate(listed)
+        ]
+
+    def _even(self, count: int) -> int:
+        """Micro batches to run: ranks that share experts make equally many passes, an interleaved pipeline whole
+        rounds."""
+        if self._config.expert_model_parallel_size > 1:
+            most = torch.tensor(count, device=self._device)
+            dist.all_reduce(most, dist.ReduceOp.MAX)
+            count = int(most)
+        round_size = self._stages if self._config.virtual_pipeline_model_parallel_size else 1
+        return -(-count // round_size) * round_size
+
+    @property
+    def _experts_wait_for_shapes(self) -> bool:
+        """The allgather dispatcher wants equally many tokens on all ranks that share experts."""
+        return self._config.expert_model_parallel_size > 1 and self._config.moe_token_dispatcher_type == "allgather"
+
+    def _extent(self, batches: Sequence[MicroBatch]) -> tuple[int, int]:
+        """Room for the largest micro batch, on all ranks that have to agree on it."""
+        extents = [self._layout.extent(batch) for batch in batches]
+        rows, positions = max(e[0] for e in extents), max(e[1] for e in extents)
+        if self._experts_wait_for_shapes:
+            most = torch.tensor([rows, positions], device=self._device)
+            dist.all_reduce(most, dist.ReduceOp.MAX)
+            rows, positions = (int(value) for value in most)
+        return rows, positions
+
+    def _placed(self, given: ModelInput, output: torch.Tensor) -> torch.Tensor:
+        """[num_outputs, n] to [num_outputs, B, T], 0 where nothing was asked for."""
+        batch = given.batch
+        flat = output.new_zeros(len(output), batch.input_ids.numel()).index_copy(1, given.places, output)
+        if self._config.context_parallel_size > 1:
+            flat = SumOverContext.apply(flat)
+        return flat.view(len(output), *batch.input_ids.shape)
+
+    def _outputs(self, given: ModelInput, output: torch.Tensor, ask: Ask) -> TokenOutputs:
+        placed = self._placed(given, output)
+        if ask.values:
+            return TokenOutputs(values=placed[0])
+        return TokenOutputs(log_probs=placed[0], entropy=placed[1] if ask.entropy else None)
+
+    def _broadcast(self, shapes: Sequence[tuple[int, ...]], placed: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The last stage's outputs on every stage, on the CPU."""
+        if self._stages == 1 or not shapes:
+            return [tensor.cpu() for tensor in placed]
+        sizes = [int(torch.Size(shape).numel()) for shape in shapes]
+        flat = torch.cat([t.reshape(-1) for t in placed]) if placed else torch.empty(sum(sizes), device=self._device)
+        group: Any = parallel_state.get_pipeline_model_parallel_group()
+        dist.broadcast(flat, parallel_state.get_pipeline_model_parallel_last_rank(), group=group)
+        return [part.view(shape) for part, shape in zip(flat.cpu().split(sizes), shapes, strict=True)]
+
+    def _from_last_stage(self, sums: MetricSums) -> MetricSums:
+        if self._stages == 1:
+            return sums
+        box = [sums]
+        group: Any = parallel_state.get_pipeline_model_parallel_group()
+        dist.broadcast_object_list(box, parallel_state.get_pipeline_model_parallel_last_rank(), group=group)
+        return box[0]

@@ -1,0 +1,149 @@
+"""`megatron_train`: tensor, pipeline, context, expert and data parallel training with megatron-core."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from roll.algorithms.loss import Loss
+from roll.configs.cluster import WorkerConfig
+from roll.configs.plan import TrainPlan
+from roll.distributed.strategy.base import RankContext, State, TrainStrategy
+from roll.distributed.strategy.megatron.rank import MegatronRank
+from roll.distributed.strategy.weights import WeightBucket, fill_buckets
+from roll.errors import StrategyError
+from roll.types.batch import LossScale, MicroBatch, TokenOutputs
+from roll.types.metrics import MetricSums
+
+if TYPE_CHECKING:
+    from roll.distributed.strategy.megatron.engine import Model
+    from roll.distributed.strategy.megatron.optimizer import Updater
+    from roll.distributed.strategy.megatron.passes import Passes
+    from roll.models.megatron.weights import Exporter
+
+
+class MegatronTrainStrategy(TrainStrategy):
+    """Policy or critic (context.role "critic") under AdamW; fp32, or bf16 with fp32 master weights.
+
+    All ranks of a model-parallel group are given the same micro batches. Megatron sums gradients over ranks and micro
+    batches; the loss has divided by the global counts."""
+
+    def __init__(self, role: WorkerConfig, context: RankContext, plan: TrainPlan | None = None):
+        if plan is None:
+            raise StrategyError(f"{context.role}: megatron_train needs a training plan")
+        self.role, self.context, self.plan = role, context, plan
+        self.rank = MegatronRank(role, context)
+        self.dp_rank, self.dp_size = self.rank.dp_rank, self.rank.dp_size
+        self._model: Model | None = None
+        self._chunks: list[Any] = []  # DistributedDataParallel around the model's chunks
+
+    def setup(self) -> None:
+        self.rank.start()
+        from roll.distributed.strategy.megatron.engine import load_model
+        from roll.distributed.strategy.megatron.optimizer import Updater, wrap
+        from roll.distributed.strategy.megatron.passes import Passes
+        from roll.models.megatron.weights import Exporter
+
+        model = self._model = load_model(self.rank)
+        self._chunks = wrap(model.chunks, model.config, self.rank.settings)
+        self._updater: Updater = Updater(
+            self._chunks, model.config, self.rank.settings, self.role.training_args, self.plan
+        )
+        self._passes: Passes = Passes(
+            self._chunks, model.config, model.shapes.vocab_size, self.context.device, self.role.use_sequence_packing
+        )
+        self._exporter: Exporter = Exporter(model.chunks, model.weights, model.shapes, model.ties_head)
+
+    @property
+    def model(self) -> Model:
+        assert self._model is not None, "setup() comes first"
+        return self._model
+
+    def train_step(
+        self, micro_batches: Sequence[MicroBatch], loss: Loss, scale: LossScale, temperature: float
+    ) -> tuple[MetricSums, dict[str, float]]:
+        if not micro_batches:
+            raise ValueError("an update needs at least one micro batch on every rank")
+        self._check("values" in loss.needs)
+        self._updater.clear()
+        sums = self._passes.train(micro_batches, loss, scale, temperature)
+        return sums, self._updater.step(self.context.role)
+
+    def log_probs(
+        self, micro_batches: Sequence[MicroBatch], temperature: float, entropy: bool = False
+    ) -> list[TokenOutputs]:
+        self._check(False)
+        return self._passes.score(micro_batches, temperature, entropy)
+
+    def values(self, micro_batches: Sequence[MicroBatch]) -> list[TokenOutputs]:
+        self._check(True)
+        return self._passes.score(micro_batches, 1.0, values=True)
+
+    def _check(self, values: bool) -> None:
+        check_head(self.rank, values)
+
+    @property
+    def exports_weights(self) -> bool:
+        return self.context.rank == 0
+
+    def export_weights(self, bucket_bytes: int) -> Iterator[WeightBucket]:
+        """The tensors of a bucket are valid until the next one is asked for."""
+        self._updater.finish_gather()
+        for bucket in fill_buckets(self._exporter.tensors(), bucket_bytes):
+            yield bucket if self.exports_weights else []
+
+    def all_reduce_sum(self, values: Sequence[float]) -> list[float]:
+        return self.rank.all_reduce_data(values)
+
+    def save_checkpoint(self, directory: Path) -> None:
+        from roll.distributed.strategy.megatron import checkpoint
+
+        self._updater.finish_gather()
+        checkpoint.save(directory, self._chunks, self._updater)
+
+    def load_checkpoint(self, directory: Path) -> None:
+        from roll.distributed.strategy.megatron import checkpoint
+
+        checkpoint.load(directory, self._chunks, self._updater)
+
+    def save_hf_model(self, directory: Path) -> None:
+        """config.json and safetensors; tokenizer files are the caller's. Memory stays at one file."""
+        from roll.models.megatron.hf_files import write_model
+
+        self._updater.finish_gather()
+        tensors = self._exporter.tensors()
+        if self.exports_weights:
+            write_model(directory, self.model.hf, self.rank.is_critic, tensors)
+        else:
+            for _ in tensors:
+                pass
+        torch.distributed.barrier()  # nobody goes on before the files are there
+
+    def offload_states(self, states: frozenset[State]) -> None:
+        if self.context.device.type != "cpu":
+            from roll.distributed.strategy.megatron import offload
+
+            offload.to_host(self._chunks, self._updater.optimizer, states)
+            self.rank.platform.empty_cache()
+
+    def load_states(self, states: frozenset[State]) -> None:
+        if self.context.device.type != "cpu":
+            from roll.distributed.strategy.megatron import offload
+
+            offload.to_device(self._chunks, self._updater.optimizer, states, self.context.device)
+
+    def shutdown(self) -> None:
+        self._chunks = []
+        self._model = None
+        self.rank.stop()
+
+
+def check_head(rank: MegatronRank, values: bool) -> None:
+    """StrategyError when a critic is asked for log-probs, or a policy for values."""
+    if values and not rank.is_critic:
+        raise StrategyError(f"{rank.context.role} has no value head; values come from the critic role")
+    if rank.is_critic and not values:
+        raise StrategyError(f"{rank.context.role} has a value head and gives no log-probs")

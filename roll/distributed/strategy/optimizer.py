@@ -1,0 +1,65 @@
+"""What every training backend agrees on: which parameters decay, and how the learning rate moves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LambdaLR
+
+from roll.configs.training import TrainingArgs
+
+
+def parameter_groups(parameters: Iterable[tuple[nn.Parameter, int]], weight_decay: float) -> list[dict[str, Any]]:
+    """Optimizer groups of the trainable ones among (parameter, number of dimensions).
+
+    Weight decay reaches matrices only: norms and biases (one dimension) are left alone, because pulling them to zero
+    does not make a model simpler. Without weight decay there is one group, so that backends that flatten groups have
+    one buffer.
+    """
+    trainable = [(parameter, dimensions) for parameter, dimensions in parameters if parameter.requires_grad]
+    if not weight_decay:
+        return [{"params": [parameter for parameter, _ in trainable], "weight_decay": 0.0}]
+    decayed = [parameter for parameter, dimensions in trainable if dimensions > 1]
+    others = [parameter for parameter, dimensions in trainable if dimensions <= 1]
+    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
+    return [group for group in groups if group["params"]]
+
+
+def adamw(groups: list[dict[str, Any]], args: TrainingArgs) -> torch.optim.AdamW:
+    """AdamW with torch's fused kernel, on the CPU as on GPUs."""
+    return torch.optim.AdamW(
+        groups, lr=args.learning_rate, betas=(args.adam_beta1, args.adam_beta2), eps=args.adam_epsilon, fused=True
+    )
+
+
+def learning_rate_factor(
+    shape: str, update: int, total_updates: int, warmup_updates: int, min_ratio: float = 0.0
+) -> float:
+    """Share of the peak learning rate at the `update`-th update (from 0).
+
+    It rises in a line from 0 over `warmup_updates`, then stays ("constant"), or falls to `min_ratio` at `total_updates`
+    in a line ("linear") or a half cosine ("cosine"). With min_ratio 0 these are the schedules of
+    transformers.get_scheduler.
+
+    Example: linear, 10 updates, 2 of warm-up: 0, .5, 1, .875, .75, ..., .125.
+    """
+    if update < warmup_updates:
+        return update / warmup_updates
+    if shape.startswith("constant"):
+        return 1.0
+    done = min(1.0, (update - warmup_updates) / max(1, total_updates - warmup_updates))
+    remaining = 1 - done if shape == "linear" else 0.5 * (1 + math.cos(math.pi * done))
+    return min_ratio + (1 - min_ratio) * remaining
+
+
+def schedule(optimizer: torch.optim.Optimizer, args: TrainingArgs, total_updates: int, warmup_updates: int) -> LambdaLR:
+    """The learning-rate schedule of a role, to be stepped once per update."""
+    min_ratio = float(args.lr_scheduler_kwargs.get("min_lr_ratio", 0.0))
+    return LambdaLR(
+        optimizer,
+        lambda update: learning_rate_factor(args.lr_scheduler_type, update, total_updates, warmup_updates, min_ratio),
+    )

@@ -1,0 +1,100 @@
+"""Where SGLang (0.5.23) samples otherwise than every other engine here: corrected in its scheduler processes."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import torch
+from sglang.srt.layers import sampler
+from sglang.srt.managers.schedule_batch import FINISH_MATCHED_TOKEN, Req
+from sglang.srt.sampling.penaltylib.min_new_tokens import BatchedMinNewTokensPenalizer
+from sglang.srt.sampling.penaltylib.repetition_penalty import BatchedRepetitionPenalizer
+from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
+
+_MASK = 0xFFFFFFFF
+
+
+def install_patches() -> None:
+    _draw_every_sample_from_its_seed()
+    _stop_at_stop_tokens_also_without_eos()
+    _count_tokens_of_before_a_pause()
+    _penalise_repetition_of_the_prompt()
+
+
+def _draw_every_sample_from_its_seed() -> None:
+    """SGLang looks at seeds in its deterministic mode only, which many attention kernels do not offer."""
+    build = SamplingBatchInfo.from_schedule_batch
+
+    def from_schedule_batch(batch: Any, *arguments: Any, **options: Any) -> SamplingBatchInfo:
+        info = build(batch, *arguments, **options)
+        seeds = [request.sampling_params.sampling_seed for request in batch.reqs]
+        drawn = [random.getrandbits(62) if seed is None else seed for seed in seeds]
+        info.sampling_seed = torch.tensor(drawn, dtype=torch.int64).to(info.temperatures.device)
+        return info
+
+    SamplingBatchInfo.from_schedule_batch = staticmethod(from_schedule_batch)  # type: ignore[assignment]
+    if not hasattr(torch.ops.sgl_kernel, "murmur_hash32_cpu"):
+        sampler.murmur_hash32 = murmur_hash32
+
+
+def murmur_hash32(seeds: torch.Tensor, positions: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+    """MurmurHash3 (32 bits) [N, V] of 16 bytes each: the seed [N] of 64 bits, the position [N], the column [V]. SGLang
+    has it as GPU kernels only; the noise of seeded sampling is made of it."""
+    seeds, positions = seeds.view(torch.int64)[:, None], positions.long()[:, None]
+    hashes = torch.zeros_like(seeds)
+    for block in (seeds & _MASK, (seeds >> 32) & _MASK, positions & _MASK, columns.long()[None] & _MASK):
+        block = _rotate_left(block * 0xCC9E2D51 & _MASK, 15) * 0x1B873593 & _MASK
+        hashes = (_rotate_left(hashes ^ block, 13) * 5 + 0xE6546B64) & _MASK
+    hashes = hashes ^ 16
+    hashes = (hashes ^ (hashes >> 16)) * 0x85EBCA6B & _MASK
+    hashes = (hashes ^ (hashes >> 13)) * 0xC2B2AE35 & _MASK
+    return hashes ^ (hashes >> 16)
+
+
+def _rotate_left(values: torch.Tensor, count: int) -> torch.Tensor:
+    return ((values << count) | (values >> (32 - count))) & _MASK
+
+
+def _stop_at_stop_tokens_also_without_eos() -> None:
+    """`ignore_eos` of SGLang ignores `stop_token_ids` as well."""
+    check = Req._check_token_based_finish
+
+    def check_token_based_finish(self: Req, new_accepted_tokens: list[int]) -> bool:
+        stop_token_ids = self.sampling_params.stop_token_ids
+        if not (self.sampling_params.ignore_eos and stop_token_ids):
+            return check(self, new_accepted_tokens)
+        for position, token_id in enumerate(new_accepted_tokens):
+            if token_id in stop_token_ids:
+                self.finished_reason = FINISH_MATCHED_TOKEN(matched=token_id)
+                self.finished_len = len(self.output_ids) - len(new_accepted_tokens) + position + 1
+                return True
+        return False
+
+    Req._check_token_based_finish = check_token_based_finish  # type: ignore[method-assign]
+
+
+def _count_tokens_of_before_a_pause() -> None:
+    """A request that was set back by a pause has tokens already; SGLang counts `min_new_tokens` from there again."""
+    prepare = BatchedMinNewTokensPenalizer._prepare
+
+    def prepare_with_tokens(self: BatchedMinNewTokensPenalizer) -> None:
+        prepare(self)
+        counts = [[len(request.output_ids)] for request in self.orchestrator.reqs()]
+        self.len_output_tokens += torch.tensor(counts, dtype=torch.int32).to(self.len_output_tokens.device)
+
+    BatchedMinNewTokensPenalizer._prepare = prepare_with_tokens  # type: ignore[method-assign]
+
+
+def _penalise_repetition_of_the_prompt() -> None:
+    """SGLang's repetition penalty is for tokens of the answer only, and forgets those of before a pause."""
+    prepare = BatchedRepetitionPenalizer._prepare
+
+    def prepare_with_prompt(self: BatchedRepetitionPenalizer) -> None:
+        prepare(self)
+        penalties = self.cumulated_repetition_penalties
+        for row, request in enumerate(self.orchestrator.reqs()):
+            seen = torch.tensor([*request.origin_input_ids, *request.output_ids], dtype=torch.int64)
+            penalties[row, seen.to(penalties.device)] = request.sampling_params.repetition_penalty
+
+    BatchedRepetitionPenalizer._prepare = prepare_with_prompt  # type: ignore[method-assign]

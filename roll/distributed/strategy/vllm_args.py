@@ -1,0 +1,125 @@
+"""What vLLM is started with: environment, arguments, and checks of both that do not import vLLM (which takes
+seconds)."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from roll.configs.cluster import WorkerConfig
+from roll.configs.problems import Problem, nearest
+
+WORKER_EXTENSION = "roll.distributed.strategy.vllm_worker_extension.RollWorkerExtension"
+OWNER_VARIABLE = "ROLL_ENGINE_OWNER_PID"
+
+_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+_CPU_KV_CACHE_BYTES = 256 << 20
+_CPU_MAX_NUM_SEQS = 256
+
+# Keys of AsyncEngineArgs that belong to another setting, or that the strategy relies on.
+_TAKEN = {
+    "model": "set model_args.model_name_or_path",
+    "worker_extension_cls": "weight updates need ours",
+    "logprobs_mode": "log-probs must be those of the distribution that was sampled from (processed_logprobs)",
+    "data_parallel_size": "more devices in device_mapping give more engines",
+}
+_SIZES = ("tensor_parallel_size", "pipeline_parallel_size")
+
+
+def worker_environment(on_cpu: bool) -> dict[str, str]:
+    """Variables that the engine's process needs before torch and vllm are imported."""
+    variables = {
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_LOGGING_LEVEL": "WARNING",
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    if not on_cpu:
+        return variables
+    return variables | {
+        "OMP_NUM_THREADS": "1",
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "TORCHDYNAMO_DISABLE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # binding fails in containers and with tensor parallelism
+        # AsyncLLM has its engine process anyway; this saves one more for the worker
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    }
+
+
+def engine_arguments(role: WorkerConfig, on_cpu: bool, seed: int) -> dict[str, Any]:
+    """Keyword arguments of AsyncEngineArgs: ours, and over them the user's `strategy_config`."""
+    given = {key: value for key, value in role.strategy_config.items() if value is not None}
+    pipeline = int(given.get("pipeline_parallel_size", 1))
+    arguments: dict[str, Any] = {
+        "dtype": _DTYPES[role.model_args.dtype],
+        "seed": seed,
+        "tensor_parallel_size": role.num_gpus_per_worker // pipeline,
+        "distributed_executor_backend": "mp" if role.num_gpus_per_worker > 1 else "uni",  # never Ray's, also inside Ray
+        "enable_prefix_caching": True,
+        "disable_log_stats": True,
+    }
+    if role.model_args.model_config_kwargs:
+        arguments["hf_overrides"] = role.model_args.model_config_kwargs
+    if on_cpu:
+        arguments |= {
+            "enforce_eager": True,
+            "kv_cache_memory_bytes": _CPU_KV_CACHE_BYTES,
+            "max_num_seqs": _CPU_MAX_NUM_SEQS,
+            # vllm 0.32.0 dies on a CPU when a prompt with a seed is prefilled in parts ("CPU Generator does not use
+            # offset").
+            "enable_chunked_prefill": False,
+        }
+    else:
+        arguments["enable_sleep_mode"] = True  # so that a trainer on the same devices can have the memory
+    return (
+        arguments
+        | given
+        | {
+            "model": role.model_args.model_name_or_path,
+            "worker_extension_cls": WORKER_EXTENSION,
+            "logprobs_mode": "processed_logprobs",
+        }
+    )
+
+
+def argument_problems(role_name: str, role: WorkerConfig) -> Iterator[Problem]:
+    """Keys of `strategy_config` that AsyncEngineArgs does not take, or that are not the user's to set."""
+    at = f"{role_name}.strategy_args.strategy_config"
+    known = engine_argument_names()
+    for key in role.strategy_config:
+        if key in _TAKEN and role.strategy_config[key] not in (None, 1):
+            yield Problem(f"{at}.{key} cannot be set: {_TAKEN[key]}.", (f"{at}.{key}",))
+        elif known is not None and key not in known:
+            match = nearest(key, known)
+            hint = f"Did you mean {match}? " if match else ""
+            yield Problem(
+                f"{at}.{key}: vllm has no such engine argument. {hint}The keys are those of vllm's AsyncEngineArgs.",
+                (f"{at}.{key}",),
+            )
+    sizes = [role.strategy_config.get(key) or 1 for key in _SIZES]
+    if any(role.strategy_config.get(key) is not None for key in _SIZES) and all(type(size) is int for size in sizes):
+        product = sizes[0] * sizes[1]
+        if product != role.num_gpus_per_worker and not (sizes[0] == 1 and role.num_gpus_per_worker % sizes[1] == 0):
+            yield Problem(
+                f"{role_name}.num_gpus_per_worker is {role.num_gpus_per_worker}, but tensor x pipeline parallel in "
+                f"{at} is {product}. Set num_gpus_per_worker: {product}, or leave the sizes out.",
+                (f"{role_name}.num_gpus_per_worker", *(f"{at}.{key}" for key in _SIZES)),
+            )
+
+
+def engine_argument_names() -> frozenset[str] | None:
+    """Fields of AsyncEngineArgs, read from the installed source text; None if vllm is not installed."""
+    spec = find_spec("vllm")
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    source = Path(next(iter(spec.submodule_search_locations))) / "engine" / "arg_utils.py"
+    classes = {node.name: node for node in ast.parse(source.read_text()).body if isinstance(node, ast.ClassDef)}
+    return frozenset(
+        statement.target.id
+        for name in ("EngineArgs", "AsyncEngineArgs")
+        for statement in classes[name].body
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
+    )
