@@ -1,0 +1,329 @@
+"""What can be wrong with the agentic part of a configuration: environments, groups, seeds, templates, patterns."""
+
+import math
+import re
+from collections.abc import Iterator
+from typing import Literal
+
+from roll.configs.plan import any_of, divisors_near
+from roll.configs.problems import Problem, did_you_mean, show
+from roll.pipeline.agentic.agentic_config import STEP, TRAJECTORY, AgenticConfig, EnvConfig, EnvManagerConfig
+from roll.pipeline.agentic.env.build import import_problems
+from roll.pipeline.agentic.env.table import ADAPTERS, ENVIRONMENTS, NOT_HERE
+from roll.pipeline.agentic.templates import OBSERVATIONS, STEP_FIELDS, TRAJECTORY_FIELDS, fields_of
+from roll.utils.imports import split
+
+UNUSED_IN_MANAGERS = ("strategy_args", "model_args", "data_args", "training_args")
+ENV_WORKERS = ("roll.pipeline.agentic.environment_worker.EnvironmentWorker",)
+STEP_ONLY = ("step_reinforce", "gigpo")
+
+
+def agentic_problems(config: AgenticConfig) -> list[Problem]:
+    """Everything of the agentic part that cannot work, whatever the machine."""
+    found = [*_env_problems(config), *_seed_problems(config), *_algorithm_problems(config), *_length_problems(config)]
+    found += _manager_problems(config, "train_env_manager", config.train_env_manager, "rollout_batch_size")
+    if config.val_env_manager is not None and config.eval_steps > 0:
+        found += _manager_problems(config, "val_env_manager", config.val_env_manager, "val_batch_size")
+    return found
+
+
+def agentic_warnings(config: AgenticConfig) -> list[str]:
+    found: list[str] = []
+    for key, manager in _managers(config):
+        unused = [name for name in UNUSED_IN_MANAGERS if name in manager.model_fields_set]
+        if unused:
+            found.append(f"{key}: {', '.join(unused)} do nothing here: environments run on the CPU.")
+        if key == "train_env_manager" and "generating_args" in manager.model_fields_set:
+            found.append(f"{key}.generating_args does nothing: actor_infer.generating_args is the training's.")
+    if config.val_env_manager is not None and "world_size" in config.val_env_manager.model_fields_set:
+        found.append("val_env_manager.world_size does nothing: validation plays in the processes of the training.")
+    if config.batch_adjust_mode != "padding":
+        found.append(
+            f"batch_adjust_mode: {config.batch_adjust_mode} repeats or leaves out samples, which biases the gradient; "
+            "padding does not."
+        )
+    unplayed = sorted(set(config.custom_envs) - set(_played(config)))
+    if unplayed:
+        found.append(f"custom_envs: nothing plays {', '.join(unplayed)} (see tags of the env managers).")
+    return found
+
+
+def machine_problems(config: AgenticConfig) -> list[Problem]:
+    """What a dry run can say of this machine: nothing; environments are imported by a real run."""
+    return []
+
+
+def environment_problems(config: AgenticConfig) -> list[str]:
+    """What the users' environments and adapters say: each is imported, built once and thrown away."""
+    from roll.pipeline.agentic.group_filters import filter_problems  # brings numpy and torch: not for a dry run
+
+    problems = [
+        text
+        for tag, env in _played(config).items()
+        if not _is_plain(env)
+        for text in import_problems(f"custom_envs.{tag}", env)
+    ]
+    for key, manager in _managers(config):
+        if manager.group_filter_cls is not None:
+            problems += filter_problems(manager.group_filter_cls, f"{key}.group_filter_cls")
+    return problems
+
+
+def _managers(config: AgenticConfig) -> Iterator[tuple[str, EnvManagerConfig]]:
+    yield "train_env_manager", config.train_env_manager
+    if config.val_env_manager is not None:
+        yield "val_env_manager", config.val_env_manager
+
+
+def _played(config: AgenticConfig) -> dict[str, EnvConfig]:
+    """The environments that some env manager plays, by tag; unknown tags are left out."""
+    tags = dict.fromkeys(tag for _, manager in _managers(config) for tag in manager.tags)
+    return {tag: config.custom_envs[tag] for tag in tags if tag in config.custom_envs}
+
+
+def _is_plain(env: EnvConfig) -> bool:
+    """A shipped environment of plain Python: building one asks nothing of the machine."""
+    return env.env_type in ENVIRONMENTS and env.env_type not in ADAPTERS
+
+
+# --- environments
+
+
+def _env_problems(config: AgenticConfig) -> Iterator[Problem]:
+    for tag, env in _played(config).items():
+        at = f"custom_envs.{tag}"
+        yield from _type_problems(at, env)
+        yield from _pattern_problems(at, env)
+        yield from _template_problems(at, env)
+
+
+def _type_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
+    key = f"{at}.env_type"
+    if env.env_manager_cls not in (TRAJECTORY, STEP):
+        yield Problem(
+            f"{at}.env_manager_cls: {env.env_manager_cls} has no counterpart here. Choose {TRAJECTORY} or {STEP}.",
+            (f"{at}.env_manager_cls",),
+        )
+    if _is_plain(env):
+        for text in import_problems(at, env):
+            yield Problem(text, (f"{at}.env_config",))
+    if env.env_type in ENVIRONMENTS:
+        return
+    if env.env_type in NOT_HERE:
+        yield Problem(
+            f"{key}: ROLL's {env.env_type} has no counterpart here yet. Shipped: {', '.join(ENVIRONMENTS)}; or name a "
+            "class of your own as package.module:Class.",
+            (key,),
+        )
+        return
+    try:
+        split(env.env_type, ENVIRONMENTS)
+    except ImportError as error:
+        hint = did_you_mean(env.env_type, ENVIRONMENTS)
+        if ":" in env.env_type:
+            hint = f" An id of GEM's goes under env_type: gem, as env_config: {{env: {env.env_type}, kwargs: {{...}}}}."
+        yield Problem(f"{key}: {error}.{hint}", (key,))
+
+
+def _pattern_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
+    key = f"{at}.action_pattern"
+    try:
+        pattern = re.compile(env.action_pattern, re.DOTALL)
+    except re.error as error:
+        yield Problem(f"{key}: {show(env.action_pattern)} is no regular expression: {error}.", (key,))
+        return
+    if pattern.groups < 1:
+        yield Problem(
+            f"{key}: {show(env.action_pattern)} has no group (...) that would hold the action. Write for example "
+            "<answer>(.*?)</answer>.",
+            (key,),
+        )
+
+
+def _template_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
+    known = STEP_FIELDS if env.env_manager_cls == STEP else TRAJECTORY_FIELDS
+    key = f"{at}.agent_template"
+    try:
+        names = fields_of(env.agent_template)
+    except ValueError as error:
+        yield Problem(f"{key}: {error}.", (key,))
+        return
+    for name in dict.fromkeys(names):
+        if name not in known:
+            kind = "step samples" if env.env_manager_cls == STEP else "trajectories"
+            yield Problem(
+                f"{key}: unknown field {{{name}}}.{did_you_mean(name, known)} Fields of {kind}: {', '.join(known)}.",
+                (key, f"{at}.env_manager_cls"),
+            )
+    if set(names) <= set(known) and not set(OBSERVATIONS) & set(names):
+        yield Problem(f"{key} has no {{observation}}: the policy would not see where it is.", (key,))
+
+
+# --- groups
+
+
+def _manager_problems(config: AgenticConfig, at: str, manager: EnvManagerConfig, batch_key: str) -> Iterator[Problem]:
+    batch = config.rollout_batch_size if batch_key == "rollout_batch_size" else config.val_batch_size
+    if not manager.tags:
+        yield Problem(
+            f"{at}.tags is missing: name entries of custom_envs ({', '.join(config.custom_envs) or 'there is none'}).",
+            (f"{at}.tags",),
+        )
+        return
+    for tag in manager.tags:
+        if tag not in config.custom_envs:
+            yield Problem(
+                f"{at}.tags: there is no custom_envs.{tag}.{did_you_mean(tag, config.custom_envs)} Known: "
+                f"{', '.join(config.custom_envs) or 'none'}.",
+                (f"{at}.tags", f"custom_envs.{tag}"),
+            )
+    if len(set(manager.tags)) != len(manager.tags):
+        yield Problem(f"{at}.tags names a tag more than once: {', '.join(manager.tags)}.", (f"{at}.tags",))
+    if manager.worker_cls not in (None, *ENV_WORKERS):
+        yield Problem(
+            f"{at}.worker_cls: {manager.worker_cls} has no counterpart here. Remove it.", (f"{at}.worker_cls",)
+        )
+    if manager.device_mapping is not None:
+        yield Problem(
+            f"{at}.device_mapping: environments run on the CPU. Remove it; see {at}.max_env_num_per_worker.",
+            (f"{at}.device_mapping",),
+        )
+    yield from _partition_problems(at, manager)
+    yield from _batch_problems(at, manager, batch_key, batch)
+
+
+def _partition_problems(at: str, manager: EnvManagerConfig) -> Iterator[Problem]:
+    keys = (f"{at}.num_groups_partition", f"{at}.num_env_groups", f"{at}.tags")
+    given, groups, tags = manager.num_groups_partition, manager.num_env_groups, manager.tags
+    if not given:
+        if groups % len(tags):
+            below, above = groups // len(tags) * len(tags), (groups // len(tags) + 1) * len(tags)
+            yield Problem(
+                f"{at}.num_env_groups: {groups} groups do not divide among {len(tags)} tags. Use "
+                f"{' or '.join(str(n) for n in (below, above) if n)}, or set {at}.num_groups_partition.",
+                keys,
+            )
+        return
+    if len(given) != len(tags):
+        yield Problem(
+            f"{at}.num_groups_partition has {len(given)} entries for {len(tags)} tags ({', '.join(tags)}).", keys
+        )
+    elif sum(given) != groups or min(given) < 0:
+        yield Problem(
+            f"{at}.num_groups_partition: {list(given)} must be 0 or more each and sum to {at}.num_env_groups: "
+            f"{groups}; it sums to {sum(given)}.",
+            keys,
+        )
+
+
+def _batch_problems(at: str, manager: EnvManagerConfig, batch_key: str, batch: int) -> Iterator[Problem]:
+    size = manager.group_size
+    if batch % size:
+        below, above = batch // size * size, (batch // size + 1) * size
+        yield Problem(
+            f"{batch_key}: {batch} trajectories do not divide into groups of {at}.group_size: {size}. Use "
+            f"{' or '.join(str(n) for n in (below, above) if n)}, or group_size: {any_of(divisors_near(size, batch))}.",
+            (batch_key, f"{at}.group_size"),
+        )
+    elif manager.max_traj_per_env > 0 and manager.num_env_groups * size * manager.max_traj_per_env < batch:
+        needed = math.ceil(batch / (manager.num_env_groups * size))
+        yield Problem(
+            f"{at}.max_traj_per_env: {manager.max_traj_per_env} episodes in each of {manager.num_env_groups} x {size} "
+            f"environments are fewer than {batch_key}: {batch}. Set it to {needed} or more, or to -1.",
+            (f"{at}.max_traj_per_env", f"{at}.num_env_groups", f"{at}.group_size", batch_key),
+        )
+
+
+# --- seeds
+
+
+def _seed_problems(config: AgenticConfig) -> Iterator[Problem]:
+    purposes: tuple[tuple[str, Literal["train", "validation"]], ...] = (
+        ("train_env_manager", "train"),
+        ("val_env_manager", "validation"),
+    )
+    ranges = {
+        at: config.seeds(purpose)
+        for at, purpose in purposes
+        if purpose == "train" or config.val_env_manager is not None
+    }
+    for at, (first, last) in ranges.items():
+        if not 0 <= first < last <= 1 << 31:
+            yield Problem(
+                f"{at}.env_seeds: [{first}, {last}) must be a range of numbers from 0 to 2147483648.",
+                (f"{at}.env_seeds",),
+            )
+            return
+    if len(ranges) < 2:
+        return
+    train, val = ranges.values()
+    if train[0] < val[1] and val[0] < train[1]:
+        yield Problem(
+            f"train_env_manager.env_seeds [{train[0]}, {train[1]}) and val_env_manager.env_seeds [{val[0]}, {val[1]}) "
+            f"overlap in [{max(train[0], val[0])}, {min(train[1], val[1])}): the validation would show what was "
+            "trained on. Give them separate ranges, or neither.",
+            ("train_env_manager.env_seeds", "val_env_manager.env_seeds"),
+        )
+
+
+# --- algorithm and lengths
+
+
+def _algorithm_problems(config: AgenticConfig) -> Iterator[Problem]:
+    forms = {tag: config.custom_envs[tag].env_manager_cls for tag in config.domains if tag in config.custom_envs}
+    estimator = config.adv_estimator
+    whole = [tag for tag, form in forms.items() if form == TRAJECTORY]
+    if estimator in STEP_ONLY and whole:
+        yield Problem(
+            f"adv_estimator: {estimator} credits single steps, but custom_envs.{whole[0]}.env_manager_cls is "
+            f"{TRAJECTORY}. Set it to {STEP}, or choose agentic_reinforce or grpo.",
+            ("adv_estimator", f"custom_envs.{whole[0]}.env_manager_cls"),
+        )
+    steps = [tag for tag, form in forms.items() if form == STEP]
+    if estimator == "gae" and steps:
+        yield Problem(
+            f"adv_estimator: gae values the tokens of a conversation, but custom_envs.{steps[0]}.env_manager_cls is "
+            f"{STEP}: its samples end after each turn. Set it to {TRAJECTORY}, or choose gigpo or step_reinforce.",
+            ("adv_estimator", f"custom_envs.{steps[0]}.env_manager_cls"),
+        )
+    if estimator == "gigpo" and config.group_size == 1:
+        yield Problem(
+            "adv_estimator: gigpo compares the episodes of a group, but train_env_manager.group_size is 1. Set it to 2 "
+            "or more.",
+            ("adv_estimator", "train_env_manager.group_size"),
+        )
+    if config.ratio_type == "segment" and config.importance_sampling == "seq":
+        yield Problem(
+            "ratio_type: segment contradicts importance_sampling: seq. Keep one.", ("ratio_type", "importance_sampling")
+        )
+    norms = config.reward_normalization
+    chosen = norms.method != "identity" or norms.norm_mean_type is not None or norms.norm_std_type is not None
+    if chosen and (config.norm_mean_type != "default" or config.norm_std_type != "default"):
+        yield Problem(
+            "reward_normalization and norm_mean_type or norm_std_type both say how rewards are normalised. Keep one.",
+            ("reward_normalization", "norm_mean_type", "norm_std_type"),
+        )
+    scopes = (config.norm_mean_type, config.norm_std_type)
+    if "running" in scopes or (estimator == "agentic_reinforce" and "leave_one_out" in scopes):
+        yield Problem(
+            "norm_mean_type and norm_std_type: agentic runs know batch, group and none (leave_one_out: not with "
+            "agentic_reinforce).",
+            ("norm_mean_type", "norm_std_type"),
+        )
+
+
+def _length_problems(config: AgenticConfig) -> Iterator[Problem]:
+    sequence = config.lengths[2]
+    for tag, env in _played(config).items():
+        if env.max_tokens_per_step is not None and env.max_tokens_per_step >= sequence:
+            yield Problem(
+                f"custom_envs.{tag}.max_tokens_per_step: {env.max_tokens_per_step} leaves no room for a prompt in "
+                f"sequences of {sequence} tokens (sequence_length).",
+                (f"custom_envs.{tag}.max_tokens_per_step", "sequence_length", "prompt_length", "response_length"),
+            )
+    data = config.actor_train.data_args
+    if data.template == "plain":
+        yield Problem(
+            "actor_train.data_args.template: plain knows no turns. Use native, or the path of a Jinja chat template.",
+            ("actor_train.data_args.template",),
+        )

@@ -1,0 +1,320 @@
+"""Settings of an agentic run: environments, and how episodes are played in them."""
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, model_validator
+
+from roll.configs.algorithm import AlgorithmConfig
+from roll.configs.base import Settings, ignored, planned, setting, unread
+from roll.configs.cluster import WorkerConfig
+from roll.configs.data import Strings
+from roll.configs.defaults import fill_roles
+
+TRAJECTORY, STEP = "trajectory", "step"
+ROLL_MANAGERS: Mapping[str, str] = {
+    "roll.pipeline.agentic.env_manager.traj_env_manager.TrajEnvManager": TRAJECTORY,
+    "roll.pipeline.agentic.env_manager.step_env_manager.StepEnvManager": STEP,
+}
+ROLL_FILTER = "roll.pipeline.agentic.agentic_pipeline.GroupFilter"
+LIFTED = ("action_pattern", "format_penalty", "env_instruction")
+"""Keys that ROLL users write into env_config and that the env manager, not the environment, needs here."""
+ROLE = "environments"
+SEEDS = 1 << 30
+TRAIN_SEEDS, VAL_SEEDS = (0, SEEDS), (SEEDS, 2 * SEEDS)
+
+
+class EnvConfig(Settings):
+    """One entry of `custom_envs`: an environment under a tag, and how it is talked to."""
+
+    env_type: str = setting(
+        ...,
+        "The environment: frozen_lake, sokoban, countdown, bandit, guess_number, calculator, gymnasium, gem, or the "
+        "class of your own as package.module:Class.",
+    )
+    env_config: dict[str, Any] = setting({}, "Keyword arguments of the environment.")
+    env_manager_cls: Annotated[str, BeforeValidator(lambda name: ROLL_MANAGERS.get(name, name))] = setting(
+        TRAJECTORY,
+        "trajectory: one sample per episode, the whole conversation. step: one sample per turn, whose prompt holds the "
+        "last history_length turns. ROLL's class paths of the two are understood.",
+    )
+    max_steps: int = setting(10, "An episode is cut off after so many turns.", ge=1)
+    max_tokens_per_step: int | None = setting(
+        None, "Longest answer of a turn. Default: actor_infer.generating_args.max_new_tokens, else the room left.", ge=1
+    )
+    history_length: int = setting(5, "Turns shown again in the prompt of a step sample.", ge=0)
+    agent_system_template: str | None = setting(None, "System message.")
+    agent_template: str = setting(
+        "{observation}",
+        "User message of every turn. Fields: {turn_idx}, {observation} (also {current_observation}, {state}), "
+        "{actions_left}, {max_response_length}, {env_instruction}; for step samples also {current_step}, "
+        "{step_count}, {history}, {history_length}.",
+    )
+    env_instruction: str | None = setting(None, "Text of {env_instruction}. Default: the environment's own.")
+    action_pattern: str = setting(
+        r"<answer>(.*?)</answer>",
+        "Regular expression that finds the action in an answer: its last group. With thinking, for example "
+        r"<think>(.*?)</think>\s*<answer>(.*?)</answer>.",
+    )
+    format_penalty: float | None = setting(
+        None, "Added to the reward of a turn without a valid action. Default: that of the env manager."
+    )
+    max_env_step_concurrent: int = setting(
+        0,
+        "Most calls into this tag's environments at once, per process; 1 for code that is not thread safe. 0: any.",
+        ge=0,
+    )
+    use_thread_lock: bool = ignored(
+        True,
+        "Serialise calls into one environment.",
+        "every environment has a thread of its own; see max_env_step_concurrent",
+    )
+    agent_runner_cls: str | None = planned(None, "An agent of your own.")
+
+
+class LLMProxyConfig(Settings):
+    """`llm_proxy`: who answers in an episode."""
+
+    proxy_type: Literal["policy", "openai", "random"] = planned("policy", "The policy, a server, or chance.")
+    proxy_config: dict[str, Any] = ignored({}, "Settings of the proxy.", "the policy answers")
+
+
+class EnvManagerConfig(WorkerConfig):
+    """`train_env_manager` and `val_env_manager`: which environments, how many, in which groups."""
+
+    llm_proxy: LLMProxyConfig = setting({}, "Who answers.")
+    num_env_groups: int = setting(128, "Groups of environments that run at once.", ge=1)
+    group_size: int = setting(1, "Episodes with the same environment seed, compared with each other.", ge=1)
+    group_size_redundancy: int = setting(
+        0, "So many more are played per group; the first group_size to finish count, the rest is stopped.", ge=0
+    )
+    tags: Strings = setting((), "Entries of custom_envs that are played.")
+    num_groups_partition: tuple[int, ...] = setting(
+        (), "How many of num_env_groups each tag gets. Default: equal shares."
+    )
+    max_traj_per_env: int = setting(
+        -1,
+        "Most episodes of one environment in a step, those of replaced groups included; -1 or 0: as many as it takes.",
+        ge=-1,
+    )
+    format_penalty: float = setting(0.0, "format_penalty of tags that have none of their own.")
+    max_env_num_per_worker: int = setting(0, "Most environments in one process; 0: all in world_size processes.", ge=0)
+    group_filter_cls: str | None = setting(
+        None,
+        "Which groups to train on: package.module:object, called with a TrajectoryGroup, True keeps it; "
+        "roll.pipeline.agentic.group_filters:DropEqualRewards is one. See is_use_additional_prompts.",
+    )
+    env_seeds: tuple[int, int] | None = setting(
+        None,
+        "Environment seeds are taken from [first, last); each group has one. Default: the lower half of the 31-bit "
+        "numbers in training, the upper half in validation.",
+    )
+    env_retries: int = setting(1, "An episode whose environment crashed or hung starts again so many times.", ge=0)
+    step_timeout_s: float | None = setting(
+        None, "Seconds one reset or step of an environment may take. Default: env_monitor.hung_timeout.", gt=0
+    )
+    episode_timeout_s: float | None = setting(
+        None, "Seconds an episode may take, waiting for answers included. Default: env_monitor.hung_timeout.", gt=0
+    )
+
+    @property
+    def num_envs(self) -> int:
+        """Environments that run at once."""
+        return self.num_env_groups * (self.group_size + self.group_size_redundancy)
+
+    @property
+    def partition(self) -> tuple[int, ...]:
+        """Groups of each tag. The preflight has checked that they fit."""
+        if self.num_groups_partition or not self.tags:
+            return self.num_groups_partition
+        return (self.num_env_groups // len(self.tags),) * len(self.tags)
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """The tag of each of the num_env_groups groups; group g of the run has that of g modulo their number.
+
+        Tags take turns, so that any stretch of groups has about the shares of the partition.
+        Example: tags a, b with partition 4, 2: a b a a b a.
+        """
+        places = [
+            ((2 * i + 1) / (2 * count), order, tag)
+            for order, (tag, count) in enumerate(zip(self.tags, self.partition, strict=False))
+            for i in range(count)
+        ]
+        return tuple(tag for _, _, tag in sorted(places))
+
+
+class RewardNormalizationConfig(Settings):
+    """`reward_normalization`: ROLL's words for norm_mean_type and norm_std_type."""
+
+    grouping: Literal["batch", "traj_group_id", "tags"] = setting(
+        "batch", "Over what: the step, the group of episodes, or the step's episodes of the same tag."
+    )
+    method: Literal["identity", "mean", "mean_std"] = setting(
+        "identity", "Subtract the mean, divide by the deviation too, or neither. identity: as adv_estimator has it."
+    )
+    norm_mean_type: Literal["batch", "group"] | None = setting(None, "Over what the mean is taken; wins over method.")
+    norm_std_type: Literal["batch", "group"] | None = setting(
+        None, "Over what the deviation is taken; wins over method."
+    )
+    global_scale_factor: float | None = unread(None, "Factor.")
+    global_shift_value: float | None = unread(None, "Summand.")
+
+
+class EnvMonitorConfig(Settings):
+    """`env_monitor`: what counts as hung."""
+
+    enable: bool = setting(True, "Watch over episodes. Off: without limits on their time, unless set by themselves.")
+    monitor_interval: int = ignored(30, "Seconds between looks.", "every call has an alarm of its own")
+    hung_timeout: int = setting(3600, "Seconds after which a call, or an episode, counts as hung.", ge=1)
+
+
+class AgenticConfig(AlgorithmConfig):
+    """All keys of an agentic run."""
+
+    custom_envs: dict[str, EnvConfig] = setting({}, "Environments by tag.")
+    train_env_manager: EnvManagerConfig = setting({}, "Environments of the training.")
+    val_env_manager: EnvManagerConfig | None = setting(
+        None, "Environments of the validation, with generating_args of its own (default: greedy). None: no validation."
+    )
+    reward_normalization: RewardNormalizationConfig = setting({}, "How episode rewards are normalised.")
+    env_monitor: EnvMonitorConfig = setting({}, "Episodes that hang.")
+    batch_adjust_mode: Literal["padding", "copy", "delete", "auto", "random_sample"] = setting(
+        "padding",
+        "How rows are made to fill the updates. padding: rows with nothing to train on, which change no gradient. The "
+        "others bias it: copy repeats rows drawn at random, delete leaves some out, auto does what needs fewer, "
+        "random_sample draws as many as rollout_batch_size says.",
+    )
+    episode_reward_weight: float = setting(1.0, "gigpo: weight of the advantage of the whole episode.", ge=0)
+    step_reward_weight: float = setting(
+        1.0, "gigpo: weight of the advantage among turns that met the same state.", ge=0
+    )
+    step_reward_gamma: float = setting(0.95, "gigpo and step_reinforce: discount per turn.", ge=0, le=1)
+    ratio_type: Literal["token", "segment"] = setting(
+        "token", "Policy ratio per token, or one per turn; importance_sampling: segment says the same."
+    )
+    baseline_episodes: int = setting(
+        64, "Episodes per tag and baseline (chance, best blind play) played once at the start; 0: none.", ge=0
+    )
+
+    exp_mode: str = planned("train", "What to do.")
+    partial_gpu_mode: bool = ignored(True, "Share devices partly.", "roles that share devices take turns")
+    parse_tool_call_parameter_to_dict: bool = planned(False, "Parse tool calls.")
+    skip_mock_system_prompt: bool = ignored(False, "No made-up system message.", "none is ever made up")
+    render_save_dir: str | None = unread(None, "Directory of renderings.")
+    dirty_data_mask: bool = unread(False, "Mask of unsound data.")
+    open_feedback_turn: bool = unread(False, "A turn of feedback.")
+    use_token_reward: bool = unread(False, "Rewards per token.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill(cls, tree: Any) -> Any:
+        return _filled(tree) if isinstance(tree, Mapping) else tree
+
+    @property
+    def num_groups(self) -> int:
+        return max(1, self.rollout_batch_size // self.train_env_manager.group_size)
+
+    @property
+    def group_size(self) -> int:
+        return self.train_env_manager.group_size
+
+    @property
+    def max_replacements(self) -> int:
+        """Groups that may take the place of filtered ones in a step.
+
+        Example: 16 groups in 12 slots with max_traj_per_env 2 leave 24 - 16 = 8.
+        """
+        if not self.is_use_additional_prompts:
+            return 0
+        manager = self.train_env_manager
+        room = manager.num_env_groups * manager.max_traj_per_env - self.num_groups
+        return min(self.num_groups, room) if manager.max_traj_per_env > 0 else self.num_groups
+
+    @property
+    def batch_keys(self) -> tuple[str, str]:
+        return "rollout_batch_size", "train_env_manager.group_size"
+
+    @property
+    def domains(self) -> tuple[str, ...]:
+        return self.train_env_manager.tags
+
+    @property
+    def is_multi_turn(self) -> bool:
+        return True
+
+    @property
+    def num_groups_per_domain(self) -> dict[str, int]:
+        """Groups of each tag in the first step."""
+        slots = self.train_env_manager.slots or ("",)
+        tags = [slots[g % len(slots)] for g in range(self.num_groups)]
+        return {tag: tags.count(tag) for tag in self.train_env_manager.tags}
+
+    @property
+    def cpu_roles(self) -> Mapping[str, WorkerConfig]:
+        """Training and validation share the processes that play episodes."""
+        manager = self.train_env_manager
+        return {ROLE: manager.model_copy(update={"world_size": self.num_env_workers, "device_mapping": None})}
+
+    @property
+    def cpu_role_notes(self) -> Mapping[str, str]:
+        return {ROLE: ", ".join(self.domains)}
+
+    @property
+    def num_env_workers(self) -> int:
+        """Processes that play episodes. Example: 128 x 8 environments, 64 per worker: 16."""
+        manager = self.train_env_manager
+        if not manager.max_env_num_per_worker:
+            return manager.world_size or 1
+        return max(manager.world_size or 1, math.ceil(manager.num_envs / manager.max_env_num_per_worker))
+
+    @property
+    def jobs_per_worker(self) -> int:
+        """Episodes in flight per process."""
+        manager = self.train_env_manager
+        most = max(manager.num_envs, self.val_env_manager.num_envs if self.val_env_manager else 0)
+        return manager.max_env_num_per_worker or math.ceil(most / self.num_env_workers)
+
+    def seeds(self, purpose: Literal["train", "validation"]) -> tuple[int, int]:
+        """[first, last) of the environment seeds."""
+        if purpose == "train":
+            return self.train_env_manager.env_seeds or TRAIN_SEEDS
+        return (self.val_env_manager.env_seeds if self.val_env_manager else None) or VAL_SEEDS
+
+    def timeouts(self, manager: EnvManagerConfig) -> tuple[float | None, float | None]:
+        """Seconds a call into an environment, and an episode, may take; None: any."""
+        default = float(self.env_monitor.hung_timeout) if self.env_monitor.enable else None
+        return manager.step_timeout_s or default, manager.episode_timeout_s or default
+
+
+def _filled(tree: Mapping[str, Any]) -> dict[str, Any]:
+    filled = fill_roles(tree)
+    for role in ("train_env_manager", "val_env_manager"):
+        manager = filled.get(role)
+        if not isinstance(manager, Mapping):
+            continue
+        manager = {"name": role, **manager}
+        if manager.get("group_filter_cls") == ROLL_FILTER:
+            manager["group_filter_cls"] = None
+        if role == "val_env_manager" and not manager.get("generating_args"):
+            manager["generating_args"] = {"temperature": 0.0}
+        filled[role] = manager
+    envs = filled.get("custom_envs")
+    if isinstance(envs, Mapping):
+        filled["custom_envs"] = {tag: _lifted(env) if isinstance(env, Mapping) else env for tag, env in envs.items()}
+    if filled.get("prompt_length") is None and type(filled.get("sequence_length")) is int:
+        filled["prompt_length"] = max(1, min(1024, filled["sequence_length"] // 2))
+    if filled.get("ratio_type") == "segment":
+        filled.setdefault("importance_sampling", "segment")
+    return filled
+
+
+def _lifted(env: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys of the env manager that stand in env_config, where ROLL wants them; what stands outside wins."""
+    own = env.get("env_config")
+    if not isinstance(own, Mapping):
+        return dict(env)
+    inside = {key: own[key] for key in (*LIFTED, "max_steps") if key in own}  # max_steps is for both
+    rest = {key: value for key, value in own.items() if key not in LIFTED}
+    return {**inside, **{key: value for key, value in env.items() if value is not None}, "env_config": rest}

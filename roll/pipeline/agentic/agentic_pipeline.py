@@ -1,0 +1,195 @@
+"""Agentic runs: episodes of several turns in environments, on the same step as every other run."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from roll.algorithms.credit import CreditSettings
+from roll.algorithms.episodes import episode_advantages, turn_advantages
+from roll.configs.plan import BatchPlan
+from roll.distributed.executor.engine_client import RETRIED_REQUESTS
+from roll.distributed.executor.job_pool import FatalJobError, Job, JobPool
+from roll.distributed.executor.roles import TurnValues
+from roll.distributed.executor.run_clusters import RunClusters
+from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler, SchedulerSettings
+from roll.errors import EnvError
+from roll.models.tokenizer import load_tokenizer
+from roll.pipeline.agentic.agentic_config import ROLE, AgenticConfig
+from roll.pipeline.agentic.baselines import baselines
+from roll.pipeline.agentic.env.table import ENVIRONMENTS
+from roll.pipeline.agentic.env_manager.episode import Counts, EpisodeJob, Purpose, failed_row
+from roll.pipeline.agentic.env_rollouter import EnvRollouter, EnvTaskSource
+from roll.pipeline.agentic.episode_metrics import CRASHES, HANGS, episode_metrics
+from roll.pipeline.agentic.group_filters import load_filter
+from roll.pipeline.agentic.rules import episode_settings, job_limit_s, manager_of
+from roll.pipeline.base_pipeline import RLPipeline, StepSamples, rollout_records
+from roll.pipeline.evaluation import validation_metrics
+from roll.types.batch import RowMeta, SampleBatch
+from roll.types.rollout import Task, Trajectory, TrajectoryGroup
+
+logger = logging.getLogger(__name__)
+
+_WORKER = "roll.pipeline.agentic.env_worker:EnvWorker"
+
+
+class AgenticPipeline(RLPipeline):
+    """Environments and the episodes in them live in worker processes, which reach the engines by themselves; the driver
+    sees finished episodes."""
+
+    config: AgenticConfig
+
+    def __init__(self, config: AgenticConfig, plan: BatchPlan):
+        super().__init__(config, plan)
+        self.episodes = episode_settings(config)
+        self.validation_tasks: Sequence[Task] = ()
+
+    def build(self) -> None:
+        config, plan = self.config, self.plan
+        self.clusters = RunClusters(config, plan)
+        self.environments = self.clusters.start_job_pool(
+            ROLE, config.cpu_roles[ROLE], _WORKER, (config,), config.jobs_per_worker
+        )
+        self.tokenizer = load_tokenizer(str(config.actor_train.model_args.model_name_or_path))
+        manager = config.train_env_manager
+        source = EnvTaskSource(manager.slots, config.seeds("train"), config.seed)
+        self.scheduler = RolloutScheduler(
+            self.loop,
+            self._rollouter("train"),
+            self.clusters.actor_infer.generate,
+            source,
+            SchedulerSettings(
+                num_groups=plan.num_groups,
+                max_failed_fraction=config.max_failed_fraction,
+                max_replacements=config.max_replacements,
+            ),
+            load_filter(manager.group_filter_cls) if manager.group_filter_cls else None,
+        )
+        if config.val_env_manager is not None:
+            val = EnvTaskSource(config.val_env_manager.slots, config.seeds("validation"), config.seed)
+            self.validation_tasks = val.fixed_tasks(config.val_batch_size // config.val_env_manager.group_size)
+            self.validation_rollouter = self._rollouter("validation")
+        self.environments.wait_ready()
+        self.clusters.wait_ready()
+
+    def _rollouter(self, purpose: Purpose) -> EnvRollouter:
+        manager, limit_s = manager_of(self.config, purpose), job_limit_s(self.config, purpose)
+        return EnvRollouter(
+            partial(play_in, self.environments, limit_s),
+            manager.group_size,
+            manager.num_env_groups,
+            manager.group_size_redundancy,
+            purpose=purpose,
+        )
+
+    def collect(self, step: int) -> list[TrajectoryGroup]:
+        """With redundancy, episodes that were stopped may still be sampling: the engines are made quiet."""
+        groups = super().collect(step)
+        if self.config.train_env_manager.group_size_redundancy:
+            self.running.actor_infer.abort()
+        return groups
+
+    def gather(self, groups: Sequence[TrajectoryGroup], step: int) -> tuple[StepSamples, dict[str, float]]:
+        if all(trajectory.failure for group in groups for trajectory in group.trajectories):
+            raise EnvError(f"step {step}: every episode failed: {groups[0].trajectories[0].failure}")
+        samples, metrics = super().gather(groups, step)
+        for name in (CRASHES, HANGS):  # told below, as sums
+            metrics.pop(f"rollout/{name}_mean", None)
+        if RETRIED_REQUESTS in metrics:
+            metrics[RETRIED_REQUESTS] += self.environments.counts[RETRIED_REQUESTS]
+        metrics |= episode_metrics(groups, "env") | {"env/restarted_workers": float(self.environments.num_restarts)}
+        return samples, metrics
+
+    def fill_updates(
+        self, batch: SampleBatch, multiple: int, random: np.random.Generator
+    ) -> tuple[SampleBatch, np.ndarray]:
+        """`padding` as ever; the other modes of batch_adjust_mode repeat rows or leave some out."""
+        mode, rows = self.config.batch_adjust_mode, len(batch)
+        if mode == "padding" or (mode != "random_sample" and rows % multiple == 0):
+            return super().fill_updates(batch, multiple, random)
+        return batch, adjusted_rows(mode, rows, multiple, self.plan.samples_per_step, random)
+
+    def row_values(self, meta: RowMeta) -> tuple[np.ndarray, TurnValues | None, dict[str, float]]:
+        if not self.episodes.is_per_turn:
+            values, metrics = episode_advantages(meta, self.episodes)
+            return values, None, metrics
+        turns, metrics = turn_advantages(meta, self.episodes)
+        assert meta.num_turns is not None
+        return np.zeros(len(meta), np.float32), TurnValues(meta.num_turns, turns), metrics
+
+    def credit_settings(self) -> CreditSettings:
+        """Estimators that work by turn have discounted already."""
+        chosen = super().credit_settings()
+        return replace(chosen, gamma=1.0) if self.episodes.is_per_turn else chosen
+
+    def evaluate(self, steps_done: int) -> dict[str, float]:
+        if not self.validation_tasks:
+            return {}
+        clusters = self.running
+        with clusters.placement.hold(clusters.actor_infer.everything):
+            groups = self.loop.run(self._play_validation())
+        self.recorder.record(steps_done, [r for group in groups for r in rollout_records(group)], kind="val")
+        metrics = validation_metrics(groups) | episode_metrics(groups, "val")
+        return metrics | (self._baselines() if steps_done == 0 else {})
+
+    async def _play_validation(self) -> list[TrajectoryGroup]:
+        """All validation environments. Seeds do not depend on the step: changes are the model's."""
+        generate, rollouter = self.running.actor_infer.generate, self.validation_rollouter
+        runs = (rollouter.run_group(task, i, 0, generate) for i, task in enumerate(self.validation_tasks))
+        return await asyncio.gather(*runs)
+
+    def _baselines(self) -> dict[str, float]:
+        """Success without a policy, on the validation's environments; of shipped environments only, since they are
+        played here."""
+        metrics: dict[str, float] = {}
+        assert self.config.val_env_manager is not None
+        for tag in self.config.val_env_manager.tags:
+            env = self.config.custom_envs[tag]
+            if env.env_type not in ENVIRONMENTS or not self.config.baseline_episodes:
+                continue
+            seeds = [int(str(t.payload["env_seed"])) for t in self.validation_tasks if t.domain == tag]
+            found = baselines(env, seeds[: self.config.baseline_episodes])
+            metrics |= {f"val/{tag}/success_{name}_baseline": value for name, value in found.items()}
+            if found:
+                text = ", ".join(f"{name} {value:.3f}" for name, value in found.items())
+                logger.info("%s: success without a policy: %s", tag, text)
+        return metrics
+
+    def save(self, directory: Path) -> dict[str, Any]:
+        state = super().save(directory)
+        self.tokenizer.save_pretrained(directory / "hf_model")
+        return state
+
+
+async def play_in(pool: JobPool, limit_s: float, job: EpisodeJob) -> list[Trajectory]:
+    """An episode whose environment takes every process with it is a failed one, as if it had raised; so is one over
+    which its process falls silent. That the workers cannot play at all raises WorkerError."""
+    try:
+        return await pool.run(Job(job.name, job, limit_s))
+    except FatalJobError as error:
+        return [failed_row(job.index, f"{job.tag}: {error}", Counts(crashes=1).metrics())]
+
+
+def adjusted_rows(mode: str, rows: int, multiple: int, planned: int, random: np.random.Generator) -> np.ndarray:
+    """Row ids to train on, a multiple of `multiple`, by the mode of batch_adjust_mode.
+
+    Example: 10 rows, multiple 4: copy has 12 (two of them twice), delete has 8, auto 12 or 8 (as near: 8).
+    """
+    missing, surplus = -rows % multiple, rows % multiple
+    every = np.arange(rows)
+    if mode == "random_sample":
+        drawn = random.permutation(every)[:planned]
+        missing = planned - len(drawn)
+        return np.concatenate([drawn, random.choice(rows, missing)]) if missing else drawn
+    if mode == "delete" or (mode == "auto" and surplus <= missing):
+        kept = rows - surplus
+        if kept:
+            return np.sort(random.permutation(every)[:kept])
+    return np.concatenate([every, random.choice(rows, missing, replace=missing > rows)])

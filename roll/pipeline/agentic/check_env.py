@@ -1,0 +1,162 @@
+"""Tries an environment against the contract: `python -m roll.pipeline.agentic.check_env package.module:Env [key=value
+...] [--episodes 20] [--max_steps 200]`. Also takes the name of a shipped one."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from roll.errors import EnvError
+from roll.pipeline.agentic.env.base import SUCCESS, VALID, Env, EnvStep, draws_actions
+from roll.pipeline.agentic.env.build import env_class
+from roll.pipeline.agentic.env_manager.episode import checked_step
+
+NONSENSE = ("", "no such action", "\x00\u2603", "<answer>", "9" * 5000)
+MAX_STEPS = 200
+SLOW_S = 1.0
+Make = Callable[[], Any]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0 if everything holds, 1 with the list of what does not, 2 if there is no such environment."""
+    parser = argparse.ArgumentParser(description="Tries an environment against the contract, with random actions.")
+    parser.add_argument("env", help="package.module:Class, or the name of a shipped environment")
+    parser.add_argument("settings", nargs="*", metavar="key=value", help="arguments of its constructor")
+    parser.add_argument("--episodes", type=int, default=20)
+    parser.add_argument("--max_steps", type=int, default=MAX_STEPS, help="cut an episode off, as an env manager does")
+    given = parser.parse_args(arguments)
+    sys.path.insert(0, "")
+    try:
+        constructor, keys = env_class(given.env), dict(_setting(text) for text in given.settings)
+        constructor(**keys)
+    except Exception as error:
+        sys.stderr.write(f"{given.env}: {type(error).__name__}: {error}\n")
+        return 2
+    started = time.perf_counter()
+    problems, facts = check(lambda: constructor(**keys), given.episodes, given.max_steps)
+    sys.stdout.write(f"{given.env}: {facts} ({time.perf_counter() - started:.1f} s)\n")
+    sys.stdout.writelines(f"  - {problem}\n" for problem in problems)
+    count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}.\n"
+    sys.stdout.write(count if problems else "The contract holds.\n")
+    return 1 if problems else 0
+
+
+def check(make: Make, episodes: int, max_steps: int = MAX_STEPS) -> tuple[list[str], str]:
+    """Everything that breaks the contract, each kind once, and what the episodes were like."""
+    problems: dict[str, None] = {}
+    lengths: list[int] = []
+    wins = 0.0
+    num_cut = 0
+    for seed in range(episodes):
+        try:
+            steps = _played(make, seed, max_steps)
+            num_cut += not (steps[-1].terminated or steps[-1].truncated)
+            lengths.append(len(steps))
+            wins += steps[-1].metrics.get(SUCCESS, 0.0)
+            problems |= dict.fromkeys(_episode_problems(make(), steps))
+        except Exception as error:
+            problems[f"an episode with random actions fails: {type(error).__name__}: {error}"] = None
+    if not lengths:
+        return list(problems), "no episode could be played"
+    for check_one in (_repeats, _bears_nonsense):
+        try:
+            problems |= dict.fromkeys(check_one(make))
+        except Exception as error:
+            problems[f"{type(error).__name__}: {error}"] = None
+    mean = sum(lengths) / len(lengths)
+    facts = f"{len(lengths)} episodes of {mean:.1f} steps on average, success by chance {wins / len(lengths):.2f}"
+    facts += f", {num_cut} cut off after {max_steps}" if num_cut else ""
+    facts += "" if draws_actions(make()) else ", with actions that mean nothing, since it has no random_action"
+    return list(problems), facts
+
+
+def _played(make: Make, seed: int, max_steps: int) -> list[EnvStep]:
+    env, rng = make(), random.Random(seed)
+    if not isinstance(env.reset(seed), str):
+        raise EnvError("reset must return the observation as text")
+    steps: list[EnvStep] = []
+    while not steps or not (steps[-1].terminated or steps[-1].truncated):
+        if len(steps) == max_steps:
+            break
+        started = time.perf_counter()
+        steps.append(checked_step(env.step(_action(env, rng))))
+        if time.perf_counter() - started > SLOW_S:
+            raise EnvError(f"a step took {time.perf_counter() - started:.1f} s")
+    _close(env)
+    return steps
+
+
+def _episode_problems(env: Any, steps: Sequence[EnvStep]) -> Iterator[str]:
+    last = steps[-1]
+    if last.terminated and last.truncated:
+        yield "an episode is both terminated and truncated: it is over by its own rules, or cut off, not both"
+    for step in steps:
+        for name, value in step.metrics.items():
+            if not math.isfinite(value):
+                yield f"metric {name} is {value}"
+        for name in (SUCCESS, VALID):
+            if step.metrics.get(name, 0.0) not in (0.0, 1.0):
+                yield f"metric {name} is {step.metrics[name]}, not 0 or 1"
+    if SUCCESS not in last.metrics:
+        yield f"the last step reports no {SUCCESS}: success rates will be missing"
+    if isinstance(env, Env):
+        low, high = env.reward_range
+        total = sum(step.reward for step in steps)
+        if not low - 1e-6 <= total <= high + 1e-6:
+            yield f"an episode earned {total:g}, outside reward_range [{low:g}, {high:g}]"
+
+
+def _repeats(make: Make) -> Iterator[str]:
+    first, second = make(), make()
+    if first.reset(3) != second.reset(3):
+        yield "reset(seed) gives different observations for the same seed"
+    rng = random.Random(0)
+    for _ in range(20):
+        action = _action(first, rng)
+        a, b = checked_step(first.step(action)), checked_step(second.step(action))
+        if a != b:
+            yield "the same seed and actions give different steps: draw all chance from the seed"
+            break
+        if a.terminated or a.truncated:
+            break
+
+
+def _bears_nonsense(make: Make) -> Iterator[str]:
+    for action in NONSENSE:
+        env = make()
+        env.reset(0)
+        try:
+            checked_step(env.step(action))
+        except Exception as error:
+            yield f"step({action[:20]!r}) fails: {type(error).__name__}: {error}; any text is a possible action"
+        _close(env)
+
+
+def _action(env: Any, rng: random.Random) -> str:
+    return env.random_action(rng) if draws_actions(env) else rng.choice(NONSENSE[:2])
+
+
+def _close(env: Any) -> None:
+    if isinstance(env, Env):
+        env.close()
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    """key=value with the value as JSON, or as text."""
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise EnvError(f"{text!r} is not of the form key=value")
+    try:
+        return key, json.loads(value)
+    except json.JSONDecodeError:
+        return key, value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

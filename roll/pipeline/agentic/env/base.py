@@ -1,0 +1,65 @@
+"""What an environment is: an object for one episode, played in text."""
+
+from __future__ import annotations
+
+import math
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+VALID = "action_is_valid"
+SUCCESS = "success"
+
+
+class EnvStep(NamedTuple):
+    """What follows from an action. `terminated`: the episode is over by its own rules; `truncated`: it was cut off.
+
+    `metrics` are numbers for the record. `action_is_valid` 0 says that the action was none, and costs the format
+    penalty; `success` 0 or 1 counts as it was after the last step; of all others the mean over the steps is taken.
+    """
+
+    observation: str
+    reward: float
+    terminated: bool
+    truncated: bool
+    metrics: Mapping[str, float]
+
+
+class Env(ABC):
+    """One episode: `reset` once, `step` until it is over, `close`. All calls come from one thread.
+
+    The same seed and the same actions give the same episode, in any process. Any text is a possible action: one that
+    means nothing changes nothing, counts as a step, and reports `action_is_valid` 0.
+    """
+
+    instruction: str = ""
+    """What the game is about and which actions there are: {env_instruction} of the prompt template."""
+    reward_range: tuple[float, float] = (-math.inf, math.inf)
+    """Of a whole episode, the sum of its rewards."""
+
+    @abstractmethod
+    def reset(self, seed: int) -> str:
+        """The first observation."""
+
+    @abstractmethod
+    def step(self, action: str) -> EnvStep:
+        """What the action leads to."""
+
+    def random_action(self, rng: random.Random) -> str:
+        """An action that means something, drawn at random: for baselines and checks."""
+        return ""
+
+    def blind_plans(self, max_steps: int) -> Iterable[Sequence[str]]:
+        """Plans of actions worth trying without looking at any observation, for a baseline; none where that is
+        hopeless. Asked before `reset`."""
+        return ()
+
+    def close(self) -> None:
+        """Frees what the episode held. Called once, also after a failure."""
+        return
+
+
+def draws_actions(env: Any) -> bool:
+    """Whether this environment can draw actions that mean something."""
+    return isinstance(env, Env) and type(env).random_action is not Env.random_action

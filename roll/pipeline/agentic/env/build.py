@@ -1,0 +1,40 @@
+"""From a `custom_envs` entry to an environment."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from roll.errors import EnvError
+from roll.pipeline.agentic.agentic_config import EnvConfig
+from roll.pipeline.agentic.env.base import Env
+from roll.pipeline.agentic.env.table import ENVIRONMENTS
+from roll.utils.imports import resolve
+
+
+def env_class(env_type: str) -> Any:
+    """Raises ImportError, or EnvError if what it names has not the methods of an environment."""
+    found = resolve(env_type, ENVIRONMENTS)
+    missing = [name for name in ("reset", "step") if not callable(getattr(found, name, None))]
+    if not callable(found) or missing:
+        raise EnvError(f"{env_type} is no environment: it has no {' and no '.join(missing) or 'constructor'}")
+    return found
+
+
+def build_env(config: EnvConfig) -> Env:
+    """A fresh environment for one episode."""
+    return env_class(config.env_type)(**config.env_config)
+
+
+def import_problems(at: str, config: EnvConfig) -> list[str]:
+    """Why no environment of this entry can be built; empty if one was."""
+    try:
+        constructor = env_class(config.env_type)
+    except (ImportError, EnvError) as error:
+        return [f"{at}.env_type: {error}."]
+    try:
+        constructor(**config.env_config).close()
+    except Exception as error:
+        known = f" It takes {', '.join(inspect.signature(constructor).parameters)}." if type(error) is TypeError else ""
+        return [f"{at}.env_config: {config.env_type} cannot be built: {type(error).__name__}: {error}.{known}"]
+    return []

@@ -1,0 +1,79 @@
+"""Chat messages as token ids that can be put one after the other: what was sampled is never encoded again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from transformers import PreTrainedTokenizerFast
+
+from roll.datasets.templates import PromptTemplate
+from roll.errors import ConfigError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+ANSWER = "\u2060answer\u2060"  # stands for an answer when a template shows what follows one
+THINK = "<think>"
+Messages = Sequence[tuple[str, str]]
+
+
+class ChatEncoder:
+    """Turns messages into ids with the model's chat template.
+
+    Example (Qwen): `start([("user", "hi")])` ends in `<|im_start|>assistant\\n`; after the sampled `yes<|im_end|>`
+    comes
+    `follow_up("go on")`: `\\n<|im_start|>user\\ngo on<|im_end|>\\n<|im_start|>assistant\\n`.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, template: str = "native"):
+        self._tokenizer = tokenizer
+        self._template = PromptTemplate.load(template, tokenizer, "actor_train.data_args.template")
+        opening = self._render([("user", "x")]).rstrip()
+        self.answer_opening = f"{THINK}\n" if opening.endswith(THINK) else ""
+        """What the template itself puts at the beginning of every answer."""
+
+    def start(self, messages: Messages) -> np.ndarray:
+        """Ids of a conversation up to where the answer begins. int32."""
+        return self._encode(self._render(messages))
+
+    def follow_up(self, answer_ids: np.ndarray, message: str) -> np.ndarray:
+        """Ids between a sampled answer and the next one: the end of the answer's turn, unless the answer holds it, and
+        the next user message. int32."""
+        text = self._render([("user", "x"), ("assistant", ANSWER), ("user", message)])
+        _, found, after = text.partition(ANSWER)
+        if not found or ANSWER in after:
+            raise ConfigError(
+                "actor_train.data_args.template: the chat template does not show an assistant's message as it is, so "
+                "a conversation cannot be continued behind sampled tokens. Use another Jinja template."
+            )
+        ids = self._encode(after)
+        ends = len(answer_ids) > 0 and len(ids) > 0 and answer_ids[-1] == ids[0]
+        return ids[1:] if ends else ids
+
+    def decode(self, ids: np.ndarray) -> str:
+        """The text of an answer, without special tokens."""
+        return str(self._tokenizer.decode(ids.tolist(), skip_special_tokens=True))
+
+    def show(self, ids: np.ndarray) -> str:
+        """The text with special tokens."""
+        return str(self._tokenizer.decode(ids.tolist()))
+
+    def _encode(self, text: str) -> np.ndarray:
+        if isinstance(self._tokenizer, PreTrainedTokenizerFast):  # its Rust part alone takes a third of the time
+            ids = self._tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
+        else:
+            ids = self._tokenizer.encode(text, add_special_tokens=False)
+        return np.array(ids, np.int32)
+
+    def _render(self, messages: Messages) -> str:
+        return str(
+            self._tokenizer.apply_chat_template(
+                [{"role": role, "content": content} for role, content in messages],
+                chat_template=self._template.source,
+                add_generation_prompt=True,
+                tokenize=False,
+                **self._template.variables,
+            )
+        )

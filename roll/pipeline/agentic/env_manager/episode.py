@@ -1,0 +1,250 @@
+"""One episode, played: reset, then prompt, answer, action and step until it is over."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import math
+import re
+import struct
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from roll.errors import EnvError, StrategyError
+from roll.pipeline.agentic.agentic_config import EnvConfig
+from roll.pipeline.agentic.env.base import SUCCESS, VALID, EnvStep
+from roll.pipeline.agentic.env.build import build_env
+from roll.pipeline.agentic.env_manager.chat import ChatEncoder
+from roll.pipeline.agentic.env_manager.env_thread import EnvCrash, EnvHang, EnvThread
+from roll.pipeline.agentic.env_manager.forms import Form, PlayedTurn, Scene, state_key
+from roll.pipeline.agentic.episode_metrics import CRASHES, HANGS, mean_metrics
+from roll.types.rollout import Generate, GenerationRequest, SamplingParams, Trajectory, Turn
+
+Purpose = Literal["train", "validation"]
+
+
+@dataclass(frozen=True)
+class EpisodeJob:
+    """Which episode: attempt `index` of a group, in the environment of `tag` with `env_seed`."""
+
+    tag: str
+    env_seed: int
+    purpose: Purpose
+    step: int
+    group_id: int
+    index: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.purpose}-{self.step}-{self.group_id}-{self.index}"
+
+
+@dataclass(frozen=True)
+class EpisodeRules:
+    """How the environments of one tag are played. `max_answer_tokens` None: as long as there is room."""
+
+    config: EnvConfig
+    sampling: SamplingParams
+    max_length: int
+    max_answer_tokens: int | None
+    format_penalty: float
+    seed: int
+    step_timeout_s: float | None
+    episode_timeout_s: float | None
+    retries: int
+
+
+@dataclass
+class Counts:
+    """What went wrong on the way."""
+
+    crashes: int = 0
+    hangs: int = 0
+
+    def metrics(self) -> dict[str, float]:
+        return {CRASHES: float(self.crashes), HANGS: float(self.hangs)}
+
+
+class EpisodePlayer:
+    """Plays episodes of one tag; many at once."""
+
+    def __init__(
+        self,
+        rules: EpisodeRules,
+        encoder: ChatEncoder,
+        form: Form,
+        generate: Generate,
+        turnstile: asyncio.Semaphore | None = None,
+    ):
+        self._rules, self._encoder, self._form = rules, encoder, form
+        self._generate = generate
+        self._pattern = re.compile(rules.config.action_pattern, re.DOTALL)
+        self._turnstile: AbstractAsyncContextManager[Any] = turnstile or nullcontext()
+        self.num_abandoned_threads = 0
+
+    async def play(self, job: EpisodeJob) -> list[Trajectory]:
+        """The rows of the episode. An environment that crashes or hangs is replaced, up to `retries` times; after that
+        the one row says why it failed."""
+        counts = Counts()
+        limit = self._rules.episode_timeout_s
+        failure = ""
+        for attempt in range(1 + self._rules.retries):
+            thread = EnvThread(job.name)
+            try:
+                async with asyncio.timeout(limit):
+                    return await self._attempt(job, attempt, thread, counts)
+            except EnvCrash as error:
+                counts.crashes += 1
+                failure = str(error)
+            except EnvHang as error:
+                counts.hangs += 1
+                failure = str(error)
+            except TimeoutError:
+                counts.hangs += 1
+                thread.is_hung = thread.was_left_busy
+                failure = f"the episode took longer than {limit:g} s"
+                break
+            except (EnvError, StrategyError) as error:
+                failure = str(error)
+                break
+            finally:
+                self.num_abandoned_threads += thread.is_hung
+        return [failed_row(job.index, f"{job.tag}: {failure}", counts.metrics())]
+
+    async def _attempt(self, job: EpisodeJob, attempt: int, thread: EnvThread, counts: Counts) -> list[Trajectory]:
+        env: Any = None
+        try:
+            env = await self._call(thread, "the constructor", build_env, self._rules.config)
+            observation = _observation(await self._call(thread, "reset", env.reset, job.env_seed), "reset")
+            instruction = self._rules.config.env_instruction or getattr(env, "instruction", "")  # of the user's class
+            turns, ended, is_cut = await self._turns(job, attempt, thread, env, observation, str(instruction))
+        finally:
+            thread.close(getattr(env, "close", None))
+        return self._finished(job, turns, ended, is_cut, counts)
+
+    async def _turns(
+        self, job: EpisodeJob, attempt: int, thread: EnvThread, env: Any, observation: str, instruction: str
+    ) -> tuple[list[PlayedTurn], bool, bool]:
+        """The turns, whether the environment ended them, and whether something did not fit."""
+        rules, turns = self._rules, []
+        longest = rules.max_answer_tokens or rules.max_length
+        is_cut = False
+        for number in range(rules.config.max_steps):
+            scene = Scene(observation, rules.config.max_steps, longest, instruction, turns)
+            prompt = self._form.prompt(scene)
+            if prompt is None:
+                return turns, False, True
+            is_cut = is_cut or prompt.is_cut
+            sampling = replace(
+                rules.sampling,
+                max_new_tokens=min(longest, rules.max_length - len(prompt.ids)),
+                seed=turn_seed(rules.seed, job, number, attempt),
+            )
+            name = f"{job.name}-{attempt}"
+            request = GenerationRequest(f"{name}-{number}", prompt.ids, sampling, session=name)
+            (generation,) = await self._generate(request)
+            if generation.finish_reason == "abort" or not len(generation.token_ids):
+                raise EnvError("generation was aborted")
+            response = self._encoder.decode(generation.token_ids)
+            action = self._action(response)
+            step = checked_step(await self._call(thread, "step", env.step, action or ""))
+            valid = action is not None and step.metrics.get(VALID, 1.0) > 0
+            metrics = dict(step.metrics) | {
+                VALID: float(valid),
+                "answer_cut": float(generation.finish_reason == "length"),
+            }
+            reward = step.reward + (0.0 if valid else rules.format_penalty)
+            turns.append(PlayedTurn(prompt, generation, Turn(observation, response, action, reward, metrics)))
+            observation = step.observation
+            if step.terminated or step.truncated:
+                return turns, step.terminated, is_cut
+        return turns, False, is_cut
+
+    async def _call(self, thread: EnvThread, what: str, function: Any, *arguments: Any) -> Any:
+        async with self._turnstile:
+            return await thread.call(what, function, *arguments, timeout_s=self._rules.step_timeout_s)
+
+    def _action(self, response: str) -> str | None:
+        """The last group of the pattern's first match, without space around it; None if there is no match."""
+        match = self._pattern.search(self._encoder.answer_opening + response)
+        if match is None:
+            return None
+        return (match[match.re.groups] or "").strip()
+
+    def _finished(
+        self, job: EpisodeJob, turns: Sequence[PlayedTurn], ended: bool, is_cut: bool, counts: Counts
+    ) -> list[Trajectory]:
+        rows = self._form.rows(turns)
+        told = tuple(played.turn for played in turns)
+        total = float(sum(turn.reward for turn in told))
+        metrics = {
+            **mean_metrics(told, last=frozenset({SUCCESS})),
+            "num_turns": float(len(told)),
+            "env_ended": float(ended),
+            "sequence_cut": float(is_cut),
+            **counts.metrics(),
+        }
+        finished: list[Trajectory] = []
+        for row, played in zip(rows, turns, strict=False):
+            finished.append(
+                replace(
+                    row,
+                    reward=total,
+                    index=job.index,
+                    finish_reason="length" if is_cut else played.generation.finish_reason,
+                    state_key=state_key(played.turn.observation),
+                )
+            )
+        whole = len(finished) == 1 and len(turns) > 1
+        if whole and not is_cut:
+            finished[0] = replace(finished[0], finish_reason="stop")
+        text = "\n".join(f"{turn.response}\n[{turn.reward:+.3g}]" for turn in told)
+        finished[0] = replace(finished[0], metrics=metrics, turns=told, response_text=text)
+        return finished
+
+
+def turn_seed(seed: int, job: EpisodeJob, turn: int, attempt: int) -> int:
+    """The sampling seed of one answer: 48 bits that depend on all of these, and on nothing else."""
+    message = struct.pack("<qqqqqq", seed, job.step, job.group_id, job.index, turn, attempt) + job.purpose.encode()
+    return int.from_bytes(hashlib.blake2b(message, digest_size=6).digest(), "little")
+
+
+def failed_row(index: int, failure: str, metrics: dict[str, float]) -> Trajectory:
+    """A row with nothing to train on."""
+    return Trajectory(
+        input_ids=np.zeros(1, np.int32),
+        response_mask=np.zeros(1, bool),
+        log_probs=np.zeros(1, np.float32),
+        policy_versions=np.full(1, -1, np.int32),
+        reward=math.nan,
+        finish_reason="failed",
+        index=index,
+        metrics=metrics,
+        failure=failure,
+    )
+
+
+def checked_step(result: Any) -> EnvStep:
+    """What `step` returned, if it is what it should be. Raises EnvCrash."""
+    if not isinstance(result, tuple) or len(result) != 5:
+        what = f"{len(result)} values" if isinstance(result, tuple) else type(result).__name__
+        raise EnvCrash(f"step returned {what}, not (observation, reward, terminated, truncated, metrics)")
+    observation, reward, terminated, truncated, metrics = result
+    try:
+        number = float(reward)
+        values = {str(name): float(value) for name, value in dict(metrics or {}).items()}
+    except (TypeError, ValueError) as error:
+        raise EnvCrash(f"step returned a reward or metrics that are no numbers: {error}") from None
+    if not math.isfinite(number):
+        raise EnvCrash(f"step returned the reward {number}")
+    return EnvStep(_observation(observation, "step"), number, bool(terminated), bool(truncated), values)
+
+
+def _observation(value: Any, where: str) -> str:
+    if not isinstance(value, str):
+        raise EnvCrash(f"{where} returned {type(value).__name__} as observation, not text")
+    return value

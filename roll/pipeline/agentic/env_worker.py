@@ -1,0 +1,104 @@
+"""Plays episodes in one process, hundreds at once: every episode is a coroutine, every environment a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import cached_property, partial
+
+from roll.distributed.executor.engine_client import RETRIED_REQUESTS, EngineClient
+from roll.distributed.executor.job_pool import FinishedJobs, Job
+from roll.models.tokenizer import load_tokenizer
+from roll.pipeline.agentic.agentic_config import AgenticConfig
+from roll.pipeline.agentic.env_manager.chat import ChatEncoder
+from roll.pipeline.agentic.env_manager.episode import EpisodeJob, EpisodePlayer, Purpose
+from roll.pipeline.agentic.env_manager.forms import make_form
+from roll.pipeline.agentic.rules import episode_rules
+from roll.types.rollout import Generate, Trajectory
+
+logger = logging.getLogger(__name__)
+
+_LINGER_S = 0.002  # after the first result, so that those of the same moment travel together
+_MAX_ABANDONED_THREADS = 16  # then the process should be replaced
+
+
+class Players:
+    """One player per tag and purpose, made when it is first needed."""
+
+    def __init__(self, config: AgenticConfig, encoder: ChatEncoder, generate: Generate):
+        self._config, self._encoder, self._generate = config, encoder, generate
+        self._players: dict[tuple[str, Purpose], EpisodePlayer] = {}
+        self._turnstiles: dict[str, asyncio.Semaphore] = {}
+
+    async def play(self, job: EpisodeJob) -> list[Trajectory]:
+        key = (job.tag, job.purpose)
+        if key not in self._players:
+            self._players[key] = self._make(job.tag, job.purpose)
+        return await self._players[key].play(job)
+
+    @property
+    def num_abandoned_threads(self) -> int:
+        return sum(player.num_abandoned_threads for player in self._players.values())
+
+    def _make(self, tag: str, purpose: Purpose) -> EpisodePlayer:
+        rules = episode_rules(self._config, tag, purpose)
+        reserve = min(rules.max_answer_tokens or rules.max_length - self._config.prompt_length, rules.max_length // 2)
+        form = make_form(rules.config, self._encoder, rules.max_length, max(1, reserve))
+        turnstile = None
+        if rules.config.max_env_step_concurrent:
+            turnstile = self._turnstiles.setdefault(tag, asyncio.Semaphore(rules.config.max_env_step_concurrent))
+        return EpisodePlayer(rules, self._encoder, form, self._generate, turnstile)
+
+
+class EnvWorker:
+    """What runs in a worker process of the role `environments`: a JobWorker whose work are EpisodeJobs."""
+
+    def __init__(self, config: AgenticConfig, engines: EngineClient):
+        tokenizer = load_tokenizer(str(config.actor_train.model_args.model_name_or_path))
+        encoder = ChatEncoder(tokenizer, config.actor_train.data_args.template)
+        self._players = Players(config, encoder, engines.generate)
+        self._engines = engines
+        self._num_retries_told = 0
+        self._tasks: dict[str, asyncio.Task[list[Trajectory]]] = {}
+        self._results: list[tuple[str, list[Trajectory] | None]] = []
+        self._failures: list[tuple[str, str]] = []
+
+    @cached_property
+    def _something(self) -> asyncio.Event:
+        return asyncio.Event()
+
+    def submit(self, jobs: list[Job]) -> None:
+        for job in jobs:
+            task = asyncio.create_task(self._players.play(job.work))
+            self._tasks[job.job_id] = task
+            task.add_done_callback(partial(self._ended, job.job_id))
+
+    async def take(self) -> FinishedJobs:
+        """Everything that ended since the last take, at least one episode: waits for it."""
+        await self._something.wait()
+        if self._tasks:
+            await asyncio.sleep(_LINGER_S)
+        results, self._results = self._results, []
+        failures, self._failures = self._failures, []
+        self._something.clear()
+        tired = self._players.num_abandoned_threads >= _MAX_ABANDONED_THREADS
+        num_retries = self._engines.num_retries - self._num_retries_told
+        self._num_retries_told += num_retries
+        return FinishedJobs(tuple(results), tuple(failures), wants_rest=tired, counts={RETRIED_REQUESTS: num_retries})
+
+    def cancel(self, job_ids: list[str]) -> None:
+        for job_id in job_ids:
+            if job_id in self._tasks:
+                self._tasks[job_id].cancel()
+
+    def _ended(self, job_id: str, task: asyncio.Task[list[Trajectory]]) -> None:
+        """However it ended: a task that is cancelled before its first step runs no line of its own."""
+        del self._tasks[job_id]
+        if task.cancelled():
+            self._results.append((job_id, None))
+        elif (error := task.exception()) is not None:  # an engine that died, or a fault of ours
+            logger.debug("episode %s", job_id, exc_info=error)
+            self._failures.append((job_id, f"{type(error).__name__}: {error}"))
+        else:
+            self._results.append((job_id, task.result()))
+        self._something.set()

@@ -1,0 +1,67 @@
+"""From an agentic configuration to the rules of episodes, of groups and of credit."""
+
+from __future__ import annotations
+
+from roll.algorithms.advantage import AdvantageSettings
+from roll.algorithms.episodes import EpisodeSettings
+from roll.pipeline import settings
+from roll.pipeline.agentic.agentic_config import AgenticConfig, EnvManagerConfig
+from roll.pipeline.agentic.env_manager.episode import EpisodeRules, Purpose
+
+_GRACE_S = 30.0
+_NO_LIMIT_S = 1e8
+
+
+def manager_of(config: AgenticConfig, purpose: Purpose) -> EnvManagerConfig:
+    if purpose == "train":
+        return config.train_env_manager
+    assert config.val_env_manager is not None
+    return config.val_env_manager
+
+
+def episode_rules(config: AgenticConfig, tag: str, purpose: Purpose) -> EpisodeRules:
+    """How episodes of this tag are played. Validation has sampling and lengths of its own."""
+    manager, env = manager_of(config, purpose), config.custom_envs[tag]
+    keys = config.actor_infer.generating_args if purpose == "train" else manager.generating_args
+    longest = config.lengths[2] if purpose == "train" else config.val_lengths[2]
+    step_timeout_s, episode_timeout_s = config.timeouts(manager)
+    limits = [n for n in (env.max_tokens_per_step, keys.max_new_tokens) if n is not None]
+    return EpisodeRules(
+        config=env,
+        sampling=settings.sampling_params(keys, longest),
+        max_length=longest,
+        max_answer_tokens=min(limits, default=None),
+        format_penalty=manager.format_penalty if env.format_penalty is None else env.format_penalty,
+        seed=config.seed,
+        step_timeout_s=step_timeout_s,
+        episode_timeout_s=episode_timeout_s,
+        retries=manager.env_retries,
+    )
+
+
+def job_limit_s(config: AgenticConfig, purpose: Purpose) -> float:
+    """When a worker that says nothing about an episode is given up: after all that the worker itself allows."""
+    manager = manager_of(config, purpose)
+    step_s, episode_s = config.timeouts(manager)
+    if episode_s is None:
+        return _NO_LIMIT_S
+    return (episode_s + (step_s or 0.0)) * (1 + manager.env_retries) + _GRACE_S
+
+
+def episode_settings(config: AgenticConfig) -> EpisodeSettings:
+    """How episodes are compared. `reward_normalization` is ROLL's way to say norm_mean_type and norm_std_type."""
+    keys = config.reward_normalization
+    scope = "group" if keys.grouping == "traj_group_id" else "batch"
+    mean, std = config.norm_mean_type, config.norm_std_type
+    if keys.method != "identity":
+        mean, std = scope, scope if keys.method == "mean_std" else None
+    if keys.norm_mean_type is not None or keys.norm_std_type is not None:
+        mean, std = keys.norm_mean_type, keys.norm_std_type
+    estimator = config.adv_estimator
+    return EpisodeSettings(
+        advantages=AdvantageSettings(estimator, mean, std, config.reward_clip),  # type: ignore[arg-type]
+        turn_gamma=config.gamma if estimator == "agentic_reinforce" else config.step_reward_gamma,
+        episode_weight=config.episode_reward_weight,
+        step_weight=config.step_reward_weight,
+        by_domain=keys.grouping == "tags",
+    )

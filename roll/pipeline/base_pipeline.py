@@ -1,0 +1,297 @@
+"""The reinforcement-learning step: rollout -> score -> credit -> train -> publish. Written once, for every pipeline."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from roll.algorithms.advantage import group_advantages
+from roll.algorithms.credit import CreditSettings
+from roll.algorithms.loss import explained_variance
+from roll.algorithms.normalize import RunningMoments
+from roll.configs.algorithm import AlgorithmConfig
+from roll.configs.plan import BatchPlan, TrainPlan
+from roll.distributed.executor.roles import TrainJob, TurnValues, share
+from roll.distributed.executor.run_clusters import RunClusters
+from roll.distributed.executor.scores import ScoreSet
+from roll.distributed.scheduler.rollout_scheduler import EventLoopThread, RolloutScheduler
+from roll.pipeline import settings
+from roll.pipeline.recorder import RolloutRecord, RolloutRecorder
+from roll.pipeline.rollout_metrics import rollout_metrics
+from roll.pipeline.run import Run
+from roll.types.batch import RowMeta, SampleBatch, SampleSet
+from roll.types.collate import collate_groups, padding_rows, row_meta
+from roll.types.metrics import prefixed
+from roll.types.packing import rows_by_rank
+from roll.types.rollout import TrajectoryGroup
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class StepSamples:
+    """One step's rows, sharded for each role that learns from them."""
+
+    policy: SampleSet
+    critic: SampleSet | None
+
+    @property
+    def meta(self) -> RowMeta:
+        return self.policy.meta
+
+
+class RLPipeline(Run):
+    """Holds the clusters and runs the step. A pipeline builds the scheduler around its Rollouter, which says how one
+    group of trajectories is made and rewarded, and says how to evaluate."""
+
+    config: AlgorithmConfig
+    scheduler: RolloutScheduler
+
+    def __init__(self, config: AlgorithmConfig, plan: BatchPlan):
+        super().__init__(config)
+        self.plan = plan
+        self.loop = EventLoopThread("rollouts")
+        self.clusters: RunClusters | None = None
+        self.temperature = config.actor_infer.generating_args.temperature or 1.0
+        self.policy_loss = settings.policy_loss(config, plan.response_length)
+        self.value_loss = settings.value_loss(config)
+        self.advantages = settings.advantage_settings(config)
+        self.kl_controller = settings.kl_controller(config)
+        self.gap_alarm = GapAlarm(config.log_prob_diff_warning)
+        self.running_moments: dict[str, RunningMoments] = {}  # of the rewards, by domain
+        self.recorder = RolloutRecorder(config.rollout_dump_dir or self.output_dir / "rollouts")
+
+    def step(self, step: int) -> dict[str, float]:
+        clusters, hold = self.running, self.running.placement.hold
+        with self.timer("rollout"), hold(clusters.actor_infer.everything):
+            groups = self.collect(step)
+        with self.timer("gather"):
+            samples, metrics = self.gather(groups, step)
+        with self.timer("score"):
+            scores = self.score(samples)
+        job, credit_metrics = self.assign_credit(samples, scores)
+        metrics |= credit_metrics
+
+        if clusters.critic is not None and samples.critic is not None:
+            with self.timer("train_critic"), hold(clusters.critic.everything):
+                critic = clusters.critic.train(samples.critic, self._critic_job(job))
+            metrics |= prefixed("critic", _with_explained_variance(critic))
+        if clusters.critic is None or step >= self.config.critic_warmup:
+            with self.timer("train_actor"), hold(clusters.actor_train.everything):
+                metrics |= self._actor_metrics(clusters.actor_train.train(samples.policy, job), samples)
+
+        with self.timer("weight_sync"):
+            self.publish(step + 1)
+        return metrics
+
+    def collect(self, step: int) -> list[TrajectoryGroup]:
+        """The groups of this step."""
+        return self.scheduler.collect(step)
+
+    @property
+    def running(self) -> RunClusters:
+        """The clusters, once they are built."""
+        assert self.clusters is not None
+        return self.clusters
+
+    def gather(self, groups: Sequence[TrajectoryGroup], step: int) -> tuple[StepSamples, dict[str, float]]:
+        """Flat rows, shared out to the ranks that will train on them. Rows that do not fill the updates are padded with
+        rows that have nothing to train on, which cannot change the gradient."""
+        batch = collate_groups(groups)
+        meta = row_meta(batch, groups)
+        policy = self._shard(batch, meta, self.plan.actor_train, step)
+        critic = None
+        if self.plan.critic is not None:
+            same = _shape(self.plan.critic) == _shape(self.plan.actor_train)
+            critic = policy if same else self._shard(batch, meta, self.plan.critic, step)
+        self.recorder.record(step, [record for group in groups for record in rollout_records(group)])
+        return StepSamples(policy, critic), self._rollout_metrics(groups, batch, step)
+
+    def _rollout_metrics(self, groups: Sequence[TrajectoryGroup], batch: SampleBatch, step: int) -> dict[str, float]:
+        return rollout_metrics(groups, batch, step) | self.scheduler_metrics() | self.running.actor_infer.metrics()
+
+    def _shard(self, batch: SampleBatch, meta: RowMeta, plan: TrainPlan, step: int) -> SampleSet:
+        num_updates = plan.updates_per_epoch
+        random = np.random.default_rng([self.config.seed, step])
+        batch, order = self.fill_updates(batch, num_updates * plan.dp_size, random)
+        if num_updates > 1:
+            order = random.permutation(order)
+        return SampleSet(meta, share(batch, rows_by_rank(batch.lengths, order, num_updates, plan.dp_size)))
+
+    def fill_updates(
+        self, batch: SampleBatch, multiple: int, random: np.random.Generator
+    ) -> tuple[SampleBatch, np.ndarray]:
+        """The batch and the row ids to train on, a multiple of `multiple` in number: here with padding rows."""
+        missing = -len(batch) % multiple
+        if missing:
+            batch = SampleBatch.concatenate([batch, padding_rows(batch, missing)])
+        return batch, np.arange(len(batch))
+
+    def scheduler_metrics(self) -> dict[str, float]:
+        return {"rollout/dropped_groups": float(self.scheduler.dropped_groups)} if self.scheduler.filters else {}
+
+    def score(self, samples: StepSamples) -> dict[str, ScoreSet]:
+        """The log-probs and values that this run needs before training, by field of TokenScores."""
+        clusters, hold = self.running, self.running.placement.hold
+        scores: dict[str, ScoreSet] = {}
+        if self.plan.old_log_probs.source == "pass":
+            with self.timer("old_log_probs"), hold(clusters.actor_train.weights):
+                scores["old_log_probs"] = clusters.actor_train.log_probs(samples.policy, self.temperature)
+        if clusters.reference is not None:
+            with self.timer("ref_log_probs"), hold(clusters.reference.everything):
+                scores["ref_log_probs"] = clusters.reference.log_probs(samples.policy, self.temperature)
+        if clusters.critic is not None and samples.critic is not None:
+            with self.timer("values"), hold(clusters.critic.weights):
+                scores["values"] = clusters.critic.values(samples.critic)
+        return scores
+
+    def assign_credit(self, samples: StepSamples, scores: Mapping[str, ScoreSet]) -> tuple[TrainJob, dict[str, float]]:
+        """The group part of credit, here, from metadata. The token part is done by the workers that train
+        (TrainJob.credit)."""
+        meta = samples.meta
+        row_values, turn_values, metrics = self.row_values(meta)
+        weights, weight_metrics = self.row_weights(meta)
+        job = TrainJob(
+            loss=self.policy_loss,
+            credit=self.credit_settings(),
+            row_values=row_values,
+            row_weights=weights,
+            turn_values=turn_values,
+            scores=scores,
+            temperature=self.temperature,
+            num_updates=self.plan.actor_train.updates_per_epoch,
+            epochs=self.plan.actor_train.epochs,
+        )
+        return job, prefixed("rollout", metrics | weight_metrics)
+
+    def credit_settings(self) -> CreditSettings:
+        """How the workers spread the rows' values over their tokens."""
+        return replace(
+            settings.credit_settings(self.config, self.kl_controller.coef),
+            old_is_rollout=self.plan.old_log_probs.source == "rollout",
+        )
+
+    def row_values(self, meta: RowMeta) -> tuple[np.ndarray, TurnValues | None, dict[str, float]]:
+        """What each row earned compared with the others, or each of its turns; and metrics."""
+        if "running" in self.advantages.norms:
+            self._update_running_moments(meta)
+        values, metrics = group_advantages(
+            meta.rewards, meta.group_ids, self.advantages, meta.domains, self.running_moments
+        )
+        return values, None, metrics
+
+    def _update_running_moments(self, meta: RowMeta) -> None:
+        for domain in np.unique(meta.domains):
+            moments = self.running_moments.get(str(domain), RunningMoments())
+            self.running_moments[str(domain)] = moments.update(meta.rewards[meta.domains == domain])
+
+    def row_weights(self, meta: RowMeta) -> tuple[np.ndarray | None, dict[str, float]]:
+        """Weights of the rows in the loss, 0 for rows that are left out; None: all alike."""
+        return None, {}
+
+    def _critic_job(self, job: TrainJob) -> TrainJob:
+        assert self.plan.critic is not None
+        return replace(
+            job, loss=self.value_loss, num_updates=self.plan.critic.updates_per_epoch, epochs=self.plan.critic.epochs
+        )
+
+    def _actor_metrics(self, metrics: dict[str, float], samples: StepSamples) -> dict[str, float]:
+        """Names what the policy's training says, and lets the KL controller see its KL."""
+        if "kl_mean" in metrics and self.config.add_token_level_kl:
+            self.kl_controller = self.kl_controller.update(metrics["kl_mean"], len(samples.meta))
+            metrics["kl_coef"] = self.kl_controller.coef
+        gap = {name: metrics.pop(name) for name in list(metrics) if name.startswith("train_infer_")}
+        named = {f"train_infer/{name.removeprefix('train_infer_')}": value for name, value in gap.items()}
+        self.gap_alarm.look(named.get("train_infer/log_prob_diff_mean", 0.0))
+        return prefixed("actor", metrics) | named
+
+    def publish(self, version: int) -> None:
+        """Brings the trained weights to the engines. Nothing is sampled meanwhile."""
+        clusters = self.running
+        with clusters.placement.hold(clusters.actor_train.weights, clusters.actor_infer.weights):
+            clusters.publish_weights(version, pause=self.scheduler.num_in_flight > 0)
+        self.scheduler.resume(policy_version=version)
+
+    def save(self, directory: Path) -> dict[str, Any]:
+        clusters, hold = self.running, self.running.placement.hold
+        with hold(clusters.actor_train.everything):
+            clusters.actor_train.save_checkpoint(directory / "actor_train")
+            clusters.actor_train.save_hf_model(directory / "hf_model")
+        if clusters.critic is not None:
+            with hold(clusters.critic.everything):
+                clusters.critic.save_checkpoint(directory / "critic")
+        return {
+            "data": self.scheduler.state_dict(),
+            "kl_coef": self.kl_controller.coef,
+            "running_moments": {domain: asdict(moments) for domain, moments in self.running_moments.items()},
+        }
+
+    def restore(self, directory: Path, state: Mapping[str, Any], steps_done: int) -> None:
+        clusters, hold = self.running, self.running.placement.hold
+        with hold(clusters.actor_train.everything):
+            clusters.actor_train.load_checkpoint(directory / "actor_train")
+        if clusters.critic is not None:
+            with hold(clusters.critic.everything):
+                clusters.critic.load_checkpoint(directory / "critic")
+        self.kl_controller = replace(self.kl_controller, coef=float(state["kl_coef"]))
+        self.running_moments = {domain: RunningMoments(**saved) for domain, saved in state["running_moments"].items()}
+        self.scheduler.start_at(steps_done, state["data"])
+        self.publish(steps_done)
+
+    def close(self) -> None:
+        self.loop.close()
+        if self.clusters is not None:
+            self.clusters.close()
+
+
+class GapAlarm:
+    """Says it once when rollout engine and trainer begin to disagree, and again if they do so after they agreed."""
+
+    def __init__(self, threshold: float):
+        self._threshold = threshold
+        self._is_on = False
+
+    def look(self, difference: float) -> None:
+        if difference > self._threshold and not self._is_on:
+            logger.warning(
+                "train_infer/log_prob_diff_mean is %.3g, above log_prob_diff_warning: %g. Rollout engine and trainer "
+                "do not agree about the sampled tokens: compare their dtypes and model settings, or correct for it "
+                "with train_infer_correction.",
+                difference,
+                self._threshold,
+            )
+        self._is_on = difference > self._threshold
+
+
+def rollout_records(group: TrajectoryGroup) -> list[RolloutRecord]:
+    """The attempts of a group as a person wants to see them."""
+    truth = group.task.payload.get("ground_truth")
+    return [
+        RolloutRecord(
+            prompt_text=group.task.prompt_text or (trajectory.turns[0].observation if trajectory.turns else ""),
+            response_text=trajectory.response_text,
+            reward=None if trajectory.failure else trajectory.reward,
+            group_id=group.group_id,
+            domain=group.task.domain,
+            finish_reason=trajectory.finish_reason,
+            ground_truth=None if truth is None else str(truth),
+            extra=({"failure": trajectory.failure} if trajectory.failure else {}) | dict(trajectory.extra),
+            turns=trajectory.turns,
+        )
+        for trajectory in group.trajectories
+        if trajectory.turns or trajectory.failure or not any(t.turns for t in group.trajectories)
+    ]
+
+
+def _shape(plan: TrainPlan) -> tuple[int, int]:
+    return plan.dp_size, plan.updates_per_epoch
+
+
+def _with_explained_variance(metrics: dict[str, float]) -> dict[str, float]:
+    explained = explained_variance(metrics)
+    return metrics if explained is None else metrics | {"explained_variance": explained}

@@ -1,0 +1,222 @@
+"""What a person sees of a run: a progress bar and a table at a terminal, one plain line per step elsewhere."""
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console, Group
+from rich.highlighter import NullHighlighter
+from rich.live import Live
+from rich.logging import RichHandler
+from rich.panel import Panel
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+from roll.pipeline.summary import REWARD, VALIDATION, duration
+from roll.utils.timing import phase_seconds
+
+logger = logging.getLogger(__name__)
+
+_ROWS_PER_HEADER = 20
+_MIN_SHARE = 0.005  # phases below half a percent of the step are left out of the time split
+
+
+@dataclass(frozen=True)
+class Column:
+    title: str
+    metric: str
+    format: str
+
+
+COLUMNS = (
+    Column("reward", REWARD, ".3f"),
+    Column("val", VALIDATION, ".3f"),
+    Column("length", "rollout/response_length_mean", ".1f"),
+    Column("entropy", "actor/entropy_mean", ".3f"),
+    Column("clip", "actor/clip_fraction", ".3f"),
+    Column("grad", "actor/grad_norm", ".3g"),
+    Column("lr", "actor/learning_rate", ".1e"),
+)
+
+
+def open_terminal() -> Console | None:
+    """The terminal behind stderr, None when stderr is a file or a pipe. Share it: two would draw over each other."""
+    terminal = Console(stderr=True)
+    return terminal if terminal.is_terminal and not terminal.is_dumb_terminal else None
+
+
+def terminal_handler(terminal: Console) -> logging.Handler:
+    """For configure_logging(terminal=...): writes records above the progress bar."""
+    handler = RichHandler(
+        console=terminal, show_path=False, markup=False, highlighter=NullHighlighter(), log_time_format="%H:%M:%S"
+    )
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    handler.addFilter(lambda record: record.name != __name__)  # the table shows these already
+    return handler
+
+
+def make_display(max_steps: int, terminal: Console | None, columns: Sequence[Column] = COLUMNS) -> "Display":
+    """The display for this terminal, or the plain one for None."""
+    return TerminalDisplay(max_steps, terminal, columns) if terminal else PlainDisplay(max_steps, columns)
+
+
+class Display(ABC):
+    """Shows the steps of a run as they end. A context: leaving it gives the terminal back, however the run ended."""
+
+    @abstractmethod
+    def step(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Shows the metrics of a step that ended; step counts the steps done, 0 is the state before training."""
+
+    def start(self, steps_done: int) -> None:
+        """Says that the steps begin, after those that an earlier run did already."""
+        return None
+
+    @abstractmethod
+    def phase(self, name: str) -> None:
+        """Shows what the run is doing now (Timer(on_enter=display.phase))."""
+
+    @abstractmethod
+    def summary(self, lines: Sequence[str]) -> None:
+        """Shows the summary at the end (roll.pipeline.summary.summary_lines)."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    @abstractmethod
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Gives the terminal back."""
+
+
+class PlainDisplay(Display):
+    """One log line per step."""
+
+    def __init__(self, max_steps: int, columns: Sequence[Column] = COLUMNS):
+        self._max_steps = max_steps
+        self._columns = columns
+
+    def step(self, step: int, metrics: Mapping[str, float]) -> None:
+        logger.info("%s", plain_line(step, self._max_steps, metrics, self._columns))
+
+    def phase(self, name: str) -> None:
+        return None
+
+    def summary(self, lines: Sequence[str]) -> None:
+        for line in lines:
+            logger.info("%s", line)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+
+class TerminalDisplay(PlainDisplay):
+    """A row per step that stays, above a time split and a progress bar that move. The log file gets the plain lines."""
+
+    def __init__(self, max_steps: int, terminal: Console, columns: Sequence[Column] = COLUMNS):
+        super().__init__(max_steps, columns)
+        self._terminal = terminal
+        self._num_rows = 0
+        self._split = Text()
+        self._progress = Progress(
+            SpinnerColumn(),
+            MofNCompleteColumn(),
+            BarColumn(bar_width=None),
+            TextColumn("{task.fields[phase]:<14}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=terminal,
+            expand=True,
+        )
+        self._task = self._progress.add_task("steps", total=max_steps, phase="starting")
+        self._live = Live(self, console=terminal, refresh_per_second=4)
+
+    def __rich__(self) -> Group:
+        return Group(self._split, self._progress) if self._split else Group(self._progress)
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def step(self, step: int, metrics: Mapping[str, float]) -> None:
+        super().step(step, metrics)
+        if self._num_rows % _ROWS_PER_HEADER == 0:
+            self._print(header(self._columns), "bold")
+        self._num_rows += 1
+        self._print(row(step, metrics, self._columns))
+        self._split = Text(" · ".join(time_split(metrics)), style="dim")
+        self._progress.update(self._task, completed=step, phase="")
+
+    def start(self, steps_done: int) -> None:
+        self._progress.reset(self._task, completed=steps_done, phase="")
+
+    def phase(self, name: str) -> None:
+        self._progress.update(self._task, phase=name)
+
+    def summary(self, lines: Sequence[str]) -> None:
+        super().summary(lines)
+        self._live.stop()
+        self._terminal.print(Panel(Text("\n".join(lines)), title="summary", expand=False))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+    def _print(self, line: str, style: str = "") -> None:
+        self._terminal.print(Text(line, style=style, no_wrap=True, overflow="ellipsis"))
+
+
+def header(columns: Sequence[Column] = COLUMNS) -> str:
+    """Example: "  step   reward      val   length  entropy     clip     grad       lr     time"."""
+    return f"{'step':>6}" + "".join(f"{column.title:>9}" for column in columns) + f"{'time':>11}"
+
+
+def row(step: int, metrics: Mapping[str, float], columns: Sequence[Column] = COLUMNS) -> str:
+    """One step below the header; a dot where it measured nothing."""
+    cells = [_cell(column, metrics) or "." for column in columns]
+    return f"{step:>6}" + "".join(f"{cell:>9}" for cell in cells) + f"{_total(metrics):>11}"
+
+
+def plain_line(step: int, max_steps: int, metrics: Mapping[str, float], columns: Sequence[Column] = COLUMNS) -> str:
+    """Example: "step 3/100  reward 0.531  lr 1.0e-05  time 0.91 s: rollout 0.61 s 67%, train_actor 0.30 s 33%"."""
+    cells = [(column.title, _cell(column, metrics)) for column in columns]
+    parts = [f"step {step}/{max_steps}", *(f"{title} {cell}" for title, cell in cells if cell)]
+    if split := time_split(metrics):
+        parts.append(f"time {_total(metrics)}: {', '.join(split)}")
+    return "  ".join(parts)
+
+
+def time_split(metrics: Mapping[str, float]) -> list[str]:
+    """The top-level phases of a step in seconds and share, longest first.
+
+    Example: ["rollout 0.43 s 47%", "train_actor 0.30 s 33%"]
+    """
+    phases = phase_seconds(metrics)
+    total = sum(phases.values())
+    longest = sorted(phases.items(), key=lambda item: -item[1])
+    shown = [(name, seconds) for name, seconds in longest if seconds > _MIN_SHARE * total]
+    return [f"{name} {duration(seconds)} {seconds / total:.0%}" for name, seconds in shown]
+
+
+def _cell(column: Column, metrics: Mapping[str, float]) -> str:
+    return format(metrics[column.metric], column.format) if column.metric in metrics else ""
+
+
+def _total(metrics: Mapping[str, float]) -> str:
+    phases = phase_seconds(metrics)
+    return duration(sum(phases.values())) if phases else ""

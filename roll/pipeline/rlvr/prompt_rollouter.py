@@ -1,0 +1,116 @@
+"""RLVR's rollout: one prompt, several answers, a reward for each."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
+
+import numpy as np
+
+from roll.pipeline.rlvr.rewards.base import RewardInput, RewardOutcome
+from roll.types.rollout import (
+    Generate,
+    Generation,
+    GenerationRequest,
+    SamplingParams,
+    Task,
+    Trajectory,
+    TrajectoryGroup,
+)
+
+Decode = Callable[[Sequence[np.ndarray]], list[str]]
+ABORTED = "generation was aborted"
+
+
+class RewardService(Protocol):
+    """Scores answers of one domain somewhere; returns one outcome per input, in their order."""
+
+    async def score(self, domain: str, inputs: list[RewardInput]) -> list[RewardOutcome]: ...
+
+
+def request_seed(seed: int, purpose: str, step: int, group_id: int) -> int:
+    """The seed of one group's request: the first 48 bits of blake2b over (seed, step, group_id, purpose).
+
+    The same on every machine and Python; 48 bits so that an engine may add a sample's index to it and no float rounds
+    it.
+    """
+    message = struct.pack("<qqq", seed, step, group_id) + purpose.encode()
+    return int.from_bytes(hashlib.blake2b(message, digest_size=6).digest(), "little")
+
+
+@dataclass(frozen=True)
+class PromptRollouter:
+    """Samples `group_size` answers to a task's prompt and has them scored. Validation does so with its own sampling.
+
+    `decode` gives the text without special tokens; `decode_raw`, if set, the text with them, for rewards that look at
+    them.
+    """
+
+    rewards: RewardService
+    decode: Decode
+    sampling: SamplingParams
+    group_size: int
+    seed: int
+    purpose: Literal["train", "validation"] = "train"
+    decode_raw: Decode | None = None
+
+    async def run_group(self, task: Task, group_id: int, step: int, generate: Generate) -> TrajectoryGroup:
+        request = GenerationRequest(
+            request_id=f"{self.purpose}-{step}-{group_id}",
+            prompt_ids=task.prompt_ids,
+            sampling=replace(self.sampling, seed=request_seed(self.seed, self.purpose, step, group_id)),
+            num_samples=self.group_size,
+        )
+        generations = await generate(request)
+        if len(generations) != self.group_size:
+            raise ValueError(
+                f"request {request.request_id}: {len(generations)} answers, {self.group_size} were asked for"
+            )
+        inputs = self._inputs(task, generations)
+        outcomes = await self._outcomes(task.domain, generations, inputs)
+        trajectories = tuple(
+            Trajectory.from_generation(
+                task.prompt_ids,
+                generation,
+                outcome.score,
+                index=index,
+                response_text=sample.response_text,
+                metrics={**outcome.metrics, "reward_time_s": outcome.seconds},
+                failure=outcome.failure,
+                extra=outcome.extra,
+            )
+            for index, (generation, sample, outcome) in enumerate(zip(generations, inputs, outcomes, strict=True))
+        )
+        return TrajectoryGroup(task, group_id, trajectories)
+
+    def _inputs(self, task: Task, generations: Sequence[Generation]) -> list[RewardInput]:
+        token_ids = [generation.token_ids for generation in generations]
+        texts = self.decode(token_ids)
+        raw = self.decode_raw(token_ids) if self.decode_raw is not None else texts
+        return [
+            RewardInput(
+                prompt_text=task.prompt_text,
+                response_text=text,
+                ground_truth=task.payload.get("ground_truth"),
+                domain=task.domain,
+                finish_reason=generation.finish_reason,
+                num_response_tokens=len(generation.token_ids),
+                raw_text=raw_text,
+                payload=task.payload,
+            )
+            for generation, text, raw_text in zip(generations, texts, raw, strict=True)
+        ]
+
+    async def _outcomes(
+        self, domain: str, generations: Sequence[Generation], inputs: Sequence[RewardInput]
+    ) -> list[RewardOutcome]:
+        """An answer that was cut short is not scored: it is a failed attempt."""
+        whole = [sample for g, sample in zip(generations, inputs, strict=True) if g.finish_reason != "abort"]
+        scored = await self.rewards.score(domain, whole) if whole else []
+        if len(scored) != len(whole):
+            raise ValueError(f"reward of {domain}: {len(scored)} outcomes for {len(whole)} answers")
+        following = iter(scored)
+        return [RewardOutcome.failed(ABORTED) if g.finish_reason == "abort" else next(following) for g in generations]

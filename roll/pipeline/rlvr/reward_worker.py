@@ -1,0 +1,130 @@
+"""Scores the answers of one domain in one process. Whatever the user's reward does, the outcome says it."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+import numbers
+import re
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import cast
+
+from roll.errors import RewardError
+from roll.pipeline.rlvr.rewards.base import RewardInput, RewardOutcome, RewardResult, Score
+from roll.pipeline.rlvr.rewards.table import build_reward, is_async
+from roll.pipeline.rlvr.rewards.time_limit import TimeLimitReached, call_within
+from roll.pipeline.rlvr.rlvr_config import RewardConfig
+
+LOOP_GRACE_S = 1.0  # an async reward has this long to give way after its time is over
+
+
+class RewardWorker:
+    """Built where the scoring happens. Raises RewardError when the reward cannot be built.
+
+    A sync reward scores answer by answer; an async one all answers of a call at once. Call it from the main thread of a
+    process: only there a wait or a busy loop can be interrupted at once. What even an alarm cannot stop is the caller's
+    to kill.
+    """
+
+    def __init__(self, domain: str, config: RewardConfig):
+        self._timeout_s = config.timeout_s
+        self._format = None if config.format_pattern is None else re.compile(config.format_pattern, re.DOTALL)
+        try:
+            self._reward = build_reward(config)
+        except Exception as error:
+            raise RewardError(f"rewards.{domain}: the reward cannot be built: {_describe(error)}") from error
+        self._is_async = is_async(self._reward)
+        self._loop: asyncio.Runner | None = None
+
+    def score(self, inputs: Sequence[RewardInput]) -> list[RewardOutcome]:
+        """One outcome per input, in their order."""
+        if self._is_async:
+            return self._score_concurrently(inputs)
+        return [self._score_one(sample) for sample in inputs]
+
+    def _score_one(self, sample: RewardInput) -> RewardOutcome:
+        started = time.monotonic()
+        if not self._well_formed(sample):
+            return self._outcome(0.0, started)
+        try:
+            return self._outcome(call_within(self._timeout_s, lambda: self._reward(sample)), started)
+        except TimeLimitReached:
+            return self._timed_out(started)
+        except Exception as error:
+            return RewardOutcome.failed(_describe(error), time.monotonic() - started)
+
+    def _score_concurrently(self, inputs: Sequence[RewardInput]) -> list[RewardOutcome]:
+        """One event loop lives as long as the worker: the user's connections belong to it."""
+        outcomes: list[RewardOutcome | None] = [None] * len(inputs)
+        started = time.monotonic()
+
+        async def score_all() -> None:
+            async def score(index: int) -> None:
+                outcomes[index] = await self._await_one(inputs[index])
+
+            await asyncio.gather(*(score(i) for i in range(len(inputs))))
+
+        if self._loop is None:
+            self._loop = asyncio.Runner()
+        try:
+            call_within(self._timeout_s + LOOP_GRACE_S, lambda: cast(asyncio.Runner, self._loop).run(score_all()))
+        except TimeLimitReached:
+            self._loop = None  # interrupted in the middle: not to be used again
+        return [outcome or self._timed_out(started) for outcome in outcomes]
+
+    async def _await_one(self, sample: RewardInput) -> RewardOutcome:
+        started = time.monotonic()
+        if not self._well_formed(sample):
+            return self._outcome(0.0, started)
+        try:
+            call = cast(Callable[[RewardInput], Awaitable[Score]], self._reward)
+            return self._outcome(await asyncio.wait_for(call(sample), self._timeout_s), started)
+        except TimeLimitReached:  # it never gave way, and the alarm hit it
+            return RewardOutcome.failed(
+                f"blocked the event loop for over {self._timeout_s:g} s; await what takes long, or make the reward a "
+                "plain function",
+                time.monotonic() - started,
+            )
+        except TimeoutError as error:
+            if time.monotonic() - started < self._timeout_s:  # the user's own
+                return RewardOutcome.failed(_describe(error), time.monotonic() - started)
+            return self._timed_out(started)
+        except Exception as error:
+            return RewardOutcome.failed(_describe(error), time.monotonic() - started)
+
+    def _well_formed(self, sample: RewardInput) -> bool:
+        return self._format is None or self._format.fullmatch(sample.response_text) is not None
+
+    def _timed_out(self, started: float) -> RewardOutcome:
+        return RewardOutcome.failed(f"took longer than timeout_s = {self._timeout_s:g}", time.monotonic() - started)
+
+    def _outcome(self, returned: object, started: float) -> RewardOutcome:
+        """What the reward returned, as outcome: all but a finite number, plain or in a RewardResult, is a failure."""
+        seconds = time.monotonic() - started
+        result = returned if isinstance(returned, RewardResult) else RewardResult(cast(float, returned))
+        score = _number(result.score)
+        if score is None:
+            if inspect.isawaitable(returned):
+                return RewardOutcome.failed("returned an awaitable: declare the reward with async def", seconds)
+            return RewardOutcome.failed(f"returned {_short(result.score)}, not a finite number", seconds)
+        metrics = {name: number for name, value in result.metrics.items() if (number := _number(value)) is not None}
+        return RewardOutcome(score, metrics=metrics, extra=dict(result.extra), seconds=seconds)
+
+
+def _number(value: object) -> float | None:
+    """A finite float; bool, numpy and 0-d tensors count as numbers, a text does not."""
+    if isinstance(value, numbers.Real) or (getattr(value, "shape", None) == () and not isinstance(value, str)):
+        number = float(cast(float, value))
+        return number if math.isfinite(number) else None
+    return None
+
+
+def _describe(error: BaseException) -> str:
+    return f"{type(error).__name__}: {_short(error)}"
+
+
+def _short(value: object, limit: int = 300) -> str:
+    text = str(value) if isinstance(value, BaseException) else repr(value)
+    return text if len(text) <= limit else text[:limit] + "..."

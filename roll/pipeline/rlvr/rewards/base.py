@@ -1,0 +1,61 @@
+"""What a reward is given and what it gives back.
+
+A reward is a function or a class, async or not. A function is called as `reward(sample, **reward_args)`; a class is
+built once per worker as `Reward(**reward_args)` and its object called as `object(sample)`. It returns a number or a
+RewardResult. Raising an exception, taking too long or returning anything else makes the attempt a failed one: it is
+counted and left out of training.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class RewardInput:
+    """One answer to score. `response_text` is without special tokens (as end of sequence), `raw_text` with them."""
+
+    prompt_text: str
+    response_text: str
+    ground_truth: Any = None
+    domain: str = ""
+    finish_reason: str = "stop"  # "length" when the answer was cut at the limit
+    num_response_tokens: int = 0
+    raw_text: str = ""
+    payload: Mapping[str, Any] = field(default_factory=dict)  # all columns of the data row
+
+
+@dataclass(frozen=True)
+class RewardResult:
+    """A score and what is worth seeing beside it: `metrics` are averaged and tracked, `extra` is shown beside the
+    sample rollouts on disk."""
+
+    score: float
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RewardOutcome:
+    """What became of scoring one answer: a finite `score`, or the reason why there is none (then `score` is NaN)."""
+
+    score: float
+    failure: str | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        if math.isfinite(self.score) == (self.failure is not None):
+            raise ValueError(f"an outcome has either a finite score or a failure: {self}")
+
+    @staticmethod
+    def failed(reason: str, seconds: float = 0.0) -> RewardOutcome:
+        return RewardOutcome(math.nan, failure=reason, seconds=seconds)
+
+
+Score = float | RewardResult
+Reward = Callable[[RewardInput], Score | Awaitable[Score]]

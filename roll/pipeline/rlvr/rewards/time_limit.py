@@ -1,0 +1,71 @@
+"""Stopping a call that takes too long, inside the process that makes it."""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import TypeVar
+
+T = TypeVar("T")
+REPEAT_S = 0.25  # a first alarm may end in an `except:` of the code it is to stop
+
+
+class TimeLimitReached(BaseException):
+    """Not an Exception, so that `except Exception` in the stopped code does not swallow it."""
+
+
+def call_within(seconds: float, call: Callable[[], T]) -> T:
+    """The result of `call()`. Raises TimeLimitReached when it takes longer.
+
+    In the main thread an alarm interrupts Python code, waits and regular expressions. In another thread the call gets a
+    thread of its own, which is told to stop at its next Python instruction and no longer waited for. Neither stops a
+    long operation inside a C extension: only killing the process does.
+    """
+    if threading.current_thread() is threading.main_thread():
+        return _call_with_alarm(seconds, call)
+    return _call_in_thread(seconds, call)
+
+
+def _call_with_alarm(seconds: float, call: Callable[[], T]) -> T:
+    def stop(signum: int, frame: FrameType | None) -> None:
+        raise TimeLimitReached
+
+    previous = signal.signal(signal.SIGALRM, stop)
+
+    def disarm() -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+
+    try:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, seconds, REPEAT_S)
+            return call()
+        finally:
+            disarm()
+    except TimeLimitReached:
+        disarm()  # the alarm may have come between the call and the line that switches it off
+        raise
+
+
+def _call_in_thread(seconds: float, call: Callable[[], T]) -> T:
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(call())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive() and thread.ident is not None:
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(TimeLimitReached))
+        raise TimeLimitReached
+    if errors:
+        raise errors[0]
+    return results[0]

@@ -1,0 +1,167 @@
+"""What can be wrong with the RLVR part of a configuration: domains, rewards, data, validation."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from roll.configs.aliases import ROLL_REWARDS
+from roll.configs.problems import Problem, did_you_mean
+from roll.pipeline.rlvr.rlvr_config import RewardConfig, RLVRConfig
+from roll.utils.imports import split
+
+BUILT_IN = ("math_rule", "exact_match", "regex")
+AGENTIC_ESTIMATORS = ("gigpo", "step_reinforce", "agentic_reinforce")
+UNUSED_IN_REWARDS = ("strategy_args", "model_args", "data_args", "generating_args", "training_args")
+
+
+def rlvr_problems(config: RLVRConfig) -> list[Problem]:
+    """Everything of the RLVR part that cannot work, whatever the machine."""
+    return [*_reward_problems(config), *_tag_problems(config), *_data_problems(config), *_validation_problems(config)]
+
+
+def rlvr_warnings(config: RLVRConfig) -> list[str]:
+    found: list[str] = []
+    for domain, worker in config.rewards.items():
+        unused = [key for key in UNUSED_IN_REWARDS if key in worker.model_fields_set]
+        if unused:
+            found.append(
+                f"rewards.{domain}: {', '.join(unused)} do nothing here: this reward is a function and runs on the CPU."
+            )
+    sampling = config.validation.generating_args if config.validation else None
+    if sampling and sampling.temperature == 0 and (sampling.num_return_sequences or 1) > 1:
+        found.append(
+            f"validation.generating_args: temperature 0 is greedy, so all {sampling.num_return_sequences} answers to a "
+            "prompt are the same."
+        )
+    return found
+
+
+def missing_files(config: RLVRConfig) -> list[Problem]:
+    """Data files that are not on this machine: all that a dry run says about the data."""
+    places = {"actor_train.data_args.file_name": config.actor_train.data_args.file_name}
+    if config.validation:
+        places["validation.data_args.file_name"] = config.validation.data_args.file_name
+    return [
+        Problem(f"{key}: there is no file {name}.", (key,))
+        for key, names in places.items()
+        for name in names
+        if not Path(name).expanduser().exists()
+    ]
+
+
+def data_and_reward_problems(config: RLVRConfig) -> list[str]:
+    """What the data files and the rewards themselves say: rows are read, rewards imported."""
+    # imported here: a dry run reads no data and imports no rewards
+    from roll.datasets.preflight import preflight as data_preflight
+    from roll.pipeline.rlvr.rewards.table import preflight as reward_preflight
+    from roll.pipeline.rlvr.rlvr_settings import data_domains
+
+    problems = reward_preflight(config)
+    if problems:
+        return problems
+    domains, template = data_domains(config), config.global_template
+    problems = data_preflight(config.actor_train.data_args, "actor_train.data_args", domains, template)
+    if config.validation is not None:
+        problems += data_preflight(config.validation.data_args, "validation.data_args", domains, template)
+    return problems
+
+
+def _reward_problems(config: RLVRConfig) -> Iterator[Problem]:
+    if not config.rewards:
+        yield Problem(
+            "rewards is missing: name at least one domain, such as `rewards: {math: {reward: math_rule}}`.",
+            ("rewards",),
+        )
+    if config.adv_estimator in AGENTIC_ESTIMATORS:
+        yield Problem(
+            f"adv_estimator: {config.adv_estimator} is for agentic runs. Choose grpo, rloo, reinforce or gae.",
+            ("adv_estimator",),
+        )
+    for domain, worker in config.rewards.items():
+        yield from _one_reward(f"rewards.{domain}", worker)
+
+
+def _one_reward(at: str, worker: RewardConfig) -> Iterator[Problem]:
+    if worker.worker_cls is not None and worker.reward != ROLL_REWARDS.get(worker.worker_cls, worker.worker_cls):
+        yield _worker_cls_problem(at, worker.worker_cls, worker.reward)
+    elif worker.reward is None:
+        yield Problem(
+            f"{at}.reward is missing: {', '.join(BUILT_IN)}, or your own package.module:object.", (f"{at}.reward", at)
+        )
+    elif worker.reward not in BUILT_IN:
+        try:
+            split(worker.reward, dict.fromkeys(BUILT_IN, ""))
+        except ImportError as error:
+            yield Problem(f"{at}.reward: {error}.{did_you_mean(worker.reward, BUILT_IN)}", (f"{at}.reward",))
+    if worker.query_filter_config.type != "no_filter":
+        from roll.distributed.scheduler.filters import filter_problems  # numpy: only where a filter is used
+
+        filters = worker.query_filter_config
+        for text in filter_problems(filters.type, filters.filter_args, f"{at}.query_filter_config"):
+            yield Problem(text, (f"{at}.query_filter_config",))
+    if worker.device_mapping is not None:
+        yield Problem(
+            f"{at}.device_mapping: rewards run on the CPU. Remove it and set {at}.world_size, the number of processes.",
+            (f"{at}.device_mapping",),
+        )
+
+
+def _worker_cls_problem(at: str, worker_cls: str, reward: str | None) -> Problem:
+    """`worker_cls`, as ROLL names rewards, beside a `reward` that says otherwise or without a counterpart."""
+    if worker_cls in ROLL_REWARDS:
+        what = f"{at}.worker_cls stands for `reward: {ROLL_REWARDS[worker_cls]}`."
+    else:
+        what = f"{at}.worker_cls: {worker_cls} has no counterpart here yet."
+    if reward is not None:
+        remedy = f"Remove it: `reward: {reward}` says what runs."
+    else:
+        remedy = f"Write `reward:` instead, with {', '.join(BUILT_IN)} or your own package.module:object."
+    return Problem(f"{what} {remedy}", (f"{at}.worker_cls", f"{at}.reward"))
+
+
+def _tag_problems(config: RLVRConfig) -> Iterator[Problem]:
+    owner: dict[str, str] = {}
+    for domain, worker in config.rewards.items():
+        for tag in dict.fromkeys((domain, *worker.tag_included)):
+            if tag in owner:
+                yield Problem(
+                    f"rewards.{domain}.tag_included: tag {tag!r} belongs to rewards.{owner[tag]} already. A tag has "
+                    "one domain.",
+                    (f"rewards.{domain}.tag_included", f"rewards.{owner[tag]}.tag_included"),
+                )
+            owner.setdefault(tag, domain)
+
+
+def _data_problems(config: RLVRConfig) -> Iterator[Problem]:
+    places = {"actor_train.data_args": config.actor_train.data_args}
+    if config.validation:
+        places["validation.data_args"] = config.validation.data_args
+    for at, data in places.items():
+        if not data.file_name:
+            yield Problem(
+                f"{at}.file_name is missing: name one or several .json, .jsonl, .csv or .parquet files.",
+                (f"{at}.file_name",),
+            )
+        elif len(data.dataset_type) not in (0, 1, len(data.file_name)):
+            yield Problem(
+                f"{at}.dataset_type has {len(data.dataset_type)} entries for {len(data.file_name)} files in "
+                f"{at}.file_name. Give one for all, one each, or none.",
+                (f"{at}.dataset_type", f"{at}.file_name"),
+            )
+
+
+def _validation_problems(config: RLVRConfig) -> Iterator[Problem]:
+    if config.validation is None:
+        return
+    given, response = config.validation.generating_args.max_new_tokens, config.val_lengths[1]
+    if given is not None and given > response:
+        yield Problem(
+            f"validation.generating_args.max_new_tokens: {given} is more than the {response} tokens that "
+            "val_sequence_length and val_prompt_length (or sequence_length and prompt_length) leave for an answer.",
+            (
+                "validation.generating_args.max_new_tokens",
+                "prompt_length",
+                "response_length",
+                "sequence_length",
+                "val_sequence_length",
+            ),
+        )

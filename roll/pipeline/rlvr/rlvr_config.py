@@ -1,0 +1,128 @@
+"""Settings of an RLVR run: prompts with verifiable answers."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import model_validator
+
+from roll.configs.algorithm import AlgorithmConfig
+from roll.configs.base import Settings, ignored, planned, setting, unread
+from roll.configs.cluster import WorkerConfig
+from roll.configs.defaults import fill_roles
+
+NO_JUDGE = "this domain has no judge"
+
+
+class RewardFilterConfig(Settings):
+    """`query_filter_config` of a domain."""
+
+    type: Literal["no_filter", "mean_filter", "std_filter"] = setting(
+        "no_filter",
+        "Which groups of answers to train on: mean_filter keeps those whose mean reward lies between threshold_down "
+        "and "
+        "threshold_up, std_filter those whose deviation is above std_threshold.",
+    )
+    filter_args: dict[str, Any] = setting({}, "Thresholds of the filter.")
+
+
+class RewardConfig(WorkerConfig):
+    """One domain under `rewards`: how its answers are scored. Runs on CPU in `world_size` processes."""
+
+    reward: str | None = setting(
+        None,
+        "The reward: a built-in name (math_rule, exact_match, regex) or `package.module:object`, an async function "
+        "or a class. Default: what worker_cls names.",
+    )
+    reward_args: dict[str, Any] = setting(
+        {}, "Keyword arguments of the reward, such as `pattern` of regex and exact_match."
+    )
+    timeout_s: float = setting(30.0, "Seconds the scoring of one answer may take; then it counts as failed.", gt=0)
+    format_pattern: str | None = setting(
+        None, "Regular expression the whole answer must match to earn its reward; otherwise the reward is 0."
+    )
+
+    judge_prompt: str | None = ignored(None, "Prompt of the judge.", NO_JUDGE)
+    judge_model_type: str | None = planned(None, "Judge by a model.")
+    judge_model_name: str | None = ignored(None, "The judge's model.", NO_JUDGE)
+    judge_api_url: str | None = ignored(None, "The judge's address.", NO_JUDGE)
+    judge_api_key: str | None = ignored(None, "The judge's key.", NO_JUDGE)
+    code_url: str | None = planned(None, "Address of a code sandbox.")
+    use_local: bool = planned(True, "Run code on this machine.")
+    reward_type: str | None = planned(None, "Form of the reward value.")
+    response_length_penalty_coef: float = planned(0.0, "Penalty on long answers.", inert=(0,))
+    query_filter_config: RewardFilterConfig = setting({}, "Groups of answers to leave out.")
+    response_filter_config: dict[str, Any] = unread({}, "Answers to leave out.")
+    reward_manager_config: tuple[dict[str, Any], ...] = planned((), "A chain of reward functions.", inert=([],))
+
+
+class RLVRConfig(AlgorithmConfig):
+    """All keys of an RLVR run."""
+
+    num_return_sequences_in_group: int = setting(1, "Answers per prompt: the group size.", ge=1)
+    rewards: dict[str, RewardConfig] = setting({}, "One entry per domain.")
+    validation: WorkerConfig | None = setting(
+        None,
+        "Rows (data_args) and sampling (generating_args) of the validation. Without generating_args it is greedy. "
+        "None: no validation.",
+    )
+    global_template: str | None = setting(None, "Chat template of all roles; wins over data_args.template.")
+    tag_to_template: dict[str, str] = planned({}, "Chat template per tag.")
+    reward_model: dict[str, Any] | None = planned(None, "A reward model.", inert=({},))
+    rl_loss_coef: float = setting(1.0, "Weight of the policy loss, KL loss included.", ge=0)
+
+    # which samples count, and how much
+    max_len_mask: bool = setting(False, "Leave answers that were cut off at the length limit out of the loss.")
+    difficulty_mask: bool = setting(False, "Leave out groups whose mean reward is not between the two thresholds.")
+    difficulty_low_threshold: float = setting(0.0, "With difficulty_mask: groups at or below this mean are too hard.")
+    difficulty_high_threshold: float = setting(1.0, "With difficulty_mask: groups at or above this mean are too easy.")
+    error_max_len_clip: bool = setting(False, "Leave out unrewarded answers of error_max_len_threshold tokens or more.")
+    error_max_len_threshold: int = setting(9999999999, "Tokens for error_max_len_clip.", ge=1)
+    difficulty_loss_weight: bool = setting(False, "Weight samples by how hard their task is.")
+    length_loss_weight: bool = setting(False, "Weight samples by how short their answer is.")
+
+    save_logging_board_dir: str | None = planned(None, "Directory for token-level records.")
+
+    dataset_filter: dict[str, Any] = unread({}, "Filter of the rows.")
+    postive_loss_coef: float = unread(0.0, "Weight of a loss on rewarded samples.")
+    use_topr_neg_loss_coef: float = unread(0.0, "Weight of TOPR's negative part.")
+    use_policy_loss_type: Literal["PPO", "PG"] = unread("PPO", "Form of the policy loss.")
+    use_topr_loss: bool = unread(False, "TOPR.")
+    val_greedy: bool = unread(False, "Greedy validation; see validation.generating_args.")
+    val_n_sample: int = unread(1, "Validation answers per prompt; see validation.generating_args.num_return_sequences.")
+    mask_type: Literal["all", "loss"] = unread("loss", "What a mask leaves out.")
+    balance_length: bool = unread(False, "Balance lengths over ranks.")
+    minibatch_data_iter_num: int = unread(1, "Passes over a mini batch.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill(cls, tree: Any) -> Any:
+        return fill_roles(tree) if isinstance(tree, Mapping) else tree
+
+    @property
+    def num_groups(self) -> int:
+        return self.rollout_batch_size
+
+    @property
+    def group_size(self) -> int:
+        return self.num_return_sequences_in_group
+
+    @property
+    def batch_keys(self) -> tuple[str, str]:
+        return "rollout_batch_size", "num_return_sequences_in_group"
+
+    @property
+    def domains(self) -> tuple[str, ...]:
+        return tuple(self.rewards)
+
+    @property
+    def cpu_roles(self) -> Mapping[str, WorkerConfig]:
+        return {f"rewards.{domain}": worker for domain, worker in self.rewards.items()}
+
+    @property
+    def cpu_role_notes(self) -> Mapping[str, str]:
+        return {f"rewards.{domain}": worker.reward or "" for domain, worker in self.rewards.items()}
+
+    @property
+    def tag_to_domain(self) -> dict[str, str]:
+        """Domain of every tag: each domain's own name and its tag_included."""
+        return {tag: domain for domain, worker in self.rewards.items() for tag in (domain, *worker.tag_included)}

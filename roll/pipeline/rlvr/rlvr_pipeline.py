@@ -1,0 +1,131 @@
+"""RLVR: single-turn reinforcement learning with verifiable rewards."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from roll.algorithms.masking import row_weights
+from roll.configs.data import DataArgs
+from roll.configs.plan import BatchPlan
+from roll.datasets.encoding import decoder, load_tasks
+from roll.datasets.mixing import TaskMixer
+from roll.distributed.executor.run_clusters import RunClusters
+from roll.distributed.scheduler.filters import by_domain, make_filter
+from roll.distributed.scheduler.rollout_scheduler import Keep, RolloutScheduler, SchedulerSettings
+from roll.models.tokenizer import load_tokenizer
+from roll.pipeline.base_pipeline import RLPipeline, rollout_records
+from roll.pipeline.evaluation import validation_metrics
+from roll.pipeline.rlvr import rlvr_settings
+from roll.pipeline.rlvr.prompt_rollouter import PromptRollouter
+from roll.pipeline.rlvr.reward_service import RewardPools
+from roll.pipeline.rlvr.rlvr_config import RLVRConfig
+from roll.pipeline.settings import policy_loss, sampling_params
+from roll.types.batch import RowMeta
+from roll.types.rollout import Task, TrajectoryGroup
+
+
+class RLVRPipeline(RLPipeline):
+    """Prompts from files, answers from actor_infer, rewards from a pool of processes per domain."""
+
+    config: RLVRConfig
+
+    def __init__(self, config: RLVRConfig, plan: BatchPlan):
+        super().__init__(config, plan)
+        self.policy_loss = policy_loss(config, plan.response_length, config.rl_loss_coef)
+        self.row_weight_settings = rlvr_settings.row_weight_settings(config)
+        self.validation_tasks: Sequence[Task] = ()
+
+    def build(self) -> None:
+        """Worker processes load their models while the driver reads the data."""
+        config, plan = self.config, self.plan
+        self.clusters = RunClusters(config, plan)
+        rewards = RewardPools(self.clusters, config.rewards)
+        self.tokenizer = load_tokenizer(str(config.actor_train.model_args.model_name_or_path))
+        tasks = self._load_tasks(config.actor_train.data_args, "actor_train.data_args", plan.prompt_length)
+        source = TaskMixer(
+            tasks,
+            block=plan.num_groups,
+            seed=config.seed,
+            shares=config.actor_train.data_args.domain_interleave_probs,
+            shuffle=config.actor_train.data_args.shuffle,
+        )
+        train = PromptRollouter(
+            rewards=rewards,
+            decode=decoder(self.tokenizer),
+            decode_raw=decoder(self.tokenizer, skip_special_tokens=False),
+            sampling=sampling_params(config.actor_infer.generating_args, plan.response_length),
+            group_size=plan.group_size,
+            seed=config.seed,
+        )
+        if config.validation is not None:
+            keys = config.validation
+            self.validation_tasks = self._load_tasks(keys.data_args, "validation.data_args", plan.val_prompt_length)
+            self.validation_rollouter = PromptRollouter(
+                rewards=rewards,
+                decode=decoder(self.tokenizer),
+                decode_raw=decoder(self.tokenizer, skip_special_tokens=False),
+                sampling=sampling_params(keys.generating_args, plan.val_response_length),
+                group_size=keys.generating_args.num_return_sequences or 1,
+                seed=config.seed,
+                purpose="validation",
+            )
+        self.scheduler = RolloutScheduler(
+            self.loop,
+            train,
+            self.clusters.actor_infer.generate,
+            source,
+            SchedulerSettings(
+                num_groups=plan.num_groups,
+                max_failed_fraction=config.max_failed_fraction,
+                max_replacements=plan.num_groups if config.is_use_additional_prompts else 0,
+            ),
+            self._keep(),
+        )
+        rewards.wait_ready()
+        self.clusters.wait_ready()
+
+    def _keep(self) -> Keep | None:
+        filters = {domain: reward.query_filter_config for domain, reward in self.config.rewards.items()}
+        if all(keys.type == "no_filter" for keys in filters.values()):
+            return None
+        return by_domain({domain: make_filter(keys.type, keys.filter_args) for domain, keys in filters.items()})
+
+    def _load_tasks(self, args: DataArgs, key: str, max_prompt_tokens: int) -> Sequence[Task]:
+        domains = rlvr_settings.data_domains(self.config)
+        return load_tasks(args, key, domains, self.tokenizer, max_prompt_tokens, self.config.global_template).tasks
+
+    def row_weights(self, meta: RowMeta) -> tuple[np.ndarray | None, dict[str, float]]:
+        if self.row_weight_settings is None:
+            return None, {}
+        return row_weights(meta, self.row_weight_settings)
+
+    def evaluate(self, steps_done: int) -> dict[str, float]:
+        if not self.validation_tasks:
+            return {}
+        clusters = self.running
+        with clusters.placement.hold(clusters.actor_infer.everything):
+            groups = self.loop.run(self._answer_validation(steps_done))
+        self.recorder.record(steps_done, [r for group in groups for r in rollout_records(group)], kind="val")
+        return validation_metrics(groups)
+
+    async def _answer_validation(self, steps_done: int) -> list[TrajectoryGroup]:
+        """All validation tasks, `val_batch_size` in flight. The seed does not depend on the step: changes are the
+        model's."""
+        room = asyncio.Semaphore(self.config.val_batch_size)
+        generate = self.running.actor_infer.generate
+
+        async def answer(index: int, task: Task) -> TrajectoryGroup:
+            async with room:
+                return await self.validation_rollouter.run_group(task, index, 0, generate)
+
+        return await asyncio.gather(*(answer(i, task) for i, task in enumerate(self.validation_tasks)))
+
+    def save(self, directory: Path) -> dict[str, Any]:
+        state = super().save(directory)
+        self.tokenizer.save_pretrained(directory / "hf_model")
+        return state

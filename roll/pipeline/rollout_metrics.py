@@ -1,0 +1,49 @@
+"""What a step's rollouts were like: rewards, lengths, how they ended, how old the policy was."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+
+from roll.types.batch import FINISH_REASONS, SampleBatch
+from roll.types.rollout import TrajectoryGroup
+
+
+def rollout_metrics(groups: Sequence[TrajectoryGroup], batch: SampleBatch, step: int) -> dict[str, float]:
+    """Metrics under `rollout/`. Rewards are over attempts that did not fail; `staleness` counts the weight updates
+    between the oldest version that sampled a token and the one this step trains."""
+    failed = np.isnan(batch.rewards)
+    lengths = np.array([t.response_mask.sum() for g in groups for t in g.trajectories])
+    sampled = batch.policy_versions[batch.policy_versions >= 0]
+    metrics = {
+        "rollout/failed_fraction": float(np.mean([t.failure is not None for g in groups for t in g.attempts])),
+        "rollout/response_length_mean": float(lengths.mean()),
+        "rollout/response_length_max": float(lengths.max()),
+        "rollout/truncated_fraction": _share(batch, "length"),
+        "rollout/prompt_length_mean": float((batch.lengths - lengths).mean()),
+        "rollout/num_tokens": float(batch.num_tokens),
+    }
+    if len(sampled):
+        metrics["rollout/staleness_max"] = float(step - sampled.min())
+    if len(set(batch.domains.tolist())) > 1:
+        for domain in np.unique(batch.domains):
+            rewards = batch.rewards[(batch.domains == domain) & ~failed]
+            if len(rewards):
+                metrics[f"rollout/reward_mean/{domain}"] = float(rewards.mean())
+    return metrics | _means_of_user_metrics(groups)
+
+
+def _share(batch: SampleBatch, reason: str) -> float:
+    return float((batch.finish_reasons == FINISH_REASONS.index(reason)).mean())
+
+
+def _means_of_user_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
+    """Means of what rewards and environments report of each trajectory."""
+    values: dict[str, list[float]] = defaultdict(list)
+    for group in groups:
+        for trajectory in group.trajectories:
+            for name, value in trajectory.metrics.items():
+                values[name].append(value)
+    return {f"rollout/{name}_mean": float(np.mean(v)) for name, v in sorted(values.items())}

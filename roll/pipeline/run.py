@@ -1,0 +1,188 @@
+"""What every kind of training shares: set-up, the loop, evaluation, checkpoints, tracking, and how a run ends."""
+
+from __future__ import annotations
+
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from roll.configs.run import RunConfig
+from roll.errors import ConfigError, RollError
+from roll.pipeline.checkpoint import CheckpointStore, read_state, write_state
+from roll.pipeline.console import Display, make_display, open_terminal, terminal_handler
+from roll.pipeline.curves import draw_curves
+from roll.pipeline.interrupts import Interrupts
+from roll.pipeline.summary import summarise, summary_lines
+from roll.pipeline.tracking.build import make_trackers
+from roll.pipeline.tracking.local import METRICS_FILE, read_metrics
+from roll.pipeline.tracking.tracker import Trackers
+from roll.utils.logging import configure_logging
+from roll.utils.secrets import find_secrets, redact
+from roll.utils.timing import Timer
+
+logger = logging.getLogger(__name__)
+
+FAILED = 1
+BAD_CONFIGURATION = 2
+
+
+class Run(ABC):
+    """A loop over steps. After the first step one step is done: "steps done" is the number that trackers, checkpoints
+    and evaluations carry; 0 is the state before training.
+
+    A subclass says how things are built, what one step is, how to evaluate, and what a checkpoint holds.
+    """
+
+    display: Display
+    trackers: Trackers
+
+    def __init__(self, config: RunConfig):
+        self.config = config
+        self.output_dir = Path(config.output_dir)
+        self.checkpoints = CheckpointStore(config.checkpoint_dir, config.max_ckpt_to_keep)
+        self.interrupts = Interrupts()
+        self.timer = Timer(on_enter=lambda phase: self.display.phase(phase))
+        self._rows: list[tuple[int, Mapping[str, float]]] = []
+
+    @abstractmethod
+    def build(self) -> None:
+        """Starts everything the run needs. What it opens, `close` closes, also when build fails half way."""
+
+    @abstractmethod
+    def step(self, step: int) -> dict[str, float]:
+        """One step, counted from 0. Returns its metrics."""
+
+    @abstractmethod
+    def evaluate(self, steps_done: int) -> dict[str, float]:
+        """Metrics of the present model on held-out data; empty if the run has none."""
+
+    @abstractmethod
+    def save(self, directory: Path) -> dict[str, Any]:
+        """Writes models below `directory`; returns the driver's own state as JSON values."""
+
+    @abstractmethod
+    def restore(self, directory: Path, state: Mapping[str, Any], steps_done: int) -> None:
+        """Takes up what `save` wrote."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ends all processes of the run. Called once, however the run ends."""
+
+    def run(self) -> int:
+        """Runs to the end and returns the exit code: 0, 1 after a failure, 2 for a bad configuration, 130 after
+        Ctrl-C."""
+        terminal = open_terminal()
+        configure_logging(
+            tag="driver",
+            directory=self.config.logging_dir,
+            terminal=terminal_handler(terminal) if terminal else None,
+            secrets=find_secrets(self.config.model_dump()),
+        )
+        try:
+            with self.interrupts, ExitStack() as stack:
+                self.display = stack.enter_context(make_display(self.config.max_steps, terminal))
+                stack.callback(self.close)
+                self._run()
+        except KeyboardInterrupt:
+            logger.warning("stopped")
+            return self.interrupts.exit_code or 130
+        except ConfigError as error:
+            for problem in error.problems:
+                logger.error("%s", problem)
+            return BAD_CONFIGURATION
+        except RollError as error:
+            logger.error("%s: %s", type(error).__name__, error)
+            logger.debug("where it was raised", exc_info=True)
+            return FAILED
+        return self.interrupts.exit_code
+
+    def _run(self) -> None:
+        started = time.perf_counter()
+        checkpoint = self.checkpoints.resolve(self.config.resume_from_checkpoint)
+        self.build()
+        steps_done = 0
+        if checkpoint is not None:
+            state = read_state(checkpoint)
+            steps_done = int(state["steps_done"])
+            self.restore(checkpoint, state["run"], steps_done)
+        logger.info("ready in %.1f s", time.perf_counter() - started)
+        self.display.start(steps_done)
+        if steps_done:
+            self._rows = [
+                row for row in read_metrics(Path(self.config.logging_dir) / METRICS_FILE) if row[0] <= steps_done
+            ]
+        dump = self.config.model_dump(mode="json")
+        self.trackers = make_trackers(
+            self.config.track_with,
+            self.config.tracker_kwargs,
+            self.config.logging_dir,
+            dump,
+            steps_done + 1 if steps_done else 0,
+        )
+        failed = True
+        try:
+            self._loop(steps_done)
+            failed = False
+        finally:
+            self._finish(failed)
+
+    def _loop(self, steps_done: int) -> None:
+        config, saved = self.config, steps_done
+        self.interrupts.patient = True
+        if steps_done == 0 and config.eval_steps > 0:
+            self._report(0, self.evaluate(0))
+        while steps_done < config.max_steps and not self.interrupts.requested:
+            self.timer.reset()
+            metrics = self.step(steps_done)
+            steps_done += 1
+            last = steps_done == config.max_steps
+            if (
+                config.eval_steps > 0
+                and (last or steps_done % config.eval_steps == 0)
+                and not self.interrupts.requested
+            ):
+                with self.timer("validate"):
+                    metrics |= self.evaluate(steps_done)
+            if config.save_steps > 0 and (last or steps_done % config.save_steps == 0):
+                with self.timer("checkpoint"):
+                    self._save(steps_done)
+                saved = steps_done
+            self._report(steps_done, metrics | self.timer.metrics())
+        if self.interrupts.requested and saved < steps_done:
+            self._save(steps_done)
+        self.interrupts.patient = False
+
+    def _report(self, steps_done: int, metrics: Mapping[str, float]) -> None:
+        if not metrics:
+            return
+        self._rows.append((steps_done, metrics))
+        last = steps_done == self.config.max_steps
+        if last or steps_done % self.config.logging_steps == 0:
+            self.trackers.log(steps_done, metrics)
+            self.display.step(steps_done, metrics)
+
+    def _save(self, steps_done: int) -> None:
+        with self.checkpoints.writing(steps_done) as directory:
+            state = self.save(directory)
+            config = redact(self.config.model_dump(mode="json"))
+            write_state(directory, {"steps_done": steps_done, "run": state, "config": config})
+
+    def _finish(self, failed: bool) -> None:
+        if not self._rows:
+            self.trackers.close(failed)
+            return
+        summary = summarise(self._rows)
+        files: dict[str, Path] = {"output": self.output_dir}
+        curves = draw_curves(self._rows, self.output_dir / "curves.png", self.config.exp_name)
+        if curves is not None:
+            files["curves"] = curves
+        newest = self.checkpoints.latest() if self.config.save_steps > 0 or self.interrupts.requested else None
+        if newest is not None:
+            files["checkpoint"] = newest
+        self.display.summary(summary_lines(summary, files))
+        self.trackers.summary(summary.as_dict())
+        self.trackers.close(failed)

@@ -1,0 +1,95 @@
+"""From the keys of a YAML to the settings of the mathematics: the one place where the two vocabularies meet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from roll.algorithms.advantage import AdvantageSettings
+from roll.algorithms.credit import CreditSettings
+from roll.algorithms.kl import KLController
+from roll.algorithms.loss import Aggregation, PolicyLoss, ValueLoss
+from roll.algorithms.off_policy import ImportanceWeight, MismatchFilter, TrainInferCorrection
+from roll.configs.algorithm import AlgorithmConfig
+from roll.configs.derive import kl_terms
+from roll.configs.rollout import GeneratingArgs
+from roll.types.rollout import SamplingParams
+
+
+def advantage_settings(config: AlgorithmConfig) -> AdvantageSettings:
+    return AdvantageSettings(
+        estimator=config.adv_estimator,
+        norm_mean_type=config.norm_mean_type,
+        norm_std_type=config.norm_std_type,  # type: ignore[arg-type]
+        reward_clip=config.reward_clip,
+    )
+
+
+def kl_controller(config: AlgorithmConfig) -> KLController:
+    return KLController(config.init_kl_coef, config.target_kl, config.kl_horizon)
+
+
+def credit_settings(config: AlgorithmConfig, kl_coef: float) -> CreditSettings:
+    return CreditSettings(
+        estimator=config.adv_estimator,
+        gamma=config.gamma,
+        lambd=config.lambd,
+        add_token_level_kl="add_token_level_kl" in kl_terms(config),
+        kl_coef=kl_coef,
+        kl_penalty=config.kl_penalty,  # type: ignore[arg-type]  # the configuration refuses "full"
+        whiten_rewards=config.whiten_rewards,
+        whiten_advantages=config.whiten_advantages,
+        advantage_clip=config.advantage_clip,
+    )
+
+
+def policy_loss(config: AlgorithmConfig, response_length: int, rl_loss_coef: float = 1.0) -> PolicyLoss:
+    low, high = config.clip_range
+    return PolicyLoss(
+        pg_clip_low=low,
+        pg_clip_high=high,
+        dual_clip=config.dual_clip_ratio_c if config.dual_clip_loss else None,
+        importance_sampling=config.importance_sampling,
+        aggregation=Aggregation(config.loss_agg_mode, response_length),
+        kl_loss_coef=config.kl_loss_coef if "use_kl_loss" in kl_terms(config) else 0.0,
+        kl_loss_estimator=config.kl_loss_type,  # type: ignore[arg-type]
+        entropy_loss_coef=config.entropy_loss_coef,
+        rl_loss_coef=rl_loss_coef,
+        report_entropy=True,
+        correction=_correction(config),
+    )
+
+
+def _correction(config: AlgorithmConfig) -> TrainInferCorrection | None:
+    keys = config.train_infer_correction
+    weight = keys.is_weight
+    filters = tuple(
+        MismatchFilter(f.agg_type, f.ratio_enabled, f.ratio_low, f.ratio_high, f.diff_enabled, f.diff_low, f.diff_high)
+        for f in keys.filters
+        if f.enabled
+    )
+    if not weight.enabled and not filters:
+        return None
+    is_weight = ImportanceWeight(weight.weight_type, weight.upper_bound, weight.detach) if weight.enabled else None
+    return TrainInferCorrection(is_weight, filters)
+
+
+def value_loss(config: AlgorithmConfig) -> ValueLoss:
+    return ValueLoss(config.value_clip)
+
+
+def sampling_params(
+    keys: GeneratingArgs, response_length: int, stop_token_ids: Sequence[int] = (), greedy: bool = False
+) -> SamplingParams:
+    """The sampling of a role, without a seed: each request gets its own."""
+    return SamplingParams(
+        max_new_tokens=response_length,
+        temperature=0.0 if greedy else keys.temperature,
+        top_p=keys.top_p,
+        top_k=keys.top_k,
+        min_new_tokens=keys.min_new_tokens,
+        stop_strings=tuple(keys.stop_strings),
+        stop_token_ids=(*keys.stop_token_ids, *stop_token_ids),
+        ignore_eos=keys.ignore_eos,
+        include_stop_string=keys.include_stop_str_in_output is not False,
+        repetition_penalty=keys.repetition_penalty,
+    )

@@ -1,0 +1,135 @@
+"""Trackers that write on this machine and need no account: jsonl, stdout, tensorboard."""
+
+import json
+import logging
+import math
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from roll.pipeline.tracking.tracker import Metrics, NamedTracker, TrackedRun
+
+logger = logging.getLogger(__name__)
+
+METRICS_FILE = "metrics.jsonl"
+SUMMARY_FILE = "summary.json"
+
+
+class JsonlTracker(NamedTracker):
+    """`metrics.jsonl`: one line `{"step": 3, "rollout/reward_mean": 0.5, ...}` per call, on the disk when log returns.
+
+    Resuming at step s drops the lines of steps >= s, so the file is that of an unbroken run. A new run in the directory
+    of an old one puts the old file aside (`metrics.1.jsonl`). NaN and infinities are null: JSON knows neither.
+    """
+
+    settings: ClassVar = frozenset({"log_dir"})
+
+    def __init__(self, run: TrackedRun, settings: Mapping[str, Any]):
+        self._directory = Path(settings.get("log_dir") or run.directory)
+        self._directory.mkdir(parents=True, exist_ok=True)
+        path = self._directory / METRICS_FILE
+        if run.resumed:
+            _keep_before(path, run.first_step)
+        else:
+            _put_aside(path)
+        self._file = path.open("a", encoding="utf-8")
+
+    def log(self, step: int, metrics: Metrics) -> None:
+        row = {"step": step, **{name: value if math.isfinite(value) else None for name, value in metrics.items()}}
+        self._file.write(json.dumps(row) + "\n")
+        self._file.flush()
+
+    def summary(self, values: Mapping[str, Any]) -> None:
+        (self._directory / SUMMARY_FILE).write_text(json.dumps(values, indent=1, default=str) + "\n")
+
+    def close(self, failed: bool = False) -> None:
+        self._file.close()
+
+
+def read_metrics(path: Path) -> list[tuple[int, dict[str, float]]]:
+    """The steps and metrics of a metrics.jsonl, [] when there is none.
+
+    Calls for the same step are merged into one row. Numbers that JSON could not hold come back as NaN."""
+    rows: dict[int, dict[str, float]] = {}
+    for step, line in _lines(path):
+        metrics = {name: math.nan if value is None else value for name, value in json.loads(line).items()}
+        del metrics["step"]
+        rows.setdefault(step, {}).update(metrics)
+    return list(rows.items())
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    if not path.exists():
+        return
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                yield int(json.loads(line)["step"]), line
+            except (ValueError, KeyError, TypeError):  # the last line of a run that was killed while writing it
+                logger.warning("%s line %d is not a line of metrics and is left out", path, number)
+
+
+def _keep_before(path: Path, step: int) -> None:
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside.write_text("".join(line for found, line in _lines(path) if found < step), encoding="utf-8")
+    aside.replace(path)
+
+
+def _put_aside(path: Path) -> None:
+    if path.exists() and path.stat().st_size:
+        number = next(n for n in range(1, 10**6) if not path.with_name(f"metrics.{n}.jsonl").exists())
+        path.rename(path.with_name(f"metrics.{number}.jsonl"))
+
+
+class StdoutTracker(NamedTracker):
+    """One line per step with every number, on standard output: for runs whose output is collected."""
+
+    def __init__(self, run: TrackedRun, settings: Mapping[str, Any]):
+        del run, settings
+
+    def log(self, step: int, metrics: Metrics) -> None:
+        self._write(f"step {step}", metrics)
+
+    def summary(self, values: Mapping[str, Any]) -> None:
+        self._write("summary", values)
+
+    def _write(self, head: str, values: Mapping[str, Any]) -> None:
+        texts = [f"{name}={_short(value)}" for name, value in values.items()]
+        sys.stdout.write(" ".join([head, *texts]) + "\n")
+        sys.stdout.flush()
+
+
+def _short(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+class TensorboardTracker(NamedTracker):
+    """TensorBoard event files below `<directory>/tensorboard` (or `log_dir`), written without torch or tensorflow.
+
+    On resume a session mark tells TensorBoard to forget the steps that are run again."""
+
+    module: ClassVar = "tensorboard"
+    install: ClassVar = "pip install tensorboard"
+    settings: ClassVar = frozenset({"log_dir"})
+
+    def __init__(self, run: TrackedRun, settings: Mapping[str, Any]):
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
+        from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        self._event, self._summary = Event, Summary
+        self._writer = EventFileWriter(str(settings.get("log_dir") or run.directory / "tensorboard"))
+        if run.resumed:
+            start = SessionLog(status=SessionLog.START)
+            self._writer.add_event(Event(wall_time=time.time(), step=run.first_step, session_log=start))
+
+    def log(self, step: int, metrics: Metrics) -> None:
+        values = [self._summary.Value(tag=name, simple_value=value) for name, value in metrics.items()]
+        self._writer.add_event(self._event(wall_time=time.time(), step=step, summary=self._summary(value=values)))
+        self._writer.flush()
+
+    def close(self, failed: bool = False) -> None:
+        self._writer.close()
