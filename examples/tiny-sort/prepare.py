@@ -1,0 +1,207 @@
+"""Make a model that can almost sort digits, and the data to teach it the rest. No download; half a minute on one core.
+
+The task: "3142" -> "<answer>1234</answer>". Written under --out:
+    model/         tokenizer and Qwen model, warmed up on *random permutations* of the prompt's digits: it knows the
+                   format and which digits to use, and is right only by chance
+    train.jsonl    prompt, ground_truth, tag
+    test.jsonl     the same, with answers (digit multisets) that occur neither in training nor in the warm-up
+    manifest.json  the arguments above files were made with; running again with the same ones does nothing
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # a model this small only loses time to a second thread
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from roll.models.tiny import ARCHITECTURES, build_model, build_tokenizer, save_pretrained
+
+DEFAULT_OUT = Path("output/tiny-sort")  # where tiny_sort.yaml looks, unless TINY_SORT_DIR says otherwise
+HELD_OUT_FRACTION = 1 / 8
+IGNORED = -100
+TAG = "sort"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything the written files depend on."""
+
+    min_digits: int = 4
+    max_digits: int = 4
+    arch: str = "qwen2"
+    num_kv_heads: int = 1
+    seed: int = 0
+    steps: int = 200
+    batch_size: int = 128
+    learning_rate: float = 2e-3
+    prompts_per_length: int = 6000
+    num_test: int = 512
+
+
+@dataclass(frozen=True)
+class Row:
+    prompt: str
+    ground_truth: str
+    tag: str
+
+
+def make_prompts(min_digits: int, max_digits: int, prompts_per_length: int, rng: random.Random) -> list[str]:
+    """Distinct digit strings, up to `prompts_per_length` of each length (of three digits, only 1000 exist)."""
+    prompts: list[str] = []
+    for length in range(min_digits, max_digits + 1):
+        if 10**length <= 2 * prompts_per_length:
+            every = [f"{number:0{length}d}" for number in range(10**length)]
+            prompts += rng.sample(every, min(len(every), prompts_per_length))
+        else:
+            chosen: dict[str, None] = {}
+            while len(chosen) < prompts_per_length:
+                chosen["".join(rng.choices("0123456789", k=length))] = None
+            prompts += chosen
+    rng.shuffle(prompts)
+    return prompts
+
+
+def split_by_answer(rows: Sequence[Row], num_test: int, rng: random.Random) -> tuple[list[Row], list[Row]]:
+    """(train, test) without a common answer. Split by prompt, nearly every test answer would be trained on too."""
+    answers = sorted({row.ground_truth for row in rows})
+    rng.shuffle(answers)
+    held_out = set(answers[: max(1, int(len(answers) * HELD_OUT_FRACTION))])
+    train = [row for row in rows if row.ground_truth not in held_out]
+    test = [row for row in rows if row.ground_truth in held_out]
+    return train, test[:num_test]
+
+
+def make_data(settings: Settings) -> tuple[list[Row], list[Row]]:
+    """Rows for training and for testing; the same for every warm-up, and for every model of the same seed."""
+    rng = random.Random(settings.seed)
+    prompts = make_prompts(settings.min_digits, settings.max_digits, settings.prompts_per_length, rng)
+    rows = [Row(prompt, "".join(sorted(prompt)), TAG) for prompt in prompts]
+    return split_by_answer(rows, settings.num_test, rng)
+
+
+class WarmUpData:
+    """Supervised batches whose answer is a random permutation of the prompt's digits. Every digit is one token."""
+
+    def __init__(self, prompts: Sequence[str], tokenizer: PreTrainedTokenizerFast, seed: int):
+        chats = [[{"role": "user", "content": prompt}] for prompt in prompts]
+        texts = [str(tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)) for chat in chats]
+        self.prompts = list(zip(tokenizer(texts)["input_ids"], tokenizer(list(prompts))["input_ids"], strict=True))
+        self.before: list[int] = tokenizer("<answer>")["input_ids"]
+        self.after: list[int] = tokenizer(f"</answer>{tokenizer.eos_token}")["input_ids"]
+        self.pad = tokenizer.pad_token_id
+        self.rng = random.Random(seed)
+
+    def batch(self, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Right-padded input_ids and labels [B, T]; the loss looks at the answer only."""
+        rows: list[tuple[list[int], list[int]]] = []
+        for prompt_ids, digit_ids in self.rng.choices(self.prompts, k=size):
+            response_ids = self.before + self.rng.sample(digit_ids, len(digit_ids)) + self.after
+            rows.append((prompt_ids + response_ids, [IGNORED] * len(prompt_ids) + response_ids))
+        longest = max(len(ids) for ids, _ in rows)
+        input_ids = torch.tensor([ids + [self.pad] * (longest - len(ids)) for ids, _ in rows])
+        labels = torch.tensor([labels + [IGNORED] * (longest - len(labels)) for _, labels in rows])
+        return input_ids, labels
+
+
+def warm_up(model: PreTrainedModel, data: WarmUpData, settings: Settings) -> float:
+    """Supervised steps in place; returns the last loss. A causal model needs no attention mask for right padding."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, weight_decay=0.01)
+    loss = torch.tensor(0.0)
+    model.train()
+    for step in range(1, settings.steps + 1):
+        for group in optimizer.param_groups:
+            group["lr"] = settings.learning_rate * min(1.0, step / 20)
+        input_ids, labels = data.batch(settings.batch_size)
+        answer = labels[:, 1:] != IGNORED  # the head only where it is trained: a third off the whole step
+        hidden = model.model(input_ids=input_ids, use_cache=False).last_hidden_state[:, :-1][answer]
+        loss = torch.nn.functional.cross_entropy(model.lm_head(hidden), labels[:, 1:][answer])
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        if step % 50 == 0 or step == settings.steps:
+            print(f"   warm-up {step}/{settings.steps}, loss {loss.item():.3f}", flush=True)
+    model.eval()
+    return loss.item()
+
+
+def write_jsonl(path: Path, rows: Sequence[Row]) -> None:
+    path.write_text("".join(json.dumps(asdict(row)) + "\n" for row in rows), encoding="utf-8")
+
+
+def prepare(out: Path, settings: Settings) -> bool:
+    """Fill `out`; False where it already holds what these settings make. The manifest comes last: half is not done."""
+    manifest = out / "manifest.json"
+    if manifest.is_file() and json.loads(manifest.read_text(encoding="utf-8")) == asdict(settings):
+        return False
+    manifest.unlink(missing_ok=True)
+    shutil.rmtree(out / "model", ignore_errors=True)
+    out.mkdir(parents=True, exist_ok=True)
+
+    train, test = make_data(settings)
+    write_jsonl(out / "train.jsonl", train)
+    write_jsonl(out / "test.jsonl", test)
+    print(f"   {len(train)} prompts to train on, {len(test)} to test with (no answer in common)", flush=True)
+
+    tokenizer = build_tokenizer()
+    model = build_model(tokenizer, arch=settings.arch, num_kv_heads=settings.num_kv_heads, seed=settings.seed)
+    num_parameters = sum(parameter.numel() for parameter in model.parameters())
+    print(f"   {settings.arch} model with {num_parameters} parameters, {len(tokenizer)} tokens", flush=True)
+    warm_up(model, WarmUpData([row.prompt for row in train], tokenizer, settings.seed + 1), settings)
+    save_pretrained(out / "model", model, tokenizer)
+
+    manifest.write_text(json.dumps(asdict(settings), indent=2) + "\n", encoding="utf-8")
+    return True
+
+
+def parse_arguments(arguments: Sequence[str] | None = None) -> tuple[Path, Settings]:
+    parser = argparse.ArgumentParser(description="Prepare the tiny sorting task: data, tokenizer, warmed-up model.")
+    defaults = Settings()
+    parser.add_argument("--out", type=Path, default=DEFAULT_OUT, help="folder to fill")
+    parser.add_argument("--seed", type=int, default=defaults.seed)
+    parser.add_argument("--digits", type=int, default=4, help="length of every prompt")
+    parser.add_argument("--min_digits", type=int, help="shortest prompt, instead of --digits")
+    parser.add_argument("--max_digits", type=int, help="longest prompt, instead of --digits")
+    parser.add_argument("--arch", choices=ARCHITECTURES, default=defaults.arch)
+    parser.add_argument(
+        "--kv_heads", type=int, choices=(1, 2), default=defaults.num_kv_heads, help="2: for tensor parallel"
+    )
+    parser.add_argument("--steps", type=int, default=defaults.steps, help="warm-up steps")
+    given = parser.parse_args(arguments)
+    min_digits = given.digits if given.min_digits is None else given.min_digits
+    max_digits = max(given.digits, min_digits) if given.max_digits is None else given.max_digits
+    if not 2 <= min_digits <= max_digits:
+        parser.error(f"needs 2 <= min_digits <= max_digits, got {min_digits} and {max_digits}")
+    return given.out, Settings(
+        min_digits=min_digits,
+        max_digits=max_digits,
+        arch=given.arch,
+        num_kv_heads=given.kv_heads,
+        seed=given.seed,
+        steps=given.steps,
+    )
+
+
+def main() -> None:
+    out, settings = parse_arguments()
+    started = time.perf_counter()
+    torch.set_num_threads(1)
+    if prepare(out, settings):
+        print(f"   written to {out} in {time.perf_counter() - started:.0f} s", flush=True)
+    else:
+        print(f"   {out} is already prepared with these settings", flush=True)
+
+
+if __name__ == "__main__":
+    main()
