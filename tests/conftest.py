@@ -1,0 +1,111 @@
+"""Fixtures for every test. Heavy imports stay inside the fixtures, so that a fast test stays fast."""
+
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+    from tests.helpers.processes import RankPool
+
+# Before the first import of torch, ray or transformers, and inherited by every process a test starts.
+os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["RAY_AUTH_MODE"] = "disabled"  # else Ray writes a token file into the home directory
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def tiny_tokenizer() -> "PreTrainedTokenizerFast":
+    from roll.models.tiny import build_tokenizer
+
+    return build_tokenizer()
+
+
+@pytest.fixture(scope="session")
+def make_tiny_model_dir(
+    tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: "PreTrainedTokenizerFast"
+) -> Callable[..., Path]:
+    """make_tiny_model_dir(arch="qwen3", tie_word_embeddings=True, seed=1, ...) -> a model directory; made once."""
+    made: dict[tuple[object, ...], Path] = {}
+
+    def make(**options: object) -> Path:
+        from roll.models.tiny import build_model, save_pretrained
+
+        key = tuple(sorted(options.items()))
+        if key not in made:
+            shape = {"hidden_size": 128, "num_heads": 4, "num_kv_heads": 2} | options
+            model = build_model(tiny_tokenizer, **shape)  # type: ignore[arg-type]
+            made[key] = save_pretrained(tmp_path_factory.mktemp("model"), model, tiny_tokenizer)
+        return made[key]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def tiny_model_dir(make_tiny_model_dir: Callable[..., Path]) -> Path:
+    """Random Qwen2 with a head of its own: 128 wide, 2 layers, 4 heads and 2 key-value heads of 32, vocabulary 296."""
+    return make_tiny_model_dir(tie_word_embeddings=False)
+
+
+@pytest.fixture(scope="session")
+def tiny_tied_model_dir(make_tiny_model_dir: Callable[..., Path]) -> Path:
+    """The same, with the embedding as its head: the head's weight is in no file and under no second name."""
+    return make_tiny_model_dir(tie_word_embeddings=True)
+
+
+@pytest.fixture(scope="session")
+def sort_task() -> ModuleType:
+    """examples/tiny-sort/prepare.py as a module."""
+    spec = importlib.util.spec_from_file_location(
+        "tiny_sort_prepare", REPOSITORY / "examples" / "tiny-sort" / "prepare.py"
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def sort_dir(request: pytest.FixtureRequest, sort_task: ModuleType) -> Path:
+    """The demo's prepared data and warmed-up model; kept between runs in pytest's cache."""
+    directory = request.config.cache.mkdir("tiny-sort")
+    sort_task.prepare(directory, sort_task.Settings())
+    return directory
+
+
+@pytest.fixture(scope="session")
+def varied_sort_dir(request: pytest.FixtureRequest, sort_task: ModuleType) -> Path:
+    """The same task with 3 to 12 digits, so that prompts and answers differ in length; warmed up briefly."""
+    directory = request.config.cache.mkdir("tiny-sort-varied")
+    settings = sort_task.Settings(min_digits=3, max_digits=12, steps=50, batch_size=64, prompts_per_length=400)
+    sort_task.prepare(directory, settings)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def rank_pool() -> Iterator[Callable[[int], "RankPool"]]:
+    """rank_pool(world_size) -> the module's pool of that size."""
+    from tests.helpers.processes import RankPool
+
+    pools: dict[int, RankPool] = {}
+
+    def get(world_size: int) -> RankPool:
+        return pools.setdefault(world_size, RankPool(world_size))
+
+    yield get
+    for pool in pools.values():
+        pool.close()

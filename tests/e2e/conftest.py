@@ -1,0 +1,161 @@
+"""Whole runs as a user starts them: the example script in a process of its own, on real Ray, DeepSpeed and engines."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+
+import psutil
+import pytest
+from filelock import FileLock
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+START_LIMIT_S = 400  # until the first step, on a machine that is busy with other things
+
+
+@dataclass
+class Run:
+    """One run of an example. Its processes are those that carry the run's mark in their environment."""
+
+    process: subprocess.Popen[str]
+    output_dir: Path
+    log: Path
+    mark: str
+    leftovers: list[int] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        return self.log.read_text()
+
+    @property
+    def metrics(self) -> dict[int, dict[str, float]]:
+        """Rows of metrics.jsonl by steps done."""
+        path = self.output_dir / "logs" / "metrics.jsonl"
+        rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        return {row["step"]: row for row in rows}
+
+    def wait_for_step(self, step: int) -> None:
+        deadline = time.monotonic() + START_LIMIT_S
+        while step not in self.metrics:
+            assert self.process.poll() is None, f"the run ended before step {step}:\n{self.text}"
+            assert time.monotonic() < deadline, f"step {step} did not come:\n{self.text}"
+            time.sleep(0.1)
+
+    def wait(self, timeout_s: float = START_LIMIT_S) -> int:
+        """The exit code. Fails if the run does not end in time."""
+        try:
+            return self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            pytest.fail(f"the run did not end within {timeout_s} s:\n{self.text}")
+
+    def processes(self) -> list[psutil.Process]:
+        """All living processes of the run, workers and Ray's own, found by the mark they inherited."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get("ROLL_TEST_RUN") == self.mark and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+            except (psutil.NoSuchProcess, psutil.AccessDenied):
+                continue
+        return found
+
+    def assert_all_gone(self, within_s: float = 15) -> None:
+        deadline = time.monotonic() + within_s
+        while (alive := self.processes()) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        names = [f"{p.pid} {' '.join(p.cmdline())[:80]}" for p in alive]
+        assert not names, f"processes of the run are still there: {names}"
+
+    def worker(self, role: str) -> psutil.Process:
+        """A process that serves this role."""
+        return next(p for p in self.processes() if p.environ().get("ROLL_ROLE") == role)
+
+    def kill(self) -> None:
+        for process in self.processes():
+            process.kill()
+
+
+@pytest.fixture(scope="session")
+def sort_data(tmp_path_factory: pytest.TempPathFactory, sort_task: ModuleType) -> Path:
+    """The demo's model and data, with the demo's own warm-up: made once for all test processes that run side by
+    side."""
+    shared = shared_directory(tmp_path_factory)
+    with FileLock(shared / "tiny-sort.lock"):
+        sort_task.prepare(shared / "tiny-sort", sort_task.Settings())  # does nothing the second time
+    return shared / "tiny-sort"
+
+
+@pytest.fixture(scope="session")
+def lake_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The agentic demo's model, with the demo's own warm-up, made once in the same way."""
+    shared = shared_directory(tmp_path_factory)
+    command = [sys.executable, "examples/tiny-frozen-lake/prepare.py", "--out", str(shared / "tiny-frozen-lake")]
+    with FileLock(shared / "tiny-frozen-lake.lock"):
+        subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True)
+    return shared / "tiny-frozen-lake"
+
+
+def shared_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    base = tmp_path_factory.getbasetemp()
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+
+@pytest.fixture
+def start_run(tmp_path: Path) -> Iterator[Callable[..., Run]]:
+    """start_run(data, "tiny_sort", "max_steps=5", name="a") -> Run. Whatever is still alive at the end is killed.
+    `example` is a folder of examples/, or a path; `pipeline` says which script starts it."""
+    runs: list[Run] = []
+
+    def start(
+        data: Path,
+        config_name: str,
+        *overrides: str,
+        name: str = "run",
+        example: str | Path = "tiny-sort",
+        pipeline: str = "rlvr",
+    ) -> Run:
+        output_dir, mark = tmp_path / name, f"{os.getpid()}-{len(runs)}-{tmp_path.name}"
+        log = tmp_path / f"{name}.log"
+        directories = {"TINY_SORT_DIR": str(data), "TINY_FROZEN_LAKE_DIR": str(data)}
+        environment = os.environ | directories | {"ROLL_TEST_RUN": mark, "PYTHONPATH": str(REPOSITORY)}
+        command = [sys.executable, f"examples/start_{pipeline}_pipeline.py", "--config_path", str(example)]
+        command += [
+            "--config_name",
+            config_name,
+            f"output_dir={output_dir}",
+            f"logging_dir={output_dir}/logs",
+            *overrides,
+        ]
+        with log.open("w") as stream:
+            process = subprocess.Popen(
+                command,
+                cwd=REPOSITORY,
+                env=environment,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+            )
+        runs.append(Run(process, output_dir, log, mark))
+        return runs[-1]
+
+    yield start
+    for run in runs:
+        if run.process.poll() is None:
+            run.process.send_signal(signal.SIGKILL)
+            run.process.wait()
+        run.kill()
+
+
+def comparable(row: dict[str, float]) -> dict[str, float]:
+    """What must be equal between two runs of the same seed: everything but times."""
+    return {name: value for name, value in row.items() if "time" not in name}

@@ -1,0 +1,75 @@
+"""Whole runs that lose a process or are interrupted: what must end ends, what can go on goes on."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import Run
+from tests.e2e.test_rlvr import assert_engine_and_trainer_agree
+
+StartRun = Callable[..., Run]
+
+
+def test_an_engine_of_two_killed_amid_a_rollout_is_replaced_and_the_run_goes_on(sort_data: Path, start_run: StartRun):
+    """Long answers, so that a step is nearly all rollout. What the dead engine had in hand is sampled elsewhere; the
+    weights of the new engine are the trainer's: its log-probs agree like the others'."""
+    replicas = ("num_gpus_per_node=3", "actor_infer.device_mapping=[1,2]")
+    long_answers = ("response_length=90", "actor_infer.generating_args.min_new_tokens=90")
+    lengths = ("max_steps=6", "eval_steps=-1", "save_steps=-1")
+    run = start_run(sort_data, "tiny_sort", *lengths, *replicas, *long_answers)
+    run.wait_for_step(2)
+    run.worker("actor_infer").kill()
+    assert run.wait() == 0, run.text
+    assert run.metrics[2]["rollout/restarted_engines"] == 0
+    assert run.metrics[6]["rollout/restarted_engines"] == 1
+    assert max(row["rollout/retried_requests"] for row in run.metrics.values()) > 0
+    assert_engine_and_trainer_agree(run)
+    run.assert_all_gone()
+
+
+@pytest.mark.slow
+def test_an_engine_of_two_that_hangs_is_ended_and_replaced(sort_data: Path, start_run: StartRun):
+    """The engine's own process is stopped, amid a rollout, and does not go on."""
+    lengths = ("max_steps=6", "eval_steps=-1", "save_steps=-1", "actor_infer.backend_timeout=1")
+    run = start_run(sort_data, "tiny_sort_vllm_2_replicas", *lengths)
+    run.wait_for_step(2)
+    engine = next(process for process in run.processes() if "EngineCore" in process.name())
+    engine.suspend()
+    assert run.wait() == 0, run.text
+    assert "no sign of life for 1 min" in run.text
+    assert run.metrics[6]["rollout/restarted_engines"] == 1
+    assert_engine_and_trainer_agree(run)
+    run.assert_all_gone()
+
+
+@pytest.mark.parametrize("role", ["actor_train", "actor_infer"])
+def test_a_killed_worker_ends_the_run_with_its_name_and_leaves_nothing_behind(
+    role: str, sort_data: Path, start_run: StartRun
+):
+    run = start_run(sort_data, "tiny_sort", "max_steps=10000", "eval_steps=-1", "save_steps=-1")
+    run.wait_for_step(2)
+    run.worker(role).kill()
+    assert run.wait(30) == 1, run.text
+    assert f"{role} rank 0 died" in run.text
+    run.assert_all_gone()
+
+
+def test_ctrl_c_saves_the_finished_step_and_exits_with_130(sort_data: Path, start_run: StartRun):
+    run = start_run(sort_data, "tiny_sort", "max_steps=10000", "eval_steps=-1", "save_steps=-1")
+    run.wait_for_step(2)
+    run.process.send_signal(signal.SIGINT)
+    assert run.wait(60) == 130, run.text
+    (checkpoint,) = (run.output_dir / "checkpoints").glob("step_*")
+    assert int(checkpoint.name.removeprefix("step_")) == max(run.metrics)
+    run.assert_all_gone()
+
+
+def test_a_killed_driver_takes_its_workers_along(sort_data: Path, start_run: StartRun):
+    run = start_run(sort_data, "tiny_sort", "max_steps=10000", "eval_steps=-1", "save_steps=-1")
+    run.wait_for_step(1)
+    run.process.kill()
+    run.assert_all_gone(within_s=60)

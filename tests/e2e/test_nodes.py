@@ -1,0 +1,99 @@
+"""The demo on a Ray cluster of two nodes that is there before the run and stays when it ends."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.e2e.conftest import Run
+from tests.e2e.test_rlvr import assert_engine_and_trainer_agree
+
+HEAD, OTHER = "127.0.0.1", "127.0.0.2"  # loopback addresses stand for hosts
+MARK = "ROLL_TEST_CLUSTER"
+
+
+def _start_node(environment: dict[str, str], *arguments: str) -> None:
+    fixed = ["--num-cpus=2", "--object-store-memory=200000000", "--disable-usage-stats"]
+    command = [sys.executable, "-m", "ray.scripts.scripts", "start", *fixed, *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _kill_marked(mark: str) -> None:
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(MARK) == mark:
+                process.send_signal(signal.SIGKILL)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+
+
+@pytest.fixture
+def two_nodes() -> Iterator[str]:
+    """The address of a Ray cluster with two nodes of this test's own."""
+    with socket.socket() as free:
+        free.bind((HEAD, 0))
+        port = free.getsockname()[1]
+    mark, directory = uuid.uuid4().hex, tempfile.mkdtemp(prefix="ray-")  # tmp_path is too long for Ray's sockets
+    environment = os.environ | {MARK: mark, "RAY_AUTH_MODE": "disabled"}
+    environment.pop("RAY_ADDRESS", None)
+    try:
+        _start_node(
+            environment,
+            "--head",
+            f"--node-ip-address={HEAD}",
+            f"--port={port}",
+            "--include-dashboard=false",
+            f"--temp-dir={directory}",
+        )
+        _start_node(environment, f"--address={HEAD}:{port}", f"--node-ip-address={OTHER}")
+        yield f"{HEAD}:{port}"
+    finally:
+        _kill_marked(mark)
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.mark.slow
+def test_a_run_spreads_over_the_nodes_of_a_cluster_and_leaves_it_alive(
+    two_nodes: str, sort_data: Path, start_run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+):
+    """Trainer on one node, engine on the other: weights go by collective broadcast. Once to the end; once with the
+    trainer killed, which must end the run and free the other node too."""
+    monkeypatch.setenv("RAY_ADDRESS", two_nodes)
+    placed = ["num_nodes=2", "num_gpus_per_node=1", "actor_train.device_mapping=[0]", "actor_infer.device_mapping=[1]"]
+    run = start_run(sort_data, "tiny_sort", *placed, "max_steps=4", "eval_steps=-1", "save_steps=-1", name="whole")
+    assert run.wait() == 0, run.text
+    assert f"joined the Ray cluster at {two_nodes}" in run.text
+    assert_engine_and_trainer_agree(run)
+
+    run = start_run(sort_data, "tiny_sort", *placed, "max_steps=10000", "eval_steps=-1", "save_steps=-1", name="killed")
+    run.wait_for_step(2)
+    trainer = _worker("actor_train")
+    assert trainer is not None
+    trainer.kill()
+    assert run.wait(60) == 1, run.text
+    assert "actor_train rank 0 died" in run.text
+    assert not [role for role in ("actor_train", "actor_infer") if _worker(role) is not None]
+
+
+def _worker(role: str) -> psutil.Process | None:
+    """The process that serves this role: a child of the cluster, so it carries the cluster's mark and not the run's."""
+    for process in psutil.process_iter():
+        try:
+            environment = process.environ()
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+        if MARK in environment and environment.get("ROLL_ROLE") == role and process.status() != psutil.STATUS_ZOMBIE:
+            return process
+    return None

@@ -1,0 +1,342 @@
+"""Small real stand-ins for engines, so that the machinery around them can be tested in milliseconds."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from roll.algorithms.loss import Loss
+from roll.configs.cluster import WorkerConfig
+from roll.configs.plan import TrainPlan
+from roll.distributed.executor.infer_worker import InferWorker
+from roll.distributed.executor.job_pool import FinishedJobs, Job
+from roll.distributed.executor.worker import TrainWorker
+from roll.distributed.strategy.base import InferStrategy, RankContext, State, TrainStrategy
+from roll.distributed.strategy.transport import WeightReceiver
+from roll.distributed.strategy.weights import BucketSource, GroupSpec, WeightBucket, fill_buckets
+from roll.errors import StrategyError
+from roll.types.batch import LossScale, MicroBatch, TokenOutputs
+from roll.types.metrics import MetricSums
+from roll.types.rollout import Generation, GenerationRequest
+
+
+class FakeTrainStrategy(TrainStrategy):
+    """Log-prob of a token: -(token id) / 100, its value: token id. An update adds 1 to every weight. Weights: `a` of
+    5 bfloat16 and `b` of 40 x 10 float32, both full of the number of updates plus the seed."""
+
+    def __init__(self, role: WorkerConfig, context: RankContext, plan: TrainPlan | None = None):
+        self.context = context
+        self.dp_rank, self.dp_size = context.rank, context.world_size
+        self.num_updates = 0
+        self.moves: list[str] = []
+
+    def setup(self) -> None:
+        if self.dp_size > 1 and not torch.distributed.is_initialized():
+            torch.distributed.init_process_group("gloo")
+
+    def log_probs(
+        self, micro_batches: Sequence[MicroBatch], temperature: float, entropy: bool = False
+    ) -> list[TokenOutputs]:
+        return [TokenOutputs(log_probs=-b.input_ids / 100 * b.response_mask / temperature) for b in micro_batches]
+
+    def values(self, micro_batches: Sequence[MicroBatch]) -> list[TokenOutputs]:
+        return [TokenOutputs(values=(b.input_ids * b.response_mask).float()) for b in micro_batches]
+
+    def train_step(
+        self, micro_batches: Sequence[MicroBatch], loss: Loss, scale: LossScale, temperature: float
+    ) -> tuple[MetricSums, dict[str, float]]:
+        self.num_updates += 1
+        sums = MetricSums()
+        for batch in micro_batches:
+            assert batch.advantages is not None
+            sums.add("num_micro_batches", 1, 1)
+            sums.add("advantage", (batch.advantages * batch.response_mask).sum(), batch.response_mask.sum())
+            sums.add("tokens_per_update", float(scale.num_tokens), 1)
+            sums.add("rows_per_update", float(scale.num_samples), 1)
+            if batch.ref_log_probs is not None:
+                off = (batch.ref_log_probs + batch.input_ids / 100 * batch.response_mask).abs().max()
+                sums.maximum("ref_log_prob_error", off)
+            if batch.values is not None:
+                sums.maximum("value_error", (batch.values - batch.input_ids * batch.response_mask).abs().max())
+        return sums, {"grad_norm": 2.0, "learning_rate": 0.5 / self.num_updates}
+
+    @property
+    def weight_value(self) -> float:
+        return float(self.num_updates + self.context.seed)
+
+    def export_weights(self, bucket_bytes: int) -> Iterator[WeightBucket]:
+        value = self.weight_value
+        weights = [("a", torch.full((5,), value, dtype=torch.bfloat16)), ("b", torch.full((40, 10), value))]
+        for bucket in fill_buckets(iter(weights), bucket_bytes):
+            yield bucket if self.exports_weights else []
+
+    @property
+    def exports_weights(self) -> bool:
+        return self.context.rank == 0
+
+    def all_reduce_sum(self, values: Sequence[float]) -> list[float]:
+        sums = torch.tensor(values, dtype=torch.float64)
+        if self.dp_size > 1:
+            torch.distributed.all_reduce(sums)
+        return sums.tolist()
+
+    def save_checkpoint(self, directory: Path) -> None:
+        (directory / f"rank{self.context.rank}").write_text(str(self.num_updates))
+
+    def load_checkpoint(self, directory: Path) -> None:
+        self.num_updates = int((directory / f"rank{self.context.rank}").read_text())
+
+    def save_hf_model(self, directory: Path) -> None:
+        (directory / "config.json").write_text("{}")
+
+    def offload_states(self, states: frozenset[State]) -> None:
+        self.moves.append("offload " + " ".join(sorted(state.value for state in states)))
+
+    def load_states(self, states: frozenset[State]) -> None:
+        self.moves.append("load " + " ".join(sorted(state.value for state in states)))
+
+
+class FakeInferStrategy(InferStrategy):
+    """Answers a prompt with its last token, counted up: prompt [.., 7] gives [8, 9, ...]. Special first tokens: 1000
+    raises, 1001 kills the process, 1002 waits for abort. A weight `b` starts as 0."""
+
+    def __init__(self, role: WorkerConfig, context: RankContext, plan: TrainPlan | None = None):
+        self.context = context
+        self.version = 0
+        self.paused = asyncio.Event()
+        self.weights: dict[str, torch.Tensor] = {}
+        self.incoming: dict[str, torch.Tensor] | None = None
+        self.aborted: dict[str, asyncio.Event] = {}
+        self.receiver = WeightReceiver(context.device)
+        self.mood = ""
+        self.moves: list[str] = []
+
+    def setup(self) -> None:
+        pass
+
+    async def start(self) -> None:
+        pass
+
+    @property
+    def policy_version(self) -> int:
+        return self.version
+
+    async def generate(self, request: GenerationRequest) -> list[Generation]:
+        first, last = int(request.prompt_ids[0]), int(request.prompt_ids[-1])
+        count, finish_reason = request.sampling.max_new_tokens, "length"
+        if first == 1000:
+            raise StrategyError("a prompt that starts with 1000")
+        if first == 1001:
+            os.kill(os.getpid(), 9)
+        if first == 1002:
+            await self.aborted.setdefault(request.request_id, asyncio.Event()).wait()
+            count, finish_reason = 1, "abort"
+        await asyncio.sleep(0.001)
+        token_ids = np.arange(last + 1, last + 1 + count, dtype=np.int32)
+        generation = Generation(
+            token_ids, -token_ids.astype(np.float32), np.full(count, self.version, np.int32), finish_reason
+        )
+        return [generation] * request.num_samples
+
+    async def abort(self, request_ids: Sequence[str] | None = None) -> None:
+        for name in self.aborted if request_ids is None else request_ids:
+            self.aborted.setdefault(name, asyncio.Event()).set()
+
+    async def pause(self) -> None:
+        self.paused.set()
+
+    async def resume(self) -> None:
+        self.paused.clear()
+
+    async def join_weight_group(self, group: GroupSpec, first_rank: int) -> None:
+        await asyncio.to_thread(self.receiver.join, group, first_rank)
+
+    async def begin_weight_update(self) -> None:
+        if self.mood == "refuse":
+            raise StrategyError("no update today")
+        if self.mood == "die":
+            os.kill(os.getpid(), 9)
+        self.incoming = {}
+
+    async def import_weights(self, source: BucketSource) -> None:
+        def read() -> None:
+            assert self.incoming is not None
+            self.incoming |= {name: tensor.clone() for name, tensor in self.receiver.read(source)}
+
+        await asyncio.to_thread(read)
+
+    async def finish_weight_update(self, version: int) -> None:
+        assert self.incoming is not None
+        self.weights, self.incoming = self.incoming, None
+        self.version = version
+
+    def weight_sums(self) -> dict[str, float]:
+        return {name: float(tensor.float().sum()) for name, tensor in self.weights.items()} | {"version": self.version}
+
+    def offload_states(self, states: frozenset[State]) -> None:
+        self.moves.append("offload " + " ".join(sorted(state.value for state in states)))
+
+    def load_states(self, states: frozenset[State]) -> None:
+        self.moves.append("load " + " ".join(sorted(state.value for state in states)))
+
+
+class WatchedTrainWorker(TrainWorker):
+    """A train worker whose strategy's doings can be looked at."""
+
+    strategy: FakeTrainStrategy
+
+    def take_moves(self) -> list[str]:
+        moves, self.strategy.moves = self.strategy.moves, []
+        return moves
+
+    def weight_value(self) -> float:
+        return self.strategy.weight_value
+
+
+class WatchedInferWorker(InferWorker):
+    """The same of an engine."""
+
+    strategy: FakeInferStrategy
+
+    def take_moves(self) -> list[str]:
+        moves, self.strategy.moves = self.strategy.moves, []
+        return moves
+
+    def process_id(self) -> int:
+        return os.getpid()
+
+    def weight_sums(self) -> dict[str, float]:
+        return self.strategy.weight_sums()
+
+    def set_mood(self, mood: str) -> None:
+        """How the next weight update goes: "refuse", "die", or "" (well)."""
+        self.strategy.mood = mood
+
+
+class ToyWorker:
+    """A worker that misbehaves on request."""
+
+    def __init__(self, name: str = "toy"):
+        self.name = name
+        self.num_calls = 0
+
+    def add(self, a: int, b: int) -> int:
+        self.num_calls += 1
+        return a + b
+
+    def count(self) -> int:
+        return self.num_calls
+
+    def environment(self) -> dict[str, str]:
+        return dict(os.environ)
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def say(self, text: str) -> None:
+        print(text, flush=True)
+
+    def start_child(self) -> int:
+        """A process that would outlive its worker."""
+        return subprocess.Popen(["sleep", "1000"], start_new_session=True).pid
+
+    def exit_code_of_a_child(self, code: int) -> int:
+        return subprocess.run(["sh", "-c", f"exit {code}"]).returncode
+
+    def fail(self, text: str) -> None:
+        raise ValueError(text)
+
+    def sleep(self, seconds: float) -> float:
+        time.sleep(seconds)
+        return seconds
+
+    def die(self) -> None:
+        os.kill(os.getpid(), 9)
+
+    def fail_on_rank(self, rank: int) -> None:
+        """Rank `rank` raises while the others wait for it in a collective."""
+        if not torch.distributed.is_initialized():
+            torch.distributed.init_process_group("gloo")
+        torch.distributed.barrier()
+        if torch.distributed.get_rank() == rank:
+            raise ValueError("the root cause")
+        torch.distributed.barrier()
+
+    def die_on_rank(self, rank: int) -> None:
+        if not torch.distributed.is_initialized():
+            torch.distributed.init_process_group("gloo")
+        torch.distributed.barrier()
+        if torch.distributed.get_rank() == rank:
+            os.kill(os.getpid(), 9)
+        torch.distributed.barrier()
+
+
+class BrokenWorker:
+    """A worker that cannot be constructed."""
+
+    def __init__(self) -> None:
+        raise RuntimeError("no such model")
+
+
+class ToyJobWorker:
+    """Runs jobs of several kinds: `wait` seconds, `block` the event loop, `die`, `fail` with a text, ask for `rest`.
+    The result is the worker's name, and the most jobs it had at once."""
+
+    def __init__(self, name: str):
+        self.name = name
+        self.tasks: dict[str, asyncio.Task[None]] = {}
+        self.results: list[tuple[str, tuple[str, int]]] = []
+        self.failures: list[tuple[str, str]] = []
+        self.something: asyncio.Event | None = None
+        self.most = 0
+        self.tired = False
+
+    def submit(self, jobs: list[Job]) -> None:
+        for job in jobs:
+            self.tasks[job.job_id] = asyncio.create_task(self.run(job))
+
+    async def run(self, job: Job) -> None:
+        kind, *arguments = job.work
+        self.most = max(self.most, len(self.tasks))
+        try:
+            await asyncio.sleep(0.05)
+            if kind == "wait":
+                await asyncio.sleep(arguments[0])
+            if kind == "block":
+                time.sleep(arguments[0])
+            if kind == "die":
+                os.kill(os.getpid(), 9)
+            if kind == "fail":
+                raise ValueError(arguments[0])
+            self.tired = kind == "rest"
+            self.results.append((job.job_id, (self.name, self.most)))
+        except asyncio.CancelledError:
+            self.results.append((job.job_id, (self.name, self.most)))
+        except ValueError as error:
+            self.failures.append((job.job_id, f"ValueError: {error}"))
+        finally:
+            self.tasks.pop(job.job_id)
+            self.event.set()
+
+    @property
+    def event(self) -> asyncio.Event:
+        self.something = self.something or asyncio.Event()
+        return self.something
+
+    async def take(self) -> FinishedJobs:
+        await self.event.wait()
+        self.event.clear()
+        results, self.results = self.results, []
+        failures, self.failures = self.failures, []
+        return FinishedJobs(tuple(results), tuple(failures), self.tired, counts={"done": len(results)})
+
+    def cancel(self, job_ids: list[str]) -> None:
+        for job_id in job_ids:
+            self.tasks[job_id].cancel()

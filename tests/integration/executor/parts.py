@@ -1,0 +1,67 @@
+"""Clusters of fakes, and rows to feed them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from roll.configs.cluster import WorkerConfig
+from roll.configs.layout import RolePlace, WorkerPlace
+from roll.distributed.executor.blueprint import Blueprint
+from roll.distributed.executor.cluster import WorkerSpec
+from roll.types.batch import SampleBatch
+
+WORKER_OF = {
+    "actor_train": "tests.fakes:WatchedTrainWorker",
+    "critic": "tests.fakes:WatchedTrainWorker",
+    "reference": "roll.distributed.executor.worker:ForwardWorker",
+    "actor_infer": "tests.fakes:WatchedInferWorker",
+}
+
+
+def worker_setup(
+    role: str,
+    devices: Sequence[int] = (0,),
+    seed: int = 0,
+    worker_class: str | None = None,
+    arguments: tuple[Any, ...] = (),
+    system_envs: dict[str, str] | None = None,
+    max_restarts: int = 0,
+) -> tuple[RolePlace, WorkerSpec]:
+    """One worker per device: those of a role with the fake strategies, or of `worker_class`."""
+    place = RolePlace(role, tuple(WorkerPlace(i, 0, (d,), (d,)) for i, d in enumerate(devices)))
+    is_engine = role == "actor_infer"
+    per_rank: list[tuple[Any, ...]] = [arguments] * len(devices)
+    if worker_class is None:
+        worker_class = WORKER_OF[role]
+        strategy = "tests.fakes:FakeInferStrategy" if is_engine else "tests.fakes:FakeTrainStrategy"
+        per_rank = [
+            (Blueprint(role, rank, len(devices), rank, seed, "cpu", strategy, WorkerConfig()),)
+            for rank in range(len(devices))
+        ]
+    spec = WorkerSpec(
+        worker_class, per_rank, system_envs or {}, is_engine, is_distributed=not is_engine, max_restarts=max_restarts
+    )
+    return place, spec
+
+
+def make_samples(lengths: Sequence[int], num_prompt_tokens: int = 1, seed: int = 0) -> SampleBatch:
+    """Rows of random tokens; all but the first `num_prompt_tokens` of each row are sampled. Row i has reward i."""
+    rng = np.random.default_rng(seed)
+    num_rows, num_tokens = len(lengths), int(sum(lengths))
+    position = np.concatenate([np.arange(length) for length in lengths])
+    mask = position >= num_prompt_tokens
+    return SampleBatch(
+        lengths=np.array(lengths, np.int32),
+        input_ids=rng.integers(1, 100, num_tokens).astype(np.int32),
+        response_mask=mask,
+        rollout_log_probs=np.zeros(num_tokens, np.float32),
+        policy_versions=np.where(mask, 0, -1).astype(np.int32),
+        rewards=np.arange(num_rows, dtype=np.float32),
+        group_ids=np.arange(num_rows, dtype=np.int64) // 2,
+        trajectory_ids=np.arange(num_rows, dtype=np.int64),
+        turns=np.zeros(num_rows, np.int32),
+        domains=np.array(["math"] * num_rows),
+        finish_reasons=np.zeros(num_rows, np.int8),
+        loss_weights=np.ones(num_rows, np.float32),
+    )

@@ -1,0 +1,86 @@
+"""Workers of one role on real Ray: calls, environments, and how a failure is reported."""
+
+import subprocess
+import time
+from collections.abc import Callable
+
+import pytest
+
+from roll.configs.layout import RolePlace, WorkerPlace
+from roll.distributed.executor.cluster import Cluster
+from roll.distributed.executor.resource_manager import ResourceManager
+from roll.errors import ResourceError, WorkerError
+
+TOY = "tests.fakes:ToyWorker"
+Start = Callable[..., Cluster]
+
+
+def test_replies_come_in_rank_order(toys: Cluster) -> None:
+    assert toys.call_ranks("add", [(1, 2), (3, 4)]) == [3, 7]
+    assert toys.call_all("add", 5, 6) == [11, 11]
+    assert toys.call_all("count") == [2, 2]
+
+
+def test_ranks_see_their_place_and_their_own_environment(toys: Cluster) -> None:
+    first, second = toys.call_all("environment")
+    assert (first["RANK"], second["RANK"]) == ("0", "1")
+    assert first["MASTER_PORT"] == second["MASTER_PORT"]
+    for environment in (first, second):
+        assert environment["WORLD_SIZE"] == "2"
+        assert environment["MASTER_ADDR"] == "127.0.0.1"
+        assert environment["OMP_NUM_THREADS"] == "1"
+        assert environment["OMP_WAIT_POLICY"] == "PASSIVE"
+        assert environment["CUDA_VISIBLE_DEVICES"] == ""
+        assert environment["MY_SETTING"] == "x"
+
+
+def test_driver_and_workers_see_exit_codes(toys: Cluster) -> None:
+    """Ray can be told to reap orphans, but then every subprocess of everybody seems to succeed."""
+    assert toys.call_all("exit_code_of_a_child", 3) == [3, 3]
+    assert subprocess.run(["sh", "-c", "exit 3"]).returncode == 3
+
+
+def test_a_rank_that_raises_or_dies_ends_the_call_while_the_others_wait_in_a_collective(start: Start) -> None:
+    cluster = start("actor_train", devices=(0, 1), worker_class=TOY)
+    cluster.wait_ready()
+    started = time.monotonic()
+    with pytest.raises(WorkerError) as caught:
+        cluster.call_all("fail_on_rank", 1)
+    assert str(caught.value).startswith("actor_train rank 1 failed in fail_on_rank: ValueError: the root cause")
+    assert "in fail_on_rank" in caught.value.__notes__[0]
+    assert time.monotonic() - started < 15
+    cluster.kill()
+
+    cluster = start("actor_train", devices=(0, 1), worker_class=TOY)
+    cluster.wait_ready()
+    started = time.monotonic()
+    with pytest.raises(WorkerError) as caught:
+        cluster.call_all("die_on_rank", 1)
+    assert str(caught.value).startswith("actor_train rank 1 died in die_on_rank")
+    assert time.monotonic() - started < 15
+    with pytest.raises(WorkerError, match="actor_train rank 1 died in add"):
+        cluster.call_all("add", 1, 1)
+
+
+def test_a_worker_that_cannot_be_constructed_says_why(start: Start) -> None:
+    cluster = start("reference", worker_class="tests.fakes:BrokenWorker")
+    with pytest.raises(WorkerError, match="reference rank 0 failed in start: RuntimeError: no such model"):
+        cluster.wait_ready()
+
+
+def test_a_call_that_takes_too_long_names_the_ranks(toys: Cluster) -> None:
+    calls = toys.start_ranks("sleep", [(0.0,), (2.0,)])
+    with pytest.raises(WorkerError, match="no answer within 1 s from actor_train rank 1: sleep"):
+        calls.result(timeout_s=1)
+
+
+def test_more_nodes_than_there_are_is_an_error_that_says_what_is_there(resources: ResourceManager) -> None:
+    with pytest.raises(ResourceError, match="num_nodes: 2 with num_gpus_per_node: 8 need more than is there"):
+        ResourceManager(num_nodes=2, num_gpus_per_node=8)
+
+
+def test_cpu_workers_and_devices_get_seats(resources: ResourceManager) -> None:
+    cpu = resources.seats(RolePlace("rewards", (WorkerPlace(0, None), WorkerPlace(1, None))))
+    assert [(seat.rank, seat.local_rank, seat.devices) for seat in cpu] == [(0, 0, ()), (1, 1, ())]
+    pair = resources.seats(RolePlace("actor_infer", (WorkerPlace(0, 0, (4, 5), (4, 5)),)))
+    assert (pair[0].devices, pair[0].gpu_ids) == ((4, 5), ())

@@ -1,0 +1,112 @@
+"""Two fake engines, of which one dies in the middle of its work, on real Ray."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from roll.distributed.executor.cluster import Cluster
+from roll.distributed.executor.engine_recovery import MAX_RESTARTS, EngineRecovery, RecoverySettings
+from roll.distributed.executor.infer_cluster import InferCluster
+from roll.distributed.executor.weight_sync import WeightSync
+from roll.errors import WorkerError
+from roll.types.rollout import Generation, GenerationRequest, SamplingParams
+
+Start = Callable[..., Cluster]
+
+
+def request(name: str, *prompt: int) -> GenerationRequest:
+    return GenerationRequest(name, np.array(prompt, np.int32), SamplingParams(3))
+
+
+def pair_of_engines(start: Start) -> InferCluster:
+    cluster = start("actor_infer", devices=(3, 4), max_restarts=MAX_RESTARTS)
+    cluster.call_all("setup")
+    arguments = [(*arguments, None, True) for arguments in cluster.spec.arguments]
+    return InferCluster(cluster, EngineRecovery(cluster, RecoverySettings(cluster.spec.worker_class, arguments)))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("route", ["memory", "broadcast"])
+def test_a_dead_engines_requests_go_to_the_other_and_it_comes_back_with_the_next_weights(
+    route: str, start: Start, trainer: Cluster
+) -> None:
+    rollout = pair_of_engines(start)
+    engines = rollout.cluster
+    sync = WeightSync(trainer, 0, engines, (1, 1), 1 << 20, route)  # type: ignore[arg-type]
+    sync.publish(1)
+    assert rollout.heal() is False
+
+    async def play() -> None:
+        waiting = [asyncio.create_task(rollout.generate(request(f"w{i}", 1002, i, 7))) for i in range(8)]
+        await asyncio.sleep(0.3)
+        assert [replica.num_answers for replica in rollout._replicas] == [4, 4]
+        os.kill(engines.call_all("process_id")[0], signal.SIGKILL)
+        await until(lambda: rollout.num_retries == 4)
+        assert [replica.num_answers for replica in rollout._replicas] == [0, 8]
+        while not all(task.done() for task in waiting):  # what is asked again may reach its engine after an abort
+            await asyncio.to_thread(rollout.abort)
+            await asyncio.sleep(0.1)
+        for (answer,) in await asyncio.gather(*waiting):
+            assert (answer.finish_reason, list(answer.token_ids)) == ("abort", [8])
+        late = await rollout.generate(request("late", 5))
+        assert list(late[0].policy_versions) == [1, 1, 1]
+
+        assert await asyncio.to_thread(rollout.heal) is True
+        sync.renew()
+        await asyncio.to_thread(sync.publish, 2)
+        await until(lambda: rollout._replicas[0].failure is None)
+        answers: list[list[Generation]] = await asyncio.gather(
+            *(rollout.generate(request(f"n{i}", 5)) for i in range(4))
+        )
+        assert [list(answer.policy_versions) for (answer,) in answers] == [[2, 2, 2]] * 4
+
+    asyncio.run(play())
+    value = trainer.call_all("weight_value")[0]
+    assert engines.call_all("weight_sums") == [{"a": 5 * value, "b": 400 * value, "version": 2}] * 2
+    assert rollout.metrics() == {"rollout/restarted_engines": 1.0, "rollout/retried_requests": 4.0}
+    assert rollout.heal() is False
+
+
+def test_an_engine_that_died_unnoticed_is_found_before_a_weight_update(start: Start, trainer: Cluster) -> None:
+    rollout = pair_of_engines(start)
+    os.kill(rollout.cluster.call_all("process_id")[1], signal.SIGKILL)
+    assert rollout.heal() is True
+    WeightSync(trainer, 0, rollout.cluster, (1, 1), 1 << 20, "memory").publish(3)
+    assert [sums["version"] for sums in rollout.cluster.call_all("weight_sums")] == [3, 3]
+
+
+def test_weights_are_sent_again_when_an_engine_dies_while_they_are_sent(start: Start, trainer: Cluster) -> None:
+    rollout = pair_of_engines(start)
+    sync = WeightSync(trainer, 0, rollout.cluster, (1, 1), 64, "broadcast")
+    rollout.cluster.call_ranks("set_mood", [("",), ("die",)])
+    sync.publish_healing(4, rollout.heal)
+    value = trainer.call_all("weight_value")[0]
+    assert rollout.cluster.call_all("weight_sums") == [{"a": 5 * value, "b": 400 * value, "version": 4}] * 2
+
+    rollout.cluster.call_ranks("set_mood", [("",), ("refuse",)])
+    with pytest.raises(WorkerError, match="rank 1 failed in receive_weights: StrategyError: no update today"):
+        sync.publish_healing(5, rollout.heal)
+
+
+def test_a_request_that_kills_every_engine_ends_with_the_cause(start: Start) -> None:
+    rollout = pair_of_engines(start)
+
+    async def ask() -> object:
+        (result,) = await asyncio.gather(rollout.generate(request("kills", 1001)), return_exceptions=True)
+        return result
+
+    error = asyncio.run(ask())
+    assert isinstance(error, WorkerError)
+    assert "died in generate" in str(error)
+    assert rollout.num_retries == 1

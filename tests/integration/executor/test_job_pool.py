@@ -1,0 +1,104 @@
+"""Long jobs on real Ray: many at once, workers that die or fall silent, and the one job that is to blame."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from roll.configs.layout import RolePlace, WorkerPlace
+from roll.distributed.executor.job_pool import FatalJobError, Job, JobPool
+from roll.distributed.executor.resource_manager import ResourceManager
+from roll.errors import WorkerError
+
+MakePool = Callable[..., JobPool]
+
+
+@pytest.fixture
+def make_pool(resources: ResourceManager) -> Iterator[MakePool]:
+    pools: list[JobPool] = []
+
+    def make(num_workers: int, jobs_per_worker: int = 8) -> JobPool:
+        place = RolePlace("environments", tuple(WorkerPlace(i, None) for i in range(num_workers)))
+        pool = JobPool(
+            "environments", resources, place, "tests.fakes:ToyJobWorker", lambda name: (name,), jobs_per_worker
+        )
+        pools.append(pool)
+        pool.wait_ready()
+        return pool
+
+    yield make
+    for pool in pools:
+        pool.kill()
+
+
+def job(name: str, *work: object, limit_s: float = 120.0) -> Job:
+    return Job(name, work, limit_s)
+
+
+def test_jobs_run_at_once_within_each_workers_room(make_pool: MakePool) -> None:
+    pool = make_pool(2, jobs_per_worker=4)
+
+    async def ask() -> list[object]:
+        return await asyncio.gather(*(pool.run(job(f"j{i}", "wait", 0.05)) for i in range(30)))
+
+    replies = asyncio.run(ask())
+    assert {name for name, _ in replies} == {"environments-0", "environments-1"}  # type: ignore[misc]
+    assert max(most for _, most in replies) == 4  # type: ignore[misc]
+    assert pool.counts == {"done": 30}  # of both workers
+
+
+def test_a_cancelled_job_is_cancelled_where_it_runs_and_frees_its_place(make_pool: MakePool) -> None:
+    pool = make_pool(1, jobs_per_worker=1)
+
+    async def ask() -> object:
+        first = asyncio.create_task(pool.run(job("long", "wait", 60)))
+        second = asyncio.create_task(pool.run(job("next", "wait", 0)))
+        await asyncio.sleep(0.3)
+        first.cancel()
+        return await asyncio.wait_for(second, 10)
+
+    assert asyncio.run(ask()) == ("environments-0", 1)
+    assert pool.num_restarts == 0
+
+
+def test_a_job_that_kills_its_worker_fails_and_no_other_is_lost(make_pool: MakePool) -> None:
+    pool = make_pool(2, jobs_per_worker=8)
+
+    async def ask() -> list[object]:
+        jobs = [job(f"j{i}", "wait", 0.2) for i in range(12)]
+        jobs.insert(5, job("killer", "die"))
+        return await asyncio.gather(*(pool.run(j) for j in jobs), return_exceptions=True)
+
+    replies = asyncio.run(ask())
+    assert isinstance(replies[5], FatalJobError)
+    assert "environments" in str(replies[5]) and "died" in str(replies[5])
+    others = replies[:5] + replies[6:]
+    assert len(others) == 12 and not any(isinstance(reply, Exception) for reply in others)
+    assert pool.num_restarts == 3
+
+
+def test_a_worker_that_falls_silent_is_replaced(make_pool: MakePool) -> None:
+    pool = make_pool(2, jobs_per_worker=4)
+
+    async def ask() -> list[object]:
+        jobs = [job("blocker", "block", 60.0, limit_s=1.0)] + [job(f"j{i}", "wait", 0.1) for i in range(5)]
+        return await asyncio.gather(*(pool.run(j) for j in jobs), return_exceptions=True)
+
+    replies = asyncio.run(ask())
+    assert isinstance(replies[0], FatalJobError) and "gave no answer for 1 s" in str(replies[0])
+    assert not any(isinstance(reply, Exception) for reply in replies[1:])
+
+
+def test_a_job_that_raises_fails_alone_and_a_tired_worker_is_replaced_when_it_is_free(make_pool: MakePool) -> None:
+    pool = make_pool(1)
+
+    async def ask() -> list[object]:
+        raised = await asyncio.gather(pool.run(job("bad", "fail", "no map")), return_exceptions=True)
+        tired = await pool.run(job("tired", "rest"))
+        fresh = await pool.run(job("fresh", "wait", 0))
+        return [*raised, tired, fresh]
+
+    raised, tired, fresh = asyncio.run(ask())
+    assert type(raised) is WorkerError and "ValueError: no map" in str(raised)
+    assert tired == ("environments-0", 1)
+    assert fresh == ("environments-1", 1)

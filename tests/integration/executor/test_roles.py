@@ -1,0 +1,124 @@
+"""Scoring and training through the facades: the right rows meet the right scores, whoever computed them. Fake
+strategies know what every token should score, so any mix-up of rows shows as an error in the metrics."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import ray
+
+from roll.algorithms.credit import CreditSettings
+from roll.algorithms.loss import PolicyLoss
+from roll.distributed.executor.blueprint import BatchLimits, WorkerInfo
+from roll.distributed.executor.cluster import Cluster
+from roll.distributed.executor.roles import CriticCluster, PolicyCluster, ReferenceCluster, TrainJob, share
+from roll.types.batch import SampleBatch, SampleSet
+from roll.types.collate import padding_rows, row_meta
+from roll.types.packing import rows_by_rank
+from tests.integration.executor.parts import make_samples
+
+LENGTHS = (3, 9, 4, 4, 7, 2, 5, 8, 6, 3)  # 41 response tokens
+
+
+@dataclass
+class Roles:
+    policy: PolicyCluster
+    critic: CriticCluster
+    reference: ReferenceCluster
+
+
+@pytest.fixture(scope="module")
+def roles(trainer: Cluster, critic: Cluster) -> Roles:
+    """Two policy ranks and one critic, which also stands in for the reference: no two SampleSets split the rows
+    alike."""
+    made = Roles(
+        PolicyCluster(trainer, BatchLimits(3), BatchLimits(2)),
+        CriticCluster(critic, BatchLimits(4), BatchLimits(4)),
+        ReferenceCluster(critic, BatchLimits(100, max_tokens=20, round_to=4)),
+    )
+    made.policy.finish_setup([WorkerInfo(0, 2, True), WorkerInfo(1, 2, False)])
+    made.critic.finish_setup([WorkerInfo(0, 1, True)])
+    made.reference.finish_setup([WorkerInfo(0, 1)])
+    return made
+
+
+def shard(batch: SampleBatch, num_ranks: int, num_updates: int) -> SampleSet:
+    meta = row_meta(batch)
+    missing = -len(batch) % (num_ranks * num_updates)
+    if missing:
+        batch = SampleBatch.concatenate([batch, padding_rows(batch, missing)])
+    order = np.random.default_rng(1).permutation(len(batch))
+    return SampleSet(meta, share(batch, rows_by_rank(batch.lengths, order, num_updates, num_ranks)))
+
+
+def train_job(scores: dict, num_updates: int, epochs: int = 1) -> TrainJob:
+    return TrainJob(
+        loss=PolicyLoss(),
+        credit=CreditSettings(),
+        row_values=np.arange(1.0, len(LENGTHS) + 1),
+        scores=scores,
+        temperature=1.0,
+        num_updates=num_updates,
+        epochs=epochs,
+    )
+
+
+def test_scores_meet_their_rows_whoever_computed_them(roles: Roles) -> None:
+    batch = make_samples(LENGTHS)
+    policy_samples, critic_samples = shard(batch, 2, 2), shard(batch, 1, 1)
+    scores = {
+        "old_log_probs": roles.policy.log_probs(policy_samples, temperature=1.0),
+        "ref_log_probs": roles.reference.log_probs(policy_samples, temperature=1.0),
+        "values": roles.critic.values(critic_samples),
+    }
+    metrics = roles.policy.train(policy_samples, train_job(scores, num_updates=2))
+    assert metrics["ref_log_prob_error"] < 1e-6
+    assert metrics["value_error"] == 0
+    expected = sum((i + 1) * (length - 1) for i, length in enumerate(LENGTHS)) / (sum(LENGTHS) - len(LENGTHS))
+    assert metrics["advantage"] == pytest.approx(expected)
+
+
+def test_the_temperature_reaches_the_scores(roles: Roles) -> None:
+    batch = make_samples(LENGTHS)
+    scores = roles.reference.log_probs(shard(batch, 2, 1), temperature=2.0)
+    for piece in scores.pieces:
+        rows = batch.select(piece.rows)
+        np.testing.assert_allclose(
+            ray.get(cast(Any, piece.handle)), -rows.input_ids / 200 * rows.response_mask, rtol=1e-6
+        )
+
+
+def test_updates_have_global_counts_and_the_same_micro_batches_on_all_ranks(roles: Roles) -> None:
+    batch = make_samples(LENGTHS)
+    metrics = roles.policy.train(shard(batch, 2, 2), train_job({}, num_updates=2, epochs=2))
+    # 12 rows with padding: 3 rows per rank and update, so 2 micro batches of at most 2
+    assert metrics["tokens_per_update"] == pytest.approx(41 / 2)
+    assert metrics["rows_per_update"] == pytest.approx(5)
+    assert metrics["num_micro_batches"] == 1.0
+    assert metrics["grad_norm"] == 2.0
+    assert 0 < metrics["learning_rate"] < 0.5
+
+
+def test_row_weights_of_zero_leave_rows_out(roles: Roles) -> None:
+    batch = make_samples(LENGTHS)
+    job = train_job({}, num_updates=1)
+    weights = np.zeros(len(LENGTHS))
+    weights[4] = 1.0
+    metrics = roles.critic.train(shard(batch, 1, 1), TrainJob(**{**vars(job), "row_weights": weights}))
+    assert metrics["advantage"] == 5.0
+    assert metrics["rows_per_update"] == 1.0
+    nothing = roles.critic.train(shard(batch, 1, 1), TrainJob(**{**vars(job), "row_weights": np.zeros(len(LENGTHS))}))
+    assert nothing["skipped_updates"] == 1.0
+
+
+def test_checkpoints_come_back(roles: Roles, tmp_path: Path) -> None:
+    roles.critic.save_checkpoint(tmp_path / "critic")
+    saved = int((tmp_path / "critic" / "rank0").read_text())
+    roles.critic.train(shard(make_samples(LENGTHS), 1, 1), train_job({}, num_updates=1))
+    roles.critic.load_checkpoint(tmp_path / "critic")
+    roles.critic.save_checkpoint(tmp_path / "again")
+    assert int((tmp_path / "again" / "rank0").read_text()) == saved
+    roles.critic.save_hf_model(tmp_path / "hf")
+    assert (tmp_path / "hf" / "config.json").exists()

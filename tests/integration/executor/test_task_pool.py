@@ -1,0 +1,75 @@
+"""Calls that may hang or crash, on real Ray."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+
+import psutil
+import pytest
+
+from roll.configs.layout import RolePlace, WorkerPlace
+from roll.distributed.executor.resource_manager import ResourceManager
+from roll.distributed.executor.task_pool import TaskPool
+from roll.errors import WorkerError
+
+MakePool = Callable[..., TaskPool]
+
+
+@pytest.fixture
+def make_pool(resources: ResourceManager) -> Iterator[MakePool]:
+    pools: list[TaskPool] = []
+
+    def make(num_workers: int, worker_class: str = "tests.fakes:ToyWorker") -> TaskPool:
+        place = RolePlace("rewards.math", tuple(WorkerPlace(i, None) for i in range(num_workers)))
+        pools.append(TaskPool("rewards.math", resources, place, worker_class))
+        return pools[-1]
+
+    yield make
+    for pool in pools:
+        pool.kill()
+
+
+def test_calls_get_their_own_results_and_use_all_workers(make_pool: MakePool) -> None:
+    pool = make_pool(2)
+    pool.wait_ready()
+
+    async def ask() -> tuple[list[int], set[int]]:
+        sums = await asyncio.gather(*(pool.call("add", i, 1, timeout_s=5) for i in range(300)))
+        pids = await asyncio.gather(*(pool.call("pid", timeout_s=5) for _ in range(20)))
+        return sums, set(pids)
+
+    sums, pids = asyncio.run(ask())
+    assert sums == list(range(1, 301))
+    assert len(pids) == 2
+
+
+def test_calls_that_raise_hang_or_kill_their_worker_fail_alone(make_pool: MakePool) -> None:
+    pool = make_pool(1)
+    pool.wait_ready()
+    children: list[int] = []
+
+    async def ask() -> list[object]:
+        children.append(await pool.call("start_child", timeout_s=10))
+        calls = [("add", 0, 1), ("fail", "bad input"), ("sleep", 60.0), ("add", 2, 3), ("die",), ("add", 4, 5)]
+        return await asyncio.gather(
+            *(pool.call(method, *arguments, timeout_s=0.5) for method, *arguments in calls), return_exceptions=True
+        )
+
+    started = time.monotonic()
+    first, raised, hung, second, died, third = asyncio.run(ask())
+    assert (first, second, third) == (1, 5, 9)
+    assert isinstance(raised, WorkerError)
+    assert "rewards.math rank 0 failed in fail: ValueError: bad input" in str(raised)
+    assert isinstance(hung, TimeoutError)
+    assert "rewards.math: sleep took longer than 0.5 s" in str(hung)
+    assert isinstance(died, WorkerError)
+    assert "rewards.math rank 0 died in die" in str(died)
+    assert pool.num_restarts == 3  # the batch, then the two culprits alone
+    assert time.monotonic() - started < 60
+    assert not psutil.pid_exists(children[0])
+
+
+def test_workers_that_cannot_be_constructed_fail_the_calls(make_pool: MakePool) -> None:
+    pool = make_pool(1, "tests.fakes:BrokenWorker")
+    with pytest.raises(WorkerError, match="RuntimeError: no such model"):
+        asyncio.run(pool.call("add", 1, 2, timeout_s=5))

@@ -1,0 +1,64 @@
+"""Weights from a fake trainer (2 ranks) to two fake engines, on every route, over real Ray."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from roll.distributed.executor.cluster import Cluster
+from roll.distributed.executor.weight_sync import WeightSync
+from roll.errors import WorkerError
+
+Start = Callable[..., Cluster]
+BUCKET_BYTES = {"one bucket": 1 << 20, "one tensor per bucket": 64}
+
+
+@pytest.mark.parametrize("buckets", BUCKET_BYTES)
+@pytest.mark.parametrize("route", ["auto", "memory", "broadcast", "file"])
+def test_engines_hold_the_trainers_weights_after_publish(
+    route: Literal["auto", "memory", "broadcast", "file"],
+    buckets: str,
+    trainer: Cluster,
+    engines: Cluster,
+    tmp_path: Path,
+) -> None:
+    sync = WeightSync(trainer, 0, engines, (1, 1), BUCKET_BYTES[buckets], route, tmp_path)
+    assert set(sync.plan.routes) == {"memory" if route == "auto" else route}
+    for version in (3, 4):
+        sync.publish(version)
+        value = trainer.call_all("weight_value")[0]
+        for weights in engines.call_all("weight_sums"):
+            assert weights == {"a": 5 * value, "b": 400 * value, "version": version}
+    assert not list(Path("/dev/shm").glob("roll-*"))
+    assert not list(tmp_path.glob("*/bucket*"))
+
+
+@pytest.mark.parametrize("route", ["memory", "broadcast"])
+def test_an_engine_that_refuses_ends_the_publish_and_leaves_nothing_behind(
+    route: Literal["memory", "broadcast"], trainer: Cluster, engines: Cluster
+) -> None:
+    """Over broadcast, the sender does not wait for a receiver that takes no part."""
+    sync = WeightSync(trainer, 0, engines, (1, 1), 1 << 20, route)
+    engines.call_ranks("set_mood", [("",), ("refuse",)])
+    with pytest.raises(
+        WorkerError, match="^actor_infer rank 1 failed in receive_weights: StrategyError: no update today"
+    ):
+        sync.publish(1)
+    assert not list(Path("/dev/shm").glob("roll-*"))
+    engines.call_all("set_mood", "")
+    sync.publish(2)
+    assert [sums["version"] for sums in engines.call_all("weight_sums")] == [2, 2]
+
+
+def test_an_engine_that_dies_does_not_leave_the_sender_hanging(trainer: Cluster, start: Start) -> None:
+    pair = start("actor_infer", devices=(3, 4))
+    pair.call_all("setup")
+    pair.call_ranks("set_mood", [("",), ("die",)])
+    sync = WeightSync(trainer, 0, pair, (1, 1), 1 << 20, "broadcast")
+    started = time.monotonic()
+    with pytest.raises(WorkerError) as caught:
+        sync.publish(1)
+    assert str(caught.value).startswith("actor_infer rank 1 died in receive_weights")
+    assert time.monotonic() - started < 30

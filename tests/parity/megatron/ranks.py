@@ -1,0 +1,297 @@
+"""What one rank of a Megatron parity test runs. Module-level functions, because they travel to the ranks by name."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import torch
+
+from roll.configs.cluster import WorkerConfig
+from roll.configs.plan import TrainPlan
+from roll.distributed.strategy.base import RankContext
+from roll.distributed.strategy.megatron.infer import MegatronInferStrategy
+from roll.distributed.strategy.megatron.train import MegatronTrainStrategy
+from roll.errors import StrategyError
+from roll.types.batch import MicroBatch
+from tests.parity.strategies.reference import (
+    BETAS,
+    EPSILON,
+    LEARNING_RATE,
+    TEMPERATURE,
+    BentLoss,
+    SquaredValueLoss,
+    Trace,
+    join,
+    rows,
+    scale_of,
+)
+
+PLAIN = BentLoss()
+
+
+@dataclass(frozen=True)
+class Run:
+    """A training run to compare: how the same eight rows and the same model are spread."""
+
+    model_dir: Path
+    megatron: dict[str, Any] = field(default_factory=dict)
+    split: tuple[int, ...] = (1, 1)  # each rank's rows are cut into micro batches in these proportions
+    updates: int = 3
+    max_norm: float = 0.0
+    weight_decay: float = 0.0
+    loss: BentLoss | SquaredValueLoss = PLAIN
+    role: str = "actor_train"
+    training: dict[str, Any] = field(default_factory=dict)
+    model: dict[str, Any] = field(default_factory=dict)
+    packs: bool = False
+    looks: bool = True  # exports the weights after every update, else after the last one only
+    vocab_size: int = 296
+    total_updates: int = 100
+    warmup_updates: int = 0
+
+    def config(self, strategy: str = "megatron_train") -> WorkerConfig:
+        training = {
+            "learning_rate": LEARNING_RATE,
+            "adam_beta1": BETAS[0],
+            "adam_beta2": BETAS[1],
+            "adam_epsilon": EPSILON,
+            "weight_decay": self.weight_decay,
+            "lr_scheduler_type": "constant",
+        }
+        return WorkerConfig.model_validate(
+            {
+                "strategy_args": {"strategy_name": strategy, "strategy_config": self.megatron},
+                "model_args": {
+                    "model_name_or_path": str(self.model_dir),
+                    "dtype": "fp32",
+                    "disable_gradient_checkpointing": True,
+                }
+                | self.model,
+                "training_args": training | self.training,
+                "use_sequence_packing": self.packs,
+            }
+        )
+
+    def plan(self, dp_size: int) -> TrainPlan:
+        return TrainPlan(
+            role=self.role,
+            samples_per_step=8,
+            micro_batch_size=max(1, 8 // dp_size // len(self.split)),
+            accumulation=len(self.split),
+            dp_size=dp_size,
+            epochs=1,
+            steps=self.total_updates,
+            warmup_updates=self.warmup_updates,
+            infer_batch_size=4,
+            max_grad_norm=self.max_norm,
+        )
+
+
+def context(role: str = "actor_train") -> RankContext:
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    return RankContext(role, rank, world_size, rank, seed=0, device=torch.device("cpu"))
+
+
+@contextmanager
+def trainer(run: Run) -> Iterator[MegatronTrainStrategy]:
+    where = context(run.role)
+    strategy = MegatronTrainStrategy(run.config(), where, run.plan(1))
+    strategy.setup()
+    try:
+        yield strategy
+    finally:
+        strategy.shutdown()
+
+
+@contextmanager
+def scorer(run: Run) -> Iterator[MegatronInferStrategy]:
+    strategy = MegatronInferStrategy(run.config("megatron_infer"), context(run.role))
+    strategy.setup()
+    try:
+        yield strategy
+    finally:
+        strategy.shutdown()
+
+
+def my_micro_batches(run: Run, dp_rank: int, dp_size: int) -> list[MicroBatch]:
+    """This rank's rows, unevenly cut where the proportions say so."""
+    mine = rows(vocab_size=run.vocab_size)[dp_rank::dp_size]
+    bounds = np.round(np.cumsum((0, *run.split)) / sum(run.split) * len(mine)).astype(int)
+    return [join(mine[a:b]) for a, b in pairwise(bounds)]
+
+
+def exported(strategy: MegatronTrainStrategy, bucket_bytes: int = 1 << 16) -> dict[str, np.ndarray]:
+    weights = {}
+    for bucket in strategy.export_weights(bucket_bytes):
+        weights |= {name: tensor.float().numpy().copy() for name, tensor in bucket}
+    return weights
+
+
+def gradients(strategy: MegatronTrainStrategy) -> dict[str, np.ndarray]:
+    """The summed gradients under Hugging Face names, as the exporter sees them in the weights' place."""
+    exporter = strategy._exporter
+    weights = exporter._mine
+    exporter._mine = {name: p.main_grad.to(p.dtype, copy=True) for name, p in weights.items()}  # type: ignore[attr-defined, assignment]
+    try:
+        return {name: t.float().numpy().copy() for name, t in exporter.tensors() if t.device.type != "meta"}
+    finally:
+        exporter._mine = weights
+
+
+def one_update(strategy: MegatronTrainStrategy, run: Run) -> dict[str, float]:
+    batches = my_micro_batches(run, strategy.dp_rank, strategy.dp_size)
+    scale = scale_of(rows(vocab_size=run.vocab_size))
+    return strategy.train_step(batches, run.loss, scale, TEMPERATURE)[1]  # type: ignore[arg-type]
+
+
+def train(run: Run) -> Trace:
+    """The updates of `run`. Rank 0 has gradients and parameters."""
+    with trainer(run) as strategy:
+        trace = Trace({}, [], [])
+        shares = bool(run.megatron.get("use_distributed_optimizer"))
+        step = strategy._updater.step
+
+        def step_and_record(role: str) -> dict[str, float]:
+            if not trace.gradients and not trace.metrics and not shares:
+                trace.gradients.update(gradients(strategy))
+            return step(role)
+
+        strategy._updater.step = step_and_record  # type: ignore[method-assign]
+        for update in range(run.updates):
+            trace.metrics.append(one_update(strategy, run))
+            if run.looks or update == run.updates - 1:
+                trace.parameters.append(exported(strategy))
+        return trace
+
+
+def scores_and_weights(run: Run) -> tuple[list[tuple[np.ndarray, np.ndarray]], dict[str, np.ndarray]]:
+    """Log-probs and entropy of each row, and the weights as they are exported."""
+    with trainer(run) as strategy:
+        given = rows(vocab_size=run.vocab_size)
+        outputs = strategy.log_probs([join(given[:5]), join(given[5:])], TEMPERATURE, entropy=True)
+        pairs = []
+        for output in outputs:
+            assert output.log_probs is not None and output.entropy is not None
+            pairs += list(zip(output.log_probs.numpy(), output.entropy.numpy(), strict=True))
+        return pairs, exported(strategy)
+
+
+def scores_with_spoiled_padding(run: Run) -> tuple[np.ndarray, np.ndarray]:
+    """Log-probs and entropy before and after the padding rows of embedding and head are set to large values."""
+    with trainer(run) as strategy:
+
+        def scored() -> np.ndarray:
+            output = strategy.log_probs([join(rows(vocab_size=run.vocab_size))], TEMPERATURE, entropy=True)[0]
+            assert output.log_probs is not None and output.entropy is not None
+            return torch.stack([output.log_probs, output.entropy]).numpy()
+
+        before = scored()
+        model: Any = strategy.model.chunks[0]
+        with torch.no_grad():
+            for weight in (model.embedding.word_embeddings.weight, model.output_layer.weight):
+                first = run.vocab_size - strategy.context.rank * len(weight)
+                weight[max(first, 0) :] = 30.0
+        return before, scored()
+
+
+def adam_steps(strategy: MegatronTrainStrategy) -> set[float]:
+    optimizer: Any = strategy._updater.optimizer
+    parts = optimizer.chained_optimizers
+    return {float(state["step"]) for part in parts for state in part.optimizer.state.values()}
+
+
+def resumed_steps(run: Run, directory: Path) -> set[float]:
+    """Adam's step counts after two updates, a save, a load by a new strategy and one more update."""
+    with trainer(run) as strategy:
+        one_update(strategy, run)
+        one_update(strategy, run)
+        strategy.save_checkpoint(directory)
+    with trainer(run) as strategy:
+        strategy.load_checkpoint(directory)
+        one_update(strategy, run)
+        return adam_steps(strategy)
+
+
+def processes_after_saving(run: Run, directory: Path) -> int:
+    """Children this rank has after a checkpoint, beyond those it had before."""
+    me = psutil.Process()
+    before = {child.pid for child in me.children(recursive=True)}
+    with trainer(run) as strategy:
+        one_update(strategy, run)
+        strategy.save_checkpoint(directory)
+    return len({child.pid for child in me.children(recursive=True)} - before)
+
+
+@dataclass(frozen=True)
+class LossOfOneBrokenRank(BentLoss):
+    """Not a number on rank 1."""
+
+    def __call__(self, outputs: Any, batch: Any, scale: Any) -> Any:
+        total, sums = super().__call__(outputs, batch, scale)
+        return (total * float("nan") if os.environ["RANK"] == "1" else total), sums
+
+
+def broken_update(run: Run) -> tuple[str, bool]:
+    """What an update with a broken gradient raises, and whether the weights are as before."""
+    with trainer(run) as strategy:
+        before = {name: p.detach().clone() for name, p in strategy._exporter._mine.items()}
+        try:
+            one_update(strategy, replace(run, loss=LossOfOneBrokenRank()))
+        except StrategyError as error:
+            after = strategy._exporter._mine
+            return str(error), all(torch.equal(before[name], after[name]) for name in before)
+        return "", False
+
+
+def scores(run: Run) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Log-probs and entropy of each row by megatron_infer; the same micro batches as `scores_and_weights`."""
+    with scorer(run) as strategy:
+        given = rows(vocab_size=run.vocab_size)
+        outputs = strategy.log_probs([join(given[:5]), join(given[5:])], TEMPERATURE, entropy=True)
+        pairs = []
+        for output in outputs:
+            assert output.log_probs is not None and output.entropy is not None
+            pairs += list(zip(output.log_probs.numpy(), output.entropy.numpy(), strict=True))
+        return pairs
+
+
+def save_and_go_on(run: Run, directory: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], float]:
+    """Weights at a checkpoint after two updates, weights after a third, and its gradient norm."""
+    with trainer(run) as strategy:
+        one_update(strategy, run)
+        one_update(strategy, run)
+        strategy.save_checkpoint(directory)
+        saved = exported(strategy)
+        norm = one_update(strategy, run)["grad_norm"]
+        return saved, exported(strategy), norm
+
+
+def load_and_go_on(run: Run, directory: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], float]:
+    """Weights as loaded, weights after one more update, and its gradient norm."""
+    with trainer(run) as strategy:
+        strategy.load_checkpoint(directory)
+        loaded = exported(strategy)
+        norm = one_update(strategy, run)["grad_norm"]
+        return loaded, exported(strategy), norm
+
+
+def left_alone(run: Run) -> None:
+    """Rank 1 dies before the second update. Returns on the others when they have noticed."""
+    with trainer(run) as strategy:
+        one_update(strategy, run)
+        if strategy.context.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            one_update(strategy, run)
+        except RuntimeError:  # gloo: connection closed by peer
+            return
+        raise AssertionError("an update went through without rank 1")

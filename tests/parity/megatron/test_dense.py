@@ -1,0 +1,68 @@
+"""megatron_train against Hugging Face + torch.optim.AdamW in one process, on the same eight rows."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers.processes import RankPool
+from tests.parity.megatron import ranks
+from tests.parity.megatron.compare import assert_same_training
+from tests.parity.megatron.ranks import Run
+from tests.parity.strategies.reference import LEARNING_RATE, BentLoss, Trace, rows, train_reference
+
+Pools = Callable[[int], RankPool]
+
+TP2: dict[str, Any] = {"tensor_model_parallel_size": 2}
+PP2: dict[str, Any] = {"pipeline_model_parallel_size": 2}
+CP2: dict[str, Any] = {"context_parallel_size": 2}
+SP: dict[str, Any] = {"sequence_parallel": True}
+SHARED: dict[str, Any] = {"use_distributed_optimizer": True}
+
+
+@pytest.fixture(scope="module")
+def reference(tiny_tied_model_dir: Path) -> Trace:
+    return train_reference(tiny_tied_model_dir, rows(), BentLoss(), [LEARNING_RATE] * 3)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [TP2, TP2 | SP, PP2, CP2, {}, SHARED, SHARED | TP2],
+    ids=["tp2", "tp2-sp", "pp2", "cp2", "dp2", "dp2-shared", "tp2-shared"],
+)
+def test_two_ranks_train_as_one_process_does(
+    settings: dict[str, Any], rank_pool: Pools, tiny_tied_model_dir: Path, reference: Trace
+) -> None:
+    got = rank_pool(2).run(ranks.train, Run(tiny_tied_model_dir, settings))[0]
+    assert_same_training(got, reference)
+
+
+VPP2 = PP2 | {"virtual_pipeline_model_parallel_size": 2}
+PACKED = {"packs": True}
+FOUR = {
+    "tp2-pp2": (TP2 | PP2, {}),
+    "tp2-pp2-sp-shared": (TP2 | PP2 | SP | SHARED, {}),
+    "cp2-tp2-sp": (TP2 | SP | CP2, {}),
+    "pp2-dp2-shapes-fixed": (PP2 | {"variable_seq_lengths": False}, {"split": (3, 1)}),
+    "vpp": (VPP2, {"split": (1, 1, 1)}),
+    "overlap": (SHARED | TP2 | {"overlap_grad_reduce": True, "overlap_param_gather": True, "bucket_size": 2000}, {}),
+    "cp4": ({"context_parallel_size": 4}, {}),
+    "tp2-sp-packed": (TP2 | SP, PACKED),
+    "cp2-pp2-packed": (PP2 | CP2, PACKED),
+    "vpp-packed-fixed": (VPP2 | {"variable_seq_lengths": False}, PACKED | {"split": (3, 1)}),
+    "pp2-overlap": (SHARED | PP2 | {"overlap_grad_reduce": True, "overlap_param_gather": True}, {}),
+    "vpp-recompute": (VPP2 | {"recompute_granularity": "full", "recompute_method": "uniform"}, {}),
+}
+
+
+@pytest.mark.parametrize("name", list(FOUR))
+@pytest.mark.parametrize("arch", ["qwen3"])
+def test_four_ranks_train_as_one_process_does(
+    name: str, arch: str, rank_pool: Pools, make_tiny_model_dir: Callable[..., Path]
+) -> None:
+    settings, options = FOUR[name]
+    model_dir = make_tiny_model_dir(arch=arch, tie_word_embeddings=name not in ("tp2-pp2",), num_layers=4)
+    want = train_reference(model_dir, rows(), BentLoss(0.05), [LEARNING_RATE] * 3, max_norm=0.5, weight_decay=0.1)
+    run = Run(model_dir, settings, max_norm=0.5, weight_decay=0.1, loss=BentLoss(0.05), **options)
+    assert_same_training(rank_pool(4).run(ranks.train, run)[0], want)

@@ -1,0 +1,56 @@
+"""Models with experts against Hugging Face + torch.optim.AdamW in one process."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers.processes import RankPool
+from tests.parity.megatron import models, ranks
+from tests.parity.megatron.compare import assert_same_training
+from tests.parity.megatron.ranks import Run
+from tests.parity.strategies.reference import LEARNING_RATE, BentLoss, Trace, rows, train_reference
+
+Pools = Callable[[int], RankPool]
+TP2: dict[str, Any] = {"tensor_model_parallel_size": 2, "sequence_parallel": True}
+EP2: dict[str, Any] = {"expert_model_parallel_size": 2}
+CP2: dict[str, Any] = {"context_parallel_size": 2}
+ALLGATHER: dict[str, Any] = {"moe_token_dispatcher_type": "allgather"}
+
+CASES: dict[str, tuple[int, str, dict[str, Any], dict[str, Any]]] = {
+    "ep2": (2, "qwen3_moe", EP2, {}),
+    "ep2-allgather": (2, "qwen3_moe", EP2 | ALLGATHER, {"split": (3, 1)}),
+    "tp2": (2, "mixtral", TP2, {}),
+    "ep2-recompute": (2, "mixtral", EP2 | {"moe_layer_recompute": True}, {}),
+    "ep2-dp2-shared": (4, "mixtral", EP2 | {"use_distributed_optimizer": True}, {}),
+    "tp2-ep2": (4, "qwen3_moe", TP2 | EP2, {"split": (3, 1)}),
+    "pp2-ep2": (4, "qwen3_moe", EP2 | {"pipeline_model_parallel_size": 2}, {"split": (3, 1)}),
+    "ep2-dp2-packed-overlap": (4, "qwen3_moe", EP2 | {"overlap_grad_reduce": True}, {"packs": True}),
+    "cp2-ep2": (2, "qwen3_moe", CP2 | EP2, {"split": (3, 1)}),
+    "cp2-ep2-packed": (2, "mixtral", CP2 | EP2, {"packs": True}),
+    "ep2-recompute-full": (2, "qwen3_moe", EP2 | {"recompute_granularity": "full"}, {}),
+    "tp2-ep2-etp2-allgather": (4, "mixtral", TP2 | EP2 | ALLGATHER | {"expert_tensor_parallel_size": 2}, {}),
+}
+
+
+@pytest.fixture(scope="module")
+def references(family_dir: Callable[..., Path]) -> dict[str, Trace]:
+    made = {}
+    for family in ("qwen3_moe", "mixtral"):
+        loss, given = BentLoss(), rows(vocab_size=models.VOCAB_SIZE)
+        trace = train_reference(family_dir(family), given, loss, [LEARNING_RATE] * 3, max_norm=0.5, weight_decay=0.1)
+        stored = [models.as_stored(parameters, family) for parameters in trace.parameters]
+        made[family] = Trace(models.as_stored(trace.gradients, family), stored, trace.metrics)
+    return made
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_experts_on_several_ranks_train_as_one_process_does(
+    name: str, rank_pool: Pools, family_dir: Callable[..., Path], references: dict[str, Trace]
+) -> None:
+    """The reference computes every expert on every row in one process, so routing, the tokens' travel, gradients of
+    experts that only some ranks hold and the norm over all of them are compared. Load balancing losses are off."""
+    world_size, family, settings, options = CASES[name]
+    run = Run(family_dir(family), settings, max_norm=0.5, weight_decay=0.1, vocab_size=models.VOCAB_SIZE, **options)
+    assert_same_training(rank_pool(world_size).run(ranks.train, run)[0], references[family])

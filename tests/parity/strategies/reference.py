@@ -1,0 +1,183 @@
+"""The independent source of strategy parity: one Hugging Face model, one process, full float32 logits, torch's
+AdamW."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
+
+from roll.algorithms.loss import Need
+from roll.types.batch import LossScale, MicroBatch, TokenOutputs
+from roll.types.metrics import MetricSums
+
+TEMPERATURE = 0.8
+BETAS, EPSILON, LEARNING_RATE = (0.9, 0.95), 1e-6, 1e-3
+
+
+@dataclass(frozen=True)
+class BentLoss:
+    """-advantage x tanh(log-prob - rollout log-prob), and a share of the entropy: curved in the log-probs, so that a
+    wrong temperature or alignment shows, and bounded, so that three large updates do not blow rounding errors up."""
+
+    entropy_coef: float = 0.0
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        return frozenset[Need]({"log_probs", "entropy"} if self.entropy_coef else {"log_probs"})
+
+    def __call__(self, outputs: TokenOutputs, batch: MicroBatch, scale: LossScale) -> tuple[torch.Tensor, MetricSums]:
+        assert outputs.log_probs is not None and batch.advantages is not None
+        bent = torch.tanh(outputs.log_probs - batch.rollout_log_probs)
+        terms = -batch.advantages * bent
+        if self.entropy_coef:
+            assert outputs.entropy is not None
+            terms = terms - self.entropy_coef * outputs.entropy
+        total = (terms * batch.response_mask).sum()
+        sums = MetricSums()
+        sums.add("loss", total.detach(), batch.response_mask.sum())
+        sums.maximum("bent_max", bent.detach().max())
+        return total / scale.num_tokens, sums
+
+
+@dataclass(frozen=True)
+class SquaredValueLoss:
+    """Half the squared distance of values to returns."""
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        return frozenset({"values"})
+
+    def __call__(self, outputs: TokenOutputs, batch: MicroBatch, scale: LossScale) -> tuple[torch.Tensor, MetricSums]:
+        assert outputs.values is not None and batch.returns is not None
+        total = (0.5 * (outputs.values - batch.returns) ** 2 * batch.response_mask).sum()
+        sums = MetricSums()
+        sums.add("loss", total.detach(), batch.response_mask.sum())
+        return total / scale.num_tokens, sums
+
+
+def rows(num_rows: int = 8, vocab_size: int = 296, seed: int = 0) -> list[MicroBatch]:
+    """Single rows of different lengths; the second has nothing to train on."""
+    generator = np.random.default_rng(seed)
+    made = []
+    for row in range(num_rows):
+        num_prompt, num_response = int(generator.integers(2, 6)), int(generator.integers(1, 9))
+        length = num_prompt + num_response
+        mask = np.arange(length) >= num_prompt
+        if row == 1:
+            mask[:] = False
+        if row == 2:
+            mask[num_prompt] = False  # a token in the middle that the policy did not sample
+
+        def per_token(low: float, high: float, mask: np.ndarray = mask) -> torch.Tensor:
+            values = generator.uniform(low, high, len(mask)) * mask
+            return torch.from_numpy(values.astype(np.float32))[None]
+
+        made.append(
+            MicroBatch(
+                input_ids=torch.from_numpy(generator.integers(3, vocab_size, length))[None],
+                lengths=torch.tensor([length]),
+                response_mask=torch.from_numpy(mask)[None],
+                loss_weights=torch.ones(1),
+                rollout_log_probs=per_token(-6, -5),
+                advantages=per_token(-2, 2),
+                returns=per_token(-1, 1),
+            )
+        )
+    return made
+
+
+def join(parts: list[MicroBatch]) -> MicroBatch:
+    """One right-padded micro batch of single rows."""
+    width = max(part.input_ids.shape[1] for part in parts)
+
+    def joined(name: str) -> torch.Tensor:
+        tensors = [getattr(part, name) for part in parts]
+        if name in ("lengths", "loss_weights"):
+            return torch.cat(tensors)
+        return torch.cat([torch.nn.functional.pad(t, (0, width - t.shape[1])) for t in tensors])
+
+    names = (
+        "input_ids", "lengths", "response_mask", "loss_weights", "rollout_log_probs", "advantages", "returns",
+    )  # fmt: skip
+    return MicroBatch(**{name: joined(name) for name in names})
+
+
+def scale_of(parts: list[MicroBatch]) -> LossScale:
+    masks = [part.response_mask for part in parts]
+    return LossScale(sum(int(m.sum()) for m in masks), sum(int(m.any(1).sum()) for m in masks))
+
+
+def naive_log_probs(model: torch.nn.Module, row: MicroBatch, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probs and entropy of one unpadded row from the whole float32 logits. [1, T]"""
+    logits = model(input_ids=row.input_ids).logits.float() / temperature
+    everything = torch.log_softmax(logits[:, :-1], -1)
+    picked = everything.gather(-1, row.input_ids[:, 1:, None])[..., 0]
+    entropy = -(everything.exp() * everything).sum(-1)
+    first = torch.zeros(1, 1)
+    return (
+        torch.cat([first, picked], 1) * row.response_mask,
+        torch.cat([first, entropy], 1) * row.response_mask,
+    )
+
+
+@dataclass
+class Trace:
+    """What a training run did: gradients of the first update, and parameters after every update; metrics of every
+    update."""
+
+    gradients: dict[str, np.ndarray]
+    parameters: list[dict[str, np.ndarray]]
+    metrics: list[dict[str, float]]
+
+
+def train_reference(
+    model_dir: Path,
+    parts: list[MicroBatch],
+    loss: BentLoss | SquaredValueLoss,
+    learning_rates: list[float],
+    max_norm: float = 0.0,
+    weight_decay: float = 0.0,
+    dtype: torch.dtype = torch.float32,
+) -> Trace:
+    """One update per learning rate on all rows together, row by row without padding."""
+    critic = isinstance(loss, SquaredValueLoss)
+    if critic:
+        model = AutoModelForTokenClassification.from_pretrained(model_dir, dtype=dtype, num_labels=1).eval()
+    else:
+        model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=dtype)
+    matrices = [p for p in model.parameters() if p.dim() > 1]
+    others = [p for p in model.parameters() if p.dim() <= 1]
+    optimizer = torch.optim.AdamW(
+        [{"params": matrices, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}],
+        lr=LEARNING_RATE,
+        betas=BETAS,
+        eps=EPSILON,
+    )
+    scale = scale_of(parts)
+    trace = Trace({}, [], [])
+    for learning_rate in learning_rates:
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate
+        optimizer.zero_grad()
+        for row in parts:
+            if critic:
+                states = model(input_ids=row.input_ids).logits[..., 0].float()
+                values = torch.cat([torch.zeros(1, 1), states[:, :-1]], 1) * row.response_mask
+                outputs = TokenOutputs(values=values)
+            else:
+                log_probs, entropy = naive_log_probs(model, row, TEMPERATURE)
+                outputs = TokenOutputs(log_probs=log_probs, entropy=entropy)
+            loss(outputs, row, scale)[0].backward()
+        gradients = {n: p.grad.numpy().copy() for n, p in model.named_parameters() if p.grad is not None}
+        norm = float(np.sqrt(sum((g.astype(np.float64) ** 2).sum() for g in gradients.values())))
+        if max_norm:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+        optimizer.step()
+        trace.gradients = trace.gradients or gradients
+        trace.parameters.append({n: p.detach().numpy().copy() for n, p in model.named_parameters()})
+        trace.metrics.append({"grad_norm": norm, "learning_rate": learning_rate})
+    return trace

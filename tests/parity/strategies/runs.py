@@ -1,0 +1,178 @@
+"""Training runs on a few rows, as one rank of a parity or contract test makes them. Module-level, so that they travel
+to the ranks by name."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from roll.configs.cluster import WorkerConfig
+from roll.configs.plan import TrainPlan
+from roll.distributed.strategy.base import RankContext, TrainStrategy
+from roll.distributed.strategy.deepspeed import DeepSpeedTrainStrategy
+from roll.models.hf import LogProbHead
+from roll.types.batch import MicroBatch
+from tests.parity.strategies.reference import (
+    BETAS,
+    EPSILON,
+    LEARNING_RATE,
+    TEMPERATURE,
+    BentLoss,
+    SquaredValueLoss,
+    Trace,
+    join,
+    rows,
+    scale_of,
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A training run to compare: how the same eight rows are spread, and on which engine."""
+
+    model_dir: Path
+    stage: int = 0
+    split: tuple[int, ...] = (1,)  # each rank's rows are cut into micro batches in these proportions
+    updates: int = 3
+    zero: dict[str, Any] = field(default_factory=dict)
+    engine: dict[str, Any] = field(default_factory=dict)
+    training: dict[str, Any] = field(default_factory=dict)
+    model: dict[str, Any] = field(default_factory=dict)
+    max_norm: float = 0.0
+    total_updates: int = 100
+    warmup_updates: int = 0
+    loss: BentLoss | SquaredValueLoss = field(default_factory=BentLoss)
+    role: str = "actor_train"
+    positions_per_chunk: int | None = None
+    masters: bool = False  # record the fp32 master weights instead of the exported ones
+    backend_timeout: int = 30
+
+    def config(self) -> WorkerConfig:
+        zero = {"stage": self.stage} | self.zero
+        if self.stage == 3:
+            zero = {"stage3_param_persistence_threshold": 0} | zero
+        training = {
+            "learning_rate": LEARNING_RATE,
+            "adam_beta1": BETAS[0],
+            "adam_beta2": BETAS[1],
+            "adam_epsilon": EPSILON,
+        }
+        return WorkerConfig.model_validate(
+            {
+                "strategy_args": {
+                    "strategy_name": "deepspeed_train",
+                    "strategy_config": {"zero_optimization": zero} | self.engine,
+                },
+                "model_args": {
+                    "model_name_or_path": str(self.model_dir),
+                    "dtype": "fp32",
+                    "disable_gradient_checkpointing": True,
+                }
+                | self.model,
+                "training_args": training | {"lr_scheduler_type": "constant"} | self.training,
+                "backend_timeout": self.backend_timeout,
+            }
+        )
+
+    def plan(self, dp_size: int) -> TrainPlan:
+        return TrainPlan(
+            role=self.role,
+            samples_per_step=8,
+            micro_batch_size=8 // dp_size // len(self.split),
+            accumulation=len(self.split),
+            dp_size=dp_size,
+            epochs=1,
+            steps=self.total_updates,
+            warmup_updates=self.warmup_updates,
+            infer_batch_size=4,
+            max_grad_norm=self.max_norm,
+        )
+
+
+def context(role: str = "actor_train") -> RankContext:
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    return RankContext(role, rank, world_size, rank, seed=0, device=torch.device("cpu"))
+
+
+@contextmanager
+def trainer(run: Run) -> Iterator[DeepSpeedTrainStrategy]:
+    where = context(run.role)
+    strategy = DeepSpeedTrainStrategy(run.config(), where, run.plan(where.world_size))
+    strategy.setup()
+    if run.positions_per_chunk is not None:
+        head = strategy.model.module.head
+        assert isinstance(head, LogProbHead)
+        head.positions_per_chunk = run.positions_per_chunk
+    try:
+        yield strategy
+    finally:
+        strategy.shutdown()
+
+
+def my_micro_batches(run: Run, rank: int, world_size: int) -> list[MicroBatch]:
+    """This rank's rows in micro batches of `run.split`'s proportions."""
+    mine = rows()[rank::world_size]
+    bounds = np.round(np.cumsum((0, *run.split)) / sum(run.split) * len(mine)).astype(int)
+    return [join(mine[a:b]) for a, b in itertools.pairwise(bounds)]
+
+
+def exported(strategy: TrainStrategy, bucket_bytes: int = 1 << 16) -> dict[str, np.ndarray]:
+    weights = {}
+    for bucket in strategy.export_weights(bucket_bytes):
+        weights |= {name: tensor.float().numpy().copy() for name, tensor in bucket}
+    return weights
+
+
+def fresh_export(run: Run) -> dict[str, np.ndarray]:
+    with trainer(run) as strategy:
+        return exported(strategy)
+
+
+def one_update(strategy: TrainStrategy, run: Run) -> dict[str, float]:
+    batches = my_micro_batches(run, strategy.dp_rank, strategy.dp_size)
+    return strategy.train_step(batches, run.loss, scale_of(rows()), TEMPERATURE)[1]  # type: ignore[arg-type]
+
+
+def train(run: Run) -> Trace:
+    """The updates of `run` on this rank."""
+    from deepspeed.utils import safe_get_full_grad
+
+    with trainer(run) as strategy:
+        trace = Trace({}, [], [])
+        step = strategy._step
+
+        def record_and_step() -> float:
+            if not trace.gradients:
+                for name, parameter in strategy.model.module.named_parameters():
+                    gradient = parameter.grad if run.stage == 0 else safe_get_full_grad(parameter)
+                    if gradient is not None:
+                        trace.gradients[strategy.model.hf_names[name]] = gradient.float().numpy().copy()
+            return step()
+
+        strategy._step = record_and_step  # type: ignore[method-assign]
+        for _ in range(run.updates):
+            trace.metrics.append(one_update(strategy, run))
+            trace.parameters.append(masters(strategy, run) if run.masters else exported(strategy))
+        return trace
+
+
+def masters(strategy: DeepSpeedTrainStrategy, run: Run) -> dict[str, np.ndarray]:
+    from deepspeed.utils import safe_get_full_fp32_param
+
+    names = strategy.model.hf_names
+    parameters = dict(strategy.model.module.named_parameters())
+    if run.stage == 0:
+        assert strategy.engine.basic_optimizer is not None
+        flat = [master for group in strategy.engine.basic_optimizer.param_groups for master in group["params"]]
+        full = dict(zip(parameters, flat, strict=True))
+    else:
+        full = {name: safe_get_full_fp32_param(parameter) for name, parameter in parameters.items()}
+    return {names[name]: tensor.detach().numpy().copy() for name, tensor in full.items() if tensor is not None}

@@ -1,0 +1,175 @@
+"""deepspeed_train against Hugging Face + torch.optim.AdamW in one process, on the same eight rows."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.helpers.processes import RankPool
+from tests.parity.strategies import runs
+from tests.parity.strategies.reference import LEARNING_RATE, BentLoss, SquaredValueLoss, Trace, rows, train_reference
+from tests.parity.strategies.runs import Run
+
+Pools = Callable[[int], RankPool]
+
+# Gradients are sums of a few hundred fp32 terms of size up to 1 in another order: 1e-6 is ten times what was seen.
+GRADIENT_TOLERANCE = 1e-6
+# AdamW divides by the root of the squared gradient, so a gradient near 0 may turn a rounding error into a share of the
+# step (1e-3); three steps stay within 2 % of one.
+PARAMETER_TOLERANCE = 2e-5
+
+
+def largest_difference(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> float:
+    assert a.keys() == b.keys()
+    return max(float(np.abs(a[name] - b[name]).max()) for name in a)
+
+
+def assert_same_training(got: Trace, want: Trace) -> None:
+    assert largest_difference(got.gradients, want.gradients) < GRADIENT_TOLERANCE
+    for got_parameters, want_parameters in zip(got.parameters, want.parameters, strict=True):
+        assert largest_difference(got_parameters, want_parameters) < PARAMETER_TOLERANCE
+    for got_metrics, want_metrics in zip(got.metrics, want.metrics, strict=True):
+        assert got_metrics == pytest.approx(want_metrics, rel=1e-4)
+
+
+@pytest.fixture(scope="module")
+def reference(tiny_tied_model_dir: Path) -> Trace:
+    return train_reference(tiny_tied_model_dir, rows(), BentLoss(), [LEARNING_RATE] * 3)
+
+
+@pytest.mark.parametrize("split", [(1,), (3, 1, 2)], ids=["one-micro-batch", "three-uneven"])
+@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_three_updates_equal_torch_adamw_on_the_whole_batch(
+    stage: int, world_size: int, split: tuple[int, ...], rank_pool: Pools, tiny_tied_model_dir: Path, reference: Trace
+) -> None:
+    """Gradient of the first update, parameters and gradient norm of three. The reference sees every row alone and
+    unpadded with full logits, so padding, micro batches, ranks, chunks and averaging are all in what is compared;
+    dtypes below fp32 are not."""
+    run = Run(tiny_tied_model_dir, stage, split)
+    assert_same_training(rank_pool(world_size).run(runs.train, run)[0], reference)
+
+
+@pytest.mark.parametrize("stage, world_size", [(1, 1), (2, 2), (3, 2)])
+def test_offloaded_optimizer_and_parameters_change_nothing(
+    stage: int, world_size: int, rank_pool: Pools, tiny_tied_model_dir: Path, reference: Trace
+) -> None:
+    zero = {"offload_optimizer": {"device": "cpu"}} | ({"offload_param": {"device": "cpu"}} if stage == 3 else {})
+    run = Run(tiny_tied_model_dir, stage, (3, 1, 2), zero=zero)
+    got = rank_pool(world_size).run(runs.train, run)[0]
+    got.gradients = reference.gradients  # an offloaded gradient lies where DeepSpeed's accessor does not look
+    assert_same_training(got, reference)
+
+
+@pytest.mark.parametrize("stage, world_size", [(0, 1), (0, 2), (2, 2), (3, 2)])
+def test_clipping_decay_entropy_and_recomputation_equal_torch(
+    stage: int, world_size: int, rank_pool: Pools, tiny_model_dir: Path
+) -> None:
+    """Untied head, gradients clipped to a tenth of their norm, weight decay (matrices only), a loss with entropy,
+    and gradient checkpointing. The reported norm is the one before clipping."""
+    loss = BentLoss(entropy_coef=0.3)
+    max_norm = 0.05
+    want = train_reference(tiny_model_dir, rows(), loss, [LEARNING_RATE] * 3, max_norm=max_norm, weight_decay=0.5)
+    assert want.metrics[0]["grad_norm"] > 10 * max_norm
+    run = Run(
+        tiny_model_dir,
+        stage,
+        (1, 1),
+        training={"weight_decay": 0.5},
+        model={"disable_gradient_checkpointing": False},
+        max_norm=max_norm,
+        loss=loss,
+    )
+    assert_same_training(rank_pool(world_size).run(runs.train, run)[0], want)
+
+
+@pytest.mark.parametrize("stage, world_size", [(0, 1), (3, 2)])
+def test_head_in_chunks_changes_nothing(
+    stage: int, world_size: int, rank_pool: Pools, tiny_tied_model_dir: Path, reference: Trace
+) -> None:
+    """Two positions per chunk: the ranks have different numbers of chunks, and ZeRO-3 must not notice."""
+    run = Run(tiny_tied_model_dir, stage, (3, 1, 2), positions_per_chunk=2)
+    assert_same_training(rank_pool(world_size).run(runs.train, run)[0], reference)
+
+
+def test_learning_rate_follows_the_schedule(rank_pool: Pools, tiny_tied_model_dir: Path) -> None:
+    """Linear over 5 updates with 2 of warm-up: 0, .5, 1, 2/3, 1/3 of the peak; the parameters follow."""
+    rates = [0.0, LEARNING_RATE / 2, LEARNING_RATE, LEARNING_RATE * 2 / 3, LEARNING_RATE / 3]
+    want = train_reference(tiny_tied_model_dir, rows(), BentLoss(), rates)
+    run = Run(
+        tiny_tied_model_dir,
+        stage=2,
+        updates=5,
+        total_updates=5,
+        warmup_updates=2,
+        training={"lr_scheduler_type": "linear"},
+    )
+    assert_same_training(rank_pool(1).run(runs.train, run)[0], want)
+
+
+@pytest.mark.parametrize("stage, world_size", [(0, 1), (1, 2), (2, 2), (3, 2)])
+def test_bf16_training_stays_near_fp32_and_keeps_fp32_masters(
+    stage: int, world_size: int, rank_pool: Pools, tiny_tied_model_dir: Path
+) -> None:
+    """bf16 has 8 bits: a product is off by 0.4 %, a gradient through two layers by a few percent of its norm. Updates
+    of 1e-5, of which a bf16 weight near 0.1 would lose every one, add up in the fp32 masters."""
+    want = train_reference(tiny_tied_model_dir, rows(), BentLoss(), [1e-5] * 3)
+    run = Run(
+        tiny_tied_model_dir, stage, (3, 1, 2), model={"dtype": "bf16"}, training={"learning_rate": 1e-5}, masters=True
+    )
+    got = rank_pool(world_size).run(runs.train, run)[0]
+    for name, gradient in want.gradients.items():
+        error = np.linalg.norm(got.gradients[name] - gradient)
+        assert error < 0.06 * np.linalg.norm(gradient) + 1e-4, name
+    assert got.metrics[0]["grad_norm"] == pytest.approx(want.metrics[0]["grad_norm"], rel=0.02)
+    moved = (
+        got.parameters[2]["model.layers.0.mlp.up_proj.weight"] - got.parameters[0]["model.layers.0.mlp.up_proj.weight"]
+    )
+    wanted = (
+        want.parameters[2]["model.layers.0.mlp.up_proj.weight"]
+        - want.parameters[0]["model.layers.0.mlp.up_proj.weight"]
+    )
+    assert np.abs(moved - wanted).mean() < 0.1 * np.abs(wanted).mean()
+
+
+@pytest.mark.parametrize("stage, world_size", [(0, 1), (2, 2), (3, 2)])
+def test_critic_equals_torch_adamw_on_a_token_classifier(
+    stage: int, world_size: int, rank_pool: Pools, tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    """A value head that is not zero, written as a Hugging Face directory, trained for three updates."""
+    from transformers import AutoModelForTokenClassification
+
+    torch.manual_seed(0)
+    start = AutoModelForTokenClassification.from_pretrained(tiny_model_dir, dtype=torch.float32, num_labels=1)
+    torch.nn.init.normal_(start.score.weight, std=0.1)
+    start.save_pretrained(tmp_path)
+    want = train_reference(tmp_path, rows(), SquaredValueLoss(), [LEARNING_RATE] * 3)
+    run = Run(tmp_path, stage, (3, 1, 2), loss=SquaredValueLoss(), role="critic")
+    assert_same_training(rank_pool(world_size).run(runs.train, run)[0], want)
+
+
+@pytest.mark.parametrize("stage, world_size", [(0, 1), (3, 2)])
+def test_experts_are_exported_one_by_one_as_the_checkpoint_holds_them(
+    stage: int, world_size: int, rank_pool: Pools, tmp_path: Path
+) -> None:
+    """transformers 5 fuses the experts of a mixture model in memory; engines expect the checkpoint's names."""
+    from safetensors.torch import load_file
+    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+    config = Qwen3MoeConfig(
+        vocab_size=296,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        num_experts=4,
+        num_experts_per_tok=2,
+        moe_intermediate_size=16,
+    )
+    Qwen3MoeForCausalLM(config).save_pretrained(tmp_path)
+    got = rank_pool(world_size).run(runs.fresh_export, Run(tmp_path, stage))[0]
+    want = load_file(tmp_path / "model.safetensors")
+    assert "model.layers.1.mlp.experts.3.up_proj.weight" in want
+    assert largest_difference(got, {name: weight.numpy() for name, weight in want.items()}) == 0

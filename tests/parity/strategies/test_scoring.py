@@ -1,0 +1,126 @@
+"""Log-probs, entropy and values of the strategies that only score, against a plain Hugging Face forward pass."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
+
+from roll.configs.cluster import WorkerConfig
+from roll.distributed.strategy.base import ALL_STATES, ForwardStrategy
+from roll.errors import StrategyError
+from roll.types.batch import MicroBatch, TokenOutputs
+from roll.utils.imports import resolve
+from tests.helpers.processes import RankPool
+from tests.parity.strategies.reference import TEMPERATURE, join, naive_log_probs, rows
+from tests.parity.strategies.runs import context
+
+Pools = Callable[[int], RankPool]
+HF = "roll.distributed.strategy.hf_forward:HfForwardStrategy"
+DEEPSPEED = "roll.distributed.strategy.deepspeed_infer:DeepSpeedInferStrategy"
+
+
+@dataclass(frozen=True)
+class Scorer:
+    name: str
+    class_path: str
+    world_size: int = 1
+    strategy_config: dict[str, Any] = field(default_factory=dict)
+
+
+SCORERS = [
+    Scorer("hf_infer", HF),
+    Scorer("deepspeed_infer", DEEPSPEED),
+    Scorer(
+        "deepspeed_infer", DEEPSPEED, 1, {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}
+    ),
+    Scorer(
+        "deepspeed_infer", DEEPSPEED, 2, {"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0}}
+    ),
+    Scorer("deepspeed_infer", DEEPSPEED, 2, {"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}}),
+]
+
+
+def scored(scorer: Scorer, model_dir: Path, dtype: str, role: str) -> tuple[list[TokenOutputs], list[MicroBatch]]:
+    """Outputs of this rank, rank r bringing 3 - 2r micro batches."""
+    config = WorkerConfig.model_validate(
+        {
+            "strategy_args": {"strategy_name": scorer.name, "strategy_config": scorer.strategy_config},
+            "model_args": {"model_name_or_path": str(model_dir), "dtype": dtype},
+        }
+    )
+    where = context(role)
+    cls = resolve(scorer.class_path)
+    strategy: ForwardStrategy = cls(config, where)  # type: ignore[operator]
+    strategy.setup()
+    batches = [join(rows()[i : i + 3]) for i in range(3 - 2 * where.rank)]
+    if role == "critic":
+        outputs = strategy.values(batches)
+        with pytest.raises(StrategyError, match="value head"):
+            strategy.log_probs(batches, 1.0)
+    else:
+        strategy.offload_states(ALL_STATES)
+        strategy.load_states(ALL_STATES)
+        outputs = strategy.log_probs(batches, TEMPERATURE, entropy=True)
+        with pytest.raises(StrategyError, match="no value head"):
+            strategy.values(batches)
+    strategy.shutdown()
+    return outputs, batches
+
+
+def assert_rows_equal(
+    got: torch.Tensor | None, batch: MicroBatch, want: Sequence[torch.Tensor], tolerance: float
+) -> None:
+    assert got is not None and got.dtype == torch.float32
+    for i, row in enumerate(want):
+        assert float((got[i, : len(row)] - row).abs().max()) < tolerance
+        assert not got[i, len(row) :].any()
+
+
+@pytest.mark.parametrize("scorer", SCORERS, ids=["hf", "ds", "ds-zero2", "ds-zero3-x2", "ds-zero3-offload-x2"])
+def test_log_probs_and_entropy_equal_a_plain_forward_pass(
+    scorer: Scorer, rank_pool: Pools, tiny_model_dir: Path
+) -> None:
+    """fp32, another order of sums: 1e-5 on values of about 6. Rows are compared with themselves alone and unpadded."""
+    model = AutoModelForCausalLM.from_pretrained(tiny_model_dir, dtype=torch.float32)
+    with torch.no_grad():
+        want = [naive_log_probs(model, row, TEMPERATURE) for row in rows()]
+    for outputs, batches in rank_pool(scorer.world_size).run(scored, scorer, tiny_model_dir, "fp32", "reference"):
+        assert len(outputs) == len(batches)
+        for i, (output, batch) in enumerate(zip(outputs, batches, strict=True)):
+            assert_rows_equal(output.log_probs, batch, [log_probs[0] for log_probs, _ in want[i : i + 3]], 1e-5)
+            assert_rows_equal(output.entropy, batch, [entropy[0] for _, entropy in want[i : i + 3]], 1e-5)
+
+
+@pytest.mark.parametrize("scorer", [SCORERS[0], SCORERS[3]], ids=["hf", "ds-zero3-x2"])
+def test_bf16_log_probs_stay_within_bf16_rounding(scorer: Scorer, rank_pool: Pools, tiny_model_dir: Path) -> None:
+    """The softmax is taken in fp32, so what is left is the rounding of logits of size 1: 2^-9 each, a few times
+    over."""
+    model = AutoModelForCausalLM.from_pretrained(tiny_model_dir, dtype=torch.float32)
+    with torch.no_grad():
+        want = [naive_log_probs(model, row, TEMPERATURE)[0][0] for row in rows()]
+    outputs, batches = rank_pool(scorer.world_size).run(scored, scorer, tiny_model_dir, "bf16", "reference")[0]
+    for i, (output, batch) in enumerate(zip(outputs, batches, strict=True)):
+        assert_rows_equal(output.log_probs, batch, want[i : i + 3], 3e-2)
+
+
+@pytest.mark.parametrize("scorer", [SCORERS[0], SCORERS[3]], ids=["hf", "ds-zero3-x2"])
+def test_values_are_read_before_the_token_is_known(
+    scorer: Scorer, rank_pool: Pools, tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    model = AutoModelForTokenClassification.from_pretrained(tiny_model_dir, dtype=torch.float32, num_labels=1).eval()
+    torch.nn.init.normal_(model.score.weight, std=0.1)
+    model.save_pretrained(tmp_path)
+    want = []
+    for row in rows():
+        with torch.no_grad():
+            states = model(input_ids=row.input_ids).logits[0, :, 0]
+        want.append(torch.cat([torch.zeros(1), states[:-1]]) * row.response_mask[0])
+    assert max(float(values.abs().max()) for values in want) > 0.1
+    for outputs, batches in rank_pool(scorer.world_size).run(scored, scorer, tmp_path, "fp32", "critic"):
+        for i, (output, batch) in enumerate(zip(outputs, batches, strict=True)):
+            assert_rows_equal(output.values, batch, want[i : i + 3], 1e-5)

@@ -1,0 +1,229 @@
+"""The agentic part of a configuration: what it derives, and every kind of bad input with its message."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from roll.configs.checks import config_problems
+from roll.configs.plan import build_plan
+from roll.configs.validate import validate
+from roll.pipeline.agentic.agentic_checks import agentic_problems, agentic_warnings, environment_problems
+from roll.pipeline.agentic.agentic_config import AgenticConfig
+from roll.pipeline.agentic.rules import episode_rules, episode_settings
+
+TREE: dict[str, Any] = {
+    "pretrain": "org/model",
+    "prompt_length": 64,
+    "sequence_length": 512,
+    "rollout_batch_size": 32,
+    "val_batch_size": 16,
+    "actor_train": {
+        "training_args": {"per_device_train_batch_size": 8},
+        "strategy_args": {"strategy_name": "deepspeed_train"},
+        "device_mapping": [0],
+    },
+    "actor_infer": {
+        "strategy_args": {"strategy_name": "vllm"},
+        "device_mapping": [1],
+        "generating_args": {"max_new_tokens": 128, "temperature": 0.99, "num_return_sequences": 1},
+    },
+    "custom_envs": {"Lake": {"env_type": "frozen_lake"}, "Guess": {"env_type": "guess_number"}},
+    "train_env_manager": {"num_env_groups": 4, "group_size": 8, "tags": ["Lake", "Guess"]},
+    "val_env_manager": {"num_env_groups": 8, "group_size": 1, "tags": ["Lake"]},
+}
+
+
+def tree(changes: dict[str, Any]) -> dict[str, Any]:
+    made = copy.deepcopy(TREE)
+    for key, value in changes.items():
+        *parents, last = key.split(".")
+        node = made
+        for part in parents:
+            node = node.setdefault(part, {})
+        node[last] = value
+    return made
+
+
+def config(**changes: Any) -> AgenticConfig:
+    return AgenticConfig.model_validate(tree({key.replace("__", "."): value for key, value in changes.items()}))
+
+
+def problems(changes: dict[str, Any]) -> list[str]:
+    result = validate(AgenticConfig, tree(changes))
+    found = list(result.problems)
+    if result.config is not None:
+        found += result.about_sound_keys(config_problems(result.config) + agentic_problems(result.config))
+    return [problem.text for problem in found]
+
+
+def test_a_plain_configuration_has_no_problems() -> None:
+    assert problems({}) == []
+    assert agentic_warnings(config()) == []
+
+
+def test_an_environment_that_nobody_plays_may_be_anything() -> None:
+    unplayed = {"env_type": "webshop", "agent_template": "{no_such_field}", "max_tokens_per_step": 600}
+    assert problems({"custom_envs.Shop": unplayed}) == []
+    assert "nothing plays Shop" in agentic_warnings(config(custom_envs__Shop=unplayed))[0]
+
+
+def test_what_is_seen_has_the_names_of_both_forms_of_roll() -> None:
+    for name in ("observation", "current_observation", "state"):
+        assert problems({"custom_envs.Lake.agent_template": f"You see {{{name}}}"}) == []
+
+
+@pytest.mark.parametrize("lengths, prompt", [((None, 4096), 1024), ((None, 1024), 512), ((64, 1024), 64)])
+def test_the_default_prompt_length_leaves_room_in_a_short_sequence(
+    lengths: tuple[int | None, int], prompt: int
+) -> None:
+    assert config(prompt_length=lengths[0], sequence_length=lengths[1]).lengths == (
+        prompt,
+        lengths[1] - prompt,
+        lengths[1],
+    )
+
+
+def test_batches_that_do_not_divide_come_with_trajectory_counts_that_do() -> None:
+    (text,) = problems({"actor_train.training_args.gradient_accumulation_steps": 6})
+    assert "updates of 48" in text
+    assert "rollout_batch_size: 48;" in text
+
+
+def test_batch_arithmetic_counts_trajectories() -> None:
+    plan = build_plan(config())
+    assert (plan.num_groups, plan.group_size, plan.samples_per_step) == (4, 8, 32)
+    assert plan.actor_train.updates_per_step == 4
+    assert plan.prompts_per_domain == {"Lake": 2, "Guess": 2}
+
+
+def test_tags_take_turns_in_the_shares_of_the_partition() -> None:
+    manager = config(train_env_manager__num_groups_partition=[3, 1]).train_env_manager
+    assert manager.slots == ("Lake", "Lake", "Guess", "Lake")
+
+
+def test_workers_follow_from_environments_and_their_most_per_worker() -> None:
+    made = config(train_env_manager__max_env_num_per_worker=8, train_env_manager__group_size_redundancy=2)
+    assert (made.train_env_manager.num_envs, made.num_env_workers, made.jobs_per_worker) == (40, 5, 8)
+    assert len(build_plan(made).layout["environments"].workers) == 5
+
+
+def test_validation_samples_by_its_own_arguments_and_greedily_by_default() -> None:
+    assert episode_rules(config(), "Lake", "train").sampling.temperature == 0.99
+    assert episode_rules(config(), "Lake", "validation").sampling.temperature == 0.0
+    own = config(val_env_manager__generating_args={"temperature": 0.5, "max_new_tokens": 7})
+    rules = episode_rules(own, "Lake", "validation")
+    assert (rules.sampling.temperature, rules.max_answer_tokens) == (0.5, 7)
+
+
+def test_keys_of_roll_in_env_config_reach_the_env_manager() -> None:
+    env = {
+        "env_type": "frozen_lake",
+        "env_manager_cls": "roll.pipeline.agentic.env_manager.step_env_manager.StepEnvManager",
+        "use_thread_lock": True,
+        "env_config": {"action_pattern": "(.*)", "format_penalty": -0.5, "max_steps": 7, "is_slippery": False},
+    }
+    made = config(custom_envs__Lake=env).custom_envs["Lake"]
+    assert (made.action_pattern, made.format_penalty, made.max_steps, made.env_manager_cls) == ("(.*)", -0.5, 7, "step")
+    assert made.env_config == {"is_slippery": False, "max_steps": 7}
+
+
+def test_reward_normalization_says_the_same_as_the_norm_types() -> None:
+    def norms(**keys: str) -> tuple[object, object]:
+        return episode_settings(config(reward_normalization=keys)).advantages.norms
+
+    assert norms() == ("group", "group")  # grpo's own
+    assert norms(grouping="traj_group_id", method="mean") == ("group", None)
+    assert norms(grouping="batch", method="mean_std") == ("batch", "batch")
+    assert norms(norm_mean_type="batch", norm_std_type="group") == ("batch", "group")
+
+
+def test_replaced_groups_count_towards_max_traj_per_env() -> None:
+    def replacements(max_traj_per_env: int, more: bool = True) -> int:
+        keys = {"train_env_manager__max_traj_per_env": max_traj_per_env, "is_use_additional_prompts": more}
+        return config(rollout_batch_size=48, train_env_manager__num_env_groups=4, **keys).max_replacements
+
+    assert [replacements(n) for n in (-1, 0, 2, 3, 9)] == [6, 6, 2, 6, 6]
+    assert replacements(-1, more=False) == 0
+
+
+def test_ratio_type_segment_is_importance_sampling_by_segment() -> None:
+    assert config(ratio_type="segment").importance_sampling == "segment"
+
+
+@pytest.mark.parametrize(
+    "changes, parts",
+    [
+        (
+            {"train_env_manager.tags": ["Lakes"]},
+            ["train_env_manager.tags", "no custom_envs.Lakes", "Did you mean Lake?"],
+        ),
+        ({"train_env_manager.tags": []}, ["train_env_manager.tags is missing", "Lake, Guess"]),
+        ({"rollout_batch_size": 30}, ["rollout_batch_size: 30", "group_size: 8", "24 or 32, or group_size: 6 or 10"]),
+        ({"val_env_manager.group_size": 3}, ["val_batch_size: 16", "15 or 18"]),
+        ({"train_env_manager.num_env_groups": 5}, ["5 groups do not divide among 2 tags", "4 or 6"]),
+        ({"train_env_manager.num_groups_partition": [3, 2]}, ["num_groups_partition: [3, 2]", "sums to 5"]),
+        ({"train_env_manager.num_groups_partition": [4]}, ["has 1 entries for 2 tags"]),
+        ({"train_env_manager.max_traj_per_env": 1, "rollout_batch_size": 64}, ["max_traj_per_env: 1", "2 or more"]),
+        (
+            {"train_env_manager.env_seeds": [0, 100], "val_env_manager.env_seeds": [90, 200]},
+            ["[0, 100)", "[90, 200)", "overlap in [90, 100)"],
+        ),
+        ({"train_env_manager.env_seeds": [5]}, ["train_env_manager.env_seeds: [5] has too few entries"]),
+        ({"custom_envs.Lake.agent_template": "hello"}, ["custom_envs.Lake.agent_template has no {observation}"]),
+        ({"custom_envs.Lake.agent_template": "{observation!r}"}, ["{observation!r} is no plain field"]),
+        ({"train_env_manager.env_seeds": [5, 5]}, ["train_env_manager.env_seeds: [5, 5)"]),
+        (
+            {"custom_envs.Lake.action_pattern": "<answer>(.*"},
+            ["custom_envs.Lake.action_pattern", "no regular expression"],
+        ),
+        ({"custom_envs.Lake.action_pattern": ".*"}, ["has no group"]),
+        (
+            {"custom_envs.Lake.agent_template": "{observaton}"},
+            ["unknown field {observaton}", "Did you mean observation?"],
+        ),
+        ({"custom_envs.Lake.agent_template": "{history}{observation}"}, ["unknown field {history}", "trajectories"]),
+        ({"custom_envs.Lake.agent_template": "{observation.__class__}"}, ["no plain field"]),
+        ({"custom_envs.Lake.agent_template": "{observation"}, ["custom_envs.Lake.agent_template"]),
+        (
+            {"custom_envs.Lake.env_config": {"dim_x": 4}},
+            ["custom_envs.Lake.env_config", "'dim_x'", "It takes size, p,"],
+        ),
+        (
+            {"custom_envs.Lake.env_type": "game:GuessTheNumber-v0"},
+            ["env_type: gem", "env_config: {env: game:GuessTheNumber-v0, kwargs"],
+        ),
+        ({"custom_envs.Lake.env_type": "sokoban_tool_call"}, ["ROLL's sokoban_tool_call has no counterpart here yet"]),
+        ({"custom_envs.Lake.env_type": "webshop"}, ["ROLL's webshop has no counterpart here yet"]),
+        ({"custom_envs.Lake.env_type": "frozen_lak"}, ["custom_envs.Lake.env_type", "Did you mean frozen_lake?"]),
+        ({"custom_envs.Lake.env_manager_cls": "roll.x.VLTrajEnvManager"}, ["has no counterpart here"]),
+        ({"adv_estimator": "gigpo"}, ["gigpo credits single steps", "trajectory"]),
+        ({"ratio_type": "segment", "importance_sampling": "seq"}, ["ratio_type: segment contradicts"]),
+        ({"train_env_manager.num_env_grups": 3}, ["num_env_grups: unknown key", "num_env_groups"]),
+        ({"train_env_manager.device_mapping": [0]}, ["environments run on the CPU"]),
+        ({"custom_envs.Lake.max_tokens_per_step": 600}, ["leaves no room for a prompt"]),
+    ],
+)
+def test_bad_input_is_one_clear_message(changes: dict[str, Any], parts: list[str]) -> None:
+    found = problems(changes)
+    assert len(found) == 1, found
+    assert all(part in found[0] for part in parts), found
+
+
+@pytest.mark.parametrize(
+    "changes, part",
+    [
+        ({"custom_envs__Lake__env_type": "no_such_package.env:Env"}, "importing no_such_package.env failed"),
+        ({"custom_envs__Lake__env_type": "roll.errors:ConfigError"}, "is no environment: it has no reset and no step"),
+        (
+            {"custom_envs__Lake": {"env_type": "gymnasium", "env_config": {"env": "NoSuchLake-v1"}}},
+            "custom_envs.Lake.env_config: gymnasium cannot be built",
+        ),
+        ({"train_env_manager__group_filter_cls": "math:nothing"}, "train_env_manager.group_filter_cls: math:nothing"),
+    ],
+)
+def test_what_does_not_import_is_said_before_anything_starts(changes: dict[str, Any], part: str) -> None:
+    (text,) = environment_problems(config(**changes))
+    assert part in text

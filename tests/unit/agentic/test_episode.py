@@ -1,0 +1,255 @@
+"""Episodes played against a scripted policy: tokens, masks, rewards, and what goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from transformers import PreTrainedTokenizerFast
+
+from roll.errors import EnvError
+from roll.pipeline.agentic.env_manager.chat import ChatEncoder
+from roll.pipeline.agentic.env_manager.forms import check_same, make_form
+from roll.types.rollout import Trajectory
+from tests.unit.agentic.parts import GO, Misbehaving, Script, env_config, job, player
+
+
+@pytest.fixture(scope="module")
+def encoder(tiny_tokenizer: PreTrainedTokenizerFast) -> ChatEncoder:
+    return ChatEncoder(tiny_tokenizer)
+
+
+def sampled(row: Trajectory, encoder: ChatEncoder) -> list[str]:
+    """Texts of the unbroken runs of the response mask."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], row.response_mask.astype(int), [0]])))
+    return [encoder.show(row.input_ids[a:b]) for a, b in zip(edges[::2], edges[1::2], strict=True)]
+
+
+def test_a_trajectory_is_the_whole_conversation_with_every_answer_trained(encoder: ChatEncoder) -> None:
+    script = Script(encoder, [GO, "hm", GO])
+    config = env_config(
+        format_penalty=-0.25, agent_system_template="Be quick.", agent_template="{turn_idx}: {observation}"
+    )
+    (row,) = asyncio.run(player(encoder, script, config).play(job()))
+    expected = (
+        "<|im_start|>system\nBe quick.<|im_end|>\n<|im_start|>user\n1: at 0 of 3<|im_end|>\n<|im_start|>assistant\n"
+        "<answer>go</answer><|im_end|>\n<|im_start|>user\n2: at 1 of 3<|im_end|>\n<|im_start|>assistant\n"
+        "hm<|im_end|>\n<|im_start|>user\n3: at 1 of 3<|im_end|>\n<|im_start|>assistant\n"
+        "<answer>go</answer><|im_end|>\n<|im_start|>user\n4: at 2 of 3<|im_end|>\n<|im_start|>assistant\n"
+        "<answer>go</answer><|im_end|>"
+    )
+    assert encoder.show(row.input_ids) == expected
+    assert sampled(row, encoder) == [GO + "<|im_end|>", "hm<|im_end|>", GO + "<|im_end|>", GO + "<|im_end|>"]
+    assert row.turn_rewards is not None
+    np.testing.assert_allclose(row.turn_rewards, [0.5, -0.25, 0.5, 0.5])
+    assert row.reward == pytest.approx(1.25)
+    assert (row.finish_reason, row.failure) == ("stop", None)
+    assert row.metrics["success"] == 1.0
+    assert row.metrics["num_turns"] == 4.0
+    assert row.metrics["action_is_valid"] == 0.75
+    assert [turn.action for turn in row.turns] == ["go", None, "go", "go"]
+
+
+def test_log_probs_and_versions_stand_at_the_tokens_they_speak_of(encoder: ChatEncoder) -> None:
+    (row,) = asyncio.run(player(encoder, Script(encoder, [GO]), env_config()).play(job()))
+    assert (row.log_probs[~row.response_mask] == 0).all()
+    assert (row.policy_versions[~row.response_mask] == -1).all()
+    versions = row.policy_versions[row.response_mask]
+    answer = len(encoder._encode(GO + "<|im_end|>"))
+    assert versions.tolist() == [0] * answer + [1] * answer + [2] * answer
+    expected = np.concatenate([-(turn + np.arange(answer) / 100) for turn in range(3)])
+    np.testing.assert_allclose(row.log_probs[row.response_mask], expected, atol=1e-6)
+
+
+def test_every_request_holds_exactly_the_row_so_far(encoder: ChatEncoder) -> None:
+    script = Script(encoder, [GO])
+    (row,) = asyncio.run(player(encoder, script, env_config()).play(job()))
+    for request in script.requests:
+        assert np.array_equal(request.prompt_ids, row.input_ids[: len(request.prompt_ids)])
+        assert row.response_mask[len(request.prompt_ids)]
+    assert len({request.sampling.seed for request in script.requests}) == 3
+
+
+def test_an_answer_cut_by_max_tokens_per_step_gets_its_end_as_given_not_sampled(encoder: ChatEncoder) -> None:
+    (row,) = asyncio.run(
+        player(encoder, Script(encoder, ["abcdefgh"]), env_config(max_tokens_per_step=3, max_steps=2)).play(job())
+    )
+    assert sampled(row, encoder) == ["abc", "abc"]
+    assert "abc<|im_end|>\n<|im_start|>user\n" in encoder.show(row.input_ids)
+    assert row.metrics["answer_cut"] == 1.0
+
+
+def test_step_samples_are_one_row_per_turn_with_a_window_of_history(encoder: ChatEncoder) -> None:
+    config = env_config(
+        env_manager_cls="step",
+        history_length=1,
+        max_steps=5,
+        agent_template="{history_length}|{history}|{current_observation}|{step_count}",
+    )
+    rows = asyncio.run(player(encoder, Script(encoder, [GO]), config).play(job(index=6)))
+    texts = [encoder.show(row.input_ids) for row in rows]
+    head, tail = "<|im_start|>user\n", f"<|im_end|>\n<|im_start|>assistant\n{GO}<|im_end|>"
+    assert texts == [
+        f"{head}0||at 0 of 3|0{tail}",
+        f"{head}1|[Step 1, observation: at 0 of 3, answer: {GO}]|at 1 of 3|1{tail}",
+        f"{head}1|[Step 2, observation: at 1 of 3, answer: {GO}]|at 2 of 3|2{tail}",
+    ]
+    assert [sampled(row, encoder) for row in rows] == [[GO + "<|im_end|>"]] * 3
+    assert [(row.turn, row.index, row.reward) for row in rows] == [(0, 6, 1.5), (1, 6, 1.5), (2, 6, 1.5)]
+    assert [float(row.turn_rewards[0]) for row in rows if row.turn_rewards is not None] == [0.5, 0.5, 0.5]
+    assert len({row.state_key for row in rows}) == 3
+    assert [len(row.turns) for row in rows] == [3, 0, 0]
+
+
+def test_history_gives_way_oldest_first_when_the_prompt_is_too_long(encoder: ChatEncoder) -> None:
+    config = env_config(
+        env_manager_cls="step",
+        history_length=4,
+        max_steps=6,
+        agent_template="{history}|{observation}",
+        env_config={"length": 6},
+    )
+    rows = asyncio.run(player(encoder, Script(encoder, [GO]), config, max_length=110).play(job()))
+    assert max(len(row.input_ids) for row in rows) <= 110
+    last = encoder.show(rows[-1].input_ids)
+    assert "[Step 5" in last and "[Step 1" not in last
+    assert rows[-1].metrics == {} and rows[0].metrics["sequence_cut"] == 1.0
+
+
+def test_a_first_prompt_that_is_too_long_is_cut_and_marked(encoder: ChatEncoder) -> None:
+    config = env_config(agent_system_template="x" * 500)
+    (row,) = asyncio.run(player(encoder, Script(encoder, [GO]), config, max_length=60).play(job()))
+    assert row.failure is None
+    assert (row.finish_reason, row.metrics["sequence_cut"]) == ("length", 1.0)
+    assert len(row.input_ids) <= 60
+
+
+def test_an_episode_that_fills_the_sequence_ends_and_is_marked(encoder: ChatEncoder) -> None:
+    config = env_config(max_steps=50, env_config={"length": 50})
+    (row,) = asyncio.run(player(encoder, Script(encoder, [GO]), config, max_length=120).play(job()))
+    assert (row.failure, row.finish_reason) == (None, "length")
+    assert 90 < len(row.input_ids) <= 120
+
+
+@pytest.mark.parametrize(
+    "pattern, text, action",
+    [
+        (r"<answer>(.*?)</answer>", "well <answer> Left </answer>", "Left"),
+        (r"<think>(.*?)</think>\s*<answer>(.*?)</answer>", "<think>a\nb</think>\n<answer>Up</answer>", "Up"),
+        (r"<think>(.*?)</think>\s*<answer>(.*?)</answer>", "<answer>Up</answer>", None),
+        (r"^(.*)$", "anything", "anything"),
+    ],
+)
+def test_the_last_group_of_the_pattern_is_the_action(
+    encoder: ChatEncoder, pattern: str, text: str, action: str | None
+) -> None:
+    config = env_config(action_pattern=pattern, max_steps=1, max_tokens_per_step=40)
+    (row,) = asyncio.run(player(encoder, Script(encoder, [text]), config).play(job()))
+    assert row.turns[0].action == action
+
+
+@pytest.mark.parametrize(
+    "how, cause",
+    [
+        ("raise", "step raised ValueError: the ice broke"),
+        ("hang", "step took longer than 1 s"),
+        ("nan", "step returned the reward nan"),
+        ("none", "step returned NoneType"),
+    ],
+)
+def test_an_environment_that_fails_gives_a_failed_row_with_the_cause(
+    encoder: ChatEncoder, how: str, cause: str
+) -> None:
+    config = env_config(env_type="tests.unit.agentic.parts:Misbehaving", env_config={"how": how})
+    (row,) = asyncio.run(player(encoder, Script(encoder, [GO]), config, step_timeout_s=1.0).play(job(seed=1)))
+    assert row.failure is not None and cause in row.failure
+    assert np.isnan(row.reward) and not row.response_mask.any()
+    assert row.metrics["env_hangs" if how == "hang" else "env_crashes"] == 1.0
+
+
+def test_a_fresh_environment_takes_the_place_of_one_that_crashed(encoder: ChatEncoder) -> None:
+    Misbehaving.builds = 0
+    config = env_config(env_type="tests.unit.agentic.parts:Misbehaving", env_config={"how": "raise", "first_builds": 1})
+    (row,) = asyncio.run(player(encoder, Script(encoder, [GO]), config, retries=1).play(job(seed=1)))
+    assert (row.failure, row.reward, row.metrics["env_crashes"]) == (None, 1.5, 1.0)
+
+
+def test_an_episode_over_its_time_is_stopped(encoder: ChatEncoder) -> None:
+    script = Script(encoder, [GO], delay_s=0.2)
+    (row,) = asyncio.run(player(encoder, script, env_config(), episode_timeout_s=0.3).play(job()))
+    assert row.failure is not None and "the episode took longer than 0.3 s" in row.failure
+
+
+@pytest.mark.parametrize("hangs, abandoned", [(True, 1), (False, 0)])
+def test_a_thread_counts_as_lost_only_if_its_environment_hung(
+    encoder: ChatEncoder, hangs: bool, abandoned: int
+) -> None:
+    """Both episodes run out of time: one within its environment, one while it waits for an answer."""
+    config = env_config(env_type="tests.unit.agentic.parts:Misbehaving", env_config={"how": "hang"})
+    script = Script(encoder, [GO], delay_s=0.0 if hangs else 5.0)
+    play = player(encoder, script, config, step_timeout_s=None, episode_timeout_s=1.0)
+    (row,) = asyncio.run(play.play(job(seed=1)))
+    assert row.failure is not None and "the episode took longer than 1 s" in row.failure
+    assert play.num_abandoned_threads == abandoned
+
+
+def test_a_slow_a_crashing_and_a_hanging_environment_hold_up_nobody(encoder: ChatEncoder) -> None:
+    """30 episodes at once; three misbehave; the others need 3 steps at no cost."""
+    scripts = Script(encoder, [GO])
+    kinds = {1: "raise", 2: "hang", 3: "slow"}
+
+    async def play_all() -> list[list[Trajectory]]:
+        players = {
+            how: player(
+                encoder,
+                scripts,
+                env_config(
+                    env_type="tests.unit.agentic.parts:Misbehaving", env_config={"how": how, "seeds": [1, 2, 3]}
+                ),
+                step_timeout_s=2.0,
+            )
+            for how in ("raise", "hang", "slow")
+        }
+        runs = [players[kinds.get(i, "slow")].play(job(seed=i, index=i)) for i in range(30)]
+        return await asyncio.gather(*runs)
+
+    started = time.monotonic()
+    results = asyncio.run(play_all())
+    assert time.monotonic() - started < 15
+    failed = {rows[0].index: rows[0].failure for rows in results if rows[0].failure}
+    assert set(failed) == {1, 2}
+    assert all(rows[0].reward == 1.5 for rows in results if rows[0].index not in (1, 2))
+
+
+def test_the_same_job_gives_the_same_requests(encoder: ChatEncoder) -> None:
+    seeds = []
+    for _ in range(2):
+        script = Script(encoder, [GO])
+        asyncio.run(player(encoder, script, env_config()).play(job(index=2, group_id=9)))
+        seeds.append([request.sampling.seed for request in script.requests])
+    assert seeds[0] == seeds[1]
+    other = Script(encoder, [GO])
+    asyncio.run(player(encoder, other, env_config()).play(job(index=3, group_id=9)))
+    assert not set(seeds[0]) & {request.sampling.seed for request in other.requests}
+
+
+def test_a_row_that_differs_from_what_was_sampled_shows_the_first_token(encoder: ChatEncoder) -> None:
+    config = env_config()
+    script = Script(encoder, [GO])
+    form = make_form(config, encoder, 400, 16)
+    play = player(encoder, script, config)
+    played = []
+    original = form.rows
+    play._form.rows = lambda turns: played.extend(turns) or original(turns)  # type: ignore[method-assign]
+    asyncio.run(play.play(job()))
+    ids = played[1].prompt.ids.copy()
+    ids[4] += 1
+    wrong = [played[0], replace(played[1], prompt=replace(played[1].prompt, ids=ids))]
+    with pytest.raises(EnvError, match=r"turn 2: .* Token 4 is \d+ \('.*'\) in the row and \d+ \('.*'\) there"):
+        form.rows(wrong)
+    with pytest.raises(EnvError, match=re.escape("Token 1 is nothing")):
+        check_same(np.array([5]), np.array([5, 6]), "turn 1", encoder)

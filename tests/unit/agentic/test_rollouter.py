@@ -1,0 +1,143 @@
+"""Groups of episodes: the first to finish count, what fails is replaced by redundancy, seeds are apart."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from roll.distributed.executor.job_pool import FatalJobError, Job
+from roll.pipeline.agentic.agentic_config import TRAIN_SEEDS, VAL_SEEDS
+from roll.pipeline.agentic.agentic_pipeline import adjusted_rows, play_in
+from roll.pipeline.agentic.env_manager.episode import EpisodeJob, failed_row
+from roll.pipeline.agentic.env_rollouter import EnvRollouter, EnvTaskSource
+from roll.pipeline.agentic.episode_metrics import episode_metrics
+from roll.types.collate import collate_groups, row_meta
+from roll.types.rollout import Generation, GenerationRequest, Trajectory, TrajectoryGroup
+
+
+async def nobody(request: GenerationRequest) -> list[Generation]:
+    raise AssertionError("episodes sample by themselves")
+
+
+def row(index: int, reward: float = 1.0, turn: int = 0) -> Trajectory:
+    mask = np.array([False, True, True])
+    return Trajectory(
+        np.array([1, 2, 3], np.int32), mask, np.zeros(3, np.float32), np.zeros(3, np.int32), reward, "stop",
+        index=index, turn=turn, metrics={"success": reward} if turn == 0 else {}, turn_rewards=np.array([reward]),
+    )  # fmt: skip
+
+
+def source(seeds: tuple[int, int] = TRAIN_SEEDS, seed: int = 1) -> EnvTaskSource:
+    return EnvTaskSource(("a", "b"), seeds, seed)
+
+
+def run(rollouter: EnvRollouter, group_id: int = 0) -> TrajectoryGroup:
+    (task,) = source().next_tasks(1)
+    return asyncio.run(rollouter.run_group(task, group_id, 0, nobody))
+
+
+def test_the_first_to_finish_count_and_the_rest_is_stopped() -> None:
+    stopped: list[int] = []
+
+    async def play(job: EpisodeJob) -> list[Trajectory]:
+        try:
+            await asyncio.sleep(5 if job.index in (1, 2) else 0.01 * (6 - job.index))
+        except asyncio.CancelledError:
+            stopped.append(job.index)
+            raise
+        return [row(job.index)]
+
+    group = run(EnvRollouter(play, group_size=4, num_env_groups=1, redundancy=2))
+    assert [t.index for t in group.trajectories] == [0, 3, 4, 5]
+    assert sorted(stopped) == [1, 2]
+
+
+def test_a_failed_episode_counts_only_when_nothing_can_take_its_place() -> None:
+    async def play(job: EpisodeJob) -> list[Trajectory]:
+        return [failed_row(job.index, "broke", {})] if job.index < 2 else [row(job.index)]
+
+    assert [t.failure for t in run(EnvRollouter(play, 3, 1, redundancy=2)).trajectories] == [None] * 3
+    assert [t.failure for t in run(EnvRollouter(play, 3, 1, redundancy=1)).trajectories] == [None, None, "broke"]
+
+
+def test_no_more_groups_play_at_once_than_there_are() -> None:
+    playing = most = 0
+
+    async def play(job: EpisodeJob) -> list[Trajectory]:
+        nonlocal playing, most
+        playing += 1
+        most = max(most, playing)
+        await asyncio.sleep(0.005)
+        playing -= 1
+        return [row(job.index)]
+
+    rollouter = EnvRollouter(play, group_size=2, num_env_groups=3)
+
+    async def all_groups() -> None:
+        tasks = source().next_tasks(10)
+        await asyncio.gather(*(rollouter.run_group(task, i, 0, nobody) for i, task in enumerate(tasks)))
+
+    asyncio.run(all_groups())
+    assert most == 6
+
+
+def test_tasks_follow_from_seed_and_place_and_validation_has_others() -> None:
+    train = source().next_tasks(200)
+    assert [t.payload for t in source().next_tasks(200)] == [t.payload for t in train]
+    assert [t.payload for t in source(seed=2).next_tasks(200)] != [t.payload for t in train]
+    later = source()
+    later.load_state_dict({"position": 150})
+    assert [t.payload for t in later.next_tasks(50)] == [t.payload for t in train[150:]]
+    assert [t.domain for t in train[:4]] == ["a", "b", "a", "b"]
+    val = source(VAL_SEEDS).fixed_tasks(200)
+    assert not {t.payload["env_seed"] for t in train} & {t.payload["env_seed"] for t in val}
+
+
+def test_rows_of_one_attempt_share_a_trajectory_id_and_carry_their_turns() -> None:
+    (task,) = source().next_tasks(1)
+    groups = [
+        TrajectoryGroup(task, 0, (row(0), row(0, turn=1), row(3, 0.0))),
+        TrajectoryGroup(task, 1, (row(0), failed_row(1, "broke", {}))),
+    ]
+    batch = collate_groups(groups)
+    meta = row_meta(batch, groups)
+    assert meta.trajectory_ids.tolist() == [0, 0, 1, 2, 3]
+    assert meta.num_turns is not None and meta.num_turns.tolist() == [1, 1, 1, 1, 0]
+    assert meta.turn_rewards is not None and meta.turn_rewards.tolist() == [1.0, 1.0, 0.0, 1.0]
+    assert groups[0].rewards.tolist() == [1.0, 0.0]
+    metrics = episode_metrics(groups, "env")
+    assert metrics["env/a/success_mean"] == pytest.approx(2 / 3)
+    assert metrics["env/a/failed_fraction"] == 0.25
+
+
+def test_batch_adjust_modes_give_a_multiple() -> None:
+    random = np.random.default_rng(0)
+    copied = adjusted_rows("copy", 10, 4, 8, random)
+    assert len(copied) == 12 and set(copied) == set(range(10))
+    deleted = adjusted_rows("delete", 10, 4, 8, random)
+    assert len(deleted) == 8 and len(set(deleted)) == 8
+    assert len(adjusted_rows("auto", 9, 4, 8, random)) == 8
+    assert len(adjusted_rows("auto", 11, 4, 8, random)) == 12
+    assert len(set(adjusted_rows("random_sample", 11, 4, 8, random))) == 8
+    assert len(adjusted_rows("random_sample", 5, 4, 8, random)) == 8
+    assert len(adjusted_rows("delete", 3, 4, 8, random)) == 4  # nothing would be left
+
+
+class Lethal:
+    """A pool whose workers die of every job with index 1."""
+
+    async def run(self, job: Job) -> list[Trajectory]:
+        if job.work.index == 1:
+            raise FatalJobError("environments rank 0 died in run: SIGSEGV")
+        return [row(job.work.index)]
+
+
+def test_an_episode_that_kills_every_process_fails_alone_and_is_counted() -> None:
+    async def play(job: EpisodeJob) -> list[Trajectory]:
+        return await play_in(Lethal(), 9.0, job)  # type: ignore[arg-type]
+
+    group = run(EnvRollouter(play, 3, 1))
+    assert [t.failure for t in group.trajectories] == [None, None, "a: environments rank 0 died in run: SIGSEGV"]
+    assert episode_metrics([group], "env")["env/crashes"] == 1

@@ -1,0 +1,220 @@
+"""What a configuration says against itself."""
+
+from typing import Any
+
+import pytest
+
+from roll.configs.checks import config_warnings
+from roll.pipeline.rlvr.rlvr_checks import rlvr_warnings
+from tests.helpers.configs import config, problems
+
+CRITIC = {
+    "strategy_args": {"strategy_name": "deepspeed_train"},
+    "training_args": {"per_device_train_batch_size": 16, "gradient_accumulation_steps": 2},
+    "device_mapping": [0, 1],
+}
+MEGATRON = {"actor_train.strategy_args.strategy_name": "megatron_train"}
+PACKED = {"actor_train.use_sequence_packing": True}
+BALANCED = PACKED | {"actor_train.sequence_packing_args.algorithm": "load_balance"}
+REFERENCE = {"strategy_args": {"strategy_name": "hf_infer"}, "device_mapping": [0, 1]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"response_length": ...}, "response_length is missing: set it, or sequence_length"),
+        (
+            {"sequence_length": 40},
+            "sequence_length: 40 contradicts prompt_length 32 + response_length 12 = 44. Remove one of them.",
+        ),
+        (
+            {"response_length": ..., "sequence_length": 20},
+            "sequence_length: 20 leaves no room for an answer after prompt_length: 32.",
+        ),
+        (
+            {"actor_infer.generating_args.max_new_tokens": 100},
+            "actor_infer.generating_args.max_new_tokens: 100 contradicts response_length = 12.",
+        ),
+        (
+            {"actor_infer.strategy_args.strategy_config": {"max_model_len": 40}},
+            "actor_infer.strategy_args.strategy_config.max_model_len: 40 is shorter than the longest sequence, 44 "
+            "tokens (prompt_length 32 + answer 12). Set it to at least 44.",
+        ),
+        ({"actor_infer.generating_args.temperature": 0}, "actor_infer.generating_args.temperature: 0 is greedy"),
+        (
+            {"actor_infer.generating_args.num_return_sequences": 4},
+            "actor_infer.generating_args.num_return_sequences: 4 contradicts num_return_sequences_in_group: 8.",
+        ),
+        ({"actor_infer.generating_args.min_new_tokens": 13}, "actor_infer.generating_args.min_new_tokens: 13 is more"),
+        ({"adv_estimator": "gae"}, "adv_estimator: gae needs a critic, and there is no `critic` section."),
+        ({"critic_warmup": 3}, "critic_warmup: 3 needs a critic, but adv_estimator: grpo has none. Set it to 0."),
+        (
+            {"adv_estimator": "gae", "critic": CRITIC, "critic_warmup": 500},
+            "critic_warmup: 500 leaves the policy no step to learn in, max_steps: 500.",
+        ),
+        (
+            {"use_kl_loss": True, "kl_loss_coef": 0.1},
+            "reference is missing: use_kl_loss compares the policy with it. Add a `reference` section",
+        ),
+        (
+            {"use_kl_loss": True, "kl_loss_coef": 0.1, "kl_loss_type": "full", "reference": REFERENCE},
+            "kl_loss_type: full is not implemented yet. Choose k1, k2, k3 or abs.",
+        ),
+        (
+            {"num_return_sequences_in_group": 1, "rollout_batch_size": 64},
+            "adv_estimator: grpo compares the answers to one prompt, but num_return_sequences_in_group is 1",
+        ),
+        (
+            {"enable_old_logprobs_recompute": True, "force_disable_old_logprobs_recompute": True},
+            "enable_old_logprobs_recompute and force_disable_old_logprobs_recompute exclude each other.",
+        ),
+        ({"pretrain": ...}, "actor_train has no model: pretrain is missing."),
+        (
+            {"actor_train.model_args.dtype": "fp32", "actor_train.training_args.bf16": True},
+            "actor_train.training_args.bf16: true contradicts actor_train.model_args.dtype: fp32. Remove bf16.",
+        ),
+        (
+            {"actor_train.training_args.lr_scheduler_kwargs": {"min_lr": 1e-7}},
+            "actor_train.training_args.lr_scheduler_kwargs.min_lr: no schedule has such a setting. Known: "
+            "min_lr_ratio.",
+        ),
+        (
+            {"actor_train.use_dynamic_batching_in_train": True, "actor_train.max_tokens_per_microbatch_in_train": 20},
+            "actor_train.max_tokens_per_microbatch_in_train: 20 must be at least one sequence, 44 tokens",
+        ),
+        (
+            PACKED,
+            "actor_train.use_sequence_packing: true with deepspeed_train, which does not pack rows. Use "
+            "megatron_train, or set it to false; use_dynamic_batching_in_train keeps padding small.",
+        ),
+        (
+            {"actor_infer.use_sequence_packing": True},
+            "actor_infer.use_sequence_packing: true with vllm, which does not pack rows. Set it to false.",
+        ),
+        (
+            MEGATRON | BALANCED | {"actor_train.sequence_packing_args.max_packed_sequence_length_forward": 44},
+            "actor_train.sequence_packing_args.max_packed_sequence_length_train: 0 must be at least one sequence, 44",
+        ),
+        (
+            MEGATRON
+            | BALANCED
+            | {
+                "actor_train.sequence_packing_args.max_packed_sequence_length_forward": 44,
+                "actor_train.sequence_packing_args.max_packed_sequence_length_train": 44,
+                "actor_train.use_dynamic_batching_in_train": True,
+            },
+            "actor_train.use_dynamic_batching_in_train and actor_train.sequence_packing_args.algorithm: load_balance "
+            "both make micro batches by tokens. Remove one.",
+        ),
+        (
+            {"rewards.math.query_filter_config": {"type": "mean_filter", "filter_args": {"threshold": 0.1}}},
+            "rewards.math.query_filter_config.filter_args has 'threshold'; mean_filter takes threshold_down, "
+            "threshold_up",
+        ),
+        ({"actor_train.worker_cls": "my.Worker"}, "actor_train.worker_cls: my.Worker has no counterpart here."),
+        (
+            {"actor_train.data_args.domain_interleave_probs": {"math": 0.5, "code": 0.5}},
+            "actor_train.data_args.domain_interleave_probs.code: there is no such domain under rewards. Domains: math.",
+        ),
+        (
+            {"actor_train.data_args.domain_interleave_probs": {"math": 0.5}},
+            "actor_train.data_args.domain_interleave_probs: the shares [0.5] must be 0 or more and sum to 1.",
+        ),
+        ({"rewards": {}}, "rewards is missing: name at least one domain"),
+        ({"rewards.math.reward": ...}, "rewards.math.reward is missing: math_rule, exact_match, regex, or your own"),
+        (
+            {"rewards.math.reward": "math_rul"},
+            "rewards.math.reward: 'math_rul' is not of the form package.module:object or one of exact_match, "
+            "math_rule, "
+            "regex. Did you mean math_rule?",
+        ),
+        (
+            {"rewards.math": {"worker_cls": "roll.pipeline.rlvr.rewards.code_sandbox_reward_worker.CodeSandbox"}},
+            "rewards.math.worker_cls: roll.pipeline.rlvr.rewards.code_sandbox_reward_worker.CodeSandbox has no "
+            "counterpart here yet.",
+        ),
+        (
+            {"rewards.math": {"worker_cls": "my.Worker", "reward": "math_rule"}},
+            "rewards.math.worker_cls: my.Worker has no counterpart here yet. Remove it: `reward: math_rule` says what "
+            "runs.",
+        ),
+        ({"rewards.math.device_mapping": [3]}, "rewards.math.device_mapping: rewards run on the CPU."),
+        (
+            {"rewards.code": {"reward": "regex", "tag_included": ["math"]}},
+            "rewards.code.tag_included: tag 'math' belongs to rewards.math already. A tag has one domain.",
+        ),
+        ({"adv_estimator": "gigpo"}, "adv_estimator: gigpo is for agentic runs."),
+        ({"actor_train.data_args.file_name": ...}, "actor_train.data_args.file_name is missing"),
+        ({"validation": {}}, "validation.data_args.file_name is missing"),
+        (
+            {"validation": {"data_args": {"file_name": "t.jsonl"}, "generating_args": {"max_new_tokens": 13}}},
+            "validation.generating_args.max_new_tokens: 13 is more than the 12 tokens",
+        ),
+    ],
+)
+def test_a_contradiction_is_one_message_that_names_keys_and_values(changes: dict[str, Any], message: str) -> None:
+    found = problems(changes)
+    assert len(found) == (2 if changes == {"pretrain": ...} else 1), found
+    assert found[0].startswith(message)
+
+
+def warnings(changes: dict[str, Any]) -> list[str]:
+    made = config(changes)
+    return config_warnings(made) + rlvr_warnings(made)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"critic": CRITIC}, "critic is not started: adv_estimator: grpo uses none."),
+        ({"reference": REFERENCE}, "reference is not started: no KL term is in use"),
+        ({"use_kl_loss": True}, "use_kl_loss is on, but kl_loss_coef is 0: no KL loss."),
+        ({"kl_loss_coef": 0.1}, "kl_loss_coef: 0.1 does nothing while use_kl_loss is off."),
+        (
+            {"add_token_level_kl": True, "init_kl_coef": 0, "reference": REFERENCE, "enable_reference": True},
+            "add_token_level_kl is on, but init_kl_coef is 0",
+        ),
+        ({"pg_clip_high": 0.28}, "pg_clip_low and pg_clip_high do nothing while use_pg_clip_range is off."),
+        ({"use_pg_clip_range": True, "pg_clip": 0.3}, "pg_clip does nothing while use_pg_clip_range is on."),
+        ({"dual_clip_ratio_c": 4.0}, "dual_clip_ratio_c does nothing while dual_clip_loss is off."),
+        (
+            {"actor_infer.generating_args.top_p": 0.9},
+            "actor_infer.generating_args: with top_p on, the log-probs of",
+        ),
+        (
+            {"actor_train.training_args.warmup_steps": 100, "max_steps": 10},
+            "actor_train.training_args: the warm-up of 100 updates is not over when the run ends after 40.",
+        ),
+        ({"rewards.math.strategy_args": {"strategy_name": "hf_infer"}}, "rewards.math: strategy_args do nothing here"),
+        (
+            {"actor_train.sequence_packing_args.algorithm": "load_balance"},
+            "actor_train.sequence_packing_args does nothing while actor_train.use_sequence_packing is off.",
+        ),
+        (
+            MEGATRON | PACKED | {"actor_train.sequence_packing_args.max_packed_sequence_length_train": 100},
+            "actor_train.sequence_packing_args: max_packed_sequence_length_train does nothing with algorithm: none",
+        ),
+        (
+            {
+                "validation": {
+                    "data_args": {"file_name": "t"},
+                    "generating_args": {"temperature": 0, "num_return_sequences": 4},
+                }
+            },
+            "validation.generating_args: temperature 0 is greedy, so all 4 answers to a prompt are the same.",
+        ),
+    ],
+)
+def test_what_would_have_no_effect_is_said(changes: dict[str, Any], message: str) -> None:
+    found = warnings(changes)
+    assert len(found) == 1 and found[0].startswith(message), found
+
+
+def test_clip_range_is_symmetric_unless_the_range_is_chosen() -> None:
+    assert config({"pg_clip": 0.1, "pg_clip_high": 0.3}).clip_range == (0.1, 0.1)
+    assert config({"use_pg_clip_range": True, "pg_clip_high": 0.3}).clip_range == (0.2, 0.3)
+
+
+def test_norm_scopes_null_is_the_estimators_own_and_none_is_off() -> None:
+    assert config({"norm_std_type": None}).norm_std_type == "default"
+    assert config({"norm_std_type": "none"}).norm_std_type is None

@@ -1,0 +1,175 @@
+"""strategy_config of the megatron strategies: what is refused, and with which words."""
+
+from typing import Any
+
+import pytest
+
+from roll.configs.megatron import (
+    KNOWN,
+    PASSED_ON,
+    SET_ELSEWHERE,
+    MegatronSettings,
+    ModelFacts,
+    cpu_problems,
+    megatron_problems,
+    missing_packages,
+    ranks_problems,
+    sizes_problems,
+    split_settings,
+)
+from roll.utils.imports import is_installed
+
+AT = "actor_train.strategy_args.strategy_config"
+
+
+def texts(**config: Any) -> list[str]:
+    return [problem.text for problem in megatron_problems(AT, config)]
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"tensor_parallel_size": 2}, "Megatron has no such key here. Did you mean tensor_model_parallel_size?"),
+        ({"micro_batch_size": 2}, "set by training_args.per_device_train_batch_size. Remove it."),
+        ({"hidden_size": 2}, "set by the model's config.json. Remove it."),
+        (
+            {"tensor_model_parallel_size": 0},
+            ".tensor_model_parallel_size: 0: input should be greater than or equal to 1.",
+        ),
+        ({"recompute_granularity": "some"}, ".recompute_granularity: 'some': input should be 'full' or 'selective'."),
+        ({"sequence_parallel": True}, "true needs tensor_model_parallel_size of 2 or more"),
+        ({"virtual_pipeline_model_parallel_size": 2}, "needs pipeline_model_parallel_size of 2 or more"),
+        ({"overlap_param_gather": True}, "needs use_distributed_optimizer: true and overlap_grad_reduce: true"),
+        ({"recompute_method": "block"}, "needs recompute_granularity: full"),
+        ({"recompute_modules": ["mlp"]}, "needs recompute_granularity: selective"),
+        ({"moe_layer_recompute": True, "recompute_granularity": "full"}, "is contained in recompute_granularity: full"),
+        (
+            {"variable_seq_lengths": True, "moe_token_dispatcher_type": "allgather"},
+            "refused by Megatron with the allgather",
+        ),
+        (
+            {"moe_shared_expert_overlap": True, "moe_token_dispatcher_type": "allgather"},
+            "needs moe_token_dispatcher_type",
+        ),
+        ({"moe_grouped_gemm": True}, "moe_grouped_gemm: true needs transformer_impl: transformer_engine, which runs"),
+        ({"apply_rope_fusion": True}, "apply_rope_fusion: true needs transformer_impl: transformer_engine"),
+        ({"gradient_accumulation_fusion": True}, "true needs transformer_impl: transformer_engine"),
+        ({"masked_softmax_fusion": True}, "has no effect: attention is one fused kernel anyway"),
+    ],
+)
+def test_what_megatron_cannot_run_is_refused_with_the_reason(config: dict[str, Any], message: str) -> None:
+    found = texts(**config)
+    assert len(found) == 1
+    assert found[0].startswith(AT)
+    assert message in found[0]
+
+
+def test_what_it_can_run_is_taken_and_the_rest_passed_on() -> None:
+    config = {"tensor_model_parallel_size": 2, "sequence_parallel": True, "attention_softmax_in_fp32": True}
+    assert texts(**config) == []
+    settings, passed_on = split_settings(config)
+    assert (settings.tensor_model_parallel_size, settings.sequence_parallel) == (2, True)
+    assert passed_on == {"attention_softmax_in_fp32": True}
+
+
+def test_transformer_engine_and_what_needs_it_are_passed_on() -> None:
+    config = {"transformer_impl": "transformer_engine", "moe_grouped_gemm": True, "apply_rope_fusion": True}
+    assert texts(**config) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "ranks", "message"),
+    [
+        ({"expert_model_parallel_size": 4}, 6, "expert_model_parallel_size: 4 x expert_tensor_parallel_size 1 must "
+            "divide the 6 ranks of a pipeline stage. Nearest that works: 3 or 6."),
+        ({"expert_model_parallel_size": 4, "pipeline_model_parallel_size": 4}, 8, "must divide the 2 ranks of a "
+            "pipeline stage. Nearest that works: 2."),
+        ({"expert_model_parallel_size": 4, "expert_tensor_parallel_size": 2}, 4, "expert_model_parallel_size: 4 x "
+            "expert_tensor_parallel_size 2 must divide the 4 ranks of a pipeline stage. Nearest that works: 2."),
+        ({"expert_tensor_parallel_size": 3}, 4, "expert_tensor_parallel_size: 3 must divide the 4 ranks of a pipeline "
+            "stage. Nearest that works: 2 or 4."),
+    ],
+)  # fmt: skip
+def test_expert_sizes_that_do_not_divide_the_ranks_come_with_the_nearest_that_do(
+    settings: dict[str, Any], ranks: int, message: str
+) -> None:
+    (found,) = (problem.text for problem in ranks_problems(AT, MegatronSettings.model_validate(settings), ranks))
+    assert message in found
+
+
+def test_what_gloo_cannot_do_is_refused_with_what_it_can() -> None:
+    settings = MegatronSettings(expert_model_parallel_size=2, expert_tensor_parallel_size=2)
+    (found,) = (problem.text for problem in cpu_problems(AT, settings))
+    assert "2 with expert_model_parallel_size 2 and the alltoall dispatcher does not run on gloo" in found
+    assert found.endswith("Nearest that works: 1.")
+    for fine in ({"expert_tensor_parallel_size": None}, {"moe_token_dispatcher_type": "allgather"}):
+        assert list(cpu_problems(AT, settings.model_copy(update=fine))) == []
+
+
+@pytest.mark.skipif(is_installed("transformer_engine"), reason="transformer-engine is installed")
+def test_layers_of_a_package_that_is_missing_are_refused_with_how_to_get_it() -> None:
+    (found,) = (p.text for p in missing_packages(AT, MegatronSettings(transformer_impl="transformer_engine")))
+    assert "needs the package transformer-engine, which is not installed" in found
+    assert list(missing_packages(AT, MegatronSettings())) == []
+
+
+@pytest.mark.parametrize(
+    ("model", "facts"),
+    [
+        ({"num_attention_heads": 8, "num_hidden_layers": 4, "intermediate_size": 96}, ModelFacts(8, 8, 4, 0, 96, 0)),
+        (
+            {"num_attention_heads": 32, "num_key_value_heads": 4, "num_hidden_layers": 48, "num_experts": 128,
+             "intermediate_size": 6144, "moe_intermediate_size": 768},
+            ModelFacts(32, 4, 48, 128, 0, 768),
+        ),
+        (
+            {"num_attention_heads": 32, "num_key_value_heads": 8, "num_hidden_layers": 32, "num_local_experts": 8,
+             "intermediate_size": 14336},
+            ModelFacts(32, 8, 32, 8, 0, 14336),
+        ),
+        ({"model_type": "unknown"}, None),
+    ],
+)  # fmt: skip
+def test_the_facts_of_a_model_are_read_from_its_config(model: dict[str, Any], facts: ModelFacts | None) -> None:
+    assert ModelFacts.of(model) == facts
+
+
+def test_no_key_is_two_things() -> None:
+    own = set(MegatronSettings.model_fields)
+    assert not own & PASSED_ON
+    assert not KNOWN & SET_ELSEWHERE.keys()
+
+
+def test_every_key_that_is_passed_on_exists_in_megatron() -> None:
+    """Of the installed megatron-core: an upgrade that drops one is noticed here."""
+    config = pytest.importorskip(
+        "megatron.core.transformer.transformer_config", reason="megatron-core is not installed"
+    )
+    assert set(config.TransformerConfig.__dataclass_fields__) >= PASSED_ON
+
+
+@pytest.mark.parametrize(
+    ("settings", "model", "message"),
+    [
+        ({"tensor_model_parallel_size": 3}, ModelFacts(8, 4, 6),
+            "must divide the model's 8 heads and 4 key-value heads. Nearest that works: 2 or 4."),
+        ({"pipeline_model_parallel_size": 4}, ModelFacts(8, 4, 6), "must divide the model's 6 layers. Nearest that "
+            "works: 3 or 6."),
+        ({"pipeline_model_parallel_size": 2, "virtual_pipeline_model_parallel_size": 2}, ModelFacts(8, 4, 6),
+            "must divide the 3 layers of a pipeline rank. Nearest that works: 1 or 3."),
+        ({"expert_model_parallel_size": 3}, ModelFacts(8, 4, 6, 8), "must divide the model's 8 experts. Nearest "
+            "that works: 2 or 4."),
+        ({"tensor_model_parallel_size": 4}, ModelFacts(8, 4, 6, 0, 90), "must divide the model's MLP width of 90. "
+            "Nearest that works: 2."),
+        ({"expert_tensor_parallel_size": 4}, ModelFacts(8, 4, 6, 8, 0, 90), "must divide the model's expert width of "
+            "90. Nearest that works: 3 or 5."),
+        ({"tensor_model_parallel_size": 2}, ModelFacts(8, 4, 6, 8), "Megatron trains experts with tensor parallel only "
+            "when it is true."),
+    ],
+)  # fmt: skip
+def test_sizes_that_do_not_divide_the_model_come_with_the_nearest_that_do(
+    settings: dict[str, Any], model: ModelFacts, message: str
+) -> None:
+    found = [problem.text for problem in sizes_problems(AT, MegatronSettings.model_validate(settings), model)]
+    assert len(found) == 1
+    assert message in found[0]

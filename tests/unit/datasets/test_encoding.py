@@ -1,0 +1,132 @@
+"""Rows to tasks: templates, token ids, truncation with counts."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from roll.configs.data import DataArgs
+from roll.datasets.encoding import TaskSet, decoder, load_tasks
+from roll.datasets.rows import Domain
+from roll.errors import ConfigError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast as Tokenizer
+
+KEY = "actor_train.data_args"
+DOMAINS = (Domain("math", ("math",)), Domain("chat", ("chat",), needs_ground_truth=False))
+
+
+def load(
+    path: Path,
+    tokenizer: "Tokenizer",
+    rows: list[dict[str, Any]],
+    *,
+    longest: int = 64,
+    template: Any = None,
+    **args: Any,
+) -> TaskSet:
+    path = path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return load_tasks(DataArgs(file_name=(str(path),), **args), KEY, DOMAINS, tokenizer, longest, template)
+
+
+def row(prompt: str, **more: Any) -> dict[str, Any]:
+    return {"prompt": prompt, "ground_truth": "1", "tag": "math", **more}
+
+
+def test_native_template_gives_the_ids_of_apply_chat_template(tmp_path: Path, tiny_tokenizer: "Tokenizer") -> None:
+    messages = [{"role": "system", "content": "sort"}, {"role": "user", "content": "31 é"}]
+    tasks = load(tmp_path, tiny_tokenizer, [row("3142"), {"messages": messages, "tag": "chat"}]).tasks
+    for task, conversation in zip(tasks, ([{"role": "user", "content": "3142"}], messages), strict=True):
+        expected: Any = tiny_tokenizer.apply_chat_template(conversation, add_generation_prompt=True, return_dict=False)
+        assert task.prompt_ids.tolist() == expected and task.prompt_ids.dtype == np.int32
+        assert task.prompt_text == tiny_tokenizer.decode(expected)
+    assert len(tasks[0].prompt_ids) == 12
+    assert [task.domain for task in tasks] == ["math", "chat"]
+
+
+def test_plain_and_file_templates(tmp_path: Path, tiny_tokenizer: "Tokenizer") -> None:
+    assert load(tmp_path, tiny_tokenizer, [row("31")], template="plain").tasks[0].prompt_text == "31"
+    (tmp_path / "t.jinja").write_text("{% for m in messages %}Q: {{ m.content }}\n{% endfor %}A:")
+    from_file = load(tmp_path, tiny_tokenizer, [row("31")], template=str(tmp_path / "t.jinja"))
+    assert from_file.tasks[0].prompt_text == "Q: 31\nA:"
+    with pytest.raises(ConfigError, match="rows.jsonl:1: global_template: plain takes a bare prompt"):
+        load(
+            tmp_path,
+            tiny_tokenizer,
+            [{"messages": [{"role": "user", "content": "x"}], "tag": "chat"}],
+            template="plain",
+        )
+
+
+def test_a_tokenizer_without_chat_template_is_an_error(tmp_path: Path) -> None:
+    from roll.models.tiny import build_tokenizer
+
+    tokenizer = build_tokenizer()
+    tokenizer.chat_template = None
+    with pytest.raises(ConfigError, match=f"{KEY}.template: native, but the tokenizer .* has no chat template"):
+        load(tmp_path, tokenizer, [row("31")])
+
+
+def test_a_template_that_fails_on_a_row_names_it(tmp_path: Path, tiny_tokenizer: "Tokenizer") -> None:
+    (tmp_path / "t.jinja").write_text("{{ raise_exception('no system message') }}")
+    with pytest.raises(ConfigError, match="rows.jsonl:1: .*no system message"):
+        load(tmp_path, tiny_tokenizer, [row("31")], template=str(tmp_path / "t.jinja"))
+
+
+LONG = [row("12"), row("1234567"), row("12345")]  # 2, 7 and 5 tokens without a template
+
+
+@pytest.mark.parametrize(
+    ("truncation", "prompts", "truncated", "dropped"),
+    [
+        ("left", ["12", "4567", "2345"], 2, 0),
+        ("right", ["12", "1234", "1234"], 2, 0),
+        ("drop", ["12"], 0, 2),
+    ],
+)
+def test_prompts_too_long_are_cut_or_dropped_and_counted(
+    tmp_path: Path, tiny_tokenizer: "Tokenizer", truncation: str, prompts: list[str], truncated: int, dropped: int
+) -> None:
+    tasks = load(tmp_path, tiny_tokenizer, LONG, longest=4, template="plain", truncation=truncation)
+    assert [task.prompt_text for task in tasks.tasks] == prompts
+    assert [len(task.prompt_ids) for task in tasks.tasks] == [len(prompt) for prompt in prompts]
+    assert (tasks.num_rows, tasks.num_truncated, tasks.num_dropped) == (3, truncated, dropped)
+
+
+def test_prompts_too_long_are_an_error_that_counts_them_all(tmp_path: Path, tiny_tokenizer: "Tokenizer") -> None:
+    with pytest.raises(ConfigError, match=r"2 of 3 prompts .* prompt_length = 4 .*has 7 \(.*rows.jsonl:2\)"):
+        load(tmp_path, tiny_tokenizer, LONG, longest=4, template="plain")
+    with pytest.raises(ConfigError, match="drop left none of 1 rows"):
+        load(tmp_path, tiny_tokenizer, LONG[1:2], longest=4, template="plain", truncation="drop")
+    assert len(load(tmp_path, tiny_tokenizer, LONG, longest=7, template="plain").tasks) == 3
+
+
+def test_payload_has_all_columns_and_the_ground_truth(tmp_path: Path, tiny_tokenizer: "Tokenizer") -> None:
+    (task,) = load(tmp_path, tiny_tokenizer, [row("1", answer=5, level="hard")], ground_truth="answer").tasks
+    assert task.payload == {"prompt": "1", "tag": "math", "ground_truth": 5, "answer": 5, "level": "hard"}
+
+
+def test_task_ids_are_unique_and_the_same_next_time(tmp_path: Path, tiny_tokenizer: "Tokenizer") -> None:
+    rows = [row("1", id="a"), row("2"), row("3", id="a"), row("4", id=7)]
+    ids = [task.task_id for task in load(tmp_path, tiny_tokenizer, rows).tasks]
+    assert ids == ["a", "rows.jsonl:2", "a@rows.jsonl:3", "7"]
+    assert ids == [task.task_id for task in load(tmp_path, tiny_tokenizer, rows).tasks]
+
+
+def test_the_last_rows_of_a_batch_are_not_lost(
+    tmp_path: Path, tiny_tokenizer: "Tokenizer", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("roll.datasets.encoding.ROWS_PER_BATCH", 4)
+    tasks = load(tmp_path, tiny_tokenizer, [row(str(i)) for i in range(10)], template="plain")
+    assert [task.prompt_text for task in tasks.tasks] == [str(i) for i in range(10)]
+
+
+def test_decoder_gives_what_batch_decode_gives(tiny_tokenizer: "Tokenizer") -> None:
+    texts = ["<answer>1234</answer><|im_end|>", "", "é <think>x</think>\n"]
+    ids = [np.array(tiny_tokenizer(text)["input_ids"], np.int32) for text in texts]
+    assert decoder(tiny_tokenizer)(ids) == ["<answer>1234</answer>", "", "é <think>x</think>\n"]
+    assert decoder(tiny_tokenizer, skip_special_tokens=False)(ids) == texts

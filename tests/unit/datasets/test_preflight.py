@@ -1,0 +1,70 @@
+"""What is said of the data before a run."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from roll.configs.data import DataArgs
+from roll.datasets.preflight import MAX_BYTES_IN_FULL, preflight
+from roll.datasets.rows import Domain
+
+KEY = "actor_train.data_args"
+DOMAINS = (Domain("math", ("math",)),)
+GOOD = {"prompt": "p", "ground_truth": "1", "tag": "math"}
+
+
+def check(path: Path, rows: list[dict[str, Any]] | None = None, **args: Any) -> list[str]:
+    if rows is not None:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return preflight(DataArgs(file_name=(str(path),), **args), KEY, DOMAINS)
+
+
+def test_good_data_has_no_problems(tmp_path: Path) -> None:
+    assert check(tmp_path / "rows.jsonl", [GOOD] * 3) == []
+
+
+def test_an_empty_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    assert check(path, []) == [f"{KEY}.file_name: {path} is empty: it has no rows"]
+
+
+def test_the_same_problem_in_many_rows_is_told_once_with_their_number(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    problems = check(path, [GOOD, *[{**GOOD, "tag": "code"}] * 5, {"prompt": "p", "tag": "math"}])
+    assert len(problems) == 2
+    assert problems[0].startswith(f"{path}:2: no domain has the tag 'code'") and problems[0].endswith("(5 of 7 rows)")
+    assert problems[1].startswith(f"{path}:7: column 'ground_truth'")
+
+
+def test_a_broken_line_is_told_after_what_came_before(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({**GOOD, "tag": "code"}) + "\n{")
+    problems = check(path)
+    assert len(problems) == 2 and f"{path}:2: not a JSON object" in problems[1]
+
+
+def test_template_is_checked(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    (tmp_path / "bad.jinja").write_text("{% for m in messages %}\n{{ m.content }")
+    assert check(path, [GOOD], template="plain") == []
+    assert "neither native, plain, nor an existing" in check(path, template="nativ")[0]
+    assert "longcot_V3' is not built in" in check(path, template="longcot_V3")[0]
+    assert f"{KEY}.template: {tmp_path}/bad.jinja:2" in check(path, template=str(tmp_path / "bad.jinja"))[0]
+
+
+def test_of_a_large_file_only_the_front_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    line = json.dumps({**GOOD, "prompt": "p" * 10_000}) + "\n"
+    path.write_text(line * (MAX_BYTES_IN_FULL // len(line) * 4) + "{")
+    assert check(path) == []  # the last line, which is no JSON, was not reached
+
+
+def test_preflight_imports_neither_torch_nor_transformers() -> None:
+    code = (
+        "import sys, roll.datasets.preflight; "
+        "print([m for m in ('torch', 'transformers', 'pyarrow', 'datasets', 'ray', 'jinja2') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

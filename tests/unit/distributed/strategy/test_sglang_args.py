@@ -1,0 +1,68 @@
+"""What sglang is started with, and which keys of strategy_config are refused, without importing sglang."""
+
+from typing import Any
+
+import pytest
+
+from roll.configs.cluster import WorkerConfig
+from roll.distributed.strategy import sglang_args
+from roll.distributed.strategy.sglang_args import argument_problems, engine_arguments, worker_environment
+
+NAMES = frozenset(
+    {"context_length", "mem_fraction_static", "load_format", "tp_size", "pp_size", "model_path", "dp_size"}
+)
+
+
+@pytest.fixture(autouse=True)
+def known_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sglang_args, "engine_argument_names", lambda: NAMES)
+
+
+def role(num_gpus_per_worker: int = 1, **strategy_config: Any) -> WorkerConfig:
+    return WorkerConfig.model_validate(
+        {
+            "model_args": {"model_name_or_path": "a/model", "dtype": "bf16"},
+            "strategy_args": {"strategy_name": "sglang", "strategy_config": strategy_config},
+            "num_gpus_per_worker": num_gpus_per_worker,
+        }
+    )
+
+
+def problems(settings: WorkerConfig) -> list[str]:
+    return [problem.text for problem in argument_problems("actor_infer", settings)]
+
+
+def test_any_server_argument_passes_and_wins_over_ours() -> None:
+    settings = role(2, mem_fraction_static=0.7, load_format="dummy", log_level="info")
+    arguments = engine_arguments(settings, on_cpu=False, seed=5)
+    assert arguments["mem_fraction_static"] == 0.7
+    assert arguments["load_format"] == "dummy"
+    assert arguments["log_level"] == "info"
+    assert (arguments["tp_size"], arguments["dtype"], arguments["random_seed"]) == (2, "bfloat16", 5)
+    assert (arguments["model_path"], arguments["device"]) == ("a/model", "cuda")
+    assert engine_arguments(role(4, pp_size=2), on_cpu=True, seed=0)["tp_size"] == 2
+
+
+def test_unknown_keys_are_named_with_the_nearest_known_one() -> None:
+    (text,) = problems(role(mem_fraction_statik=0.5))
+    assert text == (
+        "actor_infer.strategy_args.strategy_config.mem_fraction_statik: sglang has no such server argument. Did you "
+        "mean mem_fraction_static? The keys are those of sglang's ServerArgs."
+    )
+
+
+def test_keys_of_other_settings_are_refused_unless_they_change_nothing() -> None:
+    assert problems(role(dp_size=1, context_length=64)) == []
+    assert "dp_size cannot be set: more devices" in problems(role(dp_size=2))[0]
+    assert "model_path cannot be set: set model_args" in problems(role(model_path="x"))[0]
+
+
+def test_sizes_must_agree_with_the_devices_of_a_worker() -> None:
+    assert problems(role(4, tp_size=2, pp_size=2)) == problems(role(4, pp_size=2)) == problems(role(2, tp_size=2)) == []
+    assert "num_gpus_per_worker is 1, but tp_size x pp_size" in problems(role(1, tp_size=2))[0]
+
+
+def test_only_engines_of_several_ranks_bind_them_to_cores() -> None:
+    assert "SGLANG_CPU_OMP_THREADS_BIND" not in worker_environment(on_cpu=True)
+    assert worker_environment(True, 2)["SGLANG_CPU_OMP_THREADS_BIND"] == "0|1"
+    assert "SGLANG_USE_CPU_ENGINE" not in worker_environment(on_cpu=False)

@@ -1,0 +1,125 @@
+"""The strategy table: who may run what, and what is missing for it."""
+
+from typing import Any
+
+import pytest
+
+from roll.configs.cluster import WorkerConfig
+from roll.distributed.strategy.table import (
+    ROLE_USES,
+    STRATEGIES,
+    Package,
+    StrategySpec,
+    engine_problems,
+    serving,
+    strategy_class_path,
+    strategy_problems,
+)
+from tests.helpers.configs import problems
+
+
+def worker(name: str | None, **settings: Any) -> WorkerConfig:
+    strategy = {"strategy_args": {"strategy_name": name}} if name else {}
+    return WorkerConfig.model_validate(strategy | settings)
+
+
+@pytest.mark.parametrize(
+    ("role", "name", "message"),
+    [
+        (
+            "actor_train",
+            None,
+            "actor_train.strategy_args.strategy_name is missing. Strategies that can run actor_train: "
+            "deepspeed_train, ",
+        ),
+        (
+            "actor_infer",
+            "vlm",
+            "actor_infer.strategy_args.strategy_name: unknown strategy 'vlm'. Did you mean vllm? Known: ",
+        ),
+        (
+            "actor_train",
+            "vllm",
+            "actor_train.strategy_args.strategy_name: vllm cannot run actor_train, which learns. Strategies that can: "
+            "deepspeed_train, ",
+        ),
+        (
+            "actor_infer",
+            "deepspeed_train",
+            "actor_infer.strategy_args.strategy_name: deepspeed_train cannot run actor_infer, which generates.",
+        ),
+        (
+            "reference",
+            "vllm",
+            "reference.strategy_args.strategy_name: vllm cannot run reference, which computes log-probs.",
+        ),
+    ],
+)
+def test_a_strategy_that_cannot_run_a_role_is_refused_with_those_that_can(
+    role: str, name: str | None, message: str
+) -> None:
+    found = [problem.text for problem in strategy_problems(role, worker(name))]
+    assert len(found) == 1 and found[0].startswith(message)
+
+
+def test_only_engines_with_tensor_parallelism_take_several_devices_per_worker() -> None:
+    given = {"device_mapping": [0, 1], "num_gpus_per_worker": 2}
+    assert list(strategy_problems("actor_infer", worker("vllm", **given))) == []
+    found = list(strategy_problems("actor_train", worker("deepspeed_train", **given)))
+    assert len(found) == 1
+    assert "num_gpus_per_worker: 2 with deepspeed_train, which uses one device per worker" in found[0].text
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "message"),
+    [
+        ("hf_infer", {"max_num_seq": 8}, "max_num_seq: hf_infer has no such setting. Did you mean max_num_seqs?"),
+        ("vllm", {"model": "x"}, "model cannot be set: set model_args.model_name_or_path."),
+        ("sglang", {"dp_size": 2}, "dp_size cannot be set: more devices in device_mapping give more engines."),
+    ],
+)
+def test_a_rollout_engines_own_settings_are_checked_before_it_starts(
+    name: str, setting: dict[str, Any], message: str
+) -> None:
+    given = worker(None, strategy_args={"strategy_name": name, "strategy_config": setting})
+    (problem,) = strategy_problems("actor_infer", given)
+    assert problem.text == f"actor_infer.strategy_args.strategy_config.{message}"
+
+
+def test_a_missing_package_comes_with_its_install_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    packages = (Package("roll_no_such_package", "vllm"),)
+    spec = StrategySpec("vllm", ("generate",), {"generate": "x:Y"}, packages)
+    monkeypatch.setattr("roll.distributed.strategy.table.STRATEGIES", {"vllm": spec})
+    assert [problem.text for problem in engine_problems("actor_infer", worker("vllm"))] == [
+        "actor_infer.strategy_args.strategy_name: vllm needs the package roll_no_such_package, which is not installed. "
+        'Install it: pip install -e ".[vllm]"'
+    ]
+
+
+def test_a_strategy_that_is_not_written_yet_says_so() -> None:
+    found = [problem.text for problem in engine_problems("actor_train", worker("megatron_train"))]
+    assert found == [] or found[0].startswith(
+        "actor_train.strategy_args.strategy_name: megatron_train is not implemented yet. Strategies that can run "
+        "actor_train today: deepspeed_train"
+    )
+
+
+def test_every_class_path_of_the_table_has_the_form_module_colon_class() -> None:
+    for spec in STRATEGIES.values():
+        assert set(spec.classes) <= set(spec.uses)
+        for path in spec.classes.values():
+            module, _, name = path.partition(":")
+            assert module.startswith("roll.distributed.strategy.") and name.isidentifier()
+
+
+def test_every_role_has_a_strategy_that_exists() -> None:
+    for role in ROLE_USES:
+        name = serving(role)[0]
+        assert STRATEGIES[name].is_implemented
+        assert strategy_class_path(name, role)
+
+
+def test_an_unknown_strategy_reaches_the_user() -> None:
+    assert problems({"actor_infer.strategy_args.strategy_name": "vlm"})[0].startswith(
+        "actor_infer.strategy_args.strategy_name: unknown strategy 'vlm'. Did you mean vllm?"
+    )

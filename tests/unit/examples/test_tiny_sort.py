@@ -1,0 +1,55 @@
+"""The demo's data: answers held out, warm-up without the right answer, nothing made twice."""
+
+import json
+from pathlib import Path
+from types import ModuleType
+
+import torch
+
+
+def test_no_test_answer_occurs_in_training(sort_task: ModuleType) -> None:
+    train, test = sort_task.make_data(sort_task.Settings())
+    assert {row.ground_truth for row in train}.isdisjoint(row.ground_truth for row in test)
+    assert (len(train), len(test)) == (5263, 512)
+    assert all(row.ground_truth == "".join(sorted(row.prompt)) for row in train + test)
+
+
+def test_prompts_are_distinct_and_as_long_as_asked(sort_task: ModuleType) -> None:
+    train, _ = sort_task.make_data(sort_task.Settings(min_digits=3, max_digits=12, prompts_per_length=100))
+    prompts = [row.prompt for row in train]
+    assert len(set(prompts)) == len(prompts)
+    assert {len(prompt) for prompt in prompts} == set(range(3, 13))
+
+
+def test_warm_up_answers_with_the_prompts_own_digits_in_random_order(sort_task: ModuleType) -> None:
+    tokenizer = sort_task.build_tokenizer()
+    data = sort_task.WarmUpData(["3142", "90"], tokenizer, seed=0)
+    input_ids, labels = data.batch(200)
+    seen: dict[str, set[str]] = {"3142": set(), "90": set()}
+    for ids, wanted in zip(input_ids, labels, strict=True):
+        answer = tokenizer.decode(wanted[wanted != sort_task.IGNORED])
+        prompt = tokenizer.decode(ids).split("user\n")[1].split("<|im_end|>")[0]
+        digits = answer.removeprefix("<answer>").removesuffix("</answer><|im_end|>")
+        assert sorted(digits) == sorted(prompt)
+        assert torch.equal(ids[wanted != sort_task.IGNORED], wanted[wanted != sort_task.IGNORED])
+        seen[prompt].add(digits)
+    assert seen["90"] == {"90", "09"}
+    assert len(seen["3142"]) > 12  # of 24 orders, in about 100 draws
+
+
+def test_preparing_twice_does_the_work_once_and_other_settings_do_it_again(
+    sort_task: ModuleType, tmp_path: Path
+) -> None:
+    settings = sort_task.Settings(steps=2, batch_size=8)
+    assert sort_task.prepare(tmp_path, settings)
+    weights = (tmp_path / "model" / "model.safetensors").read_bytes()
+    assert not sort_task.prepare(tmp_path, settings)
+    assert sort_task.prepare(tmp_path, sort_task.Settings(steps=2, batch_size=8, seed=1))
+    assert (tmp_path / "model" / "model.safetensors").read_bytes() != weights
+    assert sort_task.prepare(tmp_path, settings)  # the first seed again: the same model, byte for byte
+    assert (tmp_path / "model" / "model.safetensors").read_bytes() == weights
+    assert json.loads((tmp_path / "test.jsonl").read_text().splitlines()[0]).keys() == {
+        "prompt",
+        "ground_truth",
+        "tag",
+    }

@@ -1,0 +1,103 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roll.configs.cluster import WorkerConfig
+from roll.configs.plan import TrainPlan
+from roll.distributed.executor.blueprint import BatchLimits
+from roll.distributed.executor.scores import ScorePiece, ScoreSet, join_scores
+from roll.distributed.executor.shards import Piece, micro_batches, split_to, spread
+
+
+def lengths_of(*lengths: int) -> np.ndarray:
+    return np.array(lengths, np.int32)
+
+
+def test_as_many_shards_as_workers_are_one_each():
+    assert spread([lengths_of(9, 9), lengths_of(1)], 2) == [[Piece(0, 0, 2)], [Piece(1, 0, 1)]]
+
+
+def test_rows_are_spread_by_tokens():
+    assert spread([lengths_of(2, 2, 2, 2), lengths_of(4, 4)], 2 + 2) == [
+        [Piece(0, 0, 2)],
+        [Piece(0, 2, 4)],
+        [Piece(1, 0, 1)],
+        [Piece(1, 1, 2)],
+    ]
+    assert spread([lengths_of(5), lengths_of(5), lengths_of(10)], 2) == [
+        [Piece(0, 0, 1), Piece(1, 0, 1)],
+        [Piece(2, 0, 1)],
+    ]
+
+
+@given(
+    shards=st.lists(st.lists(st.integers(1, 50), min_size=1, max_size=9), min_size=1, max_size=5),
+    num_workers=st.integers(1, 7),
+)
+def test_every_row_goes_to_exactly_one_worker_in_order(shards: list[list[int]], num_workers: int):
+    work = spread([np.array(shard, np.int32) for shard in shards], num_workers)
+    assert len(work) == num_workers
+    covered = [(p.shard, row) for pieces in work for p in pieces for row in range(p.start, p.stop)]
+    assert covered == [(i, row) for i, shard in enumerate(shards) for row in range(len(shard))]
+
+
+def test_micro_batches_are_by_count_or_by_padded_tokens_or_packed():
+    lengths, rows = lengths_of(3, 9, 4, 8), np.arange(4)
+    assert [list(b) for b in micro_batches(lengths, rows, BatchLimits(3))] == [[1, 3, 2], [0]]
+    assert [list(b) for b in micro_batches(lengths, rows, BatchLimits(1, 18))] == [[1, 3], [2, 0]]
+    assert [list(b) for b in micro_batches(lengths, rows, BatchLimits(1, 12, packs=True))] == [[1, 0], [3, 2]]
+
+
+def test_limits_follow_the_roles_settings():
+    plan = TrainPlan("actor_train", 64, 4, 2, 2, 1, steps=1, warmup_updates=0, infer_batch_size=16)
+    packed = {
+        "use_sequence_packing": True,
+        "sequence_packing_args": {
+            "algorithm": "load_balance",
+            "max_packed_sequence_length_train": 100,
+            "max_packed_sequence_length_forward": 200,
+            "min_num_micro_batches_train": 3,
+        },
+    }
+    dynamic = {"use_dynamic_batching_in_train": True, "max_tokens_per_microbatch_in_train": 50}
+    for settings, training, scoring in (
+        ({}, BatchLimits(4), BatchLimits(16)),
+        ({"use_sequence_packing": True}, BatchLimits(4), BatchLimits(16)),
+        (dynamic, BatchLimits(4, 50, 4), BatchLimits(16)),
+        (packed, BatchLimits(4, 100, packs=True, at_least=3), BatchLimits(16, 200, packs=True)),
+    ):
+        worker = WorkerConfig.model_validate(settings)
+        assert BatchLimits.for_training(worker, plan) == training
+        assert BatchLimits.for_scoring(worker) == scoring
+
+
+def test_split_to_keeps_all_rows_and_makes_the_count():
+    batches = [np.array([5, 3, 1]), np.array([0])]
+    assert [list(b) for b in split_to(batches, 4)] == [[5], [3], [1], [0]]
+    assert split_to(batches, 2) is not batches
+    assert [list(b) for b in split_to(batches, 2)] == [[5, 3, 1], [0]]
+
+
+def test_scores_are_joined_by_row_id():
+    pieces = [
+        (np.array([4, 0]), lengths_of(2, 1), np.array([40.0, 41.0, 1.0], np.float32)),
+        (np.array([7]), lengths_of(3), np.array([70.0, 71.0, 72.0], np.float32)),
+    ]
+    joined = join_scores(pieces, np.array([7, 0, 9]), lengths_of(3, 1, 2), np.array([True, True, False]))
+    assert joined.tolist() == [70, 71, 72, 1, 0, 0]
+    assert joined.dtype == np.float32
+
+
+def test_a_missing_row_or_another_length_is_an_error():
+    piece = (np.array([4]), lengths_of(2), np.zeros(2, np.float32))
+    with pytest.raises(ValueError, match="no scores for rows \\[5\\]"):
+        join_scores([piece], np.array([4, 5]), lengths_of(2, 2), np.array([True, True]))
+    with pytest.raises(ValueError, match="disagree on the length"):
+        join_scores([piece], np.array([4]), lengths_of(3), np.array([True]))
+
+
+def test_a_score_set_finds_the_pieces_of_some_rows():
+    first = ScorePiece(np.array([0, 2]), lengths_of(1, 1), "a")
+    second = ScorePiece(np.array([1, 3]), lengths_of(1, 1), "b")
+    assert ScoreSet((first, second)).of(np.array([3, 9])) == (second,)

@@ -1,0 +1,80 @@
+"""The rank pool that other tests stand on: its answers are right, it never hangs or leaves processes behind."""
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.helpers.processes import RankError, RankPool
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[RankPool]:
+    with RankPool(2) as pool:
+        yield pool
+
+
+def reduced_sum(base: int) -> int:
+    total = torch.tensor(base + torch.distributed.get_rank())
+    torch.distributed.all_reduce(total)
+    return int(total)
+
+
+def rank_and_value(value: torch.Tensor) -> tuple[str, torch.Tensor]:
+    return os.environ["RANK"], value * 2
+
+
+def fail_on_rank_one() -> None:
+    if torch.distributed.get_rank() == 1:
+        raise ValueError("the root cause")
+    torch.distributed.barrier()
+
+
+def die_on_rank_one() -> None:
+    if torch.distributed.get_rank() == 1:
+        os._exit(7)
+    torch.distributed.barrier()
+
+
+def process_id() -> int:
+    return os.getpid()
+
+
+def is_running(pid: int) -> bool:
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().split(")")[1].split()[0] != "Z"
+
+
+def test_ranks_share_a_process_group(pool: RankPool) -> None:
+    assert pool.run(reduced_sum, 10) == [21, 21]
+
+
+def test_results_come_in_rank_order_with_their_own_arguments(pool: RankPool) -> None:
+    results = pool.run_each(rank_and_value, [(torch.tensor(1.5),), (torch.tensor(4.0),)])
+    assert [(rank, value.item()) for rank, value in results] == [("0", 3.0), ("1", 8.0)]
+
+
+def test_processes_are_reused_between_calls(pool: RankPool) -> None:
+    assert pool.run(process_id) == pool.run(process_id)
+
+
+def test_exception_names_its_rank_and_kills_the_one_that_waits_for_it(pool: RankPool) -> None:
+    before = pool.run(process_id)
+    with pytest.raises(RankError, match=r"(?s)rank 1: .*ValueError: the root cause"):
+        pool.run(fail_on_rank_one)
+    assert not any(is_running(pid) for pid in before)
+    assert pool.run(reduced_sum, 0) == [1, 1]  # fresh ranks take over
+
+
+def test_dead_rank_is_reported_with_its_exit_code(pool: RankPool) -> None:
+    with pytest.raises(RankError, match="rank 1: died, exit code 7"):
+        pool.run(die_on_rank_one)
+
+
+def test_silence_ends_at_the_time_limit(pool: RankPool) -> None:
+    pool.run(process_id)
+    with pytest.raises(RankError, match=r"rank 0: no answer in 0\.3 s"):
+        pool.run(time.sleep, 60, timeout_s=0.3)

@@ -1,0 +1,42 @@
+"""What Megatron is said to support, by config.json alone."""
+
+import re
+
+import pytest
+
+from roll.models.megatron.family_table import FAMILIES, family_problem
+
+
+@pytest.mark.parametrize("model_type", FAMILIES)
+def test_every_family_is_known_by_its_bare_type(model_type: str) -> None:
+    assert family_problem({"model_type": model_type}) is None
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ({"model_type": "gpt2"}, "knows no gpt2 models; it knows llama, qwen2"),
+        ({"model_type": "qwen2", "use_sliding_window": True}, "qwen2 with use_sliding_window True .*only False"),
+        ({"model_type": "llama", "hidden_act": "gelu"}, "hidden_act 'gelu' .*only 'silu'"),
+        ({"model_type": "qwen3_moe", "mlp_only_layers": [0]}, r"mlp_only_layers \[0\] .*only \[\]"),
+        ({"model_type": "qwen2", "rope_scaling": {"type": "dynamic", "factor": 2}}, "rope_type 'dynamic' .*yarn are"),
+        ({"model_type": "qwen3", "rope_parameters": {"rope_type": "longrope"}}, "rope_type 'longrope'"),
+    ],
+)
+def test_what_it_cannot_build_is_said(model: dict[str, object], words: str) -> None:
+    problem = family_problem(model)
+    assert problem is not None
+    assert re.search(words, problem)
+
+
+@pytest.mark.parametrize(
+    "rope",
+    [
+        {"rope_scaling": None},
+        {"rope_scaling": {"type": "linear", "factor": 2.0}},
+        {"rope_parameters": {"rope_type": "llama3"}},
+        {"rope_parameters": {"rope_theta": 1e6}},
+    ],
+)
+def test_rotary_embeddings_that_do_not_depend_on_the_length_are_known(rope: dict[str, object]) -> None:
+    assert family_problem({"model_type": "llama", **rope}) is None

@@ -1,0 +1,172 @@
+"""Token scores of a small model, on one process: alignment, chunks, temperature."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from roll.configs.model import ModelArgs
+from roll.errors import StrategyError
+from roll.models.hf import LogProbHead, TokenValueModel
+from roll.models.loading import LoadedModel, load_critic, load_policy
+
+
+def model_args(model_dir: Path, **options: object) -> ModelArgs:
+    return ModelArgs.model_validate(
+        {"model_name_or_path": str(model_dir), "dtype": "fp32", "disable_gradient_checkpointing": True} | options
+    )
+
+
+@pytest.fixture(scope="module")
+def policy(tiny_tied_model_dir: Path) -> LoadedModel:
+    return load_policy(model_args(tiny_tied_model_dir))
+
+
+IDS = torch.tensor([[5, 9, 17, 4, 30], [8, 3, 11, 2, 2]])
+MASK = torch.tensor([[False, False, True, False, True], [True, True, True, False, False]])
+
+
+def head(softcap: float | None = None, chunk: int = 100) -> LogProbHead:
+    torch.manual_seed(0)
+    made = LogProbHead(torch.nn.Linear(6, 13), 13, softcap)
+    made.positions_per_chunk = chunk
+    return made
+
+
+def test_each_log_prob_is_of_its_own_token_given_what_precedes_it(policy: LoadedModel) -> None:
+    log_probs, entropy = policy.module(IDS, MASK, 1.0)
+    assert entropy is None
+    logits = policy.pretrained(input_ids=IDS).logits.double()
+    for row, t in [(0, 2), (0, 4), (1, 1), (1, 2)]:
+        want = torch.log_softmax(logits[row, t - 1], -1)[IDS[row, t]]
+        assert float(log_probs[row, t]) == pytest.approx(float(want), abs=1e-5)
+    assert (log_probs != 0).tolist() == [[False, False, True, False, True], [False, True, True, False, False]]
+
+
+def test_temperature_divides_the_logits(policy: LoadedModel) -> None:
+    log_probs, entropy = policy.module(IDS, MASK, 0.5, True)
+    assert entropy is not None
+    everything = torch.log_softmax(policy.pretrained(input_ids=IDS).logits[0, 1].double() / 0.5, -1)
+    assert float(log_probs[0, 2]) == pytest.approx(float(everything[17]), abs=1e-5)
+    assert float(entropy[0, 2]) == pytest.approx(float(-(everything.exp() * everything).sum()), abs=1e-5)
+
+
+def test_padding_on_the_right_changes_nothing(policy: LoadedModel) -> None:
+    padded = torch.nn.functional.pad(IDS, (0, 3), value=7)
+    mask = torch.nn.functional.pad(MASK, (0, 3))
+    torch.testing.assert_close(policy.module(padded, mask)[0][:, :5], policy.module(IDS, MASK)[0])
+
+
+def test_a_batch_with_nothing_to_score_has_a_graph_and_a_zero_gradient(policy: LoadedModel) -> None:
+    log_probs, _ = policy.module(IDS, torch.zeros_like(MASK))
+    log_probs.sum().backward()
+    gradients = [p.grad for p in policy.module.parameters()]
+    policy.module.zero_grad()
+    assert all(gradient is not None and not gradient.any() for gradient in gradients)
+
+
+def test_a_row_of_one_token_is_scored_as_zero(policy: LoadedModel) -> None:
+    assert policy.module(torch.tensor([[5]]), torch.tensor([[True]]))[0].tolist() == [[0.0]]
+
+
+@pytest.mark.parametrize("entropy", [False, True])
+@pytest.mark.parametrize("chunk", [1, 3, 7])
+def test_chunks_give_the_same_numbers_and_gradients(chunk: int, entropy: bool) -> None:
+    hidden, targets = torch.randn(7, 6), torch.arange(7)
+    weight = torch.linspace(-1, 1, 7)
+    results = []
+    for made in (head(), head(chunk=chunk)):
+        states = hidden.clone().requires_grad_()
+        log_probs, entropies = made(states, targets, 0.7, entropy)
+        total = (log_probs * weight).sum() + ((entropies * weight**2).sum() if entropies is not None else 0)
+        total.backward()
+        results.append([log_probs.detach(), states.grad, made.lm_head.weight.grad, made.lm_head.bias.grad])
+    for whole, chunked in zip(*results, strict=True):
+        torch.testing.assert_close(chunked, whole, rtol=1e-5, atol=1e-6)
+
+
+def test_chunks_never_hold_the_logits_of_all_positions() -> None:
+    """Rows the head sees at once, forward and in the recomputation."""
+    made, seen = head(chunk=3), []
+    made.lm_head.register_forward_hook(lambda module, args, output: seen.append(len(args[0])))
+    made(torch.randn(7, 6, requires_grad=True), torch.arange(7), 1.0, False)[0].sum().backward()
+    assert sorted(seen) == [1, 1, 3, 3, 3, 3]
+
+
+def test_softcap_bends_the_logits_before_the_temperature() -> None:
+    made = head(softcap=2.0)
+    hidden = torch.randn(4, 6)
+    logits = 2 * torch.tanh(made.lm_head(hidden) / 2) / 0.5
+    want = torch.log_softmax(logits, -1)[range(4), range(4)]
+    torch.testing.assert_close(made(hidden, torch.arange(4), 0.5, False)[0], want)
+
+
+def test_bf16_hidden_states_are_scored_in_fp32() -> None:
+    made = head().bfloat16()
+    log_probs, _ = made(torch.randn(4, 6).bfloat16(), torch.arange(4), 1.0, False)
+    assert log_probs.dtype == torch.float32
+
+
+def test_a_new_critic_is_zero_and_reads_the_state_before_the_token(tiny_tied_model_dir: Path) -> None:
+    critic = load_critic(model_args(tiny_tied_model_dir))
+    assert not critic.module(IDS, MASK).any()
+    assert isinstance(critic.module, TokenValueModel)
+    torch.nn.init.ones_(critic.module.head.score.weight)
+    states = critic.pretrained.base_model(input_ids=IDS).last_hidden_state.sum(-1)
+    values = critic.module(IDS, MASK)
+    torch.testing.assert_close(values[0, 2], states[0, 1])
+    torch.testing.assert_close(values[1, 1:3], states[1, 0:2])
+    assert not values[0, [0, 1, 3]].any()
+
+
+def test_names_are_those_of_the_checkpoint(tiny_model_dir: Path, policy: LoadedModel) -> None:
+    untied = load_policy(model_args(tiny_model_dir))
+    assert untied.hf_names["head.lm_head.weight"] == "lm_head.weight"
+    assert untied.hf_names["backbone.layers.0.mlp.up_proj.weight"] == "model.layers.0.mlp.up_proj.weight"
+    assert "lm_head.weight" not in policy.hf_names.values()
+
+
+def test_model_config_kwargs_reach_the_model_and_unknown_ones_are_refused(tiny_model_dir: Path) -> None:
+    loaded = load_policy(model_args(tiny_model_dir, model_config_kwargs={"rms_norm_eps": 0.5}))
+    assert loaded.pretrained.model.norm.variance_epsilon == 0.5
+    with pytest.raises(StrategyError, match="model_config_kwargs.rms_eps"):
+        load_policy(model_args(tiny_model_dir, model_config_kwargs={"rms_eps": 0.5}))
+
+
+def test_dropout_of_the_checkpoint_is_switched_off(tiny_model_dir: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_model_dir, tmp_path, dirs_exist_ok=True)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"attention_dropout": 0.5}))
+    module = load_policy(model_args(tmp_path)).module
+    assert module.training
+    torch.testing.assert_close(module(IDS, MASK)[0], module(IDS, MASK)[0], rtol=0, atol=0)
+
+
+def test_a_checkpoint_without_all_weights_is_refused(tiny_model_dir: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_model_dir, tmp_path, dirs_exist_ok=True)
+    config = json.loads((tmp_path / "config.json").read_text())
+    layers = {"num_hidden_layers": 3, "layer_types": ["full_attention"] * 3}
+    (tmp_path / "config.json").write_text(json.dumps(config | layers))
+    for load in (load_policy, load_critic):
+        with pytest.raises(StrategyError, match=r"lacks weights.*model\.layers\.2"):
+            load(model_args(tmp_path))
+
+
+def test_frozen_modules_do_not_learn(tiny_model_dir: Path) -> None:
+    args = model_args(tiny_model_dir).model_copy(update={"freeze_module_prefix": "model.embed_tokens, model.layers.0"})
+    loaded = load_policy(args)
+    frozen = {loaded.hf_names[name] for name, p in loaded.module.named_parameters() if not p.requires_grad}
+    assert "model.embed_tokens.weight" in frozen
+    assert all(name.startswith(("model.embed_tokens", "model.layers.0.")) for name in frozen)
+    with pytest.raises(StrategyError, match="no parameter's name begins with 'vision'"):
+        load_policy(args.model_copy(update={"freeze_module_prefix": "vision"}))
+
+
+def test_architectures_that_hide_a_factor_on_the_logits_are_refused(tmp_path: Path) -> None:
+    from transformers import GraniteConfig
+
+    GraniteConfig(hidden_size=8, num_hidden_layers=1, logits_scaling=4.0).save_pretrained(tmp_path)
+    with pytest.raises(StrategyError, match="logits_scaling"):
+        load_policy(model_args(tmp_path))

@@ -1,0 +1,56 @@
+"""Validation metrics by hand-built groups, pass@k against counting all subsets."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from roll.pipeline.evaluation import pass_at_k, validation_metrics
+from roll.types.rollout import Generation, Task, Trajectory, TrajectoryGroup
+
+
+def group(rewards: list[float | None], tag: str = "a") -> TrajectoryGroup:
+    prompt = np.array([1], np.int32)
+    generation = Generation(
+        np.array([2, 3], np.int32),
+        np.zeros(2, np.float32),
+        np.zeros(2, np.int32),
+        "stop",
+    )
+    trajectories = tuple(
+        Trajectory.from_generation(
+            prompt,
+            generation,
+            r if r is not None else 0.0,
+            index=i,
+            response_text="",
+            failure="timeout" if r is None else None,
+        )
+        for i, r in enumerate(rewards)
+    )
+    return TrajectoryGroup(Task("t", "d", prompt, payload={"tag": tag}), 0, trajectories)
+
+
+@pytest.mark.parametrize(("solved", "k"), [(0, 1), (1, 2), (2, 2), (3, 2), (4, 4), (1, 4)])
+def test_pass_at_k_is_the_share_of_subsets_with_a_solved_answer(solved: int, k: int):
+    answers = [1] * solved + [0] * (4 - solved)
+    subsets = list(combinations(answers, k))
+    assert pass_at_k(4, solved, k) == pytest.approx(sum(any(s) for s in subsets) / len(subsets))
+
+
+def test_means_per_tag_and_failed_attempts_count_as_unsolved():
+    metrics = validation_metrics([group([1, 0, None, 1]), group([0, 0, 0, 0], tag="b")])
+    assert metrics["val/reward_mean"] == 2 / 8
+    assert metrics["val/reward_mean/a"] == 0.5 and metrics["val/reward_mean/b"] == 0
+    assert metrics["val/failed_fraction"] == 1 / 8
+    assert metrics["val/pass_at_2"] == pytest.approx((1 - 1 / 6) / 2) and metrics["val/pass_at_4/a"] == 1
+    assert metrics["val/response_length_mean"] == 2
+
+
+def test_one_tag_and_one_answer_give_no_breakdown():
+    assert set(validation_metrics([group([1])])) == {
+        "val/reward_mean",
+        "val/response_length_mean",
+        "val/failed_fraction",
+    }
+    assert validation_metrics([]) == {}

@@ -1,0 +1,102 @@
+"""Finding the final answer, and comparing it: exact_match and regex."""
+
+import re
+
+import pytest
+
+from roll.pipeline.rlvr.rewards.answers import after_thinking, last_boxed, last_number
+from roll.pipeline.rlvr.rewards.base import RewardInput, RewardResult
+from roll.pipeline.rlvr.rewards.exact_match import ExactMatch, Regex
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        (r"so \boxed{\frac{1}{2}}.", r"\frac{1}{2}"),
+        (r"\boxed{1} or rather \boxed{2}", "2"),
+        (r"\boxed{1} or rather \boxed{2", "1"),
+        (r"\fbox{1} \boxed {3}", "3"),
+        (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
+        (r"\boxed{a \boxed{b}}", "b"),
+        (r"$\boxed 5.$", "5"),
+        (r"\boxed{}", ""),
+        (r"} \boxed{1}} {", "1"),
+        (r"\boxed{", None),
+        ("boxed{1}", None),
+        ("", None),
+    ],
+)
+def test_last_boxed(text: str, answer: str | None) -> None:
+    assert last_boxed(text) == answer
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("it costs $1,234.50 in all.", "1,234.50"),
+        ("3 apples and -7 pears", "-7"),
+        ("5-3", "3"),
+        ("x2 is no number, 1/2 is", "1/2"),
+        ("50%", "50%"),
+        ("1,2,3", "3"),
+        (".5", ".5"),
+        ("none", None),
+    ],
+)
+def test_last_number(text: str, answer: str | None) -> None:
+    found = last_number(text)
+    assert found == answer
+
+
+def test_after_thinking_takes_what_follows_the_last_tag_or_everything() -> None:
+    assert after_thinking("<think>1</think>2</think>3") == "3"
+    assert after_thinking("<think>never ends 4") == "<think>never ends 4"
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("text", [r"\boxed{" * 20_000, "{" * 200_000, "7 " * 100_000, "1," * 100_000, "\\" * 200_000])
+def test_very_long_garbage_is_searched_in_linear_time(text: str) -> None:
+    """Milliseconds; in quadratic time it would run into the limit."""
+    last_boxed(text)
+    last_number(text)
+
+
+def score(reward: ExactMatch, response: str, truth: object = "1234") -> float:
+    return reward(RewardInput("", response, truth)).score
+
+
+def test_exact_match_compares_the_last_group() -> None:
+    reward = ExactMatch(r"<answer>(.*?)</answer>")
+    assert score(reward, "<answer>1234</answer>") == 1
+    assert score(reward, "<answer>4321</answer><answer> 1234\n</answer>") == 1
+    assert score(reward, "<answer>1234</answer><answer>4321</answer>") == 0
+    assert score(reward, "1234") == 0
+    assert score(reward, "<answer>1234</answer>", 1234) == 1
+
+
+def test_exact_match_without_pattern_compares_the_whole_response() -> None:
+    assert score(ExactMatch(), " 1234 ") == 1
+    assert score(ExactMatch(strip=False), " 1234 ") == 0
+    assert score(ExactMatch(), "Ja", "jA") == 0
+    assert score(ExactMatch(ignore_case=True), "Ja", "jA") == 1
+    assert score(ExactMatch(r"\d{4}"), "0000 then 1234!") == 1
+
+
+def test_exact_match_reports_whether_there_was_an_answer() -> None:
+    result = ExactMatch("=(.)")(RewardInput("", "no", "1"))
+    assert result == RewardResult(0.0, {"answer_found": 0.0}, {"answer": None})
+
+
+def test_exact_match_refuses_two_groups_and_a_missing_truth() -> None:
+    with pytest.raises(ValueError, match="has 2 groups, it may have one"):
+        ExactMatch("(a)(b)")
+    with pytest.raises(ValueError, match="no ground_truth"):
+        ExactMatch()(RewardInput("", "1"))
+
+
+def test_regex_scores_a_full_match() -> None:
+    reward = Regex(r"<think>.*</think>\d+", score=0.5, otherwise=-1)
+    assert reward(RewardInput("", "<think>\n</think>12")) == 0.5
+    assert reward(RewardInput("", "<think></think>12.")) == -1
+    with pytest.raises(re.error):
+        Regex("(")

@@ -1,0 +1,78 @@
+"""Query filters: which groups are worth training on."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from roll.distributed.scheduler.filters import by_domain, filter_problems, make_filter
+from roll.types.rollout import Generation, Task, Trajectory, TrajectoryGroup
+
+NAN = float("nan")
+
+
+def group(*rewards: float, domain: str = "math") -> TrajectoryGroup:
+    prompt, generation = np.zeros(1, np.int32), Generation(np.zeros(1), np.zeros(1), np.zeros(1), "stop")
+    trajectories = tuple(
+        Trajectory.from_generation(
+            prompt, generation, reward, index=i, response_text="", failure="x" if np.isnan(reward) else None
+        )
+        for i, reward in enumerate(rewards)
+    )
+    return TrajectoryGroup(Task("t", domain, prompt), 0, trajectories)
+
+
+@pytest.mark.parametrize(
+    ("rewards", "kept"),
+    [
+        ((1, 0), True),
+        ((1, 1, 0, 1), True),
+        ((0, 0), False),
+        ((1, 1), False),
+        ((0, 0, 0, 0, 1), False),
+        ((1, NAN, NAN), True),
+    ],
+)
+def test_mean_filter_keeps_what_lies_strictly_between(rewards: tuple[float, ...], kept: bool) -> None:
+    assert make_filter("mean_filter", {"threshold_down": 0.2, "threshold_up": 0.9})(group(*rewards)) is kept
+
+
+@pytest.mark.parametrize(
+    ("rewards", "threshold", "kept"),
+    [
+        ((1, 1, 1), 0, False),
+        ((1, 0), 0, True),
+        ((1, 0), 0.7, True),
+        ((1, 0), 0.71, False),
+        ((1, 1, NAN), 0, False),
+        ((NAN,), 0, True),
+    ],
+)
+def test_std_filter_drops_groups_without_spread(rewards: tuple[float, ...], threshold: float, kept: bool) -> None:
+    assert make_filter("std_filter", {"std_threshold": threshold})(group(*rewards)) is kept
+
+
+def test_no_filter_keeps_everything_and_one_threshold_is_enough() -> None:
+    assert make_filter("no_filter", {})(group(0, 0))
+    assert make_filter("mean_filter", {"threshold_up": 0.9})(group(0, 0))
+
+
+def test_each_domain_has_its_own_filter() -> None:
+    keep = by_domain({"math": make_filter("std_filter", {"std_threshold": 0}), "chat": make_filter("no_filter", {})})
+    assert not keep(group(1, 1)) and keep(group(1, 1, domain="chat"))
+
+
+@pytest.mark.parametrize(
+    ("type_", "args", "message"),
+    [
+        ("median_filter", {}, "k.type: 'median_filter' is not one of no_filter, mean_filter, std_filter"),
+        ("mean_filter", {"std_threshold": 0}, "filter_args has 'std_threshold'; mean_filter takes threshold_down"),
+        ("std_filter", {"std_threshold": "a"}, "filter_args.std_threshold: 'a' is not a number"),
+        ("std_filter", {}, "filter_args is empty, so std_filter would keep every group"),
+        ("no_filter", {"std_threshold": 0}, "filter_args has 'std_threshold'; no_filter takes none"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_named(type_: str, args: dict[str, Any], message: str) -> None:
+    (problem,) = filter_problems(type_, args, "k")
+    assert message in problem
+    assert filter_problems("std_filter", {"std_threshold": 0.1}, "k") == []

@@ -1,0 +1,126 @@
+"""One prompt, several answers: seeds, what the reward sees, what becomes of failures."""
+
+import asyncio
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from roll.pipeline.base_pipeline import rollout_records
+from roll.pipeline.rlvr.prompt_rollouter import PromptRollouter, request_seed
+from roll.pipeline.rlvr.rewards.base import RewardInput, RewardOutcome
+from roll.types.rollout import FinishReason, Generation, GenerationRequest, SamplingParams, Task
+
+TASK = Task("t", "math", np.array([1, 2, 3], np.int32), "one two three", {"ground_truth": "7", "level": 2})
+
+
+class Engine:
+    """Answers i with token ids [10 + i] * (i + 1)."""
+
+    def __init__(self, *finish: FinishReason):
+        self.finish = finish
+        self.requests: list[GenerationRequest] = []
+
+    async def __call__(self, request: GenerationRequest) -> list[Generation]:
+        self.requests.append(request)
+        return [
+            Generation(
+                np.full(i + 1, 10 + i, np.int32), np.full(i + 1, -0.5, np.float32), np.full(i + 1, 4, np.int32), reason
+            )
+            for i, reason in enumerate(self.finish)
+        ]
+
+
+class Scores:
+    """Gives the outcomes it holds, one after the other."""
+
+    def __init__(self, *outcomes: RewardOutcome):
+        self.outcomes = outcomes
+        self.calls: list[tuple[str, list[RewardInput]]] = []
+
+    async def score(self, domain: str, inputs: list[RewardInput]) -> list[RewardOutcome]:
+        self.calls.append((domain, inputs))
+        return list(self.outcomes)
+
+
+def decode(ids: list[np.ndarray]) -> list[str]:
+    return [" ".join(map(str, row.tolist())) for row in ids]
+
+
+def rollouter(scores: Scores, group_size: int) -> PromptRollouter:
+    return PromptRollouter(scores, decode, SamplingParams(max_new_tokens=8), group_size, seed=42)  # type: ignore[arg-type]
+
+
+def run(rollouter: PromptRollouter, engine: Engine, group_id: int = 5, step: int = 2):
+    return asyncio.run(rollouter.run_group(TASK, group_id, step, engine))
+
+
+def test_answers_become_trajectories_with_their_rewards() -> None:
+    scores, engine = (
+        Scores(RewardOutcome(1.0, metrics={"boxed": 1.0}, extra={"answer": "7"}, seconds=0.5), RewardOutcome(-2.0)),
+        Engine("stop", "length"),
+    )
+    group = run(rollouter(scores, 2), engine)
+    first, second = group.trajectories
+    assert (group.group_id, group.task, group.rewards.tolist()) == (5, TASK, [1.0, -2.0])
+    assert second.input_ids.tolist() == [1, 2, 3, 11, 11] and second.response_mask.tolist() == [False] * 3 + [True] * 2
+    assert (first.index, second.index, second.finish_reason, second.response_text) == (0, 1, "length", "11 11")
+    assert first.metrics == {"boxed": 1.0, "reward_time_s": 0.5}
+    assert [record.extra for record in rollout_records(group)] == [{"answer": "7"}, {}]
+
+
+def test_the_reward_sees_the_answer_and_the_row() -> None:
+    scores, engine = Scores(RewardOutcome(1.0), RewardOutcome(1.0)), Engine("stop", "length")
+    run(replace(rollouter(scores, 2), decode_raw=lambda ids: ["raw"] * len(ids)), engine)
+    ((domain, (_, sample)),) = scores.calls
+    assert domain == "math"
+    assert sample == RewardInput("one two three", "11 11", "7", "math", "length", 2, "raw", TASK.payload)
+
+
+def test_failures_are_marked_and_have_no_reward() -> None:
+    group = run(rollouter(Scores(RewardOutcome.failed("KeyError: x"), RewardOutcome(0.0)), 2), Engine("stop", "stop"))
+    failed, fine = group.trajectories
+    assert failed.failure == "KeyError: x" and np.isnan(failed.reward) and failed.finish_reason == "failed"
+    assert fine.failure is None and fine.reward == 0.0
+
+
+def test_an_aborted_answer_is_a_failure_and_not_scored() -> None:
+    scores = Scores(RewardOutcome(1.0), RewardOutcome(0.5))
+    group = run(rollouter(scores, 3), Engine("stop", "abort", "length"))
+    assert [t.failure for t in group.trajectories] == [None, "generation was aborted", None]
+    assert [t.reward for t in group.trajectories if not t.failure] == [1.0, 0.5]
+    assert [sample.response_text for sample in scores.calls[0][1]] == ["10", "12 12 12"]
+    run(rollouter(none := Scores(), 1), Engine("abort"))
+    assert none.calls == []
+
+
+def test_one_request_per_group_with_a_seed_of_its_own() -> None:
+    engine, outcome = Engine("stop"), RewardOutcome(0.0)
+    subject = rollouter(Scores(outcome), 1)
+    for group_id, step in ((5, 2), (6, 2), (5, 3), (5, 2)):
+        run(subject, engine, group_id, step)
+    run(replace(subject, purpose="validation"), engine)
+    run(replace(subject, seed=43), engine)
+    seeds = [request.sampling.seed for request in engine.requests]
+    assert seeds[3] == seeds[0] and len(set(seeds)) == 5
+    assert engine.requests[0].num_samples == 1 and engine.requests[0].sampling.max_new_tokens == 8
+    assert [r.request_id for r in engine.requests[:2]] == ["train-2-5", "train-2-6"]
+
+
+def test_seeds_never_change() -> None:
+    assert request_seed(42, "train", 0, 0) == 180839773014818
+    assert request_seed(42, "validation", 7, 1234567) == 144630278216843
+    assert all(0 <= request_seed(1, "train", s, g) < 2**48 for s in range(20) for g in range(20))
+
+
+def test_counts_that_do_not_fit_are_errors() -> None:
+    with pytest.raises(ValueError, match="1 answers, 2 were asked for"):
+        run(rollouter(Scores(), 2), Engine("stop"))
+    with pytest.raises(ValueError, match="0 outcomes for 1 answers"):
+        run(rollouter(Scores(), 1), Engine("stop"))
+
+
+def test_it_can_be_pickled_for_a_worker_of_its_own() -> None:
+    subject = rollouter(Scores(RewardOutcome(1.0)), 1)
+    assert run(pickle.loads(pickle.dumps(subject)), Engine("stop")).rewards.tolist() == [1.0]

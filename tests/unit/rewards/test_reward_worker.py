@@ -1,0 +1,190 @@
+"""Failures are failures, never zeros; time limits really stop what runs."""
+
+import math
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from roll.errors import RewardError
+from roll.pipeline.rlvr.reward_worker import RewardWorker
+from roll.pipeline.rlvr.rewards.base import RewardInput, RewardOutcome
+from roll.pipeline.rlvr.rewards.table import preflight
+from roll.pipeline.rlvr.rlvr_config import RewardConfig, RLVRConfig
+
+USER = "user_rewards"
+
+
+@pytest.fixture(autouse=True)
+def user_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+
+
+def worker(reward: str, **settings: Any) -> RewardWorker:
+    return RewardWorker("math", RewardConfig(reward=reward, **settings))
+
+
+def score(worker: RewardWorker, *responses: str, truth: object = None) -> list[RewardOutcome]:
+    return worker.score([RewardInput("", response, truth) for response in responses])
+
+
+def test_a_function_a_class_and_a_built_in_score() -> None:
+    assert [o.score for o in score(worker(f"{USER}:length"), "ab", "abc")] == [2, 3]
+    assert [o.score for o in score(worker(f"{USER}:length", reward_args={"scale": 0.5}), "ab")] == [1]
+    assert sorted(o.score for o in score(worker(f"{USER}:Counter", reward_args={"start": 5}), "a", "b")) == [6, 7]
+    built_in = worker("exact_match", reward_args={"pattern": "=(.)"})
+    assert [o.score for o in score(built_in, "=1", "=2", truth="1")] == [1, 0]
+
+
+def test_numbers_of_any_kind_and_results_are_scores() -> None:
+    outcomes = score(worker(f"{USER}:by_name"), "bool", "int", "result", "other")
+    assert [o.score for o in outcomes] == [1.0, 2.0, 0.5, 0.25]
+    assert outcomes[2].metrics == {"m": 1.0} and outcomes[2].extra == {"x": "y"}
+    assert all(o.failure is None for o in outcomes)
+
+
+@pytest.mark.parametrize(
+    ("response", "reason"),
+    [
+        ("raise", "KeyError: 'no such thing'"),
+        ("os_timeout", "TimeoutError: judge did not answer"),
+        ("nan", "returned nan, not a finite number"),
+        ("inf", "returned inf, not a finite number"),
+        ("none", "returned None, not a finite number"),
+        ("text", "returned '1.0', not a finite number"),
+        ("list", r"returned [1.0], not a finite number"),
+        ("bad_result", "returned None, not a finite number"),
+    ],
+)
+def test_what_is_no_score_is_a_failure_with_its_reason(response: str, reason: str) -> None:
+    (outcome,) = score(worker(f"{USER}:by_name"), response)
+    assert outcome.failure == reason and math.isnan(outcome.score)
+
+
+def test_numpy_scalars_are_scores_and_arrays_are_not() -> None:
+    from roll.pipeline.rlvr.reward_worker import _number
+
+    assert _number(np.float32(0.5)) == 0.5 and _number(np.array(2)) == 2
+    assert _number(np.array([2.0])) is None and _number(np.nan) is None
+
+
+@pytest.mark.parametrize("response", ["spin", "sleep", "swallow", "backtrack"])
+def test_a_call_over_its_time_is_stopped_and_the_next_one_scores(response: str) -> None:
+    started = time.monotonic()
+    stopped, after = score(worker(f"{USER}:by_name", timeout_s=0.2), response, "other")
+    assert time.monotonic() - started < 10
+    assert stopped.failure == "took longer than timeout_s = 0.2" and 0.2 <= stopped.seconds < 10
+    assert after.score == 0.25
+
+
+def test_outside_the_main_thread_a_call_over_its_time_is_left_behind_and_stops() -> None:
+    limited = worker(f"{USER}:by_name", timeout_s=0.2)
+    outcomes: list[RewardOutcome] = []
+    before = threading.active_count()
+    thread = threading.Thread(target=lambda: outcomes.extend(score(limited, "spin", "raise", "other")))
+    thread.start()
+    thread.join(30)
+    assert [o.failure for o in outcomes] == ["took longer than timeout_s = 0.2", "KeyError: 'no such thing'", None]
+    deadline = time.monotonic() + 30
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threading.active_count() == before
+
+
+def test_the_alarm_of_the_process_is_given_back() -> None:
+    import signal
+
+    previous = signal.signal(signal.SIGALRM, signal.SIG_IGN)
+    try:
+        score(worker(f"{USER}:by_name", timeout_s=0.1), "spin")
+        assert signal.getsignal(signal.SIGALRM) == signal.SIG_IGN
+        assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+    finally:
+        signal.signal(signal.SIGALRM, previous)
+
+
+def test_async_rewards_run_at_once_and_each_has_its_own_time() -> None:
+    started = time.monotonic()
+    outcomes = score(worker(f"{USER}:slow_length", timeout_s=0.5), "0.3", "0.3", "60", "0.3", "x", "os_timeout")
+    assert time.monotonic() - started < 1.4
+    assert [o.score for o in outcomes if o.failure is None] == [1, 1, 1]
+    assert outcomes[2].failure == "took longer than timeout_s = 0.5"
+    assert outcomes[4].failure == "ValueError: could not convert string to float: 'x'"
+    assert outcomes[5].failure == "TimeoutError: judge did not answer"
+
+
+def test_an_async_reward_that_blocks_is_stopped_and_told_why() -> None:
+    limited = worker(f"{USER}:blocking", timeout_s=0.2)
+    (blocked,) = score(limited, "block")
+    assert blocked.failure is not None and blocked.failure.startswith("blocked the event loop for over 0.2 s")
+    assert [o.score for o in score(limited, "a", "b")] == [1, 1]
+
+
+def test_an_answer_not_of_the_format_earns_0_without_being_scored() -> None:
+    gated = worker(f"{USER}:by_name", format_pattern="<a>.*</a>", timeout_s=5)
+    outcomes = score(gated, "raise", "<a>\n</a>", "<a></a>x")
+    assert [(o.score, o.failure) for o in outcomes] == [(0, None), (0.25, None), (0, None)]
+
+
+def test_a_reward_that_cannot_be_built_is_an_error() -> None:
+    with pytest.raises(RewardError, match="rewards.math: the reward cannot be built: OSError: no licence file"):
+        worker(f"{USER}:Broken")
+    with pytest.raises(RewardError, match="gives a Uncallable, which cannot be called"):
+        worker(f"{USER}:Uncallable")
+
+
+def test_no_answers_give_no_outcomes() -> None:
+    assert score(worker(f"{USER}:length")) == [] and score(worker(f"{USER}:slow_length")) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"reward": "math_rule", "reward_args": {"boxed": True}},
+            "reward_args: math_rule.*unexpected keyword.*'boxed'",
+        ),
+        ({"reward": "no.such:thing"}, "reward: no.such:thing: importing no.such failed with ModuleNotFoundError"),
+        ({"reward": f"{USER}:lenght"}, f"reward: {USER}:lenght: {USER} has no lenght"),
+        (
+            {"reward": "math_rules"},
+            "reward: 'math_rules' is not of the form package.module:object or one of exact_match",
+        ),
+        ({"reward": f"{USER}:NOT_A_REWARD"}, "reward: .* is a int; name a function or a class"),
+        ({"reward": f"{USER}:Uncallable"}, "reward: .* has no __call__"),
+        ({"reward": f"{USER}:Counter"}, "reward_args: .*missing a required argument: 'start'"),
+        ({"reward": f"{USER}:length", "reward_args": {"scal": 1}}, "reward_args: .*unexpected keyword argument 'scal'"),
+        ({"reward": "regex"}, "reward_args: regex.*missing a required argument: 'pattern'"),
+        ({"reward": "regex", "reward_args": {"pattern": "("}}, "reward_args: regex: missing \\), unterminated"),
+        ({"reward": "exact_match", "reward_args": {"pattern": "(a)(b)"}}, "reward_args: exact_match: .* has 2 groups"),
+        ({"reward": "exact_match", "format_pattern": "["}, "format_pattern: '\\[' is not a regular expression"),
+        ({}, "reward is missing: math_rule, exact_match, regex, or your own"),
+    ],
+)
+def test_preflight_names_the_key_of_what_is_wrong(settings: dict[str, Any], message: str) -> None:
+    config = RLVRConfig.model_construct(rewards={"math": RewardConfig(**settings)})
+    (problem,) = preflight(config)
+    assert problem.startswith("rewards.math.")
+    with pytest.raises(AssertionError, match=f"rewards.math.{message}"):
+        raise AssertionError(problem)
+
+
+def test_preflight_is_content_with_good_rewards_and_does_not_import_math_verify() -> None:
+    import subprocess
+
+    good = {
+        "a": RewardConfig(reward=f"{USER}:length", reward_args={"scale": 2}),
+        "b": RewardConfig(reward=f"{USER}:Counter", reward_args={"start": 1}),
+        "c": RewardConfig(reward="regex", reward_args={"pattern": ".*"}, format_pattern="a|b"),
+    }
+    assert preflight(RLVRConfig.model_construct(rewards=good)) == []
+    code = (
+        "import sys; from roll.pipeline.rlvr.rewards.table import *; "
+        "assert preflight(RLVRConfig.model_construct(rewards={'m': RewardConfig(reward='math_rule')})) == []; "
+        "print([m for m in ('torch', 'sympy', 'math_verify', 'ray') if m in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"

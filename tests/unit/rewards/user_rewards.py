@@ -1,0 +1,84 @@
+"""Rewards as a user would write them: good, slow, broken."""
+
+import asyncio
+import re
+import time
+
+from roll.pipeline.rlvr.rewards.base import RewardInput, RewardResult
+
+NOT_A_REWARD = 5
+
+
+def length(sample: RewardInput, scale: float = 1.0) -> float:
+    return scale * len(sample.response_text)
+
+
+async def slow_length(sample: RewardInput) -> float:
+    if sample.response_text == "os_timeout":
+        raise TimeoutError("judge did not answer")
+    await asyncio.sleep(float(sample.response_text))
+    return 1.0
+
+
+async def blocking(sample: RewardInput) -> float:
+    while sample.response_text == "block":
+        pass
+    await asyncio.sleep(0)
+    return 1.0
+
+
+def by_name(sample: RewardInput) -> object:
+    """Does what the response says."""
+    name = sample.response_text
+    if name == "spin":
+        while True:
+            pass
+    if name == "sleep":
+        time.sleep(60)
+    if name == "swallow":
+        while True:
+            try:
+                while True:
+                    pass
+            except Exception:
+                pass
+    if name == "backtrack":
+        re.match(r"(a+)+$", "a" * 60 + "b")
+    if name == "raise":
+        raise KeyError("no such thing")
+    if name == "os_timeout":
+        raise TimeoutError("judge did not answer")
+    return {
+        "nan": float("nan"),
+        "inf": float("inf"),
+        "none": None,
+        "text": "1.0",
+        "list": [1.0],
+        "bad_result": RewardResult(None),  # type: ignore[arg-type]
+        "bool": True,
+        "int": 2,
+        "result": RewardResult(0.5, {"m": 1, "n": float("nan")}, {"x": "y"}),
+    }.get(name, 0.25)
+
+
+class Counter:
+    """Built once, keeps state."""
+
+    def __init__(self, start: int):
+        self.count = start
+
+    async def __call__(self, sample: RewardInput) -> float:
+        self.count += 1
+        return float(self.count)
+
+
+class Uncallable:
+    pass
+
+
+class Broken:
+    def __init__(self) -> None:
+        raise OSError("no licence file")
+
+    def __call__(self, sample: RewardInput) -> float:
+        return 0.0

@@ -1,0 +1,158 @@
+"""Flat rows, padding and index arithmetic against plain Python lists."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from roll.types.batch import SampleBatch, TrainBatch, sum_rows, token_indices
+from roll.types.collate import collate_groups, pad, padding_rows, unpad
+from roll.types.packing import balance, micro_batches_by_count, micro_batches_by_tokens, packs, rows_by_rank
+from roll.types.rollout import Generation, SamplingParams, Task, Trajectory, TrajectoryGroup
+
+PROMPT = np.array([11, 12], np.int32)
+
+
+def group_of(responses: list[list[int]], group_id: int = 0, failures: tuple[int, ...] = ()) -> TrajectoryGroup:
+    trajectories = []
+    for index, tokens in enumerate(responses):
+        size = len(tokens)
+        generation = Generation(
+            np.array(tokens, np.int32), -np.arange(1.0, size + 1), np.full(size, 3, np.int32), "stop"
+        )
+        trajectories.append(
+            Trajectory.from_generation(
+                PROMPT,
+                generation,
+                float(index),
+                index=index,
+                response_text="",
+                failure="boom" if index in failures else None,
+            )
+        )
+    return TrajectoryGroup(Task("t", "sort", PROMPT), group_id, tuple(trajectories))
+
+
+def test_collated_rows_hold_prompt_then_response_aligned_with_their_log_probs():
+    samples = collate_groups([group_of([[1, 2, 3], [4]], group_id=9)])
+    assert samples.lengths.tolist() == [5, 3]
+    assert samples.input_ids.tolist() == [11, 12, 1, 2, 3, 11, 12, 4]
+    assert samples.response_mask.tolist() == [False, False, True, True, True, False, False, True]
+    assert samples.rollout_log_probs.tolist() == [0, 0, -1, -2, -3, 0, 0, -1]
+    assert samples.policy_versions.tolist() == [-1, -1, 3, 3, 3, -1, -1, 3]
+    assert samples.response_lengths.tolist() == [3, 1]
+    assert samples.group_ids.tolist() == [9, 9] and samples.domains.tolist() == ["sort", "sort"]
+
+
+def test_a_failed_attempt_keeps_its_row_but_nothing_of_it_is_trained():
+    samples = collate_groups([group_of([[1, 2], [3]], failures=(0,))])
+    assert samples.response_lengths.tolist() == [0, 1]
+    assert np.isnan(samples.rewards[0]) and samples.rewards[1] == 1
+
+
+def test_padding_rows_are_masked_copies_of_the_shortest_row():
+    samples = collate_groups([group_of([[1, 2, 3], [4]])])
+    extra = padding_rows(samples, 2)
+    assert extra.input_ids.tolist() == [11, 12, 4] * 2
+    assert not extra.response_mask.any() and np.isnan(extra.rewards).all() and (extra.group_ids == -1).all()
+    assert len(SampleBatch.concatenate([samples, extra])) == 4
+
+
+def test_fields_of_the_wrong_length_are_refused_by_name():
+    samples = collate_groups([group_of([[1]])])
+    with pytest.raises(ValueError, match="TrainBatch.advantages has 2 entries for 3 tokens"):
+        TrainBatch(samples, np.zeros(2, np.float32))
+    with pytest.raises(ValueError, match="log_probs"):
+        Generation(np.zeros(2, np.int32), np.zeros(1, np.float32), np.zeros(2, np.int32), "stop")
+    with pytest.raises(ValueError, match="top_p"):
+        SamplingParams(4, top_p=0.0)
+
+
+rows_of_tokens = st.lists(st.lists(st.integers(0, 99), min_size=1, max_size=6), min_size=1, max_size=8)
+
+
+@settings(max_examples=50, deadline=None)
+@given(rows_of_tokens, st.data(), st.integers(1, 8))
+def test_select_pad_and_unpad_agree_with_plain_lists(responses: list[list[int]], data: st.DataObject, round_to: int):
+    samples = collate_groups([group_of(responses)])
+    order = np.array(data.draw(st.permutations(range(len(responses)))), np.int64)
+    chosen = order[: data.draw(st.integers(1, len(order)))]
+    expected = [[11, 12, *responses[i]] for i in chosen]
+
+    picked = samples.select(chosen)
+    assert np.split(picked.input_ids, np.cumsum(picked.lengths)[:-1])[0].tolist() == expected[0]
+    assert picked.input_ids.tolist() == [t for row in expected for t in row]
+
+    batch = pad(samples, chosen, round_to)
+    width = batch.input_ids.shape[1]
+    assert width % round_to == 0 and width - max(map(len, expected)) < round_to
+    assert batch.input_ids.tolist() == [row + [0] * (width - len(row)) for row in expected]
+    assert unpad(batch.rollout_log_probs, samples.lengths[chosen]).tolist() == picked.rollout_log_probs.tolist()
+
+
+def test_token_indices_and_row_sums():
+    lengths = np.array([3, 2, 4], np.int32)
+    assert token_indices(lengths, np.array([2, 0])).tolist() == [5, 6, 7, 8, 0, 1, 2]
+    assert token_indices(lengths, np.array([], np.int64)).tolist() == []
+    assert sum_rows(np.arange(9.0), lengths).tolist() == [3, 7, 26]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(1, 5), st.data())
+def test_balanced_parts_have_equal_counts_and_hold_every_row_once(num_parts: int, data: st.DataObject):
+    room = data.draw(st.integers(0, 5))
+    size = num_parts * room
+    lengths = np.array(data.draw(st.lists(st.integers(1, 50), min_size=size, max_size=size)), np.int64)
+    parts = balance(lengths, num_parts)
+    assert [len(p) for p in parts] == [room] * num_parts
+    assert sorted(int(i) for p in parts for i in p) == list(range(size))
+
+
+def test_balance_example_of_the_docstring():
+    lengths = np.array([9, 1, 5, 5, 7, 3])
+    parts = balance(lengths, 2)
+    assert [p.tolist() for p in parts] == [[0, 3, 1], [4, 2, 5]] and [lengths[p].sum() for p in parts] == [15, 15]
+    with pytest.raises(ValueError, match="6 rows do not divide into 4 parts"):
+        balance(lengths, 4)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=20), st.integers(1, 100), st.integers(1, 8))
+def test_micro_batches_hold_every_row_once_within_their_limit(lengths: list[int], limit: int, round_to: int):
+    array, rows = np.array(lengths), np.arange(len(lengths))
+    for batches in (micro_batches_by_count(array, rows, limit), micro_batches_by_tokens(array, rows, limit, round_to)):
+        assert sorted(int(i) for b in batches for i in b) == list(range(len(lengths)))
+    for batch in micro_batches_by_tokens(array, rows, limit, round_to):
+        width = -(-array[batch].max() // round_to) * round_to
+        assert len(batch) == 1 or len(batch) * width <= limit
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=20), st.integers(1, 100), st.integers(1, 8))
+def test_packs_hold_every_row_once_within_their_limit(lengths: list[int], limit: int, at_least: int):
+    array, rows = np.array(lengths), np.arange(len(lengths))[::-1]
+    made = packs(array, rows, limit, at_least)
+    assert sorted(int(i) for pack in made for i in pack) == list(range(len(lengths)))
+    assert all(len(pack) == 1 or array[pack].sum() <= limit for pack in made if array.max() <= limit)
+    assert len(made) >= min(at_least, len(lengths))
+    assert all(len(pack) for pack in made)
+
+
+def test_packs_are_few_and_then_even():
+    lengths = np.array([9, 1, 5, 5, 7, 3])
+    assert [p.tolist() for p in packs(lengths, np.arange(6), 16)] == [[0, 3, 1], [4, 2, 5]]
+    assert [p.tolist() for p in packs(np.array([6, 4, 4, 3, 3]), np.arange(5), 10)] == [[0, 1], [2, 3, 4]]
+    assert [len(p) for p in packs(lengths, np.arange(6), 100, at_least=3)] == [2, 2, 2]
+    assert [p.tolist() for p in packs(lengths, np.arange(6), 4)] == [[0], [4], [2], [3], [5, 1]]
+
+
+def test_ranks_share_every_update_of_the_given_order():
+    lengths, order = np.array([4, 1, 2, 3, 9, 8, 7, 6]), np.array([0, 1, 2, 3, 7, 6, 5, 4])
+    ranks = rows_by_rank(lengths, order, num_updates=2, num_ranks=2)
+    assert set(ranks[0][:2].tolist()) | set(ranks[1][:2].tolist()) == {0, 1, 2, 3}
+    assert [int(lengths[r[:2]].sum()) for r in ranks] == [5, 5] and [int(lengths[r[2:]].sum()) for r in ranks] == [
+        15,
+        15,
+    ]
+    with pytest.raises(ValueError, match="8 rows do not divide into 3 updates on 2 ranks"):
+        rows_by_rank(lengths, order, 3, 2)

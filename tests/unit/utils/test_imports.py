@@ -1,0 +1,47 @@
+"""What a setting names: a built-in name or a path."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from roll.utils.imports import is_installed, resolve, split
+
+
+def test_a_built_in_name_and_both_forms_of_a_path_lead_to_the_same_object() -> None:
+    found = {resolve(name, {"short": "json:dumps"}) for name in ("short", "json:dumps", "json.dumps")}
+    assert found == {json.dumps}
+    assert resolve("json.decoder:JSONDecoder.decode") is json.JSONDecoder.decode
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("shrot", "'shrot' is not of the form package.module:object or one of short"),
+        ("json:nothing", "json:nothing: json has no nothing"),
+        ("no_such_package.x:f", "importing no_such_package.x failed with ModuleNotFoundError"),
+        ("json:", "is not of the form"),
+        ("a b:c", "is not of the form"),
+    ],
+)
+def test_a_wrong_name_says_which_part_is_wrong(name: str, part: str) -> None:
+    with pytest.raises(ImportError) as error:
+        resolve(name, {"short": "json:dumps"})
+    assert part in str(error.value)
+
+
+def test_what_a_module_raises_on_import_is_the_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "roll_test_broken.py").write_text("raise ValueError('half written')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ImportError, match="ValueError: half written") as error:
+        resolve("roll_test_broken:reward")
+    assert isinstance(error.value.__cause__, ValueError)
+
+
+def test_a_path_splits_at_the_colon_or_the_last_dot() -> None:
+    assert split("a.b:c.d") == ("a.b", "c.d")
+    assert split("a.b.c") == ("a.b", "c")
+
+
+def test_installed_is_seen_without_importing() -> None:
+    assert is_installed("json") and not is_installed("roll_no_such_package")

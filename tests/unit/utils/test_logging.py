@@ -1,0 +1,49 @@
+import logging
+
+import pytest
+
+from roll.utils.logging import configure_logging
+
+
+@pytest.fixture(autouse=True)
+def restore_root_logger():
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    for handler in root.handlers:
+        if handler not in handlers:
+            handler.close()
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def test_records_reach_stderr_and_the_file_named_by_the_tag_without_secrets(tmp_path, capsys):
+    path = configure_logging("INFO", tmp_path / "logs", "actor_train-3", secrets=["sk-1234567890"])
+    logging.getLogger("roll.test").info("key %s", "sk-1234567890")
+    logging.getLogger("roll.test").debug("not shown")
+    assert path == tmp_path / "logs" / "actor_train-3.log"
+    for text in ((tmp_path / "logs" / "actor_train-3.log").read_text(), capsys.readouterr().err):
+        assert text.strip().endswith("roll.test: key ***")
+        assert "[actor_train-3" in text
+
+
+def test_configuring_twice_does_not_write_twice(tmp_path, capsys):
+    configure_logging("INFO", tmp_path)
+    path = configure_logging("INFO", tmp_path)
+    logging.getLogger("roll.test").info("once")
+    assert path is not None
+    assert path.read_text().count("once") == 1
+    assert capsys.readouterr().err.count("once") == 1
+
+
+def test_the_given_terminal_handler_replaces_stderr(tmp_path, capsys):
+    seen: list[str] = []
+
+    class Keep(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            seen.append(record.getMessage())
+
+    configure_logging("INFO", None, "driver", terminal=Keep())
+    logging.getLogger("roll.test").info("hello")
+    assert seen == ["hello"]
+    assert capsys.readouterr().err == ""
