@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import socket
 import sys
 import warnings
 from collections.abc import Sequence
@@ -111,10 +110,7 @@ def _convert(given: argparse.Namespace, hf: PretrainedConfig) -> None:
     from megatron.core import parallel_state
     from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=0, world_size=1)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         parallel_state.initialize_model_parallel()
         model_parallel_cuda_manual_seed(0)

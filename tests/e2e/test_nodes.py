@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from roll.utils.ports import free_port
 from tests.e2e.conftest import Run
 from tests.e2e.test_rlvr import assert_engine_and_trainer_agree
 
@@ -42,9 +42,7 @@ def _kill_marked(mark: str) -> None:
 @pytest.fixture
 def two_nodes() -> Iterator[str]:
     """The address of a Ray cluster with two nodes of this test's own."""
-    with socket.socket() as free:
-        free.bind((HEAD, 0))
-        port = free.getsockname()[1]
+    port = free_port(HEAD)
     mark, directory = uuid.uuid4().hex, tempfile.mkdtemp(prefix="ray-")  # tmp_path is too long for Ray's sockets
     environment = os.environ | {MARK: mark, "RAY_AUTH_MODE": "disabled"}
     environment.pop("RAY_ADDRESS", None)

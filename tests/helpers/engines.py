@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from roll.types.rollout import Generation, GenerationRequest, SamplingParams
-from tests.helpers.processes import free_port
 
 if TYPE_CHECKING:
     import psutil
@@ -161,8 +160,9 @@ class EngineHarness:
 
         if self._group is None:
             size = 1 + self.engine.num_weight_receivers
-            spec = GroupSpec("test", "127.0.0.1", free_port(), size, "gloo")
-            sender = asyncio.to_thread(BroadcastGroup, spec, 0, torch.device("cpu"))
+            store = BroadcastGroup.open_store("127.0.0.1")
+            spec = GroupSpec("test", "127.0.0.1", store.port, size, "gloo")
+            sender = asyncio.to_thread(BroadcastGroup, spec, 0, torch.device("cpu"), store)
             self._group, _ = await asyncio.gather(sender, self.engine.join_weight_group(spec, 1))
         for bucket in buckets:
             index = index_bucket(bucket)

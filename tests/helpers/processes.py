@@ -12,7 +12,6 @@ import multiprocessing
 import os
 import pickle
 import signal
-import socket
 import time
 import traceback
 from collections.abc import Callable
@@ -21,6 +20,8 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from types import TracebackType
 from typing import Any, Self
+
+from roll.utils.ports import free_port
 
 PRELOADED: tuple[str, ...] = ("torch.distributed", "transformers.models.qwen2.modeling_qwen2", "deepspeed")
 CALLS_PER_PROCESS = 10  # gloo keeps its threads busy until a process ends, dozens for every layout that Megatron made
@@ -59,7 +60,8 @@ class RankPool:
         self.num_calls += 1
         try:
             for connection, rank_arguments in zip(self.connections, arguments, strict=True):
-                connection.send_bytes(pickle.dumps((fn, rank_arguments)))
+                with suppress(BrokenPipeError):  # this rank has died: `_gather` says so
+                    connection.send_bytes(pickle.dumps((fn, rank_arguments)))
             return self._gather(time.monotonic() + timeout_s, timeout_s)
         except BaseException:
             self.close()
@@ -144,12 +146,6 @@ def run_ranks(fn: Callable[..., Any], world_size: int, *args: Any, timeout_s: fl
     """fn(*args) in `world_size` fresh ranks; the results in rank order."""
     with RankPool(world_size) as pool:
         return pool.run(fn, *args, timeout_s=timeout_s)
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 def _serve(connection: Connection, environment: dict[str, str], init_process_group: bool) -> None:

@@ -6,32 +6,18 @@ This module imports nothing heavy: the environment of a worker must be complete 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import inspect
 import os
-import random
-import socket
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from roll.distributed.executor.failures import Failure
-from roll.errors import ResourceError
 from roll.utils.imports import resolve
+from roll.utils.ports import free_port
 
 _TOGETHER_S = 0.003
-_LAST_PORT_OF_RAY = 19999  # its default max_worker_port
-
-
-def _ports_nobody_gives_away() -> range:
-    """Above Ray's, and below the first that Linux gives to connections."""
-    try:
-        first_given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    except OSError:
-        first_given = 32768
-    return range(_LAST_PORT_OF_RAY + 1, max(first_given, _LAST_PORT_OF_RAY + 1000))
 
 
 class Host:
@@ -47,13 +33,8 @@ class Host:
         self._build_failure: Failure | None = None
 
     def free_port(self) -> int:
-        """A port on which torch.distributed will listen, on a busy machine only minutes later. So it is none that the
-        system may give to a connection meanwhile, and none of those that Ray gives to its workers."""
-        for port in random.SystemRandom().sample(_ports_nobody_gives_away(), 100):
-            with socket.socket() as probe, contextlib.suppress(OSError):
-                probe.bind(("", port))
-                return port
-        raise ResourceError("no free port for torch.distributed: a hundred were tried")
+        """A port of this worker's node on which torch.distributed will listen."""
+        return free_port()
 
     def build(self, worker_class: str, arguments: tuple[Any, ...], master_port: int) -> Failure | None:
         """Creates the worker. `master_port` is where torch.distributed meets (0: nowhere)."""

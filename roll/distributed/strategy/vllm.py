@@ -23,6 +23,7 @@ from roll.distributed.strategy.weight_messages import encode_source
 from roll.distributed.strategy.weights import BucketSource, GroupSpec
 from roll.errors import EngineDied, StrategyError
 from roll.types.rollout import Generation, GenerationRequest
+from roll.utils.ports import free_port
 
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
@@ -49,6 +50,7 @@ class VllmStrategy(EngineStrategy):
         """Sets what the launcher has not set of `worker_environment`: vLLM's own processes inherit it."""
         for name, value in worker_environment(self._on_cpu).items():
             os.environ.setdefault(name, value)
+        os.environ.setdefault("VLLM_PORT", str(free_port()))  # where it looks for one; else a connection may be faster
 
     async def start(self) -> None:
         from vllm.engine.arg_utils import AsyncEngineArgs

@@ -1,6 +1,7 @@
 """The rank pool that other tests stand on: its answers are right, it never hangs or leaves processes behind."""
 
 import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,3 +79,10 @@ def test_silence_ends_at_the_time_limit(pool: RankPool) -> None:
     pool.run(process_id)
     with pytest.raises(RankError, match=r"rank 0: no answer in 0\.3 s"):
         pool.run(time.sleep, 60, timeout_s=0.3)
+
+
+def test_a_rank_that_died_between_two_calls_is_reported(pool: RankPool) -> None:
+    os.kill(pool.run(process_id)[1], signal.SIGKILL)
+    pool.processes[1].join()
+    with pytest.raises(RankError, match="rank 1: died, exit code -9"):
+        pool.run(process_id)
