@@ -98,14 +98,18 @@ def varied_sort_dir(request: pytest.FixtureRequest, sort_task: ModuleType) -> Pa
 
 @pytest.fixture(scope="module")
 def rank_pool() -> Iterator[Callable[[int], "RankPool"]]:
-    """rank_pool(world_size) -> the module's pool of that size."""
+    """rank_pool(world_size) -> a pool of that size. The module has one at a time: the threads of gloo are busy even
+    when their rank has nothing to do."""
     from tests.helpers.processes import RankPool
 
-    pools: dict[int, RankPool] = {}
+    pool = RankPool(1)
 
     def get(world_size: int) -> RankPool:
-        return pools.setdefault(world_size, RankPool(world_size))
+        nonlocal pool
+        if pool.world_size != world_size:
+            pool.close()
+            pool = RankPool(world_size)
+        return pool
 
     yield get
-    for pool in pools.values():
-        pool.close()
+    pool.close()
