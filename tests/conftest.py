@@ -80,16 +80,9 @@ def sort_task() -> ModuleType:
 
 
 @pytest.fixture(scope="session")
-def sort_dir(request: pytest.FixtureRequest, sort_task: ModuleType) -> Path:
-    """The demo's prepared data and warmed-up model; kept between runs in pytest's cache."""
-    directory = request.config.cache.mkdir("tiny-sort")
-    sort_task.prepare(directory, sort_task.Settings())
-    return directory
-
-
-@pytest.fixture(scope="session")
 def varied_sort_dir(request: pytest.FixtureRequest, sort_task: ModuleType) -> Path:
-    """The same task with 3 to 12 digits, so that prompts and answers differ in length; warmed up briefly."""
+    """The demo's task with 3 to 12 digits, so that prompts and answers differ in length; warmed up briefly and kept
+    between runs in pytest's cache."""
     directory = request.config.cache.mkdir("tiny-sort-varied")
     settings = sort_task.Settings(min_digits=3, max_digits=12, steps=50, batch_size=64, prompts_per_length=400)
     sort_task.prepare(directory, settings)

@@ -199,6 +199,9 @@ class WatchedTrainWorker(TrainWorker):
     def weight_value(self) -> float:
         return self.strategy.weight_value
 
+    def process_id(self) -> int:
+        return os.getpid()
+
 
 class WatchedInferWorker(InferWorker):
     """The same of an engine."""

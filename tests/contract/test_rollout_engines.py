@@ -255,27 +255,35 @@ def test_after_an_update_log_probs_are_those_of_the_new_weights(
 def test_tokens_of_a_request_across_an_update_carry_the_version_that_sampled_them(
     harness: EngineHarness, tmp_path: Path
 ) -> None:
-    """Each part's log-probs are those of its weights over the whole text so far: nothing stale is used."""
+    """Each part's log-probs are those of its weights over the whole text so far: nothing stale is used. How long to
+    wait for the middle of an answer depends on engine and machine, so the right moment is searched for."""
     request = harness.request(prompt(LONG_PROMPT), 2, max_new_tokens=300)
-    old, old_version = harness.model, harness.version
 
-    async def update_on_the_way() -> list["Generation"]:
+    async def update_after(delay_s: float) -> list["Generation"]:
         answers = asyncio.create_task(harness.engine.generate(request))
-        await asyncio.sleep(0.15)
+        await asyncio.sleep(delay_s)
         await harness.engine.pause()
         await harness.update(changed_model(harness.model_dir, 50 + harness.version), "memory", tmp_path)
         await harness.engine.resume()
         return await answers
 
-    for answer in harness.run(update_on_the_way()):
-        versions = answer.policy_versions.tolist()
-        switch = versions.index(harness.version)
-        assert 0 < switch < 300
-        assert versions == [old_version] * switch + [harness.version] * (300 - switch)
-        by_old = forward_log_probs(old, request.prompt_ids, answer.token_ids)
-        by_new = forward_log_probs(harness.model, request.prompt_ids, answer.token_ids)
-        assert np.abs(answer.log_probs - by_old)[:switch].max() < TOLERANCE
-        assert np.abs(answer.log_probs - by_new)[switch:].max() < TOLERANCE
+    delay_s = 0.15
+    for _ in range(8):
+        old, old_version = harness.model, harness.version
+        answers = harness.run(update_after(delay_s))
+        switches = []
+        for answer in answers:
+            switch = int((answer.policy_versions == old_version).sum())
+            switches.append(switch)
+            assert answer.policy_versions.tolist() == [old_version] * switch + [harness.version] * (300 - switch)
+            by_old = forward_log_probs(old, request.prompt_ids, answer.token_ids)
+            by_new = forward_log_probs(harness.model, request.prompt_ids, answer.token_ids)
+            assert np.abs(answer.log_probs - by_old)[:switch].max(initial=0) < TOLERANCE
+            assert np.abs(answer.log_probs - by_new)[switch:].max(initial=0) < TOLERANCE
+        if all(0 < switch < 300 for switch in switches):
+            return
+        delay_s *= 2 if min(switches) == 0 else 0.7
+    pytest.fail(f"no update came amid an answer: {switches} of 300 tokens before the last one")
 
 
 def test_an_update_without_pause_holds_what_arrives(harness: EngineHarness, tmp_path: Path) -> None:
@@ -310,7 +318,7 @@ def test_cancelled_requests_leave_nothing_behind(harness: EngineHarness) -> None
     assert len(whole) >= 32
     for request, answers in whole:
         assert len(answers[0].token_ids) == request.sampling.max_new_tokens
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while harness.num_open_requests():
         assert time.monotonic() < deadline, f"{harness.num_open_requests()} requests are left"
         harness.run(asyncio.sleep(0.05))
@@ -370,7 +378,7 @@ def test_a_failed_engine_fails_every_call_within_seconds(harness: EngineHarness)
         answers = [asyncio.create_task(call) for call in calls]
         await asyncio.sleep(0.05)
         harness.break_engine()
-        results = await asyncio.wait_for(asyncio.gather(*answers, return_exceptions=True), 10)
+        results = await asyncio.wait_for(asyncio.gather(*answers, return_exceptions=True), 30)
         return [result for result in results if isinstance(result, BaseException)]
 
     errors = harness.run(fail())
@@ -380,4 +388,4 @@ def test_a_failed_engine_fails_every_call_within_seconds(harness: EngineHarness)
     with pytest.raises(StrategyError):
         harness.generate(harness.request(prompt(5)))
     with pytest.raises(StrategyError):
-        harness.run(harness.engine.pause(), timeout_s=10)
+        harness.run(harness.engine.pause(), timeout_s=30)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -57,31 +58,31 @@ class Run:
             self.kill()
             pytest.fail(f"the run did not end within {timeout_s} s:\n{self.text}")
 
-    def processes(self) -> list[psutil.Process]:
-        """All living processes of the run, workers and Ray's own, found by the mark they inherited."""
+    def processes(self, **environment: str) -> list[psutil.Process]:
+        """All living processes of the run that have these variables, workers and Ray's own, found by the mark they
+        inherited."""
+        wanted = {"ROLL_TEST_RUN": self.mark} | environment
         found = []
         for process in psutil.process_iter():
-            try:
-                if process.environ().get("ROLL_TEST_RUN") == self.mark and process.status() != psutil.STATUS_ZOMBIE:
+            with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                if wanted.items() <= process.environ().items() and process.status() != psutil.STATUS_ZOMBIE:
                     found.append(process)
-            except (psutil.NoSuchProcess, psutil.AccessDenied):
-                continue
         return found
 
-    def assert_all_gone(self, within_s: float = 15) -> None:
+    def assert_all_gone(self, within_s: float = 30) -> None:
         deadline = time.monotonic() + within_s
         while (alive := self.processes()) and time.monotonic() < deadline:
             time.sleep(0.2)
-        names = [f"{p.pid} {' '.join(p.cmdline())[:80]}" for p in alive]
-        assert not names, f"processes of the run are still there: {names}"
+        assert not alive, f"processes of the run are still there: {alive}"
 
     def worker(self, role: str) -> psutil.Process:
         """A process that serves this role."""
-        return next(p for p in self.processes() if p.environ().get("ROLL_ROLE") == role)
+        return self.processes(ROLL_ROLE=role)[0]
 
     def kill(self) -> None:
         for process in self.processes():
-            process.kill()
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
 
 
 @pytest.fixture(scope="session")

@@ -40,7 +40,7 @@ train_env_manager:
   num_env_groups: 5
   group_size: 2
   tags: [Good, Raises, Hangs, Slow, Kills]
-  step_timeout_s: 4
+  step_timeout_s: 8
 actor_train:
   model_args: {{dtype: fp32}}
   training_args: {{per_device_train_batch_size: 10, gradient_accumulation_steps: 1}}

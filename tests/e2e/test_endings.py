@@ -53,7 +53,7 @@ def test_a_killed_worker_ends_the_run_with_its_name_and_leaves_nothing_behind(
     run = start_run(sort_data, "tiny_sort", "max_steps=10000", "eval_steps=-1", "save_steps=-1")
     run.wait_for_step(2)
     run.worker(role).kill()
-    assert run.wait(30) == 1, run.text
+    assert run.wait(60) == 1, run.text
     assert f"{role} rank 0 died" in run.text
     run.assert_all_gone()
 

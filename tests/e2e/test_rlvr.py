@@ -45,7 +45,7 @@ def test_the_demo_learns_and_a_resumed_run_equals_it(sort_data: Path, start_run:
         assert comparable(resumed.metrics[step]) == comparable(whole.metrics[step]), f"step {step}"
 
 
-def assert_engine_and_trainer_agree(run: Run, tolerance: float = 2e-5) -> None:
+def assert_engine_and_trainer_agree(run: Run, tolerance: float = 1e-4) -> None:
     """Log-probs of the sampled tokens, from the engine and from the trainer: fp32, so they differ by rounding only. A
     weight update that did not arrive, or old keys and values, would show as 1e-3 and more from the second update on."""
     gaps = [row["train_infer/log_prob_diff_max"] for step, row in run.metrics.items() if step]

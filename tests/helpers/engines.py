@@ -5,7 +5,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Coroutine, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -184,11 +184,12 @@ def engine_processes() -> "list[psutil.Process]":
     """Processes of vLLM or SGLang below this one."""
     import psutil
 
-    return [
-        process
-        for process in psutil.Process().children(recursive=True)
-        if any(word in " ".join((process.name(), *process.cmdline())) for word in ENGINE_PROCESSES)
-    ]
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # it has just ended
+            if any(word in " ".join((process.name(), *process.cmdline())) for word in ENGINE_PROCESSES):
+                found.append(process)
+    return found
 
 
 def role(name: str, model_dir: Path, num_gpus_per_worker: int, strategy_config: dict[str, Any]) -> Any:

@@ -14,13 +14,15 @@ import pickle
 import signal
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from roll.distributed.strategy.transport import SHARED_MEMORY_DIRECTORY
 from roll.utils.ports import free_port
 
 PRELOADED: tuple[str, ...] = ("torch.distributed", "transformers.models.qwen2.modeling_qwen2", "deepspeed")
@@ -146,6 +148,11 @@ def run_ranks(fn: Callable[..., Any], world_size: int, *args: Any, timeout_s: fl
     """fn(*args) in `world_size` fresh ranks; the results in rank order."""
     with RankPool(world_size) as pool:
         return pool.run(fn, *args, timeout_s=timeout_s)
+
+
+def shared_segments(pids: Iterable[int | None]) -> list[Path]:
+    """The buckets of weights in shared memory that these processes have not removed."""
+    return [path for pid in pids for path in SHARED_MEMORY_DIRECTORY.glob(f"roll-{pid}-*")]
 
 
 def _serve(connection: Connection, environment: dict[str, str], init_process_group: bool) -> None:

@@ -48,7 +48,7 @@ def test_a_rank_that_raises_or_dies_ends_the_call_while_the_others_wait_in_a_col
         cluster.call_all("fail_on_rank", 1)
     assert str(caught.value).startswith("actor_train rank 1 failed in fail_on_rank: ValueError: the root cause")
     assert "in fail_on_rank" in caught.value.__notes__[0]
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 30
     cluster.kill()
 
     cluster = start("actor_train", devices=(0, 1), worker_class=TOY)
@@ -57,7 +57,7 @@ def test_a_rank_that_raises_or_dies_ends_the_call_while_the_others_wait_in_a_col
     with pytest.raises(WorkerError) as caught:
         cluster.call_all("die_on_rank", 1)
     assert str(caught.value).startswith("actor_train rank 1 died in die_on_rank")
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 30
     with pytest.raises(WorkerError, match="actor_train rank 1 died in add"):
         cluster.call_all("add", 1, 1)
 

@@ -86,7 +86,7 @@ def test_a_killed_driver_takes_workers_and_their_children_along(resources: Resou
     assert killed.returncode == -9
     assert "child" in killed.stdout, killed.stderr
     directory = Path(killed.stdout.split("directory ")[1].split()[0])
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while processes_of("EXECUTOR_TEST_RUN_B") and time.monotonic() < deadline:
         time.sleep(0.1)
     assert processes_of("EXECUTOR_TEST_RUN_B") == []

@@ -34,8 +34,8 @@ def test_calls_get_their_own_results_and_use_all_workers(make_pool: MakePool) ->
     pool.wait_ready()
 
     async def ask() -> tuple[list[int], set[int]]:
-        sums = await asyncio.gather(*(pool.call("add", i, 1, timeout_s=5) for i in range(300)))
-        pids = await asyncio.gather(*(pool.call("pid", timeout_s=5) for _ in range(20)))
+        sums = await asyncio.gather(*(pool.call("add", i, 1, timeout_s=30) for i in range(300)))
+        pids = await asyncio.gather(*(pool.call("pid", timeout_s=30) for _ in range(20)))
         return sums, set(pids)
 
     sums, pids = asyncio.run(ask())
@@ -49,10 +49,10 @@ def test_calls_that_raise_hang_or_kill_their_worker_fail_alone(make_pool: MakePo
     children: list[int] = []
 
     async def ask() -> list[object]:
-        children.append(await pool.call("start_child", timeout_s=10))
+        children.append(await pool.call("start_child", timeout_s=30))
         calls = [("add", 0, 1), ("fail", "bad input"), ("sleep", 60.0), ("add", 2, 3), ("die",), ("add", 4, 5)]
         return await asyncio.gather(
-            *(pool.call(method, *arguments, timeout_s=0.5) for method, *arguments in calls), return_exceptions=True
+            *(pool.call(method, *arguments, timeout_s=2) for method, *arguments in calls), return_exceptions=True
         )
 
     started = time.monotonic()
@@ -61,15 +61,17 @@ def test_calls_that_raise_hang_or_kill_their_worker_fail_alone(make_pool: MakePo
     assert isinstance(raised, WorkerError)
     assert "rewards.math rank 0 failed in fail: ValueError: bad input" in str(raised)
     assert isinstance(hung, TimeoutError)
-    assert "rewards.math: sleep took longer than 0.5 s" in str(hung)
+    assert "rewards.math: sleep took longer than 2 s" in str(hung)
     assert isinstance(died, WorkerError)
     assert "rewards.math rank 0 died in die" in str(died)
     assert pool.num_restarts == 3  # the batch, then the two culprits alone
     assert time.monotonic() - started < 60
+    while psutil.pid_exists(children[0]) and time.monotonic() - started < 90:
+        time.sleep(0.1)
     assert not psutil.pid_exists(children[0])
 
 
 def test_workers_that_cannot_be_constructed_fail_the_calls(make_pool: MakePool) -> None:
     pool = make_pool(1, "tests.fakes:BrokenWorker")
     with pytest.raises(WorkerError, match="RuntimeError: no such model"):
-        asyncio.run(pool.call("add", 1, 2, timeout_s=5))
+        asyncio.run(pool.call("add", 1, 2, timeout_s=30))

@@ -1,6 +1,5 @@
 """Weights of megatron_train, whatever its layout, in the engines that sample, by every route."""
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from tests.helpers.engines import forward_log_probs, prompt
-from tests.helpers.processes import RankPool
+from tests.helpers.processes import RankPool, shared_segments
 from tests.integration.megatron.sync import ROUTES, Engine
 from tests.parity.megatron.ranks import Run
 
@@ -128,7 +127,7 @@ def assert_engine_follows(engine: Engine, pool: RankPool, run: Run, directory: P
     versions = engine.receive_from(pool, run, directory, check)
     assert versions == [before + i for i in range(1, len(ROUTES) + 1)]
     assert len(previous) == len(ROUTES)
-    assert not list(Path("/dev/shm").glob(f"roll-{os.getpid()}-*"))
+    assert not shared_segments(process.pid for process in pool.processes)
 
 
 def load(model: "PreTrainedModel", weights: dict[str, np.ndarray]) -> None:

@@ -47,7 +47,7 @@ def test_no_result_is_lost_between_takes(tiny_tied_model_dir: Path, tiny_tokeniz
         results: dict[str, Any] = {}
         num_takes = 0
         while len(results) < 40:
-            finished = await asyncio.wait_for(worker.take(), 10)
+            finished = await asyncio.wait_for(worker.take(), 60)
             results |= dict(finished.results)
             num_retries += finished.counts[RETRIED_REQUESTS]
             num_takes += 1

@@ -156,7 +156,7 @@ def test_the_last_group_of_the_pattern_is_the_action(
     "how, cause",
     [
         ("raise", "step raised ValueError: the ice broke"),
-        ("hang", "step took longer than 1 s"),
+        ("hang", "step took longer than 2 s"),
         ("nan", "step returned the reward nan"),
         ("none", "step returned NoneType"),
     ],
@@ -165,7 +165,7 @@ def test_an_environment_that_fails_gives_a_failed_row_with_the_cause(
     encoder: ChatEncoder, how: str, cause: str
 ) -> None:
     config = env_config(env_type="tests.unit.agentic.parts:Misbehaving", env_config={"how": how})
-    (row,) = asyncio.run(player(encoder, Script(encoder, [GO]), config, step_timeout_s=1.0).play(job(seed=1)))
+    (row,) = asyncio.run(player(encoder, Script(encoder, [GO]), config, step_timeout_s=2.0).play(job(seed=1)))
     assert row.failure is not None and cause in row.failure
     assert np.isnan(row.reward) and not row.response_mask.any()
     assert row.metrics["env_hangs" if how == "hang" else "env_crashes"] == 1.0
@@ -190,10 +190,10 @@ def test_a_thread_counts_as_lost_only_if_its_environment_hung(
 ) -> None:
     """Both episodes run out of time: one within its environment, one while it waits for an answer."""
     config = env_config(env_type="tests.unit.agentic.parts:Misbehaving", env_config={"how": "hang"})
-    script = Script(encoder, [GO], delay_s=0.0 if hangs else 5.0)
-    play = player(encoder, script, config, step_timeout_s=None, episode_timeout_s=1.0)
+    script = Script(encoder, [GO], delay_s=0.0 if hangs else 10.0)
+    play = player(encoder, script, config, step_timeout_s=None, episode_timeout_s=3.0)
     (row,) = asyncio.run(play.play(job(seed=1)))
-    assert row.failure is not None and "the episode took longer than 1 s" in row.failure
+    assert row.failure is not None and "the episode took longer than 3 s" in row.failure
     assert play.num_abandoned_threads == abandoned
 
 
@@ -210,7 +210,7 @@ def test_a_slow_a_crashing_and_a_hanging_environment_hold_up_nobody(encoder: Cha
                 env_config(
                     env_type="tests.unit.agentic.parts:Misbehaving", env_config={"how": how, "seeds": [1, 2, 3]}
                 ),
-                step_timeout_s=2.0,
+                step_timeout_s=5.0,
             )
             for how in ("raise", "hang", "slow")
         }
@@ -219,7 +219,7 @@ def test_a_slow_a_crashing_and_a_hanging_environment_hold_up_nobody(encoder: Cha
 
     started = time.monotonic()
     results = asyncio.run(play_all())
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 25
     failed = {rows[0].index: rows[0].failure for rows in results if rows[0].failure}
     assert set(failed) == {1, 2}
     assert all(rows[0].reward == 1.5 for rows in results if rows[0].index not in (1, 2))

@@ -98,7 +98,8 @@ def test_an_engine_that_hangs_is_given_up_with_its_requests_and_ended() -> None:
         strategy.mood = "hang"
         worker.submit([GenerationRequest("r", np.array([1002], np.int32), SamplingParams(3), 1)])
         finished = await asyncio.wait_for(worker.take(), 5)
-        await asyncio.sleep(0.05)
+        while not strategy.moves:  # the engine is ended in a thread
+            await asyncio.sleep(0.01)
         assert finished.request_ids == ()
         with pytest.raises(EngineDied, match="hangs"):
             await worker.check_health()
