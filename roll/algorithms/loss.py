@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 import torch
 
 from roll.algorithms.kl import KLEstimator, estimate_kl
+from roll.algorithms.objectives import ClippedRatio, Objective
 from roll.algorithms.off_policy import TrainInferCorrection, correct_mismatch, ratio_of, row_means, spread
 from roll.types.batch import LossScale, MicroBatch, TokenOutputs
 from roll.types.metrics import MetricSums
@@ -71,21 +72,22 @@ class Aggregation:
         return max(scale.num_tokens if self.mode == "token-mean" else scale.num_samples, 1)
 
 
+PPO = ClippedRatio()
+
+
 @dataclass(frozen=True)
 class PolicyLoss:
-    """PPO's clipped objective and what is commonly added to it:
+    """A policy objective and what is commonly added to it:
 
         rl_loss_coef * (policy loss + kl_loss_coef * KL(policy || reference)) - entropy_loss_coef * entropy
 
-    Per token, with ratio = p / p_old and advantage A: -min(ratio * A, clip(ratio, 1 - pg_clip_low, 1 + pg_clip_high) *
-    A), None for no bound; with `dual_clip` c and A < 0 it is at most -c * A. `importance_sampling: seq` takes the
-    geometric mean of the row's ratios for every token (GSPO), `segment` that of each turn's own. Without old log-probs
-    the ratio is 1 and its gradient that of log p. `loss_weights` weigh the policy loss alone. All aggregate alike.
+    The policy loss per token is that of `objective`, by default PPO's, of the ratio p / p_old and the advantage.
+    `importance_sampling: seq` takes the geometric mean of the row's ratios for every token (GSPO), `segment` that of
+    each turn's own. Without old log-probs the ratio is 1 and its gradient that of log p. `loss_weights` weigh the
+    policy loss alone. All aggregate alike.
     """
 
-    pg_clip_low: float | None = 0.2
-    pg_clip_high: float | None = 0.2
-    dual_clip: float | None = None
+    objective: Objective = PPO
     importance_sampling: Literal["token", "seq", "segment"] = "token"
     aggregation: Aggregation = Aggregation()
     kl_loss_coef: float = 0.0
@@ -96,8 +98,6 @@ class PolicyLoss:
     correction: TrainInferCorrection | None = None
 
     def __post_init__(self) -> None:
-        if self.dual_clip is not None and self.dual_clip <= 1:
-            raise ValueError(f"dual_clip must be above 1, not {self.dual_clip}")
         if self.importance_sampling not in ("token", "seq", "segment"):
             raise ValueError(f"importance_sampling must be token, seq or segment, not {self.importance_sampling!r}")
 
@@ -114,7 +114,8 @@ class PolicyLoss:
         old = own if batch.old_log_probs is None else _inside(batch.old_log_probs, mask, "PolicyLoss", "old_log_probs")
 
         advantages = _inside(batch.advantages, mask, "PolicyLoss", "advantages")
-        losses = self._token_losses(log_probs - old, advantages, mask, metrics)
+        log_ratio = self._log_ratio(log_probs - old, mask, metrics)
+        losses = self.objective(log_probs, log_ratio, advantages, mask, metrics)
         rollout = _inside(batch.rollout_log_probs, mask, "PolicyLoss", "rollout_log_probs")
         trained_on = log_probs if batch.old_log_probs is None else old
         if self.correction is not None:
@@ -143,35 +144,19 @@ class PolicyLoss:
         metrics.maximum("train_infer_log_prob_diff_max", mismatch.amax())
         return loss / divisor, metrics
 
-    def _token_losses(
-        self, log_ratio: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor, metrics: MetricSums
-    ) -> torch.Tensor:
-        """[B, T], 0 outside the mask because the advantages are."""
+    def _log_ratio(self, log_ratio: torch.Tensor, mask: torch.Tensor, metrics: MetricSums) -> torch.Tensor:
+        """[B, T]: the tokens' own, or what they share."""
+        num_tokens = mask.sum()
         approx_kl = ratio_of(log_ratio.detach()) - 1 - log_ratio.detach()  # KL(old || new) by k3: old is what sampled
+        metrics.add("approx_kl", approx_kl.sum(), num_tokens)
         if self.importance_sampling == "seq":
             log_ratio = row_means(log_ratio, mask).expand_as(log_ratio)
         elif self.importance_sampling == "segment":
             log_ratio = spread(log_ratio, mask, "segment")
-        ratio = ratio_of(log_ratio)
-        lowest = 0.0 if self.pg_clip_low is None else 1 - self.pg_clip_low
-        highest = float("inf") if self.pg_clip_high is None else 1 + self.pg_clip_high
-        objective = torch.minimum(ratio * advantages, ratio.clamp(lowest, highest) * advantages)
-        negative = advantages < 0
-
-        num_tokens, seen = mask.sum(), torch.where(mask, ratio.detach(), 0.0)
-        clipped_low = (negative & (seen < lowest)).sum()
-        clipped_high = ((advantages > 0) & (seen > highest)).sum()
-        metrics.add("clip_fraction", clipped_low + clipped_high, num_tokens)
-        metrics.add("clip_low_fraction", clipped_low, num_tokens)
-        metrics.add("clip_high_fraction", clipped_high, num_tokens)
-        metrics.add("approx_kl", approx_kl.sum(), num_tokens)
+        seen = torch.where(mask, ratio_of(log_ratio.detach()), 0.0)
         metrics.add("ratio_mean", seen.sum(), num_tokens)
         metrics.maximum("ratio_max", seen.amax())
-        if self.dual_clip is not None:
-            floor = self.dual_clip * advantages
-            metrics.add("dual_clip_fraction", (negative & (objective.detach() < floor)).sum(), num_tokens)
-            objective = torch.where(negative, torch.maximum(objective, floor), objective)
-        return -objective
+        return log_ratio
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator
 
 from roll.configs.base import Settings, ignored, planned, setting, unread
-from roll.configs.cluster import WorkerConfig
+from roll.configs.cluster import PgVariant, WorkerConfig
 from roll.configs.run import RunConfig
 
-NO_VARIANT = "pg_variant does not choose this loss"
 KL_NAMES = {"kl": "k1", "mse": "k2", "low_var_kl": "k3"}
 
 KlEstimator = Annotated[
@@ -108,6 +107,13 @@ class AlgorithmConfig(RunConfig):
     advantage_clip: float | None = setting(None, "Advantages are cut to [-this, this].", gt=0)
 
     # policy loss
+    pg_variant: PgVariant | None = setting(
+        None,
+        "Form of the policy loss, where r is the ratio of new to old policy. ppo: clipped ratio. vanilla: policy "
+        "gradient without ratio. tis: weighted by r within tis_lower_bound and tis_upper_bound. cispo: weighted by r "
+        "within 1 - cispo_epsilon_low and 1 + cispo_epsilon_high. topr: negative advantages weighted by min(r, 1). "
+        "kimi15: a penalty on (log r)^2. Default: ppo.",
+    )
     ppo_epochs: int = setting(1, "Passes over a step's samples.", ge=1)
     pg_clip: float = setting(0.2, "The policy ratio is clipped to [1 - this, 1 + this].", gt=0)
     use_pg_clip_range: bool = setting(False, "Clip to [1 - pg_clip_low, 1 + pg_clip_high] instead.")
@@ -115,6 +121,14 @@ class AlgorithmConfig(RunConfig):
     pg_clip_high: float = setting(0.2, "Upper reach of the clip with use_pg_clip_range.", gt=0)
     dual_clip_loss: bool = setting(False, "Bound the loss of negative advantages by dual_clip_ratio_c x advantage.")
     dual_clip_ratio_c: float = setting(3.0, "The bound of dual_clip_loss.", gt=1)
+    tis_lower_bound: float = setting(0.0, "With pg_variant tis: smallest weight.", ge=0)
+    tis_upper_bound: float = setting(1.0, "With pg_variant tis: largest weight.", gt=0)
+    cispo_epsilon_low: float = setting(0.1, "With pg_variant cispo: how far the weight may go below 1.", ge=0)
+    cispo_epsilon_high: float = setting(0.1, "With pg_variant cispo: how far the weight may go above 1.", ge=0)
+    cispo_use_unified_mask: bool = setting(
+        False, "With pg_variant cispo: tokens out of bounds on the side of their advantage do not learn, as in PPO."
+    )
+    kimi15_tau: float = setting(0.1, "With pg_variant kimi15: weight of the penalty.", ge=0)
     loss_agg_mode: LossAggMode = setting(
         "seq-mean-token-mean",
         "token-mean: mean over all response tokens of the update. seq-mean-token-mean: mean of each sample's mean. "
@@ -163,15 +177,7 @@ class AlgorithmConfig(RunConfig):
     )
     async_generation_ratio: float = planned(0, "How many steps rollouts may run ahead of training.", inert=(0.0,))
 
-    # variants and distillation
-    pg_variant: Literal["ppo", "vanilla", "topr", "tis", "cispo", "kimi15"] | None = planned(
-        None, "Form of the policy gradient.", inert=("ppo",)
-    )
-    tis_lower_bound: float = ignored(0.0, "Smallest weight of truncated importance sampling.", NO_VARIANT)
-    tis_upper_bound: float = ignored(1.0, "Largest weight of truncated importance sampling.", NO_VARIANT)
-    cispo_epsilon_low: float = ignored(0.1, "Lower reach of CISPO's clipped weight.", NO_VARIANT)
-    cispo_epsilon_high: float = ignored(0.1, "Upper reach of CISPO's clipped weight.", NO_VARIANT)
-    kimi15_tau: float = ignored(0.1, "Temperature of the Kimi k1.5 loss.", NO_VARIANT)
+    # distillation
     use_opd: bool = planned(False, "On-policy distillation beside the reward.")
     is_pure_opd: bool = planned(False, "On-policy distillation instead of a reward.")
     pure_opd_pipeline_type: Literal["rlvr", "agentic"] = ignored("rlvr", "Rollouts of it.", "is_pure_opd is off")
@@ -223,6 +229,11 @@ class AlgorithmConfig(RunConfig):
     def num_groups_per_domain(self) -> Mapping[str, int] | None:
         """Groups of each domain in a step, where something else than the data decides about it."""
         return None
+
+    @property
+    def policy_form(self) -> PgVariant:
+        """The pg_variant in use."""
+        return self.actor_train.pg_variant or self.pg_variant or "ppo"
 
     @property
     def clip_range(self) -> tuple[float, float]:

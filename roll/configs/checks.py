@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterator
 
 from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.aliases import ROLL_WORKERS
+from roll.configs.base import Settings
 from roll.configs.batching import batching_problems, batching_warnings
-from roll.configs.derive import kl_terms, model_roles, needs_critic, needs_reference
+from roll.configs.derive import kl_terms, model_roles, needs_critic, needs_reference, old_log_probs
 from roll.configs.layout import layout_problems
 from roll.configs.parallel import parallel_problems
 from roll.configs.plan import batch_problems, train_plan
@@ -16,6 +17,12 @@ LENGTH_KEYS = ("prompt_length", "response_length", "sequence_length")
 VAL_LENGTH_KEYS = ("val_prompt_length", "val_sequence_length")
 SAMPLING = "actor_infer.generating_args"
 SCHEDULE_KEYS = frozenset({"min_lr_ratio"})
+VARIANT_KEYS = {
+    "ppo": ("pg_clip", "pg_clip_low", "pg_clip_high", "use_pg_clip_range", "dual_clip_loss"),
+    "tis": ("tis_lower_bound", "tis_upper_bound"),
+    "cispo": ("cispo_epsilon_low", "cispo_epsilon_high", "cispo_use_unified_mask"),
+    "kimi15": ("kimi15_tau",),
+}
 MODEL_LENGTH_KEYS = ("max_model_len", "context_length")
 
 
@@ -127,6 +134,12 @@ def algorithm_problems(config: AlgorithmConfig) -> Iterator[Problem]:
     ):
         if term in kl_terms(config) and estimator == "full":
             yield Problem(f"{key}: full is not implemented yet. Choose k1, k2, k3 or abs.", (key, term))
+    if config.tis_lower_bound > config.tis_upper_bound:
+        yield Problem(
+            f"tis_lower_bound: {config.tis_lower_bound:g} is above tis_upper_bound: {config.tis_upper_bound:g}. Swap "
+            "them.",
+            ("tis_lower_bound", "tis_upper_bound"),
+        )
     if config.adv_estimator in ("grpo", "rloo") and config.group_size == 1 and config.norm_mean_type == "default":
         size_key = config.batch_keys[1]
         yield Problem(
@@ -230,12 +243,22 @@ def config_warnings(config: AlgorithmConfig) -> list[str]:
         if worker is None or (role == "critic" and not needs_critic(config)):
             continue
         plan = train_plan(config, role, worker)
+        if role == "actor_train" and config.policy_form not in ("ppo", "vanilla"):
+            found += _ratio_warnings(config, plan.updates_per_step)
         if plan.warmup_updates >= plan.total_updates > 0:
             found.append(
                 f"{role}.training_args: the warm-up of {plan.warmup_updates} updates is not over when the run ends "
                 f"after {plan.total_updates}."
             )
     return found
+
+
+def _ratio_warnings(config: AlgorithmConfig, updates_per_step: int) -> Iterator[str]:
+    if old_log_probs(config, updates_per_step).source == "update":
+        yield (
+            f"pg_variant: {config.policy_form} weighs by the ratio of new to old policy, which is 1 throughout: a step "
+            "has one update. Raise ppo_epochs, or make an update smaller, for it to matter."
+        )
 
 
 def _kl_warnings(config: AlgorithmConfig) -> Iterator[str]:
@@ -252,6 +275,23 @@ def _unused(config: AlgorithmConfig) -> Iterator[str]:
         yield f"critic is not started: adv_estimator: {config.adv_estimator} uses none."
     if config.reference is not None and not needs_reference(config):
         yield "reference is not started: no KL term is in use (see use_kl_loss, add_token_level_kl, enable_reference)."
+    yield from _unused_of_the_policy_loss(config)
+
+
+def _unused_of_the_policy_loss(config: AlgorithmConfig) -> Iterator[str]:
+    form = config.policy_form
+    for owner, keys in VARIANT_KEYS.items():
+        for key in keys:
+            if owner != form and _is_changed(config, key):
+                yield f"{key} does nothing with pg_variant: {form}; it belongs to {owner}."
+    for role, worker in model_roles(config).items():
+        for key in ("pg_variant", "topr_positive_weight", "topr_negative_weight"):
+            if role != "actor_train" and _is_changed(worker, key):
+                yield f"{role}.{key} does nothing: only actor_train has a policy loss."
+            elif key != "pg_variant" and form != "topr" and _is_changed(worker, key):
+                yield f"{role}.{key} does nothing with pg_variant: {form}; it belongs to topr."
+    if form != "ppo":
+        return
     given = config.model_fields_set
     differs = {config.pg_clip_low, config.pg_clip_high} != {config.pg_clip}
     if not config.use_pg_clip_range and given & {"pg_clip_low", "pg_clip_high"} and differs:
@@ -260,6 +300,10 @@ def _unused(config: AlgorithmConfig) -> Iterator[str]:
         yield "dual_clip_ratio_c does nothing while dual_clip_loss is off."
     if config.use_pg_clip_range and "pg_clip" in given:
         yield "pg_clip does nothing while use_pg_clip_range is on."
+
+
+def _is_changed(settings: Settings, key: str) -> bool:
+    return getattr(settings, key) != type(settings).model_fields[key].default
 
 
 def _response_source(config: AlgorithmConfig) -> str:

@@ -12,8 +12,7 @@ from roll.configs.rollout import GeneratingArgs
 from roll.configs.strategy import StrategyArgs
 from roll.configs.training import TrainingArgs
 
-NO_TOPR = "pg_variant topr is not chosen"
-
+PgVariant = Literal["ppo", "vanilla", "tis", "topr", "cispo", "kimi15"]
 DeviceMapping = Annotated[
     tuple[int, ...] | None, BeforeValidator(lambda value: None if value is None else parse_device_mapping(value))
 ]
@@ -101,8 +100,12 @@ class WorkerConfig(Settings):
         "ROLL's class path of the worker. Accepted where it names what this role does here anyway; rewards: see "
         "`reward`.",
     )
-    pg_variant: Literal["ppo", "vanilla", "topr", "tis", "cispo", "kimi15"] | None = planned(
-        None, "Form of the policy gradient.", inert=("ppo",)
+    pg_variant: PgVariant | None = setting(None, "Of actor_train: form of the policy loss, over the run's pg_variant.")
+    topr_positive_weight: float = setting(
+        1.0, "Of actor_train, with pg_variant topr: weight of positive advantages.", ge=0
+    )
+    topr_negative_weight: float = setting(
+        1.0, "Of actor_train, with pg_variant topr: weight of negative advantages.", ge=0
     )
     model_update_frequency: int = planned(1, "Steps between weight updates of the rollout engine.")
     max_concurrency: int = ignored(1, "Calls in flight per worker.", "each kind of worker knows how many it takes")
@@ -110,8 +113,6 @@ class WorkerConfig(Settings):
         (), "Tags of the data that belong to this reward's domain, beside the domain's own name."
     )
 
-    topr_positive_weight: float = ignored(1.0, "Weight of rewarded samples in TOPR.", NO_TOPR)
-    topr_negative_weight: float = ignored(1.0, "Weight of the other samples in TOPR.", NO_TOPR)
     use_dynamic_batching_in_train: bool = setting(False, "Micro batches by tokens instead of rows, in training.")
     max_tokens_per_microbatch_in_train: int = setting(
         0, "With it: most tokens of a micro batch, padding included. Required."

@@ -8,6 +8,14 @@ from roll.algorithms.advantage import AdvantageSettings
 from roll.algorithms.credit import CreditSettings
 from roll.algorithms.kl import KLController
 from roll.algorithms.loss import Aggregation, PolicyLoss, ValueLoss
+from roll.algorithms.objectives import (
+    BoundedWeight,
+    ClippedRatio,
+    Objective,
+    PolicyGradient,
+    SquaredPenalty,
+    TaperedWeight,
+)
 from roll.algorithms.off_policy import ImportanceWeight, MismatchFilter, TrainInferCorrection
 from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.derive import kl_terms
@@ -43,11 +51,8 @@ def credit_settings(config: AlgorithmConfig, kl_coef: float) -> CreditSettings:
 
 
 def policy_loss(config: AlgorithmConfig, response_length: int, rl_loss_coef: float = 1.0) -> PolicyLoss:
-    low, high = config.clip_range
     return PolicyLoss(
-        pg_clip_low=low,
-        pg_clip_high=high,
-        dual_clip=config.dual_clip_ratio_c if config.dual_clip_loss else None,
+        objective=_objective(config),
         importance_sampling=config.importance_sampling,
         aggregation=Aggregation(config.loss_agg_mode, response_length),
         kl_loss_coef=config.kl_loss_coef if "use_kl_loss" in kl_terms(config) else 0.0,
@@ -57,6 +62,25 @@ def policy_loss(config: AlgorithmConfig, response_length: int, rl_loss_coef: flo
         report_entropy=True,
         correction=_correction(config),
     )
+
+
+def _objective(config: AlgorithmConfig) -> Objective:
+    match config.policy_form:
+        case "ppo":
+            return ClippedRatio(*config.clip_range, config.dual_clip_ratio_c if config.dual_clip_loss else None)
+        case "vanilla":
+            return PolicyGradient()
+        case "tis":
+            return BoundedWeight(config.tis_lower_bound, config.tis_upper_bound)
+        case "cispo":
+            return BoundedWeight(
+                max(0.0, 1 - config.cispo_epsilon_low), 1 + config.cispo_epsilon_high, config.cispo_use_unified_mask
+            )
+        case "topr":
+            role = config.actor_train
+            return TaperedWeight(role.topr_positive_weight, role.topr_negative_weight)
+        case "kimi15":
+            return SquaredPenalty(config.kimi15_tau)
 
 
 def _correction(config: AlgorithmConfig) -> TrainInferCorrection | None:

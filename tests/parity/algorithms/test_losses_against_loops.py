@@ -11,12 +11,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import pytest
 import torch
 
 from roll.algorithms.loss import Aggregation, LossAggMode, PolicyLoss, SupervisedLoss, ValueLoss, explained_variance
+from roll.algorithms.objectives import (
+    BoundedWeight,
+    ClippedRatio,
+    Objective,
+    PolicyGradient,
+    SquaredPenalty,
+    TaperedWeight,
+)
 from roll.algorithms.off_policy import Granularity, ImportanceWeight, MismatchFilter, TrainInferCorrection
 from roll.types.batch import TrainBatch
 from tests.unit.algorithms.rows import apply_loss, full_scale, near, random_samples, random_train_batch
@@ -78,8 +87,6 @@ def shared(kind: str, row: Sequence[int], values: dict[int, torch.Tensor]) -> di
 
 
 def slow_policy_loss(loss: PolicyLoss, batch: TrainBatch, theta: torch.Tensor, entropy: torch.Tensor) -> torch.Tensor:
-    assert loss.pg_clip_low is not None
-    assert loss.pg_clip_high is not None
     assert batch.ref_log_probs is not None
     policy_rows, kl_rows, entropy_rows = [], [], []
     for row in response_tokens(batch):
@@ -100,14 +107,8 @@ def slow_policy_loss(loss: PolicyLoss, batch: TrainBatch, theta: torch.Tensor, e
 
         policy, kl = [], []
         for t in row:
-            advantage, ratio = float(batch.advantages[t]), torch.exp(log_ratio[t])
-            clipped = min(max(ratio.item(), 1 - loss.pg_clip_low), 1 + loss.pg_clip_high)
-            clipped = ratio if clipped == ratio.item() else torch.tensor(clipped, dtype=torch.float64)
-            objective = min(ratio * advantage, clipped * advantage, key=lambda x: x.item())
-            if loss.dual_clip is not None and advantage < 0:
-                floor = torch.tensor(loss.dual_clip * advantage, dtype=torch.float64)
-                objective = max(objective, floor, key=lambda x: x.item())
-            policy.append(-objective * factor[t])
+            advantage = float(batch.advantages[t])
+            policy.append(slow_objective(loss.objective, theta[t], log_ratio[t], advantage) * factor[t])
             d = theta[t] - float(batch.ref_log_probs[t])
             estimates = {"k1": d, "k2": d * d / 2, "k3": torch.exp(-d) - 1 + d, "abs": d if d.item() > 0 else -d}
             kl.append(estimates[loss.kl_loss_estimator])
@@ -120,6 +121,36 @@ def slow_policy_loss(loss: PolicyLoss, batch: TrainBatch, theta: torch.Tensor, e
     kl_loss = aggregated(kl_rows, ones, mode)
     bonus = aggregated(entropy_rows, ones, mode)
     return loss.rl_loss_coef * (policy_loss + loss.kl_loss_coef * kl_loss) - loss.entropy_loss_coef * bonus
+
+
+def slow_objective(
+    objective: Objective, log_prob: torch.Tensor, log_ratio: torch.Tensor, advantage: float
+) -> torch.Tensor:
+    r = math.exp(log_ratio.item())
+    match objective:
+        case ClippedRatio(low, high, dual_clip):
+            assert low is not None
+            assert high is not None
+            ratio = torch.exp(log_ratio)
+            clipped = min(max(r, 1 - low), 1 + high)
+            bounded = ratio if clipped == r else torch.tensor(clipped, dtype=torch.float64)
+            value = min(ratio * advantage, bounded * advantage, key=lambda x: x.item())
+            if dual_clip is not None and advantage < 0:
+                floor = torch.tensor(dual_clip * advantage, dtype=torch.float64)
+                value = max(value, floor, key=lambda x: x.item())
+            return -value
+        case PolicyGradient():
+            return -advantage * log_prob
+        case BoundedWeight(lowest, highest, drops_settled):
+            weight = min(max(r, lowest), highest)
+            if drops_settled and ((advantage > 0 and r > highest) or (advantage < 0 and r < lowest)):
+                weight = 0.0
+            return -weight * advantage * log_prob
+        case TaperedWeight(positive, negative):
+            return -(positive if advantage > 0 else negative * min(r, 1.0)) * advantage * log_prob
+        case SquaredPenalty(tau):
+            return -advantage * log_prob + tau * log_ratio * log_ratio / 2
+    raise NotImplementedError(objective)
 
 
 def slow_factor(
@@ -148,14 +179,31 @@ def slow_factor(
     return factor
 
 
-WITH_EVERYTHING = PolicyLoss(kl_loss_coef=0.3, entropy_loss_coef=0.1, rl_loss_coef=0.7, dual_clip=1.1)
+WITH_EVERYTHING = PolicyLoss(
+    kl_loss_coef=0.3, entropy_loss_coef=0.1, rl_loss_coef=0.7, objective=ClippedRatio(dual_clip=1.1)
+)
+OBJECTIVES: dict[str, Objective] = {
+    "vanilla": PolicyGradient(),
+    "tis": BoundedWeight(0.2, 1.1),
+    "cispo": BoundedWeight(0.9, 1.15),
+    "cispo, settled dropped": BoundedWeight(0.9, 1.15, drops_settled=True),
+    "topr": TaperedWeight(0.8, 1.3),
+    "kimi15": SquaredPenalty(0.6),
+}
+KINDS: tuple[Literal["seq", "segment"], ...] = ("seq", "segment")
 CASES: dict[str, PolicyLoss] = {
     **{f"mode {m}": replace(WITH_EVERYTHING, aggregation=Aggregation(m, MAX_LENGTH)) for m in MODES},
-    "clip higher": PolicyLoss(pg_clip_low=0.1, pg_clip_high=0.35),
-    "dual clip 3": PolicyLoss(dual_clip=3.0),
-    "sequence ratio": PolicyLoss(importance_sampling="seq", pg_clip_low=0.05, pg_clip_high=0.02),
+    "clip higher": PolicyLoss(ClippedRatio(0.1, 0.35)),
+    "dual clip 3": PolicyLoss(ClippedRatio(dual_clip=3.0)),
+    "sequence ratio": PolicyLoss(ClippedRatio(0.05, 0.02), importance_sampling="seq"),
     "sequence ratio, token mean": PolicyLoss(importance_sampling="seq", aggregation=Aggregation("token-mean")),
-    "ratio per turn": PolicyLoss(importance_sampling="segment", pg_clip_low=0.05, pg_clip_high=0.02),
+    "ratio per turn": PolicyLoss(ClippedRatio(0.05, 0.02), importance_sampling="segment"),
+    **{name: replace(WITH_EVERYTHING, objective=objective) for name, objective in OBJECTIVES.items()},
+    **{
+        f"{name} per {kind}": PolicyLoss(objective, importance_sampling=kind)
+        for name, objective in OBJECTIVES.items()
+        for kind in KINDS
+    },
     **{f"KL {k}": PolicyLoss(kl_loss_coef=0.5, kl_loss_estimator=k) for k in ("k1", "k2", "k3", "abs")},
     **{
         f"weight {g}": PolicyLoss(correction=TrainInferCorrection(ImportanceWeight(g, upper_bound=1.1)))
@@ -218,6 +266,12 @@ def test_the_cases_really_clip_and_filter() -> None:
     everything = result("mode token-mean")
     for key in ("clip_low_fraction", "clip_high_fraction", "dual_clip_fraction"):
         assert 0 < everything[key] < 1, key
+    for name in ("tis", "cispo", "cispo, settled dropped"):
+        assert 0 < result(name)["clip_low_fraction"] < 1 or name == "tis"
+        assert 0 < result(name)["clip_high_fraction"] < 1, name
+    assert 0 < result("cispo, settled dropped")["settled_fraction"] < result("cispo")["clip_fraction"]
+    assert 0 < result("topr")["clip_high_fraction"] < 1
+    assert result("kimi15")["ratio_penalty_mean"] > 0
     assert 0 < result("weight token")["is_weight_clip_fraction"] < 1
     for granularity in GRANULARITIES:
         assert 0 < result(f"filter {granularity}")["mismatch_kept_fraction"] < 1, granularity
@@ -228,7 +282,7 @@ def test_policy_metrics_equal_the_loop() -> None:
     batch = random_train_batch(rng, random_samples(rng, [5, 2, 8]))
     theta = torch.from_numpy(near(rng, batch.samples, 0.4).astype(np.float64)).requires_grad_()
     entropy = torch.from_numpy(rng.uniform(0, 2, batch.samples.num_tokens))
-    loss = PolicyLoss(pg_clip_low=0.1, pg_clip_high=0.3, dual_clip=1.2, report_entropy=True)
+    loss = PolicyLoss(ClippedRatio(0.1, 0.3, dual_clip=1.2), report_entropy=True)
     metrics = apply_loss(loss, batch, {"log_probs": theta, "entropy": entropy}, [np.array([0]), np.array([2, 1])])[
         1
     ].result()

@@ -10,6 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roll.algorithms.loss import Aggregation, Loss, PolicyLoss, SupervisedLoss, ValueLoss, explained_variance
+from roll.algorithms.objectives import (
+    BoundedWeight,
+    ClippedRatio,
+    Objective,
+    PolicyGradient,
+    SquaredPenalty,
+    TaperedWeight,
+)
 from roll.algorithms.off_policy import ImportanceWeight, MismatchFilter, TrainInferCorrection
 from roll.types.batch import LossScale, SampleBatch, TokenOutputs, TrainBatch
 from roll.types.collate import pad, padding_rows
@@ -21,8 +29,14 @@ CORRECTION = TrainInferCorrection(
 LOSSES: dict[str, Loss] = {
     "token-mean": PolicyLoss(aggregation=Aggregation("token-mean"), kl_loss_coef=0.2, entropy_loss_coef=0.1),
     "seq-mean-token-mean": PolicyLoss(importance_sampling="seq", correction=CORRECTION),
-    "seq-mean-token-sum": PolicyLoss(aggregation=Aggregation("seq-mean-token-sum"), dual_clip=3.0, kl_loss_coef=0.2),
+    "seq-mean-token-sum": PolicyLoss(
+        ClippedRatio(dual_clip=3.0), aggregation=Aggregation("seq-mean-token-sum"), kl_loss_coef=0.2
+    ),
     "seq-mean-token-sum-norm": PolicyLoss(aggregation=Aggregation("seq-mean-token-sum-norm", 16), report_entropy=True),
+    "policy gradient": PolicyLoss(PolicyGradient()),
+    "bounded weight": PolicyLoss(BoundedWeight(0.9, 1.1, drops_settled=True), importance_sampling="segment"),
+    "tapered weight": PolicyLoss(TaperedWeight(0.8, 1.2), importance_sampling="seq"),
+    "squared penalty": PolicyLoss(SquaredPenalty(), importance_sampling="seq"),
     "value": ValueLoss(0.2),
     "supervised": SupervisedLoss(),
 }
@@ -128,7 +142,7 @@ def test_own_log_probs_give_the_plain_policy_gradient() -> None:
     samples = replace(random_samples(rng, [3, 5]), loss_weights=np.ones(2, np.float32))
     batch = random_train_batch(rng, samples, old=False)
     flat = random_outputs(rng, samples)
-    loss = PolicyLoss(pg_clip_low=0.2, pg_clip_high=0.2, aggregation=Aggregation("token-mean"))
+    loss = PolicyLoss(aggregation=Aggregation("token-mean"))
     value, metrics = apply_loss(loss, batch, flat, [np.arange(2)])
     assert value == pytest.approx(-batch.advantages.sum() / 8, rel=1e-6)
     torch.testing.assert_close(
@@ -167,7 +181,7 @@ def one_token(log_prob: float, advantage: float, old: float) -> tuple[TokenOutpu
 )
 def test_clipped_objective_by_hand(ratio: float, advantage: float, expected: float, moves: bool) -> None:
     outputs, batch, log_probs = one_token(-1.0 + np.log(ratio), advantage, old=-1.0)
-    loss = PolicyLoss(pg_clip_low=0.2, pg_clip_high=0.28, dual_clip=3.0)
+    loss = PolicyLoss(ClippedRatio(0.2, 0.28, dual_clip=3.0))
     value, _ = loss(outputs, pad(batch, np.array([0])), LossScale(1, 1))
     value.backward()
     assert value.item() == pytest.approx(expected, rel=1e-5)
@@ -175,19 +189,55 @@ def test_clipped_objective_by_hand(ratio: float, advantage: float, expected: flo
     assert bool(log_probs.grad.abs().sum() > 0) == moves
 
 
+@pytest.mark.parametrize(
+    ("objective", "ratio", "advantage", "pull"),
+    [
+        (PolicyGradient(), 5.0, 2.0, 2.0),
+        (PolicyGradient(), 5.0, -2.0, -2.0),
+        (BoundedWeight(0.0, 1.0), 5.0, 2.0, 2.0),  # weight 1 at most
+        (BoundedWeight(0.0, 1.0), 0.25, 2.0, 0.5),
+        (BoundedWeight(0.9, 1.1), 5.0, 2.0, 2.2),  # out of bounds, and still learning
+        (BoundedWeight(0.9, 1.1), 0.25, -2.0, -1.8),
+        (BoundedWeight(0.9, 1.1, drops_settled=True), 5.0, 2.0, 0.0),  # risen far enough
+        (BoundedWeight(0.9, 1.1, drops_settled=True), 5.0, -2.0, -2.2),  # risen, and should fall
+        (BoundedWeight(0.9, 1.1, drops_settled=True), 0.25, -2.0, 0.0),  # fallen far enough
+        (TaperedWeight(), 0.01, 2.0, 2.0),  # a good token is learned however unlikely it is
+        (TaperedWeight(), 0.01, -2.0, -0.02),  # an unlikely bad one is left alone
+        (TaperedWeight(), 5.0, -2.0, -2.0),
+        (TaperedWeight(3.0, 0.5), 5.0, 2.0, 6.0),
+        (TaperedWeight(3.0, 0.5), 0.2, -2.0, -0.2),
+        (SquaredPenalty(0.5), 1.0, 2.0, 2.0),
+        (SquaredPenalty(0.5), float(np.e), 2.0, 1.5),  # held back by tau * log r
+        (SquaredPenalty(0.5), float(np.exp(-3)), -2.0, -0.5),
+    ],
+)
+def test_how_far_each_objective_pulls_by_hand(
+    objective: Objective, ratio: float, advantage: float, pull: float
+) -> None:
+    """`pull` is what log p of the token is multiplied by in what is maximised."""
+    outputs, batch, log_probs = one_token(-7.0 + np.log(ratio), advantage, old=-7.0)
+    value, _ = PolicyLoss(objective)(outputs, pad(batch, np.array([0])), LossScale(1, 1))
+    value.backward()
+    assert log_probs.grad is not None
+    assert -log_probs.grad.sum().item() == pytest.approx(pull, rel=1e-5, abs=1e-12)
+
+
 def test_no_clip_range_leaves_the_ratio_alone() -> None:
     outputs, batch, _ = one_token(-1.0 + np.log(5.0), 1.0, old=-1.0)
-    value, _ = PolicyLoss(None, None)(outputs, pad(batch, np.array([0])), LossScale(1, 1))
+    value, _ = PolicyLoss(ClippedRatio(None, None))(outputs, pad(batch, np.array([0])), LossScale(1, 1))
     assert value.item() == pytest.approx(-5.0, rel=1e-5)
 
 
-def test_extreme_log_ratio_stays_finite() -> None:
+@pytest.mark.parametrize(
+    "objective", [ClippedRatio(None, None), BoundedWeight(0.0, 2.0), TaperedWeight(), SquaredPenalty()]
+)
+def test_extreme_log_ratio_stays_finite(objective: Objective) -> None:
     for log_prob, old in ((-1.0, -500.0), (-500.0, -1.0)):
         for advantage in (1.0, -1.0, 0.0):
             outputs, batch, log_probs = one_token(log_prob, advantage, old)
             batch = replace(batch, ref_log_probs=batch.old_log_probs)
             loss = PolicyLoss(
-                None, None, kl_loss_coef=0.1, correction=TrainInferCorrection(ImportanceWeight("sequence"))
+                objective, kl_loss_coef=0.1, correction=TrainInferCorrection(ImportanceWeight("sequence"))
             )
             value, metrics = loss(outputs, pad(batch, np.array([0])), LossScale(1, 1))
             value.backward()
@@ -244,7 +294,7 @@ def test_impossible_settings_are_refused() -> None:
     with pytest.raises(ValueError, match="max_response_length"):
         Aggregation("seq-mean-token-sum-norm")
     with pytest.raises(ValueError, match="above 1"):
-        PolicyLoss(dual_clip=0.5)
+        ClippedRatio(dual_clip=0.5)
 
 
 def test_explained_variance_of_perfect_mean_only_and_constant_critics() -> None:

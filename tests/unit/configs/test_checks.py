@@ -176,6 +176,16 @@ def warnings(changes: dict[str, Any]) -> list[str]:
         ),
         ({"pg_clip_high": 0.28}, "pg_clip_low and pg_clip_high do nothing while use_pg_clip_range is off."),
         ({"use_pg_clip_range": True, "pg_clip": 0.3}, "pg_clip does nothing while use_pg_clip_range is on."),
+        ({"kimi15_tau": 0.5}, "kimi15_tau does nothing with pg_variant: ppo; it belongs to kimi15."),
+        (
+            {"pg_variant": "vanilla", "dual_clip_loss": True},
+            "dual_clip_loss does nothing with pg_variant: vanilla; it belongs to ppo.",
+        ),
+        (
+            {"actor_train.topr_negative_weight": 0.5},
+            "actor_train.topr_negative_weight does nothing with pg_variant: ppo; it belongs to topr.",
+        ),
+        ({"actor_infer.pg_variant": "tis"}, "actor_infer.pg_variant does nothing: only actor_train has a policy loss."),
         ({"dual_clip_ratio_c": 4.0}, "dual_clip_ratio_c does nothing while dual_clip_loss is off."),
         (
             {"actor_infer.generating_args.top_p": 0.9},
@@ -208,6 +218,21 @@ def warnings(changes: dict[str, Any]) -> list[str]:
 def test_what_would_have_no_effect_is_said(changes: dict[str, Any], message: str) -> None:
     found = warnings(changes)
     assert len(found) == 1 and found[0].startswith(message), found
+
+
+def test_a_variant_that_weighs_by_a_ratio_of_1_is_said() -> None:
+    args = "actor_train.training_args"
+    several = {"pg_variant": "tis", "rollout_batch_size": 64}
+    assert warnings(several) == []
+    one = several | {f"{args}.gradient_accumulation_steps": 64, f"{args}.per_device_train_batch_size": 4}
+    (found,) = warnings(one)
+    assert found.startswith("pg_variant: tis weighs by the ratio of new to old policy, which is 1 throughout")
+
+
+def test_the_roles_variant_stands_over_the_runs() -> None:
+    assert config({}).policy_form == "ppo"
+    assert config({"pg_variant": "topr"}).policy_form == "topr"
+    assert config({"pg_variant": "topr", "actor_train.pg_variant": "cispo"}).policy_form == "cispo"
 
 
 def test_clip_range_is_symmetric_unless_the_range_is_chosen() -> None:

@@ -1,0 +1,159 @@
+"""What a response token adds to the policy loss, given its advantage and the ratio r = p / p_old of new to old policy.
+
+Frozen, picklable objects that `PolicyLoss` calls. All tensors are [B, T]; log_ratio is that of `importance_sampling`
+(a token's own, or shared by its row or turn), 0 where p_old is the present policy; advantages are 0 outside `mask`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from roll.algorithms.off_policy import ratio_of
+from roll.types.metrics import MetricSums
+
+
+class Objective(Protocol):
+    def __call__(
+        self,
+        log_probs: torch.Tensor,
+        log_ratio: torch.Tensor,
+        advantages: torch.Tensor,
+        mask: torch.Tensor,
+        metrics: MetricSums,
+    ) -> torch.Tensor:
+        """The loss of each token, 0 outside `mask`."""
+        ...
+
+
+@dataclass(frozen=True)
+class ClippedRatio:
+    """PPO: -min(r A, clip(r, 1 - low, 1 + high) A), None for no bound (Schulman et al., arXiv 1707.06347). With
+    `dual_clip` c it is at most -c A where A < 0 (Ye et al., arXiv 1912.09729)."""
+
+    low: float | None = 0.2
+    high: float | None = 0.2
+    dual_clip: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.dual_clip is not None and self.dual_clip <= 1:
+            raise ValueError(f"dual_clip must be above 1, not {self.dual_clip}")
+
+    def __call__(
+        self,
+        log_probs: torch.Tensor,
+        log_ratio: torch.Tensor,
+        advantages: torch.Tensor,
+        mask: torch.Tensor,
+        metrics: MetricSums,
+    ) -> torch.Tensor:
+        ratio = ratio_of(log_ratio)
+        lowest = 0.0 if self.low is None else 1 - self.low
+        highest = float("inf") if self.high is None else 1 + self.high
+        objective = torch.minimum(ratio * advantages, ratio.clamp(lowest, highest) * advantages)
+        negative = advantages < 0
+        seen = ratio.detach()
+        _count_clipped(metrics, negative & (seen < lowest), (advantages > 0) & (seen > highest), mask)
+        if self.dual_clip is not None:
+            floor = self.dual_clip * advantages
+            metrics.add("dual_clip_fraction", (negative & (objective.detach() < floor)).sum(), mask.sum())
+            objective = torch.where(negative, torch.maximum(objective, floor), objective)
+        return -objective
+
+
+@dataclass(frozen=True)
+class PolicyGradient:
+    """-A log p: the ratio does not enter (Williams, 1992)."""
+
+    def __call__(
+        self,
+        log_probs: torch.Tensor,
+        log_ratio: torch.Tensor,
+        advantages: torch.Tensor,
+        mask: torch.Tensor,
+        metrics: MetricSums,
+    ) -> torch.Tensor:
+        return -advantages * log_probs
+
+
+@dataclass(frozen=True)
+class BoundedWeight:
+    """-w A log p with w = clip(r, lowest, highest), through which no gradient flows: truncated importance sampling
+    (IMPALA's V-trace, arXiv 1802.01561) and CISPO (MiniMax-M1, arXiv 2506.13585, equations 4 and 5). Unlike with
+    PPO's clip, a token out of bounds goes on learning. `drops_settled` takes that back for tokens that have gone the
+    way of their advantage, as in equation 7 there: w is 0 where A > 0 and r > highest, or A < 0 and r < lowest."""
+
+    lowest: float = 0.0
+    highest: float = 1.0
+    drops_settled: bool = False
+
+    def __call__(
+        self,
+        log_probs: torch.Tensor,
+        log_ratio: torch.Tensor,
+        advantages: torch.Tensor,
+        mask: torch.Tensor,
+        metrics: MetricSums,
+    ) -> torch.Tensor:
+        ratio = ratio_of(log_ratio.detach())
+        below, above = ratio < self.lowest, ratio > self.highest
+        _count_clipped(metrics, mask & below, mask & above, mask)
+        weight = ratio.clamp(self.lowest, self.highest)
+        if self.drops_settled:
+            settled = ((advantages > 0) & above) | ((advantages < 0) & below)
+            metrics.add("settled_fraction", settled.sum(), mask.sum())
+            weight = weight.masked_fill(settled, 0.0)
+        return -weight * advantages * log_probs
+
+
+@dataclass(frozen=True)
+class TaperedWeight:
+    """TOPR (Le Roux et al., arXiv 2503.14286): -A log p where A > 0, so that good answers are learned however
+    unlikely they have become, and -min(r, 1) A log p where A < 0, so that bad ones are left alone once they are. Both
+    have a weight of their own. The paper's ratio is that of the whole row."""
+
+    positive_weight: float = 1.0
+    negative_weight: float = 1.0
+
+    def __call__(
+        self,
+        log_probs: torch.Tensor,
+        log_ratio: torch.Tensor,
+        advantages: torch.Tensor,
+        mask: torch.Tensor,
+        metrics: MetricSums,
+    ) -> torch.Tensor:
+        ratio, negative = ratio_of(log_ratio.detach()), advantages < 0
+        nowhere = torch.zeros_like(mask)
+        _count_clipped(metrics, nowhere, negative & (ratio > 1), mask)
+        tapered = self.negative_weight * ratio.clamp(max=1.0)
+        return -torch.where(negative, tapered, self.positive_weight) * advantages * log_probs
+
+
+@dataclass(frozen=True)
+class SquaredPenalty:
+    """-A log p + tau / 2 * (log r)^2: the mirror-descent step of Kimi k1.5 (arXiv 2501.12599, equation 3), which holds
+    the policy near the old one without a clip. The paper's ratio is that of the whole row."""
+
+    tau: float = 0.1
+
+    def __call__(
+        self,
+        log_probs: torch.Tensor,
+        log_ratio: torch.Tensor,
+        advantages: torch.Tensor,
+        mask: torch.Tensor,
+        metrics: MetricSums,
+    ) -> torch.Tensor:
+        penalty = torch.where(mask, 0.5 * self.tau * log_ratio.square(), 0.0)
+        metrics.add("ratio_penalty_mean", penalty.detach().sum(), mask.sum())
+        return penalty - advantages * log_probs
+
+
+def _count_clipped(metrics: MetricSums, low: torch.Tensor, high: torch.Tensor, mask: torch.Tensor) -> None:
+    num_tokens, num_low, num_high = mask.sum(), low.sum(), high.sum()
+    metrics.add("clip_fraction", num_low + num_high, num_tokens)
+    metrics.add("clip_low_fraction", num_low, num_tokens)
+    metrics.add("clip_high_fraction", num_high, num_tokens)
