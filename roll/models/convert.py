@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
 from transformers import AutoTokenizer, PretrainedConfig
 
 from roll.configs.megatron import MegatronSettings
@@ -110,7 +111,7 @@ def _convert(given: argparse.Namespace, hf: PretrainedConfig) -> None:
     from megatron.core import parallel_state
     from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     try:
         parallel_state.initialize_model_parallel()
         model_parallel_cuda_manual_seed(0)
