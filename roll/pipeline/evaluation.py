@@ -8,10 +8,10 @@ from math import comb
 
 import numpy as np
 
-from roll.types.rollout import TrajectoryGroup
+from roll.types.rollout import Trajectory, TrajectoryGroup
 
 SOLVED = 1.0
-"""An answer with at least this reward counts as solved in pass@k."""
+"""An answer with at least this reward counts as solved in pass@k, unless its environment reports `success` itself."""
 
 
 def pass_at_k(num_samples: int, num_solved: int, k: int) -> float:
@@ -30,31 +30,36 @@ def validation_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
     validation must not look better because scoring broke, and `val/failed_fraction` shows it."""
     if not groups:
         return {}
-    rewards = [np.nan_to_num(group.rewards, nan=0.0) for group in groups]
-    trajectories = [t for group in groups for t in group.trajectories]
-    by_tag: dict[str, list[np.ndarray]] = defaultdict(list)
-    for group, values in zip(groups, rewards, strict=True):
-        by_tag[str(group.task.payload.get("tag", group.task.domain))].append(values)
+    by_tag: dict[str, list[TrajectoryGroup]] = defaultdict(list)
+    for group in groups:
+        by_tag[str(group.task.payload.get("tag", group.task.domain))].append(group)
+    attempts = [attempt for group in groups for attempt in group.attempts]
     metrics = {
-        "val/reward_mean": _mean(rewards),
-        "val/response_length_mean": float(np.mean([t.response_mask.sum() for t in trajectories])),
-        "val/failed_fraction": float(np.mean([t.failure is not None for t in trajectories])),
+        "val/reward_mean": _mean_reward(groups),
+        "val/response_length_mean": float(np.concatenate([group.response_lengths for group in groups]).mean()),
+        "val/failed_fraction": float(np.mean([attempt.failure is not None for attempt in attempts])),
     }
     if len(by_tag) > 1:
-        metrics |= {f"val/reward_mean/{tag}": _mean(values) for tag, values in sorted(by_tag.items())}
-    for k in _powers_of_two(min(len(values) for values in rewards)):
-        metrics[f"val/pass_at_{k}"] = _pass(rewards, k)
+        metrics |= {f"val/reward_mean/{tag}": _mean_reward(of_tag) for tag, of_tag in sorted(by_tag.items())}
+    for k in _powers_of_two(min(len(group.attempts) for group in groups)):
+        metrics[f"val/pass_at_{k}"] = _pass(groups, k)
         if len(by_tag) > 1:
-            metrics |= {f"val/pass_at_{k}/{tag}": _pass(values, k) for tag, values in sorted(by_tag.items())}
+            metrics |= {f"val/pass_at_{k}/{tag}": _pass(of_tag, k) for tag, of_tag in sorted(by_tag.items())}
     return metrics
 
 
-def _mean(rewards: Sequence[np.ndarray]) -> float:
-    return float(np.concatenate(rewards).mean())
+def _mean_reward(groups: Sequence[TrajectoryGroup]) -> float:
+    return float(np.nan_to_num(np.concatenate([group.rewards for group in groups]), nan=0.0).mean())
 
 
-def _pass(rewards: Sequence[np.ndarray], k: int) -> float:
-    return float(np.mean([pass_at_k(len(values), int((values >= SOLVED).sum()), k) for values in rewards]))
+def _pass(groups: Sequence[TrajectoryGroup], k: int) -> float:
+    counts = [(len(group.attempts), sum(_is_solved(attempt) for attempt in group.attempts)) for group in groups]
+    return float(np.mean([pass_at_k(total, solved, k) for total, solved in counts]))
+
+
+def _is_solved(attempt: Trajectory) -> bool:
+    success = attempt.metrics.get("success")
+    return attempt.reward >= SOLVED if success is None else success > 0
 
 
 def _powers_of_two(limit: int) -> list[int]:

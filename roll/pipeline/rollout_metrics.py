@@ -12,26 +12,28 @@ from roll.types.rollout import TrajectoryGroup
 
 
 def rollout_metrics(groups: Sequence[TrajectoryGroup], batch: SampleBatch, step: int) -> dict[str, float]:
-    """Metrics under `rollout/`. Rewards are over attempts that did not fail; `staleness` counts the weight updates
-    between the oldest version that sampled a token and the one this step trains."""
-    failed = np.isnan(batch.rewards)
-    lengths = np.array([t.response_mask.sum() for g in groups for t in g.trajectories])
+    """Metrics under `rollout/`. Rewards and response lengths are over attempts that did not fail, however many rows an
+    attempt has; `staleness` counts the weight updates between the oldest version that sampled a token and the one this
+    step trains."""
+    lengths = np.concatenate([group.response_lengths[~np.isnan(group.rewards)] for group in groups])
+    per_row = np.array([t.response_mask.sum() for g in groups for t in g.trajectories])
     sampled = batch.policy_versions[batch.policy_versions >= 0]
     metrics = {
         "rollout/failed_fraction": float(np.mean([t.failure is not None for g in groups for t in g.attempts])),
-        "rollout/response_length_mean": float(lengths.mean()),
-        "rollout/response_length_max": float(lengths.max()),
         "rollout/truncated_fraction": _share(batch, "length"),
-        "rollout/prompt_length_mean": float((batch.lengths - lengths).mean()),
+        "rollout/prompt_length_mean": float((batch.lengths - per_row).mean()),
         "rollout/num_tokens": float(batch.num_tokens),
     }
+    if len(lengths):
+        metrics["rollout/response_length_mean"] = float(lengths.mean())
+        metrics["rollout/response_length_max"] = float(lengths.max())
     if len(sampled):
         metrics["rollout/staleness_max"] = float(step - sampled.min())
-    if len(set(batch.domains.tolist())) > 1:
-        for domain in np.unique(batch.domains):
-            rewards = batch.rewards[(batch.domains == domain) & ~failed]
-            if len(rewards):
-                metrics[f"rollout/reward_mean/{domain}"] = float(rewards.mean())
+    domains = sorted({group.task.domain for group in groups})
+    for domain in domains if len(domains) > 1 else ():
+        rewards = np.concatenate([group.rewards for group in groups if group.task.domain == domain])
+        if not np.isnan(rewards).all():
+            metrics[f"rollout/reward_mean/{domain}"] = float(np.nanmean(rewards))
     return metrics | _means_of_user_metrics(groups)
 
 

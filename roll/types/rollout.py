@@ -184,6 +184,14 @@ class TrajectoryGroup:
         """float64 [group_size]; NaN where an attempt failed."""
         return np.array([t.reward for t in self.attempts], np.float64)
 
+    @property
+    def response_lengths(self) -> np.ndarray:
+        """int64 [group_size]: sampled tokens of each attempt, in all its rows."""
+        totals = {t.index: 0 for t in self.attempts}
+        for t in self.trajectories:
+            totals[t.index] += int(t.response_mask.sum())
+        return np.array(list(totals.values()), np.int64)
+
 
 Generate = Callable[[GenerationRequest], Awaitable[list[Generation]]]
 

@@ -1,5 +1,6 @@
 """Validation metrics by hand-built groups, pass@k against counting all subsets."""
 
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -54,3 +55,13 @@ def test_one_tag_and_one_answer_give_no_breakdown():
         "val/failed_fraction",
     }
     assert validation_metrics([]) == {}
+
+
+def test_what_an_environment_calls_success_decides_about_solved():
+    """A format penalty leaves a won game below 1; returns above 1 need not be wins."""
+    made = group([0.9, 3.0])
+    won = replace(made.trajectories[0], metrics={"success": 1.0})
+    lost = replace(made.trajectories[1], metrics={"success": 0.0})
+    assert validation_metrics([replace(made, trajectories=(won, lost))])["val/pass_at_2"] == 1
+    won = replace(won, metrics={"success": 0.0})
+    assert validation_metrics([replace(made, trajectories=(won, lost))])["val/pass_at_2"] == 0

@@ -49,3 +49,14 @@ def test_attempts_that_failed_are_counted_not_their_rows() -> None:
     """One attempt of three turns, a row each, and one that failed."""
     groups = [group("lake", *(row(2, 1.0, 0) for _ in range(3)), row(0, 0.0, 1, failure="crash"))]
     assert rollout_metrics(groups, collate_groups(groups), step=5)["rollout/failed_fraction"] == 0.5
+
+
+def test_an_attempt_of_several_rows_counts_once() -> None:
+    """In both tags one attempt of a single turn wins and one of nine turns loses."""
+    groups = [
+        group(tag, row(2, 1.0, 0), *(row(2, 0.0, 1) for _ in range(9)), row(5, 0.0, 2, failure="crash"))
+        for tag in ("lake", "guess")
+    ]
+    metrics = rollout_metrics(groups, collate_groups(groups), step=5)
+    assert metrics["rollout/reward_mean/lake"] == metrics["rollout/reward_mean/guess"] == 0.5
+    assert (metrics["rollout/response_length_mean"], metrics["rollout/response_length_max"]) == (10.0, 18.0)
