@@ -84,7 +84,8 @@ class PolicyLoss:
     The policy loss per token is that of `objective`, by default PPO's, of the ratio p / p_old and the advantage.
     `importance_sampling: seq` takes the geometric mean of the row's ratios for every token (GSPO), `segment` that of
     each turn's own. Without old log-probs the ratio is 1 and its gradient that of log p. `loss_weights` weigh the
-    policy loss alone. All aggregate alike.
+    policy loss alone. All aggregate alike. `old_is_rollout`: the old log-probs are the engine's own, so the gap between
+    engine and trainer is taken from the present policy; updates after a step's first add what they have changed.
     """
 
     objective: Objective = PPO
@@ -96,6 +97,7 @@ class PolicyLoss:
     rl_loss_coef: float = 1.0
     report_entropy: bool = False
     correction: TrainInferCorrection | None = None
+    old_is_rollout: bool = False
 
     def __post_init__(self) -> None:
         if self.importance_sampling not in ("token", "seq", "segment"):
@@ -117,7 +119,7 @@ class PolicyLoss:
         log_ratio = self._log_ratio(log_probs - old, mask, metrics)
         losses = self.objective(log_probs, log_ratio, advantages, mask, metrics)
         rollout = _inside(batch.rollout_log_probs, mask, "PolicyLoss", "rollout_log_probs")
-        trained_on = log_probs if batch.old_log_probs is None else old
+        trained_on = log_probs if batch.old_log_probs is None or self.old_is_rollout else old
         if self.correction is not None:
             losses = losses * correct_mismatch(trained_on, rollout, mask, self.correction, metrics)
         policy_loss = self.aggregation.total(losses, mask, batch.loss_weights)

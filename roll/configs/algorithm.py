@@ -165,7 +165,9 @@ class AlgorithmConfig(RunConfig):
     # where old log-probs come from
     enable_old_logprobs_recompute: bool = setting(False, "Always compute old log-probs in a pass of their own.")
     force_disable_old_logprobs_recompute: bool = setting(
-        False, "Never: take the rollout engine's log-probs as old log-probs when a step has several updates."
+        False,
+        "Never: take the rollout engine's log-probs as old log-probs where a step needs them (several updates, or a "
+        "KL in the reward).",
     )
     train_infer_correction: TrainInferCorrectionConfig = setting({}, "Correction between rollout engine and trainer.")
     log_prob_diff_warning: float = setting(
@@ -229,6 +231,11 @@ class AlgorithmConfig(RunConfig):
     def num_groups_per_domain(self) -> Mapping[str, int] | None:
         """Groups of each domain in a step, where something else than the data decides about it."""
         return None
+
+    @property
+    def reward_norms(self) -> tuple[str | None, str | None]:
+        """What the reward's mean and deviation are taken over; "default" is adv_estimator's own."""
+        return self.norm_mean_type, self.norm_std_type
 
     @property
     def policy_form(self) -> PgVariant:

@@ -6,7 +6,14 @@ from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.aliases import ROLL_WORKERS
 from roll.configs.base import Settings
 from roll.configs.batching import batching_problems, batching_warnings
-from roll.configs.derive import kl_terms, model_roles, needs_critic, needs_reference, old_log_probs
+from roll.configs.derive import (
+    compares_within_groups,
+    kl_terms,
+    model_roles,
+    needs_critic,
+    needs_reference,
+    old_log_probs,
+)
 from roll.configs.layout import layout_problems
 from roll.configs.parallel import parallel_problems
 from roll.configs.plan import batch_problems, train_plan
@@ -94,7 +101,7 @@ def sampling_problems(config: AlgorithmConfig) -> Iterator[Problem]:
             f"{config.group_size}. Remove it, or write ${{{size_key}}}.",
             (f"{SAMPLING}.num_return_sequences", size_key),
         )
-    if sampling.min_new_tokens > config.lengths[1]:
+    if sampling.min_new_tokens > config.lengths[1] and not config.is_multi_turn:
         yield Problem(
             f"{SAMPLING}.min_new_tokens: {sampling.min_new_tokens} is more than the longest answer, "
             f"{config.lengths[1]} tokens ({_response_source(config)}).",
@@ -140,11 +147,11 @@ def algorithm_problems(config: AlgorithmConfig) -> Iterator[Problem]:
             "them.",
             ("tis_lower_bound", "tis_upper_bound"),
         )
-    if config.adv_estimator in ("grpo", "rloo") and config.group_size == 1 and config.norm_mean_type == "default":
+    if config.group_size == 1 and compares_within_groups(config):
         size_key = config.batch_keys[1]
         yield Problem(
-            f"adv_estimator: {config.adv_estimator} compares the answers to one prompt, but {size_key} is 1: every "
-            f"advantage would be 0. Set {size_key} to 2 or more.",
+            f"adv_estimator: {config.adv_estimator} compares a reward with the others of its group, but {size_key} is "
+            f"1: every advantage would be 0. Set {size_key} to 2 or more.",
             ("adv_estimator", size_key, "norm_mean_type"),
         )
     if config.enable_old_logprobs_recompute and config.force_disable_old_logprobs_recompute:

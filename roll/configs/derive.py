@@ -7,6 +7,9 @@ from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.cluster import WorkerConfig
 from roll.configs.strategy import narrowing_settings
 
+GROUP_MEANS = frozenset({"grpo", "rloo", "reinforce_plus_plus_baseline", "gigpo"})
+"""Estimators that compare a reward with its group's unless told otherwise."""
+
 
 @dataclass(frozen=True)
 class OldLogProbs:
@@ -39,6 +42,14 @@ def needs_critic(config: AlgorithmConfig) -> bool:
     return config.adv_estimator == "gae"
 
 
+def compares_within_groups(config: AlgorithmConfig) -> bool:
+    """True if a reward counts only against others of its group: alone in it, it says nothing."""
+    if config.adv_estimator == "step_reinforce":  # its groups hold all turns of an episode
+        return False
+    mean = config.reward_norms[0]
+    return mean in ("group", "leave_one_out") or (mean == "default" and config.adv_estimator in GROUP_MEANS)
+
+
 def rollout_log_probs_are_full(config: AlgorithmConfig) -> bool:
     """True if what the engine reports is the log-prob under the whole distribution, as the trainer computes it."""
     worker = config.actor_infer
@@ -55,15 +66,22 @@ def old_log_probs(config: AlgorithmConfig, updates_per_step: int) -> OldLogProbs
         return OldLogProbs("pass", "enable_old_logprobs_recompute is on")
     if corrects:
         return OldLogProbs("pass", "train_infer_correction compares them with the rollout's")
+    needed = _why_old_log_probs_are_needed(config, updates_per_step)
+    if needed is None:
+        return OldLogProbs("update", "a step has one update")
     if config.force_disable_old_logprobs_recompute and rollout_log_probs_are_full(config):
-        return OldLogProbs("rollout", "force_disable_old_logprobs_recompute is on")
+        return OldLogProbs("rollout", f"{needed}, and force_disable_old_logprobs_recompute is on")
+    return OldLogProbs("pass", needed)
+
+
+def _why_old_log_probs_are_needed(config: AlgorithmConfig, updates_per_step: int) -> str | None:
     if "add_token_level_kl" in kl_terms(config):
-        return OldLogProbs("pass", "the KL in the reward needs them before training")
+        return "the KL in the reward needs them before training"
     if updates_per_step > 1:
-        return OldLogProbs("pass", f"a step has {updates_per_step} updates")
+        return f"a step has {updates_per_step} updates"
     if config.async_generation_ratio > 0:
-        return OldLogProbs("pass", "rollouts may be older than the weights")
-    return OldLogProbs("update", "a step has one update")
+        return "rollouts may be older than the weights"
+    return None
 
 
 def model_roles(config: AlgorithmConfig) -> dict[str, WorkerConfig]:

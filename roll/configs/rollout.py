@@ -20,7 +20,8 @@ class GeneratingArgs(Settings):
     )
     max_new_tokens: int | None = setting(
         None,
-        "Longest answer. Follows from response_length, or sequence_length - prompt_length; if given it must agree.",
+        "Longest answer. Follows from response_length, or sequence_length - prompt_length; if given it must agree. In "
+        "validation, and for the answers of an agent, it may be less.",
         ge=1,
     )
     min_new_tokens: int = setting(0, "No end of sequence before this many tokens.", ge=0)

@@ -58,7 +58,7 @@ class RLPipeline(Run):
         self.loop = EventLoopThread("rollouts")
         self.clusters: RunClusters | None = None
         self.temperature = config.actor_infer.generating_args.temperature or 1.0
-        self.policy_loss = settings.policy_loss(config, plan.response_length)
+        self.policy_loss = settings.policy_loss(config, plan)
         self.value_loss = settings.value_loss(config)
         self.advantages = settings.advantage_settings(config)
         self.kl_controller = settings.kl_controller(config)

@@ -19,6 +19,7 @@ from roll.algorithms.objectives import (
 from roll.algorithms.off_policy import ImportanceWeight, MismatchFilter, TrainInferCorrection
 from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.derive import kl_terms
+from roll.configs.plan import BatchPlan
 from roll.configs.rollout import GeneratingArgs
 from roll.types.rollout import SamplingParams
 
@@ -50,17 +51,18 @@ def credit_settings(config: AlgorithmConfig, kl_coef: float) -> CreditSettings:
     )
 
 
-def policy_loss(config: AlgorithmConfig, response_length: int, rl_loss_coef: float = 1.0) -> PolicyLoss:
+def policy_loss(config: AlgorithmConfig, plan: BatchPlan, rl_loss_coef: float = 1.0) -> PolicyLoss:
     return PolicyLoss(
         objective=_objective(config),
         importance_sampling=config.importance_sampling,
-        aggregation=Aggregation(config.loss_agg_mode, response_length),
+        aggregation=Aggregation(config.loss_agg_mode, plan.response_length),
         kl_loss_coef=config.kl_loss_coef if "use_kl_loss" in kl_terms(config) else 0.0,
         kl_loss_estimator=config.kl_loss_type,  # type: ignore[arg-type]
         entropy_loss_coef=config.entropy_loss_coef,
         rl_loss_coef=rl_loss_coef,
         report_entropy=True,
         correction=_correction(config),
+        old_is_rollout=plan.old_log_probs.source == "rollout",
     )
 
 
@@ -104,9 +106,10 @@ def value_loss(config: AlgorithmConfig) -> ValueLoss:
 def sampling_params(
     keys: GeneratingArgs, response_length: int, stop_token_ids: Sequence[int] = (), greedy: bool = False
 ) -> SamplingParams:
-    """The sampling of a role, without a seed: each request gets its own."""
+    """The sampling of a role, without a seed: each request gets its own. `response_length` is the room for an answer,
+    of which max_new_tokens may ask for less."""
     return SamplingParams(
-        max_new_tokens=response_length,
+        max_new_tokens=min(response_length, keys.max_new_tokens or response_length),
         temperature=0.0 if greedy else keys.temperature,
         top_p=keys.top_p,
         top_k=keys.top_k,

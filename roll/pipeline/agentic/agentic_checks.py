@@ -292,9 +292,10 @@ def _algorithm_problems(config: AgenticConfig) -> Iterator[Problem]:
             "or more.",
             ("adv_estimator", "train_env_manager.group_size"),
         )
-    if config.ratio_type == "segment" and config.importance_sampling == "seq":
+    if config.ratio_type == "segment" and config.importance_sampling != "segment":
         yield Problem(
-            "ratio_type: segment contradicts importance_sampling: seq. Keep one.", ("ratio_type", "importance_sampling")
+            f"ratio_type: segment contradicts importance_sampling: {config.importance_sampling}. Keep one.",
+            ("ratio_type", "importance_sampling"),
         )
     norms = config.reward_normalization
     chosen = norms.method != "identity" or norms.norm_mean_type is not None or norms.norm_std_type is not None
@@ -312,6 +313,22 @@ def _algorithm_problems(config: AgenticConfig) -> Iterator[Problem]:
         )
 
 
+def _shortest_answer_problems(config: AgenticConfig) -> Iterator[Problem]:
+    sampling = {"actor_infer.generating_args": config.actor_infer.generating_args}
+    if config.val_env_manager is not None:
+        sampling["val_env_manager.generating_args"] = config.val_env_manager.generating_args
+    for at, keys in sampling.items():
+        for tag, env in _played(config).items():
+            limits = {f"custom_envs.{tag}.max_tokens_per_step": env.max_tokens_per_step}
+            limits[f"{at}.max_new_tokens"] = keys.max_new_tokens
+            for limit_key, limit in limits.items():
+                if limit is not None and keys.min_new_tokens > limit:
+                    yield Problem(
+                        f"{at}.min_new_tokens: {keys.min_new_tokens} is more than {limit_key}: {limit}. Lower it.",
+                        (f"{at}.min_new_tokens", limit_key),
+                    )
+
+
 def _length_problems(config: AgenticConfig) -> Iterator[Problem]:
     sequence = config.lengths[2]
     for tag, env in _played(config).items():
@@ -321,6 +338,7 @@ def _length_problems(config: AgenticConfig) -> Iterator[Problem]:
                 f"sequences of {sequence} tokens (sequence_length).",
                 (f"custom_envs.{tag}.max_tokens_per_step", "sequence_length", "prompt_length", "response_length"),
             )
+    yield from _shortest_answer_problems(config)
     data = config.actor_train.data_args
     if data.template == "plain":
         yield Problem(

@@ -154,10 +154,10 @@ class RewardNormalizationConfig(Settings):
     method: Literal["identity", "mean", "mean_std"] = setting(
         "identity", "Subtract the mean, divide by the deviation too, or neither. identity: as adv_estimator has it."
     )
-    norm_mean_type: Literal["batch", "group"] | None = setting(None, "Over what the mean is taken; wins over method.")
-    norm_std_type: Literal["batch", "group"] | None = setting(
-        None, "Over what the deviation is taken; wins over method."
+    norm_mean_type: Literal["batch", "group"] | None = setting(
+        None, "Over what the mean is taken. With this or norm_std_type, method is not looked at, and null is none."
     )
+    norm_std_type: Literal["batch", "group"] | None = setting(None, "Over what the deviation is taken; likewise.")
     global_scale_factor: float | None = unread(None, "Factor.")
     global_shift_value: float | None = unread(None, "Summand.")
 
@@ -231,6 +231,17 @@ class AgenticConfig(AlgorithmConfig):
         manager = self.train_env_manager
         room = manager.num_env_groups * manager.max_traj_per_env - self.num_groups
         return min(self.num_groups, room) if manager.max_traj_per_env > 0 else self.num_groups
+
+    @property
+    def reward_norms(self) -> tuple[str | None, str | None]:
+        """reward_normalization is ROLL's way to say norm_mean_type and norm_std_type."""
+        keys = self.reward_normalization
+        if keys.norm_mean_type is not None or keys.norm_std_type is not None:
+            return keys.norm_mean_type, keys.norm_std_type
+        if keys.method == "identity":
+            return super().reward_norms
+        scope = "group" if keys.grouping == "traj_group_id" else "batch"
+        return scope, scope if keys.method == "mean_std" else None
 
     @property
     def batch_keys(self) -> tuple[str, str]:

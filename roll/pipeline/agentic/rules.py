@@ -49,19 +49,13 @@ def job_limit_s(config: AgenticConfig, purpose: Purpose) -> float:
 
 
 def episode_settings(config: AgenticConfig) -> EpisodeSettings:
-    """How episodes are compared. `reward_normalization` is ROLL's way to say norm_mean_type and norm_std_type."""
-    keys = config.reward_normalization
-    scope = "group" if keys.grouping == "traj_group_id" else "batch"
-    mean, std = config.norm_mean_type, config.norm_std_type
-    if keys.method != "identity":
-        mean, std = scope, scope if keys.method == "mean_std" else None
-    if keys.norm_mean_type is not None or keys.norm_std_type is not None:
-        mean, std = keys.norm_mean_type, keys.norm_std_type
+    """How episodes are compared."""
+    mean, std = config.reward_norms
     estimator = config.adv_estimator
     return EpisodeSettings(
         advantages=AdvantageSettings(estimator, mean, std, config.reward_clip),  # type: ignore[arg-type]
         turn_gamma=config.gamma if estimator == "agentic_reinforce" else config.step_reward_gamma,
         episode_weight=config.episode_reward_weight,
         step_weight=config.step_reward_weight,
-        by_domain=keys.grouping == "tags",
+        by_domain=config.reward_normalization.grouping == "tags",
     )

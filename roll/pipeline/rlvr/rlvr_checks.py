@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from roll.configs.aliases import ROLL_REWARDS
+from roll.configs.checks import LENGTH_KEYS
 from roll.configs.problems import Problem, did_you_mean
 from roll.pipeline.rlvr.rlvr_config import RewardConfig, RLVRConfig
 from roll.utils.imports import split
@@ -152,7 +153,14 @@ def _data_problems(config: RLVRConfig) -> Iterator[Problem]:
 def _validation_problems(config: RLVRConfig) -> Iterator[Problem]:
     if config.validation is None:
         return
-    given, response = config.validation.generating_args.max_new_tokens, config.val_lengths[1]
+    keys, response = config.validation.generating_args, config.val_lengths[1]
+    given = keys.max_new_tokens
+    if keys.min_new_tokens > min(given or response, response):
+        yield Problem(
+            f"validation.generating_args.min_new_tokens: {keys.min_new_tokens} is more than the longest answer, "
+            f"{min(given or response, response)} tokens. Lower it.",
+            ("validation.generating_args.min_new_tokens", "validation.generating_args.max_new_tokens", *LENGTH_KEYS),
+        )
     if given is not None and given > response:
         yield Problem(
             f"validation.generating_args.max_new_tokens: {given} is more than the {response} tokens that "

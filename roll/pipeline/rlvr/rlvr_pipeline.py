@@ -36,7 +36,7 @@ class RLVRPipeline(RLPipeline):
 
     def __init__(self, config: RLVRConfig, plan: BatchPlan):
         super().__init__(config, plan)
-        self.policy_loss = policy_loss(config, plan.response_length, config.rl_loss_coef)
+        self.policy_loss = policy_loss(config, plan, config.rl_loss_coef)
         self.row_weight_settings = rlvr_settings.row_weight_settings(config)
         self.validation_tasks: Sequence[Task] = ()
 

@@ -227,3 +227,28 @@ def test_bad_input_is_one_clear_message(changes: dict[str, Any], parts: list[str
 def test_what_does_not_import_is_said_before_anything_starts(changes: dict[str, Any], part: str) -> None:
     (text,) = environment_problems(config(**changes))
     assert part in text
+
+
+def test_a_group_of_one_is_refused_only_where_it_is_compared_with_itself() -> None:
+    alone = {"train_env_manager.group_size": 1, "train_env_manager.num_env_groups": 32, "rollout_batch_size": 32}
+    within = {"reward_normalization": {"grouping": "traj_group_id", "method": "mean_std"}}
+    over_all = {"reward_normalization": {"grouping": "batch", "method": "mean_std"}}
+    for estimator in ("grpo", "reinforce"):
+        (text,) = problems(alone | within | {"adv_estimator": estimator})
+        assert "train_env_manager.group_size is 1: every advantage would be 0" in text
+        assert problems(alone | over_all | {"adv_estimator": estimator}) == []
+
+
+def test_answers_cannot_be_asked_to_be_longer_than_they_may_be() -> None:
+    tight = {"custom_envs.Lake.max_tokens_per_step": 6, "custom_envs.Guess.max_tokens_per_step": 40}
+    asked = {"actor_infer.generating_args.min_new_tokens": 10}
+    assert problems(tight | asked) == [
+        "actor_infer.generating_args.min_new_tokens: 10 is more than custom_envs.Lake.max_tokens_per_step: 6. Lower it."
+    ]
+
+
+def test_one_ratio_per_turn_and_one_per_token_contradict_each_other() -> None:
+    assert config(ratio_type="segment").importance_sampling == "segment"
+    for other in ("token", "seq"):
+        (text,) = problems({"ratio_type": "segment", "importance_sampling": other})
+        assert text == f"ratio_type: segment contradicts importance_sampling: {other}. Keep one."

@@ -304,3 +304,16 @@ def test_explained_variance_of_perfect_mean_only_and_constant_critics() -> None:
     constant = {"return_mean": 1.0, "return_square_mean": 1.0, "value_error_mean": 0.0, "value_error_square_mean": 0.0}
     assert explained_variance(constant) is None
     assert explained_variance({}) is None
+
+
+def test_the_gap_to_the_engine_shows_where_its_log_probs_are_the_old_ones() -> None:
+    rng = np.random.default_rng(2)
+    batch = random_train_batch(rng, random_samples(rng, [3, 5]))
+    batch = replace(batch, old_log_probs=batch.samples.rollout_log_probs)
+    flat = random_outputs(rng, batch.samples)
+    _, blind = apply_loss(PolicyLoss(), batch, fresh(flat), [np.arange(2)])
+    _, seeing = apply_loss(PolicyLoss(old_is_rollout=True), batch, fresh(flat), [np.arange(2)])
+    mask = batch.samples.response_mask
+    gap = np.abs(flat["log_probs"].detach().numpy() - batch.samples.rollout_log_probs)[mask]
+    assert blind.result()["train_infer_log_prob_diff_max"] == 0
+    assert seeing.result()["train_infer_log_prob_diff_mean"] == pytest.approx(gap.mean(), rel=1e-5)

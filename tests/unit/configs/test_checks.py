@@ -16,6 +16,7 @@ CRITIC = {
 MEGATRON = {"actor_train.strategy_args.strategy_name": "megatron_train"}
 PACKED = {"actor_train.use_sequence_packing": True}
 BALANCED = PACKED | {"actor_train.sequence_packing_args.algorithm": "load_balance"}
+VALIDATION = {"data_args": {"file_name": "test.jsonl"}}
 REFERENCE = {"strategy_args": {"strategy_name": "hf_infer"}, "device_mapping": [0, 1]}
 
 
@@ -62,7 +63,29 @@ REFERENCE = {"strategy_args": {"strategy_name": "hf_infer"}, "device_mapping": [
         ),
         (
             {"num_return_sequences_in_group": 1, "rollout_batch_size": 64},
-            "adv_estimator: grpo compares the answers to one prompt, but num_return_sequences_in_group is 1",
+            "adv_estimator: grpo compares a reward with the others of its group, but num_return_sequences_in_group",
+        ),
+        (
+            {
+                "adv_estimator": "reinforce_plus_plus_baseline",
+                "num_return_sequences_in_group": 1,
+                "rollout_batch_size": 64,
+            },
+            "adv_estimator: reinforce_plus_plus_baseline compares a reward with the others of its group",
+        ),
+        (
+            {
+                "adv_estimator": "reinforce",
+                "norm_mean_type": "leave_one_out",
+                "num_return_sequences_in_group": 1,
+                "rollout_batch_size": 64,
+            },
+            "adv_estimator: reinforce compares a reward with the others of its group",
+        ),
+        ({"tis_lower_bound": 2}, "tis_lower_bound: 2 is above tis_upper_bound: 1. Swap them."),
+        (
+            {"validation": VALIDATION | {"generating_args": {"min_new_tokens": 5, "max_new_tokens": 3}}},
+            "validation.generating_args.min_new_tokens: 5 is more than the longest answer, 3 tokens.",
         ),
         (
             {"enable_old_logprobs_recompute": True, "force_disable_old_logprobs_recompute": True},

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from roll.configs.derive import needs_critic, needs_reference, old_log_probs
+from roll.algorithms.advantage import DEFAULT_NORMS
+from roll.configs.derive import compares_within_groups, needs_critic, needs_reference, old_log_probs
 from tests.helpers.configs import config
 
 
@@ -37,7 +38,9 @@ def test_only_gae_needs_a_critic() -> None:
         ({}, 4, "pass"),
         ({"add_token_level_kl": True}, 1, "pass"),
         ({"enable_old_logprobs_recompute": True}, 1, "pass"),
+        ({"force_disable_old_logprobs_recompute": True}, 1, "update"),
         ({"force_disable_old_logprobs_recompute": True}, 4, "rollout"),
+        ({"force_disable_old_logprobs_recompute": True, "add_token_level_kl": True}, 1, "rollout"),
         # vllm's log-probs are then those of another distribution: they are not used
         ({"force_disable_old_logprobs_recompute": True, "actor_infer.generating_args.top_p": 0.9}, 4, "pass"),
         ({"force_disable_old_logprobs_recompute": True, "actor_infer.generating_args.min_new_tokens": 2}, 4, "pass"),
@@ -54,3 +57,12 @@ def test_only_gae_needs_a_critic() -> None:
 )
 def test_old_log_probs_come_from_where_the_rules_say(changes: dict[str, Any], updates: int, source: str) -> None:
     assert old_log_probs(config(changes), updates).source == source
+
+
+@pytest.mark.parametrize("estimator", DEFAULT_NORMS)
+def test_which_estimators_compare_within_groups_is_what_their_norms_say(estimator: str) -> None:
+    means_are_groups = DEFAULT_NORMS[estimator][0] in ("group", "leave_one_out")  # type: ignore[index]
+    assert compares_within_groups(config({"adv_estimator": estimator})) is means_are_groups
+    if estimator != "step_reinforce":
+        assert compares_within_groups(config({"adv_estimator": estimator, "norm_mean_type": "group"}))
+    assert not compares_within_groups(config({"adv_estimator": estimator, "norm_mean_type": "batch"}))

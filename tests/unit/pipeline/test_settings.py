@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from roll.algorithms.loss import PolicyLoss
 from roll.algorithms.objectives import (
     BoundedWeight,
     ClippedRatio,
@@ -14,10 +15,16 @@ from roll.algorithms.objectives import (
 )
 from roll.algorithms.off_policy import ImportanceWeight, MismatchFilter, TrainInferCorrection
 from roll.configs.derive import old_log_probs
-from roll.pipeline.settings import policy_loss
+from roll.configs.plan import build_plan
+from roll.pipeline.rlvr.rlvr_config import RLVRConfig
+from roll.pipeline.settings import policy_loss, sampling_params
 from tests.helpers.configs import config
 
 FILTER = {"enabled": True, "agg_type": "sequence", "ratio_low": 0.5, "ratio_high": 2.0, "diff_enabled": True}
+
+
+def loss_of(given: RLVRConfig) -> PolicyLoss:
+    return policy_loss(given, build_plan(given))
 
 
 def test_train_infer_correction_reaches_the_loss_with_all_its_keys() -> None:
@@ -26,7 +33,7 @@ def test_train_infer_correction_reaches_the_loss_with_all_its_keys() -> None:
         "filters": [FILTER, {"enabled": False, "ratio_low": 0.9}],
     }
     given = config({"train_infer_correction": keys})
-    assert policy_loss(given, 12).correction == TrainInferCorrection(
+    assert loss_of(given).correction == TrainInferCorrection(
         ImportanceWeight("geometric", 2.5, detach=False),
         (MismatchFilter("sequence", True, 0.5, 2.0, True, -0.2, 0.2),),
     )
@@ -34,8 +41,8 @@ def test_train_infer_correction_reaches_the_loss_with_all_its_keys() -> None:
 
 
 def test_without_it_the_loss_corrects_nothing() -> None:
-    assert policy_loss(config(), 12).correction is None
-    assert policy_loss(config({"train_infer_correction.filters": [{"enabled": False}]}), 12).correction is None
+    assert loss_of(config()).correction is None
+    assert loss_of(config({"train_infer_correction.filters": [{"enabled": False}]})).correction is None
 
 
 @pytest.mark.parametrize(
@@ -56,4 +63,17 @@ def test_without_it_the_loss_corrects_nothing() -> None:
     ],
 )
 def test_pg_variant_and_its_keys_choose_the_objective(keys: dict[str, Any], objective: Objective) -> None:
-    assert policy_loss(config(keys), 12).objective == objective
+    assert loss_of(config(keys)).objective == objective
+
+
+def test_with_the_engines_log_probs_as_old_ones_the_gap_is_taken_from_the_present_policy() -> None:
+    several = {"rollout_batch_size": 64, "force_disable_old_logprobs_recompute": True}
+    assert loss_of(config(several)).old_is_rollout
+    assert not loss_of(config({"rollout_batch_size": 64})).old_is_rollout
+
+
+def test_max_new_tokens_may_ask_for_less_than_there_is_room() -> None:
+    keys = config().actor_infer.generating_args
+    assert sampling_params(keys, 12).max_new_tokens == 12
+    assert sampling_params(keys.model_copy(update={"max_new_tokens": 3}), 12).max_new_tokens == 3
+    assert sampling_params(keys.model_copy(update={"max_new_tokens": 30}), 12).max_new_tokens == 12

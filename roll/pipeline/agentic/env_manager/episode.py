@@ -139,9 +139,11 @@ class EpisodePlayer:
             if prompt is None:
                 return turns, False, True
             is_cut = is_cut or prompt.is_cut
+            room = min(longest, rules.max_length - len(prompt.ids))
             sampling = replace(
                 rules.sampling,
-                max_new_tokens=min(longest, rules.max_length - len(prompt.ids)),
+                max_new_tokens=room,
+                min_new_tokens=min(rules.sampling.min_new_tokens, room),
                 seed=turn_seed(rules.seed, job, number, attempt),
             )
             name = f"{job.name}-{attempt}"
