@@ -58,7 +58,7 @@ class RunConfig(Settings):
     val_batch_size: int = setting(128, "Validation prompts in flight at once.", ge=1)
     eval_steps: int = setting(10, "Validate every so many steps, at the start and at the end; 0 or -1: never.", ge=-1)
     save_steps: int = setting(50, "Save a checkpoint every so many steps and at the end; 0 or -1: never.", ge=-1)
-    logging_steps: int = setting(1, "Report every so many steps.", ge=1)
+    logging_steps: int = setting(1, "Report every so many steps; validated steps and the last one always.", ge=1)
     max_ckpt_to_keep: int = setting(0, "Checkpoints kept, the newest ones; 0: all.", ge=0)
     resume_from_checkpoint: Annotated[bool | str, BeforeValidator(_resume)] = setting(
         False,

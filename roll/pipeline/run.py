@@ -18,7 +18,7 @@ from roll.pipeline.curves import draw_curves
 from roll.pipeline.interrupts import Interrupts
 from roll.pipeline.summary import summarise, summary_lines
 from roll.pipeline.tracking.build import make_trackers
-from roll.pipeline.tracking.local import METRICS_FILE, read_metrics
+from roll.pipeline.tracking.local import METRICS_FILE, read_metrics, write_metrics
 from roll.pipeline.tracking.tracker import Trackers
 from roll.utils.logging import configure_logging
 from roll.utils.secrets import find_secrets, redact
@@ -111,10 +111,8 @@ class Run(ABC):
             self.restore(checkpoint, state["run"], steps_done)
         logger.info("ready in %.1f s", time.perf_counter() - started)
         self.display.start(steps_done)
-        if steps_done:
-            self._rows = [
-                row for row in read_metrics(Path(self.config.logging_dir) / METRICS_FILE) if row[0] <= steps_done
-            ]
+        if checkpoint is not None:
+            self._rows = [*read_metrics(checkpoint / METRICS_FILE)]
         dump = self.config.model_dump(mode="json")
         self.trackers = make_trackers(
             self.config.track_with,
@@ -133,42 +131,42 @@ class Run(ABC):
     def _loop(self, steps_done: int) -> None:
         config, saved = self.config, steps_done
         self.interrupts.patient = True
-        if steps_done == 0 and config.eval_steps > 0:
-            self._report(0, self.evaluate(0))
+        if steps_done == 0 and config.eval_steps > 0 and (metrics := self.evaluate(0)):
+            self._rows.append((0, metrics))
+            self._report()
         while steps_done < config.max_steps and not self.interrupts.requested:
             self.timer.reset()
             metrics = self.step(steps_done)
             steps_done += 1
             last = steps_done == config.max_steps
-            if (
-                config.eval_steps > 0
-                and (last or steps_done % config.eval_steps == 0)
-                and not self.interrupts.requested
-            ):
+            due = config.eval_steps > 0 and (last or steps_done % config.eval_steps == 0)
+            validated = due and not self.interrupts.requested
+            if validated:
                 with self.timer("validate"):
                     metrics |= self.evaluate(steps_done)
+            self._rows.append((steps_done, metrics | self.timer.metrics()))
             if config.save_steps > 0 and (last or steps_done % config.save_steps == 0):
                 with self.timer("checkpoint"):
                     self._save(steps_done)
                 saved = steps_done
-            self._report(steps_done, metrics | self.timer.metrics())
+                self._rows[-1] = (steps_done, metrics | self.timer.metrics())
+            if last or validated or self.interrupts.requested or steps_done % config.logging_steps == 0:
+                self._report()
         if self.interrupts.requested and saved < steps_done:
             self._save(steps_done)
         self.interrupts.patient = False
 
-    def _report(self, steps_done: int, metrics: Mapping[str, float]) -> None:
-        if not metrics:
-            return
-        self._rows.append((steps_done, metrics))
-        last = steps_done == self.config.max_steps
-        if last or steps_done % self.config.logging_steps == 0:
-            self.trackers.log(steps_done, metrics)
-            self.display.step(steps_done, metrics)
+    def _report(self) -> None:
+        """Tells trackers and terminal of the newest row."""
+        steps_done, metrics = self._rows[-1]
+        self.trackers.log(steps_done, metrics)
+        self.display.step(steps_done, metrics)
 
     def _save(self, steps_done: int) -> None:
         with self.checkpoints.writing(steps_done) as directory:
             state = self.save(directory)
             config = redact(self.config.model_dump(mode="json"))
+            write_metrics(directory / METRICS_FILE, self._rows)
             write_state(directory, {"steps_done": steps_done, "run": state, "config": config})
 
     def _finish(self, failed: bool) -> None:

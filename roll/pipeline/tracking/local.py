@@ -6,7 +6,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -38,8 +38,7 @@ class JsonlTracker(NamedTracker):
         self._file = path.open("a", encoding="utf-8")
 
     def log(self, step: int, metrics: Metrics) -> None:
-        row = {"step": step, **{name: value if math.isfinite(value) else None for name, value in metrics.items()}}
-        self._file.write(json.dumps(row) + "\n")
+        self._file.write(_line(step, metrics))
         self._file.flush()
 
     def summary(self, values: Mapping[str, Any]) -> None:
@@ -47,6 +46,11 @@ class JsonlTracker(NamedTracker):
 
     def close(self, failed: bool = False) -> None:
         self._file.close()
+
+
+def write_metrics(path: Path, rows: Iterable[tuple[int, Metrics]]) -> None:
+    """A metrics.jsonl of these rows."""
+    path.write_text("".join(_line(step, metrics) for step, metrics in rows), encoding="utf-8")
 
 
 def read_metrics(path: Path) -> list[tuple[int, dict[str, float]]]:
@@ -59,6 +63,11 @@ def read_metrics(path: Path) -> list[tuple[int, dict[str, float]]]:
         del metrics["step"]
         rows.setdefault(step, {}).update(metrics)
     return list(rows.items())
+
+
+def _line(step: int, metrics: Metrics) -> str:
+    row = {"step": step, **{name: value if math.isfinite(value) else None for name, value in metrics.items()}}
+    return json.dumps(row) + "\n"
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from roll.pipeline.run import Run
+from roll.pipeline.tracking.local import read_metrics
 from tests.helpers.configs import config
 
 
@@ -35,16 +36,16 @@ class Counting(Run):
         self.at(f"evaluation {steps_done}")
         return {"val/reward_mean": 0.0}
 
-    def _report(self, steps_done: int, metrics: Mapping[str, float]) -> None:
-        super()._report(steps_done, metrics)
-        self.at(f"report {steps_done}")
+    def _report(self) -> None:
+        super()._report()
+        self.at(f"report {self._rows[-1][0]}")
 
     def save(self, directory: Path) -> dict[str, Any]:
         self.saved.append(int(directory.name.split("_")[1].split(".")[0]))
         return {}
 
     def restore(self, directory: Path, state: Mapping[str, Any], steps_done: int) -> None:
-        raise NotImplementedError
+        self.at("restore")
 
     def close(self) -> None:
         self.at("close")
@@ -86,3 +87,24 @@ def test_a_second_ctrl_c_stops_at_once(tmp_path: Path) -> None:
     run = Impatient(tmp_path, "step", signals=2)
     assert run.run() == 130
     assert run.saved == []
+
+
+def logged(directory: Path) -> list[int]:
+    return [step for step, _ in read_metrics(directory / "logs" / "metrics.jsonl")]
+
+
+def test_rows_between_logging_steps_are_logged_if_validated_last_or_interrupted(tmp_path: Path) -> None:
+    assert Counting(tmp_path / "a", "never", max_steps=10, logging_steps=4, eval_steps=3).run() == 0
+    assert logged(tmp_path / "a") == [0, 3, 4, 6, 8, 9, 10]
+    assert Counting(tmp_path / "b", "step 4", max_steps=10, logging_steps=4, eval_steps=-1).run() == 130
+    assert logged(tmp_path / "b") == [4, 5]
+
+
+def test_a_resumed_run_has_the_rows_of_the_whole_run_wherever_they_were_tracked(tmp_path: Path) -> None:
+    first = Counting(tmp_path / "a", "never", save_steps=3, logging_steps=4, track_with=["tensorboard"])
+    assert first.run() == 0
+    checkpoint = tmp_path / "a" / "checkpoints" / "step_000003"
+    resumed = Counting(tmp_path / "b", "never", max_steps=5, resume_from_checkpoint=str(checkpoint), track_with=[])
+    assert resumed.run() == 0
+    assert [step for step, _ in resumed._rows] == [0, 1, 2, 3, 4, 5]
+    assert [row["rollout/reward_mean"] for step, row in resumed._rows if step] == [0, 1, 2, 3, 4]
