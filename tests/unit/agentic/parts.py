@@ -83,6 +83,33 @@ class Misbehaving(Corridor):
         return super().step(action)
 
 
+class Crowded(Corridor):
+    """Counts the calls, into all of its kind, that run at once."""
+
+    lock = threading.Lock()
+    num_now = num_most = num_closed = 0
+
+    def __init__(self, length: int = 3, step_s: float = 0.05):
+        super().__init__(length)
+        self.step_s = step_s
+
+    def step(self, action: str) -> EnvStep:
+        self.visit(self.step_s)
+        return super().step(action)
+
+    def close(self) -> None:
+        self.visit(0.05)
+        Crowded.num_closed += 1
+
+    def visit(self, seconds: float) -> None:
+        with self.lock:
+            Crowded.num_now += 1
+            Crowded.num_most = max(Crowded.num_most, Crowded.num_now)
+        time.sleep(seconds)
+        with self.lock:
+            Crowded.num_now -= 1
+
+
 GO = "<answer>go</answer>"
 
 
@@ -105,10 +132,16 @@ def rules(config: EnvConfig, **changes: Any) -> EpisodeRules:
     return EpisodeRules(**(values | changes))
 
 
-def player(encoder: ChatEncoder, script: Script, config: EnvConfig, **changes: Any) -> EpisodePlayer:
+def player(
+    encoder: ChatEncoder,
+    script: Script,
+    config: EnvConfig,
+    turnstile: asyncio.Semaphore | None = None,
+    **changes: Any,
+) -> EpisodePlayer:
     r = rules(config, **changes)
     form = make_form(config, encoder, r.max_length, reserve=r.max_answer_tokens or 16)
-    return EpisodePlayer(r, encoder, form, script)
+    return EpisodePlayer(r, encoder, form, script, turnstile)
 
 
 def job(seed: int = 0, index: int = 0, group_id: int = 0) -> EpisodeJob:

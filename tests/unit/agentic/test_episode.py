@@ -15,7 +15,7 @@ from roll.errors import EnvError
 from roll.pipeline.agentic.env_manager.chat import ChatEncoder
 from roll.pipeline.agentic.env_manager.forms import check_same, make_form
 from roll.types.rollout import Trajectory
-from tests.unit.agentic.parts import GO, Misbehaving, Script, env_config, job, player
+from tests.unit.agentic.parts import GO, Crowded, Misbehaving, Script, env_config, job, player
 
 
 @pytest.fixture(scope="module")
@@ -195,6 +195,33 @@ def test_a_thread_counts_as_lost_only_if_its_environment_hung(
     (row,) = asyncio.run(play.play(job(seed=1)))
     assert row.failure is not None and "the episode took longer than 3 s" in row.failure
     assert play.num_abandoned_threads == abandoned
+
+
+@pytest.mark.parametrize("step_s, limit_s", [(0.05, None), (1.0, 0.4)], ids=["whole", "cut short by the time limit"])
+def test_no_more_calls_than_the_turnstile_lets_through_run_at_once(
+    encoder: ChatEncoder, step_s: float, limit_s: float | None
+) -> None:
+    """Closing included, and calls that nobody waits for any more."""
+    Crowded.num_now = Crowded.num_most = Crowded.num_closed = 0
+    config = env_config(env_type="tests.unit.agentic.parts:Crowded", env_config={"step_s": step_s})
+
+    async def play_all() -> list[list[Trajectory]]:
+        play = player(
+            encoder,
+            Script(encoder, [GO]),
+            config,
+            asyncio.Semaphore(1),
+            step_timeout_s=60.0,
+            episode_timeout_s=limit_s,
+        )
+        rows = await asyncio.gather(*(play.play(job(seed=i, index=i)) for i in range(4)))
+        while Crowded.num_closed < 4:
+            await asyncio.sleep(0.02)
+        return rows
+
+    results = asyncio.run(play_all())
+    assert Crowded.num_most == 1
+    assert all((rows[0].failure is None) == (limit_s is None) for rows in results)
 
 
 def test_a_slow_a_crashing_and_a_hanging_environment_hold_up_nobody(encoder: ChatEncoder) -> None:

@@ -8,7 +8,6 @@ import math
 import re
 import struct
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -83,7 +82,7 @@ class EpisodePlayer:
         self._rules, self._encoder, self._form = rules, encoder, form
         self._generate = generate
         self._pattern = re.compile(rules.config.action_pattern, re.DOTALL)
-        self._turnstile: AbstractAsyncContextManager[Any] = turnstile or nullcontext()
+        self._turnstile = turnstile
         self.num_abandoned_threads = 0
 
     async def play(self, job: EpisodeJob) -> list[Trajectory]:
@@ -93,7 +92,7 @@ class EpisodePlayer:
         limit = self._rules.episode_timeout_s
         failure = ""
         for attempt in range(1 + self._rules.retries):
-            thread = EnvThread(job.name)
+            thread = EnvThread(job.name, self._turnstile)
             try:
                 async with asyncio.timeout(limit):
                     return await self._attempt(job, attempt, thread, counts)
@@ -167,8 +166,7 @@ class EpisodePlayer:
         return turns, False, is_cut
 
     async def _call(self, thread: EnvThread, what: str, function: Any, *arguments: Any) -> Any:
-        async with self._turnstile:
-            return await thread.call(what, function, *arguments, timeout_s=self._rules.step_timeout_s)
+        return await thread.call(what, function, *arguments, timeout_s=self._rules.step_timeout_s)
 
     def _action(self, response: str) -> str | None:
         """The last group of the pattern's first match, without space around it; None if there is no match."""
