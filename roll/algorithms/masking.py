@@ -28,14 +28,12 @@ class RowWeightSettings:
     difficulty_loss_weight: bool = False
 
 
-def row_weights(
-    meta: RowMeta, settings: RowWeightSettings, difficulty: np.ndarray | None = None
-) -> tuple[np.ndarray, dict[str, float]]:
+def row_weights(meta: RowMeta, settings: RowWeightSettings) -> tuple[np.ndarray, dict[str, float]]:
     """The loss weight of every row, 0 where it is not trained on. float32 [R], and metrics.
 
     Dropped rows still count in the means of their group. Failed attempts (NaN) and rows without a response weigh 0. A
-    group of one attempt says nothing about difficulty and is kept. `difficulty` in [0, 1] is the data's own; without it
-    a task is as hard as its group fails: 1 - mean reward.
+    group of one attempt says nothing about difficulty and is kept. Where the data do not say how hard a task is, from 0
+    to 1, it is as hard as its group fails: 1 - mean reward.
     """
     rewards = np.asarray(meta.rewards, np.float64)
     group = moments_by_key(rewards, meta.group_ids)
@@ -59,7 +57,9 @@ def row_weights(
         shortest, longest = lengths[trained].min(), lengths[trained].max()
         weights *= 1.5 - (lengths - shortest) / max(longest - shortest, 1.0)
     if settings.difficulty_loss_weight:
-        hardness = 1 - group.mean if difficulty is None else np.asarray(difficulty, np.float64)
+        hardness = 1 - group.mean
+        if meta.difficulty is not None:
+            hardness = np.where(np.isnan(meta.difficulty), hardness, meta.difficulty)
         weights *= 0.5 + 1.5 * np.clip(hardness, 0.0, 1.0)
     if weights.any():
         weights *= trained.sum() / weights.sum()

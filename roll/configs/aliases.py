@@ -22,6 +22,7 @@ RENAMED: Mapping[tuple[str, str], str] = {
     ("GeneratingArgs", "stop"): "stop_strings",
     ("GeneratingArgs", "n"): "num_return_sequences",
     ("RLVRConfig", "positive_loss_coef"): "postive_loss_coef",
+    ("RLVRConfig", "use_additional_prompts"): "is_use_additional_prompts",
 }
 DROPPED: Mapping[tuple[str, str], str] = {
     ("DataArgs", "dataset_dir"): "file_name holds the whole path",
@@ -41,7 +42,6 @@ DROPPED: Mapping[tuple[str, str], str] = {
     ("RLVRConfig", "default_history_length"): "only agentic runs have a history",
     ("RLVRConfig", "offload_nccl"): "it belongs to a role, and is not implemented yet",
     ("RLVRConfig", "model_name"): "pretrain names the model",
-    ("RLVRConfig", "use_additional_prompts"): "its name is is_use_additional_prompts, which is not implemented yet",
 }
 
 ROLL_REWARDS: Mapping[str, str] = {

@@ -261,7 +261,7 @@ def config_warnings(config: AlgorithmConfig) -> list[str]:
 
 
 def _ratio_warnings(config: AlgorithmConfig, updates_per_step: int) -> Iterator[str]:
-    if old_log_probs(config, updates_per_step).source == "update":
+    if updates_per_step == 1 and old_log_probs(config, updates_per_step).source != "rollout":
         yield (
             f"pg_variant: {config.policy_form} weighs by the ratio of new to old policy, which is 1 throughout: a step "
             "has one update. Raise ppo_epochs, or make an update smaller, for it to matter."
@@ -275,11 +275,17 @@ def _kl_warnings(config: AlgorithmConfig) -> Iterator[str]:
         yield f"kl_loss_coef: {config.kl_loss_coef:g} does nothing while use_kl_loss is off."
     if config.add_token_level_kl and config.init_kl_coef == 0:
         yield "add_token_level_kl is on, but init_kl_coef is 0: no KL in the reward."
+    if not config.add_token_level_kl:
+        for key in ("target_kl", "kl_horizon", "kl_penalty"):
+            if _is_changed(config, key):
+                yield f"{key} does nothing while add_token_level_kl is off."
 
 
 def _unused(config: AlgorithmConfig) -> Iterator[str]:
     if config.critic is not None and not needs_critic(config):
         yield f"critic is not started: adv_estimator: {config.adv_estimator} uses none."
+    if config.value_clip is not None and not needs_critic(config):
+        yield f"value_clip does nothing: adv_estimator: {config.adv_estimator} has no critic."
     if config.reference is not None and not needs_reference(config):
         yield "reference is not started: no KL term is in use (see use_kl_loss, add_token_level_kl, enable_reference)."
     yield from _unused_of_the_policy_loss(config)
@@ -297,6 +303,8 @@ def _unused_of_the_policy_loss(config: AlgorithmConfig) -> Iterator[str]:
                 yield f"{role}.{key} does nothing: only actor_train has a policy loss."
             elif key != "pg_variant" and form != "topr" and _is_changed(worker, key):
                 yield f"{role}.{key} does nothing with pg_variant: {form}; it belongs to topr."
+    if form == "vanilla" and config.importance_sampling != "token":
+        yield f"importance_sampling: {config.importance_sampling} does nothing with pg_variant: vanilla."
     if form != "ppo":
         return
     given = config.model_fields_set

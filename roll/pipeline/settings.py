@@ -45,6 +45,7 @@ def credit_settings(config: AlgorithmConfig, kl_coef: float) -> CreditSettings:
         add_token_level_kl="add_token_level_kl" in kl_terms(config),
         kl_coef=kl_coef,
         kl_penalty=config.kl_penalty,  # type: ignore[arg-type]  # the configuration refuses "full"
+        reward_clip=config.reward_clip,
         whiten_rewards=config.whiten_rewards,
         whiten_advantages=config.whiten_advantages,
         advantage_clip=config.advantage_clip,

@@ -236,6 +236,7 @@ class RowMeta:
     num_turns: np.ndarray | None = None  # of each row; with it, and flat over the rows' turns:
     turn_rewards: np.ndarray | None = None  # float64 [sum of num_turns]
     state_keys: np.ndarray | None = None  # int64 [R]
+    difficulty: np.ndarray | None = None  # float64 [R], what the data say of the task, NaN where they say nothing
 
     def __len__(self) -> int:
         return len(self.lengths)

@@ -51,8 +51,8 @@ def _attempt_ids(groups: Sequence[TrajectoryGroup]) -> np.ndarray:
 
 
 def row_meta(samples: SampleBatch, groups: Sequence[TrajectoryGroup] = ()) -> RowMeta:
-    """Metadata of the rows that `collate_groups(groups)` made; the groups themselves add rewards per turn, if they know
-    them.
+    """Metadata of the rows that `collate_groups(groups)` made; the groups themselves add rewards per turn and the
+    difficulty of their task, if they know them.
 
     Raises ValueError if a trajectory's turn rewards do not fit its turns."""
     turns = _turns(samples, [t for group in groups for t in group.trajectories])
@@ -65,8 +65,18 @@ def row_meta(samples: SampleBatch, groups: Sequence[TrajectoryGroup] = ()) -> Ro
         turns=samples.turns,
         domains=samples.domains,
         finish_reasons=samples.finish_reasons,
+        difficulty=_difficulty(groups),
         **turns,
     )
+
+
+def _difficulty(groups: Sequence[TrajectoryGroup]) -> np.ndarray | None:
+    """From a column `difficulty` of the data, where it holds numbers."""
+    given = [group.task.payload.get("difficulty") for group in groups]
+    if all(value is None for value in given):
+        return None
+    numbers = [float(v) if isinstance(v, int | float) and not isinstance(v, bool) else np.nan for v in given]
+    return np.repeat(numbers, [len(group.trajectories) for group in groups])
 
 
 def _turns(samples: SampleBatch, trajectories: Sequence[Trajectory]) -> dict[str, np.ndarray]:

@@ -35,8 +35,13 @@ def agentic_warnings(config: AgenticConfig) -> list[str]:
             found.append(f"{key}: {', '.join(unused)} do nothing here: environments run on the CPU.")
         if key == "train_env_manager" and "generating_args" in manager.model_fields_set:
             found.append(f"{key}.generating_args does nothing: actor_infer.generating_args is the training's.")
-    if config.val_env_manager is not None and "world_size" in config.val_env_manager.model_fields_set:
-        found.append("val_env_manager.world_size does nothing: validation plays in the processes of the training.")
+    validation = config.val_env_manager.model_fields_set if config.val_env_manager is not None else frozenset()
+    for name in ("world_size", "max_env_num_per_worker"):
+        if name in validation:
+            found.append(f"val_env_manager.{name} does nothing: validation plays in the processes of the training.")
+    for name in ("max_traj_per_env", "group_filter_cls"):
+        if name in validation:
+            found.append(f"val_env_manager.{name} does nothing: every episode of a validation is played and counts.")
     if config.batch_adjust_mode != "padding":
         found.append(
             f"batch_adjust_mode: {config.batch_adjust_mode} repeats or leaves out samples, which biases the gradient; "

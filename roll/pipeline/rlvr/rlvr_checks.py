@@ -27,6 +27,9 @@ def rlvr_warnings(config: RLVRConfig) -> list[str]:
             found.append(
                 f"rewards.{domain}: {', '.join(unused)} do nothing here: this reward is a function and runs on the CPU."
             )
+    for key in ("shuffle", "domain_interleave_probs"):
+        if config.validation and key in config.validation.data_args.model_fields_set:
+            found.append(f"validation.data_args.{key} does nothing: all rows are validated, in their order.")
     sampling = config.validation.generating_args if config.validation else None
     if sampling and sampling.temperature == 0 and (sampling.num_return_sequences or 1) > 1:
         found.append(

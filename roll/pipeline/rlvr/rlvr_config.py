@@ -77,7 +77,10 @@ class RLVRConfig(AlgorithmConfig):
     difficulty_high_threshold: float = setting(1.0, "With difficulty_mask: groups at or above this mean are too easy.")
     error_max_len_clip: bool = setting(False, "Leave out unrewarded answers of error_max_len_threshold tokens or more.")
     error_max_len_threshold: int = setting(9999999999, "Tokens for error_max_len_clip.", ge=1)
-    difficulty_loss_weight: bool = setting(False, "Weight samples by how hard their task is.")
+    difficulty_loss_weight: bool = setting(
+        False,
+        "Weight samples by how hard their task is: the data's column `difficulty` (0 to 1), or 1 - the mean reward.",
+    )
     length_loss_weight: bool = setting(False, "Weight samples by how short their answer is.")
 
     save_logging_board_dir: str | None = planned(None, "Directory for token-level records.")

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -76,8 +78,9 @@ def test_difficulty_weights_favour_hard_tasks_and_average_one() -> None:
     rows = meta([1, 1, 0, 0], [0, 0, 1, 1])
     weights, _ = row_weights(rows, RowWeightSettings(difficulty_loss_weight=True))
     assert weights.tolist() == pytest.approx([0.4, 0.4, 1.6, 1.6])  # .5 and 2, scaled by 4 / 5
-    given, _ = row_weights(rows, RowWeightSettings(difficulty_loss_weight=True), difficulty=np.array([1.0, 1, 0, 0]))
-    assert given.tolist() == pytest.approx([1.6, 1.6, 0.4, 0.4])
+    for told, want in (([1.0, 1, 0, 0], [1.6, 1.6, 0.4, 0.4]), ([1.0, 1, 0, NAN], np.array([2, 2, 0.5, 2]) * 4 / 6.5)):
+        given, _ = row_weights(replace(rows, difficulty=np.array(told)), RowWeightSettings(difficulty_loss_weight=True))
+        assert given.tolist() == pytest.approx(want)
 
 
 def test_no_rows_are_fine() -> None:

@@ -199,6 +199,16 @@ def warnings(changes: dict[str, Any]) -> list[str]:
         ),
         ({"pg_clip_high": 0.28}, "pg_clip_low and pg_clip_high do nothing while use_pg_clip_range is off."),
         ({"use_pg_clip_range": True, "pg_clip": 0.3}, "pg_clip does nothing while use_pg_clip_range is on."),
+        ({"target_kl": 0.1}, "target_kl does nothing while add_token_level_kl is off."),
+        ({"value_clip": 0.2}, "value_clip does nothing: adv_estimator: grpo has no critic."),
+        (
+            {"pg_variant": "vanilla", "importance_sampling": "seq"},
+            "importance_sampling: seq does nothing with pg_variant: vanilla.",
+        ),
+        (
+            {"validation": VALIDATION | {"data_args": {"file_name": "t", "shuffle": False}}},
+            "validation.data_args.shuffle does nothing: all rows are validated, in their order.",
+        ),
         ({"kimi15_tau": 0.5}, "kimi15_tau does nothing with pg_variant: ppo; it belongs to kimi15."),
         (
             {"pg_variant": "vanilla", "dual_clip_loss": True},

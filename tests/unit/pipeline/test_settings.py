@@ -17,7 +17,7 @@ from roll.algorithms.off_policy import ImportanceWeight, MismatchFilter, TrainIn
 from roll.configs.derive import old_log_probs
 from roll.configs.plan import build_plan
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
-from roll.pipeline.settings import policy_loss, sampling_params
+from roll.pipeline.settings import credit_settings, policy_loss, sampling_params
 from tests.helpers.configs import config
 
 FILTER = {"enabled": True, "agg_type": "sequence", "ratio_low": 0.5, "ratio_high": 2.0, "diff_enabled": True}
@@ -77,3 +77,7 @@ def test_max_new_tokens_may_ask_for_less_than_there_is_room() -> None:
     assert sampling_params(keys, 12).max_new_tokens == 12
     assert sampling_params(keys.model_copy(update={"max_new_tokens": 3}), 12).max_new_tokens == 3
     assert sampling_params(keys.model_copy(update={"max_new_tokens": 30}), 12).max_new_tokens == 12
+
+
+def test_reward_clip_limits_rewards_and_what_the_kl_makes_of_them() -> None:
+    assert credit_settings(config({"reward_clip": 0.5}), 0.1).reward_clip == 0.5

@@ -1,12 +1,14 @@
 """Flat rows, padding and index arithmetic against plain Python lists."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roll.types.batch import SampleBatch, TrainBatch, sum_rows, token_indices
-from roll.types.collate import collate_groups, pad, padding_rows, unpad
+from roll.types.collate import collate_groups, pad, padding_rows, row_meta, unpad
 from roll.types.packing import balance, micro_batches_by_count, micro_batches_by_tokens, packs, rows_by_rank
 from roll.types.rollout import Generation, SamplingParams, Task, Trajectory, TrajectoryGroup
 
@@ -156,3 +158,13 @@ def test_ranks_share_every_update_of_the_given_order():
     ]
     with pytest.raises(ValueError, match="8 rows do not divide into 3 updates on 2 ranks"):
         rows_by_rank(lengths, order, 3, 2)
+
+
+def test_difficulty_comes_from_the_data_where_they_hold_a_number() -> None:
+    sizes_and_columns = ((2, {"difficulty": 0.25}), (1, {"difficulty": "hard"}), (1, {}))
+    groups = [
+        replace(group_of([[1]] * size, i), task=Task("t", "sort", PROMPT, payload=columns))
+        for i, (size, columns) in enumerate(sizes_and_columns)
+    ]
+    np.testing.assert_array_equal(row_meta(collate_groups(groups), groups).difficulty, [0.25, 0.25, np.nan, np.nan])
+    assert row_meta(collate_groups(groups[2:]), groups[2:]).difficulty is None
