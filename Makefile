@@ -37,7 +37,7 @@ TEST_VENV := .venv
 STAND_INS := $(wildcard tools/cpu_stand_ins/*.py tools/cpu_stand_ins/site/*.p* tools/cpu_stand_ins/site/*/*.py)
 TEST_STAMP := $(TEST_VENV)/complete-$(call fingerprint,requirements/cpu-all.txt setup.py $(STAND_INS),$(TEST_PACKAGES))
 
-.PHONY: help demo demo-environment test test-slow test-environment lint
+.PHONY: help demo demo-environment test test-slow test-environment no-space lint
 
 help:
 	@echo "make demo   a tiny language model learns to sort, by reinforcement, in a few minutes; DEMO_ARGS='key=value ...'"
@@ -53,7 +53,7 @@ demo: demo-environment
 	@$(DEMO_VENV)/bin/python examples/start_rlvr_pipeline.py --config_path tiny-sort --config_name tiny_sort $(DEMO_ARGS)
 	@echo "== done: the curve is in $(TINY_SORT_DIR)/tiny_sort/curves.png"
 
-demo-environment:
+demo-environment: no-space
 	@echo "== [1/3] environment: $(DEMO_VENV)"
 	@$(MAKE) --no-print-directory --silent $(DEMO_STAMP)
 
@@ -71,7 +71,7 @@ test-slow: test-environment
 	@echo "== [2/2] tests marked slow ($(SAY_DEVICES))"
 	@$(TEST_VENV)/bin/python -m pytest --durations=15 -m slow $(TEST_ARGS)
 
-test-environment:
+test-environment: no-space
 	@echo "== [1/2] environment: $(TEST_VENV)"
 	@$(MAKE) --no-print-directory --silent $(TEST_STAMP)
 
@@ -82,6 +82,9 @@ $(TEST_STAMP):
 	@$(TEST_VENV)/bin/python -m pip install -qq --no-deps --no-build-isolation $(PIP_ARGS) -e .
 	@$(TEST_VENV)/bin/python tools/cpu_stand_ins/install.py
 	@rm -f $(TEST_VENV)/complete-* && touch $@
+
+no-space:
+	@case "$(CURDIR)" in *\ *) echo "Ray cannot start workers from a path with a space: move this folder ($(CURDIR))." >&2; exit 2;; esac
 
 lint: test-environment
 	@echo "== [2/2] ruff, pyright"

@@ -114,7 +114,7 @@ def _batch_rows(plan: BatchPlan) -> Iterator[tuple[str, ...]]:
     for train in (plan.actor_train, plan.critic):
         if train is not None:
             warmup = f", {train.warmup_updates} of them warm-up" if train.warmup_updates else ""
-            yield train.role, f"{batch_sum(plan, train)}; {train.total_updates} updates in the run{warmup}"
+            yield train.role, f"{batch_sum(plan, train)}; {_count(train.total_updates, 'update')} in the run{warmup}"
     yield "old log-probs", f"{_OLD[plan.old_log_probs.source]}: {plan.old_log_probs.reason}"
     if plan.needs_reference:
         yield "reference", f"log-probs in batches of {plan.reference_batch_size}"

@@ -4,6 +4,7 @@ refuses to start."""
 import json
 import os
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,6 +87,7 @@ def machine_report(config: AlgorithmConfig) -> MachineReport:
     problems += [Problem(text, ("track_with",)) for text in tracker_problems(config.track_with, config.tracker_kwargs)]
     problems += [
         *_model_problems(config),
+        *_python_problems(),
         *_directory_problems(config),
         *_resume_problems(config),
     ]
@@ -192,6 +194,16 @@ def _tensor_size(worker: WorkerConfig) -> int:
     config = worker.strategy_config
     given = config.get("tensor_parallel_size", config.get("tp_size"))
     return given if type(given) is int and given > 0 else worker.num_gpus_per_worker
+
+
+def _python_problems() -> Iterator[Problem]:
+    """Ray splits the command line of its workers at spaces, tries for ten minutes, and does not say why it fails."""
+    if any(character.isspace() for character in sys.executable):
+        yield Problem(
+            f"Python is {sys.executable}: Ray cannot start workers from a path with a space. Make the environment in "
+            "another folder.",
+            (),
+        )
 
 
 def _directory_problems(config: AlgorithmConfig) -> Iterator[Problem]:

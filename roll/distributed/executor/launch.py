@@ -117,9 +117,9 @@ def _check_reachable(address: str) -> None:
 
 def _short_directory() -> str:
     """The directory for temporary files, or /tmp where its name is so long that sockets below it would exceed what Unix
-    allows (107 characters, of which Ray's own part is about 75)."""
+    allows (107 characters, of which Ray's own part is about 75), or has a space, at which Ray splits command lines."""
     directory = tempfile.gettempdir()
-    return directory if len(directory) <= 30 else "/tmp"
+    return directory if len(directory) <= 30 and " " not in directory else "/tmp"
 
 
 def _keep_logs(temp_dir: Path, directory: Path) -> None:

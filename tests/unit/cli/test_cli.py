@@ -114,6 +114,13 @@ def test_what_this_machine_lacks_stops_a_real_run_and_warns_in_a_dry_run(
     assert message in refused(capsys, override)
 
 
+def test_a_python_whose_path_has_a_space_is_refused(
+    recipe: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/my env/bin/python")
+    assert "Python is /my env/bin/python: Ray cannot start workers from a path with a space." in refused(capsys)
+
+
 def test_a_directory_without_permission_is_refused(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if os.geteuid() == 0:
         pytest.skip("root may write everywhere")
