@@ -153,6 +153,31 @@ def one_update(strategy: MegatronTrainStrategy, run: Run) -> dict[str, float]:
     return strategy.train_step(batches, run.loss, scale, TEMPERATURE)[1]  # type: ignore[arg-type]
 
 
+@dataclass(frozen=True)
+class BeforeAndAfter:
+    """Exported weights around one update (on rank 0), and the norm of its gradient."""
+
+    before: dict[str, np.ndarray]
+    after: dict[str, np.ndarray]
+    grad_norm: float
+
+
+def weights_around_an_update(run: Run) -> BeforeAndAfter:
+    with trainer(run) as strategy:
+        before = exported(strategy)
+        norm = one_update(strategy, run)["grad_norm"]
+        return BeforeAndAfter(before, exported(strategy), norm)
+
+
+def refusal(run: Run) -> str:
+    """What setup says, or an empty text."""
+    try:
+        with trainer(run):
+            return ""
+    except StrategyError as error:
+        return str(error)
+
+
 def train(run: Run) -> Trace:
     """The updates of `run`. Rank 0 has gradients and parameters."""
     with trainer(run) as strategy:

@@ -17,7 +17,7 @@ from roll.distributed.strategy.megatron.rank import MegatronRank
 from roll.errors import StrategyError
 from roll.models.loading import DTYPES, model_config
 from roll.models.megatron.config import Numbers, check_sizes, shapes_of, transformer_config
-from roll.models.megatron.family import WeightMap, family_of
+from roll.models.megatron.family import EMBEDDING, HEAD, WeightMap, family_of
 from roll.models.megatron.hf_files import HfReader
 from roll.models.megatron.model import Blueprint, TokenModel, build_chunks
 from roll.models.megatron.rules import Shapes
@@ -51,7 +51,7 @@ def load_model(rank: MegatronRank) -> Model:
         load(chunks, reader, weights, shapes, blueprint.ties_head)
     for chunk in chunks:
         chunk.to(rank.context.device)
-    freeze(chunks, weights, args.freeze_module_prefix)
+    freeze(chunks, weights, args.freeze_module_prefix, blueprint.ties_head)
     return Model(chunks, config, hf, weights, shapes, blueprint.ties_head)
 
 
@@ -63,16 +63,18 @@ def for_scoring(model: Model) -> Sequence[nn.Module]:
     return [Float16Module(config, chunk) if config.bf16 else chunk for chunk in model.chunks]
 
 
-def freeze(chunks: Sequence[nn.Module], weights: WeightMap, prefixes: str | None) -> None:
-    """Parameters whose Hugging Face names begin with one of the comma-separated prefixes are not trained."""
+def freeze(chunks: Sequence[TokenModel], weights: WeightMap, prefixes: str | None, ties_head: bool) -> None:
+    """Parameters whose Hugging Face names begin with one of the comma-separated prefixes are not trained. A tied head
+    goes by the embedding's name, also where the last stage holds a copy of it."""
     for prefix in filter(None, (part.strip() for part in (prefixes or "").split(","))):
         found = torch.zeros(1, device=next(chunks[0].parameters()).device)
         for name, parameter in global_parameters(chunks):
-            hit = [hf_name.startswith(prefix) for hf_name in weights.entry(name).hf_names]
+            hf_names = weights.entry(EMBEDDING if name == HEAD and ties_head else name).hf_names
+            hit = [hf_name.startswith(prefix) for hf_name in hf_names]
             if any(hit) and not all(hit):
                 raise StrategyError(
                     f"model_args.freeze_module_prefix: {prefix!r} names only a part of one Megatron parameter "
-                    f"({', '.join(weights.entry(name).hf_names)})"
+                    f"({', '.join(hf_names)})"
                 )
             if all(hit):
                 parameter.requires_grad_(False)
@@ -80,3 +82,12 @@ def freeze(chunks: Sequence[nn.Module], weights: WeightMap, prefixes: str | None
         torch.distributed.all_reduce(found)
         if not found:
             raise StrategyError(f"model_args.freeze_module_prefix: no parameter's name begins with {prefix!r}")
+    for chunk in chunks:
+        if chunk.pre_process and prefixes:
+            chunk.embedding.register_forward_hook(_begin_graph)
+
+
+def _begin_graph(module: nn.Module, inputs: Any, output: torch.Tensor) -> torch.Tensor:
+    """Layers that are recomputed get no gradient unless their input wants one, which that of a frozen embedding does
+    not: Megatron's checkpoint is a reentrant autograd function, and a stage without a gradient stops its pipeline."""
+    return output.requires_grad_() if torch.is_grad_enabled() else output
