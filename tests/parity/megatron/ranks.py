@@ -171,11 +171,14 @@ def weights_around_an_update(run: Run) -> BeforeAndAfter:
 
 def refusal(run: Run) -> str:
     """What setup says, or an empty text."""
+    strategy = MegatronTrainStrategy(run.config(), context(run.role), run.plan(1))
     try:
-        with trainer(run):
-            return ""
+        strategy.setup()
+        return ""
     except StrategyError as error:
         return str(error)
+    finally:
+        strategy.shutdown()
 
 
 def train(run: Run) -> Trace:
@@ -307,6 +310,21 @@ def load_and_go_on(run: Run, directory: Path) -> tuple[dict[str, np.ndarray], di
         loaded = exported(strategy)
         norm = one_update(strategy, run)["grad_norm"]
         return loaded, exported(strategy), norm
+
+
+def resumed_otherwise(run: Run, other: Run, directory: Path) -> tuple[str, bool]:
+    """What `other` says to a checkpoint of `run`, and whether its weights are as before."""
+    with trainer(run) as strategy:
+        one_update(strategy, run)
+        strategy.save_checkpoint(directory)
+    with trainer(other) as strategy:
+        before = exported(strategy)
+        try:
+            strategy.load_checkpoint(directory)
+        except StrategyError as error:
+            after = exported(strategy)
+            return str(error), all(np.array_equal(before[name], after[name]) for name in before)
+        return "", False
 
 
 def left_alone(run: Run) -> None:

@@ -115,3 +115,28 @@ def test_a_run_goes_on_under_another_layout(
     assert all(np.array_equal(saved[key], loaded[key]) for key in saved)
     assert max(float(np.abs(unbroken[key] - resumed[key]).max()) for key in unbroken) < 2e-5
     assert other_norms == pytest.approx(norms, rel=1e-4)
+
+
+OTHERWISE: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], str]] = {
+    "shared-to-plain": ("qwen2", SHARED, {}, {}, "use_distributed_optimizer True (now False)"),
+    "plain-to-shared": ("qwen2", {}, SHARED, {}, "use_distributed_optimizer False (now True)"),
+    "experts-together": ("qwen3_moe", EP2 | SHARED, SHARED, {}, "expert parallel True (now False)"),
+    "plain-to-bf16": ("qwen2", {}, {}, {"dtype": "bf16"}, "dtype 'fp32' (now 'bf16')"),
+    "layer-frozen": (
+        "qwen2", SHARED, SHARED, {"freeze_module_prefix": "model.layers.0."},
+        "freeze_module_prefix None (now 'model.layers.0.')",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(OTHERWISE))
+def test_what_a_run_cannot_change_on_resume_is_refused_before_anything_is_loaded(
+    name: str, rank_pool: Pools, family_dir: Callable[..., Path], tmp_path: Path
+) -> None:
+    """The optimizer's state lies otherwise in the file; Megatron fails on it after the weights are overwritten."""
+    family, before, after, model, message = OTHERWISE[name]
+    run = Run(family_dir(family), before, vocab_size=models.VOCAB_SIZE)
+    other = Run(family_dir(family), after, vocab_size=models.VOCAB_SIZE, model=model)
+    for error, unchanged in rank_pool(2).run(ranks.resumed_otherwise, run, other, tmp_path):
+        assert error == f"{tmp_path} was saved with {message}. Resume with the same, or start anew."
+        assert unchanged

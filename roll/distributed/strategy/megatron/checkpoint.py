@@ -1,4 +1,4 @@
-"""The state of a trainer in Megatron's dist_checkpointing: written by one parallel layout, read by any.
+"""The state of a trainer in Megatron's dist_checkpointing: written under some parallel sizes, read under any others.
 
 Workarounds for megatron-core 0.16 without transformer-engine or apex are marked; none of them is about the CPU.
 """
@@ -6,7 +6,7 @@ Workarounds for megatron-core 0.16 without transformer-engine or apex are marked
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 _FACTS = "facts.json"
 
 
-def save(directory: Path, chunks: Sequence[Any], updater: Updater) -> None:
-    """Weights, optimizer, schedule and random state. Collective; `directory` is seen by all ranks."""
+def save(directory: Path, chunks: Sequence[Any], updater: Updater, fixed: Mapping[str, object]) -> None:
+    """Weights, optimizer, schedule and random state. `fixed` is what a loader must agree with, whatever its layout.
+    Collective; `directory` is seen by all ranks."""
     target = directory / CHECKPOINT_FOLDER
     if dist.get_rank() == 0:
         target.mkdir(parents=True, exist_ok=True)
@@ -37,16 +38,25 @@ def save(directory: Path, chunks: Sequence[Any], updater: Updater) -> None:
     write(state, target, metadata)
     torch.save(_random_state(), directory / f"random_state_{dist.get_rank()}.pt")
     if dist.get_rank() == 0:
-        (directory / _FACTS).write_text(json.dumps(_facts(), indent=2))
+        (directory / _FACTS).write_text(json.dumps({"fixed": fixed, "layout": _layout()}, indent=2))
     dist.barrier()
 
 
-def load(directory: Path, chunks: Sequence[Any], updater: Updater) -> None:
-    """Restores what `save` wrote, whatever the layout it was written by. Random states come back under the same layout
-    only; under another one nothing that trains draws from them. Collective."""
+def load(directory: Path, chunks: Sequence[Any], updater: Updater, fixed: Mapping[str, object]) -> None:
+    """Restores what `save` wrote, also under other parallel sizes. Random states come back under the same ones only;
+    under others nothing that trains draws from them. Collective. StrategyError, with nothing loaded, if it was written
+    under other `fixed`."""
     source = directory / CHECKPOINT_FOLDER
-    if not (directory / _FACTS).is_file():
-        raise StrategyError(f"{directory} holds no checkpoint of megatron_train: {_FACTS} is missing")
+    try:
+        saved = json.loads((directory / _FACTS).read_text())
+    except FileNotFoundError as error:
+        raise StrategyError(f"{directory} holds no checkpoint of megatron_train: {_FACTS} is missing") from error
+    then = saved.get("fixed")
+    if then is None:
+        raise StrategyError(f"{directory} was saved by an older version of megatron_train, which this one cannot read.")
+    wrong = [f"{key} {then[key]!r} (now {value!r})" for key, value in fixed.items() if then.get(key, value) != value]
+    if wrong:
+        raise StrategyError(f"{directory} was saved with {', '.join(wrong)}. Resume with the same, or start anew.")
     _prime(updater.optimizer)
     state = _sharded_state(chunks, updater, layout_metadata(), is_loading=True)
     loaded = read(state, source)
@@ -56,7 +66,7 @@ def load(directory: Path, chunks: Sequence[Any], updater: Updater) -> None:
         updater.optimizer.load_state_dict(loaded["optimizer"])
     _separate_steps(updater.optimizer)
     updater.updates_done = int(loaded["updates_done"])
-    if json.loads((directory / _FACTS).read_text()) == _facts():
+    if saved["layout"] == _layout():
         _set_random_state(torch.load(directory / f"random_state_{dist.get_rank()}.pt", weights_only=True))
 
 
@@ -78,7 +88,7 @@ def _named(chunks: Sequence[Any]) -> Iterator[tuple[str, Any]]:
         yield ("model" if len(chunks) == 1 else f"model{i}"), chunk
 
 
-def _facts() -> dict[str, object]:
+def _layout() -> dict[str, object]:
     return {
         "world_size": dist.get_world_size(),
         "tensor": parallel_state.get_tensor_model_parallel_world_size(),
