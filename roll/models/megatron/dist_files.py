@@ -1,4 +1,4 @@
-"""Megatron's dist_checkpointing format: written and read by any parallel layout, without helper processes."""
+"""Megatron's dist_checkpointing format: written and read under any parallel sizes, without helper processes."""
 
 from __future__ import annotations
 
@@ -31,13 +31,16 @@ class SynchronousWriter(TorchDistSaveShardedStrategy):
 
 
 def layout_metadata() -> dict[str, Any]:
-    """How the optimizer's state is laid out: so that any other layout can read it."""
+    """How the state is laid out: so that other parallel sizes can read it. The optimizer's is another one with and
+    without use_distributed_optimizer, and with and without expert parallel."""
     return {
         # The other formats lose the optimizer's fp32 state on another layout, or do not take fp32 models at all.
         "distrib_optim_sharding_type": "fully_reshardable",
         "distrib_optim_fully_reshardable_mem_efficient": True,
         "chained_optim_avoid_prefix": True,
         "singleton_local_shards": False,
+        # Otherwise a parameter of all layers is one tensor, which is not whole when some of them are frozen.
+        "non_homogeneous_layers": True,
         "dp_cp_group": parallel_state.get_data_parallel_group(with_context_parallel=True),
     }
 

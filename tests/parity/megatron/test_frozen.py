@@ -66,3 +66,23 @@ def test_a_tied_model_has_no_head_to_freeze(rank_pool: Pools, family_dir: Callab
     run = frozen(family_dir("qwen2", tie_word_embeddings=True), "lm_head", PP2)
     message = "model_args.freeze_module_prefix: no parameter's name begins with 'lm_head'"
     assert rank_pool(2).run(ranks.refusal, run) == [message] * 2
+
+
+@pytest.mark.parametrize("settings", [{}, SHARED], ids=["plain", "shared"])
+def test_a_run_with_a_frozen_layer_goes_on_under_other_sizes(
+    settings: dict[str, Any], rank_pool: Pools, family_dir: Callable[..., Path], tmp_path: Path
+) -> None:
+    """A frozen layer has no state of the optimizer, so a file in which all layers are one tensor is not whole."""
+    model_dir, pool = family_dir("qwen2"), rank_pool(2)
+    run = frozen(model_dir, "model.layers.0.", settings)
+    saved, unbroken, norm = pool.run(ranks.save_and_go_on, run, tmp_path)[0]
+    other = frozen(model_dir, "model.layers.0.", PP2 | settings)
+    loaded, resumed, other_norm = pool.run(ranks.load_and_go_on, other, tmp_path)[0]
+    assert all(np.array_equal(saved[name], loaded[name]) for name in saved)
+    assert max(float(np.abs(unbroken[name] - resumed[name]).max()) for name in unbroken) < 2e-5
+    assert other_norm == pytest.approx(norm, rel=1e-4)
+
+
+def test_single_experts_are_not_frozen(rank_pool: Pools, family_dir: Callable[..., Path]) -> None:
+    run = frozen(family_dir("qwen3_moe"), "model.layers.0.mlp.experts.1", {})
+    assert "'model.layers.0.mlp.experts.1' names single experts" in rank_pool(1).run(ranks.refusal, run)[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,8 @@ from roll.models.megatron.hf_files import HfReader
 from roll.models.megatron.model import Blueprint, TokenModel, build_chunks
 from roll.models.megatron.rules import Shapes
 from roll.models.megatron.weights import global_parameters, load
+
+_SINGLE_EXPERTS = re.compile(r"\.experts\.\d")
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,11 @@ def freeze(chunks: Sequence[TokenModel], weights: WeightMap, prefixes: str | Non
     """Parameters whose Hugging Face names begin with one of the comma-separated prefixes are not trained. A tied head
     goes by the embedding's name, also where the last stage holds a copy of it."""
     for prefix in filter(None, (part.strip() for part in (prefixes or "").split(","))):
+        if _SINGLE_EXPERTS.search(prefix):
+            raise StrategyError(
+                f"model_args.freeze_module_prefix: {prefix!r} names single experts, but a checkpoint of Megatron holds "
+                "all experts of a layer as one tensor. Freeze them all (end the prefix with `experts.`), or none."
+            )
         found = torch.zeros(1, device=next(chunks[0].parameters()).device)
         for name, parameter in global_parameters(chunks):
             hf_names = weights.entry(EMBEDDING if name == HEAD and ties_head else name).hf_names
