@@ -77,6 +77,15 @@ KNOWN_KEYS: Mapping[str, frozenset[str]] = {
     "zero_optimization.offload_param": OFFLOAD_PARAM_KEYS,
     "zero_optimization.offload_optimizer": OFFLOAD_OPTIMIZER_KEYS,
 }
+# Keys that DeepSpeed takes and that stay at one value here, and why. `auto` and absent are fine.
+_ALL_RANKS = "every rank of a role holds other rows"
+ONE_VALUE: Mapping[str, tuple[object, str]] = {
+    "gradient_allreduce_op": ("mean", "the loss counts on gradients that are averaged over the ranks"),
+    "tensor_parallel.autotp_size": (1, f"{_ALL_RANKS}; tensor parallel is a matter of the megatron strategies"),
+    "expert_parallel.autoep_size": (1, f"{_ALL_RANKS}; expert parallel is a matter of the megatron strategies"),
+    "sequence_parallel_size": (1, f"{_ALL_RANKS}; context parallel is a matter of the megatron strategies"),
+    "data_parallel_size": (None, "it is the number of the role's ranks, from device_mapping"),
+}
 DTYPE_SECTIONS = {"bf16": "bf16", "fp16": "fp16"}
 
 
@@ -113,6 +122,7 @@ def deepspeed_problems(role: str, config: Mapping[str, Any], facts: DeepSpeedFac
     for section, known in KNOWN_KEYS.items():
         yield from _unknown_keys(at, section, _section(config, section), known)
     yield from _stage_problems(at, config)
+    yield from _one_value_problems(at, config)
     if facts.dtype == "fp16":
         yield Problem(
             f"{role}.model_args.dtype: fp16 cannot be used with DeepSpeed here: its range is too small for log-probs "
@@ -199,6 +209,15 @@ def _stage_problems(at: str, config: Mapping[str, Any]) -> Iterator[Problem]:
             "offload_param.",
             (f"{at}.zero_optimization.stage", f"{at}.zero_optimization.offload_param"),
         )
+
+
+def _one_value_problems(at: str, config: Mapping[str, Any]) -> Iterator[Problem]:
+    for path, (only, why) in ONE_VALUE.items():
+        section, _, key = path.rpartition(".")
+        given = _section(config, section).get(key, "auto")
+        if given not in ("auto", only):
+            works = "Remove it." if only is None else f"Set it to {only}, or remove it."
+            yield Problem(f"{at}.{path}: {show(given)} cannot be used: {why}. {works}", (f"{at}.{path}",))
 
 
 def _without_auto(config: Mapping[str, Any]) -> dict[str, Any]:

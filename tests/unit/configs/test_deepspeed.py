@@ -50,6 +50,23 @@ def said(config: dict[str, Any], facts: DeepSpeedFacts = FACTS) -> list[str]:
             {"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}},
             f"{AT}.zero_optimization.offload_param needs stage 3, but stage is 2.",
         ),
+        (
+            {"gradient_allreduce_op": "sum"},
+            f"{AT}.gradient_allreduce_op: 'sum' cannot be used: the loss counts on gradients that are averaged over "
+            "the ranks. Set it to mean, or remove it.",
+        ),
+        (
+            {"tensor_parallel": {"autotp_size": 2}},
+            f"{AT}.tensor_parallel.autotp_size: 2 cannot be used: every rank of a role holds other rows; tensor "
+            "parallel is a matter of the megatron strategies. Set it to 1, or remove it.",
+        ),
+        ({"expert_parallel": {"autoep_size": 2}}, f"{AT}.expert_parallel.autoep_size: 2 cannot be used: "),
+        ({"sequence_parallel_size": 2}, f"{AT}.sequence_parallel_size: 2 cannot be used: "),
+        (
+            {"data_parallel_size": 4},
+            f"{AT}.data_parallel_size: 4 cannot be used: it is the number of the role's ranks, from device_mapping. "
+            "Remove it.",
+        ),
     ],
 )
 def test_what_deepspeed_would_accept_silently_or_refuse_late_is_a_problem_now(
@@ -57,6 +74,11 @@ def test_what_deepspeed_would_accept_silently_or_refuse_late_is_a_problem_now(
 ) -> None:
     found = said(config)
     assert len(found) == 1 and found[0].startswith(message)
+
+
+def test_parallel_sizes_that_change_nothing_are_taken() -> None:
+    inert = {"gradient_allreduce_op": "mean", "tensor_parallel": {"autotp_size": 1}, "sequence_parallel_size": 1}
+    assert said(inert) == []
 
 
 def test_bf16_switched_off_contradicts_bf16_weights() -> None:
