@@ -71,3 +71,34 @@ def _offload_and_load(model_dir: Path) -> tuple[int, int, bool]:
     strategy.load_states(ALL_STATES)
     restored = weights()
     return before, offloaded, all(torch.equal(expected[name], restored[name]) for name in expected)
+
+
+@pytest.mark.parametrize("stage", [0, 3])
+def test_offloading_a_scorer_frees_device_memory_and_loading_restores_its_scores(stage: int, tiny_model_dir: Path):
+    from tests.helpers.processes import run_ranks
+
+    before, offloaded, equal = run_ranks(_scorer_away_and_back, 1, tiny_model_dir, stage)[0]
+    assert offloaded < 0.1 * before
+    assert equal
+
+
+def _scorer_away_and_back(model_dir: Path, stage: int) -> tuple[int, int, bool]:
+    from roll.distributed.strategy.base import ALL_STATES, RankContext
+    from roll.distributed.strategy.deepspeed_infer import DeepSpeedInferStrategy
+    from tests.parity.strategies.reference import join, rows
+    from tests.parity.strategies.runs import Run as TrainingRun
+
+    context = RankContext("reference", 0, 1, 0, 0, torch.device("cuda:0"))
+    strategy = DeepSpeedInferStrategy(TrainingRun(model_dir, stage).config(), context)
+    strategy.setup()
+
+    def log_probs() -> Any:
+        found = strategy.log_probs([join(rows())], 1.0)[0].log_probs
+        assert found is not None
+        return found
+
+    expected, before = log_probs(), torch.cuda.memory_allocated()
+    strategy.offload_states(ALL_STATES)
+    offloaded = torch.cuda.memory_allocated()
+    strategy.load_states(ALL_STATES)
+    return before, offloaded, torch.equal(expected, log_probs())

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+
 from roll.configs.cluster import WorkerConfig
 from roll.configs.plan import TrainPlan
-from roll.distributed.strategy.base import RankContext
+from roll.distributed.strategy.base import RankContext, State
 from roll.distributed.strategy.deepspeed_config import scoring_config
 from roll.distributed.strategy.deepspeed_rank import DeepSpeedRank
 from roll.distributed.strategy.forward import ScoringStrategy
@@ -29,6 +31,22 @@ class DeepSpeedInferStrategy(ScoringStrategy):
 
     def _evened_out(self, micro_batches: Sequence[MicroBatch]) -> Sequence[MicroBatch]:
         return self.rank.evened_out(micro_batches)
+
+    def offload_states(self, states: frozenset[State]) -> None:
+        if State.WEIGHTS in states:
+            self._move(torch.device("cpu"))
+
+    def load_states(self, states: frozenset[State]) -> None:
+        if State.WEIGHTS in states:
+            self._move(self.context.device)
+
+    def _move(self, device: torch.device) -> None:
+        """On a CPU everything is in host memory already."""
+        if self.rank.engine is not None and self.context.device.type != "cpu":
+            from roll.distributed.strategy import deepspeed_offload
+
+            deepspeed_offload.move_scorer(self.rank.engine, self.rank.config, device)
+            self.rank.platform.empty_cache()
 
     def shutdown(self) -> None:
         self.rank.stop()

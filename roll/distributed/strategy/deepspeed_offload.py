@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -37,7 +38,10 @@ def offload(engine: DeepSpeedEngine, states: frozenset[State], config: EngineCon
         if Kind.optim_states in kinds:
             _offload_zero3_optimizer(optimizer)
         kinds -= {Kind.hp_params, Kind.optim_states}
-    optimizer.offload_states(include=kinds)
+    with _trained_module(optimizer) if config.partitions_weights else nullcontext():
+        optimizer.offload_states(include=kinds)
+    if Kind.lp_params in kinds:
+        _move(untrained(engine, config), torch.device("cpu"))
 
 
 def load(engine: DeepSpeedEngine, states: frozenset[State], config: EngineConfig, device: torch.device) -> None:
@@ -60,6 +64,15 @@ def load(engine: DeepSpeedEngine, states: frozenset[State], config: EngineConfig
         optimizer.reload_states()
     finally:
         optimizer.offloaded_states |= staying
+    if Kind.lp_params in kinds:
+        _move(untrained(engine, config), device)
+
+
+def move_scorer(engine: DeepSpeedEngine, config: EngineConfig, device: torch.device) -> None:
+    """The weights of an engine that trains none of them."""
+    if config.partitions_weights:
+        engine.empty_partition_cache()  # what the last pass left gathered
+    _move(untrained(engine, config), device)
 
 
 def _kinds(states: frozenset[State], config: EngineConfig) -> set[Kind]:
@@ -74,6 +87,40 @@ def _kinds(states: frozenset[State], config: EngineConfig) -> set[Kind]:
 
 def _on_host(section: dict[str, Any] | None) -> bool:
     return bool(section) and section.get("device", "none") != "none"
+
+
+def untrained(engine: DeepSpeedEngine, config: EngineConfig) -> Iterator[torch.Tensor]:
+    """This rank's part of weights that are not trained: DeepSpeed moves its own buffers, which hold the others only.
+    Without those that the configuration keeps in host memory."""
+    if _on_host(config.json["zero_optimization"].get("offload_param")):
+        return
+    model: Any = engine.module
+    for parameter in model.parameters():
+        if not parameter.requires_grad:
+            yield parameter.ds_tensor if config.partitions_weights else parameter
+
+
+def _move(tensors: Iterable[torch.Tensor], device: torch.device) -> None:
+    for tensor in tensors:
+        tensor.data = tensor.data.to(device)
+
+
+@contextmanager
+def _trained_module(optimizer: Any) -> Iterator[None]:
+    """DeepSpeed 0.19 looks for every parameter of its module in a buffer of the trained ones (ZeRO-3)."""
+    module, optimizer.module = optimizer.module, _Trained(optimizer.module)
+    try:
+        yield
+    finally:
+        optimizer.module = module
+
+
+class _Trained:
+    def __init__(self, module: torch.nn.Module):
+        self._module = module
+
+    def parameters(self) -> Iterator[torch.nn.Parameter]:
+        return (parameter for parameter in self._module.parameters() if parameter.requires_grad)
 
 
 def _check(optimizer: object) -> None:
@@ -101,12 +148,10 @@ def _move_plain(engine: DeepSpeedEngine, states: frozenset[State], device: torch
     """Without ZeRO: parameters, torch's optimizer states, and (bf16) DeepSpeed's fp32 copies."""
     model: Any = engine.module
     if State.WEIGHTS in states:
-        for parameter in model.parameters():
-            parameter.data = parameter.data.to(device)
+        _move(model.parameters(), device)
     if State.OPTIMIZER in states:
         reload_optimizer_states(engine.basic_optimizer, device)
-        for master in _masters(engine):
-            master.data = master.data.to(device)
+        _move(_masters(engine), device)
 
 
 def _masters(engine: DeepSpeedEngine) -> Iterator[torch.Tensor]:

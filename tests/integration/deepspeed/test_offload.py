@@ -1,0 +1,107 @@
+"""Leaving the device and coming back, on a CPU: the same calls as on a GPU, whose device is here the host again."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from roll.configs.cluster import WorkerConfig
+from roll.distributed.strategy.base import ALL_STATES
+from roll.distributed.strategy.deepspeed_rank import full_shape
+from tests.helpers.processes import RankPool
+from tests.parity.strategies.reference import TEMPERATURE, join, rows
+from tests.parity.strategies.runs import Run, context, exported, one_update, trainer
+
+Pools = Callable[[int], RankPool]
+FROZEN = "model.embed_tokens"
+HOST = torch.device("cpu")
+
+
+def trained_after_a_trip(run: Run) -> tuple[bool, list[str]]:
+    """Whether the weights came back as they were, and which of them an update then moved."""
+    from roll.distributed.strategy import deepspeed_offload
+
+    with trainer(run) as strategy:
+        before = exported(strategy)
+        deepspeed_offload.offload(strategy.engine, ALL_STATES, strategy.rank.config)
+        deepspeed_offload.load(strategy.engine, ALL_STATES, strategy.rank.config, HOST)
+        back = exported(strategy)
+        one_update(strategy, run)
+        after = exported(strategy)
+        same = all(np.array_equal(before[name], back[name]) for name in before)
+        return same, [name for name in before if not np.array_equal(before[name], after[name])]
+
+
+def frozen_elements(run: Run) -> int:
+    """Elements of weights that go beside DeepSpeed's own buffers."""
+    from roll.distributed.strategy.deepspeed_offload import untrained
+
+    with trainer(run) as strategy:
+        return sum(tensor.numel() for tensor in untrained(strategy.engine, strategy.rank.config))
+
+
+def scored_after_a_trip(model_dir: Path, zero: dict[str, Any]) -> tuple[bool, int, int]:
+    """Whether log-probs are equal before and after; elements that travelled, and those of the model."""
+    from roll.distributed.strategy.deepspeed_infer import DeepSpeedInferStrategy
+    from roll.distributed.strategy.deepspeed_offload import move_scorer, untrained
+
+    config = WorkerConfig.model_validate(
+        {
+            "strategy_args": {"strategy_name": "deepspeed_infer", "strategy_config": {"zero_optimization": zero}},
+            "model_args": {"model_name_or_path": str(model_dir), "dtype": "fp32"},
+        }
+    )
+    strategy = DeepSpeedInferStrategy(config, context("reference"))
+    strategy.setup()
+    engine = strategy.rank.engine
+    assert engine is not None
+
+    def log_probs() -> torch.Tensor:
+        found = strategy.log_probs([join(rows())], TEMPERATURE)[0].log_probs
+        assert found is not None
+        return found
+
+    before = log_probs()
+    move_scorer(engine, strategy.rank.config, HOST)
+    same = torch.equal(before, log_probs())
+    travelled = sum(tensor.numel() for tensor in untrained(engine, strategy.rank.config))
+    whole = sum(full_shape(p).numel() for p in strategy.model.module.parameters())
+    strategy.shutdown()
+    return same, travelled, whole
+
+
+@pytest.mark.parametrize("stage", [0, 2, 3])
+def test_a_trainer_with_frozen_weights_comes_back_as_it_was(stage: int, rank_pool: Pools, tiny_model_dir: Path) -> None:
+    run = Run(tiny_model_dir, stage, model={"freeze_module_prefix": FROZEN})
+    same, moved = rank_pool(1).run(trained_after_a_trip, run)[0]
+    assert same
+    assert moved and not [name for name in moved if name.startswith(FROZEN)]
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_frozen_weights_go_with_the_trained_ones(stage: int, rank_pool: Pools, tiny_model_dir: Path) -> None:
+    run = Run(tiny_model_dir, stage, model={"freeze_module_prefix": FROZEN})
+    assert rank_pool(1).run(frozen_elements, run) == [296 * 128]  # the embedding
+
+
+@pytest.mark.parametrize(
+    ("zero", "world_size", "share"),
+    [
+        ({"stage": 0}, 1, 1),
+        ({"stage": 2}, 2, 1),
+        ({"stage": 3}, 2, 0.5),
+        ({"stage": 3, "stage3_param_persistence_threshold": 0}, 2, 0.5),
+        ({"stage": 3, "offload_param": {"device": "cpu"}}, 2, 0),
+    ],
+    ids=["whole", "zero2", "zero3-gathered", "zero3", "zero3-on-host"],
+)
+def test_a_scorer_leaves_its_device_and_scores_the_same_when_it_is_back(
+    zero: dict[str, Any], world_size: int, share: float, rank_pool: Pools, tiny_model_dir: Path
+) -> None:
+    """Each rank moves its share of the weights; what offload_param keeps in host memory stays there."""
+    for same, travelled, whole in rank_pool(world_size).run(scored_after_a_trip, tiny_model_dir, zero):
+        assert same
+        assert travelled == share * whole
