@@ -100,6 +100,16 @@ PASSED_ON = _words(
     tp_comm_overlap tp_comm_overlap_ag tp_comm_overlap_rs tp_comm_overlap_rs_dgrad tp_comm_bulk_wgrad tp_comm_bulk_dgrad
     """
 )
+# Of these, what Megatron's own layers ignore or fail with: the one value that holds for them, and why.
+LOCAL_VALUES: Mapping[str, tuple[object, str]] = {
+    "fp32_residual_connection": (False, "these layers take their input in model_args.dtype"),
+    "apply_query_key_layer_scaling": (False, "attention is one fused kernel"),
+    "attention_softmax_in_fp32": (True, "attention is one fused kernel, whose softmax is fp32"),
+    "memory_efficient_layer_norm": (False, "the norm is torch's own"),
+    "persist_layer_norm": (False, "the norm is torch's own"),
+    "cp_comm_type": (None, "keys and values are gathered over the context-parallel ranks"),
+    "tp_comm_overlap": (False, "only transformer-engine's matrices overlap with sends"),
+}
 # Keys that exist, and whose value comes from elsewhere.
 SET_ELSEWHERE = {
     "bf16": "model_args.dtype",
@@ -167,13 +177,13 @@ def megatron_problems(at: str, config: Mapping[str, Any]) -> Iterator[Problem]:
                 f"{at}.{key}: Megatron has no such key here.{did_you_mean(str(key), KNOWN)}", (f"{at}.{key}",)
             )
     try:
-        settings, _ = split_settings(config)
+        settings, passed_on = split_settings(config)
     except ValidationError as error:
         for item in error.errors(include_url=False):
             path = ".".join((at, *map(str, item["loc"])))
             yield Problem(f"{path}: {show(item['input'])}: {item['msg'].lower()}.", (path,))
         return
-    for key, text in _contradictions(settings):
+    for key, text in (*_contradictions(settings), *_unknown_to_local(settings, passed_on)):
         yield Problem(f"{at}.{key}: {text}", (f"{at}.{key}",))
 
 
@@ -207,6 +217,12 @@ def _contradictions(s: MegatronSettings) -> Iterator[tuple[str, str]]:
             )
     if s.masked_softmax_fusion:
         yield "masked_softmax_fusion", "has no effect: attention is one fused kernel anyway. Set it to false."
+
+
+def _unknown_to_local(s: MegatronSettings, passed_on: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for key, value in passed_on.items() if s.transformer_impl == "local" else ():
+        if key in LOCAL_VALUES and value != LOCAL_VALUES[key][0]:
+            yield key, f"{show(value)} cannot be used with transformer_impl: local: {LOCAL_VALUES[key][1]}. Remove it."
 
 
 def ranks_problems(at: str, settings: MegatronSettings, num_ranks: int) -> Iterator[Problem]:

@@ -54,6 +54,17 @@ def texts(**config: Any) -> list[str]:
         ({"moe_grouped_gemm": True}, "moe_grouped_gemm: true needs transformer_impl: transformer_engine, which runs"),
         ({"apply_rope_fusion": True}, "apply_rope_fusion: true needs transformer_impl: transformer_engine"),
         ({"gradient_accumulation_fusion": True}, "true needs transformer_impl: transformer_engine"),
+        (
+            {"fp32_residual_connection": True},
+            ".fp32_residual_connection: true cannot be used with transformer_impl: local: these layers take their "
+            "input in model_args.dtype. Remove it.",
+        ),
+        ({"apply_query_key_layer_scaling": True}, "true cannot be used with transformer_impl: local: attention is one"),
+        ({"attention_softmax_in_fp32": False}, "false cannot be used with transformer_impl: local: attention is one"),
+        ({"memory_efficient_layer_norm": True}, "true cannot be used with transformer_impl: local: the norm is"),
+        ({"persist_layer_norm": True}, "true cannot be used with transformer_impl: local: the norm is torch's own"),
+        ({"cp_comm_type": "p2p"}, "'p2p' cannot be used with transformer_impl: local: keys and values are gathered"),
+        ({"tp_comm_overlap": True}, "true cannot be used with transformer_impl: local: only transformer-engine's"),
         ({"masked_softmax_fusion": True}, "has no effect: attention is one fused kernel anyway"),
     ],
 )
@@ -74,6 +85,7 @@ def test_what_it_can_run_is_taken_and_the_rest_passed_on() -> None:
 
 def test_transformer_engine_and_what_needs_it_are_passed_on() -> None:
     config = {"transformer_impl": "transformer_engine", "moe_grouped_gemm": True, "apply_rope_fusion": True}
+    config |= {"fp32_residual_connection": True, "cp_comm_type": "p2p"}
     assert texts(**config) == []
 
 
