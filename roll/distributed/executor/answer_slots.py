@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Iterable
 
 
 class AnswerSlots:
@@ -53,13 +54,10 @@ class AnswerSlots:
                 self._free -= needed
                 turn.set_result(True)
 
-    def leave(self, name: str) -> None:
-        """The request under this name, if it waits, waits no longer."""
-        turn, _ = self._line.pop(name, (None, 0))
-        if turn is not None and not turn.done():
-            turn.set_result(False)
-        self.give_back(0)  # it may have stood before one that fits
-
-    def leave_all(self) -> None:
-        for name in list(self._line):
-            self.leave(name)
+    def leave(self, names: Iterable[str] | None = None) -> None:
+        """The requests under these names (None: all), where they wait, wait no longer."""
+        for name in list(self._line if names is None else names):
+            turn, _ = self._line.pop(name, (None, 0))
+            if turn is not None and not turn.done():
+                turn.set_result(False)
+        self.give_back(0)  # they may have stood before one that fits

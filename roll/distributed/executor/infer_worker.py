@@ -188,11 +188,7 @@ class InferWorker:
             mailbox.something.set()
 
     async def abort(self, request_ids: Sequence[str] | None = None) -> None:
-        if request_ids is None:
-            self._slots.leave_all()
-        else:
-            for name in request_ids:
-                self._slots.leave(name)
+        self._slots.leave(request_ids)
         await self.strategy.abort(request_ids)
 
     async def pause(self) -> None:

@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from roll.distributed.executor.answer_slots import AnswerSlots
 
 
@@ -45,8 +47,7 @@ def test_who_leaves_the_line_or_is_cancelled_takes_no_slot() -> None:
         cancelled = asyncio.create_task(slots.take("cancelled", 1))
         late = asyncio.create_task(slots.take("late", 2))
         await settle()
-        slots.leave("left")
-        slots.leave("unknown")
+        slots.leave(["left", "unknown"])
         cancelled.cancel()
         await settle()
         assert await left is False
@@ -68,6 +69,21 @@ def test_without_a_limit_nobody_waits() -> None:
         slots = AnswerSlots()
         assert all([await slots.take(str(n), 1000) for n in range(10)])
         slots.give_back(1000)
-        slots.leave_all()
+        slots.leave()
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("names", [None, ["large", "small"]])
+def test_of_several_that_leave_together_none_takes_the_place_of_another(names: list[str] | None) -> None:
+    async def play() -> None:
+        slots = AnswerSlots(4)
+        assert await slots.take("running", 3)
+        large = asyncio.create_task(slots.take("large", 2))
+        small = asyncio.create_task(slots.take("small", 1))
+        await settle()
+        slots.leave(names)
+        assert (await large, await small) == (False, False)
+        assert await slots.take("next", 1)
 
     asyncio.run(play())
