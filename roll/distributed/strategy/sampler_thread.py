@@ -7,7 +7,7 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from roll.distributed.strategy.hf_sampler import BatchSampler, Finished
 from roll.errors import EngineDied, StrategyError
@@ -35,6 +35,7 @@ class SamplerThread:
         self._stopping = False
         self._failure: StrategyError | None = None
         self._answers: dict[str, asyncio.Future[list[Generation]]] = {}
+        self._calls: set[asyncio.Future[Any]] = set()
         self._arrived: list[GenerationRequest] = []
         self._thread = threading.Thread(target=self._run, name="hf_sampler", daemon=True)
         self._thread.start()
@@ -75,6 +76,8 @@ class SamplerThread:
         """function() in the thread, between two tokens."""
         self._raise_failure()
         result: asyncio.Future[T] = self._loop.create_future()
+        self._calls.add(result)
+        result.add_done_callback(self._calls.discard)
 
         def run() -> None:
             try:
@@ -98,8 +101,10 @@ class SamplerThread:
         self._raise_failure()
 
     def stop(self) -> None:
-        """Ends the thread after the current token; calls in flight raise StrategyError."""
-        self._fail(StrategyError("the rollout engine was shut down"))
+        """Ends the thread after the current token; requests and calls in flight raise StrategyError. Called from any
+        thread."""
+        self._failure = self._failure or StrategyError("the rollout engine was shut down")
+        self._to_loop(self._fail, self._failure)
         with self._wake:
             self._stopping = True
             self._wake.notify()
@@ -148,8 +153,8 @@ class SamplerThread:
 
     def _fail(self, failure: StrategyError) -> None:
         self._failure = self._failure or failure
-        for answer in self._answers.values():
-            _set_exception(answer, self._failure)
+        for future in [*self._answers.values(), *self._calls]:
+            _set_exception(future, self._failure)
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
