@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from roll.errors import EngineDied
 from roll.types.batch import FINISH_REASONS
 from roll.types.rollout import Generation, GenerationRequest
 
+T = TypeVar("T")
 _LONGEST_WATCH_INTERVAL_S = 30.0
 # After the first result, a share of the time it took is spent on waiting for more: they travel together.
 _LINGER_FRACTION, _LONGEST_LINGER_S = 0.25, 0.02
@@ -98,6 +100,7 @@ class InferWorker:
         self._patience_s = 60.0 * blueprint.settings.backend_timeout
         self._slots = AnswerSlots(max_answers)
         self._death: str | None = None
+        self._is_dead = asyncio.Event()
         self._has_weights = asyncio.Event()
         if not waits_for_weights:
             self._has_weights.set()
@@ -113,6 +116,9 @@ class InferWorker:
 
     def submit(self, requests: Sequence[GenerationRequest], client: str = "") -> None:
         mailbox = self._mailboxes[client]
+        if self._death is not None:
+            mailbox.something.set()  # `take` says why
+            return
         for request in requests:
             task = asyncio.create_task(self._serve(request, mailbox))
             for tasks in (self._tasks, mailbox.tasks):
@@ -150,10 +156,11 @@ class InferWorker:
     async def _serve(self, request: GenerationRequest, mailbox: _Mailbox) -> None:
         try:
             result: list[Generation] | str = await self._answer(request)
-        except EngineDied as error:
-            self._died(str(error))
-            return
         except Exception as error:
+            if isinstance(error, EngineDied):
+                self._died(str(error))
+            if self._death is not None:
+                return  # it may be a consequence: the client asks another engine
             result = f"{type(error).__name__}: {error}"
         mailbox.finished.append((request.request_id, result))
         mailbox.something.set()
@@ -182,26 +189,48 @@ class InferWorker:
             except Exception as error:
                 self._died(f"{type(error).__name__}: {error}")
 
+    async def _while_alive(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work`. Raises EngineDied as soon as the engine is given up: one that hangs never answers."""
+        death = asyncio.create_task(self._is_dead.wait())
+        outcome = asyncio.gather(work, return_exceptions=True)  # else what nobody waits for any more would be logged
+        try:
+            await asyncio.wait((outcome, death), return_when=asyncio.FIRST_COMPLETED)
+            if self._death is not None:
+                raise EngineDied(self._death)
+            (result,) = outcome.result()
+        finally:
+            outcome.cancel()
+            death.cancel()
+        if isinstance(result, EngineDied):
+            self._died(str(result))
+        if isinstance(result, BaseException):
+            raise result
+        return result
+
     def _died(self, cause: str) -> None:
         self._death = self._death or cause
+        self._is_dead.set()
         for mailbox in self._mailboxes.values():
             mailbox.something.set()
 
     async def abort(self, request_ids: Sequence[str] | None = None) -> None:
         self._slots.leave(request_ids)
-        await self.strategy.abort(request_ids)
+        await self._while_alive(self.strategy.abort(request_ids))
 
     async def pause(self) -> None:
-        await self.strategy.pause()
+        await self._while_alive(self.strategy.pause())
 
     async def resume(self) -> None:
-        await self.strategy.resume()
+        await self._while_alive(self.strategy.resume())
 
     async def join_weight_group(self, group: GroupSpec, first_rank: int) -> None:
-        await self.strategy.join_weight_group(group, first_rank)
+        await self._while_alive(self.strategy.join_weight_group(group, first_rank))
 
     async def receive_weights(self, source: BucketSource, is_first: bool, version: int | None) -> int:
         """One bucket. `version` comes with the last one, and ends the update. Returns the engine's version."""
+        return await self._while_alive(self._receive(source, is_first, version))
+
+    async def _receive(self, source: BucketSource, is_first: bool, version: int | None) -> int:
         if is_first:
             await self.strategy.begin_weight_update()
         await self.strategy.import_weights(source)
@@ -211,10 +240,10 @@ class InferWorker:
         return self.strategy.policy_version
 
     async def offload_states(self, states: frozenset[State]) -> None:
-        await asyncio.to_thread(self.strategy.offload_states, states)
+        await self._while_alive(asyncio.to_thread(self.strategy.offload_states, states))
 
     async def load_states(self, states: frozenset[State]) -> None:
-        await asyncio.to_thread(self.strategy.load_states, states)
+        await self._while_alive(asyncio.to_thread(self.strategy.load_states, states))
 
     async def shutdown(self) -> None:
         for task in self._tasks:

@@ -10,7 +10,7 @@ from roll.configs.cluster import WorkerConfig
 from roll.distributed.executor.blueprint import Blueprint
 from roll.distributed.executor.infer_worker import InferWorker
 from roll.distributed.strategy.base import ALL_STATES, State
-from roll.errors import EngineDied
+from roll.errors import EngineDied, StrategyError
 from roll.types.rollout import Generation, GenerationRequest, SamplingParams
 from tests.fakes import FakeInferStrategy
 
@@ -23,8 +23,12 @@ class WatchedStrategy(FakeInferStrategy):
 
     async def start(self) -> None:
         self.loop = asyncio.get_running_loop()
+        self.shut_down = asyncio.Event()
 
     async def generate(self, request: GenerationRequest) -> list[Generation]:
+        if self.mood == "hang":
+            await self.shut_down.wait()
+            raise StrategyError("the rollout engine was shut down")
         self.num_now += request.num_samples
         self.num_most = max(self.num_most, self.num_now)
         try:
@@ -46,8 +50,13 @@ class WatchedStrategy(FakeInferStrategy):
         if self.mood == "hang":
             await asyncio.Event().wait()
 
+    async def pause(self) -> None:
+        await self.heartbeat()
+
     def shutdown(self) -> None:
+        """Fails what is in flight, as an engine does that is ended."""
         self.moves.append("shutdown")
+        self.loop.call_soon_threadsafe(self.shut_down.set)
 
 
 def make_worker(max_answers: int | None, role: WorkerConfig | None = None) -> tuple[InferWorker, WatchedStrategy]:
@@ -87,24 +96,44 @@ def test_states_move_in_a_thread_beside_the_event_loop() -> None:
     assert asyncio.run(move()) == ["offload", "load"]
 
 
+def one_request(name: str) -> list[GenerationRequest]:
+    return [GenerationRequest(name, np.array([7], np.int32), SamplingParams(3))]
+
+
 def test_an_engine_that_hangs_is_given_up_with_its_requests_and_ended() -> None:
     settings = WorkerConfig.model_construct(backend_timeout=0.001)  # of a minute
 
-    async def hang() -> tuple[str | None, list[str]]:
+    async def hang() -> None:
         worker, strategy = make_worker(None, settings)
         await worker.setup()
         await asyncio.sleep(0.15)  # twice as long as is allowed, but it answers
         await worker.check_health()
         strategy.mood = "hang"
-        worker.submit([GenerationRequest("r", np.array([1002], np.int32), SamplingParams(3), 1)])
-        finished = await asyncio.wait_for(worker.take(), 5)
-        while not strategy.moves:  # the engine is ended in a thread
-            await asyncio.sleep(0.01)
-        assert finished.request_ids == ()
+        worker.submit(one_request("r"))
+        finished = await asyncio.wait_for(worker.take(), 60)
+        assert "no sign of life for 0.001 min (backend_timeout of actor_infer)" in str(finished.death)
         with pytest.raises(EngineDied, match="hangs"):
             await worker.check_health()
-        return finished.death, strategy.moves
+        await asyncio.wait_for(strategy.shut_down.wait(), 60)
+        await asyncio.gather(*(task for mailbox in worker._mailboxes.values() for task in mailbox.tasks))
+        late = await asyncio.wait_for(worker.take(), 60)
+        assert [*finished.unpack(), *late.unpack()] == []  # no answer: the client asks another engine
+        worker.submit(one_request("new"), "who does not know yet")
+        assert (await asyncio.wait_for(worker.take("who does not know yet"), 60)).death == finished.death
+        assert strategy.moves == ["shutdown"]
 
-    death, moves = asyncio.run(hang())
-    assert "no sign of life for 0.001 min (backend_timeout of actor_infer)" in str(death)
-    assert moves == ["shutdown"]
+    asyncio.run(hang())
+
+
+def test_a_call_to_an_engine_that_hangs_ends_when_it_is_given_up() -> None:
+    settings = WorkerConfig.model_construct(backend_timeout=0.001)
+
+    async def hang() -> None:
+        worker, strategy = make_worker(None, settings)
+        await worker.setup()
+        strategy.mood = "hang"
+        for _ in range(2):
+            with pytest.raises(EngineDied, match="no sign of life"):
+                await asyncio.wait_for(worker.pause(), 60)
+
+    asyncio.run(hang())
