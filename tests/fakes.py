@@ -114,6 +114,7 @@ class FakeInferStrategy(InferStrategy):
         self.weights: dict[str, torch.Tensor] = {}
         self.incoming: dict[str, torch.Tensor] | None = None
         self.aborted: dict[str, asyncio.Event] = {}
+        self.in_flight: set[str] = set()
         self.receiver = WeightReceiver(context.device)
         self.mood = ""
         self.moves: list[str] = []
@@ -129,6 +130,15 @@ class FakeInferStrategy(InferStrategy):
         return self.version
 
     async def generate(self, request: GenerationRequest) -> list[Generation]:
+        if request.request_id in self.in_flight:
+            raise StrategyError(f"request {request.request_id} is in flight already")
+        self.in_flight.add(request.request_id)
+        try:
+            return await self._answer(request)
+        finally:
+            self.in_flight.remove(request.request_id)
+
+    async def _answer(self, request: GenerationRequest) -> list[Generation]:
         first, last = int(request.prompt_ids[0]), int(request.prompt_ids[-1])
         count, finish_reason = request.sampling.max_new_tokens, "length"
         if first == 1000:

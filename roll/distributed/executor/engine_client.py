@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import ray
 from ray.exceptions import RayActorError
@@ -38,7 +38,8 @@ class _Replica:
 
 class EngineClient:
     """Reaches the workers of actor_infer from one event loop. It can be sent to another process before its first use;
-    `name` tells the clients apart, so that each takes its own answers. Every client balances its own load.
+    `name` tells the clients apart, so that each takes its own answers; the engines know its requests as
+    `<name>/<request id>`. Every client balances its own load.
 
     Where there are several engines, one that dies is left out until it serves again, and its requests go to another.
     A request that saw `_MAX_DEATHS` engines die is taken to be the cause, and fails."""
@@ -55,6 +56,8 @@ class EngineClient:
     async def generate(self, request: GenerationRequest) -> list[Generation]:
         """`request.num_samples` answers from one engine (see `EngineRouter`). Raises StrategyError if it refuses
         the request, WorkerError if no engine is left or too many died of it. Cancelling it aborts the request."""
+        if self.name:  # an episode that is played again in another process asks under the same ids
+            request = replace(request, request_id=f"{self.name}/{request.request_id}")
         deaths = 0
         while True:
             replica = self._choose(request)

@@ -33,6 +33,10 @@ class InferCluster(EngineClient):
         """Another way to the engines, to be sent to another process. Each needs a name of its own."""
         return EngineClient(self.cluster.workers, name)
 
+    def forget_client(self, name: str) -> None:
+        """The process of this client is gone: the engines drop its requests. Does not wait."""
+        self.cluster.workers.start("forget_client", dict.fromkeys(range(len(self.cluster)), (name,)))
+
     def pause(self) -> None:
         """No engine samples when this returns; requests in flight are kept."""
         self.cluster.call_all("pause")

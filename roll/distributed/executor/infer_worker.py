@@ -7,7 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -149,9 +149,12 @@ class InferWorker:
         await self._has_weights.wait()
         await self.check_health()
 
-    async def forget_client(self, client: str) -> None:
-        """The client is gone: nobody will take its answers."""
-        self._mailboxes.pop(client, None)
+    def forget_client(self, client: str) -> None:
+        """The client is gone: nobody will take its answers, so its requests end."""
+        mailbox = self._mailboxes.pop(client, _Mailbox())
+        for task in mailbox.tasks:
+            task.cancel()
+        mailbox.something.set()
 
     async def _serve(self, request: GenerationRequest, mailbox: _Mailbox) -> None:
         try:

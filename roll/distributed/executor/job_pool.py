@@ -70,6 +70,7 @@ class _Waiting:
 
 @dataclass
 class _Worker:
+    name: str
     seat: Seat
     handle: Any
     ready: ray.ObjectRef | None  # None once it was seen to be ready
@@ -101,8 +102,10 @@ class JobPool:
         arguments_of: Callable[[str], tuple[Any, ...]],
         jobs_per_worker: int,
         system_envs: Mapping[str, str] | None = None,
+        on_gone: Callable[[str], None] | None = None,
     ):
-        """`arguments_of(name)` are the constructor's arguments of the worker with this name, unique in the run."""
+        """`arguments_of(name)` are the constructor's arguments of the worker with this name, unique in the run;
+        `on_gone(name)` is called when it was ended."""
         self.role = role
         self.num_restarts = 0
         self.counts: Counter[str] = Counter()  # of all workers so far
@@ -110,6 +113,7 @@ class JobPool:
         self._worker_class, self._arguments_of = worker_class, arguments_of
         self._jobs_per_worker = jobs_per_worker
         self._system_envs = system_envs or {}
+        self._on_gone = on_gone
         self._queue: deque[_Waiting] = deque()
         self._num_started = 0
         self._is_closed = False
@@ -296,6 +300,8 @@ class JobPool:
         if worker.exchange is not None and worker.exchange is not asyncio.current_task():
             worker.exchange.cancel()
         ray.kill(worker.handle, no_restart=True)
+        if self._on_gone is not None:
+            self._on_gone(worker.name)
         fresh = self._start(worker.seat)
         self._workers[self._workers.index(worker)] = fresh
         self.num_restarts += 1
@@ -306,4 +312,4 @@ class JobPool:
         options = actor_options(self.role, self._resources, seat, self._system_envs)
         actor = ray.remote(AsyncHost).options(**options, max_concurrency=_MAX_CONCURRENCY)
         handle = actor.remote(seat.rank, {"CUDA_VISIBLE_DEVICES": ""})
-        return _Worker(seat, handle, handle.build.remote(self._worker_class, self._arguments_of(name), 0))
+        return _Worker(name, seat, handle, handle.build.remote(self._worker_class, self._arguments_of(name), 0))

@@ -104,7 +104,16 @@ class RunClusters:
 
         environment = {**self._config.system_envs, **settings.system_envs}
         place = self._plan.layout[role]
-        pool = JobPool(role, self.resources, place, worker_class, arguments_of, jobs_per_worker, environment)
+        pool = JobPool(
+            role,
+            self.resources,
+            place,
+            worker_class,
+            arguments_of,
+            jobs_per_worker,
+            environment,
+            on_gone=self.actor_infer.forget_client,
+        )
         self._pools.append(pool)
         return pool
 

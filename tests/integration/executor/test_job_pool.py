@@ -17,10 +17,16 @@ MakePool = Callable[..., JobPool]
 def make_pool(resources: ResourceManager) -> Iterator[MakePool]:
     pools: list[JobPool] = []
 
-    def make(num_workers: int, jobs_per_worker: int = 8) -> JobPool:
+    def make(num_workers: int, jobs_per_worker: int = 8, on_gone: Callable[[str], None] | None = None) -> JobPool:
         place = RolePlace("environments", tuple(WorkerPlace(i, None) for i in range(num_workers)))
         pool = JobPool(
-            "environments", resources, place, "tests.fakes:ToyJobWorker", lambda name: (name,), jobs_per_worker
+            "environments",
+            resources,
+            place,
+            "tests.fakes:ToyJobWorker",
+            lambda name: (name,),
+            jobs_per_worker,
+            on_gone=on_gone,
         )
         pools.append(pool)
         pool.wait_ready()
@@ -62,7 +68,8 @@ def test_a_cancelled_job_is_cancelled_where_it_runs_and_frees_its_place(make_poo
 
 
 def test_a_job_that_kills_its_worker_fails_and_no_other_is_lost(make_pool: MakePool) -> None:
-    pool = make_pool(2, jobs_per_worker=8)
+    gone: list[str] = []
+    pool = make_pool(2, jobs_per_worker=8, on_gone=gone.append)
 
     async def ask() -> list[object]:
         jobs = [job(f"j{i}", "wait", 0.2) for i in range(12)]
@@ -74,7 +81,8 @@ def test_a_job_that_kills_its_worker_fails_and_no_other_is_lost(make_pool: MakeP
     assert "environments" in str(replies[5]) and "died" in str(replies[5])
     others = replies[:5] + replies[6:]
     assert len(others) == 12 and not any(isinstance(reply, Exception) for reply in others)
-    assert pool.num_restarts == 3
+    assert pool.num_restarts == len(set(gone)) == 3
+    assert set(gone) < {f"environments-{i}" for i in range(5)}
 
 
 def test_a_worker_that_falls_silent_is_replaced(make_pool: MakePool) -> None:

@@ -1,18 +1,24 @@
-"""What a client makes of an engine that does not take its requests."""
+"""What a client makes of an engine that does not take its requests, and an engine of a client that is gone."""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 
+from roll.configs.cluster import WorkerConfig
+from roll.distributed.executor.blueprint import Blueprint
 from roll.distributed.executor.engine_client import EngineClient
 from roll.distributed.executor.failures import Failure
+from roll.distributed.executor.infer_worker import InferWorker
 from roll.errors import WorkerError
 from roll.types.rollout import GenerationRequest, SamplingParams
+from tests.fakes import FakeInferStrategy
 
 
 class Refusing:
@@ -31,9 +37,24 @@ class Refusing:
         return future
 
 
+class Process:
+    """An engine in this process, as Ray would reach it."""
+
+    def __init__(self, worker: InferWorker):
+        self.worker = worker
+        self.call = self
+
+    def remote(self, method: str, *arguments: object) -> asyncio.Future[Any]:
+        async def run() -> object:
+            reply = getattr(self.worker, method)(*arguments)
+            return await reply if inspect.isawaitable(reply) else reply
+
+        return asyncio.ensure_future(run())
+
+
 @dataclass
 class Workers:
-    handles: list[Refusing]
+    handles: Sequence[Refusing | Process]
     role: str = "actor_infer"
 
 
@@ -46,3 +67,35 @@ def test_a_request_that_the_engine_does_not_take_fails_instead_of_waiting(reply:
 
     with pytest.raises(WorkerError, match="actor_infer rank 0 failed in submit.*no room"):
         asyncio.run(ask())
+
+
+def test_requests_of_a_process_that_died_are_dropped_and_another_may_ask_under_the_same_ids() -> None:
+    def request(*prompt: int) -> GenerationRequest:
+        return GenerationRequest("train-0-0-0-0", np.array(prompt, np.int32), SamplingParams(3))
+
+    async def play() -> None:
+        worker = InferWorker(
+            Blueprint("actor_infer", 0, 1, 0, 0, "cpu", "tests.fakes:FakeInferStrategy", WorkerConfig()), 3
+        )
+        assert isinstance(worker.strategy, FakeInferStrategy)
+        await worker.setup()
+        dead, fresh = (EngineClient(Workers([Process(worker)]), f"environments-{n}") for n in range(2))  # type: ignore[arg-type]
+        unanswered = asyncio.create_task(dead.generate(request(1002)))
+        while not worker.strategy.in_flight:
+            await asyncio.sleep(0)
+        (answer,) = await asyncio.wait_for(fresh.generate(request(7)), 60)
+        assert list(answer.token_ids) == [8, 9, 10]
+
+        cancelled = asyncio.create_task(fresh.generate(request(1002)))
+        while len(worker.strategy.in_flight) < 2:
+            await asyncio.sleep(0)
+        cancelled.cancel()
+        while len(worker.strategy.in_flight) > 1:
+            await asyncio.sleep(0.001)
+
+        worker.forget_client("environments-0")
+        while worker.strategy.in_flight:
+            await asyncio.sleep(0.001)
+        unanswered.cancel()
+
+    asyncio.run(play())
