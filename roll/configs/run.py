@@ -91,7 +91,9 @@ class RunConfig(Settings):
     num_nodes: int = setting(1, "Machines of the run.", ge=1)
     num_gpus_per_node: int = setting(8, "Devices per machine; on a machine without GPUs, slots.", ge=1)
     system_envs: Environment = setting({}, "Environment variables of all workers.")
-    rpc_timeout: int = setting(3600, "Seconds a call to a worker may take.", ge=1)
+    rpc_timeout: int = setting(
+        3600, "Seconds a call to a worker may take; a set-up is one, and so is the training of a step.", ge=1
+    )
     model_update_buffer_size_mb: int = setting(
         1024, "Size of a bucket when weights go to the rollout engine, in MB.", ge=1
     )

@@ -166,10 +166,9 @@ class Cluster:
         return self.start_ranks(method, [arguments] * len(self))
 
     def start_ranks(self, method: str, per_rank: Sequence[tuple[Any, ...]]) -> Calls:
-        pairs = zip(self.workers.handles, per_rank, strict=True)
-        return Calls(
-            self.role, method, {i: h.call.remote(method, *arguments) for i, (h, arguments) in enumerate(pairs)}
-        )
+        if len(per_rank) != len(self):
+            raise ValueError(f"{len(per_rank)} sets of arguments for {len(self)} ranks of {self.role}")
+        return self.workers.start(method, dict(enumerate(per_rank)))
 
     def start_split(
         self, method: str, num_values: Sequence[int], per_rank: Sequence[tuple[Any, ...]]

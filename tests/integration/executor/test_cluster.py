@@ -74,6 +74,12 @@ def test_a_call_that_takes_too_long_names_the_ranks(toys: Cluster) -> None:
         calls.result(timeout_s=1)
 
 
+def test_a_roles_own_limit_holds_for_every_call(toys: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toys.workers, "timeout_s", 0.5)
+    with pytest.raises(WorkerError, match="no answer within 0.5 s from actor_train rank 0: sleep"):
+        toys.call_all("sleep", 5.0)
+
+
 def test_more_nodes_than_there_are_is_an_error_that_says_what_is_there(resources: ResourceManager) -> None:
     with pytest.raises(ResourceError, match="num_nodes: 2 with num_gpus_per_node: 8 need more than is there"):
         ResourceManager(num_nodes=2, num_gpus_per_node=8)
