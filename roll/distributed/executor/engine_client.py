@@ -106,12 +106,12 @@ class EngineClient:
         """An engine that does not take them would leave them waiting: they fail with what it says."""
         try:
             reply = await self._call(replica, "submit", requests, self.name)
-        except RayActorError:
-            return  # `take` says so, too
+        except RayActorError:  # of this, and of a reply that says the same, `take` tells, too
+            return
         except Exception as failure:  # they could not even be sent
             error: RollError = WorkerError(f"{self.workers.role} rank {replica.rank} failed in submit: {failure!r}")
         else:
-            if not isinstance(reply, Failure):
+            if not isinstance(reply, Failure) or reply.died:
                 return
             error = worker_error(self.workers.role, "submit", [reply])
         for request in requests:

@@ -44,11 +44,12 @@ class EngineRecovery:
         self._pool = ThreadPoolExecutor(max(1, len(cluster)), "engine recovery")
         self._restarts: dict[int, Future[None]] = {}
         self._lock = threading.Lock()
+        self._is_closing = threading.Event()
 
     def lost(self, rank: int) -> None:
         """Begins to restart this engine, unless that is under way."""
         with self._lock:
-            if rank not in self._restarts:
+            if rank not in self._restarts and not self._is_closing.is_set():
                 self.num_restarts += 1
                 self._restarts[rank] = self._pool.submit(self._restart, rank)
 
@@ -57,12 +58,34 @@ class EngineRecovery:
         with self._lock:
             return frozenset(self._restarts)
 
-    def finish(self) -> bool:
-        """Looks for engines that died unnoticed, and waits until every restarted one is ready for weights. True if
-        there are restarted ones. Raises WorkerError if an engine cannot be brought back."""
+    def notice(self) -> None:
+        """Begins to restart the engines that died unnoticed: this process saw no request of its own fail."""
         for rank in sorted(self._dead_ranks()):
             logger.warning("%s rank %d does not answer: it is restarted", self._cluster.role, rank)
             self.lost(rank)
+
+    def serving(self) -> list[int]:
+        """Ranks that are not being restarted."""
+        gone = self.under_way()
+        return [rank for rank in range(len(self._cluster)) if rank not in gone]
+
+    def tell(self, method: str, *arguments: Any) -> None:
+        """Calls `method`, which may be called twice, on every engine that serves. One that dies of it, or had died
+        unnoticed, is restarted instead."""
+        while True:
+            ranks = self.serving()
+            try:
+                self._cluster.workers.start(method, dict.fromkeys(ranks, arguments)).result()
+                return
+            except WorkerError:
+                self.notice()
+                if self.serving() == ranks:
+                    raise
+
+    def finish(self) -> bool:
+        """Looks for engines that died unnoticed, and waits until every restarted one is ready for weights. True if
+        there are restarted ones. Raises WorkerError if an engine cannot be brought back."""
+        self.notice()
         with self._lock:
             restarts = dict(self._restarts)
         for restart in restarts.values():
@@ -73,12 +96,15 @@ class EngineRecovery:
         return bool(restarts)
 
     def close(self) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        """Begins no restart any more. `join` returns when none is under way: soon after the engines were killed."""
+        self._is_closing.set()
+
+    def join(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
 
     def _dead_ranks(self) -> set[int]:
         """Of those that should be alive."""
-        handles = self._cluster.workers.handles
-        ranks = [rank for rank in range(len(handles)) if rank not in self.under_way()]
+        handles, ranks = self._cluster.workers.handles, self.serving()
         built = {rank: handles[rank].is_built.remote() for rank in ranks}
         alive = {rank for rank, ref in built.items() if _answer(ref) is True}
         healthy = {rank: handles[rank].call.remote("check_health") for rank in alive}
@@ -102,7 +128,7 @@ class EngineRecovery:
         handle = self._cluster.workers.handles[rank]
         deadline = time.monotonic() + _NEW_PROCESS_LIMIT_S
         was_killed = False
-        while True:
+        while not self._is_closing.is_set():
             error: Exception
             try:
                 if not ray.get(handle.is_built.remote(), timeout=_ANSWER_LIMIT_S):
@@ -116,7 +142,8 @@ class EngineRecovery:
             if time.monotonic() > deadline:
                 cause = death_of(error, rank) if isinstance(error, RayActorError) else Failure.of(error, rank)
                 raise worker_error(self._cluster.role, f"restart (each engine may have {MAX_RESTARTS})", [cause])
-            time.sleep(_POLL_S)
+            self._is_closing.wait(_POLL_S)
+        raise WorkerError(f"{self._cluster.role} rank {rank} is not restarted, since the run ends")
 
     def _reply(self, rank: int, method: str, ref: ray.ObjectRef) -> None:
         try:

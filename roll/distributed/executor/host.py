@@ -11,7 +11,10 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
+
+import ray
 
 from roll.distributed.executor.failures import Failure
 from roll.utils.imports import resolve
@@ -97,7 +100,14 @@ class AsyncHost(Host):
         """False in a process that Ray started in place of one that died."""
         return self._built.is_set()
 
+    @cached_property
+    def _is_replacement(self) -> bool:
+        """Ray started this process in place of one that died: somebody builds it who has seen that, if anybody."""
+        return bool(ray.get_runtime_context().was_current_actor_reconstructed)
+
     async def call(self, method: str, *arguments: Any) -> Any:
+        if not self._built.is_set() and self._is_replacement:
+            return Failure(self._rank, "the process that took its place is not built yet", died=True)
         await self._built.wait()
         if self._build_failure is not None:
             return self._build_failure

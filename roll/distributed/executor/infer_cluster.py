@@ -14,7 +14,8 @@ from roll.errors import RollError
 
 class InferCluster(EngineClient):
     """The workers of actor_infer. `generate` is called on one event loop; the other methods from the driver's
-    thread. With `recovery`, engines that die are restarted; without, the others go on alone."""
+    thread. With `recovery`, engines that die are restarted (none is waited for before `heal`);
+    without, the others go on alone."""
 
     def __init__(self, cluster: Cluster, recovery: EngineRecovery | None = None):
         super().__init__(cluster.workers)
@@ -39,16 +40,14 @@ class InferCluster(EngineClient):
 
     def pause(self) -> None:
         """No engine samples when this returns; requests in flight are kept."""
-        self.cluster.call_all("pause")
+        self._tell("pause")
 
     def resume(self) -> None:
-        self.cluster.call_all("resume")
+        self._tell("resume")
 
     def abort(self, request_ids: Sequence[str] | None = None) -> None:
         """These requests (None: all) end early, with what was sampled."""
-        gone = frozenset() if self.recovery is None else self.recovery.under_way()
-        ranks = [rank for rank in range(len(self.cluster)) if rank not in gone]
-        self.cluster.workers.start("abort", dict.fromkeys(ranks, (request_ids,))).result()
+        self._tell("abort", request_ids)
 
     def heal(self) -> bool:
         """Before a weight update: returns when all engines can take part in it. True if some were restarted."""
@@ -62,6 +61,12 @@ class InferCluster(EngineClient):
             "rollout/restarted_engines": float(self.recovery.num_restarts),
             RETRIED_REQUESTS: float(self.num_retries),
         }
+
+    def _tell(self, method: str, *arguments: object) -> None:
+        if self.recovery is None:
+            self.cluster.call_all(method, *arguments)
+        else:
+            self.recovery.tell(method, *arguments)
 
     def _lost(self, rank: int, error: RollError) -> None:
         super()._lost(rank, error)

@@ -24,7 +24,7 @@ T = TypeVar("T")
 _LONGEST_WATCH_INTERVAL_S = 30.0
 # After the first result, a share of the time it took is spent on waiting for more: they travel together.
 _LINGER_FRACTION, _LONGEST_LINGER_S = 0.25, 0.02
-
+_NO_WEIGHTS = "it took the place of one that died, and waits for weights"
 _NOTHING = Generation(np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros(0, np.int32), "abort")
 
 
@@ -87,13 +87,16 @@ class _Mailbox:
     finished: list[tuple[str, list[Generation] | str]] = field(default_factory=list)
     something: asyncio.Event = field(default_factory=asyncio.Event)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)  # what still runs
+    has_refused: bool = False  # requests, since the last take
 
 
 class InferWorker:
     """One engine. `submit` and `take` are the two ends of a queue, so that a call carries many requests or results;
     every client (the driver, a worker that plays episodes) has a queue of its own. At most `max_answers` are in flight
-    at once, the others wait in line. An engine that `waits_for_weights` (it replaces one that died) serves nobody
-    before its first weight update. One that gives no sign of life for `backend_timeout` is ended, as if it had died."""
+    at once, the others wait in line. One that gives no sign of life for `backend_timeout` is ended, as if it had died.
+
+    An engine that `waits_for_weights` (it replaces one that died) refuses requests before its first weight update: who
+    sends them has not seen the death, and another engine serves them."""
 
     def __init__(self, blueprint: Blueprint, max_answers: int | None = None, waits_for_weights: bool = False):
         self.strategy: InferStrategy = build_strategy(blueprint, with_plan=False)
@@ -116,7 +119,8 @@ class InferWorker:
 
     def submit(self, requests: Sequence[GenerationRequest], client: str = "") -> None:
         mailbox = self._mailboxes[client]
-        if self._death is not None:
+        if self._death is not None or not self._has_weights.is_set():
+            mailbox.has_refused = True
             mailbox.something.set()  # `take` says why
             return
         for request in requests:
@@ -134,9 +138,11 @@ class InferWorker:
             linger_s = min(_LONGEST_LINGER_S, _LINGER_FRACTION * (time.monotonic() - started))
             await asyncio.wait(mailbox.tasks, timeout=linger_s)
         results, mailbox.finished = mailbox.finished, []
+        death = self._death or (_NO_WEIGHTS if mailbox.has_refused else None)
+        mailbox.has_refused = False
         if self._death is None:
             mailbox.something.clear()
-        return FinishedRequests.pack(results, self._death)
+        return FinishedRequests.pack(results, death)
 
     async def check_health(self) -> None:
         """Raises EngineDied if the engine can serve no more requests."""
@@ -169,7 +175,6 @@ class InferWorker:
         mailbox.something.set()
 
     async def _answer(self, request: GenerationRequest) -> list[Generation]:
-        await self._has_weights.wait()
         if not await self._slots.take(request.request_id, request.num_samples):
             return [_NOTHING] * request.num_samples
         try:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from roll.distributed.executor.cluster import Calls, Cluster, wait_all
+from roll.distributed.executor.engine_recovery import EngineRecovery
 from roll.distributed.strategy.base import ALL_STATES, State
 
 
@@ -25,7 +26,9 @@ class Placement:
     States stay where they are until somebody else needs the room: two turns of the same cluster in a row move nothing.
     """
 
-    def __init__(self, clusters: Sequence[Cluster]):
+    def __init__(self, clusters: Sequence[Cluster], recoveries: Mapping[Cluster, EngineRecovery] | None = None):
+        """`recoveries`: of clusters whose workers may be restarted, which brings all states back."""
+        self._recoveries = recoveries or {}
         self._resident = {cluster: frozenset[State]() for cluster in clusters}
         self._setups: dict[Cluster, Callable[[], Calls]] = {}
         self._started: dict[Cluster, Calls] = {}
@@ -71,12 +74,19 @@ class Placement:
 
     def _move(self, loads: Sequence[Claim], offloads: Sequence[Claim]) -> None:
         """Offloads all, then loads all."""
-        wait_all([claim.cluster.start_all("offload_states", claim.states) for claim in offloads])
+        wait_all([self._start("offload_states", claim) for claim in offloads])
         for claim in offloads:
             self._resident[claim.cluster] -= claim.states
-        wait_all([claim.cluster.start_all("load_states", claim.states) for claim in loads])
+        wait_all([self._start("load_states", claim) for claim in loads])
         for claim in loads:
             self._resident[claim.cluster] |= claim.states
+
+    def _start(self, method: str, claim: Claim) -> Calls:
+        recovery = self._recoveries.get(claim.cluster)
+        if recovery is None:
+            return claim.cluster.start_all(method, claim.states)
+        recovery.notice()
+        return claim.cluster.workers.start(method, dict.fromkeys(recovery.serving(), (claim.states,)))
 
 
 def _overlap(one: Cluster, other: Cluster) -> bool:

@@ -73,13 +73,17 @@ class RunClusters:
         """Brings the trained weights to all engines; with `pause`, requests are in flight that go on afterwards.
         Engines that died take part again. Raises WorkerError if one cannot be brought back."""
         rollout = self.actor_infer
-        if rollout.heal():
-            self.weight_sync.renew()
+        self._heal()  # before the others stand still for it
         if pause:
             rollout.pause()
+            self._heal()
         self.weight_sync.publish_healing(version, rollout.heal)
         if pause:
             rollout.resume()
+
+    def _heal(self) -> None:
+        if self.actor_infer.heal():
+            self.weight_sync.renew()
 
     def start_pool(self, role: str, settings: WorkerConfig, worker_class: str, arguments: tuple[Any, ...]) -> TaskPool:
         """A pool of CPU workers for a role of the plan's layout."""
@@ -126,6 +130,8 @@ class RunClusters:
             wait_all(shutdowns, _SHUTDOWN_TIMEOUT_S)
         for members in (*self._clusters, *self._pools):
             members.kill()
+        if self._recovery is not None:
+            self._recovery.join()  # what it still asked of Ray later would start another cluster
         self._clusters, self._pools = [], []
         self.runtime.shutdown(logs=Path(self._config.logging_dir) / "workers")
 
@@ -149,7 +155,8 @@ class RunClusters:
             self.reference = ReferenceCluster(cluster, BatchLimits.for_scoring(config.reference))
         self.actor_infer = self._engines(config.actor_infer)
         self._scoring = [c for c in (self.actor_train, self.critic, self.reference) if c is not None]
-        self.placement = Placement(self._clusters)
+        recoveries = {} if self._recovery is None else {self.actor_infer.cluster: self._recovery}
+        self.placement = Placement(self._clusters, recoveries)
         setups = {facade.cluster: facade.start_setup for facade in (*self._scoring, self.actor_infer)}
         self.placement.start_setup(setups, one_by_one=self.resources.has_gpus)
 

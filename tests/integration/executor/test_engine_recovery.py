@@ -4,30 +4,43 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
+from ray.exceptions import RayActorError
 
 from roll.distributed.executor.cluster import Cluster
 from roll.distributed.executor.engine_recovery import MAX_RESTARTS, EngineRecovery, RecoverySettings
 from roll.distributed.executor.infer_cluster import InferCluster
+from roll.distributed.executor.placement import Claim, Placement
 from roll.distributed.executor.weight_sync import WeightSync
 from roll.errors import WorkerError
 from roll.types.rollout import Generation, GenerationRequest, SamplingParams
 
 Start = Callable[..., Cluster]
+Pair = Callable[..., InferCluster]
 
 
 def request(name: str, *prompt: int) -> GenerationRequest:
     return GenerationRequest(name, np.array(prompt, np.int32), SamplingParams(3))
 
 
-def pair_of_engines(start: Start) -> InferCluster:
-    cluster = start("actor_infer", devices=(3, 4), max_restarts=MAX_RESTARTS)
-    cluster.call_all("setup")
-    arguments = [(*arguments, None, True) for arguments in cluster.spec.arguments]
-    return InferCluster(cluster, EngineRecovery(cluster, RecoverySettings(cluster.spec.worker_class, arguments)))
+@pytest.fixture
+def pair_of_engines(start: Start) -> Iterator[Pair]:
+    recoveries: list[EngineRecovery] = []
+
+    def pair(devices: tuple[int, int] = (3, 4)) -> InferCluster:
+        cluster = start("actor_infer", devices=devices, max_restarts=MAX_RESTARTS)
+        cluster.call_all("setup")
+        arguments = [(*arguments, None, True) for arguments in cluster.spec.arguments]
+        recoveries.append(EngineRecovery(cluster, RecoverySettings(cluster.spec.worker_class, arguments)))
+        return InferCluster(cluster, recoveries[-1])
+
+    yield pair
+    for recovery in recoveries:
+        recovery.close()
+        recovery.join()
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -39,9 +52,9 @@ async def until(condition: Callable[[], bool]) -> None:
 
 @pytest.mark.parametrize("route", ["memory", "broadcast"])
 def test_a_dead_engines_requests_go_to_the_other_and_it_comes_back_with_the_next_weights(
-    route: str, start: Start, trainer: Cluster
+    route: str, pair_of_engines: Pair, trainer: Cluster
 ) -> None:
-    rollout = pair_of_engines(start)
+    rollout = pair_of_engines()
     engines = rollout.cluster
     sync = WeightSync(trainer, 0, engines, (1, 1), 1 << 20, route)  # type: ignore[arg-type]
     sync.publish(1)
@@ -78,16 +91,80 @@ def test_a_dead_engines_requests_go_to_the_other_and_it_comes_back_with_the_next
     assert rollout.heal() is False
 
 
-def test_an_engine_that_died_unnoticed_is_found_before_a_weight_update(start: Start, trainer: Cluster) -> None:
-    rollout = pair_of_engines(start)
+def test_an_engine_that_died_unnoticed_is_found_before_a_weight_update(pair_of_engines: Pair, trainer: Cluster) -> None:
+    rollout = pair_of_engines()
     os.kill(rollout.cluster.call_all("process_id")[1], signal.SIGKILL)
     assert rollout.heal() is True
     WeightSync(trainer, 0, rollout.cluster, (1, 1), 1 << 20, "memory").publish(3)
     assert [sums["version"] for sums in rollout.cluster.call_all("weight_sums")] == [3, 3]
 
 
-def test_weights_are_sent_again_when_an_engine_dies_while_they_are_sent(start: Start, trainer: Cluster) -> None:
-    rollout = pair_of_engines(start)
+def test_an_engine_that_died_unnoticed_lets_nobody_wait(pair_of_engines: Pair, trainer: Cluster) -> None:
+    rollout = pair_of_engines(devices=(1, 2))
+    recovery, engines = rollout.recovery, rollout.cluster
+    assert recovery is not None
+    os.kill(engines.call_all("process_id")[1], signal.SIGKILL)
+    new_process = engines.workers.handles[1]
+
+    async def replaced() -> bool:
+        try:
+            return not await new_process.is_built.remote()
+        except RayActorError:
+            return False
+
+    async def ask(name: str) -> int:
+        """Of a process that sampled nothing when the engine died. Returns how often it asked again."""
+        client = rollout.client(name)
+        asked = (client.generate(request(f"r{i}", i)) for i in range(4))
+        for i, (answer,) in enumerate(await asyncio.wait_for(asyncio.gather(*asked), 120)):
+            assert list(answer.token_ids) == [i + 1, i + 2, i + 3]
+        return client.num_retries
+
+    async def play(name: str) -> int:
+        while not await replaced():
+            await asyncio.sleep(0.1)
+        return await ask(name)
+
+    assert asyncio.run(play("environments-0")) == 2
+    rollout.abort()
+    assert recovery.under_way() == {1}
+    rollout.pause()
+    rollout.resume()
+
+    placement = Placement((trainer, engines), {engines: recovery})
+    setups = {c: lambda c=c: c.workers.start("take_moves", {0: ()}) for c in (trainer, engines)}
+    placement.start_setup(setups, one_by_one=False)
+    placement.finish_setup()
+    with placement.hold(Claim(trainer)):
+        pass
+    assert rollout.heal() is True
+    assert [len(moves) for moves in engines.call_all("take_moves")] == [1, 0]
+    with placement.hold(Claim(engines)):
+        pass
+    assert [len(moves) for moves in engines.call_all("take_moves")] == [1, 1]
+    trainer.call_all("take_moves")
+    assert asyncio.run(ask("environments-1")) == 2  # it has no weights yet
+
+
+def test_nothing_is_restarted_after_the_end(pair_of_engines: Pair) -> None:
+    rollout = pair_of_engines()
+    recovery = rollout.recovery
+    assert recovery is not None
+    os.kill(rollout.cluster.call_all("process_id")[0], signal.SIGKILL)
+    recovery.lost(0)
+    recovery.close()
+    recovery.lost(1)
+    rollout.cluster.kill()
+    recovery.join()
+    assert recovery.under_way() == {0}
+    with pytest.raises(WorkerError, match="rank 0"):
+        recovery.finish()
+
+
+def test_weights_are_sent_again_when_an_engine_dies_while_they_are_sent(
+    pair_of_engines: Pair, trainer: Cluster
+) -> None:
+    rollout = pair_of_engines()
     sync = WeightSync(trainer, 0, rollout.cluster, (1, 1), 64, "broadcast")
     rollout.cluster.call_ranks("set_mood", [("",), ("die",)])
     sync.publish_healing(4, rollout.heal)
@@ -99,8 +176,8 @@ def test_weights_are_sent_again_when_an_engine_dies_while_they_are_sent(start: S
         sync.publish_healing(5, rollout.heal)
 
 
-def test_a_request_that_kills_every_engine_ends_with_the_cause(start: Start) -> None:
-    rollout = pair_of_engines(start)
+def test_a_request_that_kills_every_engine_ends_with_the_cause(pair_of_engines: Pair) -> None:
+    rollout = pair_of_engines()
 
     async def ask() -> object:
         (result,) = await asyncio.gather(rollout.generate(request("kills", 1001)), return_exceptions=True)

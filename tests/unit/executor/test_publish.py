@@ -1,0 +1,39 @@
+"""In what order weights are published while engines die."""
+
+from typing import Any
+
+from roll.distributed.executor.run_clusters import RunClusters
+
+
+class Script:
+    """Actor_infer and the weight sync, of which an engine died before `dead_before` is called."""
+
+    def __init__(self, dead_before: str):
+        self.dead_before = dead_before
+        self.told: list[str] = []
+        self.is_dead = False
+
+    def __getattr__(self, name: str) -> Any:
+        def note(*arguments: object) -> None:
+            self.is_dead = self.is_dead or name == self.dead_before
+            self.told.append(name)
+
+        return note
+
+    def heal(self) -> bool:
+        was_dead, self.is_dead = self.is_dead, False
+        self.told.append("heal")
+        return was_dead
+
+
+def published(dead_before: str) -> list[str]:
+    script = Script(dead_before)
+    clusters = RunClusters.__new__(RunClusters)
+    clusters.__dict__ |= {"actor_infer": script, "weight_sync": script}
+    clusters.publish_weights(1, pause=True)
+    return script.told
+
+
+def test_an_engine_that_dies_of_the_pause_is_back_before_weights_are_sent() -> None:
+    assert published("") == ["heal", "pause", "heal", "publish_healing", "resume"]
+    assert published("pause") == ["heal", "pause", "heal", "renew", "publish_healing", "resume"]
