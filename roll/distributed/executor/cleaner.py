@@ -5,6 +5,7 @@ of the cluster carries MARK=<directory> in its environment, and so does whatever
 only, no import of roll: it starts in milliseconds (python -S).
 """
 
+import contextlib
 import os
 import shutil
 import signal
@@ -12,6 +13,7 @@ import sys
 import time
 
 MARK = "ROLL_RUNTIME_DIRECTORY"
+SHARED_MEMORY = "/dev/shm"
 
 
 def marked_processes(variable: str, value: str) -> list[int]:
@@ -41,7 +43,21 @@ def kill_marked(variable: str, value: str, within_s: float = 5.0) -> None:
         time.sleep(0.05)
 
 
+def segment_label(directory: str) -> str:
+    """Part of the name of every piece of shared memory that the run with this directory makes."""
+    return f"-{os.path.basename(directory)}-"
+
+
+def remove_segments(directory: str) -> None:
+    """What a killed process could not remove itself."""
+    for name in os.listdir(SHARED_MEMORY):
+        if segment_label(directory) in name:
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(SHARED_MEMORY, name))
+
+
 if __name__ == "__main__":
     sys.stdin.buffer.read()
     kill_marked(MARK, sys.argv[1])
     shutil.rmtree(sys.argv[1], ignore_errors=True)
+    remove_segments(sys.argv[1])

@@ -16,6 +16,7 @@ from typing import Any, Literal, Protocol
 
 import torch
 
+from roll.distributed.executor.cleaner import MARK, segment_label
 from roll.distributed.strategy.transport import BroadcastGroup, SharedSegment, cuda_ipc_bucket, write_file_bucket
 from roll.distributed.strategy.weights import (
     BroadcastBucket,
@@ -91,8 +92,8 @@ class Lane(ABC):
 
 
 class MemoryLane(Lane):
-    """Shared memory of the host. The name goes away as soon as all have it open, so that a killed run leaves
-    nothing."""
+    """Shared memory of the host. The name goes away as soon as all have it open. A sender that is killed before leaves
+    it to the run's cleaner; on a Ray cluster that the run has only joined there is none, and the name stays."""
 
     def __init__(self, receivers: Sequence[int]):
         super().__init__(receivers)
@@ -103,7 +104,7 @@ class MemoryLane(Lane):
         if segment is None or len(segment.flat) < index.num_bytes:
             if segment is not None:
                 segment.close()
-            name = f"roll-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+            name = f"roll-{os.getpid()}{segment_label(os.environ.get(MARK, ''))}{uuid.uuid4().hex[:8]}"
             segment = self._segments[turn] = SharedSegment.create(name, max(index.num_bytes, 1))
         write_bucket(segment.flat, bucket, index)
         if segment.flat.is_cuda or any(tensor.is_cuda for _, tensor in bucket):
