@@ -48,6 +48,7 @@ class ResourceManager:
         with_gpus = [node for node in nodes if node["Resources"].get("GPU", 0) >= 1]
         self.has_gpus = bool(with_gpus)
         self._check(nodes, with_gpus, num_nodes, num_gpus_per_node)
+        self._is_released = False
         bundle = {"CPU": 1.0, "GPU": float(num_gpus_per_node)} if self.has_gpus else {"CPU": _SLOT_CPUS}
         self._group = placement_group([bundle] * num_nodes, strategy="STRICT_SPREAD" if num_nodes > 1 else "PACK")
         if not self._group.wait(_READY_TIMEOUT_S):
@@ -77,8 +78,11 @@ class ResourceManager:
         return PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=seat.node.index)
 
     def release(self) -> None:
-        """Gives the bundles back; kills whatever still runs in them."""
-        remove_placement_group(self._group)
+        """Gives the bundles back, and kills whatever still runs in them: where Ray goes on after the run, nobody else
+        does. Idempotent."""
+        if not self._is_released:
+            self._is_released = True
+            remove_placement_group(self._group)
 
     def _check(self, nodes: list[dict], with_gpus: list[dict], num_nodes: int, num_gpus_per_node: int) -> None:
         usable = [n for n in with_gpus if n["Resources"]["GPU"] >= num_gpus_per_node] if self.has_gpus else nodes

@@ -49,6 +49,10 @@ class RunClusters:
         self.runtime = RayRuntime()
         try:
             self.resources = ResourceManager(config.num_nodes, config.num_gpus_per_node)
+        except BaseException:
+            self.runtime.shutdown()
+            raise
+        try:
             self._launch()
         except BaseException:
             self.close()
@@ -133,6 +137,7 @@ class RunClusters:
         if self._recovery is not None:
             self._recovery.join()  # what it still asked of Ray later would start another cluster
         self._clusters, self._pools = [], []
+        self.resources.release()
         self.runtime.shutdown(logs=Path(self._config.logging_dir) / "workers")
 
     def _launch(self) -> None:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+from ray.util.placement_group import placement_group_table
 
 from roll.configs.layout import RolePlace, WorkerPlace
 from roll.distributed.executor.cluster import Cluster
@@ -83,6 +84,13 @@ def test_a_roles_own_limit_holds_for_every_call(toys: Cluster, monkeypatch: pyte
 def test_more_nodes_than_there_are_is_an_error_that_says_what_is_there(resources: ResourceManager) -> None:
     with pytest.raises(ResourceError, match="num_nodes: 2 with num_gpus_per_node: 8 need more than is there"):
         ResourceManager(num_nodes=2, num_gpus_per_node=8)
+
+
+def test_bundles_that_were_released_are_gone_and_may_be_released_again(resources: ResourceManager) -> None:
+    more = ResourceManager(num_nodes=1, num_gpus_per_node=2)
+    for _ in range(2):
+        more.release()
+        assert placement_group_table(more._group)["state"] == "REMOVED"
 
 
 def test_cpu_workers_and_devices_get_seats(resources: ResourceManager) -> None:

@@ -1,20 +1,21 @@
-"""In what order weights are published while engines die."""
+"""What a run tells its clusters in which order, when engines die and at the end."""
 
+from types import SimpleNamespace
 from typing import Any
 
 from roll.distributed.executor.run_clusters import RunClusters
 
 
 class Script:
-    """Actor_infer and the weight sync, of which an engine died before `dead_before` is called."""
+    """Takes note of what it is told. `heal` finds an engine that died before `dead_before` was called."""
 
-    def __init__(self, dead_before: str):
+    def __init__(self, dead_before: str = ""):
         self.dead_before = dead_before
         self.told: list[str] = []
         self.is_dead = False
 
     def __getattr__(self, name: str) -> Any:
-        def note(*arguments: object) -> None:
+        def note(*arguments: object, **named: object) -> None:
             self.is_dead = self.is_dead or name == self.dead_before
             self.told.append(name)
 
@@ -37,3 +38,11 @@ def published(dead_before: str) -> list[str]:
 def test_an_engine_that_dies_of_the_pause_is_back_before_weights_are_sent() -> None:
     assert published("") == ["heal", "pause", "heal", "publish_healing", "resume"]
     assert published("pause") == ["heal", "pause", "heal", "renew", "publish_healing", "resume"]
+
+
+def test_devices_are_given_back_while_ray_is_there() -> None:
+    script, clusters = Script(), RunClusters.__new__(RunClusters)
+    parts = {"resources": script, "runtime": script, "_recovery": script, "_clusters": [], "_pools": [script]}
+    clusters.__dict__ |= parts | {"_config": SimpleNamespace(logging_dir="logs")}
+    clusters.close()
+    assert script.told == ["close", "kill", "join", "release", "shutdown"]
