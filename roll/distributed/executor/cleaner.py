@@ -50,7 +50,7 @@ def segment_label(directory: str) -> str:
 
 def remove_segments(directory: str) -> None:
     """What a killed process could not remove itself."""
-    for name in os.listdir(SHARED_MEMORY):
+    for name in os.listdir(SHARED_MEMORY) if os.path.isdir(SHARED_MEMORY) else ():
         if segment_label(directory) in name:
             with contextlib.suppress(OSError):
                 os.unlink(os.path.join(SHARED_MEMORY, name))

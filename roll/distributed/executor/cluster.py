@@ -84,7 +84,9 @@ def wait_all(calls: Sequence[Calls], timeout_s: float | None = None) -> list[lis
             running = sorted(
                 {f"{calls[i].role} rank {rank}: {calls[i].method}" for i, rank in (place[ref] for ref in pending)}
             )
-            raise WorkerError(f"no answer within {timeout_s:g} s from {', '.join(running)}")
+            raise WorkerError(
+                f"no answer within {timeout_s:g} s from {', '.join(running)}. If it is merely slow, raise rpc_timeout."
+            )
         i, rank = place[done[0]]
         reply = fetch(done[0], rank)
         if isinstance(reply, Failure):

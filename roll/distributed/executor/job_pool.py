@@ -13,7 +13,7 @@ import ray
 from ray.exceptions import RayActorError
 
 from roll.configs.layout import RolePlace
-from roll.distributed.executor.cluster import actor_options, death_of
+from roll.distributed.executor.cluster import actor_options, death_of, fetch
 from roll.distributed.executor.failures import Failure, worker_error
 from roll.distributed.executor.host import AsyncHost
 from roll.distributed.executor.resource_manager import ResourceManager, Seat
@@ -126,7 +126,7 @@ class JobPool:
     def wait_ready(self) -> None:
         """Returns when every worker is constructed. Raises WorkerError if one cannot be."""
         for worker in self._workers:
-            if worker.ready is not None and isinstance(failure := ray.get(worker.ready), Failure):
+            if worker.ready is not None and isinstance(failure := fetch(worker.ready, worker.seat.rank), Failure):
                 raise worker_error(self.role, "start", [failure])
             worker.ready = None
 

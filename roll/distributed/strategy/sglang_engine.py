@@ -14,11 +14,13 @@ from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any, TypeVar
 
 import zmq
 from sglang.srt.entrypoints.engine import Engine
 from sglang.srt.managers.io_struct import RpcReqInput, RpcReqOutput, sock_recv, sock_send
+from sglang.srt.managers.load_snapshot import shm_path_for
 from sglang.srt.managers.tokenizer_manager import TokenizerManager
 
 from roll.distributed.strategy.sglang_scheduler import OWNER_VARIABLE, run_detokenizer, run_scheduler
@@ -113,6 +115,7 @@ class EngineProcesses:
         _kill(self._processes)
         self._calls.shutdown(wait=True)
         self._socket.close(linger=0)
+        Path(shm_path_for(self._engine.port_args.instance_id)).unlink(missing_ok=True)
         for name in (getattr(self._engine.port_args, field) for field in vars(self._engine.port_args)):
             if isinstance(name, str) and name.startswith("ipc://"):
                 with contextlib.suppress(OSError):
