@@ -44,7 +44,7 @@ def needs_critic(config: AlgorithmConfig) -> bool:
 
 def compares_within_groups(config: AlgorithmConfig) -> bool:
     """True if a reward counts only against others of its group: alone in it, it says nothing."""
-    if config.adv_estimator == "step_reinforce":  # its groups hold all turns of an episode
+    if config.adv_estimator in ("step_reinforce", "agentic_reinforce"):  # the turns of one episode differ, too
         return False
     mean = config.reward_norms[0]
     return mean in ("group", "leave_one_out") or (mean == "default" and config.adv_estimator in GROUP_MEANS)

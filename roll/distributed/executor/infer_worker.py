@@ -207,6 +207,7 @@ class InferWorker:
                 raise EngineDied(self._death)
             (result,) = outcome.result()
         finally:
+            outcome.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
             outcome.cancel()
             death.cancel()
         if isinstance(result, EngineDied):

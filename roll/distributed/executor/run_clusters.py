@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from pathlib import Path
 from typing import Any
+
+import ray
 
 from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.cluster import WorkerConfig
 from roll.configs.plan import BatchPlan, TrainPlan
 from roll.distributed.executor.blueprint import BatchLimits, Blueprint
-from roll.distributed.executor.cluster import Cluster, WorkerSpec, wait_all
+from roll.distributed.executor.cluster import Cluster, WorkerSpec
 from roll.distributed.executor.engine_recovery import MAX_RESTARTS, EngineRecovery, RecoverySettings
 from roll.distributed.executor.infer_cluster import InferCluster
 from roll.distributed.executor.job_pool import JobPool
@@ -23,7 +24,6 @@ from roll.distributed.executor.task_pool import TaskPool
 from roll.distributed.executor.weight_sync import WeightSync
 from roll.distributed.strategy import sglang_args, vllm_args
 from roll.distributed.strategy.table import strategy_class_path
-from roll.errors import RollError
 
 logger = logging.getLogger(__name__)
 
@@ -129,9 +129,9 @@ class RunClusters:
         """Ends all processes. Engines get a moment to end theirs; workers that hang are killed all the same."""
         if self._recovery is not None:
             self._recovery.close()
-        shutdowns = [cluster.start_all("shutdown") for cluster in self._clusters]
-        with contextlib.suppress(RollError):
-            wait_all(shutdowns, _SHUTDOWN_TIMEOUT_S)
+        shutdowns = [ref for cluster in self._clusters for ref in cluster.start_all("shutdown").refs.values()]
+        if shutdowns:  # of all: one that is dead must not cost the others their moment
+            ray.wait(shutdowns, num_returns=len(shutdowns), timeout=_SHUTDOWN_TIMEOUT_S)
         for members in (*self._clusters, *self._pools):
             members.kill()
         if self._recovery is not None:

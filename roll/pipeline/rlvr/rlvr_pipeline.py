@@ -17,6 +17,7 @@ from roll.datasets.mixing import TaskMixer
 from roll.distributed.executor.run_clusters import RunClusters
 from roll.distributed.scheduler.filters import by_domain, make_filter
 from roll.distributed.scheduler.rollout_scheduler import Keep, RolloutScheduler, SchedulerSettings
+from roll.errors import ConfigError
 from roll.models.tokenizer import load_tokenizer
 from roll.pipeline.base_pipeline import RLPipeline, rollout_records
 from roll.pipeline.evaluation import validation_metrics
@@ -27,6 +28,17 @@ from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.pipeline.settings import policy_loss, sampling_params
 from roll.types.batch import RowMeta
 from roll.types.rollout import Task, TrajectoryGroup
+
+
+def check_difficulty(tasks: Sequence[Task]) -> None:
+    """Raises ConfigError where the data's own difficulty is on another scale than that of difficulty_loss_weight."""
+    for task in tasks:
+        value = task.payload.get("difficulty")
+        if isinstance(value, int | float) and not 0 <= value <= 1:
+            raise ConfigError(
+                f"difficulty_loss_weight: the column `difficulty` of the data holds {value:g} ({task.task_id}), but "
+                "must be from 0 (easy) to 1 (hard). Rescale or rename it: without it 1 - the group's mean reward counts."
+            )
 
 
 class RLVRPipeline(RLPipeline):
@@ -47,6 +59,8 @@ class RLVRPipeline(RLPipeline):
         rewards = RewardPools(self.clusters, config.rewards)
         self.tokenizer = load_tokenizer(str(config.actor_train.model_args.model_name_or_path))
         tasks = self._load_tasks(config.actor_train.data_args, "actor_train.data_args", plan.prompt_length)
+        if config.difficulty_loss_weight:
+            check_difficulty(tasks)
         source = TaskMixer(
             tasks,
             block=plan.num_groups,

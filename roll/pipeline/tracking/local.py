@@ -66,7 +66,7 @@ def read_metrics(path: Path) -> list[tuple[int, dict[str, float]]]:
 
 
 def _line(step: int, metrics: Metrics) -> str:
-    row = {"step": step, **{name: value if math.isfinite(value) else None for name, value in metrics.items()}}
+    row = {"step": step, **{name: float(value) if math.isfinite(value) else None for name, value in metrics.items()}}
     return json.dumps(row) + "\n"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 import time
 from dataclasses import replace
 
@@ -13,6 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 from roll.errors import EnvError
 from roll.pipeline.agentic.env_manager.chat import ChatEncoder
+from roll.pipeline.agentic.env_manager.env_thread import EnvThread
 from roll.pipeline.agentic.env_manager.forms import check_same, make_form
 from roll.types.rollout import Trajectory
 from tests.unit.agentic.parts import GO, Crowded, Misbehaving, Script, env_config, job, player
@@ -280,3 +282,25 @@ def test_a_row_that_differs_from_what_was_sampled_shows_the_first_token(encoder:
         form.rows(wrong)
     with pytest.raises(EnvError, match=re.escape("Token 1 is nothing")):
         check_same(np.array([5]), np.array([5, 6]), "turn 1", encoder)
+
+
+@pytest.mark.parametrize("room", [1, 2])
+def test_a_cancelled_call_and_the_closing_after_it_take_one_place(room: int) -> None:
+    """Of `room` places one is the call's until it ends, and the others stay free meanwhile."""
+    ended = threading.Event()
+
+    async def cancel() -> bool:
+        turnstile = asyncio.Semaphore(room)
+        thread = EnvThread("env", turnstile)
+        call = asyncio.create_task(thread.call("step", ended.wait, timeout_s=60))
+        await asyncio.sleep(0.05)
+        call.cancel()
+        thread.close(lambda: None)
+        await asyncio.sleep(0.05)
+        was_locked = turnstile.locked()
+        ended.set()
+        while turnstile._value < room:
+            await asyncio.sleep(0.01)
+        return was_locked
+
+    assert asyncio.run(asyncio.wait_for(cancel(), 30)) is (room == 1)

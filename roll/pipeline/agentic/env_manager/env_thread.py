@@ -36,6 +36,7 @@ class EnvThread:
         """A call was running when the thread was closed."""
         self._is_busy = False
         self._turnstile = turnstile
+        self._ended: asyncio.Event | None = None  # of the newest call
         self._closing: asyncio.Task[None] | None = None
         self._calls: queue.SimpleQueue[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]] | None]
         self._calls = queue.SimpleQueue()
@@ -46,10 +47,12 @@ class EnvThread:
         ticket = _Ticket(self._turnstile)
         await ticket.take()
         loop = asyncio.get_running_loop()
+        ended = self._ended = asyncio.Event()
         future: asyncio.Future[T] = loop.create_future()
 
         def settle(result: Any, error: BaseException | None) -> None:
             ticket.give_back()
+            ended.set()
             if future.done():
                 return
             if error is None:
@@ -69,8 +72,7 @@ class EnvThread:
             ticket.give_back()
             raise EnvHang(f"{what} took longer than {timeout_s:g} s") from None
         except asyncio.CancelledError:
-            if timeout_s is not None:
-                loop.call_later(timeout_s, ticket.give_back)
+            loop.call_later(min(timeout_s or _CLOSE_TIMEOUT_S, _CLOSE_TIMEOUT_S), ticket.give_back)
             raise
 
     def close(self, last: Callable[[], None] | None = None) -> None:
@@ -85,8 +87,12 @@ class EnvThread:
 
     async def _close_in_turn(self, last: Callable[[], None]) -> None:
         try:
+            if self._ended is not None:  # a call that nobody waits for has its turn already: one is enough
+                await asyncio.wait_for(self._ended.wait(), _CLOSE_TIMEOUT_S)
             with contextlib.suppress(EnvCrash, EnvHang):
                 await self.call("close", last, timeout_s=_CLOSE_TIMEOUT_S)
+        except TimeoutError:
+            self._calls.put((last, lambda result, error: None))
         finally:
             self._calls.put(None)
 
