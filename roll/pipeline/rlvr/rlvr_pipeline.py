@@ -37,7 +37,7 @@ def check_difficulty(tasks: Sequence[Task]) -> None:
         if isinstance(value, int | float) and not 0 <= value <= 1:
             raise ConfigError(
                 f"difficulty_loss_weight: the column `difficulty` of the data holds {value:g} ({task.task_id}), but "
-                "must be from 0 (easy) to 1 (hard). Rescale or rename it: without it 1 - the group's mean reward counts."
+                "must be from 0 (easy) to 1 (hard). Rescale or rename it: else 1 - the group's mean reward counts."
             )
 
 
