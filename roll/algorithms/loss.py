@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 import torch
 
 from roll.algorithms.kl import KLEstimator, estimate_kl
-from roll.algorithms.objectives import ClippedRatio, Objective
+from roll.algorithms.objectives import ClippedRatio, Objective, PolicyTokens
 from roll.algorithms.off_policy import TrainInferCorrection, correct_mismatch, ratio_of, row_means, spread
 from roll.types.batch import LossScale, MicroBatch, TokenOutputs
 from roll.types.metrics import MetricSums
@@ -117,7 +117,7 @@ class PolicyLoss:
 
         advantages = _inside(batch.advantages, mask, "PolicyLoss", "advantages")
         log_ratio = self._log_ratio(log_probs - old, mask, metrics)
-        losses = self.objective(log_probs, log_ratio, advantages, mask, metrics)
+        losses = self.objective(PolicyTokens(log_probs, log_ratio, advantages, mask), metrics)
         rollout = _inside(batch.rollout_log_probs, mask, "PolicyLoss", "rollout_log_probs")
         trained_on = log_probs if batch.old_log_probs is None or self.old_is_rollout else old
         if self.correction is not None:

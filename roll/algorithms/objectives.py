@@ -1,7 +1,6 @@
 """What a response token adds to the policy loss, given its advantage and the ratio r = p / p_old of new to old policy.
 
-Frozen, picklable objects that `PolicyLoss` calls. All tensors are [B, T]; log_ratio is that of `importance_sampling`
-(a token's own, or shared by its row or turn), 0 where p_old is the present policy; advantages are 0 outside `mask`.
+Frozen, picklable objects that `PolicyLoss` calls.
 """
 
 from __future__ import annotations
@@ -15,15 +14,18 @@ from roll.algorithms.off_policy import ratio_of
 from roll.types.metrics import MetricSums
 
 
+@dataclass(frozen=True)
+class PolicyTokens:
+    """What an objective sees of a micro batch. [B, T] each."""
+
+    log_probs: torch.Tensor
+    log_ratio: torch.Tensor  # log r: a token's own, or shared by its row or turn; 0 where p_old is the present policy
+    advantages: torch.Tensor  # 0 outside the mask
+    mask: torch.Tensor
+
+
 class Objective(Protocol):
-    def __call__(
-        self,
-        log_probs: torch.Tensor,
-        log_ratio: torch.Tensor,
-        advantages: torch.Tensor,
-        mask: torch.Tensor,
-        metrics: MetricSums,
-    ) -> torch.Tensor:
+    def __call__(self, tokens: PolicyTokens, metrics: MetricSums) -> torch.Tensor:
         """The loss of each token, 0 outside `mask`."""
         ...
 
@@ -41,24 +43,17 @@ class ClippedRatio:
         if self.dual_clip is not None and self.dual_clip <= 1:
             raise ValueError(f"dual_clip must be above 1, not {self.dual_clip}")
 
-    def __call__(
-        self,
-        log_probs: torch.Tensor,
-        log_ratio: torch.Tensor,
-        advantages: torch.Tensor,
-        mask: torch.Tensor,
-        metrics: MetricSums,
-    ) -> torch.Tensor:
-        ratio = ratio_of(log_ratio)
+    def __call__(self, tokens: PolicyTokens, metrics: MetricSums) -> torch.Tensor:
+        ratio = ratio_of(tokens.log_ratio)
         lowest = 0.0 if self.low is None else 1 - self.low
         highest = float("inf") if self.high is None else 1 + self.high
-        objective = torch.minimum(ratio * advantages, ratio.clamp(lowest, highest) * advantages)
-        negative = advantages < 0
+        objective = torch.minimum(ratio * tokens.advantages, ratio.clamp(lowest, highest) * tokens.advantages)
+        negative = tokens.advantages < 0
         seen = ratio.detach()
-        _count_clipped(metrics, negative & (seen < lowest), (advantages > 0) & (seen > highest), mask)
+        _count_clipped(metrics, negative & (seen < lowest), (tokens.advantages > 0) & (seen > highest), tokens.mask)
         if self.dual_clip is not None:
-            floor = self.dual_clip * advantages
-            metrics.add("dual_clip_fraction", (negative & (objective.detach() < floor)).sum(), mask.sum())
+            floor = self.dual_clip * tokens.advantages
+            metrics.add("dual_clip_fraction", (negative & (objective.detach() < floor)).sum(), tokens.mask.sum())
             objective = torch.where(negative, torch.maximum(objective, floor), objective)
         return -objective
 
@@ -67,15 +62,8 @@ class ClippedRatio:
 class PolicyGradient:
     """-A log p: the ratio does not enter (Williams, 1992)."""
 
-    def __call__(
-        self,
-        log_probs: torch.Tensor,
-        log_ratio: torch.Tensor,
-        advantages: torch.Tensor,
-        mask: torch.Tensor,
-        metrics: MetricSums,
-    ) -> torch.Tensor:
-        return -advantages * log_probs
+    def __call__(self, tokens: PolicyTokens, metrics: MetricSums) -> torch.Tensor:
+        return -tokens.advantages * tokens.log_probs
 
 
 @dataclass(frozen=True)
@@ -89,23 +77,16 @@ class BoundedWeight:
     highest: float = 1.0
     drops_settled: bool = False
 
-    def __call__(
-        self,
-        log_probs: torch.Tensor,
-        log_ratio: torch.Tensor,
-        advantages: torch.Tensor,
-        mask: torch.Tensor,
-        metrics: MetricSums,
-    ) -> torch.Tensor:
-        ratio = ratio_of(log_ratio.detach())
+    def __call__(self, tokens: PolicyTokens, metrics: MetricSums) -> torch.Tensor:
+        ratio = ratio_of(tokens.log_ratio.detach())
         below, above = ratio < self.lowest, ratio > self.highest
-        _count_clipped(metrics, mask & below, mask & above, mask)
+        _count_clipped(metrics, tokens.mask & below, tokens.mask & above, tokens.mask)
         weight = ratio.clamp(self.lowest, self.highest)
         if self.drops_settled:
-            settled = ((advantages > 0) & above) | ((advantages < 0) & below)
-            metrics.add("settled_fraction", settled.sum(), mask.sum())
+            settled = ((tokens.advantages > 0) & above) | ((tokens.advantages < 0) & below)
+            metrics.add("settled_fraction", settled.sum(), tokens.mask.sum())
             weight = weight.masked_fill(settled, 0.0)
-        return -weight * advantages * log_probs
+        return -weight * tokens.advantages * tokens.log_probs
 
 
 @dataclass(frozen=True)
@@ -117,19 +98,12 @@ class TaperedWeight:
     positive_weight: float = 1.0
     negative_weight: float = 1.0
 
-    def __call__(
-        self,
-        log_probs: torch.Tensor,
-        log_ratio: torch.Tensor,
-        advantages: torch.Tensor,
-        mask: torch.Tensor,
-        metrics: MetricSums,
-    ) -> torch.Tensor:
-        ratio, negative = ratio_of(log_ratio.detach()), advantages < 0
-        nowhere = torch.zeros_like(mask)
-        _count_clipped(metrics, nowhere, negative & (ratio > 1), mask)
+    def __call__(self, tokens: PolicyTokens, metrics: MetricSums) -> torch.Tensor:
+        ratio, negative = ratio_of(tokens.log_ratio.detach()), tokens.advantages < 0
+        nowhere = torch.zeros_like(tokens.mask)
+        _count_clipped(metrics, nowhere, negative & (ratio > 1), tokens.mask)
         tapered = self.negative_weight * ratio.clamp(max=1.0)
-        return -torch.where(negative, tapered, self.positive_weight) * advantages * log_probs
+        return -torch.where(negative, tapered, self.positive_weight) * tokens.advantages * tokens.log_probs
 
 
 @dataclass(frozen=True)
@@ -139,17 +113,10 @@ class SquaredPenalty:
 
     tau: float = 0.1
 
-    def __call__(
-        self,
-        log_probs: torch.Tensor,
-        log_ratio: torch.Tensor,
-        advantages: torch.Tensor,
-        mask: torch.Tensor,
-        metrics: MetricSums,
-    ) -> torch.Tensor:
-        penalty = torch.where(mask, 0.5 * self.tau * log_ratio.square(), 0.0)
-        metrics.add("ratio_penalty_mean", penalty.detach().sum(), mask.sum())
-        return penalty - advantages * log_probs
+    def __call__(self, tokens: PolicyTokens, metrics: MetricSums) -> torch.Tensor:
+        penalty = torch.where(tokens.mask, 0.5 * self.tau * tokens.log_ratio.square(), 0.0)
+        metrics.add("ratio_penalty_mean", penalty.detach().sum(), tokens.mask.sum())
+        return penalty - tokens.advantages * tokens.log_probs
 
 
 def _count_clipped(metrics: MetricSums, low: torch.Tensor, high: torch.Tensor, mask: torch.Tensor) -> None:
