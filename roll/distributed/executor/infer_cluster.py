@@ -14,8 +14,8 @@ from roll.errors import RollError
 
 class InferCluster(EngineClient):
     """The workers of actor_infer. `generate` is called on one event loop; the other methods from the driver's
-    thread. With `recovery`, engines that die are restarted (none is waited for before `heal`);
-    without, the others go on alone."""
+    thread. With `recovery`, engines that die are restarted, and only `heal` waits for them; without, the others go on
+    alone."""
 
     def __init__(self, cluster: Cluster, recovery: EngineRecovery | None = None):
         super().__init__(cluster.workers)

@@ -50,7 +50,8 @@ class VllmStrategy(EngineStrategy):
         """Sets what the launcher has not set of `worker_environment`: vLLM's own processes inherit it."""
         for name, value in worker_environment(self._on_cpu).items():
             os.environ.setdefault(name, value)
-        os.environ.setdefault("VLLM_PORT", str(free_port()))  # where it looks for one; else a connection may be faster
+        # Its ranks meet on the first free port from here on; one of its own choice might go to a connection first.
+        os.environ.setdefault("VLLM_PORT", str(free_port()))
 
     async def start(self) -> None:
         from vllm.engine.arg_utils import AsyncEngineArgs
