@@ -1,41 +1,20 @@
 """The directory of checkpoints: published whole or not at all, the oldest removed, found again on resume."""
 
-import json
 import logging
 import os
-import random
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from roll.errors import ConfigError
-from roll.utils.secrets import redact
+from roll.pipeline.manifest import flush_to_disk, read_manifest, write_manifest
 
 logger = logging.getLogger(__name__)
 
-_MANIFEST = "manifest.json"
-_STATE = "driver_state.json"
 _STEP = re.compile(r"step_(\d+)")
 _UNFINISHED = re.compile(r"\.(step_\d+)\.(partial|replaced)-(\d+)")
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """What a complete checkpoint holds. order counts what was published here: newer is larger, whatever the step."""
-
-    step: int
-    order: int
-    roll_version: str
-    saved_at: str
-    files: dict[str, int]  # path below the checkpoint -> bytes
 
 
 class CheckpointStore:
@@ -68,7 +47,8 @@ class CheckpointStore:
         partial.mkdir(parents=True)
         try:
             yield partial
-            self._write_manifest(partial, step)
+            newest = self.latest()
+            write_manifest(partial, step, read_manifest(newest).order + 1 if newest else 1)
             _publish(partial, final)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
@@ -128,22 +108,6 @@ class CheckpointStore:
                     logger.warning("ignoring a checkpoint that is not complete: %s", error)
         return [path for _, path in sorted(complete, reverse=True)]
 
-    def _write_manifest(self, partial: Path, step: int) -> None:
-        files = {
-            str(path.relative_to(partial)): path.stat().st_size for path in sorted(partial.rglob("*")) if path.is_file()
-        }
-        if not files:
-            raise ValueError(f"nothing was written below {partial}: an empty checkpoint is not published")
-        directories = [path for path in partial.rglob("*") if path.is_dir()]
-        for path in [*(partial / name for name in files), *directories]:
-            _flush_to_disk(path)
-        newest = self.latest()
-        order = read_manifest(newest).order if newest else 0
-        manifest = Manifest(step, order + 1, roll_version(), datetime.now(UTC).isoformat(timespec="seconds"), files)
-        (partial / _MANIFEST).write_text(json.dumps(vars(manifest), indent=1))
-        _flush_to_disk(partial / _MANIFEST)
-        _flush_to_disk(partial)
-
     def _remove_oldest(self) -> None:
         for path in self._newest_first()[self.max_to_keep :] if self.max_to_keep > 0 else []:
             # renamed first: a removal that is interrupted must not leave a half-empty step_*
@@ -151,79 +115,6 @@ class CheckpointStore:
             path.rename(doomed)
             shutil.rmtree(doomed, ignore_errors=True)
             logger.info("checkpoint %s removed (max_ckpt_to_keep: %d)", path.name, self.max_to_keep)
-
-
-def read_manifest(directory: Path) -> Manifest:
-    """The manifest of a complete checkpoint. Raises ConfigError saying what is missing."""
-    try:
-        manifest = Manifest(**json.loads((directory / _MANIFEST).read_text()))
-        files = dict(manifest.files)
-    except (FileNotFoundError, NotADirectoryError):
-        raise ConfigError(
-            f"{directory} has no {_MANIFEST}, so it was never finished or is no checkpoint of roll"
-        ) from None
-    except (ValueError, TypeError) as error:
-        raise ConfigError(f"{directory / _MANIFEST} cannot be read: {error}") from error
-    for name, size in files.items():
-        path = directory / name
-        found = path.stat().st_size if path.is_file() else None
-        if found != size:
-            what = "is missing" if found is None else f"has {found} bytes"
-            raise ConfigError(f"{path} {what}, its manifest says {size} bytes: the checkpoint is damaged")
-    return manifest
-
-
-def write_state(directory: Path, state: Mapping[str, Any]) -> Path:
-    """Writes the driver's part of a checkpoint: step, data cursor, RNG and scheduler states, plan digest, config.
-
-    As JSON: numpy numbers and arrays become numbers and lists, what stands under `config` is redacted, and anything
-    that JSON cannot hold is a TypeError. Nothing is ever pickled.
-    """
-    safe = {key: redact(value) if key == "config" else value for key, value in state.items()}
-    path = directory / _STATE
-    path.write_text(json.dumps(safe, indent=1, default=_from_numpy))
-    return path
-
-
-def read_state(directory: Path) -> dict[str, Any]:
-    """What write_state wrote. Tuples have become lists and number keys texts, as JSON has it."""
-    try:
-        return json.loads((directory / _STATE).read_text())
-    except FileNotFoundError:
-        raise ConfigError(f"{directory} has no {_STATE}: it holds no driver state to resume from") from None
-
-
-def rng_state(rng: random.Random | np.random.Generator) -> dict[str, Any]:
-    """The state of a generator in JSON's own types."""
-    if isinstance(rng, random.Random):
-        version, words, gauss = rng.getstate()
-        return {"kind": "python", "version": version, "words": list(words), "gauss": gauss}
-    return {"kind": "numpy", "state": json.loads(json.dumps(rng.bit_generator.state, default=_from_numpy))}
-
-
-def restore_rng(rng: random.Random | np.random.Generator, state: Mapping[str, Any]) -> None:
-    """Continues the sequence where rng_state took it. A state of another kind of generator is a ValueError."""
-    kind = "python" if isinstance(rng, random.Random) else "numpy"
-    if state["kind"] != kind:
-        raise ValueError(f"a {state['kind']} generator state cannot continue a {kind} generator")
-    if isinstance(rng, random.Random):
-        rng.setstate((state["version"], tuple(state["words"]), state["gauss"]))
-    else:
-        rng.bit_generator.state = state["state"]
-
-
-def _from_numpy(value: Any) -> Any:
-    if isinstance(value, np.generic | np.ndarray):
-        return value.tolist()
-    raise TypeError(f"a checkpoint's state holds only what JSON can: got {type(value).__name__} {value!r:.80}")
-
-
-def roll_version() -> str:
-    """The installed version, or `unknown` when roll runs from a source tree that was never installed."""
-    try:
-        return metadata.version("roll")
-    except metadata.PackageNotFoundError:
-        return "unknown"
 
 
 def _complete_at(path: Path) -> Path:
@@ -246,16 +137,8 @@ def _publish(partial: Path, final: Path) -> None:
     if final.exists():
         final.rename(replaced)  # clean() takes this back if we die before the next line
     partial.rename(final)
-    _flush_to_disk(final.parent)
+    flush_to_disk(final.parent)
     shutil.rmtree(replaced, ignore_errors=True)
-
-
-def _flush_to_disk(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _is_other_live_process(pid: int) -> bool:

@@ -12,9 +12,10 @@ from typing import Any
 
 from roll.configs.run import RunConfig
 from roll.errors import ConfigError, RollError
-from roll.pipeline.checkpoint import CheckpointStore, read_state, write_state
+from roll.pipeline.checkpoint import CheckpointStore
 from roll.pipeline.console import Display, make_display, open_terminal, terminal_handler
 from roll.pipeline.curves import draw_curves
+from roll.pipeline.driver_state import read_state, write_state
 from roll.pipeline.interrupts import Interrupts
 from roll.pipeline.summary import summarise, summary_lines
 from roll.pipeline.tracking.build import make_trackers
