@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roll.pipeline.summary import REWARD, VALIDATION, Rows, duration, series
+from roll.utils.text import visible
 from roll.utils.timing import phase_seconds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 logger = logging.getLogger(__name__)
 
@@ -22,10 +24,12 @@ _MAX_BARS = 200
 
 
 def draw_curves(rows: Rows, path: Path | str, title: str = "") -> Path | None:
-    """Writes a PNG and returns its path. None, and a note in the log, when matplotlib is missing or rows is empty."""
+    """Writes a PNG and returns its path. None when rows is empty, and with a note in the log when there is no
+    matplotlib, or it cannot draw or write: a picture ends no run."""
     if not rows:
         return None
     try:
+        import matplotlib
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
@@ -34,6 +38,18 @@ def draw_curves(rows: Rows, path: Path | str, title: str = "") -> Path | None:
 
     figure = Figure(figsize=(9, 9), layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
+    try:
+        with matplotlib.rc_context({"text.parse_math": False}):  # a name may hold dollar signs
+            _draw(figure, rows, visible(title))
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            figure.savefig(path, dpi=130)
+    except Exception as error:
+        logger.warning("%s is not drawn. %s: %s", path, type(error).__name__, error)
+        return None
+    return Path(path)
+
+
+def _draw(figure: "Figure", rows: Rows, title: str) -> None:
     reward, validation, time = figure.subplots(3, 1, sharex=True)
     _draw_reward(reward, rows)
     _draw_validation(validation, rows)
@@ -46,10 +62,6 @@ def draw_curves(rows: Rows, path: Path | str, title: str = "") -> Path | None:
         axes.xaxis.get_major_locator().set_params(integer=True)
     if title:
         figure.suptitle(title, fontsize=12)
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130)
-    return path
 
 
 def smoothed(values: Sequence[float], span: int) -> list[float]:

@@ -2,13 +2,14 @@
 
 import json
 import logging
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from roll.types.rollout import Turn
+from roll.utils.plain import NOT_RECORDED, plain_fields
+from roll.utils.text import middle_left_out, visible
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +37,7 @@ class RecordLimits:
     num_groups: int = 4
     num_samples_per_group: int = 8
     num_characters: int = 8_000
-    """Of a prompt or a response; the middle is left out beyond."""
+    """Of a prompt, a response or an observation; the middle is left out beyond."""
     total_bytes: int = 256_000_000
     """Of all files together; the oldest steps go first."""
 
@@ -44,13 +45,15 @@ class RecordLimits:
 class RolloutRecorder:
     """Writes `<directory>/step_000012.txt` and `.jsonl` (validation: `step_000012.val.*`) for the steps it is given.
 
-    A step that is recorded again after a resume is written again. A disk that fails ends the recording, not the run.
+    A step that is recorded again after a resume is written again. A disk that fails ends the recording, not the run;
+    what a reward says beside its score and cannot be written is left out, and that is said once.
     """
 
     def __init__(self, directory: Path | str, limits: RecordLimits | None = None):
         self.directory = Path(directory)
         self.limits = limits or RecordLimits()
         self._working = True
+        self._told: set[tuple[str, str]] = set()
 
     def record(self, step: int, records: Sequence[RolloutRecord], kind: str = "train") -> Path | None:
         """Writes a choice of the records, whole groups spread over the domains. Returns the text file.
@@ -59,13 +62,15 @@ class RolloutRecorder:
         if not records or not self._working:
             return None
         groups = choose_groups(records, self.limits)
+        for name, value in (pair for group in groups for record in group for pair in record.extra.items()):
+            self._tell_if_dropped(name, value)
         num_groups = len({record.group_id for record in records})
         stem = f"step_{step:06d}" + ("" if kind == "train" else f".{kind}")
         text = self.directory / f"{stem}.txt"
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             text.write_text(render(step, kind, groups, num_groups), encoding="utf-8")
-            rows = [json.dumps(_row(step, record), default=str) for group in groups for record in group]
+            rows = [json.dumps(_row(step, record), allow_nan=False) for group in groups for record in group]
             (self.directory / f"{stem}.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
             self._remove_oldest()
         except OSError as error:
@@ -73,6 +78,11 @@ class RolloutRecorder:
             logger.warning("sample rollouts are not recorded any more, the run goes on: %s", error)
             return None
         return text
+
+    def _tell_if_dropped(self, name: str, value: object) -> None:
+        if isinstance(value, str) and value.startswith(NOT_RECORDED) and (name, value) not in self._told:
+            self._told.add((name, value))
+            logger.warning("extra.%s of a sample rollout is left out of its record: %s", name, value.strip("()"))
 
     def _remove_oldest(self) -> None:
         files = sorted(self.directory.glob("step_*"))
@@ -87,13 +97,16 @@ class RolloutRecorder:
 
 def _row(step: int, record: RolloutRecord) -> dict[str, Any]:
     row = {"step": step, **asdict(record)}
+    for turn in row["turns"]:
+        turn["metrics"] = plain_fields(turn["metrics"])
     if not record.turns:
         del row["turns"]
     return row
 
 
 def choose_groups(records: Iterable[RolloutRecord], limits: RecordLimits) -> list[list[RolloutRecord]]:
-    """At most num_groups groups, the domains taking turns, in the order in which they come; long texts cut.
+    """At most num_groups groups, the domains taking turns, in the order in which they come; long texts cut, and extra
+    in JSON's types.
 
     Example: groups 0 and 1 of `math`, 2 of `code`, num_groups 2 -> groups 0 and 2.
     """
@@ -110,7 +123,7 @@ def choose_groups(records: Iterable[RolloutRecord], limits: RecordLimits) -> lis
 
 
 def render(step: int, kind: str, groups: Sequence[Sequence[RolloutRecord]], num_groups: int) -> str:
-    """The text file: groups with their prompt once, and the responses below it."""
+    """The text file: groups with their prompt once, and the responses below it. Nothing in it steers a terminal."""
     blocks = [f"step {step} ({kind}): {len(groups)} of {num_groups} groups"]
     for group in groups:
         first = group[0]
@@ -129,7 +142,7 @@ def render(step: int, kind: str, groups: Sequence[Sequence[RolloutRecord]], num_
             blocks.append(f"{head:-<100}\n{_indent(record.response_text)}")
             if record.extra:
                 blocks.append(_indent("\n".join(f"{key}: {value}" for key, value in record.extra.items()), "  * "))
-    return "\n\n".join(blocks) + "\n"
+    return visible("\n\n".join(blocks)) + "\n"
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -141,26 +154,26 @@ def _reward(value: float | None) -> str:
 
 
 def _indent(text: str, prefix: str = "    ") -> str:
-    return "\n".join(prefix + line for line in _visible(text).split("\n"))
-
-
-def _visible(text: str) -> str:
-    r"""The text with control characters spelled out, so that what a model wrote cannot steer the reader's terminal.
-
-    Example: an escape character becomes the four characters \x1b."""
-    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", lambda match: f"\\x{ord(match[0]):02x}", text)
+    return "\n".join(prefix + line for line in text.split("\n"))
 
 
 def _cut(record: RolloutRecord, limits: RecordLimits) -> RolloutRecord:
+    def cut(text: str) -> str:
+        return middle_left_out(text, limits.num_characters)
+
     return replace(
         record,
-        prompt_text=_middle_left_out(record.prompt_text, limits.num_characters),
-        response_text=_middle_left_out(record.response_text, limits.num_characters),
+        prompt_text=cut(record.prompt_text),
+        response_text=cut(record.response_text),
+        ground_truth=None if record.ground_truth is None else cut(record.ground_truth),
+        extra=plain_fields(record.extra),
+        turns=tuple(
+            replace(
+                turn,
+                observation=cut(turn.observation),
+                response=cut(turn.response),
+                action=None if turn.action is None else cut(turn.action),
+            )
+            for turn in record.turns
+        ),
     )
-
-
-def _middle_left_out(text: str, num_characters: int) -> str:
-    if len(text) <= num_characters:
-        return text
-    half = num_characters // 2
-    return f"{text[:half]}\n[... {len(text) - 2 * half} characters left out ...]\n{text[len(text) - half :]}"

@@ -1,5 +1,6 @@
 """What a finished run amounts to."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -55,8 +56,8 @@ def summarise(rows: Rows) -> RunSummary:
 
 
 def series(rows: Rows, name: str) -> list[tuple[int, float]]:
-    """The steps at which a metric was measured, and its values; NaN is not a value."""
-    return [(step, metrics[name]) for step, metrics in rows if name in metrics and metrics[name] == metrics[name]]
+    """The steps at which a metric was measured, and its values; NaN and infinities are none."""
+    return [(step, metrics[name]) for step, metrics in rows if name in metrics and math.isfinite(metrics[name])]
 
 
 def summary_lines(summary: RunSummary, files: Mapping[str, Path | str]) -> list[str]:

@@ -38,10 +38,10 @@ class Run:
 
     @property
     def metrics(self) -> dict[int, dict[str, float]]:
-        """Rows of metrics.jsonl by steps done."""
+        """Rows of metrics.jsonl by steps done, without their times of day."""
         path = self.output_dir / "logs" / "metrics.jsonl"
         rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-        return {row["step"]: row for row in rows}
+        return {row["step"]: {name: value for name, value in row.items() if name != "time"} for row in rows}
 
     def wait_for_step(self, step: int) -> None:
         deadline = time.monotonic() + START_LIMIT_S

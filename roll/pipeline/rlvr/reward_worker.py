@@ -16,6 +16,8 @@ from roll.pipeline.rlvr.rewards.base import RewardInput, RewardOutcome, RewardRe
 from roll.pipeline.rlvr.rewards.table import build_reward, is_async
 from roll.pipeline.rlvr.rewards.time_limit import TimeLimitReached, call_within
 from roll.pipeline.rlvr.rlvr_config import RewardConfig
+from roll.utils.plain import plain_fields
+from roll.utils.text import visible
 
 LOOP_GRACE_S = 1.0  # an async reward has this long to give way after its time is over
 
@@ -109,8 +111,9 @@ class RewardWorker:
             if inspect.isawaitable(returned):
                 return RewardOutcome.failed("returned an awaitable: declare the reward with async def", seconds)
             return RewardOutcome.failed(f"returned {_short(result.score)}, not a finite number", seconds)
-        metrics = {name: number for name, value in result.metrics.items() if (number := _number(value)) is not None}
-        return RewardOutcome(score, metrics=metrics, extra=dict(result.extra), seconds=seconds)
+        numbers_found = ((visible(str(name)), _number(value)) for name, value in result.metrics.items())
+        metrics = {name: number for name, number in numbers_found if number is not None}
+        return RewardOutcome(score, metrics=metrics, extra=plain_fields(result.extra), seconds=seconds)
 
 
 def _number(value: object) -> float | None:

@@ -1,5 +1,6 @@
 """Trackers that write on this machine and need no account: jsonl, stdout, tensorboard."""
 
+import errno
 import json
 import logging
 import math
@@ -7,6 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,10 +21,12 @@ SUMMARY_FILE = "summary.json"
 
 
 class JsonlTracker(NamedTracker):
-    """`metrics.jsonl`: one line `{"step": 3, "rollout/reward_mean": 0.5, ...}` per call, on the disk when log returns.
+    """`metrics.jsonl`: one line `{"step": 3, "time": "2026-03-01T12:00:00.000+00:00", "rollout/reward_mean": 0.5, ...}`
+    per call, on the disk when log returns.
 
-    Resuming at step s drops the lines of steps >= s, so the file is that of an unbroken run. A new run in the directory
-    of an old one puts the old file aside (`metrics.1.jsonl`). NaN and infinities are null: JSON knows neither.
+    Resuming at step s drops the lines of steps >= s, so the file is that of an unbroken run but for its times. A new
+    run in the directory of an old one puts the old file aside (`metrics.1.jsonl`). NaN and infinities are null: JSON
+    knows neither.
     """
 
     settings: ClassVar = frozenset({"log_dir"})
@@ -35,11 +39,14 @@ class JsonlTracker(NamedTracker):
             _keep_before(path, run.first_step)
         else:
             _put_aside(path)
-        self._file = path.open("a", encoding="utf-8")
+        self._file = path.open("ab", buffering=0)
 
     def log(self, step: int, metrics: Metrics) -> None:
-        self._file.write(_line(step, metrics))
-        self._file.flush()
+        line = _line(step, metrics, datetime.now(UTC).isoformat(timespec="milliseconds")).encode()
+        end = self._file.tell()
+        if self._file.write(line) != len(line):  # the disk is full: the line is written again, whole
+            self._file.truncate(end)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._file.name)
 
     def summary(self, values: Mapping[str, Any]) -> None:
         (self._directory / SUMMARY_FILE).write_text(json.dumps(values, indent=1, default=str) + "\n")
@@ -59,14 +66,15 @@ def read_metrics(path: Path) -> list[tuple[int, dict[str, float]]]:
     Calls for the same step are merged into one row. Numbers that JSON could not hold come back as NaN."""
     rows: dict[int, dict[str, float]] = {}
     for step, line in _lines(path):
-        metrics = {name: math.nan if value is None else value for name, value in json.loads(line).items()}
-        del metrics["step"]
+        row = {name: value for name, value in json.loads(line).items() if name not in ("step", "time")}
+        metrics = {name: math.nan if value is None else value for name, value in row.items()}
         rows.setdefault(step, {}).update(metrics)
     return list(rows.items())
 
 
-def _line(step: int, metrics: Metrics) -> str:
-    row = {"step": step, **{name: float(value) if math.isfinite(value) else None for name, value in metrics.items()}}
+def _line(step: int, metrics: Metrics, moment: str | None = None) -> str:
+    head = {"step": step} if moment is None else {"step": step, "time": moment}
+    row = {**head, **{name: float(value) if math.isfinite(value) else None for name, value in metrics.items()}}
     return json.dumps(row) + "\n"
 
 

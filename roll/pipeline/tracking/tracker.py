@@ -2,12 +2,16 @@
 
 import logging
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 logger = logging.getLogger(__name__)
+
+_MAX_MISSED = 10_000
+_MAX_STEPS_TO_WAIT = 64
 
 Metrics = Mapping[str, float]
 """Numbers by name (docs/metrics.md)."""
@@ -64,37 +68,71 @@ class NamedTracker(Tracker):
 
 
 class Trackers(Tracker):
-    """Several trackers as one. One that fails is reported once and dropped: watching a run must not end it."""
+    """Several trackers as one. One that fails is asked again later: watching a run must not end it."""
 
     def __init__(self, trackers: Mapping[str, Tracker]):
-        self._trackers = dict(trackers)
+        self._trackers = [_Patient(name, tracker) for name, tracker in trackers.items()]
 
     @property
     def names(self) -> Sequence[str]:
-        """The trackers still at work."""
-        return tuple(self._trackers)
+        """The trackers that took what they were last told."""
+        return tuple(tracker.name for tracker in self._trackers if not tracker.num_failures)
 
     def log(self, step: int, metrics: Metrics) -> None:
         numbers = {name: float(value) for name, value in metrics.items()}
-        self._each(f"at step {step}", lambda tracker: tracker.log(step, numbers))
+        for tracker in self._trackers:
+            tracker.log(step, numbers)
 
     def summary(self, values: Mapping[str, Any]) -> None:
-        self._each("with the summary", lambda tracker: tracker.summary(values))
+        for tracker in self._trackers:
+            tracker.summary(values)
 
     def close(self, failed: bool = False) -> None:
-        self._each("while closing", lambda tracker: tracker.close(failed))
+        for tracker in self._trackers:
+            tracker.close(failed)
         self._trackers.clear()
 
-    def _each(self, when: str, do: Callable[[Tracker], None]) -> None:
-        for name, tracker in list(self._trackers.items()):
-            try:
-                do(tracker)
-            except Exception as error:
-                del self._trackers[name]
-                logger.warning(
-                    "tracker %s failed %s and is dropped for the rest of the run; the run goes on. %s: %s",
-                    name,
-                    when,
-                    type(error).__name__,
-                    error,
-                )
+
+class _Patient(Tracker):
+    """A tracker that may fail for a while: what it missed is kept and told in order when it works again. After n
+    failures in a row it is left alone for 2^n steps, as every try may wait for a service that does not answer."""
+
+    def __init__(self, name: str, tracker: Tracker):
+        self.name, self._tracker = name, tracker
+        self.num_failures = 0
+        self._missed: deque[tuple[int, Metrics]] = deque(maxlen=_MAX_MISSED)
+        self._steps_to_wait = 0
+
+    def log(self, step: int, metrics: Metrics) -> None:
+        self._missed.append((step, metrics))
+        if self._steps_to_wait:
+            self._steps_to_wait -= 1
+        else:
+            self._try(f"at step {step}", self._tell_missed)
+
+    def summary(self, values: Mapping[str, Any]) -> None:
+        self._try("with the last steps", self._tell_missed)
+        self._try("with the summary", lambda: self._tracker.summary(values))
+
+    def close(self, failed: bool = False) -> None:
+        self._try("while closing", lambda: self._tracker.close(failed))
+        if self._missed:
+            logger.warning("tracker %s never took %d of the run's steps", self.name, len(self._missed))
+
+    def _tell_missed(self) -> None:
+        while self._missed:
+            self._tracker.log(*self._missed[0])
+            self._missed.popleft()
+        if self.num_failures:
+            logger.info("tracker %s works again", self.name)
+        self.num_failures = 0
+
+    def _try(self, when: str, do: Callable[[], None]) -> None:
+        try:
+            do()
+        except Exception as error:
+            self.num_failures += 1
+            self._steps_to_wait = min(2**self.num_failures, _MAX_STEPS_TO_WAIT)
+            if self.num_failures == 1:
+                text = "tracker %s failed %s; the run goes on, and what it misses is told it later. %s: %s"
+                logger.warning(text, self.name, when, type(error).__name__, error)

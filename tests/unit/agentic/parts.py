@@ -58,7 +58,8 @@ class Corridor(Env):
 
 
 class Misbehaving(Corridor):
-    """`how` it fails at its second step in episodes whose seed is one of `seeds`: raise, hang, slow, nan, none."""
+    """`how` it fails at its second step in episodes whose seed is one of `seeds`: raise, hang, slow, nan,
+    surrogate, none."""
 
     builds = 0
 
@@ -78,6 +79,8 @@ class Misbehaving(Corridor):
                 time.sleep(0.15)
             if self.how == "nan":
                 return EnvStep("", float("nan"), False, False, {})
+            if self.how == "surrogate":
+                return EnvStep("half a pair: \ud800", 0.0, False, False, {})
             if self.how == "none":
                 return None  # type: ignore[return-value]
         return super().step(action)

@@ -161,6 +161,7 @@ def test_the_last_group_of_the_pattern_is_the_action(
         ("hang", "step took longer than 2 s"),
         ("nan", "step returned the reward nan"),
         ("none", "step returned NoneType"),
+        ("surrogate", "step returned an observation that is no text: 'utf-8' codec can't encode character '\\ud800'"),
     ],
 )
 def test_an_environment_that_fails_gives_a_failed_row_with_the_cause(

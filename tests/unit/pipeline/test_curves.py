@@ -1,3 +1,4 @@
+import math
 import sys
 
 import pytest
@@ -30,6 +31,24 @@ def test_without_matplotlib_there_is_a_note_and_no_failure(tmp_path, monkeypatch
     assert draw_curves(ROWS, tmp_path / "curves.png") is None
     assert "matplotlib is not installed" in caplog.text
     assert list(tmp_path.iterdir()) == []
+
+
+def test_whatever_stands_in_names_and_rows_is_drawn(tmp_path):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    odd = {
+        "val/reward_mean/$\\frac{$": math.inf,
+        "time/$x^$_s": 1.0,
+        "rollout/reward_mean": -math.inf,
+    }
+    rows = [*ROWS, (30, {**odd, "val/reward_mean": math.nan}), (31, {"val/reward_mean/$\\frac{$": 0.5})]
+    assert draw_curves(rows, tmp_path / "curves.png", "a $\\frac{ of \ud800") is not None
+
+
+def test_a_picture_that_cannot_be_written_ends_no_run(tmp_path, caplog):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    (tmp_path / "file").write_text("in the way")
+    assert draw_curves(ROWS, tmp_path / "file" / "curves.png") is None
+    assert "curves.png is not drawn. " in caplog.text
 
 
 def test_a_run_without_rows_draws_nothing(tmp_path):

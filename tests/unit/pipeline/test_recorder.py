@@ -1,6 +1,15 @@
 import json
+import math
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
 
 from roll.pipeline.recorder import RecordLimits, RolloutRecord, RolloutRecorder, choose_groups
+from roll.types.rollout import Turn
 
 
 def record(group: int, domain: str = "math", reward: float | None = 1.0, **changes) -> RolloutRecord:
@@ -79,3 +88,109 @@ def test_a_disk_that_fails_stops_the_recording_and_not_the_run(tmp_path, caplog)
     assert recorder.record(0, [record(0)]) is None
     assert recorder.record(1, [record(0)]) is None
     assert len([r for r in caplog.records if "not recorded any more" in r.getMessage()]) == 1
+
+
+class Hostile:
+    def __str__(self) -> str:
+        raise RuntimeError("no text of mine")
+
+
+class Unreadable(Mapping[str, Any]):
+    def __getitem__(self, key: str) -> Any:
+        raise OSError("gone")
+
+    def __iter__(self):
+        raise OSError("gone")
+
+    def __len__(self) -> int:
+        return 1
+
+
+def nested(depth: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+CYCLE: dict[str, Any] = {}
+CYCLE["self"] = [CYCLE]
+
+UNWRITABLE = {
+    "odd key": ({(1, 2): 3}, "a key is a tuple"),
+    "cycle": (CYCLE, "it refers to itself"),
+    "deep": (nested(100_000), "nested more than 16 deep"),
+    "wide": (np.zeros((100, 100)), "it holds more than 1000 values"),
+    "wide list": (list(range(10**5)), "it holds more than 1000 values"),
+    "hostile": (Hostile(), "RuntimeError when it was looked at"),
+    "unreadable": (Unreadable(), "OSError when it was looked at"),
+    "long integer": (10**5000, "an integer of 16610 bits"),
+}
+
+
+@pytest.mark.parametrize("name", UNWRITABLE)
+def test_what_cannot_be_written_is_left_out_of_its_record_and_that_is_said_once(name, tmp_path, caplog):
+    value, reason = UNWRITABLE[name]
+    recorder = RolloutRecorder(tmp_path)
+    for step in range(2):
+        assert recorder.record(step, [record(g, extra={"good": 1, name: value}) for g in range(3)]) is not None
+    rows = [json.loads(line) for line in (tmp_path / "step_000001.jsonl").read_text().splitlines()]
+    assert [row["extra"] for row in rows] == [{"good": 1, name: f"(not recorded: {reason})"}] * 3
+    assert f"* {name}: (not recorded: {reason})" in (tmp_path / "step_000001.txt").read_text()
+    assert caplog.messages == [f"extra.{name} of a sample rollout is left out of its record: not recorded: {reason}"]
+
+
+def test_numbers_of_numpy_and_torch_and_objects_with_a_text_are_kept(tmp_path, caplog):
+    extra = {
+        "scalar": np.float32(0.5),
+        "array": np.arange(3),
+        "tensor": torch.ones(2, 1, dtype=torch.bfloat16),
+        "zero dimensions": torch.tensor(7),
+        "flag": np.bool_(True),
+        "nan": math.nan,
+        "set": {1},
+        "numbered": {1: "a", None: "b"},
+        "stream": sys.stdin,
+        "long": "x" * 10_000,
+        3: "a number's",
+    }
+    RolloutRecorder(tmp_path).record(0, [record(0, extra=extra)])
+    kept = json.loads((tmp_path / "step_000000.jsonl").read_text())["extra"]
+    assert kept.pop("stream").startswith("<")
+    assert kept.pop("long") == "x" * 4000 + "\n[... 2000 characters left out ...]\n" + "x" * 4000
+    assert kept == {
+        "scalar": 0.5,
+        "array": [0, 1, 2],
+        "tensor": [[1.0], [1.0]],
+        "zero dimensions": 7,
+        "flag": True,
+        "nan": None,
+        "set": [1],
+        "numbered": {"1": "a", "None": "b"},
+        "3": "a number's",
+    }
+    assert caplog.messages == []
+
+
+def test_halves_of_surrogate_pairs_are_spelled_out_wherever_they_stand(tmp_path):
+    half = "a\ud800b"
+    turns = (Turn(half, half, half, 1.0, {half: math.nan}),)
+    given = {"prompt_text": half, "response_text": half, "ground_truth": half, "extra": {half: half}, "turns": turns}
+    path = RolloutRecorder(tmp_path).record(0, [record(0, domain=half, **given)])
+    assert path is not None
+    text = path.read_text()
+    assert text.count("a\\ud800b") == 6
+    (row,) = (json.loads(line) for line in (tmp_path / "step_000000.jsonl").read_text().splitlines())
+    assert row["response_text"] == half
+    assert row["turns"][0]["metrics"] == {half: None}
+
+
+def test_observations_of_a_turn_lose_their_middle_too(tmp_path):
+    turns = (Turn("o" * 30, "r" * 30, "a" * 30, 1.0),)
+    RolloutRecorder(tmp_path, RecordLimits(num_characters=20)).record(0, [record(0, turns=turns)])
+    (turn,) = json.loads((tmp_path / "step_000000.jsonl").read_text())["turns"]
+    left_out = "\n[... 10 characters left out ...]\n"
+    assert (turn["observation"], turn["response"]) == (
+        f"{'o' * 10}{left_out}{'o' * 10}",
+        f"{'r' * 10}{left_out}{'r' * 10}",
+    )

@@ -3,6 +3,8 @@ import json
 import math
 import subprocess
 import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -26,21 +28,50 @@ def run(directory, steps, first_step=0, names=("jsonl",), **kwargs):
 def test_jsonl_has_one_line_per_step_that_is_on_disk_at_once(tmp_path):
     trackers = make_trackers(["jsonl"], {}, tmp_path, CONFIG)
     trackers.log(0, {"a/b": 0.5, "a/c": math.nan})
-    assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 0, "a/b": 0.5, "a/c": null}\n'
+    (line,) = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    row = json.loads(line)
+    assert datetime.fromisoformat(row.pop("time")).tzinfo == UTC
+    assert row == {"step": 0, "a/b": 0.5, "a/c": None}
     trackers.summary({"reward_last": 0.5})
     trackers.close()
     assert json.loads((tmp_path / "summary.json").read_text()) == {"reward_last": 0.5}
 
 
-def test_a_resumed_jsonl_equals_that_of_an_unbroken_run(tmp_path):
+def without_times(path):
+    return [{k: v for k, v in json.loads(line).items() if k != "time"} for line in path.read_text().splitlines()]
+
+
+def test_a_resumed_jsonl_equals_that_of_an_unbroken_run_but_for_its_times(tmp_path):
     run(tmp_path / "unbroken", range(10))
     run(tmp_path / "resumed", range(7))  # the checkpoint was of step 5: steps 5 and 6 are run again
     with (tmp_path / "resumed" / "metrics.jsonl").open("a") as file:
         file.write('{"step": 7, "rollo')  # and the run was killed while it wrote step 7
     run(tmp_path / "resumed", range(5, 10), first_step=5)
-    resumed = (tmp_path / "resumed" / "metrics.jsonl").read_text()
-    assert resumed == (tmp_path / "unbroken" / "metrics.jsonl").read_text()
-    assert len(resumed.splitlines()) == 10
+    resumed = without_times(tmp_path / "resumed" / "metrics.jsonl")
+    assert resumed == without_times(tmp_path / "unbroken" / "metrics.jsonl")
+    assert [row["step"] for row in resumed] == list(range(10))
+
+
+def test_a_line_that_the_disk_takes_in_part_is_written_again_whole(tmp_path):
+    """The limit is that of a process on the size of its files: the file system takes what fits, as a full disk does."""
+    script = (
+        "import resource, signal, sys\n"
+        "from roll.pipeline.tracking.build import make_trackers\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "trackers = make_trackers(['jsonl'], {}, sys.argv[1], {})\n"
+        "trackers.log(1, {'a/b': 1.0})\n"
+        "hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))\n"
+        "trackers.log(2, {'a/b': 2.0})\n"
+        "assert trackers.names == ()\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))\n"
+        "for step in (3, 4, 5, 6):\n"
+        "    trackers.log(step, {'a/b': float(step)})\n"
+        "trackers.close()\n"
+    )
+    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, timeout=120)
+    rows = without_times(tmp_path / "metrics.jsonl")
+    assert rows == [{"step": step, "a/b": float(step)} for step in range(1, 7)]
 
 
 def test_a_new_run_puts_the_metrics_of_an_old_one_aside(tmp_path):
@@ -68,32 +99,58 @@ def test_stdout_prints_one_line_per_step(tmp_path, capsys):
 
 
 class Recording(Tracker):
-    def __init__(self, fail_at: int | None = None):
+    def __init__(self, fail_at: tuple[int, ...] = ()):
         self.steps: list[int] = []
+        self.calls = 0
         self.fail_at = fail_at
+        self.told: Mapping[str, Any] | None = None
         self.closed: bool | None = None
 
     def log(self, step, metrics):
-        if step == self.fail_at:
-            raise ConnectionError("service away, key sk-1234567890")
+        self.calls += 1
+        if self.calls in self.fail_at:
+            raise ConnectionError("service away")
         self.steps.append(step)
+
+    def summary(self, values):
+        self.told = values
 
     def close(self, failed=False):
         self.closed = failed
 
 
-def test_a_tracker_that_fails_mid_run_is_reported_once_and_dropped_and_the_others_go_on(caplog):
-    good, bad = Recording(), Recording(fail_at=2)
+def test_a_tracker_that_fails_for_a_while_gets_what_it_missed_in_order_and_the_others_go_on(caplog):
+    caplog.set_level("INFO")
+    good, bad = Recording(), Recording(fail_at=(3, 4))
     trackers = Trackers({"bad": bad, "good": good})
-    for step in range(5):
+    seen = []
+    for step in range(11):
         trackers.log(step, {"a/b": 1.0})
+        seen.append((len(bad.steps), trackers.names))
     trackers.close(failed=True)
-    assert (good.steps, good.closed) == ([0, 1, 2, 3, 4], True)
-    assert bad.steps == [0, 1]
+    assert (good.steps, good.closed) == (list(range(11)), True)
+    assert bad.steps == list(range(11))
+    assert [count for count, _ in seen] == [1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 11], "left alone for two steps, then for four"
+    assert seen[2][1] == ("good",)
+    assert seen[10][1] == ("bad", "good")
     assert [record.getMessage() for record in caplog.records] == [
-        "tracker bad failed at step 2 and is dropped for the rest of the run; the run goes on. "
-        "ConnectionError: service away, key sk-1234567890"
+        "tracker bad failed at step 2; the run goes on, and what it misses is told it later. "
+        "ConnectionError: service away",
+        "tracker bad works again",
     ]
+
+
+def test_a_tracker_that_never_works_again_is_asked_a_last_time_with_the_summary_and_what_is_lost_is_said(caplog):
+    bad = Recording(fail_at=tuple(range(2, 100)))
+    trackers = Trackers({"bad": bad})
+    for step in range(20):
+        trackers.log(step, {"a/b": 1.0})
+    tries = bad.calls
+    trackers.summary({"reward_last": 0.5})
+    trackers.close()
+    assert (tries, bad.calls) == (1 + 4, 6), "at steps 1, 4, 9, 18 and at the end"
+    assert (bad.told, bad.closed) == ({"reward_last": 0.5}, False)
+    assert caplog.messages[-1] == "tracker bad never took 19 of the run's steps"
 
 
 def test_every_problem_of_the_tracker_settings_is_reported_at_once(tmp_path, monkeypatch):

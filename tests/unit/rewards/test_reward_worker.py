@@ -1,6 +1,7 @@
 """Failures are failures, never zeros; time limits really stop what runs."""
 
 import math
+import pickle
 import sys
 import threading
 import time
@@ -45,6 +46,15 @@ def test_numbers_of_any_kind_and_results_are_scores() -> None:
     assert [o.score for o in outcomes] == [1.0, 2.0, 0.5, 0.25]
     assert outcomes[2].metrics == {"m": 1.0} and outcomes[2].extra == {"x": "y"}
     assert all(o.failure is None for o in outcomes)
+
+
+def test_what_a_reward_says_beside_its_score_travels_whatever_it_is() -> None:
+    (outcome,) = score(worker(f"{USER}:by_name"), "unsendable")
+    outcome = pickle.loads(pickle.dumps(outcome))
+    assert outcome.score == 0.5 and outcome.metrics == {"m\\ud800": 1.0}
+    assert outcome.extra["file"].startswith("<_io.TextIOWrapper")
+    assert outcome.extra["f"].startswith("<function")
+    assert outcome.extra["odd"] == "(not recorded: a key is a tuple)"
 
 
 @pytest.mark.parametrize(

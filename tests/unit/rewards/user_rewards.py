@@ -58,6 +58,7 @@ def by_name(sample: RewardInput) -> object:
         "bool": True,
         "int": 2,
         "result": RewardResult(0.5, {"m": 1, "n": float("nan")}, {"x": "y"}),
+        "unsendable": RewardResult(0.5, {"m\ud800": 1}, {"file": open(__file__), "f": lambda: 0, "odd": {(1,): 2}}),
     }.get(name, 0.25)
 
 

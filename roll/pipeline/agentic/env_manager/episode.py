@@ -247,4 +247,8 @@ def checked_step(result: Any) -> EnvStep:
 def _observation(value: Any, where: str) -> str:
     if not isinstance(value, str):
         raise EnvCrash(f"{where} returned {type(value).__name__} as observation, not text")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:  # half of a surrogate pair, which no tokenizer takes
+        raise EnvCrash(f"{where} returned an observation that is no text: {error}") from None
     return value

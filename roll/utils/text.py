@@ -1,0 +1,31 @@
+"""Text that others wrote - a model, an environment, a data file - made fit to be shown."""
+
+import re
+
+_STEERING = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters but tab and newline
+    "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"  # line separators, and what turns the direction of writing
+    "\ud800-\udfff"  # halves of surrogate pairs, which no file can hold
+    "\ufff9-\ufffb\U000e0000-\U000e007f]"  # annotations and tags, which nobody sees
+)
+
+
+def visible(text: str) -> str:
+    r"""The text with every character spelled out that would steer a terminal, change the order in which the text is
+    read, or that UTF-8 cannot hold. Tabs and newlines stay.
+
+    Example: an escape character becomes the four characters \x1b, a right-to-left override the six \u202e.
+    """
+    return _STEERING.sub(lambda match: _spelled_out(ord(match[0])), text)
+
+
+def _spelled_out(code: int) -> str:
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def middle_left_out(text: str, num_characters: int) -> str:
+    """The beginning and the end of a text that is longer than `num_characters`, with a line between that says so."""
+    if len(text) <= num_characters:
+        return text
+    half = num_characters // 2
+    return f"{text[:half]}\n[... {len(text) - 2 * half} characters left out ...]\n{text[len(text) - half :]}"
