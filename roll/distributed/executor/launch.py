@@ -14,6 +14,7 @@ from pathlib import Path
 import ray
 
 from roll.distributed.executor import cleaner
+from roll.distributed.executor.worker_logs import keep_logs
 from roll.errors import ResourceError
 
 logger = logging.getLogger(__name__)
@@ -60,7 +61,7 @@ class RayRuntime:
         if self._temp_dir is None or self._cleaner is None:
             return
         if logs is not None:
-            _keep_logs(self._temp_dir, logs)
+            keep_logs(self._temp_dir / "session_latest" / "logs", logs)
         self._cleaner.communicate()
         self._temp_dir = self._cleaner = None
 
@@ -120,21 +121,6 @@ def _short_directory() -> str:
     allows (107 characters, of which Ray's own part is about 75), or has a space, at which Ray splits command lines."""
     directory = tempfile.gettempdir()
     return directory if len(directory) <= 30 and " " not in directory else "/tmp"
-
-
-def _keep_logs(temp_dir: Path, directory: Path) -> None:
-    """Copies what the workers printed: an engine's own log, or the last words of a native crash, are found nowhere
-    else."""
-    for source in (temp_dir / "session_latest" / "logs").glob("worker-*"):
-        lines = source.read_text(errors="replace").splitlines(keepends=True)
-        header = [line for line in lines[:5] if line.startswith(":")]  # :job_id:, :actor_name:, and our :worker:
-        name = next(
-            (line.removeprefix(":worker:").strip() for line in header if line.startswith(":worker:")), source.stem
-        )
-        if len(lines) > len(header):
-            directory.mkdir(parents=True, exist_ok=True)
-            with (directory / f"{name}{source.suffix}").open("a") as target:
-                target.writelines(lines[len(header) :])
 
 
 def _object_store_bytes() -> int:
