@@ -55,6 +55,7 @@ setup(
         "tokenizers>=0.22,<0.24",
         "torch==2.13.0",
         "transformers==5.19.0",
+        "xxhash>=3.5",
     ],
     extras_require={
         "core": [],

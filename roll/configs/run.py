@@ -65,6 +65,11 @@ class RunConfig(Settings):
         "true or auto: go on from the newest checkpoint of this run, if any; a path: from that one; false or disable: "
         "afresh.",
     )
+    verify_checkpoint: bool = setting(
+        True,
+        "Read a checkpoint whole before resuming from it and hold it against the digests it was saved with; a damaged "
+        "one is named and the one before taken. false: sizes only.",
+    )
     checkpoint_config: CheckpointConfig = setting({}, "Where checkpoints go.")
 
     # lengths in tokens

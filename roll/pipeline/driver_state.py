@@ -7,31 +7,45 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
 
 from roll.errors import ConfigError
+from roll.pipeline.manifest import reason
+from roll.utils.json_files import read_object
 from roll.utils.secrets import redact
 
 _STATE = "driver_state.json"
 
 
-def write_state(directory: Path, state: Mapping[str, Any]) -> Path:
-    """Writes the driver's part of a checkpoint: step, data cursor, RNG and scheduler states, plan digest, config.
+class DriverState(BaseModel):
+    """`run` is what a pipeline saves: data cursor, coefficients, statistics. `config` is the configuration it was
+    saved under, with secrets as ***."""
 
-    As JSON: numpy numbers and arrays become numbers and lists, what stands under `config` is redacted, and anything
-    that JSON cannot hold is a TypeError. Nothing is ever pickled.
-    """
-    safe = {key: redact(value) if key == "config" else value for key, value in state.items()}
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    steps_done: int = Field(ge=0)
+    run: dict[str, Any]
+    config: dict[str, Any] = {}
+
+
+def write_state(directory: Path, state: DriverState) -> Path:
+    """As JSON: numpy numbers and arrays become numbers and lists, `config` is redacted, and anything that JSON cannot
+    hold is a TypeError. Nothing is ever pickled."""
+    value = {**vars(state), "config": redact(state.config)}
     path = directory / _STATE
-    path.write_text(json.dumps(safe, indent=1, default=_from_numpy))
+    path.write_text(json.dumps(value, indent=1, default=_from_numpy))
     return path
 
 
-def read_state(directory: Path) -> dict[str, Any]:
-    """What write_state wrote. Tuples have become lists and number keys texts, as JSON has it."""
+def read_state(directory: Path) -> DriverState:
+    """What write_state wrote; tuples have become lists and number keys texts, as JSON has it. Raises ConfigError if it
+    is not there or damaged."""
     try:
-        return json.loads((directory / _STATE).read_text())
+        return DriverState.model_validate(read_object(directory / _STATE))
     except FileNotFoundError:
         raise ConfigError(f"{directory} has no {_STATE}: it holds no driver state to resume from") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{directory / _STATE} cannot be read, the checkpoint is damaged: {reason(error)}") from error
 
 
 def rng_state(rng: random.Random | np.random.Generator) -> dict[str, Any]:

@@ -1,62 +1,133 @@
-"""The list of a checkpoint's files, by which a complete checkpoint is known from one that is not."""
+"""The list of a checkpoint's files, by which one that is complete and undamaged is known."""
 
 import json
 import os
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from importlib import metadata
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeVar
+
+import xxhash
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from roll.errors import ConfigError
+from roll.utils.json_files import read_object
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 _MANIFEST = "manifest.json"
+_OWN_DIGEST = "manifest_digest"
+_CHUNK_BYTES = 1 << 20
+_NUM_THREADS = 8  # more than cores: on a network file system they wait most of the time
 
 
-@dataclass(frozen=True)
-class Manifest:
+class Manifest(BaseModel):
     """What a complete checkpoint holds. order counts what was published here: newer is larger, whatever the step."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     step: int
     order: int
     roll_version: str
     saved_at: str
     files: dict[str, int]  # path below the checkpoint -> bytes
+    digests: dict[str, str] = {}  # the same paths -> XXH3-128 in hex; empty: written before there were any
+
+    @model_validator(mode="after")
+    def _names_are_below_the_checkpoint(self) -> "Manifest":
+        for name in self.files:
+            parts = PurePosixPath(name).parts
+            if not parts or parts[0] == "/" or ".." in parts or not name.isprintable():
+                raise ValueError(f"{name!r} is no path below the checkpoint")
+        if self.digests and self.digests.keys() != self.files.keys():
+            raise ValueError("files and digests do not name the same files")
+        return self
 
 
 def write_manifest(directory: Path, step: int, order: int) -> None:
-    """Flushes all files below `directory` to disk, and then their list."""
-    files = {
-        str(path.relative_to(directory)): path.stat().st_size for path in sorted(directory.rglob("*")) if path.is_file()
-    }
-    if not files:
+    """Flushes all files below `directory` to disk, and then their list with sizes and digests."""
+    paths = [path for path in sorted(directory.rglob("*")) if path.is_file()]
+    if not paths:
         raise ValueError(f"nothing was written below {directory}: an empty checkpoint is not published")
     directories = [path for path in directory.rglob("*") if path.is_dir()]
-    for path in [*(directory / name for name in files), *directories]:
-        flush_to_disk(path)
-    manifest = Manifest(step, order, roll_version(), datetime.now(UTC).isoformat(timespec="seconds"), files)
-    (directory / _MANIFEST).write_text(json.dumps(vars(manifest), indent=1))
+    with ThreadPoolExecutor(_NUM_THREADS) as threads:
+        flushed = threads.map(flush_to_disk, [*paths, *directories])
+        digests = list(threads.map(digest_of, paths))  # from the page cache, while the disk is busy
+        list(flushed)
+    names = [str(path.relative_to(directory)) for path in paths]
+    manifest = Manifest(
+        step=step,
+        order=order,
+        roll_version=roll_version(),
+        saved_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        files={name: path.stat().st_size for name, path in zip(names, paths, strict=True)},
+        digests=dict(zip(names, digests, strict=True)),
+    )
+    value = manifest.model_dump()
+    (directory / _MANIFEST).write_text(json.dumps({**value, _OWN_DIGEST: _own_digest(value)}, indent=1))
     flush_to_disk(directory / _MANIFEST)
     flush_to_disk(directory)
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """The manifest of a complete checkpoint. Raises ConfigError saying what is missing."""
+    """The manifest of a checkpoint whose files are all there, in their sizes. Raises ConfigError saying what is
+    missing or damaged."""
     try:
-        manifest = Manifest(**json.loads((directory / _MANIFEST).read_text()))
-        files = dict(manifest.files)
+        value = read_object(directory / _MANIFEST)
+        own = value.pop(_OWN_DIGEST, None)
+        manifest = Manifest.model_validate(value)
+        if manifest.digests and own != _own_digest(value):
+            raise ValueError(f"it does not agree with its {_OWN_DIGEST}")
     except (FileNotFoundError, NotADirectoryError):
         raise ConfigError(
             f"{directory} has no {_MANIFEST}, so it was never finished or is no checkpoint of roll"
         ) from None
-    except (ValueError, TypeError) as error:
-        raise ConfigError(f"{directory / _MANIFEST} cannot be read: {error}") from error
-    for name, size in files.items():
-        path = directory / name
-        found = path.stat().st_size if path.is_file() else None
-        if found != size:
-            what = "is missing" if found is None else f"has {found} bytes"
-            raise ConfigError(f"{path} {what}, its manifest says {size} bytes: the checkpoint is damaged")
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{directory / _MANIFEST} cannot be read, the checkpoint is damaged: {reason(error)}"
+        ) from error
+    for name, size in manifest.files.items():
+        what = _wrong_size(directory / name, size)
+        if what:
+            raise ConfigError(f"{directory / name} {what}, its manifest says {size} bytes: the checkpoint is damaged")
     return manifest
+
+
+def check_digests(directory: Path, manifest: Manifest) -> None:
+    """Reads all files. Raises ConfigError with every one that is not as it was written."""
+
+    def problem(name: str) -> str | None:
+        try:
+            same = digest_of(directory / name) == manifest.digests[name]
+        except OSError as error:
+            return f"{directory / name} cannot be read ({error.strerror}): the checkpoint is damaged"
+        return None if same else f"{directory / name} is not as it was written (digest): the checkpoint is damaged"
+
+    largest_first = sorted(manifest.digests, key=lambda name: -manifest.files[name])
+    problems = sorted(filter(None, _in_parallel(problem, largest_first)))
+    if problems:
+        raise ConfigError(*problems)
+
+
+def digest_of(path: Path) -> str:
+    """XXH3-128 of a file. It tells damage, not forgery: who can change a file here can change its manifest. Read, not
+    mapped into memory, where a disk that fails would kill the process."""
+    digest, buffer = xxhash.xxh3_128(), bytearray(_CHUNK_BYTES)
+    view = memoryview(buffer)
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(buffer):
+            digest.update(view[:count])
+    return digest.hexdigest()
+
+
+def reason(error: Exception) -> str:
+    """An error of reading a state file, in one line."""
+    if isinstance(error, ValidationError):
+        return "; ".join(f"{'.'.join(map(str, e['loc'])) or 'it'}: {e['msg']}" for e in error.errors()[:3])
+    return error.strerror or str(error) if isinstance(error, OSError) else str(error)
 
 
 def roll_version() -> str:
@@ -73,3 +144,22 @@ def flush_to_disk(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _own_digest(value: dict[str, Any]) -> str:
+    return xxhash.xxh3_128_hexdigest(json.dumps(value, sort_keys=True).encode())
+
+
+def _wrong_size(path: Path, size: int) -> str | None:
+    try:
+        found = path.stat().st_size if path.is_file() else None
+    except (OSError, ValueError) as error:  # a name that no file can have is a ValueError
+        return f"cannot be looked at ({reason(error)})"
+    if found == size:
+        return None
+    return "is missing" if found is None else f"has {found} bytes"
+
+
+def _in_parallel(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
+    with ThreadPoolExecutor(_NUM_THREADS) as threads:
+        return list(threads.map(function, items))

@@ -15,14 +15,14 @@ from roll.errors import ConfigError, RollError
 from roll.pipeline.checkpoint import CheckpointStore
 from roll.pipeline.console import Display, make_display, open_terminal, terminal_handler
 from roll.pipeline.curves import draw_curves
-from roll.pipeline.driver_state import read_state, write_state
+from roll.pipeline.driver_state import DriverState, write_state
 from roll.pipeline.interrupts import Interrupts
 from roll.pipeline.summary import summarise, summary_lines
 from roll.pipeline.tracking.build import make_trackers
 from roll.pipeline.tracking.local import METRICS_FILE, read_metrics, write_metrics
 from roll.pipeline.tracking.tracker import Trackers
 from roll.utils.logging import configure_logging
-from roll.utils.secrets import find_secrets, redact
+from roll.utils.secrets import find_secrets
 from roll.utils.timing import Timer
 
 logger = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class Run(ABC):
     def __init__(self, config: RunConfig):
         self.config = config
         self.output_dir = Path(config.output_dir)
-        self.checkpoints = CheckpointStore(config.checkpoint_dir, config.max_ckpt_to_keep)
+        self.checkpoints = CheckpointStore(config.checkpoint_dir, config.max_ckpt_to_keep, config.verify_checkpoint)
         self.interrupts = Interrupts()
         self.timer = Timer(on_enter=lambda phase: self.display.phase(phase))
         self._rows: list[tuple[int, Mapping[str, float]]] = []
@@ -107,13 +107,12 @@ class Run(ABC):
         self.build()
         steps_done = 0
         if checkpoint is not None:
-            state = read_state(checkpoint)
-            steps_done = int(state["steps_done"])
-            self.restore(checkpoint, state["run"], steps_done)
+            steps_done = checkpoint.state.steps_done
+            self.restore(checkpoint.path, checkpoint.state.run, steps_done)
         logger.info("ready in %.1f s", time.perf_counter() - started)
         self.display.start(steps_done)
         if checkpoint is not None:
-            self._rows = [*read_metrics(checkpoint / METRICS_FILE)]
+            self._rows = [*read_metrics(checkpoint.path / METRICS_FILE)]
         dump = self.config.model_dump(mode="json")
         self.trackers = make_trackers(
             self.config.track_with,
@@ -166,9 +165,10 @@ class Run(ABC):
     def _save(self, steps_done: int) -> None:
         with self.checkpoints.writing(steps_done) as directory:
             state = self.save(directory)
-            config = redact(self.config.model_dump(mode="json"))
             write_metrics(directory / METRICS_FILE, self._rows)
-            write_state(directory, {"steps_done": steps_done, "run": state, "config": config})
+            write_state(
+                directory, DriverState(steps_done=steps_done, run=state, config=self.config.model_dump(mode="json"))
+            )
 
     def _finish(self, failed: bool) -> None:
         if not self._rows:

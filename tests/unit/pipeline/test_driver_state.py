@@ -4,7 +4,8 @@ import random
 import numpy as np
 import pytest
 
-from roll.pipeline.driver_state import read_state, restore_rng, rng_state, write_state
+from roll.errors import ConfigError
+from roll.pipeline.driver_state import DriverState, read_state, restore_rng, rng_state, write_state
 
 
 @pytest.mark.parametrize(
@@ -15,8 +16,8 @@ def test_a_generator_restored_from_json_continues_the_sequence(tmp_path, make):
     rng.random()
     if isinstance(rng, random.Random):
         rng.gauss(0, 1)  # leaves a second value behind, which is part of the state
-    write_state(tmp_path, {"rng": rng_state(rng)})
-    restore_rng(other, read_state(tmp_path)["rng"])
+    write_state(tmp_path, DriverState(steps_done=1, run={"rng": rng_state(rng)}))
+    restore_rng(other, read_state(tmp_path).run["rng"])
     draw = "gauss" if isinstance(rng, random.Random) else "normal"
     assert [getattr(rng, draw)(0, 1) for _ in range(5)] == [getattr(other, draw)(0, 1) for _ in range(5)]
 
@@ -27,24 +28,43 @@ def test_a_state_of_another_kind_of_generator_is_refused():
 
 
 def test_state_is_json_with_numpy_as_numbers_and_the_config_redacted(tmp_path):
+    run = {"tokens": np.int64(3), "cursor": {"math": [1, 2]}, "best": 0.1 + 0.2}
     path = write_state(
-        tmp_path,
-        {
-            "step": np.int64(3),
-            "cursor": {"math": [1, 2]},
-            "best": 0.1 + 0.2,
-            "config": {"tracker_kwargs": {"api_key": "k"}},
-        },
+        tmp_path, DriverState(steps_done=3, run=run, config={"tracker_kwargs": {"api_key": "k"}, "seed": 1})
     )
-    assert json.loads(path.read_text()) == read_state(tmp_path)
-    assert read_state(tmp_path) == {
-        "step": 3,
-        "cursor": {"math": [1, 2]},
-        "best": 0.1 + 0.2,
-        "config": {"tracker_kwargs": {"api_key": "***"}},
+    assert json.loads(path.read_text()) == {
+        "steps_done": 3,
+        "run": {"tokens": 3, "cursor": {"math": [1, 2]}, "best": 0.1 + 0.2},
+        "config": {"tracker_kwargs": {"api_key": "***"}, "seed": 1},
     }
+    assert read_state(tmp_path).model_dump() == json.loads(path.read_text())
 
 
 def test_what_json_cannot_hold_is_refused(tmp_path):
     with pytest.raises(TypeError, match="got set"):
-        write_state(tmp_path, {"seen": {1, 2}})
+        write_state(tmp_path, DriverState(steps_done=1, run={"seen": {1, 2}}))
+
+
+GOOD = '{"steps_done": 3, "run": {}, "config": {}}'
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("[1]", "it holds list, not an object"),
+        ("null", "it holds NoneType, not an object"),
+        ("{", "Expecting property name"),
+        ("[" * 100_000, "nested too deeply"),
+        ('{"steps_done": ' + "9" * 5000 + "}", "Exceeds the limit"),
+        ("\udcff", "invalid start byte"),
+        (GOOD.replace("3", '"3"'), "steps_done: Input should be a valid integer"),
+        (GOOD.replace("3", "-3"), "steps_done: Input should be greater than or equal to 0"),
+        (GOOD.replace("{}", "[]", 1), "run: Input should be a valid dictionary"),
+        ('{"steps_done": 3}', "run: Field required"),
+    ],
+    ids=lambda text: text[:30],
+)
+def test_a_state_of_another_shape_is_damaged(tmp_path, text, said):
+    (tmp_path / "driver_state.json").write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(ConfigError, match="driver_state.json cannot be read, the checkpoint is damaged: .*" + said):
+        read_state(tmp_path)
