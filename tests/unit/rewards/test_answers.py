@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from roll.pipeline.rlvr.rewards.answers import after_thinking, last_boxed, last_number
+from roll.pipeline.rlvr.rewards.answers import after_thinking, has_open_box, last_boxed, last_number
 from roll.pipeline.rlvr.rewards.base import RewardInput, RewardResult
 from roll.pipeline.rlvr.rewards.exact_match import ExactMatch, Regex
 
@@ -14,7 +14,9 @@ from roll.pipeline.rlvr.rewards.exact_match import ExactMatch, Regex
     [
         (r"so \boxed{\frac{1}{2}}.", r"\frac{1}{2}"),
         (r"\boxed{1} or rather \boxed{2}", "2"),
-        (r"\boxed{1} or rather \boxed{2", "1"),
+        (r"\boxed{1} or rather \boxed{2", None),
+        (r"\boxed{1} or {2", "1"),
+        (r"\boxed{a \boxed{b}", "b"),
         (r"\fbox{1} \boxed {3}", "3"),
         (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
         (r"\boxed{a \boxed{b}}", "b"),
@@ -50,7 +52,20 @@ def test_last_number(text: str, answer: str | None) -> None:
 
 def test_after_thinking_takes_what_follows_the_last_tag_or_everything() -> None:
     assert after_thinking("<think>1</think>2</think>3") == "3"
-    assert after_thinking("<think>never ends 4") == "<think>never ends 4"
+    assert after_thinking("no thoughts, 4") == "no thoughts, 4"
+
+
+def test_thinking_that_never_ends_holds_no_answer_wherever_it_began() -> None:
+    assert after_thinking("<think>never ends 4") == ""
+    assert after_thinking("<think>1</think>2<think>3") == ""
+    opened = "<|im_start|>assistant\n<think>\n"
+    assert after_thinking("never ends 4", opened) == ""
+    assert after_thinking("ends</think> 4", opened) == " 4"
+    assert after_thinking("4", "Think in <think> tags.") == "4"
+
+
+def test_an_open_box_is_one_that_begins_last_and_is_never_closed() -> None:
+    assert [has_open_box(text) for text in (r"\boxed{4", r"\boxed{1} \boxed{2", r"\boxed{4} {", "4")] == [1, 1, 0, 0]
 
 
 @pytest.mark.timeout(60)

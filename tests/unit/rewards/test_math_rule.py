@@ -20,7 +20,6 @@ def math_rule() -> MathRule:
         (r"so \boxed{\dfrac{1}{2}}", r"\frac12"),
         (r"\boxed{\frac{\sqrt{3}}{2}}", r"$\frac{\sqrt3}{2}$"),
         (r"<think>\boxed{3}</think> it is \boxed{4}", "4"),
-        (r"<think>cut off at \boxed{4}", "4"),
         ("<think>first 3</think>The answer is 4.", "4"),
         ("the answer is 1,234", "1234"),
         ("She pays $72.", "48 + 24 = 72\n#### 72"),
@@ -44,11 +43,22 @@ def test_right_answers_score_1(math_rule: MathRule, response: str, truth: str) -
     assert math_rule(RewardInput("", response, truth)).score == 1
 
 
+def test_thinking_that_the_prompt_opened_and_nobody_closed_scores_0(math_rule: MathRule) -> None:
+    prompt = "<|im_start|>assistant\n<think>\n"
+    assert math_rule(RewardInput(prompt, "maybe 42", "42", finish_reason="length")).score == 0
+    assert math_rule(RewardInput(prompt, "maybe 41</think>42", "42")).score == 1
+
+
 @pytest.mark.parametrize(
     ("response", "truth"),
     [
         (r"<think>\boxed{4}</think> it is \boxed{3}", "4"),
         (r"<think>\boxed{4}</think>", "4"),
+        (r"<think>cut off at \boxed{4}", "4"),
+        ("<think>let me try 41, or maybe 42", "42"),
+        (r"<think>\boxed{42} no wait, that is wrong", "42"),
+        (r"\boxed{42", "42"),
+        (r"\boxed{42} no, \boxed{43", "42"),
         (r"\boxed{4} or \boxed{3}", "4"),
         (r"\boxed{-4}", "4"),
         (r"\boxed{0.33}", r"\frac13"),

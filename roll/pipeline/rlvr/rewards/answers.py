@@ -4,21 +4,36 @@ from __future__ import annotations
 
 import re
 
-END_OF_THINKING = "</think>"
+THINKING, END_OF_THINKING = "<think>", "</think>"
 TOKEN = re.compile(r"\\f?boxed\s*\{|\\f?boxed\s+(?P<word>[^\s{]+)|\\.|[{}]", re.DOTALL)
 NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:\s*/\s*\d+)?%?|(?<![\w.])[-+]?\.\d+%?")
 
 
-def after_thinking(text: str) -> str:
-    """What follows the last `</think>`; all of it when there is none (an answer cut off while thinking included)."""
-    return text.rpartition(END_OF_THINKING)[2]
+def after_thinking(text: str, prompt: str = "") -> str:
+    """What follows the last `</think>`: nothing where thinking began after it and never ended, in the text or at the
+    end of the prompt (some chat templates open it there), and all of a text without thinking."""
+    _, end, answer = text.rpartition(END_OF_THINKING)
+    began_in_prompt = not end and prompt.rstrip().endswith(THINKING)
+    return "" if began_in_prompt or THINKING in answer else answer
 
 
 def last_boxed(text: str) -> str | None:
-    r"""Content of the last `\boxed{...}` that is closed, braces inside matched; None if there is none.
+    r"""Content of the last `\boxed{...}`, braces inside matched; None if there is none, or it is not closed.
 
-    Example: r"so \boxed{\frac{1}{2}}." -> r"\frac{1}{2}"
+    Examples: r"so \boxed{\frac{1}{2}}." -> r"\frac{1}{2}", r"\boxed{1}, no, \boxed{2" -> None
     """
+    start, content, open_start = _boxes(text)
+    return content if open_start < start else None
+
+
+def has_open_box(text: str) -> bool:
+    r"""True if the last `\boxed{` is never closed: the answer was cut off in it."""
+    start, _, open_start = _boxes(text)
+    return open_start > start
+
+
+def _boxes(text: str) -> tuple[int, str | None, int]:
+    """Where the last closed box begins (-1: nowhere), what it holds, and where the last open one begins."""
     open_braces: list[tuple[int, bool]] = []  # (where the content begins, whether it is a box)
     start, last = -1, None
     for match in TOKEN.finditer(text):
@@ -31,7 +46,7 @@ def last_boxed(text: str) -> str | None:
                 start, last = begin, text[begin : match.start()]
         elif token.endswith("{") and token != "\\{":
             open_braces.append((match.end(), token != "{"))
-    return last
+    return start, last, max((begin for begin, is_box in open_braces if is_box), default=-1)
 
 
 def last_number(text: str) -> str | None:

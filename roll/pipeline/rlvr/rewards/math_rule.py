@@ -7,7 +7,7 @@ import math
 import re
 from typing import Any
 
-from roll.pipeline.rlvr.rewards.answers import NUMBER, after_thinking, last_boxed, last_number
+from roll.pipeline.rlvr.rewards.answers import NUMBER, after_thinking, has_open_box, last_boxed, last_number
 from roll.pipeline.rlvr.rewards.base import RewardInput, RewardResult
 
 MAX_ANSWER_CHARS = 2000  # a longer "answer" is no answer, and parsing it would only take time
@@ -20,9 +20,10 @@ FACTORIAL = re.compile(r"(\d+)\s*!")
 class MathRule:
     r"""1 if the answer equals the ground truth, 0 if not.
 
-    The answer is the last `\boxed{}` after the last `</think>` (if there is one), or else the last number there. The
-    ground truth may be a number, LaTeX, or a worked solution: its last `\boxed{}` counts, or what follows the last
-    `####`, or all of it. With `require_boxed` an answer outside a box does not count.
+    The answer is the last `\boxed{}` after the last `</think>` (if there is one), or else the last number there.
+    Thinking that never ends, and a last box that is never closed, hold no answer. The ground truth may be a number,
+    LaTeX, or a worked solution: its last `\boxed{}` counts, or what follows the last `####`, or all of it. With
+    `require_boxed` an answer outside a box does not count.
     """
 
     def __init__(self, require_boxed: bool = False):
@@ -38,9 +39,9 @@ class MathRule:
     def __call__(self, sample: RewardInput) -> RewardResult:
         if sample.ground_truth is None or str(sample.ground_truth).strip() == "":
             raise ValueError("the row has no ground_truth")
-        text = after_thinking(sample.response_text)
+        text = after_thinking(sample.response_text, sample.prompt_text)
         boxed = last_boxed(text)
-        answer = boxed if boxed is not None or self._require_boxed else last_number(text)
+        answer = boxed if boxed is not None or self._require_boxed or has_open_box(text) else last_number(text)
         metrics = {"answer_found": float(answer is not None), "boxed": float(boxed is not None)}
         correct = answer is not None and self._equal(reference(str(sample.ground_truth)), answer)
         return RewardResult(float(correct), metrics, {"answer": answer})
