@@ -146,10 +146,15 @@ def _finish(module: TokenLogProbModel | TokenValueModel, pretrained: PreTrainedM
     for child in module.modules():
         if isinstance(child, nn.Dropout):
             child.p = 0.0
+    module.train()
+    for child in module.modules():
+        # Routers of mixtures add noise in training. Mode, not number: some compute with the number in either mode.
+        if any("jitter" in name for name in vars(child)):
+            child.eval()
     for prefix in filter(None, (part.strip() for part in (args.freeze_module_prefix or "").split(","))):
         frozen = [p for name, p in pretrained.named_parameters() if name.startswith(prefix)]
         if not frozen:
             raise StrategyError(f"model_args.freeze_module_prefix: no parameter's name begins with {prefix!r}")
         for parameter in frozen:
             parameter.requires_grad_(False)
-    return LoadedModel(module.train(), pretrained, hf_names)
+    return LoadedModel(module, pretrained, hf_names)

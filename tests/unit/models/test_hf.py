@@ -3,9 +3,11 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM, MixtralConfig, PhimoeConfig, PretrainedConfig
 
 from roll.configs.model import ModelArgs
 from roll.errors import StrategyError
@@ -24,6 +26,17 @@ def policy(tiny_tied_model_dir: Path) -> LoadedModel:
     return load_policy(model_args(tiny_tied_model_dir))
 
 
+MIXTURE: dict[str, Any] = {
+    "vocab_size": 40,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "num_local_experts": 4,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
 IDS = torch.tensor([[5, 9, 17, 4, 30], [8, 3, 11, 2, 2]])
 MASK = torch.tensor([[False, False, True, False, True], [True, True, True, False, False]])
 
@@ -142,6 +155,28 @@ def test_dropout_of_the_checkpoint_is_switched_off(tiny_model_dir: Path, tmp_pat
     module = load_policy(model_args(tmp_path)).module
     assert module.training
     torch.testing.assert_close(module(IDS, MASK)[0], module(IDS, MASK)[0], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        MixtralConfig(**MIXTURE, router_jitter_noise=0.1),
+        PhimoeConfig(**MIXTURE, router_jitter_noise=0.1, input_jitter_noise=0.1),
+    ],
+    ids=["mixtral", "phimoe"],
+)
+def test_routers_of_mixtures_add_no_noise_and_compute_as_the_engine_does(
+    config: PretrainedConfig, tmp_path: Path
+) -> None:
+    """Of a whole model in eval mode, which is what an engine samples from: the same hidden states, bit for bit."""
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    model.save_pretrained(tmp_path)
+    loaded = load_policy(model_args(tmp_path))
+    assert loaded.module.training
+    want = model.base_model(input_ids=IDS).last_hidden_state
+    for _ in range(2):
+        assert torch.equal(loaded.pretrained.base_model(input_ids=IDS).last_hidden_state, want)
 
 
 def test_a_checkpoint_without_all_weights_is_refused(tiny_model_dir: Path, tmp_path: Path) -> None:
