@@ -20,7 +20,8 @@ def estimate_kl(log_probs: torch.Tensor, ref_log_probs: torch.Tensor, estimator:
       noise.
     - `k2`, `mse`: d^2 / 2. Biased, but its gradient d * grad(log p) is, on policy, the exact gradient of the KL.
     - `k3`, `low_var_kl`: exp(-d) - 1 + d. Unbiased, never negative, little variance. Its gradient (1 - exp(-d)) *
-      grad(log p) is, on policy, that of the other direction, KL(reference || policy).
+      grad(log p) is, on policy, that of the other direction, KL(reference || policy). Below d = -20 exp(-d) goes on
+      as its tangent, so that it cannot overflow and a token that was given up is still pulled back.
     - `abs`: |d|. Neither; a penalty of constant strength.
 
     Schulman, "Approximating KL divergence" (2020), joschu.net/blog/kl-approx.html; gradients: Liu et al., arXiv
@@ -36,7 +37,8 @@ def estimate_kl(log_probs: torch.Tensor, ref_log_probs: torch.Tensor, estimator:
         case "k2" | "mse":
             return 0.5 * difference.square()
         case "k3" | "low_var_kl":
-            return torch.exp((-difference).clamp(max=MAX_LOG_RATIO)) - 1 + difference
+            beyond = (-difference - MAX_LOG_RATIO).clamp(min=0)
+            return torch.exp((-difference).clamp(max=MAX_LOG_RATIO)) * (1 + beyond) - 1 + difference
         case "abs":
             return difference.abs()
         case _:

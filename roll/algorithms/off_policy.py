@@ -20,12 +20,10 @@ Granularity = Literal["token", "segment", "geometric", "sequence"]
 
 @dataclass(frozen=True)
 class ImportanceWeight:
-    """min(p_train / p_rollout, upper_bound), a factor on the policy loss. Without `detach`, and without old log-probs,
-    the gradient flows through the weight as well."""
+    """min(p_train / p_rollout, upper_bound), a constant factor on the policy loss."""
 
     weight_type: Granularity = "token"
     upper_bound: float | None = 1.2
-    detach: bool = True
 
 
 @dataclass(frozen=True)
@@ -104,13 +102,11 @@ def correct_mismatch(
     log_ratio = train_log_probs - rollout_log_probs
     factor = torch.ones_like(log_ratio)
     if (weight := correction.is_weight) is not None:
-        factor = ratio_of(spread(log_ratio, mask, weight.weight_type))
-        metrics.add("is_weight_mean", (factor.detach() * mask).sum(), num_tokens)
+        factor = ratio_of(spread(log_ratio.detach(), mask, weight.weight_type))
+        metrics.add("is_weight_mean", (factor * mask).sum(), num_tokens)
         if weight.upper_bound is not None:
             metrics.add("is_weight_clip_fraction", ((factor > weight.upper_bound) & mask).sum(), num_tokens)
             factor = factor.clamp(max=weight.upper_bound)
-        if weight.detach:
-            factor = factor.detach()
 
     kept = mask
     for rule in correction.filters:

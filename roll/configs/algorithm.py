@@ -16,12 +16,12 @@ KlEstimator = Annotated[
     Literal["k1", "k2", "k3", "abs", "full"],
     BeforeValidator(lambda name: KL_NAMES.get(name, name) if isinstance(name, str) else name),
 ]
-NormScope = Annotated[
-    Literal["default", "batch", "group", "running", "leave_one_out"] | None,
-    BeforeValidator(
-        lambda name: {None: "default", "none": None}.get(name, name) if name is None or isinstance(name, str) else name
-    ),
-]
+# In a YAML null means "not given", here as everywhere; the word `none` switches a norm off, which None stands for.
+NAMES_NONE = BeforeValidator(
+    lambda name: {None: "default", "none": None}.get(name, name) if name is None or isinstance(name, str) else name
+)
+MeanScope = Annotated[Literal["default", "batch", "group", "running", "leave_one_out"] | None, NAMES_NONE]
+StdScope = Annotated[Literal["default", "batch", "group", "running"] | None, NAMES_NONE]
 Granularity = Literal["token", "segment", "geometric", "sequence"]
 AdvEstimator = Literal[
     "gae",
@@ -43,7 +43,9 @@ class ISWeightConfig(Settings):
     enabled: bool = setting(False, "Weight the loss by the ratio of trainer and rollout probabilities.")
     weight_type: Granularity = setting("token", "Over what the ratio is taken.")
     upper_bound: float | None = setting(1.2, "Ratios are cut here.")
-    detach: bool = setting(True, "No gradient through the weight.")
+    detach: bool = setting(
+        True, "No gradient through the weight; there is none: it is taken from old log-probs, which are constants."
+    )
 
 
 class TrainInferFilterConfig(Settings):
@@ -90,13 +92,13 @@ class AlgorithmConfig(RunConfig):
     )
     gamma: float = setting(1.0, "Discount per token (reinforce, gae).", ge=0, le=1)
     lambd: float = setting(0.95, "Lambda of GAE: 1 trusts the return, 0 the critic.", ge=0, le=1)
-    norm_mean_type: NormScope = setting(
+    norm_mean_type: MeanScope = setting(
         "default",
         "Subtract from each reward the mean of this scope (leave_one_out: of the others in the group); none: nothing. "
         "default, null: as "
         "adv_estimator has it (grpo and reinforce_plus_plus_baseline group, rloo leave_one_out, the others none).",
     )
-    norm_std_type: NormScope = setting(
+    norm_std_type: StdScope = setting(
         "default",
         "Divide by the deviation of this scope; none: by nothing (with grpo: Dr. GRPO). default, null: as "
         "adv_estimator has it (grpo group, the others none).",

@@ -147,6 +147,14 @@ def algorithm_problems(config: AlgorithmConfig) -> Iterator[Problem]:
             "them.",
             ("tis_lower_bound", "tis_upper_bound"),
         )
+    weight = config.train_infer_correction.is_weight
+    if weight.enabled and not weight.detach:
+        key = "train_infer_correction.is_weight.detach"
+        yield Problem(
+            f"{key}: false asks for a gradient through the weight, but that compares old log-probs, which are constants. "
+            "Remove it.",
+            (key,),
+        )
     if config.group_size == 1 and compares_within_groups(config):
         size_key = config.batch_keys[1]
         yield Problem(

@@ -27,7 +27,9 @@ class TrainingArgs(Settings):
     lr_scheduler_kwargs: dict[str, Any] = setting(
         {}, "Details of the schedule: `min_lr_ratio`, the share of the peak it ends at."
     )
-    warmup_steps: int = setting(0, "Updates over which the learning rate rises from 0 to its peak.", ge=0)
+    warmup_steps: int = setting(
+        0, "Updates before the learning rate is at its peak: the k-th has k / (this + 1) of it.", ge=0
+    )
     warmup_ratio: float = setting(
         0.0, "The same as a share of all updates; warmup_steps wins when both are given.", ge=0, le=1
     )

@@ -96,7 +96,7 @@ def _correction(config: AlgorithmConfig) -> TrainInferCorrection | None:
     )
     if not weight.enabled and not filters:
         return None
-    is_weight = ImportanceWeight(weight.weight_type, weight.upper_bound, weight.detach) if weight.enabled else None
+    is_weight = ImportanceWeight(weight.weight_type, weight.upper_bound) if weight.enabled else None
     return TrainInferCorrection(is_weight, filters)
 
 

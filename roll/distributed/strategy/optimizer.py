@@ -41,14 +41,15 @@ def learning_rate_factor(
 ) -> float:
     """Share of the peak learning rate at the `update`-th update (from 0).
 
-    It rises in a line from 0 over `warmup_updates`, then stays ("constant"), or falls to `min_ratio` at `total_updates`
-    in a line ("linear") or a half cosine ("cosine"). With min_ratio 0 these are the schedules of
-    transformers.get_scheduler.
+    It rises in a line over `warmup_updates` and reaches the peak with the update after them, then stays ("constant"),
+    or falls to `min_ratio` at `total_updates` in a line ("linear") or a half cosine ("cosine"). With min_ratio 0, and
+    from the peak on, these are the schedules of transformers.get_scheduler, whose warm-up begins with an update at rate
+    0: here that would waste the rollouts of a step.
 
-    Example: linear, 10 updates, 2 of warm-up: 0, .5, 1, .875, .75, ..., .125.
+    Example: linear, 10 updates, 2 of warm-up: .333, .667, 1, .875, .75, ..., .125.
     """
     if update < warmup_updates:
-        return update / warmup_updates
+        return (update + 1) / (warmup_updates + 1)
     if shape.startswith("constant"):
         return 1.0
     done = min(1.0, (update - warmup_updates) / max(1, total_updates - warmup_updates))

@@ -303,7 +303,7 @@ def _algorithm_problems(config: AgenticConfig) -> Iterator[Problem]:
             ("ratio_type", "importance_sampling"),
         )
     norms = config.reward_normalization
-    chosen = norms.method != "identity" or norms.norm_mean_type is not None or norms.norm_std_type is not None
+    chosen = norms.method != "identity" or (norms.norm_mean_type, norms.norm_std_type) != ("default", "default")
     if chosen and (config.norm_mean_type != "default" or config.norm_std_type != "default"):
         yield Problem(
             "reward_normalization and norm_mean_type or norm_std_type both say how rewards are normalised. Keep one.",

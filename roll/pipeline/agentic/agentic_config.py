@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, model_validator
 
-from roll.configs.algorithm import AlgorithmConfig
+from roll.configs.algorithm import NAMES_NONE, AlgorithmConfig
 from roll.configs.base import Settings, ignored, planned, setting, unread
 from roll.configs.cluster import WorkerConfig
 from roll.configs.data import Strings
@@ -23,6 +23,9 @@ LIFTED = ("action_pattern", "format_penalty", "env_instruction")
 ROLE = "environments"
 SEEDS = 1 << 30
 TRAIN_SEEDS, VAL_SEEDS = (0, SEEDS), (SEEDS, 2 * SEEDS)
+
+
+EpisodeScope = Annotated[Literal["default", "batch", "group"] | None, NAMES_NONE]
 
 
 class EnvConfig(Settings):
@@ -154,10 +157,10 @@ class RewardNormalizationConfig(Settings):
     method: Literal["identity", "mean", "mean_std"] = setting(
         "identity", "Subtract the mean, divide by the deviation too, or neither. identity: as adv_estimator has it."
     )
-    norm_mean_type: Literal["batch", "group"] | None = setting(
-        None, "Over what the mean is taken. With this or norm_std_type, method is not looked at, and null is none."
+    norm_mean_type: EpisodeScope = setting(
+        "default", "Over what the mean is taken; none: over nothing. default, null: as grouping and method have it."
     )
-    norm_std_type: Literal["batch", "group"] | None = setting(None, "Over what the deviation is taken; likewise.")
+    norm_std_type: EpisodeScope = setting("default", "Over what the deviation is taken; likewise.")
     global_scale_factor: float | None = unread(None, "Factor.")
     global_shift_value: float | None = unread(None, "Summand.")
 
@@ -236,12 +239,14 @@ class AgenticConfig(AlgorithmConfig):
     def reward_norms(self) -> tuple[str | None, str | None]:
         """reward_normalization is ROLL's way to say norm_mean_type and norm_std_type."""
         keys = self.reward_normalization
-        if keys.norm_mean_type is not None or keys.norm_std_type is not None:
-            return keys.norm_mean_type, keys.norm_std_type
-        if keys.method == "identity":
-            return super().reward_norms
         scope = "group" if keys.grouping == "traj_group_id" else "batch"
-        return scope, scope if keys.method == "mean_std" else None
+        mean, std = super().reward_norms
+        if keys.method != "identity":
+            mean, std = scope, scope if keys.method == "mean_std" else None
+        return (
+            mean if keys.norm_mean_type == "default" else keys.norm_mean_type,
+            std if keys.norm_std_type == "default" else keys.norm_std_type,
+        )
 
     @property
     def batch_keys(self) -> tuple[str, str]:

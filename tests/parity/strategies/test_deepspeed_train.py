@@ -95,8 +95,8 @@ def test_head_in_chunks_changes_nothing(
 
 
 def test_learning_rate_follows_the_schedule(rank_pool: Pools, tiny_tied_model_dir: Path) -> None:
-    """Linear over 5 updates with 2 of warm-up: 0, .5, 1, 2/3, 1/3 of the peak; the parameters follow."""
-    rates = [0.0, LEARNING_RATE / 2, LEARNING_RATE, LEARNING_RATE * 2 / 3, LEARNING_RATE / 3]
+    """Linear over 5 updates with 2 of warm-up: 1/3, 2/3, 1, 2/3, 1/3 of the peak; the parameters follow."""
+    rates = [LEARNING_RATE * thirds / 3 for thirds in (1, 2, 3, 2, 1)]
     want = train_reference(tiny_tied_model_dir, rows(), BentLoss(), rates)
     run = Run(
         tiny_tied_model_dir,

@@ -140,6 +140,19 @@ def test_reward_normalization_says_the_same_as_the_norm_types() -> None:
     assert norms(norm_mean_type="batch", norm_std_type="group") == ("batch", "group")
 
 
+def test_null_is_the_default_of_a_norm_and_none_switches_it_off_wherever_it_stands() -> None:
+    def norms(**keys: str | None) -> tuple[object, object]:
+        return episode_settings(config(reward_normalization=keys)).advantages.norms
+
+    assert norms(norm_mean_type="group", norm_std_type=None) == ("group", "group")  # grpo's own deviation
+    assert norms(norm_mean_type="group", norm_std_type="none") == ("group", None)
+    assert norms(norm_mean_type=None, norm_std_type=None) == ("group", "group")
+    assert norms(method="mean", norm_std_type=None) == ("batch", None)
+    assert norms(method="mean_std", norm_mean_type="none") == (None, "batch")
+    at_the_top = config(norm_mean_type=None, norm_std_type="none")
+    assert episode_settings(at_the_top).advantages.norms == ("group", None)
+
+
 def test_replaced_groups_count_towards_max_traj_per_env() -> None:
     def replacements(max_traj_per_env: int, more: bool = True) -> int:
         keys = {"train_env_manager__max_traj_per_env": max_traj_per_env, "is_use_additional_prompts": more}

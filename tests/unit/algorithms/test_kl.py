@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -59,6 +61,19 @@ def test_k3_of_a_vanishing_token_is_finite_in_float32() -> None:
     assert torch.isfinite(value)
     assert log_prob.grad is not None
     assert torch.isfinite(log_prob.grad)
+
+
+@pytest.mark.parametrize("gap", [-0.5, -10.0, -19.9, -20.1, -35.0, -300.0])
+def test_a_loss_of_k2_or_k3_pulls_a_token_back_however_far_it_fell(gap: float) -> None:
+    """A negative gradient: a step against it raises the log-prob. k3 pulls the harder the further, up to its bend."""
+    pulls = []
+    for name in ("k2", "k3"):
+        log_prob = torch.tensor(gap - 1.0, requires_grad=True)
+        estimate_kl(log_prob, torch.tensor(-1.0), name).backward()
+        assert log_prob.grad is not None
+        pulls.append(log_prob.grad.item())
+    assert pulls[0] == pytest.approx(gap)
+    assert pulls[1] == pytest.approx(1 - math.exp(min(-gap, 20)), rel=1e-5)
 
 
 def test_unknown_estimator_is_refused() -> None:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from roll.configs.checks import config_warnings
 from roll.pipeline.rlvr.rlvr_checks import rlvr_warnings
@@ -81,6 +82,10 @@ REFERENCE = {"strategy_args": {"strategy_name": "hf_infer"}, "device_mapping": [
                 "rollout_batch_size": 64,
             },
             "adv_estimator: reinforce compares a reward with the others of its group",
+        ),
+        (
+            {"train_infer_correction.is_weight": {"enabled": True, "detach": False}},
+            "train_infer_correction.is_weight.detach: false asks for a gradient through the weight",
         ),
         ({"tis_lower_bound": 2}, "tis_lower_bound: 2 is above tis_upper_bound: 1. Swap them."),
         (
@@ -276,3 +281,9 @@ def test_clip_range_is_symmetric_unless_the_range_is_chosen() -> None:
 def test_norm_scopes_null_is_the_estimators_own_and_none_is_off() -> None:
     assert config({"norm_std_type": None}).norm_std_type == "default"
     assert config({"norm_std_type": "none"}).norm_std_type is None
+
+
+def test_leave_one_out_is_a_mean_and_no_deviation() -> None:
+    assert config({"norm_mean_type": "leave_one_out"}).norm_mean_type == "leave_one_out"
+    with pytest.raises(ValidationError, match="Input should be 'default', 'batch', 'group' or 'running'"):
+        config({"norm_std_type": "leave_one_out"})

@@ -29,12 +29,12 @@ def loss_of(given: RLVRConfig) -> PolicyLoss:
 
 def test_train_infer_correction_reaches_the_loss_with_all_its_keys() -> None:
     keys = {
-        "is_weight": {"enabled": True, "weight_type": "geometric", "upper_bound": 2.5, "detach": False},
+        "is_weight": {"enabled": True, "weight_type": "geometric", "upper_bound": 2.5},
         "filters": [FILTER, {"enabled": False, "ratio_low": 0.9}],
     }
     given = config({"train_infer_correction": keys})
     assert loss_of(given).correction == TrainInferCorrection(
-        ImportanceWeight("geometric", 2.5, detach=False),
+        ImportanceWeight("geometric", 2.5),
         (MismatchFilter("sequence", True, 0.5, 2.0, True, -0.2, 0.2),),
     )
     assert old_log_probs(given, 1).source == "pass"
