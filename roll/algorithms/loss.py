@@ -181,8 +181,10 @@ class ValueLoss:
         squares = (values - returns).square()
         if self.value_clip is not None:
             before = _inside(batch.values, mask, "ValueLoss", "values before the update")
-            near = before + (values - before).clamp(-self.value_clip, self.value_clip)
-            clipped_squares = (near - returns).square()
+            moved = values - before
+            # where nothing is clipped, V itself: before + moved is V but for rounding, which would count as a clip
+            bound = before + moved.clamp(-self.value_clip, self.value_clip)
+            clipped_squares = (torch.where(moved.abs() > self.value_clip, bound, values) - returns).square()
             metrics.add("value_clip_fraction", (clipped_squares > squares).detach().sum(), num_tokens)
             squares = torch.maximum(squares, clipped_squares)
         total = 0.5 * squares.sum()

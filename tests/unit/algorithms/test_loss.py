@@ -297,6 +297,21 @@ def test_impossible_settings_are_refused() -> None:
         ClippedRatio(dual_clip=0.5)
 
 
+@pytest.mark.parametrize("returns_scale", [1.0, 0.05, 0.004])
+def test_a_value_that_moved_less_than_the_clip_does_not_count_as_clipped(returns_scale: float) -> None:
+    """In float32, where before + (v - before) is seldom v. The loss is then that without a clip, bit for bit."""
+    rng = np.random.default_rng(5)
+    samples = random_samples(rng, [5000])
+    before, returns = (returns_scale * rng.normal(size=(2, samples.num_tokens))).astype(np.float32)
+    batch = replace(random_train_batch(rng, samples), values=before, returns=returns)
+    now = (returns_scale * rng.normal(size=samples.num_tokens)).astype(np.float32)
+    moved = torch.from_numpy(np.where(np.abs(now - before) < 0.199, now, before)).requires_grad_()
+    plain, _ = apply_loss(ValueLoss(), batch, {"values": moved}, [np.array([0])])
+    value, metrics = apply_loss(ValueLoss(0.2), batch, {"values": moved}, [np.array([0])])
+    assert metrics.result()["value_clip_fraction"] == 0
+    assert value == plain
+
+
 def test_explained_variance_of_perfect_mean_only_and_constant_critics() -> None:
     moments = {"return_mean": 1.0, "return_square_mean": 3.0}
     assert explained_variance({**moments, "value_error_mean": 0.0, "value_error_square_mean": 0.0}) == 1.0
