@@ -179,6 +179,12 @@ class AlgorithmConfig(RunConfig):
         "keys and values by more.",
         gt=0,
     )
+    collapse_warning_steps: int = setting(
+        10,
+        "Warn when the policy's gradient, or every reward, was exactly 0 in so many steps in a row; 0: never. A "
+        "loss or metric that is not finite is always said.",
+        ge=0,
+    )
     async_generation_ratio: float = planned(0, "How many steps rollouts may run ahead of training.", inert=(0.0,))
 
     # distillation

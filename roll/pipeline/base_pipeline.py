@@ -21,6 +21,7 @@ from roll.distributed.executor.run_clusters import RunClusters
 from roll.distributed.executor.scores import ScoreSet
 from roll.distributed.scheduler.rollout_scheduler import EventLoopThread, RolloutScheduler
 from roll.pipeline import settings
+from roll.pipeline.alarms import CollapseAlarm, GapAlarm
 from roll.pipeline.recorder import RolloutRecord, RolloutRecorder
 from roll.pipeline.rollout_metrics import rollout_metrics
 from roll.pipeline.run import Run
@@ -63,6 +64,7 @@ class RLPipeline(Run):
         self.advantages = settings.advantage_settings(config)
         self.kl_controller = settings.kl_controller(config)
         self.gap_alarm = GapAlarm(config.log_prob_diff_warning)
+        self.collapse_alarm = CollapseAlarm(config.collapse_warning_steps)
         self.running_moments: dict[str, RunningMoments] = {}  # of the rewards, by domain
         self.recorder = RolloutRecorder(config.rollout_dump_dir or self.output_dir / "rollouts")
 
@@ -87,7 +89,7 @@ class RLPipeline(Run):
 
         with self.timer("weight_sync"):
             self.publish(step + 1)
-        return metrics
+        return metrics | self.collapse_alarm.look(step + 1, metrics)
 
     def collect(self, step: int) -> list[TrajectoryGroup]:
         """The groups of this step."""
@@ -247,25 +249,6 @@ class RLPipeline(Run):
         self.loop.close()
         if self.clusters is not None:
             self.clusters.close()
-
-
-class GapAlarm:
-    """Says it once when rollout engine and trainer begin to disagree, and again if they do so after they agreed."""
-
-    def __init__(self, threshold: float):
-        self._threshold = threshold
-        self._is_on = False
-
-    def look(self, difference: float) -> None:
-        if difference > self._threshold and not self._is_on:
-            logger.warning(
-                "train_infer/log_prob_diff_mean is %.3g, above log_prob_diff_warning: %g. Rollout engine and trainer "
-                "do not agree about the sampled tokens: compare their dtypes and model settings, or correct for it "
-                "with train_infer_correction.",
-                difference,
-                self._threshold,
-            )
-        self._is_on = difference > self._threshold
 
 
 def rollout_records(group: TrajectoryGroup) -> list[RolloutRecord]:

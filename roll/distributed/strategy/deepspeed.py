@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from roll.distributed.strategy.base import RankContext, State, TrainStrategy
 from roll.distributed.strategy.deepspeed_config import training_config
 from roll.distributed.strategy.deepspeed_rank import DeepSpeedRank, full_dimensions, full_shape
 from roll.distributed.strategy.forward import ScoringStrategy
-from roll.distributed.strategy.optimizer import adamw, parameter_groups, schedule
+from roll.distributed.strategy.optimizer import adamw, not_finite, parameter_groups, schedule
 from roll.distributed.strategy.weights import WeightBucket, fill_buckets
 from roll.errors import StrategyError
 from roll.types.batch import LossScale, MicroBatch, TokenOutputs
@@ -27,8 +26,6 @@ from roll.types.metrics import MetricSums
 
 if TYPE_CHECKING:
     from deepspeed import DeepSpeedEngine
-
-logger = logging.getLogger(__name__)
 
 _SAVE_BUCKET_BYTES = 1 << 30
 
@@ -90,27 +87,21 @@ class DeepSpeedTrainStrategy(ScoringStrategy, TrainStrategy):
         return TokenOutputs(log_probs=log_probs, entropy=entropy)
 
     def _step(self) -> float:
-        """Clips and updates; the gradient norm before clipping."""
+        """Clips and updates; the gradient norm before clipping. StrategyError if it is not finite."""
         own_norm = self._clip() if self.rank.config.stage == 0 and self.role.model_args.dtype == "fp32" else None
         self.engine.step()
         norm = own_norm if own_norm is not None else self.engine.get_global_grad_norm()
         grad_norm = float(norm) if norm is not None else math.nan
-        if not math.isfinite(grad_norm):
-            if self.engine.was_step_applied():
-                raise StrategyError(
-                    f"{self.context.role}: the gradient is not finite (norm {grad_norm}), the weights are lost. Resume "
-                    "from a checkpoint with a lower learning_rate or a stronger clip."
-                )
-            logger.warning("%s: update skipped, its gradient is not finite", self.context.role)
+        applied = self.engine.was_step_applied()
+        if not applied or not math.isfinite(grad_norm) or grad_norm < 0:  # DeepSpeed's word for no number is -1
+            raise not_finite(self.context.role, grad_norm, "lost" if applied else "untouched")
         return grad_norm
 
     def _clip(self) -> torch.Tensor:
         gradients = [parameter.grad for parameter in self._trainable if parameter.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
         if not torch.isfinite(norm):
-            raise StrategyError(
-                f"{self.context.role}: the gradient is not finite (norm {float(norm)}); the weights are untouched"
-            )
+            raise not_finite(self.context.role, float(norm))
         if self.rank.config.own_clip > 0:
             torch.nn.utils.clip_grads_with_norm_(self._trainable, self.rank.config.own_clip, norm)
         return norm

@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
 from roll.configs.training import TrainingArgs
+from roll.errors import StrategyError
 
 
 def parameter_groups(parameters: Iterable[tuple[nn.Parameter, int]], weight_decay: float) -> list[dict[str, Any]]:
@@ -63,4 +64,14 @@ def schedule(optimizer: torch.optim.Optimizer, args: TrainingArgs, total_updates
     return LambdaLR(
         optimizer,
         lambda update: learning_rate_factor(args.lr_scheduler_type, update, total_updates, warmup_updates, min_ratio),
+    )
+
+
+def not_finite(role: str, norm: float, weights: str = "untouched") -> StrategyError:
+    """The end of a run whose gradient is not finite. One such update would make every weight NaN for good, and to leave
+    it out silently would hide a fault in loss, data or model."""
+    return StrategyError(
+        f"{role}: the gradient is not finite (norm {norm:g}); the weights are {weights}. Resume from the newest "
+        "checkpoint with a lower learning_rate, a lower max_grad_norm or rewards on a smaller scale, after a look at "
+        "the rewards, actor/ratio_max and train_infer/log_prob_diff_max of the last steps."
     )

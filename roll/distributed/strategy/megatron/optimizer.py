@@ -17,8 +17,7 @@ from torch import nn
 from roll.configs.megatron import MegatronSettings
 from roll.configs.plan import TrainPlan
 from roll.configs.training import TrainingArgs
-from roll.distributed.strategy.optimizer import learning_rate_factor
-from roll.errors import StrategyError
+from roll.distributed.strategy.optimizer import learning_rate_factor, not_finite
 from roll.platforms.megatron_cpu import cuda_type_names
 
 
@@ -103,7 +102,7 @@ class Updater:
         self.optimizer.prepare_grads()
         norm = float(self.optimizer.get_grad_norm() or 0.0)
         if not math.isfinite(norm):
-            raise StrategyError(f"{role}: the gradient is not finite (norm {norm}); the weights are untouched")
+            raise not_finite(role, norm)
         if self._plan.max_grad_norm > 0:
             for part in self.optimizer.chained_optimizers:
                 if parameters := part.get_parameters():

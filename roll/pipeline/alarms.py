@@ -1,0 +1,80 @@
+"""Warnings about a run that goes on but has ceased to learn."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+
+logger = logging.getLogger(__name__)
+
+NO_SIGNAL = "actor/steps_without_signal"
+
+
+class GapAlarm:
+    """Says it once when rollout engine and trainer begin to disagree, and again if they do so after they agreed."""
+
+    def __init__(self, threshold: float):
+        self._threshold = threshold
+        self._is_on = False
+
+    def look(self, difference: float) -> None:
+        if difference > self._threshold and not self._is_on:
+            logger.warning(
+                "train_infer/log_prob_diff_mean is %.3g, above log_prob_diff_warning: %g. Rollout engine and trainer "
+                "do not agree about the sampled tokens: compare their dtypes and model settings, or correct for it "
+                "with train_infer_correction.",
+                difference,
+                self._threshold,
+            )
+        self._is_on = difference > self._threshold
+
+
+class CollapseAlarm:
+    """Looks at every step's metrics for numbers that are none, and for steps that teach nothing: every reward, or the
+    policy's gradient, is exactly 0. Says it once, and again if it comes back."""
+
+    def __init__(self, num_steps: int):
+        self._num_steps = num_steps  # without a signal, until it is said; 0: never
+        self._without_signal = 0
+        self._told: frozenset[str] = frozenset()
+
+    def look(self, step: int, metrics: Mapping[str, float]) -> dict[str, float]:
+        """Warns where there is cause. Returns a metric: the steps in a row without a signal, up to this one."""
+        self._look_for_no_numbers(step, metrics)
+        causes = _causes(metrics)
+        self._without_signal = self._without_signal + 1 if causes else 0
+        if causes and self._without_signal == self._num_steps:
+            logger.warning(
+                "collapse: %s exactly 0 over the last %d steps (collapse_warning_steps), so nothing is learnt. Look at "
+                "the sample rollouts of step %d: are the answers sound, and does the reward find what it looks for? "
+                "Then at rollout/failed_fraction, rollout/response_length_mean, rollout/group_equal_rewards_fraction "
+                "and actor/entropy_mean. If the rewards fell to 0 at once, go on from an earlier checkpoint; if they "
+                "were never above, the tasks are too hard; if all are equal and high, the task is learnt.",
+                causes,
+                self._num_steps,
+                step,
+            )
+        return {NO_SIGNAL: float(self._without_signal)}
+
+    def _look_for_no_numbers(self, step: int, metrics: Mapping[str, float]) -> None:
+        found = frozenset(name for name, value in metrics.items() if not math.isfinite(value))
+        if new := found - self._told:
+            logger.warning(
+                "collapse: not finite at step %d: %s. Look at the rewards and at actor/ratio_max, "
+                "train_infer/log_prob_diff_max and critic/value_loss of the steps before: a lower learning_rate, a "
+                "smaller kl_loss_coef, or a reward on a smaller scale may help.",
+                step,
+                ", ".join(f"{name} = {metrics[name]}" for name in sorted(new)),
+            )
+        self._told = found
+
+
+def _causes(metrics: Mapping[str, float]) -> str:
+    """What was exactly 0 in a step, empty if nothing was. A step that does not train the policy has its rewards."""
+    causes = []
+    if metrics.get("rollout/reward_max") == metrics.get("rollout/reward_min") == 0:
+        causes.append("all rewards")
+    if metrics.get("actor/grad_norm", 0.0 if "actor/skipped_updates" in metrics else None) == 0:
+        causes.append("the policy's gradient")
+    return " and ".join(causes) + (" are" if "all rewards" in causes else " is") if causes else ""
