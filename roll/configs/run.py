@@ -99,6 +99,12 @@ class RunConfig(Settings):
     rpc_timeout: int = setting(
         3600, "Seconds a call to a worker may take; a set-up is one, and so is the training of a step.", ge=1
     )
+    interrupt_timeout: float = setting(
+        20.0,
+        "Seconds after SIGTERM or SIGHUP in which the step may be finished and saved; then the run ends with what was "
+        "saved before. Have it some 10 s below the time your cluster grants before SIGKILL (often 30 s); 0: no limit.",
+        ge=0,
+    )
     model_update_buffer_size_mb: int = setting(
         1024, "Size of a bucket when weights go to the rollout engine, in MB.", ge=1
     )

@@ -1,44 +1,76 @@
-"""Ctrl-C and SIGTERM: during set-up they end the run at once; during training the first one lets the step finish and be
-saved."""
+"""Ctrl-C, SIGTERM and SIGHUP: during set-up they end the run at once; during training the first one lets the step
+finish and be saved."""
 
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType
 from typing import Self
 
 logger = logging.getLogger(__name__)
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM", signal.SIGHUP: "SIGHUP (its terminal was closed)"}
+_LAST_RESORT_S = 60.0  # to end all processes, once the time is over
 
 
 class Interrupts:
     """A context manager around a run. `requested` turns True with the first signal while `patient`; the second one, or
     the first while not patient, raises KeyboardInterrupt. `exit_code` is 128 + the signal's number (130 for Ctrl-C), 0
-    without a signal."""
+    without a signal.
 
-    def __init__(self) -> None:
+    Who sends SIGTERM or SIGHUP will not wait for ever: `limit_s` later (0: never) it is as if a second signal came.
+    Whoever presses Ctrl-C can do so again. A signal that was ignored when the run began (nohup) stays so."""
+
+    def __init__(self, limit_s: float = 0.0) -> None:
+        self.limit_s = limit_s
         self.patient = False
         self.requested = False
         self.exit_code = 0
         self._previous: dict[signal.Signals, signal._HANDLER] = {}
+        self._timer: threading.Timer | None = None
+        self._is_stopping = False
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            self._previous = {s: signal.signal(s, self._handle) for s in _SIGNALS}
+            signals = [s for s in _NAMES if signal.getsignal(s) != signal.SIG_IGN]
+            self._previous = {s: signal.signal(s, self._handle) for s in signals}
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         for signal_number, handler in self._previous.items():
             signal.signal(signal_number, handler)
 
     def _handle(self, signal_number: int, frame: FrameType | None) -> None:
-        self.exit_code = 128 + signal_number
-        name = "Ctrl-C" if signal_number == signal.SIGINT else "SIGTERM"
-        if self.patient and not self.requested:
-            self.requested = True
-            logger.warning("%s: this step will be finished and saved, then the run ends. Once more to stop now.", name)
-            return
-        raise KeyboardInterrupt
+        self.exit_code = self.exit_code or 128 + signal_number
+        is_first, self.requested = not self.requested, True
+        if not (self.patient and is_first):
+            self._is_stopping = True
+            raise KeyboardInterrupt
+        self._announce(signal.Signals(signal_number))
+
+    def _announce(self, sent: signal.Signals) -> None:
+        limit = ""
+        if self.limit_s and sent != signal.SIGINT:
+            self._start_timer(self.limit_s, self._out_of_time, sent)
+            limit = f", if that takes no more than {self.limit_s:g} s (interrupt_timeout)"
+        logger.warning(
+            "%s: this step will be finished and saved%s, then the run ends. Once more to stop now.", _NAMES[sent], limit
+        )
+
+    def _out_of_time(self, sent: int) -> None:
+        """In the timer's thread; the handler runs in the main one."""
+        self._start_timer(_LAST_RESORT_S, os._exit, self.exit_code)  # processes go with their driver, however it ends
+        if not self._is_stopping:
+            logger.warning("interrupt_timeout of %g s is over: the run ends now, with what is saved", self.limit_s)
+            os.kill(os.getpid(), sent)
+
+    def _start_timer(self, seconds: float, then: Callable[[int], object], argument: int) -> None:
+        self._timer = threading.Timer(seconds, then, (argument,))
+        self._timer.daemon = True
+        self._timer.start()

@@ -45,7 +45,7 @@ class Run(ABC):
         self.config = config
         self.output_dir = Path(config.output_dir)
         self.checkpoints = CheckpointStore(config.checkpoint_dir, config.max_ckpt_to_keep, config.verify_checkpoint)
-        self.interrupts = Interrupts()
+        self.interrupts = Interrupts(config.interrupt_timeout)
         self.timer = Timer(on_enter=lambda phase: self.display.phase(phase))
         self._rows: list[tuple[int, Mapping[str, float]]] = []
 
@@ -75,7 +75,7 @@ class Run(ABC):
 
     def run(self) -> int:
         """Runs to the end and returns the exit code: 0, 1 after a failure, 2 for a bad configuration, 130 after
-        Ctrl-C."""
+        Ctrl-C, 143 after SIGTERM, 129 after SIGHUP."""
         terminal = open_terminal()
         configure_logging(
             tag="driver",

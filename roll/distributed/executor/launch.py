@@ -5,10 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import ray
@@ -68,7 +72,8 @@ class RayRuntime:
     def _join(self, address: str) -> None:
         _check_reachable(address)
         try:
-            ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
+            with _own_sigterm_handler():
+                ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise _unreachable(address, str(error)) from error
         logger.info("joined the Ray cluster at %s", address)
@@ -79,14 +84,15 @@ class RayRuntime:
         self._cleaner = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
         os.environ[cleaner.MARK] = str(self._temp_dir)
         try:
-            ray.init(
-                address="local",
-                include_dashboard=False,
-                log_to_driver=False,
-                logging_level=logging.WARNING,
-                object_store_memory=_object_store_bytes(),
-                _temp_dir=str(self._temp_dir),
-            )
+            with _own_sigterm_handler():
+                ray.init(
+                    address="local",
+                    include_dashboard=False,
+                    log_to_driver=False,
+                    logging_level=logging.WARNING,
+                    object_store_memory=_object_store_bytes(),
+                    _temp_dir=str(self._temp_dir),
+                )
         except BaseException as error:
             self.shutdown()
             if isinstance(error, Exception):
@@ -94,6 +100,24 @@ class RayRuntime:
             raise
         finally:
             del os.environ[cleaner.MARK]  # Ray's processes have inherited it; what else we start is not theirs
+
+
+@contextmanager
+def _own_sigterm_handler() -> Iterator[None]:
+    """Ray puts a handler of its own in the place of ours, which ends the process without a word. Afterwards ours is
+    back; a SIGTERM that came meanwhile is its to handle."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler, was_sent = signal.getsignal(signal.SIGTERM), False
+    try:
+        yield
+    except SystemExit:  # what Ray's handler does
+        was_sent = True
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    if was_sent:
+        signal.raise_signal(signal.SIGTERM)
 
 
 def _unreachable(address: str, reason: str) -> ResourceError:

@@ -1,6 +1,7 @@
 """The loop around the steps: what is saved, and how it ends."""
 
 import signal
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,15 +16,17 @@ from tests.helpers.configs import config
 class Counting(Run):
     """Steps that only count; a signal comes at the moment `when`, as often as it comes by, up to `signals` times."""
 
-    def __init__(self, directory: Path, when: str, signals: int = 1, **settings: Any):
+    def __init__(
+        self, directory: Path, when: str, signals: int = 1, sent: signal.Signals = signal.SIGINT, **settings: Any
+    ):
         places = {"output_dir": str(directory), "logging_dir": str(directory / "logs"), "track_with": ["jsonl"]}
         super().__init__(config({**places, "max_steps": 4, "eval_steps": 1, "save_steps": -1, **settings}))
-        self.when, self.signals, self.saved = when, signals, list[int]()
+        self.when, self.signals, self.sent, self.saved = when, signals, sent, list[int]()
 
     def at(self, moment: str) -> None:
         if moment == self.when and self.signals:
             self.signals -= 1
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(self.sent)
 
     def build(self) -> None:
         self.at("build")
@@ -87,6 +90,54 @@ def test_a_second_ctrl_c_stops_at_once(tmp_path: Path) -> None:
     run = Impatient(tmp_path, "step", signals=2)
     assert run.run() == 130
     assert run.saved == []
+
+
+@pytest.mark.parametrize("sent, code", [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_what_a_cluster_or_a_closed_terminal_sends_ends_a_run_as_ctrl_c_does(
+    sent: signal.Signals, code: int, tmp_path: Path
+) -> None:
+    run = Counting(tmp_path, "step 1", sent=sent)
+    assert run.run() == code
+    assert run.saved == [2]
+    assert Counting(tmp_path / "build", "build", sent=sent).run() == code
+
+
+class LongStep(Counting):
+    """Its first step gets a signal and does not end by itself before a third one would have come."""
+
+    def step(self, step: int) -> dict[str, float]:
+        self.at("step")
+        threading.Event().wait(self.seconds)
+        return {}
+
+    seconds = 300.0
+
+
+def test_beyond_interrupt_timeout_the_run_ends_with_what_is_saved(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = LongStep(tmp_path, "step", sent=signal.SIGTERM, interrupt_timeout=0.1)
+    assert run.run() == 143
+    assert run.saved == []
+    assert "interrupt_timeout of 0.1 s is over" in caplog.text
+
+
+@pytest.mark.parametrize("sent, limit_s", [(signal.SIGINT, 0.1), (signal.SIGTERM, 0.0)])
+def test_ctrl_c_and_a_limit_of_0_let_a_step_take_its_time(
+    sent: signal.Signals, limit_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LongStep, "seconds", 0.5)
+    run = LongStep(tmp_path, "step", sent=sent, interrupt_timeout=limit_s)
+    assert run.run() == 128 + sent
+    assert run.saved == [1]
+
+
+def test_a_signal_that_was_ignored_before_the_run_stays_ignored(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert Counting(tmp_path, "step 1", sent=signal.SIGHUP).run() == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def logged(directory: Path) -> list[int]:
