@@ -6,28 +6,32 @@ those shipped
 with this package, so that a YAML may lie anywhere.
 """
 
-import copy
-import re
+import os
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
 from hydra import compose, initialize_config_dir
+from hydra._internal.core_plugins.file_config_source import FileConfigSource
+from hydra._internal.sources_registry import SourcesRegistry
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException
+from hydra.core.plugins import Plugins
+from hydra.plugins.config_source import ConfigLoadError, ConfigResult
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from roll.configs.base import Settings
+from roll.configs.overrides import apply_overrides
 from roll.configs.problems import nearest, show
+from roll.configs.references import check_references, references
+from roll.configs.yaml_file import read_yaml
 from roll.errors import ConfigError
+from roll.utils.paths import look_at
 
-REFERENCE = re.compile(r"\$\{\s*([A-Za-z_][\w-]*)(?=[.\[}\s])")
-WHOLE_REFERENCE = re.compile(r"\$\{\s*([\w.-]+)\s*\}")
 PACKAGED_FRAGMENTS = Path(__file__).parent / "fragments" / "config"
 CHECKOUT_FRAGMENTS = Path(__file__).parents[2] / "examples" / "config"
 
@@ -56,21 +60,23 @@ def load_tree(directory: Path, name: str, overrides: Sequence[str], cls: type[Se
     """
     name = name.removesuffix(".yaml").removesuffix(".yml")
     path = find_yaml(directory, name)
-    own = _read(path)
-    tree = _compose(directory.resolve(), name, own)
+    read = cache(read_yaml)  # each file once: by itself, and by Hydra
+    own = read(path.resolve())
+    tree = _compose(directory.resolve(), name, own, read)
     fragment_keys = set(tree) - set(own)
-    # A role's copy of a fragment is made when an override reaches into it: after all overrides of the fragment itself.
-    parsed = _parsed(overrides)
-    crossing = [item for item in parsed if _crosses_reference(tree, item[0])]
-    for override in [item for item in parsed if item not in crossing] + crossing:
-        _apply(tree, *override)
+    try:
+        check_references(tree)
+        apply_overrides(tree, overrides)
+        check_references(tree)
+    except RecursionError:
+        raise ConfigError(f"{path} is nested too deeply.") from None
     problems: list[str] = []
-    referenced = set(_references(tree))
+    referenced = set(references(tree))
     variables = (referenced | fragment_keys) - set(cls.model_fields)
     try:
         resolved = _resolved(OmegaConf.create(tree), "", problems)
-    except OmegaConfBaseException as error:
-        raise ConfigError(f"{path}: {str(error).splitlines()[0]}.") from None
+    except (OmegaConfBaseException, RecursionError) as error:
+        raise ConfigError(f"{path}: {_told(error)}.") from None
     if problems:
         raise ConfigError(*problems)
     resolved.setdefault("exp_name", path.stem)
@@ -83,153 +89,102 @@ def load_tree(directory: Path, name: str, overrides: Sequence[str], cls: type[Se
 
 def find_yaml(directory: Path, name: str) -> Path:
     """The file of a config name. Raises ConfigError that lists what is there instead."""
-    if not directory.is_dir():
-        raise ConfigError(f"--config_path {directory}: there is no such directory.")
-    path = directory / f"{name}.yaml"
-    if path.is_file():
-        return path
-    there = sorted(str(file.relative_to(directory))[: -len(".yaml")] for file in directory.glob("*.yaml"))
+    folder, look = look_at(directory), look_at(directory / f"{name}.yaml")
+    if not folder.is_directory:
+        why = "there is no such directory" if folder.kind in ("absent", "file") else folder.why
+        raise ConfigError(f"--config_path {directory}: {why}.")
+    if look.is_file:
+        return look.path
+    if look.kind != "absent":
+        raise ConfigError(f"--config_name {show(name)}: {look.why}{', not a YAML' if look.exists else ''}.")
+    there = yaml_names(directory)
     match = nearest(name, there)
     hint = f"Did you mean {match}?" if match else f"There: {', '.join(there) or 'no YAML at all'}."
     raise ConfigError(f"--config_name {name}: there is no {name}.yaml in {directory}. {hint}")
 
 
-def _read(path: Path) -> dict[str, Any]:
-    """The file by itself: which keys stand in it, and that it is YAML at all."""
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(content, dict):
-        raise ConfigError(f"{path} must hold a mapping of keys to values, not {show(content)}.")
-    return content
+def yaml_names(directory: Path) -> list[str]:
+    """Config names that a directory holds; none of one that may not be read."""
+    return sorted(file.stem for file in directory.glob("*.yaml") if look_at(file).is_file)
 
 
-def _compose(directory: Path, name: str, own: Mapping[str, Any]) -> dict[str, Any]:
-    hydra = own.get("hydra")
-    search = list(hydra.get("searchpath") or []) if isinstance(hydra, Mapping) else []
-    search.append(f"file://{fragments_dir()}")
+# --- composition
+
+
+def _compose(
+    directory: Path, name: str, own: Mapping[str, Any], read: Callable[[Path], dict[str, Any]]
+) -> dict[str, Any]:
+    path = directory / f"{name}.yaml"
+    search = [*_search_path(path, own), f"file://{fragments_dir()}"]
     GlobalHydra.instance().clear()
     try:
-        with warnings.catch_warnings(), initialize_config_dir(str(directory), job_name="roll", version_base=None):
+        with (
+            warnings.catch_warnings(),
+            _files_read_by(read),
+            initialize_config_dir(str(directory), job_name="roll", version_base=None),
+        ):
             # The YAML's own keys win over its fragments', with or without `_self_`.
             warnings.filterwarnings("ignore", message=".*Defaults list is missing `_self_`.*")
-            config = compose(name, overrides=[f"hydra.searchpath=[{','.join(repr(str(item)) for item in search)}]"])
-    except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
-        text = " ".join(str(error).split("Config search path")[0].split())
+            warnings.filterwarnings("ignore", message=".*is not available.*")  # the fragment that is missing is told
+            config = compose(name, overrides=[f"hydra.searchpath=[{','.join(repr(item) for item in search)}]"])
+            tree = OmegaConf.to_container(config, resolve=False)
+    except ConfigError:
+        raise
+    except Exception as error:  # of what a user can write in `defaults` and `hydra`, Hydra expects a part only
         raise ConfigError(
-            f"{directory / name}.yaml: {text} (Fragments are looked up relative to the YAML and to {fragments_dir()}.)"
+            f"{path}: {_told(error)} (Fragments are looked up relative to the YAML and to {fragments_dir()}.)"
         ) from None
-    tree = OmegaConf.to_container(config, resolve=False)
     assert isinstance(tree, dict)
     return {str(key): value for key, value in tree.items() if key not in ("hydra", "defaults")}
 
 
-# --- overrides
-
-
-def _parsed(overrides: Sequence[str]) -> list[tuple[str, Any, bool]]:
-    """(dotted key, value, delete?) of each override."""
-    parser = OverridesParser.create()
-    found: list[tuple[str, Any, bool]] = []
-    problems: list[str] = []
-    for text in overrides:
-        key, equals, value = text.partition("=")
-        delete = key.startswith("~")
-        key = key.lstrip("+~").strip()
-        if not key or not (equals or delete) or text.startswith("-"):
-            problems.append(
-                f"{text!r} is no override. Write key=value, such as actor_train.training_args.learning_rate=1e-6."
-            )
-            continue
-        if key == "hydra" or key.startswith("hydra."):
-            problems.append(f"{text!r}: Hydra's own settings cannot be overridden here.")
-            continue
-        found.append((key, None if delete else _value(parser, key, value), delete))
-    if problems:
-        raise ConfigError(*problems)
+def _search_path(path: Path, own: Mapping[str, Any]) -> list[str]:
+    """`hydra.searchpath` of a YAML whose `defaults` and `hydra` are of the right form."""
+    defaults, hydra = own.get("defaults"), own.get("hydra")
+    if defaults is not None and not (isinstance(defaults, list) and all(isinstance(x, str | dict) for x in defaults)):
+        raise ConfigError(f"{path}: defaults: {show(defaults)} must be a list of names of fragments.")
+    if hydra is not None and not isinstance(hydra, dict):
+        raise ConfigError(f"{path}: hydra: {show(hydra)} must be a mapping of keys to values.")
+    found = (hydra or {}).get("searchpath") or []
+    if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
+        raise ConfigError(f"{path}: hydra.searchpath: {show(found)} must be a list of directories.")
     return found
 
 
-def _value(parser: OverridesParser, key: str, text: str) -> Any:
-    """A value in Hydra's grammar; what that cannot read, such as list(range(0,8)) or a regular expression, is taken
-    as text."""
+@contextmanager
+def _files_read_by(read: Callable[[Path], dict[str, Any]]) -> Iterator[None]:
+    """Lets Hydra read YAMLs, fragments included, through `read`, which keeps to limits where Hydra has none."""
+
+    class Files(FileConfigSource):
+        def load_config(self, config_path: str) -> ConfigResult:
+            file = Path(os.path.realpath(os.path.join(self.path, self._normalize_file_name(config_path))))
+            if not look_at(file).exists:
+                raise ConfigLoadError(f"Config not found : {file}")
+            tree = OmegaConf.create(read(file))
+            header = self._get_header_dict(file.read_text(encoding="utf-8-sig")[:512])
+            return ConfigResult(
+                config=tree, path=f"{self.scheme()}://{self.path}", provider=self.provider, header=header
+            )
+
+    Plugins.instance()  # fills the registry
+    types = SourcesRegistry.instance().types
+    before = types["file"]
+    types["file"] = Files
     try:
-        override = parser.parse_override(f"{key}={text}")
-    except HydraException:
-        return text.strip()
-    if override.is_sweep_override():
-        return text.strip()
-    value = override.value()
-    return OmegaConf.to_container(value) if isinstance(value, DictConfig | ListConfig) else value
+        yield
+    finally:
+        types["file"] = before
 
 
-def _crosses_reference(tree: Mapping[str, Any], key: str) -> bool:
-    """True if the way to a key leads through a `${...}`."""
-    node: Any = tree
-    for part in key.split(".")[:-1]:
-        node = node.get(part) if isinstance(node, Mapping) else None
-        if isinstance(node, str):
-            return True
-    return False
-
-
-def _apply(tree: dict[str, Any], key: str, value: Any, delete: bool) -> None:
-    node: Any = tree
-    *parents, last = key.split(".")
-    for i, part in enumerate(parents):
-        child = _child(node, part, key)
-        if isinstance(child, str) and (match := WHOLE_REFERENCE.fullmatch(child.strip())):
-            child = copy.deepcopy(_lookup(tree, match[1], ".".join(parents[: i + 1])))
-            _set(node, part, child)
-        if child is None:
-            child = {}
-            _set(node, part, child)
-        if not isinstance(child, dict | list):
-            where = ".".join(parents[: i + 1])
-            raise ConfigError(f"override {key}: {where} is {show(child)}, which has no keys below it.")
-        node = child
-    if delete:
-        if isinstance(node, dict):
-            node.pop(last, None)
-    else:
-        _child(node, last, key)
-        _set(node, last, value)
-
-
-def _lookup(tree: dict[str, Any], dotted: str, where: str) -> Any:
-    """What `${dotted}` names, following references."""
-    node: Any = tree
-    for part in dotted.split("."):
-        node = node.get(part) if isinstance(node, dict) else None
-        if isinstance(node, str) and (match := WHOLE_REFERENCE.fullmatch(node.strip())):
-            node = _lookup(tree, match[1], where)
-    if node is None:
-        raise ConfigError(f"{where}: ${{{dotted}}} leads nowhere.")
-    return node
-
-
-def _child(node: Any, part: str, key: str) -> Any:
-    if isinstance(node, list):
-        if not part.isdigit() or int(part) >= len(node):
-            raise ConfigError(f"override {key}: {part} is no position in a list of {len(node)}.")
-        return node[int(part)]
-    return node.get(part)
-
-
-def _set(node: Any, part: str, value: Any) -> None:
-    node[int(part) if isinstance(node, list) else part] = value
+def _told(error: BaseException) -> str:
+    """What Hydra or OmegaConf say, on one line."""
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    lines = str(error).split("Config search path")[0].split("full_key:")[0]
+    return " ".join(lines.split())[:500] or type(error).__name__
 
 
 # --- references
-
-
-def _references(value: Any) -> Iterable[str]:
-    """First parts of all absolute `${...}` in a tree: the top-level keys that are used as variables."""
-    if isinstance(value, str):
-        yield from REFERENCE.findall(value)
-    for child in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        yield from _references(child)
 
 
 def _resolved(node: Any, path: str, problems: list[str]) -> Any:
@@ -250,8 +205,7 @@ def _item(node: DictConfig | ListConfig, key: Any, path: str, problems: list[str
         return None
     try:
         value = node[key]
-    except OmegaConfBaseException as error:
-        text = str(error).splitlines()[0]
-        problems.append(f"{path}: {text}.")
+    except Exception as error:  # resolvers such as oc.decode raise what they like
+        problems.append(f"{path}: {_told(error)}.")
         return None
     return _resolved(value, path, problems)

@@ -127,7 +127,6 @@ def test_overrides_need_no_plus_and_read_values_as_hydra_does(directory: Path) -
         "output_dir='a b'",
         "val_prompt_length=null",
         "actor_infer.generating_args.stop_strings.1=c",
-        "~actor_infer.generating_args.nothing",
     ).settings
     assert (found["ppo_epochs"], found["gamma"], found["reference"]["device_mapping"]) == (2, 0.5, [0, 1])
     assert found["actor_train"]["device_mapping"] == "list(range(0,8))"
@@ -138,6 +137,26 @@ def test_overrides_need_no_plus_and_read_values_as_hydra_does(directory: Path) -
 
 def test_a_key_can_be_taken_out(directory: Path) -> None:
     assert "rollout_batch_size" not in load(directory, "~rollout_batch_size", "~val_batch_size").settings
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("~actor_infer.generating_args.nothing", "there is no actor_infer.generating_args.nothing to remove."),
+        ("~rollout_batch_siz", "there is no rollout_batch_siz to remove. Did you mean rollout_batch_size?"),
+        ("~nowhere.at.all", "there is no nowhere."),
+        ("~actor_infer.generating_args.stop_strings.2", "2 is no position in a list of 2."),
+        ("~rollout_batch_size=65", "rollout_batch_size is 64, so it stays."),
+    ],
+)
+def test_what_is_not_there_cannot_be_taken_out(directory: Path, override: str, message: str) -> None:
+    assert message in refused(directory, override)
+
+
+def test_an_item_can_be_taken_out_of_a_list_and_a_key_by_its_value(directory: Path) -> None:
+    found = load(directory, "~actor_infer.generating_args.stop_strings.0", "~val_batch_size='${rollout_batch_size}'")
+    assert found.settings["actor_infer"]["generating_args"]["stop_strings"] == ["b"]
+    assert "val_batch_size" not in found.settings
 
 
 def test_an_unknown_top_level_key_that_nothing_refers_to_stays_a_setting_to_be_refused(directory: Path) -> None:
@@ -187,3 +206,57 @@ def test_a_missing_fragment_is_named(directory: Path) -> None:
 def test_what_is_no_mapping_is_refused_without_a_traceback(directory: Path, text: str) -> None:
     (directory / "run.yaml").write_text(text)
     assert str(directory / "run.yaml") in refused(directory)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        ("defaults: 3", "defaults: 3 must be a list of names of fragments."),
+        ("defaults: [[a]]", "defaults: [['a']] must be a list of names of fragments."),
+        ("defaults: [nowhere]", "Could not load 'nowhere'"),
+        ("defaults: [{a: [b, null]}]", "run.yaml: "),
+        ("hydra: 3", "hydra: 3 must be a mapping of keys to values."),
+        ("hydra: {searchpath: 3}", "hydra.searchpath: 3 must be a list of directories."),
+        ("hydra: {searchpath: ['nowhere://x']}", "No config source registered for schema nowhere"),
+        ("hydra: {run: {dir: []}}", "run.yaml: "),
+        ("seed: ${seed}", "seed: ${seed} leads back to itself."),
+        ("a: ${oc.decode:'[1'}", "a: "),
+    ],
+)
+def test_what_hydra_cannot_compose_is_one_message_with_the_file_or_key(
+    directory: Path, damage: str, message: str
+) -> None:
+    (directory / "run.yaml").write_text(damage)
+    text = refused(directory)
+    assert message in text
+    assert "\n" not in text
+
+
+def test_a_fragment_keeps_to_the_limits_of_a_yaml(directory: Path) -> None:
+    (directory / "run.yaml").write_text("defaults: [bomb]")
+    lines = ["a0: &a0 [1, 1, 1, 1]", *(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 12))]
+    (directory / "bomb.yaml").write_text("\n".join(lines))
+    assert "bomb.yaml is not valid YAML: line 5, column 5: more than 20000 values" in refused(directory)
+
+
+def test_a_directory_with_the_name_of_a_yaml_is_said_so(directory: Path) -> None:
+    (directory / "folder.yaml").mkdir()
+    assert "folder.yaml is a directory, not a YAML." in refused(directory, name="folder")
+    assert "There: run." in refused(directory, name="zzz")
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "a\0b", "a/" * 3000])
+def test_a_name_that_can_be_no_file_is_said_so(directory: Path, name: str) -> None:
+    assert "is no path" in refused(directory, name=name)
+
+
+@pytest.mark.parametrize(
+    "override", ["a.=1", ".a=1", "a..b=1", "a" + ".a" * 60 + "=1", "seed=\ud800", "seed=a\0b", "=1", "~", "+"]
+)
+def test_an_override_that_is_none_is_refused(directory: Path, override: str) -> None:
+    refused(directory, override)
+
+
+@pytest.mark.parametrize("value", ["[" * 400, "9" * 5000, "int(a)", "{a:"])
+def test_a_value_that_hydra_cannot_read_is_text(directory: Path, value: str) -> None:
+    assert load(directory, f"exp_name={value}").settings["exp_name"] == value
