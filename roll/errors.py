@@ -38,3 +38,16 @@ class RewardError(RollError):
 
 class EnvError(RollError):
     """User code that plays an environment failed, or failed too often."""
+
+
+class TaskError(RollError):
+    """Code that runs beside the main thread, and that nobody waits for, failed: the run cannot go on."""
+
+
+def describe(error: BaseException) -> str:
+    """`Kind: text` of any exception, also of one whose text cannot be made."""
+    try:
+        text = str(error)
+    except BaseException:
+        text = "(its own text cannot be made)"
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
+import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -25,6 +27,7 @@ from roll.errors import StrategyError
 from roll.types.batch import LossScale, MicroBatch, TokenOutputs
 from roll.types.metrics import MetricSums
 from roll.types.rollout import Generation, GenerationRequest
+from roll.utils.background import BackgroundTasks
 
 
 class FakeTrainStrategy(TrainStrategy):
@@ -266,6 +269,25 @@ class ToyWorker:
     def fail(self, text: str) -> None:
         raise ValueError(text)
 
+    def escape(self, kind: str) -> object:
+        """Leaves the call in a way that no `except Exception` sees, or with what does not travel."""
+        match kind:
+            case "interrupt":
+                raise KeyboardInterrupt("as Ctrl-C")
+            case "exit":
+                sys.exit("enough")
+            case "panic":
+                raise Panic("unwrap on None")
+            case "cancel":
+                raise asyncio.CancelledError
+            case "mute":
+                raise Mute
+            case "lock":
+                return threading.Lock()
+            case "trap":
+                return Trap()
+        raise AssertionError(kind)
+
     def sleep(self, seconds: float) -> float:
         time.sleep(seconds)
         return seconds
@@ -291,11 +313,33 @@ class ToyWorker:
         torch.distributed.barrier()
 
 
+class Panic(BaseException):
+    """What a panic in Rust becomes, in bindings."""
+
+
+class Mute(Exception):
+    """An error whose text is an error."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("not even that")
+
+
+class Trap:
+    """What cannot be read where it arrives."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return int, ("no number",)
+
+
 class BrokenWorker:
     """A worker that cannot be constructed."""
 
     def __init__(self) -> None:
         raise RuntimeError("no such model")
+
+
+async def _raise(error: BaseException) -> None:
+    raise error
 
 
 class ToyJobWorker:
@@ -308,6 +352,7 @@ class ToyJobWorker:
         self.results: list[tuple[str, tuple[str, int]]] = []
         self.failures: list[tuple[str, str]] = []
         self.something: asyncio.Event | None = None
+        self.background = BackgroundTasks()
         self.most = 0
         self.tired = False
 
@@ -328,6 +373,9 @@ class ToyJobWorker:
                 os.kill(os.getpid(), 9)
             if kind == "fail":
                 raise ValueError(arguments[0])
+            if kind == "lose":  # a task that nobody awaits fails
+                self.background.start(_raise(KeyboardInterrupt("as Ctrl-C")))
+                await asyncio.sleep(1000)
             self.tired = kind == "rest"
             self.results.append((job.job_id, (self.name, self.most)))
         except asyncio.CancelledError:

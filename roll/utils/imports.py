@@ -4,6 +4,8 @@ import importlib
 from collections.abc import Mapping
 from importlib.util import find_spec
 
+from roll.errors import describe
+
 
 def resolve(name: str, builtins: Mapping[str, str] | None = None) -> object:
     """The object behind a built-in name or a path `package.module:object` (or `package.module.object`).
@@ -18,8 +20,10 @@ def resolve(name: str, builtins: Mapping[str, str] | None = None) -> object:
     module_name, attributes = split(path, builtins)
     try:
         value: object = importlib.import_module(module_name)
-    except Exception as error:
-        raise ImportError(f"{path}: importing {module_name} failed with {type(error).__name__}: {error}") from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a module that calls sys.exit, or panics in Rust
+        raise ImportError(f"{path}: importing {module_name} failed with {describe(error)}") from error
     for attribute in attributes.split("."):
         try:
             value = getattr(value, attribute)

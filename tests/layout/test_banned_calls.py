@@ -46,6 +46,18 @@ def prints(module: Module) -> Iterator[str]:
             yield f"{module.relative}:{call.lineno}: print in the library; use a logger"
 
 
+def raw_tasks(module: Module) -> Iterator[str]:
+    """Tasks that are not contained, and of which nobody may hear when they fail."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Attribute) and node.attr in ("create_task", "ensure_future"):
+            yield f"{module.relative}:{node.lineno}: {node.attr}; use start or BackgroundTasks of roll.utils.background"
+
+
+def test_tasks_are_started_in_one_place() -> None:
+    home = "roll.utils.background"
+    assert [text for module in modules("roll") if module.name != home for text in raw_tasks(module)] == []
+
+
 def test_no_banned_call() -> None:
     assert [
         text for module in modules("roll", "examples", "benchmarks", "tools") for text in banned_calls(module)

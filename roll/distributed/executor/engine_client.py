@@ -14,8 +14,9 @@ from roll.distributed.executor.cluster import WorkerHandles, death_of
 from roll.distributed.executor.engine_router import EngineRouter
 from roll.distributed.executor.failures import Failure, worker_error
 from roll.distributed.executor.infer_worker import FinishedRequests
-from roll.errors import RollError, StrategyError, WorkerError
+from roll.errors import RollError, StrategyError, WorkerError, describe
 from roll.types.rollout import Generation, GenerationRequest
+from roll.utils.background import BackgroundTasks
 
 logger = logging.getLogger(__name__)
 
@@ -50,8 +51,7 @@ class EngineClient:
         self.num_retries = 0
         self._router = EngineRouter()
         self._replicas = [_Replica(rank) for rank in range(len(workers.handles))]
-        self._returns: set[asyncio.Task[None]] = set()
-        self._handing_in: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks()
 
     async def generate(self, request: GenerationRequest) -> list[Generation]:
         """`request.num_samples` answers from one engine (see `EngineRouter`). Raises StrategyError if it refuses
@@ -86,7 +86,7 @@ class EngineClient:
         replica.num_answers += request.num_samples
         replica.outbox.append(request)
         if replica.exchange is None or replica.exchange.done():
-            replica.exchange = asyncio.create_task(self._exchange(replica))
+            replica.exchange = self._tasks.start(self._exchange(replica))
         elif len(replica.outbox) == 1:
             asyncio.get_running_loop().call_soon(self._submit, replica)
         try:
@@ -98,9 +98,7 @@ class EngineClient:
     def _submit(self, replica: _Replica) -> None:
         requests, replica.outbox = replica.outbox, []
         if requests:
-            task = asyncio.create_task(self._hand_in(replica, requests))
-            self._handing_in.add(task)
-            task.add_done_callback(self._handing_in.discard)
+            self._tasks.start(self._hand_in(replica, requests))
 
     async def _hand_in(self, replica: _Replica, requests: list[GenerationRequest]) -> None:
         """An engine that does not take them would leave them waiting: they fail with what it says."""
@@ -109,7 +107,9 @@ class EngineClient:
         except RayActorError:  # of this, and of a reply that says the same, `take` tells, too
             return
         except Exception as failure:  # they could not even be sent
-            error: RollError = WorkerError(f"{self.workers.role} rank {replica.rank} failed in submit: {failure!r}")
+            error: RollError = WorkerError(
+                f"{self.workers.role} rank {replica.rank} failed in submit: {describe(failure)}"
+            )
         else:
             if not isinstance(reply, Failure) or reply.died:
                 return
@@ -139,7 +139,7 @@ class EngineClient:
         except RollError as error:
             self._fail(replica, error)
         except Exception as error:  # a fault of ours must not leave everybody waiting
-            self._fail(replica, WorkerError(f"{self.workers.role} rank {replica.rank}: {error!r}"))
+            self._fail(replica, WorkerError(f"{self.workers.role} rank {replica.rank}: {describe(error)}"))
 
     def _call(self, replica: _Replica, method: str, *arguments: object) -> ray.ObjectRef:
         return self.workers.handles[replica.rank].call.remote(method, *arguments)
@@ -176,9 +176,7 @@ class EngineClient:
         replica.num_answers = 0
         if len(self._replicas) > 1:
             self._lost(replica.rank, error)
-            task = asyncio.create_task(self._await_return(replica))
-            self._returns.add(task)
-            task.add_done_callback(self._returns.discard)
+            self._tasks.start(self._await_return(replica))
 
     def _lost(self, rank: int, error: RollError) -> None:
         """What else is to be done when this engine is gone."""

@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from roll.errors import WorkerError
+from roll.errors import WorkerError, describe
 
 # What the other ranks say when one of them is gone: consequences, not causes.
 _CONSEQUENCES = (
@@ -34,10 +34,10 @@ class Failure:
 
     @staticmethod
     def of(error: BaseException, rank: int) -> Failure:
-        details = "".join(traceback.format_exception(error))
+        details = "".join(traceback.format_exception(error))  # bears exceptions that have no text
         if isinstance(error, WorkerError):
             return Failure(rank, str(error), details, elsewhere=True)
-        return Failure(rank, f"{type(error).__name__}: {error}", details)
+        return Failure(rank, describe(error), details)
 
     @property
     def is_consequence(self) -> bool:

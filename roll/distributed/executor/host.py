@@ -17,6 +17,7 @@ from typing import Any
 import ray
 
 from roll.distributed.executor.failures import Failure
+from roll.utils.background import lost_failure
 from roll.utils.imports import resolve
 from roll.utils.ports import free_port
 
@@ -24,7 +25,8 @@ _TOGETHER_S = 0.003
 
 
 class Host:
-    """A worker that serves one call at a time, in the main thread. Exceptions come back as `Failure`."""
+    """A worker that serves one call at a time, in the main thread. Whatever escapes from a call comes back as
+    `Failure`: KeyboardInterrupt and SystemExit, too, which would otherwise mean something to Ray."""
 
     def __init__(self, rank: int, environment: Mapping[str, str]):
         os.environ.update(environment)
@@ -46,7 +48,7 @@ class Host:
         try:
             constructor: Any = resolve(worker_class)
             self._worker = constructor(*arguments)
-        except Exception as error:
+        except BaseException as error:
             self._build_failure = Failure.of(error, self._rank)
         return self._build_failure
 
@@ -55,7 +57,7 @@ class Host:
             return self._build_failure
         try:
             return getattr(self._worker, method)(*arguments)
-        except Exception as error:
+        except BaseException as error:
             return Failure.of(error, self._rank)
 
     def call_split(self, method: str, num_values: int, *arguments: Any) -> tuple[Any, ...]:
@@ -85,11 +87,13 @@ class PoolHost(Host):
 
 class AsyncHost(Host):
     """A worker that serves many calls at once, on one event loop. Calls may start in another order than they were
-    made."""
+    made. What fails on the loop with nobody to tell fails every call, the open ones and all later ones."""
 
     def __init__(self, rank: int, environment: Mapping[str, str]):
         super().__init__(rank, environment)
         self._built = asyncio.Event()
+        self._open_calls: set[asyncio.Task[Any]] = set()
+        self._lost: Failure | None = None  # the first failure that nobody was told of
 
     def build(self, worker_class: str, arguments: tuple[Any, ...], master_port: int) -> Failure | None:
         failure = super().build(worker_class, arguments, master_port)
@@ -109,10 +113,25 @@ class AsyncHost(Host):
         if not self._built.is_set() and self._is_replacement:
             return Failure(self._rank, "the process that took its place is not built yet", died=True)
         await self._built.wait()
-        if self._build_failure is not None:
-            return self._build_failure
+        if (failure := self._build_failure or self._lost) is not None:
+            return failure
+        task = asyncio.current_task()
+        assert task is not None
+        task.get_loop().set_exception_handler(self._look)
+        self._open_calls.add(task)
         try:
             reply = getattr(self._worker, method)(*arguments)
             return await reply if inspect.isawaitable(reply) else reply
-        except Exception as error:
-            return Failure.of(error, self._rank)
+        except BaseException as error:
+            return self._lost or Failure.of(error, self._rank)
+        finally:
+            self._open_calls.discard(task)
+
+    def _look(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = lost_failure(context)
+        if error is None or "task" not in context:  # an engine's own callbacks are its own affair
+            loop.default_exception_handler(context)
+        elif self._lost is None:
+            self._lost = Failure.of(error, self._rank)
+            for task in self._open_calls:
+                task.cancel()

@@ -16,9 +16,10 @@ from roll.distributed.executor.blueprint import Blueprint
 from roll.distributed.executor.worker import build_strategy
 from roll.distributed.strategy.base import InferStrategy, State
 from roll.distributed.strategy.weights import BucketSource, GroupSpec
-from roll.errors import EngineDied
+from roll.errors import EngineDied, describe
 from roll.types.batch import FINISH_REASONS
 from roll.types.rollout import Generation, GenerationRequest
+from roll.utils.background import BackgroundTasks, contained, start
 
 T = TypeVar("T")
 _LONGEST_WATCH_INTERVAL_S = 30.0
@@ -108,13 +109,13 @@ class InferWorker:
         if not waits_for_weights:
             self._has_weights.set()
         self._mailboxes: defaultdict[str, _Mailbox] = defaultdict(_Mailbox)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks(on_failure=lambda error: self._died(describe(error)))
 
     async def setup(self) -> int:
         """Returns how many processes of the engine read weights."""
         self.strategy.setup()
         await self.strategy.start()
-        self._tasks.add(asyncio.create_task(self._watch_engine()))
+        self._tasks.start(self._watch_engine())
         return self.strategy.num_weight_receivers
 
     def submit(self, requests: Sequence[GenerationRequest], client: str = "") -> None:
@@ -124,10 +125,9 @@ class InferWorker:
             mailbox.something.set()  # `take` says why
             return
         for request in requests:
-            task = asyncio.create_task(self._serve(request, mailbox))
-            for tasks in (self._tasks, mailbox.tasks):
-                tasks.add(task)
-                task.add_done_callback(tasks.discard)
+            task = self._tasks.start(self._serve(request, mailbox))
+            mailbox.tasks.add(task)
+            task.add_done_callback(mailbox.tasks.discard)
 
     async def take(self, client: str = "") -> FinishedRequests:
         """Everything of this client that finished since its last take, at least one request: waits for it."""
@@ -170,7 +170,7 @@ class InferWorker:
                 self._died(str(error))
             if self._death is not None:
                 return  # it may be a consequence: the client asks another engine
-            result = f"{type(error).__name__}: {error}"
+            result = describe(error)
         mailbox.finished.append((request.request_id, result))
         mailbox.something.set()
 
@@ -187,7 +187,7 @@ class InferWorker:
         while self._death is None:
             await asyncio.sleep(min(self._patience_s / 2, _LONGEST_WATCH_INTERVAL_S))
             try:
-                await asyncio.wait_for(self.strategy.heartbeat(), self._patience_s)
+                await asyncio.wait_for(contained(self.strategy.heartbeat()), self._patience_s)
             except TimeoutError:
                 self._died(
                     f"the engine hangs: no sign of life for {self._patience_s / 60:g} min (backend_timeout of "
@@ -195,12 +195,12 @@ class InferWorker:
                 )
                 await asyncio.to_thread(self.strategy.shutdown)  # or it would keep its devices
             except Exception as error:
-                self._died(f"{type(error).__name__}: {error}")
+                self._died(describe(error))
 
     async def _while_alive(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of `work`. Raises EngineDied as soon as the engine is given up: one that hangs never answers."""
-        death = asyncio.create_task(self._is_dead.wait())
-        outcome = asyncio.gather(work, return_exceptions=True)  # else what nobody waits for any more would be logged
+        death = start(self._is_dead.wait())
+        outcome = asyncio.gather(start(work), return_exceptions=True)  # else what comes too late would be logged
         try:
             await asyncio.wait((outcome, death), return_when=asyncio.FIRST_COMPLETED)
             if self._death is not None:
@@ -255,6 +255,5 @@ class InferWorker:
         await self._while_alive(asyncio.to_thread(self.strategy.load_states, states))
 
     async def shutdown(self) -> None:
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
         self.strategy.shutdown()

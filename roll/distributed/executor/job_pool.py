@@ -17,7 +17,8 @@ from roll.distributed.executor.cluster import actor_options, death_of, fetch
 from roll.distributed.executor.failures import Failure, worker_error
 from roll.distributed.executor.host import AsyncHost
 from roll.distributed.executor.resource_manager import ResourceManager, Seat
-from roll.errors import RollError, WorkerError
+from roll.errors import RollError, WorkerError, describe
+from roll.utils.background import BackgroundTasks
 
 logger = logging.getLogger(__name__)
 
@@ -117,7 +118,7 @@ class JobPool:
         self._queue: deque[_Waiting] = deque()
         self._num_started = 0
         self._is_closed = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks()
         self._workers = [self._start(seat) for seat in resources.seats(place)]
 
     def __len__(self) -> int:
@@ -183,27 +184,29 @@ class JobPool:
         waiting.alarm = loop.call_later(waiting.job.limit_s, self._not_answering, worker, waiting)
         worker.outbox.append(waiting.job)
         if worker.exchange is None or worker.exchange.done():
-            worker.exchange = asyncio.create_task(self._exchange(worker))
+            worker.exchange = self._tasks.start(self._exchange(worker))
         elif len(worker.outbox) == 1:
             loop.call_soon(self._submit, worker)
 
     def _submit(self, worker: _Worker) -> None:
         jobs, worker.outbox = worker.outbox, []
         if jobs:
-            task = asyncio.ensure_future(self._hand_in(worker, jobs))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks.start(self._hand_in(worker, jobs))
 
     async def _hand_in(self, worker: _Worker, jobs: list[Job]) -> None:
         try:
             reply = await worker.handle.call.remote("submit", jobs)
         except RayActorError:
             return  # `take` says so, too
-        if isinstance(reply, Failure):
+        except Exception as failure:  # they could not even be sent
+            error = WorkerError(f"{self.role} rank {worker.seat.rank} failed in submit: {describe(failure)}")
+        else:
+            if not isinstance(reply, Failure):
+                return
             error = worker_error(self.role, "submit", [reply])
-            for job in jobs:
-                if (waiting := worker.jobs.get(job.job_id)) is not None:
-                    self._close(worker, waiting, error)
+        for job in jobs:
+            if (waiting := worker.jobs.get(job.job_id)) is not None:
+                self._close(worker, waiting, error)
 
     # --- taking back
 
@@ -226,7 +229,7 @@ class JobPool:
                 self._lost(worker, worker_error(self.role, "run", [death_of(error, worker.seat.rank)]))
         except Exception as error:  # it cannot be constructed, or does not work at all
             logger.debug("%s rank %d", self.role, worker.seat.rank, exc_info=True)
-            cause = error if isinstance(error, RollError) else WorkerError(f"{self.role}: {error!r}")
+            cause = error if isinstance(error, RollError) else WorkerError(f"{self.role}: {describe(error)}")
             for waiting in list(worker.jobs.values()):
                 self._close(worker, waiting, cause)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError
+from ray.exceptions import RayActorError, RayTaskError
 
 from roll.configs.layout import RolePlace
 from roll.distributed.executor.cleaner import kill_marked
@@ -19,7 +19,8 @@ from roll.distributed.executor.cluster import actor_options, death_of, fetch
 from roll.distributed.executor.failures import Failure, worker_error
 from roll.distributed.executor.host import PoolHost
 from roll.distributed.executor.resource_manager import ResourceManager, Seat
-from roll.errors import WorkerError
+from roll.errors import WorkerError, describe
+from roll.utils.background import BackgroundTasks
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +70,7 @@ class TaskPool:
         self._system_envs = system_envs or {}
         self._queue: deque[_Call] = deque()
         self._wake_up_is_due = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks()
         self._workers = [self._start(seat) for seat in resources.seats(place)]
         self.num_restarts = 0
 
@@ -107,9 +108,7 @@ class TaskPool:
         for worker in self._workers:
             if self._queue and not worker.is_busy:
                 worker.is_busy = True
-                task = asyncio.create_task(self._serve(worker, self._next_batch()))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                self._tasks.start(self._serve(worker, self._next_batch()))
 
     def _next_batch(self) -> list[_Call]:
         size = min(_MAX_BATCH, -(-len(self._queue) // len(self._workers)))
@@ -119,6 +118,7 @@ class TaskPool:
         return batch
 
     async def _serve(self, worker: _Worker, batch: list[_Call]) -> None:
+        """Settles every call of the batch, or puts it back into the line, whatever goes wrong."""
         open_calls = deque(call for call in batch if not call.future.done())
         try:
             await self._run(worker, open_calls)
@@ -133,6 +133,13 @@ class TaskPool:
         except WorkerError as error:  # it cannot be constructed
             for call in open_calls:
                 _settle(call, error)
+        except Exception as error:  # what does not travel: arguments, or a reply
+            text = describe(error.cause if isinstance(error, RayTaskError) else error)
+            self._blame(open_calls, WorkerError(f"{self.role}: {open_calls[0].method} failed on the way: {text}"))
+        except asyncio.CancelledError:  # the loop is being closed
+            for call in open_calls:
+                call.future.cancel()
+            raise
         finally:
             worker.is_busy = False
             if self._queue:
@@ -140,6 +147,8 @@ class TaskPool:
 
     async def _run(self, worker: _Worker, open_calls: deque[_Call]) -> None:
         """Removes calls from `open_calls` as they are answered."""
+        if not open_calls:
+            return
         if worker.ready is not None:
             failure = await worker.ready
             if isinstance(failure, Failure):

@@ -11,11 +11,13 @@ import asyncio
 import threading
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from roll.errors import RewardError
+from roll.errors import RewardError, RollError, TaskError, describe
 from roll.types.rollout import Generate, Rollouter, Task, TrajectoryGroup
+from roll.utils.background import contained, lost_failure, start
 
 T = TypeVar("T")
 Keep = Callable[[TrajectoryGroup], bool]
@@ -34,17 +36,28 @@ class TaskSource(Protocol):
 
 
 class EventLoopThread:
-    """An asyncio loop in a thread of its own, for the parts of a run that wait rather than compute."""
+    """An asyncio loop in a thread of its own, for the parts of a run that wait rather than compute.
+
+    What fails on it with nobody to tell ends the present `run`, and every later one, with its cause."""
 
     def __init__(self, name: str):
         self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self.loop.run_forever, name=name, daemon=True)
+        self.loop.set_exception_handler(self._look)
+        self._lost: Future[None] = Future()  # holds the first failure that nobody was told of
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Runs `work` on the loop and waits for it. An interrupt of the waiting thread cancels the work."""
-        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        if self._lost.done():
+            work.close()
+            self._lost.result()
+        future = asyncio.run_coroutine_threadsafe(contained(work), self.loop)
         try:
+            both: list[Future[Any]] = [future, self._lost]
+            wait(both, return_when=FIRST_COMPLETED)
+            if self._lost.done():
+                self._lost.result()
             return future.result()
         except BaseException:
             future.cancel()
@@ -56,6 +69,27 @@ class EventLoopThread:
             asyncio.run_coroutine_threadsafe(self._cancel_tasks(), self.loop).result(timeout=5)
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join(timeout=5)
+
+    def _serve(self) -> None:
+        try:
+            self.loop.run_forever()
+        except BaseException as error:
+            self._fail(error)
+
+    def _look(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = lost_failure(context)
+        if error is None:
+            loop.default_exception_handler(context)
+        else:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        if self._lost.done():
+            return
+        if not isinstance(error, RollError):
+            cause, error = error, TaskError(f"a task in the background failed: {describe(error)}")
+            error.__cause__ = cause
+        self._lost.set_exception(error)
 
     async def _cancel_tasks(self) -> None:
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
@@ -143,7 +177,7 @@ class RolloutScheduler:
             self._cursors[group_id] = self._source.state_dict()
             (task,) = self._source.next_tasks(1)
             run = self._rollouter.run_group(task, group_id, group_id // self._settings.num_groups, self._generate)
-            self._in_flight[group_id] = asyncio.create_task(run)
+            self._in_flight[group_id] = start(run)
             self._next_group += 1
 
     async def _collect(self, step: int) -> list[TrajectoryGroup]:

@@ -14,6 +14,7 @@ import numpy as np
 from roll.distributed.strategy.base import InferStrategy, RankContext, State
 from roll.errors import ConfigError, StrategyError
 from roll.types.rollout import Generation, GenerationRequest
+from roll.utils.background import start
 
 if TYPE_CHECKING:
     from roll.configs.cluster import WorkerConfig
@@ -68,7 +69,7 @@ class EngineStrategy(InferStrategy):
         flight = self._in_flight[request.request_id] = InFlight()
         for index in range(request.num_samples):
             name = self._sample_name(request, index)
-            flight.samples[name] = asyncio.create_task(self._sample(flight, name, request, index))
+            flight.samples[name] = start(self._sample(flight, name, request, index))
         try:
             return await self._while_alive(_all(flight.samples.values()))
         finally:

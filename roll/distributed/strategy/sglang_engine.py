@@ -25,6 +25,7 @@ from sglang.srt.managers.tokenizer_manager import TokenizerManager
 
 from roll.distributed.strategy.sglang_scheduler import OWNER_VARIABLE, run_detokenizer, run_scheduler
 from roll.errors import EngineDied, StrategyError
+from roll.utils.background import start
 
 T = TypeVar("T")
 _POLL_MS = 100
@@ -87,7 +88,7 @@ class EngineProcesses:
 
     async def while_alive(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of `work`; EngineDied as soon as a process of the engine has ended."""
-        task = asyncio.ensure_future(work)
+        task = start(work)
         try:
             await asyncio.wait((task, self._death), return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import struct
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,8 +13,9 @@ import numpy as np
 
 from roll.pipeline.agentic.env_manager.episode import EpisodeJob, Purpose
 from roll.types.rollout import Generate, Task, Trajectory, TrajectoryGroup
+from roll.utils.background import start
 
-Play = Callable[[EpisodeJob], Awaitable[list[Trajectory]]]
+Play = Callable[[EpisodeJob], Coroutine[Any, Any, list[Trajectory]]]
 
 
 @dataclass
@@ -78,7 +79,7 @@ class EnvRollouter:
         return TrajectoryGroup(task, group_id, tuple(row for rows in attempts for row in rows))
 
     async def _first_to_finish(self, jobs: Sequence[EpisodeJob]) -> list[list[Trajectory]]:
-        running = {asyncio.ensure_future(self.play(job)) for job in jobs}
+        running = {start(self.play(job)) for job in jobs}
         good: list[list[Trajectory]] = []
         failed: list[list[Trajectory]] = []
         try:

@@ -8,6 +8,7 @@ from functools import cached_property, partial
 
 from roll.distributed.executor.engine_client import RETRIED_REQUESTS, EngineClient
 from roll.distributed.executor.job_pool import FinishedJobs, Job
+from roll.errors import describe
 from roll.models.tokenizer import load_tokenizer
 from roll.pipeline.agentic.agentic_config import AgenticConfig
 from roll.pipeline.agentic.env_manager.chat import ChatEncoder
@@ -15,6 +16,7 @@ from roll.pipeline.agentic.env_manager.episode import EpisodeJob, EpisodePlayer,
 from roll.pipeline.agentic.env_manager.forms import make_form
 from roll.pipeline.agentic.rules import episode_rules
 from roll.types.rollout import Generate, Trajectory
+from roll.utils.background import start
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +71,7 @@ class EnvWorker:
 
     def submit(self, jobs: list[Job]) -> None:
         for job in jobs:
-            task = asyncio.create_task(self._players.play(job.work))
+            task = start(self._players.play(job.work))
             self._tasks[job.job_id] = task
             task.add_done_callback(partial(self._ended, job.job_id))
 
@@ -98,7 +100,7 @@ class EnvWorker:
             self._results.append((job_id, None))
         elif (error := task.exception()) is not None:  # an engine that died, or a fault of ours
             logger.debug("episode %s", job_id, exc_info=error)
-            self._failures.append((job_id, f"{type(error).__name__}: {error}"))
+            self._failures.append((job_id, describe(error)))
         else:
             self._results.append((job_id, task.result()))
         self._something.set()

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from roll.errors import EnvError, describe
 from roll.types.rollout import TrajectoryGroup
 from roll.utils.imports import resolve
 
@@ -23,17 +24,28 @@ class DropEqualRewards:
 
 
 def load_filter(path: str) -> GroupFilter:
-    """The filter that `package.module:object` names; a class is made into an object. Raises ImportError, TypeError."""
+    """The filter that `package.module:object` names; a class is made into an object. Raises ImportError, TypeError.
+    Whatever the filter raises comes as EnvError."""
     found: Any = resolve(path)
     keep: Any = found() if inspect.isclass(found) else found
     if not callable(keep):
         raise TypeError(f"{path} cannot be called")
-    return cast(GroupFilter, keep)
+
+    def keeps(group: TrajectoryGroup) -> bool:
+        try:
+            return bool(cast(GroupFilter, keep)(group))
+        except BaseException as error:
+            text = f"group_filter_cls: {path} raised {describe(error)}, for the group of {group.task.task_id}"
+            raise EnvError(f"{text} with the rewards {group.rewards.tolist()}.") from error
+
+    return keeps
 
 
 def filter_problems(path: str, key: str) -> list[str]:
     try:
         load_filter(path)
-    except Exception as error:
-        return [f"{key}: {error}."]
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        return [f"{key}: {error if isinstance(error, ImportError | TypeError) else describe(error)}."]
     return []

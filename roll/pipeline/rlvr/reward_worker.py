@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import cast
 
-from roll.errors import RewardError
+from roll.errors import RewardError, describe
 from roll.pipeline.rlvr.rewards.base import RewardInput, RewardOutcome, RewardResult, Score
 from roll.pipeline.rlvr.rewards.table import build_reward, is_async
 from roll.pipeline.rlvr.rewards.time_limit import TimeLimitReached, call_within
@@ -35,8 +35,8 @@ class RewardWorker:
         self._format = None if config.format_pattern is None else re.compile(config.format_pattern, re.DOTALL)
         try:
             self._reward = build_reward(config)
-        except Exception as error:
-            raise RewardError(f"rewards.{domain}: the reward cannot be built: {_describe(error)}") from error
+        except BaseException as error:
+            raise RewardError(f"rewards.{domain}: the reward cannot be built: {_short(describe(error))}") from error
         self._is_async = is_async(self._reward)
         self._loop: asyncio.Runner | None = None
 
@@ -51,15 +51,16 @@ class RewardWorker:
         if not self._well_formed(sample):
             return self._outcome(0.0, started)
         try:
-            return self._outcome(call_within(self._timeout_s, lambda: self._reward(sample)), started)
+            return call_within(self._timeout_s, lambda: self._outcome(self._reward(sample), started))
         except TimeLimitReached:
             return self._timed_out(started)
-        except Exception as error:
-            return RewardOutcome.failed(_describe(error), time.monotonic() - started)
+        except BaseException as error:  # a judge that exits, a panic in Rust
+            return _failed(error, started)
 
     def _score_concurrently(self, inputs: Sequence[RewardInput]) -> list[RewardOutcome]:
         """One event loop lives as long as the worker: the user's connections belong to it."""
         outcomes: list[RewardOutcome | None] = [None] * len(inputs)
+        escaped: BaseException | None = None
         started = time.monotonic()
 
         async def score_all() -> None:
@@ -72,29 +73,33 @@ class RewardWorker:
             self._loop = asyncio.Runner()
         try:
             call_within(self._timeout_s + LOOP_GRACE_S, lambda: cast(asyncio.Runner, self._loop).run(score_all()))
-        except TimeLimitReached:
+        except BaseException as error:  # the alarm, or what a task of the reward's own let through
             self._loop = None  # interrupted in the middle: not to be used again
-        return [outcome or self._timed_out(started) for outcome in outcomes]
+            escaped = error
+        if escaped is None or isinstance(escaped, TimeLimitReached):
+            return [outcome or self._timed_out(started) for outcome in outcomes]
+        return [outcome or _failed(escaped, started) for outcome in outcomes]
 
     async def _await_one(self, sample: RewardInput) -> RewardOutcome:
         started = time.monotonic()
         if not self._well_formed(sample):
             return self._outcome(0.0, started)
+        limit = asyncio.timeout(self._timeout_s)
         try:
             call = cast(Callable[[RewardInput], Awaitable[Score]], self._reward)
-            return self._outcome(await asyncio.wait_for(call(sample), self._timeout_s), started)
+            async with limit:
+                outcome = self._outcome(await call(sample), started)
         except TimeLimitReached:  # it never gave way, and the alarm hit it
             return RewardOutcome.failed(
                 f"blocked the event loop for over {self._timeout_s:g} s; await what takes long, or make the reward a "
                 "plain function",
                 time.monotonic() - started,
             )
-        except TimeoutError as error:
-            if time.monotonic() - started < self._timeout_s:  # the user's own
-                return RewardOutcome.failed(_describe(error), time.monotonic() - started)
-            return self._timed_out(started)
-        except Exception as error:
-            return RewardOutcome.failed(_describe(error), time.monotonic() - started)
+        except BaseException as error:
+            if isinstance(error, TimeoutError) and limit.expired():  # not the user's own
+                return self._timed_out(started)
+            return _failed(error, started)
+        return self._timed_out(started) if limit.expired() else outcome
 
     def _well_formed(self, sample: RewardInput) -> bool:
         return self._format is None or self._format.fullmatch(sample.response_text) is not None
@@ -110,7 +115,7 @@ class RewardWorker:
         if score is None:
             if inspect.isawaitable(returned):
                 return RewardOutcome.failed("returned an awaitable: declare the reward with async def", seconds)
-            return RewardOutcome.failed(f"returned {_short(result.score)}, not a finite number", seconds)
+            return RewardOutcome.failed(f"returned {_short(repr(result.score))}, not a finite number", seconds)
         numbers_found = ((visible(str(name)), _number(value)) for name, value in result.metrics.items())
         metrics = {name: number for name, number in numbers_found if number is not None}
         return RewardOutcome(score, metrics=metrics, extra=plain_fields(result.extra), seconds=seconds)
@@ -124,10 +129,9 @@ def _number(value: object) -> float | None:
     return None
 
 
-def _describe(error: BaseException) -> str:
-    return f"{type(error).__name__}: {_short(error)}"
+def _failed(error: BaseException, started: float) -> RewardOutcome:
+    return RewardOutcome.failed(_short(describe(error)), time.monotonic() - started)
 
 
-def _short(value: object, limit: int = 300) -> str:
-    text = str(value) if isinstance(value, BaseException) else repr(value)
+def _short(text: str, limit: int = 300) -> str:
     return text if len(text) <= limit else text[:limit] + "..."

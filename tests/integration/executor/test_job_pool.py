@@ -1,6 +1,7 @@
 """Long jobs on real Ray: many at once, workers that die or fall silent, and the one job that is to blame."""
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -110,3 +111,19 @@ def test_a_job_that_raises_fails_alone_and_a_tired_worker_is_replaced_when_it_is
     assert type(raised) is WorkerError and "ValueError: no map" in str(raised)
     assert tired == ("environments-0", 1)
     assert fresh == ("environments-1", 1)
+
+
+def test_a_job_that_cannot_be_sent_fails_and_so_do_the_jobs_of_a_worker_that_lost_a_task(make_pool: MakePool) -> None:
+    pool = make_pool(1)
+
+    async def ask() -> list[object]:
+        unsent = pool.run(job("unsent", "wait", threading.Lock()))
+        replies = await asyncio.wait_for(asyncio.gather(unsent, return_exceptions=True), 60)
+        jobs = [job("waits", "wait", 1000), job("loses", "lose")]
+        lost = asyncio.gather(*(pool.run(j) for j in jobs), return_exceptions=True)
+        return [*replies, *await asyncio.wait_for(lost, 60)]
+
+    unsent, *lost = asyncio.run(ask())
+    assert type(unsent) is WorkerError and "failed in submit: " in str(unsent) and "lock" in str(unsent)
+    for reply in lost:
+        assert type(reply) is WorkerError and "TaskError: KeyboardInterrupt: as Ctrl-C" in str(reply)

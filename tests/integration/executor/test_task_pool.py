@@ -1,6 +1,8 @@
 """Calls that may hang or crash, on real Ray."""
 
 import asyncio
+import re
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -69,6 +71,38 @@ def test_calls_that_raise_hang_or_kill_their_worker_fail_alone(make_pool: MakePo
     while psutil.pid_exists(children[0]) and time.monotonic() - started < 90:
         time.sleep(0.1)
     assert not psutil.pid_exists(children[0])
+
+
+def test_whatever_escapes_from_a_call_or_cannot_travel_fails_that_call_alone(make_pool: MakePool) -> None:
+    """KeyboardInterrupt, SystemExit and other BaseExceptions mean something to Ray and to asyncio; a reply or an
+    argument may be what no process can send, or read."""
+    pool = make_pool(2)
+    pool.wait_ready()
+    kinds = ("interrupt", "exit", "panic", "cancel", "mute", "lock", "trap")
+
+    async def ask() -> list[object]:
+        calls = [pool.call("escape", kind, timeout_s=60) for kind in kinds]
+        calls.append(pool.call("add", threading.Lock(), 1, timeout_s=60))
+        good = [pool.call("add", i, i, timeout_s=60) for i in range(4)]
+        return await asyncio.wait_for(asyncio.gather(*calls, *good, return_exceptions=True), 300)
+
+    *failed, a, b, c, d = asyncio.run(ask())
+    assert [a, b, c, d] == [0, 2, 4, 6]
+    for reply, text in zip(
+        failed,
+        (
+            "failed in escape: KeyboardInterrupt: as Ctrl-C",
+            "failed in escape: SystemExit: enough",
+            "failed in escape: Panic: unwrap on None",
+            "failed in escape: CancelledError",
+            r"failed in escape: Mute: \(its own text cannot be made\)",
+            "escape failed on the way: .*lock",
+            "escape failed on the way: .*no number",
+            "add failed on the way: .*lock",
+        ),
+        strict=True,
+    ):
+        assert isinstance(reply, WorkerError) and re.search(text, str(reply), re.DOTALL), (text, reply)
 
 
 def test_workers_that_cannot_be_constructed_fail_the_calls(make_pool: MakePool) -> None:

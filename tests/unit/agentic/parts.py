@@ -16,6 +16,7 @@ from roll.pipeline.agentic.env_manager.chat import ChatEncoder
 from roll.pipeline.agentic.env_manager.episode import EpisodeJob, EpisodePlayer, EpisodeRules
 from roll.pipeline.agentic.env_manager.forms import make_form
 from roll.types.rollout import Generation, GenerationRequest, SamplingParams
+from tests.fakes import Mute
 
 
 class Script:
@@ -83,7 +84,22 @@ class Misbehaving(Corridor):
                 return EnvStep("half a pair: \ud800", 0.0, False, False, {})
             if self.how == "none":
                 return None  # type: ignore[return-value]
+            if self.how == "interrupt":
+                raise KeyboardInterrupt("as Ctrl-C")
+            if self.how == "exit":
+                raise SystemExit(3)
+            if self.how == "mute":
+                raise Mute
+            if self.how == "odd":
+                return EnvStep("", Odd(), False, False, {})  # type: ignore[arg-type]
         return super().step(action)
+
+
+class Odd:
+    """A reward that leaves the process when it is looked at."""
+
+    def __float__(self) -> float:
+        raise SystemExit(4)
 
 
 class Crowded(Corridor):

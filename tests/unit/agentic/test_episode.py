@@ -162,6 +162,10 @@ def test_the_last_group_of_the_pattern_is_the_action(
         ("nan", "step returned the reward nan"),
         ("none", "step returned NoneType"),
         ("surrogate", "step returned an observation that is no text: 'utf-8' codec can't encode character '\\ud800'"),
+        ("interrupt", "step raised KeyboardInterrupt: as Ctrl-C"),
+        ("exit", "step raised SystemExit: 3"),
+        ("mute", "step raised Mute: (its own text cannot be made)"),
+        ("odd", "step raised SystemExit: 4"),
     ],
 )
 def test_an_environment_that_fails_gives_a_failed_row_with_the_cause(

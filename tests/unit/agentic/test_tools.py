@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from roll.errors import EnvError
 from roll.pipeline.agentic import check_env, replay
 from roll.pipeline.agentic.agentic_config import EnvConfig
 from roll.pipeline.agentic.baselines import baselines
@@ -113,8 +114,22 @@ def test_the_lakes_baselines_are_next_to_nothing_by_chance_and_a_third_blindly()
 
 def test_groups_of_equal_rewards_are_dropped_by_dotted_path() -> None:
     keep = load_filter("roll.pipeline.agentic.group_filters:DropEqualRewards")
-    assert isinstance(keep, DropEqualRewards)
     task = Task("t", "a", np.zeros(0, np.int32))
     same = TrajectoryGroup(task, 0, (row(0), row(1), row(2, float("nan"))))
     apart = TrajectoryGroup(task, 0, (row(0), row(1, 0.0)))
     assert (keep(same), keep(apart)) == (False, True)
+
+
+@pytest.mark.parametrize("kind", [KeyError, KeyboardInterrupt, SystemExit, BaseException])
+def test_a_filter_that_raises_anything_is_named_with_its_cause(
+    kind: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def raises(self: DropEqualRewards, group: TrajectoryGroup) -> bool:
+        raise kind("no")
+
+    monkeypatch.setattr(DropEqualRewards, "__call__", raises)
+    keep = load_filter("roll.pipeline.agentic.group_filters:DropEqualRewards")
+    with pytest.raises(
+        EnvError, match=rf"group_filter_cls: .*DropEqualRewards raised {kind.__name__}: .*the group of t"
+    ):
+        keep(TrajectoryGroup(Task("t", "a", np.zeros(0, np.int32)), 0, (row(0), row(1))))

@@ -75,6 +75,25 @@ def test_what_is_no_score_is_a_failure_with_its_reason(response: str, reason: st
     assert outcome.failure == reason and math.isnan(outcome.score)
 
 
+ESCAPES = {
+    "interrupt": "KeyboardInterrupt: as Ctrl-C",
+    "exit": "SystemExit: 3",
+    "panic": "Panic: unwrap on None",
+    "cancel": "CancelledError",
+    "close": "GeneratorExit",
+    "mute": "Mute: (its own text cannot be made)",
+    "odd": "SystemExit: looked at",
+}
+
+
+@pytest.mark.parametrize("reward", ["escapes", "escapes_async"])
+def test_whatever_escapes_from_a_reward_is_the_failure_of_that_answer(reward: str) -> None:
+    subject = worker(f"{USER}:{reward}")
+    outcomes = score(subject, "a", *ESCAPES, "b")
+    assert [o.failure for o in outcomes] == [None, *ESCAPES.values(), None]
+    assert [o.score for o in score(subject, "c")] == [0.25]
+
+
 def test_numpy_scalars_are_scores_and_arrays_are_not() -> None:
     from roll.pipeline.rlvr.reward_worker import _number
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import sys
 import time
 
 from roll.pipeline.rlvr.rewards.base import RewardInput, RewardResult
@@ -25,6 +26,55 @@ async def blocking(sample: RewardInput) -> float:
         pass
     await asyncio.sleep(0)
     return 1.0
+
+
+class Panic(BaseException):
+    """What a panic in Rust becomes, in bindings."""
+
+
+class Mute(Exception):
+    """An error whose text is an error."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("not even that")
+
+
+class Odd:
+    """A number that leaves the process when it is looked at."""
+
+    shape = ()
+
+    def __float__(self) -> float:
+        sys.exit("looked at")
+
+
+def escapes(sample: RewardInput) -> object:
+    """Leaves in the way that the response says, past every `except Exception`."""
+    match sample.response_text:
+        case "interrupt":
+            raise KeyboardInterrupt("as Ctrl-C")
+        case "exit":
+            sys.exit(3)
+        case "panic":
+            raise Panic("unwrap on None")
+        case "cancel":
+            raise asyncio.CancelledError
+        case "close":
+            raise GeneratorExit
+        case "mute":
+            raise Mute
+        case "odd":
+            return Odd()
+    return 0.25
+
+
+async def escapes_async(sample: RewardInput) -> object:
+    await asyncio.sleep(0.01)
+    return escapes(sample)
+
+
+async def escapes_in_a_task(sample: RewardInput) -> object:
+    return await asyncio.create_task(escapes_async(sample))
 
 
 def by_name(sample: RewardInput) -> object:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from roll.errors import EnvError
+from roll.errors import EnvError, describe
 from roll.pipeline.agentic.agentic_config import EnvConfig
 from roll.pipeline.agentic.env.base import Env
 from roll.pipeline.agentic.env.table import ENVIRONMENTS
@@ -34,7 +34,9 @@ def import_problems(at: str, config: EnvConfig) -> list[str]:
         return [f"{at}.env_type: {error}."]
     try:
         constructor(**config.env_config).close()
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         known = f" It takes {', '.join(inspect.signature(constructor).parameters)}." if type(error) is TypeError else ""
-        return [f"{at}.env_config: {config.env_type} cannot be built: {type(error).__name__}: {error}.{known}"]
+        return [f"{at}.env_config: {config.env_type} cannot be built: {describe(error)}.{known}"]
     return []

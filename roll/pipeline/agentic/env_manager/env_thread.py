@@ -9,7 +9,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from roll.errors import EnvError
+from roll.errors import EnvError, describe
+from roll.utils.background import BackgroundTasks
 
 T = TypeVar("T")
 _CLOSE_TIMEOUT_S = 60.0
@@ -37,7 +38,7 @@ class EnvThread:
         self._is_busy = False
         self._turnstile = turnstile
         self._ended: asyncio.Event | None = None  # of the newest call
-        self._closing: asyncio.Task[None] | None = None
+        self._closing = BackgroundTasks()
         self._calls: queue.SimpleQueue[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]] | None]
         self._calls = queue.SimpleQueue()
         threading.Thread(target=self._serve, name=name, daemon=True).start()
@@ -57,8 +58,10 @@ class EnvThread:
                 return
             if error is None:
                 future.set_result(result)
+            elif isinstance(error, EnvCrash):  # of `function` itself: the environment returned what it may not
+                future.set_exception(error)
             else:
-                future.set_exception(EnvCrash(f"{what} raised {type(error).__name__}: {error}"))
+                future.set_exception(EnvCrash(f"{what} raised {describe(error)}"))
 
         def done(result: Any, error: BaseException | None) -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
@@ -79,7 +82,7 @@ class EnvThread:
         """Ends the thread after `last`; does not wait."""
         self.was_left_busy = self._is_busy
         if last is not None and self._turnstile is not None and not self.is_hung:
-            self._closing = asyncio.get_running_loop().create_task(self._close_in_turn(last))
+            self._closing.start(self._close_in_turn(last))
             return
         if last is not None:
             self._calls.put((last, lambda result, error: None))

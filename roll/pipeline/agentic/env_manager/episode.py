@@ -118,11 +118,11 @@ class EpisodePlayer:
         env: Any = None
         try:
             env = await self._call(thread, "the constructor", build_env, self._rules.config)
-            observation = _observation(await self._call(thread, "reset", env.reset, job.env_seed), "reset")
-            instruction = self._rules.config.env_instruction or getattr(env, "instruction", "")  # of the user's class
-            turns, ended, is_cut = await self._turns(job, attempt, thread, env, observation, str(instruction))
+            observation, of_class = await self._call(thread, "reset", _reset, env, job.env_seed)
+            instruction = self._rules.config.env_instruction or of_class
+            turns, ended, is_cut = await self._turns(job, attempt, thread, env, observation, instruction)
         finally:
-            thread.close(getattr(env, "close", None))
+            thread.close(None if env is None else lambda: _close(env))
         return self._finished(job, turns, ended, is_cut, counts)
 
     async def _turns(
@@ -152,7 +152,7 @@ class EpisodePlayer:
                 raise EnvError("generation was aborted")
             response = self._encoder.decode(generation.token_ids)
             action = self._action(response)
-            step = checked_step(await self._call(thread, "step", env.step, action or ""))
+            step = await self._call(thread, "step", _step, env, action or "")
             valid = action is not None and step.metrics.get(VALID, 1.0) > 0
             metrics = dict(step.metrics) | {
                 VALID: float(valid),
@@ -226,6 +226,23 @@ def failed_row(index: int, failure: str, metrics: dict[str, float]) -> Trajector
         metrics=metrics,
         failure=failure,
     )
+
+
+# What a user's class does here, it does in the environment's thread: whatever it raises is its own failure.
+
+
+def _reset(env: Any, seed: int) -> tuple[str, str]:
+    """The first observation, and the instruction of the user's class."""
+    return _observation(env.reset(seed), "reset"), str(getattr(env, "instruction", ""))
+
+
+def _step(env: Any, action: str) -> EnvStep:
+    return checked_step(env.step(action))
+
+
+def _close(env: Any) -> None:
+    if (close := getattr(env, "close", None)) is not None:
+        close()
 
 
 def checked_step(result: Any) -> EnvStep:
