@@ -1,5 +1,6 @@
 """The package `roll`. Tool settings are in pyproject.toml, exact versions of whole environments in requirements/."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -7,6 +8,7 @@ from setuptools import find_namespace_packages, setup
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
+VERSION = re.findall(r'^VERSION = "(.+)"$', (ROOT / "roll/utils/version.py").read_text("utf-8"), re.MULTILINE)[0]
 
 
 class BuildWithFragments(build_py):
@@ -27,7 +29,7 @@ TOOLS = ["ruff>=0.17", "pyright>=1.1.400"]
 
 setup(
     name="roll",
-    version="0.1.0",
+    version=VERSION,
     description="Reinforcement learning for language models, from a laptop to a cluster",
     long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",

@@ -74,7 +74,9 @@ def main(pipeline: str = "rlvr", argv: Sequence[str] | None = None, script: str 
             _object(parts.problems),
             _object(parts.warnings),
         )
-        _say(describe(loaded.config, loaded.plan, model_roles(loaded.config), loaded.config.cpu_role_notes))
+        config = loaded.config
+        notes, missing = config.cpu_role_notes, config.missing_validation
+        _say(describe(config, loaded.plan, model_roles(config), notes, missing))
         for warning in loaded.warnings:
             _say(f"Warning: {warning}")
         if arguments.dry_run:

@@ -231,6 +231,11 @@ class AlgorithmConfig(RunConfig):
         return {}
 
     @property
+    def missing_validation(self) -> str:
+        """The section without which nothing is validated, where the YAML lacks it; else empty."""
+        return ""
+
+    @property
     def is_multi_turn(self) -> bool:
         """True if an attempt takes several answers: a limit on one answer is then not the length of the response."""
         return False

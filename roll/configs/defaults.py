@@ -44,10 +44,12 @@ def fill_roles(tree: Mapping[str, Any]) -> dict[str, Any]:
             validation["generating_args"] = {"temperature": 0.0}
     if filled.get("adv_estimator") is None:
         filled["adv_estimator"] = "gae" if filled.get("critic") else "grpo"
+    if not filled.get("output_dir"):
+        filled["output_dir"] = f"./output/{filled.get('exp_name') or 'roll'}"
     if not filled.get("logging_dir"):
-        filled["logging_dir"] = f"{filled.get('output_dir') or './output'}/logs"
+        filled["logging_dir"] = f"{filled['output_dir']}/logs"
     if not filled.get("rollout_dump_dir"):
-        filled["rollout_dump_dir"] = f"{filled.get('output_dir') or './output'}/rollouts"
+        filled["rollout_dump_dir"] = f"{filled['output_dir']}/rollouts"
     return filled
 
 

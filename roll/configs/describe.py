@@ -10,14 +10,21 @@ from roll.configs.problems import ids_text
 from roll.configs.run import RunConfig
 
 
-def describe(config: RunConfig, plan: BatchPlan, roles: Mapping[str, WorkerConfig], rewards: Mapping[str, str]) -> str:
-    """Everything a person checks before a run, in about 25 lines. `rewards` maps CPU roles to what runs there."""
+def describe(
+    config: RunConfig,
+    plan: BatchPlan,
+    roles: Mapping[str, WorkerConfig],
+    rewards: Mapping[str, str],
+    missing_validation: str = "",
+) -> str:
+    """Everything a person checks before a run, in about 25 lines. `rewards` maps CPU roles to what runs there;
+    `missing_validation`: the section without which nothing is validated, if it is not there."""
     sections = {
         f"{config.exp_name}: {config.max_steps} steps, seed {config.seed}, output in {config.output_dir}": [],
         "Roles": _table(_role_rows(plan.layout, roles, rewards)),
         f"Devices: {_nodes(plan.layout)}": [*_device_lines(plan.layout), *_sharing_lines(plan.layout)],
         "Batch": _table(_batch_rows(plan)),
-        "Schedule": _table(_schedule_rows(config)),
+        "Schedule": _table(_schedule_rows(config, missing_validation)),
     }
     return "\n".join(line for title, lines in sections.items() for line in (title, *(f"  {line}" for line in lines)))
 
@@ -135,11 +142,9 @@ _OLD = {
 }
 
 
-def _schedule_rows(config: RunConfig) -> Iterator[tuple[str, ...]]:
-    yield (
-        "validate",
-        f"at the start, every {_steps(config.eval_steps)}, at the end" if config.eval_steps > 0 else "never",
-    )
+def _schedule_rows(config: RunConfig, missing_validation: str) -> Iterator[tuple[str, ...]]:
+    every = f"at the start, every {_steps(config.eval_steps)}, at the end" if config.eval_steps > 0 else "never"
+    yield "validate", f"never: there is no section {missing_validation}" if missing_validation else every
     yield "save", f"every {_steps(config.save_steps)} and at the end" if config.save_steps > 0 else "never"
     yield "track", ", ".join(config.track_with) or "nowhere"
 

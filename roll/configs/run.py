@@ -140,12 +140,13 @@ class RunConfig(Settings):
     router_args: RouterArgs | None = setting(None, "Routing between engine replicas.")
 
     # output
-    output_dir: str = setting("./output", "Where the run writes.", min_length=1)
-    logging_dir: str = setting("./output/logs", "Where log files go. Default: <output_dir>/logs.", min_length=1)
+    output_dir: str = setting("./output/roll", "Where the run writes. Default: ./output/<exp_name>.", min_length=1)
+    logging_dir: str = setting("./output/roll/logs", "Where log files go. Default: <output_dir>/logs.", min_length=1)
     rollout_dump_dir: str | None = setting(None, "Where sample rollouts go. Default: <output_dir>/rollouts.")
     track_with: Annotated[tuple[Tracker, ...], BeforeValidator(_trackers)] = setting(
-        ("tensorboard",),
-        "One tracker or several: tensorboard, wandb, mlflow, swanlab, jsonl, stdout; none for no tracker.",
+        ("tensorboard", "jsonl"),
+        "One tracker or several: tensorboard, wandb, mlflow, swanlab, jsonl (metrics.jsonl and summary.json in "
+        "logging_dir), stdout; none for no tracker.",
     )
     tracker_kwargs: dict[str, Any] = setting(
         {}, "Settings of the tracker; with several, one mapping per tracker name. Secrets in it are never written."

@@ -111,7 +111,7 @@ class RLPipeline(Run):
         if self.plan.critic is not None:
             same = _shape(self.plan.critic) == _shape(self.plan.actor_train)
             critic = policy if same else self._shard(batch, meta, self.plan.critic, step)
-        self.recorder.record(step, [record for group in groups for record in rollout_records(group)])
+        self.recorder.record(step + 1, [record for group in groups for record in rollout_records(group)])
         return StepSamples(policy, critic), self._rollout_metrics(groups, batch, step)
 
     def _rollout_metrics(self, groups: Sequence[TrajectoryGroup], batch: SampleBatch, step: int) -> dict[str, float]:

@@ -5,7 +5,6 @@ import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
@@ -14,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from roll.errors import ConfigError
 from roll.utils.json_files import read_object
+from roll.utils.version import VERSION
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -61,7 +61,7 @@ def write_manifest(directory: Path, step: int, order: int) -> None:
     manifest = Manifest(
         step=step,
         order=order,
-        roll_version=roll_version(),
+        roll_version=VERSION,
         saved_at=datetime.now(UTC).isoformat(timespec="seconds"),
         files={name: path.stat().st_size for name, path in zip(names, paths, strict=True)},
         digests=dict(zip(names, digests, strict=True)),
@@ -128,14 +128,6 @@ def reason(error: Exception) -> str:
     if isinstance(error, ValidationError):
         return "; ".join(f"{'.'.join(map(str, e['loc'])) or 'it'}: {e['msg']}" for e in error.errors()[:3])
     return error.strerror or str(error) if isinstance(error, OSError) else str(error)
-
-
-def roll_version() -> str:
-    """The installed version, or `unknown` when roll runs from a source tree that was never installed."""
-    try:
-        return metadata.version("roll")
-    except metadata.PackageNotFoundError:
-        return "unknown"
 
 
 def flush_to_disk(path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from roll.types.rollout import Turn
 from roll.utils.plain import NOT_RECORDED, plain_fields
-from roll.utils.text import middle_left_out, visible
+from roll.utils.text import middle_left_out, storable, visible
 
 logger = logging.getLogger(__name__)
 
@@ -45,8 +45,10 @@ class RecordLimits:
 class RolloutRecorder:
     """Writes `<directory>/step_000012.txt` and `.jsonl` (validation: `step_000012.val.*`) for the steps it is given.
 
-    A step that is recorded again after a resume is written again. A disk that fails ends the recording, not the run;
-    what a reward says beside its score and cannot be written is left out, and that is said once.
+    The step is that of metrics and checkpoints: steps done, so 12 holds what the twelfth step sampled, and what the
+    validation after it answered. A step that is recorded again after a resume is written again. A disk that fails ends
+    the recording, not the run; what a reward says beside its score and cannot be written is left out, and that is said
+    once.
     """
 
     def __init__(self, directory: Path | str, limits: RecordLimits | None = None):
@@ -159,7 +161,7 @@ def _indent(text: str, prefix: str = "    ") -> str:
 
 def _cut(record: RolloutRecord, limits: RecordLimits) -> RolloutRecord:
     def cut(text: str) -> str:
-        return middle_left_out(text, limits.num_characters)
+        return middle_left_out(storable(text), limits.num_characters)
 
     return replace(
         record,

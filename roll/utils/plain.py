@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from roll.utils.text import middle_left_out
+from roll.utils.text import middle_left_out, storable
 
 NOT_RECORDED = "(not recorded: "
 """How the text begins that stands where a value could not be kept."""
@@ -42,6 +42,10 @@ def _refusal(error: Exception) -> str:
     return f"{NOT_RECORDED}{reason})"
 
 
+def _text(value: object) -> str:
+    return middle_left_out(storable(str(value)), _MAX_CHARACTERS)
+
+
 class _NotPlainError(Exception):
     """Why a value is not kept."""
 
@@ -58,7 +62,7 @@ class _Copy:
         if value is None or isinstance(value, bool):
             return value
         if isinstance(value, str):
-            return middle_left_out(str(value), _MAX_CHARACTERS)
+            return _text(value)
         if isinstance(value, int):
             if value.bit_length() > _MAX_INTEGER_BITS:
                 raise _NotPlainError(f"an integer of {value.bit_length()} bits")
@@ -78,11 +82,11 @@ class _Copy:
         if isinstance(shape, tuple) and callable(getattr(value, "tolist", None)):  # of numpy or torch
             self._count(math.prod(shape) - 1)
             return self.of(value.tolist(), inside)
-        return middle_left_out(str(value), _MAX_CHARACTERS)
+        return _text(value)
 
     def _key(self, key: object) -> str:
         if isinstance(key, str):
-            return middle_left_out(str(key), _MAX_CHARACTERS)
+            return _text(key)
         if key is None or isinstance(key, bool | int | float):
             return str(key)
         raise _NotPlainError(f"a key is a {type(key).__name__}")

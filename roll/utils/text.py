@@ -23,6 +23,11 @@ def _spelled_out(code: int) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
+def storable(text: str) -> str:
+    r"""The text with halves of surrogate pairs, which UTF-8 and strict readers of JSON refuse, spelled out: \ud800."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 def middle_left_out(text: str, num_characters: int) -> str:
     """The beginning and the end of a text that is longer than `num_characters`, with a line between that says so."""
     if len(text) <= num_characters:

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from roll.utils.version import VERSION
 from tests.layout.source import REPOSITORY
 
 
@@ -49,3 +50,9 @@ def test_locks_pin_the_versions_that_setup_asks_for() -> None:
 def pins(lock: Path) -> dict[str, str]:
     lines = [line for line in lock.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
     return dict(line.split("==") for line in lines)
+
+
+def test_a_source_tree_knows_the_version_that_setup_gives_the_package() -> None:
+    command = [sys.executable, "setup.py", "--version"]
+    shown = subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True, text=True).stdout
+    assert shown.split()[-1] == VERSION

@@ -10,6 +10,7 @@ import inspect
 import os
 import sys
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -107,7 +108,10 @@ class AsyncHost(Host):
     @cached_property
     def _is_replacement(self) -> bool:
         """Ray started this process in place of one that died: somebody builds it who has seen that, if anybody."""
-        return bool(ray.get_runtime_context().was_current_actor_reconstructed)
+        with warnings.catch_warnings():
+            # Ray 2.60's own property goes through an accessor that Ray has deprecated.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return bool(ray.get_runtime_context().was_current_actor_reconstructed)
 
     async def call(self, method: str, *arguments: Any) -> Any:
         if not self._built.is_set() and self._is_replacement:

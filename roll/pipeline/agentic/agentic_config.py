@@ -278,6 +278,10 @@ class AgenticConfig(AlgorithmConfig):
         return {ROLE: ", ".join(self.domains)}
 
     @property
+    def missing_validation(self) -> str:
+        return "val_env_manager" if self.val_env_manager is None else ""
+
+    @property
     def num_env_workers(self) -> int:
         """Processes that play episodes. Example: 128 x 8 environments, 64 per worker: 16."""
         manager = self.train_env_manager

@@ -126,6 +126,10 @@ class RLVRConfig(AlgorithmConfig):
         return {f"rewards.{domain}": worker.reward or "" for domain, worker in self.rewards.items()}
 
     @property
+    def missing_validation(self) -> str:
+        return "validation" if self.validation is None else ""
+
+    @property
     def tag_to_domain(self) -> dict[str, str]:
         """Domain of every tag: each domain's own name and its tag_included."""
         return {tag: domain for domain, worker in self.rewards.items() for tag in (domain, *worker.tag_included)}

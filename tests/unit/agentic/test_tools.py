@@ -15,7 +15,7 @@ from roll.pipeline.agentic import check_env, replay
 from roll.pipeline.agentic.agentic_config import EnvConfig
 from roll.pipeline.agentic.baselines import baselines
 from roll.pipeline.agentic.group_filters import DropEqualRewards, load_filter
-from roll.pipeline.recorder import RolloutRecord, RolloutRecorder
+from roll.pipeline.recorder import RecordLimits, RolloutRecord, RolloutRecorder
 from roll.types.rollout import Task, TrajectoryGroup, Turn
 from tests.unit.agentic.test_rollouter import row
 
@@ -91,7 +91,8 @@ def test_replay_shows_recorded_episodes_turn_by_turn(tmp_path: Path, capsys: pyt
 
 def test_replay_ends_quietly_when_its_reader_does(tmp_path: Path) -> None:
     turn = Turn("P_\n_G", "x" * 200_000, "Down", 0.0, {})  # more than a pipe holds
-    RolloutRecorder(tmp_path).record(0, [RolloutRecord("p", "r", 1.0, 0, "Lake", "stop", turns=(turn,))])
+    record = RolloutRecord("p", "r", 1.0, 0, "Lake", "stop", turns=(turn,))
+    RolloutRecorder(tmp_path, RecordLimits(num_characters=400_000)).record(0, [record])
     command = [sys.executable, "-m", "roll.pipeline.agentic.replay", str(tmp_path / "step_000000.jsonl")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stderr is not None

@@ -8,7 +8,14 @@ from tests.helpers.configs import config
 
 def text(changes: dict[str, object] | None = None) -> str:
     made = config(changes)
-    return describe(made, build_plan(made), model_roles(made), {"rewards.math": "math_rule"})
+    return describe(made, build_plan(made), model_roles(made), {"rewards.math": "math_rule"}, made.missing_validation)
+
+
+def test_a_plan_without_a_validation_section_promises_none() -> None:
+    assert "validate  never: there is no section validation" in text()
+    given = {"data_args": {"file_name": "val.jsonl"}}
+    assert "validate  at the start, every 10 steps, at the end" in text({"validation": given})
+    assert "validate  never\n" in text({"validation": given, "eval_steps": -1})
 
 
 def test_the_device_map_shows_who_shares_who_is_apart_and_what_is_free() -> None:

@@ -172,7 +172,7 @@ def test_numbers_of_numpy_and_torch_and_objects_with_a_text_are_kept(tmp_path, c
     assert caplog.messages == []
 
 
-def test_halves_of_surrogate_pairs_are_spelled_out_wherever_they_stand(tmp_path):
+def test_halves_of_surrogate_pairs_are_spelled_out_in_text_and_jsonl(tmp_path):
     half = "a\ud800b"
     turns = (Turn(half, half, half, 1.0, {half: math.nan}),)
     given = {"prompt_text": half, "response_text": half, "ground_truth": half, "extra": {half: half}, "turns": turns}
@@ -181,8 +181,8 @@ def test_halves_of_surrogate_pairs_are_spelled_out_wherever_they_stand(tmp_path)
     text = path.read_text()
     assert text.count("a\\ud800b") == 6
     (row,) = (json.loads(line) for line in (tmp_path / "step_000000.jsonl").read_text().splitlines())
-    assert row["response_text"] == half
-    assert row["turns"][0]["metrics"] == {half: None}
+    assert row["response_text"] == row["turns"][0]["action"] == row["ground_truth"] == "a\\ud800b"
+    assert (row["extra"], row["turns"][0]["metrics"]) == ({"a\\ud800b": "a\\ud800b"}, {"a\\ud800b": None})
 
 
 def test_observations_of_a_turn_lose_their_middle_too(tmp_path):
