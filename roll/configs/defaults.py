@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from roll.configs.aliases import ROLL_REWARDS
+from roll.configs.device_mapping import parse_device_mapping
+from roll.configs.run import RunConfig
 
 ENGINES = ("vllm", "sglang")
 ENGINE_SIZES = ("tensor_parallel_size", "tp_size", "pipeline_parallel_size", "pp_size")
@@ -42,6 +44,8 @@ def fill_roles(tree: Mapping[str, Any]) -> dict[str, Any]:
         _name(validation, "validation")
         if not validation.get("generating_args"):
             validation["generating_args"] = {"temperature": 0.0}
+    if filled.get("num_nodes") is None:
+        filled["num_nodes"] = _num_nodes(filled)
     if filled.get("adv_estimator") is None:
         filled["adv_estimator"] = "gae" if filled.get("critic") else "grpo"
     if not filled.get("output_dir"):
@@ -51,6 +55,27 @@ def fill_roles(tree: Mapping[str, Any]) -> dict[str, Any]:
     if not filled.get("rollout_dump_dir"):
         filled["rollout_dump_dir"] = f"{filled['output_dir']}/rollouts"
     return filled
+
+
+def _num_nodes(tree: Mapping[str, Any]) -> int:
+    """The nodes that hold the largest device id of any role. Mappings that are wrong are left to the checks.
+
+    Example: ids up to 15 with num_gpus_per_node 8 are on 2 nodes.
+    """
+    per_node = tree.get("num_gpus_per_node")
+    if type(per_node) is not int or per_node < 1:
+        per_node = RunConfig.model_fields["num_gpus_per_node"].default
+    largest = 0
+    for role in MODEL_SOURCES:
+        worker = tree.get(role)
+        mapping = worker.get("device_mapping") if isinstance(worker, Mapping) else None
+        if mapping is None:
+            continue
+        try:
+            largest = max(largest, *parse_device_mapping(mapping))
+        except ValueError:
+            continue
+    return largest // per_node + 1
 
 
 def _opened(tree: dict[str, Any], key: str, create: bool = False) -> dict[str, Any] | None:

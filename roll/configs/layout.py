@@ -94,7 +94,7 @@ def _role_problems(role: str, worker: WorkerConfig, num_nodes: int, per_node: in
         yield Problem(
             f"{key} uses devices {ids_text(sorted(set(ids)))}, but the run has {num_nodes} "
             f"{'node' if num_nodes == 1 else 'nodes'} "
-            f"of {per_node} (0..{total - 1}). Set num_nodes: {nodes} or use ids up to {total - 1}.",
+            f"of {per_node} (0..{total - 1}). Set num_nodes: {nodes} (or leave it out), or use ids up to {total - 1}.",
             (key, "num_nodes", "num_gpus_per_node"),
         )
     repeated = sorted({device for device in ids if ids.count(device) > 1}) if len(ids) != len(set(ids)) else []

@@ -93,7 +93,9 @@ class RunConfig(Settings):
     )
 
     # machines
-    num_nodes: int = setting(1, "Machines of the run.", ge=1)
+    num_nodes: int = setting(
+        1, "Machines of the run. Default: as many as the largest id of a device_mapping asks for.", ge=1
+    )
     num_gpus_per_node: int = setting(8, "Devices per machine; on a machine without GPUs, slots.", ge=1)
     system_envs: Environment = setting({}, "Environment variables of all workers.")
     rpc_timeout: int = setting(

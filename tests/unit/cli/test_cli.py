@@ -56,7 +56,11 @@ def test_a_plan_that_does_not_work_exits_2_with_every_problem_and_no_traceback(
     recipe: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code = run(
-        "--dry_run", "rollout_batch_size=33", "actor_train.model_args.dtyp=fp32", "actor_infer.device_mapping=[9]"
+        "--dry_run",
+        "num_nodes=1",
+        "rollout_batch_size=33",
+        "actor_train.model_args.dtyp=fp32",
+        "actor_infer.device_mapping=[9]",
     )
     assert code == 2
     said = capsys.readouterr().err

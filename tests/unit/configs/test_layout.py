@@ -31,13 +31,30 @@ def test_a_role_without_devices_runs_on_cpu_workers() -> None:
 
 
 @pytest.mark.parametrize(
+    ("changes", "nodes"),
+    [
+        ({}, 1),
+        ({"actor_infer.device_mapping": "list(range(8,16))"}, 2),
+        ({"actor_infer.device_mapping": [16]}, 3),
+        ({"num_gpus_per_node": 2, "actor_infer.device_mapping": [2, 3]}, 2),
+        ({"num_nodes": None, "actor_infer.device_mapping": [8]}, 2),
+        ({"num_nodes": 4}, 4),
+    ],
+)
+def test_the_number_of_nodes_follows_from_the_largest_id_unless_it_is_given(
+    changes: dict[str, Any], nodes: int
+) -> None:
+    assert problems(changes) == []
+    assert config(changes).num_nodes == nodes
+
+
+@pytest.mark.parametrize(
     ("changes", "message"),
     [
         (
-            {"actor_train.device_mapping": "list(range(8,16))"},
-            "actor_train.device_mapping uses devices 8..15, but the run has 1 node of 8 (0..7). Set num_nodes: 2 or "
-            "use "
-            "ids up to 7.",
+            {"num_nodes": 1, "actor_train.device_mapping": "list(range(8,16))"},
+            "actor_train.device_mapping uses devices 8..15, but the run has 1 node of 8 (0..7). Set num_nodes: 2 (or "
+            "leave it out), or use ids up to 7.",
         ),
         ({"actor_train.device_mapping": [0, 0]}, "actor_train.device_mapping names device 0 more than once."),
         (
