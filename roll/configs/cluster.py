@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator
 
 from roll.configs.base import Settings, ignored, planned, setting
-from roll.configs.data import DataArgs, Strings
+from roll.configs.data import DataArgs, Names
 from roll.configs.device_mapping import parse_device_mapping
 from roll.configs.model import ModelArgs
 from roll.configs.rollout import GeneratingArgs
@@ -109,7 +109,7 @@ class WorkerConfig(Settings):
     )
     model_update_frequency: int = planned(1, "Steps between weight updates of the rollout engine.")
     max_concurrency: int = ignored(1, "Calls in flight per worker.", "each kind of worker knows how many it takes")
-    tag_included: Strings = setting(
+    tag_included: Names = setting(
         (), "Tags of the data that belong to this reward's domain, beside the domain's own name."
     )
 

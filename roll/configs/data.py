@@ -15,14 +15,25 @@ def _as_tuple(value: object) -> object:
     return (value,) if isinstance(value, str) else value
 
 
+def split_text(value: object) -> object:
+    """The parts of a list that is written as one text. Example: "moe, layernorm" -> ("moe", "layernorm")."""
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    return _as_tuple(value)
+
+
 Strings = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
+"""Texts that may hold commas themselves: one alone needs no list."""
+Names = Annotated[tuple[str, ...], BeforeValidator(split_text)]
+Numbers = Annotated[tuple[int, ...], BeforeValidator(split_text)]
+"""Lists that may also be written as one text with commas."""
 
 
 class DataArgs(Settings):
     """`data_args` of actor_train (training rows) and of validation."""
 
     file_name: Strings = setting((), "One file or several: .json, .jsonl, .csv or .parquet.")
-    dataset_type: Strings = setting(
+    dataset_type: Names = setting(
         (), "File format (json, jsonl, csv, parquet), one for all files or one each. Empty: by file name ending."
     )
     template: str = setting(

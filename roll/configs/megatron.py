@@ -3,13 +3,16 @@ works."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ValidationError
+from pydantic import BeforeValidator, ValidationError, model_validator
 
 from roll.configs.base import Settings, setting
+from roll.configs.data import split_text
 from roll.configs.problems import Problem, did_you_mean, show
 from roll.utils.imports import is_installed
+
+Modules = Annotated[tuple[str, ...] | None, BeforeValidator(lambda value: value and split_text(value))]
 
 
 class MegatronSettings(Settings):
@@ -28,8 +31,16 @@ class MegatronSettings(Settings):
         "Ranks that share an expert's matrices. None: 1 with expert parallel, else tensor_model_parallel_size.",
         ge=1,
     )
+    account_for_embedding_in_pipeline_split: bool = setting(
+        False, "Count the embedding as a layer of the first stage, which then has one less than the others."
+    )
+    account_for_loss_in_pipeline_split: bool = setting(
+        False, "Count the output layer and the loss as a layer of the last stage, likewise."
+    )
     sequence_parallel: bool = setting(
-        False, "Also share what is between the matrices, by position. Needs tensor parallel."
+        False,
+        "Also share what is between the matrices, by position. Off without tensor parallel; on where tensor parallel "
+        "meets experts.",
     )
     use_distributed_optimizer: bool = setting(
         False, "Share optimizer state and fp32 weights among data-parallel ranks."
@@ -47,34 +58,44 @@ class MegatronSettings(Settings):
         "With full: uniform (default) recomputes every run of recompute_num_layers, block only the first of a stage.",
     )
     recompute_num_layers: int | None = setting(None, "With full: see recompute_method. Default 1.", ge=1)
-    recompute_modules: tuple[str, ...] | None = setting(None, "With selective: what is recomputed. Default: core_attn.")
+    recompute_modules: Modules = setting(None, "With selective: what is recomputed. Default: core_attn.")
     moe_layer_recompute: bool = setting(
         False, "Recompute mixture layers. Not together with recompute_granularity: full."
     )
     moe_token_dispatcher_type: Literal["allgather", "alltoall"] = setting(
         "alltoall", "How tokens travel to their experts."
     )
-    moe_grouped_gemm: bool = setting(
-        False, "All experts of a rank in one matrix product. Needs transformer_impl: transformer_engine."
-    )
+    moe_grouped_gemm: bool = setting(False, "All experts of a rank in one matrix product, of transformer-engine.")
     moe_shared_expert_overlap: bool = setting(False, "Compute shared experts while tokens travel. Needs alltoall.")
     bias_activation_fusion: bool = setting(False, "Megatron's fused kernel for bias and activation.")
     bias_swiglu_fusion: bool = setting(False, "The same for SwiGLU; Megatron has one switch for both.")
     bias_dropout_fusion: bool = setting(False, "Megatron's fused kernel for bias, dropout and addition.")
-    apply_rope_fusion: bool = setting(False, "Fused rotary embedding. Needs transformer_impl: transformer_engine.")
+    apply_rope_fusion: bool = setting(False, "transformer-engine's fused rotary embedding.")
     masked_softmax_fusion: bool = setting(
         False, "Megatron's fused softmax; attention here is torch's own kernel instead."
     )
     gradient_accumulation_fusion: bool = setting(
-        False, "Add weight gradients in the matrix product. Needs transformer_impl: transformer_engine."
+        False, "Add weight gradients in the matrix product, of transformer-engine."
     )
     transformer_impl: Literal["local", "transformer_engine"] = setting(
-        "local", "Whose layers: Megatron's own, or NVIDIA's package transformer-engine (GPUs only)."
+        "local",
+        "Whose layers: Megatron's own, or NVIDIA's package transformer-engine (GPUs only). Default: transformer_engine "
+        "with moe_grouped_gemm, apply_rope_fusion or gradient_accumulation_fusion, else local.",
     )
     variable_seq_lengths: bool | None = setting(
         None,
         "Let micro batches of a pipeline differ in shape (else they are padded). None: where the dispatcher allows it.",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _derive(cls, tree: Any) -> Any:
+        return derived(tree)[0] if isinstance(tree, Mapping) else tree
+
+    @property
+    def layers_to_split(self) -> int:
+        """What the pipeline's stages share beside the model's layers, in layers."""
+        return self.account_for_embedding_in_pipeline_split + self.account_for_loss_in_pipeline_split
 
     @property
     def expert_tensor_size(self) -> int:
@@ -82,6 +103,39 @@ class MegatronSettings(Settings):
         if self.expert_tensor_parallel_size is not None:
             return self.expert_tensor_parallel_size
         return 1 if self.expert_model_parallel_size > 1 else self.tensor_model_parallel_size
+
+
+def derived(tree: Mapping[str, Any]) -> tuple[dict[str, Any], list[tuple[str, str]]]:
+    """The settings with what follows from others, and what that changes of what was written: (key, reason)."""
+    filled, changes = dict(tree), []
+    tensor, experts = (filled.get(f"{kind}_model_parallel_size") or 1 for kind in ("tensor", "expert"))
+    if filled.get("transformer_impl") is None and any(filled.get(key) is True for key in ENGINE_KEYS):
+        filled["transformer_impl"] = "transformer_engine"
+    if filled.get("sequence_parallel") is True and tensor == 1:
+        filled["sequence_parallel"] = False
+        changes.append(("sequence_parallel", "is off: tensor_model_parallel_size is 1."))
+    elif tensor != 1 and experts != 1 and filled.get("sequence_parallel") in (None, False):
+        filled["sequence_parallel"] = True
+        changes.append(("sequence_parallel", "is on: Megatron trains experts with tensor parallel only so."))
+    if filled.get("masked_softmax_fusion") is True:
+        filled["masked_softmax_fusion"] = False
+        changes.append(("masked_softmax_fusion", "has no effect: attention is one fused kernel anyway."))
+    return filled, changes
+
+
+def megatron_warnings(at: str, config: Mapping[str, Any]) -> Iterator[str]:
+    """What is taken otherwise than it is written. `at` is the YAML path of strategy_config."""
+    config = opened(config)
+    yield from (f"{at}.{key} {reason}" for key, reason in derived(config)[1])
+    yield from (f"{at}.{key} does nothing here: {IDLE[key]}." for key in config if key in IDLE)
+
+
+def opened(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A strategy_config whose additional_configs, ROLL's place for TransformerConfig's keys, stand among the others."""
+    inner = config.get("additional_configs")
+    if not isinstance(inner, Mapping):
+        return dict(config)
+    return {key: value for key, value in config.items() if key != "additional_configs"} | inner
 
 
 def _words(text: str) -> frozenset[str]:
@@ -110,7 +164,8 @@ LOCAL_VALUES: Mapping[str, tuple[object, str]] = {
     "cp_comm_type": (None, "keys and values are gathered over the context-parallel ranks"),
     "tp_comm_overlap": (False, "only transformer-engine's matrices overlap with sends"),
 }
-# Keys that exist, and whose value comes from elsewhere.
+ENGINE_KEYS = ("moe_grouped_gemm", "apply_rope_fusion", "gradient_accumulation_fusion")
+# Keys that exist, and whose value comes from elsewhere: written here it must be the same.
 SET_ELSEWHERE = {
     "bf16": "model_args.dtype",
     "fp16": "model_args.dtype",
@@ -118,7 +173,7 @@ SET_ELSEWHERE = {
     "lr": "training_args.learning_rate",
     "weight_decay": "training_args.weight_decay",
     "clip_grad": "max_grad_norm",
-    "max_grad_norm": "max_grad_norm of the run, at the top level",
+    "max_grad_norm": "max_grad_norm",
     "micro_batch_size": "training_args.per_device_train_batch_size",
     "global_batch_size": "per_device_train_batch_size x gradient_accumulation_steps x data-parallel ranks",
     "seq_length": "the rows themselves",
@@ -129,7 +184,14 @@ SET_ELSEWHERE = {
     "ffn_hidden_size": "the model's config.json",
     "num_moe_experts": "the model's config.json",
 }
-KNOWN = frozenset(MegatronSettings.model_fields) | PASSED_ON
+# Keys of ROLL's for what is decided otherwise here.
+IDLE: Mapping[str, str] = {
+    "overlap_p2p_comm": "an interleaved pipeline overlaps its sends, any other does not",
+    "calculate_per_token_loss": "the loss is normalised by the counts of the whole update",
+    "cross_entropy_loss_fusion": "log-probs and entropy have code of their own here",
+    "use_flash_attn": "attention is the fused kernel of torch, or of transformer-engine",
+}
+KNOWN = frozenset(MegatronSettings.model_fields) | PASSED_ON | frozenset(SET_ELSEWHERE) | frozenset(IDLE)
 
 
 @dataclass(frozen=True)
@@ -163,16 +225,24 @@ class ModelFacts:
 
 def split_settings(config: Mapping[str, Any]) -> tuple[MegatronSettings, dict[str, Any]]:
     """A checked strategy_config: our keys, and what is passed on to TransformerConfig."""
+    config = opened(config)
     own = {key: value for key, value in config.items() if key in MegatronSettings.model_fields}
     return MegatronSettings.model_validate(own), {key: value for key, value in config.items() if key in PASSED_ON}
 
 
+def repeated_problems(at: str, config: Mapping[str, Any], values: Mapping[str, object]) -> Iterator[Problem]:
+    """Keys that repeat what is set elsewhere and do not agree with it. `values` are those the configuration knows."""
+    for key, given in opened(config).items():
+        if key not in SET_ELSEWHERE or given is None or (key in values and given == values[key]):
+            continue
+        known = f" ({show(values[key])}), which {show(given)} contradicts" if key in values else ""
+        yield Problem(f"{at}.{key}: set by {SET_ELSEWHERE[key]}{known}. Remove it.", (f"{at}.{key}",))
+
+
 def megatron_problems(at: str, config: Mapping[str, Any]) -> Iterator[Problem]:
     """Unknown keys, wrong values, and settings that contradict each other. `at` is the YAML path of strategy_config."""
-    for key in config:
-        if key in SET_ELSEWHERE:
-            yield Problem(f"{at}.{key}: set by {SET_ELSEWHERE[key]}. Remove it.", (f"{at}.{key}",))
-        elif key not in KNOWN:
+    for key in opened(config):
+        if key not in KNOWN:
             yield Problem(
                 f"{at}.{key}: Megatron has no such key here.{did_you_mean(str(key), KNOWN)}", (f"{at}.{key}",)
             )
@@ -188,8 +258,6 @@ def megatron_problems(at: str, config: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _contradictions(s: MegatronSettings) -> Iterator[tuple[str, str]]:
-    if s.sequence_parallel and s.tensor_model_parallel_size == 1:
-        yield "sequence_parallel", "true needs tensor_model_parallel_size of 2 or more. Set it to false."
     if (s.virtual_pipeline_model_parallel_size or 1) > 1 and s.pipeline_model_parallel_size == 1:
         yield "virtual_pipeline_model_parallel_size", "needs pipeline_model_parallel_size of 2 or more. Remove it."
     if s.overlap_param_gather and not (s.use_distributed_optimizer and s.overlap_grad_reduce):
@@ -209,14 +277,13 @@ def _contradictions(s: MegatronSettings) -> Iterator[tuple[str, str]]:
             "variable_seq_lengths",
             "true is refused by Megatron with the allgather dispatcher. Use alltoall, or remove it.",
         )
-    for key in ("moe_grouped_gemm", "apply_rope_fusion", "gradient_accumulation_fusion"):
+    for key in ENGINE_KEYS:
         if getattr(s, key) and s.transformer_impl == "local":
-            yield (
-                key,
-                "true needs transformer_impl: transformer_engine, which runs on GPUs. Set that, or set this to false.",
-            )
-    if s.masked_softmax_fusion:
-        yield "masked_softmax_fusion", "has no effect: attention is one fused kernel anyway. Set it to false."
+            yield key, "true contradicts transformer_impl: local. Remove that, or set this to false."
+    if s.layers_to_split and s.pipeline_model_parallel_size == 1:
+        for key in ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"):
+            if getattr(s, key):
+                yield key, "needs pipeline_model_parallel_size of 2 or more. Remove it."
 
 
 def _unknown_to_local(s: MegatronSettings, passed_on: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -261,11 +328,17 @@ def cpu_problems(at: str, settings: MegatronSettings) -> Iterator[Problem]:
 def missing_packages(at: str, settings: MegatronSettings) -> Iterator[Problem]:
     """Packages that these settings need and that are not installed."""
     if settings.transformer_impl == "transformer_engine" and not is_installed("transformer_engine"):
+        asking = [key for key in ENGINE_KEYS if getattr(settings, key)] or ["transformer_impl"]
+        verb = "needs" if len(asking) == 1 else "need"
         yield Problem(
-            f"{at}.transformer_impl: transformer_engine needs the package transformer-engine, which is not installed. "
-            'Install it on a machine with CUDA: pip install "transformer-engine[pytorch]". Or use local.',
-            (f"{at}.transformer_impl",),
+            f"{at}: {' and '.join(asking)} {verb} the package transformer-engine, which is not installed. Install it "
+            'on a machine with CUDA: pip install "transformer-engine[pytorch]". Or do without: '
+            f"{', '.join(f'{key}: {_WITHOUT[key]}' for key in asking)}.",
+            tuple(f"{at}.{key}" for key in asking),
         )
+
+
+_WITHOUT = {"transformer_impl": "local"} | dict.fromkeys(ENGINE_KEYS, "false")
 
 
 def sizes_problems(at: str, settings: MegatronSettings, model: ModelFacts) -> Iterator[Problem]:
@@ -289,18 +362,17 @@ def sizes_problems(at: str, settings: MegatronSettings, model: ModelFacts) -> It
             at, "expert_tensor_parallel_size", s.expert_tensor_size,
             f"must divide the model's expert width of {model.expert_width}", _divisors(model.expert_width),
         )  # fmt: skip
-    if model.num_layers % stages:
+    layers, virtual = model.num_layers + s.layers_to_split, s.virtual_pipeline_model_parallel_size or 1
+    counted = f" (and {s.layers_to_split} for the account_for_ keys)" if s.layers_to_split else ""
+    if layers % stages:
         yield _refuse(
             at, "pipeline_model_parallel_size", stages,
-            f"must divide the model's {model.num_layers} layers", _divisors(model.num_layers),
+            f"must divide the model's {model.num_layers} layers{counted}", _divisors(layers),
         )  # fmt: skip
-    elif (s.virtual_pipeline_model_parallel_size or 1) > 1 and model.num_layers // stages % (
-        s.virtual_pipeline_model_parallel_size or 1
-    ):
+    elif layers // stages % virtual:
         yield _refuse(
-            at, "virtual_pipeline_model_parallel_size", s.virtual_pipeline_model_parallel_size or 1,
-            f"must divide the {model.num_layers // stages} layers of a pipeline rank",
-            _divisors(model.num_layers // stages),
+            at, "virtual_pipeline_model_parallel_size", virtual,
+            f"must divide the {layers // stages} layers{counted} of a pipeline rank", _divisors(layers // stages),
         )  # fmt: skip
     if not model.num_experts and s.expert_model_parallel_size > 1:
         yield _refuse(at, "expert_model_parallel_size", s.expert_model_parallel_size, "needs a model with experts", [1])
@@ -309,11 +381,6 @@ def sizes_problems(at: str, settings: MegatronSettings, model: ModelFacts) -> It
             at, "expert_model_parallel_size", s.expert_model_parallel_size,
             f"must divide the model's {model.num_experts} experts", _divisors(model.num_experts),
         )  # fmt: skip
-    if model.num_experts and s.tensor_model_parallel_size > 1 and not s.sequence_parallel:
-        yield Problem(
-            f"{at}.sequence_parallel: false. Megatron trains experts with tensor parallel only when it is true.",
-            (f"{at}.sequence_parallel", f"{at}.{tensor}"),
-        )
 
 
 def _refuse(at: str, key: str, value: int, why: str, choices: list[int]) -> Problem:

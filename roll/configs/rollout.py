@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator
 
 from roll.configs.base import Settings, ignored, planned, setting, unread
-from roll.configs.data import Strings
+from roll.configs.data import Numbers, Strings
 
 
 class GeneratingArgs(Settings):
@@ -37,7 +37,7 @@ class GeneratingArgs(Settings):
         None,
         "Keep the stop text at the end of the answer. None: keep it, since its tokens were sampled and are trained.",
     )
-    stop_token_ids: tuple[int, ...] = setting((), "Token ids that end an answer, beside the end of sequence.")
+    stop_token_ids: Numbers = setting((), "Token ids that end an answer, beside the end of sequence.")
     ignore_eos: bool = setting(False, "Go on after an end of sequence token, up to max_new_tokens.")
 
     do_sample: bool | None = unread(True, "Sample or not; temperature: 0 is how to be greedy.")

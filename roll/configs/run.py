@@ -7,6 +7,7 @@ from pydantic import BeforeValidator
 
 from roll.configs.base import Settings, ignored, planned, setting, unread
 from roll.configs.cluster import Environment
+from roll.configs.data import split_text
 from roll.configs.rollout import RolloutMockConfig, RouterArgs
 
 Tracker = Literal["tensorboard", "wandb", "mlflow", "swanlab", "jsonl", "stdout"]
@@ -15,9 +16,7 @@ RESUME_WORDS = {"auto": True, "disable": False, "true": True, "false": False, "n
 
 
 def _trackers(value: object) -> object:
-    if value is None or value == "none":
-        return ()
-    return (value,) if isinstance(value, str) else value
+    return () if value == "none" else split_text(value)
 
 
 def _resume(value: object) -> object:

@@ -12,7 +12,7 @@ from roll.configs.plan import BatchPlan, build_plan
 from roll.configs.problems import Problem, nearest, together
 from roll.configs.validate import validate
 from roll.errors import ConfigError
-from roll.pipeline.preflight import role_strategy_problems
+from roll.pipeline.preflight import role_strategy_problems, role_strategy_warnings
 
 C = TypeVar("C", bound=AlgorithmConfig)
 
@@ -46,7 +46,8 @@ def load(
     if problems:
         raise ConfigError(*together(problem.text for problem in problems))
     assert checked.config is not None
-    warnings = [*checked.warnings, *config_warnings(checked.config), *warnings_of(checked.config)]
+    warnings = [*checked.warnings, *config_warnings(checked.config), *role_strategy_warnings(checked.config)]
+    warnings += warnings_of(checked.config)
     for key in composed.unused:
         match = nearest(key, cls.model_fields, cutoff=0.8)
         if match and match not in composed.settings:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from roll.configs.algorithm import AlgorithmConfig
+from roll.configs.batching import LEARNING
 from roll.configs.cluster import WorkerConfig
 from roll.configs.deepspeed import DeepSpeedFacts, deepspeed_problems
 from roll.configs.derive import model_roles
@@ -18,7 +19,9 @@ from roll.configs.megatron import (
     ModelFacts,
     cpu_problems,
     megatron_problems,
+    megatron_warnings,
     ranks_problems,
+    repeated_problems,
     sizes_problems,
     split_settings,
 )
@@ -51,13 +54,35 @@ def role_strategy_problems(config: AlgorithmConfig) -> list[Problem]:
             wrong = list(megatron_problems(at, worker.strategy_config))
             if not wrong:
                 wrong += ranks_problems(at, split_settings(worker.strategy_config)[0], worker.num_workers)
-            found += wrong
+            found += [*wrong, *repeated_problems(at, worker.strategy_config, _repeated_values(config, role, worker))]
     return found
+
+
+def role_strategy_warnings(config: AlgorithmConfig) -> list[str]:
+    """What a role's strategy takes otherwise than it is written."""
+    found: list[str] = []
+    for role, worker in model_roles(config).items():
+        if (worker.strategy_name or "").startswith("megatron"):
+            found += megatron_warnings(f"{role}.strategy_args.strategy_config", worker.strategy_config)
+    return found
+
+
+def _repeated_values(config: AlgorithmConfig, role: str, worker: WorkerConfig) -> dict[str, object]:
+    """What keys of megatron-core's that are set elsewhere have to be, where that is known without the model."""
+    dtype = worker.model_args.dtype
+    values: dict[str, object] = {"bf16": dtype == "bf16", "fp16": dtype == "fp16"}
+    values |= dict.fromkeys(("max_grad_norm", "clip_grad"), config.max_grad_norm)
+    if role in LEARNING:
+        args = worker.training_args
+        micro, per_rank = args.per_device_train_batch_size, args.gradient_accumulation_steps
+        values |= {"lr": args.learning_rate, "weight_decay": args.weight_decay, "micro_batch_size": micro}
+        values["global_batch_size"] = micro * per_rank * parallel_sizes(worker).data
+    return values
 
 
 def deepspeed_facts(config: AlgorithmConfig, role: str, worker: WorkerConfig) -> DeepSpeedFacts:
     """What a role's DeepSpeed configuration must agree with."""
-    if role not in ("actor_train", "critic"):
+    if role not in LEARNING:
         return DeepSpeedFacts(worker.model_args.dtype)
     args = worker.training_args
     return DeepSpeedFacts(

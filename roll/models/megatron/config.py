@@ -104,6 +104,9 @@ def transformer_config(
     values |= (
         _parallel(settings) | _recompute(settings, numbers) | _mixture(settings) | family.settings(config) | passed_on
     )
+    if values.get("num_moe_experts") and settings.tensor_model_parallel_size > 1 and not settings.sequence_parallel:
+        logger.warning("sequence_parallel is on: Megatron trains experts with tensor parallel only so.")
+        values["sequence_parallel"] = True
     try:
         return TransformerConfig(**values)
     except (ValueError, AssertionError) as error:
@@ -120,6 +123,8 @@ def _parallel(s: MegatronSettings) -> dict[str, Any]:
         "context_parallel_size": s.context_parallel_size,
         "expert_model_parallel_size": s.expert_model_parallel_size,
         "expert_tensor_parallel_size": s.expert_tensor_size,
+        "account_for_embedding_in_pipeline_split": s.account_for_embedding_in_pipeline_split,
+        "account_for_loss_in_pipeline_split": s.account_for_loss_in_pipeline_split,
         "sequence_parallel": s.sequence_parallel,
         # Sends and receives in one batch wait for each other for ever on an interleaved pipeline of two ranks.
         "overlap_p2p_comm": interleaved,

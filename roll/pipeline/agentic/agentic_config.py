@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, model_validator
 from roll.configs.algorithm import NAMES_NONE, AlgorithmConfig
 from roll.configs.base import Settings, ignored, planned, setting, unread
 from roll.configs.cluster import WorkerConfig
-from roll.configs.data import Strings
+from roll.configs.data import Names, Numbers
 from roll.configs.defaults import fill_roles
 
 TRAJECTORY, STEP = "trajectory", "step"
@@ -92,10 +92,8 @@ class EnvManagerConfig(WorkerConfig):
     group_size_redundancy: int = setting(
         0, "So many more are played per group; the first group_size to finish count, the rest is stopped.", ge=0
     )
-    tags: Strings = setting((), "Entries of custom_envs that are played.")
-    num_groups_partition: tuple[int, ...] = setting(
-        (), "How many of num_env_groups each tag gets. Default: equal shares."
-    )
+    tags: Names = setting((), "Entries of custom_envs that are played.")
+    num_groups_partition: Numbers = setting((), "How many of num_env_groups each tag gets. Default: equal shares.")
     max_traj_per_env: int = setting(
         -1,
         "Most episodes of one environment in a step, those of replaced groups included; -1 or 0: as many as it takes.",

@@ -21,7 +21,7 @@ ALLGATHER: dict[str, Any] = {"moe_token_dispatcher_type": "allgather"}
 CASES: dict[str, tuple[int, str, dict[str, Any], dict[str, Any]]] = {
     "ep2": (2, "qwen3_moe", EP2, {}),
     "ep2-allgather": (2, "qwen3_moe", EP2 | ALLGATHER, {"split": (3, 1)}),
-    "tp2": (2, "mixtral", TP2, {}),
+    "tp2": (2, "mixtral", {"tensor_model_parallel_size": 2}, {}),  # sequence_parallel is on all the same
     "ep2-recompute": (2, "mixtral", EP2 | {"moe_layer_recompute": True}, {}),
     "ep2-dp2-shared": (4, "mixtral", EP2 | {"use_distributed_optimizer": True}, {}),
     "tp2-ep2": (4, "qwen3_moe", TP2 | EP2, {"split": (3, 1)}),

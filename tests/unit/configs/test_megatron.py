@@ -5,15 +5,16 @@ from typing import Any
 import pytest
 
 from roll.configs.megatron import (
-    KNOWN,
     PASSED_ON,
     SET_ELSEWHERE,
     MegatronSettings,
     ModelFacts,
     cpu_problems,
     megatron_problems,
+    megatron_warnings,
     missing_packages,
     ranks_problems,
+    repeated_problems,
     sizes_problems,
     split_settings,
 )
@@ -30,14 +31,11 @@ def texts(**config: Any) -> list[str]:
     ("config", "message"),
     [
         ({"tensor_parallel_size": 2}, "Megatron has no such key here. Did you mean tensor_model_parallel_size?"),
-        ({"micro_batch_size": 2}, "set by training_args.per_device_train_batch_size. Remove it."),
-        ({"hidden_size": 2}, "set by the model's config.json. Remove it."),
         (
             {"tensor_model_parallel_size": 0},
             ".tensor_model_parallel_size: 0: input should be greater than or equal to 1.",
         ),
         ({"recompute_granularity": "some"}, ".recompute_granularity: 'some': input should be 'full' or 'selective'."),
-        ({"sequence_parallel": True}, "true needs tensor_model_parallel_size of 2 or more"),
         ({"virtual_pipeline_model_parallel_size": 2}, "needs pipeline_model_parallel_size of 2 or more"),
         ({"overlap_param_gather": True}, "needs use_distributed_optimizer: true and overlap_grad_reduce: true"),
         ({"recompute_method": "block"}, "needs recompute_granularity: full"),
@@ -51,9 +49,11 @@ def texts(**config: Any) -> list[str]:
             {"moe_shared_expert_overlap": True, "moe_token_dispatcher_type": "allgather"},
             "needs moe_token_dispatcher_type",
         ),
-        ({"moe_grouped_gemm": True}, "moe_grouped_gemm: true needs transformer_impl: transformer_engine, which runs"),
-        ({"apply_rope_fusion": True}, "apply_rope_fusion: true needs transformer_impl: transformer_engine"),
-        ({"gradient_accumulation_fusion": True}, "true needs transformer_impl: transformer_engine"),
+        (
+            {"moe_grouped_gemm": True, "transformer_impl": "local"},
+            "moe_grouped_gemm: true contradicts transformer_impl: local. Remove that, or set this to false.",
+        ),
+        ({"account_for_loss_in_pipeline_split": True}, "needs pipeline_model_parallel_size of 2 or more. Remove it."),
         (
             {"fp32_residual_connection": True},
             ".fp32_residual_connection: true cannot be used with transformer_impl: local: these layers take their "
@@ -65,7 +65,6 @@ def texts(**config: Any) -> list[str]:
         ({"persist_layer_norm": True}, "true cannot be used with transformer_impl: local: the norm is torch's own"),
         ({"cp_comm_type": "p2p"}, "'p2p' cannot be used with transformer_impl: local: keys and values are gathered"),
         ({"tp_comm_overlap": True}, "true cannot be used with transformer_impl: local: only transformer-engine's"),
-        ({"masked_softmax_fusion": True}, "has no effect: attention is one fused kernel anyway"),
     ],
 )
 def test_what_megatron_cannot_run_is_refused_with_the_reason(config: dict[str, Any], message: str) -> None:
@@ -87,6 +86,64 @@ def test_transformer_engine_and_what_needs_it_are_passed_on() -> None:
     config = {"transformer_impl": "transformer_engine", "moe_grouped_gemm": True, "apply_rope_fusion": True}
     config |= {"fp32_residual_connection": True, "cp_comm_type": "p2p"}
     assert texts(**config) == []
+
+
+@pytest.mark.parametrize("key", ["moe_grouped_gemm", "apply_rope_fusion", "gradient_accumulation_fusion"])
+def test_a_kernel_of_transformer_engine_asks_for_its_layers(key: str) -> None:
+    assert texts(**{key: True}) == []
+    settings, _ = split_settings({key: True})
+    assert settings.transformer_impl == "transformer_engine"
+    assert split_settings({key: False})[0].transformer_impl == "local"
+    if not is_installed("transformer_engine"):
+        (found,) = (problem.text for problem in missing_packages(AT, settings))
+        assert found.startswith(f"{AT}: {key} needs the package transformer-engine, which is not installed.")
+        assert found.endswith(f"Or do without: {key}: false.")
+
+
+@pytest.mark.parametrize(
+    ("config", "taken", "warning"),
+    [
+        ({"sequence_parallel": True}, False, "sequence_parallel is off: tensor_model_parallel_size is 1."),
+        ({"sequence_parallel": True, "tensor_model_parallel_size": 2}, True, None),
+        ({"tensor_model_parallel_size": 2}, False, None),
+        (
+            {"tensor_model_parallel_size": 2, "expert_model_parallel_size": 2},
+            True,
+            "sequence_parallel is on: Megatron trains experts with tensor parallel only so.",
+        ),
+        ({"use_flash_attn": True}, False, "use_flash_attn does nothing here: attention is the fused kernel"),
+        ({"masked_softmax_fusion": True}, False, "masked_softmax_fusion has no effect: attention is one fused kernel"),
+    ],
+)
+def test_what_is_taken_otherwise_than_written_is_said(config: dict[str, Any], taken: bool, warning: str | None) -> None:
+    assert texts(**config) == []
+    settings, _ = split_settings(config)
+    assert settings.sequence_parallel is taken
+    assert settings.masked_softmax_fusion is False
+    found = list(megatron_warnings(AT, config))
+    assert len(found) == (warning is not None)
+    assert all(text.startswith(f"{AT}.{warning}") for text in found)
+
+
+def test_keys_in_additional_configs_count_as_any_other() -> None:
+    inner = {"attention_softmax_in_fp32": True, "recompute_granularity": "selective", "recompute_modules": "moe, mlp"}
+    config = {"tensor_model_parallel_size": 2, "additional_configs": inner}
+    assert texts(**config) == []
+    settings, passed_on = split_settings(config)
+    assert (settings.tensor_model_parallel_size, settings.recompute_modules) == (2, ("moe", "mlp"))
+    assert passed_on == {"attention_softmax_in_fp32": True}
+    assert "Megatron has no such key here" in texts(additional_configs={"no_such": 1})[0]
+
+
+def test_a_value_that_repeats_another_setting_must_agree_with_it() -> None:
+    values = {"bf16": True, "fp16": False, "max_grad_norm": 1.0}
+    assert list(repeated_problems(AT, {"bf16": True, "max_grad_norm": 1, "fp16": None}, values)) == []
+    found = [p.text for p in repeated_problems(AT, {"fp16": True, "max_grad_norm": 2.0, "hidden_size": 8}, values)]
+    assert found == [
+        f"{AT}.fp16: set by model_args.dtype (false), which true contradicts. Remove it.",
+        f"{AT}.max_grad_norm: set by max_grad_norm (1.0), which 2.0 contradicts. Remove it.",
+        f"{AT}.hidden_size: set by the model's config.json. Remove it.",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -121,7 +178,8 @@ def test_what_gloo_cannot_do_is_refused_with_what_it_can() -> None:
 @pytest.mark.skipif(is_installed("transformer_engine"), reason="transformer-engine is installed")
 def test_layers_of_a_package_that_is_missing_are_refused_with_how_to_get_it() -> None:
     (found,) = (p.text for p in missing_packages(AT, MegatronSettings(transformer_impl="transformer_engine")))
-    assert "needs the package transformer-engine, which is not installed" in found
+    assert "transformer_impl needs the package transformer-engine, which is not installed" in found
+    assert found.endswith("Or do without: transformer_impl: local.")
     assert list(missing_packages(AT, MegatronSettings())) == []
 
 
@@ -149,7 +207,7 @@ def test_the_facts_of_a_model_are_read_from_its_config(model: dict[str, Any], fa
 def test_no_key_is_two_things() -> None:
     own = set(MegatronSettings.model_fields)
     assert not own & PASSED_ON
-    assert not KNOWN & SET_ELSEWHERE.keys()
+    assert not (own | PASSED_ON) & SET_ELSEWHERE.keys()
 
 
 def test_every_key_that_is_passed_on_exists_in_megatron() -> None:
@@ -175,8 +233,8 @@ def test_every_key_that_is_passed_on_exists_in_megatron() -> None:
             "Nearest that works: 2."),
         ({"expert_tensor_parallel_size": 4}, ModelFacts(8, 4, 6, 8, 0, 90), "must divide the model's expert width of "
             "90. Nearest that works: 3 or 5."),
-        ({"tensor_model_parallel_size": 2}, ModelFacts(8, 4, 6, 8), "Megatron trains experts with tensor parallel only "
-            "when it is true."),
+        ({"pipeline_model_parallel_size": 4, "account_for_loss_in_pipeline_split": True}, ModelFacts(8, 4, 8),
+            "4 must divide the model's 8 layers (and 1 for the account_for_ keys). Nearest that works: 3 or 9."),
     ],
 )  # fmt: skip
 def test_sizes_that_do_not_divide_the_model_come_with_the_nearest_that_do(
