@@ -15,7 +15,8 @@ from roll.configs.batching import LEARNING
 from roll.configs.cluster import WorkerConfig
 from roll.configs.deepspeed import DeepSpeedFacts, deepspeed_problems
 from roll.configs.derive import model_roles
-from roll.configs.megatron import (
+from roll.configs.megatron import split_settings
+from roll.configs.megatron_checks import (
     ModelFacts,
     cpu_problems,
     megatron_problems,
@@ -23,7 +24,6 @@ from roll.configs.megatron import (
     ranks_problems,
     repeated_problems,
     sizes_problems,
-    split_settings,
 )
 from roll.configs.parallel import parallel_sizes
 from roll.configs.problems import Problem

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from roll.configs.cluster import WorkerConfig
-from roll.configs.megatron import megatron_problems, missing_packages, split_settings
+from roll.configs.megatron import split_settings
+from roll.configs.megatron_checks import megatron_problems, missing_packages
 from roll.configs.problems import Problem, nearest
 from roll.distributed.strategy import hf_infer_args, sglang_args, vllm_args
 from roll.utils.imports import is_installed

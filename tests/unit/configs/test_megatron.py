@@ -4,10 +4,8 @@ from typing import Any
 
 import pytest
 
-from roll.configs.megatron import (
-    PASSED_ON,
-    SET_ELSEWHERE,
-    MegatronSettings,
+from roll.configs.megatron import PASSED_ON, SET_ELSEWHERE, MegatronSettings, split_settings
+from roll.configs.megatron_checks import (
     ModelFacts,
     cpu_problems,
     megatron_problems,
@@ -16,7 +14,6 @@ from roll.configs.megatron import (
     ranks_problems,
     repeated_problems,
     sizes_problems,
-    split_settings,
 )
 from roll.utils.imports import is_installed
 

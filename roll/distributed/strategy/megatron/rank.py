@@ -11,14 +11,8 @@ import torch
 import torch.distributed as dist
 
 from roll.configs.cluster import WorkerConfig
-from roll.configs.megatron import (
-    MegatronSettings,
-    cpu_problems,
-    megatron_problems,
-    missing_packages,
-    ranks_problems,
-    split_settings,
-)
+from roll.configs.megatron import MegatronSettings, split_settings
+from roll.configs.megatron_checks import cpu_problems, megatron_problems, missing_packages, ranks_problems
 from roll.distributed.strategy.base import RankContext
 from roll.errors import StrategyError
 from roll.platforms import megatron_cpu
