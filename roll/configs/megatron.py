@@ -124,7 +124,7 @@ def opened(config: Mapping[str, Any]) -> dict[str, Any]:
     inner = config.get("additional_configs")
     if not isinstance(inner, Mapping):
         return dict(config)
-    return {key: value for key, value in config.items() if key != "additional_configs"} | inner
+    return {key: value for key, value in config.items() if key != "additional_configs"} | dict(inner)
 
 
 def _words(text: str) -> frozenset[str]:
