@@ -19,6 +19,7 @@ from roll.configs.cluster import WorkerConfig
 from roll.distributed.strategy.base import RankContext
 from roll.distributed.strategy.deepspeed_config import EngineConfig
 from roll.distributed.strategy.forward import empty_micro_batch
+from roll.distributed.strategy.stores import bind_stores
 from roll.models.hf import LogProbHead
 from roll.models.loading import LoadedModel, load_critic, load_policy
 from roll.platforms.table import platform_of
@@ -54,6 +55,7 @@ class DeepSpeedRank:
             # Gloo serves; the op it stands for is C++ that would be compiled for minutes. Setting the table also spares
             # the search for compilers that fills it.
             setattr(deepspeed.ops, "__compatible_ops__", {"deepspeed_shm_comm": False})  # noqa: B010
+        bind_stores()
         deepspeed.init_distributed(
             dist_backend=self.platform.communication_backend,
             auto_mpi_discovery=False,

@@ -26,6 +26,7 @@ from sglang.srt.managers.scheduler import Scheduler, run_scheduler_process
 from sglang.srt.runtime_context import get_model, get_parallel
 
 from roll.distributed.strategy.sglang_patches import install_patches
+from roll.distributed.strategy.stores import bind_stores
 from roll.distributed.strategy.transport import WeightReceiver
 from roll.distributed.strategy.weight_messages import decode_source
 from roll.distributed.strategy.weights import GroupSpec
@@ -197,6 +198,7 @@ def run_detokenizer(*arguments: Any, **options: Any) -> None:
 
 def _prepare_process() -> None:
     when_gone(int(os.environ[OWNER_VARIABLE]), lambda: os._exit(1))
+    bind_stores()
     send_signal = psutil.Process.send_signal
 
     def send(process: psutil.Process, number: int) -> None:

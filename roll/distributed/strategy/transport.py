@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch._C._distributed_c10d import PrefixStore, ProcessGroup, TCPStore
 
+from roll.distributed.strategy.stores import open_store
 from roll.distributed.strategy.weights import (
     BroadcastBucket,
     BucketIndex,
@@ -110,9 +111,7 @@ class BroadcastGroup:
     ):
         self.spec, self.rank, self.device = spec, rank, device
         timeout = timedelta(seconds=timeout_s)
-        self._store = store or TCPStore(
-            spec.host, spec.port, spec.world_size, is_master=rank == 0, timeout=timeout, wait_for_workers=False
-        )
+        self._store = store or TCPStore(spec.host, spec.port, timeout=timeout, wait_for_workers=False)
         prefixed = PrefixStore(spec.name, self._store)
         self._group: ProcessGroup | None = _new_process_group(
             spec.backend, prefixed, rank, spec.world_size, timeout, device
@@ -120,8 +119,8 @@ class BroadcastGroup:
 
     @staticmethod
     def open_store(host: str, timeout_s: float = 300) -> TCPStore:
-        """The sender's meeting point on a free port (`.port`)."""
-        return TCPStore(host, 0, is_master=True, timeout=timedelta(seconds=timeout_s), wait_for_workers=False)
+        """The sender's meeting point on a free port (`.port`) of that address."""
+        return open_store(host, timeout_s)
 
     def start_broadcast(self, flat: torch.Tensor) -> torch.distributed.Work:
         """Begins to send (rank 0) or to fill `flat`, on `self.device`; `.wait()` ends it."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from roll.configs.cluster import WorkerConfig
 from roll.configs.problems import Problem, nearest
+from roll.utils.network import LOOPBACK
 
 WORKER_EXTENSION = "roll.distributed.strategy.vllm_worker_extension.RollWorkerExtension"
 OWNER_VARIABLE = "ROLL_ENGINE_OWNER_PID"
@@ -35,6 +36,7 @@ def worker_environment(on_cpu: bool) -> dict[str, str]:
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_LOGGING_LEVEL": "WARNING",
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+        "VLLM_HOST_IP": LOOPBACK,  # an engine stays on one node
         "TOKENIZERS_PARALLELISM": "false",
     }
     if not on_cpu:

@@ -13,6 +13,7 @@ from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import Un
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
+from roll.distributed.strategy.stores import bind_stores
 from roll.distributed.strategy.transport import WeightReceiver
 from roll.distributed.strategy.vllm_args import OWNER_VARIABLE
 from roll.distributed.strategy.weight_messages import decode_source
@@ -21,6 +22,8 @@ from roll.utils.owner_watch import when_gone
 
 if TYPE_CHECKING:
     from vllm.config import ModelConfig
+
+bind_stores()  # vLLM imports this before its ranks meet
 
 
 class LayerwiseUpdate:

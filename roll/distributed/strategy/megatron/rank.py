@@ -14,9 +14,11 @@ from roll.configs.cluster import WorkerConfig
 from roll.configs.megatron import MegatronSettings, split_settings
 from roll.configs.megatron_checks import cpu_problems, megatron_problems, missing_packages, ranks_problems
 from roll.distributed.strategy.base import RankContext
+from roll.distributed.strategy.stores import bind_stores
 from roll.errors import StrategyError
 from roll.platforms import megatron_cpu
 from roll.platforms.table import platform_of
+from roll.utils.network import LOOPBACK
 
 
 class MegatronRank:
@@ -69,7 +71,8 @@ class MegatronRank:
 
         timeout = timedelta(minutes=self.role.backend_timeout)
         if not dist.is_initialized():
-            os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+            os.environ.setdefault("MASTER_ADDR", LOOPBACK)
+            bind_stores()
             dist.init_process_group(self.platform.communication_backend, timeout=timeout)
         if parallel_state.model_parallel_is_initialized():
             raise StrategyError("this process runs a megatron strategy already; each needs a process of its own")
