@@ -96,6 +96,13 @@ class RunConfig(Settings):
         1, "Machines of the run. Default: as many as the largest id of a device_mapping asks for.", ge=1
     )
     num_gpus_per_node: int = setting(8, "Devices per machine; on a machine without GPUs, slots.", ge=1)
+    network_interface: str | None = setting(
+        None,
+        "Where processes of the run listen for each other (gloo, NCCL, their meeting points, Ray if the run starts "
+        "it): a name that every node has, like eth0. Default: loopback on one node, the interface of Ray's address on "
+        "several. docs/network.md.",
+        min_length=1,
+    )
     system_envs: Environment = setting({}, "Environment variables of all workers.")
     rpc_timeout: int = setting(
         3600, "Seconds a call to a worker may take; a set-up is one, and so is the training of a step.", ge=1

@@ -18,6 +18,8 @@ import psutil
 import pytest
 from filelock import FileLock
 
+from tests.helpers.sockets import listening, open_to_others
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 START_LIMIT_S = 400  # until the first step, on a machine that is busy with other things
 
@@ -68,6 +70,13 @@ class Run:
                 if wanted.items() <= process.environ().items() and process.status() != psutil.STATUS_ZOMBIE:
                     found.append(process)
         return found
+
+    def assert_nothing_open_to_others(self) -> None:
+        """No process of the run listens where another machine could reach it."""
+        driver = psutil.Process(self.process.pid)
+        family = [driver, *driver.children(recursive=True)]
+        assert len(listening(family)) > len(self.processes(ROLL_ROLE="actor_train"))
+        assert open_to_others(family) == {}
 
     def assert_all_gone(self, within_s: float = 30) -> None:
         deadline = time.monotonic() + within_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -40,12 +41,14 @@ def _kill_marked(mark: str) -> None:
 
 
 @pytest.fixture
-def two_nodes() -> Iterator[str]:
-    """The address of a Ray cluster with two nodes of this test's own."""
+def two_nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of a Ray cluster with two nodes of this test's own. Its token is in the environment."""
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
     port = free_port(HEAD)
     mark, directory = uuid.uuid4().hex, tempfile.mkdtemp(prefix="ray-")  # tmp_path is too long for Ray's sockets
-    environment = os.environ | {MARK: mark, "RAY_AUTH_MODE": "disabled"}
-    environment.pop("RAY_ADDRESS", None)
+    environment = os.environ | {MARK: mark}
     try:
         _start_node(
             environment,
@@ -73,6 +76,7 @@ def test_a_run_spreads_over_the_nodes_of_a_cluster_and_leaves_it_alive(
     run = start_run(sort_data, "tiny_sort", *placed, "max_steps=4", "eval_steps=-1", "save_steps=-1", name="whole")
     assert run.wait() == 0, run.text
     assert f"joined the Ray cluster at {two_nodes}" in run.text
+    assert "asks for no token" not in run.text
     assert_engine_and_trainer_agree(run)
 
     run = start_run(sort_data, "tiny_sort", *placed, "max_steps=10000", "eval_steps=-1", "save_steps=-1", name="killed")

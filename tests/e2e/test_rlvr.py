@@ -54,6 +54,8 @@ def assert_engine_and_trainer_agree(run: Run, tolerance: float = 1e-4) -> None:
 
 def test_the_vllm_form_runs_on_two_training_ranks(sort_data: Path, start_run: StartRun):
     run = start_run(sort_data, "tiny_sort_vllm", "max_steps=4", "eval_steps=4", "save_steps=-1")
+    run.wait_for_step(1)
+    run.assert_nothing_open_to_others()
     assert run.wait() == 0, run.text
     assert run.metrics[4]["val/reward_mean"] > run.metrics[0]["val/reward_mean"]
     assert_engine_and_trainer_agree(run)
@@ -64,6 +66,8 @@ def test_the_sglang_form_runs_on_two_training_ranks(sort_data: Path, start_run: 
     if find_spec("sglang") is None:
         pytest.skip("sglang is not installed")
     run = start_run(sort_data, "tiny_sort_sglang", "max_steps=4", "eval_steps=4", "save_steps=-1")
+    run.wait_for_step(1)
+    run.assert_nothing_open_to_others()
     assert run.wait() == 0, run.text
     assert run.metrics[4]["val/reward_mean"] > run.metrics[0]["val/reward_mean"]
     assert_engine_and_trainer_agree(run)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from roll.distributed.executor.resource_manager import Seat
+from roll.utils.network import LOOPBACK
 
 
 def role_environment(role: str, system_envs: Mapping[str, str], has_gpus: bool) -> dict[str, str]:
@@ -32,5 +33,5 @@ def rank_environment(seats: Sequence[Seat], seat: Seat, is_distributed: bool) ->
         "WORLD_SIZE": str(len(seats)),
         "LOCAL_RANK": "0" if seat.gpu_ids else str(seat.local_rank),  # each worker sees its own GPU only
         "LOCAL_WORLD_SIZE": str(sum(other.node == seat.node for other in seats)),
-        "MASTER_ADDR": "127.0.0.1" if one_host else seats[0].node.address,
+        "MASTER_ADDR": LOOPBACK if one_host else seats[0].node.address,
     }

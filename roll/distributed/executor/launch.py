@@ -16,16 +16,18 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import ray
+from ray.exceptions import AuthenticationError
 
 from roll.distributed.executor import cleaner
+from roll.distributed.executor.ray_doors import own_doors, read_credentials, takes_everybody_in
 from roll.distributed.executor.worker_logs import keep_logs
 from roll.errors import ResourceError
+from roll.utils.network import LOOPBACK, address_of
 
 logger = logging.getLogger(__name__)
 
 # Read by Ray when it starts; what the user set wins.
 _RAY_SETTINGS = {
-    "RAY_AUTH_MODE": "disabled",  # a local cluster listens on this host only; otherwise Ray writes a token file
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # we set the visible devices of each worker
     "RAY_DEDUP_LOGS": "0",
@@ -34,16 +36,19 @@ _RAY_SETTINGS = {
     "RAY_enable_metrics_collection": "0",
 }
 _CONNECT_TIMEOUT_S = 10
+_RAY = "ray"  # its part of our directory
 _OBJECT_STORE_BYTES = 1 << 30
 _OBJECT_STORE_SHARE = 0.3  # of what is free where the object store lives
 
 
 class RayRuntime:
     """Connects this process to Ray: the running connection if there is one, else the cluster at RAY_ADDRESS, else a
-    cluster of its own on this host, which ends with `shutdown`, or with this process, however it ends."""
+    cluster of its own on this host, which ends with `shutdown`, or with this process, however it ends.
 
-    def __init__(self) -> None:
-        self._temp_dir: Path | None = None
+    `directory` is of a cluster of its own: whatever belongs to the run alone, in nobody else's reach."""
+
+    def __init__(self, network_interface: str | None = None) -> None:
+        self.directory: Path | None = None
         self._cleaner: subprocess.Popen[bytes] | None = None
         self._connected_here = not ray.is_initialized()
         if not self._connected_here:
@@ -54,7 +59,7 @@ class RayRuntime:
         if address and address != "local":
             self._join(address)
         else:
-            self._start_local()
+            self._start_local(LOOPBACK if network_interface is None else address_of(network_interface))
 
     def shutdown(self, logs: Path | None = None) -> None:
         """Disconnects. A cluster of our own ends with all its processes; before that, what its workers printed goes
@@ -62,36 +67,44 @@ class RayRuntime:
         if self._connected_here and ray.is_initialized():
             ray.shutdown()
         self._connected_here = False
-        if self._temp_dir is None or self._cleaner is None:
+        if self.directory is None or self._cleaner is None:
             return
         if logs is not None:
-            keep_logs(self._temp_dir / "session_latest" / "logs", logs)
+            keep_logs(self.directory / _RAY / "session_latest" / "logs", logs)
         self._cleaner.communicate()
-        self._temp_dir = self._cleaner = None
+        self.directory = self._cleaner = None
 
     def _join(self, address: str) -> None:
         _check_reachable(address)
+        read_credentials()
         try:
             with _own_sigterm_handler():
                 ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            raise _unreachable(address, str(error)) from error
+        except (AuthenticationError, ConnectionError, RuntimeError, ValueError) as error:
+            raise _not_joined(address, error) from error
         logger.info("joined the Ray cluster at %s", address)
+        if takes_everybody_in():
+            logger.warning(
+                "The Ray cluster at %s asks for no token: whoever reaches its ports can run code as its user. "
+                "docs/network.md says how to start it with one.",
+                address,
+            )
 
-    def _start_local(self) -> None:
-        self._temp_dir = Path(tempfile.mkdtemp(prefix="roll-", dir=_short_directory()))
-        command = [sys.executable, "-S", "-E", cleaner.__file__, str(self._temp_dir)]
+    def _start_local(self, address: str) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="roll-", dir=_short_directory()))
+        command = [sys.executable, "-S", "-E", cleaner.__file__, str(self.directory)]
         self._cleaner = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
-        os.environ[cleaner.MARK] = str(self._temp_dir)
+        os.environ[cleaner.MARK] = str(self.directory)
         try:
-            with _own_sigterm_handler():
+            with own_doors(self.directory, address), _own_sigterm_handler():
                 ray.init(
                     address="local",
                     include_dashboard=False,
                     log_to_driver=False,
                     logging_level=logging.WARNING,
                     object_store_memory=_object_store_bytes(),
-                    _temp_dir=str(self._temp_dir),
+                    _node_ip_address=address,
+                    _temp_dir=str(self.directory / _RAY),  # Ray opens it to everybody; ours is closed around it
                 )
         except BaseException as error:
             self.shutdown()
@@ -127,6 +140,19 @@ def _unreachable(address: str, reason: str) -> ResourceError:
     )
 
 
+def _not_joined(address: str, error: BaseException) -> ResourceError:
+    """Ray names the cause only further down."""
+    causes = [error]
+    while (cause := causes[-1].__cause__) is not None:
+        causes.append(cause)
+    if any("InvalidAuthToken" in str(cause) for cause in causes) or isinstance(error, AuthenticationError):
+        return ResourceError(
+            f"RAY_ADDRESS={address}: the Ray cluster there asks for a token, and this process has none or a wrong one. "
+            "Set RAY_AUTH_MODE=token, and the cluster's token in RAY_AUTH_TOKEN or a file of it in RAY_AUTH_TOKEN_PATH."
+        )
+    return _unreachable(address, str(error))
+
+
 def _check_reachable(address: str) -> None:
     """Ray itself waits for minutes. Raises ResourceError if nobody listens at a host:port."""
     if address == "auto":
@@ -142,9 +168,10 @@ def _check_reachable(address: str) -> None:
 
 def _short_directory() -> str:
     """The directory for temporary files, or /tmp where its name is so long that sockets below it would exceed what Unix
-    allows (107 characters, of which Ray's own part is about 75), or has a space, at which Ray splits command lines."""
+    allows (107 characters, of which Ray's own part and ours are about 80), or has a space, at which Ray splits command
+    lines."""
     directory = tempfile.gettempdir()
-    return directory if len(directory) <= 30 and " " not in directory else "/tmp"
+    return directory if len(directory) <= 25 and " " not in directory else "/tmp"
 
 
 def _object_store_bytes() -> int:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import ray
+from ray.exceptions import RayTaskError
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from roll.configs.layout import RolePlace
+from roll.distributed.executor.node_network import NodeNetwork, loopback_network, node_network
 from roll.errors import ResourceError
 
 logger = logging.getLogger(__name__)
@@ -20,11 +24,13 @@ _SLOT_CPUS = 0.001  # a bundle must ask for something; devices of a CPU-only mac
 
 @dataclass(frozen=True)
 class Node:
-    """One node of the run. `gpu_ids` are what CUDA_VISIBLE_DEVICES calls its devices; empty on a CPU-only machine."""
+    """One node of the run. `address` is where workers meet. `gpu_ids` are what CUDA_VISIBLE_DEVICES calls its devices;
+    empty on a CPU-only machine. `variables` are what its processes start with."""
 
     index: int
     address: str
     gpu_ids: tuple[str, ...]
+    variables: Mapping[str, str] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,7 @@ class ResourceManager:
     """One placement-group bundle per node. On a CPU-only machine (or cluster) the devices are slots: numbers, no
     resource."""
 
-    def __init__(self, num_nodes: int, num_gpus_per_node: int):
+    def __init__(self, num_nodes: int, num_gpus_per_node: int, network_interface: str | None = None):
         nodes = [node for node in ray.nodes() if node["Alive"]]
         with_gpus = [node for node in nodes if node["Resources"].get("GPU", 0) >= 1]
         self.has_gpus = bool(with_gpus)
@@ -57,7 +63,15 @@ class ResourceManager:
                 f"num_nodes: {num_nodes}, num_gpus_per_node: {num_gpus_per_node}: the Ray cluster did not free them "
                 f"within {_READY_TIMEOUT_S} s; in use: {_in_use()}. Wait for the other run, or lower them."
             )
-        self.nodes = self._describe_nodes(nodes, num_nodes, num_gpus_per_node)
+        try:
+            gpu_ids = self._gpu_ids(num_nodes, num_gpus_per_node)
+            networks = self._networks(num_nodes, network_interface)
+        except BaseException:
+            self.release()
+            raise
+        self.nodes = [
+            Node(index, network.address, gpu_ids[index], network.variables) for index, network in enumerate(networks)
+        ]
 
     def seats(self, place: RolePlace) -> list[Seat]:
         """One seat per worker of the role. CPU workers are spread over the nodes.
@@ -97,22 +111,38 @@ class ResourceManager:
             f"{remedy}."
         )
 
-    def _describe_nodes(self, nodes: list[dict], num_nodes: int, num_gpus_per_node: int) -> list[Node]:
-        if self.has_gpus:
-            probes = [_probe_gpus(self._group, index, num_gpus_per_node) for index in range(num_nodes)]
-            gpu_ids = [tuple(str(gpu) for gpu in ids) for ids in ray.get(probes)]
-        else:
-            gpu_ids = [()] * num_nodes
-        address_of = {node["NodeID"]: node["NodeManagerAddress"] for node in nodes}
+    def _gpu_ids(self, num_nodes: int, num_gpus_per_node: int) -> list[tuple[str, ...]]:
+        if not self.has_gpus:
+            return [()] * num_nodes
+        probes = [_probe_gpus(self._group, index, num_gpus_per_node) for index in range(num_nodes)]
+        return [tuple(str(gpu) for gpu in ids) for ids in ray.get(probes)]
+
+    def _networks(self, num_nodes: int, interface: str | None) -> list[NodeNetwork]:
+        if num_nodes == 1 and interface is None:
+            return [loopback_network()]
+        address_of = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
         node_ids = placement_group_table(self._group)["bundles_to_node_id"]
-        return [Node(index, address_of[node_ids[index]], gpu_ids[index]) for index in range(num_nodes)]
+        addresses = [address_of[node_ids[index]] for index in range(num_nodes)]
+        try:
+            return ray.get(
+                [_on_bundle(self._group, i, node_network, address, interface) for i, address in enumerate(addresses)]
+            )
+        except RayTaskError as error:
+            raise ResourceError(str(error.cause)) from error
 
 
 def _probe_gpus(group: PlacementGroup, index: int, num_gpus: int) -> ray.ObjectRef:
     """Which GPUs the bundle holds: Ray knows only inside a task that asks for them all."""
-    probe = ray.remote(ray.get_gpu_ids)
+    return _on_bundle(group, index, ray.get_gpu_ids, num_gpus=num_gpus)
+
+
+def _on_bundle(
+    group: PlacementGroup, index: int, function: Callable[..., Any], *arguments: Any, num_gpus: int = 0
+) -> ray.ObjectRef:
+    """What `function` returns on the bundle's node."""
     strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index)
-    return probe.options(num_cpus=0, num_gpus=num_gpus, scheduling_strategy=strategy).remote()
+    task = ray.remote(function).options(num_cpus=0, num_gpus=num_gpus, scheduling_strategy=strategy)
+    return task.remote(*arguments)
 
 
 def _in_use() -> str:

@@ -46,9 +46,9 @@ class RunClusters:
         self._clusters: list[Cluster] = []
         self._recovery: EngineRecovery | None = None
         self._pools: list[TaskPool | JobPool] = []
-        self.runtime = RayRuntime()
+        self.runtime = RayRuntime(config.network_interface)
         try:
-            self.resources = ResourceManager(config.num_nodes, config.num_gpus_per_node)
+            self.resources = ResourceManager(config.num_nodes, config.num_gpus_per_node, config.network_interface)
         except BaseException:
             self.runtime.shutdown()
             raise

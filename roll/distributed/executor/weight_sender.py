@@ -29,6 +29,7 @@ from roll.distributed.strategy.weights import (
     write_bucket,
 )
 from roll.errors import StrategyError
+from roll.utils.network import LOOPBACK
 
 Route = Literal["memory", "cuda_ipc", "broadcast", "file"]
 
@@ -60,7 +61,7 @@ class SendPlan:
     routes: tuple[Route, ...]
     num_ranks: tuple[int, ...]
     backend: Literal["gloo", "nccl"] = "gloo"
-    address: str = "127.0.0.1"
+    address: str = LOOPBACK
     directory: Path | None = None
     generation: int = 0  # another one for other processes behind the same receivers
 
@@ -181,8 +182,9 @@ class FileLane(Lane):
 
     def __init__(self, receivers: Sequence[int], directory: Path):
         super().__init__(receivers)
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._directory = directory / f"weights-{uuid.uuid4().hex[:8]}"
-        self._directory.mkdir(parents=True)
+        self._directory.mkdir(mode=0o700)
 
     def write(self, bucket: WeightBucket, index: BucketIndex, turn: int) -> dict[int, BucketSource]:
         source = write_file_bucket(self._directory / f"bucket-{turn}.safetensors", bucket)

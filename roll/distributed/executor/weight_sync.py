@@ -12,6 +12,7 @@ from roll.distributed.executor.cluster import Cluster
 from roll.distributed.executor.resource_manager import Seat
 from roll.distributed.executor.weight_sender import Route, SendPlan
 from roll.errors import ConfigError, WorkerError
+from roll.utils.network import LOOPBACK
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +52,7 @@ def plan_send(
         routes=routes,
         num_ranks=tuple(num_ranks),
         backend="nccl" if all_on_gpus and len(set(gpus)) == len(gpus) else "gloo",
-        address="127.0.0.1" if all(seat.node == sender.node for seat in receivers) else sender.node.address,
+        address=LOOPBACK if all(seat.node == sender.node for seat in receivers) else sender.node.address,
         directory=directory,
     )
 

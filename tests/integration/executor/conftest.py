@@ -11,10 +11,15 @@ from tests.integration.executor.parts import worker_setup
 
 
 @pytest.fixture(scope="session")
-def resources() -> Iterator[ResourceManager]:
+def runtime() -> Iterator[RayRuntime]:
     runtime = RayRuntime()
-    yield ResourceManager(num_nodes=1, num_gpus_per_node=8)
+    yield runtime
     runtime.shutdown()
+
+
+@pytest.fixture(scope="session")
+def resources(runtime: RayRuntime) -> ResourceManager:
+    return ResourceManager(num_nodes=1, num_gpus_per_node=8)
 
 
 def clusters_of(resources: ResourceManager) -> Iterator[Callable[..., Cluster]]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import ray
 
+from roll.distributed.executor.launch import RayRuntime
 from roll.distributed.executor.resource_manager import ResourceManager
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -56,12 +57,21 @@ def processes_of(variable: str) -> list[int]:
     return found
 
 
-def test_a_run_joins_the_cluster_at_ray_address_and_leaves_it_alive(resources: ResourceManager, tmp_path: Path) -> None:
+def test_a_run_joins_the_cluster_at_ray_address_with_the_users_token_and_leaves_it_alive(
+    resources: ResourceManager, runtime: RayRuntime, tmp_path: Path
+) -> None:
+    """Ray looks for a cluster on loopback at another address, but for the variable."""
     address = ray.get_runtime_context().gcs_address
-    joined = run_driver("end", str(tmp_path), RAY_ADDRESS=address)
+    there = {"RAY_ADDRESS": address, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_NUM_REDIS_GET_RETRIES": "1"}
+    joined = run_driver(
+        "end", str(tmp_path), **there, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=f"{runtime.directory}/token"
+    )
     assert f"sum 42 at {address}" in joined.stdout, joined.stderr
     assert joined.returncode == 0
     assert ray.get(ray.put(1)) == 1
+    refused = run_driver("end", str(tmp_path), **there)
+    assert refused.returncode != 0
+    assert f"RAY_ADDRESS={address}: the Ray cluster there asks for a token" in refused.stderr
 
 
 def test_an_address_where_no_cluster_answers_is_a_clear_error(tmp_path: Path) -> None:

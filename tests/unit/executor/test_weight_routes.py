@@ -1,9 +1,13 @@
+import stat
 from pathlib import Path
 
 import pytest
+import torch
 
 from roll.distributed.executor.resource_manager import Node, Seat
+from roll.distributed.executor.weight_sender import FileLane
 from roll.distributed.executor.weight_sync import choose_route, plan_send
+from roll.distributed.strategy.weights import FileBucket, index_bucket
 from roll.errors import ConfigError
 
 LAPTOP = Node(0, "127.0.0.1", ())
@@ -51,3 +55,13 @@ def test_nccl_joins_distinct_gpus_only():
 def test_a_laptop_broadcasts_over_gloo_on_loopback():
     plan = plan_send(on(LAPTOP), [on(LAPTOP)], (1,), "broadcast", Path("weights"))
     assert (plan.routes, plan.backend, plan.address) == (("broadcast",), "gloo", "127.0.0.1")
+
+
+def test_files_of_weights_lie_where_only_their_user_looks(tmp_path: Path) -> None:
+    lane, bucket = FileLane([0], tmp_path / "weight_sync"), [("a", torch.ones(4))]
+    source = lane.write(bucket, index_bucket(bucket), 0)[0]
+    assert isinstance(source, FileBucket)
+    for directory in (source.path.parent, tmp_path / "weight_sync"):
+        assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    lane.close()
+    assert list((tmp_path / "weight_sync").iterdir()) == []
