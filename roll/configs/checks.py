@@ -151,8 +151,8 @@ def algorithm_problems(config: AlgorithmConfig) -> Iterator[Problem]:
     if weight.enabled and not weight.detach:
         key = "train_infer_correction.is_weight.detach"
         yield Problem(
-            f"{key}: false asks for a gradient through the weight, but that compares old log-probs, which are constants. "
-            "Remove it.",
+            f"{key}: false asks for a gradient through the weight, but that compares old log-probs, which are "
+            "constants. Remove it.",
             (key,),
         )
     if config.group_size == 1 and compares_within_groups(config):
