@@ -17,6 +17,7 @@ from roll.errors import ConfigError, RollError
 from roll.pipeline.load import Loaded, load
 from roll.pipeline.preflight import machine_report
 from roll.utils.imports import resolve
+from roll.utils.text import visible
 
 EXIT_OK, EXIT_FAILED, EXIT_BAD_CONFIG, EXIT_INTERRUPTED = 0, 1, 2, 130
 
@@ -157,11 +158,11 @@ def _refuse(parts: Pipeline, loaded: Loaded[Any]) -> None:
 
 
 def _say(text: str) -> None:
-    print(text, flush=True)
+    print(visible(text), flush=True)
 
 
 def _complain(title: str, problems: Sequence[str]) -> None:
-    print(title, *(f"  - {problem}" for problem in problems), sep="\n", file=sys.stderr, flush=True)
+    print(title, *(f"  - {visible(problem)}" for problem in problems), sep="\n", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from roll.configs.parallel import parallel_sizes
 from roll.configs.problems import Problem
 from roll.distributed.strategy.table import engine_problems, strategy_problems
 from roll.models.megatron.family_table import family_problem
-from roll.pipeline.tracking.build import tracker_problems
+from roll.pipeline.tracking.build import missing_logins, tracker_problems
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
@@ -109,7 +109,9 @@ def machine_report(config: AlgorithmConfig) -> MachineReport:
             unchecked.append(f"{role}: whether Megatron knows the model's family ({why_not}).")
         if max(sizes.tensor, sizes.pipeline, sizes.expert) > 1:
             unchecked.append(f"{role}: heads and layers against the parallel sizes ({why_not}).")
-    problems += [Problem(text, ("track_with",)) for text in tracker_problems(config.track_with, config.tracker_kwargs)]
+    tracking = tracker_problems(config.track_with, config.tracker_kwargs)
+    tracking += missing_logins(config.track_with, config.tracker_kwargs)
+    problems += [Problem(text, ("track_with",)) for text in tracking]
     problems += [
         *_model_problems(config),
         *_python_problems(),

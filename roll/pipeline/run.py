@@ -104,29 +104,31 @@ class Run(ABC):
     def _run(self) -> None:
         started = time.perf_counter()
         checkpoint = self.checkpoints.resolve(self.config.resume_from_checkpoint)
-        self.build()
-        steps_done = 0
-        if checkpoint is not None:
-            steps_done = checkpoint.state.steps_done
-            self.restore(checkpoint.path, checkpoint.state.run, steps_done)
-        logger.info("ready in %.1f s", time.perf_counter() - started)
-        self.display.start(steps_done)
-        if checkpoint is not None:
-            self._rows = [*read_metrics(checkpoint.path / METRICS_FILE)]
-        dump = self.config.model_dump(mode="json")
-        self.trackers = make_trackers(
-            self.config.track_with,
-            self.config.tracker_kwargs,
-            self.config.logging_dir,
-            dump,
-            steps_done + 1 if steps_done else 0,
-        )
+        steps_done = checkpoint.state.steps_done if checkpoint is not None else 0
+        self.trackers = self._start_trackers(steps_done)
         failed = True
         try:
+            self.build()
+            if checkpoint is not None:
+                logger.info("taking up the checkpoint of step %d", steps_done)
+                self.restore(checkpoint.path, checkpoint.state.run, steps_done)
+                self._rows = [*read_metrics(checkpoint.path / METRICS_FILE)]
+            logger.info("ready in %.1f s", time.perf_counter() - started)
+            self.display.start(steps_done)
             self._loop(steps_done)
             failed = False
         finally:
             self._finish(failed)
+
+    def _start_trackers(self, steps_done: int) -> Trackers:
+        """Before anything that takes minutes and devices: a service may refuse."""
+        return make_trackers(
+            self.config.track_with,
+            self.config.tracker_kwargs,
+            self.config.logging_dir,
+            self.config.model_dump(mode="json"),
+            steps_done + 1 if steps_done else 0,
+        )
 
     def _loop(self, steps_done: int) -> None:
         config, saved = self.config, steps_done

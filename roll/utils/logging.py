@@ -1,4 +1,5 @@
-"""Where log records go: the story of the run to stderr, everything also to a file, secrets to neither."""
+"""Where log records go: the story of the run to stderr, everything also to a file, secrets and what would steer a
+terminal to neither."""
 
 import logging
 import os
@@ -7,28 +8,33 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from roll.utils.secrets import mask
+from roll.utils.text import visible
 
 _FORMAT = "%(asctime)s %(levelname).1s {tag}%(name)s: %(message)s"
 _CHATTY = ("urllib3", "filelock", "fsspec", "matplotlib", "asyncio", "httpx", "git")
 
 
 class SecretFilter(logging.Filter):
-    """Masks known secret values, and credentials in URLs, in message, arguments and traceback of every record."""
+    """Masks known secret values, and credentials in URLs, in message, arguments and traceback of every record, and
+    spells out characters that steer a terminal."""
 
     def __init__(self, secrets: Iterable[str] = ()):
         super().__init__()
         self._secrets = tuple(secrets)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        record.msg, record.args = mask(record.getMessage(), self._secrets), ()
+        record.msg, record.args = self._clean(record.getMessage()), ()
         if record.exc_info and not record.exc_text:
             # a Formatter uses exc_text when it is there, so the traceback is formatted here and masked once
             record.exc_text = logging.Formatter().formatException(record.exc_info)
         if record.exc_text:
-            record.exc_text = mask(record.exc_text, self._secrets)
+            record.exc_text = self._clean(record.exc_text)
         if record.stack_info:
-            record.stack_info = mask(record.stack_info, self._secrets)
+            record.stack_info = self._clean(record.stack_info)
         return True
+
+    def _clean(self, text: str) -> str:
+        return visible(mask(text, self._secrets))
 
 
 def configure_logging(

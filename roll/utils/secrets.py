@@ -7,10 +7,16 @@ from typing import Any
 MASK = "***"
 
 _SECRET_ANYWHERE = re.compile(
-    r"(^|_)(secrets?|passw(or)?d|pwd|passphrase|credentials?|authorization|cookie|bearer"
-    r"|(api|access|private|secret|encryption|signing)_?keys?|(api|access|auth|bearer|refresh|session|hf)_?tokens?)(_|$)"
+    r"(^|_)(secrets?|passw(or)?d|pwd|passphrase|credentials?|creds|authorization|cookie|bearer|pat|netrc|jwt|webhook"
+    r"|(api|access|account|private|secret|encryption|signing|ssh|deploy|service|host)_?keys?|id_(rsa|ed25519)"
+    r"|(basic|docker|http|proxy)_?auth|connection_string"
+    r"|(api|access|auth|bearer|refresh|session|hf)_?tokens?)(_|$)"
 )
-_SECRET_AT_END = re.compile(r"(^|_)(keys?|token)$")
+_SECRET_AT_END = re.compile(r"(^|_)(keys?|token|auth|pass|sas|pem)$")
+_COLUMN_NAME = re.compile(
+    r"(^|_)(image|video|audio|text|prompt|question|query|instruction|input|output|response|answer|solution|truth|label"
+    r"|messages?|role|content|chosen|rejected|tag|domain|group|id|index|column|data|score|reward|sort|state)_keys?$"
+)
 _VOCABULARY_TOKEN = re.compile(r"(^|_)(eos|bos|pad|unk|sep|cls|mask|stop|start|end|begin|think|image|video)_token$")
 
 _URL_CREDENTIALS = re.compile(r"(?<=://)[^/\s@'\"]+(?=@)")
@@ -23,12 +29,13 @@ _ASSIGNMENT = re.compile(r"^\+{0,2}([\w.@/-]+)=(.+)$", re.DOTALL)
 def is_secret_key(key: str) -> bool:
     """Whether a value under this name is a secret, judged by the words in the name.
 
-    Example: `HF_TOKEN`, `judge_api_key`, `dbPassword` are; `max_new_tokens`, `eos_token`, `add_token_level_kl` are not.
+    Example: `HF_TOKEN`, `judge_api_key`, `dbPassword`, `GITHUB_PAT` are; `max_new_tokens`, `eos_token`, `image_key`,
+    `add_token_level_kl` are not.
     """
     words = _words(key)
     if _SECRET_ANYWHERE.search(words):
         return True
-    return bool(_SECRET_AT_END.search(words)) and not _VOCABULARY_TOKEN.search(words)
+    return bool(_SECRET_AT_END.search(words)) and not (_VOCABULARY_TOKEN.search(words) or _COLUMN_NAME.search(words))
 
 
 def _words(key: str) -> str:

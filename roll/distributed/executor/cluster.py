@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,9 +67,12 @@ class Calls:
         return worker_error(self.role, self.method, failures)
 
 
-def wait_all(calls: Sequence[Calls], timeout_s: float | None = None) -> list[list[Any]]:
+def wait_all(
+    calls: Sequence[Calls], timeout_s: float | None = None, on_done: Callable[[Calls], None] = lambda call: None
+) -> list[list[Any]]:
     """The replies of several calls, by call and rank. The first failure of any ends the wait with WorkerError, and so
-    does the time limit: `timeout_s`, or the shortest that one of the calls has of its own."""
+    does the time limit: `timeout_s`, or the shortest that one of the calls has of its own. `on_done` is told of each
+    call that all its ranks have answered."""
     limits = [call.timeout_s for call in calls if call.timeout_s is not None]
     if timeout_s is None and limits:
         timeout_s = min(limits)
@@ -92,6 +95,8 @@ def wait_all(calls: Sequence[Calls], timeout_s: float | None = None) -> list[lis
         if isinstance(reply, Failure):
             raise calls[i].error(reply)
         replies[i][rank] = reply
+        if len(replies[i]) == len(calls[i].refs):
+            on_done(calls[i])
     return [[by_rank[rank] for rank in sorted(by_rank)] for by_rank in replies]
 
 

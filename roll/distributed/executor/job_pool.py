@@ -130,6 +130,7 @@ class JobPool:
             if worker.ready is not None and isinstance(failure := fetch(worker.ready, worker.seat.rank), Failure):
                 raise worker_error(self.role, "start", [failure])
             worker.ready = None
+        logger.info("%s: processes are up (%d)", self.role, len(self._workers))
 
     async def run(self, job: Job) -> Any:
         """The job's result. Raises WorkerError when the worker failed at it, FatalJobError when it died of it.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,6 +12,8 @@ from typing import Any
 from roll.distributed.executor.cluster import Calls, Cluster, wait_all
 from roll.distributed.executor.engine_recovery import EngineRecovery
 from roll.distributed.strategy.base import ALL_STATES, State
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -42,13 +46,19 @@ class Placement:
     def finish_setup(self) -> dict[Cluster, list[Any]]:
         """Returns when all are set up, with their replies. Raises WorkerError as soon as a worker cannot be."""
         replies: dict[Cluster, list[Any]] = {}
+        started = time.monotonic()
+
+        def say(call: Calls) -> None:
+            what = "processes are up" if call.method == "start" else "models are loaded"
+            logger.info("%s: %s (%d, after %.1f s)", call.role, what, len(call.refs), time.monotonic() - started)
+
         for cluster, setup in self._setups.items():
             if cluster not in self._started:
-                _, replies[cluster] = wait_all([cluster.ready, setup()])
+                _, replies[cluster] = wait_all([cluster.ready, setup()], on_done=say)
                 self._resident[cluster] = ALL_STATES
                 self._move([], [Claim(cluster)])
         ready = [cluster.ready for cluster in self._started]
-        answers = wait_all([*ready, *self._started.values()])[len(ready) :]
+        answers = wait_all([*ready, *self._started.values()], on_done=say)[len(ready) :]
         for cluster, answer in zip(self._started, answers, strict=True):
             replies[cluster] = answer
             self._resident[cluster] = ALL_STATES

@@ -52,6 +52,7 @@ class RunClusters:
         except BaseException:
             self.runtime.shutdown()
             raise
+        logger.info("Ray is up; starting the workers of %s", ", ".join(place.role for place in plan.layout.roles))
         try:
             self._launch()
         except BaseException:

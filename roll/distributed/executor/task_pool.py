@@ -83,6 +83,7 @@ class TaskPool:
             if worker.ready is not None and isinstance(failure := fetch(worker.ready, worker.seat.rank), Failure):
                 raise worker_error(self.role, "start", [failure])
             worker.ready = None
+        logger.info("%s: processes are up (%d)", self.role, len(self._workers))
 
     async def call(self, method: str, *arguments: Any, timeout_s: float) -> Any:
         """Runs `method` of some worker. Raises TimeoutError when it takes longer, WorkerError with the cause when it

@@ -8,6 +8,8 @@ import re
 import stat
 from pathlib import Path
 
+from roll.utils.text import visible
+
 _HEADER_LINES = 5
 _NAME = re.compile(r"[\w-][\w.-]{0,99}", re.ASCII)
 
@@ -23,7 +25,12 @@ def keep_logs(source: Path, directory: Path) -> None:
         header = [line for line in lines[:_HEADER_LINES] if line.startswith(":")]  # :job_id:, :actor_name:, :worker:
         if len(lines) > len(header):
             directory.mkdir(parents=True, exist_ok=True)
-            _append(directory / f"{_name(header) or path.stem}{path.suffix}", "".join(lines[len(header) :]))
+            _append(directory / f"{_name(header) or path.stem}{path.suffix}", _shown(lines[len(header) :]))
+
+
+def _shown(lines: list[str]) -> str:
+    """Lines that may hold what a model wrote; the carriage returns of progress bars end lines here."""
+    return "".join(visible(line.rstrip("\r\n")) + "\n" for line in lines)
 
 
 def _name(header: list[str]) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.pipeline.settings import policy_loss, sampling_params
 from roll.types.batch import RowMeta
 from roll.types.rollout import Task, TrajectoryGroup
+
+logger = logging.getLogger(__name__)
 
 
 def check_difficulty(tasks: Sequence[Task]) -> None:
@@ -55,6 +58,7 @@ class RLVRPipeline(RLPipeline):
     def build(self) -> None:
         """Worker processes load their models while the driver reads the data."""
         config, plan = self.config, self.plan
+        logger.info("starting Ray")
         self.clusters = RunClusters(config, plan)
         rewards = RewardPools(self.clusters, config.rewards)
         self.tokenizer = load_tokenizer(str(config.actor_train.model_args.model_name_or_path))

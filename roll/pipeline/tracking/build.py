@@ -10,6 +10,7 @@ from typing import Any
 
 from roll.errors import ConfigError
 from roll.pipeline.tracking.local import JsonlTracker, StdoutTracker, TensorboardTracker
+from roll.pipeline.tracking.login import login_problems
 from roll.pipeline.tracking.services import MlflowTracker, SwanlabTracker, WandbTracker
 from roll.pipeline.tracking.tracker import NamedTracker, TrackedRun, Tracker, Trackers
 from roll.utils.secrets import find_secrets, mask, redact
@@ -97,6 +98,12 @@ def tracker_problems(names: Sequence[str], kwargs: Mapping[str, Any]) -> list[st
     return problems
 
 
+def missing_logins(names: Sequence[str], kwargs: Mapping[str, Any]) -> list[str]:
+    """The services of track_with for which this machine holds no credentials."""
+    known = tuple(name for name in dict.fromkeys(names) if name in TRACKERS)
+    return login_problems(known, lambda name: _settings_for(name, kwargs))
+
+
 def _nested_problems(name: str, value: Any, chosen: Mapping[str, type[NamedTracker]]) -> list[str]:
     if name not in chosen:
         return [f"tracker_kwargs.{name}: {name} is not in track_with, so this would be ignored. Add it or remove this."]
@@ -112,7 +119,8 @@ def _nested_problems(name: str, value: Any, chosen: Mapping[str, type[NamedTrack
 
 def _settings_for(name: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     shared = {key: value for key, value in kwargs.items() if key in TRACKERS[name].settings}
-    return {**shared, **kwargs.get(name, {})}
+    own = kwargs.get(name)
+    return {**shared, **(own if isinstance(own, Mapping) else {})}
 
 
 def _is_installed(module: str) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from roll.pipeline.tracking.login import check_reachable
 from roll.pipeline.tracking.tracker import Metrics, NamedTracker, TrackedRun
 
 _PROJECT = "roll"
@@ -119,6 +120,7 @@ class MlflowTracker(NamedTracker):
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # mlflow >= 3.13 refuses it otherwise
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # read at import
 
+        check_reachable(uri)
         from mlflow import MlflowClient
         from mlflow.entities import Metric
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,12 +9,11 @@ import numpy as np
 import pytest
 
 from roll.errors import EnvError
-from roll.pipeline.agentic import check_env, replay
+from roll.pipeline.agentic import check_env
 from roll.pipeline.agentic.agentic_config import EnvConfig
 from roll.pipeline.agentic.baselines import baselines
 from roll.pipeline.agentic.group_filters import DropEqualRewards, load_filter
-from roll.pipeline.recorder import RecordLimits, RolloutRecord, RolloutRecorder
-from roll.types.rollout import Task, TrajectoryGroup, Turn
+from roll.types.rollout import Task, TrajectoryGroup
 from tests.unit.agentic.test_rollouter import row
 
 PAGE = Path(__file__).parents[3] / "docs" / "adding_an_env.md"
@@ -65,46 +62,6 @@ def test_check_env_says_what_is_not_installed(
 def test_check_env_says_that_there_is_no_such_environment(capsys: pytest.CaptureFixture[str]) -> None:
     assert check_env.main(["nowhere.at:All"]) == 2
     assert "importing nowhere.at failed" in capsys.readouterr().err
-
-
-def test_replay_shows_recorded_episodes_turn_by_turn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    turns = (
-        Turn("P_\n_G", "\x1b[2J<answer>Down</answer>", "Down", 0.0, {"success": 0.0}),
-        Turn("__\nPG", "hm", None, -0.5),
-    )
-    records = [
-        RolloutRecord("p", "r", -0.5, 4, "Lake", "stop", turns=turns),
-        RolloutRecord("p", "", None, 5, "Sea", "failed", extra={"failure": "it broke"}),
-    ]
-    RolloutRecorder(tmp_path).record(3, records)
-    file = tmp_path / "step_000003.jsonl"
-    assert replay.main([str(file)]) == 0
-    out = capsys.readouterr().out
-    assert "Lake, step 3, group 4: reward -0.5" in out
-    assert "turn 1: action 'Down', reward +0, in all +0 (success 0)" in out
-    assert "sees P_\n     _G\nsays \\x1b[2J<answer>Down</answer>" in out
-    assert "turn 2: no action, reward -0.5, in all -0.5" in out
-    assert "Sea, step 3, group 5: failed: it broke" in out
-    assert replay.main([str(file), "--tag", "Lake"]) == 0
-    assert "1 of 2 episodes" in capsys.readouterr().out
-
-
-def test_replay_ends_quietly_when_its_reader_does(tmp_path: Path) -> None:
-    turn = Turn("P_\n_G", "x" * 200_000, "Down", 0.0, {})  # more than a pipe holds
-    record = RolloutRecord("p", "r", 1.0, 0, "Lake", "stop", turns=(turn,))
-    RolloutRecorder(tmp_path, RecordLimits(num_characters=400_000)).record(0, [record])
-    command = [sys.executable, "-m", "roll.pipeline.agentic.replay", str(tmp_path / "step_000000.jsonl")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None and process.stderr is not None
-        process.stdout.read(10)
-        process.stdout.close()
-        assert process.stderr.read() == b""
-    assert process.returncode == 0
-
-
-def test_replay_refuses_a_file_that_is_no_record(tmp_path: Path) -> None:
-    (tmp_path / "x.jsonl").write_text(json.dumps({"a": 1}) + "\n")
-    assert replay.main([str(tmp_path / "x.jsonl")]) == 2
 
 
 def test_the_lakes_baselines_are_next_to_nothing_by_chance_and_a_third_blindly() -> None:

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from roll.errors import ResourceError
 from roll.pipeline.run import Run
-from roll.pipeline.tracking.local import read_metrics
+from roll.pipeline.tracking.local import JsonlTracker, read_metrics
 from tests.helpers.configs import config
 
 
@@ -159,3 +160,30 @@ def test_a_resumed_run_has_the_rows_of_the_whole_run_wherever_they_were_tracked(
     assert resumed.run() == 0
     assert [step for step, _ in resumed._rows] == [0, 1, 2, 3, 4, 5]
     assert [row["rollout/reward_mean"] for step, row in resumed._rows if step] == [0, 1, 2, 3, 4]
+
+
+def test_a_tracker_that_cannot_start_ends_the_run_before_anything_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(JsonlTracker, "__init__", refuse)
+    run = Counting(tmp_path, "never")
+    monkeypatch.setattr(run, "build", lambda: pytest.fail("built"))
+    assert run.run() == 2
+    assert "track_with: jsonl cannot start. PermissionError: no login" in caplog.text
+
+
+def refuse(*arguments: object) -> None:
+    raise PermissionError("no login")
+
+
+def test_trackers_of_a_run_that_is_not_built_are_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[bool] = []
+    monkeypatch.setattr(JsonlTracker, "close", lambda tracker, failed=False: closed.append(failed))
+    run = Counting(tmp_path, "never")
+
+    def fail() -> None:
+        raise ResourceError("no devices")
+
+    monkeypatch.setattr(run, "build", fail)
+    assert run.run() == 1
+    assert closed == [True]

@@ -47,3 +47,16 @@ def test_the_given_terminal_handler_replaces_stderr(tmp_path, capsys):
     logging.getLogger("roll.test").info("hello")
     assert seen == ["hello"]
     assert capsys.readouterr().err == ""
+
+
+def test_what_a_model_wrote_steers_no_terminal_wherever_it_is_quoted(tmp_path, capsys):
+    path = configure_logging("INFO", tmp_path, "driver")
+    try:
+        raise ValueError("the answer was \x1b[2J\u202e")
+    except ValueError as error:
+        logging.getLogger("roll.test").exception("failed: %s \ud800", error)
+    assert path is not None
+    for text in (path.read_text(), capsys.readouterr().err):
+        assert "failed: the answer was \\x1b[2J\\u202e \\ud800\n" in text
+        assert "ValueError: the answer was \\x1b[2J\\u202e" in text
+        assert not {"\x1b", "\u202e"} & set(text)

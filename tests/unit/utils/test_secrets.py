@@ -9,7 +9,9 @@ from roll.utils.secrets import find_secrets, is_secret_key, mask, redact
 @pytest.mark.parametrize(
     "key",
     ["HF_TOKEN", "api_key", "judge_api_key", "WANDB_API_KEY", "apiKey", "dbPassword", "AWS_ACCESS_KEY_ID", "secret",
-     "OPENAI_API_KEYS", "Authorization", "token", "auth-token", "private_key"],
+     "OPENAI_API_KEYS", "Authorization", "token", "auth-token", "private_key", "GITHUB_PAT", "AUTH", "BASIC_AUTH",
+     "NETRC", "SSH_KEY", "SSH_KEY_DATA", "DB_PASS", "AZURE_SAS", "SLACK_WEBHOOK_URL", "id_rsa", "JWT",
+     "DOCKER_AUTH_CONFIG", "key"],
 )  # fmt: skip
 def test_names_of_secrets_are_recognised(key):
     assert is_secret_key(key)
@@ -18,7 +20,9 @@ def test_names_of_secrets_are_recognised(key):
 @pytest.mark.parametrize(
     "key",
     ["max_new_tokens", "max_tokens_per_microbatch_in_train", "add_token_level_kl", "eos_token", "pad_token",
-     "tokenizer", "TOKENIZERS_PARALLELISM", "keyboard", "monkey", "num_tokens", "sequence_length", "token_mean"],
+     "image_key", "prompt_key", "ground_truth_key", "messages_key", "PATH", "AUTHOR", "RAY_AUTH_MODE", "format_pattern",
+     "bypass", "compass", "patience", "tokenizer", "TOKENIZERS_PARALLELISM", "keyboard",
+     "monkey", "num_tokens", "sequence_length", "token_mean"],
 )  # fmt: skip
 def test_ordinary_names_with_token_or_key_inside_are_not_secrets(key):
     assert not is_secret_key(key)
