@@ -52,6 +52,8 @@ class DeepSpeedTrainStrategy(ScoringStrategy, TrainStrategy):
 
     def setup(self) -> None:
         self.rank.start()
+        from roll.distributed.strategy.deepspeed_offload import Offload
+
         self._model = self.rank.load_model()
         parameters = [(parameter, full_dimensions(parameter)) for parameter in self._model.module.parameters()]
         args = self.role.training_args
@@ -59,6 +61,7 @@ class DeepSpeedTrainStrategy(ScoringStrategy, TrainStrategy):
         self._schedule = schedule(optimizer, args, self.plan.total_updates, self.plan.warmup_updates)
         with _no_dummy_step(optimizer):
             self._engine = self.rank.initialize(self._model.module, optimizer=optimizer, lr_scheduler=self._schedule)
+        self._offload: Offload = Offload(self.engine, self.rank.config)
         self._trainable = [parameter for parameter in self._model.module.parameters() if parameter.requires_grad]
 
     def train_step(
@@ -152,16 +155,12 @@ class DeepSpeedTrainStrategy(ScoringStrategy, TrainStrategy):
     def offload_states(self, states: frozenset[State]) -> None:
         """On a CPU everything is in host memory already."""
         if self.context.device.type != "cpu":
-            from roll.distributed.strategy import deepspeed_offload
-
-            deepspeed_offload.offload(self.engine, states, self.rank.config)
+            self._offload.to_host(states)
             self.rank.platform.empty_cache()
 
     def load_states(self, states: frozenset[State]) -> None:
         if self.context.device.type != "cpu":
-            from roll.distributed.strategy import deepspeed_offload
-
-            deepspeed_offload.load(self.engine, states, self.rank.config, self.context.device)
+            self._offload.to_device(states)
 
     def shutdown(self) -> None:
         self.rank.stop()

@@ -4,7 +4,7 @@ removed."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from roll.configs.cluster import WorkerConfig
 from roll.configs.deepspeed import DeepSpeedFacts, complete_deepspeed_config, zero_stage
@@ -26,6 +26,10 @@ class EngineConfig:
     @property
     def partitions_weights(self) -> bool:
         return self.stage == PARTITIONED_WEIGHTS
+
+    def keeps_on_host(self, section: Literal["offload_optimizer", "offload_param"]) -> bool:
+        settings = self.json["zero_optimization"].get(section)
+        return bool(settings) and settings.get("device", "none") != "none"
 
 
 def training_config(role: WorkerConfig, plan: TrainPlan) -> EngineConfig:

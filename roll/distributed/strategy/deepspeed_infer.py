@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-
 from roll.configs.cluster import WorkerConfig
 from roll.configs.plan import TrainPlan
 from roll.distributed.strategy.base import RankContext, State
@@ -25,28 +23,26 @@ class DeepSpeedInferStrategy(ScoringStrategy):
 
     def setup(self) -> None:
         self.rank.start()
+        from roll.distributed.strategy.deepspeed_offload import ScorerOffload
+
         self._model = self.rank.load_model()
         self._model.module.requires_grad_(False)
-        self.rank.initialize(self._model.module).eval()
+        engine = self.rank.initialize(self._model.module)
+        engine.eval()
+        self._offload: ScorerOffload = ScorerOffload(engine, self.rank.config)
 
     def _evened_out(self, micro_batches: Sequence[MicroBatch]) -> Sequence[MicroBatch]:
         return self.rank.evened_out(micro_batches)
 
     def offload_states(self, states: frozenset[State]) -> None:
-        if State.WEIGHTS in states:
-            self._move(torch.device("cpu"))
+        """On a CPU everything is in host memory already."""
+        if State.WEIGHTS in states and self.context.device.type != "cpu":
+            self._offload.to_host()
+            self.rank.platform.empty_cache()
 
     def load_states(self, states: frozenset[State]) -> None:
-        if State.WEIGHTS in states:
-            self._move(self.context.device)
-
-    def _move(self, device: torch.device) -> None:
-        """On a CPU everything is in host memory already."""
-        if self.rank.engine is not None and self.context.device.type != "cpu":
-            from roll.distributed.strategy import deepspeed_offload
-
-            deepspeed_offload.move_scorer(self.rank.engine, self.rank.config, device)
-            self.rank.platform.empty_cache()
+        if State.WEIGHTS in states and self.context.device.type != "cpu":
+            self._offload.to_device()
 
     def shutdown(self) -> None:
         self.rank.stop()

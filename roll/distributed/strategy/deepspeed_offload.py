@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
 from deepspeed.runtime.zero.offload_config import OffloadStateTypeEnum as Kind
-from deepspeed.runtime.zero.offload_states import offload_optimizer_states, reload_optimizer_states
 
 from roll.distributed.strategy.base import State
 from roll.distributed.strategy.deepspeed_config import EngineConfig
+from roll.distributed.strategy.host_copies import HostCopies
 from roll.errors import StrategyError
 
 if TYPE_CHECKING:
@@ -25,94 +25,107 @@ _ZERO_KINDS = {
 }
 
 
-def offload(engine: DeepSpeedEngine, states: frozenset[State], config: EngineConfig) -> None:
-    """To host memory. What the configuration keeps there anyway is left alone."""
-    optimizer: Any = engine.optimizer
-    if config.stage == 0:
-        _move_plain(engine, states, torch.device("cpu"))
-        return
-    _check(optimizer)
-    kinds = _kinds(states, config)
-    if config.partitions_weights:
-        kinds |= {Kind.contiguous_grad_buffer} if State.GRADIENTS in states else set()
-        if Kind.optim_states in kinds:
-            _offload_zero3_optimizer(optimizer)
-        kinds -= {Kind.hp_params, Kind.optim_states}
-    with _trained_module(optimizer) if config.partitions_weights else nullcontext():
-        optimizer.offload_states(include=kinds)
-    if Kind.lp_params in kinds:
-        _move(untrained(engine, config), torch.device("cpu"))
-
-
-def load(engine: DeepSpeedEngine, states: frozenset[State], config: EngineConfig, device: torch.device) -> None:
-    """Back to the device. DeepSpeed reloads whatever its set of offloaded kinds holds, so the others leave it for the
-    call."""
-    optimizer: Any = engine.optimizer
-    if config.stage == 0:
-        _move_plain(engine, states, device)
-        return
-    _check(optimizer)
-    kinds = _kinds(states, config)
-    if config.partitions_weights:
-        kinds |= {Kind.contiguous_grad_buffer} if State.GRADIENTS in states else set()
-        if Kind.optim_states in kinds:
-            _load_zero3_optimizer(optimizer, device)
-        kinds -= {Kind.hp_params, Kind.optim_states}
-    staying = {kind for kind in optimizer.offloaded_states if kind not in kinds}
-    optimizer.offloaded_states -= staying
-    try:
-        optimizer.reload_states()
-    finally:
-        optimizer.offloaded_states |= staying
-    if Kind.lp_params in kinds:
-        _move(untrained(engine, config), device)
-
-
-def move_scorer(engine: DeepSpeedEngine, config: EngineConfig, device: torch.device) -> None:
+class ScorerOffload:
     """The weights of an engine that trains none of them."""
-    if config.partitions_weights:
-        engine.empty_partition_cache()  # what the last pass left gathered
-    _move(untrained(engine, config), device)
+
+    def __init__(self, engine: DeepSpeedEngine, config: EngineConfig):
+        self._engine, self._config = engine, config
+        self._copies = HostCopies()
+
+    def to_host(self) -> None:
+        if self._config.partitions_weights:
+            self._engine.empty_partition_cache()  # what the last pass left gathered
+        self._copies.take(untrained(self._engine, self._config))
+
+    def to_device(self) -> None:
+        self._copies.bring_back(untrained(self._engine, self._config))
 
 
-def _kinds(states: frozenset[State], config: EngineConfig) -> set[Kind]:
-    kinds = {kind for state in states for kind in _ZERO_KINDS.get(state, ())}
-    zero = config.json["zero_optimization"]
-    if _on_host(zero.get("offload_optimizer")):
-        kinds -= {Kind.hp_params, Kind.optim_states}
-    if _on_host(zero.get("offload_param")):
-        kinds -= {Kind.lp_params}
-    return kinds
+class Offload:
+    """All that a trainer holds. What the configuration keeps in host memory anyway is left alone. DeepSpeed moves the
+    buffers of ZeRO; what it does not move (weights that are not trained, an engine without ZeRO, the states of torch's
+    AdamW in ZeRO-3) goes by `HostCopies`."""
 
+    def __init__(self, engine: DeepSpeedEngine, config: EngineConfig):
+        self._engine, self._config = engine, config
+        self._copies = HostCopies()
 
-def _on_host(section: dict[str, Any] | None) -> bool:
-    return bool(section) and section.get("device", "none") != "none"
+    def to_host(self, states: frozenset[State]) -> None:
+        optimizer = self._zero_optimizer()
+        if self._config.partitions_weights:
+            self._engine.empty_partition_cache()
+        self._copies.take(self._tensors(states))
+        if optimizer is not None:
+            with self._trained_module(optimizer):
+                optimizer.offload_states(include=self._kinds(states))
 
+    def to_device(self, states: frozenset[State]) -> None:
+        """DeepSpeed reloads whatever its set of offloaded kinds holds, so the others leave it for the call."""
+        optimizer = self._zero_optimizer()
+        self._copies.bring_back(self._tensors(states))
+        if optimizer is None:
+            return
+        staying = optimizer.offloaded_states - self._kinds(states)
+        optimizer.offloaded_states -= staying
+        try:
+            optimizer.reload_states()
+        finally:
+            optimizer.offloaded_states |= staying
 
-def untrained(engine: DeepSpeedEngine, config: EngineConfig) -> Iterator[torch.Tensor]:
-    """This rank's part of weights that are not trained: DeepSpeed moves its own buffers, which hold the others only.
-    Without those that the configuration keeps in host memory."""
-    if _on_host(config.json["zero_optimization"].get("offload_param")):
-        return
-    model: Any = engine.module
-    for parameter in model.parameters():
-        if not parameter.requires_grad:
-            yield parameter.ds_tensor if config.partitions_weights else parameter
+    def _zero_optimizer(self) -> Any:
+        """None without ZeRO."""
+        optimizer: Any = self._engine.optimizer
+        if isinstance(optimizer, BF16_Optimizer):
+            raise StrategyError(
+                "ZeRO stage 1 with bf16 and data_types.grad_accum_dtype fp32 cannot leave its device. Use "
+                "zero_optimization.stage: 2, or devices that no other role shares."
+            )
+        return optimizer if self._config.stage > 0 else None
 
+    def _kinds(self, states: frozenset[State]) -> set[Kind]:
+        """What DeepSpeed is asked to move. In ZeRO-3 it moves the states of its own FusedAdam only, and the gradients
+        of an optimizer that works in host memory lie there as well."""
+        kinds = {kind for state in states for kind in _ZERO_KINDS.get(state, ())}
+        if self._config.partitions_weights and State.GRADIENTS in states:
+            kinds.add(Kind.contiguous_grad_buffer)
+        if self._config.partitions_weights or self._config.keeps_on_host("offload_optimizer"):
+            kinds -= {Kind.hp_params, Kind.optim_states}
+        if self._config.partitions_weights and self._config.keeps_on_host("offload_optimizer"):
+            kinds -= {Kind.lp_grads}
+        if self._config.keeps_on_host("offload_param"):
+            kinds -= {Kind.lp_params}
+        return kinds
 
-def _move(tensors: Iterable[torch.Tensor], device: torch.device) -> None:
-    for tensor in tensors:
-        tensor.data = tensor.data.to(device)
+    def _tensors(self, states: frozenset[State]) -> Iterator[torch.Tensor]:
+        """What DeepSpeed is not asked to move."""
+        if State.WEIGHTS in states:
+            model: Any = self._engine.module
+            yield from model.parameters() if self._config.stage == 0 else untrained(self._engine, self._config)
+        if State.OPTIMIZER in states:
+            yield from self._optimizer_tensors()
 
+    def _optimizer_tensors(self) -> Iterator[torch.Tensor]:
+        optimizer: Any = self._engine.optimizer
+        if self._config.partitions_weights and not self._config.keeps_on_host("offload_optimizer"):
+            yield from optimizer.fp32_partitioned_groups_flat
+            yield from _moments(optimizer.optimizer)
+        elif self._config.stage == 0:
+            basic: Any = self._engine.basic_optimizer
+            yield from _moments(basic)
+            if optimizer is not basic:  # bf16: fp32 copies of the weights
+                yield from (master for group in basic.param_groups for master in group["params"])
 
-@contextmanager
-def _trained_module(optimizer: Any) -> Iterator[None]:
-    """DeepSpeed 0.19 looks for every parameter of its module in a buffer of the trained ones (ZeRO-3)."""
-    module, optimizer.module = optimizer.module, _Trained(optimizer.module)
-    try:
-        yield
-    finally:
-        optimizer.module = module
+    @contextmanager
+    def _trained_module(self, optimizer: Any) -> Iterator[None]:
+        """DeepSpeed 0.19 looks for every parameter of its module in a buffer of the trained ones (ZeRO-3)."""
+        if not self._config.partitions_weights:
+            yield
+            return
+        module, optimizer.module = optimizer.module, _Trained(optimizer.module)
+        try:
+            yield
+        finally:
+            optimizer.module = module
 
 
 class _Trained:
@@ -123,38 +136,18 @@ class _Trained:
         return (parameter for parameter in self._module.parameters() if parameter.requires_grad)
 
 
-def _check(optimizer: object) -> None:
-    if isinstance(optimizer, BF16_Optimizer):
-        raise StrategyError(
-            "ZeRO stage 1 with bf16 and data_types.grad_accum_dtype fp32 cannot leave its device. Use "
-            "zero_optimization.stage: 2, or devices that no other role shares."
-        )
-
-
-def _offload_zero3_optimizer(optimizer: Any) -> None:
-    """DeepSpeed moves the states of its own FusedAdam only."""
-    for flat in optimizer.fp32_partitioned_groups_flat:
-        flat.data = flat.data.to("cpu")
-    offload_optimizer_states(optimizer.optimizer, torch.device("cpu"))
-
-
-def _load_zero3_optimizer(optimizer: Any, device: torch.device) -> None:
-    for flat in optimizer.fp32_partitioned_groups_flat:
-        flat.data = flat.data.to(device)
-    reload_optimizer_states(optimizer.optimizer, device)
-
-
-def _move_plain(engine: DeepSpeedEngine, states: frozenset[State], device: torch.device) -> None:
-    """Without ZeRO: parameters, torch's optimizer states, and (bf16) DeepSpeed's fp32 copies."""
+def untrained(engine: DeepSpeedEngine, config: EngineConfig) -> Iterator[torch.Tensor]:
+    """This rank's part of weights that are not trained: DeepSpeed moves its own buffers, which hold the others only.
+    Without those that the configuration keeps in host memory."""
+    if config.keeps_on_host("offload_param"):
+        return
     model: Any = engine.module
-    if State.WEIGHTS in states:
-        _move(model.parameters(), device)
-    if State.OPTIMIZER in states:
-        reload_optimizer_states(engine.basic_optimizer, device)
-        _move(_masters(engine), device)
+    for parameter in model.parameters():
+        if not parameter.requires_grad:
+            yield parameter.ds_tensor if config.partitions_weights else parameter
 
 
-def _masters(engine: DeepSpeedEngine) -> Iterator[torch.Tensor]:
-    basic: Any = engine.basic_optimizer
-    if engine.optimizer is not basic:
-        yield from (master for group in basic.param_groups for master in group["params"])
+def _moments(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+    """Without the counts of steps, which torch keeps in host memory."""
+    for state in optimizer.state.values():
+        yield from (value for value in state.values() if torch.is_tensor(value) and value.ndim)

@@ -1,6 +1,6 @@
 """Leaving the device and coming back, on a CPU: the same calls as on a GPU, whose device is here the host again."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 
 from roll.configs.cluster import WorkerConfig
 from roll.distributed.strategy.base import ALL_STATES
+from roll.distributed.strategy.deepspeed import DeepSpeedTrainStrategy
 from roll.distributed.strategy.deepspeed_rank import full_shape
 from tests.helpers.processes import RankPool
 from tests.parity.strategies.reference import TEMPERATURE, join, rows
@@ -17,22 +18,59 @@ from tests.parity.strategies.runs import Run, context, exported, one_update, tra
 
 Pools = Callable[[int], RankPool]
 FROZEN = "model.embed_tokens"
-HOST = torch.device("cpu")
+
+
+def trip(strategy: DeepSpeedTrainStrategy) -> None:
+    """To host memory and back."""
+    own_memory(untrained_or_whole(strategy))
+    strategy._offload.to_host(ALL_STATES)
+    strategy._offload.to_device(ALL_STATES)
+
+
+def untrained_or_whole(strategy: DeepSpeedTrainStrategy) -> list[torch.Tensor]:
+    from roll.distributed.strategy.deepspeed_offload import untrained
+
+    whole = strategy.rank.config.stage == 0
+    return list(strategy.model.module.parameters() if whole else untrained(strategy.engine, strategy.rank.config))
+
+
+def own_memory(tensors: Iterable[torch.Tensor]) -> None:
+    """As on a GPU: not of a file that is mapped, and in no numpy array."""
+    for tensor in tensors:
+        tensor.data = tensor.data.clone()
 
 
 def trained_after_a_trip(run: Run) -> tuple[bool, list[str]]:
     """Whether the weights came back as they were, and which of them an update then moved."""
-    from roll.distributed.strategy import deepspeed_offload
-
     with trainer(run) as strategy:
         before = exported(strategy)
-        deepspeed_offload.offload(strategy.engine, ALL_STATES, strategy.rank.config)
-        deepspeed_offload.load(strategy.engine, ALL_STATES, strategy.rank.config, HOST)
+        trip(strategy)
         back = exported(strategy)
         one_update(strategy, run)
         after = exported(strategy)
         same = all(np.array_equal(before[name], back[name]) for name in before)
         return same, [name for name in before if not np.array_equal(before[name], after[name])]
+
+
+def two_updates(run: Run, takes_trip: bool) -> dict[str, np.ndarray]:
+    """The weights after them; between them a trip to host memory and back."""
+    with trainer(run) as strategy:
+        one_update(strategy, run)
+        if takes_trip:
+            trip(strategy)
+        one_update(strategy, run)
+        return exported(strategy)
+
+
+def moved_by_deepspeed(run: Run) -> set[str]:
+    """Kinds of buffers that are away while the trainer is."""
+    with trainer(run) as strategy:
+        one_update(strategy, run)
+        strategy._offload.to_host(ALL_STATES)
+        away: Any = strategy.engine.optimizer.offloaded_states  # type: ignore[union-attr]
+        kinds = {kind.value for kind in away}
+        strategy._offload.to_device(ALL_STATES)
+        return kinds
 
 
 def frozen_elements(run: Run) -> int:
@@ -46,7 +84,7 @@ def frozen_elements(run: Run) -> int:
 def scored_after_a_trip(model_dir: Path, zero: dict[str, Any]) -> tuple[bool, int, int]:
     """Whether log-probs are equal before and after; elements that travelled, and those of the model."""
     from roll.distributed.strategy.deepspeed_infer import DeepSpeedInferStrategy
-    from roll.distributed.strategy.deepspeed_offload import move_scorer, untrained
+    from roll.distributed.strategy.deepspeed_offload import ScorerOffload, untrained
 
     config = WorkerConfig.model_validate(
         {
@@ -64,8 +102,11 @@ def scored_after_a_trip(model_dir: Path, zero: dict[str, Any]) -> tuple[bool, in
         assert found is not None
         return found
 
+    own_memory(untrained(engine, strategy.rank.config))
     before = log_probs()
-    move_scorer(engine, strategy.rank.config, HOST)
+    offload = ScorerOffload(engine, strategy.rank.config)
+    offload.to_host()
+    offload.to_device()
     same = torch.equal(before, log_probs())
     travelled = sum(tensor.numel() for tensor in untrained(engine, strategy.rank.config))
     whole = sum(full_shape(p).numel() for p in strategy.model.module.parameters())
@@ -79,6 +120,28 @@ def test_a_trainer_with_frozen_weights_comes_back_as_it_was(stage: int, rank_poo
     same, moved = rank_pool(1).run(trained_after_a_trip, run)[0]
     assert same
     assert moved and not [name for name in moved if name.startswith(FROZEN)]
+
+
+@pytest.mark.parametrize(
+    ("stage", "dtype"), [(0, "fp32"), (0, "bf16"), (2, "bf16"), (3, "fp32")], ids=["0", "0-bf16", "2-bf16", "3"]
+)
+def test_a_trip_to_host_memory_changes_no_update(
+    stage: int, dtype: str, rank_pool: Pools, tiny_model_dir: Path
+) -> None:
+    """Weights, moments and the hooks that collect gradients are as they were: the second update is the same."""
+    run = Run(tiny_model_dir, stage, model={"dtype": dtype})
+    stayed, travelled = (rank_pool(1).run(two_updates, run, takes_trip)[0] for takes_trip in (False, True))
+    for name, weights in stayed.items():
+        np.testing.assert_array_equal(travelled[name], weights, err_msg=name)
+
+
+def test_gradients_that_lie_in_host_memory_are_left_there(rank_pool: Pools, tiny_model_dir: Path) -> None:
+    """With the optimizer in host memory ZeRO-3 keeps the gradients there; reloaded they would come to the GPU."""
+    on_device = rank_pool(1).run(moved_by_deepspeed, Run(tiny_model_dir, 3))[0]
+    assert on_device == {"lp_params", "lp_grads", "contiguous_grad_buffer"}
+    zero = {"offload_optimizer": {"device": "cpu"}}
+    on_host = rank_pool(1).run(moved_by_deepspeed, Run(tiny_model_dir, 3, zero=zero))[0]
+    assert on_host == {"lp_params", "contiguous_grad_buffer"}
 
 
 @pytest.mark.parametrize("stage", [2, 3])

@@ -17,7 +17,7 @@ import torch
 
 from roll.configs.cluster import WorkerConfig
 from roll.configs.plan import TrainPlan
-from roll.distributed.strategy.base import RankContext
+from roll.distributed.strategy.base import ALL_STATES, RankContext
 from roll.distributed.strategy.megatron.infer import MegatronInferStrategy
 from roll.distributed.strategy.megatron.train import MegatronTrainStrategy
 from roll.errors import StrategyError
@@ -338,3 +338,39 @@ def left_alone(run: Run) -> None:
         except RuntimeError:  # gloo: connection closed by peer
             return
         raise AssertionError("an update went through without rank 1")
+
+
+@dataclass(frozen=True)
+class Trip:
+    """A trainer that left its device and came back after an update. `held`: bytes of it that stayed while it was away;
+    `parameters` and `metrics`: of the update after the trip."""
+
+    held: int
+    parameters: dict[str, np.ndarray]
+    grad_norm: float
+
+
+def update_after_a_trip(run: Run, takes_trip: bool) -> Trip:
+    """Two updates, between them a trip to host memory: on a CPU the device is the host as well, and what leaves it
+    leaves it in truth."""
+    with trainer(run) as strategy:
+        one_update(strategy, run)
+        held = 0
+        if takes_trip:
+            strategy._offload.to_host(ALL_STATES)
+            held = sum(tensor.untyped_storage().nbytes() for tensor in tensors_held(strategy))
+            strategy._offload.to_device(ALL_STATES)
+        norm = one_update(strategy, run)["grad_norm"]
+        return Trip(held, exported(strategy), norm)
+
+
+def tensors_held(strategy: MegatronTrainStrategy) -> Iterator[torch.Tensor]:
+    """Weights, gradients, fp32 copies and moments."""
+    for chunk in strategy._chunks:
+        for buffer in (*chunk.buffers, *chunk.expert_parallel_buffers):
+            yield buffer.grad_data
+        yield from chunk.parameters()
+    optimizer: Any = strategy._updater.optimizer
+    for part in optimizer.chained_optimizers:
+        for parameter, state in part.optimizer.state.items():
+            yield from (parameter, state["exp_avg"], state["exp_avg_sq"])

@@ -8,57 +8,74 @@ from typing import Any
 import torch
 
 from roll.distributed.strategy.base import State
+from roll.distributed.strategy.host_copies import HostCopies
 
-HOST = torch.device("cpu")
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
-def to_host(chunks: Sequence[Any], optimizer: Any, states: frozenset[State]) -> None:
-    """`chunks` are wrapped for training. Gradients are dropped, the rest is kept."""
-    for buffer in _buffers(chunks):
-        buffer.offload_to_cpu(State.WEIGHTS in states, State.GRADIENTS in states)
-    if State.WEIGHTS in states:
-        _move_weights(chunks, HOST)
-    if State.OPTIMIZER in states:
-        _move_optimizer(optimizer, HOST)
+class Offload:
+    """`chunks` are wrapped for training. No tensor is replaced: Megatron collects gradients by hooks on parameters, and
+    its buffers, weights and fp32 copies are views of each other."""
+
+    def __init__(self, chunks: Sequence[Any], optimizer: Any):
+        self._chunks, self._optimizer = chunks, optimizer
+        self._copies = HostCopies()
+        self._dropped: list[tuple[torch.Tensor, int]] = []  # buffers of gradients and their bytes
+
+    def to_host(self, states: frozenset[State]) -> None:
+        """Gradients are dropped, the rest is kept."""
+        if State.OPTIMIZER in states:
+            self._copies.take(self._optimizer_tensors())
+        if State.WEIGHTS in states:
+            self._copies.take(self._weights())
+        if State.GRADIENTS in states:
+            self._drop_gradients()
+
+    def to_device(self, states: frozenset[State]) -> None:
+        """What `to_host` moved. Gradients come back as zeros."""
+        if State.WEIGHTS in states:
+            self._copies.bring_back(self._weights())
+        if State.OPTIMIZER in states:
+            self._copies.bring_back(self._optimizer_tensors())
+        if State.GRADIENTS in states:
+            for gradients, size in self._dropped:
+                gradients.untyped_storage().resize_(size)
+                gradients.zero_()
+            self._dropped.clear()
+
+    def _weights(self) -> Iterator[torch.Tensor]:
+        """Under the distributed optimizer most of them are views of a buffer, which goes whole."""
+        for chunk in self._chunks:
+            yield from chunk.module.parameters()
+
+    def _drop_gradients(self) -> None:
+        for parameter in self._optimizer_parameters():
+            parameter.grad = None
+        for chunk in self._chunks:
+            for buffer in (*chunk.buffers, *chunk.expert_parallel_buffers):
+                storage = buffer.grad_data.untyped_storage()
+                if storage.nbytes():
+                    self._dropped.append((buffer.grad_data, storage.nbytes()))
+                    storage.resize_(0)
+
+    def _optimizer_tensors(self) -> Iterator[torch.Tensor]:
+        """Moments, and the fp32 weights where they are copies; where they are the weights themselves, or views of them,
+        they go with those."""
+        weights = {_identity(weight) for weight in self._weights()}
+        yield from (parameter for parameter in self._optimizer_parameters() if _identity(parameter) not in weights)
+        for part in self._parts():
+            for state in part.optimizer.state.values():
+                yield from (state[name] for name in _MOMENTS if name in state)
+
+    def _optimizer_parameters(self) -> Iterator[torch.Tensor]:
+        for part in self._parts():
+            for group in part.optimizer.param_groups:
+                yield from group["params"]
+
+    def _parts(self) -> Iterator[Any]:
+        """A rank may have nothing in one of the optimizers that Megatron chains."""
+        yield from (part for part in self._optimizer.chained_optimizers if part.optimizer is not None)
 
 
-def to_device(chunks: Sequence[Any], optimizer: Any, states: frozenset[State], device: torch.device) -> None:
-    """What `to_host` moved. Gradients come back as zeros."""
-    for buffer in _buffers(chunks):
-        buffer.reload_from_cpu(State.WEIGHTS in states, State.GRADIENTS in states)
-    if State.WEIGHTS in states:
-        _move_weights(chunks, device)
-    if State.OPTIMIZER in states:
-        _move_optimizer(optimizer, device)
-
-
-def _buffers(chunks: Sequence[Any]) -> Iterator[Any]:
-    for chunk in chunks:
-        yield from (*chunk.buffers, *chunk.expert_parallel_buffers)
-
-
-def _move_weights(chunks: Sequence[Any], device: torch.device) -> None:
-    """Those that lie in no shared buffer: all of them without the distributed optimizer, frozen ones with it."""
-    held = {id(p) for buffer in _buffers(chunks) if buffer.param_data is not None for p in buffer.params}
-    for chunk in chunks:
-        for parameter in chunk.module.parameters():
-            if id(parameter) not in held:
-                parameter.data = parameter.data.to(device)
-
-
-def _move_optimizer(optimizer: Any, device: torch.device) -> None:
-    """Moments, and the fp32 weights where they are copies. An fp32 model's are the weights themselves (or views of
-    them), and go with those: moving them here would cut the tie."""
-    for part in optimizer.chained_optimizers:
-        if part.optimizer is None:
-            continue
-        for group in part.optimizer.param_groups:
-            for parameter in group["params"]:
-                if part.config.bf16:
-                    parameter.grad = None
-                    parameter.data = parameter.data.to(device)
-        for state in part.optimizer.state.values():
-            for name in _MOMENTS:
-                if name in state:
-                    state[name] = state[name].to(device)
+def _identity(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata

@@ -20,6 +20,7 @@ from roll.types.metrics import MetricSums
 
 if TYPE_CHECKING:
     from roll.distributed.strategy.megatron.engine import Model
+    from roll.distributed.strategy.megatron.offload import Offload
     from roll.distributed.strategy.megatron.optimizer import Updater
     from roll.distributed.strategy.megatron.passes import Passes
     from roll.models.megatron.weights import Exporter
@@ -43,6 +44,7 @@ class MegatronTrainStrategy(TrainStrategy):
     def setup(self) -> None:
         self.rank.start()
         from roll.distributed.strategy.megatron.engine import load_model
+        from roll.distributed.strategy.megatron.offload import Offload
         from roll.distributed.strategy.megatron.optimizer import Updater, wrap
         from roll.distributed.strategy.megatron.passes import Passes
         from roll.models.megatron.weights import Exporter
@@ -56,6 +58,7 @@ class MegatronTrainStrategy(TrainStrategy):
             self._chunks, model.config, model.shapes.vocab_size, self.context.device, self.role.use_sequence_packing
         )
         self._exporter: Exporter = Exporter(model.chunks, model.weights, model.shapes, model.ties_head)
+        self._offload: Offload = Offload(self._chunks, self._updater.optimizer)
 
     @property
     def model(self) -> Model:
@@ -136,16 +139,12 @@ class MegatronTrainStrategy(TrainStrategy):
 
     def offload_states(self, states: frozenset[State]) -> None:
         if self.context.device.type != "cpu":
-            from roll.distributed.strategy.megatron import offload
-
-            offload.to_host(self._chunks, self._updater.optimizer, states)
+            self._offload.to_host(states)
             self.rank.platform.empty_cache()
 
     def load_states(self, states: frozenset[State]) -> None:
         if self.context.device.type != "cpu":
-            from roll.distributed.strategy.megatron import offload
-
-            offload.to_device(self._chunks, self._updater.optimizer, states, self.context.device)
+            self._offload.to_device(states)
 
     def shutdown(self) -> None:
         self._chunks = []

@@ -1,0 +1,69 @@
+"""Device memory given back for a while: the contents of tensors wait in host memory, the tensors stay who they are."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+import torch
+
+
+class HostCopies:
+    """Empties the storages of tensors and fills them again. A tensor keeps its storage object, so its views, the hooks
+    autograd has on it and every reference to it hold; `tensor.data = tensor.to("cpu")` would cut all three (a parameter
+    that changes its device gets a new gradient accumulator, without the hooks of the old one).
+
+    Copies are made in page-locked memory, which a GPU reads and writes at full speed while the next copy is prepared,
+    and kept for the next trip: a trip allocates nothing on the host but in the first round.
+    """
+
+    def __init__(self) -> None:
+        self._away: dict[int, tuple[torch.UntypedStorage, torch.Tensor]] = {}
+        self._spare: defaultdict[int, list[torch.Tensor]] = defaultdict(list)
+
+    def take(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Their storages hold nothing afterwards. What is away already, empty, or shares a storage goes once."""
+        taken = []
+        for storage in _storages(tensors):
+            flat = _bytes_of(storage)
+            copy = self._host_buffer(len(flat), pinned=flat.is_cuda)
+            copy.copy_(flat, non_blocking=True)
+            self._away[storage._cdata] = (storage, copy)
+            taken.append(storage)
+        _wait_for_copies(taken)
+        for storage in taken:
+            storage.resize_(0)
+
+    def bring_back(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Those of them that are away, as they were."""
+        found = (self._away.pop(tensor.untyped_storage()._cdata, None) for tensor in tensors)
+        back = [pair for pair in found if pair is not None]
+        for storage, copy in back:
+            storage.resize_(len(copy))
+            _bytes_of(storage).copy_(copy, non_blocking=True)
+        _wait_for_copies([storage for storage, _ in back])
+        for _, copy in back:
+            self._spare[len(copy)].append(copy)
+
+    def _host_buffer(self, num_bytes: int, pinned: bool) -> torch.Tensor:
+        spare = self._spare[num_bytes]
+        return spare.pop() if spare else torch.empty(num_bytes, dtype=torch.uint8, pin_memory=pinned)
+
+
+def _storages(tensors: Iterable[torch.Tensor]) -> Iterator[torch.UntypedStorage]:
+    """Each once, without empty ones."""
+    seen: set[int] = set()
+    for tensor in tensors:
+        storage = tensor.untyped_storage()
+        if storage.nbytes() and storage._cdata not in seen:
+            seen.add(storage._cdata)
+            yield storage
+
+
+def _bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)  # type: ignore[call-overload]
+
+
+def _wait_for_copies(storages: Iterable[torch.UntypedStorage]) -> None:
+    for device in {storage.device for storage in storages if storage.device.type == "cuda"}:
+        torch.cuda.current_stream(device).synchronize()

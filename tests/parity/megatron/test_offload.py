@@ -1,0 +1,36 @@
+"""A trainer that shares its device leaves it after every update. Compared with one that stays, on the same rows: the
+second update must be the same, so weights, moments and the hooks that collect gradients all came back."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.helpers.processes import RankPool
+from tests.parity.megatron import ranks
+from tests.parity.megatron.ranks import Run
+
+Pools = Callable[[int], RankPool]
+SHARED = {"use_distributed_optimizer": True}
+TP2 = {"tensor_model_parallel_size": 2}
+FROZEN = {"freeze_module_prefix": "model.embed_tokens"}
+BF16 = {"dtype": "bf16"}
+
+
+@pytest.mark.parametrize(
+    ("megatron", "model", "world_size"),
+    [({}, {}, 1), (TP2, BF16, 2), (SHARED, BF16, 2), (SHARED, FROZEN, 1)],
+    ids=["plain", "tensor-bf16", "distributed-bf16", "distributed-frozen"],
+)
+def test_a_trip_to_host_memory_takes_everything_along_and_changes_no_update(
+    megatron: dict[str, Any], model: dict[str, Any], world_size: int, rank_pool: Pools, tiny_model_dir: Path
+) -> None:
+    pool, run = rank_pool(world_size), Run(tiny_model_dir, megatron, model=model)
+    stayed = pool.run(ranks.update_after_a_trip, run, False)[0]
+    travelled = pool.run(ranks.update_after_a_trip, run, True)
+    assert [trip.held for trip in travelled] == [0] * world_size
+    assert travelled[0].grad_norm == stayed.grad_norm > 0
+    for name, weights in stayed.parameters.items():
+        np.testing.assert_array_equal(travelled[0].parameters[name], weights, err_msg=name)
