@@ -118,7 +118,7 @@ def death_of(error: RayActorError, rank: int) -> Failure:
 
 def actor_options(role: str, resources: ResourceManager, seat: Seat, system_envs: Mapping[str, str]) -> dict[str, Any]:
     """Ray's options for one worker: it asks for nothing, its devices are set by its environment."""
-    environment = {**seat.node.variables, **role_environment(role, system_envs, has_gpus=resources.has_gpus)}
+    environment = {**seat.node.variables, **role_environment(role, system_envs, seat)}
     return {
         "num_cpus": 0,
         "num_gpus": 0,

@@ -9,14 +9,23 @@ from roll.distributed.executor.resource_manager import Seat
 from roll.utils.network import LOOPBACK
 
 
-def role_environment(role: str, system_envs: Mapping[str, str], has_gpus: bool) -> dict[str, str]:
-    """What every process of a role starts with; `system_envs` win. ROLL_ROLE tells a process list who is who.
+# NCCL's own defaults where its version is new enough, said aloud: SGLang sets others for itself, and the ranks of one
+# communicator (trainer and engines, when weights are broadcast) must agree, or its first use fails or hangs.
+_NCCL = {"NCCL_CUMEM_ENABLE": "1", "NCCL_NVLS_ENABLE": "2"}
 
-    One thread per process on a CPU: several ranks share the cores, and spinning threads make each other 4-10 times
-    slower.
+
+def role_environment(role: str, system_envs: Mapping[str, str], seat: Seat) -> dict[str, str]:
+    """What a process of a role starts with; `system_envs` win. ROLL_ROLE tells a process list who is who.
+
+    One thread per process without a GPU: several ranks share the cores, and spinning threads make each other 4-10 times
+    slower. A worker with GPUs gets its share of the node's cores: AdamW in host memory and copies use them (Ray would
+    say 1).
     """
     defaults = {"ROLL_ROLE": role, "TOKENIZERS_PARALLELISM": "false"}
-    if not has_gpus:
+    if seat.gpu_ids:
+        share = max(seat.node.num_cores // len(seat.node.gpu_ids), 1)
+        defaults |= {"OMP_NUM_THREADS": str(share), **_NCCL}
+    else:
         defaults |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
     return {**defaults, **system_envs}
 

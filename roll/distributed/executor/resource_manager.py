@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,12 +25,13 @@ _SLOT_CPUS = 0.001  # a bundle must ask for something; devices of a CPU-only mac
 @dataclass(frozen=True)
 class Node:
     """One node of the run. `address` is where workers meet. `gpu_ids` are what CUDA_VISIBLE_DEVICES calls its devices;
-    empty on a CPU-only machine. `variables` are what its processes start with."""
+    empty on a CPU-only machine. `variables` are what its processes start with, `num_cores` what Ray counts there."""
 
     index: int
     address: str
     gpu_ids: tuple[str, ...]
     variables: Mapping[str, str] = field(default_factory=dict, compare=False)
+    num_cores: int = 1
 
 
 @dataclass(frozen=True)
@@ -65,12 +66,14 @@ class ResourceManager:
             )
         try:
             gpu_ids = self._gpu_ids(num_nodes, num_gpus_per_node)
-            networks = self._networks(num_nodes, network_interface)
+            placed = self._placed(num_nodes)
+            networks = self._networks(placed, network_interface)
         except BaseException:
             self.release()
             raise
         self.nodes = [
-            Node(index, network.address, gpu_ids[index], network.variables) for index, network in enumerate(networks)
+            Node(i, network.address, gpu_ids[i], network.variables, int(placed[i]["Resources"].get("CPU", 1)))
+            for i, network in enumerate(networks)
         ]
 
     def seats(self, place: RolePlace) -> list[Seat]:
@@ -115,20 +118,30 @@ class ResourceManager:
         if not self.has_gpus:
             return [()] * num_nodes
         probes = [_probe_gpus(self._group, index, num_gpus_per_node) for index in range(num_nodes)]
-        return [tuple(str(gpu) for gpu in ids) for ids in ray.get(probes)]
+        return [in_order(ids) for ids in ray.get(probes)]
 
-    def _networks(self, num_nodes: int, interface: str | None) -> list[NodeNetwork]:
-        if num_nodes == 1 and interface is None:
-            return [loopback_network()]
-        address_of = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
+    def _placed(self, num_nodes: int) -> list[dict]:
+        """Ray's description of the node of each bundle."""
+        by_id = {node["NodeID"]: node for node in ray.nodes()}
         node_ids = placement_group_table(self._group)["bundles_to_node_id"]
-        addresses = [address_of[node_ids[index]] for index in range(num_nodes)]
+        return [by_id[node_ids[index]] for index in range(num_nodes)]
+
+    def _networks(self, placed: Sequence[dict], interface: str | None) -> list[NodeNetwork]:
+        if len(placed) == 1 and interface is None:
+            return [loopback_network()]
+        addresses = [node["NodeManagerAddress"] for node in placed]
         try:
             return ray.get(
                 [_on_bundle(self._group, i, node_network, address, interface) for i, address in enumerate(addresses)]
             )
         except RayTaskError as error:
             raise ResourceError(str(error.cause)) from error
+
+
+def in_order(gpu_ids: Sequence[int | str]) -> tuple[str, ...]:
+    """Ids as CUDA_VISIBLE_DEVICES has them, ascending: Ray gives those of a narrowed variable in any order, and device
+    0 of a run must be the same GPU every time. Names (GPU-..., MIG-...) come in alphabetical order."""
+    return tuple(sorted(map(str, gpu_ids), key=lambda gpu: (not gpu.isdigit(), int(gpu) if gpu.isdigit() else 0, gpu)))
 
 
 def _probe_gpus(group: PlacementGroup, index: int, num_gpus: int) -> ray.ObjectRef:

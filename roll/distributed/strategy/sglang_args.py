@@ -24,6 +24,7 @@ _TAKEN: dict[str, tuple[str, tuple[Any, ...]]] = {
     "model_path": ("set model_args.model_name_or_path", ()),
     "device": ("the role's device_mapping says", ()),
     "dp_size": ("more devices in device_mapping give more engines", (1,)),
+    "pp_size": ("weight updates reach the first pipeline stage only; use tp_size", (1,)),
     "nnodes": ("an engine stays on one node", (1,)),
     "node_rank": ("an engine stays on one node", (0,)),
     "skip_tokenizer_init": ("stop strings need the tokenizer", (False,)),
@@ -35,7 +36,6 @@ _TAKEN: dict[str, tuple[str, tuple[Any, ...]]] = {
     "enable_lora": ("weight updates send whole weights", (False,)),
     "custom_sigquit_handler": ("the worker watches the engine's processes itself", ()),
 }
-_SIZES = ("tp_size", "pp_size")
 
 
 def worker_environment(on_cpu: bool, num_devices: int = 1) -> dict[str, str]:
@@ -63,7 +63,7 @@ def engine_arguments(role: WorkerConfig, on_cpu: bool, seed: int) -> dict[str, A
     arguments: dict[str, Any] = {
         "dtype": _DTYPES[role.model_args.dtype],
         "random_seed": seed,
-        "tp_size": role.num_gpus_per_worker // int(given.get("pp_size", 1)),
+        "tp_size": role.num_gpus_per_worker,
         "log_level": "error",
         "skip_server_warmup": True,
         "sleep_on_idle": True,
@@ -111,16 +111,12 @@ def argument_problems(role_name: str, role: WorkerConfig) -> Iterator[Problem]:
 
 
 def _size_problems(role_name: str, role: WorkerConfig, at: str) -> Iterator[Problem]:
-    given = [role.strategy_config.get(key) for key in _SIZES]
-    tensor, pipeline = (size or 1 for size in given)
-    if all(size is None for size in given) or type(tensor) is not int or type(pipeline) is not int:
-        return
-    devices = role.num_gpus_per_worker
-    if tensor * pipeline != devices and not (given[0] is None and devices % pipeline == 0):
+    size, devices = role.strategy_config.get("tp_size"), role.num_gpus_per_worker
+    if type(size) is int and size != devices:
         yield Problem(
-            f"{role_name}.num_gpus_per_worker is {devices}, but tp_size x pp_size in {at} is {tensor * pipeline}. Set "
-            f"num_gpus_per_worker: {tensor * pipeline}, or leave the sizes out.",
-            (f"{role_name}.num_gpus_per_worker", *(f"{at}.{key}" for key in _SIZES)),
+            f"{role_name}.num_gpus_per_worker is {devices}, but tp_size in {at} is {size}. Set "
+            f"num_gpus_per_worker: {size}, or leave tp_size out.",
+            (f"{role_name}.num_gpus_per_worker", f"{at}.tp_size"),
         )
 
 

@@ -34,13 +34,22 @@ def _draw_every_sample_from_its_seed() -> None:
         return info
 
     SamplingBatchInfo.from_schedule_batch = staticmethod(from_schedule_batch)  # type: ignore[assignment]
-    if not hasattr(torch.ops.sgl_kernel, "murmur_hash32_cpu"):
-        sampler.murmur_hash32 = murmur_hash32
+    _hash_on_a_cpu_without_its_kernel()
+
+
+def _hash_on_a_cpu_without_its_kernel() -> None:
+    """SGLang's CPU kernel is in no package; on a GPU its own kernel is taken, which makes the hashes in one pass."""
+    own = sampler.murmur_hash32
+
+    def by_device(seeds: torch.Tensor, positions: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+        return (murmur_hash32 if seeds.device.type == "cpu" else own)(seeds, positions, columns)
+
+    sampler.murmur_hash32 = by_device
 
 
 def murmur_hash32(seeds: torch.Tensor, positions: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-    """MurmurHash3 (32 bits) [N, V] of 16 bytes each: the seed [N] of 64 bits, the position [N], the column [V]. SGLang
-    has it as GPU kernels only; the noise of seeded sampling is made of it."""
+    """MurmurHash3 (32 bits) [N, V] of 16 bytes each: the seed [N] of 64 bits, the position [N], the column [V]. The
+    noise of seeded sampling is made of it."""
     seeds, positions = seeds.view(torch.int64)[:, None], positions.long()[:, None]
     hashes = torch.zeros_like(seeds)
     for block in (seeds & _MASK, (seeds >> 32) & _MASK, positions & _MASK, columns.long()[None] & _MASK):

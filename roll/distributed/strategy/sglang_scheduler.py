@@ -6,7 +6,7 @@ import base64
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from sglang.srt.managers.io_struct import (
 from sglang.srt.managers.scheduler import Scheduler, run_scheduler_process
 from sglang.srt.runtime_context import get_model, get_parallel
 
+from roll.distributed.strategy.sglang_fused import FusedWeights
 from roll.distributed.strategy.sglang_patches import install_patches
 from roll.distributed.strategy.stores import bind_stores
 from roll.distributed.strategy.transport import WeightReceiver
@@ -59,6 +60,7 @@ class WeightUpdate:
         self._expected = checkpoint_names(Path(model_path))
         config = next(iter(runners())).model.config
         self._optional = {"lm_head.weight"} if getattr(config, "tie_word_embeddings", False) else set()
+        self._fused = FusedWeights(self._expected)
 
     def join(self, group: GroupSpec, first_rank: int) -> None:
         self._receiver.join(group, first_rank + self._tp_rank)
@@ -67,6 +69,7 @@ class WeightUpdate:
         if self._is_open:  # the last update broke off
             self._close()
         self._sent.clear()
+        self._fused.rest()
         for runner in self._runners():
             runner.weight_updater.begin_weight_update()
         self._is_open = True
@@ -79,17 +82,21 @@ class WeightUpdate:
                 self._sent.add(name)
                 yield name, tensor.to(self._device)
 
-        weights = list(known(self._receiver.read(decode_source(source))))
-        for runner in self._runners():
-            runner.model.load_weights(weights)
+        self._load(self._fused.pass_on(dict(known(self._receiver.read(decode_source(source))))))
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)  # the source may be overwritten once this returns
 
     def finish(self) -> None:
+        if rest := self._fused.rest():
+            self._load(rest)
         self._close()
         missing = sorted((self._expected or set()) - self._optional - self._sent)
         if missing:
             raise StrategyError(f"{len(missing)} parameters were not sent: {', '.join(missing[:5])}")
+
+    def _load(self, weights: Sequence[tuple[str, torch.Tensor]]) -> None:
+        for runner in self._runners():
+            runner.model.load_weights(weights)
 
     def _close(self) -> None:
         for runner in self._runners():

@@ -18,6 +18,7 @@ from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch.nn import functional
+from torch.nn.attention.bias import causal_lower_right
 
 
 class Norm(torch.nn.RMSNorm):
@@ -54,6 +55,18 @@ def zigzag(length: int, size: int, rank: int, device: torch.device | None = None
     """
     chunks = torch.arange(length, device=device).chunk(2 * size)
     return torch.cat([chunks[rank], chunks[2 * size - 1 - rank]])
+
+
+def last_positions_mask(num_queries: int, num_keys: int, device: torch.device) -> torch.Tensor:
+    """The causal mask of the last `num_queries` of `num_keys` positions. On a GPU as the mask without elements that
+    torch's flash attention knows, which shares key-value heads among query heads; with one of bools it would take the
+    kernel that keeps all scores in memory.
+
+    Example: 2 of 3: [[1, 1, 0], [1, 1, 1]].
+    """
+    if device.type == "cuda":
+        return causal_lower_right(num_queries, num_keys)
+    return torch.ones(num_queries, num_keys, dtype=torch.bool, device=device).tril(num_keys - num_queries)
 
 
 class CoreAttention(MegatronModule):
@@ -111,7 +124,7 @@ class CoreAttention(MegatronModule):
         outputs = []
         for positions, part in ((mine[:half], query[:half]), (mine[half:], query[half:])):
             seen = int(positions[-1]) + 1  # keys beyond it are masked for all of this chunk
-            mask = positions[:, None] >= torch.arange(seen, device=keys.device)
+            mask = last_positions_mask(half, seen, keys.device)
             outputs.append(self._kernel(part, keys[:seen], values[:seen], mask))
         return torch.cat(outputs)
 

@@ -105,16 +105,16 @@ def _parts(optimizer: Any) -> Iterator[Any]:
 
 
 def _prime(optimizer: Any) -> None:
-    """torch's AdamW makes its state in the first step; the distributed optimizer asks for it before it loads."""
+    """AdamW makes its state in the first step; the distributed optimizer asks for it before it loads. torch's counts
+    steps per parameter; transformer-engine's, which Megatron takes wherever that package is installed, counts them per
+    group and knows no such state."""
     for part in _parts(optimizer):
+        counts = isinstance(part.optimizer, torch.optim.Adam)  # AdamW is one
         for group in part.optimizer.param_groups:
             for parameter in group["params"]:
                 if not part.optimizer.state[parameter]:
-                    part.optimizer.state[parameter] = {
-                        "step": torch.tensor(0.0),
-                        "exp_avg": torch.zeros_like(parameter),
-                        "exp_avg_sq": torch.zeros_like(parameter),
-                    }
+                    moments = {"exp_avg": torch.zeros_like(parameter), "exp_avg_sq": torch.zeros_like(parameter)}
+                    part.optimizer.state[parameter] = {"step": torch.tensor(0.0), **moments} if counts else moments
 
 
 @contextmanager

@@ -40,7 +40,6 @@ def test_any_server_argument_passes_and_wins_over_ours() -> None:
     assert arguments["log_level"] == "info"
     assert (arguments["tp_size"], arguments["dtype"], arguments["random_seed"]) == (2, "bfloat16", 5)
     assert (arguments["model_path"], arguments["device"]) == ("a/model", "cuda")
-    assert engine_arguments(role(4, pp_size=2), on_cpu=True, seed=0)["tp_size"] == 2
 
 
 def test_unknown_keys_are_named_with_the_nearest_known_one() -> None:
@@ -58,8 +57,13 @@ def test_keys_of_other_settings_are_refused_unless_they_change_nothing() -> None
 
 
 def test_sizes_must_agree_with_the_devices_of_a_worker() -> None:
-    assert problems(role(4, tp_size=2, pp_size=2)) == problems(role(4, pp_size=2)) == problems(role(2, tp_size=2)) == []
-    assert "num_gpus_per_worker is 1, but tp_size x pp_size" in problems(role(1, tp_size=2))[0]
+    assert problems(role(4, tp_size=4, pp_size=1)) == problems(role(2, tp_size=2)) == []
+    assert "num_gpus_per_worker is 1, but tp_size in actor_infer" in problems(role(1, tp_size=2))[0]
+
+
+def test_pipeline_stages_are_refused() -> None:
+    """Weight updates and their failures go through the first stage; the others would keep their old weights."""
+    assert "pp_size cannot be set: weight updates reach the first pipeline stage only" in problems(role(4, pp_size=2))[0]
 
 
 def test_only_engines_of_several_ranks_bind_them_to_cores() -> None:
