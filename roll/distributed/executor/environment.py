@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from roll.distributed.executor.resource_manager import Seat
 from roll.utils.network import LOOPBACK
 
-
 # NCCL's own defaults where its version is new enough, said aloud: SGLang sets others for itself, and the ranks of one
 # communicator (trainer and engines, when weights are broadcast) must agree, or its first use fails or hangs.
 _NCCL = {"NCCL_CUMEM_ENABLE": "1", "NCCL_NVLS_ENABLE": "2"}

@@ -19,18 +19,23 @@ logger = logging.getLogger(__name__)
 RouteKey = Literal["auto", "memory", "broadcast", "file"]
 
 
-def choose_route(sender: Seat, receiver: Seat, route: RouteKey) -> Route:
-    """`auto`: memory on one host, except between two GPUs of it, where NCCL is faster than a detour through host
-    memory.
+def choose_route(sender: Seat, receiver: Seat, route: RouteKey, trainers: Sequence[Seat]) -> Route:
+    """How one engine is reached. `auto`, by where its GPUs are:
 
-    `memory` is CUDA IPC where both use the same GPU, shared memory otherwise. Raises ConfigError if the route cannot
-    work.
+    - the sender's own GPU: CUDA IPC;
+    - on the sender's host, shared with some rank of the trainer: shared memory (two processes on one GPU are no two
+      ranks of NCCL, and its kernels would wait for their turns on GPUs that both use);
+    - on the sender's host, none of the trainer's: a broadcast, which NCCL carries from GPU to GPU;
+    - on another host: a broadcast.
+
+    Without GPUs `auto` is shared memory on one host. `memory` is CUDA IPC where both use the same GPU, shared memory
+    otherwise. Raises ConfigError if the route cannot work.
     """
     same_host = sender.node == receiver.node
     same_gpu = bool(sender.gpu_ids) and receiver.gpu_ids == sender.gpu_ids
     if route == "file":
         return "file"
-    if route == "memory" or (route == "auto" and same_host and (same_gpu or not sender.gpu_ids)):
+    if route == "memory" or (route == "auto" and same_host and (not sender.gpu_ids or _share(receiver, trainers))):
         if not same_host:
             raise ConfigError(
                 f"weight_sync_route: memory needs one host, but the trainer is on {sender.node.address} and an engine "
@@ -40,11 +45,21 @@ def choose_route(sender: Seat, receiver: Seat, route: RouteKey) -> Route:
     return "broadcast"
 
 
+def _share(receiver: Seat, trainers: Sequence[Seat]) -> bool:
+    return any(seat.node == receiver.node and set(seat.gpu_ids) & set(receiver.gpu_ids) for seat in trainers)
+
+
 def plan_send(
-    sender: Seat, receivers: Sequence[Seat], num_ranks: Sequence[int], route: RouteKey, directory: Path | None
+    trainers: Sequence[Seat],
+    sender_rank: int,
+    receivers: Sequence[Seat],
+    num_ranks: Sequence[int],
+    route: RouteKey,
+    directory: Path | None,
 ) -> SendPlan:
     """How each engine is reached. NCCL cannot join two processes on one GPU: gloo carries such a broadcast."""
-    routes: tuple[Route, ...] = tuple(choose_route(sender, receiver, route) for receiver in receivers)
+    sender = trainers[sender_rank]
+    routes: tuple[Route, ...] = tuple(choose_route(sender, receiver, route, trainers) for receiver in receivers)
     group = [receiver for receiver, chosen in zip(receivers, routes, strict=True) if chosen == "broadcast"]
     gpus = [(seat.node.index, gpu) for seat in (sender, *group) for gpu in seat.gpu_ids]
     all_on_gpus = bool(sender.gpu_ids) and all(receiver.gpu_ids for receiver in group)
@@ -74,7 +89,7 @@ class WeightSync:
         self._engines = engines
         self._bucket_bytes = bucket_bytes
         self._sender_rank = sender_rank
-        self.plan = plan_send(trainer.seats[sender_rank], engines.seats, num_ranks, route, directory)
+        self.plan = plan_send(trainer.seats, sender_rank, engines.seats, num_ranks, route, directory)
 
     def renew(self) -> None:
         """Called when an engine was restarted: buffers and groups that it had joined are of no use to it."""

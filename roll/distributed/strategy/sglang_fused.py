@@ -9,9 +9,7 @@ import torch
 
 # Projections of latent attention (DeepSeek's, GLM's, LongCat's ...) that SGLang joins into one weight: it looks for the
 # partners in the call that brings the first of them, and drops what came alone without a word.
-_FUSED = re.compile(
-    r"(?P<module>.+)\.(q_a_proj|kv_a_proj_with_mqa|g_proj|indexer\.(wk|weights_proj))\.(?P<kind>[^.]+)"
-)
+_FUSED = re.compile(r"(?P<module>.+)\.(q_a_proj|kv_a_proj_with_mqa|g_proj|indexer\.(wk|weights_proj))\.(?P<kind>[^.]+)")
 
 
 class FusedWeights:

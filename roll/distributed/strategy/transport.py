@@ -11,6 +11,7 @@ import contextlib
 import mmap
 import os
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Iterator
 from datetime import timedelta
@@ -37,6 +38,8 @@ from roll.errors import ResourceError, StrategyError
 SHARED_MEMORY_DIRECTORY = Path("/dev/shm")
 
 _SEGMENTS_KEPT = 2  # a double-buffered sender alternates between two
+_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.0002, 0.005  # between two looks whether a bucket has come
+_SENDER_LOOK_S = 0.5  # between two looks whether its sender is still there
 
 
 class SharedSegment:
@@ -131,12 +134,36 @@ class BroadcastGroup:
         return self._group.broadcast([flat], options)
 
     def broadcast(self, flat: torch.Tensor) -> None:
-        self.start_broadcast(flat).wait()
+        """Returns when `flat` is sent or filled. A receiver gives up when the sender has: a kernel of NCCL that waits
+        for it would go on until the time limit, and take its process along then. StrategyError in that case."""
+        work = self.start_broadcast(flat)
+        if self.rank > 0:
+            self._wait_while_there_is_a_sender(work)
+        work.wait()
         if self.device.type == "cuda":  # NCCL's wait only orders streams
             torch.cuda.current_stream(self.device).synchronize()
 
+    def _wait_while_there_is_a_sender(self, work: torch.distributed.Work) -> None:
+        pause_s, next_look = _SHORTEST_PAUSE_S, time.monotonic() + _SENDER_LOOK_S
+        while not work.is_completed():
+            if time.monotonic() > next_look:
+                if self._sender_is_gone():
+                    self.close()
+                    raise StrategyError(f"broadcast group {self.spec.name!r}: its sender has given it up, or is gone")
+                next_look = time.monotonic() + _SENDER_LOOK_S
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _sender_is_gone(self) -> bool:
+        try:
+            return self._store.check([_given_up(self.spec)])
+        except RuntimeError:  # the store is in the sender's process
+            return True
+
     def close(self) -> None:
         """Does not wait for a broadcast under way, of which another member may never take its part."""
+        if self.rank == 0:
+            self._store.set(_given_up(self.spec), "")
         group, self._group = self._group, None
         if group is not None and self.spec.backend == "nccl":
             group.abort()
@@ -144,6 +171,11 @@ class BroadcastGroup:
             last = [group]
             del group
             threading.Thread(target=last.clear, daemon=True, name="broadcast group end").start()
+
+
+def _given_up(spec: GroupSpec) -> str:
+    """A key of the group's store that is there once the sender has closed the group."""
+    return f"{spec.name} is given up"
 
 
 def _new_process_group(
@@ -219,17 +251,18 @@ class WeightReceiver:
 
     def __init__(self, device: torch.device):
         self._device = device
-        self._groups: dict[str, BroadcastGroup] = {}
+        self._group: BroadcastGroup | None = None
         self._segments: OrderedDict[str, SharedSegment] = OrderedDict()
         self._received = torch.empty(0, dtype=torch.uint8, device=device)
 
     def join(self, spec: GroupSpec, rank: int) -> None:
-        """Joins a broadcast group as receiver `rank` (from 1 on). Returns when all members are in."""
-        old = self._groups.pop(spec.name, None)
-        if old is not None:
-            old.close()
+        """Joins a broadcast group as receiver `rank` (from 1 on), and leaves the one before: a sender has one at a
+        time, and what an old one holds on the device is not needed any more."""
+        if self._group is not None:
+            self._group.close()
+            self._group = None
         device = self._device if spec.backend == "nccl" else torch.device("cpu")
-        self._groups[spec.name] = BroadcastGroup(spec, rank, device)
+        self._group = BroadcastGroup(spec, rank, device)
 
     def read(self, source: BucketSource) -> Iterator[tuple[str, torch.Tensor]]:
         """The tensors of one bucket: views that are valid until the next `read`, on the device or on the CPU."""
@@ -246,11 +279,11 @@ class WeightReceiver:
                 yield from _read_file(source.path)
 
     def close(self) -> None:
-        for group in self._groups.values():
-            group.close()
+        if self._group is not None:
+            self._group.close()
+            self._group = None
         for segment in self._segments.values():
             segment.close()
-        self._groups.clear()
         self._segments.clear()
         self._received = torch.empty(0, dtype=torch.uint8, device=self._device)
 
@@ -263,8 +296,8 @@ class WeightReceiver:
         return self._segments[name]
 
     def _receive(self, source: BroadcastBucket) -> torch.Tensor:
-        group = self._groups.get(source.group)
-        if group is None:
+        group = self._group
+        if group is None or group.spec.name != source.group:
             raise StrategyError(f"this engine has not joined broadcast group {source.group!r}")
         if len(self._received) < source.index.num_bytes or self._received.device != group.device:
             self._received = torch.empty(source.index.num_bytes, dtype=torch.uint8, device=group.device)

@@ -1,6 +1,9 @@
 """Buckets through shared memory, files, and a gloo group between processes."""
 
 import multiprocessing
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
 from multiprocessing.queues import Queue
 from pathlib import Path
 
@@ -41,15 +44,16 @@ def check(received: dict[str, torch.Tensor]) -> None:
 
 def test_a_bucket_passes_through_shared_memory_and_outlives_its_name():
     index = index_bucket(BUCKET)
-    segment = SharedSegment.create("roll-test-segment", index.num_bytes)
+    name = f"roll-test-{uuid.uuid4().hex}"
+    segment = SharedSegment.create(name, index.num_bytes)
     write_bucket(segment.flat, BUCKET, index)
     receiver = WeightReceiver(CPU)
-    check(dict(receiver.read(MemoryBucket(index, "roll-test-segment"))))
+    check(dict(receiver.read(MemoryBucket(index, name))))
     segment.unlink()
     segment.unlink()
-    assert not (SHARED_MEMORY_DIRECTORY / "roll-test-segment").exists()
+    assert not (SHARED_MEMORY_DIRECTORY / name).exists()
     write_bucket(segment.flat, [(name, tensor + 1) for name, tensor in BUCKET], index)
-    again = dict(receiver.read(MemoryBucket(index, "roll-test-segment")))
+    again = dict(receiver.read(MemoryBucket(index, name)))
     assert torch.equal(again["b"], BUCKET[1][1] + 1)
     receiver.close()
     segment.close()
@@ -57,8 +61,8 @@ def test_a_bucket_passes_through_shared_memory_and_outlives_its_name():
 
 def test_more_shared_memory_than_there_is_says_what_to_do():
     with pytest.raises(ResourceError, match="no room for 1048576 MiB of shared memory.*model_update_buffer_size_mb"):
-        SharedSegment.create("roll-test-too-large", 1 << 40)
-    assert not (SHARED_MEMORY_DIRECTORY / "roll-test-too-large").exists()
+        SharedSegment.create(name := f"roll-test-{uuid.uuid4().hex}", 1 << 40)
+    assert not (SHARED_MEMORY_DIRECTORY / name).exists()
 
 
 def test_an_unknown_segment_or_group_is_an_error():
@@ -107,3 +111,57 @@ def test_a_bucket_is_broadcast_to_two_processes():
     for process in receivers:
         process.join(timeout=20)
     group.close()
+
+
+def _lead(pipe: Connection) -> None:
+    """The sender of a group: opens it, and closes it when it is told to, without having sent anything."""
+    store = BroadcastGroup.open_store("127.0.0.1")
+    spec = GroupSpec("test", "127.0.0.1", store.port, 2, "gloo")
+    pipe.send(spec)
+    group = BroadcastGroup(spec, 0, CPU, store)
+    pipe.recv()
+    group.close()
+    pipe.recv()
+
+
+class NeverDone:
+    """A broadcast as NCCL leaves it when the sender is gone: a kernel that waits."""
+
+    def is_completed(self) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("how", ["closes", "dies"])
+def test_a_receiver_gives_up_when_its_sender_is_gone(how: str):
+    """With gloo a closed connection would tell it; NCCL tells nothing, so the group's store is asked."""
+    context = multiprocessing.get_context("forkserver")
+    pipe, other_end = context.Pipe()
+    sender = context.Process(target=_lead, args=(other_end,), daemon=True)
+    sender.start()
+    group = BroadcastGroup(pipe.recv(), 1, CPU)
+    if how == "closes":
+        pipe.send("close")
+    else:
+        sender.kill()
+    with pytest.raises(StrategyError, match="its sender has given it up, or is gone"):
+        group._wait_while_there_is_a_sender(NeverDone())  # type: ignore[arg-type]
+    with pytest.raises(StrategyError, match="is closed"):
+        group.broadcast(torch.zeros(1))
+    sender.kill()
+
+
+def test_a_receiver_leaves_its_group_when_it_joins_the_next_one():
+    """Each restart of an engine makes a new group; what NCCL holds for an old one would pile up on the device."""
+    receiver, stores = WeightReceiver(CPU), [BroadcastGroup.open_store("127.0.0.1") for _ in range(2)]
+    specs = [GroupSpec(f"weights-{i}", "127.0.0.1", store.port, 2, "gloo") for i, store in enumerate(stores)]
+    joined = []
+    for spec, store in zip(specs, stores, strict=True):
+        with ThreadPoolExecutor() as threads:
+            sender = threads.submit(BroadcastGroup, spec, 0, CPU, store)
+            receiver.join(spec, 1)
+            sender.result()
+        joined.append(receiver._group)
+    assert joined[0] is not None and joined[0]._group is None
+    with pytest.raises(StrategyError, match="has not joined broadcast group 'weights-0'"):
+        list(receiver.read(BroadcastBucket(BucketIndex((), 0), "weights-0")))
+    receiver.close()

@@ -63,7 +63,9 @@ def test_sizes_must_agree_with_the_devices_of_a_worker() -> None:
 
 def test_pipeline_stages_are_refused() -> None:
     """Weight updates and their failures go through the first stage; the others would keep their old weights."""
-    assert "pp_size cannot be set: weight updates reach the first pipeline stage only" in problems(role(4, pp_size=2))[0]
+    assert (
+        "pp_size cannot be set: weight updates reach the first pipeline stage only" in problems(role(4, pp_size=2))[0]
+    )
 
 
 def test_only_engines_of_several_ranks_bind_them_to_cores() -> None:
