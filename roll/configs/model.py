@@ -36,7 +36,9 @@ class ModelArgs(Settings):
         "Directory or hub id of the model. Default: `pretrain`; for the critic `reward_pretrain`, then `pretrain`.",
     )
     dtype: Dtype = setting("bf16", "Number format of weights and forward pass; training keeps fp32 master weights.")
-    attn_implementation: Attention = setting(None, "Attention kernel. None or auto: the best one that is installed.")
+    attn_implementation: Attention = setting(
+        None, "Attention kernel. None or auto: torch's own (sdpa), which on a GPU takes its flash kernel."
+    )
     disable_gradient_checkpointing: bool = setting(
         False, "True keeps all activations: faster, and more memory. False recomputes them in the backward pass."
     )

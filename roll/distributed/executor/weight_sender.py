@@ -87,6 +87,10 @@ class Lane(ABC):
         """All receivers have read buffer `turn`."""
         return
 
+    def rest(self) -> None:
+        """All weights of an update are sent: what lies on a GPU makes room for other roles until the next one."""
+        return
+
     def close(self) -> None:
         """Gives the buffers back."""
         return
@@ -138,9 +142,14 @@ class CudaIpcLane(Lane):
         write_bucket(self._buffers[turn], bucket, index)
         return {receiver: cuda_ipc_bucket(self._buffers[turn], index) for receiver in self.receivers}
 
-    def close(self) -> None:
+    def rest(self) -> None:
+        """Every bucket leaves a count of its readers with the buffer's memory, so that goes, too."""
         self._buffers = [torch.empty(0, dtype=torch.uint8, device=self._device) for _ in range(2)]
+        torch.cuda.ipc_collect()
         torch.cuda.empty_cache()
+
+    def close(self) -> None:
+        self.rest()
 
 
 class BroadcastLane(Lane):
@@ -168,10 +177,18 @@ class BroadcastLane(Lane):
         self._buffers[turn] = _at_least(self._buffers[turn], index.num_bytes, self._device)
         self._sending = self._buffers[turn][: index.num_bytes]
         write_bucket(self._sending, bucket, index)
+        if any(tensor.is_cuda for _, tensor in bucket):  # gloo reads the buffer at once
+            torch.cuda.synchronize()
         return dict.fromkeys(self.receivers, BroadcastBucket(index, self._group.spec.name))
 
     def transmit(self, pending: PendingReplies) -> None:
         _while_watching(pending, lambda: self._group.broadcast(self._sending))
+
+    def rest(self) -> None:
+        if self._device.type == "cuda":
+            self._buffers = [torch.empty(0, dtype=torch.uint8, device=self._device) for _ in range(2)]
+            self._sending = self._buffers[0]
+            torch.cuda.empty_cache()
 
     def close(self) -> None:
         self._group.close()
@@ -198,7 +215,7 @@ class FileLane(Lane):
 
 
 class WeightSender:
-    """Sends a stream of buckets to all receivers. Keeps its buffers and groups between calls."""
+    """Sends a stream of buckets to all receivers. Keeps groups between calls, and buffers that lie in host memory."""
 
     def __init__(self, device: torch.device):
         self._device = device
@@ -245,6 +262,7 @@ class WeightSender:
         versions = pending.result()
         for lane in lanes:
             lane.after(1 - turn)
+            lane.rest()
         return versions
 
     def _open(self, peers: Peers, plan: SendPlan) -> list[Lane]:

@@ -125,6 +125,7 @@ class HfInferStrategy(InferStrategy):
 
         def finish() -> None:
             self._import.finish()
+            self._receiver.rest()
             assert self._sampler is not None
             if version < self._sampler.policy_version:
                 raise StrategyError(

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from roll.distributed.strategy.sglang_engine import EngineProcesses
 
 T = TypeVar("T")
-_FLUSH_RETRY_S = 0.02
-_FLUSH_TIMEOUT_S = 10.0
+_RETIRE_POLL_S = 0.02
+_RETIRE_TIMEOUT_S = 10.0
 _MAX_REPETITION_PENALTY = 2.0
 
 
@@ -163,20 +163,24 @@ class SglangStrategy(EngineStrategy):
         await self._call("roll_finish_weight_update")
 
     async def _set_version(self, version: int) -> None:
-        """Cached keys and values can be dropped as soon as finished and aborted requests have left the engine."""
-        deadline = asyncio.get_running_loop().time() + _FLUSH_TIMEOUT_S
-        while True:
-            try:
-                await self._call("roll_set_version", version=version)
-                return
-            except StrategyError as error:
-                if "could not be dropped" not in str(error) or asyncio.get_running_loop().time() > deadline:
-                    raise
-            await asyncio.sleep(_FLUSH_RETRY_S)
+        await self._call_when_idle("roll_set_version", version=version)
 
     async def _free_memory(self, states: frozenset[State]) -> frozenset[State]:
-        await self._call("roll_release_memory", tags=_tags(states))
+        await self._call_when_idle("roll_release_memory", tags=_tags(states))
         return states
+
+    async def _call_when_idle(self, method: str, **parameters: str | int) -> None:
+        """Cached keys and values, and memory, can be given up as soon as finished and aborted requests have left the
+        engine."""
+        deadline = asyncio.get_running_loop().time() + _RETIRE_TIMEOUT_S
+        while True:
+            try:
+                await self._call(method, **parameters)
+                return
+            except StrategyError as error:
+                if "still leaving the engine" not in str(error) or asyncio.get_running_loop().time() > deadline:
+                    raise
+            await asyncio.sleep(_RETIRE_POLL_S)
 
     async def _restore_memory(self, states: frozenset[State]) -> None:
         await self._call("roll_resume_memory", tags=_tags(states))

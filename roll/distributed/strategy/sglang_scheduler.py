@@ -36,6 +36,7 @@ from roll.utils.owner_watch import when_gone
 
 OWNER_VARIABLE = "ROLL_ENGINE_OWNER_PID"
 _PAUSED_POLL_S = 0.001
+STILL_RETIRING = "requests that have ended are still leaving the engine"  # asked again a moment later, they have left
 
 
 def encode_message(message: object) -> str:
@@ -90,6 +91,7 @@ class WeightUpdate:
         if rest := self._fused.rest():
             self._load(rest)
         self._close()
+        self._receiver.rest()
         missing = sorted((self._expected or set()) - self._optional - self._sent)
         if missing:
             raise StrategyError(f"{len(missing)} parameters were not sent: {', '.join(missing[:5])}")
@@ -156,10 +158,12 @@ class RollScheduler(Scheduler):
     def roll_set_version(self, version: int) -> None:
         """Tokens from now on are of this version; keys and values of earlier ones are dropped."""
         if not self.flush_cache():
-            raise StrategyError("cached keys and values could not be dropped: requests are still retiring")
+            raise StrategyError(STILL_RETIRING)
         self.record_weight_version_change(new_version=str(version))
 
     def roll_release_memory(self, tags: str) -> None:
+        if not self.is_fully_idle(ignore_waiting=self._engine_paused):  # SGLang would take its processes down
+            raise StrategyError(STILL_RETIRING)
         self.weight_updater.release_memory_occupation(ReleaseMemoryOccupationReqInput(tags=tags.split(",")))
 
     def roll_resume_memory(self, tags: str) -> None:

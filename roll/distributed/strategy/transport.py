@@ -246,8 +246,8 @@ def write_file_bucket(path: Path, bucket: WeightBucket) -> FileBucket:
 
 
 class WeightReceiver:
-    """Reads buckets in one process. Keeps the last segments and the receive buffer, so that a stream opens them
-    once."""
+    """Reads buckets in one process. Keeps the last segments, and the receive buffer of an update, so that a
+    stream opens them once."""
 
     def __init__(self, device: torch.device):
         self._device = device
@@ -277,6 +277,12 @@ class WeightReceiver:
                 )  # torch keeps the mapping while a view lives
             case FileBucket():
                 yield from _read_file(source.path)
+
+    def rest(self) -> None:
+        """After the last bucket of an update: what lies on a GPU makes room for other roles until the next one."""
+        if self._received.is_cuda:
+            self._received = torch.empty(0, dtype=torch.uint8, device=self._device)
+            torch.cuda.empty_cache()
 
     def close(self) -> None:
         if self._group is not None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
+from vllm.config import set_current_vllm_config
 from vllm.model_executor.layers.attention import is_deferred_attention_layer
 from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
@@ -21,7 +22,7 @@ from roll.distributed.strategy.weights import GroupSpec
 from roll.utils.owner_watch import when_gone
 
 if TYPE_CHECKING:
-    from vllm.config import ModelConfig
+    from vllm.config import ModelConfig, VllmConfig
 
 bind_stores()  # vLLM imports this before its ranks meet
 
@@ -76,6 +77,7 @@ class LayerwiseUpdate:
             finalize_layerwise_reload(self._model, self._model_config)
         if self._device.type == "cpu":
             self._repack_heads()
+        self._receiver.rest()
         self._is_open = False
         return sorted(self._missing)
 
@@ -102,6 +104,7 @@ class RollWorkerExtension:
         rank: int
         device: torch.device
         model_config: ModelConfig
+        vllm_config: VllmConfig
         model_runner: Any
 
     def roll_setup(self) -> None:
@@ -115,13 +118,17 @@ class RollWorkerExtension:
         self.roll_update.join(GroupSpec(**group), first_rank + self.rank)
 
     def roll_begin_weight_update(self) -> None:
-        self.roll_update.begin()
+        with set_current_vllm_config(self.vllm_config):
+            self.roll_update.begin()
 
     def roll_import_weights(self, source: dict[str, Any]) -> None:
-        self.roll_update.add(source)
+        with set_current_vllm_config(self.vllm_config):
+            self.roll_update.add(source)
 
     def roll_finish_weight_update(self) -> list[str]:
-        return self.roll_update.finish()
+        """Kernels of mixtures and quantised layers are made anew, and look at the configuration in force."""
+        with set_current_vllm_config(self.vllm_config):
+            return self.roll_update.finish()
 
 
 def end_with(owner_pid: int) -> None:
