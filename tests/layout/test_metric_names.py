@@ -1,0 +1,60 @@
+"""docs/metrics.md lists every metric that the code can report."""
+
+import ast
+import re
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+
+from tests.layout.source import REPOSITORY, Module, modules
+
+OWNERS = ("rollout", "env", "val", "actor", "critic", "train_infer", "time")
+NAMES = re.compile(rf"({'|'.join(OWNERS)})/[\w*/]*[a-z]")
+OF_USERS = ("roll.pipeline.rlvr.rewards", "roll.pipeline.agentic.env")  # they name what they report as a user would
+RENAMED = re.compile("^train_infer_(?=log_prob)")  # inside a loss; the pipeline gives it its owner
+OTHERS = frozenset({"time/rollout_s", "time/rollout/reward_s", "rollout/reward"})  # examples in docstrings of code
+
+
+def test_every_metric_of_the_code_is_on_the_page() -> None:
+    listed = documented()
+    found = {name for module in modules("roll") for name in reported(module)}
+    assert len(found) > 60, "the search itself finds names"
+    missing = {name for name in found if not any(matches(name, entry) for entry in listed)}
+    assert missing == set(), "add their rows to docs/metrics.md"
+
+
+def documented() -> list[str]:
+    """Names of the table's first column; <parts> in angle brackets stand for anything."""
+    rows = [line for line in (REPOSITORY / "docs" / "metrics.md").read_text().splitlines() if line.startswith("| `")]
+    return [name for row in rows for name in re.findall(r"`([^`]+)`", row.split(" | ")[0])]
+
+
+def matches(name: str, entry: str) -> bool:
+    """Whether a name of the code, with * for what it fills in, is what an entry of the page describes."""
+    wanted = re.sub(r"<\w+>", "*", entry)
+    return fnmatchcase(wanted if "/" in name else wanted.rpartition("/")[2], name)
+
+
+def reported(module: Module) -> Iterator[str]:
+    """Names that a module gives to metrics: any text that begins with an owner, and what stands in the places of names,
+    as in `metrics.add("x", total, count)`, `.maximum("x", value)`, `metrics["x"] = ` and `metrics = {"x": ...}`."""
+    if module.name.startswith(OF_USERS):
+        return
+    for node in ast.walk(module.tree):
+        match node:
+            case ast.Call(func=ast.Attribute(attr="add" | "maximum"), args=[name, _, *_]):
+                yield from texts(name)
+            case ast.Assign(targets=[ast.Subscript(value=ast.Name(id="metrics"), slice=name)]):
+                yield from texts(name)
+            case ast.Assign(targets=[ast.Name(id="metrics")], value=ast.Dict(keys=keys)):
+                yield from (text for key in keys if key is not None for text in texts(key))
+            case ast.Constant() | ast.JoinedStr():
+                yield from (text for text in texts(node) if NAMES.fullmatch(text) and text not in OTHERS)
+
+
+def texts(node: ast.expr) -> Iterator[str]:
+    """A literal text, with * for what an f-string fills in."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield RENAMED.sub("train_infer/", node.value)
+    elif isinstance(node, ast.JoinedStr):
+        parts = [part.value if isinstance(part, ast.Constant) else "*" for part in node.values]
+        yield "".join(map(str, parts))
