@@ -38,8 +38,9 @@ class DataArgs(Settings):
     )
     template: str = setting(
         "native",
-        "`native` is the tokenizer's own chat template, `plain` no template at all; anything else is the path of a "
-        "Jinja template file.",
+        "`native` is the tokenizer's own chat template, `plain` no template at all; ROLL's names (qwen2_5, qwen3, "
+        "native_nonthinking, qwen3_coder, qwen2-vl, chatml, empty, base, longCOT_qwen2.5, longcot_V3) are known; "
+        "anything else is the path of a Jinja template file.",
     )
     truncation: Literal["error", "left", "right", "drop"] = setting(
         "error",
@@ -52,7 +53,9 @@ class DataArgs(Settings):
     id: str = setting("id", "Column with the row's id. Rows without one are named by file and line.")
     ground_truth: str = setting("ground_truth", "Column with the reference answer, handed to the reward.")
     domain_interleave_probs: dict[str, float] | None = setting(
-        None, "Share of each domain in a step's prompts, summing to 1. None: as the domains occur in the data."
+        None,
+        "Share of each domain in a step's prompts, in proportion to their sum; a domain without one gets none. "
+        "None: as the domains occur in the data.",
     )
     shuffle: bool = setting(True, "Shuffle the rows anew in every epoch, seeded by `seed`.")
 

@@ -1,6 +1,6 @@
 """How a conversation becomes the text that the model continues: the `template` key.
 
-- `native`: the tokenizer's own chat template (ROLL calls it `qwen2_5` too; `qwen3` is native with thinking on);
+- `native`: the tokenizer's own chat template; ROLL's names for it and others of ROLL's are in `forms.py`;
 - `plain`: no template, the prompt as it is, with the special tokens the tokenizer itself puts around a text (such as
   BOS);
 - anything else: the path of a Jinja chat template, which sees `messages`, `add_generation_prompt` and the tokenizer's
@@ -9,33 +9,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from roll.configs.problems import did_you_mean
+from roll.datasets.forms import FORMS, OWN_WORDS, Form
 from roll.datasets.rows import Example
 from roll.errors import ConfigError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-NATIVE: Mapping[str, Mapping[str, Any]] = {"native": {}, "qwen2_5": {}, "qwen3": {"enable_thinking": True}}
 PLAIN = "plain"
-UNAVAILABLE = ("chatml", "base", "empty", "longCOT_qwen2.5", "longcot_V3")  # names of ROLL without a counterpart here
+_PATH = re.compile(r".*/.*|.*\.(jinja2?|j2|txt|tmpl)", re.DOTALL)
+
+
+def template_name_problem(name: str, key: str) -> str | None:
+    """What is wrong with a template that is named, on any machine; None for known names and for paths."""
+    if name in FORMS or name == PLAIN or _PATH.fullmatch(name) or Path(name).expanduser().is_file():
+        return None
+    names = (PLAIN, *FORMS)
+    return (
+        f"{key}: {name!r} is no template.{did_you_mean(name, names)} Known: {', '.join(names)}; or a Jinja file's path"
+    )
+
+
+def template_warning(name: str, key: str) -> str | None:
+    if name in OWN_WORDS:
+        return f"{key}: {name} says in words of its own what ROLL's says; for ROLL's very words write a Jinja file."
+    return None
 
 
 def template_problem(name: str, key: str) -> str | None:
     """What is wrong with the template setting `name` at YAML path `key`, found without a tokenizer; None if nothing."""
-    if name in NATIVE or name == PLAIN:
-        return None
-    if name in UNAVAILABLE:
-        return (
-            f"{key}: ROLL's template {name!r} is not built in; write it as a Jinja file and set its path, or use native"
-        )
+    wrong = template_name_problem(name, key)
+    if wrong is not None or name in FORMS or name == PLAIN:
+        return wrong
     path = Path(name).expanduser()
     if not path.is_file():
-        return f"{key}: {name!r} is neither native, plain, nor an existing Jinja file"
+        return f"{key}: there is no Jinja file {name}"
     from jinja2 import TemplateSyntaxError
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -55,9 +69,8 @@ class PromptTemplate:
 
     tokenizer: PreTrainedTokenizerBase
     key: str
-    source: str | None = None  # None: the tokenizer's own
+    form: Form = field(default_factory=Form)
     is_plain: bool = False
-    variables: Mapping[str, Any] = field(default_factory=dict)
 
     @staticmethod
     def load(name: str, tokenizer: PreTrainedTokenizerBase, key: str) -> PromptTemplate:
@@ -67,14 +80,15 @@ class PromptTemplate:
             raise ConfigError(problem)
         if name == PLAIN:
             return PromptTemplate(tokenizer, key, is_plain=True)
-        if name not in NATIVE:
-            return PromptTemplate(tokenizer, key, Path(name).expanduser().read_text(encoding="utf-8"))
-        if not tokenizer.chat_template:
+        if name not in FORMS:
+            return PromptTemplate(tokenizer, key, Form(source=Path(name).expanduser().read_text(encoding="utf-8")))
+        form = FORMS[name]
+        if form.source is None and not tokenizer.chat_template:
             raise ConfigError(
                 f"{key}: {name}, but the tokenizer {tokenizer.name_or_path!r} has no chat template. Set {key}: plain "
                 "for a base model, or the path of a Jinja file"
             )
-        return PromptTemplate(tokenizer, key, variables=NATIVE[name])
+        return PromptTemplate(tokenizer, key, form)
 
     @property
     def adds_special_tokens(self) -> bool:
@@ -93,13 +107,13 @@ class PromptTemplate:
 
         try:
             text = self.tokenizer.apply_chat_template(
-                [dict(message) for message in example.messages],
-                chat_template=self.source,
+                self.form.adapted([dict(message) for message in example.messages]),
+                chat_template=self.form.source,
                 add_generation_prompt=True,
                 tokenize=False,
-                **self.variables,
+                **self.form.variables,
             )
         except (TemplateError, TypeError, ValueError) as error:
             raise ConfigError(f"{example.row.where}: {self.key}: the template fails on this row: {error}") from error
         assert isinstance(text, str)
-        return text
+        return text + self.form.suffix

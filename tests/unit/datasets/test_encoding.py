@@ -62,6 +62,34 @@ def test_plain_and_file_templates(tmp_path: Path, tiny_tokenizer: "Tokenizer") -
         )
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("chatml", "<|im_start|>user\n31<|im_end|>\n<|im_start|>assistant\n"),
+        ("empty", "<|im_start|>user\n31<|im_end|>\n<|im_start|>assistant\n"),
+        ("longcot_V3", "{native}<think>\n"),
+        ("qwen2_5", "{native}"),
+        ("qwen2-vl", "{native}"),
+        ("qwen3_coder", "{native}"),
+        ("native_nonthinking", "{native}"),
+    ],
+)
+def test_templates_of_roll_by_name(tmp_path: Path, tiny_tokenizer: "Tokenizer", name: str, text: str) -> None:
+    native = load(tmp_path, tiny_tokenizer, [row("31")]).tasks[0].prompt_text
+    got = load(tmp_path, tiny_tokenizer, [row("31")], template=name).tasks[0].prompt_text
+    assert got == text.replace("{native}", native)
+
+
+def test_templates_of_roll_that_hold_a_prompt_of_their_own(tmp_path: Path, tiny_tokenizer: "Tokenizer") -> None:
+    base = load(tmp_path, tiny_tokenizer, [row("31")], longest=4000, template="base").tasks[0].prompt_text
+    assert base.endswith("User: 31 Assistant:") and "\\boxed{}" in base and "<think>" in base
+    thought = load(tmp_path, tiny_tokenizer, [row("31")], longest=4000, template="longCOT_qwen2.5").tasks[0].prompt_text
+    assert "<|begin_of_thought|>" in thought and "Return your final response within \\boxed{}. 31" in thought
+    conversation = {"messages": [{"role": "user", "content": "1"}, {"role": "system", "content": "2"}]}
+    with pytest.raises(ConfigError, match="the template fails on this row: it takes one user message"):
+        load(tmp_path, tiny_tokenizer, [row("31") | conversation], longest=4000, template="base", messages="messages")
+
+
 def test_a_tokenizer_without_chat_template_is_an_error(tmp_path: Path) -> None:
     from roll.models.tiny import build_tokenizer
 

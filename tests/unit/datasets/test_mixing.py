@@ -108,14 +108,19 @@ def test_apportioning_always_adds_up_and_never_drifts(weights: list[int], count:
     ("shares", "message"),
     [
         ({"math": 0.5, "cod": 0.5}, "gives cod 0.5, but no row belongs to it; there is code, math"),
-        ({"math": 1.0}, "has no entry for code .2 rows.; set it to 0"),
-        ({"math": 0.5, "code": 0.4}, "must be 0 or more and sum to 1"),
-        ({"math": 1.5, "code": -0.5}, "must be 0 or more and sum to 1"),
+        ({"math": 0.0, "code": 0.0}, "must be 0 or more, and one above 0"),
+        ({"math": 1.5, "code": -0.5}, "must be 0 or more, and one above 0"),
     ],
 )
 def test_shares_that_do_not_fit_the_data_are_an_error(shares: dict[str, float], message: str) -> None:
     with pytest.raises(ConfigError, match=f"actor_train.data_args.domain_interleave_probs.*{message}"):
         TaskMixer(tasks(math=2, code=2), 4, 0, shares)
+
+
+def test_shares_count_in_proportion_to_their_sum_and_a_domain_without_one_has_none() -> None:
+    mixer = TaskMixer(tasks(math=3, code=3, logic=3), 6, 0, {"math": 0.6, "code": 0.3})
+    domains = [task.domain for task in mixer.next_tasks(12)]
+    assert {name: domains.count(name) for name in ("math", "code", "logic")} == {"math": 8, "code": 4, "logic": 0}
 
 
 def test_other_data_than_the_checkpoints_is_an_error() -> None:

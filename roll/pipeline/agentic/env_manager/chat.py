@@ -71,9 +71,9 @@ class ChatEncoder:
         return str(
             self._tokenizer.apply_chat_template(
                 [{"role": role, "content": content} for role, content in messages],
-                chat_template=self._template.source,
+                chat_template=self._template.form.source,
                 add_generation_prompt=True,
                 tokenize=False,
-                **self._template.variables,
+                **self._template.form.variables,
             )
         )
