@@ -49,12 +49,16 @@ class AdvantageSettings:
     norm_mean_type: MeanType = "default"
     norm_std_type: StdType = "default"
     reward_clip: float | None = None
+    limits: tuple[float, float] | None = None  # normalised values are cut to this range, before reward_clip
 
     def __post_init__(self) -> None:
         if self.estimator not in DEFAULT_NORMS:
             raise ValueError(f"unknown advantage estimator {self.estimator!r}; known: {', '.join(DEFAULT_NORMS)}")
         if self.reward_clip is not None and self.reward_clip <= 0:
             raise ValueError(f"reward_clip must be above 0 or null, not {self.reward_clip}")
+
+    def within_limits(self, values: np.ndarray) -> np.ndarray:
+        return values if self.limits is None else np.clip(values, *self.limits)
 
     @property
     def norms(self) -> tuple[MeanType, StdType]:
@@ -99,6 +103,7 @@ def group_advantages(
     if std_type is not None:
         values = divide_by_std(values, _moments(std_type, rewards, group, domains, running).std)
 
+    values = settings.within_limits(values)
     failed = np.isnan(rewards)
     metrics = _metrics(rewards[~failed], group_ids[~failed], group.std[~failed], group.count[~failed])
     if settings.reward_clip is not None:

@@ -93,8 +93,9 @@ def _by_state(returns: np.ndarray, meta: RowMeta, rows: np.ndarray, settings: Ad
     pairs = np.stack([meta.group_ids[rows], meta.state_keys[rows]], axis=1)
     _, keys = np.unique(pairs, axis=0, return_inverse=True)
     moments = moments_by_key(returns, keys.ravel())
-    centred = returns - moments.mean
-    return centred if settings.norms[1] is None else divide_by_std(centred, moments.std)
+    mean_type, std_type = settings.norms
+    values = returns if mean_type is None else returns - moments.mean
+    return settings.within_limits(values if std_type is None else divide_by_std(values, moments.std))
 
 
 def _over_turns(returns: np.ndarray, meta: RowMeta, rows: np.ndarray, settings: EpisodeSettings) -> np.ndarray:
@@ -124,4 +125,4 @@ def _like_first_turns(returns: np.ndarray, meta: RowMeta, rows: np.ndarray, sett
         values = (moments.mean, moments.std)[place]
         base[place][at >= 0] = values[at[at >= 0]]
     values = returns - base[0][rows]
-    return values if std_type is None else divide_by_std(values, base[1][rows])
+    return settings.advantages.within_limits(values if std_type is None else divide_by_std(values, base[1][rows]))

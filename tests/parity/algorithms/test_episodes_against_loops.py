@@ -150,6 +150,66 @@ def scope_of(
     return [g for e in mates for g in (returns(e, gamma)[:1] if first else returns(e, gamma))]
 
 
+def clipped(value: float) -> float:
+    return -1.0 if value < -1 else 3.0 if value > 3 else value
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("by_tag", [True, False])
+@pytest.mark.parametrize("estimator", ["grpo", "step_reinforce", "gigpo", "agentic_reinforce"])
+def test_asym_clip_cuts_what_is_normalised(seed: int, by_tag: bool, estimator: str) -> None:
+    """`asym_clip` over the step, or over the episodes of a tag (the groupings tags and inductive)."""
+    episodes = random_episodes(seed, groups=8, size=8)
+    for tag in "ab":  # one far above and one far below the others of its tag: both limits bind
+        high, low, *_ = (e for e in episodes if e.domain == tag and not e.failed)
+        high.rewards[-1] += 100.0
+        low.rewards[-1] -= 60.0
+    meta = rows_of(episodes, by_step=estimator != "grpo")
+    advantages = AdvantageSettings(estimator, "batch", "batch", limits=(-1.0, 3.0))  # type: ignore[arg-type]
+    settings = EpisodeSettings(advantages, 0.8, 0.7, 0.4, by_domain=by_tag)
+
+    def scope(episode: Episode) -> list[Episode]:
+        return [e for e in episodes if not e.failed and (not by_tag or e.domain == episode.domain)]
+
+    def whole(episode: Episode) -> float:
+        return float(np.float32(sum(episode.rewards)))
+
+    expected = []
+    for episode in episodes:
+        if episode.failed:
+            expected += [0.0] if estimator == "grpo" else []
+            continue
+        of_episode = clipped(normalised(whole(episode), [whole(e) for e in scope(episode)], True, True))
+        if estimator == "grpo":
+            expected.append(of_episode)
+            continue
+        for state, value in zip(episode.states, returns(episode, 0.8), strict=True):
+            if estimator == "gigpo":
+                mates = [e for e in episodes if e.group == episode.group and not e.failed]
+                same = [g for e in mates for s, g in zip(e.states, returns(e, 0.8), strict=True) if s == state]
+                expected.append(0.7 * of_episode + 0.4 * clipped(normalised(value, same, True, True)))
+            else:
+                first = estimator == "agentic_reinforce"
+                others = [g for e in scope(episode) for g in (returns(e, 0.8)[:1] if first else returns(e, 0.8))]
+                expected.append(clipped(normalised(value, others, True, True)))
+    if estimator == "grpo":
+        got, _ = episode_advantages(meta, settings)
+        assert got.min() == -1.0 and got.max() == 3.0
+    else:
+        got, _ = turn_advantages(meta, settings)
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=3e-6)
+
+
+def test_without_norms_gigpo_weighs_rewards_and_returns_as_they_are() -> None:
+    episodes = random_episodes(5)
+    meta = rows_of(episodes, by_step=True)
+    got, _ = turn_advantages(meta, EpisodeSettings(AdvantageSettings("gigpo", None, None), 0.9, 0.7, 0.4))
+    kept = [e for e in episodes if not e.failed]
+    np.testing.assert_allclose(
+        got, [0.7 * sum(e.rewards) + 0.4 * value for e in kept for value in returns(e, 0.9)], atol=2e-6
+    )
+
+
 @pytest.mark.parametrize("by_step", [True, False])
 def test_episode_advantages_do_not_depend_on_how_many_rows_an_episode_has(by_step: bool) -> None:
     episodes = random_episodes(7)
