@@ -10,6 +10,7 @@ from roll.configs.base import Settings, ignored, planned, setting, unread
 from roll.configs.cluster import PgVariant, WorkerConfig
 from roll.configs.run import RunConfig
 
+MODEL_LENGTH_KEYS = ("max_model_len", "context_length")
 KL_NAMES = {"kl": "k1", "mse": "k2", "low_var_kl": "k3"}
 
 KlEstimator = Annotated[
@@ -201,6 +202,12 @@ class AlgorithmConfig(RunConfig):
     use_reward_norm: bool = unread(False, "Reward normalization.")
 
     @property
+    def engine_length(self) -> int | None:
+        """Most tokens of prompt and answer that the rollout engine's own settings allow, if they say."""
+        given = [self.actor_infer.strategy_config.get(key) for key in MODEL_LENGTH_KEYS]
+        return min((limit for limit in given if type(limit) is int), default=None)
+
+    @property
     @abstractmethod
     def num_groups(self) -> int:
         """Groups per step."""
@@ -239,6 +246,11 @@ class AlgorithmConfig(RunConfig):
     def is_multi_turn(self) -> bool:
         """True if an attempt takes several answers: a limit on one answer is then not the length of the response."""
         return False
+
+    @property
+    def update_rounding(self) -> Literal["whole", "up", "down", "nearest"]:
+        """How many updates a step has whose samples do not split into whole ones; whole: that is an error."""
+        return "whole"
 
     @property
     def num_groups_per_domain(self) -> Mapping[str, int] | None:

@@ -6,11 +6,12 @@ here. A path with
 `*` holds for every role.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from roll.configs.base import Settings, join, walk
 from roll.configs.problems import Problem, show
+from roll.configs.strategy import StrategyArgs
 
 CLASS_DECIDES = "the role decides which class runs it"
 
@@ -33,16 +34,39 @@ DROPPED: Mapping[tuple[str, str], str] = {
     ("WorkerConfig", "use_remove_padding"): "the strategy decides about padding",
     ("RewardConfig", "use_remove_padding"): "the strategy decides about padding",
     ("RewardConfig", "reward_system_config"): "ROLL does not read it either",
-    ("RLVRConfig", "reward_system_config"): "ROLL does not read it either",
+    ("AlgorithmConfig", "reward_system_config"): "ROLL does not read it either",
     ("EnvConfig", "user_prompt_format"): "agent_template says how to answer",
     ("EnvConfig", "reward_template"): "the policy is not shown its rewards",
-    ("RLVRConfig", "reward_scale"): "ROLL does not read it either; see norm_std_type",
-    ("RLVRConfig", "reward_shift"): "ROLL does not read it either; see norm_mean_type",
-    ("RLVRConfig", "reward_norm"): "ROLL does not read it either; see norm_mean_type and norm_std_type",
+    ("AlgorithmConfig", "reward_scale"): "ROLL does not read it either; see norm_std_type",
+    ("AlgorithmConfig", "reward_shift"): "ROLL does not read it either; see norm_mean_type",
+    ("AlgorithmConfig", "reward_norm"): "ROLL does not read it either; see norm_mean_type and norm_std_type",
+    ("AlgorithmConfig", "offload_nccl"): "communication buffers stay on the devices",
+    ("AlgorithmConfig", "model_name"): "pretrain names the model",
     ("RLVRConfig", "default_history_length"): "only agentic runs have a history",
-    ("RLVRConfig", "offload_nccl"): "it belongs to a role, and is not implemented yet",
-    ("RLVRConfig", "model_name"): "pretrain names the model",
+    ("AgenticConfig", "default_history_length"): "history_length of an entry of custom_envs sets it",
+    ("AgenticConfig", "positive_loss_coef"): "ROLL does not read it either",
+    ("AgenticConfig", "postive_loss_coef"): "ROLL does not read it either",
 }
+
+ENGINE_DROPPED: Mapping[str, Mapping[str, str]] = {
+    "vllm": {
+        "sleep_level": "an engine that makes room for a trainer keeps its weights in host memory",
+        "VLLM_USE_V1": "there is no other engine any more",
+        "swap_space": "vllm dropped it: a preempted answer is computed again",
+        "num_scheduler_steps": "vllm dropped it: the scheduler runs ahead by itself",
+        "use_v2_block_manager": "vllm dropped it: there is one block manager",
+        "preemption_mode": "vllm dropped it: a preempted answer is computed again",
+        "disable_async_output_proc": "vllm dropped it",
+        "disable_log_requests": "vllm dropped it: it logs no requests",
+        "max_seq_len_to_capture": "vllm dropped it: compilation_config says what is captured",
+    },
+    "sglang": {
+        "enable_ep_moe": "sglang dropped it: ep_size sets it",
+        "enable_deepep_moe": "sglang dropped it: moe_a2a_backend sets it",
+        "disable_jump_forward": "sglang dropped it",
+    },
+}
+"""Keys of an engine's strategy_config that ROLL takes out, or that newer engines lack."""
 
 ROLL_REWARDS: Mapping[str, str] = {
     "roll.pipeline.rlvr.rewards.math_rule_reward_worker.MathRuleRewardWorker": "math_rule",
@@ -52,6 +76,8 @@ ROLL_REWARDS: Mapping[str, str] = {
 ROLL_WORKERS: Mapping[str, str] = {
     "roll.pipeline.rlvr.actor_worker.ActorWorker": CLASS_DECIDES,
     "roll.pipeline.rlvr.actor_pg_worker.ActorPGWorker": CLASS_DECIDES,
+    "roll.pipeline.agentic.agentic_actor_worker.ActorWorker": CLASS_DECIDES,
+    "roll.pipeline.agentic.agentic_actor_pg_worker.ActorWorker": CLASS_DECIDES,
     "roll.pipeline.base_worker.ActorWorker": CLASS_DECIDES,
     "roll.pipeline.base_worker.CriticWorker": CLASS_DECIDES,
     "roll.pipeline.base_worker.InferWorker": CLASS_DECIDES,
@@ -79,4 +105,17 @@ def apply_aliases(cls: type[Settings], tree: dict[str, Any]) -> tuple[list[Probl
             elif reason is not None and key not in settings.model_fields:
                 node.pop(key)
                 warnings.append(f"{here} does nothing here: {reason}.")
+        if issubclass(settings, StrategyArgs):
+            warnings += _without_dropped(node, path)
     return problems, warnings
+
+
+def _without_dropped(node: dict[str, Any], path: str) -> Iterator[str]:
+    """Takes the keys that its engine does not have out of a raw `strategy_args`."""
+    config, dropped = node.get("strategy_config"), ENGINE_DROPPED.get(str(node.get("strategy_name")), {})
+    if not isinstance(config, dict):
+        return
+    for key in list(config):
+        if key in dropped:
+            config.pop(key)
+            yield f"{join(path, 'strategy_config')}.{key} does nothing here: {dropped[key]}."

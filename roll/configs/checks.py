@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
-from roll.configs.algorithm import AlgorithmConfig
+from roll.configs.algorithm import MODEL_LENGTH_KEYS, AlgorithmConfig
 from roll.configs.aliases import ROLL_WORKERS
 from roll.configs.base import Settings
 from roll.configs.batching import batching_problems, batching_warnings
@@ -30,7 +30,6 @@ VARIANT_KEYS = {
     "cispo": ("cispo_epsilon_low", "cispo_epsilon_high", "cispo_use_unified_mask"),
     "kimi15": ("kimi15_tau",),
 }
-MODEL_LENGTH_KEYS = ("max_model_len", "context_length")
 
 
 def config_problems(config: AlgorithmConfig) -> list[Problem]:
@@ -74,16 +73,15 @@ def answer_length_problems(config: AlgorithmConfig) -> Iterator[Problem]:
             "Remove it, or write ${response_length}.",
             (f"{SAMPLING}.max_new_tokens", *LENGTH_KEYS),
         )
-    longest = max(sequence, config.val_lengths[2])
-    for key in MODEL_LENGTH_KEYS:
-        limit = config.actor_infer.strategy_config.get(key)
-        if type(limit) is int and limit < longest:
-            yield Problem(
-                f"actor_infer.strategy_args.strategy_config.{key}: {limit} is shorter than the longest sequence, "
-                f"{longest} tokens (prompt_length {config.prompt_length} + answer {longest - config.prompt_length}). "
-                f"Set it to at least {longest}.",
-                (f"actor_infer.strategy_args.strategy_config.{key}", *LENGTH_KEYS, *VAL_LENGTH_KEYS),
-            )
+    longest = max(config.prompt_length, config.val_lengths[0])
+    if config.engine_length is not None and config.engine_length <= longest:
+        key = next(key for key in MODEL_LENGTH_KEYS if config.actor_infer.strategy_config.get(key) is not None)
+        at = f"actor_infer.strategy_args.strategy_config.{key}"
+        yield Problem(
+            f"{at}: {config.engine_length} leaves no room for an answer after a prompt of {longest} tokens "
+            f"(prompt_length). Set it to {max(sequence, config.val_lengths[2])}, which holds the longest sequence.",
+            (at, *LENGTH_KEYS, *VAL_LENGTH_KEYS),
+        )
 
 
 def sampling_problems(config: AlgorithmConfig) -> Iterator[Problem]:
@@ -209,14 +207,33 @@ def data_problems(config: AlgorithmConfig) -> Iterator[Problem]:
             f"{key}.{domain}: there is no such domain under rewards. Domains: {', '.join(config.domains) or 'none'}.",
             (key, "rewards"),
         )
+    if any(share < 0 for share in shares.values()) or not any(shares.values()):
+        yield Problem(f"{key}: the shares {list(shares.values())} must be 0 or more, and one above 0.", (key,))
+
+
+def _share_warnings(config: AlgorithmConfig) -> Iterator[str]:
+    shares, key = config.actor_train.data_args.domain_interleave_probs, "actor_train.data_args.domain_interleave_probs"
+    if shares is None:
+        return
     absent = [domain for domain in config.domains if domain not in shares]
-    if absent and not unknown:
-        yield Problem(
-            f"{key} leaves out {', '.join(absent)}. Give every domain of rewards a share; 0 is possible.",
-            (key, "rewards"),
-        )
-    if any(share < 0 for share in shares.values()) or abs(sum(shares.values()) - 1) > 1e-3:
-        yield Problem(f"{key}: the shares {list(shares.values())} must be 0 or more and sum to 1.", (key,))
+    if absent:
+        yield f"{key} leaves out {', '.join(absent)}: no prompt of a step is of {'it' if len(absent) == 1 else 'them'}."
+    total = sum(shares.values())
+    if abs(total - 1) > 1e-3:
+        parts = ", ".join(f"{domain} {share / total:.3g}" for domain, share in shares.items())
+        yield f"{key} sums to {total:.3g}, not to 1. The shares are taken in proportion: {parts}."
+
+
+def _length_warnings(config: AlgorithmConfig) -> Iterator[str]:
+    limit = config.engine_length
+    for (prompt, _, sequence), where in ((config.lengths, ""), (config.val_lengths, " in validation")):
+        if limit is not None and prompt < limit < sequence:
+            yield (
+                f"actor_infer.strategy_args.strategy_config: sequences end at the engine's {limit} tokens, before the "
+                f"{sequence} of prompt_length and answer{where}: the longest prompt leaves {limit - prompt} of the "
+                f"{sequence - prompt} tokens for its answer."
+            )
+            return
 
 
 def sync_problems(config: AlgorithmConfig) -> Iterator[Problem]:
@@ -244,7 +261,7 @@ CHECKS: tuple[Callable[[AlgorithmConfig], Iterator[Problem]], ...] = (
 
 def config_warnings(config: AlgorithmConfig) -> list[str]:
     """What works, and may not be what was meant."""
-    found = [*_unused(config), *_kl_warnings(config)]
+    found = [*_unused(config), *_kl_warnings(config), *_share_warnings(config), *_length_warnings(config)]
     worker = config.actor_infer
     if narrowing := narrowing_settings(worker.strategy_name, worker.generating_args):
         found.append(

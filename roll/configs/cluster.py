@@ -127,7 +127,9 @@ class WorkerConfig(Settings):
         False, "Rows of a micro batch one after the other instead of padded ones. For the megatron strategies."
     )
     sequence_packing_args: SequencePackingArgs = setting({}, "Details of sequence packing.")
-    offload_nccl: bool = planned(False, "Free NCCL's buffers while the role waits.")
+    offload_nccl: bool = ignored(
+        False, "Free NCCL's buffers while the role waits.", "communication buffers stay on the devices"
+    )
     logits_in_fp32: bool = ignored(False, "Log-probs from fp32 logits.", "log-probs are always computed in fp32")
     router_replay: RouterReplayConfig = setting({}, "Expert choices of mixture models.")
     apply_loss_scale: bool = planned(

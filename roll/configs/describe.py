@@ -34,11 +34,13 @@ def batch_sum(plan: BatchPlan, train: TrainPlan) -> str:
 
     Example: "32 prompts x 8 samples = 256 = 64 per update (16 x 2 x 2) x 4 updates"
     """
-    text = (
-        f"{plan.num_groups} prompts x {plan.group_size} samples = {plan.samples_per_step} = "
-        f"{train.samples_per_update} per update ({train.micro_batch_size} x {train.accumulation} x {train.dp_size}) x "
-        f"{_count(train.updates_per_epoch, 'update')}"
+    samples = f"{plan.num_groups} prompts x {plan.group_size} samples = {plan.samples_per_step}"
+    update = (
+        f"{train.samples_per_update} per update ({train.micro_batch_size} x {train.accumulation} x {train.dp_size})"
     )
+    text = f"{samples} = {update} x {_count(train.updates_per_epoch, 'update')}"
+    if not train.splits_evenly:
+        text = f"{samples} in {_count(train.updates_per_epoch, 'update')}, beside the {update} that is asked for"
     return text if train.epochs == 1 else f"{text} x {train.epochs} epochs = {train.updates_per_step} updates"
 
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.cluster import WorkerConfig
@@ -10,6 +11,8 @@ from roll.configs.derive import OldLogProbs, model_roles, needs_critic, needs_re
 from roll.configs.layout import Layout, place_roles
 from roll.configs.parallel import parallel_sizes
 from roll.configs.problems import Problem
+
+Rounding = Literal["whole", "up", "down", "nearest"]
 
 
 @dataclass(frozen=True)
@@ -31,14 +34,29 @@ class TrainPlan:
     warmup_updates: int
     infer_batch_size: int
     max_grad_norm: float = 1.0  # 0: gradients are not clipped
+    rounding: Rounding = "whole"  # of samples that do not split into updates; whole: they have to
 
     @property
     def samples_per_update(self) -> int:
         return self.micro_batch_size * self.accumulation * self.dp_size
 
     @property
+    def splits_evenly(self) -> bool:
+        return self.samples_per_step % self.samples_per_update == 0
+
+    @property
     def updates_per_epoch(self) -> int:
-        return self.samples_per_step // self.samples_per_update
+        """Example: 96 samples, 64 per update: 2 updates when rounded up, 1 when rounded down."""
+        exact = self.samples_per_step / self.samples_per_update
+        match self.rounding:
+            case "whole":
+                return math.floor(exact)
+            case "up":
+                return math.ceil(exact)
+            case "down":
+                return max(1, math.floor(exact))
+            case "nearest":
+                return max(1, round(exact))
 
     @property
     def updates_per_step(self) -> int:
@@ -109,7 +127,7 @@ def build_plan(config: AlgorithmConfig) -> BatchPlan:
 
 def train_plan(config: AlgorithmConfig, role: str, worker: WorkerConfig) -> TrainPlan:
     """The plan of a role that learns; `updates_per_epoch` is rounded down when the batch does not divide (see
-    `batch_problems`)."""
+    `batch_problems`) and nothing else is said about it."""
     args = worker.training_args
     plan = TrainPlan(
         role=role,
@@ -124,6 +142,7 @@ def train_plan(config: AlgorithmConfig, role: str, worker: WorkerConfig) -> Trai
         warmup_updates=args.warmup_steps,
         infer_batch_size=worker.infer_batch_size,
         max_grad_norm=config.max_grad_norm,
+        rounding=config.update_rounding,
     )
     if not args.warmup_steps and args.warmup_ratio:
         return replace(plan, warmup_updates=math.ceil(args.warmup_ratio * plan.total_updates))
@@ -152,16 +171,13 @@ def prompts_per_domain(config: AlgorithmConfig) -> dict[str, int] | None:
 
 
 def batch_problems(config: AlgorithmConfig) -> Iterator[Problem]:
-    """Samples of a step that do not split into whole updates, with the nearest values that do. Trajectories that do not
-    even split into groups are left to the checks of agentic runs."""
-    if config.is_multi_turn and config.rollout_batch_size % config.group_size:
-        return
+    """Samples of a step that do not split into whole updates and have to, with the nearest values that do."""
     for role in ("actor_train", "critic"):
         worker = config.actor_train if role == "actor_train" else config.critic
         if worker is None or (role == "critic" and not needs_critic(config)):
             continue
         plan = train_plan(config, role, worker)
-        if plan.samples_per_step % plan.samples_per_update:
+        if plan.rounding == "whole" and not plan.splits_evenly:
             yield _indivisible(config, plan)
 
 
@@ -169,7 +185,7 @@ def _indivisible(config: AlgorithmConfig, plan: TrainPlan) -> Problem:
     groups_key, size_key = config.batch_keys
     args = f"{plan.role}.training_args"
     samples, per_update = plan.samples_per_step, plan.samples_per_update
-    step = math.lcm(per_update, config.group_size) // (1 if config.is_multi_turn else config.group_size)
+    step = math.lcm(per_update, config.group_size) // config.group_size
     ways = [f"{groups_key}: {any_of(_multiples_near(config.rollout_batch_size, step))}"]
     for key, value, others in (
         ("gradient_accumulation_steps", plan.accumulation, plan.micro_batch_size * plan.dp_size),

@@ -5,8 +5,10 @@ import re
 from collections.abc import Iterator
 from typing import Literal
 
-from roll.configs.plan import any_of, divisors_near
+from roll.configs.plan import any_of, divisors_near, train_plan
 from roll.configs.problems import Problem, did_you_mean, show
+from roll.datasets.forms import FORMS
+from roll.datasets.templates import PLAIN, template_name_problem, template_problem
 from roll.pipeline.agentic.agentic_config import STEP, TRAJECTORY, AgenticConfig, EnvConfig, EnvManagerConfig
 from roll.pipeline.agentic.env.build import import_problems
 from roll.pipeline.agentic.env.table import ADAPTERS, ENVIRONMENTS, NOT_HERE
@@ -47,6 +49,14 @@ def agentic_warnings(config: AgenticConfig) -> list[str]:
             f"batch_adjust_mode: {config.batch_adjust_mode} repeats or leaves out samples, which biases the gradient; "
             "padding does not."
         )
+    plan = train_plan(config, "actor_train", config.actor_train)
+    steps = [tag for tag, env in _played(config).items() if env.env_manager_cls == STEP]
+    if not plan.splits_evenly and not steps:
+        found.append(
+            f"rollout_batch_size: {plan.samples_per_step} samples do not split into updates of "
+            f"{plan.samples_per_update}. batch_adjust_mode: {config.batch_adjust_mode} makes "
+            f"{plan.updates_per_epoch} update{'' if plan.updates_per_epoch == 1 else 's'} of them."
+        )
     unplayed = sorted(set(config.custom_envs) - set(_played(config)))
     if unplayed:
         found.append(f"custom_envs: nothing plays {', '.join(unplayed)} (see tags of the env managers).")
@@ -54,15 +64,18 @@ def agentic_warnings(config: AgenticConfig) -> list[str]:
 
 
 def machine_problems(config: AgenticConfig) -> list[Problem]:
-    """What a dry run can say of this machine: nothing; environments are imported by a real run."""
-    return []
+    """What a dry run can say of this machine: a template's file. Environments are imported by a real run."""
+    key = "actor_train.data_args.template"
+    wrong = template_problem(config.actor_train.data_args.template, key)
+    return [] if wrong is None else [Problem(f"{wrong}.", (key,))]
 
 
 def environment_problems(config: AgenticConfig) -> list[str]:
     """What the users' environments and adapters say: each is imported, built once and thrown away."""
     from roll.pipeline.agentic.group_filters import filter_problems  # brings numpy and torch: not for a dry run
 
-    problems = [
+    problems = [problem.text for problem in machine_problems(config)]
+    problems += [
         text
         for tag, env in _played(config).items()
         if not _is_plain(env)
@@ -303,7 +316,7 @@ def _algorithm_problems(config: AgenticConfig) -> Iterator[Problem]:
             ("ratio_type", "importance_sampling"),
         )
     norms = config.reward_normalization
-    chosen = norms.method != "identity" or (norms.norm_mean_type, norms.norm_std_type) != ("default", "default")
+    chosen = norms.method is not None or (norms.norm_mean_type, norms.norm_std_type) != ("default", "default")
     if chosen and (config.norm_mean_type != "default" or config.norm_std_type != "default"):
         yield Problem(
             "reward_normalization and norm_mean_type or norm_std_type both say how rewards are normalised. Keep one.",
@@ -344,9 +357,12 @@ def _length_problems(config: AgenticConfig) -> Iterator[Problem]:
                 (f"custom_envs.{tag}.max_tokens_per_step", "sequence_length", "prompt_length", "response_length"),
             )
     yield from _shortest_answer_problems(config)
-    data = config.actor_train.data_args
-    if data.template == "plain":
-        yield Problem(
-            "actor_train.data_args.template: plain knows no turns. Use native, or the path of a Jinja chat template.",
-            ("actor_train.data_args.template",),
-        )
+    yield from _chat_template_problems(config.actor_train.data_args.template)
+
+
+def _chat_template_problems(name: str) -> Iterator[Problem]:
+    key = "actor_train.data_args.template"
+    if name == PLAIN or (name in FORMS and not FORMS[name].has_turns):
+        yield Problem(f"{key}: {name} knows no turns. Use native, or the path of a Jinja chat template.", (key,))
+    elif (wrong := template_name_problem(name, key)) is not None:
+        yield Problem(f"{wrong}.", (key,))

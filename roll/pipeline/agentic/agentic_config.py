@@ -149,16 +149,44 @@ class EnvManagerConfig(WorkerConfig):
 class RewardNormalizationConfig(Settings):
     """`reward_normalization`: ROLL's words for norm_mean_type and norm_std_type."""
 
-    grouping: Literal["batch", "traj_group_id", "tags"] = setting(
-        "batch", "Over what: the step, the group of episodes, or the step's episodes of the same tag."
+    grouping: Literal["batch", "traj_group_id", "tags", "state", "inductive"] = setting(
+        "batch",
+        "Over what: the step (batch), the group of episodes (traj_group_id; state is its older name), or the step's "
+        "episodes of the same tag (tags; inductive is its older name).",
     )
-    method: Literal["identity", "mean", "mean_std"] = setting(
-        "identity", "Subtract the mean, divide by the deviation too, or neither. identity: as adv_estimator has it."
+    method: Literal["identity", "mean", "mean_std", "asym_clip"] | None = setting(
+        None,
+        "identity: the rewards as they are. mean: without their mean. mean_std: divided by their deviation, too. "
+        "asym_clip: the same, cut to [-1, 3]. None: as adv_estimator has it.",
     )
     norm_mean_type: EpisodeScope = setting(
         "default", "Over what the mean is taken; none: over nothing. default, null: as grouping and method have it."
     )
     norm_std_type: EpisodeScope = setting("default", "Over what the deviation is taken; likewise.")
+
+    @property
+    def norms(self) -> tuple[str | None, str | None]:
+        """What mean and deviation are taken over by grouping and method; "default" is adv_estimator's own."""
+        scope = "group" if self.grouping in ("traj_group_id", "state") else "batch"
+        match self.method:
+            case None:
+                return "default", "default"
+            case "identity":
+                return None, None
+            case "mean":
+                return scope, None
+            case "mean_std" | "asym_clip":
+                return scope, scope
+
+    @property
+    def by_tag(self) -> bool:
+        return self.grouping in ("tags", "inductive")
+
+    @property
+    def limits(self) -> tuple[float, float] | None:
+        """The range that normalised rewards are cut to."""
+        return (-1.0, 3.0) if self.method == "asym_clip" else None
+
     global_scale_factor: float | None = unread(None, "Factor.")
     global_shift_value: float | None = unread(None, "Summand.")
 
@@ -237,10 +265,7 @@ class AgenticConfig(AlgorithmConfig):
     def reward_norms(self) -> tuple[str | None, str | None]:
         """reward_normalization is ROLL's way to say norm_mean_type and norm_std_type."""
         keys = self.reward_normalization
-        scope = "group" if keys.grouping == "traj_group_id" else "batch"
-        mean, std = super().reward_norms
-        if keys.method != "identity":
-            mean, std = scope, scope if keys.method == "mean_std" else None
+        mean, std = super().reward_norms if keys.method is None else keys.norms
         return (
             mean if keys.norm_mean_type == "default" else keys.norm_mean_type,
             std if keys.norm_std_type == "default" else keys.norm_std_type,
@@ -253,6 +278,11 @@ class AgenticConfig(AlgorithmConfig):
     @property
     def domains(self) -> tuple[str, ...]:
         return self.train_env_manager.tags
+
+    @property
+    def update_rounding(self) -> Literal["up", "down", "nearest"]:
+        """batch_adjust_mode decides about samples that do not split into whole updates."""
+        return {"delete": "down", "auto": "nearest"}.get(self.batch_adjust_mode, "up")  # type: ignore[return-value]
 
     @property
     def is_multi_turn(self) -> bool:

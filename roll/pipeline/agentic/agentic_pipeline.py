@@ -115,7 +115,8 @@ class AgenticPipeline(RLPipeline):
         mode, rows = self.config.batch_adjust_mode, len(batch)
         if mode == "padding" or (mode != "random_sample" and rows % multiple == 0):
             return super().fill_updates(batch, multiple, random)
-        return batch, adjusted_rows(mode, rows, multiple, self.plan.samples_per_step, random)
+        planned = -(-self.plan.samples_per_step // multiple) * multiple
+        return batch, adjusted_rows(mode, rows, multiple, planned, random)
 
     def row_values(self, meta: RowMeta) -> tuple[np.ndarray, TurnValues | None, dict[str, float]]:
         if not self.episodes.is_per_turn:

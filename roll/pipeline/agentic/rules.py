@@ -29,7 +29,7 @@ def episode_rules(config: AgenticConfig, tag: str, purpose: Purpose) -> EpisodeR
     return EpisodeRules(
         config=env,
         sampling=settings.sampling_params(keys, longest),
-        max_length=longest,
+        max_length=min(longest, config.engine_length or longest),
         max_answer_tokens=min(limits, default=None),
         format_penalty=manager.format_penalty if env.format_penalty is None else env.format_penalty,
         seed=config.seed,
@@ -53,9 +53,15 @@ def episode_settings(config: AgenticConfig) -> EpisodeSettings:
     mean, std = config.reward_norms
     estimator = config.adv_estimator
     return EpisodeSettings(
-        advantages=AdvantageSettings(estimator, mean, std, config.reward_clip),  # type: ignore[arg-type]
+        advantages=AdvantageSettings(
+            estimator,
+            mean,  # type: ignore[arg-type]
+            std,  # type: ignore[arg-type]
+            config.reward_clip,
+            config.reward_normalization.limits,
+        ),
         turn_gamma=config.gamma if estimator == "agentic_reinforce" else config.step_reward_gamma,
         episode_weight=config.episode_reward_weight,
         step_weight=config.step_reward_weight,
-        by_domain=config.reward_normalization.grouping == "tags",
+        by_domain=config.reward_normalization.by_tag,
     )

@@ -56,12 +56,19 @@ class PromptRollouter:
     seed: int
     purpose: Literal["train", "validation"] = "train"
     decode_raw: Decode | None = None
+    max_length: int | None = None  # of prompt and answer, where the engine allows less than their lengths add up to
 
     async def run_group(self, task: Task, group_id: int, step: int, generate: Generate) -> TrajectoryGroup:
+        room = self._room(len(task.prompt_ids))
         request = GenerationRequest(
             request_id=f"{self.purpose}-{step}-{group_id}",
             prompt_ids=task.prompt_ids,
-            sampling=replace(self.sampling, seed=request_seed(self.seed, self.purpose, step, group_id)),
+            sampling=replace(
+                self.sampling,
+                seed=request_seed(self.seed, self.purpose, step, group_id),
+                max_new_tokens=room,
+                min_new_tokens=min(room, self.sampling.min_new_tokens),
+            ),
             num_samples=self.group_size,
         )
         generations = await generate(request)
@@ -85,6 +92,11 @@ class PromptRollouter:
             for index, (generation, sample, outcome) in enumerate(zip(generations, inputs, outcomes, strict=True))
         )
         return TrajectoryGroup(task, group_id, trajectories)
+
+    def _room(self, num_prompt: int) -> int:
+        """Example: with max_length 40, a prompt of 32 tokens leaves 8 of 12 tokens for its answer."""
+        room = self.sampling.max_new_tokens
+        return room if self.max_length is None else min(room, self.max_length - num_prompt)
 
     def _inputs(self, task: Task, generations: Sequence[Generation]) -> list[RewardInput]:
         token_ids = [generation.token_ids for generation in generations]

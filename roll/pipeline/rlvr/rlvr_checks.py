@@ -5,7 +5,9 @@ from pathlib import Path
 
 from roll.configs.aliases import ROLL_REWARDS
 from roll.configs.checks import LENGTH_KEYS
+from roll.configs.data import DataArgs
 from roll.configs.problems import Problem, did_you_mean
+from roll.datasets.templates import template_name_problem, template_problem, template_warning
 from roll.pipeline.rlvr.rlvr_config import RewardConfig, RLVRConfig
 from roll.utils.imports import split
 
@@ -30,6 +32,7 @@ def rlvr_warnings(config: RLVRConfig) -> list[str]:
     for key in ("shuffle", "domain_interleave_probs"):
         if config.validation and key in config.validation.data_args.model_fields_set:
             found.append(f"validation.data_args.{key} does nothing: all rows are validated, in their order.")
+    found += [said for key, name in _templates(config).items() if (said := template_warning(name, key)) is not None]
     sampling = config.validation.generating_args if config.validation else None
     if sampling and sampling.temperature == 0 and (sampling.num_return_sequences or 1) > 1:
         found.append(
@@ -41,15 +44,29 @@ def rlvr_warnings(config: RLVRConfig) -> list[str]:
 
 def missing_files(config: RLVRConfig) -> list[Problem]:
     """Data files that are not on this machine: all that a dry run says about the data."""
-    places = {"actor_train.data_args.file_name": config.actor_train.data_args.file_name}
-    if config.validation:
-        places["validation.data_args.file_name"] = config.validation.data_args.file_name
-    return [
-        Problem(f"{key}: there is no file {name}.", (key,))
-        for key, names in places.items()
-        for name in names
+    found = [
+        Problem(f"{at}.file_name: there is no file {name}.", (f"{at}.file_name",))
+        for at, data in _data_args(config).items()
+        for name in data.file_name
         if not Path(name).expanduser().exists()
     ]
+    wrong = {key: template_problem(name, key) for key, name in _templates(config).items()}
+    return found + [Problem(f"{text}.", (key,)) for key, text in wrong.items() if text is not None]
+
+
+def _data_args(config: RLVRConfig) -> dict[str, DataArgs]:
+    """The data_args that are read, by their YAML path."""
+    places = {"actor_train.data_args": config.actor_train.data_args}
+    if config.validation:
+        places["validation.data_args"] = config.validation.data_args
+    return places
+
+
+def _templates(config: RLVRConfig) -> dict[str, str]:
+    """The templates in use, by their YAML path."""
+    if config.global_template is not None:
+        return {"global_template": config.global_template}
+    return {f"{at}.template": data.template for at, data in _data_args(config).items()}
 
 
 def data_and_reward_problems(config: RLVRConfig) -> list[str]:
@@ -136,10 +153,16 @@ def _tag_problems(config: RLVRConfig) -> Iterator[Problem]:
 
 
 def _data_problems(config: RLVRConfig) -> Iterator[Problem]:
-    places = {"actor_train.data_args": config.actor_train.data_args}
-    if config.validation:
-        places["validation.data_args"] = config.validation.data_args
-    for at, data in places.items():
+    for key, name in _templates(config).items():
+        if (wrong := template_name_problem(name, key)) is not None:
+            yield Problem(f"{wrong}.", (key,))
+    for at, data in _data_args(config).items():
+        if data.prompt is not None and data.messages is not None:
+            yield Problem(
+                f"{at}.prompt: {data.prompt!r} and {at}.messages: {data.messages!r} exclude each other: a row is a "
+                "bare prompt or a conversation. Remove one.",
+                (f"{at}.prompt", f"{at}.messages"),
+            )
         if not data.file_name:
             yield Problem(
                 f"{at}.file_name is missing: name one or several .json, .jsonl, .csv or .parquet files.",

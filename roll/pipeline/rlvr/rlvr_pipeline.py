@@ -79,6 +79,7 @@ class RLVRPipeline(RLPipeline):
             sampling=sampling_params(config.actor_infer.generating_args, plan.response_length),
             group_size=plan.group_size,
             seed=config.seed,
+            max_length=config.engine_length,
         )
         if config.validation is not None:
             keys = config.validation
@@ -91,6 +92,7 @@ class RLVRPipeline(RLPipeline):
                 group_size=keys.generating_args.num_return_sequences or 1,
                 seed=config.seed,
                 purpose="validation",
+                max_length=config.engine_length,
             )
         self.scheduler = RolloutScheduler(
             self.loop,

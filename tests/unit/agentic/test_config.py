@@ -86,10 +86,28 @@ def test_the_default_prompt_length_leaves_room_in_a_short_sequence(
     )
 
 
-def test_batches_that_do_not_divide_come_with_trajectory_counts_that_do() -> None:
-    (text,) = problems({"actor_train.training_args.gradient_accumulation_steps": 6})
-    assert "updates of 48" in text
-    assert "rollout_batch_size: 48;" in text
+@pytest.mark.parametrize(
+    ("mode", "micro_batch", "updates"),
+    [
+        ("padding", 10, 4),
+        ("copy", 10, 4),
+        ("random_sample", 10, 4),
+        ("delete", 10, 3),
+        ("auto", 10, 3),
+        ("copy", 48, 1),
+        ("delete", 48, 1),
+        ("auto", 48, 1),
+    ],
+)
+def test_batch_adjust_mode_decides_about_batches_that_do_not_divide(mode: str, micro_batch: int, updates: int) -> None:
+    changes = {"batch_adjust_mode": mode, "actor_train.training_args.per_device_train_batch_size": micro_batch}
+    assert problems(changes) == []
+    made = AgenticConfig.model_validate(tree(changes))
+    assert build_plan(made).actor_train.updates_per_epoch == updates
+    said = [text for text in agentic_warnings(made) if text.startswith("rollout_batch_size: 32 samples do not split")]
+    assert len(said) == 1 and f"batch_adjust_mode: {mode} makes {updates} update" in said[0]
+    steps = tree(changes | {"custom_envs.Lake.env_manager_cls": "step"})
+    assert not any("do not split" in text for text in agentic_warnings(AgenticConfig.model_validate(steps)))
 
 
 def test_batch_arithmetic_counts_trajectories() -> None:
@@ -137,7 +155,46 @@ def test_reward_normalization_says_the_same_as_the_norm_types() -> None:
     assert norms() == ("group", "group")  # grpo's own
     assert norms(grouping="traj_group_id", method="mean") == ("group", None)
     assert norms(grouping="batch", method="mean_std") == ("batch", "batch")
+    assert norms(grouping="state", method="asym_clip") == ("group", "group")
+    assert norms(grouping="inductive", method="mean") == ("batch", None)
+    assert norms(method="identity") == (None, None)
     assert norms(norm_mean_type="batch", norm_std_type="group") == ("batch", "group")
+
+
+def test_identity_leaves_rewards_alone_so_that_groups_of_one_are_fine() -> None:
+    alone = {"train_env_manager.group_size": 1}
+    assert "adv_estimator: grpo compares a reward with the others of its group" in problems(alone)[0]
+    assert problems(alone | {"reward_normalization": {"method": "identity"}}) == []
+
+
+def test_older_names_of_groupings_and_the_limits_of_asym_clip() -> None:
+    settings = episode_settings(config(reward_normalization={"grouping": "inductive", "method": "asym_clip"}))
+    assert settings.by_domain and settings.advantages.limits == (-1.0, 3.0)
+    assert not episode_settings(config(reward_normalization={"grouping": "state"})).by_domain
+    assert episode_settings(config()).advantages.limits is None
+
+
+def test_keys_and_worker_classes_of_roll_are_known_to_agentic_runs() -> None:
+    old = {
+        "model_name": "m", "default_history_length": 3, "reward_scale": True, "reward_shift": False,
+        "reward_norm": "batch", "positive_loss_coef": 0.1, "offload_nccl": True, "reward_system_config": {"a": 1},
+    }  # fmt: skip
+    worker = "roll.pipeline.agentic.agentic_actor_pg_worker.ActorWorker"
+    found = validate(AgenticConfig, tree(old | {"actor_train.worker_cls": worker, "actor_train.offload_nccl": True}))
+    assert found.problems == () and found.config is not None
+    assert config_problems(found.config) == []
+    for key in (*old, "actor_train.offload_nccl"):
+        assert any(text.startswith(key) and "does nothing here: " in text for text in found.warnings), key
+
+
+def test_templates_without_turns_are_refused() -> None:
+    key = "actor_train.data_args.template"
+    for name in ("plain", "base", "empty", "longcot_V3"):
+        assert problems({key: name}) == [
+            f"{key}: {name} knows no turns. Use native, or the path of a Jinja chat template."
+        ]
+    assert problems({key: "chatml"}) == problems({key: "qwen3_coder"}) == problems({key: "my/chat.jinja"}) == []
+    assert problems({key: "qwen_coder"})[0].startswith(f"{key}: 'qwen_coder' is no template. Did you mean qwen3_coder?")
 
 
 def test_null_is_the_default_of_a_norm_and_none_switches_it_off_wherever_it_stands() -> None:

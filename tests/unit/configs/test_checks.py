@@ -38,9 +38,9 @@ REFERENCE = {"strategy_args": {"strategy_name": "hf_infer"}, "device_mapping": [
             "actor_infer.generating_args.max_new_tokens: 100 contradicts response_length = 12.",
         ),
         (
-            {"actor_infer.strategy_args.strategy_config": {"max_model_len": 40}},
-            "actor_infer.strategy_args.strategy_config.max_model_len: 40 is shorter than the longest sequence, 44 "
-            "tokens (prompt_length 32 + answer 12). Set it to at least 44.",
+            {"actor_infer.strategy_args.strategy_config": {"max_model_len": 32}},
+            "actor_infer.strategy_args.strategy_config.max_model_len: 32 leaves no room for an answer after a prompt "
+            "of 32 tokens (prompt_length). Set it to 44, which holds the longest sequence.",
         ),
         ({"actor_infer.generating_args.temperature": 0}, "actor_infer.generating_args.temperature: 0 is greedy"),
         (
@@ -145,8 +145,20 @@ REFERENCE = {"strategy_args": {"strategy_name": "hf_infer"}, "device_mapping": [
             "actor_train.data_args.domain_interleave_probs.code: there is no such domain under rewards. Domains: math.",
         ),
         (
-            {"actor_train.data_args.domain_interleave_probs": {"math": 0.5}},
-            "actor_train.data_args.domain_interleave_probs: the shares [0.5] must be 0 or more and sum to 1.",
+            {"actor_train.data_args.domain_interleave_probs": {"math": 0.0}},
+            "actor_train.data_args.domain_interleave_probs: the shares [0.0] must be 0 or more, and one above 0.",
+        ),
+        (
+            {"actor_train.data_args.prompt": "question", "actor_train.data_args.messages": "chat"},
+            "actor_train.data_args.prompt: 'question' and actor_train.data_args.messages: 'chat' exclude each other",
+        ),
+        (
+            {"global_template": "qwen3_codr"},
+            "global_template: 'qwen3_codr' is no template. Did you mean qwen3_coder? Known: plain, native, qwen2_5",
+        ),
+        (
+            {"actor_train.strategy_args": {"strategy_name": "megatron_train", "strategy_config": {"bf16": False}}},
+            "actor_train.strategy_args.strategy_config.bf16: set by model_args.dtype (true), which false contradicts.",
         ),
         ({"rewards": {}}, "rewards is missing: name at least one domain"),
         ({"rewards.math.reward": ...}, "rewards.math.reward is missing: math_rule, exact_match, regex, or your own"),
@@ -287,3 +299,19 @@ def test_leave_one_out_is_a_mean_and_no_deviation() -> None:
     assert config({"norm_mean_type": "leave_one_out"}).norm_mean_type == "leave_one_out"
     with pytest.raises(ValidationError, match="Input should be 'default', 'batch', 'group' or 'running'"):
         config({"norm_std_type": "leave_one_out"})
+
+
+def test_settings_that_work_otherwise_than_written_say_what_happens() -> None:
+    shares = {"math": 0.6, "logic": 0.3}
+    changes = {
+        "rewards": {name: {"reward": "math_rule"} for name in ("math", "logic", "code")},
+        "actor_train.data_args.domain_interleave_probs": shares,
+        "actor_infer.strategy_args.strategy_config": {"max_model_len": 40},
+    }
+    assert problems(changes) == []
+    found = "\n".join(config_warnings(config(changes)))
+    at = "actor_train.data_args.domain_interleave_probs"
+    assert f"{at} leaves out code: no prompt of a step is of it." in found
+    assert f"{at} sums to 0.9, not to 1. The shares are taken in proportion: math 0.667, logic 0.333." in found
+    assert "sequences end at the engine's 40 tokens, before the 44 of prompt_length and answer: the longest" in found
+    assert "leaves 8 of the 12 tokens for its answer." in found

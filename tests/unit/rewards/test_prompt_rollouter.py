@@ -70,6 +70,17 @@ def test_answers_become_trajectories_with_their_rewards() -> None:
     assert [record.extra for record in rollout_records(group)] == [{"answer": "7"}, {}]
 
 
+def test_an_answer_ends_where_the_engine_does() -> None:
+    """The prompt has 3 tokens and the engine room for 7: 4 of the 8 tokens of an answer are left, also of the least."""
+    sampling = SamplingParams(max_new_tokens=8, min_new_tokens=6)
+    asked = []
+    for limit in (None, 100, 7):
+        engine = Engine("stop")
+        run(replace(rollouter(Scores(RewardOutcome(1.0)), 1), sampling=sampling, max_length=limit), engine)
+        asked.append((engine.requests[0].sampling.max_new_tokens, engine.requests[0].sampling.min_new_tokens))
+    assert asked == [(8, 6), (8, 6), (4, 4)]
+
+
 def test_the_reward_sees_the_answer_and_the_row() -> None:
     scores, engine = Scores(RewardOutcome(1.0), RewardOutcome(1.0)), Engine("stop", "length")
     run(replace(rollouter(scores, 2), decode_raw=lambda ids: ["raw"] * len(ids)), engine)
