@@ -39,57 +39,63 @@ class RewardWorker:
             raise RewardError(f"rewards.{domain}: the reward cannot be built: {_short(describe(error))}") from error
         self._is_async = is_async(self._reward)
         self._loop: asyncio.Runner | None = None
+        self._was_blocked = False  # the loop, by an answer of the present call
 
-    def score(self, inputs: Sequence[RewardInput]) -> list[RewardOutcome]:
-        """One outcome per input, in their order."""
+    def score(self, inputs: Sequence[RewardInput]) -> list[RewardOutcome | None]:
+        """One outcome per input, in their order. None where an answer of an async reward was not judged, since another
+        one stopped the loop that they share: ask for it alone."""
         if self._is_async:
-            return self._score_concurrently(inputs)
+            return self._score_together(inputs)
         return [self._score_one(sample) for sample in inputs]
 
     def _score_one(self, sample: RewardInput) -> RewardOutcome:
         started = time.monotonic()
-        if not self._well_formed(sample):
-            return self._outcome(0.0, started)
         try:
-            return call_within(self._timeout_s, lambda: self._outcome(self._reward(sample), started))
+            return call_within(self._timeout_s, lambda: self._judge(sample, started))
         except TimeLimitReached:
             return self._timed_out(started)
         except BaseException as error:  # a judge that exits, a panic in Rust
             return _failed(error, started)
 
-    def _score_concurrently(self, inputs: Sequence[RewardInput]) -> list[RewardOutcome]:
+    def _judge(self, sample: RewardInput, started: float) -> RewardOutcome:
+        return self._outcome(self._reward(sample) if self._well_formed(sample) else 0.0, started)
+
+    def _score_together(self, inputs: Sequence[RewardInput]) -> list[RewardOutcome | None]:
         """One event loop lives as long as the worker: the user's connections belong to it."""
-        outcomes: list[RewardOutcome | None] = [None] * len(inputs)
-        escaped: BaseException | None = None
+        outcomes = [self._format_outcome(sample) for sample in inputs]
+        left = [index for index, outcome in enumerate(outcomes) if outcome is None]
+        self._was_blocked = False
+        stopped_by: BaseException | None = None
         started = time.monotonic()
 
         async def score_all() -> None:
             async def score(index: int) -> None:
                 outcomes[index] = await self._await_one(inputs[index])
 
-            await asyncio.gather(*(score(i) for i in range(len(inputs))))
+            await asyncio.gather(*(score(index) for index in left))
 
         if self._loop is None:
             self._loop = asyncio.Runner()
         try:
             call_within(self._timeout_s + LOOP_GRACE_S, lambda: cast(asyncio.Runner, self._loop).run(score_all()))
         except BaseException as error:  # the alarm, or what a task of the reward's own let through
-            self._loop = None  # interrupted in the middle: not to be used again
-            escaped = error
-        if escaped is None or isinstance(escaped, TimeLimitReached):
-            return [outcome or self._timed_out(started) for outcome in outcomes]
-        return [outcome or _failed(escaped, started) for outcome in outcomes]
+            self._loop, stopped_by = None, error  # interrupted in the middle: not to be used again
+        if len(left) > 1 and (stopped_by is not None or self._was_blocked):
+            return outcomes  # who is open yet has lost its time to another one
+        if stopped_by is not None and not isinstance(stopped_by, TimeLimitReached):
+            return [outcome or _failed(stopped_by, started) for outcome in outcomes]
+        return [outcome or self._timed_out(started) for outcome in outcomes]
 
-    async def _await_one(self, sample: RewardInput) -> RewardOutcome:
+    async def _await_one(self, sample: RewardInput) -> RewardOutcome | None:
+        """None if its time ran out."""
         started = time.monotonic()
-        if not self._well_formed(sample):
-            return self._outcome(0.0, started)
         limit = asyncio.timeout(self._timeout_s)
         try:
             call = cast(Callable[[RewardInput], Awaitable[Score]], self._reward)
             async with limit:
                 outcome = self._outcome(await call(sample), started)
         except TimeLimitReached:  # it never gave way, and the alarm hit it
+            self._was_blocked = True
             return RewardOutcome.failed(
                 f"blocked the event loop for over {self._timeout_s:g} s; await what takes long, or make the reward a "
                 "plain function",
@@ -97,9 +103,18 @@ class RewardWorker:
             )
         except BaseException as error:
             if isinstance(error, TimeoutError) and limit.expired():  # not the user's own
-                return self._timed_out(started)
+                return None
             return _failed(error, started)
-        return self._timed_out(started) if limit.expired() else outcome
+        return None if limit.expired() else outcome
+
+    def _format_outcome(self, sample: RewardInput) -> RewardOutcome | None:
+        """0 for an answer that is not of the format, None for one that is to be scored."""
+        started = time.monotonic()
+        try:
+            well_formed = call_within(self._timeout_s, lambda: self._well_formed(sample))
+        except TimeLimitReached:
+            return self._timed_out(started)
+        return None if well_formed else self._outcome(0.0, started)
 
     def _well_formed(self, sample: RewardInput) -> bool:
         return self._format is None or self._format.fullmatch(sample.response_text) is not None

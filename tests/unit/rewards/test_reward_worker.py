@@ -29,8 +29,14 @@ def worker(reward: str, **settings: Any) -> RewardWorker:
     return RewardWorker("math", RewardConfig(reward=reward, **settings))
 
 
-def score(worker: RewardWorker, *responses: str, truth: object = None) -> list[RewardOutcome]:
+def ask(worker: RewardWorker, *responses: str, truth: object = None) -> list[RewardOutcome | None]:
     return worker.score([RewardInput("", response, truth) for response in responses])
+
+
+def score(worker: RewardWorker, *responses: str, truth: object = None) -> list[RewardOutcome]:
+    outcomes = [outcome for outcome in ask(worker, *responses, truth=truth) if outcome is not None]
+    assert len(outcomes) == len(responses), "some were not judged"
+    return outcomes
 
 
 def test_a_function_a_class_and_a_built_in_score() -> None:
@@ -151,6 +157,26 @@ def test_an_async_reward_that_blocks_is_stopped_and_told_why() -> None:
     (blocked,) = score(limited, "block")
     assert blocked.failure is not None and blocked.failure.startswith("blocked the event loop for over 0.2 s")
     assert [o.score for o in score(limited, "a", "b")] == [1, 1]
+
+
+def test_of_answers_that_share_a_loop_those_that_another_one_stopped_are_not_judged() -> None:
+    """They lost their time to it: to be asked for again, alone."""
+    limited = worker(f"{USER}:blocking", timeout_s=0.2)
+    quick, *waiting, blocked = ask(limited, "quick", "waits", "waits", "block")
+    assert quick is not None and quick.score == 1 and waiting == [None, None]
+    assert blocked is not None and "blocked the event loop" in str(blocked.failure)
+    subject = worker(f"{USER}:escapes_in_a_task")
+    assert ask(subject, "a", "interrupt") == [None, None]  # whose task it was is not known
+    assert [score(subject, text)[0].failure for text in ("a", "interrupt")] == [None, "KeyboardInterrupt: as Ctrl-C"]
+    assert [score(subject, text)[0].failure for text in ("exit", "b")] == ["SystemExit: 3", None]
+
+
+@pytest.mark.parametrize("reward", ["by_name", "blocking"])
+def test_a_pattern_that_takes_for_ever_is_the_failure_of_the_answer_that_it_is_matched_with(reward: str) -> None:
+    gated = worker(f"{USER}:{reward}", format_pattern="(x+)+y|good|bad", timeout_s=0.2)
+    good, endless, other = score(gated, "good", "x" * 60, "none")
+    assert (good.failure, other.failure, other.score) == (None, None, 0)
+    assert endless.failure == "took longer than timeout_s = 0.2"
 
 
 def test_an_answer_not_of_the_format_earns_0_without_being_scored() -> None:

@@ -1,6 +1,7 @@
 """Rewards as a user would write them: good, slow, broken."""
 
 import asyncio
+import itertools
 import re
 import sys
 import time
@@ -24,7 +25,7 @@ async def slow_length(sample: RewardInput) -> float:
 async def blocking(sample: RewardInput) -> float:
     while sample.response_text == "block":
         pass
-    await asyncio.sleep(0)
+    await asyncio.sleep(0.05 if sample.response_text == "waits" else 0)
     return 1.0
 
 
@@ -75,6 +76,16 @@ async def escapes_async(sample: RewardInput) -> object:
 
 async def escapes_in_a_task(sample: RewardInput) -> object:
     return await asyncio.create_task(escapes_async(sample))
+
+
+def unstoppable(sample: RewardInput) -> float:
+    """No alarm is heard while an iterator of C is added up."""
+    return float(sum(itertools.repeat(0)) if sample.response_text == "endless" else len(sample.response_text))
+
+
+async def unstoppable_async(sample: RewardInput) -> float:
+    await asyncio.sleep(0.01)
+    return unstoppable(sample)
 
 
 def by_name(sample: RewardInput) -> object:

@@ -45,6 +45,13 @@ def is_async(reward: Reward) -> bool:
     return inspect.iscoroutinefunction(reward) or inspect.iscoroutinefunction(type(reward).__call__)
 
 
+def scores_together(config: RewardConfig) -> bool:
+    """True if the reward is async, so that answers wait at the same time. Builds nothing."""
+    assert config.reward is not None
+    found = resolve(config.reward, BUILTINS)
+    return is_async(cast(Reward, found.__call__ if inspect.isclass(found) else found))
+
+
 def preflight(config: RLVRConfig) -> list[str]:
     """Every problem with the rewards that takes an import to see, one message each. Builds none of the user's."""
     return [problem for domain, worker in config.rewards.items() for problem in _problems(f"rewards.{domain}", worker)]

@@ -1,0 +1,56 @@
+"""Answers of a group that take their reward's process down, on real Ray."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roll.configs.layout import RolePlace, WorkerPlace
+from roll.distributed.executor.resource_manager import ResourceManager
+from roll.distributed.executor.task_pool import TaskPool
+from roll.pipeline.rlvr.reward_service import RewardPools
+from roll.pipeline.rlvr.rewards.base import RewardInput
+from roll.pipeline.rlvr.rlvr_config import RewardConfig
+
+USERS = Path(__file__).parents[2] / "unit" / "rewards"
+
+
+class Clusters:
+    """Starts pools of one process each, as RunClusters does."""
+
+    def __init__(self, resources: ResourceManager):
+        self.resources = resources
+        self.pools: list[TaskPool] = []
+
+    def start_pool(self, role: str, settings: RewardConfig, worker_class: str, arguments: tuple[Any, ...]) -> TaskPool:
+        place = RolePlace(role, (WorkerPlace(0, None),))
+        pool = TaskPool(role, self.resources, place, worker_class, arguments, {"PYTHONPATH": str(USERS)})
+        self.pools.append(pool)
+        return pool
+
+
+@pytest.mark.timeout(600)
+def test_of_a_group_only_the_answer_fails_that_hangs_where_no_alarm_is_heard(
+    resources: ResourceManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(USERS))
+    clusters = Clusters(resources)
+    names = ("unstoppable", "unstoppable_async")
+    rewards = RewardPools(
+        clusters,  # type: ignore[arg-type]
+        {name: RewardConfig(reward=f"user_rewards:{name}", timeout_s=1.0) for name in names},
+    )
+    rewards.wait_ready()
+    group = [RewardInput("", text) for text in ("a", "bb", "endless", "cccc")]
+
+    async def ask() -> list[list[Any]]:
+        return await asyncio.gather(*(rewards.score(name, group) for name in names))
+
+    try:
+        for outcomes in asyncio.run(ask()):
+            assert [o.score for o in outcomes if o.failure is None] == [1.0, 2.0, 4.0]
+            assert outcomes[2].failure == "the reward hung and its process was stopped"
+    finally:
+        for pool in clusters.pools:
+            pool.kill()
