@@ -16,7 +16,7 @@ from roll.configs.problems import together
 from roll.errors import ConfigError, RollError
 from roll.pipeline.load import Loaded, load
 from roll.pipeline.preflight import machine_report
-from roll.utils.imports import resolve
+from roll.utils.imports import add_folder, resolve
 from roll.utils.text import visible
 
 EXIT_OK, EXIT_FAILED, EXIT_BAD_CONFIG, EXIT_INTERRUPTED = 0, 1, 2, 130
@@ -57,12 +57,12 @@ PIPELINES: Mapping[str, Pipeline] = {
 def main(pipeline: str = "rlvr", argv: Sequence[str] | None = None, script: str | None = None) -> int:
     """Runs one pipeline from command-line arguments and returns the exit code: 0 done, 1 the run failed, 2 the
     configuration, its plan
-    or this machine cannot work, 130 Ctrl-C. `--config_path` is relative to the directory of `script`, then to the
-    current one."""
+    or this machine cannot work, 130 Ctrl-C. Code beside the YAML can be imported."""
     arguments, overrides = _parser(pipeline).parse_known_args(argv)
     parts = PIPELINES[pipeline]
     try:
-        directory = _directory(arguments.config_path, script)
+        directory = _directory(arguments.config_path, arguments.config_name, script)
+        add_folder(directory)
         if not arguments.config_name:
             raise ConfigError(
                 f"--config_name is missing. There: {', '.join(_names(directory)) or 'no YAML'} in {directory}."
@@ -106,7 +106,7 @@ def _parser(pipeline: str) -> argparse.ArgumentParser:
         "--config_path",
         "--config-path",
         default=".",
-        help="directory of the YAML: relative to this script, or absolute",
+        help="folder of the YAML: absolute, or relative to this script or the current folder. Default: the current one",
     )
     parser.add_argument("--config_name", "--config-name", default=None, help="name of the YAML, without .yaml")
     parser.add_argument(
@@ -118,15 +118,24 @@ def _parser(pipeline: str) -> argparse.ArgumentParser:
     return parser
 
 
-def _directory(config_path: str, script: str | None) -> Path:
-    """The directory of the YAML. Raises ConfigError that names the places looked at."""
-    bases = [Path(script).resolve().parent] if script else []
-    candidates = [base / Path(config_path).expanduser() for base in (*bases, Path.cwd())]
-    for candidate in candidates:
-        if candidate.is_dir():
-            return candidate.resolve()
-    places = " and ".join(dict.fromkeys(str(candidate) for candidate in candidates))
-    raise ConfigError(f"--config_path {config_path}: there is no such directory. Looked at {places}.")
+def _directory(config_path: str, name: str | None, script: str | None) -> Path:
+    """The directory of the YAML: of those that `config_path` may mean the first that has one of this name, or exists.
+    Relative to the script comes before the current folder, but `.` is the current one. Raises ConfigError that names
+    the places looked at."""
+    bases = [*([Path(script).resolve().parent] if script else []), Path.cwd()]
+    given = Path(config_path).expanduser()
+    if given == Path():
+        bases.reverse()
+    places = list(dict.fromkeys((base / given).resolve() for base in bases))
+    there = [place for place in places if place.is_dir()]
+    if not there:
+        looked = " and ".join(map(str, places))
+        raise ConfigError(f"--config_path {config_path}: there is no such directory. Looked at {looked}.")
+    file = f"{(name or '').removesuffix('.yaml').removesuffix('.yml')}.yaml"
+    having = [place for place in there if (place / file).is_file()]
+    if len(having) > 1:
+        _say(f"--config_path {config_path}: {file} is also in {having[1]}; the one in {having[0]} is meant.")
+    return (having or there)[0]
 
 
 def _names(directory: Path) -> list[str]:

@@ -1,8 +1,13 @@
 """Finding what a setting names: a built-in name, or `package.module:object` of the user's own."""
 
 import importlib
-from collections.abc import Mapping
+import os
+import site
+import sys
+import sysconfig
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
+from pathlib import Path
 
 from roll.errors import describe
 
@@ -28,7 +33,8 @@ def resolve(name: str, builtins: Mapping[str, str] | None = None) -> object:
         try:
             value = getattr(value, attribute)
         except AttributeError:
-            raise ImportError(f"{path}: {module_name} has no {attribute}") from None
+            place = getattr(sys.modules[module_name], "__file__", None) or "a built-in module"
+            raise ImportError(f"{path}: {module_name} has no {attribute} ({place})") from None
     return value
 
 
@@ -49,3 +55,24 @@ def is_installed(module: str) -> bool:
         return find_spec(module) is not None
     except (ImportError, ValueError):
         return False
+
+
+def add_folder(folder: Path) -> None:
+    """Lets modules of this folder be imported; an installed module of the same name goes first."""
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+
+
+def own_folders(path: Sequence[str] | None = None) -> list[str]:
+    """The folders on `path` (of this process) that are neither Python's own nor of installed packages: a checkout, the
+    YAML's folder, what PYTHONPATH names."""
+    kinds = ("stdlib", "platstdlib", "purelib", "platlib")
+    installed = [sysconfig.get_path(kind) for kind in kinds] + [*site.getsitepackages(), site.getusersitepackages()]
+    folders = dict.fromkeys(os.path.abspath(entry) for entry in (sys.path if path is None else path))
+    return [f for f in folders if os.path.isdir(f) and not any(Path(f).is_relative_to(place) for place in installed)]
+
+
+def code_folder() -> str | None:
+    """The folder that `roll` itself is imported from; None if it is installed, so that every process finds it."""
+    home = str(Path(__file__).parents[2])
+    return home if home in own_folders([home]) else None

@@ -11,11 +11,12 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError, RayError
 
-from roll.distributed.executor.environment import rank_environment, role_environment
+from roll.distributed.executor.environment import import_environment, rank_environment, role_environment
 from roll.distributed.executor.failures import Failure, worker_error
 from roll.distributed.executor.host import AsyncHost, Host
 from roll.distributed.executor.resource_manager import ResourceManager, Seat
 from roll.errors import WorkerError
+from roll.utils.imports import code_folder, own_folders
 
 logger = logging.getLogger(__name__)
 
@@ -119,6 +120,7 @@ def death_of(error: RayActorError, rank: int) -> Failure:
 def actor_options(role: str, resources: ResourceManager, seat: Seat, system_envs: Mapping[str, str]) -> dict[str, Any]:
     """Ray's options for one worker: it asks for nothing, its devices are set by its environment."""
     environment = {**seat.node.variables, **role_environment(role, system_envs, seat)}
+    environment |= import_environment(own_folders(), code_folder(), system_envs)
     return {
         "num_cpus": 0,
         "num_gpus": 0,

@@ -3,6 +3,7 @@ it."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 
 from roll.distributed.executor.resource_manager import Seat
@@ -27,6 +28,19 @@ def role_environment(role: str, system_envs: Mapping[str, str], seat: Seat) -> d
     else:
         defaults |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
     return {**defaults, **system_envs}
+
+
+# Folders that a worker adds to the end of its path: PYTHONPATH would put the user's `code.py` before Python's own.
+IMPORT_FOLDERS = "ROLL_IMPORT_FOLDERS"
+
+
+def import_environment(folders: Sequence[str], code: str | None, system_envs: Mapping[str, str]) -> dict[str, str]:
+    """What lets workers import what the driver can: its `folders`, as far as they exist there, and the folder `code` of
+    a roll that is not installed. Ray replaces ${PYTHONPATH} by the variable of the worker's node."""
+    names = {IMPORT_FOLDERS: os.pathsep.join(folders)}
+    if code is not None:
+        names["PYTHONPATH"] = os.pathsep.join((code, system_envs.get("PYTHONPATH", "${PYTHONPATH}")))
+    return names
 
 
 def rank_environment(seats: Sequence[Seat], seat: Seat, is_distributed: bool) -> dict[str, str]:

@@ -13,13 +13,15 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import ray
 
+from roll.distributed.executor.environment import IMPORT_FOLDERS
 from roll.distributed.executor.failures import Failure
 from roll.utils.background import lost_failure
-from roll.utils.imports import resolve
+from roll.utils.imports import add_folder, resolve
 from roll.utils.ports import free_port
 
 _TOGETHER_S = 0.003
@@ -31,6 +33,8 @@ class Host:
 
     def __init__(self, rank: int, environment: Mapping[str, str]):
         os.environ.update(environment)
+        for folder in filter(None, os.environ.get(IMPORT_FOLDERS, "").split(os.pathsep)):
+            add_folder(Path(folder))
         for stream in (sys.stdout, sys.stderr):  # the first lines of the process's own log, see `launch`
             stream.write(f":worker:{os.environ.get('ROLL_ROLE')}-{rank}\n")
             stream.flush()

@@ -1,5 +1,5 @@
 """Tries an environment against the contract: `python -m roll.pipeline.agentic.check_env package.module:Env [key=value
-...] [--episodes 20] [--max_steps 200]`. Also takes the name of a shipped one."""
+...] [--config_path FOLDER] [--episodes 20] [--max_steps 200]`. Also takes the name of a shipped one."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from roll.errors import EnvError
 from roll.pipeline.agentic.env.base import SUCCESS, VALID, Env, EnvStep, draws_actions
 from roll.pipeline.agentic.env.build import env_class
 from roll.pipeline.agentic.env_manager.episode import checked_step
+from roll.utils.imports import add_folder
 
 NONSENSE = ("", "no such action", "\x00\u2603", "<answer>", "9" * 5000)
 MAX_STEPS = 200
@@ -28,10 +30,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Tries an environment against the contract, with random actions.")
     parser.add_argument("env", help="package.module:Class, or the name of a shipped environment")
     parser.add_argument("settings", nargs="*", metavar="key=value", help="arguments of its constructor")
+    parser.add_argument("--config_path", type=Path, default=Path(), help="folder of the YAML, if the class is there")
     parser.add_argument("--episodes", type=int, default=20)
     parser.add_argument("--max_steps", type=int, default=MAX_STEPS, help="cut an episode off, as an env manager does")
     given = parser.parse_args(arguments)
-    sys.path.insert(0, "")
+    add_folder(given.config_path.absolute())
     try:
         constructor, keys = env_class(given.env), dict(_setting(text) for text in given.settings)
         constructor(**keys)

@@ -319,3 +319,59 @@ def test_the_script_runs_from_a_checkout(tmp_path: Path) -> None:
     assert done.stderr == (
         "The run cannot start:\n  - rolout_batch_size: unknown key (value 3). Did you mean rollout_batch_size?\n"
     )
+
+
+def test_the_yaml_of_the_current_folder_comes_before_that_of_the_scripts_folder_and_it_is_said(
+    recipe: Path, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without --config_path, and with `.`; elsewhere the script's folder comes first, if the YAML is there."""
+    scripts = tmp_path_factory.mktemp("scripts")
+    for folder in (scripts, scripts / "sub", recipe / "sub"):
+        folder.mkdir(exist_ok=True)
+    broken = "nonsense: 1\n"
+
+    def start(name: str, *arguments: str) -> tuple[int, str]:
+        code = cli.main("rlvr", ["--config_name", name, "--dry_run", *arguments], script=str(scripts / "start.py"))
+        return code, "".join(capsys.readouterr())
+
+    assert start("run")[0] == 0
+    (scripts / "run.yaml").write_text(broken)
+    for given in ((), ("--config_path", "."), ("--config_path=./",)):
+        code, said = start("run.yaml", *given)
+        assert code == 0 and f"run.yaml is also in {scripts}; the one in {recipe} is meant." in said
+    (scripts / "only.yaml").write_text(broken)
+    code, said = start("only")
+    assert code == 2 and "nonsense" in said and "is meant" not in said
+    code, said = start("none")
+    assert code == 2 and f"there is no none.yaml in {recipe}" in said
+
+    (recipe / "run.yaml").rename(recipe / "sub" / "run.yaml")
+    assert start("run", "--config_path", "sub")[0] == 0
+    (scripts / "sub" / "run.yaml").write_text(broken)
+    code, said = start("run", "--config_path", "sub")
+    assert code == 2 and f"is also in {recipe / 'sub'}; the one in {scripts / 'sub'} is meant." in said
+
+
+def test_a_reward_in_a_file_beside_the_yaml_is_found(
+    recipe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (recipe / "beside_the_yaml.py").write_text("def score(sample):\n    return 1.0\n")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.chdir("/")
+    started: list[object] = []
+    monkeypatch.setattr(cli, "_object", lambda path: Started if path.endswith("RLVRPipeline") else object_of(path))
+    object_of = cli.resolve
+
+    class Started:
+        def __init__(self, config: object, plan: object):
+            started.append(config)
+
+        def run(self) -> int:
+            return 0
+
+    given = ["--config_path", str(recipe), "--config_name", "run", "rewards.math.reward=beside_the_yaml:score"]
+    data = f"actor_train.data_args.file_name={recipe}/train.jsonl"
+    assert cli.main("rlvr", [*given, data, f"output_dir={recipe}/output"]) == 0, capsys.readouterr().err
+    assert len(started) == 1
+    assert cli.main("rlvr", [*given, data, "rewards.math.reward=beside_the_yaml:scores"]) == 2
+    assert f"beside_the_yaml has no scores ({recipe}/beside_the_yaml.py)" in capsys.readouterr().err

@@ -1,6 +1,6 @@
 import pytest
 
-from roll.distributed.executor.environment import rank_environment, role_environment
+from roll.distributed.executor.environment import import_environment, rank_environment, role_environment
 from roll.distributed.executor.resource_manager import Node, Seat, in_order
 from roll.distributed.strategy.sglang_args import worker_environment
 
@@ -56,3 +56,13 @@ def test_ranks_on_two_nodes_see_their_own_gpus_and_meet_at_the_first():
 def test_an_engine_of_several_gpus_sees_them_all_and_no_rank():
     seat = Seat(0, 0, SECOND, (4, 5), ("0", "1"))
     assert rank_environment([seat], seat, is_distributed=False) == {"CUDA_VISIBLE_DEVICES": "0,1"}
+
+
+def test_workers_get_the_drivers_folders_and_the_code_before_the_path_of_their_node():
+    folders = ["/code", "/runs/mine"]
+    assert import_environment(folders, "/code", {}) == {
+        "ROLL_IMPORT_FOLDERS": "/code:/runs/mine",
+        "PYTHONPATH": "/code:${PYTHONPATH}",
+    }
+    assert import_environment(folders, "/code", {"PYTHONPATH": "/users"})["PYTHONPATH"] == "/code:/users"
+    assert "PYTHONPATH" not in import_environment(folders, None, {"PYTHONPATH": "/users"})  # installed

@@ -1,11 +1,12 @@
 """What a setting names: a built-in name or a path."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
-from roll.utils.imports import is_installed, resolve, split
+from roll.utils.imports import add_folder, code_folder, is_installed, own_folders, resolve, split
 
 
 def test_a_built_in_name_and_both_forms_of_a_path_lead_to_the_same_object() -> None:
@@ -45,3 +46,31 @@ def test_a_path_splits_at_the_colon_or_the_last_dot() -> None:
 
 def test_installed_is_seen_without_importing() -> None:
     assert is_installed("json") and not is_installed("roll_no_such_package")
+
+
+def test_own_folders_are_those_of_the_user_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "theirs").mkdir()
+    monkeypatch.chdir(tmp_path)
+    own = [str(tmp_path / "theirs"), "", "mine", str(tmp_path / "absent")]
+    assert own_folders([*own, *(p for p in sys.path if p.startswith(sys.prefix))]) == [
+        str(tmp_path / "theirs"),
+        str(tmp_path),
+        str(tmp_path / "mine"),
+    ]
+    assert not [folder for folder in own_folders() if "site-packages" in folder or folder.endswith("lib-dynload")]
+    assert code_folder() == str(Path(__file__).parents[3])
+
+
+def test_code_in_an_added_folder_is_found_after_what_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for name in ("roll_test_added", "json"):
+        (tmp_path / f"{name}.py").write_text("def dumps(): ...")
+    add_folder(tmp_path)
+    add_folder(tmp_path)
+    assert sys.path.count(str(tmp_path)) == 1
+    assert resolve("roll_test_added:dumps") and resolve("json:dumps") is json.dumps
+    with pytest.raises(ImportError, match=r"json has no score \(.*json/__init__.py\)"):
+        resolve("json:score")
