@@ -1,11 +1,15 @@
-# make demo | make test | make lint. Needs make and Python 3.11 with venv; everything else goes into .venv-demo and .venv here.
+# make demo | make test | make lint. Needs make and Python 3.11 or newer with venv; everything else goes into .venv-demo and .venv here.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
-PYTHON ?= python3.11
+# The first of these that is new enough and can make environments; the locks hold for each of them.
+IS_FIT := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
+ifeq ($(origin PYTHON),undefined)
+PYTHON := $(firstword $(foreach python,python3.11 python3.12 python3.13 python3,$(shell $(python) -c '$(IS_FIT)' 2>/dev/null && echo $(python))) python3)
+endif
 # More arguments for: pip (an index, a proxy), the demo (key=value overrides), pytest (-k, a path).
 PIP_ARGS ?=
 DEMO_ARGS ?=
@@ -17,11 +21,12 @@ TEST_PROCESSES ?= 2
 unexport PYTHONDONTWRITEBYTECODE
 export TINY_SORT_DIR ?= output/tiny-sort
 
-# Where CUDA is, pip resolves the pinned extras of setup.py; elsewhere the locks say it all (see requirements/).
+# Where CUDA is, pip resolves the extras of setup.py, with the versions of the lean lock for what is in it; elsewhere the
+# locks say it all (see requirements/).
 HAS_CUDA := $(shell nvidia-smi -L >/dev/null 2>&1 && echo yes)
 ifeq ($(HAS_CUDA),yes)
-DEMO_PACKAGES := -e .[deepspeed]
-TEST_PACKAGES := -e .[deepspeed,vllm,megatron,dev]
+DEMO_PACKAGES := -e .[deepspeed] -c requirements/cpu-demo.txt
+TEST_PACKAGES := -e .[deepspeed,vllm,megatron,dev] -c requirements/cpu-demo.txt
 SAY_DEVICES := CUDA devices found: they are used
 else
 DEMO_PACKAGES := --no-deps -r requirements/cpu-demo.txt
@@ -44,7 +49,7 @@ help:
 	@echo "make test   every engine is installed, the tests run; TEST_ARGS='-k name' or a path narrows it"
 	@echo "make test-slow  the whole runs that take minutes each, marked slow"
 	@echo "make lint   ruff and pyright, in the environment of make test"
-	@echo "PYTHON=/path/to/python3.11 and PIP_ARGS='...' (an index, for example) work with each of them"
+	@echo "PYTHON=/path/to/python (3.11 or newer; now: $(PYTHON)) and PIP_ARGS='...' (an index, for example) work with each of them"
 
 demo: demo-environment
 	@echo "== [2/3] model and data: $(TINY_SORT_DIR)"
@@ -94,7 +99,7 @@ lint: test-environment
 
 # $(1) is made anew unless it was complete once: then pip only changes what differs.
 define new_environment
-	$(PYTHON) -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
-		|| { echo "Python 3.11 with venv is needed and $(PYTHON) is not one: make ... PYTHON=/path/to/python3.11" >&2; exit 2; }; \
+	$(PYTHON) -c '$(IS_FIT)' 2>/dev/null \
+		|| { echo "Python 3.11 or newer with venv is needed and $(PYTHON) is not one: make ... PYTHON=/path/to/python" >&2; exit 2; }; \
 	ls $(1)/complete-* >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(1)
 endef

