@@ -35,7 +35,8 @@ class GeneratingArgs(Settings):
     stop_strings: Strings = setting((), "Texts that end an answer.")
     include_stop_str_in_output: bool | None = setting(
         None,
-        "Keep the stop text at the end of the answer. None: keep it, since its tokens were sampled and are trained.",
+        "Keep the text of a stop string at the end of what rewards and environments see. null: true. Its tokens were "
+        "sampled and are trained on in either case.",
     )
     stop_token_ids: Numbers = setting((), "Token ids that end an answer, beside the end of sequence.")
     ignore_eos: bool = setting(False, "Go on after an end of sequence token, up to max_new_tokens.")

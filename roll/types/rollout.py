@@ -34,7 +34,8 @@ class SamplingParams:
     """How tokens are drawn. `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 are off.
 
     `seed` names the random stream of one request: sample `i` of a group of n draws from stream (seed, i) whatever else
-    is in the batch, so that a replayed step gives the same tokens.
+    is in the batch, so that a replayed step gives the same tokens. `include_stop_string` is about the text that
+    rewards and environments see; the tokens of a stop string are always there, since they were sampled.
     """
 
     max_new_tokens: int

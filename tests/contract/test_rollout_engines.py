@@ -13,7 +13,10 @@ import numpy as np
 import pytest
 
 from roll.configs.strategy import narrowing_settings
+from roll.datasets.encoding import decoder
+from roll.distributed.strategy.stop_strings import answer_texts
 from roll.errors import EngineDied, StrategyError
+from roll.types.rollout import SamplingParams
 from tests.helpers.engines import (
     ROUTES,
     EngineHarness,
@@ -136,6 +139,12 @@ def test_answers_end_at_eos_stop_tokens_and_stop_strings(
     assert string not in str(tiny_tokenizer.decode(by_string.token_ids[:-1]))
     assert by_string.token_ids.tolist() == free[: len(by_string.token_ids)]
     assert by_string.finish_reason == "stop"
+    without = answer(stop_strings=("@@@@", string), include_stop_string=False)
+    assert without.token_ids.tolist() == by_string.token_ids.tolist()  # sampled, and trained on
+    sampling = SamplingParams(30, stop_strings=("@@@@", string), include_stop_string=False)
+    (seen,) = answer_texts(decoder(tiny_tokenizer), [without], sampling)
+    assert string not in seen
+    assert str(tiny_tokenizer.decode(without.token_ids)).startswith(seen + string)
 
     eos = tiny_tokenizer.convert_tokens_to_ids("<|im_end|>")
     many = harness.generate(harness.request(prompt(13), 16, max_new_tokens=300, temperature=2.0, ignore_eos=False))[0]

@@ -31,9 +31,8 @@ class HfInferStrategy(InferStrategy):
     """Samples with `BatchSampler` in a thread of its own.
 
     Log-probs are of the full distribution at the sampling temperature, also with top-p, top-k, min tokens or a
-    repetition penalty. `include_stop_string` changes nothing here: tokens are kept up to the one that completes a stop
-    string, and cutting the text is up to whoever decodes them. Requests in flight across a weight update go on with
-    keys and values of the new weights, computed anew; every token says which version sampled it.
+    repetition penalty. Requests in flight across a weight update go on with keys and values of the new weights,
+    computed anew; every token says which version sampled it.
     """
 
     def __init__(self, role: WorkerConfig, context: RankContext, plan: TrainPlan | None = None):

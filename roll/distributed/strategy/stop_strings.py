@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from roll.types.rollout import Generation, SamplingParams
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -56,5 +58,30 @@ class StopStrings:
         """True if the last of these tokens completes one of the strings (an earlier occurrence does not count)."""
         window = _MAX_TOKENS_PER_CHARACTER * max(map(len, strings)) + _EXTRA_TOKENS
         tail = token_ids[-window:].tolist()
-        before, text = self._decode(tail[:-1]).rstrip(_REPLACEMENT), self._decode(tail)
-        return any(text.find(string, max(0, len(before) - len(string) + 1)) >= 0 for string in strings)
+        return _begin(strings, self._decode(tail[:-1]), self._decode(tail)) is not None
+
+
+def answer_texts(
+    decode: Callable[[Sequence[np.ndarray]], list[str]], answers: Sequence[Generation], sampling: SamplingParams
+) -> list[str]:
+    """What the answers say: without the stop string that ended one, and what its last token holds behind it, unless
+    `sampling.include_stop_string`. Their tokens stay those that were sampled, whatever the engine.
+
+    Example: stop string "</sql>", answer "select 1</sql>\\n" -> "select 1".
+    """
+    texts = decode([answer.token_ids for answer in answers])
+    if sampling.include_stop_string or not sampling.stop_strings:
+        return texts
+    before = decode([answer.token_ids[:-1] for answer in answers])
+    return [
+        text[: _begin(sampling.stop_strings, start, text)] if answer.finish_reason == "stop" else text
+        for answer, start, text in zip(answers, before, texts, strict=True)
+    ]
+
+
+def _begin(strings: Sequence[str], before: str, text: str) -> int | None:
+    """Where in `text` the first of the strings begins that its last token completes; `before` is the text without
+    that token. None if it completes none."""
+    before = before.rstrip(_REPLACEMENT)
+    places = [text.find(string, max(0, len(before) - len(string) + 1)) for string in strings]
+    return min((place for place in places if place >= 0), default=None)

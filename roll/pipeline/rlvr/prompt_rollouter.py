@@ -10,6 +10,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
+from roll.distributed.strategy.stop_strings import answer_texts
 from roll.pipeline.rlvr.rewards.base import RewardInput, RewardOutcome
 from roll.types.rollout import (
     Generate,
@@ -99,9 +100,8 @@ class PromptRollouter:
         return room if self.max_length is None else min(room, self.max_length - num_prompt)
 
     def _inputs(self, task: Task, generations: Sequence[Generation]) -> list[RewardInput]:
-        token_ids = [generation.token_ids for generation in generations]
-        texts = self.decode(token_ids)
-        raw = self.decode_raw(token_ids) if self.decode_raw is not None else texts
+        texts = answer_texts(self.decode, generations, self.sampling)
+        raw = texts if self.decode_raw is None else answer_texts(self.decode_raw, generations, self.sampling)
         return [
             RewardInput(
                 prompt_text=task.prompt_text,

@@ -135,3 +135,16 @@ def test_counts_that_do_not_fit_are_errors() -> None:
 def test_it_can_be_pickled_for_a_worker_of_its_own() -> None:
     subject = rollouter(Scores(RewardOutcome(1.0)), 1)
     assert run(pickle.loads(pickle.dumps(subject)), Engine("stop")).rewards.tolist() == [1.0]
+
+
+def test_the_reward_does_not_see_the_stop_string_where_it_is_not_to_be_included() -> None:
+    """Its tokens stay in the row."""
+    seen = []
+    for include in (True, False):
+        scores = Scores(RewardOutcome(1.0), RewardOutcome(1.0))
+        sampling = SamplingParams(8, stop_strings=("11",), include_stop_string=include)
+        group = run(replace(rollouter(scores, 2), sampling=sampling), Engine("length", "stop"))
+        seen.append([sample.response_text for sample in scores.calls[0][1]])
+        assert [t.response_text for t in group.trajectories] == seen[-1]
+        assert group.trajectories[1].input_ids.tolist() == [1, 2, 3, 11, 11]
+    assert seen == [["10", "11 11"], ["10", "11 "]]

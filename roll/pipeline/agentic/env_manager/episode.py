@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from roll.distributed.strategy.stop_strings import answer_texts
 from roll.errors import EnvError, StrategyError
 from roll.pipeline.agentic.agentic_config import EnvConfig
 from roll.pipeline.agentic.env.base import SUCCESS, VALID, EnvStep
@@ -150,7 +151,7 @@ class EpisodePlayer:
             (generation,) = await self._generate(request)
             if generation.finish_reason == "abort" or not len(generation.token_ids):
                 raise EnvError("generation was aborted")
-            response = self._encoder.decode(generation.token_ids)
+            (response,) = answer_texts(self._decode, [generation], rules.sampling)
             action = self._action(response)
             step = await self._call(thread, "step", _step, env, action or "")
             valid = action is not None and step.metrics.get(VALID, 1.0) > 0
@@ -167,6 +168,9 @@ class EpisodePlayer:
 
     async def _call(self, thread: EnvThread, what: str, function: Any, *arguments: Any) -> Any:
         return await thread.call(what, function, *arguments, timeout_s=self._rules.step_timeout_s)
+
+    def _decode(self, answers: Sequence[np.ndarray]) -> list[str]:
+        return [self._encoder.decode(ids) for ids in answers]
 
     def _action(self, response: str) -> str | None:
         """The last group of the pattern's first match, without space around it; None if there is no match."""

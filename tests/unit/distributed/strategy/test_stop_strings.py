@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from roll.distributed.strategy.stop_strings import StopStrings
+from roll.datasets.encoding import decoder
+from roll.distributed.strategy.stop_strings import StopStrings, answer_texts
+from roll.types.rollout import Generation, SamplingParams
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -52,3 +54,38 @@ def test_most_tokens_are_ruled_out_without_decoding(tiny_tokenizer: "PreTrainedT
         "\N{REPLACEMENT CHARACTER}" in tiny_tokenizer.decode([token]) for token in range(len(tiny_tokenizer))
     )
     assert table.sum() - incomplete < 20  # ">" and the tags that hold it
+
+
+@pytest.mark.parametrize(
+    "text, strings, seen",
+    [
+        ("select 1</sql>", ("</sql>",), "select 1"),
+        ("so user", ("never", "ser"), "so u"),
+        ("so user", ("o u",), "s"),  # the last token holds more behind it
+        ("<answer>12</answer>", ("</answer>",), "<answer>12"),  # an added token
+        ("stop and stop", ("stop",), "stop and "),  # the earlier one did not end it
+        ("a\n\n", ("\n", "\n\n"), "a"),
+        ("naïve é", ("é",), "naïve "),
+        ("ended by a token", ("never",), "ended by a token"),
+    ],
+)
+def test_the_stop_string_that_ended_an_answer_is_cut_from_what_it_says(
+    tiny_tokenizer: "PreTrainedTokenizerFast", text: str, strings: tuple[str, ...], seen: str
+) -> None:
+    ids = np.array(tiny_tokenizer.encode(text), np.int32)
+    zeros = np.zeros(len(ids), np.int32)
+    ended, cut = (Generation(ids, zeros.astype(np.float32), zeros, reason) for reason in ("stop", "length"))
+    without, kept = SamplingParams(9, stop_strings=strings, include_stop_string=False), SamplingParams(9)
+    for decode in (decoder(tiny_tokenizer), decoder(tiny_tokenizer, skip_special_tokens=False)):
+        assert answer_texts(decode, [ended, cut], without) == [seen, text]
+        assert answer_texts(decode, [ended], kept) == [text]
+
+
+def test_a_special_token_that_ended_an_answer_is_cut_from_its_raw_text(
+    tiny_tokenizer: "PreTrainedTokenizerFast",
+) -> None:
+    ids = np.array(tiny_tokenizer.encode("hi<|im_end|>"), np.int32)
+    answer = Generation(ids, np.zeros(len(ids), np.float32), np.zeros(len(ids), np.int32), "stop")
+    sampling = SamplingParams(9, stop_strings=("<|im_end|>",), include_stop_string=False)
+    for skips in (True, False):
+        assert answer_texts(decoder(tiny_tokenizer, skips), [answer], sampling) == ["hi"]
