@@ -105,7 +105,7 @@ def group_advantages(
 
     values = settings.within_limits(values)
     failed = np.isnan(rewards)
-    metrics = _metrics(rewards[~failed], group_ids[~failed], group.std[~failed], group.count[~failed])
+    metrics = reward_metrics(rewards, group_ids)
     if settings.reward_clip is not None:
         metrics["reward_clip_fraction"] = clip_fraction(values[~failed], settings.reward_clip)
         values = np.clip(values, -settings.reward_clip, settings.reward_clip)
@@ -129,8 +129,11 @@ def _moments(
             raise ValueError(f"unknown norm {kind!r}; known: batch, group, running, and leave_one_out for the mean")
 
 
-def _metrics(rewards: np.ndarray, group_ids: np.ndarray, stds: np.ndarray, counts: np.ndarray) -> dict[str, float]:
-    """Of the attempts that did not fail; without any there is nothing to say."""
+def reward_metrics(rewards: np.ndarray, group_ids: np.ndarray) -> dict[str, float]:
+    """Of the attempts that did not fail (NaN); without any there is nothing to say."""
+    group = moments_by_key(rewards, group_ids)
+    known = ~np.isnan(rewards)
+    rewards, group_ids, stds, counts = rewards[known], group_ids[known], group.std[known], group.count[known]
     if not len(rewards):
         return {}
     _, first = np.unique(group_ids, return_index=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,10 @@ from roll.configs.plan import BatchPlan, TrainPlan
 from roll.distributed.executor.roles import TrainJob, TurnValues, share
 from roll.distributed.executor.run_clusters import RunClusters
 from roll.distributed.executor.scores import ScoreSet
-from roll.distributed.scheduler.rollout_scheduler import EventLoopThread, RolloutScheduler
+from roll.distributed.scheduler.rollout_scheduler import EventLoopThread, RolloutScheduler, StepGroups
 from roll.pipeline import settings
 from roll.pipeline.alarms import CollapseAlarm, GapAlarm
+from roll.pipeline.filtered_step import FewGroupsAlarm, filter_metrics, of_kept, updates_of
 from roll.pipeline.recorder import RolloutRecord, RolloutRecorder
 from roll.pipeline.rollout_metrics import rollout_metrics
 from roll.pipeline.run import Run
@@ -36,10 +37,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class StepSamples:
-    """One step's rows, sharded for each role that learns from them."""
+    """One step's rows, sharded for each role that learns from them, and the updates that each makes of them in an
+    epoch."""
 
     policy: SampleSet
+    policy_updates: int
     critic: SampleSet | None
+    critic_updates: int
 
     @property
     def meta(self) -> RowMeta:
@@ -65,6 +69,7 @@ class RLPipeline(Run):
         self.kl_controller = settings.kl_controller(config)
         self.gap_alarm = GapAlarm(config.log_prob_diff_warning)
         self.collapse_alarm = CollapseAlarm(config.collapse_warning_steps)
+        self.few_groups_alarm = FewGroupsAlarm()
         self.running_moments: dict[str, RunningMoments] = {}  # of the rewards, by domain
         self.recorder = RolloutRecorder(config.rollout_dump_dir or self.output_dir / "rollouts")
 
@@ -74,24 +79,32 @@ class RLPipeline(Run):
             groups = self.collect(step)
         with self.timer("gather"):
             samples, metrics = self.gather(groups, step)
-        with self.timer("score"):
-            scores = self.score(samples)
-        job, credit_metrics = self.assign_credit(samples, scores)
-        metrics |= credit_metrics
-
-        if clusters.critic is not None and samples.critic is not None:
-            with self.timer("train_critic"), hold(clusters.critic.everything):
-                critic = clusters.critic.train(samples.critic, self._critic_job(job))
-            metrics |= prefixed("critic", _with_explained_variance(critic))
-        if clusters.critic is None or step >= self.config.critic_warmup:
-            with self.timer("train_actor"), hold(clusters.actor_train.everything):
-                metrics |= self._actor_metrics(clusters.actor_train.train(samples.policy, job), samples)
-
+        if samples is None:
+            metrics["actor/num_updates"] = 0.0
+        else:
+            metrics |= self._learn(samples, groups, step)
         with self.timer("weight_sync"):
             self.publish(step + 1)
         return metrics | self.collapse_alarm.look(step + 1, metrics)
 
-    def collect(self, step: int) -> list[TrajectoryGroup]:
+    def _learn(self, samples: StepSamples, groups: StepGroups, step: int) -> dict[str, float]:
+        clusters, hold = self.running, self.running.placement.hold
+        with self.timer("score"):
+            scores = self.score(samples)
+        job, metrics = self.assign_credit(samples, scores)
+        metrics = prefixed("rollout", of_kept(metrics, groups) if self.scheduler.filters else metrics)
+
+        if clusters.critic is not None and samples.critic is not None:
+            with self.timer("train_critic"), hold(clusters.critic.everything):
+                critic = clusters.critic.train(samples.critic, self._critic_job(job, samples))
+            metrics |= prefixed("critic", _with_explained_variance(critic))
+        if clusters.critic is None or step >= self.config.critic_warmup:
+            with self.timer("train_actor"), hold(clusters.actor_train.everything):
+                metrics |= self._actor_metrics(clusters.actor_train.train(samples.policy, job), samples)
+            metrics["actor/num_updates"] = float(job.num_updates * job.epochs)
+        return metrics
+
+    def collect(self, step: int) -> StepGroups:
         """The groups of this step."""
         return self.scheduler.collect(step)
 
@@ -101,24 +114,37 @@ class RLPipeline(Run):
         assert self.clusters is not None
         return self.clusters
 
-    def gather(self, groups: Sequence[TrajectoryGroup], step: int) -> tuple[StepSamples, dict[str, float]]:
+    def gather(self, groups: StepGroups, step: int) -> tuple[StepSamples | None, dict[str, float]]:
         """Flat rows, shared out to the ranks that will train on them. Rows that do not fill the updates are padded with
-        rows that have nothing to train on, which cannot change the gradient."""
-        batch = collate_groups(groups)
-        meta = row_meta(batch, groups)
-        policy = self._shard(batch, meta, self.plan.actor_train, step)
-        critic = None
-        if self.plan.critic is not None:
-            same = _shape(self.plan.critic) == _shape(self.plan.actor_train)
-            critic = policy if same else self._shard(batch, meta, self.plan.critic, step)
-        self.recorder.record(step + 1, [record for group in groups for record in rollout_records(group)])
-        return StepSamples(policy, critic), self._rollout_metrics(groups, batch, step)
+        rows that have nothing to train on, which cannot change the gradient. None where the filter kept nothing: what
+        it dropped is not trained on."""
+        shown = groups.kept or groups.dropped
+        self.recorder.record(step + 1, [record for group in shown for record in rollout_records(group)])
+        if self.scheduler.filters:
+            self.few_groups_alarm.look(groups, self.plan.num_groups, step)
+        metrics = self._rollout_metrics(groups, step)
+        if not groups.kept:
+            return None, metrics
+        batch = collate_groups(groups.kept)
+        meta = row_meta(batch, groups.kept)
+        num_kept = len(groups.kept)
+        actor, critic = self.plan.actor_train, self.plan.critic
+        updates = updates_of(actor.updates_per_epoch, num_kept, self.plan.num_groups)
+        policy = self._shard(batch, meta, actor, updates, step)
+        if critic is None:
+            return StepSamples(policy, updates, None, 0), metrics
+        critic_updates = updates_of(critic.updates_per_epoch, num_kept, self.plan.num_groups)
+        same = (critic.dp_size, critic_updates) == (actor.dp_size, updates)
+        others = policy if same else self._shard(batch, meta, critic, critic_updates, step)
+        return StepSamples(policy, updates, others, critic_updates), metrics
 
-    def _rollout_metrics(self, groups: Sequence[TrajectoryGroup], batch: SampleBatch, step: int) -> dict[str, float]:
-        return rollout_metrics(groups, batch, step) | self.scheduler_metrics() | self.running.actor_infer.metrics()
+    def _rollout_metrics(self, groups: StepGroups, step: int) -> dict[str, float]:
+        metrics = rollout_metrics(groups.sampled, collate_groups(groups.sampled), step)
+        if self.scheduler.filters:
+            metrics |= filter_metrics(groups)
+        return metrics | self.running.actor_infer.metrics()
 
-    def _shard(self, batch: SampleBatch, meta: RowMeta, plan: TrainPlan, step: int) -> SampleSet:
-        num_updates = plan.updates_per_epoch
+    def _shard(self, batch: SampleBatch, meta: RowMeta, plan: TrainPlan, num_updates: int, step: int) -> SampleSet:
         random = np.random.default_rng([self.config.seed, step])
         batch, order = self.fill_updates(batch, num_updates * plan.dp_size, random)
         if num_updates > 1:
@@ -133,9 +159,6 @@ class RLPipeline(Run):
         if missing:
             batch = SampleBatch.concatenate([batch, padding_rows(batch, missing)])
         return batch, np.arange(len(batch))
-
-    def scheduler_metrics(self) -> dict[str, float]:
-        return {"rollout/dropped_groups": float(self.scheduler.dropped_groups)} if self.scheduler.filters else {}
 
     def score(self, samples: StepSamples) -> dict[str, ScoreSet]:
         """The log-probs and values that this run needs before training, by field of TokenScores."""
@@ -166,10 +189,10 @@ class RLPipeline(Run):
             turn_values=turn_values,
             scores=scores,
             temperature=self.temperature,
-            num_updates=self.plan.actor_train.updates_per_epoch,
+            num_updates=samples.policy_updates,
             epochs=self.plan.actor_train.epochs,
         )
-        return job, prefixed("rollout", metrics | weight_metrics)
+        return job, metrics | weight_metrics
 
     def credit_settings(self) -> CreditSettings:
         """How the workers spread the rows' values over their tokens."""
@@ -196,11 +219,9 @@ class RLPipeline(Run):
         """Weights of the rows in the loss, 0 for rows that are left out; None: all alike."""
         return None, {}
 
-    def _critic_job(self, job: TrainJob) -> TrainJob:
+    def _critic_job(self, job: TrainJob, samples: StepSamples) -> TrainJob:
         assert self.plan.critic is not None
-        return replace(
-            job, loss=self.value_loss, num_updates=self.plan.critic.updates_per_epoch, epochs=self.plan.critic.epochs
-        )
+        return replace(job, loss=self.value_loss, num_updates=samples.critic_updates, epochs=self.plan.critic.epochs)
 
     def _actor_metrics(self, metrics: dict[str, float], samples: StepSamples) -> dict[str, float]:
         """Names what the policy's training says, and lets the KL controller see its KL."""
@@ -269,10 +290,6 @@ def rollout_records(group: TrajectoryGroup) -> list[RolloutRecord]:
         for trajectory in group.trajectories
         if trajectory.turns or trajectory.failure or not any(t.turns for t in group.trajectories)
     ]
-
-
-def _shape(plan: TrainPlan) -> tuple[int, int]:
-    return plan.dp_size, plan.updates_per_epoch
 
 
 def _with_explained_variance(metrics: dict[str, float]) -> dict[str, float]:

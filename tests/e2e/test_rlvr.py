@@ -105,3 +105,37 @@ def test_ppo_with_reference_on_answers_of_varied_length(varied_sort_dir: Path, s
     assert abs(rows[1]["actor/kl_mean"]) < 1e-6
     assert abs(rows[1]["actor/ratio_mean"] - 1) < 0.02
     assert all(0 <= rows[step]["critic/value_loss"] < 1 for step in (1, 2, 3))
+
+
+@pytest.mark.slow
+def test_a_filter_that_keeps_little_or_nothing_skips_updates_and_the_run_resumes_exactly(
+    sort_data: Path, start_run: StartRun
+):
+    """The policy begins at .04, and 8 prompts with 2 of 8 right answers each are few among 16: some steps keep none.
+    Two updates of policy and critic are planned per step. The second run takes up the first one's checkpoint of step
+    3, schedules of the learning rates included."""
+    filtered = (
+        "rewards.sort.query_filter_config={type: mean_filter, filter_args: {threshold_down: 0.2}}",
+        "rollout_batch_size=16",
+        "actor_train.training_args.gradient_accumulation_steps=1",
+        "critic.training_args.gradient_accumulation_steps=1",
+        "max_steps=6",
+        "eval_steps=-1",
+    )
+    whole = start_run(sort_data, "tiny_sort_ppo", "save_steps=3", *filtered, name="whole")
+    assert whole.wait() == 0, whole.text
+    rows = [row for step, row in sorted(whole.metrics.items()) if step]
+    for row in rows:
+        kept, updates = row["rollout/kept_groups"], row["actor/num_updates"]
+        assert kept + row["rollout/dropped_groups"] == 16
+        assert updates == (2 if kept > 8 else 1 if kept else 0)
+        assert ("actor/grad_norm" in row) == ("critic/value_loss" in row) == bool(kept)
+        assert kept == 16 or row["rollout/reward_mean"] < row.get("rollout/kept_reward_mean", 1)
+    assert {row["actor/num_updates"] for row in rows} >= {0.0, 1.0}, [row["rollout/kept_groups"] for row in rows]
+    assert "the filter dropped all 16 groups, so the step makes no update" in whole.text
+
+    checkpoint = f"resume_from_checkpoint={whole.output_dir}/checkpoints/step_000003"
+    resumed = start_run(sort_data, "tiny_sort_ppo", "save_steps=-1", *filtered, checkpoint, name="resumed")
+    assert resumed.wait() == 0, resumed.text
+    for step in (4, 5, 6):
+        assert comparable(resumed.metrics[step]) == comparable(whole.metrics[step]), f"step {step}"

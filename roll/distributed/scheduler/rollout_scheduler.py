@@ -110,6 +110,18 @@ class SchedulerSettings:
     max_replacements: int = 0
 
 
+@dataclass(frozen=True)
+class StepGroups:
+    """The groups of a step: those to train on, and those that the filter dropped, in the order they were asked for."""
+
+    kept: list[TrajectoryGroup]
+    dropped: list[TrajectoryGroup]
+
+    @property
+    def sampled(self) -> list[TrajectoryGroup]:
+        return self.kept + self.dropped
+
+
 class RolloutScheduler:
     """Starts groups in order, admits them by staleness, and collects the groups of a step.
 
@@ -135,7 +147,6 @@ class RolloutScheduler:
         self._in_flight: dict[int, asyncio.Task[TrajectoryGroup]] = {}
         self._next_group = 0  # the first group that was not started
         self._policy_version = 0
-        self.dropped_groups = 0
 
     @property
     def num_in_flight(self) -> int:
@@ -156,7 +167,7 @@ class RolloutScheduler:
         resume."""
         return self._cursors[min(self._cursors)] if self._cursors else self._source.state_dict()
 
-    def collect(self, step: int) -> list[TrajectoryGroup]:
+    def collect(self, step: int) -> StepGroups:
         """The groups of this step, ordered by group id. Raises RewardError when too many attempts failed."""
         return self._loop.run(self._collect(step))
 
@@ -180,45 +191,42 @@ class RolloutScheduler:
             self._in_flight[group_id] = start(run)
             self._next_group += 1
 
-    async def _collect(self, step: int) -> list[TrajectoryGroup]:
+    async def _collect(self, step: int) -> StepGroups:
         first = step * self._settings.num_groups
         ids = range(first, first + self._settings.num_groups)
         try:
             await self._admit()
             # gather fails with the first group that fails, whichever it is
             groups = await asyncio.gather(*(self._in_flight[i] for i in ids))
-            groups = await self._replace_dropped(list(groups), step)
+            found = await self._replace_dropped(list(groups), step)
         except BaseException:
             await self._cancel_all()
             raise
         for i in ids:
             del self._in_flight[i], self._cursors[i]
-        self._check_failures(groups, step)
-        return groups
+        self._check_failures(found.sampled, step)
+        return found
 
-    async def _replace_dropped(self, groups: list[TrajectoryGroup], step: int) -> list[TrajectoryGroup]:
+    async def _replace_dropped(self, groups: list[TrajectoryGroup], step: int) -> StepGroups:
         """Asks for other tasks in place of the groups that the filter drops; what cannot be replaced stays dropped.
 
-        Replacements have negative ids, unique in the run, so that their samples are reproducible as well. If the filter
-        keeps nothing at all, the groups stay as they are: a step needs samples, and groups without signal carry no
-        gradient.
+        Replacements have negative ids, unique in the run, so that their samples are reproducible as well.
         """
         if self._keep is None:
-            return groups
-        limit = self._settings.max_replacements
-        kept = [g for g in groups if self._keep(g)]
-        self.dropped_groups = missing = len(groups) - len(kept)
-        replaced = 0
-        while missing and replaced < limit:
-            tasks = self._source.next_tasks(min(missing, limit - replaced))
+            return StepGroups(groups, [])
+        limit, wanted, replaced = self._settings.max_replacements, len(groups), 0
+        found = StepGroups([], [])
+        while True:
+            for group in groups:
+                (found.kept if self._keep(group) else found.dropped).append(group)
+            missing = min(wanted - len(found.kept), limit - replaced)
+            if missing <= 0:
+                return found
+            tasks = self._source.next_tasks(missing)
             ids = [-(step * limit + replaced + i + 1) for i in range(len(tasks))]
             runs = [self._rollouter.run_group(t, i, step, self._generate) for t, i in zip(tasks, ids, strict=True)]
-            fresh = [g for g in await asyncio.gather(*runs) if self._keep(g)]
-            kept += fresh
-            missing -= len(fresh)
+            groups = await asyncio.gather(*runs)
             replaced += len(tasks)
-            self.dropped_groups += len(tasks) - len(fresh)
-        return kept or groups
 
     async def _cancel_all(self) -> None:
         for task in self._in_flight.values():

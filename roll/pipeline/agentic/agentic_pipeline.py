@@ -19,7 +19,7 @@ from roll.distributed.executor.engine_client import RETRIED_REQUESTS
 from roll.distributed.executor.job_pool import FatalJobError, Job, JobPool
 from roll.distributed.executor.roles import TurnValues
 from roll.distributed.executor.run_clusters import RunClusters
-from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler, SchedulerSettings
+from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler, SchedulerSettings, StepGroups
 from roll.errors import EnvError
 from roll.models.tokenizer import load_tokenizer
 from roll.pipeline.agentic.agentic_config import ROLE, AgenticConfig
@@ -90,22 +90,23 @@ class AgenticPipeline(RLPipeline):
             purpose=purpose,
         )
 
-    def collect(self, step: int) -> list[TrajectoryGroup]:
+    def collect(self, step: int) -> StepGroups:
         """With redundancy, episodes that were stopped may still be sampling: the engines are made quiet."""
         groups = super().collect(step)
         if self.config.train_env_manager.group_size_redundancy:
             self.running.actor_infer.abort()
         return groups
 
-    def gather(self, groups: Sequence[TrajectoryGroup], step: int) -> tuple[StepSamples, dict[str, float]]:
-        if all(trajectory.failure for group in groups for trajectory in group.trajectories):
-            raise EnvError(f"step {step}: every episode failed: {groups[0].trajectories[0].failure}")
+    def gather(self, groups: StepGroups, step: int) -> tuple[StepSamples | None, dict[str, float]]:
+        sampled = groups.sampled
+        if all(trajectory.failure for group in sampled for trajectory in group.trajectories):
+            raise EnvError(f"step {step}: every episode failed: {sampled[0].trajectories[0].failure}")
         samples, metrics = super().gather(groups, step)
         for name in (CRASHES, HANGS):  # told below, as sums
             metrics.pop(f"rollout/{name}_mean", None)
         if RETRIED_REQUESTS in metrics:
             metrics[RETRIED_REQUESTS] += self.environments.counts[RETRIED_REQUESTS]
-        metrics |= episode_metrics(groups, "env") | {"env/restarted_workers": float(self.environments.num_restarts)}
+        metrics |= episode_metrics(sampled, "env") | {"env/restarted_workers": float(self.environments.num_restarts)}
         return samples, metrics
 
     def fill_updates(

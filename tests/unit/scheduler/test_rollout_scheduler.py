@@ -87,7 +87,7 @@ def make(
 def test_groups_come_in_order_with_tasks_in_data_order(loop: EventLoopThread):
     scheduler = make(loop, DelayedRollouter(), num_groups=5)
     for step in range(3):
-        groups = scheduler.collect(step)
+        groups = scheduler.collect(step).kept
         assert (
             [g.group_id for g in groups] == [int(g.task.task_id) for g in groups] == list(range(step * 5, step * 5 + 5))
         )
@@ -123,8 +123,8 @@ def test_state_points_before_the_groups_in_flight(loop: EventLoopThread):
     resumed = make(loop, DelayedRollouter(), CountingSource(), num_groups=4, ahead=3)
     resumed.start_at(1, {"position": 4})
     assert (
-        [g.task.task_id for g in resumed.collect(1)]
-        == [g.task.task_id for g in scheduler.collect(1)]
+        [g.task.task_id for g in resumed.collect(1).kept]
+        == [g.task.task_id for g in scheduler.collect(1).kept]
         == ["4", "5", "6", "7"]
     )
 
@@ -194,11 +194,18 @@ def test_dropped_groups_are_replaced_by_later_tasks_under_ids_of_their_own(loop:
     )
     groups = scheduler.collect(0)
     # tasks 0..3 -> 0 and 2 kept; 4, 5 asked for -> 4 kept; 6 asked for -> kept
-    assert [g.task.task_id for g in groups] == ["0", "2", "4", "6"]
-    assert [g.group_id for g in groups] == [0, 2, -1, -3]
-    assert scheduler.dropped_groups == 3
+    assert [g.task.task_id for g in groups.kept] == ["0", "2", "4", "6"]
+    assert [g.group_id for g in groups.kept] == [0, 2, -1, -3]
+    assert [g.task.task_id for g in groups.dropped] == ["1", "3", "5"]
 
 
-def test_when_the_filter_keeps_nothing_the_step_still_has_its_groups(loop: EventLoopThread):
+def test_when_the_filter_keeps_nothing_all_groups_are_dropped_ones(loop: EventLoopThread):
     scheduler = make(loop, DelayedRollouter(), keep=lambda g: False, num_groups=3, max_replacements=2)
-    assert len(scheduler.collect(0)) == 3 and scheduler.dropped_groups == 5
+    groups = scheduler.collect(0)
+    assert (len(groups.kept), len(groups.dropped), len(groups.sampled)) == (0, 5, 5)
+
+
+def test_failures_of_dropped_groups_count_as_well(loop: EventLoopThread):
+    scheduler = make(loop, DelayedRollouter(fail=True), keep=lambda g: False, num_groups=4)
+    with pytest.raises(RewardError, match="4 of 4 attempts failed"):
+        scheduler.collect(0)

@@ -1,0 +1,80 @@
+"""Steps in which a filter drops groups: how many updates they make, and what they say of all that was sampled."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from roll.algorithms.advantage import reward_metrics
+from roll.distributed.scheduler.rollout_scheduler import StepGroups
+
+logger = logging.getLogger(__name__)
+
+FEW = 0.25  # of a step's groups; below this, an update follows a handful of prompts
+
+
+def updates_of(planned: int, num_kept: int, num_groups: int) -> int:
+    """The updates of an epoch over `num_kept` of `num_groups` groups: in proportion, so that an update has as many
+    samples as it would have without the filter, and at least one.
+
+    Example: 4 planned updates over 16 groups: 16 and 13 kept groups make 4, 8 make 2, 1 makes 1.
+    """
+    return max(1, math.ceil(planned * num_kept / num_groups))
+
+
+def filter_metrics(groups: StepGroups) -> dict[str, float]:
+    """What was sampled, and how much of it was kept. Metrics under `rollout/`."""
+    sampled = groups.sampled
+    rewards = np.concatenate([group.rewards for group in sampled])
+    ids = np.repeat(np.arange(len(sampled)), [len(group.rewards) for group in sampled])
+    rows = [t for group in groups.kept for t in group.trajectories]
+    trained = sum(t.failure is None and bool(t.response_mask.any()) for t in rows)
+    metrics = reward_metrics(rewards, ids) | {
+        "dropped_groups": float(len(groups.dropped)),
+        "kept_groups": float(len(groups.kept)),
+        "kept_groups_fraction": len(groups.kept) / len(sampled),
+        "trained_rows_fraction": trained / sum(len(group.trajectories) for group in sampled),
+    }
+    return {f"rollout/{name}": value for name, value in metrics.items()}
+
+
+def of_kept(metrics: Mapping[str, float], groups: StepGroups) -> dict[str, float]:
+    """Metrics of credit, which sees the kept groups alone, under names that say so."""
+    rows, sampled = (sum(len(g.trajectories) for g in some) for some in (groups.kept, groups.sampled))
+    named = {f"kept_{name}" if name in REWARD_METRICS else name: value for name, value in metrics.items()}
+    if "trained_rows_fraction" in named:
+        named["trained_rows_fraction"] *= rows / sampled
+    return named
+
+
+REWARD_METRICS = frozenset(reward_metrics(np.zeros(2), np.zeros(2)))
+
+
+class FewGroupsAlarm:
+    """Says it in every step whose groups were all dropped, and once when they begin to be few."""
+
+    def __init__(self) -> None:
+        self._is_on = False
+
+    def look(self, groups: StepGroups, num_groups: int, step: int) -> None:
+        kept = len(groups.kept)
+        if not kept:
+            logger.warning(
+                "step %d: the filter dropped all %d groups, so the step makes no update. Look at rollout/reward_mean, "
+                "at the filter's thresholds, and at is_use_additional_prompts.",
+                step + 1,
+                len(groups.dropped),
+            )
+        elif kept < FEW * num_groups and not self._is_on:
+            logger.warning(
+                "step %d: the filter kept %d groups where %d are planned. Its updates are as large as planned, at the "
+                "full learning rate, and there are fewer of them; the last may be small. See rollout/kept_groups, and "
+                "is_use_additional_prompts.",
+                step + 1,
+                kept,
+                num_groups,
+            )
+        self._is_on = bool(kept) and kept < FEW * num_groups

@@ -1,0 +1,185 @@
+"""Steps whose filter drops groups: what is trained on, how often, and what is said of all that was sampled."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from roll.configs.plan import build_plan
+from roll.distributed.executor.roles import TrainJob
+from roll.distributed.scheduler.rollout_scheduler import StepGroups
+from roll.pipeline.filtered_step import FewGroupsAlarm, filter_metrics, of_kept, updates_of
+from roll.pipeline.rlvr.rlvr_pipeline import RLVRPipeline
+from roll.types.batch import SampleBatch, SampleSet
+from roll.types.rollout import Generation, Task, Trajectory, TrajectoryGroup
+from roll.utils.timing import Timer
+from tests.helpers.configs import config
+
+PROMPT = np.array([1, 1, 1], np.int32)
+
+
+def group(group_id: int, *rewards: float, failed: int = 0) -> TrajectoryGroup:
+    answer = Generation(np.full(2, 5, np.int32), np.zeros(2, np.float32), np.zeros(2, np.int32), "stop")
+    rows = [
+        Trajectory.from_generation(
+            PROMPT, answer, reward, index=i, response_text="", failure="crash" if i < failed else None
+        )
+        for i, reward in enumerate(rewards)
+    ]
+    return TrajectoryGroup(Task(str(group_id), "math", PROMPT), group_id, tuple(rows))
+
+
+def test_an_update_has_as_many_groups_as_without_the_filter() -> None:
+    assert [updates_of(4, kept, 16) for kept in (1, 4, 5, 8, 12, 13, 16)] == [1, 1, 2, 2, 3, 4, 4]
+    assert updates_of(1, 3, 16) == 1
+
+
+def test_metrics_are_of_all_that_was_sampled_and_name_what_was_kept() -> None:
+    groups = StepGroups([group(0, 1.0, 0.0)], [group(1, 0.0, 0.0), group(2, 0.0, 0.0), group(3, 1.0, 1.0, failed=1)])
+    metrics = filter_metrics(groups)
+    assert metrics["rollout/reward_mean"] == pytest.approx(2 / 7)
+    assert metrics["rollout/group_equal_rewards_fraction"] == pytest.approx(2 / 3)
+    assert (metrics["rollout/kept_groups"], metrics["rollout/dropped_groups"]) == (1, 3)
+    assert metrics["rollout/kept_groups_fraction"] == metrics["rollout/trained_rows_fraction"] == 0.25
+    seen = of_kept({"reward_mean": 0.5, "reward_clip_fraction": 0.1, "trained_rows_fraction": 0.5}, groups)
+    assert seen == {"kept_reward_mean": 0.5, "reward_clip_fraction": 0.1, "trained_rows_fraction": 0.125}
+
+
+def test_a_step_that_keeps_nothing_is_said_always_and_few_groups_once(caplog: pytest.LogCaptureFixture) -> None:
+    alarm, one = FewGroupsAlarm(), group(0, 1.0, 0.0)
+    with caplog.at_level(logging.WARNING):
+        for kept in (0, 0, 1, 1, 8, 1):
+            alarm.look(StepGroups([one] * kept, [one] * (8 - kept)), 8, step=2)
+    said = [record.getMessage().split(",")[0] for record in caplog.records]
+    nothing, few = "step 3: the filter dropped all 8 groups", "step 3: the filter kept 1 groups where 8 are planned."
+    assert [text[: len(nothing)] for text in said[:2]] == [nothing] * 2
+    assert [text[: len(few)] for text in said[2:]] == [few] * 2
+
+
+class Trainer:
+    """A role that learns, in name: it writes down what it was given."""
+
+    everything = weights = "all of it"
+
+    def __init__(self) -> None:
+        self.jobs: list[tuple[TrainJob, SampleSet]] = []
+
+    def train(self, samples: SampleSet, job: TrainJob) -> dict[str, float]:
+        self.jobs.append((job, samples))
+        return {}
+
+    def values(self, samples: SampleSet) -> None:
+        return None
+
+    def log_probs(self, samples: SampleSet, temperature: float) -> None:
+        return None
+
+
+class Engine(Trainer):
+    def metrics(self) -> dict[str, float]:
+        return {}
+
+
+class Holding:
+    def hold(self, *needs: str) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+@dataclass
+class Clusters:
+    actor_train: Trainer = field(default_factory=Trainer)
+    critic: Trainer = field(default_factory=Trainer)
+    actor_infer: Engine = field(default_factory=Engine)
+    reference: None = None
+    placement: Holding = field(default_factory=Holding)
+    versions: list[int] = field(default_factory=list)
+
+    def publish_weights(self, version: int, pause: bool) -> None:
+        self.versions.append(version)
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass
+class Prepared:
+    """A scheduler whose groups are given."""
+
+    steps: list[StepGroups]
+    filters: bool = True
+    num_in_flight: int = 0
+
+    def collect(self, step: int) -> StepGroups:
+        return self.steps[step]
+
+    def resume(self, policy_version: int) -> None:
+        pass
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RLVRPipeline]:
+    """A PPO run of 8 groups of 2 in 4 updates of the policy and 2 of the critic."""
+
+    def by_rank(batch: SampleBatch, ranks: list[np.ndarray]) -> Any:
+        return tuple(batch.select(rows) for rows in ranks)  # instead of Ray's store
+
+    monkeypatch.setattr("roll.pipeline.base_pipeline.share", by_rank)
+    changes: dict[str, Any] = {
+        "output_dir": str(tmp_path),
+        "rollout_batch_size": 8,
+        "num_return_sequences_in_group": 2,
+        "actor_train.device_mapping": [0],
+        "actor_train.training_args.per_device_train_batch_size": 4,
+        "actor_train.training_args.gradient_accumulation_steps": 1,
+        "critic": {
+            "strategy_args": {"strategy_name": "deepspeed_train"},
+            "device_mapping": [0],
+            "training_args": {"per_device_train_batch_size": 8},
+        },
+        "adv_estimator": "gae",
+    }
+    given = config(changes)
+    made = RLVRPipeline(given, build_plan(given))
+    assert (made.plan.actor_train.updates_per_epoch, made.plan.critic and made.plan.critic.updates_per_epoch) == (4, 2)
+    made.timer = Timer()
+    made.clusters = Clusters()  # type: ignore[assignment]
+    yield made
+    made.close()
+
+
+def test_dropped_groups_are_in_no_update_and_the_updates_keep_their_size(pipeline: RLVRPipeline) -> None:
+    kept, dropped = [group(i, 1.0, 0.0) for i in (1, 4, 6)], [group(i, 0.0, 0.0) for i in (0, 2, 3, 5, 7)]
+    pipeline.scheduler = Prepared([StepGroups([], kept + dropped), StepGroups(kept, dropped)])  # type: ignore[assignment]
+    clusters: Clusters = pipeline.clusters  # type: ignore[assignment]
+
+    nothing = pipeline.step(0)
+    assert not clusters.actor_train.jobs and not clusters.critic.jobs
+    assert nothing["actor/num_updates"] == nothing["rollout/kept_groups"] == 0
+    assert nothing["rollout/reward_mean"] == 3 / 16
+    assert clusters.versions == [1]  # the version counts steps, not updates
+
+    some = pipeline.step(1)
+    ((job, samples),), ((critic_job, critic_samples),) = clusters.actor_train.jobs, clusters.critic.jobs
+    assert sorted(set(samples.meta.group_ids)) == [1, 4, 6]
+    assert (job.num_updates, critic_job.num_updates, some["actor/num_updates"]) == (2, 1, 2)
+    sizes = [[len(rank) for rank in held.shards] for held in (samples, critic_samples)]  # type: ignore[arg-type]
+    assert sizes == [[6], [6]]
+    assert (some["rollout/reward_mean"], some["rollout/kept_reward_mean"]) == (3 / 16, 0.5)
+    assert some["rollout/trained_rows_fraction"] == 6 / 16
+
+
+def test_without_a_filter_every_step_makes_the_planned_updates(pipeline: RLVRPipeline) -> None:
+    groups = [group(i, 1.0, 0.0) for i in range(8)]
+    pipeline.scheduler = Prepared([StepGroups(groups, [])], filters=False)  # type: ignore[assignment]
+    metrics = pipeline.step(0)
+    clusters: Clusters = pipeline.clusters  # type: ignore[assignment]
+    assert [jobs[0][0].num_updates for jobs in (clusters.actor_train.jobs, clusters.critic.jobs)] == [4, 2]
+    assert metrics["rollout/reward_mean"] == 0.5
+    assert "rollout/kept_groups" not in metrics
