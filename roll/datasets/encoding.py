@@ -15,6 +15,7 @@ from roll.configs.data import DataArgs
 from roll.datasets.loader import Row, data_files
 from roll.datasets.rows import Domain, Example, RowReader
 from roll.datasets.templates import PromptTemplate
+from roll.datasets.token_bound import TokenBound
 from roll.errors import ConfigError
 from roll.types.rollout import Task
 
@@ -26,6 +27,7 @@ T = TypeVar("T")
 Truncation = Literal["error", "left", "right", "drop"]
 Decode = Callable[[Sequence[np.ndarray]], list[str]]
 ROWS_PER_BATCH = 1024
+MIN_CHARS_TO_MEASURE = 10_000  # shorter texts are tokenized in milliseconds
 
 
 @dataclass(frozen=True)
@@ -93,11 +95,16 @@ class _Encoder:
         self._ids: set[str] = set()
         self._num_rows = 0
         self._num_long = 0
-        self._longest = (0, "")  # tokens, row
+        self._longest = (0, "", "")  # tokens, row, "at least " where they were not counted
+        self._bound: TokenBound | None = None
+        self._repeated_ids: list[str] = []  # with their rows
 
     def add(self, rows: Sequence[Row]) -> None:
-        examples = [self._reader.read(row) for row in rows]
-        texts = [self._template.render(example) for example in examples]
+        rendered = [(example, self._template.render(example)) for example in map(self._reader.read, rows)]
+        rendered = [(example, text) for example, text in rendered if not self._is_surely_long(example, text)]
+        if not rendered:
+            return
+        texts = [text for _, text in rendered]
         encoded = self._tokenizer(
             texts,
             add_special_tokens=self._template.adds_special_tokens,
@@ -105,24 +112,47 @@ class _Encoder:
             truncation=False,
             verbose=False,
         )
-        for example, text, ids in zip(examples, texts, encoded["input_ids"], strict=True):
+        for (example, text), ids in zip(rendered, encoded["input_ids"], strict=True):
             self._num_rows += 1
             if len(ids) > self._max_tokens:
                 self._num_long += 1
-                self._longest = max(self._longest, (len(ids), example.row.where))
+                self._longest = max(self._longest, (len(ids), example.row.where, ""))
                 if self._args.truncation in ("error", "drop"):
                     continue
                 ids = ids[-self._max_tokens :] if self._args.truncation == "left" else ids[: self._max_tokens]
                 text = str(self._tokenizer.decode(ids))
             self._tasks.append(self._task(example, text, ids))
 
+    def _is_surely_long(self, example: Example, text: str) -> bool:
+        """True of a prompt that is stopped or left out for its length alone, without asking the tokenizer."""
+        if self._args.truncation not in ("error", "drop") or len(text) < MIN_CHARS_TO_MEASURE:
+            return False
+        self._bound = self._bound or TokenBound(self._tokenizer)
+        least = self._bound.least(text)
+        if least <= self._max_tokens:
+            return False
+        self._num_rows += 1
+        self._num_long += 1
+        self._longest = max(self._longest, (least, example.row.where, "at least "))
+        return True
+
     def result(self) -> TaskSet:
+        if self._repeated_ids:
+            logger.warning(
+                "%s: %d of %d rows have an id that another row has too, such as %s. They are told apart by file and "
+                "line. Set %s.id to a column whose values differ.",
+                self._key,
+                len(self._repeated_ids),
+                self._num_rows,
+                ", ".join(self._repeated_ids[:3]),
+                self._key,
+            )
         truncation = self._args.truncation
         if truncation == "error" and self._num_long:
-            tokens, where = self._longest
+            tokens, where, about = self._longest
             raise ConfigError(
                 f"{self._key}: {self._num_long} of {self._num_rows} prompts are longer than prompt_length = "
-                f"{self._max_tokens} tokens; the longest has {tokens} ({where}). Raise prompt_length, or set "
+                f"{self._max_tokens} tokens; the longest has {about}{tokens} ({where}). Raise prompt_length, or set "
                 f"{self._key}.truncation: left, right or drop"
             )
         if not self._num_rows:
@@ -155,6 +185,8 @@ class _Encoder:
         place = f"{row.file.rsplit('/', 1)[-1]}:{row.place}"
         own = row.values.get(self._args.id)
         candidates = [place] if own is None else [str(own), f"{own}@{place}"]
+        if own is not None and str(own) in self._ids:
+            self._repeated_ids.append(f"{str(own)[:50]!r} ({row.where})")
         name = next(
             (c for c in (*candidates, f"{candidates[-1]}@{row.file}") if c not in self._ids),
             f"{row.where}#{len(self._ids)}",

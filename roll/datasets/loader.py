@@ -10,20 +10,24 @@ from pathlib import Path
 from typing import IO, Any
 
 from roll.configs.data import DataArgs
+from roll.datasets.json_text import Parsed, parse, parse_whole, skip_space
 from roll.errors import ConfigError
 
 ENDINGS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
 FORMATS = {"json": "json", "jsonl": "json", "csv": "csv", "parquet": "parquet"}
+_Found = tuple[int, dict[str, Any], str]  # place, columns, fault
 MAX_CSV_FIELD_CHARS = 1 << 30  # the csv module's own limit of 128 KiB is shorter than a long conversation
 
 
 @dataclass(frozen=True)
 class Row:
-    """One record. `place` is its line in a text file (from 1), or its position in an array or parquet file (from 0)."""
+    """One record. `place` is its line in a text file (from 1), or its position in an array or parquet file (from 0);
+    `fault` says what makes it no row, "" if nothing does."""
 
     file: str
     place: int
     values: Mapping[str, Any]
+    fault: str = ""
 
     @property
     def where(self) -> str:
@@ -41,8 +45,8 @@ class DataFile:
     def rows(self) -> Iterator[Row]:
         """Raises ConfigError where the file cannot be read as its format."""
         try:
-            for place, values in READERS[self.format](self.path):
-                yield Row(str(self.path), place, values)
+            for place, values, fault in READERS[self.format](self.path):
+                yield Row(str(self.path), place, values, fault)
         except (OSError, UnicodeDecodeError, csv.Error) as error:
             raise ConfigError(f"{self.key}: cannot read {self.path} as {self.format}: {error}") from error
         except _Malformed as error:
@@ -95,10 +99,10 @@ def _data_file(name: str, dataset_type: str | None, key: str) -> DataFile | str:
     return DataFile(path, by_type, f"{key}.file_name")
 
 
-def _read_json(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def _read_json(path: Path) -> Iterator[_Found]:
     with path.open(encoding="utf-8-sig") as stream:
         if _first_character(stream) == "[":
-            yield from _read_json_array(stream)
+            yield from _read_json_array(stream.read())
         else:
             yield from _read_json_lines(stream)
 
@@ -112,46 +116,60 @@ def _first_character(stream: IO[str]) -> str:
     return character
 
 
-def _read_json_array(stream: IO[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+def _read_json_array(text: str) -> Iterator[_Found]:
+    """One record after the other, so that each is told with its own place."""
     try:
-        records = json.load(stream)
+        at, place = skip_space(text, text.index("[") + 1), 0
+        more = text[at : at + 1] != "]"
+        while more:
+            parsed = parse(text, at)
+            yield place, *_as_record(parsed, place)
+            at, place = skip_space(text, parsed.end), place + 1
+            more = text[at : at + 1] == ","
+            if not more and text[at : at + 1] != "]":
+                raise json.JSONDecodeError("Expecting ',' delimiter", text, at)
+            at += more
+        if text[at + 1 :].strip():
+            raise json.JSONDecodeError("Extra data", text, at + 1)
     except json.JSONDecodeError as error:
         raise _Malformed(error.lineno, f"not a JSON array: {error.msg}") from error
-    for place, record in enumerate(records):
-        yield place, _as_record(record, place)
 
 
-def _read_json_lines(stream: IO[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+def _read_json_lines(stream: IO[str]) -> Iterator[_Found]:
     for place, line in enumerate(stream, start=1):
         if not line.strip():
             continue
         try:
-            record = json.loads(line)
+            parsed = parse_whole(line)
         except json.JSONDecodeError as error:
             raise _Malformed(place, f"not a JSON object on one line: {error.msg}") from error
-        yield place, _as_record(record, place)
+        yield place, *_as_record(parsed, place)
 
 
-def _as_record(record: object, place: int) -> dict[str, Any]:
-    if not isinstance(record, dict):
-        raise _Malformed(place, f"a row must be an object of columns, not {type(record).__name__}")
-    return record
+def _as_record(parsed: Parsed, place: int) -> tuple[dict[str, Any], str]:
+    if parsed.fault:
+        return {}, parsed.fault
+    if not isinstance(parsed.value, dict):
+        raise _Malformed(place, f"a row must be an object of columns, not {type(parsed.value).__name__}")
+    return parsed.value, ""
 
 
-def _read_csv(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def _read_csv(path: Path) -> Iterator[_Found]:
     csv.field_size_limit(MAX_CSV_FIELD_CHARS)
     with path.open(encoding="utf-8-sig", newline="") as stream:
         reader = csv.DictReader(stream, strict=True)
+        names = reader.fieldnames or []
+        if repeated := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+            raise _Malformed(1, f"the header names a column twice: {', '.join(repeated)}")
         for record in reader:
             if None in record or None in record.values():
-                names = reader.fieldnames or []
                 raise _Malformed(
                     reader.line_num, f"does not have the {len(names)} fields of the header; quote commas and line ends"
                 )
-            yield reader.line_num, record
+            yield reader.line_num, record, ""
 
 
-def _read_parquet(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def _read_parquet(path: Path) -> Iterator[_Found]:
     import pyarrow
     import pyarrow.parquet
 
@@ -159,13 +177,13 @@ def _read_parquet(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         place = 0
         for batch in pyarrow.parquet.ParquetFile(path).iter_batches():
             for record in batch.to_pylist():
-                yield place, record
+                yield place, record, ""
                 place += 1
     except pyarrow.ArrowException as error:
         raise _Malformed(0, f"not a parquet file: {error}") from error
 
 
-READERS: Mapping[str, Callable[[Path], Iterator[tuple[int, dict[str, Any]]]]] = {
+READERS: Mapping[str, Callable[[Path], Iterator[_Found]]] = {
     "json": _read_json,
     "csv": _read_csv,
     "parquet": _read_parquet,

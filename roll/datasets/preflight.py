@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from itertools import islice
 
 from roll.configs.data import DataArgs
-from roll.datasets.loader import DataFile, data_files
-from roll.datasets.rows import Domain, RowReader
+from roll.datasets.loader import DataFile, Row, data_files
+from roll.datasets.rows import Domain, Example, RowReader
 from roll.datasets.templates import template_problem
 from roll.errors import ConfigError
 
@@ -29,12 +29,35 @@ def preflight(args: DataArgs, key: str, domains: Sequence[Domain], template: str
         reader = RowReader(args, key, domains)
     except ConfigError as error:
         return [p for p in problems if p] + list(error.problems)
+    lacking = _GroundTruths(key, domains)
     for file in files:
-        problems += _file_problems(file, reader)
-    return [p for p in problems if p]
+        problems += _file_problems(file, reader, lacking)
+    return [p for p in [*problems, *lacking.problems()] if p]
 
 
-def _file_problems(file: DataFile, reader: RowReader) -> list[str]:
+class _GroundTruths:
+    """Which domains have rows, and none of them a reference answer."""
+
+    def __init__(self, key: str, domains: Sequence[Domain]):
+        self._key = key
+        self._waiting = {domain.name for domain in domains if domain.some_ground_truth}
+        self._first: dict[str, Row] = {}
+
+    def see(self, example: Example, ground_truth: object) -> None:
+        if ground_truth is not None:
+            self._waiting.discard(example.domain)
+        self._first.setdefault(example.domain, example.row)
+
+    def problems(self) -> list[str]:
+        return [
+            f"{self._key}: no row of the domain {name} has a ground_truth, which rewards.{name} reads; "
+            f"{self._first[name].where} has the columns {', '.join(map(str, self._first[name].values))}. Set "
+            f"{self._key}.ground_truth to the column's name, or declare the reward with @requires() if it does without"
+            for name in sorted(self._waiting & self._first.keys())
+        ]
+
+
+def _file_problems(file: DataFile, reader: RowReader, lacking: _GroundTruths) -> list[str]:
     """Rows with the same problem are told once, with the first of them and their number."""
     limit = None if file.path.stat().st_size <= MAX_BYTES_IN_FULL else ROWS_OF_A_BIG_FILE
     first: dict[str, str] = {}
@@ -45,7 +68,7 @@ def _file_problems(file: DataFile, reader: RowReader) -> list[str]:
         for row in islice(file.rows(), limit):
             num_rows += 1
             try:
-                reader.read(row)
+                lacking.see(reader.read(row), reader.ground_truth(row))
             except ConfigError as error:
                 kind = str(error).removeprefix(row.where)
                 first.setdefault(kind, str(error))

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from roll.configs.data import DataArgs
+from roll.datasets.json_text import parse_whole
 from roll.datasets.loader import Row
 from roll.errors import ConfigError
 
 Message = Mapping[str, Any]
+GROUND_TRUTH = "ground_truth"  # the reference answer, whatever its column is called
 
 
 @dataclass(frozen=True)
 class Domain:
-    """A domain of `rewards` as the data sees it: rows with one of `tags` belong to it."""
+    """A domain of `rewards` as the data sees it: rows with one of `tags` belong to it. Each must have the `required`
+    columns; with `some_ground_truth`, at least one must have a ground_truth."""
 
     name: str
     tags: tuple[str, ...]
-    needs_ground_truth: bool = True
+    required: tuple[str, ...] = (GROUND_TRUTH,)
+    some_ground_truth: bool = False
 
 
 @dataclass(frozen=True)
@@ -61,9 +66,11 @@ class RowReader:
 
     def read(self, row: Row) -> Example:
         """Raises ConfigError that names the row, the YAML key and what to do."""
+        if row.fault:
+            raise ConfigError(f"{row.where}: {row.fault}")
         domain = self._domain(row)
-        if self._domains[domain].needs_ground_truth:
-            self._require_ground_truth(row, domain)
+        for column in self._domains[domain].required:
+            self._require(row, domain, column)
         messages, is_text = self._messages(row)
         return Example(row, domain, messages, is_text)
 
@@ -90,19 +97,28 @@ class RowReader:
             )
         return domain
 
-    def _require_ground_truth(self, row: Row, domain: str) -> None:
+    def ground_truth(self, row: Row) -> Any:
+        """The row's reference answer, None if it has none."""
         value = row.values.get(self._args.ground_truth)
-        if value is None or value == "":
-            raise self._missing(
-                row, self._args.ground_truth, "ground_truth", f"the answer that rewards.{domain} compares with"
-            )
+        return None if value == "" else value
+
+    def _require(self, row: Row, domain: str, column: str) -> None:
+        if column == GROUND_TRUTH:
+            value = self.ground_truth(row)
+            if value is None:
+                meaning = f"the answer that rewards.{domain} compares with"
+                raise self._missing(row, self._args.ground_truth, GROUND_TRUTH, meaning)
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ConfigError(
+                    f"{row.where}: column {self._args.ground_truth!r} holds {value}, which no answer can equal "
+                    f"(rewards.{domain}). Correct the row, or leave it out"
+                )
+        elif row.values.get(column) is None:
+            state = "is empty" if column in row.values else f"is missing; the row has {_names(row)}"
+            raise ConfigError(f"{row.where}: column {column!r} {state}. rewards.{domain} says that it needs it")
 
     def _missing(self, row: Row, column: str, name: str, meaning: str) -> ConfigError:
-        state = (
-            "is empty"
-            if column in row.values
-            else f"is missing; the row has {', '.join(map(str, row.values)) or 'none'}"
-        )
+        state = "is empty" if column in row.values else f"is missing; the row has {_names(row)}"
         return ConfigError(
             f"{row.where}: column {column!r} ({meaning}) {state}. Set {self._key}.{name} to the column's name"
         )
@@ -130,12 +146,15 @@ class RowReader:
             raise self._missing(row, column, "messages", "the conversation")
         if isinstance(messages, str):
             try:
-                messages = json.loads(messages)
+                parsed = parse_whole(messages)
             except json.JSONDecodeError as error:
                 raise ConfigError(
                     f"{row.where}: column {column!r} is a text but not JSON ({error.msg}); for a bare prompt set "
                     f"{self._key}.prompt: {column}"
                 ) from error
+            if parsed.fault:
+                raise ConfigError(f"{row.where}: column {column!r}: {parsed.fault}")
+            messages = parsed.value
         if (
             not isinstance(messages, list)
             or not messages
@@ -151,3 +170,7 @@ class RowReader:
                 "the policy gives it"
             )
         return tuple(messages)
+
+
+def _names(row: Row) -> str:
+    return ", ".join(map(str, row.values)) or "none"

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from roll.algorithms.masking import RowWeightSettings
 from roll.datasets.rows import Domain
-from roll.pipeline.rlvr.rewards.table import needs_ground_truth
+from roll.pipeline.rlvr.rewards.table import reads_ground_truth, required_columns
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 
 
 def data_domains(config: RLVRConfig) -> list[Domain]:
-    """The domains as the data sees them: each domain's own name and its tags."""
-    return [
-        Domain(name, tuple(dict.fromkeys((name, *reward.tag_included))), needs_ground_truth(reward))
-        for name, reward in config.rewards.items()
-    ]
+    """The domains as the data sees them: each domain's own name, its tags, and the columns that its reward needs.
+    Imports the rewards."""
+    domains = []
+    for name, reward in config.rewards.items():
+        required = required_columns(reward)
+        tags = tuple(dict.fromkeys((name, *reward.tag_included)))
+        domains.append(Domain(name, tags, required or (), required is None and reads_ground_truth(reward)))
+    return domains
 
 
 def row_weight_settings(config: RLVRConfig) -> RowWeightSettings | None:

@@ -9,7 +9,7 @@ import pyarrow.parquet
 import pytest
 
 from roll.configs.data import DataArgs
-from roll.datasets.loader import data_files
+from roll.datasets.loader import Row, data_files
 from roll.datasets.rows import Domain, RowReader
 from roll.errors import ConfigError
 
@@ -19,7 +19,7 @@ ROWS = [
     {"prompt": 'say "ja"', "ground_truth": "jä", "tag": "chat"},
 ]
 MATH = Domain("math", ("math", "gsm8k"))
-CHAT = Domain("chat", ("chat",), needs_ground_truth=False)
+CHAT = Domain("chat", ("chat",), required=())
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> Path:
@@ -162,3 +162,97 @@ def test_a_row_that_cannot_be_used_says_where_and_what_to_do(
 def test_a_tag_of_two_domains_is_an_error() -> None:
     with pytest.raises(ConfigError, match="'math' belongs to two domains: rewards.math and rewards.other"):
         RowReader(DataArgs(), KEY, (MATH, Domain("other", ("math",))))
+
+
+DEEP = "[" * 5000 + "]" * 5000
+
+
+@pytest.mark.parametrize(
+    ("cell", "fault"),
+    [
+        (DEEP, "is nested more than 100 levels deep"),
+        ("[" * 100_000, "is nested more than 100 levels deep"),
+        ("[" * 150 + "]" * 150, "is nested more than 100 levels deep"),
+        ('{"a": ' * 150 + "1" + "}" * 150, "is nested more than 100 levels deep"),
+        ("9" * 10_000, "holds an integer of more than 4300 digits; write it as a text"),
+        ('"\\ud800"', "holds half of a surrogate pair"),
+        ('{"\\uDC00": 1}', "holds half of a surrogate pair"),
+        ('["ok", "a\\ud83d b"]', "holds half of a surrogate pair"),
+        ('1, "a": 2', "the key 'a' occurs twice in one object"),
+        ('{"b": 1, "c": 2, "b": 3}', "the key 'b' occurs twice in one object"),
+    ],
+)
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.json"])
+def test_what_no_row_may_hold_is_told_with_its_place(tmp_path: Path, name: str, cell: str, fault: str) -> None:
+    path, (before, after) = tmp_path / name, ('{"prompt": "p", "ground_truth": 1}',) * 2
+    rows = [before, '{"prompt": "p", "ground_truth": 1, "a": ' + cell + "}", after]
+    is_array = path.suffix == ".json"
+    path.write_text("[" + ", ".join(rows) + "]" if is_array else "\n".join(rows))
+    (file,), _ = data_files(DataArgs(file_name=(str(path),)), KEY)
+    reader, seen, faults = RowReader(DataArgs(), KEY, (MATH,)), 0, []
+    try:
+        for row in file.rows():
+            seen += 1
+            try:
+                reader.read(row)
+            except ConfigError as error:
+                faults.append(str(error))
+    except ConfigError as error:  # behind what cannot be read to its end nothing can be found
+        assert "[" * 1000 in cell and is_array, error
+    assert len(faults) == 1
+    assert faults[0].startswith(f"{path}:{1 if is_array else 2}: {fault}")
+    assert seen == 3 or (is_array and cell.startswith("[" * 1000))
+
+
+def test_sound_unicode_and_brackets_in_texts_are_no_faults(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    text = '{"a": "\\ud83d\\ude00 \\u0000 ' + "[{" * 200 + '", "b": ' + "[" * 90 + "]" * 90 + "}"
+    path.write_text(text)
+    (file,), _ = data_files(DataArgs(file_name=(str(path),)), KEY)
+    (row,) = file.rows()
+    assert row.fault == ""
+    assert row.values["a"] == "\U0001f600 \0 " + "[{" * 200
+
+
+@pytest.mark.parametrize("text", ["[]", " [ ]\n", '[{"a": 1}]', '[\n{"a": 1} ,\n {"a": 1}\n]\n'])
+def test_arrays_are_read_as_json_has_them(tmp_path: Path, text: str) -> None:
+    (tmp_path / "rows.json").write_text(text)
+    assert read(DataArgs(file_name=(str(tmp_path / "rows.json"),))) == json.loads(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["[", '[{"a": 1}', '[{"a": 1},]', '[{"a": 1} {"a": 1}]', '[,{"a": 1}]', "[] 1", '[{"a": 1}]]']
+)
+def test_arrays_that_are_none_are_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "rows.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"rows.json:1: not a JSON array"):
+        read(DataArgs(file_name=(str(tmp_path / "rows.json"),)))
+
+
+def test_a_csv_header_with_a_column_twice_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("a,b,a\n1,2,3\n")
+    with pytest.raises(ConfigError, match=r"rows.csv:1: the header names a column twice: a"):
+        read(DataArgs(file_name=(str(tmp_path / "rows.csv"),)))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_ground_truth_that_is_no_number_is_refused(value: float) -> None:
+    row = Row("rows.jsonl", 4, {"prompt": "p", "ground_truth": value})
+    with pytest.raises(ConfigError, match=r"rows.jsonl:4: column 'ground_truth' holds (nan|inf), which no answer"):
+        RowReader(DataArgs(), KEY, (MATH,)).read(row)
+
+
+def test_messages_as_text_are_looked_at_as_closely(tmp_path: Path) -> None:
+    reader = RowReader(DataArgs(), KEY, (CHAT,))
+    for text, fault in ((DEEP, "nested more than"), ('[{"role": "user", "content": "\\ud800"}]', "surrogate")):
+        with pytest.raises(ConfigError, match=f"rows.csv:2: column 'messages': .*{fault}"):
+            reader.read(Row("rows.csv", 2, {"messages": text, "tag": "chat"}))
+
+
+def test_a_column_that_a_reward_declares_must_be_there() -> None:
+    reader = RowReader(DataArgs(), KEY, (Domain("code", ("code",), ("unit_tests",)),))
+    with pytest.raises(
+        ConfigError, match=r"r:1: column 'unit_tests' is missing; the row has prompt, tests\. rewards\.code"
+    ):
+        reader.read(Row("r", 1, {"prompt": "p", "tests": "t"}))
+    assert reader.read(Row("r", 1, {"prompt": "p", "unit_tests": ["t"]})).domain == "code"

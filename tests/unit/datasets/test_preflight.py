@@ -68,3 +68,29 @@ def test_preflight_imports_neither_torch_nor_transformers() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_faults_of_rows_are_counted_with_the_first_of_them(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    twice = '{"prompt": "p", "prompt": "q", "ground_truth": "1"}\n'
+    path.write_text(json.dumps(GOOD) + "\n" + twice * 3)
+    assert check(path) == [f"{path}:2: the key 'prompt' occurs twice in one object (3 of 4 rows)"]
+
+
+def test_a_reward_that_reads_ground_truth_wants_it_in_some_row(tmp_path: Path) -> None:
+    """Of a reward that declares nothing: rows without one may be meant, all without one are not."""
+    path = tmp_path / "rows.jsonl"
+    rows = [{"prompt": "p", "answer": "1", "tag": "own"}] * 2
+    own = (*DOMAINS, Domain("own", ("own",), (), some_ground_truth=True))
+
+    def problems(rows: list[dict[str, Any]], **args: Any) -> list[str]:
+        path.write_text("".join(json.dumps(row) + "\n" for row in [GOOD, *rows]))
+        return preflight(DataArgs(file_name=(str(path),), **args), KEY, own)
+
+    assert problems(rows) == [
+        f"{KEY}: no row of the domain own has a ground_truth, which rewards.own reads; {path}:2 has the columns "
+        f"prompt, answer, tag. Set {KEY}.ground_truth to the column's name, or declare the reward with @requires() if "
+        "it does without"
+    ]
+    assert problems([*rows, {**rows[0], "ground_truth": "1"}]) == []
+    assert problems([]) == []

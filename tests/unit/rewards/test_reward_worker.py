@@ -13,9 +13,10 @@ import pytest
 
 from roll.errors import RewardError
 from roll.pipeline.rlvr.reward_worker import RewardWorker
-from roll.pipeline.rlvr.rewards.base import RewardInput, RewardOutcome
+from roll.pipeline.rlvr.rewards.base import RewardInput, RewardOutcome, requires
 from roll.pipeline.rlvr.rewards.table import preflight
 from roll.pipeline.rlvr.rlvr_config import RewardConfig, RLVRConfig
+from roll.pipeline.rlvr.rlvr_settings import data_domains
 
 USER = "user_rewards"
 
@@ -243,3 +244,41 @@ def test_preflight_is_content_with_good_rewards_and_does_not_import_math_verify(
         "print([m for m in ('torch', 'sympy', 'math_verify', 'ray') if m in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+
+
+def reading(sample: RewardInput) -> float:
+    return float(sample.ground_truth in sample.response_text)
+
+
+@requires("unit_tests")
+class Declared:
+    def __call__(self, sample: RewardInput) -> float:
+        return float(sample.ground_truth is None)
+
+
+class Undeclared:
+    def __call__(self, sample: RewardInput) -> float:
+        return float(sample.payload["tests"] == sample.ground_truth)
+
+
+def blind(sample: RewardInput) -> float:
+    return float(len(sample.response_text))
+
+
+@pytest.mark.parametrize(
+    ("reward", "required", "some"),
+    [
+        ("math_rule", ("ground_truth",), False),
+        ("exact_match", ("ground_truth",), False),
+        ("regex", (), False),
+        (f"{__name__}:reading", (), True),
+        (f"{__name__}:Undeclared", (), True),
+        (f"{__name__}:blind", (), False),
+        (f"{__name__}:Declared", ("unit_tests",), False),
+    ],
+)
+def test_the_data_must_have_what_a_reward_declares_or_else_reads(
+    reward: str, required: tuple[str, ...], some: bool
+) -> None:
+    (domain,) = data_domains(RLVRConfig.model_construct(rewards={"own": RewardConfig(reward=reward)}))
+    assert (domain.required, domain.some_ground_truth) == (required, some)

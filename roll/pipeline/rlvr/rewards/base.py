@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 
 @dataclass(frozen=True)
@@ -59,3 +59,20 @@ class RewardOutcome:
 
 Score = float | RewardResult
 Reward = Callable[[RewardInput], Score | Awaitable[Score]]
+
+R = TypeVar("R", bound=Callable[..., Any])
+REQUIRED = "required_columns"
+
+
+def requires(*columns: str) -> Callable[[R], R]:
+    """Declares the columns of the data that a reward, function or class, cannot do without; `ground_truth` is the one
+    that data_args.ground_truth names. Data that lack them are refused before a run starts.
+
+    Example: @requires("ground_truth", "unit_tests"); @requires() says that it needs none.
+    """
+
+    def declare(reward: R) -> R:
+        setattr(reward, REQUIRED, columns)
+        return reward
+
+    return declare

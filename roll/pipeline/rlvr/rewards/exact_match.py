@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 
-from roll.pipeline.rlvr.rewards.base import RewardInput, RewardResult
+from roll.pipeline.rlvr.rewards.base import RewardInput, RewardResult, requires
 
 
+@requires("ground_truth")
 class ExactMatch:
     r"""1 if the answer is the ground truth, 0 if not.
 
@@ -44,6 +45,7 @@ class ExactMatch:
         return text.casefold() if self._ignore_case else text
 
 
+@requires()
 class Regex:
     """`score` if the whole response matches `pattern` (with `.` matching line ends too), `otherwise` if not."""
 

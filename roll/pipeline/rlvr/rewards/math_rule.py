@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 from roll.pipeline.rlvr.rewards.answers import NUMBER, after_thinking, has_open_box, last_boxed, last_number
-from roll.pipeline.rlvr.rewards.base import RewardInput, RewardResult
+from roll.pipeline.rlvr.rewards.base import RewardInput, RewardResult, requires
 
 MAX_ANSWER_CHARS = 2000  # a longer "answer" is no answer, and parsing it would only take time
 MAX_DIGITS = 4000  # of a power that is worth computing
@@ -17,6 +17,7 @@ POWER = re.compile(r"(\d+)\s*(?:\^|\*\*)[\s{(]*(\d+)")
 FACTORIAL = re.compile(r"(\d+)\s*!")
 
 
+@requires("ground_truth")
 class MathRule:
     r"""1 if the answer equals the ground truth, 0 if not.
 

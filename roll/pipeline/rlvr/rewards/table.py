@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, cast
 
-from roll.pipeline.rlvr.rewards.base import Reward
+from roll.datasets.rows import GROUND_TRUTH
+from roll.pipeline.rlvr.rewards.base import REQUIRED, Reward
 from roll.pipeline.rlvr.rlvr_config import RewardConfig, RLVRConfig
 from roll.utils.imports import is_installed, resolve
 
@@ -18,14 +19,22 @@ BUILTINS: Mapping[str, str] = {
     "exact_match": f"{HOME}.exact_match:ExactMatch",
     "regex": f"{HOME}.exact_match:Regex",
 }
-NEEDS_GROUND_TRUTH = ("math_rule", "exact_match")
 QUICK_TO_BUILD = ("exact_match", "regex")  # so a preflight may build them, which checks their patterns
 PACKAGES = {"math_rule": ("math_verify", "pip install math-verify")}
 
 
-def needs_ground_truth(config: RewardConfig) -> bool:
-    """True if the reward compares with the data's ground_truth. Of the user's own it is not known, so False."""
-    return config.reward in NEEDS_GROUND_TRUTH
+def required_columns(config: RewardConfig) -> tuple[str, ...] | None:
+    """The columns that the reward declares (`requires`), None if it says nothing. Imports it, and builds nothing."""
+    found = resolve(config.reward, BUILTINS) if config.reward is not None else None
+    declared = getattr(found, REQUIRED, None)
+    return None if declared is None else tuple(declared)
+
+
+def reads_ground_truth(config: RewardConfig) -> bool:
+    """True if the code of the reward itself names `ground_truth`; what it calls is not looked into."""
+    found = resolve(config.reward, BUILTINS) if config.reward is not None else None
+    function = inspect.unwrap(found.__call__ if inspect.isclass(found) else found) if callable(found) else None
+    return inspect.isfunction(function) and GROUND_TRUTH in function.__code__.co_names
 
 
 def build_reward(config: RewardConfig) -> Reward:
