@@ -138,8 +138,7 @@ class RunConfig(Settings):
     is_use_additional_prompts: bool = setting(
         False,
         "When query_filter_config drops groups, start others in their place, at most as many as a step has. Off: the "
-        "step "
-        "trains on what is left.",
+        "step trains on what is left, in as many fewer updates, and not at all if nothing is.",
     )
     max_additional_running_prompts: int = ignored(16, "How many more prompts.", ONE_BY_ONE)
     user_defined_rollout_loop_cls: str = planned(
