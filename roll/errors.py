@@ -20,6 +20,10 @@ class ResourceError(RollError):
     """Nodes, devices, ports or memory that the plan needs are not there."""
 
 
+class StorageError(RollError):
+    """A directory of the run cannot be written: it is full, or not ours."""
+
+
 class StrategyError(RollError):
     """A training or inference engine failed or was asked for something it cannot do."""
 

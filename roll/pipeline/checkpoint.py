@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from roll.errors import ConfigError
+from roll.errors import ConfigError, StorageError
 from roll.pipeline.driver_state import DriverState, read_state
 from roll.pipeline.manifest import check_digests, flush_to_disk, read_manifest, write_manifest
 
@@ -57,14 +57,16 @@ class CheckpointStore:
         self.clean()
         final = self.directory / f"step_{step:06d}"
         partial = self.directory / f".{final.name}.partial-{os.getpid()}"
-        partial.mkdir(parents=True)
         try:
+            partial.mkdir(parents=True)
             yield partial
             newest = self.latest()
             write_manifest(partial, step, read_manifest(newest).order + 1 if newest else 1)
             _publish(partial, final)
-        except BaseException:
+        except BaseException as error:
             shutil.rmtree(partial, ignore_errors=True)
+            if isinstance(error, OSError):
+                raise StorageError(f"the checkpoint of step {step} cannot be written to {final}: {error}") from error
             raise
         logger.info("checkpoint of step %d saved: %s", step, final)
         self._remove_oldest()

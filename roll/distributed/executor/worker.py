@@ -29,6 +29,7 @@ from roll.types.batch import (
 )
 from roll.types.collate import pad, unpad
 from roll.types.metrics import MetricSums
+from roll.utils.disk import naming_full_disk
 from roll.utils.imports import resolve
 
 Score = Literal["log_probs", "values"]
@@ -157,15 +158,17 @@ class TrainWorker(ForwardWorker):
         return TrainReport(sums.to_floats(), {name: last[name] for name in last if name != "grad_norm"})
 
     def save_checkpoint(self, directory: Path) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
-        self.strategy.save_checkpoint(directory)
+        with naming_full_disk(directory):
+            directory.mkdir(parents=True, exist_ok=True)
+            self.strategy.save_checkpoint(directory)
 
     def load_checkpoint(self, directory: Path) -> None:
         self.strategy.load_checkpoint(directory)
 
     def save_hf_model(self, directory: Path) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
-        self.strategy.save_hf_model(directory)
+        with naming_full_disk(directory):
+            directory.mkdir(parents=True, exist_ok=True)
+            self.strategy.save_hf_model(directory)
 
     def publish_weights(self, peers: Peers, plan: SendPlan, bucket_bytes: int, version: int) -> list[int] | None:
         """Sends the weights to all receivers; collective. Returns the versions they report, None on a rank that sends

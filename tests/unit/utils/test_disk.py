@@ -1,0 +1,42 @@
+"""Full disks are named, whatever a library makes of them."""
+
+import errno
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from roll.errors import StorageError
+from roll.utils import disk
+from roll.utils.disk import naming_full_disk
+
+
+def hidden() -> None:
+    try:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    except OSError as error:
+        raise RuntimeError("unexpected pos 138944 vs 138832") from error
+
+
+@pytest.mark.parametrize("said", ["", "I/O error: No space left on device (os error 28)", "Disk quota exceeded"])
+def test_a_full_disk_is_named_with_the_directory_and_what_failed(said: str, tmp_path: Path) -> None:
+    with (
+        pytest.raises(StorageError, match=f"no space left in {tmp_path}/a .*It failed with"),
+        naming_full_disk(tmp_path / "a"),
+    ):
+        if said:
+            raise ValueError(said)
+        hidden()
+
+
+def test_a_disk_without_room_is_the_cause_of_what_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = SimpleNamespace(f_bavail=1, f_frsize=4096, f_blocks=1000, f_files=10, f_favail=5)
+    monkeypatch.setattr(disk.os, "statvfs", lambda path: figures)
+    with pytest.raises(StorageError, match="0.0 MB of 4 MB"), naming_full_disk(tmp_path):
+        raise RuntimeError("unexpected pos 138944 vs 138832")
+
+
+def test_other_errors_pass(tmp_path: Path) -> None:
+    with pytest.raises(PermissionError), naming_full_disk(tmp_path):
+        raise PermissionError("no")
