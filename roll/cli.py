@@ -56,8 +56,8 @@ PIPELINES: Mapping[str, Pipeline] = {
 
 def main(pipeline: str = "rlvr", argv: Sequence[str] | None = None, script: str | None = None) -> int:
     """Runs one pipeline from command-line arguments and returns the exit code: 0 done, 1 the run failed, 2 the
-    configuration, its plan
-    or this machine cannot work, 130 Ctrl-C. Code beside the YAML can be imported."""
+    configuration, its plan or this machine cannot work, 128 + its number a signal. Code beside the YAML can be
+    imported."""
     arguments, overrides = _parser(pipeline).parse_known_args(argv)
     parts = PIPELINES[pipeline]
     try:

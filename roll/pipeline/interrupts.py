@@ -7,14 +7,20 @@ import logging
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Self
+
+from roll.errors import RollError
 
 logger = logging.getLogger(__name__)
 
 _NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM", signal.SIGHUP: "SIGHUP (its terminal was closed)"}
 _LAST_RESORT_S = 60.0  # to end all processes, once the time is over
+_WITHOUT_RAY_S = 15.0
+_SAME_MOMENT_S = 0.5
+_TO_SAVE_S = 5.0
 
 
 class Interrupts:
@@ -23,20 +29,22 @@ class Interrupts:
     without a signal.
 
     Who sends SIGTERM or SIGHUP will not wait for ever: `limit_s` later (0: never) it is as if a second signal came.
-    Whoever presses Ctrl-C can do so again. A signal that was ignored when the run began (nohup) stays so."""
+    Whoever presses Ctrl-C can do so again. SIGHUP stays ignored where it was when the run began (nohup)."""
 
     def __init__(self, limit_s: float = 0.0) -> None:
         self.limit_s = limit_s
         self.patient = False
         self.requested = False
+        self.has_failed = False  # `fail` was called
         self.exit_code = 0
         self._previous: dict[signal.Signals, signal._HANDLER] = {}
         self._timer: threading.Timer | None = None
         self._is_stopping = False
+        self._failure: RollError | None = None
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            signals = [s for s in _NAMES if signal.getsignal(s) != signal.SIG_IGN]
+            signals = [s for s in _NAMES if s != signal.SIGHUP or signal.getsignal(s) != signal.SIG_IGN]
             self._previous = {s: signal.signal(s, self._handle) for s in signals}
         return self
 
@@ -46,7 +54,21 @@ class Interrupts:
         for signal_number, handler in self._previous.items():
             signal.signal(signal_number, handler)
 
+    def fail(self, error: RollError) -> None:
+        """From any thread: the run ends with this error, wherever it stands. Once a signal has come, which may have
+        reached more processes than this one, what is left of the step has a moment to be saved."""
+        self.has_failed = True
+        time.sleep(_SAME_MOMENT_S)
+        if self.requested:
+            time.sleep(_TO_SAVE_S)
+        self._start_timer(_WITHOUT_RAY_S, os._exit, self.exit_code or 1)
+        self._failure = error
+        self._wake(signal.SIGTERM)
+
     def _handle(self, signal_number: int, frame: FrameType | None) -> None:
+        if self._failure is not None:
+            self._is_stopping, failure, self._failure = True, self._failure, None
+            raise failure
         self.exit_code = self.exit_code or 128 + signal_number
         is_first, self.requested = not self.requested, True
         if not (self.patient and is_first):
@@ -68,7 +90,13 @@ class Interrupts:
         self._start_timer(_LAST_RESORT_S, os._exit, self.exit_code)  # processes go with their driver, however it ends
         if not self._is_stopping:
             logger.warning("interrupt_timeout of %g s is over: the run ends now, with what is saved", self.limit_s)
-            os.kill(os.getpid(), sent)
+            self._wake(sent)
+
+    @staticmethod
+    def _wake(signal_number: int) -> None:
+        main = threading.main_thread().ident
+        assert main is not None
+        signal.pthread_kill(main, signal_number)
 
     def _start_timer(self, seconds: float, then: Callable[[int], object], argument: int) -> None:
         self._timer = threading.Timer(seconds, then, (argument,))

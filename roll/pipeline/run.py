@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import logging
+import os
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+
+from rich.console import Console
 
 from roll.configs.run import RunConfig
 from roll.errors import ConfigError, RollError
@@ -83,6 +87,12 @@ class Run(ABC):
             terminal=terminal_handler(terminal) if terminal else None,
             secrets=find_secrets(self.config.model_dump()),
         )
+        code = self._run_to_the_end(terminal)
+        if self.interrupts.has_failed:
+            _leave(code)
+        return code
+
+    def _run_to_the_end(self, terminal: Console | None) -> int:
         try:
             with self.interrupts, ExitStack() as stack:
                 self.display = stack.enter_context(make_display(self.config.max_steps, terminal))
@@ -98,8 +108,17 @@ class Run(ABC):
         except RollError as error:
             logger.error("%s: %s", type(error).__name__, error)
             logger.debug("where it was raised", exc_info=True)
-            return FAILED
+            return self._failed()
+        except Exception:
+            if not self.interrupts.has_failed:
+                raise
+            logger.debug("what followed from it", exc_info=True)
+            return self._failed()
         return self.interrupts.exit_code
+
+    def _failed(self) -> int:
+        """A signal to all processes of a job reaches Ray as well: that its end failed is no failure of the run."""
+        return (self.interrupts.exit_code if self.interrupts.has_failed else 0) or FAILED
 
     def _run(self) -> None:
         started = time.perf_counter()
@@ -187,3 +206,11 @@ class Run(ABC):
         self.display.summary(summary_lines(summary, files))
         self.trackers.summary(summary.as_dict())
         self.trackers.close(failed)
+
+
+def _leave(code: int) -> None:
+    """Ends this process now: without Ray's own processes, its native threads would hang or crash at an ordinary end."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -33,14 +33,23 @@ def marked_processes(variable: str, value: str) -> list[int]:
 
 
 def kill_marked(variable: str, value: str, within_s: float = 5.0) -> None:
+    """Resource trackers of multiprocessing go last: they end by themselves when nobody is left to track for, and remove
+    what their process could not, semaphores for example."""
     deadline = time.monotonic() + within_s
     while (processes := marked_processes(variable, value)) and time.monotonic() < deadline:
-        for process in processes:
-            try:
+        others = [process for process in processes if not _is_resource_tracker(process)]
+        for process in others or (processes if time.monotonic() > deadline - within_s / 2 else ()):
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
         time.sleep(0.05)
+
+
+def _is_resource_tracker(process: int) -> bool:
+    try:
+        with open(f"/proc/{process}/cmdline", "rb") as command:
+            return b"multiprocessing.resource_tracker" in command.read()
+    except OSError:
+        return False
 
 
 def segment_label(directory: str) -> str:
@@ -56,8 +65,15 @@ def remove_segments(directory: str) -> None:
                 os.unlink(os.path.join(SHARED_MEMORY, name))
 
 
+def clean(directory: str) -> None:
+    """Ends what is left of the run with this directory, and removes what it left."""
+    kill_marked(MARK, directory)
+    shutil.rmtree(directory, ignore_errors=True)
+    remove_segments(directory)
+
+
 if __name__ == "__main__":
+    for sent_to_all in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # it ends with the driver, not before
+        signal.signal(sent_to_all, signal.SIG_IGN)
     sys.stdin.buffer.read()
-    kill_marked(MARK, sys.argv[1])
-    shutil.rmtree(sys.argv[1], ignore_errors=True)
-    remove_segments(sys.argv[1])
+    clean(sys.argv[1])

@@ -4,6 +4,7 @@ it."""
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Mapping, Sequence
 
 from roll.distributed.executor.resource_manager import Seat
@@ -12,6 +13,8 @@ from roll.utils.network import LOOPBACK
 # NCCL's own defaults where its version is new enough, said aloud: SGLang sets others for itself, and the ranks of one
 # communicator (trainer and engines, when weights are broadcast) must agree, or its first use fails or hangs.
 _NCCL = {"NCCL_CUMEM_ENABLE": "1", "NCCL_NVLS_ENABLE": "2"}
+RUN_MARK = "ROLL_RUN"  # in the environment of every worker and of what it starts: the id of its run
+RUN_ID = uuid.uuid4().hex  # of this driver's
 
 
 def role_environment(role: str, system_envs: Mapping[str, str], seat: Seat) -> dict[str, str]:
@@ -21,7 +24,7 @@ def role_environment(role: str, system_envs: Mapping[str, str], seat: Seat) -> d
     slower. A worker with GPUs gets its share of the node's cores: AdamW in host memory and copies use them (Ray would
     say 1).
     """
-    defaults = {"ROLL_ROLE": role, "TOKENIZERS_PARALLELISM": "false"}
+    defaults = {"ROLL_ROLE": role, RUN_MARK: RUN_ID, "TOKENIZERS_PARALLELISM": "false"}
     if seat.gpu_ids:
         share = max(seat.node.num_cores // len(seat.node.gpu_ids), 1)
         defaults |= {"OMP_NUM_THREADS": str(share), **_NCCL}

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,9 +18,11 @@ import ray
 from ray.exceptions import AuthenticationError
 
 from roll.distributed.executor import cleaner
+from roll.distributed.executor.cleaner_process import CleanerProcess
 from roll.distributed.executor.ray_doors import own_doors, read_credentials, takes_everybody_in
+from roll.distributed.executor.ray_watch import vital_processes, when_one_dies
 from roll.distributed.executor.worker_logs import keep_logs
-from roll.errors import ResourceError
+from roll.errors import ResourceError, WorkerError
 from roll.utils.network import LOOPBACK, address_of
 
 logger = logging.getLogger(__name__)
@@ -45,11 +46,21 @@ class RayRuntime:
     """Connects this process to Ray: the running connection if there is one, else the cluster at RAY_ADDRESS, else a
     cluster of its own on this host, which ends with `shutdown`, or with this process, however it ends.
 
-    `directory` is of a cluster of its own: whatever belongs to the run alone, in nobody else's reach."""
+    `directory` is of a cluster of its own: whatever belongs to the run alone, in nobody else's reach. When such a
+    cluster dies, `on_lost` is called from a thread; then `is_lost`, and nothing may be asked of Ray any more: calls
+    hang, or end this process without a word. What workers printed goes to the directory `logs`."""
 
-    def __init__(self, network_interface: str | None = None) -> None:
+    def __init__(
+        self,
+        network_interface: str | None = None,
+        logs: Path | None = None,
+        on_lost: Callable[[WorkerError], None] | None = None,
+    ) -> None:
         self.directory: Path | None = None
-        self._cleaner: subprocess.Popen[bytes] | None = None
+        self.is_lost = self._is_ending = False
+        self.vital: dict[int, str] = {}  # Ray's own processes, by pid, of a cluster of its own
+        self._logs, self._on_lost = logs, on_lost
+        self._cleaner: CleanerProcess | None = None
         self._connected_here = not ray.is_initialized()
         if not self._connected_here:
             return
@@ -61,18 +72,22 @@ class RayRuntime:
         else:
             self._start_local(LOOPBACK if network_interface is None else address_of(network_interface))
 
-    def shutdown(self, logs: Path | None = None) -> None:
-        """Disconnects. A cluster of our own ends with all its processes; before that, what its workers printed goes
-        to the directory `logs`. Idempotent."""
-        if self._connected_here and ray.is_initialized():
+    def shutdown(self) -> None:
+        """Disconnects. A cluster of our own ends with all its processes. Idempotent."""
+        self._is_ending = True
+        if self._connected_here and not self.is_lost and ray.is_initialized():
             ray.shutdown()
         self._connected_here = False
-        if self.directory is None or self._cleaner is None:
+        if self._cleaner is None:
             return
-        if logs is not None:
-            keep_logs(self.directory / _RAY / "session_latest" / "logs", logs)
-        self._cleaner.communicate()
+        if not self.is_lost:
+            self._keep_logs()
+        self._cleaner.end()
         self.directory = self._cleaner = None
+
+    def _keep_logs(self) -> None:
+        if self.directory is not None and self._logs is not None:
+            keep_logs(self.directory / _RAY / "session_latest" / "logs", self._logs)
 
     def _join(self, address: str) -> None:
         _check_reachable(address)
@@ -92,8 +107,7 @@ class RayRuntime:
 
     def _start_local(self, address: str) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="roll-", dir=_short_directory()))
-        command = [sys.executable, "-S", "-E", cleaner.__file__, str(self.directory)]
-        self._cleaner = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+        self._cleaner = CleanerProcess(str(self.directory))
         os.environ[cleaner.MARK] = str(self.directory)
         try:
             with own_doors(self.directory, address), _own_sigterm_handler():
@@ -113,6 +127,23 @@ class RayRuntime:
             raise
         finally:
             del os.environ[cleaner.MARK]  # Ray's processes have inherited it; what else we start is not theirs
+        self.vital = vital_processes(str(self.directory))
+        when_one_dies(self.vital, self._lost)
+
+    def _lost(self, what: str) -> None:
+        """Says it and keeps the logs first of all: Ray may end this process at its next call."""
+        if self._is_ending or self.is_lost:
+            return
+        self.is_lost = True
+        error = WorkerError(
+            f"{what}: no worker can be reached without it. If nobody ended it, the host may be out of memory (`dmesg` "
+            "says)."
+        )
+        logger.error("%s", error)
+        atexit.unregister(ray.shutdown)
+        self._keep_logs()
+        if self._on_lost is not None:
+            self._on_lost(error)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,12 @@ from roll.distributed.executor.launch import RayRuntime
 from roll.distributed.executor.placement import Placement
 from roll.distributed.executor.resource_manager import ResourceManager
 from roll.distributed.executor.roles import CriticCluster, PolicyCluster, ReferenceCluster
+from roll.distributed.executor.suspension import SuspensionWatch
 from roll.distributed.executor.task_pool import TaskPool
 from roll.distributed.executor.weight_sync import WeightSync
 from roll.distributed.strategy import sglang_args, vllm_args
 from roll.distributed.strategy.table import strategy_class_path
+from roll.errors import WorkerError
 
 logger = logging.getLogger(__name__)
 
@@ -41,15 +44,18 @@ class RunClusters:
     placement: Placement
     weight_sync: WeightSync
 
-    def __init__(self, config: AlgorithmConfig, plan: BatchPlan):
+    def __init__(self, config: AlgorithmConfig, plan: BatchPlan, on_lost: Callable[[WorkerError], None] | None = None):
+        """`on_lost` is called, from a thread, when Ray itself dies: no wait on a worker would end then."""
         self._config, self._plan = config, plan
         self._clusters: list[Cluster] = []
         self._recovery: EngineRecovery | None = None
         self._pools: list[TaskPool | JobPool] = []
-        self.runtime = RayRuntime(config.network_interface)
+        self.runtime = RayRuntime(config.network_interface, Path(config.logging_dir) / "workers", on_lost)
+        self._suspension = SuspensionWatch(config.suspend_timeout, self.runtime.vital)
         try:
             self.resources = ResourceManager(config.num_nodes, config.num_gpus_per_node, config.network_interface)
         except BaseException:
+            self._suspension.close()
             self.runtime.shutdown()
             raise
         logger.info("Ray is up; starting the workers of %s", ", ".join(place.role for place in plan.layout.roles))
@@ -128,8 +134,12 @@ class RunClusters:
 
     def close(self) -> None:
         """Ends all processes. Engines get a moment to end theirs; workers that hang are killed all the same."""
+        self._suspension.close()
         if self._recovery is not None:
             self._recovery.close()
+        if self.runtime.is_lost:
+            self.runtime.shutdown()
+            return
         shutdowns = [ref for cluster in self._clusters for ref in cluster.start_all("shutdown").refs.values()]
         if shutdowns:  # of all: one that is dead must not cost the others their moment
             ray.wait(shutdowns, num_returns=len(shutdowns), timeout=_SHUTDOWN_TIMEOUT_S)
@@ -139,7 +149,7 @@ class RunClusters:
             self._recovery.join()  # what it still asked of Ray later would start another cluster
         self._clusters, self._pools = [], []
         self.resources.release()
-        self.runtime.shutdown(logs=Path(self._config.logging_dir) / "workers")
+        self.runtime.shutdown()
 
     def _launch(self) -> None:
         config, plan = self._config, self._plan

@@ -54,7 +54,7 @@ class AgenticPipeline(RLPipeline):
     def build(self) -> None:
         config, plan = self.config, self.plan
         logger.info("starting Ray")
-        self.clusters = RunClusters(config, plan)
+        self.clusters = RunClusters(config, plan, on_lost=self.interrupts.fail)
         self.environments = self.clusters.start_job_pool(
             ROLE, config.cpu_roles[ROLE], _WORKER, (config,), config.jobs_per_worker
         )

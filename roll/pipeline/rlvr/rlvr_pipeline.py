@@ -59,7 +59,7 @@ class RLVRPipeline(RLPipeline):
         """Worker processes load their models while the driver reads the data."""
         config, plan = self.config, self.plan
         logger.info("starting Ray")
-        self.clusters = RunClusters(config, plan)
+        self.clusters = RunClusters(config, plan, on_lost=self.interrupts.fail)
         rewards = RewardPools(self.clusters, config.rewards)
         self.tokenizer = load_tokenizer(str(config.actor_train.model_args.model_name_or_path))
         tasks = self._load_tasks(config.actor_train.data_args, "actor_train.data_args", plan.prompt_length)

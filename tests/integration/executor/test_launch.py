@@ -23,7 +23,7 @@ from roll.distributed.executor.launch import RayRuntime
 from roll.distributed.executor.resource_manager import ResourceManager
 from tests.integration.executor.parts import worker_setup
 
-runtime = RayRuntime()
+runtime = RayRuntime(logs=Path(sys.argv[2]) if len(sys.argv) > 2 else None)
 resources = ResourceManager(num_nodes=1, num_gpus_per_node=4)
 place, spec = worker_setup("reference", devices=(3,), worker_class="tests.fakes:ToyWorker")
 cluster = Cluster("reference", resources, resources.seats(place), spec)
@@ -35,7 +35,7 @@ if sys.argv[1] == "die":
 cluster.call_all("say", "last words")
 cluster.kill()
 resources.release()
-runtime.shutdown(logs=Path(sys.argv[2]))
+runtime.shutdown()
 """
 
 

@@ -1,13 +1,19 @@
 """The process that cleans up after a run."""
 
+import os
+import signal
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
 from roll.distributed.executor import cleaner
+from roll.distributed.executor.cleaner_process import CleanerProcess
 from roll.distributed.executor.weight_sender import MemoryLane
 from roll.distributed.strategy.weights import MemoryBucket, index_bucket
 
@@ -36,3 +42,65 @@ def test_shared_memory_that_a_run_left_is_removed_and_no_other(tmp_path: Path, m
     finally:
         lane.close()
         other_lane.close()
+
+
+SEMAPHORE = """
+import multiprocessing, time
+semaphore = multiprocessing.get_context("spawn").Semaphore()
+print(semaphore._semlock.name, flush=True)
+time.sleep(600)
+"""
+
+
+def marked(directory: Path, code: str) -> tuple[subprocess.Popen[str], str]:
+    """A process of the run with this directory, and the first line that it prints."""
+    environment = os.environ | {cleaner.MARK: str(directory)}
+    process = subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    return process, process.stdout.readline().strip()
+
+
+def test_semaphores_of_killed_processes_are_removed(tmp_path: Path) -> None:
+    process, name = marked(tmp_path, SEMAPHORE)
+    segment = Path(cleaner.SHARED_MEMORY) / f"sem.{name.lstrip('/')}"
+    assert segment.exists()
+    reaper = threading.Thread(target=process.wait)  # as Ray does: a zombie keeps its environment
+    reaper.start()
+    cleaner.clean(str(tmp_path))
+    reaper.join()
+    assert process.returncode == -signal.SIGKILL
+    assert not segment.exists()
+    assert cleaner.marked_processes(cleaner.MARK, str(tmp_path)) == []
+
+
+def test_a_killed_cleaner_is_replaced_and_the_new_one_cleans(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    directory = tmp_path / "run"
+    directory.mkdir()
+    running = CleanerProcess(str(directory))
+    process, _ = marked(directory, "import time; print(flush=True); time.sleep(600)")
+    killed = running.pid
+    os.kill(killed, signal.SIGKILL)
+    wait_until(lambda: running.pid != killed)
+    assert "the process that cleans up after this run ended (status -9): it is replaced" in caplog.text
+    running.end()
+    assert process.wait(60) == -signal.SIGKILL
+    assert not directory.exists()
+
+
+def test_a_driver_cleans_up_itself_where_no_cleaner_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("roll.distributed.executor.cleaner_process._MAX_REPLACEMENTS", 0)
+    directory = tmp_path / "run"
+    directory.mkdir()
+    running = CleanerProcess(str(directory))
+    process, _ = marked(directory, "import time; print(flush=True); time.sleep(600)")
+    os.kill(running.pid, signal.SIGKILL)
+    running.end()
+    assert process.wait(60) == -signal.SIGKILL
+    assert not directory.exists()
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

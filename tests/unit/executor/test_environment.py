@@ -1,6 +1,12 @@
 import pytest
 
-from roll.distributed.executor.environment import import_environment, rank_environment, role_environment
+from roll.distributed.executor.environment import (
+    RUN_ID,
+    RUN_MARK,
+    import_environment,
+    rank_environment,
+    role_environment,
+)
 from roll.distributed.executor.resource_manager import Node, Seat, in_order
 from roll.distributed.strategy.sglang_args import worker_environment
 
@@ -23,7 +29,7 @@ NCCL = {"NCCL_CUMEM_ENABLE": "1", "NCCL_NVLS_ENABLE": "2"}
 )
 def test_threads_and_nccl_settings_of_each_kind_of_role(role: str, seat: Seat, expected: dict[str, str]):
     """All roles with GPUs agree about NCCL; a worker has its share of the cores where it has GPUs, one thread else."""
-    common = {"ROLL_ROLE": role, "TOKENIZERS_PARALLELISM": "false"}
+    common = {"ROLL_ROLE": role, RUN_MARK: RUN_ID, "TOKENIZERS_PARALLELISM": "false"}
     assert role_environment(role, {}, seat) == common | expected
 
 

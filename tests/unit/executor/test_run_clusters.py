@@ -12,7 +12,7 @@ class Script:
     def __init__(self, dead_before: str = ""):
         self.dead_before = dead_before
         self.told: list[str] = []
-        self.is_dead = False
+        self.is_dead = self.is_lost = False
 
     def __getattr__(self, name: str) -> Any:
         def note(*arguments: object, **named: object) -> None:
@@ -42,7 +42,23 @@ def test_an_engine_that_dies_of_the_pause_is_back_before_weights_are_sent() -> N
 
 def test_devices_are_given_back_while_ray_is_there() -> None:
     script, clusters = Script(), RunClusters.__new__(RunClusters)
-    parts = {"resources": script, "runtime": script, "_recovery": script, "_clusters": [], "_pools": [script]}
+    parts = {
+        "resources": script,
+        "runtime": script,
+        "_recovery": script,
+        "_clusters": [],
+        "_pools": [script],
+        "_suspension": script,
+    }
     clusters.__dict__ |= parts | {"_config": SimpleNamespace(logging_dir="logs")}
     clusters.close()
-    assert script.told == ["close", "kill", "join", "release", "shutdown"]
+    assert script.told == ["close", "close", "kill", "join", "release", "shutdown"]
+
+
+def test_without_ray_nothing_is_asked_of_workers_at_the_end() -> None:
+    script, clusters = Script(), RunClusters.__new__(RunClusters)
+    parts = {"resources": script, "runtime": script, "_recovery": None, "_clusters": [script], "_pools": [script]}
+    clusters.__dict__ |= parts | {"_suspension": script}
+    script.is_lost = True
+    clusters.close()
+    assert script.told == ["close", "shutdown"]

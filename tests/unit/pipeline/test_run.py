@@ -2,7 +2,7 @@
 
 import signal
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ class Counting(Run):
         self.at(f"report {self._rows[-1][0]}")
 
     def save(self, directory: Path) -> dict[str, Any]:
+        self.at("save")
         self.saved.append(int(directory.name.split("_")[1].split(".")[0]))
         return {}
 
@@ -75,8 +76,9 @@ def test_whenever_ctrl_c_comes_the_last_finished_step_is_saved_once(
     assert run.saved == saved
 
 
-def test_a_step_that_was_due_to_be_saved_is_not_saved_again(tmp_path: Path) -> None:
-    run = Counting(tmp_path, "step 1", save_steps=2)
+@pytest.mark.parametrize("when", ["step 1", "save"])
+def test_a_step_that_was_due_to_be_saved_is_not_saved_again(when: str, tmp_path: Path) -> None:
+    run = Counting(tmp_path, when, save_steps=2)
     assert run.run() == 130
     assert run.saved == [2]
 
@@ -93,9 +95,16 @@ def test_a_second_ctrl_c_stops_at_once(tmp_path: Path) -> None:
     assert run.saved == []
 
 
+@pytest.fixture
+def not_under_nohup() -> Iterator[None]:
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.mark.parametrize("sent, code", [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_what_a_cluster_or_a_closed_terminal_sends_ends_a_run_as_ctrl_c_does(
-    sent: signal.Signals, code: int, tmp_path: Path
+    sent: signal.Signals, code: int, tmp_path: Path, not_under_nohup: None
 ) -> None:
     run = Counting(tmp_path, "step 1", sent=sent)
     assert run.run() == code
@@ -133,7 +142,7 @@ def test_ctrl_c_and_a_limit_of_0_let_a_step_take_its_time(
     assert run.saved == [1]
 
 
-def test_a_signal_that_was_ignored_before_the_run_stays_ignored(tmp_path: Path) -> None:
+def test_under_nohup_a_closed_terminal_is_no_reason_to_end(tmp_path: Path) -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         assert Counting(tmp_path, "step 1", sent=signal.SIGHUP).run() == 0
