@@ -26,6 +26,11 @@ os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--faults", type=int, default=1000, help="faults of tests/e2e/test_faults_seeded.py")
+    parser.addoption("--fault-seed", type=int, default=0, help="they are drawn with this seed")
+
+
 @pytest.fixture(scope="session")
 def tiny_tokenizer() -> "PreTrainedTokenizerFast":
     from roll.models.tiny import build_tokenizer

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -32,6 +34,7 @@ class Run:
     output_dir: Path
     log: Path
     mark: str
+    temporary: Path  # where its temporary files go, and those of no other
     leftovers: list[int] = field(default_factory=list)
 
     @property
@@ -124,6 +127,7 @@ def start_run(tmp_path: Path) -> Iterator[Callable[..., Run]]:
     """start_run(data, "tiny_sort", "max_steps=5", name="a") -> Run. Whatever is still alive at the end is killed.
     `example` is a folder of examples/, or a path; `pipeline` says which script starts it."""
     runs: list[Run] = []
+    temporary = Path(tempfile.mkdtemp(prefix="t-", dir="/tmp"))  # short: Ray's sockets go below
 
     def start(
         data: Path,
@@ -136,7 +140,9 @@ def start_run(tmp_path: Path) -> Iterator[Callable[..., Run]]:
         output_dir, mark = tmp_path / name, f"{os.getpid()}-{len(runs)}-{tmp_path.name}"
         log = tmp_path / f"{name}.log"
         directories = {"TINY_SORT_DIR": str(data), "TINY_FROZEN_LAKE_DIR": str(data)}
-        environment = os.environ | directories | {"ROLL_TEST_RUN": mark, "PYTHONPATH": str(REPOSITORY)}
+        environment = (
+            os.environ | directories | {"TMPDIR": str(temporary), "ROLL_TEST_RUN": mark, "PYTHONPATH": str(REPOSITORY)}
+        )
         command = [sys.executable, f"examples/start_{pipeline}_pipeline.py", "--config_path", str(example)]
         command += [
             "--config_name",
@@ -155,7 +161,7 @@ def start_run(tmp_path: Path) -> Iterator[Callable[..., Run]]:
                 text=True,
                 start_new_session=True,
             )
-        runs.append(Run(process, output_dir, log, mark))
+        runs.append(Run(process, output_dir, log, mark, temporary))
         return runs[-1]
 
     yield start
@@ -164,6 +170,7 @@ def start_run(tmp_path: Path) -> Iterator[Callable[..., Run]]:
             run.process.send_signal(signal.SIGKILL)
             run.process.wait()
         run.kill()
+    shutil.rmtree(temporary, ignore_errors=True)
 
 
 def comparable(row: dict[str, float]) -> dict[str, float]:

@@ -46,18 +46,22 @@ def test_an_engine_of_two_that_hangs_is_ended_and_replaced(sort_data: Path, star
     run.assert_all_gone()
 
 
-@pytest.mark.parametrize("role", ["actor_train", "actor_infer"])
-def test_a_killed_worker_ends_the_run_with_its_name_and_leaves_nothing_behind(
-    role: str, sort_data: Path, start_run: StartRun
+@pytest.mark.parametrize("role, how", [("actor_train", "stopped"), ("actor_infer", "killed")])
+def test_a_killed_or_stopped_worker_ends_the_run_with_its_name_and_leaves_nothing_behind(
+    role: str, how: str, sort_data: Path, start_run: StartRun
 ):
-    run = start_run(sort_data, "tiny_sort", "max_steps=10000", "eval_steps=-1", "save_steps=-1")
+    lengths = ("max_steps=10000", "eval_steps=-1", "save_steps=-1")
+    run = start_run(sort_data, "tiny_sort", *lengths, "suspend_timeout=2")
     run.wait_for_step(2)
-    run.worker(role).kill()
+    worker = run.worker(role)
+    (worker.kill if how == "killed" else worker.suspend)()
     assert run.wait(60) == 1, run.text
     assert f"{role} rank 0 died" in run.text
+    assert (f"a worker of {role} (pid {worker.pid}) is suspended (SIGSTOP) for 2 s" in run.text) == (how == "stopped")
     run.assert_all_gone()
 
 
+@pytest.mark.slow
 def test_ctrl_c_saves_the_finished_step_and_exits_with_130(sort_data: Path, start_run: StartRun):
     run = start_run(sort_data, "tiny_sort", "max_steps=10000", "eval_steps=-1", "save_steps=-1")
     run.wait_for_step(2)
