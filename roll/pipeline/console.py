@@ -1,11 +1,13 @@
 """What a person sees of a run: a progress bar and a table at a terminal, one plain line per step elsewhere."""
 
 import logging
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Self, TextIO, cast
 
 from rich.console import Console, Group
 from rich.highlighter import NullHighlighter
@@ -52,8 +54,33 @@ COLUMNS = (
 
 def open_terminal() -> Console | None:
     """The terminal behind stderr, None when stderr is a file or a pipe. Share it: two would draw over each other."""
-    terminal = Console(stderr=True)
+    terminal = Console(file=cast(TextIO, LastingStream(sys.stderr)))
     return terminal if terminal.is_terminal and not terminal.is_dumb_terminal else None
+
+
+class LastingStream:
+    """A stream to a terminal that may be closed (SIGHUP) while the run finishes its step: then what is written is
+    lost, and nothing fails."""
+
+    def __init__(self, stream: TextIO):
+        self._stream = stream
+        self.encoding = stream.encoding
+        self.errors = stream.errors
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._stream.flush()
+
+    def isatty(self) -> bool:
+        return self._stream.isatty()
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
 
 
 def terminal_handler(terminal: Console) -> logging.Handler:

@@ -1,10 +1,21 @@
 import io
 import logging
+import os
 from pathlib import Path
+from typing import TextIO, cast
 
 from rich.console import Console
 
-from roll.pipeline.console import COLUMNS, header, make_display, plain_line, row, terminal_handler, time_split
+from roll.pipeline.console import (
+    COLUMNS,
+    LastingStream,
+    header,
+    make_display,
+    plain_line,
+    row,
+    terminal_handler,
+    time_split,
+)
 
 METRICS = {
     "rollout/reward_mean": 0.5312,
@@ -99,3 +110,15 @@ def test_terminal_handler_leaves_out_the_lines_that_the_table_shows():
             handler.emit(record)
     assert "[bold]from roll.pipeline.run" in output.getvalue(), "and takes no text for markup"
     assert "from roll.pipeline.console" not in output.getvalue()
+
+
+def test_a_terminal_that_was_closed_takes_no_run_with_it():
+    ours, theirs = os.openpty()
+    stream = LastingStream(os.fdopen(theirs, "w"))
+    terminal = Console(file=cast(TextIO, stream), color_system=None)
+    assert terminal.is_terminal
+    os.close(ours)
+    with make_display(10, terminal) as display:
+        display.start(0)
+        display.step(1, METRICS)
+    terminal_handler(terminal).emit(logging.makeLogRecord({"msg": "unheard", "levelno": logging.INFO}))
