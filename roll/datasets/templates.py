@@ -39,6 +39,8 @@ def template_name_problem(name: str, key: str) -> str | None:
 def template_warning(name: str, key: str) -> str | None:
     if name in OWN_WORDS:
         return f"{key}: {name} says in words of its own what ROLL's says; for ROLL's very words write a Jinja file."
+    if name == "qwen2-vl":
+        return f"{key}: {name} is the tokenizer's own template: images and videos of the rows are not read."
     return None
 
 

@@ -315,3 +315,17 @@ def test_settings_that_work_otherwise_than_written_say_what_happens() -> None:
     assert f"{at} sums to 0.9, not to 1. The shares are taken in proportion: math 0.667, logic 0.333." in found
     assert "sequences end at the engine's 40 tokens, before the 44 of prompt_length and answer: the longest" in found
     assert "leaves 8 of the 12 tokens for its answer." in found
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ("qwen2-vl", "qwen2-vl is the tokenizer's own template: images and videos of the rows are not read."),
+        ("base", "base says in words of its own what ROLL's says; for ROLL's very words write a Jinja file."),
+    ],
+)
+def test_a_template_that_is_not_quite_rolls_says_so(template: str, said: str) -> None:
+    changes = {"actor_train.data_args.template": template}
+    assert problems(changes) == []
+    assert f"actor_train.data_args.template: {said}" in rlvr_warnings(config(changes))
+    assert rlvr_warnings(config({"actor_train.data_args.template": "qwen3"})) == rlvr_warnings(config())
