@@ -25,7 +25,11 @@ def test_the_demo_learns_and_a_resumed_run_equals_it(sort_data: Path, start_run:
     assert (whole.output_dir / "curves.png").stat().st_size > 10_000
     assert_engine_and_trainer_agree(whole)
     assert "step 24/24" in whole.text and "validation" in whole.text
-    assert list((whole.output_dir / "rollouts").glob("step_*.txt"))
+    for stage in ("starting Ray", "actor_train: processes are up", "actor_infer: models are loaded", "ready in"):
+        assert stage in whole.text, "what a start that takes minutes is waiting for"
+    recorded = sorted(path.name for path in (whole.output_dir / "rollouts").glob("*.txt"))
+    training = [f"step_{step:06d}.txt" for step in range(1, 25)]  # the steps of the metrics
+    assert recorded == sorted([*training, "step_000000.val.txt", "step_000024.val.txt"])
     whole.assert_all_gone()
 
     checkpoint = whole.output_dir / "checkpoints" / "step_000020"

@@ -18,6 +18,7 @@ from roll.pipeline.agentic.env.base import SUCCESS, VALID, Env, EnvStep, draws_a
 from roll.pipeline.agentic.env.build import env_class
 from roll.pipeline.agentic.env_manager.episode import checked_step
 from roll.utils.imports import add_folder
+from roll.utils.text import visible
 
 NONSENSE = ("", "no such action", "\x00\u2603", "<answer>", "9" * 5000)
 MAX_STEPS = 200
@@ -44,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     started = time.perf_counter()
     problems, facts = check(lambda: constructor(**keys), given.episodes, given.max_steps)
     sys.stdout.write(f"{given.env}: {facts} ({time.perf_counter() - started:.1f} s)\n")
-    sys.stdout.writelines(f"  - {problem}\n" for problem in problems)
+    sys.stdout.writelines(f"  - {visible(problem)}\n" for problem in problems)
     count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}.\n"
     sys.stdout.write(count if problems else "The contract holds.\n")
     return 1 if problems else 0

@@ -23,6 +23,7 @@ from roll.pipeline.agentic.env_manager.env_thread import EnvCrash, EnvHang, EnvT
 from roll.pipeline.agentic.env_manager.forms import Form, PlayedTurn, Scene, state_key
 from roll.pipeline.agentic.episode_metrics import CRASHES, HANGS, mean_metrics
 from roll.types.rollout import Generate, GenerationRequest, SamplingParams, Trajectory, Turn
+from roll.utils.text import visible
 
 Purpose = Literal["train", "validation"]
 
@@ -257,7 +258,7 @@ def checked_step(result: Any) -> EnvStep:
     observation, reward, terminated, truncated, metrics = result
     try:
         number = float(reward)
-        values = {str(name): float(value) for name, value in dict(metrics or {}).items()}
+        values = {visible(str(name)): float(value) for name, value in dict(metrics or {}).items()}
     except (TypeError, ValueError) as error:
         raise EnvCrash(f"step returned a reward or metrics that are no numbers: {error}") from None
     if not math.isfinite(number):
