@@ -15,6 +15,8 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.fields import FieldInfo
 
+from roll.configs.limits import LARGEST
+
 Kind = Literal["setting", "ignored", "unread", "planned"]
 
 
@@ -32,7 +34,9 @@ class Settings(BaseModel):
     where null has
     no meaning of its own."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), validate_default=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", protected_namespaces=(), validate_default=True, allow_inf_nan=False
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -49,8 +53,18 @@ class Settings(BaseModel):
 
 
 def setting(default: Any, help: str, **limits: Any) -> Any:
-    """A key that does something. `limits` are pydantic's: ge, gt, le, lt, min_length."""
+    """A key that does something. `limits` are pydantic's: ge, gt, le, lt, min_length. A number is finite, and where no
+    limit says otherwise between -LARGEST and LARGEST."""
+    is_number = isinstance(default, int | float) and not isinstance(default, bool)
+    if is_number or limits.keys() & {"ge", "gt"}:
+        limits = _between(-LARGEST, LARGEST, limits)
     return _field(default, help, KeyMark("setting"), limits)
+
+
+def _between(least: float, most: float, limits: dict[str, Any]) -> dict[str, Any]:
+    below = {} if limits.keys() & {"ge", "gt"} else {"ge": least}
+    above = {} if limits.keys() & {"le", "lt"} else {"le": most}
+    return below | above | limits
 
 
 def ignored(default: Any, help: str, why: str) -> Any:

@@ -7,6 +7,7 @@ from pydantic import BeforeValidator
 from roll.configs.base import Settings, ignored, planned, setting
 from roll.configs.data import DataArgs, Names
 from roll.configs.device_mapping import parse_device_mapping
+from roll.configs.limits import MOST_DEVICES_PER_NODE, MOST_PROCESSES
 from roll.configs.model import ModelArgs
 from roll.configs.rollout import GeneratingArgs
 from roll.configs.strategy import StrategyArgs
@@ -37,10 +38,10 @@ class SequencePackingArgs(Settings):
         "even as fit.",
     )
     max_packed_sequence_length_forward: int | None = setting(
-        None, "With load_balance: most tokens of a pack when scoring. Required."
+        None, "With load_balance: most tokens of a pack when scoring. Required.", ge=1
     )
     max_packed_sequence_length_train: int | None = setting(
-        None, "With load_balance: most tokens of a pack in training. Required."
+        None, "With load_balance: most tokens of a pack in training. Required.", ge=1
     )
     min_num_micro_batches_forward: int = setting(1, "With load_balance: fewest packs of one rank when scoring.", ge=1)
     min_num_micro_batches_train: int = setting(1, "With load_balance: fewest packs of one rank in an update.", ge=1)
@@ -78,11 +79,13 @@ class WorkerConfig(Settings):
         "So many consecutive ids of device_mapping form one worker (tensor x pipeline parallel of a rollout engine). "
         "Default: tensor_parallel_size x pipeline_parallel_size of strategy_config.",
         ge=1,
+        le=MOST_DEVICES_PER_NODE,
     )
     world_size: int | None = setting(
         None,
         "Workers of a role without device_mapping (default 1). With one it follows from it, and must agree if given.",
         ge=1,
+        le=MOST_PROCESSES,
     )
     infer_batch_size: int = setting(
         16, "Samples in one forward pass of one rank when log-probs or values are computed.", ge=1
@@ -115,12 +118,12 @@ class WorkerConfig(Settings):
 
     use_dynamic_batching_in_train: bool = setting(False, "Micro batches by tokens instead of rows, in training.")
     max_tokens_per_microbatch_in_train: int = setting(
-        0, "With it: most tokens of a micro batch, padding included. Required."
+        0, "With it: most tokens of a micro batch, padding included. Required.", ge=0
     )
     sequence_length_round_in_train: int = setting(4, "With it: lengths are rounded up to a multiple of this.", ge=1)
     use_dynamic_batching_in_infer: bool = setting(False, "Micro batches by tokens instead of rows, when scoring.")
     max_tokens_per_microbatch_in_infer: int | None = setting(
-        None, "With it: most tokens of a micro batch, padding included. Required."
+        None, "With it: most tokens of a micro batch, padding included. Required.", ge=0
     )
     sequence_length_round_in_infer: int = setting(4, "With it: lengths are rounded up to a multiple of this.", ge=1)
     use_sequence_packing: bool = setting(

@@ -2,9 +2,10 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, Field
 
 from roll.configs.base import Settings, ignored, planned, setting, unread
+from roll.configs.limits import LARGEST
 
 NO_MEDIA = "images, video and audio are not read yet"
 
@@ -25,8 +26,8 @@ def split_text(value: object) -> object:
 Strings = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
 """Texts that may hold commas themselves: one alone needs no list."""
 Names = Annotated[tuple[str, ...], BeforeValidator(split_text)]
-Numbers = Annotated[tuple[int, ...], BeforeValidator(split_text)]
-"""Lists that may also be written as one text with commas."""
+Numbers = Annotated[tuple[Annotated[int, Field(ge=0, le=LARGEST)], ...], BeforeValidator(split_text)]
+"""Lists that may also be written as one text with commas; numbers from 0 on."""
 
 
 class DataArgs(Settings):

@@ -91,13 +91,16 @@ def _nodes(layout: Layout) -> str:
 
 
 def _device_lines(layout: Layout) -> list[str]:
-    """One line per stretch of neighbouring devices with the same roles; long empty stretches are one line too."""
+    """One line per stretch of neighbouring devices with the same roles; long empty stretches are one line too, and so
+    are nodes at the end that nothing uses."""
     rows: list[tuple[str, ...]] = []
-    for node in range(layout.num_nodes):
+    held = {place.role: place.device_ids for place in layout.roles}
+    used = max((max(ids) for ids in held.values() if ids), default=-1) // layout.num_devices_per_node + 1
+    for node in range(used):
         first = node * layout.num_devices_per_node
         stretches: list[tuple[list[int], tuple[str, ...]]] = []
         for device in range(first, first + layout.num_devices_per_node):
-            names = tuple(place.role for place in layout.roles if device in place.device_ids)
+            names = tuple(role for role, ids in held.items() if device in ids)
             if stretches and stretches[-1][1] == names:
                 stretches[-1][0].append(device)
             else:
@@ -105,6 +108,9 @@ def _device_lines(layout: Layout) -> list[str]:
         for i, (devices, names) in enumerate(stretches):
             note = " (take turns)" if len(names) > 1 else ""
             rows.append((f"node {node}" if i == 0 else "", ids_text(devices), (", ".join(names) or "free") + note))
+    if used < layout.num_nodes:
+        rest = "" if used == layout.num_nodes - 1 else f"..{layout.num_nodes - 1}"
+        rows.append((f"node {used}{rest}", "", "free"))
     return _table(rows)
 
 

@@ -3,8 +3,9 @@ evaluated."""
 
 import ast
 
+from roll.configs.limits import MOST_DEVICES
+
 GRAMMAR = "a list such as [0, 1, 2], list(range(start, stop[, step])), list([0, 1]), or a sum of these"
-MAX_DEVICES = 1_000_000
 
 
 def parse_device_mapping(value: object) -> tuple[int, ...]:
@@ -35,7 +36,10 @@ def _parse_text(text: str) -> list[int]:
 def _sequence(node: ast.expr) -> list[int]:
     match node:
         case ast.BinOp(left=left, op=ast.Add(), right=right):
-            return _sequence(left) + _sequence(right)
+            both = _sequence(left) + _sequence(right)
+            if len(both) > MOST_DEVICES:
+                raise ValueError(f"it names more than the {MOST_DEVICES} devices that are possible")
+            return both
         case ast.List(elts=items) | ast.Tuple(elts=items):
             return [_device_id(_integer(item)) for item in items]
         case ast.Call(func=ast.Name(id="list"), args=[inner], keywords=[]):
@@ -49,8 +53,8 @@ def _range(bounds: list[int]) -> list[int]:
     if len(bounds) == 3 and bounds[2] == 0:
         raise ValueError("range() needs a step other than 0")
     ids = range(*bounds)
-    if len(ids) > MAX_DEVICES:
-        raise ValueError(f"range{tuple(bounds)} names {len(ids)} devices; at most {MAX_DEVICES} are possible")
+    if ids[MOST_DEVICES:]:  # len() of a larger range overflows
+        raise ValueError(f"range{tuple(bounds)} names more than the {MOST_DEVICES} devices that are possible")
     return [_device_id(item) for item in ids]
 
 
@@ -66,4 +70,6 @@ def _integer(node: ast.expr) -> int:
 def _device_id(value: object) -> int:
     if type(value) is not int or value < 0:
         raise ValueError(f"{value!r} is not a device id (a whole number from 0 on)")
+    if value >= MOST_DEVICES:
+        raise ValueError(f"device {value} is beyond the {MOST_DEVICES} devices that are possible")
     return value

@@ -1,5 +1,6 @@
 """Where every role runs: its workers, their nodes and devices, and who takes turns with whom."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -97,7 +98,7 @@ def _role_problems(role: str, worker: WorkerConfig, num_nodes: int, per_node: in
             f"of {per_node} (0..{total - 1}). Set num_nodes: {nodes} (or leave it out), or use ids up to {total - 1}.",
             (key, "num_nodes", "num_gpus_per_node"),
         )
-    repeated = sorted({device for device in ids if ids.count(device) > 1}) if len(ids) != len(set(ids)) else []
+    repeated = sorted(device for device, times in Counter(ids).items() if times > 1)
     if repeated:
         yield Problem(f"{key} names device {ids_text(repeated)} more than once. Name each device once.", (key,))
     if len(ids) % size:

@@ -9,6 +9,7 @@ from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.cluster import WorkerConfig
 from roll.configs.derive import OldLogProbs, model_roles, needs_critic, needs_reference, old_log_probs
 from roll.configs.layout import Layout, place_roles
+from roll.configs.limits import MOST_SAMPLES
 from roll.configs.parallel import parallel_sizes
 from roll.configs.problems import Problem
 
@@ -172,6 +173,15 @@ def prompts_per_domain(config: AlgorithmConfig) -> dict[str, int] | None:
 
 def batch_problems(config: AlgorithmConfig) -> Iterator[Problem]:
     """Samples of a step that do not split into whole updates and have to, with the nearest values that do."""
+    groups_key, size_key = config.batch_keys
+    samples = config.num_groups * config.group_size
+    if samples > MOST_SAMPLES:
+        yield Problem(
+            f"{groups_key}: a step would have {config.num_groups} x {config.group_size} = {samples} samples "
+            f"({groups_key}, {size_key}); at most {MOST_SAMPLES} are possible.",
+            (groups_key, size_key),
+        )
+        return
     for role in ("actor_train", "critic"):
         worker = config.actor_train if role == "actor_train" else config.critic
         if worker is None or (role == "critic" and not needs_critic(config)):
@@ -217,7 +227,8 @@ def _multiples_near(value: int, step: int) -> list[int]:
 
 def divisors_near(value: int, whole: int) -> list[int]:
     """The divisors of `whole` next to a value. Example: divisors_near(7, 32) == [4, 8]."""
-    divisors = [d for d in range(1, whole + 1) if whole % d == 0]
+    small = [d for d in range(1, math.isqrt(whole) + 1) if whole % d == 0]
+    divisors = sorted({*small, *(whole // d for d in small)})
     below, above = [d for d in divisors if d <= value], [d for d in divisors if d > value]
     return below[-1:] + above[:1]
 

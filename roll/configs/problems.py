@@ -55,7 +55,10 @@ def show(value: object, limit: int = 80) -> str:
     """A value as it stands in a message: short, quoted when it is text."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no whole number of more than 4300 digits
+        text = f"a {type(value).__name__} too large to write"
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 

@@ -6,6 +6,7 @@ from pydantic import BeforeValidator
 
 from roll.configs.base import Settings, ignored, planned, setting, unread
 from roll.configs.data import Numbers, Strings
+from roll.configs.limits import MOST_GROUPS
 
 
 class GeneratingArgs(Settings):
@@ -31,6 +32,7 @@ class GeneratingArgs(Settings):
         "Answers per prompt. In training it is num_return_sequences_in_group and must agree; in validation it is the "
         "n of pass@n (default 1).",
         ge=1,
+        le=MOST_GROUPS,
     )
     stop_strings: Strings = setting((), "Texts that end an answer.")
     include_stop_str_in_output: bool | None = setting(

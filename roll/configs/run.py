@@ -8,6 +8,7 @@ from pydantic import BeforeValidator
 from roll.configs.base import Settings, ignored, planned, setting, unread
 from roll.configs.cluster import Environment
 from roll.configs.data import split_text
+from roll.configs.limits import LARGEST_SEED, MOST_DEVICES_PER_NODE, MOST_GROUPS, MOST_NODES
 from roll.configs.rollout import RolloutMockConfig, RouterArgs
 
 Tracker = Literal["tensorboard", "wandb", "mlflow", "swanlab", "jsonl", "stdout"]
@@ -45,7 +46,7 @@ class RunConfig(Settings):
     exp_name: str = setting(
         "roll", "Name of the run in logs and trackers. Default: the name of the YAML.", min_length=1
     )
-    seed: int = setting(42, "Every random stream of the run derives from it.", ge=0)
+    seed: int = setting(42, "Every random stream of the run derives from it.", ge=0, le=LARGEST_SEED)
 
     # length of the run
     max_steps: int = setting(500, "Steps of the run: rollout, score, credit, train, publish.", ge=1)
@@ -53,8 +54,9 @@ class RunConfig(Settings):
         128,
         "Prompts per step, each sampled num_return_sequences_in_group times (agentic: trajectories per step).",
         ge=1,
+        le=MOST_GROUPS,
     )
-    val_batch_size: int = setting(128, "Validation prompts in flight at once.", ge=1)
+    val_batch_size: int = setting(128, "Validation prompts in flight at once.", ge=1, le=MOST_GROUPS)
     eval_steps: int = setting(10, "Validate every so many steps, at the start and at the end; 0 or -1: never.", ge=-1)
     save_steps: int = setting(50, "Save a checkpoint every so many steps and at the end; 0 or -1: never.", ge=-1)
     logging_steps: int = setting(1, "Report every so many steps; validated steps and the last one always.", ge=1)
@@ -93,9 +95,11 @@ class RunConfig(Settings):
 
     # machines
     num_nodes: int = setting(
-        1, "Machines of the run. Default: as many as the largest id of a device_mapping asks for.", ge=1
+        1, "Machines of the run. Default: as many as the largest id of a device_mapping asks for.", ge=1, le=MOST_NODES
     )
-    num_gpus_per_node: int = setting(8, "Devices per machine; on a machine without GPUs, slots.", ge=1)
+    num_gpus_per_node: int = setting(
+        8, "Devices per machine; on a machine without GPUs, slots.", ge=1, le=MOST_DEVICES_PER_NODE
+    )
     network_interface: str | None = setting(
         None,
         "Where processes of the run listen for each other (gloo, NCCL, their meeting points, Ray if the run starts "

@@ -1,9 +1,12 @@
 """`training_args` of a role that learns: batch, optimizer, schedule."""
 
-from typing import Any, Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from roll.configs.base import Settings, ignored, setting, unread
 
+Share = Annotated[float, Field(ge=0, le=1)]
 Schedule = Literal["constant", "constant_with_warmup", "linear", "cosine"]
 
 
@@ -18,13 +21,13 @@ class TrainingArgs(Settings):
         "Forward-backward passes per optimizer update. Samples per update: this x per_device_train_batch_size x ranks.",
         ge=1,
     )
-    learning_rate: float = setting(5e-5, "Peak learning rate of AdamW.", ge=0)
+    learning_rate: float = setting(5e-5, "Peak learning rate of AdamW.", ge=0, le=10)
     lr_scheduler_type: Schedule = setting(
         "linear",
         "Shape of the learning rate after the warm-up: flat, a line to 0, or a half cosine to 0. It runs over "
         "max_steps x updates per step.",
     )
-    lr_scheduler_kwargs: dict[str, Any] = setting(
+    lr_scheduler_kwargs: dict[str, Share] = setting(
         {}, "Details of the schedule: `min_lr_ratio`, the share of the peak it ends at."
     )
     warmup_steps: int = setting(

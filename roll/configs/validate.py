@@ -20,6 +20,7 @@ WORDS = {
     "int_type": "must be a whole number",
     "int_parsing": "must be a whole number",
     "int_from_float": "must be a whole number",
+    "int_parsing_size": "must be a whole number of at most 64 bits",
     "float_type": "must be a number",
     "float_parsing": "must be a number",
     "bool_type": "must be true or false",
@@ -113,7 +114,8 @@ def _explain(path: Path, error: ErrorDetails, group: list[ErrorDetails]) -> str:
         return f"{value} is not one of {', '.join(names)}.{did_you_mean(str(error['input']), names)}"
     if kind in LIMITS:
         words, name = LIMITS[kind]
-        return f"{value} must be {words} {context[name]:g}."
+        limit = context[name]
+        return f"{value} must be {words} {limit if isinstance(limit, int) else f'{limit:g}'}."
     if kind == "value_error":
         return f"{context['error']}."
     words = [

@@ -47,7 +47,7 @@ def filter_problems(type_: str, args: Mapping[str, Any], key: str) -> list[str]:
     problems += [
         f"{key}.filter_args.{name}: {value!r} is not a number"
         for name, value in args.items()
-        if name in known and (isinstance(value, bool) or not isinstance(value, int | float))
+        if name in known and (isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value))
     ]
     if known and not args:
         problems.append(f"{key}.filter_args is empty, so {type_} would keep every group; {expected}")

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from typing import Literal
 
+from roll.configs.limits import MOST_PROCESSES
 from roll.configs.plan import any_of, divisors_near, train_plan
 from roll.configs.problems import Problem, did_you_mean, show
 from roll.datasets.forms import FORMS
@@ -24,6 +25,7 @@ def agentic_problems(config: AgenticConfig) -> list[Problem]:
     """Everything of the agentic part that cannot work, whatever the machine."""
     found = [*_env_problems(config), *_seed_problems(config), *_algorithm_problems(config), *_length_problems(config)]
     found += _manager_problems(config, "train_env_manager", config.train_env_manager, "rollout_batch_size")
+    found += _process_problems(config)
     if config.val_env_manager is not None and config.eval_steps > 0:
         found += _manager_problems(config, "val_env_manager", config.val_env_manager, "val_batch_size")
     return found
@@ -208,6 +210,17 @@ def _manager_problems(config: AgenticConfig, at: str, manager: EnvManagerConfig,
         )
     yield from _partition_problems(at, manager)
     yield from _batch_problems(at, manager, batch_key, batch)
+
+
+def _process_problems(config: AgenticConfig) -> Iterator[Problem]:
+    at, manager = "train_env_manager", config.train_env_manager
+    if config.num_env_workers > MOST_PROCESSES:
+        yield Problem(
+            f"{at}.max_env_num_per_worker: {manager.max_env_num_per_worker} for {manager.num_envs} environments "
+            f"(num_env_groups x group_size) asks for {config.num_env_workers} processes; at most {MOST_PROCESSES} are "
+            f"possible. Set it to {math.ceil(manager.num_envs / MOST_PROCESSES)} or more.",
+            (f"{at}.max_env_num_per_worker", f"{at}.num_env_groups", f"{at}.group_size", f"{at}.group_size_redundancy"),
+        )
 
 
 def _partition_problems(at: str, manager: EnvManagerConfig) -> Iterator[Problem]:

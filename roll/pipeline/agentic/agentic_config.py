@@ -11,6 +11,7 @@ from roll.configs.base import Settings, ignored, planned, setting, unread
 from roll.configs.cluster import WorkerConfig
 from roll.configs.data import Names, Numbers
 from roll.configs.defaults import fill_roles
+from roll.configs.limits import MOST_GROUPS
 
 TRAJECTORY, STEP = "trajectory", "step"
 ROLL_MANAGERS: Mapping[str, str] = {
@@ -87,10 +88,15 @@ class EnvManagerConfig(WorkerConfig):
     """`train_env_manager` and `val_env_manager`: which environments, how many, in which groups."""
 
     llm_proxy: LLMProxyConfig = setting({}, "Who answers.")
-    num_env_groups: int = setting(128, "Groups of environments that run at once.", ge=1)
-    group_size: int = setting(1, "Episodes with the same environment seed, compared with each other.", ge=1)
+    num_env_groups: int = setting(128, "Groups of environments that run at once.", ge=1, le=MOST_GROUPS)
+    group_size: int = setting(
+        1, "Episodes with the same environment seed, compared with each other.", ge=1, le=MOST_GROUPS
+    )
     group_size_redundancy: int = setting(
-        0, "So many more are played per group; the first group_size to finish count, the rest is stopped.", ge=0
+        0,
+        "So many more are played per group; the first group_size to finish count, the rest is stopped.",
+        ge=0,
+        le=MOST_GROUPS,
     )
     tags: Names = setting((), "Entries of custom_envs that are played.")
     num_groups_partition: Numbers = setting((), "How many of num_env_groups each tag gets. Default: equal shares.")

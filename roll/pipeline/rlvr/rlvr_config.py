@@ -9,6 +9,7 @@ from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.base import Settings, ignored, planned, setting, unread
 from roll.configs.cluster import WorkerConfig
 from roll.configs.defaults import fill_roles
+from roll.configs.limits import MOST_GROUPS
 
 NO_JUDGE = "this domain has no judge"
 
@@ -58,7 +59,7 @@ class RewardConfig(WorkerConfig):
 class RLVRConfig(AlgorithmConfig):
     """All keys of an RLVR run."""
 
-    num_return_sequences_in_group: int = setting(1, "Answers per prompt: the group size.", ge=1)
+    num_return_sequences_in_group: int = setting(1, "Answers per prompt: the group size.", ge=1, le=MOST_GROUPS)
     rewards: dict[str, RewardConfig] = setting({}, "One entry per domain.")
     validation: WorkerConfig | None = setting(
         None,
@@ -76,7 +77,7 @@ class RLVRConfig(AlgorithmConfig):
     difficulty_low_threshold: float = setting(0.0, "With difficulty_mask: groups at or below this mean are too hard.")
     difficulty_high_threshold: float = setting(1.0, "With difficulty_mask: groups at or above this mean are too easy.")
     error_max_len_clip: bool = setting(False, "Leave out unrewarded answers of error_max_len_threshold tokens or more.")
-    error_max_len_threshold: int = setting(9999999999, "Tokens for error_max_len_clip.", ge=1)
+    error_max_len_threshold: int = setting(9999999999, "Tokens for error_max_len_clip.", ge=1, le=9999999999)
     difficulty_loss_weight: bool = setting(
         False,
         "Weight samples by how hard their task is: the data's column `difficulty` (0 to 1), or 1 - the mean reward.",
