@@ -12,11 +12,13 @@ from typing import Any
 
 from roll.configs.derive import model_roles
 from roll.configs.describe import describe
-from roll.configs.problems import together
+from roll.configs.loader import yaml_names
+from roll.configs.problems import show, together
 from roll.errors import ConfigError, RollError
 from roll.pipeline.load import Loaded, load
 from roll.pipeline.preflight import machine_report
 from roll.utils.imports import add_folder, resolve
+from roll.utils.paths import look_at
 from roll.utils.text import visible
 
 EXIT_OK, EXIT_FAILED, EXIT_BAD_CONFIG, EXIT_INTERRUPTED = 0, 1, 2, 130
@@ -65,7 +67,7 @@ def main(pipeline: str = "rlvr", argv: Sequence[str] | None = None, script: str 
         add_folder(directory)
         if not arguments.config_name:
             raise ConfigError(
-                f"--config_name is missing. There: {', '.join(_names(directory)) or 'no YAML'} in {directory}."
+                f"--config_name is missing. There: {', '.join(yaml_names(directory)) or 'no YAML'} in {directory}."
             )
         loaded = load(
             _object(parts.config),
@@ -123,23 +125,22 @@ def _directory(config_path: str, name: str | None, script: str | None) -> Path:
     Relative to the script comes before the current folder, but `.` is the current one. Raises ConfigError that names
     the places looked at."""
     bases = [*([Path(script).resolve().parent] if script else []), Path.cwd()]
-    given = Path(config_path).expanduser()
+    written = look_at(config_path)
+    given = written.path
     if given == Path():
         bases.reverse()
-    places = list(dict.fromkeys((base / given).resolve() for base in bases))
-    there = [place for place in places if place.is_dir()]
+    looks = [look_at(base / given) for base in bases]
+    there = list(dict.fromkeys(look.path.resolve() for look in looks if look.is_directory))
     if not there:
-        looked = " and ".join(map(str, places))
+        if unclear := [look.why for look in (written, *looks) if look.kind in ("hidden", "impossible")]:
+            raise ConfigError(f"--config_path {show(config_path)}: {unclear[0]}.")
+        looked = " and ".join(dict.fromkeys(str(look.path) for look in looks))
         raise ConfigError(f"--config_path {config_path}: there is no such directory. Looked at {looked}.")
     file = f"{(name or '').removesuffix('.yaml').removesuffix('.yml')}.yaml"
-    having = [place for place in there if (place / file).is_file()]
+    having = [place for place in there if look_at(place / file).is_file]
     if len(having) > 1:
         _say(f"--config_path {config_path}: {file} is also in {having[1]}; the one in {having[0]} is meant.")
     return (having or there)[0]
-
-
-def _names(directory: Path) -> list[str]:
-    return sorted(file.stem for file in directory.glob("*.yaml"))
 
 
 def _object(path: str) -> Any:

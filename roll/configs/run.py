@@ -3,16 +3,18 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator
+from pydantic import AfterValidator, BeforeValidator
 
 from roll.configs.base import Settings, ignored, planned, setting, unread
 from roll.configs.cluster import Environment
 from roll.configs.data import split_text
 from roll.configs.limits import LARGEST_SEED, MOST_DEVICES_PER_NODE, MOST_GROUPS, MOST_NODES
+from roll.configs.problems import show
 from roll.configs.rollout import RolloutMockConfig, RouterArgs
 
 Tracker = Literal["tensorboard", "wandb", "mlflow", "swanlab", "jsonl", "stdout"]
 ONE_BY_ONE = "a replacement is started for every group that is dropped"
+LONGEST_NAME = 200
 RESUME_WORDS = {"auto": True, "disable": False, "true": True, "false": False, "none": False}
 
 
@@ -22,6 +24,17 @@ def _trackers(value: object) -> object:
 
 def _resume(value: object) -> object:
     return RESUME_WORDS.get(value.lower(), value) if isinstance(value, str) else value
+
+
+def _run_name(name: str) -> str:
+    """A name that can stand as one folder or file, wherever it is written."""
+    if name in (".", "..") or any(character in "/\\" or not character.isprintable() for character in name):
+        raise ValueError(
+            f"{show(name)} must be a name, not a path: it has / or \\ in it, or characters without a shape"
+        )
+    if len(name.encode()) > LONGEST_NAME:
+        raise ValueError(f"{show(name)} must be at most {LONGEST_NAME} bytes, as file names are")
+    return name
 
 
 class CheckpointConfig(Settings):
@@ -43,7 +56,7 @@ class TransferBackendArgs(Settings):
 class RunConfig(Settings):
     """Keys of every pipeline."""
 
-    exp_name: str = setting(
+    exp_name: Annotated[str, AfterValidator(_run_name)] = setting(
         "roll", "Name of the run in logs and trackers. Default: the name of the YAML.", min_length=1
     )
     seed: int = setting(42, "Every random stream of the run derives from it.", ge=0, le=LARGEST_SEED)

@@ -33,6 +33,7 @@ WORDS = {
     "list_type": "must be a list",
     "finite_number": "must be a finite number",
 }
+SLIP = 0.85  # how alike an unknown key must be to a known one to be taken for it misspelt
 LIMITS = {
     "greater_than_equal": ("at least", "ge"),
     "greater_than": ("more than", "gt"),
@@ -64,26 +65,42 @@ def validate(cls: type[C], tree: Mapping[str, Any]) -> Checked[C]:
     marked, more = _marked_keys(cls, raw)
     problems += marked
     broken = {key for problem in problems for key in problem.keys}
+    guesses: set[Path] = set()
     while True:
         try:
             config = cls.model_validate(raw)
             return Checked(config, tuple(problems), tuple(warnings + more), frozenset(broken))
         except ValidationError as error:
-            found = list(_problems_of(cls, raw, error.errors(include_url=False)))
+            found = list(_findings(cls, raw, error.errors(include_url=False)))
         told = {problem.text for problem in problems}
-        problems += [problem for _, problem in found if problem.text not in told]
-        broken |= {key for _, problem in found for key in problem.keys}
-        wrong = {_deepest_key(raw, path) for path, _ in found}
+        wrong: dict[Path, str | None] = {}
+        for finding in found:
+            if finding.path in guesses:  # the value does not fit: nothing more is known of either key
+                broken.add(_text(finding.path))
+                wrong[finding.path] = None
+                continue
+            broken |= set(finding.problem.keys)
+            wrong[_deepest_key(raw, finding.path)] = finding.meant
+            if finding.problem.text not in told:
+                problems.append(finding.problem)
         if not wrong or () in wrong:
             return Checked(None, tuple(problems), tuple(warnings + more), frozenset(broken))
         for path in sorted(wrong, key=len, reverse=True):
-            _remove(raw, path)
+            guesses |= _take_out(raw, path, wrong[path])
 
 
-def _problems_of(
-    cls: type[Settings], raw: Mapping[str, Any], errors: list[ErrorDetails]
-) -> Iterator[tuple[Path, Problem]]:
-    """One problem per path; a union reports once per member, and the first whose words we know speaks for all."""
+@dataclass(frozen=True)
+class _Finding:
+    """A problem and its place. `meant`: the key of which an unknown one is a slip of the pen; what else is wrong is
+    found by reading it as that."""
+
+    path: Path
+    problem: Problem
+    meant: str | None = None
+
+
+def _findings(cls: type[Settings], raw: Mapping[str, Any], errors: list[ErrorDetails]) -> Iterator[_Finding]:
+    """One per path; a union reports once per member, and the first whose words we know speaks for all."""
     by_path: dict[Path, list[ErrorDetails]] = {}
     for error in errors:
         by_path.setdefault(_yaml_path(raw, error), []).append(error)
@@ -91,20 +108,25 @@ def _problems_of(
         literal = [error for error in group if error["type"] == "literal_error"]
         error = (literal or group)[0]
         text = _text(path)
-        keys = (text,)
+        keys, meant = (text,), None
         if error["type"] == "extra_forbidden":
             known = _fields_at(cls, path[:-1])
-            match = nearest(str(path[-1]), known)
+            match, slip = nearest(str(path[-1]), known), nearest(str(path[-1]), known, cutoff=SLIP)
             hint = f" Did you mean {match}?" if match else f" Known keys here: {', '.join(sorted(known)[:12])} ..."
             message = f"{text}: unknown key (value {_shown(path[-1], error['input'])}).{hint}"
-            keys = (text, _text((*path[:-1], match))) if match else keys
+            if match is None or match in _node_at(raw, path[:-1]):
+                keys = ()
+            elif slip is not None:
+                keys, meant = (), slip
+            else:  # it may stand for that key, so that findings on its default would mislead
+                keys = (_text((*path[:-1], match)),)
         elif error["type"] == "missing" and isinstance(error["loc"][-1], int):
             message = f"{text}: {_shown(path[-1], error['input'])} has too few entries."
         elif error["type"] == "missing":
             message = f"{text} is missing."
         else:
             message = f"{text}: {_explain(path, error, group)}"
-        yield path, Problem(message, keys)
+        yield _Finding(path, Problem(message, keys), meant)
 
 
 def _explain(path: Path, error: ErrorDetails, group: list[ErrorDetails]) -> str:
@@ -205,11 +227,21 @@ def _deepest_key(raw: Mapping[str, Any], path: Path) -> Path:
     return path
 
 
-def _remove(raw: dict[str, Any], path: Path) -> None:
+def _node_at(raw: Mapping[str, Any], path: Path) -> Any:
     node: Any = raw
-    for part in path[:-1]:
+    for part in path:
         node = node[part]
-    node.pop(path[-1], None)
+    return node
+
+
+def _take_out(raw: dict[str, Any], path: Path, meant: str | None) -> set[Path]:
+    """Removes a key. Its value goes to the key that was meant, if nothing is there: the path of that is returned."""
+    node = _node_at(raw, path[:-1])
+    value = node.pop(path[-1], None)
+    if meant is None or meant in node:
+        return set()
+    node[meant] = value
+    return {(*path[:-1], meant)}
 
 
 def _text(path: Path) -> str:

@@ -12,6 +12,7 @@ from typing import IO, Any
 from roll.configs.data import DataArgs
 from roll.datasets.json_text import Parsed, parse, parse_whole, skip_space
 from roll.errors import ConfigError
+from roll.utils.paths import look_at
 
 ENDINGS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
 FORMATS = {"json": "json", "jsonl": "json", "csv": "csv", "parquet": "parquet"}
@@ -78,10 +79,13 @@ def data_files(args: DataArgs, key: str) -> tuple[list[DataFile], list[str]]:
 
 
 def _data_file(name: str, dataset_type: str | None, key: str) -> DataFile | str:
-    path = Path(name).expanduser()
-    if path.is_dir():
+    look = look_at(name)
+    path = look.path
+    if look.is_directory:
         return f"{key}.file_name: {name} is a directory; list the files in it"
-    if not path.is_file():
+    if look.kind in ("hidden", "impossible", "device"):
+        return f"{key}.file_name: {look.why}"
+    if not look.is_file:
         tried = "" if path.is_absolute() else f" (relative to {Path.cwd()})"
         return f"{key}.file_name: {name} does not exist{tried}"
     by_ending = ENDINGS.get(path.suffix.lower())

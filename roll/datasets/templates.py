@@ -18,6 +18,7 @@ from roll.configs.problems import did_you_mean
 from roll.datasets.forms import FORMS, OWN_WORDS, Form
 from roll.datasets.rows import Example
 from roll.errors import ConfigError
+from roll.utils.paths import look_at
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -49,9 +50,10 @@ def template_problem(name: str, key: str) -> str | None:
     wrong = template_name_problem(name, key)
     if wrong is not None or name in FORMS or name == PLAIN:
         return wrong
-    path = Path(name).expanduser()
-    if not path.is_file():
-        return f"{key}: there is no Jinja file {name}"
+    look = look_at(name)
+    path = look.path
+    if not look.is_file:
+        return f"{key}: {f'there is no Jinja file {name}' if look.kind == 'absent' else look.why}"
     from jinja2 import TemplateSyntaxError
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 

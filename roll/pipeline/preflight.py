@@ -30,6 +30,7 @@ from roll.configs.problems import Problem
 from roll.distributed.strategy.table import engine_problems, strategy_problems
 from roll.models.megatron.family_table import family_problem
 from roll.pipeline.tracking.build import missing_logins, tracker_problems
+from roll.utils.paths import look_at
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
@@ -124,12 +125,14 @@ def machine_report(config: AlgorithmConfig) -> MachineReport:
 def read_model_config(name: str | None) -> tuple[Mapping[str, Any] | None, str]:
     """config.json of a model directory, or None and the reason."""
     file = Path(name or "", "config.json")
-    if not file.is_file():
-        return None, f"no config.json of {name} on this machine"
+    look = look_at(file)
+    if not look.is_file:
+        return None, look.why if look.kind == "hidden" else f"no config.json of {name} on this machine"
     try:
-        return json.loads(file.read_text(encoding="utf-8")), ""
-    except (OSError, ValueError) as error:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
         return None, f"{file} cannot be read: {error}"
+    return (content, "") if isinstance(content, dict) else (None, f"{file} holds no JSON object")
 
 
 def is_hub_id(name: str) -> bool:
@@ -137,7 +140,7 @@ def is_hub_id(name: str) -> bool:
 
     Example: Qwen/Qwen2.5-7B is an id; ./model, /models/x and output/model (when output/ exists) are paths.
     """
-    return HUB_ID.fullmatch(name) is not None and not Path(name.partition("/")[0]).exists()
+    return HUB_ID.fullmatch(name) is not None and not look_at(name.partition("/")[0]).exists
 
 
 def _model_problems(config: AlgorithmConfig) -> Iterator[Problem]:
@@ -148,11 +151,14 @@ def _model_problems(config: AlgorithmConfig) -> Iterator[Problem]:
             continue
         seen.add(name)
         key = _model_key(config, role, worker)
-        if not Path(name).is_dir():
+        look, inside = look_at(name), look_at(Path(name, "config.json"))
+        if unclear := next((each.why for each in (look, inside) if each.kind in ("hidden", "impossible")), None):
+            yield Problem(f"{key}: {unclear}. Choose another directory, or give a hub id (owner/name).", (key,))
+        elif not look.is_directory:
             yield Problem(
                 f"{key}: there is no model directory {name}. Correct the path, or give a hub id (owner/name).", (key,)
             )
-        elif not Path(name, "config.json").is_file():
+        elif not inside.is_file:
             yield Problem(f"{key}: {name} holds no config.json, so it is no model directory.", (key,))
 
 
@@ -244,14 +250,18 @@ def _directory_problems(config: AlgorithmConfig) -> Iterator[Problem]:
     for key, place in places.items():
         if place is None:
             continue
-        existing = next(path for path in (Path(place).absolute(), *Path(place).absolute().parents) if path.exists())
+        # The first that is there, or that nobody may look at: what is below it is not there, or hidden as well.
+        whole = Path(place).absolute()
+        look = next(look for path in (whole, *whole.parents) if (look := look_at(path)).kind != "absent")
+        existing = look.path
         if existing in told:
             continue
-        if not existing.is_dir():
-            told.add(existing)
+        told.add(existing)
+        if not look.exists:
+            yield Problem(f"{key}: {look.why}. Choose another {key}.", (key,))
+        elif not look.is_directory:
             yield Problem(f"{key}: {place} cannot be a directory: {existing} is a file. Choose another {key}.", (key,))
         elif not os.access(existing, os.W_OK | os.X_OK):
-            told.add(existing)
             yield Problem(
                 f"{key}: {place} cannot be written: no permission in {existing}. Choose another {key}.", (key,)
             )
@@ -259,9 +269,10 @@ def _directory_problems(config: AlgorithmConfig) -> Iterator[Problem]:
 
 def _resume_problems(config: AlgorithmConfig) -> Iterator[Problem]:
     place = config.resume_from_checkpoint
-    if isinstance(place, str) and not Path(place).is_dir():
+    if isinstance(place, str) and not (look := look_at(place)).is_directory:
+        unclear = look.kind in ("hidden", "impossible")
+        what = look.why if unclear else f"there is no checkpoint directory {place}"
         yield Problem(
-            f"resume_from_checkpoint: there is no checkpoint directory {place}. Correct the path, or write true for "
-            "the newest one.",
+            f"resume_from_checkpoint: {what}. Correct the path, or write true for the newest one.",
             ("resume_from_checkpoint",),
         )

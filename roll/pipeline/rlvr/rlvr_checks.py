@@ -1,7 +1,6 @@
 """What can be wrong with the RLVR part of a configuration: domains, rewards, data, validation."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from roll.configs.aliases import ROLL_REWARDS
 from roll.configs.checks import LENGTH_KEYS
@@ -10,6 +9,7 @@ from roll.configs.problems import Problem, did_you_mean
 from roll.datasets.templates import template_name_problem, template_problem, template_warning
 from roll.pipeline.rlvr.rlvr_config import RewardConfig, RLVRConfig
 from roll.utils.imports import split
+from roll.utils.paths import look_at
 
 BUILT_IN = ("math_rule", "exact_match", "regex")
 AGENTIC_ESTIMATORS = ("gigpo", "step_reinforce", "agentic_reinforce")
@@ -44,11 +44,11 @@ def rlvr_warnings(config: RLVRConfig) -> list[str]:
 
 def missing_files(config: RLVRConfig) -> list[Problem]:
     """Data files that are not on this machine: all that a dry run says about the data."""
+    looks = [(f"{at}.file_name", look_at(name)) for at, data in _data_args(config).items() for name in data.file_name]
     found = [
-        Problem(f"{at}.file_name: there is no file {name}.", (f"{at}.file_name",))
-        for at, data in _data_args(config).items()
-        for name in data.file_name
-        if not Path(name).expanduser().exists()
+        Problem(f"{key}: {f'there is no file {look.path}' if look.kind == 'absent' else look.why}.", (key,))
+        for key, look in looks
+        if not look.exists
     ]
     wrong = {key: template_problem(name, key) for key, name in _templates(config).items()}
     return found + [Problem(f"{text}.", (key,)) for key, text in wrong.items() if text is not None]

@@ -222,3 +222,48 @@ def test_a_missing_section_of_a_role_is_not_blamed_on_its_model() -> None:
     found = problems({"actor_train": ...})
     assert any("actor_train.strategy_args.strategy_name is missing" in text for text in found)
     assert not any("pretrain is missing" in text for text in found)
+
+
+def test_an_unknown_key_beside_the_one_it_resembles_hides_nothing() -> None:
+    texts = problems({"rollout_batch_siz": 3, "num_return_sequences_in_group": 7})
+    assert [text[:40] for text in texts] == [
+        "rollout_batch_siz: unknown key (value 3)",
+        "actor_train: a step has 32 x 7 = 224 sam",
+    ]
+
+
+def test_a_misspelt_key_is_read_as_the_one_that_was_meant() -> None:
+    texts = problems({"rollout_batch_size": ..., "rolout_batch_size": 3, "num_return_sequences_in_group": 7})
+    assert [text[:50] for text in texts] == [
+        "rolout_batch_size: unknown key (value 3). Did you ",
+        "actor_train: a step has 3 x 7 = 21 samples (rollou",
+    ]
+
+
+def test_a_misspelt_section_is_checked_inside() -> None:
+    tree_changes = {
+        "actor_infer": ...,
+        "actor_infr": {"strategy_args": {"strategy_name": "vllm"}, "device_maping": [2]},
+    }
+    assert [text.split(":")[0] for text in problems(tree_changes)] == ["actor_infr", "actor_infer.device_maping"]
+
+
+def test_a_value_that_does_not_fit_the_key_it_was_taken_for_says_nothing_more() -> None:
+    (text,) = problems({"rollout_batch_size": ..., "rolout_batch_size": "many", "num_return_sequences_in_group": 7})
+    assert text.startswith("rolout_batch_size: unknown key (value 'many').")
+
+
+def test_a_key_that_is_only_a_little_alike_silences_findings_on_the_default_of_the_other() -> None:
+    (text,) = problems({"rollout_batch_size": ..., "rollout_size": 3, "num_return_sequences_in_group": 7})
+    assert text == "rollout_size: unknown key (value 3). Did you mean rollout_batch_size?"
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", "..", "a\\b", "a\nb", "x" * 300, "\u202ea"])
+def test_a_run_is_called_by_a_name_and_not_by_a_path(name: str) -> None:
+    (text,) = problems({"exp_name": name})
+    assert text.startswith("exp_name: ")
+    assert "must be a name, not a path" in text or "at most 200 bytes" in text
+
+
+def test_a_run_may_have_any_name_that_a_folder_may_have() -> None:
+    assert problems({"exp_name": "Qwen2.5 7B (größer), v1_2"}) == []

@@ -1,0 +1,47 @@
+"""Paths of a configuration that this machine cannot look at: a message, never a traceback."""
+
+from pathlib import Path
+
+import pytest
+
+from roll.pipeline.preflight import machine_report, read_model_config
+from roll.pipeline.rlvr.rlvr_checks import missing_files
+from tests.helpers.configs import config
+from tests.helpers.paths import hide
+
+KEYS = ("pretrain", "output_dir", "logging_dir", "rollout_dump_dir", "resume_from_checkpoint")
+
+
+def messages(key: str, value: str) -> list[str]:
+    settings = config({key: value, "track_with": "jsonl"})
+    found = [*machine_report(settings).problems, *missing_files(settings)]
+    return [problem.text for problem in found if problem.text.startswith(key)]
+
+
+@pytest.mark.parametrize("key", [*KEYS, "checkpoint_config.output_dir", "actor_train.data_args.file_name"])
+def test_a_place_that_permissions_hide_is_named_with_its_key(
+    key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hide(tmp_path / "locked", monkeypatch)
+    (text,) = messages(key, f"{tmp_path}/locked/below/it")
+    assert text.startswith(f"{key}: no permission to look at {tmp_path}/locked/below")
+
+
+@pytest.mark.parametrize("key", [*KEYS, "actor_train.data_args.file_name"])
+@pytest.mark.parametrize("value", ["/" + "x" * 300, "/a\0b"])
+def test_a_text_that_can_be_no_path_is_named_with_its_key(key: str, value: str) -> None:
+    (text,) = messages(key, value)
+    assert text.startswith(f"{key}: /") and "is no path (" in text
+
+
+@pytest.mark.parametrize("key", ["pretrain", "resume_from_checkpoint", "actor_train.data_args.file_name"])
+def test_a_user_who_is_not_there_has_no_home(key: str) -> None:
+    (text,) = messages(key, "~nosuchuser/x")
+    assert text.startswith(f"{key}: there is no user nosuchuser, so ~nosuchuser/x is no path")
+
+
+@pytest.mark.parametrize("content", ["[1]", "{", "[" * 100_000, "\xff"])
+def test_a_config_json_that_is_none_is_not_read(content: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_bytes(content.encode("latin-1"))
+    model, why = read_model_config(str(tmp_path))
+    assert model is None and str(tmp_path / "config.json") in why
