@@ -27,6 +27,7 @@ from roll.configs.megatron_checks import (
 )
 from roll.configs.parallel import parallel_sizes
 from roll.configs.problems import Problem
+from roll.configs.trainer_kinds import deepspeed_misfits, megatron_misfits
 from roll.distributed.strategy.table import engine_problems, strategy_problems
 from roll.models.megatron.family_table import family_problem
 from roll.pipeline.tracking.build import missing_logins, tracker_problems
@@ -49,9 +50,11 @@ def role_strategy_problems(config: AlgorithmConfig) -> list[Problem]:
     for role, worker in model_roles(config).items():
         found += strategy_problems(role, worker)
         if (worker.strategy_name or "").startswith("deepspeed"):
+            found += deepspeed_misfits(f"{role}.strategy_args.strategy_config", worker.strategy_config)
             found += deepspeed_problems(role, worker.strategy_config, deepspeed_facts(config, role, worker))
         if (worker.strategy_name or "").startswith("megatron"):
             at = f"{role}.strategy_args.strategy_config"
+            found += megatron_misfits(at, worker.strategy_config)
             wrong = list(megatron_problems(at, worker.strategy_config))
             if not wrong:
                 wrong += ranks_problems(at, split_settings(worker.strategy_config)[0], worker.num_workers)

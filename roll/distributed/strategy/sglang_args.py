@@ -6,12 +6,15 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from roll.configs.cluster import WorkerConfig
+from roll.configs.limits import LARGEST_SEED
 from roll.configs.problems import Problem, nearest
+from roll.configs.value_kinds import Kinds, class_annotations, kinds_of, misfits
 
 SPARE_POSITIONS = 8  # SGLang keeps some positions of context_length for itself (0.5.23: 2 of them, 6 of the prompt's)
 
@@ -36,6 +39,12 @@ _TAKEN: dict[str, tuple[str, tuple[Any, ...]]] = {
     "enable_lora": ("weight updates send whole weights", (False,)),
     "custom_sigquit_handler": ("the worker watches the engine's processes itself", ()),
 }
+# Ranges that the fields do not state, beyond which an engine fails after minutes.
+_COUNT = {"least": 1}
+_RANGES: dict[str, dict[str, float]] = {
+    "mem_fraction_static": {"least": 0.01, "most": 1},
+    "random_seed": {"least": 0, "most": LARGEST_SEED},
+} | dict.fromkeys(("context_length", "max_total_tokens", "max_running_requests", "tp_size", "pp_size"), _COUNT)
 
 
 def worker_environment(on_cpu: bool, num_devices: int = 1) -> dict[str, str]:
@@ -95,7 +104,11 @@ def engine_arguments(role: WorkerConfig, on_cpu: bool, seed: int) -> dict[str, A
 def argument_problems(role_name: str, role: WorkerConfig) -> Iterator[Problem]:
     """Keys of `strategy_config` that ServerArgs does not have, or that are not the user's to set."""
     at = f"{role_name}.strategy_args.strategy_config"
-    known = engine_argument_names()
+    known = engine_argument_kinds()
+    if known is not None:
+        kinds = {key: replace(kind, **_RANGES.get(key, {})) for key, kind in known.items() if kind is not None}
+        given = {key: value for key, value in role.strategy_config.items() if key not in _TAKEN}
+        yield from misfits(at, given, kinds)
     for key, value in role.strategy_config.items():
         reason, same = _TAKEN.get(key, ("", ()))
         if reason and value is not None and value not in same:
@@ -120,20 +133,15 @@ def _size_problems(role_name: str, role: WorkerConfig, at: str) -> Iterator[Prob
         )
 
 
-def engine_argument_names() -> frozenset[str] | None:
-    """Fields of ServerArgs, read from the installed source text; None if sglang is not installed, or has them
-    elsewhere."""
+def engine_argument_kinds() -> dict[str, Kinds | None] | None:
+    """Fields of ServerArgs and what they may be, read from the installed source text; None if sglang is not
+    installed, or has them elsewhere."""
     spec = find_spec("sglang")
     if spec is None or not spec.submodule_search_locations:
         return None
     root = Path(next(iter(spec.submodule_search_locations))) / "srt"
     files = sorted((root / "arg_groups" / "fields").glob("*.py")) or [root / "server_args.py"]
-    names = {
-        statement.target.id
-        for path in files
-        for node in ast.parse(path.read_text(encoding="utf-8")).body
-        if isinstance(node, ast.ClassDef)
-        for statement in node.body
-        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
-    }
-    return frozenset(names) if "model_path" in names else None
+    found: dict[str, ast.expr] = {}
+    for path in files:
+        found |= class_annotations(ast.parse(path.read_text(encoding="utf-8")))
+    return {key: kinds_of(annotation) for key, annotation in found.items()} if "model_path" in found else None

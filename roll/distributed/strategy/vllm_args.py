@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from roll.configs.cluster import WorkerConfig
+from roll.configs.limits import LARGEST_SEED
 from roll.configs.problems import Problem, nearest
+from roll.configs.value_kinds import Kinds, class_annotations, kinds_of, misfits
 from roll.utils.network import LOOPBACK
 
 WORKER_EXTENSION = "roll.distributed.strategy.vllm_worker_extension.RollWorkerExtension"
@@ -27,6 +30,17 @@ _TAKEN = {
     "logprobs_mode": "log-probs must be those of the distribution that was sampled from (processed_logprobs)",
     "data_parallel_size": "more devices in device_mapping give more engines",
 }
+# Ranges that the fields do not state, beyond which an engine fails after minutes.
+_COUNT = {"least": 1}
+_RANGES: dict[str, dict[str, float]] = {
+    "gpu_memory_utilization": {"least": 0.01, "most": 1},
+    "seed": {"least": 0, "most": LARGEST_SEED},
+    "cpu_offload_gb": {"least": 0},
+} | dict.fromkeys(
+    ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size", "tensor_parallel_size",
+     "pipeline_parallel_size", "kv_cache_memory_bytes"),
+    _COUNT,
+)  # fmt: skip
 _SIZES = ("tensor_parallel_size", "pipeline_parallel_size")
 
 
@@ -90,7 +104,11 @@ def engine_arguments(role: WorkerConfig, on_cpu: bool, seed: int) -> dict[str, A
 def argument_problems(role_name: str, role: WorkerConfig) -> Iterator[Problem]:
     """Keys of `strategy_config` that AsyncEngineArgs does not take, or that are not the user's to set."""
     at = f"{role_name}.strategy_args.strategy_config"
-    known = engine_argument_names()
+    known = engine_argument_kinds()
+    if known is not None:
+        kinds = {key: replace(kind, **_RANGES.get(key, {})) for key, kind in known.items() if kind is not None}
+        given = {key: value for key, value in role.strategy_config.items() if key not in _TAKEN}
+        yield from misfits(at, given, kinds)
     for key in role.strategy_config:
         if key in _TAKEN and role.strategy_config[key] not in (None, 1):
             yield Problem(f"{at}.{key} cannot be set: {_TAKEN[key]}.", (f"{at}.{key}",))
@@ -112,16 +130,12 @@ def argument_problems(role_name: str, role: WorkerConfig) -> Iterator[Problem]:
             )
 
 
-def engine_argument_names() -> frozenset[str] | None:
-    """Fields of AsyncEngineArgs, read from the installed source text; None if vllm is not installed."""
+def engine_argument_kinds() -> dict[str, Kinds | None] | None:
+    """Fields of AsyncEngineArgs and what they may be, read from the installed source text; None if vllm is not
+    installed."""
     spec = find_spec("vllm")
     if spec is None or not spec.submodule_search_locations:
         return None
     source = Path(next(iter(spec.submodule_search_locations))) / "engine" / "arg_utils.py"
-    classes = {node.name: node for node in ast.parse(source.read_text()).body if isinstance(node, ast.ClassDef)}
-    return frozenset(
-        statement.target.id
-        for name in ("EngineArgs", "AsyncEngineArgs")
-        for statement in classes[name].body
-        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
-    )
+    found = class_annotations(ast.parse(source.read_text(encoding="utf-8")), ("EngineArgs", "AsyncEngineArgs"))
+    return {key: kinds_of(annotation) for key, annotation in found.items()}

@@ -5,17 +5,27 @@ from typing import Any
 import pytest
 
 from roll.configs.cluster import WorkerConfig
+from roll.configs.value_kinds import kinds_of
 from roll.distributed.strategy import sglang_args
 from roll.distributed.strategy.sglang_args import argument_problems, engine_arguments, worker_environment
 
-NAMES = frozenset(
-    {"context_length", "mem_fraction_static", "load_format", "tp_size", "pp_size", "model_path", "dp_size"}
-)
+KINDS = {
+    key: kinds_of(annotation)
+    for key, annotation in {
+        "context_length": "A[Optional[int], 'help']",
+        "mem_fraction_static": "A[Optional[float], 'help']",
+        "load_format": "A[Literal['auto', 'dummy'], 'help']",
+        "tp_size": "int",
+        "pp_size": "int",
+        "model_path": "str",
+        "dp_size": "int",
+    }.items()
+}
 
 
 @pytest.fixture(autouse=True)
 def known_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sglang_args, "engine_argument_names", lambda: NAMES)
+    monkeypatch.setattr(sglang_args, "engine_argument_kinds", lambda: KINDS)
 
 
 def role(num_gpus_per_worker: int = 1, **strategy_config: Any) -> WorkerConfig:
@@ -54,6 +64,13 @@ def test_keys_of_other_settings_are_refused_unless_they_change_nothing() -> None
     assert problems(role(dp_size=1, context_length=64)) == []
     assert "dp_size cannot be set: more devices" in problems(role(dp_size=2))[0]
     assert "model_path cannot be set: set model_args" in problems(role(model_path="x"))[0]
+
+
+def test_a_value_of_another_type_or_range_is_refused() -> None:
+    assert "context_length: 'x' must be a whole number." in problems(role(context_length="x"))[0]
+    assert "mem_fraction_static: 7 must be between 0.01 and 1." in problems(role(mem_fraction_static=7))[0]
+    assert "load_format: 'x' must be one of auto, dummy." in problems(role(load_format="x"))[0]
+    assert problems(role(context_length=64, mem_fraction_static=0.5, load_format="auto")) == []
 
 
 def test_sizes_must_agree_with_the_devices_of_a_worker() -> None:

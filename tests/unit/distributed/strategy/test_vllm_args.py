@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from roll.configs.cluster import WorkerConfig
+from roll.configs.value_kinds import kinds_of
 from roll.distributed.strategy import vllm_args
 from roll.distributed.strategy.vllm_args import argument_problems, engine_arguments, worker_environment
 
@@ -29,8 +30,14 @@ def problems(**options: Any) -> list[str]:
 @pytest.fixture
 def known_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if vllm were installed with these."""
-    names = frozenset({"gpu_memory_utilization", "max_model_len", "tensor_parallel_size", "load_format", "model"})
-    monkeypatch.setattr(vllm_args, "engine_argument_names", lambda: names)
+    kinds = {
+        "gpu_memory_utilization": kinds_of("float"),
+        "max_model_len": kinds_of("int | None"),
+        "tensor_parallel_size": kinds_of("int"),
+        "load_format": kinds_of("str | LoadFormats"),
+        "model": kinds_of("str"),
+    }
+    monkeypatch.setattr(vllm_args, "engine_argument_kinds", lambda: kinds)
 
 
 @pytest.mark.usefixtures("known_arguments")
@@ -54,8 +61,31 @@ def test_tensor_parallel_size_must_agree_with_the_devices_of_a_worker() -> None:
     assert problems(num_gpus_per_worker=2, tensor_parallel_size=2) == []
 
 
+@pytest.mark.usefixtures("known_arguments")
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("gpu_memory_utilization", 9.5, "must be between 0.01 and 1."),
+        ("gpu_memory_utilization", "high", "'high' must be a number."),
+        ("gpu_memory_utilization", float("nan"), "nan must be a number."),
+        ("max_model_len", 0, "0 must be between 1 and "),
+        ("max_model_len", 4096.5, "4096.5 must be a whole number."),
+        ("tensor_parallel_size", True, "true must be a whole number."),
+        ("tensor_parallel_size", [1], "[1] must be a whole number."),
+    ],
+)
+def test_a_value_of_another_type_or_range_is_refused(key: str, value: Any, message: str) -> None:
+    (text,) = problems(**{key: value})
+    assert text.startswith(f"actor_infer.strategy_args.strategy_config.{key}: ") and message in text
+
+
+@pytest.mark.usefixtures("known_arguments")
+def test_what_only_vllm_can_judge_is_left_to_it() -> None:
+    assert problems(load_format=3, max_model_len=None) == []
+
+
 def test_without_vllm_no_key_is_called_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vllm_args, "engine_argument_names", lambda: None)
+    monkeypatch.setattr(vllm_args, "engine_argument_kinds", lambda: None)
     assert problems(anything=1) == []
 
 
@@ -85,7 +115,7 @@ def test_the_cpu_environment_adds_to_the_common_one() -> None:
 
 def test_importing_the_module_imports_neither_torch_nor_vllm() -> None:
     source = (
-        "import sys, roll.distributed.strategy.vllm_args as v; v.engine_argument_names(); "
+        "import sys, roll.distributed.strategy.vllm_args as v; v.engine_argument_kinds(); "
         "print(sorted({'torch', 'vllm'} & set(sys.modules)))"
     )
     root = Path(__file__).parents[4]
