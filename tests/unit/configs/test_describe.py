@@ -68,3 +68,9 @@ def test_expert_sizes_and_packing_are_shown_with_the_workers() -> None:
         }
     )
     assert "8 workers (tensor parallel 2, expert parallel 4, expert tensor parallel 2, rows packed)" in shown
+
+
+def test_nodes_that_nothing_uses_are_one_line() -> None:
+    shown = text({"num_nodes": 100_000, "num_gpus_per_node": 1_000})
+    assert "node 1..99999" in shown
+    assert len(shown.splitlines()) < 40
