@@ -39,3 +39,13 @@ def test_only_plain_files_are_read_and_no_link_is_followed(tmp_path: Path) -> No
     (source / "worker-plain.out").write_text(":worker:critic-0\nwords\n")
     keep_logs(source, kept)
     assert {path.name: path.read_text() for path in kept.iterdir()} == {"critic-0.out": "words\n"}
+
+
+def test_what_a_model_wrote_steers_no_terminal_and_progress_bars_are_lines(tmp_path: Path) -> None:
+    source, kept = tmp_path / "source", tmp_path / "kept"
+    source.mkdir()
+    log = b":worker:critic-0\nanswer \x1b[2J\xe2\x80\xae\r\n 10%\r 20%\r100%\n\tdone"
+    (source / "worker-1.out").write_bytes(log)
+    keep_logs(source, kept)
+    shown = (kept / "critic-0.out").read_bytes()
+    assert shown == b"answer \\x1b[2J\\u202e\n 10%\n 20%\n100%\n\tdone\n"
