@@ -51,6 +51,7 @@ setup(
         "pydantic>=2.10,<3",
         "pyyaml>=6",
         "ray>=2.60,<3",
+        "regex>=2024.11",
         "rich>=14",
         "safetensors>=0.6",
         "tensorboard>=2.20",

@@ -1,9 +1,10 @@
 """What can be wrong with the agentic part of a configuration: environments, groups, seeds, templates, patterns."""
 
 import math
-import re
 from collections.abc import Iterator
 from typing import Literal
+
+import regex
 
 from roll.configs.limits import MOST_PROCESSES
 from roll.configs.plan import any_of, divisors_near, train_plan
@@ -148,8 +149,8 @@ def _type_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
 def _pattern_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
     key = f"{at}.action_pattern"
     try:
-        pattern = re.compile(env.action_pattern, re.DOTALL)
-    except re.error as error:
+        pattern = regex.compile(env.action_pattern, regex.DOTALL)
+    except regex.error as error:
         yield Problem(f"{key}: {show(env.action_pattern)} is no regular expression: {error}.", (key,))
         return
     if pattern.groups < 1:

@@ -154,6 +154,19 @@ def test_the_last_group_of_the_pattern_is_the_action(
     assert row.turns[0].action == action
 
 
+def test_a_pattern_without_end_fails_the_episode_and_holds_up_no_other(encoder: ChatEncoder) -> None:
+    config = env_config(action_pattern="(a|aa)+$", max_steps=1, max_tokens_per_step=80)
+    players = [player(encoder, Script(encoder, [text]), config) for text in ("a" * 60 + "b", "aaa")]
+
+    async def play() -> list[list[Trajectory]]:
+        return await asyncio.gather(*(made.play(job()) for made in players))
+
+    (endless,), (fine,) = asyncio.run(play())
+    assert endless.failure is not None
+    assert "action_pattern took longer than 1 s on an answer of 61 characters" in endless.failure
+    assert fine.failure is None
+
+
 @pytest.mark.parametrize(
     "how, cause",
     [

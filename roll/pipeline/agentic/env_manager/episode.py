@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import math
-import re
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+import regex
 
 from roll.distributed.strategy.stop_strings import answer_texts
 from roll.errors import EnvError, StrategyError
@@ -26,6 +26,7 @@ from roll.types.rollout import Generate, GenerationRequest, SamplingParams, Traj
 from roll.utils.text import visible
 
 Purpose = Literal["train", "validation"]
+_PATTERN_LIMIT_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class EpisodePlayer:
     ):
         self._rules, self._encoder, self._form = rules, encoder, form
         self._generate = generate
-        self._pattern = re.compile(rules.config.action_pattern, re.DOTALL)
+        self._pattern = regex.compile(rules.config.action_pattern, regex.DOTALL)
         self._turnstile = turnstile
         self.num_abandoned_threads = 0
 
@@ -174,8 +175,13 @@ class EpisodePlayer:
         return [self._encoder.decode(ids) for ids in answers]
 
     def _action(self, response: str) -> str | None:
-        """The last group of the pattern's first match, without space around it; None if there is no match."""
-        match = self._pattern.search(self._encoder.answer_opening + response)
+        """The last group of the pattern's first match, without space around it; None if there is no match. Raises
+        EnvError for a match without end: all episodes of the process wait meanwhile."""
+        try:
+            match = self._pattern.search(self._encoder.answer_opening + response, timeout=_PATTERN_LIMIT_S)
+        except TimeoutError:
+            text = f"action_pattern took longer than {_PATTERN_LIMIT_S:g} s on an answer of {len(response)} characters"
+            raise EnvError(text) from None
         if match is None:
             return None
         return (match[match.re.groups] or "").strip()
