@@ -51,7 +51,9 @@ class DataArgs(Settings):
     prompt: str | None = setting(None, "Column with the prompt text. Default: `prompt`, when `messages` is not there.")
     messages: str | None = setting(None, "Column with chat messages (a list of role and content). Default: `messages`.")
     tag: str = setting("tag", "Column with the tag; rewards.<domain>.tag_included maps tags to domains.")
-    id: str = setting("id", "Column with the row's id. Rows without one are named by file and line.")
+    id: str = setting(
+        "id", "Column with the row's id. Rows without one are named by file and line, those that share one by both."
+    )
     ground_truth: str = setting("ground_truth", "Column with the reference answer, handed to the reward.")
     domain_interleave_probs: dict[str, float] | None = setting(
         None,

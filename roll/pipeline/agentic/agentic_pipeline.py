@@ -188,7 +188,6 @@ def adjusted_rows(mode: str, rows: int, multiple: int, planned: int, random: np.
     missing, surplus = -rows % multiple, rows % multiple
     every = np.arange(rows)
     if mode == "random_sample":
-        planned = max(planned - planned % multiple, multiple)  # with fewer updates than planned it may not divide
         drawn = random.permutation(every)[:planned]
         missing = planned - len(drawn)
         return np.concatenate([drawn, random.choice(rows, missing)]) if missing else drawn

@@ -122,7 +122,6 @@ def test_batch_adjust_modes_give_a_multiple() -> None:
     assert len(adjusted_rows("auto", 11, 4, 8, random)) == 12
     assert len(set(adjusted_rows("random_sample", 11, 4, 8, random))) == 8
     assert len(adjusted_rows("random_sample", 5, 4, 8, random)) == 8
-    assert len(adjusted_rows("random_sample", 5, 3, 8, random)) == 6
     assert len(adjusted_rows("delete", 3, 4, 8, random)) == 4  # nothing would be left
 
 
