@@ -19,6 +19,7 @@ from roll.distributed.strategy.deepspeed_config import training_config
 from roll.distributed.strategy.deepspeed_rank import DeepSpeedRank, full_dimensions, full_shape
 from roll.distributed.strategy.forward import ScoringStrategy
 from roll.distributed.strategy.optimizer import adamw, not_finite, parameter_groups, schedule
+from roll.distributed.strategy.saved_facts import SavedFacts, required_facts
 from roll.distributed.strategy.weights import WeightBucket, fill_buckets
 from roll.errors import StrategyError
 from roll.types.batch import LossScale, MicroBatch, TokenOutputs
@@ -27,6 +28,7 @@ from roll.types.metrics import MetricSums
 if TYPE_CHECKING:
     from deepspeed import DeepSpeedEngine
 
+_GROUPS = "parameter_groups"
 _SAVE_BUCKET_BYTES = 1 << 30
 
 
@@ -52,12 +54,17 @@ class DeepSpeedTrainStrategy(ScoringStrategy, TrainStrategy):
 
     def setup(self) -> None:
         self.rank.start()
+        self._build()
+
+    def _build(self, one_group: bool = False) -> None:
+        """one_group: as engines without weight decay once were, whose checkpoints hold the optimizer's state so."""
         from roll.distributed.strategy.deepspeed_offload import Offload
 
+        self._has_one_group = one_group
         self._model = self.rank.load_model()
         parameters = [(parameter, full_dimensions(parameter)) for parameter in self._model.module.parameters()]
         args = self.role.training_args
-        optimizer = adamw(parameter_groups(parameters, args.weight_decay), args)
+        optimizer = adamw(parameter_groups(parameters, args.weight_decay, one_group), args)
         self._schedule = schedule(optimizer, args, self.plan.total_updates, self.plan.warmup_updates)
         with _no_dummy_step(optimizer):
             self._engine = self.rank.initialize(self._model.module, optimizer=optimizer, lr_scheduler=self._schedule)
@@ -132,16 +139,23 @@ class DeepSpeedTrainStrategy(ScoringStrategy, TrainStrategy):
     def save_checkpoint(self, directory: Path) -> None:
         from roll.distributed.strategy import deepspeed_checkpoint
 
-        deepspeed_checkpoint.save(self.engine, directory, self.context.rank, self._layout)
+        facts = self._facts if self._has_one_group else self._facts | {_GROUPS: 2}
+        deepspeed_checkpoint.save(self.engine, directory, self.context.rank, SavedFacts(facts))
 
     def load_checkpoint(self, directory: Path) -> None:
         from roll.distributed.strategy import deepspeed_checkpoint
 
-        deepspeed_checkpoint.load(self.engine, directory, self.context.rank, self._layout)
+        saved = SavedFacts.read(directory)
+        if wrong := saved.disagreements(self._facts):
+            raise StrategyError(f"{directory} was saved with {', '.join(wrong)}. Resume with the same, or start anew.")
+        if _GROUPS not in saved.fixed and not self.role.training_args.weight_decay:
+            self.rank.stop()
+            self._build(one_group=True)
+        deepspeed_checkpoint.load(self.engine, directory, self.context.rank)
 
     @property
-    def _layout(self) -> dict[str, object]:
-        return {"dp_size": self.dp_size, "zero_stage": self.rank.config.stage, "dtype": self.role.model_args.dtype}
+    def _facts(self) -> dict[str, object]:
+        return required_facts(self.role, self.dp_size)
 
     def save_hf_model(self, directory: Path) -> None:
         """config.json and safetensors; tokenizer files are the caller's."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +13,14 @@ from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
 from deepspeed.runtime.zero.config import ZeroStageEnum
 from deepspeed.utils.tensor_fragment import fragment_address
 
+from roll.distributed.strategy.saved_facts import SavedFacts
 from roll.errors import StrategyError
 
 if TYPE_CHECKING:
     from deepspeed import DeepSpeedEngine
 
 _TAG = "engine"
-_FACTS = "facts.json"
+_GROUP_SETTINGS = ("initial_lr", "weight_decay", "betas", "eps")
 _SAFE_CLASSES = [LossScaler, DynamicLossScaler, ZeroStageEnum, fragment_address]
 
 
@@ -32,29 +33,46 @@ class SafeCheckpointEngine(TorchCheckpointEngine):
             return torch.load(path, map_location=map_location, weights_only=True)
 
 
-def save(engine: DeepSpeedEngine, directory: Path, rank: int, facts: Mapping[str, object]) -> None:
+def save(engine: DeepSpeedEngine, directory: Path, rank: int, facts: SavedFacts) -> None:
     """Weights, optimizer, schedule and random state. `facts` are what a loader must agree with. Collective."""
     engine.save_checkpoint(str(directory), tag=_TAG, save_latest=False)
     torch.save(_random_state(), directory / f"random_state_{rank}.pt")
     if rank == 0:
-        (directory / _FACTS).write_text(json.dumps(facts, indent=2))
+        facts.write(directory)
     torch.distributed.barrier()
 
 
-def load(engine: DeepSpeedEngine, directory: Path, rank: int, facts: Mapping[str, object]) -> None:
-    """Restores what `save` wrote. Collective. StrategyError if it was written under other facts."""
-    try:
-        saved = json.loads((directory / _FACTS).read_text())
-    except FileNotFoundError as error:
-        raise StrategyError(f"{directory} holds no checkpoint of deepspeed_train: {_FACTS} is missing") from error
-    wrong = [f"{key} {saved.get(key)!r} (now {value!r})" for key, value in facts.items() if saved.get(key) != value]
-    if wrong:
-        raise StrategyError(f"{directory} was saved with another layout: {', '.join(wrong)}. Resume with the same one.")
+def load(engine: DeepSpeedEngine, directory: Path, rank: int) -> None:
+    """Restores what `save` wrote, under the learning rate, decay, betas, epsilon and clip that the engine was built
+    with. Collective."""
     engine.checkpoint_engine = SafeCheckpointEngine()
-    path, _ = engine.load_checkpoint(str(directory), tag=_TAG)
+    with _own_settings(engine):
+        path, _ = engine.load_checkpoint(str(directory), tag=_TAG)
     if path is None:
         raise StrategyError(f"{directory / _TAG} holds no complete checkpoint of deepspeed_train")
     _set_random_state(torch.load(directory / f"random_state_{rank}.pt", weights_only=True))
+
+
+@contextmanager
+def _own_settings(engine: DeepSpeedEngine) -> Iterator[None]:
+    """What is loaded inside brings its optimizer's settings along; afterwards those of the engine hold again, the
+    schedule at the place that was loaded."""
+    optimizer: Any = engine.basic_optimizer
+    schedule: Any = engine.lr_scheduler
+    groups = [{key: group[key] for key in _GROUP_SETTINGS} for group in optimizer.param_groups]
+    yield
+    for group, own in zip(optimizer.param_groups, groups, strict=True):
+        group.update(own)
+    schedule.base_lrs = [own["initial_lr"] for own in groups]
+    rates = [
+        rate * factor(schedule.last_epoch) for rate, factor in zip(schedule.base_lrs, schedule.lr_lambdas, strict=True)
+    ]
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
+    schedule._last_lr = rates
+    wrapper: Any = engine.optimizer
+    if wrapper is not optimizer:
+        wrapper.clip_grad = engine.gradient_clipping()
 
 
 def _random_state() -> dict[str, Any]:

@@ -14,15 +14,17 @@ from roll.configs.training import TrainingArgs
 from roll.errors import StrategyError
 
 
-def parameter_groups(parameters: Iterable[tuple[nn.Parameter, int]], weight_decay: float) -> list[dict[str, Any]]:
+def parameter_groups(
+    parameters: Iterable[tuple[nn.Parameter, int]], weight_decay: float, one_group: bool = False
+) -> list[dict[str, Any]]:
     """Optimizer groups of the trainable ones among (parameter, number of dimensions).
 
     Weight decay reaches matrices only: norms and biases (one dimension) are left alone, because pulling them to zero
-    does not make a model simpler. Without weight decay there is one group, so that backends that flatten groups have
-    one buffer.
+    does not make a model simpler. The groups are two without weight decay as well, because it may come with a resume,
+    and backends that flatten groups save them so. `one_group`, without weight decay only: all in one.
     """
     trainable = [(parameter, dimensions) for parameter, dimensions in parameters if parameter.requires_grad]
-    if not weight_decay:
+    if one_group:
         return [{"params": [parameter for parameter, _ in trainable], "weight_decay": 0.0}]
     decayed = [parameter for parameter, dimensions in trainable if dimensions > 1]
     others = [parameter for parameter, dimensions in trainable if dimensions <= 1]

@@ -109,7 +109,7 @@ def test_weights_that_a_gradient_without_a_number_reached_end_training(
 def test_another_layout_does_not_load(rank_pool: Pools, tiny_tied_model_dir: Path, tmp_path: Path) -> None:
     error = rank_pool(1).run(layout_mismatch, Run(tiny_tied_model_dir, 0), Run(tiny_tied_model_dir, 2), tmp_path)[0]
     assert "zero_stage 0 (now 2)" in error
-    assert json.loads((tmp_path / "facts.json").read_text())["dp_size"] == 1
+    assert json.loads((tmp_path / "facts.json").read_text())["fixed"]["dp_size"] == 1
 
 
 def test_a_checkpoint_that_holds_code_is_not_run(rank_pool: Pools, tiny_tied_model_dir: Path, tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_a_training_strategy_without_a_plan_is_refused(tiny_tied_model_dir: Path
 
 
 def test_failures_of_a_rank_are_told(rank_pool: Pools, tiny_tied_model_dir: Path, tmp_path: Path) -> None:
-    with pytest.raises(RankError, match="holds no checkpoint of deepspeed_train"):
+    with pytest.raises(RankError, match="holds no state of a role that learns: facts.json"):
         rank_pool(1).run(load_nothing, Run(tiny_tied_model_dir), tmp_path)
 
 

@@ -134,6 +134,17 @@ class Trace:
     metrics: list[dict[str, float]]
 
 
+@dataclass(frozen=True)
+class Change:
+    """Other settings of the optimizer, from an update on."""
+
+    update: int
+    betas: tuple[float, float]
+    epsilon: float
+    weight_decay: float
+    max_norm: float
+
+
 def train_reference(
     model_dir: Path,
     parts: list[MicroBatch],
@@ -142,6 +153,7 @@ def train_reference(
     max_norm: float = 0.0,
     weight_decay: float = 0.0,
     dtype: torch.dtype = torch.float32,
+    change: Change | None = None,
 ) -> Trace:
     """One update per learning rate on all rows together, row by row without padding."""
     critic = isinstance(loss, SquaredValueLoss)
@@ -159,9 +171,12 @@ def train_reference(
     )
     scale = scale_of(parts)
     trace = Trace({}, [], [])
-    for learning_rate in learning_rates:
+    for update, learning_rate in enumerate(learning_rates):
         for group in optimizer.param_groups:
             group["lr"] = learning_rate
+            if change is not None and update == change.update:
+                group["betas"], group["eps"], max_norm = change.betas, change.epsilon, change.max_norm
+                group["weight_decay"] = change.weight_decay if group is optimizer.param_groups[0] else 0.0
         optimizer.zero_grad()
         for row in parts:
             if critic:

@@ -164,6 +164,39 @@ def train(run: Run) -> Trace:
         return trace
 
 
+def save_after(run: Run, directory: Path, one_group: bool = False) -> dict[str, np.ndarray]:
+    """Saves after the updates of `run` and returns the weights after one more."""
+    with trainer(run) as strategy:
+        if one_group:
+            strategy.rank.stop()
+            strategy._build(one_group=True)
+        for _ in range(run.updates):
+            one_update(strategy, run)
+        strategy.save_checkpoint(directory)
+        one_update(strategy, run)
+        return exported(strategy)
+
+
+def go_on(run: Run, directory: Path) -> Trace:
+    """The updates of `run` after a checkpoint."""
+    with trainer(run) as strategy:
+        strategy.load_checkpoint(directory)
+        trace = Trace({}, [], [])
+        for _ in range(run.updates):
+            trace.metrics.append(one_update(strategy, run))
+            trace.parameters.append(exported(strategy))
+        return trace
+
+
+def settings_after_loading(run: Run, directory: Path) -> list[Any]:
+    """Of the optimizer that steps, and the norm to which gradients are clipped."""
+    with trainer(run) as strategy:
+        strategy.load_checkpoint(directory)
+        engine: Any = strategy.engine
+        names = ("lr", "initial_lr", "weight_decay", "betas", "eps")
+        return [*([g[n] for n in names] for g in engine.basic_optimizer.param_groups), engine.optimizer.clip_grad]
+
+
 def masters(strategy: DeepSpeedTrainStrategy, run: Run) -> dict[str, np.ndarray]:
     from deepspeed.utils import safe_get_full_fp32_param
 

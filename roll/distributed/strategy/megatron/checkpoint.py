@@ -5,7 +5,6 @@ Workarounds for megatron-core 0.16 without transformer-engine or apex are marked
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,14 +15,13 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.tensor_parallel.random import get_cuda_rng_tracker
 
+from roll.distributed.strategy.saved_facts import SavedFacts
 from roll.errors import StrategyError
 from roll.models.megatron.dist_files import layout_metadata, read, write
 from roll.models.megatron.hf_files import CHECKPOINT_FOLDER
 
 if TYPE_CHECKING:
     from roll.distributed.strategy.megatron.optimizer import Updater
-
-_FACTS = "facts.json"
 
 
 def save(directory: Path, chunks: Sequence[Any], updater: Updater, fixed: Mapping[str, object]) -> None:
@@ -38,24 +36,19 @@ def save(directory: Path, chunks: Sequence[Any], updater: Updater, fixed: Mappin
     write(state, target, metadata)
     torch.save(_random_state(), directory / f"random_state_{dist.get_rank()}.pt")
     if dist.get_rank() == 0:
-        (directory / _FACTS).write_text(json.dumps({"fixed": fixed, "layout": _layout()}, indent=2))
+        SavedFacts(fixed, _layout()).write(directory)
     dist.barrier()
 
 
 def load(directory: Path, chunks: Sequence[Any], updater: Updater, fixed: Mapping[str, object]) -> None:
-    """Restores what `save` wrote, also under other parallel sizes. Random states come back under the same ones only;
-    under others nothing that trains draws from them. Collective. StrategyError, with nothing loaded, if it was written
-    under other `fixed`."""
+    """Restores what `save` wrote, also under other parallel sizes; the optimizer's settings stay the updater's. Random
+    states come back under the same sizes only; under others nothing that trains draws from them. Collective.
+    StrategyError, with nothing loaded, if it was written under other `fixed`."""
     source = directory / CHECKPOINT_FOLDER
-    try:
-        saved = json.loads((directory / _FACTS).read_text())
-    except FileNotFoundError as error:
-        raise StrategyError(f"{directory} holds no checkpoint of megatron_train: {_FACTS} is missing") from error
-    then = saved.get("fixed")
-    if then is None:
+    saved = SavedFacts.read(directory)
+    if saved.layout is None:
         raise StrategyError(f"{directory} was saved by an older version of megatron_train, which this one cannot read.")
-    wrong = [f"{key} {then[key]!r} (now {value!r})" for key, value in fixed.items() if then.get(key, value) != value]
-    if wrong:
+    if wrong := saved.disagreements(fixed):
         raise StrategyError(f"{directory} was saved with {', '.join(wrong)}. Resume with the same, or start anew.")
     _prime(updater.optimizer)
     state = _sharded_state(chunks, updater, layout_metadata(), is_loading=True)
@@ -65,8 +58,9 @@ def load(directory: Path, chunks: Sequence[Any], updater: Updater, fixed: Mappin
     with _own_steps(updater.optimizer):
         updater.optimizer.load_state_dict(loaded["optimizer"])
     _separate_steps(updater.optimizer)
+    updater.apply_settings()
     updater.updates_done = int(loaded["updates_done"])
-    if saved["layout"] == _layout():
+    if saved.layout == _layout():
         _set_random_state(torch.load(directory / f"random_state_{dist.get_rank()}.pt", weights_only=True))
 
 

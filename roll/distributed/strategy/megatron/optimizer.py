@@ -88,6 +88,12 @@ class Updater:
             args.lr_scheduler_type, self.updates_done, plan.total_updates, plan.warmup_updates, min_ratio
         )
 
+    def apply_settings(self) -> None:
+        """A loaded optimizer state brings its own betas and epsilon along; rate, decay and clip are set in each
+        step."""
+        for group in self.optimizer.param_groups:
+            group["betas"], group["eps"] = (self._args.adam_beta1, self._args.adam_beta2), self._args.adam_epsilon
+
     def clear(self) -> None:
         """Gradients to zero."""
         for chunk in self._chunks:

@@ -13,6 +13,7 @@ from roll.configs.cluster import WorkerConfig
 from roll.configs.plan import TrainPlan
 from roll.distributed.strategy.base import RankContext, State, TrainStrategy
 from roll.distributed.strategy.megatron.rank import MegatronRank
+from roll.distributed.strategy.saved_facts import required_facts
 from roll.distributed.strategy.weights import WeightBucket, fill_buckets
 from roll.errors import StrategyError
 from roll.types.batch import LossScale, MicroBatch, TokenOutputs
@@ -105,24 +106,12 @@ class MegatronTrainStrategy(TrainStrategy):
         from roll.distributed.strategy.megatron import checkpoint
 
         self._updater.finish_gather()
-        checkpoint.save(directory, self._chunks, self._updater, self._fixed)
+        checkpoint.save(directory, self._chunks, self._updater, required_facts(self.role, self.dp_size))
 
     def load_checkpoint(self, directory: Path) -> None:
         from roll.distributed.strategy.megatron import checkpoint
 
-        checkpoint.load(directory, self._chunks, self._updater, self._fixed)
-
-    @property
-    def _fixed(self) -> dict[str, object]:
-        """What a run cannot change when it is resumed. fp32 weights that are shared among ranks fit any dtype."""
-        settings, model = self.rank.settings, self.role.model_args
-        shares = settings.use_distributed_optimizer
-        fixed: dict[str, object] = {
-            "use_distributed_optimizer": shares,
-            "expert parallel": settings.expert_model_parallel_size > 1,
-            "freeze_module_prefix": model.freeze_module_prefix,
-        }
-        return fixed if shares else fixed | {"dtype": model.dtype}
+        checkpoint.load(directory, self._chunks, self._updater, required_facts(self.role, self.dp_size))
 
     def save_hf_model(self, directory: Path) -> None:
         """config.json and safetensors; tokenizer files are the caller's. Memory stays at one file."""

@@ -57,10 +57,10 @@ def test_weight_decay_reaches_matrices_only() -> None:
     ]
 
 
-def test_without_weight_decay_there_is_one_group() -> None:
-    parameters = [torch.nn.Parameter(torch.zeros(2, 2)), torch.nn.Parameter(torch.zeros(2))]
-    groups = parameter_groups([(p, p.dim()) for p in parameters], 0.0)
-    assert [len(group["params"]) for group in groups] == [2]
+def test_groups_are_the_same_without_weight_decay_unless_one_is_asked_for() -> None:
+    parameters = [(torch.nn.Parameter(torch.zeros(2, 2)), 2), (torch.nn.Parameter(torch.zeros(2)), 1)]
+    assert [(len(g["params"]), g["weight_decay"]) for g in parameter_groups(parameters, 0.0)] == [(1, 0.0), (1, 0.0)]
+    assert [len(group["params"]) for group in parameter_groups(parameters, 0.0, one_group=True)] == [2]
 
 
 def test_adamw_takes_the_role_s_numbers() -> None:
