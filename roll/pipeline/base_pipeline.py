@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -19,11 +20,13 @@ from roll.configs.plan import BatchPlan, TrainPlan
 from roll.distributed.executor.roles import TrainJob, TurnValues, share
 from roll.distributed.executor.run_clusters import RunClusters
 from roll.distributed.executor.scores import ScoreSet
-from roll.distributed.scheduler.rollout_scheduler import EventLoopThread, RolloutScheduler, StepGroups
+from roll.distributed.scheduler.rollout_scheduler import EventLoopThread, RolloutScheduler, StepGroups, TaskSource
 from roll.pipeline import settings
 from roll.pipeline.alarms import CollapseAlarm, GapAlarm
+from roll.pipeline.checkpoint import Checkpoint
 from roll.pipeline.filtered_step import FewGroupsAlarm, filter_metrics, of_kept, updates_of
 from roll.pipeline.recorder import RolloutRecord, RolloutRecorder
+from roll.pipeline.resume_checks import check_resume, data_place, state_of_roles
 from roll.pipeline.rollout_metrics import rollout_metrics
 from roll.pipeline.run import Run
 from roll.types.batch import RowMeta, SampleBatch, SampleSet
@@ -56,6 +59,7 @@ class RLPipeline(Run):
 
     config: AlgorithmConfig
     scheduler: RolloutScheduler
+    source: TaskSource
 
     def __init__(self, config: AlgorithmConfig, plan: BatchPlan):
         super().__init__(config)
@@ -70,8 +74,22 @@ class RLPipeline(Run):
         self.gap_alarm = GapAlarm(config.log_prob_diff_warning)
         self.collapse_alarm = CollapseAlarm(config.collapse_warning_steps)
         self.few_groups_alarm = FewGroupsAlarm()
+        self.changed_keys: frozenset[str] = frozenset()  # settings that are not the checkpoint's
         self.running_moments: dict[str, RunningMoments] = {}  # of the rewards, by domain
         self.recorder = RolloutRecorder(config.rollout_dump_dir or self.output_dir / "rollouts")
+
+    @abstractmethod
+    def load_data(self) -> TaskSource:
+        """The tasks to train on, from the first one on; raises ConfigError for what is wrong with the data."""
+
+    def prepare(self, checkpoint: Checkpoint | None) -> None:
+        """Data are read here although processes could start meanwhile: what is refused must cost no device a
+        minute."""
+        if checkpoint is not None:
+            state, self.changed_keys = check_resume(checkpoint, self.config, self.plan)
+        self.source = self.load_data()
+        if checkpoint is not None:
+            data_place(self.source, state, checkpoint.path)
 
     def step(self, step: int) -> dict[str, float]:
         clusters, hold = self.running, self.running.placement.hold
@@ -252,6 +270,7 @@ class RLPipeline(Run):
             "data": self.scheduler.state_dict(),
             "kl_coef": self.kl_controller.coef,
             "running_moments": {domain: asdict(moments) for domain, moments in self.running_moments.items()},
+            **state_of_roles(self.config, self.plan),
         }
 
     def restore(self, directory: Path, state: Mapping[str, Any], steps_done: int) -> None:
@@ -261,9 +280,10 @@ class RLPipeline(Run):
         if clusters.critic is not None:
             with hold(clusters.critic.everything):
                 clusters.critic.load_checkpoint(directory / "critic")
-        self.kl_controller = replace(self.kl_controller, coef=float(state["kl_coef"]))
+        if "init_kl_coef" not in self.changed_keys:
+            self.kl_controller = replace(self.kl_controller, coef=float(state["kl_coef"]))
         self.running_moments = {domain: RunningMoments(**saved) for domain, saved in state["running_moments"].items()}
-        self.scheduler.start_at(steps_done, state["data"])
+        self.scheduler.start_at(steps_done)
         self.publish(steps_done)
 
     def close(self) -> None:

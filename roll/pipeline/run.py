@@ -16,7 +16,7 @@ from rich.console import Console
 
 from roll.configs.run import RunConfig
 from roll.errors import ConfigError, RollError
-from roll.pipeline.checkpoint import CheckpointStore
+from roll.pipeline.checkpoint import Checkpoint, CheckpointStore
 from roll.pipeline.console import Display, make_display, open_terminal, terminal_handler
 from roll.pipeline.curves import draw_curves
 from roll.pipeline.driver_state import DriverState, write_state
@@ -52,6 +52,10 @@ class Run(ABC):
         self.interrupts = Interrupts(config.interrupt_timeout)
         self.timer = Timer(on_enter=lambda phase: self.display.phase(phase))
         self._rows: list[tuple[int, Mapping[str, float]]] = []
+
+    def prepare(self, checkpoint: Checkpoint | None) -> None:
+        """Everything that can refuse the run, before `build` starts its processes: the data, and whether this
+        configuration can go on from the checkpoint."""
 
     @abstractmethod
     def build(self) -> None:
@@ -123,6 +127,7 @@ class Run(ABC):
     def _run(self) -> None:
         started = time.perf_counter()
         checkpoint = self.checkpoints.resolve(self.config.resume_from_checkpoint)
+        self.prepare(checkpoint)
         steps_done = checkpoint.state.steps_done if checkpoint is not None else 0
         self.trackers = self._start_trackers(steps_done)
         failed = True

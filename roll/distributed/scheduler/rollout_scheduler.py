@@ -156,9 +156,9 @@ class RolloutScheduler:
     def filters(self) -> bool:
         return self._keep is not None
 
-    def start_at(self, step: int, state: Mapping[str, Any]) -> None:
-        """Takes up what `state_dict` gave when `step` steps were done. Called before the first collect."""
-        self._source.load_state_dict(state)
+    def start_at(self, step: int) -> None:
+        """Goes on where `step` steps are done; the source stands where `state_dict` said. Called before the first
+        collect."""
         self._next_group = step * self._settings.num_groups
         self._policy_version = step
 

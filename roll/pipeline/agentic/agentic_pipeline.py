@@ -19,7 +19,7 @@ from roll.distributed.executor.engine_client import RETRIED_REQUESTS
 from roll.distributed.executor.job_pool import FatalJobError, Job, JobPool
 from roll.distributed.executor.roles import TurnValues
 from roll.distributed.executor.run_clusters import RunClusters
-from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler, SchedulerSettings, StepGroups
+from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler, SchedulerSettings, StepGroups, TaskSource
 from roll.errors import EnvError
 from roll.models.tokenizer import load_tokenizer
 from roll.pipeline.agentic.agentic_config import ROLE, AgenticConfig
@@ -51,6 +51,9 @@ class AgenticPipeline(RLPipeline):
         self.episodes = episode_settings(config)
         self.validation_tasks: Sequence[Task] = ()
 
+    def load_data(self) -> TaskSource:
+        return EnvTaskSource(self.config.train_env_manager.slots, self.config.seeds("train"), self.config.seed)
+
     def build(self) -> None:
         config, plan = self.config, self.plan
         logger.info("starting Ray")
@@ -60,12 +63,11 @@ class AgenticPipeline(RLPipeline):
         )
         self.tokenizer = load_tokenizer(str(config.actor_train.model_args.model_name_or_path))
         manager = config.train_env_manager
-        source = EnvTaskSource(manager.slots, config.seeds("train"), config.seed)
         self.scheduler = RolloutScheduler(
             self.loop,
             self._rollouter("train"),
             self.clusters.actor_infer.generate,
-            source,
+            self.source,
             SchedulerSettings(
                 num_groups=plan.num_groups,
                 max_failed_fraction=config.max_failed_fraction,

@@ -17,7 +17,7 @@ from roll.datasets.encoding import decoder, load_tasks
 from roll.datasets.mixing import TaskMixer
 from roll.distributed.executor.run_clusters import RunClusters
 from roll.distributed.scheduler.filters import by_domain, make_filter
-from roll.distributed.scheduler.rollout_scheduler import Keep, RolloutScheduler, SchedulerSettings
+from roll.distributed.scheduler.rollout_scheduler import Keep, RolloutScheduler, SchedulerSettings, TaskSource
 from roll.errors import ConfigError
 from roll.models.tokenizer import load_tokenizer
 from roll.pipeline.base_pipeline import RLPipeline, rollout_records
@@ -55,23 +55,29 @@ class RLVRPipeline(RLPipeline):
         self.row_weight_settings = rlvr_settings.row_weight_settings(config)
         self.validation_tasks: Sequence[Task] = ()
 
-    def build(self) -> None:
-        """Worker processes load their models while the driver reads the data."""
+    def load_data(self) -> TaskSource:
         config, plan = self.config, self.plan
-        logger.info("starting Ray")
-        self.clusters = RunClusters(config, plan, on_lost=self.interrupts.fail)
-        rewards = RewardPools(self.clusters, config.rewards)
         self.tokenizer = load_tokenizer(str(config.actor_train.model_args.model_name_or_path))
         tasks = self._load_tasks(config.actor_train.data_args, "actor_train.data_args", plan.prompt_length)
         if config.difficulty_loss_weight:
             check_difficulty(tasks)
-        source = TaskMixer(
+        if config.validation is not None:
+            self.validation_tasks = self._load_tasks(
+                config.validation.data_args, "validation.data_args", plan.val_prompt_length
+            )
+        return TaskMixer(
             tasks,
             block=plan.num_groups,
             seed=config.seed,
             shares=config.actor_train.data_args.domain_interleave_probs,
             shuffle=config.actor_train.data_args.shuffle,
         )
+
+    def build(self) -> None:
+        config, plan = self.config, self.plan
+        logger.info("starting Ray")
+        self.clusters = RunClusters(config, plan, on_lost=self.interrupts.fail)
+        rewards = RewardPools(self.clusters, config.rewards)
         train = PromptRollouter(
             rewards=rewards,
             decode=decoder(self.tokenizer),
@@ -83,7 +89,6 @@ class RLVRPipeline(RLPipeline):
         )
         if config.validation is not None:
             keys = config.validation
-            self.validation_tasks = self._load_tasks(keys.data_args, "validation.data_args", plan.val_prompt_length)
             self.validation_rollouter = PromptRollouter(
                 rewards=rewards,
                 decode=decoder(self.tokenizer),
@@ -98,7 +103,7 @@ class RLVRPipeline(RLPipeline):
             self.loop,
             train,
             self.clusters.actor_infer.generate,
-            source,
+            self.source,
             SchedulerSettings(
                 num_groups=plan.num_groups,
                 max_failed_fraction=config.max_failed_fraction,

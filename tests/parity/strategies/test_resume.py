@@ -27,8 +27,8 @@ LATER: dict[str, Any] = {
     "adam_epsilon": 1e-4,
 }
 MAX_NORM = 0.05
-# Linear over 10 updates, then 2/4 and 3/4 of a warm-up to the new peak.
-RATES = [LEARNING_RATE, LEARNING_RATE * 0.9, LEARNING_RATE / 8, LEARNING_RATE * 3 / 16]
+# Linear over 10 updates, then 3/5 and 4/5 of a warm-up to the new peak.
+RATES = [LEARNING_RATE, LEARNING_RATE * 0.9, LEARNING_RATE / 4 * 0.6, LEARNING_RATE / 4 * 0.8]
 
 
 @pytest.fixture(scope="module")
@@ -76,8 +76,8 @@ def test_deepspeed_in_bf16_takes_the_new_settings(
     later = replace(run, training=LATER, max_norm=MAX_NORM, total_updates=20, warmup_updates=4)
     rank_pool(world_size).run(runs.save_after, run, tmp_path)
     matrices, others, clip = rank_pool(world_size).run(runs.settings_after_loading, later, tmp_path)[0]
-    assert matrices == [LEARNING_RATE / 16, LEARNING_RATE / 4, 0.5, (0.7, 0.8), 1e-4]
-    assert others == [LEARNING_RATE / 16, LEARNING_RATE / 4, 0.0, (0.7, 0.8), 1e-4]
+    assert matrices == [pytest.approx(LEARNING_RATE / 10), LEARNING_RATE / 4, 0.5, (0.7, 0.8), 1e-4]
+    assert others == [pytest.approx(LEARNING_RATE / 10), LEARNING_RATE / 4, 0.0, (0.7, 0.8), 1e-4]
     assert clip == MAX_NORM
 
 

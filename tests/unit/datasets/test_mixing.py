@@ -129,6 +129,20 @@ def test_other_data_than_the_checkpoints_is_an_error() -> None:
         TaskMixer(tasks(math=4), 2, 0).load_state_dict(state)
 
 
+def test_other_values_in_rows_of_the_same_name_are_an_error() -> None:
+    """Rows without ids are named by file and line."""
+
+    def mixer(text: str) -> TaskMixer:
+        return TaskMixer([Task("train.jsonl:1", "math", np.zeros(1, np.int32), payload={"prompt": text})], 1, 0)
+
+    state = mixer("1 + 1").state_dict()
+    mixer("1 + 1").load_state_dict(state)
+    with pytest.raises(ConfigError, match="the rows of math are not those of the checkpoint"):
+        mixer("1 + 2").load_state_dict(state)
+    del state["contents"]  # as an earlier version saved it
+    mixer("1 + 2").load_state_dict(state)
+
+
 def test_shares_may_change_on_resume_and_hold_from_the_next_step_on() -> None:
     first = TaskMixer(tasks(math=9, code=9), 10, 0, {"math": 0.9, "code": 0.1})
     first.next_tasks(50)

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from roll.errors import ResourceError
+from roll.errors import ConfigError, ResourceError
+from roll.pipeline.checkpoint import Checkpoint
 from roll.pipeline.run import Run
 from roll.pipeline.tracking.local import JsonlTracker, read_metrics
 from tests.helpers.configs import config
@@ -29,7 +30,13 @@ class Counting(Run):
             self.signals -= 1
             signal.raise_signal(self.sent)
 
+    def prepare(self, checkpoint: Checkpoint | None) -> None:
+        self.started = False
+        if self.when == "prepare":
+            raise ConfigError("it cannot go on")
+
     def build(self) -> None:
+        self.started = True
         self.at("build")
 
     def step(self, step: int) -> dict[str, float]:
@@ -196,3 +203,9 @@ def test_trackers_of_a_run_that_is_not_built_are_closed(tmp_path: Path, monkeypa
     monkeypatch.setattr(run, "build", fail)
     assert run.run() == 1
     assert closed == [True]
+
+
+def test_what_cannot_go_on_is_refused_before_anything_is_started(tmp_path: Path) -> None:
+    run = Counting(tmp_path, "prepare")
+    assert run.run() == 2
+    assert not run.started

@@ -120,8 +120,10 @@ def test_state_points_before_the_groups_in_flight(loop: EventLoopThread):
     scheduler.collect(0)
     scheduler.resume(1)
     assert source.position > 4 and scheduler.state_dict() == {"position": 4}
-    resumed = make(loop, DelayedRollouter(), CountingSource(), num_groups=4, ahead=3)
-    resumed.start_at(1, {"position": 4})
+    later = CountingSource()
+    later.load_state_dict({"position": 4})
+    resumed = make(loop, DelayedRollouter(), later, num_groups=4, ahead=3)
+    resumed.start_at(1)
     assert (
         [g.task.task_id for g in resumed.collect(1).kept]
         == [g.task.task_id for g in scheduler.collect(1).kept]

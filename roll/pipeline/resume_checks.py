@@ -1,0 +1,146 @@
+"""What is wrong with going on from a checkpoint under this configuration: found before any process is started."""
+
+import logging
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from roll.configs.algorithm import AlgorithmConfig
+from roll.configs.cluster import WorkerConfig
+from roll.configs.plan import BatchPlan, TrainPlan
+from roll.distributed.scheduler.rollout_scheduler import TaskSource
+from roll.distributed.strategy.saved_facts import SavedFacts, required_facts
+from roll.errors import ConfigError, StrategyError
+from roll.pipeline.checkpoint import Checkpoint
+from roll.pipeline.manifest import reason
+from roll.pipeline.preflight import read_model_config
+from roll.pipeline.resume_rules import differences
+
+logger = logging.getLogger(__name__)
+
+_SHAPE_KEYS = (
+    "model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+    "num_key_value_heads", "head_dim", "vocab_size", "num_experts", "num_local_experts", "moe_intermediate_size",
+)  # fmt: skip
+_COUNTS = (
+    "rollout_batch_size, the group size, per_device_train_batch_size, gradient_accumulation_steps, ppo_epochs and the "
+    "number of ranks"
+)
+
+
+class RunState(BaseModel):
+    """The part of the driver's state that every reinforcement-learning run saves. What earlier versions did not save is
+    empty."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    data: dict[str, Any]
+    kl_coef: float
+    running_moments: dict[str, dict[str, float]]
+    updates_per_step: dict[str, int] = {}  # of each role that learns
+    models: dict[str, dict[str, Any]] = {}  # the sizes in their config.json
+
+
+def learning_roles(config: AlgorithmConfig, plan: BatchPlan) -> dict[str, tuple[WorkerConfig, TrainPlan]]:
+    roles = {"actor_train": (config.actor_train, plan.actor_train)}
+    if config.critic is not None and plan.critic is not None:
+        roles["critic"] = (config.critic, plan.critic)
+    return roles
+
+
+def model_sizes(worker: WorkerConfig) -> dict[str, Any]:
+    """What decides the shapes of a role's weights; {} where its config.json is not on this machine."""
+    model, _ = read_model_config(worker.model_args.model_name_or_path)
+    if model is None:
+        return {}
+    model = {**model, **model.get("text_config", {}), **worker.model_args.model_config_kwargs}
+    return {key: model[key] for key in _SHAPE_KEYS if model.get(key) is not None}
+
+
+def state_of_roles(config: AlgorithmConfig, plan: BatchPlan) -> dict[str, Any]:
+    """What a RunState holds of them."""
+    roles = learning_roles(config, plan)
+    return {
+        "updates_per_step": {role: train.updates_per_step for role, (_, train) in roles.items()},
+        "models": {role: model_sizes(worker) for role, (worker, _) in roles.items()},
+    }
+
+
+def check_resume(checkpoint: Checkpoint, config: AlgorithmConfig, plan: BatchPlan) -> tuple[RunState, frozenset[str]]:
+    """The saved state, and the keys whose new values hold from now on, each of which is told. Raises ConfigError with
+    everything that stands against going on."""
+    try:
+        state = RunState.model_validate(checkpoint.state.run)
+    except ValidationError as error:
+        raise ConfigError(
+            f"{checkpoint.path}: its driver state is not that of a run of this kind: {reason(error)}"
+        ) from error
+    found = differences(checkpoint.state.config, config)
+    problems = [f"{d} since the checkpoint, but {d.rule.why}." for d in found if d.rule.effect == "refused"]
+    for role, (worker, train) in learning_roles(config, plan).items():
+        problems += _role_problems(checkpoint, role, worker, train, state)
+    if problems:
+        keep = f"Resuming from {checkpoint.path} needs the settings it was saved under; or start anew in another "
+        raise ConfigError(*problems, keep + "output_dir.")
+    applied = [difference for difference in found if difference.rule.effect == "applied"]
+    for difference in applied:
+        logger.warning("resuming with another setting: %s (%s)", difference, difference.rule.why)
+    return state, frozenset(difference.key for difference in applied)
+
+
+def _role_problems(
+    checkpoint: Checkpoint, role: str, worker: WorkerConfig, plan: TrainPlan, state: RunState
+) -> Iterator[str]:
+    try:
+        saved = SavedFacts.read(checkpoint.path / role)
+    except StrategyError as error:
+        yield f"{role}: {error}"
+        return
+    required = required_facts(worker, plan.dp_size)
+    if wrong := saved.disagreements(required):
+        yield f"{role} was saved with {', '.join(wrong)}, to which its saved state is tied."
+    yield from _one_group_problems(checkpoint, role, worker, saved)
+    now = model_sizes(worker)
+    for key, then in state.models.get(role, {}).items():
+        if now and now.get(key) != then:
+            yield f"{role}: the model had {key} {then} (now {now.get(key)}): its weights do not fit."
+    then_updates, schedule = state.updates_per_step.get(role), worker.training_args.lr_scheduler_type
+    if then_updates not in (None, plan.updates_per_step) and not schedule.startswith("constant"):
+        yield (
+            f"{role}: {then_updates} updates per step in the checkpoint, {plan.updates_per_step} now ({_COUNTS} make "
+            f"them), but its learning rate falls from update to update (lr_scheduler_type: {schedule}): its place "
+            "would mean another step. Keep the number, or take a constant schedule."
+        )
+
+
+def _one_group_problems(checkpoint: Checkpoint, role: str, worker: WorkerConfig, saved: SavedFacts) -> Iterator[str]:
+    """deepspeed_train once had its optimizer's state in one buffer without weight decay, and in two with it."""
+    if worker.strategy_name != "deepspeed_train" or "parameter_groups" in saved.fixed:
+        return
+    then = _at(checkpoint.state.config, role, "training_args", "weight_decay")
+    now = worker.training_args.weight_decay
+    if then is not None and bool(then) != bool(now):
+        yield (
+            f"{role}.training_args.weight_decay: {then} -> {now} since the checkpoint, which an earlier version wrote: "
+            "weight decay cannot be switched on or off with it."
+        )
+
+
+def _at(tree: Any, *keys: str) -> Any:
+    for key in keys:
+        tree = tree.get(key) if isinstance(tree, Mapping) else None
+    return tree
+
+
+def data_place(source: TaskSource, state: RunState, path: Path) -> None:
+    """Sets a TaskSource to where the checkpoint was. Raises ConfigError if the data are others, or another kind of
+    data."""
+    try:
+        source.load_state_dict(state.data)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ConfigError(
+            f"{path}: its place in the data cannot be read ({type(error).__name__}: {error}): it is not that of a run "
+            "of this kind"
+        ) from error

@@ -1,0 +1,139 @@
+"""What becomes of a setting that is not the checkpoint's: one table, from which docs/resuming.md is checked."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, Literal
+
+from roll.configs.base import Settings, holds_mapping, join, mark_of, nested_class
+from roll.utils.secrets import redact
+
+Effect = Literal["applied", "refused", "free"]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Of the keys that match `pattern`. `applied`: holds from now on, and the difference is told. `refused`: the run
+    does not start. `free`: nothing that is learned depends on it, and nothing is told."""
+
+    pattern: str
+    effect: Effect
+    why: str
+
+    def matches(self, key: str) -> bool:
+        return fnmatchcase(key, self.pattern)
+
+
+@dataclass(frozen=True)
+class Difference:
+    key: str
+    then: Any
+    now: Any
+    rule: Rule
+
+    def __str__(self) -> str:
+        return f"{self.key}: {_shown(self.then)} -> {_shown(self.now)}"
+
+
+_PLACE = "where and how often things are written, or which machines do it"
+_VALIDATION = "validation measures, and nothing is learned from it"
+_ROWS = "the rows themselves are compared: the same rows under another name are taken, others refused"
+_WEIGHTS = "the weights come from the checkpoint; a model of another shape is refused"
+_SHARES = "what a trainer's saved state is tied to is refused (second table)"
+_TRAINER = "a trainer reads its own files only; `pretrain: <checkpoint>/hf_model` starts anew from its weights"
+_FROZEN = "the optimizer holds the states of what was trained"
+_OPTIMIZER = "the optimizer's settings are the YAML's; the schedule goes on at its place"
+_SPEED = "how fast it goes, not what comes out"
+
+RULES = (
+    Rule("seed", "refused", "the order of the data comes from it: rows of this epoch would be trained twice or never"),
+    Rule("*.data_args.shuffle", "refused", "the place in the data would mean other rows"),
+    Rule("actor_train.strategy_args.strategy_name", "refused", _TRAINER),
+    Rule("critic.strategy_args.strategy_name", "refused", _TRAINER),
+    Rule("actor_train.model_args.freeze_module_prefix", "refused", _FROZEN),
+    Rule("critic.model_args.freeze_module_prefix", "refused", _FROZEN),
+    Rule("*.training_args.*", "applied", _OPTIMIZER),
+    Rule("max_grad_norm", "applied", _OPTIMIZER),
+    Rule("max_steps", "applied", "schedules end there, also those that are under way"),
+    Rule("rollout_batch_size", "applied", "the place in the data stays; see updates per step below"),
+    Rule("num_return_sequences_in_group", "applied", "the same"),
+    Rule("train_env_manager.*", "applied", "the place in the stream of environments stays"),
+    Rule("init_kl_coef", "applied", "a coefficient that adapts starts from the new value"),
+    Rule("reference.model_args.model_name_or_path", "applied", "the KL is to another reference from now on"),
+    Rule("*.model_name_or_path", "free", _WEIGHTS),
+    Rule("pretrain", "free", _WEIGHTS),
+    Rule("reward_pretrain", "free", _WEIGHTS),
+    Rule("*.data_args.file_name", "free", _ROWS),
+    Rule("*.strategy_args.strategy_config*", "applied", _SHARES),
+    Rule("resume_from_checkpoint", "free", "how this run was started"),
+    Rule("verify_checkpoint", "free", "the same"),
+    *(
+        Rule(pattern, "free", _PLACE)
+        for pattern in (
+            "exp_name", "*.name", "output_dir", "logging_dir", "rollout_dump_dir", "checkpoint_config.*",
+            "track_with", "tracker_kwargs*", "save_steps", "logging_steps", "max_ckpt_to_keep", "num_nodes",
+            "num_gpus_per_node", "system_envs*", "*.system_envs*", "*.device_mapping", "*.world_size",
+            "*.num_gpus_per_worker", "*.worker_cls",
+        )
+    ),
+    *(Rule(pattern, "free", _VALIDATION) for pattern in ("eval_steps", "val_*", "validation*")),
+    *(
+        Rule(pattern, "free", _SPEED)
+        for pattern in (
+            "rpc_timeout", "*_timeout", "*.backend_timeout", "model_update_buffer_size_mb", "weight_sync_route",
+            "max_running_requests", "router_args*", "*.infer_batch_size", "*dynamic_batching*",
+            "*.max_tokens_per_microbatch*", "*.sequence_length_round*", "*.use_sequence_packing",
+            "*.sequence_packing_args*", "*.attn_implementation", "*gradient_checkpointing*",
+        )
+    ),
+    Rule("*", "applied", "read from the YAML in every step"),
+)  # fmt: skip
+
+
+def differences(then: Mapping[str, Any], now: Settings) -> list[Difference]:
+    """Settings of a saved configuration (JSON values) that `now` has otherwise. Keys that do nothing, and keys that one
+    of the two does not know, are left out."""
+    dumped = redact(now.model_dump(mode="json"))
+    return [
+        Difference(key, before, after, next(rule for rule in RULES if rule.matches(key)))
+        for key, before, after in _unequal(type(now), then, dumped, "")
+    ]
+
+
+def _unequal(
+    cls: type[Settings] | None, then: Mapping[str, Any], now: Mapping[str, Any], path: str
+) -> Iterator[tuple[str, Any, Any]]:
+    """cls: the class of the settings here; None below a key that holds any mapping, where an absent entry is null."""
+    for key in sorted(then.keys() & now.keys() if cls else then.keys() | now.keys()):
+        before, after, inner, step = then.get(key), now.get(key), None, _unequal
+        if before == after:
+            continue
+        if cls is not None:
+            field = cls.model_fields[key]
+            if mark_of(field).kind != "setting":
+                continue
+            inner = nested_class(field.annotation)
+            step = _unequal_entries if inner is not None and holds_mapping(field.annotation) else _unequal
+        if isinstance(before, dict) and isinstance(after, dict):
+            yield from step(inner, before, after, join(path, key))
+        else:
+            yield join(path, key), before, after
+
+
+def _unequal_entries(
+    cls: type[Settings] | None, then: Mapping[str, Any], now: Mapping[str, Any], path: str
+) -> Iterator[tuple[str, Any, Any]]:
+    """Of a mapping from names that the user chooses to settings of one class."""
+    for name in sorted(then.keys() | now.keys()):
+        before, after = then.get(name), now.get(name)
+        if isinstance(before, dict) and isinstance(after, dict):
+            yield from _unequal(cls, before, after, join(path, name))
+        elif before != after:
+            yield join(path, name), before, after
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "given"
+    text = "none" if value is None else str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
