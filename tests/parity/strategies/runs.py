@@ -205,7 +205,8 @@ def masters(strategy: DeepSpeedTrainStrategy, run: Run) -> dict[str, np.ndarray]
     if run.stage == 0:
         assert strategy.engine.basic_optimizer is not None
         flat = [master for group in strategy.engine.basic_optimizer.param_groups for master in group["params"]]
-        full = dict(zip(parameters, flat, strict=True))
+        in_groups = sorted(parameters, key=lambda name: parameters[name].dim() <= 1)  # matrices are the first group
+        full = dict(zip(in_groups, flat, strict=True))
     else:
         full = {name: safe_get_full_fp32_param(parameter) for name, parameter in parameters.items()}
     return {names[name]: tensor.detach().numpy().copy() for name, tensor in full.items() if tensor is not None}
