@@ -61,7 +61,7 @@ def test_a_resume_that_cannot_go_on_is_refused_before_any_process_starts(
         write_state(directory, DriverState(steps_done=3, run=state, config=first.config.model_dump(mode="json")))
     first.loop.close()
 
-    def started(*_: object) -> None:
+    def started(*_: object, **__: object) -> None:
         raise StrategyError("processes were started")
 
     monkeypatch.setattr(rlvr_pipeline, "RunClusters", started)
