@@ -20,7 +20,7 @@ import psutil
 import pytest
 from filelock import FileLock
 
-from tests.helpers.sockets import listening, open_to_others
+from tests.helpers.sockets import listening, open_to_others, unix_sockets
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 START_LIMIT_S = 400  # until the first step, on a machine that is busy with other things
@@ -80,6 +80,13 @@ class Run:
         family = [driver, *driver.children(recursive=True)]
         assert len(listening(family)) > len(self.processes(ROLL_ROLE="actor_train"))
         assert open_to_others(family) == {}
+
+    def assert_sockets_in_its_directory(self) -> None:
+        """The files on which processes of the run listen are in the reach of nobody else."""
+        driver = psutil.Process(self.process.pid)
+        directory = self.worker("actor_train").environ()["ROLL_RUNTIME_DIRECTORY"]
+        sockets = unix_sockets([driver, *driver.children(recursive=True)])
+        assert sockets and all(path.startswith(f"{directory}/") for path in sockets), sockets
 
     def assert_all_gone(self, within_s: float = 30) -> None:
         deadline = time.monotonic() + within_s

@@ -60,6 +60,7 @@ def test_the_vllm_form_runs_on_two_training_ranks(sort_data: Path, start_run: St
     run = start_run(sort_data, "tiny_sort_vllm", "max_steps=4", "eval_steps=4", "save_steps=-1")
     run.wait_for_step(1)
     run.assert_nothing_open_to_others()
+    run.assert_sockets_in_its_directory()
     assert run.wait() == 0, run.text
     assert run.metrics[4]["val/reward_mean"] > run.metrics[0]["val/reward_mean"]
     assert_engine_and_trainer_agree(run)

@@ -25,6 +25,15 @@ def open_to_others(processes: Iterable[psutil.Process]) -> dict[tuple[int, int],
     return {who: address for who, address in listening(processes).items() if not _is_loopback(address)}
 
 
+def unix_sockets(processes: Iterable[psutil.Process]) -> set[str]:
+    """Files on which they listen."""
+    found = set()
+    for process in processes:
+        with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            found |= {str(connection.laddr) for connection in process.net_connections(kind="unix") if connection.laddr}
+    return {path for path in found if path.startswith("/")}
+
+
 def _is_loopback(text: str) -> bool:
     address = ip_address(text)
     return (getattr(address, "ipv4_mapped", None) or address).is_loopback

@@ -192,9 +192,9 @@ class RunClusters:
         on_cpu = not self.resources.has_gpus
         match settings.strategy_name:
             case "vllm":
-                return vllm_args.worker_environment(on_cpu)
+                return vllm_args.worker_environment(on_cpu, self.runtime.directory)
             case "sglang":
-                return sglang_args.worker_environment(on_cpu, settings.num_gpus_per_worker)
+                return sglang_args.worker_environment(on_cpu, settings.num_gpus_per_worker, self.runtime.directory)
             case _:
                 return {}
 

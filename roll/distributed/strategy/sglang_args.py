@@ -16,6 +16,7 @@ from roll.configs.limits import LARGEST_SEED
 from roll.configs.problems import Problem, nearest
 from roll.configs.value_kinds import Kinds, class_annotations, kinds_of, misfits
 
+SOCKETS_VARIABLE = "ROLL_SOCKETS_DIRECTORY"
 SPARE_POSITIONS = 8  # SGLang keeps some positions of context_length for itself (0.5.23: 2 of them, 6 of the prompt's)
 
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
@@ -47,12 +48,15 @@ _RANGES: dict[str, dict[str, float]] = {
 } | dict.fromkeys(("context_length", "max_total_tokens", "max_running_requests", "tp_size", "pp_size"), _COUNT)
 
 
-def worker_environment(on_cpu: bool, num_devices: int = 1) -> dict[str, str]:
-    """Variables that the worker's process needs before torch and sglang are imported."""
+def worker_environment(on_cpu: bool, num_devices: int = 1, directory: Path | None = None) -> dict[str, str]:
+    """Variables that the worker's process needs before torch and sglang are imported. `directory`: of the run alone,
+    for the engine's sockets."""
     variables = {
         "TOKENIZERS_PARALLELISM": "false",
         "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1",  # for the spare positions; the strategy checks the length
     }
+    if directory is not None:
+        variables[SOCKETS_VARIABLE] = str(directory)
     if not on_cpu:
         return variables
     variables |= {

@@ -9,6 +9,7 @@ import logging
 import multiprocessing
 import os
 import signal
+import tempfile
 import threading
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +24,7 @@ from sglang.srt.managers.io_struct import RpcReqInput, RpcReqOutput, sock_recv, 
 from sglang.srt.managers.load_snapshot import shm_path_for
 from sglang.srt.managers.tokenizer_manager import TokenizerManager
 
+from roll.distributed.strategy.sglang_args import SOCKETS_VARIABLE
 from roll.distributed.strategy.sglang_scheduler import OWNER_VARIABLE, run_detokenizer, run_scheduler
 from roll.errors import EngineDied, StrategyError
 from roll.utils.background import start
@@ -49,7 +51,7 @@ class EngineProcesses:
         before = multiprocessing.active_children()
         os.environ[OWNER_VARIABLE] = str(os.getpid())
         try:
-            with _process_kept():
+            with _process_kept(), _sockets_in(os.environ.get(SOCKETS_VARIABLE)):
                 self._engine = _Engine(**arguments)
                 self.tokenizer_manager.auto_create_handle_loop()
         except BaseException:
@@ -158,6 +160,16 @@ def _kill(processes: list[BaseProcess]) -> None:
         process.kill()
     for process in processes:
         process.join(5)
+
+
+@contextmanager
+def _sockets_in(directory: str | None) -> Iterator[None]:
+    """SGLang finds names for its sockets among the temporary files."""
+    kept, tempfile.tempdir = tempfile.tempdir, directory or tempfile.tempdir
+    try:
+        yield
+    finally:
+        tempfile.tempdir = kept
 
 
 @contextmanager

@@ -44,8 +44,9 @@ _RANGES: dict[str, dict[str, float]] = {
 _SIZES = ("tensor_parallel_size", "pipeline_parallel_size")
 
 
-def worker_environment(on_cpu: bool) -> dict[str, str]:
-    """Variables that the engine's process needs before torch and vllm are imported."""
+def worker_environment(on_cpu: bool, directory: Path | None = None) -> dict[str, str]:
+    """Variables that the engine's process needs before torch and vllm are imported. `directory`: of the run alone, for
+    the engine's sockets."""
     variables = {
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_LOGGING_LEVEL": "WARNING",
@@ -53,6 +54,8 @@ def worker_environment(on_cpu: bool) -> dict[str, str]:
         "VLLM_HOST_IP": LOOPBACK,  # an engine stays on one node
         "TOKENIZERS_PARALLELISM": "false",
     }
+    if directory is not None:
+        variables["VLLM_RPC_BASE_PATH"] = str(directory)
     if not on_cpu:
         return variables
     return variables | {
