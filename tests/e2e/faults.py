@@ -50,12 +50,19 @@ class Fault:
 
     @property
     def said(self) -> str | None:
-        """What the run must say as it ends with 1; None: it goes on."""
+        """What the run says if it ends with 1."""
         if self.target in RAYS:
             return f"Ray's {self.target} on this host died"
-        if self.target in WORKERS or (self.target == "rewards.sort" and self.phase == "start-up"):
+        if self.target in (*WORKERS, "rewards.sort"):
             return f"{self.target} rank 0 died"
         return None
+
+    @property
+    def is_fatal(self) -> bool | None:
+        """None: a reward worker may be killed before the run has seen it ready, or after."""
+        if self.target == "rewards.sort":
+            return None if self.phase == "start-up" else False
+        return self.target in (*WORKERS, *RAYS)
 
 
 def process_of(run: Run, target: str) -> psutil.Process | None:
@@ -94,7 +101,12 @@ def outcome(run: Run, fault: Fault) -> str:
             return "killed"
         time.sleep(3)  # longer than suspend_timeout: a job that is suspended as a whole goes on
         psutil.Process(run.process.pid).resume()
-    if fault.said is not None:
+    ended = fault.is_fatal
+    if ended is None:
+        _wait(lambda: run.process.poll() is not None or bool(run.metrics), "no step, no end", START_LIMIT_S)
+        ended = run.process.poll() is not None
+    if ended:
+        assert fault.said is not None
         assert run.wait(END_LIMIT_S) == 1, run.text
         assert fault.said in run.text, run.text
         check(run)
