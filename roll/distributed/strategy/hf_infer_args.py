@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
 from roll.configs.cluster import WorkerConfig
-from roll.configs.problems import Problem, nearest
+from roll.configs.limits import LARGEST
+from roll.configs.problems import Problem, nearest, show
 
 
 @dataclass(frozen=True)
@@ -29,5 +30,5 @@ def argument_problems(role_name: str, role: WorkerConfig) -> Iterator[Problem]:
             match = nearest(key, known)
             hint = f"Did you mean {match}?" if match else f"It has {' and '.join(known)}."
             yield Problem(f"{at}: hf_infer has no such setting. {hint}", (at,))
-        elif value is not None and (type(value) is not int or value < 1):
-            yield Problem(f"{at}: {value!r} must be a whole number from 1 on.", (at,))
+        elif value is not None and (type(value) is not int or not 1 <= value <= LARGEST):
+            yield Problem(f"{at}: {show(value)} must be a whole number from 1 to {LARGEST}.", (at,))
