@@ -104,6 +104,9 @@ def _findings(cls: type[Settings], raw: Mapping[str, Any], errors: list[ErrorDet
     by_path: dict[Path, list[ErrorDetails]] = {}
     for error in errors:
         by_path.setdefault(_yaml_path(raw, error), []).append(error)
+    filled = by_path.pop((), [])  # values that were filled in from others, which say what is wrong if they can
+    if not by_path:
+        by_path = {error["loc"]: [error] for error in filled}
     for path, group in by_path.items():
         literal = [error for error in group if error["type"] == "literal_error"]
         error = (literal or group)[0]

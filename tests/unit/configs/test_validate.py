@@ -267,3 +267,14 @@ def test_a_run_is_called_by_a_name_and_not_by_a_path(name: str) -> None:
 
 def test_a_run_may_have_any_name_that_a_folder_may_have() -> None:
     assert problems({"exp_name": "Qwen2.5 7B (größer), v1_2"}) == []
+
+
+def test_a_value_that_was_filled_in_is_blamed_on_the_key_it_came_from() -> None:
+    texts = problems({"pretrain": 3, "actor_infer": ..., "actor_inf_er_": {"strategy_args": {"strategy_name": "vllm"}}})
+    assert "pretrain: 3 must be text (put quotes around it)." in texts
+    assert [text for text in texts if "model_name_or_path" in text and not text.startswith("actor_")] == []
+
+
+def test_a_value_that_was_filled_in_is_named_where_nothing_else_is_wrong() -> None:
+    texts = problems({"actor_infer.device_mapping": [999_999], "num_gpus_per_node": 1})
+    assert "num_nodes: 1000000 must be at most 100000." in texts
