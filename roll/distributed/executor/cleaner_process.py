@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import subprocess
 import sys
 import threading
@@ -34,6 +35,7 @@ class CleanerProcess:
         """Returns when everything of the run is gone."""
         with self._lock:
             self._is_ending = True
+        self._process.send_signal(signal.SIGCONT)  # one that was suspended would hold up the end
         try:
             self._process.communicate(timeout=_END_LIMIT_S)
         except subprocess.TimeoutExpired:

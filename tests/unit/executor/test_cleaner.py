@@ -99,6 +99,19 @@ def test_a_driver_cleans_up_itself_where_no_cleaner_can(tmp_path: Path, monkeypa
     assert not directory.exists()
 
 
+def test_a_suspended_cleaner_cleans_all_the_same(tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    directory.mkdir()
+    running = CleanerProcess(str(directory))
+    process, _ = marked(directory, "import time; print(flush=True); time.sleep(600)")
+    os.kill(running.pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, running.pid, os.WSTOPPED)
+    running.end()
+    assert running._process.returncode == 0, "it had to be killed"
+    assert process.wait(60) == -signal.SIGKILL
+    assert not directory.exists()
+
+
 def wait_until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 60
     while not condition():
