@@ -16,7 +16,7 @@ from roll.algorithms.credit import CreditSettings
 from roll.algorithms.loss import explained_variance
 from roll.algorithms.normalize import RunningMoments
 from roll.configs.algorithm import AlgorithmConfig
-from roll.configs.plan import BatchPlan, TrainPlan
+from roll.configs.plan import BatchPlan
 from roll.distributed.executor.roles import TrainJob, TurnValues, share
 from roll.distributed.executor.run_clusters import RunClusters
 from roll.distributed.executor.scores import ScoreSet
@@ -148,12 +148,17 @@ class RLPipeline(Run):
         num_kept = len(groups.kept)
         actor, critic = self.plan.actor_train, self.plan.critic
         updates = updates_of(actor.updates_per_epoch, num_kept, self.plan.num_groups)
-        policy = self._shard(batch, meta, actor, updates, step)
+        random = np.random.default_rng([self.config.seed, step])
+        rows = self.chosen_rows(len(batch), updates * actor.dp_size, random)
+        policy = self._shard(batch, meta, rows, (updates, actor.dp_size), random)
         if critic is None:
             return StepSamples(policy, updates, None, 0), metrics
         critic_updates = updates_of(critic.updates_per_epoch, num_kept, self.plan.num_groups)
         same = (critic.dp_size, critic_updates) == (actor.dp_size, updates)
-        others = policy if same else self._shard(batch, meta, critic, critic_updates, step)
+        if same:
+            return StepSamples(policy, updates, policy, critic_updates), metrics
+        random = np.random.default_rng([self.config.seed, step])
+        others = self._shard(batch, meta, rows, (critic_updates, critic.dp_size), random)
         return StepSamples(policy, updates, others, critic_updates), metrics
 
     def _rollout_metrics(self, groups: StepGroups, step: int) -> dict[str, float]:
@@ -162,21 +167,27 @@ class RLPipeline(Run):
             metrics |= filter_metrics(groups)
         return metrics | self.running.actor_infer.metrics()
 
-    def _shard(self, batch: SampleBatch, meta: RowMeta, plan: TrainPlan, num_updates: int, step: int) -> SampleSet:
-        random = np.random.default_rng([self.config.seed, step])
-        batch, order = self.fill_updates(batch, num_updates * plan.dp_size, random)
-        if num_updates > 1:
-            order = random.permutation(order)
-        return SampleSet(meta, share(batch, rows_by_rank(batch.lengths, order, num_updates, plan.dp_size)))
-
-    def fill_updates(
-        self, batch: SampleBatch, multiple: int, random: np.random.Generator
-    ) -> tuple[SampleBatch, np.ndarray]:
-        """The batch and the row ids to train on, a multiple of `multiple` in number: here with padding rows."""
-        missing = -len(batch) % multiple
+    def _shard(
+        self,
+        batch: SampleBatch,
+        meta: RowMeta,
+        rows: np.ndarray,
+        updates_and_ranks: tuple[int, int],
+        random: np.random.Generator,
+    ) -> SampleSet:
+        num_updates, num_ranks = updates_and_ranks
+        missing = -len(rows) % (num_updates * num_ranks)
         if missing:
+            rows = np.concatenate([rows, np.arange(len(batch), len(batch) + missing)])
             batch = SampleBatch.concatenate([batch, padding_rows(batch, missing)])
-        return batch, np.arange(len(batch))
+        if num_updates > 1:
+            rows = random.permutation(rows)
+        return SampleSet(meta, share(batch, rows_by_rank(batch.lengths, rows, num_updates, num_ranks)))
+
+    def chosen_rows(self, num_rows: int, multiple: int, random: np.random.Generator) -> np.ndarray:
+        """Ids of the rows that the policy trains on, in updates and ranks that make `multiple` parts; here all. The
+        critic trains on the same: each needs the other's scores of them."""
+        return np.arange(num_rows)
 
     def score(self, samples: StepSamples) -> dict[str, ScoreSet]:
         """The log-probs and values that this run needs before training, by field of TokenScores."""

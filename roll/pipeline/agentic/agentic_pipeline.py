@@ -32,7 +32,7 @@ from roll.pipeline.agentic.group_filters import load_filter
 from roll.pipeline.agentic.rules import episode_settings, job_limit_s, manager_of
 from roll.pipeline.base_pipeline import RLPipeline, StepSamples, rollout_records
 from roll.pipeline.evaluation import validation_metrics
-from roll.types.batch import RowMeta, SampleBatch
+from roll.types.batch import RowMeta
 from roll.types.rollout import Task, Trajectory, TrajectoryGroup
 
 logger = logging.getLogger(__name__)
@@ -111,15 +111,13 @@ class AgenticPipeline(RLPipeline):
         metrics |= episode_metrics(sampled, "env") | {"env/restarted_workers": float(self.environments.num_restarts)}
         return samples, metrics
 
-    def fill_updates(
-        self, batch: SampleBatch, multiple: int, random: np.random.Generator
-    ) -> tuple[SampleBatch, np.ndarray]:
+    def chosen_rows(self, num_rows: int, multiple: int, random: np.random.Generator) -> np.ndarray:
         """`padding` as ever; the other modes of batch_adjust_mode repeat rows or leave some out."""
-        mode, rows = self.config.batch_adjust_mode, len(batch)
-        if mode == "padding" or (mode != "random_sample" and rows % multiple == 0):
-            return super().fill_updates(batch, multiple, random)
+        mode = self.config.batch_adjust_mode
+        if mode == "padding" or (mode != "random_sample" and num_rows % multiple == 0):
+            return super().chosen_rows(num_rows, multiple, random)
         planned = -(-self.plan.samples_per_step // multiple) * multiple
-        return batch, adjusted_rows(mode, rows, multiple, planned, random)
+        return adjusted_rows(mode, num_rows, multiple, planned, random)
 
     def row_values(self, meta: RowMeta) -> tuple[np.ndarray, TurnValues | None, dict[str, float]]:
         if not self.episodes.is_per_turn:

@@ -15,12 +15,15 @@ import pytest
 from roll.configs.plan import build_plan
 from roll.distributed.executor.roles import TrainJob
 from roll.distributed.scheduler.rollout_scheduler import StepGroups
+from roll.pipeline.agentic.agentic_pipeline import AgenticPipeline
+from roll.pipeline.base_pipeline import RLPipeline
 from roll.pipeline.filtered_step import FewGroupsAlarm, filter_metrics, of_kept, updates_of
 from roll.pipeline.rlvr.rlvr_pipeline import RLVRPipeline
 from roll.types.batch import SampleBatch, SampleSet
 from roll.types.rollout import Generation, Task, Trajectory, TrajectoryGroup
 from roll.utils.timing import Timer
 from tests.helpers.configs import config
+from tests.unit.agentic.test_config import config as agentic_config
 
 PROMPT = np.array([1, 1, 1], np.int32)
 
@@ -123,13 +126,14 @@ class Prepared:
         pass
 
 
+def by_rank(batch: SampleBatch, ranks: list[np.ndarray]) -> Any:
+    """Instead of Ray's store."""
+    return tuple(batch.select(rows) for rows in ranks)
+
+
 @pytest.fixture
 def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RLVRPipeline]:
     """A PPO run of 8 groups of 2 in 4 updates of the policy and 2 of the critic."""
-
-    def by_rank(batch: SampleBatch, ranks: list[np.ndarray]) -> Any:
-        return tuple(batch.select(rows) for rows in ranks)  # instead of Ray's store
-
     monkeypatch.setattr("roll.pipeline.base_pipeline.share", by_rank)
     changes: dict[str, Any] = {
         "output_dir": str(tmp_path),
@@ -183,3 +187,38 @@ def test_without_a_filter_every_step_makes_the_planned_updates(pipeline: RLVRPip
     assert [jobs[0][0].num_updates for jobs in (clusters.actor_train.jobs, clusters.critic.jobs)] == [4, 2]
     assert metrics["rollout/reward_mean"] == 0.5
     assert "rollout/kept_groups" not in metrics
+
+
+@pytest.mark.parametrize("mode", ["padding", "copy", "delete", "auto", "random_sample"])
+@pytest.mark.parametrize("policy_batch, critic_batch", [(8, 6), (6, 8)])
+def test_policy_and_critic_train_on_the_same_rows(
+    mode: str, policy_batch: int, critic_batch: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Values of the critic's rows are the policy's baseline, log-probs of the policy's rows the critic's KL."""
+    monkeypatch.setattr("roll.pipeline.base_pipeline.share", by_rank)
+    critic = {
+        "strategy_args": {"strategy_name": "deepspeed_train"},
+        "device_mapping": [0],
+        "training_args": {"per_device_train_batch_size": critic_batch},
+    }
+    given = agentic_config(
+        output_dir=str(tmp_path),
+        adv_estimator="gae",
+        critic=critic,
+        batch_adjust_mode=mode,
+        train_env_manager__group_size=5,
+        actor_train__training_args__per_device_train_batch_size=policy_batch,
+    )
+    made = AgenticPipeline(given, build_plan(given))
+    made.clusters = Clusters()  # type: ignore[assignment]
+    made.scheduler = Prepared([])  # type: ignore[assignment]
+    kept = [group(i, *(float(5 * i + j) for j in range(5))) for i in range(made.plan.num_groups - 1)]
+    samples, _ = RLPipeline.gather(made, StepGroups(kept, []), 0)
+    made.close()
+    assert samples is not None and samples.critic is not None
+    assert samples.policy_updates != samples.critic_updates
+    rows = [
+        {float(reward) for shard in held.shards for reward in shard.rewards if reward == reward}  # type: ignore[attr-defined]
+        for held in (samples.policy, samples.critic)
+    ]
+    assert rows[0] == rows[1] != set()
