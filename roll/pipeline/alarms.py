@@ -75,6 +75,7 @@ def _causes(metrics: Mapping[str, float]) -> str:
     causes = []
     if metrics.get("rollout/reward_max") == metrics.get("rollout/reward_min") == 0:
         causes.append("all rewards")
-    if metrics.get("actor/grad_norm", 0.0 if "actor/skipped_updates" in metrics else None) == 0:
+    no_update = "actor/skipped_updates" in metrics or metrics.get("actor/num_updates") == 0
+    if metrics.get("actor/grad_norm", 0.0 if no_update else None) == 0:
         causes.append("the policy's gradient")
     return " and ".join(causes) + (" are" if "all rewards" in causes else " is") if causes else ""

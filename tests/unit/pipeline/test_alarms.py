@@ -48,6 +48,7 @@ def test_rewards_and_gradients_at_zero_are_said_once_after_n_steps_and_again_whe
         (GOOD | {"actor/grad_norm": 0.0}, "the policy's gradient is exactly 0"),
         (ZERO | {"actor/grad_norm": 0.1}, "all rewards are exactly 0"),
         ({"actor/skipped_updates": 1.0}, "the policy's gradient is exactly 0"),
+        ({"rollout/reward_max": 1.0, "rollout/reward_min": 1.0, "actor/num_updates": 0.0}, "the policy's gradient is"),
         (GOOD | {"rollout/reward_min": 0.0}, ""),
         (ZERO | {"rollout/reward_min": -1.0, "actor/grad_norm": 1e-12}, ""),
         ({}, ""),
