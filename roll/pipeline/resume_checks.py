@@ -55,7 +55,7 @@ def model_sizes(worker: WorkerConfig) -> dict[str, Any]:
     model, _ = read_model_config(worker.model_args.model_name_or_path)
     if model is None:
         return {}
-    model = {**model, **model.get("text_config", {}), **worker.model_args.model_config_kwargs}
+    model = {**model, **(model.get("text_config") or {}), **worker.model_args.model_config_kwargs}
     return {key: model[key] for key in _SHAPE_KEYS if model.get(key) is not None}
 
 

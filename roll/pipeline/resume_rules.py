@@ -37,17 +37,20 @@ class Difference:
 
 _PLACE = "where and how often things are written, or which machines do it"
 _VALIDATION = "validation measures, and nothing is learned from it"
-_ROWS = "the rows themselves are compared: the same rows under another name are taken, others refused"
+_ROWS = "the rows themselves are compared: others are refused, and so are renamed files whose rows have no ids"
 _WEIGHTS = "the weights come from the checkpoint; a model of another shape is refused"
 _SHARES = "what a trainer's saved state is tied to is refused (second table)"
 _TRAINER = "a trainer reads its own files only; `pretrain: <checkpoint>/hf_model` starts anew from its weights"
 _FROZEN = "the optimizer holds the states of what was trained"
 _OPTIMIZER = "the optimizer's settings are the YAML's; the schedule goes on at its place"
+_USERS = "what it means, whatever its name, is up to the environment or the reward"
 _SPEED = "how fast it goes, not what comes out"
 
 RULES = (
     Rule("seed", "refused", "the order of the data comes from it: rows of this epoch would be trained twice or never"),
-    Rule("*.data_args.shuffle", "refused", "the place in the data would mean other rows"),
+    Rule("actor_train.data_args.shuffle", "refused", "the place in the data would mean other rows"),
+    Rule("custom_envs.*", "applied", _USERS),
+    Rule("rewards.*.reward_args*", "applied", _USERS),
     Rule("actor_train.strategy_args.strategy_name", "refused", _TRAINER),
     Rule("critic.strategy_args.strategy_name", "refused", _TRAINER),
     Rule("actor_train.model_args.freeze_module_prefix", "refused", _FROZEN),

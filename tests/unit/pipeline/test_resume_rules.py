@@ -37,6 +37,8 @@ def test_the_same_settings_have_no_differences() -> None:
         ("actor_train.data_args.shuffle", True, False, "refused"),
         ("actor_train.model_args.freeze_module_prefix", "model.embed", "model.layers", "refused"),
         ("actor_train.strategy_args.strategy_name", "deepspeed_train", "megatron_train", "refused"),
+        ("rewards.math.reward_args.model_name_or_path", "a", "b", "applied"),
+        ("validation.data_args.shuffle", True, False, "free"),
         ("output_dir", "a", "b", "free"),
         ("save_steps", 5, 6, "free"),
         ("max_ckpt_to_keep", 0, 3, "free"),
