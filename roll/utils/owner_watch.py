@@ -15,7 +15,10 @@ def when_gone(pid: int, then: Callable[[], None]) -> None:
         return
 
     def watch() -> None:
-        select.select([descriptor], [], [])  # readable when the process has ended
+        ended = select.poll()  # select would take no descriptor above 1024
+        ended.register(descriptor, select.POLLIN)
+        ended.poll()
+        os.close(descriptor)
         then()
 
     threading.Thread(target=watch, name="roll_owner_watch", daemon=True).start()
