@@ -32,7 +32,7 @@ def marked_processes(variable: str, value: str) -> list[int]:
     return found
 
 
-def kill_marked(variable: str, value: str, within_s: float = 5.0) -> None:
+def kill_marked(variable: str, value: str, within_s: float = 20.0) -> None:
     """Resource trackers of multiprocessing go last: they end by themselves when nobody is left to track for, and remove
     what their process could not, semaphores for example."""
     deadline = time.monotonic() + within_s
