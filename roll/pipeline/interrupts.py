@@ -40,6 +40,7 @@ class Interrupts:
         self._previous: dict[signal.Signals, signal._HANDLER] = {}
         self._timer: threading.Timer | None = None
         self._is_stopping = False
+        self._is_over = False
         self._failure: RollError | None = None
 
     def __enter__(self) -> Self:
@@ -49,6 +50,7 @@ class Interrupts:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._is_over = True
         if self._timer is not None:
             self._timer.cancel()
         for signal_number, handler in self._previous.items():
@@ -61,6 +63,8 @@ class Interrupts:
         time.sleep(_SAME_MOMENT_S)
         if self.requested:
             time.sleep(_TO_SAVE_S)
+        if self._is_over:
+            return
         self._start_timer(_WITHOUT_RAY_S, os._exit, self.exit_code or 1)
         self._failure = error
         self._wake(signal.SIGTERM)
@@ -87,6 +91,8 @@ class Interrupts:
 
     def _out_of_time(self, sent: int) -> None:
         """In the timer's thread; the handler runs in the main one."""
+        if self._is_over:
+            return
         self._start_timer(_LAST_RESORT_S, os._exit, self.exit_code)  # processes go with their driver, however it ends
         if not self._is_stopping:
             logger.warning("interrupt_timeout of %g s is over: the run ends now, with what is saved", self.limit_s)
@@ -102,3 +108,5 @@ class Interrupts:
         self._timer = threading.Timer(seconds, then, (argument,))
         self._timer.daemon = True
         self._timer.start()
+        if self._is_over:  # since its thread looked
+            self._timer.cancel()

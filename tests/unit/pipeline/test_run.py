@@ -1,6 +1,8 @@
 """The loop around the steps: what is saved, and how it ends."""
 
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -209,3 +211,26 @@ def test_what_cannot_go_on_is_refused_before_anything_is_started(tmp_path: Path)
     run = Counting(tmp_path, "prepare")
     assert run.run() == 2
     assert not run.started
+
+
+LATE = """
+import threading, sys
+from roll.errors import WorkerError
+from roll.pipeline import interrupts
+
+interrupts._SAME_MOMENT_S = 0.0
+with interrupts.Interrupts(limit_s=3600.0) as ended:
+    pass
+before = threading.active_count()
+if sys.argv[1] == "failure":
+    ended.fail(WorkerError("Ray's raylet died"))
+else:
+    ended._out_of_time(15)
+print("still there", threading.active_count() - before)
+"""
+
+
+@pytest.mark.parametrize("what", ["failure", "limit"])
+def test_what_comes_when_the_run_has_ended_does_not_end_its_process(what: str) -> None:
+    done = subprocess.run([sys.executable, "-c", LATE, what], capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stdout) == (0, "still there 0\n"), done.stderr
