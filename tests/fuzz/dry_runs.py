@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import gc
 import io
 import random
 import re
@@ -90,7 +91,7 @@ def fault_of_dry_run(pipeline: str, directory: Path, name: str, overrides: list[
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors=how) for how in ("strict", "backslashreplace"))
     arguments = [f"--config_path={directory}", f"--config_name={name}", "--dry_run", *overrides]
     try:
-        with warnings.catch_warnings(record=True) as warned, _within(HANG_S):
+        with _garbage_left(), warnings.catch_warnings(record=True) as warned, _within(HANG_S):
             warnings.simplefilter("always")
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
                 code = cli.main(pipeline, arguments)
@@ -118,6 +119,16 @@ def _fault_of_output(code: int, out: str, err: str) -> str | None:
     nameless = [text for text in messages if not re.search(r"[A-Za-z_~.'\"]{2,}", text)]
     too_long = [text[:200] for text in messages if len(text) > LONGEST_MESSAGE]
     return f"messages without a place: {nameless}, too long: {too_long}" if nameless or too_long else None
+
+
+@contextlib.contextmanager
+def _garbage_left() -> Iterator[None]:
+    """What other tests left behind warns when it is collected, of coroutines that were never awaited for example."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 @contextlib.contextmanager

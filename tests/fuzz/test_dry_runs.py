@@ -1,6 +1,8 @@
 """Whatever a configuration holds, a dry run ends with exit code 0 or 2 and its own messages: no traceback, no hang."""
 
+import gc
 import random
+import sys
 from pathlib import Path
 
 import pytest
@@ -61,6 +63,28 @@ def test_an_undamaged_example_works(example: str, tmp_path: Path, capsys: pytest
     """Else the damage would never get past the first check."""
     (tmp_path / f"{NAME}.yaml").write_bytes(Case(example, ()).draft().data)
     assert cli.main(pipeline_of(example), [f"--config_path={tmp_path}", f"--config_name={NAME}", "--dry_run"]) == 0
+
+
+class Left:
+    """Refers to itself, and to a coroutine that nobody awaits."""
+
+    def __init__(self) -> None:
+        async def work() -> None: ...
+
+        self.itself, self.work = self, work()
+
+
+@pytest.mark.filterwarnings("ignore:coroutine 'Left")
+def test_garbage_of_other_tests_is_no_fault_of_a_dry_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def leave(pipeline: str, arguments: list[str]) -> int:
+        Left()
+        assert len([[] for _ in range(10_000)]) == 10_000  # more than Python lets pile up
+        sys.stderr.write("The run cannot start:\n  - seed: no\n")
+        return 2
+
+    monkeypatch.setattr(cli, "main", leave)
+    assert fault_of_dry_run("rlvr", tmp_path, NAME, []) is None
+    gc.collect()
 
 
 def test_a_case_is_the_same_each_time_it_is_made() -> None:
