@@ -24,6 +24,7 @@ from tests.helpers.sockets import listening, open_to_others, unix_sockets
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 START_LIMIT_S = 400  # until the first step, on a machine that is busy with other things
+END_LIMIT_S = 120.0  # from a fault, or a signal, to the end of the run, on such a machine
 
 
 @dataclass
@@ -39,13 +40,15 @@ class Run:
 
     @property
     def text(self) -> str:
-        return self.log.read_text()
+        return self.log.read_text(errors="replace")  # a character may be there in part
 
     @property
     def metrics(self) -> dict[int, dict[str, float]]:
         """Rows of metrics.jsonl by steps done, without their times of day."""
         path = self.output_dir / "logs" / "metrics.jsonl"
-        rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        text = path.read_text() if path.exists() else ""
+        lines = text[: text.rfind("\n") + 1].splitlines()  # the last one may be there in part
+        rows = [json.loads(line) for line in lines]
         return {row["step"]: {name: value for name, value in row.items() if name != "time"} for row in rows}
 
     def wait_for_step(self, step: int) -> None:
@@ -88,7 +91,7 @@ class Run:
         sockets = unix_sockets([driver, *driver.children(recursive=True)])
         assert sockets and all(path.startswith(f"{directory}/") for path in sockets), sockets
 
-    def assert_all_gone(self, within_s: float = 30) -> None:
+    def assert_all_gone(self, within_s: float = 60) -> None:
         deadline = time.monotonic() + within_s
         while (alive := self.processes()) and time.monotonic() < deadline:
             time.sleep(0.2)

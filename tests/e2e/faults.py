@@ -14,11 +14,11 @@ from typing import Any, Literal
 import psutil
 
 from roll.pipeline.manifest import check_digests, read_manifest
-from tests.e2e.conftest import START_LIMIT_S, Run
+from tests.e2e.conftest import END_LIMIT_S, START_LIMIT_S, Run
+from tests.helpers.process_table import command_of, name_of
 
 How = Literal["kill", "stop"]
 Phase = Literal["start-up", "steps", "evaluation", "checkpoint"]
-END_LIMIT_S = 120.0  # from a fault, or a signal, to the end of the run: on a machine that is busy with other things
 
 SMALL = (
     "rollout_batch_size=4",
@@ -69,10 +69,10 @@ def process_of(run: Run, target: str) -> psutil.Process | None:
     if target == "driver":
         return psutil.Process(run.process.pid)
     if target in RAYS:
-        return next((p for p in run.processes() if p.name() == target), None)
+        return next((p for p in run.processes() if name_of(p) == target), None)
     if target == "cleaner":
-        return next((p for p in run.processes() if any("cleaner.py" in part for part in p.cmdline())), None)
-    return next((p for p in run.processes(ROLL_ROLE=target) if p.name().startswith("ray::")), None)
+        return next((p for p in run.processes() if any("cleaner.py" in part for part in command_of(p))), None)
+    return next((p for p in run.processes(ROLL_ROLE=target) if name_of(p).startswith("ray::")), None)
 
 
 def inject(run: Run, fault: Fault, chance: random.Random) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Run, comparable
+from tests.e2e.conftest import END_LIMIT_S, Run, comparable
 
 pytestmark = pytest.mark.timeout(1800)  # every wait for a run has a shorter limit of its own
 StartRun = Callable[..., Run]
@@ -81,7 +81,7 @@ def test_the_demo_learns_resumes_exactly_and_stops_on_ctrl_c(lake_data: Path, st
     )
     resumed.wait_for_step(8)
     resumed.process.send_signal(signal.SIGINT)
-    assert resumed.wait(60) == 130, resumed.text
+    assert resumed.wait(END_LIMIT_S) == 130, resumed.text
     for step in (7, 8):
         assert without_gap(resumed.metrics[step]) == without_gap(whole.metrics[step]), f"step {step}"
     (saved,) = (resumed.output_dir / "checkpoints").glob("step_*")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Run
+from tests.e2e.conftest import END_LIMIT_S, Run
 from tests.e2e.test_rlvr import assert_engine_and_trainer_agree
 
 StartRun = Callable[..., Run]
@@ -55,7 +55,7 @@ def test_a_killed_or_stopped_worker_ends_the_run_with_its_name_and_leaves_nothin
     run.wait_for_step(2)
     worker = run.worker(role)
     (worker.kill if how == "killed" else worker.suspend)()
-    assert run.wait(60) == 1, run.text
+    assert run.wait(END_LIMIT_S) == 1, run.text
     assert f"{role} rank 0 died" in run.text
     assert (f"a worker of {role} (pid {worker.pid}) is suspended (SIGSTOP) for 2 s" in run.text) == (how == "stopped")
     run.assert_all_gone()
@@ -66,7 +66,7 @@ def test_ctrl_c_saves_the_finished_step_and_exits_with_130(sort_data: Path, star
     run = start_run(sort_data, "tiny_sort", "max_steps=10000", "eval_steps=-1", "save_steps=-1")
     run.wait_for_step(2)
     run.process.send_signal(signal.SIGINT)
-    assert run.wait(60) == 130, run.text
+    assert run.wait(END_LIMIT_S) == 130, run.text
     (checkpoint,) = (run.output_dir / "checkpoints").glob("step_*")
     assert int(checkpoint.name.removeprefix("step_")) == max(run.metrics)
     run.assert_all_gone()

@@ -25,9 +25,8 @@ import pytest
 from roll.errors import ConfigError
 from roll.pipeline.checkpoint import CheckpointStore
 from roll.pipeline.driver_state import DriverState, write_state
-from tests.e2e.conftest import REPOSITORY, Run
+from tests.e2e.conftest import END_LIMIT_S, REPOSITORY, Run
 from tests.e2e.faults import (
-    END_LIMIT_S,
     PHASES,
     RAYS,
     SMALL,

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.e2e.conftest import Run
+from tests.e2e.conftest import END_LIMIT_S, Run
 
 StartRun = Callable[..., Run]
 HF_SAMPLER = ("actor_infer.strategy_args.strategy_name=hf_infer", "~actor_infer.strategy_args.strategy_config")
@@ -89,6 +89,6 @@ def test_a_killed_stage_of_a_pipeline_ends_the_run(sort_data: Path, start_run: S
     )
     run.wait_for_step(1)
     run.worker("actor_train").kill()
-    assert run.wait(60) == 1, run.text
+    assert run.wait(END_LIMIT_S) == 1, run.text
     assert re.search(r"actor_train rank [01] died", run.text), run.text
     run.assert_all_gone()

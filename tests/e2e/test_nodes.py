@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from roll.utils.ports import free_port
-from tests.e2e.conftest import Run
+from tests.e2e.conftest import END_LIMIT_S, Run
 from tests.e2e.test_rlvr import assert_engine_and_trainer_agree
 
 HEAD, OTHER = "127.0.0.1", "127.0.0.2"  # loopback addresses stand for hosts
@@ -84,7 +84,7 @@ def test_a_run_spreads_over_the_nodes_of_a_cluster_and_leaves_it_alive(
     trainer = _worker("actor_train")
     assert trainer is not None
     trainer.kill()
-    assert run.wait(60) == 1, run.text
+    assert run.wait(END_LIMIT_S) == 1, run.text
     assert "actor_train rank 0 died" in run.text
     assert not [role for role in ("actor_train", "actor_infer") if _worker(role) is not None]
 

@@ -11,6 +11,7 @@ import ray
 from roll.distributed.executor.cluster import Cluster
 from roll.distributed.executor.launch import RayRuntime
 from roll.distributed.executor.resource_manager import ResourceManager
+from tests.helpers.process_table import name_of
 from tests.helpers.sockets import listening, open_to_others
 
 JOIN = """
@@ -32,8 +33,7 @@ def test_a_run_on_one_machine_listens_on_loopback_only(resources: ResourceManage
     driver = psutil.Process()
     toys.wait_ready()
     family = [driver, *driver.children(recursive=True)]
-    found = listening(family)
-    names = {psutil.Process(pid).name() for pid, _ in found}
+    names = {name for process in family if listening([process]) and (name := name_of(process))}
     assert {"gcs_server", "raylet"} <= names
     assert any(name.startswith("ray::") for name in names)  # workers
     assert open_to_others(family) == {}

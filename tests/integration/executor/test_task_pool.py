@@ -52,23 +52,22 @@ def test_calls_that_raise_hang_or_kill_their_worker_fail_alone(make_pool: MakePo
 
     async def ask() -> list[object]:
         children.append(await pool.call("start_child", timeout_s=30))
-        calls = [("add", 0, 1), ("fail", "bad input"), ("sleep", 60.0), ("add", 2, 3), ("die",), ("add", 4, 5)]
+        calls = [("add", 0, 1), ("fail", "bad input"), ("sleep", 600.0), ("add", 2, 3), ("die",), ("add", 4, 5)]
         return await asyncio.gather(
-            *(pool.call(method, *arguments, timeout_s=2) for method, *arguments in calls), return_exceptions=True
+            *(pool.call(method, *arguments, timeout_s=5) for method, *arguments in calls), return_exceptions=True
         )
 
-    started = time.monotonic()
     first, raised, hung, second, died, third = asyncio.run(ask())
     assert (first, second, third) == (1, 5, 9)
     assert isinstance(raised, WorkerError)
     assert "rewards.math rank 0 failed in fail: ValueError: bad input" in str(raised)
     assert isinstance(hung, TimeoutError)
-    assert "rewards.math: sleep took longer than 2 s" in str(hung)
+    assert "rewards.math: sleep took longer than 5 s" in str(hung)
     assert isinstance(died, WorkerError)
     assert "rewards.math rank 0 died in die" in str(died)
     assert pool.num_restarts == 3  # the batch, then the two culprits alone
-    assert time.monotonic() - started < 60
-    while psutil.pid_exists(children[0]) and time.monotonic() - started < 90:
+    deadline = time.monotonic() + 60
+    while psutil.pid_exists(children[0]) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not psutil.pid_exists(children[0])
 

@@ -92,7 +92,7 @@ def test_every_column_is_documented_in_the_metrics_page():
 
 def test_terminal_display_gives_the_cursor_back_when_the_run_fails():
     output = io.StringIO()
-    terminal = Console(file=output, force_terminal=True, width=100, color_system=None)
+    terminal = Console(file=output, force_terminal=True, width=100, color_system=None, _environ={"TERM": "xterm"})
     try:
         with make_display(30, terminal):
             raise KeyboardInterrupt

@@ -15,11 +15,27 @@ def length(sample: RewardInput, scale: float = 1.0) -> float:
     return scale * len(sample.response_text)
 
 
-async def slow_length(sample: RewardInput) -> float:
-    if sample.response_text == "os_timeout":
-        raise TimeoutError("judge did not answer")
-    await asyncio.sleep(float(sample.response_text))
-    return 1.0
+class Meeting:
+    """Answers that meet wait for one another: for three of them at once. One that is alone waits for ever."""
+
+    def __init__(self) -> None:
+        self.present = 0
+        self.everybody = asyncio.Event()
+
+    async def __call__(self, sample: RewardInput) -> float:
+        match sample.response_text:
+            case "meets":
+                self.present += 1
+                if self.present == 3:
+                    self.everybody.set()
+                await self.everybody.wait()
+            case "alone":
+                await asyncio.Event().wait()
+            case "os_timeout":
+                raise TimeoutError("judge did not answer")
+            case other:
+                raise KeyError(other)
+        return float(self.present)
 
 
 async def blocking(sample: RewardInput) -> float:
@@ -95,7 +111,7 @@ def by_name(sample: RewardInput) -> object:
         while True:
             pass
     if name == "sleep":
-        time.sleep(60)
+        time.sleep(600)
     if name == "swallow":
         while True:
             try:
