@@ -37,7 +37,7 @@ def estimate_kl(log_probs: torch.Tensor, ref_log_probs: torch.Tensor, estimator:
         case "k2" | "mse":
             return 0.5 * difference.square()
         case "k3" | "low_var_kl":
-            beyond = (-difference - MAX_LOG_RATIO).clamp(min=0)
+            beyond = torch.where(-difference > MAX_LOG_RATIO, -difference - MAX_LOG_RATIO, 0.0)
             return torch.exp((-difference).clamp(max=MAX_LOG_RATIO)) * (1 + beyond) - 1 + difference
         case "abs":
             return difference.abs()

@@ -63,7 +63,7 @@ def test_k3_of_a_vanishing_token_is_finite_in_float32() -> None:
     assert torch.isfinite(log_prob.grad)
 
 
-@pytest.mark.parametrize("gap", [-0.5, -10.0, -19.9, -20.1, -35.0, -300.0])
+@pytest.mark.parametrize("gap", [-0.5, -10.0, -19.9, -20.0, -20.1, -35.0, -300.0])
 def test_a_loss_of_k2_or_k3_pulls_a_token_back_however_far_it_fell(gap: float) -> None:
     """A negative gradient: a step against it raises the log-prob. k3 pulls the harder the further, up to its bend."""
     pulls = []
