@@ -85,16 +85,24 @@ class Run(ABC):
         """Runs to the end and returns the exit code: 0, 1 after a failure, 2 for a bad configuration, 130 after
         Ctrl-C, 143 after SIGTERM, 129 after SIGHUP."""
         terminal = open_terminal()
-        configure_logging(
-            tag="driver",
-            directory=self.config.logging_dir,
-            terminal=terminal_handler(terminal) if terminal else None,
-            secrets=find_secrets(self.config.model_dump()),
-        )
+        try:
+            self._configure_logging(terminal, self.config.logging_dir)
+        except OSError as error:
+            self._configure_logging(terminal, None)
+            logger.error("logging_dir: %s cannot be written: %s", self.config.logging_dir, error.strerror)
+            return BAD_CONFIGURATION
         code = self._run_to_the_end(terminal)
         if self.interrupts.has_failed:
             _leave(code)
         return code
+
+    def _configure_logging(self, terminal: Console | None, directory: str | None) -> None:
+        configure_logging(
+            tag="driver",
+            directory=directory,
+            terminal=terminal_handler(terminal) if terminal else None,
+            secrets=find_secrets(self.config.model_dump()),
+        )
 
     def _run_to_the_end(self, terminal: Console | None) -> int:
         try:

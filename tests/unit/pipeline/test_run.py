@@ -234,3 +234,13 @@ print("still there", threading.active_count() - before)
 def test_what_comes_when_the_run_has_ended_does_not_end_its_process(what: str) -> None:
     done = subprocess.run([sys.executable, "-c", LATE, what], capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout) == (0, "still there 0\n"), done.stderr
+
+
+def test_a_logging_dir_that_cannot_be_made_ends_the_run_in_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where permissions alone do not tell: a full disk, or a file system that takes no directories."""
+    (tmp_path / "file").touch()
+    run = Counting(tmp_path, "never", logging_dir=str(tmp_path / "file" / "logs"))
+    assert run.run() == 2
+    assert f"logging_dir: {tmp_path}/file/logs cannot be written: Not a directory" in capsys.readouterr().err
