@@ -8,6 +8,7 @@ from pydantic import BeforeValidator
 
 from roll.configs.base import Settings, ignored, planned, setting, unread
 from roll.configs.cluster import PgVariant, WorkerConfig
+from roll.configs.data import Place
 from roll.configs.run import RunConfig
 
 MODEL_LENGTH_KEYS = ("max_model_len", "context_length")
@@ -73,8 +74,10 @@ class AlgorithmConfig(RunConfig):
     """What RLVR and agentic runs share: roles and mathematics."""
 
     # roles
-    pretrain: str | None = setting(None, "Directory or hub id of the policy's starting weights, also of the reference.")
-    reward_pretrain: str | None = setting(
+    pretrain: Place | None = setting(
+        None, "Directory or hub id of the policy's starting weights, also of the reference."
+    )
+    reward_pretrain: Place | None = setting(
         None, "Directory or hub id of the critic's starting weights. Default: pretrain."
     )
     actor_train: WorkerConfig = setting({}, "The policy where it learns.")

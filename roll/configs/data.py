@@ -1,8 +1,9 @@
 """`data_args`: which rows, and how a row becomes a prompt."""
 
+import os
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from roll.configs.base import Settings, ignored, planned, setting, unread
 from roll.configs.limits import LARGEST
@@ -28,6 +29,8 @@ Strings = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
 Names = Annotated[tuple[str, ...], BeforeValidator(split_text)]
 Numbers = Annotated[tuple[Annotated[int, Field(ge=0, le=LARGEST)], ...], BeforeValidator(split_text)]
 """Lists that may also be written as one text with commas; numbers from 0 on."""
+Place = Annotated[str, AfterValidator(os.path.expanduser)]
+"""A path, or the name of a model: what ~ means is settled here, for libraries and workers that would not know it."""
 
 
 class DataArgs(Settings):

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator
 
 from roll.configs.base import Settings, ignored, planned, setting
+from roll.configs.data import Place
 
 LORA = "LoRA training is off (lora_target is not set)"
 ROLE_DECIDES = "the role decides what stands on top of the model (the critic gets a value head)"
@@ -31,7 +32,7 @@ Attention = Annotated[Literal["auto", "sdpa", "eager", "fa2"] | None, _renamed(A
 class ModelArgs(Settings):
     """`model_args` of a role."""
 
-    model_name_or_path: str | None = setting(
+    model_name_or_path: Place | None = setting(
         None,
         "Directory or hub id of the model. Default: `pretrain`; for the critic `reward_pretrain`, then `pretrain`.",
     )

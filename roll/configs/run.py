@@ -7,7 +7,7 @@ from pydantic import AfterValidator, BeforeValidator
 
 from roll.configs.base import Settings, ignored, planned, setting, unread
 from roll.configs.cluster import Environment
-from roll.configs.data import split_text
+from roll.configs.data import Place, split_text
 from roll.configs.limits import LARGEST_SEED, MOST_DEVICES_PER_NODE, MOST_GROUPS, MOST_NODES
 from roll.configs.problems import show
 from roll.configs.rollout import RolloutMockConfig, RouterArgs
@@ -28,7 +28,9 @@ def _resume(value: object) -> object:
 
 def _run_name(name: str) -> str:
     """A name that can stand as one folder or file, wherever it is written."""
-    if name in (".", "..") or any(character in "/\\" or not character.isprintable() for character in name):
+    if name in (".", ".."):
+        raise ValueError(f"{show(name)} must be a name, not a path")
+    if any(character in "/\\" or not character.isprintable() for character in name):
         raise ValueError(
             f"{show(name)} must be a name, not a path: it has / or \\ in it, or characters without a shape"
         )
@@ -41,7 +43,7 @@ class CheckpointConfig(Settings):
     """`checkpoint_config`: where checkpoints go."""
 
     type: Literal["file_system"] = setting("file_system", "Kind of storage; only directories are known.")
-    output_dir: str | None = setting(None, "Directory of the checkpoints. Default: <output_dir>/checkpoints.")
+    output_dir: Place | None = setting(None, "Directory of the checkpoints. Default: <output_dir>/checkpoints.")
     async_upload: bool | None = ignored(None, "Upload in the background.", "checkpoints are written to a directory")
     keep_local_file: bool | None = ignored(None, "Keep the local copy.", "checkpoints are written to a directory")
 
@@ -170,9 +172,9 @@ class RunConfig(Settings):
     router_args: RouterArgs | None = setting(None, "Routing between engine replicas.")
 
     # output
-    output_dir: str = setting("./output/roll", "Where the run writes. Default: ./output/<exp_name>.", min_length=1)
-    logging_dir: str = setting("./output/roll/logs", "Where log files go. Default: <output_dir>/logs.", min_length=1)
-    rollout_dump_dir: str | None = setting(None, "Where sample rollouts go. Default: <output_dir>/rollouts.")
+    output_dir: Place = setting("./output/roll", "Where the run writes. Default: ./output/<exp_name>.", min_length=1)
+    logging_dir: Place = setting("./output/roll/logs", "Where log files go. Default: <output_dir>/logs.", min_length=1)
+    rollout_dump_dir: Place | None = setting(None, "Where sample rollouts go. Default: <output_dir>/rollouts.")
     track_with: Annotated[tuple[Tracker, ...], BeforeValidator(_trackers)] = setting(
         ("tensorboard", "jsonl"),
         "One tracker or several: tensorboard, wandb, mlflow, swanlab, jsonl (metrics.jsonl and summary.json in "

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from roll.configs.aliases import apply_aliases
-from roll.configs.base import KeyMark, Settings, join, mark_of, nested_class, walk
+from roll.configs.base import KeyMark, Settings, holds_mapping, join, mark_of, nested_class, walk
 from roll.configs.problems import Problem, did_you_mean, nearest, show
 from roll.utils.secrets import is_secret_key
 
@@ -115,7 +115,11 @@ def _findings(cls: type[Settings], raw: Mapping[str, Any], errors: list[ErrorDet
         if error["type"] == "extra_forbidden":
             known = _fields_at(cls, path[:-1])
             match, slip = nearest(str(path[-1]), known), nearest(str(path[-1]), known, cutoff=SLIP)
-            hint = f" Did you mean {match}?" if match else f" Known keys here: {', '.join(sorted(known)[:12])} ..."
+            elsewhere = [] if slip else _elsewhere(cls, path)
+            if elsewhere:
+                match, hint = None, f" It belongs under {' or '.join(elsewhere)}."
+            else:
+                hint = f" Did you mean {match}?" if match else f" Known keys here: {', '.join(sorted(known)[:12])} ..."
             message = f"{text}: unknown key (value {_shown(path[-1], error['input'])}).{hint}"
             if match is None or match in _node_at(raw, path[:-1]):
                 keys = ()
@@ -169,13 +173,38 @@ def _yaml_path(raw: Mapping[str, Any], error: ErrorDetails) -> Path:
     return tuple(path)
 
 
-def _fields_at(cls: type[Settings], path: Path) -> list[str]:
-    """Names of the keys that may stand under a path."""
+def _class_at(cls: type[Settings], path: Path) -> type[Settings] | None:
+    """The class of the settings under a path."""
     current: type[Settings] | None = cls
     for part in path:
         if current is not None and part in current.model_fields:
             current = nested_class(current.model_fields[str(part)].annotation)
+    return current
+
+
+def _fields_at(cls: type[Settings], path: Path) -> list[str]:
+    """Names of the keys that may stand under a path."""
+    current = _class_at(cls, path)
     return list(current.model_fields) if current else []
+
+
+def _elsewhere(cls: type[Settings], path: Path) -> list[str]:
+    """The sections below the place of an unknown key that have a key of this name.
+
+    Example: of actor_train.learning_rate it is actor_train.training_args.
+    """
+    at = _class_at(cls, path[:-1])
+    return [_text((*path[:-1], *section)) for section in _sections_with(str(path[-1]), at)] if at else []
+
+
+def _sections_with(name: str, cls: type[Settings]) -> Iterator[tuple[str, ...]]:
+    for key, info in cls.model_fields.items():
+        inner = nested_class(info.annotation)
+        if inner is None or holds_mapping(info.annotation) or mark_of(info).kind != "setting":
+            continue
+        if name in inner.model_fields and mark_of(inner.model_fields[name]).kind == "setting":
+            yield (key,)
+        yield from ((key, *section) for section in _sections_with(name, inner))
 
 
 def _marked_keys(cls: type[Settings], raw: dict[str, Any]) -> tuple[list[Problem], list[str]]:

@@ -258,6 +258,50 @@ def test_a_key_that_is_only_a_little_alike_silences_findings_on_the_default_of_t
     assert text == "rollout_size: unknown key (value 3). Did you mean rollout_batch_size?"
 
 
+@pytest.mark.parametrize(
+    ("key", "places"),
+    [
+        ("actor_train.learning_rate", "actor_train.training_args"),
+        ("actor_infer.generation.temperature", None),
+        ("actor_infer.temperature", "actor_infer.generating_args"),
+        ("actor_train.strategy_name", "actor_train.strategy_args"),
+        ("model_name_or_path", "actor_train.model_args or actor_infer.model_args or critic.model_args"),
+    ],
+)
+def test_a_key_in_the_wrong_section_is_told_where_it_belongs(key: str, places: str | None) -> None:
+    (text,) = problems({key: 1})
+    assert (f" It belongs under {places}" in text) if places else ("It belongs" not in text)
+
+
+def test_a_misspelt_key_is_no_key_of_another_section() -> None:
+    (text,) = problems({"actor_train.training_args.learning_rat": 1})
+    assert text.endswith("Did you mean learning_rate?")
+
+
+@pytest.mark.parametrize("name", [".", ".."])
+def test_a_run_is_not_called_by_a_folder(name: str) -> None:
+    assert problems({"exp_name": name}) == [f"exp_name: {name!r} must be a name, not a path."]
+
+
+PLACES = ("output_dir", "logging_dir", "rollout_dump_dir", "checkpoint_config.output_dir", "pretrain")
+
+
+@pytest.mark.parametrize("key", [*PLACES, "reward_pretrain", "actor_train.model_args.model_name_or_path"])
+def test_a_place_below_a_home_is_written_out(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/user")
+    value: Any = config({key: "~/runs/a"})
+    for part in key.split("."):
+        value = getattr(value, part)
+    assert value == "/home/user/runs/a"
+
+
+def test_the_defaults_below_a_place_are_written_out_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/user")
+    settings = config({"output_dir": "~/runs", "pretrain": "~/model"})
+    assert (settings.logging_dir, settings.rollout_dump_dir) == ("/home/user/runs/logs", "/home/user/runs/rollouts")
+    assert settings.actor_infer.model_args.model_name_or_path == "/home/user/model"
+
+
 @pytest.mark.parametrize("name", ["../x", "a/b", "..", "a\\b", "a\nb", "x" * 300, "\u202ea"])
 def test_a_run_is_called_by_a_name_and_not_by_a_path(name: str) -> None:
     (text,) = problems({"exp_name": name})
