@@ -6,6 +6,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 from roll.configs.base import Settings, holds_mapping, join, mark_of, nested_class
+from roll.configs.problems import show
 from roll.utils.secrets import redact
 
 Effect = Literal["applied", "refused", "free"]
@@ -44,6 +45,7 @@ _TRAINER = "a trainer reads its own files only; `pretrain: <checkpoint>/hf_model
 _FROZEN = "the optimizer holds the states of what was trained"
 _OPTIMIZER = "the optimizer's settings are the YAML's; the schedule goes on at its place"
 _USERS = "what it means, whatever its name, is up to the environment or the reward"
+_DATA = "the place in the data stays"
 _SPEED = "how fast it goes, not what comes out"
 
 RULES = (
@@ -58,8 +60,8 @@ RULES = (
     Rule("*.training_args.*", "applied", _OPTIMIZER),
     Rule("max_grad_norm", "applied", _OPTIMIZER),
     Rule("max_steps", "applied", "schedules end there, also those that are under way"),
-    Rule("rollout_batch_size", "applied", "the place in the data stays; see updates per step below"),
-    Rule("num_return_sequences_in_group", "applied", "the same"),
+    Rule("rollout_batch_size", "applied", _DATA),
+    Rule("num_return_sequences_in_group", "applied", _DATA),
     Rule("train_env_manager.*", "applied", "the place in the stream of environments stays"),
     Rule("init_kl_coef", "applied", "a coefficient that adapts starts from the new value"),
     Rule("reference.model_args.model_name_or_path", "applied", "the KL is to another reference from now on"),
@@ -69,7 +71,7 @@ RULES = (
     Rule("*.data_args.file_name", "free", _ROWS),
     Rule("*.strategy_args.strategy_config*", "applied", _SHARES),
     Rule("resume_from_checkpoint", "free", "how this run was started"),
-    Rule("verify_checkpoint", "free", "the same"),
+    Rule("verify_checkpoint", "free", "how this run was started"),
     *(
         Rule(pattern, "free", _PLACE)
         for pattern in (
@@ -138,5 +140,6 @@ def _unequal_entries(
 def _shown(value: Any) -> str:
     if isinstance(value, Mapping):
         return "given"
-    text = "none" if value is None else str(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    if isinstance(value, str):
+        return value if len(value) <= 60 else f"{value[:57]}..."
+    return "none" if value is None else show(value, 60)

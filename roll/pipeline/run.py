@@ -140,12 +140,17 @@ class Run(ABC):
         self.trackers = self._start_trackers(steps_done)
         failed = True
         try:
-            self.build()
+            if steps_done < self.config.max_steps:
+                self.build()
+                if checkpoint is not None:
+                    logger.info("taking up the checkpoint of step %d", steps_done)
+                    self.restore(checkpoint.path, checkpoint.state.run, steps_done)
+                logger.info("ready in %.1f s", time.perf_counter() - started)
+            else:
+                done = (steps_done, self.config.max_steps)
+                logger.warning("nothing is left to do: %d steps are done and max_steps is %d. Raise it to go on", *done)
             if checkpoint is not None:
-                logger.info("taking up the checkpoint of step %d", steps_done)
-                self.restore(checkpoint.path, checkpoint.state.run, steps_done)
                 self._rows = [*read_metrics(checkpoint.path / METRICS_FILE)]
-            logger.info("ready in %.1f s", time.perf_counter() - started)
             self.display.start(steps_done)
             self._loop(steps_done)
             failed = False

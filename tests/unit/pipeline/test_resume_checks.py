@@ -59,7 +59,7 @@ def test_everything_that_cannot_go_on_is_refused_at_once(tmp_path: Path, caplog:
     }
     text = refusal(saved(tmp_path, {}), now)
     assert "seed: 42 -> 43 since the checkpoint, but the order of the data comes from it" in text
-    assert "actor_train.data_args.shuffle: True -> False since the checkpoint" in text
+    assert "actor_train.data_args.shuffle: true -> false since the checkpoint" in text
     assert "actor_train was saved with dtype 'bf16' (now 'fp32'), zero_stage 0 (now 2)" in text
     assert caplog.messages == []
 

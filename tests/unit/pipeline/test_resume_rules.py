@@ -50,7 +50,8 @@ def test_the_same_settings_have_no_differences() -> None:
 )
 def test_each_setting_has_its_effect(key: str, then: Any, now: Any, effect: str) -> None:
     found = changed(key, then, now)
-    shown = {"file_name": "['a.jsonl'] -> ['b.jsonl']"}.get(key.rsplit(".", 1)[-1], f"{then} -> {now}")
+    whole = {"file_name": "['a.jsonl'] -> ['b.jsonl']", "shuffle": "true -> false"}
+    shown = whole.get(key.rsplit(".", 1)[-1], f"{then} -> {now}")
     assert (effect, f"{key}: {shown}") in found
     assert {told for told, text in found if not text.startswith(key)} <= {"free"}
 
@@ -76,6 +77,10 @@ def test_keys_that_a_version_does_not_know_are_left_out() -> None:
     old = config({}).model_dump(mode="json")
     del old["max_grad_norm"]
     assert differences(old | {"a_key_of_old": 1}, config({"max_grad_norm": 0.1})) == []
+
+
+def test_why_a_setting_is_applied_can_be_read_without_the_page() -> None:
+    assert [rule.why for rule in RULES if "below" in rule.why or rule.why == "the same"] == []
 
 
 def test_the_page_has_every_rule() -> None:

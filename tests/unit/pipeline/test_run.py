@@ -180,6 +180,18 @@ def test_a_resumed_run_has_the_rows_of_the_whole_run_wherever_they_were_tracked(
     assert [row["rollout/reward_mean"] for step, row in resumed._rows if step] == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("max_steps", [2, 3])
+def test_a_resumed_run_that_has_done_its_steps_says_so_and_starts_nothing(
+    max_steps: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert Counting(tmp_path, "never", max_steps=3, save_steps=3).run() == 0
+    again = Counting(tmp_path, "never", max_steps=max_steps, save_steps=3, resume_from_checkpoint=True)
+    assert again.run() == 0
+    assert not again.started and again.saved == []
+    assert [step for step, _ in again._rows] == [0, 1, 2, 3]
+    assert f"nothing is left to do: 3 steps are done and max_steps is {max_steps}." in caplog.text
+
+
 def test_a_tracker_that_cannot_start_ends_the_run_before_anything_is_built(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
