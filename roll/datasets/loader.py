@@ -48,7 +48,12 @@ class DataFile:
         try:
             for place, values, fault in READERS[self.format](self.path):
                 yield Row(str(self.path), place, values, fault)
-        except (OSError, UnicodeDecodeError, csv.Error) as error:
+        except UnicodeDecodeError as error:
+            bad = error.object[error.start]
+            raise ConfigError(
+                f"{self.key}: {self.path} is not UTF-8 (it holds the byte 0x{bad:02x}); save it as UTF-8"
+            ) from error
+        except (OSError, csv.Error) as error:
             raise ConfigError(f"{self.key}: cannot read {self.path} as {self.format}: {error}") from error
         except _Malformed as error:
             raise ConfigError(f"{self.key}: {self.path}:{error.place}: {error.reason}") from error

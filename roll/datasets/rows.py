@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from roll.configs.data import DataArgs
+from roll.configs.problems import show
 from roll.datasets.json_text import parse_whole
 from roll.datasets.loader import Row
 from roll.errors import ConfigError
@@ -164,6 +165,12 @@ class RowReader:
                 f"{row.where}: column {column!r} must be a list of messages, each with role and content, "
                 f"such as [{{'role': 'user', 'content': '...'}}]"
             )
+        for i, message in enumerate(messages, 1):
+            if not isinstance(message["content"], str | list) and not message.get("tool_calls"):
+                raise ConfigError(
+                    f"{row.where}: column {column!r}: the content of message {i} ({message['role']}) is "
+                    f"{show(message['content'])}, not a text; correct the row, or leave it out"
+                )
         if messages[-1]["role"] == "assistant":
             raise ConfigError(
                 f"{row.where}: column {column!r} ends with an assistant message; leave the answer out, "

@@ -86,7 +86,7 @@ def test_a_malformed_file_is_named_with_its_line(tmp_path: Path, name: str, text
 
 def test_text_that_is_not_utf8_is_an_error_and_not_a_traceback(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_bytes(b'{"a": "\xff"}\n')
-    with pytest.raises(ConfigError, match="cannot read .*rows.jsonl as json"):
+    with pytest.raises(ConfigError, match=r"rows.jsonl is not UTF-8 \(it holds the byte 0xff\); save it as UTF-8"):
         read(DataArgs(file_name=(str(tmp_path / "rows.jsonl"),)))
 
 
