@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import random
 import sys
@@ -13,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from roll.configs.overrides import apply_overrides
 from roll.errors import EnvError
 from roll.pipeline.agentic.env.base import SUCCESS, VALID, Env, EnvStep, draws_actions
 from roll.pipeline.agentic.env.build import env_class
@@ -37,7 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     add_folder(given.config_path.absolute())
     try:
-        constructor, keys = env_class(given.env), dict(_setting(text) for text in given.settings)
+        constructor, keys = env_class(given.env), dict[str, Any]()
+        apply_overrides(keys, given.settings)
         constructor(**keys)
     except Exception as error:
         sys.stderr.write(f"{given.env}: {type(error).__name__}: {error}\n")
@@ -149,17 +150,6 @@ def _action(env: Any, rng: random.Random) -> str:
 def _close(env: Any) -> None:
     if isinstance(env, Env):
         env.close()
-
-
-def _setting(text: str) -> tuple[str, Any]:
-    """key=value with the value as JSON, or as text."""
-    key, equals, value = text.partition("=")
-    if not equals:
-        raise EnvError(f"{text!r} is not of the form key=value")
-    try:
-        return key, json.loads(value)
-    except json.JSONDecodeError:
-        return key, value
 
 
 if __name__ == "__main__":

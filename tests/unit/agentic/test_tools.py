@@ -12,6 +12,7 @@ from roll.errors import EnvError
 from roll.pipeline.agentic import check_env
 from roll.pipeline.agentic.agentic_config import EnvConfig
 from roll.pipeline.agentic.baselines import baselines
+from roll.pipeline.agentic.env.gymnasium_env import GymnasiumEnv
 from roll.pipeline.agentic.group_filters import DropEqualRewards, load_filter
 from roll.types.rollout import Task, TrajectoryGroup
 from tests.unit.agentic.test_rollouter import row
@@ -48,6 +49,31 @@ def test_check_env_stops_at_what_keeps_episodes_from_being_played(capsys: pytest
     out = capsys.readouterr().out
     assert "step returned 4 values, not (observation, reward, terminated, truncated, metrics)" in out
     assert "1 problem.\n" in out
+
+
+def test_check_env_takes_lists_as_the_command_line_of_a_run_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "taking.py").write_text(
+        "class Taking:\n"
+        "    def reset(self, seed): ...\n"
+        "    def step(self, action): ...\n"
+        "    def __init__(self, **given):\n"
+        "        raise ValueError(f'{sorted(given.items())}')\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    given = ["actions=[Left,Right]", "kwargs={slippery: false}", "env=game:Guess-v0", "rate=1e-3", "name=x"]
+    assert check_env.main(["taking:Taking", *given]) == 2
+    built = "[('actions', ['Left', 'Right']), ('env', 'game:Guess-v0'), ('kwargs', {'slippery': False}), "
+    assert built + "('name', 'x'), ('rate', 0.001)]" in capsys.readouterr().err
+    assert check_env.main(["taking:Taking", "swaps"]) == 2
+    assert "'swaps' is no override. Write key=value" in capsys.readouterr().err
+    sys.modules.pop("taking", None)
+
+
+def test_names_of_actions_are_a_list() -> None:
+    with pytest.raises(ValueError, match=r"actions: 'Left, Right' must be a list of names"):
+        GymnasiumEnv("FrozenLake-v1", actions="Left, Right")
 
 
 def test_check_env_says_what_is_not_installed(

@@ -37,6 +37,8 @@ class GymnasiumEnv(Env):
         success_reward: float = 0.0,
         max_steps: int | None = None,
     ):
+        if isinstance(actions, str):
+            raise ValueError(f"actions: {actions!r} must be a list of names, such as [Left, Down, Right, Up]")
         self._env = self._make(env, dict(kwargs or {}))
         self._actions = {name.lower(): i for i, name in enumerate(actions)}
         self._names = tuple(actions)
