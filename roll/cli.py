@@ -4,6 +4,7 @@ python examples/start_rlvr_pipeline.py --config_path tiny-sort --config_name tin
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -63,16 +64,17 @@ def main(pipeline: str = "rlvr", argv: Sequence[str] | None = None, script: str 
     arguments, overrides = _parser(pipeline).parse_known_args(argv)
     parts = PIPELINES[pipeline]
     try:
-        directory = _directory(arguments.config_path, arguments.config_name, script)
+        folder, name = _place(arguments.config_path, arguments.config_name or "")
+        directory = _directory(folder, name, script)
         add_folder(directory)
-        if not arguments.config_name:
+        if not name:
             raise ConfigError(
                 f"--config_name is missing. There: {', '.join(yaml_names(directory)) or 'no YAML'} in {directory}."
             )
         loaded = load(
             _object(parts.config),
             directory,
-            arguments.config_name,
+            name,
             overrides,
             _object(parts.problems),
             _object(parts.warnings),
@@ -120,7 +122,16 @@ def _parser(pipeline: str) -> argparse.ArgumentParser:
     return parser
 
 
-def _directory(config_path: str, name: str | None, script: str | None) -> Path:
+def _place(config_path: str, config_name: str) -> tuple[str, str]:
+    """Folder and name of the YAML. A name may have a folder before it.
+
+    Example: _place("examples", "tiny-sort/tiny_sort") == ("examples/tiny-sort", "tiny_sort")
+    """
+    folder, slash, name = config_name.rpartition("/")
+    return (os.path.join(config_path, folder or slash), name) if slash else (config_path, config_name)
+
+
+def _directory(config_path: str, name: str, script: str | None) -> Path:
     """The directory of the YAML: of those that `config_path` may mean the first that has one of this name, or exists.
     Relative to the script comes before the current folder, but `.` is the current one. Raises ConfigError that names
     the places looked at."""
@@ -134,9 +145,11 @@ def _directory(config_path: str, name: str | None, script: str | None) -> Path:
     if not there:
         if unclear := [look.why for look in (written, *looks) if look.kind in ("hidden", "impossible")]:
             raise ConfigError(f"--config_path {show(config_path)}: {unclear[0]}.")
+        if any(look.is_file for look in looks):
+            raise ConfigError(f"--config_path {config_path} is a file: name its folder, and the YAML in --config_name.")
         looked = " and ".join(dict.fromkeys(str(look.path) for look in looks))
         raise ConfigError(f"--config_path {config_path}: there is no such directory. Looked at {looked}.")
-    file = f"{(name or '').removesuffix('.yaml').removesuffix('.yml')}.yaml"
+    file = f"{name.removesuffix('.yaml').removesuffix('.yml')}.yaml"
     having = [place for place in there if look_at(place / file).is_file]
     if len(having) > 1:
         _say(f"--config_path {config_path}: {file} is also in {having[1]}; the one in {having[0]} is meant.")
@@ -150,7 +163,8 @@ def _object(path: str) -> Any:
 
 def _dry_run(parts: Pipeline, loaded: Loaded[Any]) -> int:
     report = machine_report(loaded.config)
-    for problem in (*report.problems, *_object(parts.machine_problems)(loaded.config)):
+    found = (*report.problems, *_object(parts.machine_problems)(loaded.config))
+    for problem in together(str(problem) for problem in found):
         _say(f"Warning, a real run stops here: {problem}")
     for reason in report.unchecked:
         _say(f"Not checked: {reason}")

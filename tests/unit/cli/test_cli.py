@@ -78,6 +78,11 @@ def test_a_plan_that_does_not_work_exits_2_with_every_problem_and_no_traceback(
         (["--config_path", "."], "--config_name is missing. There: run in "),
         (["--config_name", "run", "--config_path", "nowhere"], "--config_path nowhere: there is no such directory."),
         (["--config_name", "run", "--dryrun"], "'--dryrun' is no override."),
+        (
+            ["--config_path", "run.yaml"],
+            "--config_path run.yaml is a file: name its folder, and the YAML in --config_name",
+        ),
+        (["--config_name", "nowhere/run"], "--config_path ./nowhere: there is no such directory."),
     ],
 )
 def test_a_wrong_command_line_exits_2(
@@ -350,6 +355,23 @@ def test_the_yaml_of_the_current_folder_comes_before_that_of_the_scripts_folder_
     (scripts / "sub" / "run.yaml").write_text(broken)
     code, said = start("run", "--config_path", "sub")
     assert code == 2 and f"is also in {recipe / 'sub'}; the one in {scripts / 'sub'} is meant." in said
+
+
+def test_a_name_may_have_its_folder_before_it(
+    recipe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (recipe / "sub").mkdir()
+    text = (recipe / "run.yaml").read_text()
+    (recipe / "run.yaml").rename(recipe / "sub" / "run.yaml")
+    (recipe / "sub" / "run.yaml").write_text(f"{text}\nsteps: 7\nmax_steps: ${{steps}}\n")
+    for given in (["--config_name", "sub/run"], ["--config_name", f"{recipe}/sub/run.yaml"]):
+        assert cli.main("rlvr", [*given, "--dry_run"]) == 0
+        assert capsys.readouterr().out.startswith("run: 7 steps")
+
+
+def test_what_two_roles_share_is_told_once(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--dry_run", "prompt_length=100") == 0
+    assert capsys.readouterr().out.count("(max_position_embeddings)") == 1
 
 
 def test_a_reward_in_a_file_beside_the_yaml_is_found(
