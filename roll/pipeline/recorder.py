@@ -39,7 +39,7 @@ class RecordLimits:
     num_characters: int = 8_000
     """Of a prompt, a response or an observation; the middle is left out beyond."""
     total_bytes: int = 256_000_000
-    """Of all files together; the oldest steps go first."""
+    """Of all files together; what was written first goes first."""
 
 
 class RolloutRecorder:
@@ -74,7 +74,7 @@ class RolloutRecorder:
             text.write_text(render(step, kind, groups, num_groups), encoding="utf-8")
             rows = [json.dumps(_row(step, record), allow_nan=False) for group in groups for record in group]
             (self.directory / f"{stem}.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
-            self._remove_oldest()
+            self._remove_oldest(stem)
         except OSError as error:
             self._working = False
             logger.warning("sample rollouts are not recorded any more, the run goes on: %s", error)
@@ -86,15 +86,16 @@ class RolloutRecorder:
             self._told.add((name, value))
             logger.warning("extra.%s of a sample rollout is left out of its record: %s", name, value.strip("()"))
 
-    def _remove_oldest(self) -> None:
-        files = sorted(self.directory.glob("step_*"))
-        sizes = {path: path.stat().st_size for path in files}
-        total = sum(sizes.values())
-        for path in files[:-2]:  # the step just written stays
+    def _remove_oldest(self, stem: str) -> None:
+        """By time, since a run that starts anew may find later steps of another; what was just written stays."""
+        found = {path: path.stat() for path in self.directory.glob("step_*")}
+        total = sum(stat.st_size for stat in found.values())
+        for path in sorted(found, key=lambda path: (found[path].st_mtime_ns, path.name)):
             if total <= self.limits.total_bytes:
                 return
-            path.unlink()
-            total -= sizes[path]
+            if path.name not in (f"{stem}.txt", f"{stem}.jsonl"):
+                path.unlink()
+                total -= found[path].st_size
 
 
 def _row(step: int, record: RolloutRecord) -> dict[str, Any]:

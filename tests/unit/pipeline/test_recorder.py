@@ -1,5 +1,6 @@
 import json
 import math
+import os
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -72,6 +73,18 @@ def test_all_files_together_stay_below_the_limit_and_the_oldest_go_first(tmp_pat
     left = sorted(path.name for path in tmp_path.iterdir())
     assert left[-1] == "step_000029.txt"
     assert "step_000000.txt" not in left
+
+
+def test_later_steps_of_an_earlier_run_make_room_for_the_first_of_this_one(tmp_path):
+    recorder = RolloutRecorder(tmp_path, RecordLimits(total_bytes=5_000))
+    for step in (897, 898, 899):
+        path = recorder.record(step, [record(0, response_text="x" * 400)])
+        assert path is not None
+        for file in (path, path.with_suffix(".jsonl")):
+            os.utime(file, (step, step))
+    for step in (1, 2):
+        recorder.record(step, [record(0, response_text="x" * 2_000)])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step_000002.jsonl", "step_000002.txt"]
 
 
 def test_control_characters_of_a_model_do_not_reach_the_readers_terminal(tmp_path):
