@@ -41,7 +41,7 @@ _TAKEN: dict[str, tuple[str, tuple[Any, ...]]] = {
     "custom_sigquit_handler": ("the worker watches the engine's processes itself", ()),
 }
 # Ranges that the fields do not state, beyond which an engine fails after minutes.
-_COUNT = {"least": 1}
+_COUNT: dict[str, float] = {"least": 1}
 _RANGES: dict[str, dict[str, float]] = {
     "mem_fraction_static": {"least": 0.01, "most": 1},
     "random_seed": {"least": 0, "most": LARGEST_SEED},

@@ -31,7 +31,7 @@ _TAKEN = {
     "data_parallel_size": "more devices in device_mapping give more engines",
 }
 # Ranges that the fields do not state, beyond which an engine fails after minutes.
-_COUNT = {"least": 1}
+_COUNT: dict[str, float] = {"least": 1}
 _RANGES: dict[str, dict[str, float]] = {
     "gpu_memory_utilization": {"least": 0.01, "most": 1},
     "seed": {"least": 0, "most": LARGEST_SEED},

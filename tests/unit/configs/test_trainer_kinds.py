@@ -85,7 +85,8 @@ def test_megatrons_own_class_says_the_same_types() -> None:
     transformer = pytest.importorskip("megatron.core.transformer.transformer_config", reason="megatron is missing")
     said = {field.name: field.type for field in dataclasses.fields(transformer.TransformerConfig)}
     for key, kinds in MEGATRON_KINDS.items():
-        annotation = said[key] if isinstance(said[key], str) else _source(said[key])
+        written = said[key]
+        annotation = written if isinstance(written, str) else _source(written)
         own = kinds_of(annotation)
         assert own is not None, (key, annotation)
         assert (own.names, own.choices) == (kinds.names, kinds.choices), key
