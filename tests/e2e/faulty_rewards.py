@@ -1,5 +1,5 @@
-"""A reward that misbehaves as its tickets say, each once: empty files `<number>-<how>` in a directory, taken in order
-by whichever worker comes first."""
+"""Rewards of whole runs: one that speaks, and one that misbehaves as its tickets say, each once: empty files
+`<number>-<how>` in a directory, taken in order by whichever worker comes first."""
 
 from __future__ import annotations
 
@@ -22,6 +22,12 @@ def faulty(sample: RewardInput, tickets: str, share: float) -> Any:
     chance = int(hashlib.sha256((sample.prompt_text + sample.response_text).encode()).hexdigest()[:8], 16) / 16**8
     ticket = _take(Path(tickets)) if chance < share else None
     return chance if ticket is None else _misbehave(ticket.name.rpartition("-")[2])
+
+
+def talkative(sample: RewardInput) -> float:
+    """Says something in its process."""
+    print("an answer was judged", flush=True)
+    return float(len(sample.response_text) % 2)
 
 
 def _take(directory: Path) -> Path | None:

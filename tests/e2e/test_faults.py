@@ -38,11 +38,14 @@ def test_sigterm_saves_the_finished_step_though_cleaner_and_reward_worker_were_k
     check(run)
 
 
-def test_a_run_whose_ray_dies_says_so(sort_data: Path, start_run: StartRun):
-    run = start_run(sort_data, "tiny_sort", *SMALL, *NO_SAVES)
+def test_a_run_whose_ray_dies_says_so_and_keeps_what_its_workers_printed(sort_data: Path, start_run: StartRun):
+    """Also where Ray's own code ends the driver before it can do anything more."""
+    reward = ("rewards.sort.reward=tests.e2e.faulty_rewards:talkative", "~rewards.sort.reward_args.pattern")
+    run = start_run(sort_data, "tiny_sort", *SMALL, *NO_SAVES, *reward)
     fault = Fault("raylet", "kill", "steps")
     inject(run, fault, random.Random(0))
     assert outcome(run, fault) == "ended with its cause"
+    assert "an answer was judged" in (run.output_dir / "logs" / "workers" / "rewards.sort-0.out").read_text()
 
 
 @pytest.mark.slow

@@ -1,12 +1,15 @@
 """Runs as a process of its own beside a local Ray cluster and cleans up when the driver is gone, however it went.
 
 Its standard input is a pipe that the driver holds: end of file means that the driver is done, or dead. Every process
-of the cluster carries MARK=<directory> in its environment, and so does whatever a worker starts. Standard library
-only, no import of roll: it starts in milliseconds (python -S).
+of the cluster carries MARK=<directory> in its environment, and so does whatever a worker starts. It imports nothing of
+roll but what keeps the workers' logs, when it comes to that: it starts in milliseconds (python -S).
+
+    python -S cleaner.py DIRECTORY [LOGS]
 """
 
 import contextlib
 import os
+import pathlib
 import shutil
 import signal
 import sys
@@ -14,6 +17,7 @@ import time
 
 MARK = "ROLL_RUNTIME_DIRECTORY"
 SHARED_MEMORY = "/dev/shm"
+RAY = "ray"  # Ray's part of the directory
 
 
 def marked_processes(variable: str, value: str) -> list[int]:
@@ -65,15 +69,26 @@ def remove_segments(directory: str) -> None:
                 os.unlink(os.path.join(SHARED_MEMORY, name))
 
 
-def clean(directory: str) -> None:
-    """Ends what is left of the run with this directory, and removes what it left."""
+def clean(directory: str, logs: str | None = None) -> None:
+    """Ends what is left of the run with this directory, and removes what it left. What its workers printed goes to
+    `logs`: here, because this is reached however the driver ends."""
     kill_marked(MARK, directory)
+    if logs is not None:
+        with contextlib.suppress(Exception):  # a full disk, say, must not keep the rest from being removed
+            _keep_logs(directory, logs)
     shutil.rmtree(directory, ignore_errors=True)
     remove_segments(directory)
+
+
+def _keep_logs(directory: str, logs: str) -> None:
+    from roll.distributed.executor.worker_logs import keep_logs
+
+    keep_logs(pathlib.Path(directory, RAY, "session_latest", "logs"), pathlib.Path(logs))
 
 
 if __name__ == "__main__":
     for sent_to_all in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # it ends with the driver, not before
         signal.signal(sent_to_all, signal.SIG_IGN)
+    sys.path.append(str(pathlib.Path(__file__).parents[3]))
     sys.stdin.buffer.read()
-    clean(sys.argv[1])
+    clean(*sys.argv[1:])

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 from roll.distributed.executor import cleaner
 from roll.utils.owner_watch import when_gone
@@ -18,10 +19,11 @@ _END_LIMIT_S = 30.0
 
 
 class CleanerProcess:
-    """Ends what belongs to the run with this directory when the driver does, however the driver ends."""
+    """Ends what belongs to the run with this directory when the driver does, however the driver ends. What the workers
+    printed goes to the directory `logs`."""
 
-    def __init__(self, directory: str):
-        self._directory = directory
+    def __init__(self, directory: str, logs: Path | None = None):
+        self._arguments = (directory, *([] if logs is None else [str(logs.absolute())]))
         self._is_ending = False
         self._replacements_left = _MAX_REPLACEMENTS
         self._lock = threading.Lock()
@@ -41,10 +43,10 @@ class CleanerProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
         if self._process.wait() != 0:
-            cleaner.clean(self._directory)
+            cleaner.clean(*self._arguments)
 
     def _start(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-S", "-E", cleaner.__file__, self._directory]
+        command = [sys.executable, "-S", "-E", cleaner.__file__, *self._arguments]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
         when_gone(process.pid, self._replace)
         return process

@@ -21,7 +21,6 @@ from roll.distributed.executor import cleaner
 from roll.distributed.executor.cleaner_process import CleanerProcess
 from roll.distributed.executor.ray_doors import own_doors, read_credentials, takes_everybody_in
 from roll.distributed.executor.ray_watch import vital_processes, when_one_dies
-from roll.distributed.executor.worker_logs import keep_logs
 from roll.errors import ResourceError, WorkerError
 from roll.utils.network import LOOPBACK, address_of
 
@@ -37,7 +36,6 @@ _RAY_SETTINGS = {
     "RAY_enable_metrics_collection": "0",
 }
 _CONNECT_TIMEOUT_S = 10
-_RAY = "ray"  # its part of our directory
 _OBJECT_STORE_BYTES = 1 << 30
 _OBJECT_STORE_SHARE = 0.3  # of what is free where the object store lives
 
@@ -59,7 +57,7 @@ class RayRuntime:
         self.directory: Path | None = None
         self.is_lost = self._is_ending = False
         self.vital: dict[int, str] = {}  # Ray's own processes, by pid, of a cluster of its own
-        self._logs, self._on_lost = logs, on_lost
+        self._on_lost = on_lost
         self._cleaner: CleanerProcess | None = None
         self._connected_here = not ray.is_initialized()
         if not self._connected_here:
@@ -70,7 +68,7 @@ class RayRuntime:
         if address and address != "local":
             self._join(address)
         else:
-            self._start_local(LOOPBACK if network_interface is None else address_of(network_interface))
+            self._start_local(LOOPBACK if network_interface is None else address_of(network_interface), logs)
 
     def shutdown(self) -> None:
         """Disconnects. A cluster of our own ends with all its processes. Idempotent."""
@@ -80,14 +78,8 @@ class RayRuntime:
         self._connected_here = False
         if self._cleaner is None:
             return
-        if not self.is_lost:
-            self._keep_logs()
         self._cleaner.end()
         self.directory = self._cleaner = None
-
-    def _keep_logs(self) -> None:
-        if self.directory is not None and self._logs is not None:
-            keep_logs(self.directory / _RAY / "session_latest" / "logs", self._logs)
 
     def _join(self, address: str) -> None:
         _check_reachable(address)
@@ -105,9 +97,9 @@ class RayRuntime:
                 address,
             )
 
-    def _start_local(self, address: str) -> None:
+    def _start_local(self, address: str, logs: Path | None) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="roll-", dir=_short_directory()))
-        self._cleaner = CleanerProcess(str(self.directory))
+        self._cleaner = CleanerProcess(str(self.directory), logs)
         os.environ[cleaner.MARK] = str(self.directory)
         try:
             with own_doors(self.directory, address), _own_sigterm_handler():
@@ -118,7 +110,7 @@ class RayRuntime:
                     logging_level=logging.WARNING,
                     object_store_memory=_object_store_bytes(),
                     _node_ip_address=address,
-                    _temp_dir=str(self.directory / _RAY),  # Ray opens it to everybody; ours is closed around it
+                    _temp_dir=str(self.directory / cleaner.RAY),  # Ray opens it to everybody; ours is closed around it
                 )
         except BaseException as error:
             self.shutdown()
@@ -131,7 +123,7 @@ class RayRuntime:
         when_one_dies(self.vital, self._lost)
 
     def _lost(self, what: str) -> None:
-        """Says it and keeps the logs first of all: Ray may end this process at its next call."""
+        """Says it first of all: Ray may end this process at its next call."""
         if self._is_ending or self.is_lost:
             return
         self.is_lost = True
@@ -141,7 +133,6 @@ class RayRuntime:
         )
         logger.error("%s", error)
         atexit.unregister(ray.shutdown)
-        self._keep_logs()
         if self._on_lost is not None:
             self._on_lost(error)
 

@@ -44,6 +44,22 @@ def test_shared_memory_that_a_run_left_is_removed_and_no_other(tmp_path: Path, m
         other_lane.close()
 
 
+@pytest.mark.parametrize("writable", [True, False])
+def test_what_workers_printed_is_kept_however_the_driver_ended(writable: bool, tmp_path: Path) -> None:
+    """Logs that cannot be written keep nothing else from being removed."""
+    directory, logs = tmp_path / "run", tmp_path / "logs"
+    source = directory / cleaner.RAY / "session_latest" / "logs"
+    source.mkdir(parents=True)
+    (source / "worker-1.out").write_text(":worker:rewards.sort-0\nlast words\n")
+    if not writable:
+        logs.write_text("a file")
+    command = [sys.executable, "-S", "-E", cleaner.__file__, str(directory), str(logs)]
+    subprocess.run(command, stdin=subprocess.DEVNULL, check=True, timeout=120)
+    assert not directory.exists()
+    if writable:
+        assert (logs / "rewards.sort-0.out").read_text() == "last words\n"
+
+
 SEMAPHORE = """
 import multiprocessing, time
 semaphore = multiprocessing.get_context("spawn").Semaphore()
