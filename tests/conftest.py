@@ -3,7 +3,7 @@
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -24,6 +24,14 @@ os.environ["RAY_AUTH_MODE"] = "disabled"  # else Ray writes a token file into th
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """What a test has logged may hold what no file can, and travels between the processes of the tests as UTF-8."""
+    report = yield
+    report.sections = [(title, text.encode(errors="backslashreplace").decode()) for title, text in report.sections]
+    return report
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
