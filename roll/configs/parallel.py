@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from roll.configs.cluster import WorkerConfig
-from roll.configs.problems import Problem
+from roll.configs.problems import Problem, show
 
 MEGATRON_SIZES = {
     "tensor": "tensor_model_parallel_size",
@@ -50,7 +50,7 @@ def parallel_problems(role: str, worker: WorkerConfig) -> Iterator[Problem]:
         value = 1 if config.get(key) is None else config[key]
         if type(value) is not int or value < 1:
             broken = True
-            yield Problem(f"{at}.{key}: {value!r} must be a whole number from 1 on.", (f"{at}.{key}",))
+            yield Problem(f"{at}.{key}: {show(value)} must be a whole number from 1 on.", (f"{at}.{key}",))
     if broken:
         return
     model = (

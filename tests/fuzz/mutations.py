@@ -3,6 +3,7 @@
 import math
 import random
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -50,11 +51,21 @@ def mutated(tree: dict[str, Any], changes: tuple[Mutation, ...]) -> Draft:
         for change in changes:
             if change.name in stage:
                 stage[change.name](draft, random.Random(change.seed))
-    draft.data = yaml.dump(draft.tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True).encode()
+    draft.data = _written(draft.tree)
     for change in changes:
         if change.name in TEXT:
             TEXT[change.name](draft, random.Random(change.seed))
     return draft
+
+
+def _written(tree: Any) -> bytes:
+    """PyYAML goes down three calls a level, and a tree may have several hundred."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(20_000)
+    try:
+        return yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True).encode()
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 class _Dumper(yaml.SafeDumper):
