@@ -74,8 +74,10 @@ def clean(directory: str, logs: str | None = None) -> None:
     `logs`: here, because this is reached however the driver ends."""
     kill_marked(MARK, directory)
     if logs is not None:
-        with contextlib.suppress(Exception):  # a full disk, say, must not keep the rest from being removed
+        try:
             _keep_logs(directory, logs)
+        except Exception as error:  # a full disk, say, must not keep the rest from being removed
+            sys.stderr.write(f"What the workers printed was not kept in {logs}: {error}\n")
     shutil.rmtree(directory, ignore_errors=True)
     remove_segments(directory)
 

@@ -15,6 +15,7 @@ from roll.distributed.strategy.engine_strategy import MEMORY_TAGS, EngineStrateg
 from roll.distributed.strategy.request_checks import check_request
 from roll.distributed.strategy.sglang_args import (
     SPARE_POSITIONS,
+    STILL_RETIRING,
     argument_problems,
     engine_arguments,
     worker_environment,
@@ -178,7 +179,7 @@ class SglangStrategy(EngineStrategy):
                 await self._call(method, **parameters)
                 return
             except StrategyError as error:
-                if "still leaving the engine" not in str(error) or asyncio.get_running_loop().time() > deadline:
+                if STILL_RETIRING not in str(error) or asyncio.get_running_loop().time() > deadline:
                     raise
             await asyncio.sleep(_RETIRE_POLL_S)
 

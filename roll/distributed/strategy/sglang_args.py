@@ -17,6 +17,7 @@ from roll.configs.problems import Problem, nearest
 from roll.configs.value_kinds import Kinds, class_annotations, kinds_of, misfits
 
 SOCKETS_VARIABLE = "ROLL_SOCKETS_DIRECTORY"
+STILL_RETIRING = "requests that have ended are still leaving the engine"  # asked again a moment later, they have left
 SPARE_POSITIONS = 8  # SGLang keeps some positions of context_length for itself (0.5.23: 2 of them, 6 of the prompt's)
 
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}

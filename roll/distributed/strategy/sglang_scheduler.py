@@ -25,6 +25,7 @@ from sglang.srt.managers.io_struct import (
 from sglang.srt.managers.scheduler import Scheduler, run_scheduler_process
 from sglang.srt.runtime_context import get_model, get_parallel
 
+from roll.distributed.strategy.sglang_args import STILL_RETIRING
 from roll.distributed.strategy.sglang_fused import FusedWeights
 from roll.distributed.strategy.sglang_patches import install_patches
 from roll.distributed.strategy.stores import bind_stores
@@ -36,7 +37,6 @@ from roll.utils.owner_watch import when_gone
 
 OWNER_VARIABLE = "ROLL_ENGINE_OWNER_PID"
 _PAUSED_POLL_S = 0.001
-STILL_RETIRING = "requests that have ended are still leaving the engine"  # asked again a moment later, they have left
 
 
 def encode_message(message: object) -> str:

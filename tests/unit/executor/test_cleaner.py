@@ -54,8 +54,11 @@ def test_what_workers_printed_is_kept_however_the_driver_ended(writable: bool, t
     if not writable:
         logs.write_text("a file")
     command = [sys.executable, "-S", "-E", cleaner.__file__, str(directory), str(logs)]
-    subprocess.run(command, stdin=subprocess.DEVNULL, check=True, timeout=120)
+    ended = subprocess.run(
+        command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=True, timeout=120
+    )
     assert not directory.exists()
+    assert ("was not kept in" in ended.stderr) is not writable
     if writable:
         assert (logs / "rewards.sort-0.out").read_text() == "last words\n"
 
