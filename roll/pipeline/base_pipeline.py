@@ -140,10 +140,11 @@ class RLPipeline(Run):
         self.recorder.record(step + 1, [record for group in shown for record in rollout_records(group)])
         if self.scheduler.filters:
             self.few_groups_alarm.look(groups, self.plan.num_groups, step)
-        metrics = self._rollout_metrics(groups, step)
+        sampled = collate_groups(groups.sampled)
+        metrics = self._rollout_metrics(groups, sampled, step)
         if not groups.kept:
             return None, metrics
-        batch = collate_groups(groups.kept)
+        batch = collate_groups(groups.kept) if groups.dropped else sampled
         meta = row_meta(batch, groups.kept)
         num_kept = len(groups.kept)
         actor, critic = self.plan.actor_train, self.plan.critic
@@ -161,8 +162,8 @@ class RLPipeline(Run):
         others = self._shard(batch, meta, rows, (critic_updates, critic.dp_size), random)
         return StepSamples(policy, updates, others, critic_updates), metrics
 
-    def _rollout_metrics(self, groups: StepGroups, step: int) -> dict[str, float]:
-        metrics = rollout_metrics(groups.sampled, collate_groups(groups.sampled), step)
+    def _rollout_metrics(self, groups: StepGroups, sampled: SampleBatch, step: int) -> dict[str, float]:
+        metrics = rollout_metrics(groups.sampled, sampled, step)
         if self.scheduler.filters:
             metrics |= filter_metrics(groups)
         return metrics | self.running.actor_infer.metrics()
