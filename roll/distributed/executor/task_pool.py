@@ -6,7 +6,7 @@ import asyncio
 import logging
 import uuid
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 _MARK = "ROLL_POOL_WORKER"
 _GRACE_S = 1.0  # beyond a call's own limit, for the way there and back
-_MAX_BATCH = 64
+_MAX_BATCH = 256
 
 
 @dataclass
@@ -92,6 +92,17 @@ class TaskPool:
         self._queue.append(call)
         self._wake_up_soon()
         return await call.future
+
+    async def call_each(
+        self, method: str, arguments: Sequence[tuple[Any, ...]], timeout_s: float
+    ) -> list[Any | BaseException]:
+        """A `call` for each entry of `arguments`, with a limit of its own; where it would raise, the list holds what.
+        Hundreds of quick ones cost a fraction of as many `call`s."""
+        new = asyncio.get_running_loop().create_future
+        calls = [_Call(method, each, timeout_s, new()) for each in arguments]
+        self._queue.extend(calls)
+        self._wake_up_soon()
+        return await asyncio.gather(*(call.future for call in calls), return_exceptions=True)
 
     def kill(self) -> None:
         """Ends all worker processes at once."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 
@@ -37,28 +36,13 @@ class RewardPools:
 
     async def score(self, domain: str, inputs: list[RewardInput]) -> list[RewardOutcome]:
         """One outcome per input."""
-        outcomes: list[RewardOutcome | None] = [None] * len(inputs)
+        pool, outcomes = self._pools[domain], [None] * len(inputs)
         if self._together[domain] and len(inputs) > 1:
             with suppress(TimeoutError, WorkerError):  # which answer stopped the process is not known
-                outcomes = await self._call(domain, inputs)
-
-        async def judged(sample: RewardInput, outcome: RewardOutcome | None) -> RewardOutcome:
-            return outcome or await self._score_alone(domain, sample)
-
-        return await asyncio.gather(*map(judged, inputs, outcomes))
-
-    async def _score_alone(self, domain: str, sample: RewardInput) -> RewardOutcome:
-        try:
-            (outcome,) = await self._call(domain, [sample])
-        except TimeoutError:
-            return RewardOutcome.failed("the reward hung and its process was stopped")
-        except WorkerError as error:
-            return RewardOutcome.failed(str(error))
-        assert outcome is not None, "one that is alone is judged"
-        return outcome
-
-    async def _call(self, domain: str, inputs: list[RewardInput]) -> list[RewardOutcome | None]:
-        return await self._pools[domain].call("score", inputs, timeout_s=self._limit_s(domain, len(inputs)))
+                outcomes = await pool.call("score", inputs, timeout_s=self._limit_s(domain, len(inputs)))
+        alone = [([sample],) for sample, outcome in zip(inputs, outcomes, strict=True) if outcome is None]
+        judged = map(_outcome, await pool.call_each("score", alone, timeout_s=self._limit_s(domain, 1)))
+        return [next(judged) if outcome is None else outcome for outcome in outcomes]
 
     def _limit_s(self, domain: str, count: int) -> float:
         """For all that the worker limits by itself: an answer, or the formats one by one and then the loop."""
@@ -67,3 +51,15 @@ class RewardPools:
             return reward.timeout_s + _GRACE_S
         rounds = 1 if reward.format_pattern is None else 1 + count
         return rounds * reward.timeout_s + LOOP_GRACE_S + _GRACE_S
+
+
+def _outcome(reply: list[RewardOutcome] | BaseException) -> RewardOutcome:
+    """Of an answer that was judged alone."""
+    if isinstance(reply, TimeoutError):
+        return RewardOutcome.failed("the reward hung and its process was stopped")
+    if isinstance(reply, WorkerError):
+        return RewardOutcome.failed(str(reply))
+    if isinstance(reply, BaseException):
+        raise reply
+    (outcome,) = reply
+    return outcome

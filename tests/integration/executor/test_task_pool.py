@@ -45,6 +45,21 @@ def test_calls_get_their_own_results_and_use_all_workers(make_pool: MakePool) ->
     assert len(pids) == 2
 
 
+def test_of_calls_made_together_each_has_its_own_result_limit_and_failure(make_pool: MakePool) -> None:
+    pool = make_pool(1)
+    pool.wait_ready()
+
+    async def ask() -> list[object]:
+        numbers = await pool.call_each("add", [(i, 1) for i in range(600)], timeout_s=30)
+        return [numbers, *await pool.call_each("sleep", [(0.0,), (600.0,), ("soon",), (0.0,)], timeout_s=5)]
+
+    numbers, first, hung, raised, last = asyncio.run(ask())
+    assert numbers == list(range(1, 601))
+    assert first == last != hung
+    assert isinstance(hung, TimeoutError) and "sleep took longer than 5 s" in str(hung)
+    assert isinstance(raised, WorkerError) and "TypeError" in str(raised)
+
+
 def test_calls_that_raise_hang_or_kill_their_worker_fail_alone(make_pool: MakePool) -> None:
     pool = make_pool(1)
     pool.wait_ready()
