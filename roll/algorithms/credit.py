@@ -11,8 +11,9 @@ from roll.algorithms.advantage import WHITENING_ESTIMATORS, Estimator
 from roll.algorithms.kl import KLEstimator, estimate_kl
 from roll.algorithms.normalize import AllReduceSum, whiten
 from roll.algorithms.returns import broadcast_returns, generalized_advantages, reward_to_go
-from roll.types.batch import SampleBatch, TokenScores, TrainBatch, run_starts, sum_rows
+from roll.types.batch import SampleBatch, TokenScores, TrainBatch
 from roll.types.metrics import MetricSums
+from roll.types.ragged import run_starts, sum_rows
 
 
 @dataclass(frozen=True)

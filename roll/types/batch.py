@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from roll.types.ragged import sum_rows, token_indices
+
 FINISH_REASONS = ("stop", "length", "abort", "failed")
 
 
@@ -26,14 +28,6 @@ def _check_flat(
             values = getattr(owner, name)
             if values is not None and len(values) != size:
                 raise ValueError(f"{type(owner).__name__}.{name} has {len(values)} entries for {size} {unit}")
-
-
-def token_indices(lengths: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Flat positions of the tokens of `rows`, in that order. int64 [sum of lengths[rows]]."""
-    starts = np.cumsum(lengths, dtype=np.int64) - lengths
-    chosen = lengths[rows].astype(np.int64)
-    ends = np.cumsum(chosen)
-    return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts[rows] - (ends - chosen), chosen)
 
 
 @dataclass(frozen=True)
@@ -101,30 +95,6 @@ def _take(batch: SampleBatch, rows: np.ndarray, tokens: np.ndarray) -> dict[str,
         values = getattr(batch, name)
         taken[name] = None if values is None else values[rows if name in batch.PER_ROW else tokens]
     return taken
-
-
-def sum_rows(values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Sum of a flat per-token array within each row. [R]; an empty row sums to 0."""
-    totals = np.concatenate([[0], np.cumsum(values, dtype=np.float64 if values.dtype.kind == "f" else np.int64)])
-    ends = np.cumsum(lengths, dtype=np.int64)
-    return totals[ends] - totals[ends - lengths]
-
-
-def count_runs(mask: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Unbroken runs of True within each row of a flat mask: the turns of a conversation. int64 [R].
-
-    Example: lengths [4 2], mask [0 1 0 1, 1 1] -> [2 1].
-    """
-    return sum_rows(run_starts(mask, lengths).astype(np.int64), lengths)
-
-
-def run_starts(mask: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """True at the first token of each unbroken run of True within a row. bool [N]."""
-    starts = mask.copy()
-    starts[1:] &= ~mask[:-1]
-    firsts = (np.cumsum(lengths, dtype=np.int64) - lengths)[lengths > 0]
-    starts[firsts] = mask[firsts]
-    return starts
 
 
 @dataclass(frozen=True)

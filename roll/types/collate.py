@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from roll.types.batch import FINISH_REASONS, MicroBatch, RowMeta, SampleBatch, TrainBatch, count_runs, token_indices
+from roll.types.batch import FINISH_REASONS, MicroBatch, RowMeta, SampleBatch, TrainBatch
+from roll.types.ragged import count_runs, token_indices
 from roll.types.rollout import Trajectory, TrajectoryGroup
 
 

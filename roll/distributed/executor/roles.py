@@ -20,8 +20,9 @@ from roll.distributed.executor.shards import micro_batches, spread
 from roll.distributed.executor.worker import TrainReport, TrainRequest
 from roll.distributed.strategy.base import State
 from roll.errors import StrategyError
-from roll.types.batch import SampleBatch, SampleSet, Shard, token_indices
+from roll.types.batch import SampleBatch, SampleSet, Shard
 from roll.types.metrics import MetricSums
+from roll.types.ragged import token_indices
 
 
 def share(samples: SampleBatch, rows_by_rank: Sequence[np.ndarray]) -> tuple[Shard, ...]:

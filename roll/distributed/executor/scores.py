@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from roll.types.batch import token_indices
+from roll.types.ragged import token_indices
 
 
 @dataclass(frozen=True)

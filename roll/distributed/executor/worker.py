@@ -18,17 +18,10 @@ from roll.distributed.executor.scores import join_scores
 from roll.distributed.executor.shards import micro_batches, split_to
 from roll.distributed.executor.weight_sender import Peers, SendPlan, WeightSender
 from roll.distributed.strategy.base import ForwardStrategy, RankContext, State, TrainStrategy
-from roll.types.batch import (
-    LossScale,
-    MicroBatch,
-    SampleBatch,
-    TokenOutputs,
-    TokenScores,
-    TrainBatch,
-    token_indices,
-)
+from roll.types.batch import LossScale, MicroBatch, SampleBatch, TokenOutputs, TokenScores, TrainBatch
 from roll.types.collate import pad, unpad
 from roll.types.metrics import MetricSums
+from roll.types.ragged import token_indices
 from roll.utils.disk import naming_full_disk
 from roll.utils.imports import resolve
 

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roll.types.batch import SampleBatch, TrainBatch, sum_rows, token_indices
+from roll.types.batch import SampleBatch, TrainBatch
 from roll.types.collate import collate_groups, pad, padding_rows, row_meta, unpad
 from roll.types.packing import balance, micro_batches_by_count, micro_batches_by_tokens, packs, rows_by_rank
+from roll.types.ragged import sum_rows, token_indices
 from roll.types.rollout import Generation, SamplingParams, Task, Trajectory, TrajectoryGroup
 
 PROMPT = np.array([11, 12], np.int32)
