@@ -15,8 +15,10 @@ from roll.algorithms.credit import CreditSettings, assign_credit
 from roll.algorithms.loss import Loss
 from roll.distributed.executor.blueprint import BatchLimits, Blueprint, WorkerInfo
 from roll.distributed.executor.scores import join_scores
+from roll.distributed.executor.send_plan import SendPlan
 from roll.distributed.executor.shards import micro_batches, split_to
-from roll.distributed.executor.weight_sender import Peers, SendPlan, WeightSender
+from roll.distributed.executor.weight_lanes import Peers
+from roll.distributed.executor.weight_sender import WeightSender
 from roll.distributed.strategy.base import ForwardStrategy, RankContext, State, TrainStrategy
 from roll.types.batch import LossScale, MicroBatch, SampleBatch, TokenOutputs, TokenScores, TrainBatch
 from roll.types.collate import pad, unpad

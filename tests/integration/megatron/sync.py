@@ -16,7 +16,8 @@ import torch
 
 from roll.distributed.executor.blueprint import Blueprint
 from roll.distributed.executor.infer_worker import InferWorker
-from roll.distributed.executor.weight_sender import Route, SendPlan, WeightSender
+from roll.distributed.executor.send_plan import Route, SendPlan
+from roll.distributed.executor.weight_sender import WeightSender
 from roll.distributed.strategy.table import strategy_class_path
 from roll.errors import StrategyError
 from tests.helpers.engines import SMALL, role, set_environment

@@ -14,7 +14,7 @@ import torch
 
 from roll.distributed.executor import cleaner
 from roll.distributed.executor.cleaner_process import CleanerProcess
-from roll.distributed.executor.weight_sender import MemoryLane
+from roll.distributed.executor.weight_lanes import MemoryLane
 from roll.distributed.strategy.weights import MemoryBucket, index_bucket
 
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from roll.distributed.executor.resource_manager import Node, Seat
-from roll.distributed.executor.weight_sender import FileLane
-from roll.distributed.executor.weight_sync import choose_route, plan_send
+from roll.distributed.executor.weight_lanes import FileLane
+from roll.distributed.executor.weight_routes import choose_route, plan_send
 from roll.distributed.strategy.weights import FileBucket, index_bucket
 from roll.errors import ConfigError
 
