@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from roll.configs.cluster import WorkerConfig
 from roll.configs.layout import Layout, RolePlace
+from roll.configs.memory.share import SHARE_KEYS, default_share, given_share
 from roll.configs.parallel import parallel_sizes
 from roll.configs.plan import BatchPlan, TrainPlan
 from roll.configs.problems import ids_text
@@ -22,7 +23,11 @@ def describe(
     sections = {
         f"{config.exp_name}: {config.max_steps} steps, seed {config.seed}, output in {config.output_dir}": [],
         "Roles": _table(_role_rows(plan.layout, roles, rewards)),
-        f"Devices: {_nodes(plan.layout)}": [*_device_lines(plan.layout), *_sharing_lines(plan.layout)],
+        f"Devices: {_nodes(plan.layout)}": [
+            *_device_lines(plan.layout),
+            *_sharing_lines(plan.layout),
+            *_share_lines(plan.layout, roles),
+        ],
         "Batch": _table(_batch_rows(plan)),
         "Schedule": _table(_schedule_rows(config, missing_validation)),
     }
@@ -123,6 +128,18 @@ def _sharing_lines(layout: Layout) -> Iterator[str]:
         for second in placed[i + 1 :]:
             if frozenset((first.role, second.role)) not in shared:
                 yield f"{first.role} and {second.role} are disjoint"
+
+
+def _share_lines(layout: Layout, roles: Mapping[str, WorkerConfig]) -> Iterator[str]:
+    for role, worker in roles.items():
+        key = SHARE_KEYS.get(worker.strategy_name or "")
+        if key is None or not layout[role].device_ids:
+            continue
+        shares = layout.shares_devices(role)
+        for name, value in default_share(worker, shares).items():
+            yield f"{role} takes {value:g} of each GPU ({name}, by default: it shares them)"
+        if (given := given_share(worker)) is not None:
+            yield f"{role} takes {given:g} of each GPU ({key.name})"
 
 
 def _batch_rows(plan: BatchPlan) -> Iterator[tuple[str, ...]]:

@@ -43,6 +43,11 @@ class Layout:
     def __getitem__(self, role: str) -> RolePlace:
         return next(place for place in self.roles if place.role == role)
 
+    def shares_devices(self, role: str) -> bool:
+        """True if another role has states on some of a role's devices."""
+        own = self[role].device_ids
+        return any(own & place.device_ids for place in self.roles if place.role != role)
+
     def shared(self) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
         """Pairs of roles that take turns, with the devices they share."""
         pairs: list[tuple[str, str, tuple[int, ...]]] = []

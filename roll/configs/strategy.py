@@ -55,5 +55,6 @@ class StrategyArgs(Settings):
     strategy_config: dict[str, Any] = setting(
         {},
         "The backend's own settings: a DeepSpeed configuration (usually `${deepspeed_zero2}` from a fragment), "
-        "Megatron's parallel sizes, or keyword arguments of the rollout engine.",
+        "Megatron's parallel sizes, or arguments of the rollout engine. On GPUs that another role uses as well, "
+        "gpu_memory_utilization (vllm) or mem_fraction_static (sglang) is 0.6 unless given.",
     )

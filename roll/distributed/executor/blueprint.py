@@ -21,6 +21,7 @@ class Blueprint:
     strategy_class: str
     settings: WorkerConfig
     plan: TrainPlan | None = None
+    shares_devices: bool = False
 
 
 @dataclass(frozen=True)

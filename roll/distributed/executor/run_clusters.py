@@ -179,8 +179,7 @@ class RunClusters:
     def _engines(self, settings: WorkerConfig) -> InferCluster:
         """Engines that die are replaced where others can go on meanwhile, and where nobody waits for their GPUs."""
         layout = self._plan.layout
-        others = {device for place in layout.roles if place.role != "actor_infer" for device in place.device_ids}
-        on_shared_gpus = self.resources.has_gpus and others & layout["actor_infer"].device_ids
+        on_shared_gpus = self.resources.has_gpus and layout.shares_devices("actor_infer")
         if len(layout["actor_infer"].workers) == 1 or on_shared_gpus:
             return InferCluster(self._cluster("actor_infer", settings))
         cluster = self._cluster("actor_infer", settings, max_restarts=MAX_RESTARTS)
@@ -215,6 +214,7 @@ class RunClusters:
                 strategy_class=strategy_class,
                 settings=settings,
                 plan=plan,
+                shares_devices=self._plan.layout.shares_devices(role),
             )
             for seat in seats
         ]

@@ -35,7 +35,13 @@ def build_strategy(blueprint: Blueprint, *, with_plan: bool) -> Any:
     """The strategy of this rank, not set up yet. One thread per process on a CPU, as its environment says."""
     device = torch.device(blueprint.device)
     context = RankContext(
-        blueprint.role, blueprint.rank, blueprint.world_size, blueprint.local_rank, blueprint.seed, device
+        blueprint.role,
+        blueprint.rank,
+        blueprint.world_size,
+        blueprint.local_rank,
+        blueprint.seed,
+        device,
+        blueprint.shares_devices,
     )
     constructor: Any = resolve(blueprint.strategy_class)
     return constructor(blueprint.settings, context, *([blueprint.plan] if with_plan else []))

@@ -40,6 +40,7 @@ class RankContext:
     local_rank: int
     seed: int
     device: torch.device  # "cpu", or the one visible GPU of this worker ("cuda:0")
+    shares_devices: bool = False  # another role has states on them as well
 
 
 class Strategy(ABC):

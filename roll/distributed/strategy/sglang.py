@@ -59,7 +59,7 @@ class SglangStrategy(EngineStrategy):
             os.environ.setdefault(name, value)
 
     async def start(self) -> None:
-        arguments = engine_arguments(self._role, self._on_cpu, self._context.seed)
+        arguments = engine_arguments(self._role, self._on_cpu, self._context.seed, self._context.shares_devices)
         try:
             from roll.distributed.strategy.sglang_engine import EngineProcesses
 

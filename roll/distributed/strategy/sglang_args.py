@@ -13,6 +13,7 @@ from typing import Any
 
 from roll.configs.cluster import WorkerConfig
 from roll.configs.limits import LARGEST_SEED
+from roll.configs.memory.share import default_share
 from roll.configs.problems import Problem, nearest
 from roll.configs.value_kinds import Kinds, class_annotations, kinds_of, misfits
 
@@ -71,7 +72,7 @@ def worker_environment(on_cpu: bool, num_devices: int = 1, directory: Path | Non
     return variables
 
 
-def engine_arguments(role: WorkerConfig, on_cpu: bool, seed: int) -> dict[str, Any]:
+def engine_arguments(role: WorkerConfig, on_cpu: bool, seed: int, shares_devices: bool = False) -> dict[str, Any]:
     """Keyword arguments of ServerArgs: ours, and over them the user's `strategy_config`."""
     given = {key: value for key, value in role.strategy_config.items() if value is not None}
     arguments: dict[str, Any] = {
@@ -94,6 +95,7 @@ def engine_arguments(role: WorkerConfig, on_cpu: bool, seed: int) -> dict[str, A
         }
     else:  # so that a trainer on the same devices can have the memory, and the weights come back as they were
         arguments |= {"enable_memory_saver": True, "enable_weights_cpu_backup": True}
+        arguments |= default_share(role, shares_devices)
     return (
         arguments
         | given

@@ -57,7 +57,7 @@ class VllmStrategy(EngineStrategy):
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
 
-        arguments = engine_arguments(self._role, self._on_cpu, self._context.seed)
+        arguments = engine_arguments(self._role, self._on_cpu, self._context.seed, self._context.shares_devices)
         os.environ[OWNER_VARIABLE] = str(os.getpid())
         try:
             self._engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))

@@ -12,6 +12,7 @@ from typing import Any
 
 from roll.configs.cluster import WorkerConfig
 from roll.configs.limits import LARGEST_SEED
+from roll.configs.memory.share import default_share
 from roll.configs.problems import Problem, nearest
 from roll.configs.value_kinds import Kinds, class_annotations, kinds_of, misfits
 from roll.utils.network import LOOPBACK
@@ -68,7 +69,7 @@ def worker_environment(on_cpu: bool, directory: Path | None = None) -> dict[str,
     }
 
 
-def engine_arguments(role: WorkerConfig, on_cpu: bool, seed: int) -> dict[str, Any]:
+def engine_arguments(role: WorkerConfig, on_cpu: bool, seed: int, shares_devices: bool = False) -> dict[str, Any]:
     """Keyword arguments of AsyncEngineArgs: ours, and over them the user's `strategy_config`."""
     given = {key: value for key, value in role.strategy_config.items() if value is not None}
     pipeline = int(given.get("pipeline_parallel_size", 1))
@@ -92,7 +93,8 @@ def engine_arguments(role: WorkerConfig, on_cpu: bool, seed: int) -> dict[str, A
             "enable_chunked_prefill": False,
         }
     else:
-        arguments["enable_sleep_mode"] = True  # so that a trainer on the same devices can have the memory
+        # so that a trainer on the same devices can have the memory
+        arguments |= {"enable_sleep_mode": True, **default_share(role, shares_devices)}
     return (
         arguments
         | given

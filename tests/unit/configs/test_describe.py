@@ -1,5 +1,7 @@
 """What a person reads before a run."""
 
+import pytest
+
 from roll.configs.derive import model_roles
 from roll.configs.describe import describe
 from roll.configs.plan import build_plan
@@ -37,6 +39,34 @@ def test_the_device_map_shows_who_shares_who_is_apart_and_what_is_free() -> None
     assert "actor_train and reference share 0..7 and take turns" in shown
     assert "actor_train and actor_infer are disjoint" in shown
     assert "2 workers (tensor parallel 2)" in shown
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({}, None),
+        (
+            {"actor_infer.device_mapping": [0, 1]},
+            "takes 0.6 of each GPU (gpu_memory_utilization, by default: it shares them)",
+        ),
+        (
+            {
+                "actor_infer.device_mapping": [0, 1],
+                "actor_infer.strategy_args.strategy_config": {"gpu_memory_utilization": 0.75},
+            },
+            "takes 0.75 of each GPU (gpu_memory_utilization)",
+        ),
+        (
+            {"actor_infer.device_mapping": [0, 1], "actor_infer.strategy_args.strategy_name": "sglang"},
+            "takes 0.6 of each GPU (mem_fraction_static, by default: it shares them)",
+        ),
+    ],
+)
+def test_the_share_of_an_engine_is_shown_where_it_is_given_or_follows_from_the_placement(
+    changes: dict[str, object], line: str | None
+) -> None:
+    shown = [each for each in text(changes).splitlines() if "of each GPU" in each]
+    assert shown == ([] if line is None else [f"  actor_infer {line}"])
 
 
 def test_the_batch_is_shown_as_a_sum_with_the_schedules_length() -> None:

@@ -21,6 +21,13 @@ def test_roles_on_the_same_or_nested_devices_share_and_others_are_disjoint() -> 
     assert build_plan(config()).layout.shared() == ()
 
 
+def test_a_role_shares_devices_with_any_that_has_one_of_its_own() -> None:
+    layout = build_plan(config({"actor_infer.device_mapping": [0, 1, 2, 3]})).layout
+    assert layout.shares_devices("actor_train") and layout.shares_devices("actor_infer")
+    assert not layout.shares_devices("rewards.math")
+    assert not build_plan(config()).layout.shares_devices("actor_infer")
+
+
 def test_a_role_without_devices_runs_on_cpu_workers() -> None:
     places = build_plan(config({"rewards.math.world_size": 3})).layout["rewards.math"].workers
     assert [(place.rank, place.node, place.device_ids) for place in places] == [

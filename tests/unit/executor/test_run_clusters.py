@@ -1,9 +1,16 @@
 """What a run tells its clusters in which order, when engines die and at the end."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from roll.configs.plan import build_plan
+from roll.distributed.executor import run_clusters
 from roll.distributed.executor.run_clusters import RunClusters
+from roll.distributed.executor.worker import build_strategy
+from tests.helpers.configs import config
 
 
 class Script:
@@ -38,6 +45,28 @@ def published(dead_before: str) -> list[str]:
 def test_an_engine_that_dies_of_the_pause_is_back_before_weights_are_sent() -> None:
     assert published("") == ["heal", "pause", "heal", "publish_healing", "resume"]
     assert published("pause") == ["heal", "pause", "heal", "renew", "publish_healing", "resume"]
+
+
+@pytest.mark.parametrize("devices", [[0, 1], [2, 3]])
+def test_a_strategy_is_told_whether_another_role_uses_its_devices(
+    devices: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = config({"actor_infer.device_mapping": devices, "actor_infer.strategy_args.strategy_name": "hf_infer"})
+    monkeypatch.setattr(run_clusters, "Cluster", lambda role, resources, seats, spec: SimpleNamespace(spec=spec))
+    clusters = RunClusters.__new__(RunClusters)
+    seats = [SimpleNamespace(rank=0, local_rank=0, gpu_ids=("0",))]
+    resources = SimpleNamespace(seats=lambda place: seats, has_gpus=True)
+    clusters.__dict__ |= {"_config": made, "_plan": build_plan(made), "resources": resources, "_clusters": []}
+    ((blueprint, _),) = clusters._cluster("actor_infer", made.actor_infer).spec.arguments
+    strategy = build_strategy(replace(blueprint, strategy_class=f"{__name__}:Taken", device="cpu"), with_plan=False)
+    assert strategy.context.shares_devices == (devices == [0, 1])
+
+
+class Taken(SimpleNamespace):
+    """What a strategy is built from."""
+
+    def __init__(self, role: Any, context: Any):
+        super().__init__(role=role, context=context)
 
 
 def test_devices_are_given_back_while_ray_is_there() -> None:

@@ -52,6 +52,18 @@ def test_any_server_argument_passes_and_wins_over_ours() -> None:
     assert (arguments["model_path"], arguments["device"]) == ("a/model", "cuda")
 
 
+@pytest.mark.parametrize(
+    ("shares_devices", "given", "expected"),
+    [(True, {}, 0.6), (True, {"mem_fraction_static": 0.8}, 0.8), (False, {}, None)],
+)
+def test_an_engine_on_shared_gpus_leaves_room_unless_told_otherwise(
+    shares_devices: bool, given: dict[str, float], expected: float | None
+) -> None:
+    arguments = engine_arguments(role(1, **given), on_cpu=False, seed=3, shares_devices=shares_devices)
+    assert arguments.get("mem_fraction_static") == expected
+    assert "mem_fraction_static" not in engine_arguments(role(1), on_cpu=True, seed=3, shares_devices=shares_devices)
+
+
 def test_unknown_keys_are_named_with_the_nearest_known_one() -> None:
     (text,) = problems(role(mem_fraction_statik=0.5))
     assert text == (

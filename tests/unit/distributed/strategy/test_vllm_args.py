@@ -106,6 +106,22 @@ def test_defaults_differ_on_a_cpu_and_the_user_has_the_last_word() -> None:
     assert on_cpu["logprobs_mode"] == on_gpu["logprobs_mode"] == "processed_logprobs"
 
 
+@pytest.mark.parametrize(
+    ("shares_devices", "given", "expected"),
+    [(True, {}, 0.6), (True, {"gpu_memory_utilization": 0.8}, 0.8), (False, {}, None)],
+)
+def test_an_engine_on_shared_gpus_leaves_room_unless_told_otherwise(
+    shares_devices: bool, given: dict[str, float], expected: float | None
+) -> None:
+    arguments = engine_arguments(make_role(**given), on_cpu=False, seed=3, shares_devices=shares_devices)
+    assert arguments.get("gpu_memory_utilization") == expected
+
+
+def test_an_engine_on_a_cpu_gets_no_share_of_its_devices() -> None:
+    """There the key is a share of the machine's memory."""
+    assert "gpu_memory_utilization" not in engine_arguments(make_role(), on_cpu=True, seed=3, shares_devices=True)
+
+
 def test_the_cpu_environment_adds_to_the_common_one() -> None:
     common, on_cpu = worker_environment(False), worker_environment(True)
     assert common.items() <= on_cpu.items()
