@@ -9,51 +9,24 @@ from typing import Literal
 import numpy as np
 
 from roll.algorithms.normalize import KeyMoments, RunningMoments, clip_fraction, divide_by_std, moments_by_key
+from roll.configs.estimators import estimator_of
 
-Estimator = Literal[
-    "gae",
-    "reinforce",
-    "reinforce_plus_plus",
-    "reinforce_plus_plus_baseline",
-    "grpo",
-    "rloo",
-    "agentic_reinforce",
-    "step_reinforce",
-    "gigpo",
-]
 MeanType = Literal["default", "batch", "group", "leave_one_out", "running"] | None
 StdType = Literal["default", "batch", "group", "running"] | None
-
-# What an estimator's paper subtracts from a reward and divides it by; `norm_mean_type` and `norm_std_type` overrule it.
-DEFAULT_NORMS: Mapping[Estimator, tuple[MeanType, StdType]] = {
-    "gae": (None, None),
-    "reinforce": (None, None),
-    "reinforce_plus_plus": (None, None),
-    "reinforce_plus_plus_baseline": ("group", None),
-    "grpo": ("group", "group"),
-    "rloo": ("leave_one_out", None),
-    # of several turns: see roll.algorithms.episodes
-    "agentic_reinforce": (None, None),
-    "step_reinforce": (None, None),
-    "gigpo": ("group", "group"),
-}
-# Estimators whose token advantages are whitened over the batch by definition.
-WHITENING_ESTIMATORS: frozenset[Estimator] = frozenset({"reinforce_plus_plus", "reinforce_plus_plus_baseline"})
 
 
 @dataclass(frozen=True)
 class AdvantageSettings:
     """`default` norms are those of the estimator; None is no norm. Dr. GRPO is grpo with norm_std_type None."""
 
-    estimator: Estimator = "grpo"
+    estimator: str = "grpo"
     norm_mean_type: MeanType = "default"
     norm_std_type: StdType = "default"
     reward_clip: float | None = None
     limits: tuple[float, float] | None = None  # normalised values are cut to this range, before reward_clip
 
     def __post_init__(self) -> None:
-        if self.estimator not in DEFAULT_NORMS:
-            raise ValueError(f"unknown advantage estimator {self.estimator!r}; known: {', '.join(DEFAULT_NORMS)}")
+        estimator_of(self.estimator)
         if self.reward_clip is not None and self.reward_clip <= 0:
             raise ValueError(f"reward_clip must be above 0 or null, not {self.reward_clip}")
 
@@ -63,10 +36,10 @@ class AdvantageSettings:
     @property
     def norms(self) -> tuple[MeanType, StdType]:
         """What is subtracted and what divides, `default` resolved."""
-        mean, std = DEFAULT_NORMS[self.estimator]
+        row = estimator_of(self.estimator)
         return (
-            mean if self.norm_mean_type == "default" else self.norm_mean_type,
-            std if self.norm_std_type == "default" else self.norm_std_type,
+            row.mean if self.norm_mean_type == "default" else self.norm_mean_type,
+            row.std if self.norm_std_type == "default" else self.norm_std_type,
         )
 
 

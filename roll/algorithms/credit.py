@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from roll.algorithms.advantage import WHITENING_ESTIMATORS, Estimator
 from roll.algorithms.kl import KLEstimator, estimate_kl
 from roll.algorithms.normalize import AllReduceSum, whiten
 from roll.algorithms.returns import broadcast_returns, generalized_advantages, reward_to_go
+from roll.configs.estimators import estimator_of
 from roll.types.batch import SampleBatch, TokenScores, TrainBatch
 from roll.types.metrics import MetricSums
 from roll.types.ragged import run_starts, sum_rows
@@ -21,7 +21,7 @@ class CreditSettings:
     """`kl_coef` is the controller's coefficient of this step; it counts only with `add_token_level_kl`. `reward_clip`
     limits each token's reward, the KL included."""
 
-    estimator: Estimator = "grpo"
+    estimator: str = "grpo"
     gamma: float = 1.0
     lambd: float = 0.95
     add_token_level_kl: bool = False
@@ -35,7 +35,7 @@ class CreditSettings:
 
     @property
     def whitens_advantages(self) -> bool:
-        return self.whiten_advantages or self.estimator in WHITENING_ESTIMATORS
+        return self.whiten_advantages or estimator_of(self.estimator).whitens
 
 
 def assign_credit(
@@ -56,8 +56,9 @@ def assign_credit(
          every token).
        `turn_values` instead (flat, one per unbroken run of response tokens): the advantage of each turn as it stands,
        spread over its tokens; nothing but the discounted KL comes on top, and row values are not looked at.
-    3. `gae`: generalised advantages from `scores.values`, and returns = advantages + values. All others: discounted sum
-       of the rewards from the token on, which with gamma 1 and rewards at the end only is the row value at every token.
+    3. Estimators with a critic: generalised advantages from `scores.values`, and returns = advantages + values. All
+       others: discounted sum of the rewards from the token on, which with gamma 1 and rewards at the end only is the
+       row value at every token.
     4. Whiten over all ranks' response tokens, then clip.
 
     ValueError if scores that the settings need are absent, or a row value is not finite.
@@ -85,9 +86,9 @@ def assign_credit(
         rewards = whiten(rewards, all_reduce_sum, center=False)
 
     returns = None
-    if settings.estimator == "gae":
+    if estimator_of(settings.estimator).needs_critic:
         if scores.values is None:
-            raise ValueError("adv_estimator gae needs a critic's values")
+            raise ValueError(f"adv_estimator {settings.estimator} needs a critic's values")
         values = scores.values[tokens]
         advantages = generalized_advantages(rewards, values, lengths, settings.gamma, settings.lambd)
         returns = advantages + values

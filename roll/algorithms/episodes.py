@@ -3,15 +3,17 @@ one turn each."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 
 from roll.algorithms.advantage import AdvantageSettings, group_advantages
-from roll.algorithms.normalize import divide_by_std, moments_by_key
+from roll.algorithms.normalize import KeyMoments, divide_by_std, moments_by_key
+from roll.configs.estimators import estimator_of
 from roll.types.batch import RowMeta
-
-PER_TURN_ESTIMATORS = frozenset({"agentic_reinforce", "step_reinforce", "gigpo"})
+from roll.utils.imports import resolve
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,25 @@ class EpisodeSettings:
 
     @property
     def is_per_turn(self) -> bool:
-        return self.advantages.estimator in PER_TURN_ESTIMATORS
+        return estimator_of(self.advantages.estimator).per_turn
+
+
+@dataclass(frozen=True)
+class Turns:
+    """The turns of a step's episodes that did not fail, T of them. Those of an episode stand in order, not necessarily
+    together."""
+
+    rewards: np.ndarray  # float64: what the environment gave
+    returns: np.ndarray  # float64: what the episode earns from the turn on, discounted by `turn_gamma` per turn
+    episodes: np.ndarray  # int64
+    groups: np.ndarray  # int64
+    states: np.ndarray  # int64: equal within a group where the turns met the same observation
+    domains: np.ndarray  # text, the same for all unless `by_domain`
+    episode_values: np.ndarray  # float32: (R - mean) / std of the turn's episode, R the whole reward
+    settings: EpisodeSettings
+
+    def __len__(self) -> int:
+        return len(self.rewards)
 
 
 def episode_advantages(meta: RowMeta, settings: EpisodeSettings) -> tuple[np.ndarray, dict[str, float]]:
@@ -42,36 +62,35 @@ def episode_advantages(meta: RowMeta, settings: EpisodeSettings) -> tuple[np.nda
 
 
 def turn_advantages(meta: RowMeta, settings: EpisodeSettings) -> tuple[np.ndarray, dict[str, float]]:
-    """The advantage of every turn, flat over the rows' turns. float64 [sum of num_turns], and metrics.
-
-    G_k is what an episode earns from turn k on, discounted by `turn_gamma` per turn.
-
-    - agentic_reinforce: (G_k - b) / s, with b and s the mean and deviation of the episodes' G_0 in the chosen scope
-      (by default 0 and 1).
-    - step_reinforce: the same, with b and s over all turns' G_k in the scope.
-    - gigpo (Feng et al., arXiv 2505.10978, eq. 3-8): episode_weight x (R - mean) / std over the episodes of a group, R
-      the whole reward, plus step_weight x the same for G_k over the turns of a group that met the same state. A state
-      met once, like an episode without others, gets 0.
-    """
+    """The advantage of every turn, flat over the rows' turns, by the estimator's function; 0 for those of failed
+    episodes. float64 [sum of num_turns], and metrics."""
     if meta.num_turns is None or meta.turn_rewards is None or meta.state_keys is None:
         raise ValueError(f"adv_estimator {settings.advantages.estimator} needs the rewards of every turn")
     rows = np.repeat(np.arange(len(meta)), meta.num_turns)
-    failed = np.isnan(meta.rewards)[rows]
-    returns = discounted_returns(meta.turn_rewards, meta.trajectory_ids[rows], settings.turn_gamma)
-    returns = np.where(failed, np.nan, returns)
-    estimator = settings.advantages.estimator
+    known = ~np.isnan(meta.rewards)[rows]
+    rewards, kept = meta.turn_rewards[known], rows[known]
+    episodes = meta.trajectory_ids[kept]
     episode_values, metrics = episode_advantages(meta, settings)
-    if estimator == "gigpo":
-        values = settings.episode_weight * episode_values[rows]
-        values = values + settings.step_weight * _by_state(returns, meta, rows, settings.advantages)
-    elif estimator == "step_reinforce":
-        values = _over_turns(returns, meta, rows, settings)
-    else:
-        values = _like_first_turns(returns, meta, rows, settings)
+    turns = Turns(
+        rewards=rewards,
+        returns=discounted_returns(rewards, episodes, settings.turn_gamma),
+        episodes=episodes,
+        groups=meta.group_ids[kept],
+        states=meta.state_keys[kept],
+        domains=meta.domains[kept] if settings.by_domain else np.full(len(kept), ""),
+        episode_values=episode_values[kept],
+        settings=settings,
+    )
+    values = np.zeros(len(rows))
+    values[known] = _function(settings.advantages.estimator)(turns)
     limit = settings.advantages.reward_clip
-    if limit is not None:
-        values = np.clip(values, -limit, limit)
-    return np.where(failed, 0.0, values), metrics
+    return values if limit is None else np.clip(values, -limit, limit), metrics
+
+
+def _function(estimator: str) -> Callable[[Turns], np.ndarray]:
+    path = estimator_of(estimator).function
+    assert path is not None
+    return cast(Callable[[Turns], np.ndarray], resolve(path))
 
 
 def discounted_returns(rewards: np.ndarray, episodes: np.ndarray, gamma: float) -> np.ndarray:
@@ -87,42 +106,40 @@ def discounted_returns(rewards: np.ndarray, episodes: np.ndarray, gamma: float) 
     return returns
 
 
-def _by_state(returns: np.ndarray, meta: RowMeta, rows: np.ndarray, settings: AdvantageSettings) -> np.ndarray:
-    """Each turn against those of the same group that met the same state."""
-    assert meta.state_keys is not None
-    pairs = np.stack([meta.group_ids[rows], meta.state_keys[rows]], axis=1)
-    _, keys = np.unique(pairs, axis=0, return_inverse=True)
-    moments = moments_by_key(returns, keys.ravel())
-    mean_type, std_type = settings.norms
-    values = returns if mean_type is None else returns - moments.mean
-    return settings.within_limits(values if std_type is None else divide_by_std(values, moments.std))
-
-
-def _over_turns(returns: np.ndarray, meta: RowMeta, rows: np.ndarray, settings: EpisodeSettings) -> np.ndarray:
-    domains = meta.domains[rows] if settings.by_domain else None
-    norms = replace(settings.advantages, reward_clip=None)
-    filled, _ = group_advantages(returns, meta.group_ids[rows], norms, domains)
-    return filled.astype(np.float64)
-
-
-def _like_first_turns(returns: np.ndarray, meta: RowMeta, rows: np.ndarray, settings: EpisodeSettings) -> np.ndarray:
+def gigpo(turns: Turns) -> np.ndarray:
+    """Feng et al., arXiv 2505.10978, eq. 3-8: episode_weight x (R - mean) / std over the episodes of a group, R the
+    whole reward, plus step_weight x the same for G_k over the turns of a group that met the same state. A state met
+    once, like an episode without others, gets 0."""
+    settings = turns.settings
+    _, keys = np.unique(np.stack([turns.groups, turns.states], axis=1), axis=0, return_inverse=True)
+    moments = moments_by_key(turns.returns, keys.ravel())
     mean_type, std_type = settings.advantages.norms
-    _, first = np.unique(meta.trajectory_ids[rows], return_index=True)
-    base = np.zeros(len(meta)), np.zeros(len(meta))
-    scopes = {
-        "group": meta.group_ids,
-        "batch": meta.domains if settings.by_domain else np.zeros(len(meta), np.int64),
-    }
-    for place, kind in enumerate((mean_type, std_type)):
-        if kind is None:
-            continue
+    values = turns.returns if mean_type is None else turns.returns - moments.mean
+    by_state = settings.advantages.within_limits(values if std_type is None else divide_by_std(values, moments.std))
+    return settings.episode_weight * turns.episode_values + settings.step_weight * by_state
+
+
+def step_reinforce(turns: Turns) -> np.ndarray:
+    """(G_k - b) / s, with b and s the mean and deviation of all turns' G_k in the chosen scope; by default 0 and 1."""
+    norms = replace(turns.settings.advantages, reward_clip=None)
+    return group_advantages(turns.returns, turns.groups, norms, turns.domains)[0].astype(np.float64)
+
+
+def agentic_reinforce(turns: Turns) -> np.ndarray:
+    """The same, with b and s of the episodes' G_0."""
+    advantages = turns.settings.advantages
+    _, first = np.unique(turns.episodes, return_index=True)
+
+    def of_scope(kind: str) -> KeyMoments:
+        """Of each turn, the moments of the first turns in its scope."""
+        scopes = {"group": turns.groups, "batch": turns.domains}
         if kind not in scopes:
             raise ValueError(f"adv_estimator agentic_reinforce cannot be normalised by {kind!r}")
-        scope = scopes[kind]
-        moments = moments_by_key(returns[first], scope[rows[first]])
-        known = {key: i for i, key in enumerate(scope[rows[first]].tolist())}
-        at = np.array([known.get(key, -1) for key in scope.tolist()])
-        values = (moments.mean, moments.std)[place]
-        base[place][at >= 0] = values[at[at >= 0]]
-    values = returns - base[0][rows]
-    return settings.advantages.within_limits(values if std_type is None else divide_by_std(values, base[1][rows]))
+        _, holder, index = np.unique(scopes[kind][first], return_index=True, return_inverse=True)
+        moments = moments_by_key(turns.returns[first], index)
+        at = holder[np.unique(scopes[kind], return_inverse=True)[1]]  # a first turn of the same scope
+        return KeyMoments(moments.count[at], moments.mean[at], moments.std[at])
+
+    mean_type, std_type = advantages.norms
+    values = turns.returns if mean_type is None else turns.returns - of_scope(mean_type).mean
+    return advantages.within_limits(values if std_type is None else divide_by_std(values, of_scope(std_type).std))

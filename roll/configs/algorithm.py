@@ -4,11 +4,12 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator
+from pydantic import AfterValidator, BeforeValidator
 
 from roll.configs.base import Settings, ignored, planned, setting, unread
 from roll.configs.cluster import PgVariant, WorkerConfig
 from roll.configs.data import Place
+from roll.configs.estimators import Estimator, estimator_of
 from roll.configs.run import RunConfig
 
 MODEL_LENGTH_KEYS = ("max_model_len", "context_length")
@@ -25,17 +26,7 @@ NAMES_NONE = BeforeValidator(
 MeanScope = Annotated[Literal["default", "batch", "group", "running", "leave_one_out"] | None, NAMES_NONE]
 StdScope = Annotated[Literal["default", "batch", "group", "running"] | None, NAMES_NONE]
 Granularity = Literal["token", "segment", "geometric", "sequence"]
-AdvEstimator = Literal[
-    "gae",
-    "reinforce",
-    "reinforce_plus_plus",
-    "reinforce_plus_plus_baseline",
-    "grpo",
-    "rloo",
-    "gigpo",
-    "step_reinforce",
-    "agentic_reinforce",
-]
+AdvEstimator = Annotated[str, AfterValidator(lambda name: estimator_of(name).name)]
 LossAggMode = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
 
 
@@ -264,6 +255,11 @@ class AlgorithmConfig(RunConfig):
     def reward_norms(self) -> tuple[str | None, str | None]:
         """What the reward's mean and deviation are taken over; "default" is adv_estimator's own."""
         return self.norm_mean_type, self.norm_std_type
+
+    @property
+    def estimator(self) -> Estimator:
+        """What is to be known of adv_estimator."""
+        return estimator_of(self.adv_estimator)
 
     @property
     def policy_form(self) -> PgVariant:

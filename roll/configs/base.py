@@ -45,6 +45,20 @@ class Settings(BaseModel):
             return tree
         return {key: value for key, value in tree.items() if value is not None or cls._takes_null(key)}
 
+    def value(self, key: str) -> Any:
+        """What stands under a key of this section. Example: actor_train.name of a run."""
+        own, _, inner = key.partition(".")
+        found = getattr(self, own)
+        return found.value(inner) if inner else found
+
+    def is_changed(self, key: str) -> bool:
+        """True if a key of this section has another value than its default."""
+        own, _, inner = key.partition(".")
+        found = getattr(self, own)
+        if inner:
+            return isinstance(found, Settings) and found.is_changed(inner)
+        return found != type(self).model_fields[own].get_default(call_default_factory=True)
+
     @classmethod
     def _takes_null(cls, key: str) -> bool:
         """True for a key that may be null, and for an unknown one, which must not vanish."""

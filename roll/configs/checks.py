@@ -110,8 +110,8 @@ def sampling_problems(config: AlgorithmConfig) -> Iterator[Problem]:
 def algorithm_problems(config: AlgorithmConfig) -> Iterator[Problem]:
     if needs_critic(config) and config.critic is None:
         yield Problem(
-            "adv_estimator: gae needs a critic, and there is no `critic` section. Add one (strategy_args, "
-            "training_args, device_mapping, as in actor_train), or choose adv_estimator: grpo.",
+            f"adv_estimator: {config.adv_estimator} needs a critic, and there is no `critic` section. Add one "
+            "(strategy_args, training_args, device_mapping, as in actor_train), or choose adv_estimator: grpo.",
             ("adv_estimator", "critic"),
         )
     if config.critic_warmup and not needs_critic(config):
@@ -153,7 +153,7 @@ def algorithm_problems(config: AlgorithmConfig) -> Iterator[Problem]:
             "constants. Remove it.",
             (key,),
         )
-    if config.group_size == 1 and compares_within_groups(config):
+    if config.group_size == 1 and (config.estimator.needs_groups or compares_within_groups(config)):
         size_key = config.batch_keys[1]
         yield Problem(
             f"adv_estimator: {config.adv_estimator} compares a reward with the others of its group, but {size_key} is "

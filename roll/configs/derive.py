@@ -7,9 +7,6 @@ from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.cluster import WorkerConfig
 from roll.configs.strategy import narrowing_settings
 
-GROUP_MEANS = frozenset({"grpo", "rloo", "reinforce_plus_plus_baseline", "gigpo"})
-"""Estimators that compare a reward with its group's unless told otherwise."""
-
 
 @dataclass(frozen=True)
 class OldLogProbs:
@@ -39,15 +36,15 @@ def needs_reference(config: AlgorithmConfig) -> bool:
 
 
 def needs_critic(config: AlgorithmConfig) -> bool:
-    return config.adv_estimator == "gae"
+    return config.estimator.needs_critic
 
 
 def compares_within_groups(config: AlgorithmConfig) -> bool:
     """True if a reward counts only against others of its group: alone in it, it says nothing."""
-    if config.adv_estimator in ("step_reinforce", "agentic_reinforce"):  # the turns of one episode differ, too
+    row, mean = config.estimator, config.reward_norms[0]
+    if row.per_turn and not row.needs_groups:  # the turns of one episode differ, too
         return False
-    mean = config.reward_norms[0]
-    return mean in ("group", "leave_one_out") or (mean == "default" and config.adv_estimator in GROUP_MEANS)
+    return (row.mean if mean == "default" else mean) in ("group", "leave_one_out")
 
 
 def rollout_log_probs_are_full(config: AlgorithmConfig) -> bool:

@@ -146,7 +146,8 @@ def _explain(path: Path, error: ErrorDetails, group: list[ErrorDetails]) -> str:
         limit = context[name]
         return f"{value} must be {words} {limit if isinstance(limit, int) else f'{limit:g}'}."
     if kind == "value_error":
-        return f"{context['error']}."
+        text = str(context["error"])
+        return text if text.endswith("?") else f"{text}."
     words = [
         WORDS.get(item["type"], item["msg"].removeprefix("Input should ")).removeprefix("must be ") for item in group
     ]

@@ -19,7 +19,6 @@ from roll.utils.imports import split
 
 UNUSED_IN_MANAGERS = ("strategy_args", "model_args", "data_args", "training_args")
 ENV_WORKERS = ("roll.pipeline.agentic.environment_worker.EnvironmentWorker",)
-STEP_ONLY = ("step_reinforce", "gigpo")
 
 
 def agentic_problems(config: AgenticConfig) -> list[Problem]:
@@ -305,24 +304,19 @@ def _algorithm_problems(config: AgenticConfig) -> Iterator[Problem]:
     forms = {tag: config.custom_envs[tag].env_manager_cls for tag in config.domains if tag in config.custom_envs}
     estimator = config.adv_estimator
     whole = [tag for tag, form in forms.items() if form == TRAJECTORY]
-    if estimator in STEP_ONLY and whole:
+    if config.estimator.steps_only and whole:
         yield Problem(
             f"adv_estimator: {estimator} credits single steps, but custom_envs.{whole[0]}.env_manager_cls is "
             f"{TRAJECTORY}. Set it to {STEP}, or choose agentic_reinforce or grpo.",
             ("adv_estimator", f"custom_envs.{whole[0]}.env_manager_cls"),
         )
     steps = [tag for tag, form in forms.items() if form == STEP]
-    if estimator == "gae" and steps:
+    if config.estimator.needs_critic and steps:
         yield Problem(
-            f"adv_estimator: gae values the tokens of a conversation, but custom_envs.{steps[0]}.env_manager_cls is "
-            f"{STEP}: its samples end after each turn. Set it to {TRAJECTORY}, or choose gigpo or step_reinforce.",
+            f"adv_estimator: {estimator} values the tokens of a conversation, but "
+            f"custom_envs.{steps[0]}.env_manager_cls is {STEP}: its samples end after each turn. Set it to "
+            f"{TRAJECTORY}, or choose gigpo or step_reinforce.",
             ("adv_estimator", f"custom_envs.{steps[0]}.env_manager_cls"),
-        )
-    if estimator == "gigpo" and config.group_size == 1:
-        yield Problem(
-            "adv_estimator: gigpo compares the episodes of a group, but train_env_manager.group_size is 1. Set it to 2 "
-            "or more.",
-            ("adv_estimator", "train_env_manager.group_size"),
         )
     if config.ratio_type == "segment" and config.importance_sampling != "segment":
         yield Problem(
@@ -336,8 +330,8 @@ def _algorithm_problems(config: AgenticConfig) -> Iterator[Problem]:
             "reward_normalization and norm_mean_type or norm_std_type both say how rewards are normalised. Keep one.",
             ("reward_normalization", "norm_mean_type", "norm_std_type"),
         )
-    scopes = (config.norm_mean_type, config.norm_std_type)
-    if "running" in scopes or (estimator == "agentic_reinforce" and "leave_one_out" in scopes):
+    named = {config.norm_mean_type, config.norm_std_type} - {"default", None}
+    if "running" in named or not named <= {*config.estimator.scopes}:
         yield Problem(
             "norm_mean_type and norm_std_type: agentic runs know batch, group and none (leave_one_out: not with "
             "agentic_reinforce).",

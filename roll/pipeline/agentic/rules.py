@@ -51,16 +51,15 @@ def job_limit_s(config: AgenticConfig, purpose: Purpose) -> float:
 def episode_settings(config: AgenticConfig) -> EpisodeSettings:
     """How episodes are compared."""
     mean, std = config.reward_norms
-    estimator = config.adv_estimator
     return EpisodeSettings(
         advantages=AdvantageSettings(
-            estimator,
+            config.adv_estimator,
             mean,  # type: ignore[arg-type]
             std,  # type: ignore[arg-type]
             config.reward_clip,
             config.reward_normalization.limits,
         ),
-        turn_gamma=config.gamma if estimator == "agentic_reinforce" else config.step_reward_gamma,
+        turn_gamma=config.value(config.estimator.discount),
         episode_weight=config.episode_reward_weight,
         step_weight=config.step_reward_weight,
         by_domain=config.reward_normalization.by_tag,

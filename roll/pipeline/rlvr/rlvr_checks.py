@@ -12,7 +12,6 @@ from roll.utils.imports import split
 from roll.utils.paths import look_at
 
 BUILT_IN = ("math_rule", "exact_match", "regex")
-AGENTIC_ESTIMATORS = ("gigpo", "step_reinforce", "agentic_reinforce")
 UNUSED_IN_REWARDS = ("strategy_args", "model_args", "data_args", "generating_args", "training_args")
 
 
@@ -92,7 +91,7 @@ def _reward_problems(config: RLVRConfig) -> Iterator[Problem]:
             "rewards is missing: name at least one domain, such as `rewards: {math: {reward: math_rule}}`.",
             ("rewards",),
         )
-    if config.adv_estimator in AGENTIC_ESTIMATORS:
+    if config.estimator.per_turn:
         yield Problem(
             f"adv_estimator: {config.adv_estimator} is for agentic runs. Choose grpo, rloo, reinforce or gae.",
             ("adv_estimator",),

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roll.algorithms.advantage import DEFAULT_NORMS, AdvantageSettings, Estimator, group_advantages
+from roll.algorithms.advantage import AdvantageSettings, group_advantages
+from roll.configs.estimators import ESTIMATORS
 
 NAN = float("nan")
 
@@ -26,12 +27,12 @@ def test_examples_of_the_docstring() -> None:
 
 @pytest.mark.parametrize("estimator", ["grpo", "rloo", "reinforce_plus_plus_baseline"])
 @pytest.mark.parametrize("reward", [0.1, 1.0, -7.3, 1e6])
-def test_group_with_equal_rewards_gets_exactly_zero(estimator: Estimator, reward: float) -> None:
+def test_group_with_equal_rewards_gets_exactly_zero(estimator: str, reward: float) -> None:
     assert values_of([reward] * 7 + [0, 2], [4] * 7 + [9, 9], AdvantageSettings(estimator))[:7] == [0.0] * 7
 
 
 @pytest.mark.parametrize("estimator", ["grpo", "rloo"])
-def test_single_attempt_has_nothing_to_compare_with(estimator: Estimator) -> None:
+def test_single_attempt_has_nothing_to_compare_with(estimator: str) -> None:
     assert values_of([5, 3, NAN], [0, 1, 1], AdvantageSettings(estimator)) == [0, 0, 0]
 
 
@@ -41,8 +42,8 @@ def test_zero_deviation_divides_nothing() -> None:
     assert values_of([2, 2, 5, 5], [0, 0, 1, 1], mixed) == [-1.5, -1.5, 1.5, 1.5]
 
 
-@pytest.mark.parametrize("estimator", DEFAULT_NORMS)
-def test_all_failed_and_no_rows_give_zeros_and_no_metrics(estimator: Estimator) -> None:
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_all_failed_and_no_rows_give_zeros_and_no_metrics(estimator: str) -> None:
     setting = AdvantageSettings(estimator, reward_clip=1.0)
     values, metrics = group_advantages(np.array([NAN, NAN]), np.array([-1, -1]), setting)
     assert values.tolist() == [0, 0]
@@ -56,9 +57,7 @@ def test_all_failed_and_no_rows_give_zeros_and_no_metrics(estimator: Estimator) 
     estimator=st.sampled_from(["grpo", "rloo", "reinforce_plus_plus_baseline"]),
     seed=st.integers(0, 99),
 )
-def test_values_of_a_group_sum_to_zero_and_follow_their_rows(
-    rewards: list[float], estimator: Estimator, seed: int
-) -> None:
+def test_values_of_a_group_sum_to_zero_and_follow_their_rows(rewards: list[float], estimator: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     groups, order = rng.integers(0, 3, len(rewards)), rng.permutation(len(rewards))
     values, _ = group_advantages(np.array(rewards), groups, AdvantageSettings(estimator))
@@ -95,8 +94,8 @@ def test_metrics_by_hand() -> None:
 
 
 def test_impossible_settings_are_refused() -> None:
-    with pytest.raises(ValueError, match="unknown advantage estimator 'ppo'"):
-        AdvantageSettings("ppo")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match=".ppo. is not one of gae, "):
+        AdvantageSettings("ppo")
     with pytest.raises(ValueError, match="reward_clip"):
         AdvantageSettings(reward_clip=0.0)
     with pytest.raises(ValueError, match="unknown norm 'domain'"):

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from roll.algorithms.advantage import DEFAULT_NORMS
 from roll.configs.derive import compares_within_groups, needs_critic, needs_reference, old_log_probs
+from roll.configs.estimators import ESTIMATORS
 from tests.helpers.configs import config
 
 
@@ -59,9 +59,9 @@ def test_old_log_probs_come_from_where_the_rules_say(changes: dict[str, Any], up
     assert old_log_probs(config(changes), updates).source == source
 
 
-@pytest.mark.parametrize("estimator", DEFAULT_NORMS)
+@pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_which_estimators_compare_within_groups_is_what_their_norms_say(estimator: str) -> None:
-    means_are_groups = DEFAULT_NORMS[estimator][0] in ("group", "leave_one_out")  # type: ignore[index]
+    means_are_groups = ESTIMATORS[estimator].mean in ("group", "leave_one_out")
     assert compares_within_groups(config({"adv_estimator": estimator})) is means_are_groups
     if estimator not in ("step_reinforce", "agentic_reinforce"):
         assert compares_within_groups(config({"adv_estimator": estimator, "norm_mean_type": "group"}))

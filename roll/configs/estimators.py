@@ -1,0 +1,87 @@
+"""The table of advantage estimators: what checks, plan, driver and workers have to know of each."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from roll.configs.problems import did_you_mean
+
+MeanScope = Literal["batch", "group", "running", "leave_one_out"]
+StdScope = Literal["batch", "group", "running"]
+
+EPISODES = "roll.algorithms.episodes"
+
+
+@dataclass(frozen=True)
+class Estimator:
+    """One value of `adv_estimator`.
+
+    Every attempt is worth (reward - mean) / deviation. With `per_turn` every turn of an episode has a value of its own,
+    which `function` computes from what the episode earns from that turn on.
+    """
+
+    name: str
+    mean: MeanScope | None = None
+    """What the mean is taken over, None: nothing is subtracted. `norm_mean_type` overrules it."""
+    std: StdScope | None = None
+    """The same of the deviation. `norm_std_type` overrules it."""
+    scopes: tuple[str, ...] = ("batch", "group", "running", "leave_one_out")
+    """What the two keys may name beside `none`."""
+    function: str | None = None
+    """package.module:object, for values of turns."""
+    per_turn: bool = False
+    steps_only: bool = False
+    """One row per turn: it compares what followed on single turns."""
+    needs_groups: bool = False
+    """Compares within groups whatever the norms: a group of one says nothing."""
+    needs_critic: bool = False
+    """Token advantages are GAE's, with the values of a critic; else the discounted sum of what follows."""
+    whitens: bool = False
+    """Token advantages are whitened over the batch by definition."""
+    discount: str = "gamma"
+    """The key with its discount, per token or per turn."""
+    weights: tuple[str, ...] = ()
+    """Further keys that belong to it."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys of a YAML that it reads and that not every estimator does."""
+        return (self.discount, *(("lambd",) if self.needs_critic else ()), *self.weights)
+
+
+_ROWS = (
+    Estimator("gae", needs_critic=True),
+    Estimator("reinforce"),
+    Estimator("reinforce_plus_plus", whitens=True),
+    Estimator("reinforce_plus_plus_baseline", mean="group", whitens=True),
+    Estimator("grpo", mean="group", std="group"),
+    Estimator("rloo", mean="leave_one_out"),
+    Estimator(
+        "gigpo",
+        mean="group",
+        std="group",
+        function=f"{EPISODES}:gigpo",
+        per_turn=True,
+        steps_only=True,
+        needs_groups=True,
+        discount="step_reward_gamma",
+        weights=("episode_reward_weight", "step_reward_weight"),
+    ),
+    Estimator(
+        "step_reinforce",
+        function=f"{EPISODES}:step_reinforce",
+        per_turn=True,
+        steps_only=True,
+        discount="step_reward_gamma",
+    ),
+    Estimator("agentic_reinforce", scopes=("batch", "group"), function=f"{EPISODES}:agentic_reinforce", per_turn=True),
+)
+ESTIMATORS: Mapping[str, Estimator] = {row.name: row for row in _ROWS}
+"""By name, in the order in which messages list them."""
+
+
+def estimator_of(name: str) -> Estimator:
+    """The row of an adv_estimator. Raises ValueError that says what there is instead."""
+    if name not in ESTIMATORS:
+        raise ValueError(f"{name!r} is not one of {', '.join(ESTIMATORS)}.{did_you_mean(name, ESTIMATORS)}")
+    return ESTIMATORS[name]
