@@ -124,3 +124,34 @@ def _count_clipped(metrics: MetricSums, low: torch.Tensor, high: torch.Tensor, m
     metrics.add("clip_fraction", num_low + num_high, num_tokens)
     metrics.add("clip_low_fraction", num_low, num_tokens)
     metrics.add("clip_high_fraction", num_high, num_tokens)
+
+
+# --- from the keys of a YAML, as roll/configs/policy_losses.py names them
+
+
+def ppo(
+    pg_clip: float,
+    use_pg_clip_range: bool,
+    pg_clip_low: float,
+    pg_clip_high: float,
+    dual_clip_loss: bool,
+    dual_clip_ratio_c: float,
+) -> ClippedRatio:
+    low, high = (pg_clip_low, pg_clip_high) if use_pg_clip_range else (pg_clip, pg_clip)
+    return ClippedRatio(low, high, dual_clip_ratio_c if dual_clip_loss else None)
+
+
+def tis(tis_lower_bound: float, tis_upper_bound: float) -> BoundedWeight:
+    return BoundedWeight(tis_lower_bound, tis_upper_bound)
+
+
+def cispo(cispo_epsilon_low: float, cispo_epsilon_high: float, cispo_use_unified_mask: bool) -> BoundedWeight:
+    return BoundedWeight(max(0.0, 1 - cispo_epsilon_low), 1 + cispo_epsilon_high, cispo_use_unified_mask)
+
+
+def topr(topr_positive_weight: float, topr_negative_weight: float) -> TaperedWeight:
+    return TaperedWeight(topr_positive_weight, topr_negative_weight)
+
+
+def kimi15(kimi15_tau: float) -> SquaredPenalty:
+    return SquaredPenalty(kimi15_tau)

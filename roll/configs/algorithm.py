@@ -10,6 +10,7 @@ from roll.configs.base import Settings, ignored, planned, setting, unread
 from roll.configs.cluster import PgVariant, WorkerConfig
 from roll.configs.data import Place
 from roll.configs.estimators import Estimator, estimator_of
+from roll.configs.policy_losses import PolicyForm, last_name, policy_form_of
 from roll.configs.run import RunConfig
 
 MODEL_LENGTH_KEYS = ("max_model_len", "context_length")
@@ -262,11 +263,10 @@ class AlgorithmConfig(RunConfig):
         return estimator_of(self.adv_estimator)
 
     @property
-    def policy_form(self) -> PgVariant:
-        """The pg_variant in use."""
-        return self.actor_train.pg_variant or self.pg_variant or "ppo"
+    def policy_form(self) -> PolicyForm:
+        """What is to be known of the pg_variant in use."""
+        return policy_form_of(self.actor_train.pg_variant or self.pg_variant or "ppo")
 
-    @property
-    def clip_range(self) -> tuple[float, float]:
-        """How far the policy ratio may go below and above 1."""
-        return (self.pg_clip_low, self.pg_clip_high) if self.use_pg_clip_range else (self.pg_clip, self.pg_clip)
+    def policy_keys(self, form: PolicyForm) -> dict[str, Any]:
+        """The values of a form's keys, by their last names."""
+        return {last_name(key): self.value(key) for key in form.keys}

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 
 from roll.configs.algorithm import MODEL_LENGTH_KEYS, AlgorithmConfig
 from roll.configs.aliases import ROLL_WORKERS
-from roll.configs.base import Settings
 from roll.configs.batching import batching_problems, batching_warnings
 from roll.configs.derive import (
     compares_within_groups,
@@ -17,6 +16,7 @@ from roll.configs.derive import (
 from roll.configs.layout import layout_problems
 from roll.configs.parallel import parallel_problems
 from roll.configs.plan import batch_problems, train_plan
+from roll.configs.policy_losses import POLICY_FORMS, last_name
 from roll.configs.problems import Problem, ids_text
 from roll.configs.strategy import narrowing_settings
 
@@ -24,12 +24,6 @@ LENGTH_KEYS = ("prompt_length", "response_length", "sequence_length")
 VAL_LENGTH_KEYS = ("val_prompt_length", "val_sequence_length")
 SAMPLING = "actor_infer.generating_args"
 SCHEDULE_KEYS = frozenset({"min_lr_ratio"})
-VARIANT_KEYS = {
-    "ppo": ("pg_clip", "pg_clip_low", "pg_clip_high", "use_pg_clip_range", "dual_clip_loss"),
-    "tis": ("tis_lower_bound", "tis_upper_bound"),
-    "cispo": ("cispo_epsilon_low", "cispo_epsilon_high", "cispo_use_unified_mask"),
-    "kimi15": ("kimi15_tau",),
-}
 
 
 def config_problems(config: AlgorithmConfig) -> list[Problem]:
@@ -139,12 +133,8 @@ def algorithm_problems(config: AlgorithmConfig) -> Iterator[Problem]:
     ):
         if term in kl_terms(config) and estimator == "full":
             yield Problem(f"{key}: full is not implemented yet. Choose k1, k2, k3 or abs.", (key, term))
-    if config.tis_lower_bound > config.tis_upper_bound:
-        yield Problem(
-            f"tis_lower_bound: {config.tis_lower_bound:g} is above tis_upper_bound: {config.tis_upper_bound:g}. Swap "
-            "them.",
-            ("tis_lower_bound", "tis_upper_bound"),
-        )
+    for form in POLICY_FORMS.values():
+        yield from form.problems(config.policy_keys(form))
     weight = config.train_infer_correction.is_weight
     if weight.enabled and not weight.detach:
         key = "train_infer_correction.is_weight.detach"
@@ -275,7 +265,7 @@ def config_warnings(config: AlgorithmConfig) -> list[str]:
         if worker is None or (role == "critic" and not needs_critic(config)):
             continue
         plan = train_plan(config, role, worker)
-        if role == "actor_train" and config.policy_form not in ("ppo", "vanilla"):
+        if role == "actor_train" and config.policy_form.weighs_by_ratio:
             found += _ratio_warnings(config, plan.updates_per_step)
         if plan.warmup_updates >= plan.total_updates > 0:
             found.append(
@@ -288,8 +278,8 @@ def config_warnings(config: AlgorithmConfig) -> list[str]:
 def _ratio_warnings(config: AlgorithmConfig, updates_per_step: int) -> Iterator[str]:
     if updates_per_step == 1 and old_log_probs(config, updates_per_step).source != "rollout":
         yield (
-            f"pg_variant: {config.policy_form} weighs by the ratio of new to old policy, which is 1 throughout: a step "
-            "has one update. Raise ppo_epochs, or make an update smaller, for it to matter."
+            f"pg_variant: {config.policy_form.name} weighs by the ratio of new to old policy, which is 1 throughout: a "
+            "step has one update. Raise ppo_epochs, or make an update smaller, for it to matter."
         )
 
 
@@ -302,7 +292,7 @@ def _kl_warnings(config: AlgorithmConfig) -> Iterator[str]:
         yield "add_token_level_kl is on, but init_kl_coef is 0: no KL in the reward."
     if not config.add_token_level_kl:
         for key in ("target_kl", "kl_horizon", "kl_penalty"):
-            if _is_changed(config, key):
+            if config.is_changed(key):
                 yield f"{key} does nothing while add_token_level_kl is off."
 
 
@@ -318,32 +308,18 @@ def _unused(config: AlgorithmConfig) -> Iterator[str]:
 
 def _unused_of_the_policy_loss(config: AlgorithmConfig) -> Iterator[str]:
     form = config.policy_form
-    for owner, keys in VARIANT_KEYS.items():
-        for key in keys:
-            if owner != form and _is_changed(config, key):
-                yield f"{key} does nothing with pg_variant: {form}; it belongs to {owner}."
+    for other in POLICY_FORMS.values():
+        for key in other.keys:
+            if key not in form.keys and config.is_changed(key):
+                yield f"{key} does nothing with pg_variant: {form.name}; it belongs to {other.name}."
+    of_role = [last_name(key) for other in POLICY_FORMS.values() for key in other.keys if "." in key]
     for role, worker in model_roles(config).items():
-        for key in ("pg_variant", "topr_positive_weight", "topr_negative_weight"):
-            if role != "actor_train" and _is_changed(worker, key):
+        for key in ("pg_variant", *of_role):
+            if role != "actor_train" and worker.is_changed(key):
                 yield f"{role}.{key} does nothing: only actor_train has a policy loss."
-            elif key != "pg_variant" and form != "topr" and _is_changed(worker, key):
-                yield f"{role}.{key} does nothing with pg_variant: {form}; it belongs to topr."
-    if form == "vanilla" and config.importance_sampling != "token":
-        yield f"importance_sampling: {config.importance_sampling} does nothing with pg_variant: vanilla."
-    if form != "ppo":
-        return
-    given = config.model_fields_set
-    differs = {config.pg_clip_low, config.pg_clip_high} != {config.pg_clip}
-    if not config.use_pg_clip_range and given & {"pg_clip_low", "pg_clip_high"} and differs:
-        yield "pg_clip_low and pg_clip_high do nothing while use_pg_clip_range is off."
-    if "dual_clip_ratio_c" in given and not config.dual_clip_loss:
-        yield "dual_clip_ratio_c does nothing while dual_clip_loss is off."
-    if config.use_pg_clip_range and "pg_clip" in given:
-        yield "pg_clip does nothing while use_pg_clip_range is on."
-
-
-def _is_changed(settings: Settings, key: str) -> bool:
-    return getattr(settings, key) != type(settings).model_fields[key].default
+    if not form.reads_ratio and config.importance_sampling != "token":
+        yield f"importance_sampling: {config.importance_sampling} does nothing with pg_variant: {form.name}."
+    yield from form.warnings(config.policy_keys(form), config.model_fields_set)
 
 
 def _response_source(config: AlgorithmConfig) -> str:

@@ -2,18 +2,19 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator
+from pydantic import AfterValidator, BeforeValidator
 
 from roll.configs.base import Settings, ignored, planned, setting
 from roll.configs.data import DataArgs, Names
 from roll.configs.device_mapping import parse_device_mapping
 from roll.configs.limits import MOST_DEVICES_PER_NODE, MOST_PROCESSES
 from roll.configs.model import ModelArgs
+from roll.configs.policy_losses import policy_form_of
 from roll.configs.rollout import GeneratingArgs
 from roll.configs.strategy import StrategyArgs
 from roll.configs.training import TrainingArgs
 
-PgVariant = Literal["ppo", "vanilla", "tis", "topr", "cispo", "kimi15"]
+PgVariant = Annotated[str, AfterValidator(lambda name: policy_form_of(name).name)]
 DeviceMapping = Annotated[
     tuple[int, ...] | None, BeforeValidator(lambda value: None if value is None else parse_device_mapping(value))
 ]

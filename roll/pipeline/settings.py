@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import cast
 
 from roll.algorithms.advantage import AdvantageSettings
 from roll.algorithms.credit import CreditSettings
 from roll.algorithms.kl import KLController
 from roll.algorithms.loss import Aggregation, PolicyLoss, ValueLoss
-from roll.algorithms.objectives import (
-    BoundedWeight,
-    ClippedRatio,
-    Objective,
-    PolicyGradient,
-    SquaredPenalty,
-    TaperedWeight,
-)
+from roll.algorithms.objectives import Objective
 from roll.algorithms.off_policy import ImportanceWeight, MismatchFilter, TrainInferCorrection
 from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.derive import kl_terms
 from roll.configs.plan import BatchPlan
 from roll.configs.rollout import GeneratingArgs
 from roll.types.rollout import SamplingParams
+from roll.utils.imports import resolve
 
 
 def advantage_settings(config: AlgorithmConfig) -> AdvantageSettings:
@@ -68,22 +63,9 @@ def policy_loss(config: AlgorithmConfig, plan: BatchPlan, rl_loss_coef: float = 
 
 
 def _objective(config: AlgorithmConfig) -> Objective:
-    match config.policy_form:
-        case "ppo":
-            return ClippedRatio(*config.clip_range, config.dual_clip_ratio_c if config.dual_clip_loss else None)
-        case "vanilla":
-            return PolicyGradient()
-        case "tis":
-            return BoundedWeight(config.tis_lower_bound, config.tis_upper_bound)
-        case "cispo":
-            return BoundedWeight(
-                max(0.0, 1 - config.cispo_epsilon_low), 1 + config.cispo_epsilon_high, config.cispo_use_unified_mask
-            )
-        case "topr":
-            role = config.actor_train
-            return TaperedWeight(role.topr_positive_weight, role.topr_negative_weight)
-        case "kimi15":
-            return SquaredPenalty(config.kimi15_tau)
+    form = config.policy_form
+    build = cast(Callable[..., Objective], resolve(form.objective))
+    return build(**config.policy_keys(form))
 
 
 def _correction(config: AlgorithmConfig) -> TrainInferCorrection | None:

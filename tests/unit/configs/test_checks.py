@@ -280,14 +280,9 @@ def test_a_variant_that_weighs_by_a_ratio_of_1_is_said() -> None:
 
 
 def test_the_roles_variant_stands_over_the_runs() -> None:
-    assert config({}).policy_form == "ppo"
-    assert config({"pg_variant": "topr"}).policy_form == "topr"
-    assert config({"pg_variant": "topr", "actor_train.pg_variant": "cispo"}).policy_form == "cispo"
-
-
-def test_clip_range_is_symmetric_unless_the_range_is_chosen() -> None:
-    assert config({"pg_clip": 0.1, "pg_clip_high": 0.3}).clip_range == (0.1, 0.1)
-    assert config({"use_pg_clip_range": True, "pg_clip_high": 0.3}).clip_range == (0.2, 0.3)
+    assert config({}).policy_form.name == "ppo"
+    assert config({"pg_variant": "topr"}).policy_form.name == "topr"
+    assert config({"pg_variant": "topr", "actor_train.pg_variant": "cispo"}).policy_form.name == "cispo"
 
 
 def test_norm_scopes_null_is_the_estimators_own_and_none_is_off() -> None:

@@ -53,6 +53,8 @@ def test_without_it_the_loss_corrects_nothing() -> None:
             {"use_pg_clip_range": True, "pg_clip_high": 0.3, "dual_clip_loss": True, "dual_clip_ratio_c": 4},
             ClippedRatio(0.2, 0.3, 4.0),
         ),
+        ({"pg_clip": 0.1, "pg_clip_high": 0.3}, ClippedRatio(0.1, 0.1)),
+        ({"use_pg_clip_range": True, "pg_clip_high": 0.3}, ClippedRatio(0.2, 0.3)),
         ({"pg_variant": "vanilla"}, PolicyGradient()),
         ({"pg_variant": "tis"}, BoundedWeight(0.0, 1.0)),
         ({"pg_variant": "tis", "tis_lower_bound": 0.5, "tis_upper_bound": 2}, BoundedWeight(0.5, 2.0)),

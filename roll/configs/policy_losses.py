@@ -1,0 +1,98 @@
+"""The table of policy losses: the keys of each, what is built from them, and what checks have to know."""
+
+from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Any
+
+from roll.configs.problems import Problem, did_you_mean
+
+OBJECTIVES = "roll.algorithms.objectives"
+Values = Mapping[str, Any]
+
+
+def _nothing(*_: object) -> Iterator[Any]:
+    return iter(())
+
+
+@dataclass(frozen=True)
+class PolicyForm:
+    """One value of `pg_variant`. `objective`, package.module:object, is called with the values of `keys` by name and
+    gives what a token adds to the loss."""
+
+    name: str
+    objective: str
+    keys: tuple[str, ...] = ()
+    """The keys of a YAML that belong to it; those of the role begin with `actor_train.`, of which the name has none."""
+    reads_ratio: bool = True
+    """The ratio of new to old policy enters, so that importance_sampling has a say."""
+    weighs_by_ratio: bool = False
+    """Where that ratio is 1, as in a step with one update, it is the policy gradient."""
+    problems: Callable[[Values], Iterator[Problem]] = _nothing
+    """What its keys say against each other, whether or not it is chosen."""
+    warnings: Callable[[Values, AbstractSet[str]], Iterator[str]] = _nothing
+    """What has no effect where it is chosen, from the values and from the keys that were given."""
+
+
+def _clip_warnings(values: Values, given: AbstractSet[str]) -> Iterator[str]:
+    differs = {values["pg_clip_low"], values["pg_clip_high"]} != {values["pg_clip"]}
+    if not values["use_pg_clip_range"] and given & {"pg_clip_low", "pg_clip_high"} and differs:
+        yield "pg_clip_low and pg_clip_high do nothing while use_pg_clip_range is off."
+    if "dual_clip_ratio_c" in given and not values["dual_clip_loss"]:
+        yield "dual_clip_ratio_c does nothing while dual_clip_loss is off."
+    if values["use_pg_clip_range"] and "pg_clip" in given:
+        yield "pg_clip does nothing while use_pg_clip_range is on."
+
+
+def _bounds_problems(values: Values) -> Iterator[Problem]:
+    low, high = values["tis_lower_bound"], values["tis_upper_bound"]
+    if low > high:
+        yield Problem(
+            f"tis_lower_bound: {low:g} is above tis_upper_bound: {high:g}. Swap them.",
+            ("tis_lower_bound", "tis_upper_bound"),
+        )
+
+
+_ROWS = (
+    PolicyForm(
+        "ppo",
+        f"{OBJECTIVES}:ppo",
+        ("pg_clip", "use_pg_clip_range", "pg_clip_low", "pg_clip_high", "dual_clip_loss", "dual_clip_ratio_c"),
+        warnings=_clip_warnings,
+    ),
+    PolicyForm("vanilla", f"{OBJECTIVES}:PolicyGradient", reads_ratio=False),
+    PolicyForm(
+        "tis",
+        f"{OBJECTIVES}:tis",
+        ("tis_lower_bound", "tis_upper_bound"),
+        weighs_by_ratio=True,
+        problems=_bounds_problems,
+    ),
+    PolicyForm(
+        "topr",
+        f"{OBJECTIVES}:topr",
+        ("actor_train.topr_positive_weight", "actor_train.topr_negative_weight"),
+        weighs_by_ratio=True,
+    ),
+    PolicyForm(
+        "cispo",
+        f"{OBJECTIVES}:cispo",
+        ("cispo_epsilon_low", "cispo_epsilon_high", "cispo_use_unified_mask"),
+        weighs_by_ratio=True,
+    ),
+    PolicyForm("kimi15", f"{OBJECTIVES}:kimi15", ("kimi15_tau",), weighs_by_ratio=True),
+)
+POLICY_FORMS: Mapping[str, PolicyForm] = {row.name: row for row in _ROWS}
+"""By name, in the order in which messages list them."""
+
+
+def policy_form_of(name: str) -> PolicyForm:
+    """The row of a pg_variant. Raises ValueError that says what there is instead."""
+    if name not in POLICY_FORMS:
+        raise ValueError(f"{name!r} is not one of {', '.join(POLICY_FORMS)}.{did_you_mean(name, POLICY_FORMS)}")
+    return POLICY_FORMS[name]
+
+
+def last_name(key: str) -> str:
+    """Of a dotted key. Example: kimi15_tau of kimi15_tau, topr_positive_weight of actor_train.topr_positive_weight."""
+    return key.rpartition(".")[2]
