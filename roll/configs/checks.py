@@ -13,6 +13,7 @@ from roll.configs.derive import (
     needs_reference,
     old_log_probs,
 )
+from roll.configs.estimators import ESTIMATORS
 from roll.configs.layout import layout_problems
 from roll.configs.parallel import parallel_problems
 from roll.configs.plan import batch_problems, train_plan
@@ -303,7 +304,16 @@ def _unused(config: AlgorithmConfig) -> Iterator[str]:
         yield f"value_clip does nothing: adv_estimator: {config.adv_estimator} has no critic."
     if config.reference is not None and not needs_reference(config):
         yield "reference is not started: no KL term is in use (see use_kl_loss, add_token_level_kl, enable_reference)."
+    yield from _unused_of_the_estimator(config)
     yield from _unused_of_the_policy_loss(config)
+
+
+def _unused_of_the_estimator(config: AlgorithmConfig) -> Iterator[str]:
+    row = config.estimator
+    for key in dict.fromkeys(key for other in ESTIMATORS.values() for key in other.keys):
+        if key in type(config).model_fields and key not in row.keys and config.is_changed(key):
+            owners = ", ".join(other.name for other in ESTIMATORS.values() if key in other.keys)
+            yield f"{key} does nothing with adv_estimator: {row.name}; it belongs to {owners}."
 
 
 def _unused_of_the_policy_loss(config: AlgorithmConfig) -> Iterator[str]:

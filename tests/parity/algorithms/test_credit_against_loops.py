@@ -59,6 +59,7 @@ NORMS: list[tuple[str, MeanType, StdType, str | None, str | None]] = [
     ("reinforce", "batch", "batch", "batch", "batch"),
     ("reinforce", "running", "running", "running", "running"),
     ("reinforce", None, "group", None, "group"),
+    ("reinforce_plus_plus", "default", "default", None, None),
     ("reinforce_plus_plus_baseline", "default", "default", "group", None),
     ("rloo", "default", "default", "leave_one_out", None),
     ("gae", "default", "default", None, None),
@@ -170,15 +171,14 @@ def test_token_credit_equals_the_loop(name: str, token_rewards: bool) -> None:
         assert batch.returns is None
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        CreditSettings("gae", lambd=0.9, whiten_advantages=True, advantage_clip=1.0),
-        CreditSettings(
-            "reinforce_plus_plus", add_token_level_kl=True, kl_coef=0.1, kl_penalty="k1", whiten_rewards=True
-        ),
-    ],
+WHITENED = (
+    CreditSettings("gae", lambd=0.9, whiten_advantages=True, advantage_clip=1.0),
+    CreditSettings("reinforce_plus_plus", add_token_level_kl=True, kl_coef=0.1, kl_penalty="k1", whiten_rewards=True),
+    CreditSettings("reinforce_plus_plus_baseline", gamma=0.9),
 )
+
+
+@pytest.mark.parametrize("settings", WHITENED)
 def test_whitened_credit_does_not_depend_on_the_number_of_ranks(settings: CreditSettings) -> None:
     """Three ranks, one of them without rows, against one rank and against the statistics of the loop."""
     rng = np.random.default_rng(8)

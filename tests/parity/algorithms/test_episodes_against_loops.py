@@ -228,3 +228,7 @@ def test_states_of_different_tasks_are_kept_apart() -> None:
     meta = rows_of(episodes, by_step=True)
     got, _ = turn_advantages(meta, EpisodeSettings(AdvantageSettings("gigpo")))
     assert got.tolist() == [0.0, 0.0, 0.0, 0.0]
+
+
+LOOPS = {"gigpo": test_gigpo, "step_reinforce": test_step_reinforce, "agentic_reinforce": test_agentic_reinforce}
+"""By estimator, for the test that every one has its loop."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from roll.configs.checks import config_problems
+from roll.configs.checks import config_problems, config_warnings
 from roll.configs.plan import build_plan
 from roll.configs.validate import validate
 from roll.pipeline.agentic.agentic_checks import agentic_problems, agentic_warnings, environment_problems
@@ -297,6 +297,14 @@ def test_bad_input_is_one_clear_message(changes: dict[str, Any], parts: list[str
 def test_what_does_not_import_is_said_before_anything_starts(changes: dict[str, Any], part: str) -> None:
     (text,) = environment_problems(config(**changes))
     assert part in text
+
+
+def test_a_key_of_other_estimators_is_said_to_do_nothing() -> None:
+    by_step = {"custom_envs__Lake__env_manager_cls": "step", "custom_envs__Guess__env_manager_cls": "step"}
+    (text,) = config_warnings(config(adv_estimator="grpo", step_reward_weight=0.5))
+    assert text == "step_reward_weight does nothing with adv_estimator: grpo; it belongs to gigpo."
+    (text,) = config_warnings(config(adv_estimator="step_reinforce", gamma=0.9, step_reward_gamma=0.9, **by_step))
+    assert text.startswith("gamma does nothing with adv_estimator: step_reinforce; it belongs to gae, reinforce, ")
 
 
 def test_a_group_of_one_is_refused_only_where_it_is_compared_with_itself() -> None:
