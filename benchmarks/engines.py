@@ -139,13 +139,14 @@ async def start_bare_hf_infer(model: str, on_cpu: bool) -> Round:
     from transformers import AutoModelForCausalLM
 
     device = "cpu" if on_cpu else "cuda:0"
-    network = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval().to(device)
+    network: Any = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    network.eval().to(device)
 
     async def run(number: int) -> int:
         prompts = [torch.from_numpy(request.prompt_ids.astype(np.int64)) for request in make_requests(number)]
         reversed_prompts = torch.nn.utils.rnn.pad_sequence([ids.flip(0) for ids in prompts], True, -1)
         ids = reversed_prompts.flip(1).to(device)  # padded on the left
-        output: Any = network.generate(
+        output = network.generate(
             ids.clamp(min=0),
             attention_mask=(ids >= 0).long(),
             do_sample=True,
@@ -205,7 +206,8 @@ def main() -> None:
     parser.add_argument("--measure", nargs=2, metavar=("ENGINE", "FORM"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure:
-        report = asyncio.run(measure(*arguments.measure, arguments.model, arguments.rounds, not arguments.gpu))
+        engine, form = arguments.measure
+        report = asyncio.run(measure(engine, form, arguments.model, arguments.rounds, not arguments.gpu))
         sys.stdout.write(json.dumps(report) + "\n")
         sys.stdout.flush()
         for child in psutil.Process().children(recursive=True):
