@@ -15,20 +15,16 @@ from roll.pipeline.agentic.baselines import baselines
 from roll.pipeline.agentic.env.gymnasium_env import GymnasiumEnv
 from roll.pipeline.agentic.group_filters import DropEqualRewards, load_filter
 from roll.types.rollout import Task, TrajectoryGroup
+from tests.helpers.pages import importable, snippets
 from tests.unit.agentic.test_rollouter import row
 
-PAGE = Path(__file__).parents[3] / "docs" / "adding_an_env.md"
 
-
-def test_the_environment_of_the_page_keeps_the_contract(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code = PAGE.read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
+def test_the_environment_of_the_page_keeps_the_contract(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (code,) = snippets("adding_an_env.md", "python")
     (tmp_path / "coins.py").write_text(code)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    assert check_env.main(["coins:Coins", "swaps=5"]) == 0
+    with importable(tmp_path):
+        assert check_env.main(["coins:Coins", "swaps=5"]) == 0
     assert "The contract holds." in capsys.readouterr().out
-    sys.modules.pop("coins", None)
 
 
 def test_check_env_names_what_breaks_the_contract(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from roll.cli import main
+from tests.helpers.pages import snippets
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
-PAGE = EXAMPLES.parent / "docs" / "adding_an_env.md"
 RECIPES = sorted(
     path.relative_to(EXAMPLES)
     for folder in ("tiny-frozen-lake", "qwen2.5-0.5B-agentic")
@@ -86,7 +86,7 @@ def test_a_yaml_as_roll_users_write_it_loads(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_the_yaml_of_the_page_on_environments_loads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    own = PAGE.read_text(encoding="utf-8").split("```yaml\n")[1].split("```")[0]
+    (own,) = snippets("adding_an_env.md", "yaml")
     roles = ROLL_STYLE[ROLL_STYLE.index("pretrain:") : ROLL_STYLE.index("reward_normalization:")]
     rest = roles.replace("${deepspeed_zero2}", "{}").replace('"{}"', "{}")
     (tmp_path / "coins.yaml").write_text(f"{own}\nrollout_batch_size: 128\nsequence_length: 4096\n{rest}")

@@ -1,0 +1,28 @@
+"""docs/adding_a_model.md: the family that it shows is the one that is there."""
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("megatron.core", reason="megatron-core is not installed")
+
+from transformers import PretrainedConfig
+
+from roll.models.megatron.families import qwen3
+from roll.models.megatron.family import Family
+from roll.models.megatron.family_table import FAMILIES
+from roll.utils.imports import resolve
+from tests.helpers.pages import importable, snippets
+
+
+def test_the_family_of_the_page_is_qwen3(tmp_path: Path) -> None:
+    whole_file, line = snippets("adding_a_model.md", "python")
+    table = f"from roll.models.megatron.family_table import KnownFamily\n\nLINES = {{{line}}}\n"
+    (tmp_path / "shown_family.py").write_text(whole_file)
+    (tmp_path / "shown_table.py").write_text(table)
+    with importable(tmp_path):
+        family: Family = resolve("shown_family:FAMILY")
+        lines = resolve("shown_table:LINES")
+    assert family.layer_weights == qwen3.FAMILY.layer_weights
+    assert family.settings(PretrainedConfig()) == qwen3.FAMILY.settings(PretrainedConfig())
+    assert lines == {"qwen3": FAMILIES["qwen3"]}

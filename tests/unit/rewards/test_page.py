@@ -1,0 +1,53 @@
+"""docs/adding_a_reward.md: its reward scores as the page says, its YAML passes the checks."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from roll.pipeline.rlvr.reward_worker import RewardWorker
+from roll.pipeline.rlvr.rewards.base import REQUIRED, RewardInput
+from roll.pipeline.rlvr.rewards.table import preflight
+from roll.pipeline.rlvr.rlvr_config import RewardConfig, RLVRConfig
+from roll.utils.imports import resolve
+from tests.helpers.pages import importable, snippets
+
+REWARD, REQUIRING, TRYING = snippets("adding_a_reward.md", "python")
+(SETTINGS,) = snippets("adding_a_reward.md", "yaml")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "my_rewards.py").write_text(f"{REWARD}\n\n{REQUIRING}")
+    return tmp_path
+
+
+def test_the_reward_of_the_page_scores_and_reports_what_the_page_shows(folder: Path) -> None:
+    right, wrong = RewardInput("", "the answer is 42", "42"), RewardInput("", 300 * "x", "42")
+    with importable(folder):
+        plain, longer = (
+            RewardWorker("math", RewardConfig(reward="my_rewards:brevity", reward_args=arguments))
+            for arguments in ({}, {"max_chars": 400})
+        )
+        outcomes = [outcome for worker in (plain, longer) for outcome in worker.score([right, wrong]) if outcome]
+    assert [outcome.score for outcome in outcomes] == [1.1, 0.0, 1.1, 0.1]
+    assert [outcome.metrics for outcome in outcomes[:2]] == [{"correct": 1, "short": 1}, {"correct": 0, "short": 0}]
+
+
+def test_the_settings_of_the_page_pass_the_checks(folder: Path) -> None:
+    rewards = {domain: RewardConfig(**keys) for domain, keys in yaml.safe_load(SETTINGS)["rewards"].items()}
+    with importable(folder):
+        assert preflight(RLVRConfig.model_construct(rewards=rewards)) == []
+
+
+def test_the_columns_that_the_page_declares_are_required(folder: Path) -> None:
+    with importable(folder):
+        assert getattr(resolve("my_rewards:passes"), REQUIRED) == ("ground_truth", "unit_tests")
+
+
+def test_trying_a_reward_as_the_page_shows_prints_its_outcome(folder: Path) -> None:
+    (folder / "try_it.py").write_text(TRYING)
+    shown = subprocess.run([sys.executable, "try_it.py"], cwd=folder, capture_output=True, text=True)
+    assert "RewardOutcome(score=1.1, failure=None" in shown.stdout, shown.stderr
