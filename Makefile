@@ -1,4 +1,4 @@
-# make demo | make test | make lint. Needs make and Python 3.11 or newer with venv; everything else goes into .venv-demo and .venv here.
+# make demo | make test | make quick | make lint. Needs make and Python 3.11 or newer with venv; everything else goes into .venv-demo and .venv here.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -16,6 +16,8 @@ DEMO_ARGS ?=
 TEST_ARGS ?=
 # Test files run side by side, each in one process; whole runs wait for their processes to start more than they compute.
 TEST_PROCESSES ?= 2
+# What tells in under a minute whether a change is on its way: no processes, no engines.
+QUICK_TESTS := tests/layout tests/unit/configs tests/unit/algorithms tests/unit/types
 
 # Never written bytecode costs every process that imports an engine 5 to 40 s.
 unexport PYTHONDONTWRITEBYTECODE
@@ -42,13 +44,15 @@ TEST_VENV := .venv
 STAND_INS := $(wildcard tools/cpu_stand_ins/*.py tools/cpu_stand_ins/site/*.p* tools/cpu_stand_ins/site/*/*.py)
 TEST_STAMP := $(TEST_VENV)/complete-$(call fingerprint,requirements/cpu-all.txt setup.py $(STAND_INS),$(TEST_PACKAGES))
 
-.PHONY: help demo demo-environment test test-slow test-environment no-space lint
+.PHONY: help demo demo-environment quick test test-slow test-environment no-space lint hooks
 
 help:
 	@echo "make demo   a tiny language model learns to sort, by reinforcement, in a few minutes; DEMO_ARGS='key=value ...'"
 	@echo "make test   every engine is installed, the tests run; TEST_ARGS='-k name' or a path narrows it"
 	@echo "make test-slow  the whole runs that take minutes each, marked slow"
+	@echo "make quick  the tests of layout, settings, algorithms and types, in under a minute"
 	@echo "make lint   ruff and pyright, in the environment of make test"
+	@echo "make hooks  ruff and the layout tests before each commit, pyright before each push"
 	@echo "PYTHON=/path/to/python (3.11 or newer; now: $(PYTHON)) and PIP_ARGS='...' (an index, for example) work with each of them"
 
 demo: demo-environment
@@ -67,6 +71,10 @@ $(DEMO_STAMP):
 	@echo "   installing $(DEMO_PACKAGES) (once, one to two minutes)"
 	@$(DEMO_VENV)/bin/python -m pip install -qq --no-compile $(PIP_ARGS) $(DEMO_PACKAGES)
 	@rm -f $(DEMO_VENV)/complete-* && touch $@
+
+quick: test-environment
+	@echo "== [2/2] the quick tests"
+	@$(TEST_VENV)/bin/python -m pytest -q -n $(TEST_PROCESSES) $(QUICK_TESTS) $(TEST_ARGS)
 
 test: test-environment
 	@echo "== [2/2] tests ($(SAY_DEVICES))"
@@ -96,6 +104,9 @@ lint: test-environment
 	@$(TEST_VENV)/bin/ruff check .
 	@$(TEST_VENV)/bin/ruff format --check .
 	@$(TEST_VENV)/bin/pyright --pythonpath $(TEST_VENV)/bin/python
+
+hooks: test-environment
+	@$(TEST_VENV)/bin/pre-commit install
 
 # $(1) is made anew unless it was complete once: then pip only changes what differs.
 define new_environment

@@ -25,7 +25,7 @@ class BuildWithFragments(build_py):
 
 
 TESTS = ["pytest>=9", "pytest-timeout>=2.4", "pytest-xdist>=3.8", "hypothesis>=6.100"]
-TOOLS = ["ruff>=0.17", "pyright>=1.1.400"]
+TOOLS = ["ruff>=0.17", "pyright[nodejs]>=1.1.400", "pre-commit>=4.7"]  # else pyright fetches Node.js when it first runs
 
 setup(
     name="roll",

@@ -61,7 +61,7 @@ def requirements() -> list[Requirement]:
     """All that setup.py asks for: the texts in it that are requirements with a version."""
     tree = ast.parse((REPOSITORY / "setup.py").read_text(encoding="utf-8"))
     texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
-    return [Requirement(text) for text in texts if re.fullmatch(r"[a-z][\w-]*[<>=]=?[\d.,<>=]+", text)]
+    return [Requirement(text) for text in texts if re.fullmatch(r"[a-z][][\w-]*[<>=]=?[\d.,<>=]+", text)]
 
 
 def pins(lock: Path) -> dict[str, str]:
@@ -73,3 +73,8 @@ def test_a_source_tree_knows_the_version_that_setup_gives_the_package() -> None:
     command = [sys.executable, "setup.py", "--version"]
     shown = subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True, text=True).stdout
     assert shown.split()[-1] == VERSION
+
+
+def test_the_newest_version_of_the_changelog_is_that_of_the_package() -> None:
+    newest = re.findall(r"^## (\S+)", (REPOSITORY / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)[0]
+    assert newest == VERSION
