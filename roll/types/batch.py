@@ -10,49 +10,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Annotated, Any, Self
 
 import numpy as np
 import torch
 
+from roll.types.columns import check_columns, columns, per_row, per_token, per_turn
+from roll.types.media import Media
 from roll.types.ragged import sum_rows, token_indices
 
 FINISH_REASONS = ("stop", "length", "abort", "failed")
 
 
-def _check_flat(
-    owner: object, num_rows: int, num_tokens: int, per_row: Sequence[str], per_token: Sequence[str]
-) -> None:
-    for names, size, unit in ((per_row, num_rows, "rows"), (per_token, num_tokens, "tokens")):
-        for name in names:
-            values = getattr(owner, name)
-            if values is not None and len(values) != size:
-                raise ValueError(f"{type(owner).__name__}.{name} has {len(values)} entries for {size} {unit}")
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """Token rows to score or to train on, wherever they come from: R rows, N tokens in all."""
 
-
-@dataclass(frozen=True)
-class SampleBatch:
-    """Rows that were sampled and rewarded, before any credit is assigned. R rows, N tokens in all."""
-
-    PER_TOKEN = ("input_ids", "response_mask", "rollout_log_probs", "policy_versions", "token_rewards")
-    PER_ROW = ("rewards", "group_ids", "trajectory_ids", "turns", "domains", "finish_reasons", "loss_weights")
-
-    lengths: np.ndarray  # int32 [R]
-    input_ids: np.ndarray  # int32 [N]
-    response_mask: np.ndarray  # bool [N]: True where the policy sampled and the row is trained on
-    rollout_log_probs: np.ndarray  # float32 [N]
-    policy_versions: np.ndarray  # int32 [N], -1 where not sampled
-    rewards: np.ndarray  # float32 [R], NaN where the attempt failed
-    group_ids: np.ndarray  # int64 [R]
-    trajectory_ids: np.ndarray  # int64 [R]
-    turns: np.ndarray  # int32 [R]
-    domains: np.ndarray  # str [R]
-    finish_reasons: np.ndarray  # int8 [R], index into FINISH_REASONS
-    loss_weights: np.ndarray  # float32 [R]
-    token_rewards: np.ndarray | None = None  # float32 [N]
+    lengths: Annotated[np.ndarray, per_row(np.int32)]
+    input_ids: Annotated[np.ndarray, per_token(np.int32)]
+    response_mask: Annotated[np.ndarray, per_token(np.bool_)]  # True where the loss counts: what the policy sampled
+    loss_weights: Annotated[np.ndarray, per_row(np.float32)]
+    media: tuple[Media, ...] | None = None  # of each row
 
     def __post_init__(self) -> None:
-        _check_flat(self, len(self.lengths), int(self.lengths.sum()), self.PER_ROW, self.PER_TOKEN)
+        check_columns(self, {"rows": len(self.lengths), "tokens": int(self.lengths.sum())})
+        if self.media is not None and len(self.media) != len(self):
+            raise ValueError(f"{type(self).__name__}.media has {len(self.media)} entries for {len(self)} rows")
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -68,42 +51,57 @@ class SampleBatch:
 
     @property
     def response_lengths(self) -> np.ndarray:
-        """int64 [R]: sampled tokens of each row."""
+        """int64 [R]: tokens of each row in its response mask."""
         return sum_rows(self.response_mask.astype(np.int64), self.lengths)
 
-    def select(self, rows: np.ndarray) -> SampleBatch:
+    def select(self, rows: np.ndarray) -> Self:
         """These rows, in this order."""
         tokens = token_indices(self.lengths, rows)
-        return replace(self, lengths=self.lengths[rows], **_take(self, rows, tokens))
+        taken: dict[str, Any] = {}
+        for name, column in columns(type(self)).items():
+            values = getattr(self, name)
+            taken[name] = None if values is None else values[rows if column.unit == "rows" else tokens]
+        if self.media is not None:
+            taken["media"] = tuple(self.media[row] for row in rows)
+        return replace(self, **taken)
 
-    @staticmethod
-    def concatenate(batches: Sequence[SampleBatch]) -> SampleBatch:
+    @classmethod
+    def concatenate(cls, batches: Sequence[Self]) -> Self:
+        """All rows, batch after batch. ValueError if a column is there in some of them only."""
         if len(batches) == 1:
             return batches[0]
-        columns: dict[str, np.ndarray | None] = {}
-        for f in fields(SampleBatch):
-            parts = [getattr(b, f.name) for b in batches]
-            if any(p is None for p in parts) and not all(p is None for p in parts):
-                raise ValueError(f"some batches have {f.name} and some have not")
-            columns[f.name] = None if parts[0] is None else np.concatenate(parts)
-        return SampleBatch(**columns)  # type: ignore[arg-type]
+        joined: dict[str, Any] = {}
+        for name in (*columns(cls), "media"):
+            parts = [part for batch in batches if (part := getattr(batch, name)) is not None]
+            if len(parts) not in (0, len(batches)):
+                raise ValueError(f"some batches have {name} and some have not")
+            if parts:
+                joined[name] = sum(parts, ()) if name == "media" else np.concatenate(parts)
+        return cls(**joined)
 
 
-def _take(batch: SampleBatch, rows: np.ndarray, tokens: np.ndarray) -> dict[str, np.ndarray | None]:
-    taken: dict[str, np.ndarray | None] = {}
-    for name in (*batch.PER_ROW, *batch.PER_TOKEN):
-        values = getattr(batch, name)
-        taken[name] = None if values is None else values[rows if name in batch.PER_ROW else tokens]
-    return taken
+@dataclass(frozen=True, kw_only=True)
+class SampleBatch(Rows):
+    """Rows that were sampled and rewarded, before any credit is assigned."""
+
+    rollout_log_probs: Annotated[np.ndarray, per_token(np.float32)]
+    policy_versions: Annotated[np.ndarray, per_token(np.int32)]  # -1 where not sampled
+    rewards: Annotated[np.ndarray, per_row(np.float32)]  # NaN where the attempt failed
+    group_ids: Annotated[np.ndarray, per_row(np.int64)]
+    trajectory_ids: Annotated[np.ndarray, per_row(np.int64)]
+    turns: Annotated[np.ndarray, per_row(np.int32)]
+    domains: Annotated[np.ndarray, per_row(np.str_)]
+    finish_reasons: Annotated[np.ndarray, per_row(np.int8)]  # index into FINISH_REASONS
+    token_rewards: Annotated[np.ndarray | None, per_token(np.float32)] = None
 
 
 @dataclass(frozen=True)
 class TokenScores:
-    """What forward passes say of the rows of a SampleBatch, flat and in its order; absent is None. float32 [N]."""
+    """What forward passes say of the rows of a SampleBatch, flat and in its order; absent is None."""
 
-    old_log_probs: np.ndarray | None = None
-    ref_log_probs: np.ndarray | None = None
-    values: np.ndarray | None = None
+    old_log_probs: Annotated[np.ndarray | None, per_token(np.float32)] = None
+    ref_log_probs: Annotated[np.ndarray | None, per_token(np.float32)] = None
+    values: Annotated[np.ndarray | None, per_token(np.float32)] = None
 
 
 @dataclass(frozen=True)
@@ -114,17 +112,15 @@ class TrainBatch:
     them).
     """
 
-    PER_TOKEN = ("advantages", "old_log_probs", "ref_log_probs", "values", "returns")
-
     samples: SampleBatch
-    advantages: np.ndarray
-    old_log_probs: np.ndarray | None = None
-    ref_log_probs: np.ndarray | None = None
-    values: np.ndarray | None = None
-    returns: np.ndarray | None = None
+    advantages: Annotated[np.ndarray, per_token(np.float32)]
+    old_log_probs: Annotated[np.ndarray | None, per_token(np.float32)] = None
+    ref_log_probs: Annotated[np.ndarray | None, per_token(np.float32)] = None
+    values: Annotated[np.ndarray | None, per_token(np.float32)] = None
+    returns: Annotated[np.ndarray | None, per_token(np.float32)] = None
 
     def __post_init__(self) -> None:
-        _check_flat(self, len(self.samples), self.samples.num_tokens, (), self.PER_TOKEN)
+        check_columns(self, {"tokens": self.samples.num_tokens})
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -141,22 +137,27 @@ class MicroBatch:
     input_ids: torch.Tensor  # int64 [B, T]
     lengths: torch.Tensor  # int64 [B]
     response_mask: torch.Tensor  # bool [B, T]
-    loss_weights: torch.Tensor  # float32 [B]
-    rollout_log_probs: torch.Tensor  # float32 [B, T]
-    advantages: torch.Tensor | None = None  # float32 [B, T], and so on
+    loss_weights: torch.Tensor  # floating point [B]
+    rollout_log_probs: torch.Tensor | None = None  # floating point [B, T], and so on
+    advantages: torch.Tensor | None = None
     old_log_probs: torch.Tensor | None = None
     ref_log_probs: torch.Tensor | None = None
     values: torch.Tensor | None = None
     returns: torch.Tensor | None = None
+    media: tuple[Media, ...] | None = None  # of each row
 
     def __post_init__(self) -> None:
-        shape = self.input_ids.shape
-        for f in fields(self):
-            value = getattr(self, f.name)
-            if value is None or f.name in ("lengths", "loss_weights"):
-                continue
+        kinds = {"input_ids": torch.int64, "lengths": torch.int64, "response_mask": torch.bool}
+        for name, value in self._tensors().items():
+            shape = self.input_ids.shape[:1] if name in ("lengths", "loss_weights") else self.input_ids.shape
             if value.shape != shape:
-                raise ValueError(f"MicroBatch.{f.name} is {tuple(value.shape)}, input_ids are {tuple(shape)}")
+                raise ValueError(f"MicroBatch.{name} is {list(value.shape)}, not {list(shape)}, as input_ids ask for")
+            if value.dtype != kinds[name] if name in kinds else not value.is_floating_point():
+                raise ValueError(f"MicroBatch.{name} is {value.dtype}, not {kinds.get(name, 'floating point')}")
+
+    def _tensors(self) -> dict[str, torch.Tensor]:
+        given = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "media"}
+        return {name: value for name, value in given.items() if value is not None}
 
     def __len__(self) -> int:
         return self.input_ids.shape[0]
@@ -164,8 +165,8 @@ class MicroBatch:
     def to(self, device: torch.device) -> MicroBatch:
         if self.input_ids.device == device:
             return self
-        moved: dict[str, Any] = {f.name: v.to(device) for f in fields(self) if (v := getattr(self, f.name)) is not None}
-        return MicroBatch(**moved)
+        moved = {name: value.to(device) for name, value in self._tensors().items()}
+        return replace(self, **moved)
 
 
 @dataclass(frozen=True)
@@ -193,20 +194,24 @@ class LossScale:
 
 @dataclass(frozen=True)
 class RowMeta:
-    """What the driver knows of each row; token tensors stay with the workers. R entries each."""
+    """What the driver knows of each row; token tensors stay with the workers."""
 
-    lengths: np.ndarray
-    response_lengths: np.ndarray
-    rewards: np.ndarray
-    group_ids: np.ndarray
-    trajectory_ids: np.ndarray
-    turns: np.ndarray
-    domains: np.ndarray
-    finish_reasons: np.ndarray
-    num_turns: np.ndarray | None = None  # of each row; with it, and flat over the rows' turns:
-    turn_rewards: np.ndarray | None = None  # float64 [sum of num_turns]
-    state_keys: np.ndarray | None = None  # int64 [R]
-    difficulty: np.ndarray | None = None  # float64 [R], what the data say of the task, NaN where they say nothing
+    lengths: Annotated[np.ndarray, per_row(np.int32)]
+    response_lengths: Annotated[np.ndarray, per_row(np.int64)]
+    rewards: Annotated[np.ndarray, per_row(np.float32)]
+    group_ids: Annotated[np.ndarray, per_row(np.int64)]
+    trajectory_ids: Annotated[np.ndarray, per_row(np.int64)]
+    turns: Annotated[np.ndarray, per_row(np.int32)]
+    domains: Annotated[np.ndarray, per_row(np.str_)]
+    finish_reasons: Annotated[np.ndarray, per_row(np.int8)]
+    num_turns: Annotated[np.ndarray | None, per_row(np.int64)] = None  # with it, and flat over the rows' turns:
+    turn_rewards: Annotated[np.ndarray | None, per_turn(np.float64)] = None
+    state_keys: Annotated[np.ndarray | None, per_row(np.int64)] = None
+    difficulty: Annotated[np.ndarray | None, per_row(np.float64)] = None  # by the data, NaN where they say nothing
+
+    def __post_init__(self) -> None:
+        turns = 0 if self.num_turns is None else int(self.num_turns.sum())
+        check_columns(self, {"rows": len(self.lengths), "turns": turns})
 
     def __len__(self) -> int:
         return len(self.lengths)

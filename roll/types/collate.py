@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 
-from roll.types.batch import FINISH_REASONS, MicroBatch, RowMeta, SampleBatch, TrainBatch
+from roll.types.batch import FINISH_REASONS, MicroBatch, RowMeta, Rows, SampleBatch, TrainBatch
+from roll.types.columns import columns
 from roll.types.ragged import count_runs, token_indices
 from roll.types.rollout import Trajectory, TrajectoryGroup
 
@@ -41,6 +43,7 @@ def collate_groups(groups: Sequence[TrajectoryGroup]) -> SampleBatch:
         finish_reasons=np.array([FINISH_REASONS.index(t.finish_reason) for t in trajectories], np.int8),
         loss_weights=np.ones(len(rows), np.float32),
         token_rewards=token_rewards,
+        media=tuple(t.media for t in trajectories) if any(t.media for t in trajectories) else None,
     )
 
 
@@ -104,45 +107,38 @@ def padding_rows(samples: SampleBatch, count: int) -> SampleBatch:
     """`count` copies of the shortest row with nothing to train on: they even out ranks and cannot change the
     gradient."""
     shortest = samples.select(np.full(count, int(np.argmin(samples.lengths))))
-    columns = {name: getattr(shortest, name) for name in (*SampleBatch.PER_ROW, *SampleBatch.PER_TOKEN)}
-    columns |= {
-        "response_mask": np.zeros(shortest.num_tokens, bool),
-        "rewards": np.full(count, np.nan, np.float32),
-        "group_ids": np.full(count, -1, np.int64),
-        "trajectory_ids": np.full(count, -1, np.int64),
-    }
-    return SampleBatch(lengths=shortest.lengths, **columns)
+    return replace(
+        shortest,
+        response_mask=np.zeros(shortest.num_tokens, bool),
+        rewards=np.full(count, np.nan, np.float32),
+        group_ids=np.full(count, -1, np.int64),
+        trajectory_ids=np.full(count, -1, np.int64),
+    )
 
 
-def pad(batch: SampleBatch | TrainBatch, rows: np.ndarray, round_to: int = 1) -> MicroBatch:
+def pad(batch: Rows | TrainBatch, rows: np.ndarray, round_to: int = 1) -> MicroBatch:
     """These rows as one right-padded micro batch on the CPU, T rounded up to a multiple of `round_to`."""
-    samples, train = (batch, None) if isinstance(batch, SampleBatch) else (batch.samples, batch)
-    lengths = samples.lengths[rows]
+    source = batch.samples if isinstance(batch, TrainBatch) else batch
+    lengths = source.lengths[rows]
     width = -(-int(lengths.max()) // round_to) * round_to
     inside = np.arange(width) < lengths[:, None]
-    tokens = token_indices(samples.lengths, rows)
+    tokens = token_indices(source.lengths, rows)
 
-    def padded(values: np.ndarray | None, dtype: np.dtype | type) -> torch.Tensor | None:
-        if values is None:
-            return None
+    def padded(values: np.ndarray, dtype: type) -> torch.Tensor:
         out = np.zeros((len(rows), width), dtype)
         out[inside] = values[tokens]
         return torch.from_numpy(out)
 
-    def required(values: np.ndarray, dtype: np.dtype | type) -> torch.Tensor:
-        tensor = padded(values, dtype)
-        assert tensor is not None
-        return tensor
-
+    given = {"rollout_log_probs": source.rollout_log_probs} if isinstance(source, SampleBatch) else {}
+    if isinstance(batch, TrainBatch):
+        given |= {name: getattr(batch, name) for name in columns(TrainBatch)}
     return MicroBatch(
-        input_ids=required(samples.input_ids, np.int64),
+        input_ids=padded(source.input_ids, np.int64),
         lengths=torch.from_numpy(lengths.astype(np.int64)),
-        response_mask=required(samples.response_mask, bool),
-        loss_weights=torch.from_numpy(samples.loss_weights[rows].astype(np.float32)),
-        rollout_log_probs=required(samples.rollout_log_probs, np.float32),
-        **{name: padded(getattr(train, name), np.float32) for name in TrainBatch.PER_TOKEN}
-        if train is not None
-        else {},
+        response_mask=padded(source.response_mask, bool),
+        loss_weights=torch.from_numpy(source.loss_weights[rows]),
+        media=None if source.media is None else tuple(source.media[row] for row in rows),
+        **{name: padded(values, np.float32) for name, values in given.items() if values is not None},
     )
 
 

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import numpy as np
+
+from roll.types.columns import check_columns, per_token
+from roll.types.media import Media
 
 FinishReason = Literal["stop", "length", "abort", "failed"]
 
@@ -27,6 +30,7 @@ class Task:
     prompt_ids: np.ndarray  # int32 [P]
     prompt_text: str = ""
     payload: Mapping[str, object] = field(default_factory=dict)
+    media: Media = ()
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,7 @@ class GenerationRequest:
     sampling: SamplingParams
     num_samples: int = 1
     session: str = ""
+    media: Media = ()
 
 
 @dataclass(frozen=True)
@@ -77,14 +82,13 @@ class Generation:
     limit, "abort" when it was cut short (what was sampled is kept).
     """
 
-    token_ids: np.ndarray  # int32 [T], the end-of-sequence token included
-    log_probs: np.ndarray  # float32 [T]
-    policy_versions: np.ndarray  # int32 [T]
+    token_ids: Annotated[np.ndarray, per_token(np.int32)]  # the end-of-sequence token included
+    log_probs: Annotated[np.ndarray, per_token(np.float32)]
+    policy_versions: Annotated[np.ndarray, per_token(np.int32)]
     finish_reason: FinishReason
 
     def __post_init__(self) -> None:
-        if not len(self.token_ids) == len(self.log_probs) == len(self.policy_versions):
-            raise ValueError("token_ids, log_probs and policy_versions of a generation differ in length")
+        check_columns(self, {"tokens": len(self.token_ids)})
 
 
 @dataclass(frozen=True)
@@ -108,15 +112,15 @@ class Trajectory:
     on one of its rows.
     """
 
-    input_ids: np.ndarray  # int32 [T]
-    response_mask: np.ndarray  # bool [T]
-    log_probs: np.ndarray  # float32 [T], 0 where response_mask is False
-    policy_versions: np.ndarray  # int32 [T], -1 where response_mask is False
+    input_ids: Annotated[np.ndarray, per_token(np.int32)]
+    response_mask: Annotated[np.ndarray, per_token(np.bool_)]
+    log_probs: Annotated[np.ndarray, per_token(np.float32)]  # 0 where response_mask is False
+    policy_versions: Annotated[np.ndarray, per_token(np.int32)]  # -1 where response_mask is False
     reward: float
     finish_reason: FinishReason
     index: int = 0  # within the group
     turn: int = 0
-    token_rewards: np.ndarray | None = None  # float32 [T]
+    token_rewards: Annotated[np.ndarray | None, per_token(np.float32)] = None
     response_text: str = ""
     metrics: Mapping[str, float] = field(default_factory=dict)
     failure: str | None = None
@@ -124,13 +128,10 @@ class Trajectory:
     turn_rewards: np.ndarray | None = None  # float32, one per unbroken run of sampled tokens; None: reward, at the end
     state_key: int = 0  # equal where an environment's state was the same (step rows)
     turns: tuple[Turn, ...] = ()
+    media: Media = ()
 
     def __post_init__(self) -> None:
-        num_tokens = len(self.input_ids)
-        for name in ("response_mask", "log_probs", "policy_versions", "token_rewards"):
-            values = getattr(self, name)
-            if values is not None and len(values) != num_tokens:
-                raise ValueError(f"{name} has {len(values)} entries for {num_tokens} tokens")
+        check_columns(self, {"tokens": len(self.input_ids)})
 
     @staticmethod
     def from_generation(
@@ -143,8 +144,9 @@ class Trajectory:
         metrics: Mapping[str, float] | None = None,
         failure: str | None = None,
         extra: Mapping[str, Any] | None = None,
+        media: Media = (),
     ) -> Trajectory:
-        """A single-turn trajectory: prompt, then one answer."""
+        """A single-turn trajectory: prompt (which shows `media`), then one answer."""
         num_prompt, num_tokens = len(prompt_ids), len(prompt_ids) + len(generation.token_ids)
 
         def joined(prompt: np.ndarray | float, response: np.ndarray | bool, dtype: type) -> np.ndarray:
@@ -164,6 +166,7 @@ class Trajectory:
             metrics=metrics or {},
             failure=failure,
             extra=extra or {},
+            media=media,
         )
 
 

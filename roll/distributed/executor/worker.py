@@ -20,7 +20,8 @@ from roll.distributed.executor.shards import micro_batches, split_to
 from roll.distributed.executor.weight_lanes import Peers
 from roll.distributed.executor.weight_sender import WeightSender
 from roll.distributed.strategy.base import ForwardStrategy, RankContext, State, TrainStrategy
-from roll.types.batch import LossScale, MicroBatch, SampleBatch, TokenOutputs, TokenScores, TrainBatch
+from roll.errors import StrategyError
+from roll.types.batch import LossScale, MicroBatch, Rows, SampleBatch, TokenOutputs, TokenScores, TrainBatch
 from roll.types.collate import pad, unpad
 from roll.types.metrics import MetricSums
 from roll.types.ragged import token_indices
@@ -74,7 +75,7 @@ class ForwardWorker:
             return (None,)
         batch = SampleBatch.concatenate(parts)
         groups = micro_batches(batch.lengths, np.arange(len(batch)), limits)
-        outputs = self._forward(kind, [pad(batch, group, limits.round_to) for group in groups], temperature)
+        outputs = self._forward(kind, _padded(self.strategy, batch, groups, limits), temperature)
         flat = _in_row_order(outputs, groups, batch.lengths)
         ends = np.cumsum([part.num_tokens for part in parts])
         return (None, *np.split(flat, ends[:-1]))
@@ -216,9 +217,18 @@ class TrainWorker(ForwardWorker):
     ) -> tuple[MetricSums, dict[str, float]]:
         limits = request.limits
         groups = micro_batches(batch.samples.lengths, rows, limits)
-        padded = [pad(batch, group, limits.round_to) for group in split_to(groups, count)]
+        padded = _padded(self.strategy, batch, split_to(groups, count), limits)
         sums, values = self.strategy.train_step(padded, request.loss, scale, request.temperature)
         return sums.to_floats(), values
+
+
+def _padded(
+    strategy: ForwardStrategy, batch: Rows | TrainBatch, groups: Sequence[np.ndarray], limits: BatchLimits
+) -> list[MicroBatch]:
+    media = (batch.samples if isinstance(batch, TrainBatch) else batch).media
+    if media is not None and not strategy.takes_media:
+        raise StrategyError(f"these rows show images, and {type(strategy).__name__} takes none")
+    return [pad(batch, group, limits.round_to) for group in groups]
 
 
 def _gather_scores(

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 
@@ -65,6 +66,7 @@ class ForwardStrategy(Strategy):
     """A backend that scores given tokens. Collective: every rank calls with as many micro batches as it likes (none,
     too); ranks of a sharded engine even out the number of forward passes among themselves."""
 
+    takes_media: ClassVar[bool] = False  # True: rows may show images beside their tokens
     dp_rank: int
     dp_size: int
 

@@ -71,6 +71,7 @@ class PromptRollouter:
                 min_new_tokens=min(room, self.sampling.min_new_tokens),
             ),
             num_samples=self.group_size,
+            media=task.media,
         )
         generations = await generate(request)
         if len(generations) != self.group_size:
@@ -88,6 +89,7 @@ class PromptRollouter:
                 response_text=sample.response_text,
                 metrics={**outcome.metrics, "reward_time_s": outcome.seconds},
                 failure=outcome.failure,
+                media=task.media,
                 extra=outcome.extra,
             )
             for index, (generation, sample, outcome) in enumerate(zip(generations, inputs, outcomes, strict=True))

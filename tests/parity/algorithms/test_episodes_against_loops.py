@@ -46,19 +46,18 @@ def rows_of(episodes: list[Episode], by_step: bool) -> RowMeta:
     flat = [r for e in episodes if not e.failed for r in e.rewards]
     places = [sum(1 for j in owners[:n] if j == i) for n, i in enumerate(owners)]
     states = [episodes[i].states[p] if by_step else 0 for i, p in zip(owners, places, strict=True)]
-    ones = np.ones(len(owners), np.int64)
     return RowMeta(
-        lengths=ones,
-        response_lengths=ones,
+        lengths=np.ones(len(owners), np.int32),
+        response_lengths=np.ones(len(owners), np.int64),
         rewards=np.array([math.nan if episodes[i].failed else sum(episodes[i].rewards) for i in owners], np.float32),
-        group_ids=np.array([episodes[i].group for i in owners]),
-        trajectory_ids=np.array(owners),
-        turns=np.array(places),
+        group_ids=np.array([episodes[i].group for i in owners], np.int64),
+        trajectory_ids=np.array(owners, np.int64),
+        turns=np.array(places, np.int32),
         domains=np.array([episodes[i].domain for i in owners]),
-        finish_reasons=ones,
-        num_turns=np.array(turns),
-        turn_rewards=np.array(flat),
-        state_keys=np.array(states),
+        finish_reasons=np.ones(len(owners), np.int8),
+        num_turns=np.array(turns, np.int64),
+        turn_rewards=np.array(flat, np.float64),
+        state_keys=np.array(states, np.int64),
     )
 
 

@@ -21,6 +21,7 @@ from roll.algorithms.objectives import (
 from roll.algorithms.off_policy import ImportanceWeight, MismatchFilter, TrainInferCorrection
 from roll.types.batch import LossScale, SampleBatch, TokenOutputs, TrainBatch
 from roll.types.collate import pad, padding_rows
+from roll.types.columns import columns
 from tests.unit.algorithms.rows import apply_loss, full_scale, near, random_samples, random_train_batch
 
 CORRECTION = TrainInferCorrection(
@@ -63,11 +64,11 @@ def with_padding_rows(batch: TrainBatch, count: int) -> TrainBatch:
     """`count` rows more, with nothing to train on but garbage in every column."""
     extra = padding_rows(batch.samples, count)
     garbage = np.full(extra.num_tokens, 7.0, np.float32)
-    columns = {}
-    for name in TrainBatch.PER_TOKEN:
+    extended = {}
+    for name in columns(TrainBatch):
         values = getattr(batch, name)
-        columns[name] = None if values is None else np.concatenate([values, garbage])
-    return TrainBatch(samples=SampleBatch.concatenate([batch.samples, extra]), **columns)
+        extended[name] = None if values is None else np.concatenate([values, garbage])
+    return TrainBatch(samples=SampleBatch.concatenate([batch.samples, extra]), **extended)
 
 
 @settings(max_examples=12, deadline=None)

@@ -15,16 +15,16 @@ def meta(
     rewards: list[float], groups: list[int], lengths: list[int] | None = None, reasons: list[str] | None = None
 ) -> RowMeta:
     rows = len(rewards)
-    response_lengths = np.array(lengths or [4] * rows)
+    response_lengths = np.array(lengths or [4] * rows, np.int64)
     return RowMeta(
-        lengths=response_lengths + 2,
+        lengths=(response_lengths + 2).astype(np.int32),
         response_lengths=response_lengths,
         rewards=np.array(rewards, np.float32),
-        group_ids=np.array(groups),
-        trajectory_ids=np.arange(rows),
+        group_ids=np.array(groups, np.int64),
+        trajectory_ids=np.arange(rows, dtype=np.int64),
         turns=np.zeros(rows, np.int32),
         domains=np.full(rows, "math"),
-        finish_reasons=np.array([FINISH_REASONS.index(r) for r in reasons or ["stop"] * rows]),
+        finish_reasons=np.array([FINISH_REASONS.index(r) for r in reasons or ["stop"] * rows], np.int8),
     )
 
 

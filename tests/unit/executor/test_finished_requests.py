@@ -6,7 +6,7 @@ from roll.types.rollout import Generation
 
 def answer(*token_ids: int, reason: str = "stop") -> Generation:
     tokens = np.array(token_ids, np.int32)
-    return Generation(tokens, -tokens / 10, np.full(len(tokens), 3, np.int32), reason)  # type: ignore[arg-type]
+    return Generation(tokens, (-tokens / 10).astype(np.float32), np.full(len(tokens), 3, np.int32), reason)  # type: ignore[arg-type]
 
 
 def test_answers_and_errors_come_back_as_they_were_packed():

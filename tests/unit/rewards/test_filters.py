@@ -12,7 +12,8 @@ NAN = float("nan")
 
 
 def group(*rewards: float, domain: str = "math") -> TrajectoryGroup:
-    prompt, generation = np.zeros(1, np.int32), Generation(np.zeros(1), np.zeros(1), np.zeros(1), "stop")
+    token = np.zeros(1, np.int32)
+    prompt, generation = token, Generation(token, np.zeros(1, np.float32), token, "stop")
     trajectories = tuple(
         Trajectory.from_generation(
             prompt, generation, reward, index=i, response_text="", failure="x" if np.isnan(reward) else None

@@ -21,7 +21,7 @@ def group_of(responses: list[list[int]], group_id: int = 0, failures: tuple[int,
     for index, tokens in enumerate(responses):
         size = len(tokens)
         generation = Generation(
-            np.array(tokens, np.int32), -np.arange(1.0, size + 1), np.full(size, 3, np.int32), "stop"
+            np.array(tokens, np.int32), -np.arange(1, size + 1, dtype=np.float32), np.full(size, 3, np.int32), "stop"
         )
         trajectories.append(
             Trajectory.from_generation(

@@ -1,0 +1,68 @@
+"""Columns: arrays of a dataclass whose unit and dtype stand in its annotations, and are checked when it is made.
+
+lengths: Annotated[np.ndarray, per_row(np.int32)]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+from typing import Any, Literal, get_args, get_type_hints
+
+import numpy as np
+
+Unit = Literal["rows", "tokens", "turns"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """One entry per `unit`; `dtype` is exact, but that text may have any width."""
+
+    unit: Unit
+    dtype: np.dtype
+
+    def holds(self, dtype: np.dtype) -> bool:
+        return dtype == self.dtype or (self.dtype.kind == "U" and dtype.kind == "U")
+
+
+def per_row(dtype: type) -> Column:
+    return Column("rows", np.dtype(dtype))
+
+
+def per_token(dtype: type) -> Column:
+    return Column("tokens", np.dtype(dtype))
+
+
+def per_turn(dtype: type) -> Column:
+    return Column("turns", np.dtype(dtype))
+
+
+@cache
+def columns(owner: type) -> Mapping[str, Column]:
+    """The columns of a dataclass by name, inherited ones included."""
+    hints = get_type_hints(owner, include_extras=True)
+    marks = {name: [mark for mark in _marks(hint) if isinstance(mark, Column)] for name, hint in hints.items()}
+    return MappingProxyType({name: found[0] for name, found in marks.items() if found})
+
+
+def _marks(hint: Any) -> tuple[Any, ...]:
+    """What stands beside the type in Annotated[...], also within a union."""
+    if hasattr(hint, "__metadata__"):
+        return hint.__metadata__
+    return tuple(mark for part in get_args(hint) for mark in _marks(part))
+
+
+def check_columns(owner: object, sizes: Mapping[Unit, int]) -> None:
+    """ValueError for a column of another length, another dtype or more dimensions. Absent columns are None."""
+    for name, column in columns(type(owner)).items():
+        values = getattr(owner, name)
+        if values is None:
+            continue
+        size = sizes[column.unit]
+        where = f"{type(owner).__name__}.{name}"
+        if len(values) != size:
+            raise ValueError(f"{where} has {len(values)} entries for {size} {column.unit}")
+        if values.ndim != 1 or not column.holds(values.dtype):
+            raise ValueError(f"{where} is {values.dtype} {list(values.shape)}, not {column.dtype.name} [{size}]")
