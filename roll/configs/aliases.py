@@ -1,9 +1,8 @@
 """Foreign keys and values: one table for everything that users of other configurations write and this one names
 otherwise.
 
-`RENAMED` keys mean the same as one of ours. `DROPPED` keys stood in ROLL's YAMLs and did nothing, or do nothing
-here. A path with
-`*` holds for every role.
+`RENAMED` keys mean the same as one of ours. `DROPPED` keys stood in ROLL's YAMLs and did nothing, or do nothing here. A
+path with `*` holds for every role.
 """
 
 from collections.abc import Iterator, Mapping

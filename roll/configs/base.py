@@ -31,8 +31,7 @@ class KeyMark:
 
 class Settings(BaseModel):
     """Strict and frozen: an unknown key is an error, a built object never changes. `key: null` is as good as no key,
-    where null has
-    no meaning of its own."""
+    where null has no meaning of its own."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", protected_namespaces=(), validate_default=True, allow_inf_nan=False

@@ -1,8 +1,7 @@
 """A DeepSpeed configuration: its known keys, what contradicts the plan, and how `auto` is filled.
 
-DeepSpeed accepts unknown top-level keys silently and clips gradients at 1.0 when nobody says otherwise; here the
-first is an error
-and the second follows `max_grad_norm`.
+DeepSpeed accepts unknown top-level keys silently and clips gradients at 1.0 when nobody says otherwise; here the first
+is an error and the second follows `max_grad_norm`.
 """
 
 import copy
@@ -91,9 +90,8 @@ DTYPE_SECTIONS = {"bf16": "bf16", "fp16": "fp16"}
 
 @dataclass(frozen=True)
 class DeepSpeedFacts:
-    """What the rest of the configuration says, and a DeepSpeed configuration must not contradict. The batch sizes
-    and the clipping
-    are None for a role that does not learn."""
+    """What the rest of the configuration says, and a DeepSpeed configuration must not contradict. The batch sizes and
+    the clipping are None for a role that does not learn."""
 
     dtype: str
     micro_batch_size: int | None = None

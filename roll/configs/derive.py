@@ -12,9 +12,8 @@ from roll.configs.strategy import narrowing_settings
 class OldLogProbs:
     """Where old log-probs come from.
 
-    update: the update's own forward pass (its ratio is 1 by construction); pass: a pass of their own before
-    training; rollout: the
-    engine that sampled. `reason` says why.
+    update: the update's own forward pass (its ratio is 1 by construction); pass: a pass of their own before training;
+    rollout: the engine that sampled. `reason` says why.
     """
 
     source: Literal["update", "pass", "rollout"]

@@ -11,8 +11,7 @@ from roll.configs.problems import Problem, ids_text
 @dataclass(frozen=True)
 class WorkerPlace:
     """One process of a role. `device_ids` are global ranks; `local_ids` count from 0 on its node. A CPU worker has
-    neither, and
-    `node` None: any node will do."""
+    neither, and `node` None: any node will do."""
 
     rank: int
     node: int | None

@@ -2,8 +2,7 @@
 `${...}` resolved.
 
 Fragments named in the defaults list (`../config/deepspeed_zero2@_here_`) are found beside the YAML first, then among
-those shipped
-with this package, so that a YAML may lie anywhere.
+those shipped with this package, so that a YAML may lie anywhere.
 """
 
 import os
@@ -46,9 +45,8 @@ class Composed:
 
 
 def fragments_dir() -> Path:
-    """Where the shipped fragments are: in an installed package, or in a source checkout. The folder is named
-    `config`, since Hydra
-    resolves `../config/x` against it."""
+    """Where the shipped fragments are: in an installed package, or in a source checkout. The folder is named `config`,
+    since Hydra resolves `../config/x` against it."""
     return PACKAGED_FRAGMENTS if PACKAGED_FRAGMENTS.is_dir() else CHECKOUT_FRAGMENTS
 
 

@@ -21,8 +21,7 @@ class TrainPlan:
     """The arithmetic of one role that learns.
 
     Example: 32 prompts x 8 answers = 256 samples; micro batch 16, accumulation 2, 2 ranks: 64 samples per update, 4
-    updates per step
-    and epoch.
+    updates per step and epoch.
     """
 
     role: str

@@ -34,9 +34,8 @@ def load(
     problems_of: Callable[[C], list[Problem]] = lambda config: [],
     warnings_of: Callable[[C], list[str]] = lambda config: [],
 ) -> Loaded[C]:
-    """Composes, checks and plans. `problems_of` and `warnings_of` are the checks of one pipeline. Looks at nothing
-    but the YAML and
-    its fragments."""
+    """Composes, checks and plans. `problems_of` and `warnings_of` are the checks of one pipeline. Looks at nothing but
+    the YAML and its fragments."""
     composed = load_tree(directory, name, overrides, cls)
     checked = validate(cls, composed.settings)
     problems = list(checked.problems)

@@ -15,9 +15,8 @@ from roll.errors import describe
 def resolve(name: str, builtins: Mapping[str, str] | None = None) -> object:
     """The object behind a built-in name or a path `package.module:object` (or `package.module.object`).
 
-    Raises ImportError with a text that says which part of the path is wrong. Anything the module itself raises while
-    it is
-    imported comes through as the cause.
+    Raises ImportError with a text that says which part of the path is wrong. Anything the module itself raises while it
+    is imported comes through as the cause.
 
     Example: resolve("math_rule", {"math_rule": "roll.pipeline.rlvr.rewards.math_rule:math_rule"})
     """

@@ -23,8 +23,7 @@ class ChatEncoder:
     """Turns messages into ids with the model's chat template.
 
     Example (Qwen): `start([("user", "hi")])` ends in `<|im_start|>assistant\\n`; after the sampled `yes<|im_end|>`
-    comes
-    `follow_up("go on")`: `\\n<|im_start|>user\\ngo on<|im_end|>\\n<|im_start|>assistant\\n`.
+    comes `follow_up("go on")`: `\\n<|im_start|>user\\ngo on<|im_end|>\\n<|im_start|>assistant\\n`.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, template: str = "native"):
