@@ -1,6 +1,6 @@
 """A plan in words: the roles, who sits on which device, and the arithmetic of a step."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from roll.configs.cluster import WorkerConfig
 from roll.configs.layout import Layout, RolePlace
@@ -9,6 +9,7 @@ from roll.configs.parallel import parallel_sizes
 from roll.configs.plan import BatchPlan, TrainPlan
 from roll.configs.problems import ids_text
 from roll.configs.run import RunConfig
+from roll.utils.text import table
 
 
 def describe(
@@ -22,14 +23,14 @@ def describe(
     `missing_validation`: the section without which nothing is validated, if it is not there."""
     sections = {
         f"{config.exp_name}: {config.max_steps} steps, seed {config.seed}, output in {config.output_dir}": [],
-        "Roles": _table(_role_rows(plan.layout, roles, rewards)),
+        "Roles": table(_role_rows(plan.layout, roles, rewards)),
         f"Devices: {_nodes(plan.layout)}": [
             *_device_lines(plan.layout),
             *_sharing_lines(plan.layout),
             *_share_lines(plan.layout, roles),
         ],
-        "Batch": _table(_batch_rows(plan)),
-        "Schedule": _table(_schedule_rows(config, missing_validation)),
+        "Batch": table(_batch_rows(plan)),
+        "Schedule": table(_schedule_rows(config, missing_validation)),
     }
     return "\n".join(line for title, lines in sections.items() for line in (title, *(f"  {line}" for line in lines)))
 
@@ -116,7 +117,7 @@ def _device_lines(layout: Layout) -> list[str]:
     if used < layout.num_nodes:
         rest = "" if used == layout.num_nodes - 1 else f"..{layout.num_nodes - 1}"
         rows.append((f"node {used}{rest}", "", "free"))
-    return _table(rows)
+    return table(rows)
 
 
 def _sharing_lines(layout: Layout) -> Iterator[str]:
@@ -180,10 +181,3 @@ def _steps(steps: int) -> str:
 
 def _count(number: int, noun: str, plural: str = "") -> str:
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
-
-
-def _table(rows: Iterable[Sequence[str]]) -> list[str]:
-    """Rows with aligned columns."""
-    cells = [tuple(row) for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]

@@ -1,6 +1,7 @@
 """Text that others wrote - a model, an environment, a data file - made fit to be shown."""
 
 import re
+from collections.abc import Iterable, Sequence
 
 _STEERING = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters but tab and newline
@@ -34,3 +35,10 @@ def middle_left_out(text: str, num_characters: int) -> str:
         return text
     half = num_characters // 2
     return f"{text[:half]}\n[... {len(text) - 2 * half} characters left out ...]\n{text[len(text) - half :]}"
+
+
+def table(rows: Iterable[Sequence[str]]) -> list[str]:
+    """Rows with aligned columns."""
+    cells = [tuple(row) for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
