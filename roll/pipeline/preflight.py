@@ -1,9 +1,7 @@
 """What only this machine can tell: models, packages, directories. A dry run lists it as a warning, a real run
 refuses to start."""
 
-import json
 import os
-import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -30,10 +28,9 @@ from roll.configs.problems import Problem
 from roll.configs.trainer_kinds import deepspeed_misfits, megatron_misfits
 from roll.distributed.strategy.table import engine_problems, strategy_problems
 from roll.models.megatron.family_table import family_problem
+from roll.pipeline.model_files import is_hub_id, read_model_config
 from roll.pipeline.tracking.build import missing_logins, tracker_problems
 from roll.utils.paths import look_at
-
-HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
 
 @dataclass(frozen=True)
@@ -123,27 +120,6 @@ def machine_report(config: AlgorithmConfig) -> MachineReport:
         *_resume_problems(config),
     ]
     return MachineReport(tuple(problems), tuple(unchecked))
-
-
-def read_model_config(name: str | None) -> tuple[Mapping[str, Any] | None, str]:
-    """config.json of a model directory, or None and the reason."""
-    file = Path(name or "", "config.json")
-    look = look_at(file)
-    if not look.is_file:
-        return None, look.why if look.kind == "hidden" else f"no config.json of {name} on this machine"
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        return None, f"{file} cannot be read: {error}"
-    return (content, "") if isinstance(content, dict) else (None, f"{file} holds no JSON object")
-
-
-def is_hub_id(name: str) -> bool:
-    """True for `name` or `owner/name` that is no path of this machine.
-
-    Example: Qwen/Qwen2.5-7B is an id; ./model, /models/x and output/model (when output/ exists) are paths.
-    """
-    return HUB_ID.fullmatch(name) is not None and not look_at(name.partition("/")[0]).exists
 
 
 def _model_problems(config: AlgorithmConfig) -> Iterator[Problem]:

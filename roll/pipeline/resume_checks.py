@@ -15,7 +15,7 @@ from roll.distributed.strategy.saved_facts import SavedFacts, required_facts
 from roll.errors import ConfigError, StrategyError
 from roll.pipeline.checkpoint import Checkpoint
 from roll.pipeline.manifest import reason
-from roll.pipeline.preflight import read_model_config
+from roll.pipeline.model_files import read_model_config
 from roll.pipeline.resume_rules import differences
 
 logger = logging.getLogger(__name__)

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from roll.pipeline.preflight import machine_report, read_model_config
+from roll.pipeline.model_files import read_model_config
+from roll.pipeline.preflight import machine_report
 from roll.pipeline.rlvr.rlvr_checks import missing_files
 from tests.helpers.configs import config
 from tests.helpers.paths import hide

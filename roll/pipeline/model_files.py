@@ -1,0 +1,44 @@
+"""What this machine has of a model: its config.json, in a directory or in the hub's cache. Nothing is downloaded."""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from roll.utils.paths import look_at
+
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
+
+
+def is_hub_id(name: str) -> bool:
+    """True for `name` or `owner/name` that is no path of this machine.
+
+    Example: Qwen/Qwen2.5-7B is an id; ./model, /models/x and output/model (when output/ exists) are paths.
+    """
+    return HUB_ID.fullmatch(name) is not None and not look_at(name.partition("/")[0]).exists
+
+
+def read_model_config(name: str | None) -> tuple[Mapping[str, Any] | None, str]:
+    """config.json of a model, or None and the reason."""
+    file = (_cached(name) if name is not None and is_hub_id(name) else None) or Path(name or "", "config.json")
+    look = look_at(file)
+    if not look.is_file:
+        return None, look.why if look.kind == "hidden" else f"no config.json of {name} on this machine"
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        return None, f"{file} cannot be read: {error}"
+    return (content, "") if isinstance(content, dict) else (None, f"{file} holds no JSON object")
+
+
+def _cached(hub_id: str) -> Path | None:
+    """Where the hub's cache has the config.json of the version that `main` was when it was last asked for."""
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        found = try_to_load_from_cache(hub_id, "config.json")
+    except (HFValidationError, OSError):
+        return None
+    return Path(found) if isinstance(found, str) else None
