@@ -17,6 +17,7 @@ from roll.configs.loader import yaml_names
 from roll.configs.problems import show, together
 from roll.errors import ConfigError, RollError
 from roll.pipeline.load import Loaded, load
+from roll.pipeline.memory_report import MemoryReport, memory_report
 from roll.pipeline.preflight import machine_report
 from roll.utils.imports import add_folder, resolve
 from roll.utils.paths import look_at
@@ -82,11 +83,16 @@ def main(pipeline: str = "rlvr", argv: Sequence[str] | None = None, script: str 
         config = loaded.config
         notes, missing = config.cpu_role_notes, config.missing_validation
         _say(describe(config, loaded.plan, model_roles(config), notes, missing))
-        for warning in loaded.warnings:
+        memory = memory_report(config, loaded.plan)
+        if memory.text and (arguments.dry_run or memory.knows_gpus):
+            _say(memory.text)
+        for warning in (*loaded.warnings, *memory.warnings):
             _say(f"Warning: {warning}")
+        if memory.problems:
+            raise ConfigError(*(problem.text for problem in memory.problems))
         if arguments.dry_run:
-            return _dry_run(parts, loaded)
-        _refuse(parts, loaded)
+            return _dry_run(parts, loaded, memory)
+        _refuse(parts, loaded, memory)
         return int(_object(parts.run_class)(loaded.config, loaded.plan).run())
     except ConfigError as error:
         _complain("The run cannot start:", error.problems)
@@ -161,21 +167,21 @@ def _object(path: str) -> Any:
     return resolve(path)
 
 
-def _dry_run(parts: Pipeline, loaded: Loaded[Any]) -> int:
+def _dry_run(parts: Pipeline, loaded: Loaded[Any], memory: MemoryReport) -> int:
     report = machine_report(loaded.config)
-    found = (*report.problems, *_object(parts.machine_problems)(loaded.config))
+    found = (*report.problems, *memory.machine_problems, *_object(parts.machine_problems)(loaded.config))
     for problem in together(str(problem) for problem in found):
         _say(f"Warning, a real run stops here: {problem}")
     for reason in report.unchecked:
         _say(f"Not checked: {reason}")
-    _say("Not checked in a dry run: rows of the data files, imports of rewards and environments, memory.")
+    _say("Not checked in a dry run: rows of the data files, imports of rewards and environments.")
     _say("The plan works.")
     return EXIT_OK
 
 
-def _refuse(parts: Pipeline, loaded: Loaded[Any]) -> None:
+def _refuse(parts: Pipeline, loaded: Loaded[Any], memory: MemoryReport) -> None:
     """Raises ConfigError with everything that this machine or the data say against the run."""
-    problems = [problem.text for problem in machine_report(loaded.config).problems]
+    problems = [problem.text for problem in (*machine_report(loaded.config).problems, *memory.machine_problems)]
     problems += _object(parts.data_problems)(loaded.config)
     if problems:
         raise ConfigError(*together(problems))

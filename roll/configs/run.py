@@ -115,6 +115,15 @@ class RunConfig(Settings):
     num_gpus_per_node: int = setting(
         8, "Devices per machine; on a machine without GPUs, slots.", ge=1, le=MOST_DEVICES_PER_NODE
     )
+    gpu_memory_gb: float | None = setting(
+        None,
+        "Memory of each GPU in GB (1e9 bytes): a plan that cannot fit is refused. Default: that of this machine's "
+        "GPUs, if it has any. docs/memory.md.",
+        gt=0,
+    )
+    host_memory_gb: float | None = setting(
+        None, "Memory of each machine in GB (1e9 bytes), likewise. Default: not checked.", gt=0
+    )
     network_interface: str | None = setting(
         None,
         "Where processes of the run listen for each other (gloo, NCCL, their meeting points, Ray if the run starts "

@@ -13,17 +13,18 @@ they wait (contexts, communicators, buckets of weights: a few GB each) and what 
 
 @dataclass(frozen=True)
 class ShareKey:
-    """The engine argument that sets the share. `own_default`: of an engine alone on its GPUs; None: it computes one.
-    `holds_everything`: activations and graphs come out of the share as well."""
+    """The engine argument that sets the share. `own_default`: of an engine alone on its GPUs. `holds_everything`:
+    activations and graphs come out of the share as well."""
 
     name: str
-    own_default: float | None
+    own_default: float
     holds_everything: bool
 
 
 SHARE_KEYS: Mapping[str, ShareKey] = {
     "vllm": ShareKey("gpu_memory_utilization", own_default=0.92, holds_everything=True),
-    "sglang": ShareKey("mem_fraction_static", own_default=None, holds_everything=False),
+    # SGLang computes its default from the GPU and its settings; this is about what comes out on 80 GB.
+    "sglang": ShareKey("mem_fraction_static", own_default=0.88, holds_everything=False),
 }
 
 

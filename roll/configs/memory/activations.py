@@ -1,0 +1,63 @@
+"""Estimates of what a pass holds beside the states: activations, logits, gradients of the head.
+
+Per token and layer a pass that keeps everything for the backward pass holds the inputs of its matrices, norms and
+activation functions (Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", arXiv
+2205.05198, section 4, with the terms of attention scores left out: the kernels in use keep none). Counted here from
+the model's own widths, because the paper's 34 bytes per token and hidden unit are those of a 4h MLP without gates.
+"""
+
+from roll.configs.memory.model_shape import ModelShape
+from roll.configs.memory.parts import Part
+
+CHUNK_ELEMENTS = 2**26  # logits that exist at once (roll/models/hf.py, vocab_parallel.py)
+_FP32 = 4
+_CHUNK_COPIES = 4  # of a chunk in fp32: logits, their exponentials, the gradient, and one on the way
+
+
+def layer_bytes(shape: ModelShape, dtype_bytes: int, tensor: int = 1, by_position: bool = False) -> float:
+    """Bytes per token that one layer keeps for its backward pass.
+
+    `tensor` ranks share the matrices; with `by_position` (sequence parallel) also what is between them. Example:
+    Qwen2.5-7B in bf16 keeps 234 kB per token.
+    """
+    between = 2 * (_FP32 + 2 * dtype_bytes) * shape.hidden_size  # two norms: fp32 inside, their inputs and outputs
+    attention = dtype_bytes * (2 * _projections(shape) + shape.num_heads * shape.head_dim)
+    mlp = dtype_bytes * 4 * shape.ffn_width  # gate, up, activation, product
+    routed = dtype_bytes * 2 * shape.experts_per_token * shape.hidden_size  # inputs and outputs of the experts
+    return between / (tensor if by_position else 1) + (attention + mlp + routed) / tensor
+
+
+def kept_bytes(
+    shape: ModelShape, dtype_bytes: int, recomputes: bool, tensor: int = 1, by_position: bool = False
+) -> float:
+    """Bytes per token of a layer between its forward and its backward pass. Recomputed layers keep their input only."""
+    if recomputes:
+        return dtype_bytes * shape.hidden_size / (tensor if by_position else 1)
+    return layer_bytes(shape, dtype_bytes, tensor, by_position)
+
+
+def scoring_parts(shape: ModelShape, dtype_bytes: int, tokens: int, tensor: int = 1) -> tuple[Part, ...]:
+    """Of a pass without gradient: one layer at its widest, and a chunk of logits."""
+    attention = _projections(shape) + shape.num_heads * shape.head_dim
+    routed = 2 * shape.experts_per_token * shape.hidden_size
+    widest = max(3 * shape.ffn_width + routed, attention) / tensor
+    per_token = dtype_bytes * (3 * shape.hidden_size + widest) + _FP32 * shape.hidden_size
+    return (Part("activations", tokens * per_token, True), _chunk(shape, tokens, tensor, copies=2))
+
+
+def head_parts(shape: ModelShape, tokens: int, tensor: int = 1) -> tuple[Part, ...]:
+    """What the log-probs of a training pass add: a chunk of logits, and the head's gradient, which is summed in fp32
+    (or twice in bf16) before it goes to the others."""
+    if shape.is_critic:
+        return ()
+    gradient = _FP32 * shape.vocab_size * shape.hidden_size / tensor
+    return (_chunk(shape, tokens, tensor, _CHUNK_COPIES), Part("gradient of the head", gradient, True))
+
+
+def _chunk(shape: ModelShape, tokens: int, tensor: int, copies: int) -> Part:
+    elements = 0 if shape.is_critic else min(CHUNK_ELEMENTS, tokens * shape.vocab_size / tensor)
+    return Part("logits", copies * _FP32 * elements, True)
+
+
+def _projections(shape: ModelShape) -> int:
+    return (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim

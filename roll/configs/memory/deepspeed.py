@@ -1,0 +1,152 @@
+"""deepspeed_train and deepspeed_infer: what ZeRO leaves on a rank.
+
+Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models" (arXiv 1910.02054), section
+3: AdamW in mixed precision holds weights, gradients and, in fp32, master weights and two moments. Stage 1 divides the
+optimizer's 12 bytes per parameter by the ranks, stage 2 the gradients, stage 3 the weights. What is in fp32 besides,
+and where, is that of DeepSpeed 0.19 as `deepspeed_config.py` sets it up.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from roll.configs.deepspeed import zero_stage
+from roll.configs.memory.activations import head_parts, kept_bytes, layer_bytes, scoring_parts
+from roll.configs.memory.parts import Part, Phase, RankMemory, RoleFacts, State, pinned, total
+from roll.configs.memory.trained import frozen_elements
+
+_BUCKET = 500_000_000  # elements: DeepSpeed's own reduce_bucket_size
+_LIVE = 1_000_000_000  # and stage3_max_live_parameters
+_SUB_GROUP = 1_000_000_000
+
+
+def train_memory(facts: RoleFacts) -> RankMemory:
+    """Of a role that learns."""
+    config, ranks, size = facts.worker.strategy_config, facts.num_ranks, facts.dtype_bytes
+    stage, zero = zero_stage(config), _mapping(config, "zero_optimization")
+    frozen = frozen_elements(facts.shape, facts.worker.model_args.freeze_module_prefix)
+    trained = facts.shape.num_elements - frozen
+    weights = size * (trained + frozen) / (ranks if stage == 3 else 1)
+    shares_masters = size == 4 and stage in (0, 3) and not _on_host(zero, "offload_optimizer")
+    moments = _master_bytes(config) * trained / (ranks if stage else 1)
+    optimizer = moments * (2 if shares_masters else 3)
+    gradients = _gradient_bytes(config, stage, size) * trained / (ranks if stage >= 2 else 1)
+    bucket = size * _number(zero, "reduce_bucket_size", _BUCKET)
+    optimizer_on_host, weights_on_host = _on_host(zero, "offload_optimizer"), _on_host(zero, "offload_param")
+    gradients_on_host = optimizer_on_host and stage >= 2
+    on_gpu: dict[State, tuple[Part, ...]] = {
+        "weights": () if weights_on_host else (Part("weights", weights),),
+        "gradients": () if gradients_on_host else (Part("gradients", gradients),),
+        "optimizer": () if optimizer_on_host else (Part("optimizer", optimizer),),
+    }
+    if stage == 3:
+        on_gpu["gradients"] += (Part("gradient bucket", bucket),)
+    host = [
+        part
+        for name, size_there, is_there in (
+            ("weights", weights, weights_on_host),
+            ("gradients", gradients, gradients_on_host),
+            ("optimizer", optimizer, optimizer_on_host),
+        )
+        if is_there
+        for part in pinned(f"{name} (offload_{'param' if name == 'weights' else 'optimizer'})", [size_there])
+    ]
+    blocks = [] if weights_on_host else [weights]
+    if stage == 3 and not gradients_on_host:
+        blocks += [gradients, bucket]
+    if not optimizer_on_host:
+        blocks += _sub_groups(moments, zero) * (2 if shares_masters else 3)
+    gathered = _gathered(facts, zero) if stage == 3 else ()
+    between = (Part("gradient bucket", bucket, True),) if 0 < stage < 3 else ()
+    step = (Part("gradients in fp32", 4 * trained / ranks, True),) if 0 < stage < 3 else ()
+    activations = _activations(facts) + head_parts(facts.shape, facts.train_tokens) + gathered + between
+    return RankMemory(
+        states=on_gpu,
+        passes={
+            "scoring": gathered + scoring_parts(facts.shape, size, facts.score_tokens),
+            "training": max(activations, step, key=total),
+            "publish": (Part("buckets", 3 * facts.bucket_bytes, True),),
+        },
+        host=tuple(host),
+        copies=pinned(
+            "copies of weights, gradients, optimizer" if stage == 3 else "copies of weights, optimizer", blocks
+        ),
+        loading=() if stage == 3 else (Part("the whole model", size * facts.shape.num_elements),),
+        ways=_ways(stage),
+    )
+
+
+def infer_memory(facts: RoleFacts) -> RankMemory:
+    """Of a role that scores: its weights whole, or with stage 3 this rank's part."""
+    zero = _mapping(facts.worker.strategy_config, "zero_optimization")
+    size, is_divided = facts.dtype_bytes, zero_stage(facts.worker.strategy_config) == 3
+    parts = facts.num_ranks if is_divided else 1
+    weights = size * facts.shape.num_elements / parts
+    on_host = is_divided and _on_host(zero, "offload_param")
+    gathered = _gathered(facts, zero) if is_divided else ()
+    tensors = [
+        size * weight.num_elements / weight.count / parts for weight in facts.shape.weights for _ in range(weight.count)
+    ]
+    return RankMemory(
+        states={"weights": () if on_host else (Part("weights", weights),)},
+        passes={"scoring": gathered + scoring_parts(facts.shape, size, facts.score_tokens)},
+        host=pinned("weights (offload_param)", [weights]) if on_host else (),
+        copies=() if on_host else pinned("copies of weights", tensors),
+        loading=() if is_divided else (Part("the whole model", size * facts.shape.num_elements),),
+        ways={"scoring": "a smaller infer_batch_size, zero_optimization.stage: 3, or more devices in device_mapping"},
+    )
+
+
+def _activations(facts: RoleFacts) -> tuple[Part, ...]:
+    shape, size = facts.shape, facts.dtype_bytes
+    recomputes = not facts.worker.model_args.disable_gradient_checkpointing
+    kept = shape.num_layers * kept_bytes(shape, size, recomputes)
+    again = layer_bytes(shape, size) if recomputes else 0
+    return (Part("activations", facts.train_tokens * (kept + again), True),)
+
+
+def _gathered(facts: RoleFacts, zero: Mapping[str, Any]) -> tuple[Part, ...]:
+    live = min(_number(zero, "stage3_max_live_parameters", _LIVE), facts.shape.num_elements)
+    return (Part("gathered weights", facts.dtype_bytes * live, True),)
+
+
+def _sub_groups(num_bytes: float, zero: Mapping[str, Any]) -> list[float]:
+    """The flat buffers of one kind. torch allocates each for itself."""
+    largest = 4 * _number(zero, "sub_group_size", _SUB_GROUP)
+    whole, rest = divmod(num_bytes, largest)
+    return [largest] * int(whole) + ([rest] if rest else [])
+
+
+def _master_bytes(config: Mapping[str, Any]) -> int:
+    return 2 if _mapping(config, "bf16").get("bf16_master_weights_and_grads") is True else 4
+
+
+def _gradient_bytes(config: Mapping[str, Any], stage: int, size: int) -> int:
+    """bf16 is accumulated in fp32 from stage 2 on, unless data_types says otherwise."""
+    given = _mapping(config, "data_types").get("grad_accum_dtype")
+    if stage < 2 or given in ("bf16", "bfloat16", "fp16"):
+        return size
+    return 4
+
+
+def _on_host(zero: Mapping[str, Any], section: str) -> bool:
+    return _mapping(zero, section).get("device", "none") != "none"
+
+
+def _mapping(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = config.get(key)
+    return value if isinstance(value, Mapping) else {}
+
+
+def _number(zero: Mapping[str, Any], key: str, default: int) -> float:
+    value = zero.get(key)
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else default
+
+
+def _ways(stage: int) -> Mapping[Phase, str]:
+    higher = f"zero_optimization.stage: {stage + 1} or more" if stage < 3 else "zero_optimization.offload_optimizer"
+    return {
+        "training": f"{higher}, more devices in device_mapping, or fewer rows or tokens in a micro batch "
+        "(training_args.per_device_train_batch_size, max_tokens_per_microbatch_in_train)",
+        "scoring": f"{higher}, or a smaller infer_batch_size",
+        "publish": "a smaller model_update_buffer_size_mb",
+    }

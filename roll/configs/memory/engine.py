@@ -1,0 +1,112 @@
+"""vllm and sglang: an engine takes a share of its GPUs, and what its weights leave of that is key-value cache."""
+
+from collections.abc import Iterator
+
+from roll.configs.memory.activations import scoring_parts
+from roll.configs.memory.megatron import rank_elements
+from roll.configs.memory.model_shape import ModelShape, Weight
+from roll.configs.memory.parts import COMMUNICATORS, CONTEXT, GB, Part, RankMemory, RoleFacts, pinned, total
+from roll.configs.memory.share import SHARE_KEYS, SHARED, given_share
+
+_GRAPHS = 1.0 * GB  # captured batch sizes and model decide: 0.5 to 2
+_PREFILL_TOKENS = 8192  # of one forward pass, unless told otherwise
+_PAGE_BYTES = {"fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "bfloat16": 2, "float16": 2}
+
+
+def vllm_memory(facts: RoleFacts) -> RankMemory:
+    """Activations and graphs come out of gpu_memory_utilization. Level-1 sleep: weights go to pinned host memory, the
+    cache is dropped, graphs stay."""
+    config = facts.worker.strategy_config
+    eager = config.get("enforce_eager") is True
+    graphs_leave = config.get("sleep_mode_offload_cudagraph") is True
+    sizes = (config.get("tensor_parallel_size"), config.get("pipeline_parallel_size"))
+    return _memory(facts, sizes, "max_num_batched_tokens", not eager, graphs_leave)
+
+
+def sglang_memory(facts: RoleFacts) -> RankMemory:
+    """Activations and graphs lie beside mem_fraction_static. Released weights have a copy in host memory."""
+    config = facts.worker.strategy_config
+    eager = config.get("disable_cuda_graph") is True
+    return _memory(facts, (config.get("tp_size"), 1), "chunked_prefill_size", not eager, False)
+
+
+def cache_bytes_per_token(shape: ModelShape, element_bytes: float, tensor: int = 1, pipeline: int = 1) -> float:
+    """Keys and values of one token on one GPU. A head is held by several GPUs where there are fewer heads than those.
+
+    Example: Qwen2.5-7B in bf16: 28 layers x 2 x 4 heads x 128 x 2 bytes = 57,344; half of it with tensor parallel 2.
+    """
+    heads = max(1.0, shape.num_kv_heads / tensor)
+    return 2 * shape.num_layers / pipeline * heads * shape.head_dim * element_bytes
+
+
+def _memory(
+    facts: RoleFacts, sizes: tuple[object, object], prefill_key: str, has_graphs: bool, graphs_leave: bool
+) -> RankMemory:
+    worker, shape, size = facts.worker, facts.shape, facts.dtype_bytes
+    key, devices = SHARE_KEYS[worker.strategy_name or ""], worker.num_gpus_per_worker
+    pipeline = sizes[1] if type(sizes[1]) is int else 1
+    tensor = max(1, devices // pipeline)
+    is_quantized = bool(worker.strategy_config.get("quantization"))
+    blocks = [size * elements for elements in _blocks(shape, tensor, pipeline)]
+    weights = Part("weights", sum(blocks), is_quantized)
+    prefill = worker.strategy_config.get(prefill_key)
+    tokens = prefill if type(prefill) is int and prefill > 0 else _PREFILL_TOKENS
+    working = scoring_parts(shape, size, tokens, tensor)
+    graphs = (Part("CUDA graphs", _GRAPHS, True),) if has_graphs else ()
+    share = given_share(worker) or (SHARED if facts.shares_devices else key.own_default)
+    room, cache = _cache(facts, share, weights.num_bytes, total((*working, *graphs)) if key.holds_everything else 0)
+    page = _PAGE_BYTES.get(str(worker.strategy_config.get("kv_cache_dtype")), size)
+    per_token = cache_bytes_per_token(shape, page, tensor, pipeline)
+    name = (
+        f"key-value cache for {_tokens(cache / per_token)}" if cache else f"key-value cache up to {share:g} of the GPU"
+    )
+    stays = (Part("context", CONTEXT, True), *((Part("communicators", COMMUNICATORS, True),) if devices > 1 else ()))
+    return RankMemory(
+        states={"weights": (weights,), "kv_cache": (Part(name, cache, True),)},
+        passes={
+            "rollout": (*working, *(graphs if graphs_leave else ())),
+            "publish": (Part("bucket", facts.bucket_bytes, True),),
+        },
+        stays=stays if graphs_leave else (*stays, *graphs),
+        copies=pinned("copies of weights", blocks * devices),
+        loading=(),
+        num_processes=2 + devices if devices > 1 or worker.strategy_name == "sglang" else 2,
+        room=(room, f"{key.name} {share:g} of {facts.gpu_bytes / GB:g} GB") if room and facts.gpu_bytes else None,
+        ways={
+            "rollout": f"a larger {key.name}, more GPUs per engine (tensor_parallel_size or tp_size), or a smaller one "
+            "where what waits on the GPU lacks room",
+            "publish": "a smaller model_update_buffer_size_mb",
+        },
+    )
+
+
+def _cache(facts: RoleFacts, share: float, weights: float, working: float) -> tuple[float, float]:
+    """(what weights, cache and, of vLLM, all else may take together, what of it is cache). 0: not known."""
+    given = facts.worker.strategy_config.get("kv_cache_memory_bytes")
+    if isinstance(given, int) and facts.worker.strategy_name == "vllm":
+        return 0.0, float(given)
+    if facts.gpu_bytes is None:
+        return 0.0, 0.0
+    room = share * facts.gpu_bytes
+    return room, max(0.0, room - weights - working)
+
+
+def _blocks(shape: ModelShape, tensor: int, pipeline: int) -> Iterator[float]:
+    """Elements of every tensor of the engine on one GPU, fused as it fuses them: of pipeline stages, the one with the
+    embedding and the head."""
+    fused: dict[tuple[int, str], float] = {}
+    for weight in shape.weights:
+        if weight.block in ("embedding", "head") or weight.layer < -(-shape.num_layers // pipeline):
+            key = (weight.layer, weight.block)
+            fused[key] = fused.get(key, 0.0) + _elements(weight, shape, tensor)
+    yield from fused.values()
+
+
+def _elements(weight: Weight, shape: ModelShape, tensor: int) -> float:
+    if ".k_proj." in weight.name or ".v_proj." in weight.name:
+        return weight.num_elements / min(tensor, shape.num_kv_heads)
+    return rank_elements(weight, tensor, expert=tensor)
+
+
+def _tokens(number: float) -> str:
+    return f"{number / 1e6:.2g} M tokens" if number >= 1e6 else f"{number / 1e3:.3g} k tokens"

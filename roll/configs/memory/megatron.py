@@ -1,0 +1,191 @@
+"""megatron_train and megatron_infer: what tensor, pipeline, expert and data parallel leave on a rank.
+
+Weights are cut as `roll/models/megatron` cuts them. Gradients are a buffer in fp32. AdamW holds fp32 weights and two
+moments, with `use_distributed_optimizer` divided by the ranks that hold the same weights (data x context parallel; for
+experts the ranks of a stage over expert and expert-tensor parallel). Activations: `activations.py`; a pipeline's first
+stage keeps those of as many micro batches as there are stages (1F1B; Narayanan et al., arXiv 2104.04473, section 2.2).
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from roll.configs.megatron import MegatronSettings, split_settings
+from roll.configs.memory.activations import head_parts, kept_bytes, layer_bytes, scoring_parts
+from roll.configs.memory.model_shape import ModelShape, Weight
+from roll.configs.memory.parts import Part, Phase, RankMemory, RoleFacts, pinned, total
+from roll.configs.memory.trained import is_frozen
+from roll.configs.parallel import ParallelSizes, parallel_sizes
+
+
+@dataclass(frozen=True)
+class StageWeights:
+    """Elements that a rank of one pipeline stage holds. `tensors`: each tensor's own size, of the trained ones."""
+
+    dense: float
+    experts: float
+    frozen: float
+    tensors: tuple[float, ...]
+
+    @property
+    def trained(self) -> float:
+        return self.dense + self.experts
+
+    @property
+    def all(self) -> float:
+        return self.trained + self.frozen
+
+
+def train_memory(facts: RoleFacts) -> RankMemory:
+    """Of a role that learns. Of pipeline stages, the one that needs most while it trains."""
+    stages = list(stage_weights(facts))
+    candidates = [_train_memory(facts, stage, index) for index, stage in enumerate(stages)]
+    return max(
+        candidates,
+        key=lambda memory: total(p for parts in (*memory.states.values(), memory.passes["training"]) for p in parts),
+    )
+
+
+def infer_memory(facts: RoleFacts) -> RankMemory:
+    """Of a role that scores."""
+    sizes, weights = parallel_sizes(facts.worker), max(stage.all for stage in stage_weights(facts))
+    tokens = facts.score_tokens // sizes.context
+    return RankMemory(
+        states={"weights": (Part("weights", facts.dtype_bytes * weights),)},
+        passes={"scoring": scoring_parts(facts.shape, facts.dtype_bytes, tokens, sizes.tensor)},
+        copies=(Part("copies of weights", facts.dtype_bytes * weights),),
+        ways={"scoring": f"{_SIZES}, or a smaller infer_batch_size"},
+    )
+
+
+def stage_weights(facts: RoleFacts) -> Iterator[StageWeights]:
+    """What each pipeline stage's ranks hold."""
+    settings, sizes = split_settings(facts.worker.strategy_config)[0], parallel_sizes(facts.worker)
+    for first, last in _layers(facts.shape, settings):
+        held = [weight for weight in facts.shape.weights if first <= weight.layer < last]
+        if last > facts.shape.num_layers and facts.shape.ties_head and sizes.pipeline > 1:
+            held += [weight for weight in facts.shape.weights if weight.block == "embedding"]  # the last stage's copy
+        yield _stage(held, facts, settings, sizes)
+
+
+def _stage(held: list[Weight], facts: RoleFacts, settings: MegatronSettings, sizes: ParallelSizes) -> StageWeights:
+    counts = {"dense": 0.0, "expert": 0.0, "frozen": 0.0}
+    blocks: dict[tuple[int, str], float] = {}
+    for weight in held:
+        mine = rank_elements(weight, sizes.tensor, settings.expert_model_parallel_size, settings.expert_tensor_size)
+        if is_frozen(weight, facts.worker.model_args.freeze_module_prefix):
+            counts["frozen"] += mine
+            continue
+        counts["expert" if weight.cut == "expert" else "dense"] += mine
+        blocks[weight.layer, weight.block] = blocks.get((weight.layer, weight.block), 0.0) + mine
+    return StageWeights(counts["dense"], counts["expert"], counts["frozen"], tuple(blocks.values()))
+
+
+def rank_elements(weight: Weight, tensor: int, expert: int = 1, expert_tensor: int = 1) -> float:
+    """Elements of a weight on one rank. Example: 152,064 x 3584 of an embedding on tensor parallel 4: 38,016 x 3584."""
+    match weight.cut:
+        case "whole":
+            return weight.num_elements
+        case "tensor":
+            return weight.num_elements / tensor
+        case "vocabulary":
+            step = 8 * tensor
+            return -(-weight.shape[0] // step) * step * weight.shape[1] / tensor
+        case "expert":
+            return weight.num_elements / (expert * expert_tensor)
+
+
+def _layers(shape: ModelShape, settings: MegatronSettings) -> Iterator[tuple[int, int]]:
+    """[first, last) of each stage; the embedding is layer -1, what follows the layers is one more."""
+    stages = settings.pipeline_model_parallel_size
+    each, start = (shape.num_layers + settings.layers_to_split) // stages, 0
+    for stage in range(stages):
+        is_first, is_last = stage == 0, stage == stages - 1
+        own = each - (is_first and settings.account_for_embedding_in_pipeline_split)
+        own -= is_last and settings.account_for_loss_in_pipeline_split
+        yield start - is_first, (shape.num_layers + 1 if is_last else start + own)
+        start += own
+
+
+def _train_memory(facts: RoleFacts, stage: StageWeights, index: int) -> RankMemory:
+    settings, sizes = split_settings(facts.worker.strategy_config)[0], parallel_sizes(facts.worker)
+    size = facts.dtype_bytes
+    dense_share, expert_share = _optimizer_shares(facts, settings, sizes)
+    per_element = (4 * stage.dense / dense_share) + (4 * stage.experts / expert_share)  # bytes of one fp32 copy
+    copies = 2 if size == 4 else 3  # in fp32 the weights are the master weights
+    fused = settings.transformer_impl == "transformer_engine"
+    step = () if fused else (Part("temporaries of AdamW", per_element, True),)
+    backward = _activations(facts, settings, sizes, index)
+    if index == sizes.pipeline - 1:
+        backward += head_parts(facts.shape, facts.train_tokens // sizes.context, sizes.tensor)
+    share = per_element / (4 * stage.trained) if stage.trained else 1
+    tensors = [4 * elements * share for elements in stage.tensors] * copies
+    flat = [size * stage.dense, size * stage.experts, size * stage.frozen]
+    weights = flat if settings.use_distributed_optimizer else [size * elements for elements in stage.tensors]
+    scoring = scoring_parts(facts.shape, size, facts.score_tokens // sizes.context, sizes.tensor)
+    return RankMemory(
+        states={
+            "weights": (Part("weights", size * stage.all),),
+            "gradients": (Part("gradients", 4 * stage.trained),),
+            "optimizer": (Part("optimizer", copies * per_element),),
+        },
+        passes={
+            "scoring": scoring,
+            "training": max(backward, step, key=total),
+            "publish": (Part("buckets", 3 * facts.bucket_bytes, True),),
+        },
+        copies=pinned("copies of weights, optimizer", [*weights, *tensors]),
+        ways=_ways(settings),
+    )
+
+
+def _optimizer_shares(facts: RoleFacts, settings: MegatronSettings, sizes: ParallelSizes) -> tuple[int, int]:
+    """How many ranks share the optimizer of dense weights, and of experts."""
+    if not settings.use_distributed_optimizer:
+        return 1, 1
+    in_stage = facts.num_ranks // sizes.pipeline
+    experts = settings.expert_model_parallel_size * settings.expert_tensor_size
+    return max(1, sizes.data * sizes.context), max(1, in_stage // experts)
+
+
+def _activations(facts: RoleFacts, settings: MegatronSettings, sizes: ParallelSizes, index: int) -> tuple[Part, ...]:
+    shape, size, by_position = facts.shape, facts.dtype_bytes, settings.sequence_parallel
+    layers = shape.num_layers / sizes.pipeline
+    one = layer_bytes(shape, size, sizes.tensor, by_position)
+    recomputed, again = _recomputed(facts, settings, layers)
+    kept = recomputed * kept_bytes(shape, size, True, sizes.tensor, by_position) + (layers - recomputed) * one
+    in_flight = _in_flight(facts, settings, sizes, index)
+    tokens = facts.train_tokens / sizes.context
+    return (Part("activations", tokens * (in_flight * kept + again * one), True),)
+
+
+def _recomputed(facts: RoleFacts, settings: MegatronSettings, layers: float) -> tuple[float, float]:
+    """Layers of a stage that keep a checkpoint only, and how many are there whole while one is computed again."""
+    granularity = settings.recompute_granularity
+    if granularity is None:
+        granularity = None if facts.worker.model_args.disable_gradient_checkpointing else "full"
+    if granularity != "full":
+        return 0.0, 0.0
+    number = settings.recompute_num_layers or 1
+    return (min(layers, number), 1.0) if settings.recompute_method == "block" else (layers, float(number))
+
+
+def _in_flight(facts: RoleFacts, settings: MegatronSettings, sizes: ParallelSizes, index: int) -> float:
+    """Micro batches whose activations a stage holds at once. Runs of layers (virtual pipeline) add to it: times
+    1 + (p - 1) / (p v), Narayanan et al."""
+    accumulation = facts.train.accumulation if facts.train is not None else 1
+    stages, runs = sizes.pipeline, settings.virtual_pipeline_model_parallel_size or 1
+    depth = min(stages - index, max(1, accumulation))
+    return depth * (1 + (stages - 1) / (stages * runs)) if runs > 1 else depth
+
+
+_SIZES = "larger tensor_model_parallel_size, pipeline_model_parallel_size or expert_model_parallel_size"
+
+
+def _ways(settings: MegatronSettings) -> Mapping[Phase, str]:
+    optimizer = "" if settings.use_distributed_optimizer else "use_distributed_optimizer: true, "
+    return {
+        "training": f"{optimizer}{_SIZES}, more devices in device_mapping, or fewer rows or tokens in a micro batch "
+        "(training_args.per_device_train_batch_size, sequence_packing_args)",
+        "scoring": f"{_SIZES}, or a smaller infer_batch_size",
+        "publish": "a smaller model_update_buffer_size_mb",
+    }

@@ -1,0 +1,178 @@
+"""Every weight of a model, from its config.json alone: exact numbers, without torch."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Cut = Literal["whole", "tensor", "vocabulary", "expert"]
+Bias = bool | str
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A tensor of the model under the name that transformers has for it, or `count` equal ones (a layer's experts).
+
+    `cut`: what divides it: nothing, tensor parallel, tensor parallel with padding (a row per token), or expert
+    parallel. `layer`: -1 before the first, number of layers after the last. Weights of a layer with the same
+    `block` are one tensor in engines that fuse them.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    cut: Cut
+    layer: int
+    block: str
+    count: int = 1
+
+    @property
+    def num_elements(self) -> int:
+        return math.prod(self.shape) * self.count
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """`ffn_width` is what one token meets in a layer: of a mixture, the experts it goes to together. `ties_head`: the
+    head is the embedding. A critic has a value head instead, which is never tied."""
+
+    weights: tuple[Weight, ...]
+    num_layers: int
+    hidden_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    ffn_width: int
+    vocab_size: int
+    experts_per_token: int  # 0: a dense model
+    ties_head: bool
+    is_critic: bool
+
+    @property
+    def num_elements(self) -> int:
+        return sum(weight.num_elements for weight in self.weights)
+
+
+@dataclass(frozen=True)
+class _Family:
+    """What tells an architecture from others. A bias is there or not, or a key of config.json says so."""
+
+    qkv_bias: Bias = False
+    output_bias: Bias = False
+    mlp_bias: Bias = False
+    norms_heads: bool = False
+    head_dim: int | None = None  # where config.json does not say; None: hidden size / heads
+    expert_width: str = ""  # the key of config.json; only mixtures have one
+    has_dense_layers: bool = False  # beside those with experts, as config.json says
+
+
+_FAMILIES: Mapping[str, _Family] = {  # by the model_type of config.json
+    "llama": _Family("attention_bias", "attention_bias", "mlp_bias"),
+    "qwen2": _Family(qkv_bias=True),
+    "qwen3": _Family("attention_bias", "attention_bias", norms_heads=True, head_dim=128),
+    "mixtral": _Family(expert_width="intermediate_size"),
+    "qwen3_moe": _Family(
+        "attention_bias",
+        "attention_bias",
+        norms_heads=True,
+        expert_width="moe_intermediate_size",
+        has_dense_layers=True,
+    ),
+}
+_NEEDED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
+
+
+def model_shape(model: Mapping[str, Any], is_critic: bool = False) -> tuple[ModelShape | None, str]:
+    """The shape of the model of a config.json (with the role's overrides in it), or None and the reason."""
+    kind = model.get("model_type")
+    family = _FAMILIES.get(kind) if isinstance(kind, str) else None
+    if family is None:
+        return None, f"the arithmetic knows no {kind} models; it knows {', '.join(_FAMILIES)}"
+    model = {**model, "num_experts": model.get("num_experts") or model.get("num_local_experts")}
+    needed = [*_NEEDED, *((family.expert_width, "num_experts", "num_experts_per_tok") if family.expert_width else ())]
+    if missing := [key for key in needed if type(model.get(key)) is not int or model[key] < 1]:
+        return None, f"config.json does not say {', '.join(missing)}"
+    return _shape(model, family, is_critic), ""
+
+
+def _shape(model: Mapping[str, Any], family: _Family, is_critic: bool) -> ModelShape:
+    heads, hidden, layers = model["num_attention_heads"], model["hidden_size"], model["num_hidden_layers"]
+    ties_head = bool(model.get("tie_word_embeddings", False)) and not is_critic
+    weights = [Weight("model.embed_tokens.weight", (model["vocab_size"], hidden), "vocabulary", -1, "embedding")]
+    for layer in range(layers):
+        weights += _layer(model, family, layer)
+    weights.append(Weight("model.norm.weight", (hidden,), "whole", layers, "norm"))
+    if is_critic:
+        weights.append(Weight("score.weight", (1, hidden), "whole", layers, "score"))
+        weights.append(Weight("score.bias", (1,), "whole", layers, "bias of the score"))
+    elif not ties_head:
+        weights.append(Weight("lm_head.weight", (model["vocab_size"], hidden), "vocabulary", layers, "head"))
+    per_token = model["num_experts_per_tok"] if family.expert_width else 0
+    width = per_token * model[family.expert_width] if per_token else model["intermediate_size"]
+    return ModelShape(
+        weights=tuple(weights),
+        num_layers=layers,
+        hidden_size=hidden,
+        num_heads=heads,
+        num_kv_heads=model.get("num_key_value_heads") or heads,
+        head_dim=_head_dim(model, family),
+        ffn_width=width,
+        vocab_size=model["vocab_size"],
+        experts_per_token=per_token,
+        ties_head=ties_head,
+        is_critic=is_critic,
+    )
+
+
+def _head_dim(model: Mapping[str, Any], family: _Family) -> int:
+    return model.get("head_dim") or family.head_dim or model["hidden_size"] // model["num_attention_heads"]
+
+
+def _layer(model: Mapping[str, Any], family: _Family, layer: int) -> Iterator[Weight]:
+    hidden, width = model["hidden_size"], _head_dim(model, family)
+    heads, kv_heads = model["num_attention_heads"], model.get("num_key_value_heads") or model["num_attention_heads"]
+    at = f"model.layers.{layer}"
+    for norm in ("input_layernorm", "post_attention_layernorm"):
+        yield Weight(f"{at}.{norm}.weight", (hidden,), "whole", layer, norm)
+    for name, rows in (("q", heads), ("k", kv_heads), ("v", kv_heads)):
+        yield Weight(f"{at}.self_attn.{name}_proj.weight", (rows * width, hidden), "tensor", layer, "qkv")
+        if _has(model, family.qkv_bias):
+            yield Weight(f"{at}.self_attn.{name}_proj.bias", (rows * width,), "tensor", layer, "bias of qkv")
+    yield Weight(f"{at}.self_attn.o_proj.weight", (hidden, heads * width), "tensor", layer, "output")
+    if _has(model, family.output_bias):
+        yield Weight(f"{at}.self_attn.o_proj.bias", (hidden,), "whole", layer, "bias of output")
+    if family.norms_heads:
+        for name in ("q", "k"):
+            yield Weight(f"{at}.self_attn.{name}_norm.weight", (width,), "whole", layer, f"norm of {name}")
+    if _is_sparse(model, family, layer):
+        yield from _experts(model, model[family.expert_width], layer, at)
+        return
+    for name, shape in _matrices(hidden, model["intermediate_size"]).items():
+        block = "down" if name == "down" else "gate and up"
+        yield Weight(f"{at}.mlp.{name}_proj.weight", shape, "tensor", layer, block)
+        if _has(model, family.mlp_bias):
+            cut: Cut = "whole" if name == "down" else "tensor"
+            yield Weight(f"{at}.mlp.{name}_proj.bias", shape[:1], cut, layer, f"bias of {block}")
+
+
+def _experts(model: Mapping[str, Any], width: int, layer: int, at: str) -> Iterator[Weight]:
+    hidden, count = model["hidden_size"], model["num_experts"]
+    yield Weight(f"{at}.mlp.gate.weight", (count, hidden), "whole", layer, "router")
+    for name, shape in _matrices(hidden, width).items():
+        block = "down of the experts" if name == "down" else "gate and up of the experts"
+        yield Weight(f"{at}.mlp.experts.{{expert}}.{name}_proj.weight", shape, "expert", layer, block, count)
+
+
+def _matrices(hidden: int, width: int) -> dict[str, tuple[int, int]]:
+    return {"gate": (width, hidden), "up": (width, hidden), "down": (hidden, width)}
+
+
+def _is_sparse(model: Mapping[str, Any], family: _Family, layer: int) -> bool:
+    if not family.has_dense_layers:
+        return bool(family.expert_width)
+    return (
+        layer not in (model.get("mlp_only_layers") or ()) and (layer + 1) % (model.get("decoder_sparse_step") or 1) == 0
+    )
+
+
+def _has(model: Mapping[str, Any], bias: Bias) -> bool:
+    return bool(model.get(bias, False)) if isinstance(bias, str) else bias

@@ -1,0 +1,169 @@
+"""The memory of a run by GPU and by node: who holds what while each role works, and which moment is the largest."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from roll.configs.layout import Layout, RolePlace
+from roll.configs.memory.parts import PROCESS, ROUNDING, Part, Phase, RankMemory, RoleFacts, total
+from roll.configs.memory.table import ARITHMETIC
+from roll.configs.problems import ids_text
+
+_PHASES: tuple[Phase, ...] = ("rollout", "scoring", "training", "publish")
+_NEEDS: Mapping[Phase, tuple[str, ...]] = {  # states on shared devices; on its own ones a role keeps them all
+    "rollout": ("weights", "kv_cache"),
+    "scoring": ("weights",),
+    "training": ("weights", "gradients", "optimizer"),
+    "publish": ("weights",),
+}
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What is there while `roles` do something. `ways`: what makes it smaller, for each of them."""
+
+    where: str
+    phase: str
+    roles: tuple[str, ...]
+    parts: tuple[Part, ...]
+    ways: Mapping[str, str]
+
+    @property
+    def name(self) -> str:
+        return f"{self.phase} of {' and '.join(self.roles)}" if self.roles else self.phase
+
+    @property
+    def total(self) -> float:
+        return total(self.parts)
+
+    @property
+    def least(self) -> float:
+        """Without what is estimated."""
+        return total(self.parts, sure_only=True)
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """`by_gpu` and `by_node`: moments of each group of GPUs that serve the same roles, and of each node. `missing`:
+    roles that are left out, and why."""
+
+    roles: Mapping[str, RankMemory]
+    asleep: Mapping[str, float]  # what a role leaves on a GPU while others work there
+    by_gpu: Mapping[str, tuple[Moment, ...]]
+    by_node: Mapping[str, tuple[Moment, ...]]
+    missing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Placed:
+    role: str
+    place: RolePlace
+    facts: RoleFacts
+    memory: RankMemory
+
+
+def memory_plan(layout: Layout, facts: Mapping[str, RoleFacts], missing: Sequence[str] = ()) -> MemoryPlan:
+    """The moments of the roles that sit on devices."""
+    placed: list[_Placed] = []
+    left_out = list(missing)
+    for role, its in facts.items():
+        arithmetic = ARITHMETIC.get((its.worker.strategy_name or "", its.use))
+        if arithmetic is None:
+            left_out.append(f"{role}: there is no arithmetic for {its.worker.strategy_name}")
+        elif layout[role].device_ids:
+            placed.append(_Placed(role, layout[role], its, arithmetic(its)))
+    return MemoryPlan(
+        roles={each.role: each.memory for each in placed},
+        asleep={each.role: total(each.memory.stays) for each in placed if each.facts.shares_devices},
+        by_gpu={where: tuple(_gpu_moments(where, there)) for where, there in _groups(placed).items()},
+        by_node=_by_node(placed),
+        missing=tuple(left_out),
+    )
+
+
+def largest(moments: Iterable[Moment]) -> Moment:
+    return max(moments, key=lambda moment: moment.total)
+
+
+def _groups(placed: Sequence[_Placed]) -> dict[str, list[_Placed]]:
+    """GPUs that serve the same roles, by a name for them, and those roles."""
+    devices = sorted({device for each in placed for device in each.place.device_ids})
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for device in devices:
+        here = tuple(i for i, each in enumerate(placed) if device in each.place.device_ids)
+        groups.setdefault(here, []).append(device)
+    return {
+        f"{'GPU' if len(ids) == 1 else 'GPUs'} {ids_text(ids)}": [placed[i] for i in here]
+        for here, ids in groups.items()
+    }
+
+
+def _gpu_moments(where: str, there: Sequence[_Placed]) -> Iterator[Moment]:
+    publishing = [each for each in there if _does(each, "publish")]
+    for phase in _PHASES:
+        working = [[each] for each in there if _does(each, phase)]
+        for group in [publishing] if phase == "publish" and publishing else working:
+            parts = [part for each in group for part in _held(each, phase)]
+            waiting = sum(total(each.memory.stays) for each in there if each not in group)
+            if waiting:
+                parts.append(Part("what waiting roles leave", waiting, True))
+            ways = {each.role: each.memory.ways[phase] for each in group if phase in each.memory.ways}
+            name = "weight publish" if phase == "publish" else phase
+            yield Moment(where, name, tuple(each.role for each in group), tuple(parts), ways)
+
+
+def _does(each: _Placed, phase: Phase) -> bool:
+    facts = each.facts
+    asked = {"scoring": facts.score_tokens, "training": facts.train_tokens, "publish": facts.bucket_bytes}.get(phase, 1)
+    return phase in each.memory.passes and bool(asked)
+
+
+def _held(each: _Placed, phase: Phase) -> Iterator[Part]:
+    for state, parts in each.memory.states.items():
+        if state in _NEEDS[phase] or not each.facts.shares_devices:
+            yield from parts
+    yield from each.memory.passes[phase]
+    yield from each.memory.stays
+
+
+def _by_node(placed: Sequence[_Placed]) -> dict[str, tuple[Moment, ...]]:
+    """Nodes on which the same happens are told of together."""
+    counts: dict[tuple[int, ...], list[int]] = {}
+    for node in sorted({worker.node for each in placed for worker in each.place.workers if worker.node is not None}):
+        workers = tuple(sum(worker.node == node for worker in each.place.workers) for each in placed)
+        counts.setdefault(workers, []).append(node)
+    return {
+        where: tuple(_host_moments(where, [(each, n) for each, n in zip(placed, workers, strict=True) if n]))
+        for workers, nodes in counts.items()
+        for where in [f"the host of {'node' if len(nodes) == 1 else 'each of nodes'} {ids_text(nodes)}"]
+    }
+
+
+def _host_moments(where: str, there: Sequence[tuple[_Placed, int]]) -> Iterator[Moment]:
+    """While the roles start (those on shared GPUs one after the other, engines last, and each leaves for the next), and
+    when all have had their turns. `there`: roles and how many workers they have here."""
+    number = sum(count * each.memory.num_processes for each, count in there)
+    running = Part(f"{number} processes", number * PROCESS, True)
+    alone = [pair for pair in there if not pair[0].facts.shares_devices]
+    turns = [pair for pair in there if pair[0].facts.shares_devices]
+    staying: list[Part] = []
+    for group in [alone, *([pair] for pair in sorted(turns, key=lambda pair: pair[0].facts.use == "generate"))]:
+        if loading := [part for each, count in group for part in _times(each, each.memory.loading, count)]:
+            yield Moment(where, "start", tuple(each.role for each, _ in group), (*staying, *loading, running), {})
+        for each, count in group:
+            kept = each.memory.copies if each.facts.shares_devices else ()
+            staying += _times(each, (*each.memory.host, *kept), count)
+    buckets = 2 * max((each.facts.bucket_bytes for each, _ in there), default=0)
+    shared = (Part("buckets of a weight publish", buckets, True),) if buckets else ()
+    yield Moment(where, "all roles running", (), (*staying, *shared, running), {})
+
+
+def _times(each: _Placed, parts: Iterable[Part], number: int) -> list[Part]:
+    """Of all workers of a role on a node."""
+    return [
+        replace(
+            part,
+            name=part.name if part.name == ROUNDING else f"{each.role}: {number} x {part.name}",
+            num_bytes=number * part.num_bytes,
+        )
+        for part in parts
+    ]

@@ -1,0 +1,86 @@
+"""What a rank's memory is made of, in bytes, and what of it is certain."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from roll.configs.cluster import WorkerConfig
+from roll.configs.memory.model_shape import ModelShape
+from roll.configs.plan import TrainPlan
+
+GB = 1e9
+State = Literal["weights", "gradients", "optimizer", "kv_cache"]
+Phase = Literal["rollout", "scoring", "training", "publish"]
+BYTES_OF = {"fp32": 4, "bf16": 2, "fp16": 2}
+
+CONTEXT = 0.6 * GB  # of CUDA and its libraries, on the GPU, per process; driver and GPU decide: 0.4 to 0.8 are usual
+COMMUNICATORS = 1.0 * GB  # of NCCL, on the GPU, per process that has any; 0.3 to 1.5, they grow with use
+ROUNDING = "rounding of pinned blocks"
+PROCESS = 3.0 * GB  # of Python, torch and CUDA in host memory, per process
+
+
+@dataclass(frozen=True)
+class Part:
+    """`is_estimate`: a figure to plan with, not a promise; others are what the tensors take, to the byte."""
+
+    name: str
+    num_bytes: float
+    is_estimate: bool = False
+
+
+@dataclass(frozen=True)
+class RoleFacts:
+    """A role as the arithmetic sees it. `score_tokens` and `train_tokens` are those of its largest micro batch (0: it
+    has none). `gpu_bytes`: the memory of a GPU, if known."""
+
+    worker: WorkerConfig
+    shape: ModelShape
+    use: Literal["train", "score", "generate"]
+    num_ranks: int
+    shares_devices: bool
+    score_tokens: int = 0
+    train_tokens: int = 0
+    train: TrainPlan | None = None
+    gpu_bytes: float | None = None
+    bucket_bytes: int = 0  # of a weight update
+    most_answers: int = 0  # in flight in one engine
+    longest: int = 0  # sequence in tokens
+
+    @property
+    def dtype_bytes(self) -> int:
+        return BYTES_OF[self.worker.model_args.dtype]
+
+
+@dataclass(frozen=True)
+class RankMemory:
+    """One process of a role with its GPUs; of ranks that differ, the one that holds most.
+
+    On each of its GPUs: `states` while they are there, `stays` always, `passes` while it works. In host memory: `host`
+    always, `copies` of the states from the first time that another role needs the GPU, `loading` while it starts.
+    `room`: what weights and key-value cache of an engine may take together, and which key says so. `ways`: what makes a
+    phase smaller.
+    """
+
+    states: Mapping[State, tuple[Part, ...]]
+    passes: Mapping[Phase, tuple[Part, ...]]
+    stays: tuple[Part, ...] = (Part("context", CONTEXT, True), Part("communicators", COMMUNICATORS, True))
+    host: tuple[Part, ...] = ()
+    copies: tuple[Part, ...] = ()
+    loading: tuple[Part, ...] = ()
+    num_processes: int = 1
+    room: tuple[float, str] | None = None
+    ways: Mapping[Phase, str] = field(default_factory=dict)
+
+
+def total(parts: Iterable[Part], sure_only: bool = False) -> float:
+    return sum(part.num_bytes for part in parts if not (sure_only and part.is_estimate))
+
+
+def pinned(name: str, blocks: Iterable[float]) -> tuple[Part, ...]:
+    """A copy in page-locked memory: what it holds, and what torch's allocator adds by rounding every block up to a
+    power of two. Example: a block of 3.8e9 bytes takes 4.3e9."""
+    sizes = [int(size) for size in blocks if size >= 1]
+    if not sizes:
+        return ()
+    rounded = sum(1 << (size - 1).bit_length() for size in sizes)
+    return Part(name, sum(sizes)), Part(ROUNDING, rounded - sum(sizes), True)

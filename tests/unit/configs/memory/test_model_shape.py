@@ -1,0 +1,76 @@
+"""Every weight of a model from its config.json alone, against torch models without storage."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForTokenClassification, PretrainedConfig
+
+from roll.configs.memory.model_shape import model_shape
+from tests.parity.megatron.models import config as tiny_config
+
+MODELS = Path(__file__).parent / "models"
+FAMILIES = ("llama", "qwen2", "qwen3", "mixtral", "qwen3_moe")
+CHANGES: tuple[dict[str, Any], ...] = (
+    {},
+    {"tie_word_embeddings": True},
+    {"attention_bias": True},
+    {"mlp_bias": True},
+    {"mlp_only_layers": [1]},
+    {"decoder_sparse_step": 2},
+    {"num_key_value_heads": 4},
+)
+
+
+def built(config: PretrainedConfig, is_critic: bool = False) -> torch.nn.Module:
+    kind = AutoModelForTokenClassification if is_critic else AutoModelForCausalLM
+    config.num_labels = 1
+    with torch.device("meta"):
+        return kind.from_config(config)
+
+
+def names_and_sizes(model: torch.nn.Module) -> Counter[str]:
+    """Elements of each parameter; transformers holds all experts of a layer in two tensors."""
+    sizes = Counter[str]()
+    for name, parameter in model.named_parameters():
+        sizes[name.partition(".experts.")[0] + ".experts" if ".experts." in name else name] += parameter.numel()
+    return sizes
+
+
+def counted(model: dict[str, Any], is_critic: bool = False) -> Counter[str]:
+    shape, why = model_shape(model, is_critic)
+    assert shape is not None, why
+    sizes = Counter[str]()
+    for weight in shape.weights:
+        name = weight.name.partition(".experts.")[0] + ".experts" if ".experts." in weight.name else weight.name
+        sizes[name] += weight.num_elements
+    return sizes
+
+
+@pytest.mark.parametrize("changes", CHANGES, ids=str)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_names_and_sizes_are_those_of_the_torch_model(family: str, changes: dict[str, Any]) -> None:
+    config = tiny_config(family, **changes)
+    model = json.loads(config.to_json_string())
+    assert counted(model) == names_and_sizes(built(config))
+    assert counted(model, is_critic=True) == names_and_sizes(built(config, is_critic=True))
+
+
+@pytest.mark.parametrize(
+    ("file", "elements"), [("qwen2.5-7b.json", 7_615_616_512), ("qwen3-30b-a3b.json", 30_532_122_624)]
+)
+def test_models_of_the_size_people_train_count_as_in_torch(file: str, elements: int) -> None:
+    model = json.loads((MODELS / file).read_text(encoding="utf-8"))
+    kind = model.pop("model_type")
+    sizes = counted({"model_type": kind, **model})
+    assert sizes == names_and_sizes(built(AutoConfig.for_model(kind, **model)))
+    assert sizes.total() == elements
+
+
+def test_a_config_that_says_too_little_or_of_another_family_is_told_of() -> None:
+    assert model_shape({"model_type": "gpt2"})[1].startswith("the arithmetic knows no gpt2 models; it knows llama,")
+    model = json.loads((MODELS / "qwen3-30b-a3b.json").read_text(encoding="utf-8")) | {"num_experts": None}
+    assert model_shape(model) == (None, "config.json does not say num_experts")
