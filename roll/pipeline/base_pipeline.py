@@ -1,4 +1,34 @@
-"""The reinforcement-learning step: rollout -> score -> credit -> train -> publish. Written once, for every pipeline."""
+"""The reinforcement-learning step: rollout -> score -> credit -> train -> publish. Written once, for every pipeline.
+
+What travels, where each part runs (the driver's thread is this module's own), and what a method hands on:
+
+    driver's thread            driver's event loop          engines, env workers, reward pools
+    ------------------------------------------------------------------------------------------
+    collect(step) ---------->  RolloutScheduler
+                                 TaskSource -> Task
+                                 Rollouter: one group  ---> GenerationRequest -> Generation
+                                                            rewards or environments
+       StepGroups  <---------    TrajectoryGroup      <---  Trajectory
+          |
+    gather                     flat rows, no padding: SampleBatch, and of each row RowMeta
+       StepSamples             per role that learns a SampleSet: RowMeta here, Shards in the object store
+          |
+          |                                                 train, reference and critic workers
+    ------------------------------------------------------------------------------------------
+    score  --- SampleSet ---------------------------------> log-probs and values per token
+       ScoreSet  <----------------------------------------  handles: the arrays stay in the object store
+          |
+    assign_credit              RowMeta -> one value and one weight per row (the group part)
+       TrainJob
+          |
+    train  --- SampleSet, TrainJob -----------------------> credit per token, then for each update
+                                                            TrainBatch -> MicroBatch -> loss -> gradient
+       metrics  <-----------------------------------------  sums over ranks
+          |
+    publish(version) --------> the scheduler resumes        trainer -> WeightBuckets -> engines, not by the driver
+
+`Placement.hold` says around each part whose states it needs on their devices; what shares them makes room.
+"""
 
 from __future__ import annotations
 
