@@ -20,6 +20,7 @@ import psutil
 import pytest
 from filelock import FileLock
 
+from tests.helpers.pages import metric_entries, unlisted
 from tests.helpers.sockets import listening, open_to_others, unix_sockets
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -50,6 +51,12 @@ class Run:
         lines = text[: text.rfind("\n") + 1].splitlines()  # the last one may be there in part
         rows = [json.loads(line) for line in lines]
         return {row["step"]: {name: value for name, value in row.items() if name != "time"} for row in rows}
+
+    @property
+    def unlisted_metrics(self) -> list[str]:
+        """What it recorded and docs/metrics.md does not list."""
+        names = {name for row in self.metrics.values() for name in row if name != "step"}
+        return unlisted(names, metric_entries())
 
     def wait_for_step(self, step: int) -> None:
         deadline = time.monotonic() + START_LIMIT_S
@@ -134,8 +141,9 @@ def shared_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def start_run(tmp_path: Path) -> Iterator[Callable[..., Run]]:
-    """start_run(data, "tiny_sort", "max_steps=5", name="a") -> Run. Whatever is still alive at the end is killed.
-    `example` is a folder of examples/, or a path; `pipeline` says which script starts it."""
+    """start_run(data, "tiny_sort", "max_steps=5", name="a") -> Run. Whatever is still alive at the end is killed, and
+    what it recorded must be in docs/metrics.md. `example` is a folder of examples/, or a path; `pipeline` says which
+    script starts it."""
     runs: list[Run] = []
     temporary = Path(tempfile.mkdtemp(prefix="t-", dir="/tmp"))  # short: Ray's sockets go below
 
@@ -181,6 +189,7 @@ def start_run(tmp_path: Path) -> Iterator[Callable[..., Run]]:
             run.process.wait()
         run.kill()
     shutil.rmtree(temporary, ignore_errors=True)
+    assert {name for run in runs for name in run.unlisted_metrics} == set(), "add their rows to docs/metrics.md"
 
 
 def comparable(row: dict[str, float]) -> dict[str, float]:

@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,6 +13,21 @@ def snippets(page: str, language: str) -> list[str]:
     """What a page of docs/ shows between ```language and ```, in its order. Example: snippets("x.md", "python")[0]."""
     text = (DOCS / page).read_text(encoding="utf-8")
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
+def metric_entries() -> list[str]:
+    """What the first column of docs/metrics.md lists: names, in which <parts> and `...` stand for what varies."""
+    rows = [line for line in (DOCS / "metrics.md").read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
+    return [name for row in rows for name in re.findall(r"`([^`]+)`", row.split(" | ")[0])]
+
+
+def unlisted(names: Iterable[str], entries: Sequence[str]) -> list[str]:
+    """Names of a recorded run that no entry of docs/metrics.md describes.
+
+    Example: unlisted(["env/lake/crash"], ["env/<tag>/crash"]) == []; `<part>` holds no slash, `...` may.
+    """
+    patterns = [re.compile(re.sub(r"<\w+>", "[^/]+", entry.replace("...", ".+"))) for entry in entries]
+    return sorted(name for name in set(names) if not any(pattern.fullmatch(name) for pattern in patterns))
 
 
 @contextmanager

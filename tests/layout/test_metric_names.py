@@ -5,7 +5,8 @@ import re
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
-from tests.layout.source import REPOSITORY, Module, modules
+from tests.helpers.pages import metric_entries, unlisted
+from tests.layout.source import Module, modules
 
 OWNERS = ("rollout", "env", "val", "actor", "critic", "train_infer", "time")
 NAMES = re.compile(rf"({'|'.join(OWNERS)})/[\w*/]*[a-z]")
@@ -15,17 +16,19 @@ OTHERS = frozenset({"time/rollout_s", "time/rollout/reward_s", "rollout/reward"}
 
 
 def test_every_metric_of_the_code_is_on_the_page() -> None:
-    listed = documented()
+    listed = metric_entries()
     found = {name for module in modules("roll") for name in reported(module)}
     assert len(found) > 60, "the search itself finds names"
     missing = {name for name in found if not any(matches(name, entry) for entry in listed)}
     assert missing == set(), "add their rows to docs/metrics.md"
 
 
-def documented() -> list[str]:
-    """Names of the table's first column; <parts> in angle brackets stand for anything."""
-    rows = [line for line in (REPOSITORY / "docs" / "metrics.md").read_text().splitlines() if line.startswith("| `")]
-    return [name for row in rows for name in re.findall(r"`([^`]+)`", row.split(" | ")[0])]
+def test_a_recorded_name_that_no_entry_describes_is_told() -> None:
+    """Every whole run of tests/e2e ends with this look at what it recorded."""
+    entries = ["rollout/<name>_mean", "val/<tag>/...", "time/step_s"]
+    assert unlisted(["rollout/found_mean", "val/lake/a/b", "time/step_s"], entries) == []
+    wrong = ["rollout/found", "rollout/a/b_mean", "val/lake", "time/step_sx"]
+    assert unlisted(wrong, entries) == sorted(wrong)
 
 
 def matches(name: str, entry: str) -> bool:
