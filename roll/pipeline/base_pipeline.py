@@ -47,7 +47,8 @@ from roll.algorithms.loss import explained_variance
 from roll.algorithms.normalize import RunningMoments
 from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.plan import BatchPlan
-from roll.distributed.executor.roles import TrainJob, TurnValues, share
+from roll.distributed.executor.jobs import RowCredit, TrainJob, TurnValues
+from roll.distributed.executor.roles import share
 from roll.distributed.executor.run_clusters import RunClusters
 from roll.distributed.executor.scores import ScoreSet
 from roll.distributed.scheduler.rollout_scheduler import EventLoopThread, RolloutScheduler, StepGroups, TaskSource
@@ -139,16 +140,17 @@ class RLPipeline(Run):
         clusters, hold = self.running, self.running.placement.hold
         with self.timer("score"):
             scores = self.score(samples)
-        job, metrics = self.assign_credit(samples, scores)
+        credit, metrics = self.assign_credit(samples)
         metrics = prefixed("rollout", of_kept(metrics, groups) if self.scheduler.filters else metrics)
 
         if clusters.critic is not None and samples.critic is not None:
             with self.timer("train_critic"), hold(clusters.critic.everything):
-                critic = clusters.critic.train(samples.critic, self._critic_job(job, samples))
+                critic = clusters.critic.train(samples.critic, self._critic_job(samples, credit), scores)
             metrics |= prefixed("critic", _with_explained_variance(critic))
         if clusters.critic is None or step >= self.config.critic_warmup:
+            job = self._actor_job(samples, credit)
             with self.timer("train_actor"), hold(clusters.actor_train.everything):
-                metrics |= self._actor_metrics(clusters.actor_train.train(samples.policy, job), samples)
+                metrics |= self._actor_metrics(clusters.actor_train.train(samples.policy, job, scores), samples)
             metrics["actor/num_updates"] = float(job.num_updates * job.epochs)
         return metrics
 
@@ -235,24 +237,12 @@ class RLPipeline(Run):
                 scores["values"] = clusters.critic.values(samples.critic)
         return scores
 
-    def assign_credit(self, samples: StepSamples, scores: Mapping[str, ScoreSet]) -> tuple[TrainJob, dict[str, float]]:
-        """The group part of credit, here, from metadata. The token part is done by the workers that train
-        (TrainJob.credit)."""
+    def assign_credit(self, samples: StepSamples) -> tuple[RowCredit, dict[str, float]]:
+        """The group part of credit, here, from metadata. The token part is done by the workers that train."""
         meta = samples.meta
         row_values, turn_values, metrics = self.row_values(meta)
         weights, weight_metrics = self.row_weights(meta)
-        job = TrainJob(
-            loss=self.policy_loss,
-            credit=self.credit_settings(),
-            row_values=row_values,
-            row_weights=weights,
-            turn_values=turn_values,
-            scores=scores,
-            temperature=self.temperature,
-            num_updates=samples.policy_updates,
-            epochs=self.plan.actor_train.epochs,
-        )
-        return job, metrics | weight_metrics
+        return RowCredit(self.credit_settings(), row_values, weights, turn_values), metrics | weight_metrics
 
     def credit_settings(self) -> CreditSettings:
         """How the workers spread the rows' values over their tokens."""
@@ -279,9 +269,13 @@ class RLPipeline(Run):
         """Weights of the rows in the loss, 0 for rows that are left out; None: all alike."""
         return None, {}
 
-    def _critic_job(self, job: TrainJob, samples: StepSamples) -> TrainJob:
+    def _actor_job(self, samples: StepSamples, credit: RowCredit) -> TrainJob:
+        epochs = self.plan.actor_train.epochs
+        return TrainJob(self.policy_loss, self.temperature, samples.policy_updates, epochs, credit)
+
+    def _critic_job(self, samples: StepSamples, credit: RowCredit) -> TrainJob:
         assert self.plan.critic is not None
-        return replace(job, loss=self.value_loss, num_updates=samples.critic_updates, epochs=self.plan.critic.epochs)
+        return TrainJob(self.value_loss, self.temperature, samples.critic_updates, self.plan.critic.epochs, credit)
 
     def _actor_metrics(self, metrics: dict[str, float], samples: StepSamples) -> dict[str, float]:
         """Names what the policy's training says, and lets the KL controller see its KL."""

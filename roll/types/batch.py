@@ -126,6 +126,11 @@ class TrainBatch:
         return len(self.samples)
 
 
+def rows_of(batch: Rows | TrainBatch) -> Rows:
+    """The rows themselves, with or without credit."""
+    return batch.samples if isinstance(batch, TrainBatch) else batch
+
+
 @dataclass(frozen=True)
 class MicroBatch:
     """Rows as a model takes them: torch, right padded. B rows of T tokens; every [B, T] field is aligned with

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from roll.types.batch import FINISH_REASONS, MicroBatch, RowMeta, Rows, SampleBatch, TrainBatch
+from roll.types.batch import FINISH_REASONS, MicroBatch, RowMeta, Rows, SampleBatch, TrainBatch, rows_of
 from roll.types.columns import columns
 from roll.types.ragged import count_runs, token_indices
 from roll.types.rollout import Trajectory, TrajectoryGroup
@@ -118,7 +118,7 @@ def padding_rows(samples: SampleBatch, count: int) -> SampleBatch:
 
 def pad(batch: Rows | TrainBatch, rows: np.ndarray, round_to: int = 1) -> MicroBatch:
     """These rows as one right-padded micro batch on the CPU, T rounded up to a multiple of `round_to`."""
-    source = batch.samples if isinstance(batch, TrainBatch) else batch
+    source = rows_of(batch)
     lengths = source.lengths[rows]
     width = -(-int(lengths.max()) // round_to) * round_to
     inside = np.arange(width) < lengths[:, None]

@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
 import ray
 
-from roll.algorithms.credit import CreditSettings
-from roll.algorithms.loss import Loss
 from roll.distributed.executor.blueprint import BatchLimits, WorkerInfo
 from roll.distributed.executor.cluster import Calls, Cluster
+from roll.distributed.executor.jobs import TrainJob, TrainReport, TrainRequest
 from roll.distributed.executor.placement import Claim
 from roll.distributed.executor.scores import ScorePiece, ScoreSet
 from roll.distributed.executor.shards import micro_batches, spread
-from roll.distributed.executor.worker import TrainReport, TrainRequest
 from roll.distributed.strategy.base import State
 from roll.errors import StrategyError
-from roll.types.batch import SampleBatch, SampleSet, Shard
+from roll.types.batch import Rows, SampleSet, Shard
 from roll.types.metrics import MetricSums
-from roll.types.ragged import token_indices
 
 
-def share(samples: SampleBatch, rows_by_rank: Sequence[np.ndarray]) -> tuple[Shard, ...]:
+def share(samples: Rows, rows_by_rank: Sequence[np.ndarray]) -> tuple[Shard, ...]:
     """Puts the rows of each data-parallel rank where the workers can read them."""
     return tuple(Shard(rows, ray.put(samples.select(rows))) for rows in rows_by_rank)
 
@@ -86,37 +83,6 @@ class ScoringCluster:
         )
 
 
-@dataclass(frozen=True)
-class TurnValues:
-    """One number per turn, flat, with the number of turns of each row id; a padding row beyond their end has none."""
-
-    num_turns: np.ndarray
-    values: np.ndarray
-
-    def of(self, rows: np.ndarray) -> np.ndarray:
-        """Those of these rows, in this order."""
-        return self.values[token_indices(self.num_turns, rows[rows < len(self.num_turns)])]
-
-
-@dataclass(frozen=True)
-class TrainJob:
-    """One step's training. `row_values` and `row_weights` are indexed by row id (a padding row beyond their end
-    counts as 0). `turn_values`, if given, are used in place of row values.
-
-    `scores` by field of TokenScores: old_log_probs, ref_log_probs, values.
-    """
-
-    loss: Loss
-    credit: CreditSettings
-    row_values: np.ndarray
-    scores: Mapping[str, ScoreSet]
-    temperature: float
-    num_updates: int
-    epochs: int = 1
-    row_weights: np.ndarray | None = None
-    turn_values: TurnValues | None = None
-
-
 class TrainCluster(ScoringCluster):
     """Workers that learn: actor_train, critic. A SampleSet they train on has one shard per data-parallel rank."""
 
@@ -129,8 +95,11 @@ class TrainCluster(ScoringCluster):
         """The rank that sends weights."""
         return next(rank for rank, info in enumerate(self.info) if info.exports_weights)
 
-    def train(self, samples: SampleSet, job: TrainJob) -> dict[str, float]:
-        """Assigns credit and makes `num_updates * epochs` updates. Returns metrics without a prefix."""
+    def train(
+        self, samples: SampleSet, job: TrainJob, scores: Mapping[str, ScoreSet] = MappingProxyType({})
+    ) -> dict[str, float]:
+        """Assigns credit and makes `num_updates * epochs` updates. `scores` by field of TokenScores: old_log_probs,
+        ref_log_probs, values. Returns metrics without a prefix."""
         if len(samples.shards) != self.dp_size:
             raise StrategyError(
                 f"{self.cluster.role} has {self.dp_size} data-parallel ranks, the samples {len(samples.shards)} shards"
@@ -139,20 +108,8 @@ class TrainCluster(ScoringCluster):
         per_rank = []
         for info in self.info:
             shard = samples.shards[info.dp_rank]
-            pieces = [(kind, piece) for kind, scores in job.scores.items() for piece in scores.of(shard.rows)]
-            request = TrainRequest(
-                rows=shard.rows,
-                row_values=_take(job.row_values, shard.rows),
-                row_weights=None if job.row_weights is None else _take(job.row_weights, shard.rows),
-                credit=job.credit,
-                loss=job.loss,
-                num_updates=job.num_updates,
-                epochs=job.epochs,
-                limits=self._train_limits,
-                counts=counts,
-                temperature=job.temperature,
-                turn_values=None if job.turn_values is None else job.turn_values.of(shard.rows),
-            )
+            pieces = [(kind, piece) for kind, found in scores.items() for piece in found.of(shard.rows)]
+            request = TrainRequest(job.of(shard.rows), shard.rows, self._train_limits, counts)
             kinds = [(kind, piece.rows, piece.lengths) for kind, piece in pieces]
             per_rank.append((request, kinds, shard.handle, *(piece.handle for _, piece in pieces)))
         reports: list[TrainReport] = self.cluster.call_ranks("train", per_rank)
@@ -194,7 +151,3 @@ def _lengths_of(samples: SampleSet, shard: Shard) -> np.ndarray:
     """Tokens of the shard's rows. A padding row that the metadata leaves out is a copy of the shortest row."""
     lengths = samples.meta.lengths
     return np.where(shard.rows < len(lengths), lengths[np.minimum(shard.rows, len(lengths) - 1)], lengths.min())
-
-
-def _take(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    return np.where(rows < len(values), values[np.minimum(rows, len(values) - 1)], 0)

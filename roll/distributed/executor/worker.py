@@ -4,16 +4,15 @@ arrays."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
 
-from roll.algorithms.credit import CreditSettings, assign_credit
-from roll.algorithms.loss import Loss
+from roll.algorithms.credit import assign_credit
 from roll.distributed.executor.blueprint import BatchLimits, Blueprint, WorkerInfo
+from roll.distributed.executor.jobs import RowCredit, TrainReport, TrainRequest
 from roll.distributed.executor.scores import join_scores
 from roll.distributed.executor.send_plan import SendPlan
 from roll.distributed.executor.shards import micro_batches, split_to
@@ -21,7 +20,7 @@ from roll.distributed.executor.weight_lanes import Peers
 from roll.distributed.executor.weight_sender import WeightSender
 from roll.distributed.strategy.base import ForwardStrategy, RankContext, State, TrainStrategy
 from roll.errors import StrategyError
-from roll.types.batch import LossScale, MicroBatch, Rows, SampleBatch, TokenOutputs, TokenScores, TrainBatch
+from roll.types.batch import LossScale, MicroBatch, Rows, SampleBatch, TokenOutputs, TokenScores, TrainBatch, rows_of
 from roll.types.collate import pad, unpad
 from roll.types.metrics import MetricSums
 from roll.types.ragged import token_indices
@@ -64,7 +63,7 @@ class ForwardWorker:
         temperature: float,
         limits: BatchLimits,
         spans: Sequence[tuple[int, int]],
-        *shards: SampleBatch,
+        *shards: Rows,
     ) -> tuple[Any, ...]:
         """Scores rows [start, stop) of each shard. Returns (None, flat float32 array of the first span, of the
         second, ...)."""
@@ -73,7 +72,7 @@ class ForwardWorker:
         if not parts:
             self._forward(kind, [], temperature)  # a sharded engine needs all its ranks
             return (None,)
-        batch = SampleBatch.concatenate(parts)
+        batch = type(parts[0]).concatenate(parts)
         groups = micro_batches(batch.lengths, np.arange(len(batch)), limits)
         outputs = self._forward(kind, _padded(self.strategy, batch, groups, limits), temperature)
         flat = _in_row_order(outputs, groups, batch.lengths)
@@ -96,33 +95,6 @@ class ForwardWorker:
         self.strategy.shutdown()
 
 
-@dataclass(frozen=True)
-class TrainRequest:
-    """One step's training on one shard. `rows` are the ids of the shard's rows, `row_values` and `row_weights` speak
-    of them. The shard holds `num_updates` chunks of equal size, which are gone through `epochs` times; `counts[u]`
-    micro batches make update u, on all ranks alike."""
-
-    rows: np.ndarray
-    row_values: np.ndarray
-    row_weights: np.ndarray | None
-    credit: CreditSettings
-    loss: Loss
-    num_updates: int
-    epochs: int
-    limits: BatchLimits
-    counts: tuple[int, ...]
-    temperature: float
-    turn_values: np.ndarray | None = None
-
-
-@dataclass(frozen=True)
-class TrainReport:
-    """What one rank says of its updates: sums to be merged over ranks, and what is global already."""
-
-    sums: MetricSums
-    last: dict[str, float]
-
-
 class TrainWorker(ForwardWorker):
     """Learns: the policy, or the critic."""
 
@@ -140,16 +112,21 @@ class TrainWorker(ForwardWorker):
         self,
         request: TrainRequest,
         kinds: Sequence[tuple[str, np.ndarray, np.ndarray]],
-        samples: SampleBatch,
+        samples: Rows,
         *flats: Any,
     ) -> TrainReport:
-        """Assigns credit to the tokens of the shard, then makes its updates. `kinds[i]` says what the flat array i
+        """Assigns credit to the tokens of the shard, if the job says what they earned, then makes its updates.
+        `kinds[i]` says what the flat array i
         is: the field of TokenScores, its row ids and their lengths."""
-        batch, sums = self._assign_credit(request, _gather_scores(request.rows, kinds, flats, samples), samples)
-        scales = self._scales(batch, request.num_updates)
-        chunks = np.split(np.arange(len(samples)), request.num_updates)
+        job, batch, sums = request.job, samples, MetricSums()
+        if job.credit is not None:
+            assert isinstance(samples, SampleBatch), "credit is for what was sampled"
+            scores = _gather_scores(request.rows, kinds, flats, samples)
+            batch, sums = self._assign_credit(job.credit, scores, samples)
+        scales = self._scales(rows_of(batch), job.num_updates)
+        chunks = np.split(np.arange(len(samples)), job.num_updates)
         last: dict[str, float] = {}
-        for _ in range(request.epochs):
+        for _ in range(job.epochs):
             for chunk, count, scale in zip(chunks, request.counts, scales, strict=True):
                 if scale.num_tokens == 0:  # nothing to learn from on any rank
                     sums.add("skipped_updates", 1.0, 1.0)
@@ -192,41 +169,40 @@ class TrainWorker(ForwardWorker):
         super().shutdown()
 
     def _assign_credit(
-        self, request: TrainRequest, scores: TokenScores, samples: SampleBatch
+        self, credit: RowCredit, scores: TokenScores, samples: SampleBatch
     ) -> tuple[TrainBatch, MetricSums]:
+        turn_values = None if credit.turn_values is None else credit.turn_values.values
         return assign_credit(
             samples,
             scores,
-            request.row_values,
-            request.credit,
+            credit.row_values,
+            credit.settings,
             self.strategy.all_reduce_sum,
-            request.row_weights,
-            request.turn_values,
+            credit.row_weights,
+            turn_values,
         )
 
-    def _scales(self, batch: TrainBatch, num_updates: int) -> list[LossScale]:
+    def _scales(self, rows: Rows, num_updates: int) -> list[LossScale]:
         """The global counts of every update, in one collective."""
-        response_lengths = batch.samples.response_lengths
-        per_update = response_lengths.reshape(num_updates, -1)
+        per_update = rows.response_lengths.reshape(num_updates, -1)
         counts = np.stack([per_update.sum(axis=1), (per_update > 0).sum(axis=1)], axis=1)
         sums = np.array(self.strategy.all_reduce_sum(counts.ravel().tolist())).reshape(num_updates, 2)
         return [LossScale(round(tokens), round(rows)) for tokens, rows in sums]
 
     def _update(
-        self, request: TrainRequest, batch: TrainBatch, rows: np.ndarray, count: int, scale: LossScale
+        self, request: TrainRequest, batch: Rows | TrainBatch, rows: np.ndarray, count: int, scale: LossScale
     ) -> tuple[MetricSums, dict[str, float]]:
         limits = request.limits
-        groups = micro_batches(batch.samples.lengths, rows, limits)
+        groups = micro_batches(rows_of(batch).lengths, rows, limits)
         padded = _padded(self.strategy, batch, split_to(groups, count), limits)
-        sums, values = self.strategy.train_step(padded, request.loss, scale, request.temperature)
+        sums, values = self.strategy.train_step(padded, request.job.loss, scale, request.job.temperature)
         return sums.to_floats(), values
 
 
 def _padded(
     strategy: ForwardStrategy, batch: Rows | TrainBatch, groups: Sequence[np.ndarray], limits: BatchLimits
 ) -> list[MicroBatch]:
-    media = (batch.samples if isinstance(batch, TrainBatch) else batch).media
-    if media is not None and not strategy.takes_media:
+    if rows_of(batch).media is not None and not strategy.takes_media:
         raise StrategyError(f"these rows show images, and {type(strategy).__name__} takes none")
     return [pad(batch, group, limits.round_to) for group in groups]
 

@@ -17,7 +17,7 @@ from roll.algorithms.episodes import episode_advantages, turn_advantages
 from roll.configs.plan import BatchPlan
 from roll.distributed.executor.engine_client import RETRIED_REQUESTS
 from roll.distributed.executor.job_pool import FatalJobError, Job, JobPool
-from roll.distributed.executor.roles import TurnValues
+from roll.distributed.executor.jobs import TurnValues
 from roll.distributed.executor.run_clusters import RunClusters
 from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler, SchedulerSettings, StepGroups, TaskSource
 from roll.errors import EnvError

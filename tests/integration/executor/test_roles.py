@@ -10,11 +10,12 @@ import pytest
 import ray
 
 from roll.algorithms.credit import CreditSettings
-from roll.algorithms.loss import PolicyLoss
+from roll.algorithms.loss import PolicyLoss, SupervisedLoss
 from roll.distributed.executor.blueprint import BatchLimits, WorkerInfo
 from roll.distributed.executor.cluster import Cluster
-from roll.distributed.executor.roles import CriticCluster, PolicyCluster, ReferenceCluster, TrainJob, share
-from roll.types.batch import SampleBatch, SampleSet
+from roll.distributed.executor.jobs import RowCredit, TrainJob
+from roll.distributed.executor.roles import CriticCluster, PolicyCluster, ReferenceCluster, share
+from roll.types.batch import Rows, SampleBatch, SampleSet
 from roll.types.collate import padding_rows, row_meta
 from roll.types.packing import rows_by_rank
 from tests.integration.executor.parts import make_samples
@@ -53,16 +54,9 @@ def shard(batch: SampleBatch, num_ranks: int, num_updates: int) -> SampleSet:
     return SampleSet(meta, share(batch, rows_by_rank(batch.lengths, order, num_updates, num_ranks)))
 
 
-def train_job(scores: dict, num_updates: int, epochs: int = 1) -> TrainJob:
-    return TrainJob(
-        loss=PolicyLoss(),
-        credit=CreditSettings(),
-        row_values=np.arange(1.0, len(LENGTHS) + 1),
-        scores=scores,
-        temperature=1.0,
-        num_updates=num_updates,
-        epochs=epochs,
-    )
+def train_job(num_updates: int, epochs: int = 1, row_weights: np.ndarray | None = None) -> TrainJob:
+    credit = RowCredit(CreditSettings(), np.arange(1.0, len(LENGTHS) + 1), row_weights)
+    return TrainJob(PolicyLoss(), temperature=1.0, num_updates=num_updates, epochs=epochs, credit=credit)
 
 
 def test_scores_meet_their_rows_whoever_computed_them(roles: Roles) -> None:
@@ -73,7 +67,7 @@ def test_scores_meet_their_rows_whoever_computed_them(roles: Roles) -> None:
         "ref_log_probs": roles.reference.log_probs(policy_samples, temperature=1.0),
         "values": roles.critic.values(critic_samples),
     }
-    metrics = roles.policy.train(policy_samples, train_job(scores, num_updates=2))
+    metrics = roles.policy.train(policy_samples, train_job(num_updates=2), scores)
     assert metrics["ref_log_prob_error"] < 1e-6
     assert metrics["value_error"] == 0
     expected = sum((i + 1) * (length - 1) for i, length in enumerate(LENGTHS)) / (sum(LENGTHS) - len(LENGTHS))
@@ -92,7 +86,7 @@ def test_the_temperature_reaches_the_scores(roles: Roles) -> None:
 
 def test_updates_have_global_counts_and_the_same_micro_batches_on_all_ranks(roles: Roles) -> None:
     batch = make_samples(LENGTHS)
-    metrics = roles.policy.train(shard(batch, 2, 2), train_job({}, num_updates=2, epochs=2))
+    metrics = roles.policy.train(shard(batch, 2, 2), train_job(num_updates=2, epochs=2))
     # 12 rows with padding: 3 rows per rank and update, so 2 micro batches of at most 2
     assert metrics["tokens_per_update"] == pytest.approx(41 / 2)
     assert metrics["rows_per_update"] == pytest.approx(5)
@@ -103,20 +97,37 @@ def test_updates_have_global_counts_and_the_same_micro_batches_on_all_ranks(role
 
 def test_row_weights_of_zero_leave_rows_out(roles: Roles) -> None:
     batch = make_samples(LENGTHS)
-    job = train_job({}, num_updates=1)
     weights = np.zeros(len(LENGTHS))
     weights[4] = 1.0
-    metrics = roles.critic.train(shard(batch, 1, 1), TrainJob(**{**vars(job), "row_weights": weights}))
+    metrics = roles.critic.train(shard(batch, 1, 1), train_job(1, row_weights=weights))
     assert metrics["advantage"] == 5.0
     assert metrics["rows_per_update"] == 1.0
-    nothing = roles.critic.train(shard(batch, 1, 1), TrainJob(**{**vars(job), "row_weights": np.zeros(len(LENGTHS))}))
+    nothing = roles.critic.train(shard(batch, 1, 1), train_job(1, row_weights=np.zeros(len(LENGTHS))))
     assert nothing["skipped_updates"] == 1.0
+
+
+def test_rows_that_no_rollout_made_are_scored_and_trained_on_as_they_are(roles: Roles) -> None:
+    batch = make_samples(LENGTHS)
+    rows = Rows(
+        lengths=batch.lengths,
+        input_ids=batch.input_ids,
+        response_mask=batch.response_mask,
+        loss_weights=batch.loss_weights,
+    )
+    samples = SampleSet(row_meta(batch), share(rows, [np.arange(len(rows))]))
+    scored = roles.reference.log_probs(samples, temperature=1.0)
+    (piece,) = scored.pieces
+    found = ray.get(cast(Any, piece.handle))
+    np.testing.assert_allclose(found, -rows.input_ids / 100 * rows.response_mask, rtol=1e-6)
+    metrics = roles.critic.train(samples, TrainJob(SupervisedLoss(), temperature=1.0, num_updates=2, epochs=3))
+    assert metrics["tokens_per_update"] == 41 / 2 and metrics["rows_per_update"] == 5
+    assert "advantage" not in metrics
 
 
 def test_checkpoints_come_back(roles: Roles, tmp_path: Path) -> None:
     roles.critic.save_checkpoint(tmp_path / "critic")
     saved = int((tmp_path / "critic" / "rank0").read_text())
-    roles.critic.train(shard(make_samples(LENGTHS), 1, 1), train_job({}, num_updates=1))
+    roles.critic.train(shard(make_samples(LENGTHS), 1, 1), train_job(num_updates=1))
     roles.critic.load_checkpoint(tmp_path / "critic")
     roles.critic.save_checkpoint(tmp_path / "again")
     assert int((tmp_path / "again" / "rank0").read_text()) == saved

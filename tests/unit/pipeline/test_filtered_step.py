@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from roll.configs.plan import build_plan
-from roll.distributed.executor.roles import TrainJob
+from roll.distributed.executor.jobs import TrainJob
 from roll.distributed.scheduler.rollout_scheduler import StepGroups
 from roll.pipeline.agentic.agentic_pipeline import AgenticPipeline
 from roll.pipeline.base_pipeline import RLPipeline
@@ -74,7 +74,7 @@ class Trainer:
     def __init__(self) -> None:
         self.jobs: list[tuple[TrainJob, SampleSet]] = []
 
-    def train(self, samples: SampleSet, job: TrainJob) -> dict[str, float]:
+    def train(self, samples: SampleSet, job: TrainJob, scores: dict[str, object]) -> dict[str, float]:
         self.jobs.append((job, samples))
         return {}
 

@@ -90,6 +90,7 @@ def test_select_pad_and_unpad_agree_with_plain_lists(responses: list[list[int]],
     width = batch.input_ids.shape[1]
     assert width % round_to == 0 and width - max(map(len, expected)) < round_to
     assert batch.input_ids.tolist() == [row + [0] * (width - len(row)) for row in expected]
+    assert batch.rollout_log_probs is not None
     assert unpad(batch.rollout_log_probs, samples.lengths[chosen]).tolist() == picked.rollout_log_probs.tolist()
 
 
