@@ -44,6 +44,10 @@ class EnvError(RollError):
     """User code that plays an environment failed, or failed too often."""
 
 
+class AlgorithmError(RollError):
+    """User code that computes advantages or a loss failed, or gave what nothing can be made of."""
+
+
 class TaskError(RollError):
     """Code that runs beside the main thread, and that nobody waits for, failed: the run cannot go on."""
 

@@ -2,17 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
 
 from roll.algorithms.normalize import KeyMoments, RunningMoments, clip_fraction, divide_by_std, moments_by_key
-from roll.configs.estimators import estimator_of
+from roll.algorithms.own_code import call_own, one_each
+from roll.configs.estimators import DECLARED, Estimator, MeanScope, StdScope, estimator_of
+from roll.utils.imports import resolve
 
-MeanType = Literal["default", "batch", "group", "leave_one_out", "running"] | None
-StdType = Literal["default", "batch", "group", "running"] | None
+MeanType = Literal["default"] | MeanScope | None
+StdType = Literal["default"] | StdScope | None
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def estimator(
+    *,
+    needs_groups: bool = False,
+    whitens: bool = False,
+    needs_critic: bool = False,
+    per_turn: bool = False,
+    steps_only: bool = False,
+) -> Callable[[F], F]:
+    """Says what a function of one's own is, so that `adv_estimator: package.module:function` may name it.
+
+    The function is called with the Attempts of a step and adv_args, and returns a number for each attempt.
+
+    - needs_groups: it compares attempts at the same task, so a group of one is refused.
+    - whitens: the advantages of all tokens are whitened over the batch afterwards.
+    - needs_critic: the numbers are rewards from which GAE computes token advantages, with a critic's values.
+    - per_turn: it is called with the Turns (roll.algorithms.episodes) of an agentic run instead and returns a number
+      for each turn; steps_only: only with one sample per turn.
+    """
+    if per_turn and needs_critic:
+        raise ValueError("per_turn and needs_critic exclude each other: a critic values tokens")
+    if steps_only and not per_turn:
+        raise ValueError("steps_only is about turns: it needs per_turn")
+    row = Estimator(
+        name="",
+        per_turn=per_turn,
+        steps_only=steps_only,
+        needs_groups=needs_groups,
+        needs_critic=needs_critic,
+        whitens=whitens,
+        discount="step_reward_gamma" if per_turn else "gamma",
+    )
+
+    def declare(function: F) -> F:
+        setattr(function, DECLARED, row)
+        return function
+
+    return declare
+
+
+@dataclass(frozen=True)
+class Attempts:
+    """The attempts of a step that did not fail, N of them; those of a group are anywhere among them."""
+
+    rewards: np.ndarray  # float64
+    groups: np.ndarray  # int64: the same number for attempts at the same task
+    domains: np.ndarray  # text
+
+    def __len__(self) -> int:
+        return len(self.rewards)
+
+    @property
+    def group(self) -> KeyMoments:
+        """Of each attempt, how many its group has, and the mean and deviation of their rewards. [N] each."""
+        return moments_by_key(self.rewards, self.groups)
 
 
 @dataclass(frozen=True)
@@ -24,6 +83,7 @@ class AdvantageSettings:
     norm_std_type: StdType = "default"
     reward_clip: float | None = None
     limits: tuple[float, float] | None = None  # normalised values are cut to this range, before reward_clip
+    args: Mapping[str, Any] = field(default_factory=dict)  # of an estimator of the user's own
 
     def __post_init__(self) -> None:
         estimator_of(self.estimator)
@@ -50,7 +110,8 @@ def group_advantages(
     domains: np.ndarray | None = None,
     running: Mapping[str, RunningMoments] | None = None,
 ) -> tuple[np.ndarray, dict[str, float]]:
-    """(reward - mean) / std of every row, clipped to +-reward_clip. float32 [R], and metrics.
+    """(reward - mean) / std of every row, or what the estimator's own function says, clipped to +-reward_clip. float32
+    [R], and metrics.
 
     - `batch` moments are over all rows, or over those of the row's domain when `domains` are given; deviations are
       sample deviations (n - 1) of the raw rewards.
@@ -64,6 +125,25 @@ def group_advantages(
     """
     rewards = np.asarray(rewards, np.float64)
     domains = np.full(len(rewards), "") if domains is None else domains
+    if estimator_of(settings.estimator).takes_norms:
+        values = settings.within_limits(_normalised(rewards, group_ids, settings, domains, running))
+    else:
+        values = _own_values(rewards, group_ids, settings, domains)
+    failed = np.isnan(rewards)
+    metrics = reward_metrics(rewards, group_ids)
+    if settings.reward_clip is not None:
+        metrics["reward_clip_fraction"] = clip_fraction(values[~failed], settings.reward_clip)
+        values = np.clip(values, -settings.reward_clip, settings.reward_clip)
+    return np.where(failed, 0.0, values).astype(np.float32), metrics
+
+
+def _normalised(
+    rewards: np.ndarray,
+    group_ids: np.ndarray,
+    settings: AdvantageSettings,
+    domains: np.ndarray,
+    running: Mapping[str, RunningMoments] | None,
+) -> np.ndarray:
     group = moments_by_key(rewards, group_ids)
     mean_type, std_type = settings.norms
     if mean_type is None:
@@ -75,14 +155,21 @@ def group_advantages(
         values = rewards - _moments(mean_type, rewards, group, domains, running).mean
     if std_type is not None:
         values = divide_by_std(values, _moments(std_type, rewards, group, domains, running).std)
+    return values
 
-    values = settings.within_limits(values)
-    failed = np.isnan(rewards)
-    metrics = reward_metrics(rewards, group_ids)
-    if settings.reward_clip is not None:
-        metrics["reward_clip_fraction"] = clip_fraction(values[~failed], settings.reward_clip)
-        values = np.clip(values, -settings.reward_clip, settings.reward_clip)
-    return np.where(failed, 0.0, values).astype(np.float32), metrics
+
+def _own_values(
+    rewards: np.ndarray, group_ids: np.ndarray, settings: AdvantageSettings, domains: np.ndarray
+) -> np.ndarray:
+    known = ~np.isnan(rewards)
+    attempts = Attempts(rewards[known], np.asarray(group_ids)[known], np.asarray(domains)[known])
+    values = np.zeros(len(rewards))
+    if len(attempts):
+        name = f"adv_estimator: {settings.estimator}"
+        function = cast(Callable[..., Any], resolve(settings.estimator))
+        returned = call_own(name, function, attempts, **settings.args)
+        values[known] = one_each(name, "attempts", returned, attempts.rewards, attempts.groups)
+    return values
 
 
 def _moments(

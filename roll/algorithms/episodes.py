@@ -11,6 +11,7 @@ import numpy as np
 
 from roll.algorithms.advantage import AdvantageSettings, group_advantages
 from roll.algorithms.normalize import KeyMoments, divide_by_std, moments_by_key
+from roll.algorithms.own_code import call_own, one_each
 from roll.configs.estimators import estimator_of
 from roll.types.batch import RowMeta
 from roll.utils.imports import resolve
@@ -82,15 +83,19 @@ def turn_advantages(meta: RowMeta, settings: EpisodeSettings) -> tuple[np.ndarra
         settings=settings,
     )
     values = np.zeros(len(rows))
-    values[known] = _function(settings.advantages.estimator)(turns)
+    values[known] = _values_of(turns)
     limit = settings.advantages.reward_clip
     return values if limit is None else np.clip(values, -limit, limit), metrics
 
 
-def _function(estimator: str) -> Callable[[Turns], np.ndarray]:
-    path = estimator_of(estimator).function
-    assert path is not None
-    return cast(Callable[[Turns], np.ndarray], resolve(path))
+def _values_of(turns: Turns) -> np.ndarray:
+    row, advantages = estimator_of(turns.settings.advantages.estimator), turns.settings.advantages
+    assert row.function is not None
+    function = cast(Callable[..., np.ndarray], resolve(row.function))
+    if not row.is_own:
+        return function(turns)
+    name = f"adv_estimator: {row.name}"
+    return one_each(name, "turns", call_own(name, function, turns, **advantages.args), turns.returns, turns.groups)
 
 
 def discounted_returns(rewards: np.ndarray, episodes: np.ndarray, gamma: float) -> np.ndarray:

@@ -74,18 +74,20 @@ class AlgorithmConfig(RunConfig):
     )
     actor_train: WorkerConfig = setting({}, "The policy where it learns.")
     actor_infer: WorkerConfig = setting({}, "The policy where it samples.")
-    critic: WorkerConfig | None = setting(None, "The value model; started when adv_estimator is gae.")
+    critic: WorkerConfig | None = setting(None, "The value model; started when adv_estimator needs one, as gae does.")
     reference: WorkerConfig | None = setting(None, "The frozen starting policy; started when a KL term needs it.")
     reward: WorkerConfig | None = planned(None, "A reward model for all domains.")
 
     # advantages
     adv_estimator: AdvEstimator = setting(
         "grpo",
-        "How credit is computed. grpo: reward against its group's mean and deviation. rloo: against the mean of the "
+        "How credit is computed: a name, or a function of your own as package.module:function (docs/"
+        "adding_an_estimator.md). grpo: reward against its group's mean and deviation. rloo: against the mean of the "
         "others in its group. reinforce and its ++ forms: discounted reward. gae: with a critic. gigpo, "
         "step_reinforce and agentic_reinforce are for agentic runs. Default: gae when a critic is given, grpo "
         "otherwise.",
     )
+    adv_args: dict[str, Any] = setting({}, "Keyword arguments of an adv_estimator of your own.")
     gamma: float = setting(1.0, "Discount per token (reinforce, gae).", ge=0, le=1)
     lambd: float = setting(0.95, "Lambda of GAE: 1 trusts the return, 0 the critic.", ge=0, le=1)
     norm_mean_type: MeanScope = setting(
@@ -107,11 +109,13 @@ class AlgorithmConfig(RunConfig):
     # policy loss
     pg_variant: PgVariant | None = setting(
         None,
-        "Form of the policy loss, where r is the ratio of new to old policy. ppo: clipped ratio. vanilla: policy "
-        "gradient without ratio. tis: weighted by r within tis_lower_bound and tis_upper_bound. cispo: weighted by r "
-        "within 1 - cispo_epsilon_low and 1 + cispo_epsilon_high. topr: negative advantages weighted by min(r, 1). "
+        "Form of the policy loss: a name, or a class of your own as package.module:Class (docs/adding_a_loss.md). r is "
+        "the ratio of new to old policy. ppo: clipped ratio. vanilla: policy gradient without ratio. tis: weighted by "
+        "r within tis_lower_bound and tis_upper_bound. cispo: weighted by r within 1 - cispo_epsilon_low and 1 + "
+        "cispo_epsilon_high. topr: negative advantages weighted by min(r, 1). "
         "kimi15: a penalty on (log r)^2. Default: ppo.",
     )
+    pg_args: dict[str, Any] = setting({}, "Arguments of a pg_variant of your own.")
     ppo_epochs: int = setting(1, "Passes over a step's samples.", ge=1)
     pg_clip: float = setting(0.2, "The policy ratio is clipped to [1 - this, 1 + this].", gt=0)
     use_pg_clip_range: bool = setting(False, "Clip to [1 - pg_clip_low, 1 + pg_clip_high] instead.")

@@ -9,12 +9,12 @@ from roll.configs.data import DataArgs, Names
 from roll.configs.device_mapping import parse_device_mapping
 from roll.configs.limits import MOST_DEVICES_PER_NODE, MOST_PROCESSES
 from roll.configs.model import ModelArgs
-from roll.configs.policy_losses import policy_form_of
+from roll.configs.policy_losses import known_pg_variant
 from roll.configs.rollout import GeneratingArgs
 from roll.configs.strategy import StrategyArgs
 from roll.configs.training import TrainingArgs
 
-PgVariant = Annotated[str, AfterValidator(lambda name: policy_form_of(name).name)]
+PgVariant = Annotated[str, AfterValidator(known_pg_variant)]
 DeviceMapping = Annotated[
     tuple[int, ...] | None, BeforeValidator(lambda value: None if value is None else parse_device_mapping(value))
 ]

@@ -1,23 +1,26 @@
 """The table of advantage estimators: what checks, plan, driver and workers have to know of each."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from roll.configs.problems import did_you_mean
+from roll.utils.imports import resolve
 
 MeanScope = Literal["batch", "group", "running", "leave_one_out"]
 StdScope = Literal["batch", "group", "running"]
 
 EPISODES = "roll.algorithms.episodes"
+DECLARED = "declared_estimator"
+"""The attribute of a user's function that holds its row (`estimator` in roll/algorithms/advantage.py puts it there)."""
 
 
 @dataclass(frozen=True)
 class Estimator:
     """One value of `adv_estimator`.
 
-    Every attempt is worth (reward - mean) / deviation. With `per_turn` every turn of an episode has a value of its own,
-    which `function` computes from what the episode earns from that turn on.
+    Every attempt is worth (reward - mean) / deviation, or what `function` makes of the rewards. With `per_turn` every
+    turn of an episode has a value of its own, which `function` computes from what the episode earns from that turn on.
     """
 
     name: str
@@ -28,7 +31,7 @@ class Estimator:
     scopes: tuple[str, ...] = ("batch", "group", "running", "leave_one_out")
     """What the two keys may name beside `none`."""
     function: str | None = None
-    """package.module:object, for values of turns."""
+    """package.module:object, called with the Attempts or the Turns of a step."""
     per_turn: bool = False
     steps_only: bool = False
     """One row per turn: it compares what followed on single turns."""
@@ -42,6 +45,16 @@ class Estimator:
     """The key with its discount, per token or per turn."""
     weights: tuple[str, ...] = ()
     """Further keys that belong to it."""
+
+    @property
+    def is_own(self) -> bool:
+        """True for a function of the user's."""
+        return self.name not in ESTIMATORS
+
+    @property
+    def takes_norms(self) -> bool:
+        """True if norm_mean_type and norm_std_type have a say."""
+        return self.per_turn or self.function is None
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -81,7 +94,27 @@ ESTIMATORS: Mapping[str, Estimator] = {row.name: row for row in _ROWS}
 
 
 def estimator_of(name: str) -> Estimator:
-    """The row of an adv_estimator. Raises ValueError that says what there is instead."""
+    """The row of an adv_estimator: a name of the table, or package.module:function, which is imported. Raises
+    ValueError that says what there is instead, or what keeps the function from being one."""
+    if ":" in name:
+        return _declared(name)
     if name not in ESTIMATORS:
-        raise ValueError(f"{name!r} is not one of {', '.join(ESTIMATORS)}.{did_you_mean(name, ESTIMATORS)}")
+        known = f"{', '.join(ESTIMATORS)}, nor a function of your own, package.module:function"
+        raise ValueError(f"{name!r} is not one of {known}.{did_you_mean(name, ESTIMATORS)}")
     return ESTIMATORS[name]
+
+
+def _declared(path: str) -> Estimator:
+    try:
+        found = resolve(path)
+    except ImportError as error:
+        raise ValueError(str(error)) from error
+    if not callable(found):
+        raise ValueError(f"{path} is a {type(found).__name__}; name a function")
+    row = getattr(found, DECLARED, None)
+    if not isinstance(row, Estimator):
+        raise ValueError(
+            f"{path} does not say what it is: put @estimator(), of roll.algorithms.advantage, above it "
+            "(docs/adding_an_estimator.md)"
+        )
+    return replace(row, name=path, function=path)

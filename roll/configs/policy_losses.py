@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from roll.configs.problems import Problem, did_you_mean
+from roll.utils.imports import resolve
 
 OBJECTIVES = "roll.algorithms.objectives"
 Values = Mapping[str, Any]
@@ -32,6 +33,11 @@ class PolicyForm:
     """What its keys say against each other, whether or not it is chosen."""
     warnings: Callable[[Values, AbstractSet[str]], Iterator[str]] = _nothing
     """What has no effect where it is chosen, from the values and from the keys that were given."""
+
+    @property
+    def is_own(self) -> bool:
+        """True for a class of the user's, which is called with pg_args."""
+        return self.name not in POLICY_FORMS
 
 
 def _clip_warnings(values: Values, given: AbstractSet[str]) -> Iterator[str]:
@@ -87,10 +93,24 @@ POLICY_FORMS: Mapping[str, PolicyForm] = {row.name: row for row in _ROWS}
 
 
 def policy_form_of(name: str) -> PolicyForm:
-    """The row of a pg_variant. Raises ValueError that says what there is instead."""
-    if name not in POLICY_FORMS:
-        raise ValueError(f"{name!r} is not one of {', '.join(POLICY_FORMS)}.{did_you_mean(name, POLICY_FORMS)}")
-    return POLICY_FORMS[name]
+    """The row of a pg_variant: a name of the table, or package.module:Class."""
+    return PolicyForm(name, name) if ":" in name else POLICY_FORMS[name]
+
+
+def known_pg_variant(name: str) -> str:
+    """The name, if it is one of the table, or a path that can be imported; else ValueError that says what there is
+    instead, or what is wrong with the path."""
+    if ":" in name:
+        try:
+            found = resolve(name)
+        except ImportError as error:
+            raise ValueError(str(error)) from error
+        if not callable(found):
+            raise ValueError(f"{name} is a {type(found).__name__}; name a class whose objects are called")
+    elif name not in POLICY_FORMS:
+        known = f"{', '.join(POLICY_FORMS)}, nor a class of your own, package.module:Class"
+        raise ValueError(f"{name!r} is not one of {known}.{did_you_mean(name, POLICY_FORMS)}")
+    return name
 
 
 def last_name(key: str) -> str:

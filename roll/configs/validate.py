@@ -147,7 +147,7 @@ def _explain(path: Path, error: ErrorDetails, group: list[ErrorDetails]) -> str:
         return f"{value} must be {words} {limit if isinstance(limit, int) else f'{limit:g}'}."
     if kind == "value_error":
         text = str(context["error"])
-        return text if text.endswith("?") else f"{text}."
+        return text if text.endswith(("?", ".")) else f"{text}."
     words = [
         WORDS.get(item["type"], item["msg"].removeprefix("Input should ")).removeprefix("must be ") for item in group
     ]

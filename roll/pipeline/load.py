@@ -12,6 +12,7 @@ from roll.configs.plan import BatchPlan, build_plan
 from roll.configs.problems import Problem, nearest, together
 from roll.configs.validate import validate
 from roll.errors import ConfigError
+from roll.pipeline.own_code import own_code_problems
 from roll.pipeline.preflight import role_strategy_problems, role_strategy_warnings
 
 C = TypeVar("C", bound=AlgorithmConfig)
@@ -35,12 +36,13 @@ def load(
     warnings_of: Callable[[C], list[str]] = lambda config: [],
 ) -> Loaded[C]:
     """Composes, checks and plans. `problems_of` and `warnings_of` are the checks of one pipeline. Looks at nothing but
-    the YAML and its fragments."""
+    the YAML, its fragments, and the module of an estimator or a loss of the user's own: the plan depends on it."""
     composed = load_tree(directory, name, overrides, cls)
     checked = validate(cls, composed.settings)
     problems = list(checked.problems)
     if checked.config is not None:
         later = config_problems(checked.config) + role_strategy_problems(checked.config) + problems_of(checked.config)
+        later += own_code_problems(checked.config)
         problems += checked.about_sound_keys(later)
     if problems:
         raise ConfigError(*together(problem.text for problem in problems))

@@ -44,7 +44,7 @@ _SHARES = "what a trainer's saved state is tied to is refused (second table)"
 _TRAINER = "a trainer reads its own files only; `pretrain: <checkpoint>/hf_model` starts anew from its weights"
 _FROZEN = "the optimizer holds the states of what was trained"
 _OPTIMIZER = "the optimizer's settings are the YAML's; the schedule goes on at its place"
-_USERS = "what it means, whatever its name, is up to the environment or the reward"
+_USERS = "what it means, whatever its name, is up to the user's code"
 _DATA = "the place in the data stays"
 _SPEED = "how fast it goes, not what comes out"
 
@@ -53,6 +53,8 @@ RULES = (
     Rule("actor_train.data_args.shuffle", "refused", "the place in the data would mean other rows"),
     Rule("custom_envs.*", "applied", _USERS),
     Rule("rewards.*.reward_args*", "applied", _USERS),
+    Rule("adv_args*", "applied", _USERS),
+    Rule("pg_args*", "applied", _USERS),
     Rule("actor_train.strategy_args.strategy_name", "refused", _TRAINER),
     Rule("critic.strategy_args.strategy_name", "refused", _TRAINER),
     Rule("actor_train.model_args.freeze_module_prefix", "refused", _FROZEN),

@@ -11,6 +11,7 @@ from roll.algorithms.kl import KLController
 from roll.algorithms.loss import Aggregation, PolicyLoss, ValueLoss
 from roll.algorithms.objectives import Objective
 from roll.algorithms.off_policy import ImportanceWeight, MismatchFilter, TrainInferCorrection
+from roll.algorithms.own_objective import OwnObjective
 from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.derive import kl_terms
 from roll.configs.plan import BatchPlan
@@ -25,6 +26,7 @@ def advantage_settings(config: AlgorithmConfig) -> AdvantageSettings:
         norm_mean_type=config.norm_mean_type,
         norm_std_type=config.norm_std_type,  # type: ignore[arg-type]
         reward_clip=config.reward_clip,
+        args=config.adv_args,
     )
 
 
@@ -64,6 +66,8 @@ def policy_loss(config: AlgorithmConfig, plan: BatchPlan, rl_loss_coef: float = 
 
 def _objective(config: AlgorithmConfig) -> Objective:
     form = config.policy_form
+    if form.is_own:
+        return OwnObjective(form.name, config.pg_args)
     build = cast(Callable[..., Objective], resolve(form.objective))
     return build(**config.policy_keys(form))
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from roll.configs.checks import config_problems
 from roll.configs.validate import Checked, validate
+from roll.pipeline.own_code import own_code_problems
 from roll.pipeline.preflight import role_strategy_problems
 from roll.pipeline.rlvr.rlvr_checks import rlvr_problems
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
@@ -60,5 +61,6 @@ def problems(changes: dict[str, Any] | None = None) -> list[str]:
     found = list(result.problems)
     if result.config is not None:
         later = config_problems(result.config) + role_strategy_problems(result.config) + rlvr_problems(result.config)
+        later += own_code_problems(result.config)
         found += result.about_sound_keys(later)
     return [problem.text for problem in found]

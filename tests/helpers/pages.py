@@ -30,6 +30,15 @@ def unlisted(names: Iterable[str], entries: Sequence[str]) -> list[str]:
     return sorted(name for name in set(names) if not any(pattern.fullmatch(name) for pattern in patterns))
 
 
+def write_files(codes: Iterable[str], folder: Path) -> list[str]:
+    """Writes each snippet that begins with a docstring `name.py: ...` as that file; returns the names of the
+    modules."""
+    found = {name[1]: code for code in codes if (name := re.match(r'"""(\w+)\.py:', code)) is not None}
+    for name, code in found.items():
+        (folder / f"{name}.py").write_text(code, encoding="utf-8")
+    return list(found)
+
+
 @contextmanager
 def importable(folder: Path) -> Iterator[None]:
     """The folder is first on Python's path for as long; what was imported from it is forgotten."""

@@ -1,0 +1,46 @@
+"""Calls of the user's own code, and a look at what it returns. What is wrong names the setting and the place."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from roll.errors import AlgorithmError, describe
+
+MOST_SHOWN = 8
+
+
+def call_own(name: str, function: Callable[..., Any], *arguments: object, **keywords: object) -> Any:
+    """What the function returns. `name`, such as `adv_estimator: maxrl:max_rl`, begins the message when it raises."""
+    try:
+        return function(*arguments, **keywords)
+    except (Exception, SystemExit) as error:
+        inside = traceback.extract_tb(error.__traceback__)[1:2]
+        place = "".join(f" ({os.path.basename(frame.filename)}, line {frame.lineno})" for frame in inside)
+        raise AlgorithmError(f"{name} raised {describe(error)}{place}.") from error
+
+
+def one_each(name: str, what: str, returned: object, rewards: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """The values that a function returned for `what` (attempts or turns) with these rewards: a finite number for each.
+    float64."""
+    try:
+        values = np.asarray(returned)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise AlgorithmError(f"{name} returned a {type(returned).__name__} that is no array: {error}.") from error
+    if values.shape != rewards.shape or values.dtype.kind not in "fiub":
+        got = f"an array of shape {values.shape} and {values.dtype}" if values.shape else f"{returned!r:.80}"
+        raise AlgorithmError(f"{name} returned {got} for {len(rewards)} {what}. It must return one number for each.")
+    bad = np.flatnonzero(~np.isfinite(values))
+    if len(bad):
+        first = bad[0]
+        of_group = rewards[groups == groups[first]]
+        shown = " ".join(f"{reward:g}" for reward in of_group[:MOST_SHOWN]) + (" ..." * (len(of_group) > MOST_SHOWN))
+        raise AlgorithmError(
+            f"{name} returned {values[first]} for {len(bad)} of {len(rewards)} {what}, first for the reward "
+            f"{rewards[first]:g} in a group with the rewards [{shown}]. Return 0 where there is nothing to learn."
+        )
+    return values.astype(np.float64)
