@@ -116,8 +116,7 @@ class TrainWorker(ForwardWorker):
         *flats: Any,
     ) -> TrainReport:
         """Assigns credit to the tokens of the shard, if the job says what they earned, then makes its updates.
-        `kinds[i]` says what the flat array i
-        is: the field of TokenScores, its row ids and their lengths."""
+        `kinds[i]` says what the flat array i is: the field of TokenScores, its row ids and their lengths."""
         job, batch, sums = request.job, samples, MetricSums()
         if job.credit is not None:
             assert isinstance(samples, SampleBatch), "credit is for what was sampled"
