@@ -49,9 +49,9 @@ class SavedFacts:
 def required_facts(role: WorkerConfig, dp_size: int) -> dict[str, object]:
     """What a role's saved state is tied to.
 
-    DeepSpeed keeps one file per rank, cut by the ZeRO stage. Megatron reads its files under any parallel sizes, but
-    shared optimizer states and those of shared experts lie otherwise in them; fp32 weights that are shared among ranks
-    fit any dtype."""
+    DeepSpeed keeps one file per rank, cut by the ZeRO stage. Megatron reads its files under any parallel sizes. Under
+    the distributed optimizer they hold fp32 weights and moments by the parameter's name, whatever dtype and experts;
+    without it they lie otherwise for each."""
     model, config = role.model_args, role.strategy_config
     facts: dict[str, object] = {
         "strategy_name": role.strategy_name,
@@ -61,9 +61,8 @@ def required_facts(role: WorkerConfig, dp_size: int) -> dict[str, object]:
     if role.strategy_name != "megatron_train":
         return facts | {"dp_size": dp_size, "zero_stage": zero_stage(config)}
     settings, _ = split_settings(config)
+    facts["use_distributed_optimizer"] = settings.use_distributed_optimizer
     if settings.use_distributed_optimizer:
         del facts["dtype"]
-    return facts | {
-        "use_distributed_optimizer": settings.use_distributed_optimizer,
-        "expert parallel": settings.expert_model_parallel_size > 1,
-    }
+        return facts
+    return facts | {"expert parallel": settings.expert_model_parallel_size > 1}

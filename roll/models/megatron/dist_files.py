@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
+import torch
 from megatron.core import dist_checkpointing, parallel_state
 from megatron.core.dist_checkpointing.serialization import get_default_load_sharded_strategy
 from megatron.core.dist_checkpointing.strategies.torch import (
@@ -13,30 +15,59 @@ from megatron.core.dist_checkpointing.strategies.torch import (
     _replace_state_dict_keys_with_sharded_keys,
     mcore_to_pyt_state_dict,
 )
-from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.filesystem import DEFAULT_SUFFIX, FileSystemWriter, _StorageInfo
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem, WriteItemType
 from torch.distributed.checkpoint.state_dict_saver import save as write_checkpoint
+from torch.distributed.checkpoint.storage import WriteResult
+from torch.futures import Future
 
 from roll.platforms.megatron_cpu import cuda_method_stays
 
 
 class SynchronousWriter(TorchDistSaveShardedStrategy):
-    """Megatron's format, written by torch's own writer. Megatron's writer starts a manager process that stays, forks
+    """Megatron's format, written in this process. Megatron's writer starts a manager process that stays, forks
     writers from a process full of threads, cannot run in a daemonic worker, and hangs where psutil is missing."""
 
     def save(self, sharded_state_dict: Any, checkpoint_dir: Any) -> None:
         renamed, _, _ = _replace_state_dict_keys_with_sharded_keys(sharded_state_dict, self.keep_only_main_replica)
         planner = MCoreSavePlanner(dedup_replicated_tensors=False, flatten_state_dict=False)
-        writer = FileSystemWriter(checkpoint_dir, thread_count=1)
-        write_checkpoint(mcore_to_pyt_state_dict(renamed, False), storage_writer=writer, planner=planner)
+        state = mcore_to_pyt_state_dict(renamed, False)
+        write_checkpoint(state, storage_writer=_OneByOne(checkpoint_dir), planner=planner)
+
+
+class _OneByOne(FileSystemWriter):
+    """A file per rank, with one tensor at a time in host memory. torch 2.13's own write_data keeps the copies of all of
+    them until the file is done."""
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        name = f"{plan.storage_data.prefix}0{DEFAULT_SUFFIX}"
+        with (Path(self.path) / name).open("wb") as file:
+            written = [_append(file, name, item, planner) for item in plan.items]
+            file.flush()
+            os.fsync(file.fileno())
+        done: Future[list[WriteResult]] = Future()
+        done.set_result(written)
+        return done
+
+
+def _append(file: BinaryIO, name: str, item: WriteItem, planner: SavePlanner) -> WriteResult:
+    start = file.tell()
+    data: Any = planner.resolve_data(item)
+    if item.type == WriteItemType.BYTE_IO:
+        file.write(data.getbuffer())
+    else:
+        tensor = data.detach().cpu()
+        whole = tensor.untyped_storage().nbytes() == tensor.nbytes
+        torch.save(tensor if whole else tensor.clone(), file)  # a view is saved with all that it is a view of
+    length = file.tell() - start
+    return WriteResult(item.index, length, _StorageInfo(name, start, length))
 
 
 def layout_metadata() -> dict[str, Any]:
     """How the state is laid out: so that other parallel sizes can read it. The optimizer's is another one with and
-    without use_distributed_optimizer, and with and without expert parallel."""
+    without use_distributed_optimizer, and without it with and without expert parallel."""
     return {
-        # The other formats lose the optimizer's fp32 state on another layout, or do not take fp32 models at all.
-        "distrib_optim_sharding_type": "fully_reshardable",
-        "distrib_optim_fully_reshardable_mem_efficient": True,
+        "distrib_optim_sharding_type": "fully_reshardable",  # names and shapes; the blocks are each rank's own
         "chained_optim_avoid_prefix": True,
         "singleton_local_shards": False,
         # Otherwise a parameter of all layers is one tensor, which is not whole when some of them are frozen.

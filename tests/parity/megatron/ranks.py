@@ -292,11 +292,13 @@ def scores(run: Run) -> list[tuple[np.ndarray, np.ndarray]]:
         return pairs
 
 
-def save_and_go_on(run: Run, directory: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], float]:
-    """Weights at a checkpoint after two updates, weights after a third, and its gradient norm."""
+def save_and_go_on(
+    run: Run, directory: Path, updates: int = 2
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], float]:
+    """Weights at a checkpoint after some updates, weights after one more, and its gradient norm."""
     with trainer(run) as strategy:
-        one_update(strategy, run)
-        one_update(strategy, run)
+        for _ in range(updates):
+            one_update(strategy, run)
         strategy.save_checkpoint(directory)
         saved = exported(strategy)
         norm = one_update(strategy, run)["grad_norm"]
@@ -370,6 +372,11 @@ def tensors_held(strategy: MegatronTrainStrategy) -> Iterator[torch.Tensor]:
         for buffer in (*chunk.buffers, *chunk.expert_parallel_buffers):
             yield buffer.grad_data
         yield from chunk.parameters()
+    yield from tensors_of_optimizer(strategy)
+
+
+def tensors_of_optimizer(strategy: MegatronTrainStrategy) -> Iterator[torch.Tensor]:
+    """fp32 copies, or ranges of them, and moments."""
     optimizer: Any = strategy._updater.optimizer
     for part in optimizer.chained_optimizers:
         for parameter, state in part.optimizer.state.items():

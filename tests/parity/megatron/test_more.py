@@ -1,5 +1,4 @@
-"""What the layouts of test_dense leave open: the critic, bf16, recomputation, eight ranks, scoring alone, other layouts
-on resume."""
+"""What the layouts of test_dense leave open: the critic, bf16, recomputation, eight ranks, scoring alone."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +16,6 @@ from tests.parity.strategies.reference import LEARNING_RATE, BentLoss, SquaredVa
 Pools = Callable[[int], RankPool]
 TP2: dict[str, Any] = {"tensor_model_parallel_size": 2}
 PP2: dict[str, Any] = {"pipeline_model_parallel_size": 2}
-EP2: dict[str, Any] = {"expert_model_parallel_size": 2}
 SP: dict[str, Any] = {"sequence_parallel": True}
 SHARED: dict[str, Any] = {"use_distributed_optimizer": True}
 
@@ -90,53 +88,3 @@ def test_megatron_infer_scores_as_the_trainer_does(rank_pool: Pools, family_dir:
             for (log_probs, entropy), want in zip(scored, trained, strict=True):
                 assert np.array_equal(log_probs, want[0])
                 assert np.array_equal(entropy, want[1])
-
-
-RESHARDS: dict[str, tuple[str, dict[str, Any], int, dict[str, Any], int]] = {
-    "tp2-to-pp2": ("qwen2", TP2 | SP, 2, PP2, 2),
-    "tp2-pp2-shared-to-dp2-shared": ("qwen3", TP2 | PP2 | SHARED, 4, SHARED, 2),
-    "dp2-shared-to-tp2-shared": ("qwen2", SHARED, 2, TP2 | SP | SHARED, 2),
-    "ep2-to-tp2-ep2": ("qwen3_moe", EP2 | SHARED, 2, TP2 | SP | EP2 | SHARED, 4),
-}
-
-
-@pytest.mark.parametrize("name", list(RESHARDS))
-def test_a_run_goes_on_under_another_layout(
-    name: str, rank_pool: Pools, family_dir: Callable[..., Path], tmp_path: Path
-) -> None:
-    """Two updates, a checkpoint, a load by another layout, a third update: weights at the checkpoint bit for bit, and
-    after the third what the unbroken run has, but for the order of sums."""
-    family, before, ranks_before, after, ranks_after = RESHARDS[name]
-    run = Run(family_dir(family), before, vocab_size=models.VOCAB_SIZE)
-    saved, unbroken, norms = rank_pool(ranks_before).run(ranks.save_and_go_on, run, tmp_path)[0]
-    other = Run(family_dir(family), after, vocab_size=models.VOCAB_SIZE)
-    loaded, resumed, other_norms = rank_pool(ranks_after).run(ranks.load_and_go_on, other, tmp_path)[0]
-    assert saved.keys() == loaded.keys()
-    assert all(np.array_equal(saved[key], loaded[key]) for key in saved)
-    assert max(float(np.abs(unbroken[key] - resumed[key]).max()) for key in unbroken) < 2e-5
-    assert other_norms == pytest.approx(norms, rel=1e-4)
-
-
-OTHERWISE: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], str]] = {
-    "shared-to-plain": ("qwen2", SHARED, {}, {}, "use_distributed_optimizer True (now False)"),
-    "plain-to-shared": ("qwen2", {}, SHARED, {}, "use_distributed_optimizer False (now True)"),
-    "experts-together": ("qwen3_moe", EP2 | SHARED, SHARED, {}, "expert parallel True (now False)"),
-    "plain-to-bf16": ("qwen2", {}, {}, {"dtype": "bf16"}, "dtype 'fp32' (now 'bf16')"),
-    "layer-frozen": (
-        "qwen2", SHARED, SHARED, {"freeze_module_prefix": "model.layers.0."},
-        "freeze_module_prefix None (now 'model.layers.0.')",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", list(OTHERWISE))
-def test_what_a_run_cannot_change_on_resume_is_refused_before_anything_is_loaded(
-    name: str, rank_pool: Pools, family_dir: Callable[..., Path], tmp_path: Path
-) -> None:
-    """The optimizer's state lies otherwise in the file; Megatron fails on it after the weights are overwritten."""
-    family, before, after, model, message = OTHERWISE[name]
-    run = Run(family_dir(family), before, vocab_size=models.VOCAB_SIZE)
-    other = Run(family_dir(family), after, vocab_size=models.VOCAB_SIZE, model=model)
-    for error, unchanged in rank_pool(2).run(ranks.resumed_otherwise, run, other, tmp_path):
-        assert error == f"{tmp_path} was saved with {message}. Resume with the same, or start anew."
-        assert unchanged

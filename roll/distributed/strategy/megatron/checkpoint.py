@@ -6,15 +6,16 @@ Workarounds for megatron-core 0.16 without transformer-engine or apex are marked
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
+from megatron.core.optimizer import DistributedOptimizer
 from megatron.core.tensor_parallel.random import get_cuda_rng_tracker
 
+from roll.distributed.strategy.megatron.shares import share_of
 from roll.distributed.strategy.saved_facts import SavedFacts
 from roll.errors import StrategyError
 from roll.models.megatron.dist_files import layout_metadata, read, write
@@ -32,8 +33,8 @@ def save(directory: Path, chunks: Sequence[Any], updater: Updater, fixed: Mappin
         target.mkdir(parents=True, exist_ok=True)
     dist.barrier()
     metadata = layout_metadata()
-    state = _sharded_state(chunks, updater, metadata, is_loading=False)
-    write(state, target, metadata)
+    _prime(updater.optimizer)
+    write(_sharded_state(chunks, updater, metadata, is_loading=False), target, metadata)
     torch.save(_random_state(), directory / f"random_state_{dist.get_rank()}.pt")
     if dist.get_rank() == 0:
         SavedFacts(fixed, _layout()).write(directory)
@@ -55,11 +56,15 @@ def load(directory: Path, chunks: Sequence[Any], updater: Updater, fixed: Mappin
     loaded = read(state, source)
     for key, chunk in _named(chunks):
         chunk.load_state_dict(loaded[key])
-    with _own_steps(updater.optimizer):
+    updater.updates_done = int(loaded["updates_done"])
+    if _is_shared(updater.optimizer):
+        _set_steps(updater.optimizer, updater.updates_done)  # the rest was read into its place
+    else:
+        if updater.updates_done == 0 and all(_counts_per_parameter(part) for part in _parts(updater.optimizer)):
+            _add_steps_of_zero(loaded["optimizer"])
         updater.optimizer.load_state_dict(loaded["optimizer"])
     _separate_steps(updater.optimizer)
     updater.apply_settings()
-    updater.updates_done = int(loaded["updates_done"])
     if saved.layout == _layout():
         _set_random_state(torch.load(directory / f"random_state_{dist.get_rank()}.pt", weights_only=True))
 
@@ -68,10 +73,27 @@ def _sharded_state(
     chunks: Sequence[Any], updater: Updater, metadata: dict[str, Any], is_loading: bool
 ) -> dict[str, Any]:
     models = {key: chunk.sharded_state_dict(metadata=metadata) for key, chunk in _named(chunks)}
+    state = {**models, "updates_done": updater.updates_done}
+    if _is_shared(updater.optimizer):
+        return state | {"share": [share_of(part, models) for part in _parts(updater.optimizer)]}
     of_optimizer = updater.optimizer.sharded_state_dict(
         models if len(models) > 1 else models["model"], is_loading=is_loading, metadata=metadata
     )
-    return {**models, "optimizer": of_optimizer, "updates_done": updater.updates_done}
+    return state | {"optimizer": of_optimizer}
+
+
+def _is_shared(optimizer: Any) -> bool:
+    return any(isinstance(part, DistributedOptimizer) for part in optimizer.chained_optimizers)
+
+
+def _set_steps(optimizer: Any, updates_done: int) -> None:
+    """Adam's count of steps, which is that of updates. Megatron knows whether its optimizer keeps it per group or per
+    parameter."""
+    for part in _parts(optimizer):
+        state = part.state_dict()
+        for group in state["optimizer"]["param_groups"]:
+            group["step"] = updates_done
+        part.load_state_dict(state)
 
 
 def _named(chunks: Sequence[Any]) -> Iterator[tuple[str, Any]]:
@@ -103,7 +125,7 @@ def _prime(optimizer: Any) -> None:
     steps per parameter; transformer-engine's, which Megatron takes wherever that package is installed, counts them per
     group and knows no such state."""
     for part in _parts(optimizer):
-        counts = isinstance(part.optimizer, torch.optim.Adam)  # AdamW is one
+        counts = _counts_per_parameter(part)
         for group in part.optimizer.param_groups:
             for parameter in group["params"]:
                 if not part.optimizer.state[parameter]:
@@ -111,27 +133,18 @@ def _prime(optimizer: Any) -> None:
                     part.optimizer.state[parameter] = {"step": torch.tensor(0.0), **moments} if counts else moments
 
 
-@contextmanager
-def _own_steps(optimizer: Any) -> Iterator[None]:
-    """The distributed optimizer keeps one step for all parameters in its file, and then looks for one per parameter."""
-    patched = [part for part in _parts(optimizer) if hasattr(part, "_set_main_param_and_optimizer_states")]
-    for part in patched:
-        part._set_main_param_and_optimizer_states = _WithOwnStep(part)
-    try:
-        yield
-    finally:
-        for part in patched:
-            del part._set_main_param_and_optimizer_states
+def _counts_per_parameter(part: Any) -> bool:
+    return isinstance(part.optimizer, torch.optim.Adam)  # AdamW is one
 
 
-class _WithOwnStep:
-    def __init__(self, part: Any):
-        self._part, self._real = part, part._set_main_param_and_optimizer_states
-
-    def __call__(self, model_parameter: torch.nn.Parameter, tensors: dict[str, torch.Tensor]) -> None:
-        group, order = self._part.model_param_group_index_map[model_parameter]
-        held = self._part.optimizer.state[self._part.optimizer.param_groups[group]["params"][order]]
-        self._real(model_parameter, {"step": held["step"], **tensors} if "step" in held else tensors)
+def _add_steps_of_zero(state: dict[Any, Any]) -> None:
+    """Megatron leaves a count of 0 out of its file, but not out of what it gives to torch."""
+    if "param_groups" in state:
+        state["state"]["common_step"] = torch.tensor(0.0)
+        return
+    for value in state.values():
+        if isinstance(value, dict):
+            _add_steps_of_zero(value)
 
 
 def _separate_steps(optimizer: Any) -> None:

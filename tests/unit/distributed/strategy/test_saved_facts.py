@@ -26,15 +26,19 @@ def test_deepspeed_is_tied_to_ranks_stage_and_dtype() -> None:
     }
 
 
-def test_megatron_is_tied_to_neither_sizes_nor_with_shared_states_to_the_dtype() -> None:
-    sizes = {"tensor_model_parallel_size": 2, "expert_model_parallel_size": 4, "use_distributed_optimizer": True}
-    assert required_facts(role("megatron_train", sizes), 1) == {
+def test_megatron_is_tied_to_no_sizes_and_with_shared_states_neither_to_dtype_nor_to_experts() -> None:
+    sizes = {"tensor_model_parallel_size": 2, "expert_model_parallel_size": 4}
+    shared = {
         "strategy_name": "megatron_train",
         "freeze_module_prefix": None,
         "use_distributed_optimizer": True,
-        "expert parallel": True,
     }
-    assert required_facts(role("megatron_train", {}), 1)["dtype"] == "bf16"
+    assert required_facts(role("megatron_train", sizes | {"use_distributed_optimizer": True}), 1) == shared
+    assert required_facts(role("megatron_train", sizes), 1) == shared | {
+        "use_distributed_optimizer": False,
+        "expert parallel": True,
+        "dtype": "bf16",
+    }
 
 
 def test_facts_survive_their_file_and_differences_are_told(tmp_path: Path) -> None:

@@ -1,0 +1,138 @@
+"""A Megatron run that is saved and goes on: under the same layout, under others, and within which memory."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.helpers.processes import RankPool
+from tests.parity.megatron import memory, models, ranks
+from tests.parity.megatron.ranks import Run
+from tests.parity.strategies.reference import SquaredValueLoss
+
+Pools = Callable[[int], RankPool]
+TP2: dict[str, Any] = {"tensor_model_parallel_size": 2}
+PP2: dict[str, Any] = {"pipeline_model_parallel_size": 2}
+EP2: dict[str, Any] = {"expert_model_parallel_size": 2}
+CP2: dict[str, Any] = {"context_parallel_size": 2}
+SP: dict[str, Any] = {"sequence_parallel": True}
+SHARED: dict[str, Any] = {"use_distributed_optimizer": True}
+BUCKETS: dict[str, Any] = {"overlap_grad_reduce": True, "bucket_size": 1000}
+TIED = {"tie_word_embeddings": True}
+BF16 = {"dtype": "bf16"}
+
+SAME: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], int]] = {
+    "plain": ("qwen2", TP2 | SP, {}, {}, 2),
+    "shared": ("qwen2", SHARED, {}, {}, 2),
+    "shared-bf16-buckets": ("qwen2", SHARED | BUCKETS, {}, BF16, 2),
+    "shared-tied-stages-bf16": ("qwen2", SHARED | PP2, TIED, BF16, 4),
+    "shared-context": ("llama", SHARED | CP2, {}, {}, 2),
+    "shared-experts-bf16": ("qwen3_moe", SHARED | EP2, {}, BF16, 4),
+    "shared-frozen": ("qwen2", SHARED, {}, {"freeze_module_prefix": "model.layers.0."}, 2),
+}
+
+
+@pytest.mark.parametrize("name", list(SAME))
+def test_an_unchanged_run_goes_on_bit_for_bit(
+    name: str, rank_pool: Pools, family_dir: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Two updates, a checkpoint, a load by a new trainer, a third update: the weights of the unbroken run, to which
+    fp32 copies, both moments and Adam's count of steps must be the same."""
+    family, settings, shape, model, num_ranks = SAME[name]
+    run = Run(family_dir(family, **shape), settings, model=model, vocab_size=models.VOCAB_SIZE)
+    saved, unbroken, norm = rank_pool(num_ranks).run(ranks.save_and_go_on, run, tmp_path)[0]
+    loaded, resumed, other_norm = rank_pool(num_ranks).run(ranks.load_and_go_on, run, tmp_path)[0]
+    assert all(np.array_equal(saved[key], loaded[key]) for key in saved)
+    assert all(np.array_equal(unbroken[key], resumed[key]) for key in unbroken)
+    assert other_norm == norm
+
+
+def test_a_critic_goes_on_bit_for_bit(rank_pool: Pools, family_dir: Callable[..., Path], tmp_path: Path) -> None:
+    run = Run(
+        family_dir("qwen2"), SHARED | TP2 | SP, loss=SquaredValueLoss(), role="critic", vocab_size=models.VOCAB_SIZE
+    )
+    _, unbroken, norm = rank_pool(4).run(ranks.save_and_go_on, run, tmp_path)[0]
+    _, resumed, other_norm = rank_pool(4).run(ranks.load_and_go_on, run, tmp_path)[0]
+    assert all(np.array_equal(unbroken[key], resumed[key]) for key in unbroken)
+    assert other_norm == norm
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("settings", [TP2 | SP, SHARED], ids=["plain", "shared"])
+def test_a_trainer_that_has_not_learned_yet_is_saved_and_goes_on(
+    settings: dict[str, Any], dtype: str, rank_pool: Pools, family_dir: Callable[..., Path], tmp_path: Path
+) -> None:
+    """A policy whose critic warms up: AdamW has no moments before its first step."""
+    run = Run(family_dir("qwen2"), settings, model={"dtype": dtype}, vocab_size=models.VOCAB_SIZE)
+    _, unbroken, norm = rank_pool(2).run(ranks.save_and_go_on, run, tmp_path, 0)[0]
+    _, resumed, other_norm = rank_pool(2).run(ranks.load_and_go_on, run, tmp_path)[0]
+    assert all(np.array_equal(unbroken[key], resumed[key]) for key in unbroken)
+    assert other_norm == norm
+
+
+def test_a_checkpoint_takes_less_memory_than_a_ranks_share_of_the_state(
+    rank_pool: Pools, family_dir: Callable[..., Path], tmp_path: Path
+) -> None:
+    """One tensor at a time is copied: a sixth of the share here. Gathered, the state is twice the share, held several
+    times over."""
+    shape = {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 6, "vocab_size": 8192}
+    run = Run(family_dir("qwen2", **shape), SHARED, model=BF16, vocab_size=models.VOCAB_SIZE)
+    for peaks in rank_pool(2).run(memory.memory_of_a_checkpoint, run, tmp_path):
+        assert peaks.share > 150e6
+        assert peaks.save < peaks.share
+        assert peaks.load < peaks.share
+
+
+RESHARDS: dict[str, tuple[str, dict[str, Any], int, dict[str, Any], int]] = {
+    "tp2-to-pp2": ("qwen2", TP2 | SP, 2, PP2, 2),
+    "tp2-pp2-shared-to-dp2-shared": ("qwen3", TP2 | PP2 | SHARED, 4, SHARED, 2),
+    "dp2-shared-to-tp2-shared": ("qwen2", SHARED, 2, TP2 | SP | SHARED, 2),
+    "dp2-shared-to-dp4-shared": ("qwen2", SHARED, 2, SHARED | BUCKETS, 4),
+    "ep2-to-tp2-ep2": ("qwen3_moe", EP2 | SHARED, 2, TP2 | SP | EP2 | SHARED, 4),
+    "ep2-to-dp2": ("qwen3_moe", EP2 | SHARED, 2, SHARED, 2),
+    "dp2-to-pp2-ep2": ("qwen3_moe", SHARED, 2, PP2 | EP2 | SHARED, 4),
+}
+
+
+@pytest.mark.parametrize("name", list(RESHARDS))
+def test_a_run_goes_on_under_another_layout(
+    name: str, rank_pool: Pools, family_dir: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Two updates, a checkpoint, a load by another layout, a third update: weights at the checkpoint bit for bit, and
+    after the third what the unbroken run has, but for the order of sums."""
+    family, before, ranks_before, after, ranks_after = RESHARDS[name]
+    run = Run(family_dir(family), before, vocab_size=models.VOCAB_SIZE)
+    saved, unbroken, norms = rank_pool(ranks_before).run(ranks.save_and_go_on, run, tmp_path)[0]
+    other = Run(family_dir(family), after, vocab_size=models.VOCAB_SIZE)
+    loaded, resumed, other_norms = rank_pool(ranks_after).run(ranks.load_and_go_on, other, tmp_path)[0]
+    assert saved.keys() == loaded.keys()
+    assert all(np.array_equal(saved[key], loaded[key]) for key in saved)
+    assert max(float(np.abs(unbroken[key] - resumed[key]).max()) for key in unbroken) < 2e-5
+    assert other_norms == pytest.approx(norms, rel=1e-4)
+
+
+OTHERWISE: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], str]] = {
+    "shared-to-plain": ("qwen2", SHARED, {}, {}, "use_distributed_optimizer True (now False)"),
+    "plain-to-shared": ("qwen2", {}, SHARED, {}, "use_distributed_optimizer False (now True)"),
+    "experts-together": ("qwen3_moe", EP2, {}, {}, "expert parallel True (now False)"),
+    "plain-to-bf16": ("qwen2", {}, {}, {"dtype": "bf16"}, "dtype 'fp32' (now 'bf16')"),
+    "layer-frozen": (
+        "qwen2", SHARED, SHARED, {"freeze_module_prefix": "model.layers.0."},
+        "freeze_module_prefix None (now 'model.layers.0.')",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(OTHERWISE))
+def test_what_a_run_cannot_change_on_resume_is_refused_before_anything_is_loaded(
+    name: str, rank_pool: Pools, family_dir: Callable[..., Path], tmp_path: Path
+) -> None:
+    """The optimizer's state lies otherwise in the file; Megatron fails on it after the weights are overwritten."""
+    family, before, after, model, message = OTHERWISE[name]
+    run = Run(family_dir(family), before, vocab_size=models.VOCAB_SIZE)
+    other = Run(family_dir(family), after, vocab_size=models.VOCAB_SIZE, model=model)
+    for error, unchanged in rank_pool(2).run(ranks.resumed_otherwise, run, other, tmp_path):
+        assert error == f"{tmp_path} was saved with {message}. Resume with the same, or start anew."
+        assert unchanged
