@@ -10,10 +10,11 @@ IS_FIT := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 ifeq ($(origin PYTHON),undefined)
 PYTHON := $(firstword $(foreach python,python3.11 python3.12 python3.13 python3,$(shell $(python) -c '$(IS_FIT)' 2>/dev/null && echo $(python))) python3)
 endif
-# More arguments for: pip (an index, a proxy), the demo (key=value overrides), pytest (-k, a path).
+# More arguments for: pip (an index, a proxy), the demo (key=value overrides), pytest (-k, a path), the suite for GPUs.
 PIP_ARGS ?=
 DEMO_ARGS ?=
 TEST_ARGS ?=
+GPU_ARGS ?=
 # Test files run side by side, each in one process; whole runs wait for their processes to start more than they compute.
 TEST_PROCESSES ?= 2
 # What tells in under a minute whether a change is on its way: no processes, no engines.
@@ -44,13 +45,14 @@ TEST_VENV := .venv
 STAND_INS := $(wildcard tools/cpu_stand_ins/*.py tools/cpu_stand_ins/site/*.p* tools/cpu_stand_ins/site/*/*.py)
 TEST_STAMP := $(TEST_VENV)/complete-$(call fingerprint,requirements/cpu-all.txt setup.py $(STAND_INS),$(TEST_PACKAGES))
 
-.PHONY: help demo demo-environment quick test test-slow test-environment no-space lint hooks
+.PHONY: help demo demo-environment quick test test-slow gpu-report test-environment no-space lint hooks
 
 help:
 	@echo "make demo   a tiny language model learns to sort, by reinforcement, in a few minutes; DEMO_ARGS='key=value ...'"
 	@echo "make test   every engine is installed, the tests run; TEST_ARGS='-k name' or a path narrows it"
 	@echo "make test-slow  the whole runs that take minutes each, marked slow"
 	@echo "make quick  the tests of layout, settings, algorithms and types, in under a minute"
+	@echo "make gpu-report  on a machine with GPUs: checks every path there, and writes docs/gpu_validation.md (GPU_ARGS='--help')"
 	@echo "make lint   ruff and pyright, in the environment of make test"
 	@echo "make hooks  ruff and the layout tests before each commit, pyright before each push"
 	@echo "PYTHON=/path/to/python (3.11 or newer; now: $(PYTHON)) and PIP_ARGS='...' (an index, for example) work with each of them"
@@ -83,6 +85,10 @@ test: test-environment
 test-slow: test-environment
 	@echo "== [2/2] tests marked slow ($(SAY_DEVICES))"
 	@$(TEST_VENV)/bin/python -m pytest --durations=15 -m slow $(TEST_ARGS)
+
+gpu-report: test-environment
+	@echo "== [2/2] checks on GPUs ($(SAY_DEVICES))"
+	@$(TEST_VENV)/bin/python -m tests.gpu $(GPU_ARGS)
 
 test-environment: no-space
 	@echo "== [1/2] environment: $(TEST_VENV)"

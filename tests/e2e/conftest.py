@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -141,11 +141,17 @@ def shared_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def start_run(tmp_path: Path) -> Iterator[Callable[..., Run]]:
-    """start_run(data, "tiny_sort", "max_steps=5", name="a") -> Run. Whatever is still alive at the end is killed, and
-    what it recorded must be in docs/metrics.md. `example` is a folder of examples/, or a path; `pipeline` says which
-    script starts it."""
+    with run_starter(tmp_path) as start:
+        yield start
+
+
+@contextmanager
+def run_starter(directory: Path, temporary: Path | None = None) -> Iterator[Callable[..., Run]]:
+    """start(data, "tiny_sort", "max_steps=5", name="a") -> Run. Whatever is still alive at the end is killed, and what
+    it recorded must be in docs/metrics.md. `example` is a folder of examples/, or a path; `pipeline` says which script
+    starts it."""
     runs: list[Run] = []
-    temporary = Path(tempfile.mkdtemp(prefix="t-", dir="/tmp"))  # short: Ray's sockets go below
+    temporary = temporary or Path(tempfile.mkdtemp(prefix="t-", dir="/tmp"))  # short: Ray's sockets go below
 
     def start(
         data: Path,
@@ -155,8 +161,8 @@ def start_run(tmp_path: Path) -> Iterator[Callable[..., Run]]:
         example: str | Path = "tiny-sort",
         pipeline: str = "rlvr",
     ) -> Run:
-        output_dir, mark = tmp_path / name, f"{os.getpid()}-{len(runs)}-{tmp_path.name}"
-        log = tmp_path / f"{name}.log"
+        output_dir, mark = directory / name, f"{os.getpid()}-{len(runs)}-{directory.name}"
+        log = directory / f"{name}.log"
         directories = {"TINY_SORT_DIR": str(data), "TINY_FROZEN_LAKE_DIR": str(data)}
         environment = (
             os.environ | directories | {"TMPDIR": str(temporary), "ROLL_TEST_RUN": mark, "PYTHONPATH": str(REPOSITORY)}
@@ -182,13 +188,15 @@ def start_run(tmp_path: Path) -> Iterator[Callable[..., Run]]:
         runs.append(Run(process, output_dir, log, mark, temporary))
         return runs[-1]
 
-    yield start
-    for run in runs:
-        if run.process.poll() is None:
-            run.process.send_signal(signal.SIGKILL)
-            run.process.wait()
-        run.kill()
-    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        yield start
+    finally:
+        for run in runs:
+            if run.process.poll() is None:
+                run.process.send_signal(signal.SIGKILL)
+                run.process.wait()
+            run.kill()
+        shutil.rmtree(temporary, ignore_errors=True)
     assert {name for run in runs for name in run.unlisted_metrics} == set(), "add their rows to docs/metrics.md"
 
 

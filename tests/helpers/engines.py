@@ -32,22 +32,31 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 
 
-def set_environment(name: str, num_devices: int = 1) -> None:
+def set_environment(name: str, num_devices: int = 1, on_cpu: bool = True) -> None:
     """What a run gives the engine's process, for this one."""
     if name == "vllm":
         from roll.distributed.strategy import vllm_args
 
-        os.environ.update(vllm_args.worker_environment(on_cpu=True))
+        os.environ.update(vllm_args.worker_environment(on_cpu))
     if name == "sglang":
         from roll.distributed.strategy import sglang_args
 
-        os.environ.update(sglang_args.worker_environment(on_cpu=True, num_devices=num_devices))
+        os.environ.update(sglang_args.worker_environment(on_cpu, num_devices))
 
 
 class EngineHarness:
     """One engine, started. `weights` are what it should have now."""
 
-    def __init__(self, name: str, model_dir: Path, *, num_gpus_per_worker: int = 1, **strategy_config: Any):
+    def __init__(
+        self,
+        name: str,
+        model_dir: Path,
+        *,
+        num_gpus_per_worker: int = 1,
+        device: str = "cpu",
+        dtype: str = "fp32",
+        **strategy_config: Any,
+    ):
         from roll.utils.imports import resolve
 
         self.name = name
@@ -57,12 +66,14 @@ class EngineHarness:
         self.version = 0
         self._num_requests = 0
         self._group: Any = None
-        config = SMALL[name] | strategy_config
-        set_environment(name, num_gpus_per_worker)
+        config = (SMALL[name] if device == "cpu" else {}) | strategy_config
+        set_environment(name, num_gpus_per_worker, device == "cpu")
         from roll.distributed.strategy.table import strategy_class_path
 
         strategy_class: Any = resolve(strategy_class_path(name, "actor_infer"))
-        self.engine: InferStrategy = strategy_class(role(name, model_dir, num_gpus_per_worker, config), rank_context())
+        self.engine: InferStrategy = strategy_class(
+            role(name, model_dir, num_gpus_per_worker, config, dtype), rank_context(device)
+        )
         self.engine.setup()
         self.run(self.engine.start(), timeout_s=600)  # seconds, unless the machine is busy
 
@@ -79,11 +90,11 @@ class EngineHarness:
         options = {"max_new_tokens": 12, "seed": 100, "ignore_eos": True} | sampling
         return GenerationRequest(f"r{self._num_requests}", prompt_ids, SamplingParams(**options), num_samples)
 
-    def generate(self, *requests: GenerationRequest) -> list[list[Generation]]:
+    def generate(self, *requests: GenerationRequest, timeout_s: float = 60) -> list[list[Generation]]:
         async def all_of_them() -> list[list[Generation]]:
             return list(await asyncio.gather(*(self.engine.generate(request) for request in requests)))
 
-        return self.run(all_of_them())
+        return self.run(all_of_them(), timeout_s)
 
     async def update(self, model: "PreTrainedModel", route: str, directory: Path) -> None:
         """New weights for the engine, as the trainer sends them; they have the next version."""
@@ -192,24 +203,26 @@ def engine_processes() -> "list[psutil.Process]":
     return found
 
 
-def role(name: str, model_dir: Path, num_gpus_per_worker: int, strategy_config: dict[str, Any]) -> Any:
+def role(
+    name: str, model_dir: Path, num_gpus_per_worker: int, strategy_config: dict[str, Any], dtype: str = "fp32"
+) -> Any:
     from roll.configs.cluster import WorkerConfig
 
     return WorkerConfig.model_validate(
         {
-            "model_args": {"model_name_or_path": str(model_dir), "dtype": "fp32"},
+            "model_args": {"model_name_or_path": str(model_dir), "dtype": dtype},
             "strategy_args": {"strategy_name": name, "strategy_config": strategy_config},
             "num_gpus_per_worker": num_gpus_per_worker,
         }
     )
 
 
-def rank_context() -> Any:
+def rank_context(device: str = "cpu") -> Any:
     import torch
 
     from roll.distributed.strategy.base import RankContext
 
-    return RankContext("actor_infer", 0, 1, 0, seed=7, device=torch.device("cpu"))
+    return RankContext("actor_infer", 0, 1, 0, seed=7, device=torch.device(device if device == "cpu" else "cuda:0"))
 
 
 def load_model(model_dir: Path) -> "PreTrainedModel":

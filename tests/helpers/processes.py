@@ -14,7 +14,7 @@ import pickle
 import signal
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -28,6 +28,7 @@ from roll.utils.ports import free_port
 PRELOADED: tuple[str, ...] = ("torch.distributed", "transformers.models.qwen2.modeling_qwen2", "deepspeed")
 CALLS_PER_PROCESS = 10  # gloo keeps its threads busy until a process ends, dozens for every layout that Megatron made
 CALL_LIMIT_S = 300.0  # start of the processes included, on a machine that is busy with other things
+DEVICE_VARIABLE = "ROLL_TEST_DEVICE"  # of a rank; not set: its device is the CPU
 GRACE_S = 1.0  # once one rank has failed: how long the others may take to say what they saw
 
 
@@ -39,9 +40,11 @@ class RankPool:
     """`world_size` processes that run one function after the other. After a failure, and after CALLS_PER_PROCESS
     functions, all are replaced by fresh ones."""
 
-    def __init__(self, world_size: int, *, init_process_group: bool = True):
+    def __init__(self, world_size: int, *, init_process_group: bool = True, gpus: Sequence[str] = ()):
+        """`gpus`: one for each rank, which sees no other. There a strategy makes the process group, with NCCL."""
         self.world_size = world_size
-        self.init_process_group = init_process_group
+        self.init_process_group = init_process_group and not gpus
+        self.gpus = gpus
         self.processes: list[BaseProcess] = []
         self.connections: list[Connection] = []
         self.num_calls = 0  # of these processes
@@ -91,8 +94,11 @@ class RankPool:
         self.close()
 
     def _start(self) -> None:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(list(PRELOADED))
+        # What is preloaded may ask CUDA how many GPUs there are, and CUDA does not survive a fork.
+        method = "spawn" if self.gpus else "forkserver"
+        context: Any = multiprocessing.get_context(method)
+        if method == "forkserver":
+            context.set_forkserver_preload(list(PRELOADED))
         port = free_port()
         for rank in range(self.world_size):
             ours, theirs = context.Pipe()
@@ -105,6 +111,8 @@ class RankPool:
                 "MASTER_PORT": str(port),
                 "OMP_NUM_THREADS": "1",
             }
+            if self.gpus:
+                environment |= {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": self.gpus[rank], DEVICE_VARIABLE: "cuda:0"}
             process = context.Process(
                 target=_serve, args=(theirs, environment, self.init_process_group), name=f"rank{rank}", daemon=True
             )

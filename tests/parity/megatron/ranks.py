@@ -22,6 +22,7 @@ from roll.distributed.strategy.megatron.infer import MegatronInferStrategy
 from roll.distributed.strategy.megatron.train import MegatronTrainStrategy
 from roll.errors import StrategyError
 from roll.types.batch import MicroBatch
+from tests.helpers.processes import DEVICE_VARIABLE
 from tests.parity.strategies.reference import (
     BETAS,
     EPSILON,
@@ -98,7 +99,8 @@ class Run:
 
 def context(role: str = "actor_train") -> RankContext:
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    return RankContext(role, rank, world_size, rank, seed=0, device=torch.device("cpu"))
+    device = torch.device(os.environ.get(DEVICE_VARIABLE, "cpu"))
+    return RankContext(role, rank, world_size, rank, seed=0, device=device)
 
 
 @contextmanager
@@ -132,7 +134,7 @@ def my_micro_batches(run: Run, dp_rank: int, dp_size: int) -> list[MicroBatch]:
 def exported(strategy: MegatronTrainStrategy, bucket_bytes: int = 1 << 16) -> dict[str, np.ndarray]:
     weights = {}
     for bucket in strategy.export_weights(bucket_bytes):
-        weights |= {name: tensor.float().numpy().copy() for name, tensor in bucket}
+        weights |= {name: tensor.float().cpu().numpy().copy() for name, tensor in bucket}
     return weights
 
 
@@ -142,7 +144,7 @@ def gradients(strategy: MegatronTrainStrategy) -> dict[str, np.ndarray]:
     weights = exporter._mine
     exporter._mine = {name: p.main_grad.to(p.dtype, copy=True) for name, p in weights.items()}  # type: ignore[attr-defined, assignment]
     try:
-        return {name: t.float().numpy().copy() for name, t in exporter.tensors() if t.device.type != "meta"}
+        return {name: t.float().cpu().numpy().copy() for name, t in exporter.tensors() if t.device.type != "meta"}
     finally:
         exporter._mine = weights
 

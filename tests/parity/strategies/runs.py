@@ -20,6 +20,7 @@ from roll.distributed.strategy.base import RankContext, TrainStrategy
 from roll.distributed.strategy.deepspeed import DeepSpeedTrainStrategy
 from roll.models.hf import LogProbHead
 from roll.types.batch import MicroBatch
+from tests.helpers.processes import DEVICE_VARIABLE
 from tests.parity.strategies.reference import (
     BETAS,
     EPSILON,
@@ -99,7 +100,8 @@ class Run:
 
 def context(role: str = "actor_train") -> RankContext:
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    return RankContext(role, rank, world_size, rank, seed=0, device=torch.device("cpu"))
+    device = torch.device(os.environ.get(DEVICE_VARIABLE, "cpu"))
+    return RankContext(role, rank, world_size, rank, seed=0, device=device)
 
 
 @contextmanager
@@ -127,7 +129,7 @@ def my_micro_batches(run: Run, rank: int, world_size: int) -> list[MicroBatch]:
 def exported(strategy: TrainStrategy, bucket_bytes: int = 1 << 16) -> dict[str, np.ndarray]:
     weights = {}
     for bucket in strategy.export_weights(bucket_bytes):
-        weights |= {name: tensor.float().numpy().copy() for name, tensor in bucket}
+        weights |= {name: tensor.float().cpu().numpy().copy() for name, tensor in bucket}
     return weights
 
 
@@ -154,7 +156,7 @@ def train(run: Run) -> Trace:
                 for name, parameter in strategy.model.module.named_parameters():
                     gradient = parameter.grad if run.stage == 0 else safe_get_full_grad(parameter)
                     if gradient is not None:
-                        trace.gradients[strategy.model.hf_names[name]] = gradient.float().numpy().copy()
+                        trace.gradients[strategy.model.hf_names[name]] = gradient.float().cpu().numpy().copy()
             return step()
 
         strategy._step = record_and_step  # type: ignore[method-assign]

@@ -1,0 +1,117 @@
+"""Runs the suite and judges it: `python -m tests.gpu` on a machine with GPUs, `--device cpu` to rehearse without."""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import shutil
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.gpu.check import Check, Outcome, why_skipped
+from tests.gpu.machine import describe_machine, machine, save_environment, visible_gpus
+from tests.gpu.report import Report, replace_section, section, store, stored_reports
+from tests.gpu.runner import REPOSITORY, Runner
+from tests.gpu.table import CHECKS
+
+DOCS, PAGE, REPORTS = REPOSITORY / "docs", "gpu_validation.md", "gpu_reports"
+
+
+def main(arguments: Sequence[str] | None = None, checks: Sequence[Check] = CHECKS) -> int:
+    """0: all that could run has passed; 1: something has not; 2: nothing could run; 128 + n: ended by signal n."""
+    options = _parser().parse_args(arguments)
+    devices = visible_gpus()[: options.gpus] if options.device == "cuda" else [str(i) for i in range(options.gpus or 2)]
+    chosen = [check for check in checks if any(fnmatch.fnmatch(check.name, name) for name in options.only)]
+    if not chosen:
+        _say(f"no check is called {' or '.join(options.only)}; there are: {', '.join(check.name for check in checks)}")
+        return 2
+    here = machine(options.device, devices, {package for check in checks for package in check.packages})
+    if options.list:
+        for check in chosen:
+            _say(f"{check.name}: {why_skipped(check, here) or 'can run'}")
+        return 0
+    if options.write_page:
+        _write_page(options.docs, checks)
+        return 0
+    if not devices:
+        _say("no GPU is visible (nvidia-smi, CUDA_VISIBLE_DEVICES). --device cpu rehearses without.")
+        return 2
+    shutil.rmtree(options.out, ignore_errors=True)
+    options.out.mkdir(parents=True)
+    report = Report(options.device, describe_machine(options.device, devices))
+    save_environment(options.out)
+    status = _run(Runner(here, devices, options.out, _say), chosen, report)
+    report.write(options.out / "report.json")
+    (options.out / "table.md").write_text(section(checks, [report]) + "\n")
+    if options.device == "cuda":
+        store(report, options.docs / REPORTS)
+        _write_page(options.docs, checks)
+    _conclude(report, options)
+    return status
+
+
+def _write_page(docs: Path, checks: Sequence[Check]) -> None:
+    page = docs / PAGE
+    page.write_text(replace_section(page.read_text(), section(checks, stored_reports(docs / REPORTS))))
+    _say(f"written: {page}")
+
+
+def _run(runner: Runner, checks: Sequence[Check], report: Report) -> int:
+    previous = signal.signal(signal.SIGTERM, _raise)
+    try:
+        for outcome in runner.run(checks):
+            report.outcomes.append(outcome)
+            _say(f"{outcome.name}: {outcome.state}{f': {outcome.reason}' if outcome.reason else ''}")
+    except (KeyboardInterrupt, _Terminated) as end:
+        done = {outcome.name for outcome in report.outcomes}
+        report.outcomes.extend(Outcome(c.name, "interrupted", "not done") for c in checks if c.name not in done)
+        return 128 + (signal.SIGTERM if isinstance(end, _Terminated) else signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+    if report.failures:
+        return 1
+    return 0 if any(outcome.state == "passed" for outcome in report.outcomes) else 2
+
+
+class _Terminated(Exception):
+    pass
+
+
+def _raise(number: int, frame: Any) -> None:
+    raise _Terminated
+
+
+def _conclude(report: Report, options: argparse.Namespace) -> None:
+    states = [outcome.state for outcome in report.outcomes]
+    _say(", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)))
+    if report.failures:
+        _say(f"failed: {', '.join(outcome.name for outcome in report.failures)}")
+        _say(
+            f"To tell of it, send the whole directory {options.out}: report.json, the log of every check, "
+            "pip_freeze.txt and nvidia_smi.txt."
+        )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.gpu", description=__doc__)
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="cpu: to rehearse the same checks")
+    parser.add_argument("--gpus", type=int, help="use so many GPUs at most; in a rehearsal: slots (2)")
+    parser.add_argument("--only", nargs="+", default=["*"], metavar="NAME", help="checks, also by patterns: 'train-*'")
+    parser.add_argument("--out", type=Path, default=REPOSITORY / "output" / "gpu_report", help="emptied first")
+    parser.add_argument(
+        "--docs", type=Path, default=DOCS, help=f"where {PAGE} and {REPORTS} are (no rehearsal goes there)"
+    )
+    parser.add_argument("--write-page", action="store_true", help=f"run nothing, write {PAGE} from {REPORTS}")
+    parser.add_argument("--list", action="store_true", help="say which checks can run here, and why others cannot")
+    return parser
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,175 @@
+"""Half a billion parameters in bf16 (a tiny model in a rehearsal): what trainers and engines hold on a device, against
+what their parameters count up to, and what they leave there between turns."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.gpu.check import Figures
+from tests.gpu.checks.trainers import Kind, difference, go_and_come_back, held_bytes
+from tests.gpu.place import Place
+
+_TOKENS = {"cuda": (4, 512), "cpu": (4, 32)}  # rows of a rank's update, tokens of each
+_ANSWERS = {"cuda": (256, 64), "cpu": (8, 8)}  # and tokens of each
+BYTES_OF_WEIGHT, BYTES_OF_GRADIENT, BYTES_OF_OPTIMIZER = 2, 4, 12  # per parameter: bf16; fp32; fp32 copy, two moments
+
+
+def trainer_turns(
+    place: Place, kind: Kind, settings: dict[str, Any], sharded: dict[str, bool], num_ranks: int | None = None
+) -> Figures:
+    """An update, a trip to host memory, two more. `sharded` says what the ranks share out among themselves."""
+    count = num_ranks or len(place.devices)
+    model_dir = place.large_model()
+    with place.ranks(count) as pool:
+        found = pool.run(_turn, kind, model_dir, settings, _TOKENS[place.device], timeout_s=400)
+    rank = found[0]
+    bytes_per_weight = sum(
+        size / (count if sharded.get(part) else 1)
+        for part, size in [
+            ("weights", BYTES_OF_WEIGHT),
+            ("gradients", BYTES_OF_GRADIENT),
+            ("optimizer", BYTES_OF_OPTIMIZER),
+        ]
+    )
+    planned = bytes_per_weight * rank["num_parameters"]
+    return {
+        "held_to_planned": rank["held_bytes"] / planned,
+        "left_on_device_fraction": max(r["away_bytes"] for r in found) / max(rank["held_bytes"], 1),
+        "device_given_back_fraction": rank["given_back_bytes"] / max(rank["held_bytes"], 1),
+        "planned_gb": planned / 1e9,
+        "peak_gb": rank["peak_bytes"] / 1e9,
+        "grad_norm_after_trip": rank["grad_norm"],
+        "moved_after_trip": rank["moved"],
+        "trip_s": max(r["trip_s"] for r in found),
+        "tokens_per_s": sum(r["tokens_per_s"] for r in found),
+    }
+
+
+def _turn(kind: Kind, model_dir: Path, settings: dict[str, Any], tokens: tuple[int, int]) -> dict[str, float]:
+    """One rank. Device-wide figures are the driver's: what other processes could have."""
+    from transformers import AutoConfig
+
+    from tests.gpu.checks import trainers
+    from tests.parity.strategies.reference import BentLoss, scale_of
+
+    module: Any = trainers.helpers_of(kind)
+    run = trainers.run_of(kind, model_dir, settings, {"dtype": "bf16"})
+    vocab_size = AutoConfig.from_pretrained(model_dir).vocab_size
+    with module.trainer(run) as strategy:
+        device = strategy.context.device
+        on_cuda = device.type == "cuda"
+        batch = [_batch(*tokens, vocab_size, strategy.dp_rank)]
+        scale = scale_of(batch * strategy.dp_size)
+
+        def update() -> float:
+            return strategy.train_step(batch, BentLoss(), scale, 1.0)[1]["grad_norm"]
+
+        update()
+        peak = torch.cuda.max_memory_allocated() if on_cuda else 0
+        held = held_bytes(device)
+        if on_cuda:
+            torch.cuda.empty_cache()
+        free = torch.cuda.mem_get_info()[0] if on_cuda else 0
+        started = time.monotonic()
+        if on_cuda:
+            from roll.distributed.strategy.base import ALL_STATES
+
+            strategy.offload_states(ALL_STATES)
+            away, given_back = held_bytes(device), torch.cuda.mem_get_info()[0] - free
+            strategy.load_states(ALL_STATES)
+            torch.cuda.synchronize()
+        else:
+            away, given_back = go_and_come_back(kind, strategy), 0
+        trip_s = time.monotonic() - started
+        before = module.exported(strategy)
+        update()
+        started = time.monotonic()
+        norm = update()
+        seconds = time.monotonic() - started
+        after = module.exported(strategy)  # of all ranks
+        moved = difference(before, after) if before else 0.0
+        num_parameters = sum(weight.size for weight in before.values())
+    return {
+        "held_bytes": held,
+        "away_bytes": away,
+        "given_back_bytes": given_back,
+        "peak_bytes": peak,
+        "trip_s": trip_s,
+        "tokens_per_s": tokens[0] * tokens[1] / seconds,
+        "grad_norm": norm,
+        "moved": moved,
+        "num_parameters": num_parameters,
+    }
+
+
+def _batch(num_rows: int, num_tokens: int, vocab_size: int, seed: int) -> Any:
+    from roll.types.batch import MicroBatch
+
+    chance = torch.Generator().manual_seed(seed)
+    shape = (num_rows, num_tokens)
+    mask = (torch.arange(num_tokens) >= num_tokens // 2).expand(shape).clone()
+    return MicroBatch(
+        input_ids=torch.randint(3, vocab_size, shape, generator=chance),
+        lengths=torch.full((num_rows,), num_tokens),
+        response_mask=mask,
+        loss_weights=torch.ones(num_rows),
+        rollout_log_probs=torch.full(shape, -12.0) * mask,
+        advantages=(torch.rand(shape, generator=chance) * 2 - 1) * mask,
+        returns=torch.zeros(shape),
+    )
+
+
+def engine_turns(place: Place, engine: str, tp: int = 1) -> Figures:
+    """Samples with CUDA graphs, sleeps, wakes, samples again: the same greedy tokens, log-probs of Hugging Face in
+    fp32, and the share of its memory that the engine gave back."""
+    import numpy as np
+
+    from roll.distributed.strategy.base import ALL_STATES
+    from tests.helpers.engines import EngineHarness, forward_log_probs, prompt
+
+    share = 0.5
+    on_gpu: dict[str, dict[str, Any]] = {
+        "vllm": {"max_model_len": 512, "max_num_seqs": 256, "gpu_memory_utilization": share},
+        "sglang": {"context_length": 512, "max_running_requests": 256, "mem_fraction_static": share},
+    }
+    settings = on_gpu.get(engine, {}) if place.on_cuda else {}
+    free_before, total = torch.cuda.mem_get_info() if place.on_cuda else (0, 1)
+    harness = EngineHarness(
+        engine, place.large_model(), num_gpus_per_worker=tp, device=place.device, dtype="bf16", **settings
+    )
+    num_answers, num_tokens = _ANSWERS[place.device]
+    greedy = [harness.request(prompt(length), temperature=0.0, max_new_tokens=16) for length in (17, 60)]
+    first = harness.generate(*greedy)
+    gaps = [
+        np.abs(answer.log_probs - forward_log_probs(harness.model, request.prompt_ids, answer.token_ids))
+        for request, (answer,) in zip(greedy, first, strict=True)
+    ]
+    many = [harness.request(prompt(20), num_answers, max_new_tokens=num_tokens) for _ in range(2)]
+    harness.generate(many[0], timeout_s=200)  # whatever is compiled at first use
+    started = time.monotonic()
+    harness.generate(many[1], timeout_s=200)
+    seconds = time.monotonic() - started
+
+    def used_bytes() -> int:
+        return free_before - torch.cuda.mem_get_info()[0] if place.on_cuda else 0
+
+    used = used_bytes()
+    harness.run(asyncio.to_thread(harness.engine.offload_states, ALL_STATES), timeout_s=100)
+    asleep = used_bytes()
+    harness.run(asyncio.to_thread(harness.engine.load_states, ALL_STATES), timeout_s=100)
+    again = harness.generate(*(harness.request(r.prompt_ids, temperature=0.0, max_new_tokens=16) for r in greedy))
+    same = [one[0].token_ids.tolist() == other[0].token_ids.tolist() for one, other in zip(first, again, strict=True)]
+    return {
+        "log_prob_gap_mean": float(np.concatenate(gaps).mean()),
+        "log_prob_gap_max": float(np.concatenate(gaps).max()),
+        "same_after_sleep_fraction": sum(same) / len(same),
+        "used_fraction": used / total,
+        "left_asleep_gb": asleep / 1e9,
+        "left_asleep_fraction": asleep / max(used, 1),
+        "tokens_per_s": num_answers * num_tokens / seconds,
+    }

@@ -1,0 +1,142 @@
+"""Trainers on their devices: the same updates as Hugging Face + torch on a CPU, also after a trip to host memory and
+after a checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from tests.gpu.check import Figures
+from tests.gpu.place import Place
+from tests.helpers import processes
+
+Kind = Literal["deepspeed", "megatron"]
+
+
+def trains(place: Place, kind: Kind, settings: dict[str, Any], num_ranks: int | None = None) -> Figures:
+    """Two updates with a trip to host memory between them, against two without; three against the reference; one after
+    a checkpoint, against one without."""
+    from tests.parity.strategies.reference import LEARNING_RATE, BentLoss, rows, train_reference
+
+    model_dir = place.tiny_model()
+    want = train_reference(model_dir, rows(), BentLoss(), [LEARNING_RATE] * 3)
+    run = run_of(kind, model_dir, settings)
+    with _ranks(place, kind, num_ranks or len(place.devices)) as pool:
+        # First, in fresh processes: nothing else is on their devices.
+        travelled, stayed = (pool.run(update_after_a_trip, kind, run, trip)[0] for trip in (True, False))
+        trace = pool.run(helpers_of(kind).train, run)[0]
+        saved = pool.run(update_after_a_checkpoint, kind, run, place.directory)[0]
+    gradients = {"gradient_difference": difference(trace.gradients, want.gradients)} if trace.gradients else {}
+    norms = [(got["grad_norm"], wanted["grad_norm"]) for got, wanted in zip(trace.metrics, want.metrics, strict=True)]
+    return gradients | {
+        "weight_difference": max(difference(*pair) for pair in zip(trace.parameters, want.parameters, strict=True)),
+        "grad_norm_difference": max(abs(got / wanted - 1) for got, wanted in norms),
+        "grad_norm_after_trip": travelled["grad_norm"],
+        "moved_after_trip": difference(travelled["before"], travelled["after"]),
+        "trip_difference": difference(travelled["after"], stayed["after"]),
+        "trip_grad_norm_difference": abs(travelled["grad_norm"] / stayed["grad_norm"] - 1),
+        "left_on_device_fraction": travelled["away_bytes"] / max(travelled["held_bytes"], 1),
+        "resume_difference": difference(saved["resumed"], saved["unbroken"]),
+    }
+
+
+def update_after_a_trip(kind: Kind, run: Any, trip: bool) -> dict[str, Any]:
+    """One rank: weights around the second of two updates, its gradient norm, and what lay on the device before and
+    during the trip."""
+    module = helpers_of(kind)
+    with module.trainer(run) as strategy:
+        module.one_update(strategy, run)
+        held = away = held_bytes(strategy.context.device)
+        if trip:
+            away = go_and_come_back(kind, strategy)
+        before = module.exported(strategy)
+        norm = module.one_update(strategy, run)["grad_norm"]
+        return {
+            "before": before,
+            "after": module.exported(strategy),
+            "grad_norm": norm,
+            "held_bytes": held,
+            "away_bytes": away,
+        }
+
+
+def go_and_come_back(kind: Kind, strategy: Any) -> int:
+    """Bytes on the device meanwhile. On a CPU the strategies have nowhere to go: their movers are called as on a GPU,
+    whose device is the host again."""
+    from roll.distributed.strategy.base import ALL_STATES
+
+    if strategy.context.device.type == "cuda":
+        strategy.offload_states(ALL_STATES)
+        away = held_bytes(strategy.context.device)
+        strategy.load_states(ALL_STATES)
+        return away
+    if kind == "deepspeed":
+        for tensor in strategy.model.module.parameters():
+            tensor.data = tensor.data.clone()  # as on a GPU: not of a file that is mapped, and in no numpy array
+    strategy._offload.to_host(ALL_STATES)
+    strategy._offload.to_device(ALL_STATES)
+    return 0
+
+
+def held_bytes(device: torch.device) -> int:
+    """Of tensors on the device, 0 without one. Without the workspace of cuBLAS, which lies in torch's memory from the
+    first product on: 32 MiB, many times the tiny model."""
+    if device.type == "cpu":
+        return 0
+    torch.cuda.synchronize()
+    torch._C._cuda_clearCublasWorkspaces()
+    return torch.cuda.memory_allocated()
+
+
+def update_after_a_checkpoint(kind: Kind, run: Any, directory: Path) -> dict[str, Any]:
+    """One rank: the weights after a third update, of an unbroken run and of one that was saved after two and loaded by
+    a new strategy."""
+    module = helpers_of(kind)
+    checkpoint = directory / "checkpoint"
+    checkpoint.mkdir(exist_ok=True)
+    with module.trainer(run) as strategy:
+        for _ in range(2):
+            module.one_update(strategy, run)
+        strategy.save_checkpoint(checkpoint)
+        module.one_update(strategy, run)
+        unbroken = module.exported(strategy)
+    with module.trainer(run) as strategy:
+        strategy.load_checkpoint(checkpoint)
+        module.one_update(strategy, run)
+        return {"unbroken": unbroken, "resumed": module.exported(strategy)}
+
+
+def difference(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> float:
+    """The largest one of any element; nan where an element is."""
+    if a.keys() != b.keys():
+        raise AssertionError(f"other weights: {sorted(a.keys() ^ b.keys())[:5]}")
+    return float(np.max([np.abs(a[name] - b[name]).max() for name in a]))
+
+
+def run_of(kind: Kind, model_dir: Path, settings: dict[str, Any], model: dict[str, Any] | None = None) -> Any:
+    run = helpers_of(kind).Run(model_dir, model=model or {})
+    if kind == "megatron":
+        return replace(run, megatron=settings)
+    return replace(run, stage=settings["stage"], zero={name: settings[name] for name in settings if name != "stage"})
+
+
+def helpers_of(kind: Kind) -> Any:
+    """The helpers of the parity tests of this kind: Run, trainer, one_update, exported, train."""
+    if kind == "megatron":
+        from tests.parity.megatron import ranks
+
+        return ranks
+    from tests.parity.strategies import runs
+
+    return runs
+
+
+def _ranks(place: Place, kind: Kind, count: int) -> processes.RankPool:
+    if kind == "megatron":
+        preloaded = "tests.parity.megatron.preloaded"
+        processes.PRELOADED = (*processes.PRELOADED, preloaded)
+    return place.ranks(count)

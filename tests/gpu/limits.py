@@ -1,0 +1,72 @@
+"""The bounds of the checks' figures, each with its reason. Where a figure was seen on CPUs, that is said."""
+
+from tests.gpu.check import Limit
+
+ABOVE_0 = 1e-6
+_LEFT = "what stays on the device is not there for the next role; buffers and counters are small"
+_HOOKS = "hooks that were lost on the trip would leave it 0"
+_STEPS = "AdamW turns a gradient near 0, a sum in another order, into a share of its step of 1e-3 (CPUs: 2 % of one)"
+_BF16 = "bf16 against fp32 (CPUs: 0.003 mean, 0.02 at most)"
+
+SHARING_TRAINER = {
+    "weight_difference": Limit(_STEPS, most=1e-4),
+    "grad_norm_difference": Limit("relative, fp32", most=1e-3),
+    "grad_norm_after_trip": Limit(_HOOKS, least=1e-3),
+    "moved_after_trip": Limit(f"AdamW's steps are 1e-3; {_HOOKS}", least=5e-4),
+    "trip_difference": Limit("a trip changes no number; backward passes on GPUs add in any order", most=1e-4),
+    "trip_grad_norm_difference": Limit("relative; the same", most=1e-3),
+    "left_on_device_fraction": Limit(_LEFT, most=0.1, cuda_only=True),
+    "resume_difference": Limit("weights, moments and counts are restored exactly", most=1e-4),
+}
+"""Under the distributed optimizer no rank has whole gradients."""
+TRAINER = {"gradient_difference": Limit("fp32 without TF32, sums of a few hundred terms", most=2e-5)} | SHARING_TRAINER
+SCORER = {
+    "log_prob_gap_max": Limit("fp32, log-probs of about 6", most=1e-4),
+    "trip_difference": Limit("the same kernels on the same weights", most=ABOVE_0),
+    "left_on_device_fraction": Limit(_LEFT, most=0.1, cuda_only=True),
+}
+TRAINER_MEMORY = {
+    "held_to_planned": Limit("parameters x bytes; buckets and rounding come on top", 0.8, 1.35, cuda_only=True),
+    "left_on_device_fraction": Limit(_LEFT, most=0.05, cuda_only=True),
+    "device_given_back_fraction": Limit("by the driver: what others can have", least=0.85, cuda_only=True),
+    "grad_norm_after_trip": Limit(_HOOKS, least=ABOVE_0),
+    "moved_after_trip": Limit("the weights go on learning", least=1e-5),
+}
+ENGINE_MEMORY = {
+    "log_prob_gap_mean": Limit(_BF16, most=0.02),
+    "log_prob_gap_max": Limit(_BF16, most=0.2),
+    "same_after_sleep_fraction": Limit("the weights come back as they were", least=1),
+    "left_asleep_fraction": Limit("contexts, graphs, communicators: 2 GB of 40", most=0.15, cuda_only=True),
+}
+RUN = {
+    "log_prob_gap_mean": Limit(
+        "bf16 kernels round differently (CPUs: 0.002 to 0.004); old weights: over 0.05", most=0.01
+    ),
+    "log_prob_gap_max": Limit("the same, for the worst of 2,048 tokens (CPUs: 0.02)", most=0.1),
+    "moved": Limit("else old weights would not show in the gap", least=0.2),
+    "grad_norm": Limit("the policy learns", least=ABOVE_0),
+}
+ENGINE_DEATH = {
+    "seconds_to_three_more_steps": Limit("a new engine takes a minute or two; the group's own limit is 300", most=240),
+    "restarts": Limit("the run has noticed", least=1),
+    "log_prob_gap_max": Limit("the engine that took its place has the weights", most=0.1),
+    "exit_status": Limit("it ended when it was told to (SIGTERM)", 143, 143),
+}
+_FREED = Limit("a look at the sender, and its own end; the group's limit is 300", most=20)
+BROADCAST_DEATH = {"sender_s": _FREED, "receiver_s": _FREED}
+LONG_ROW = {
+    "math_kernels": Limit("that kernel keeps all scores: 2 GB a copy for 16k tokens", most=0),
+    "flash_kernels": Limit("forward and backward", least=1),
+    "log_prob_gap_mean": Limit(f"{_BF16}; a mask in the wrong corner is off by more", most=0.02),
+    "log_prob_gap_max": Limit(_BF16, most=0.3),
+    "grad_norm": Limit("an update went through", least=ABOVE_0),
+    "peak_bytes_per_token": Limit("two layers; scores would be 1 MB a token", most=200_000, cuda_only=True),
+}
+SGLANG_HASH = {
+    "equal_fraction": Limit("a seed gives the same samples on every engine", least=1),
+    "time_fraction": Limit("one kernel against about 20 passes over 311 MB", most=0.5, cuda_only=True),
+}
+LEARNS = {
+    "validation_gain": Limit("twice what the validation set's noise makes", least=0.05),
+    "log_prob_gap_max": Limit("fp32 without TF32", most=1e-3),
+}

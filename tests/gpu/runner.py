@@ -1,0 +1,156 @@
+"""Runs checks, each in a process of its own with a time limit, several at a time where there are GPUs for them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from tests.gpu.check import Check, Machine, Outcome, judge, num_devices, why_skipped
+
+MARK = "ROLL_GPU_CHECK"  # in the environment of a check and of all that it starts
+REPOSITORY = Path(__file__).resolve().parents[2]
+_POLL_S, _LAST_WORDS_S, _END_LIMIT_S = 0.1, 0.5, 20.0
+_CAUSE_LENGTH = 300
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class _Running:
+    check: Check
+    devices: list[str]
+    process: subprocess.Popen[bytes]
+    mark: str
+    directory: Path
+    temporary: Path
+    started: float
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.started
+
+
+class Runner:
+    """`devices`: the names of the machine's GPUs (or slots). Each check gets some of them for itself."""
+
+    def __init__(self, machine: Machine, devices: Sequence[str], directory: Path, say: Say):
+        self._machine, self._directory, self._say = machine, directory, say
+        self._free = list(devices)
+        self._running: list[_Running] = []
+
+    def run(self, checks: Sequence[Check]) -> Iterator[Outcome]:
+        """Outcomes as they come. Whoever stops asking (Ctrl-C is an exception here) ends all that runs."""
+        waiting = list(checks)
+        try:
+            while waiting or self._running:
+                for check in list(waiting):
+                    reason = why_skipped(check, self._machine)
+                    if reason is not None:
+                        waiting.remove(check)
+                        yield Outcome(check.name, "skipped", reason)
+                    elif num_devices(check, self._machine) <= len(self._free):
+                        waiting.remove(check)
+                        self._start(check)
+                    else:
+                        break  # in order: a check that needs many GPUs is not put off for ever
+                yield from self._ended()
+                time.sleep(_POLL_S)
+        finally:
+            for running in self._running:
+                _end(running)
+
+    def _start(self, check: Check) -> None:
+        count = num_devices(check, self._machine)
+        devices, self._free = self._free[:count], self._free[count:]
+        directory = self._directory / check.name
+        directory.mkdir(parents=True)
+        mark = uuid.uuid4().hex
+        temporary = Path(tempfile.mkdtemp(prefix="g-", dir="/tmp"))  # short: sockets of Ray and engines go below
+        environment = os.environ | {MARK: mark, "TMPDIR": str(temporary)}
+        environment |= {"PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": "1"}
+        if self._machine.device == "cuda":
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
+        command = [sys.executable, "-m", "tests.gpu.child", check.function, json.dumps(dict(check.arguments))]
+        command += [self._machine.device, ",".join(devices), str(directory)]
+        with (directory / "log.txt").open("wb") as log:
+            process = subprocess.Popen(
+                command,
+                cwd=REPOSITORY,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._say(f"{check.name}: started")
+        self._running.append(_Running(check, devices, process, mark, directory, temporary, time.monotonic()))
+
+    def _ended(self) -> Iterator[Outcome]:
+        for running in list(self._running):
+            if running.process.poll() is None and running.seconds < running.check.limit_s:
+                continue
+            outcome = _outcome(running, self._machine)
+            _end(running)
+            self._running.remove(running)
+            self._free = sorted([*self._free, *running.devices], key=lambda device: (len(device), device))
+            yield outcome
+
+
+def _outcome(running: _Running, machine: Machine) -> Outcome:
+    check, status = running.check, running.process.poll()
+
+    def ended(state: str, reason: str = "", figures: dict[str, float] | None = None) -> Outcome:
+        return Outcome(check.name, state, reason, figures or {}, round(running.seconds, 1))  # type: ignore[arg-type]
+
+    if status is None:
+        with suppress(ProcessLookupError):
+            os.kill(running.process.pid, signal.SIGUSR1)  # its log then says where it was
+        time.sleep(_LAST_WORDS_S)
+        return ended("timed out", f"not done after {check.limit_s:g} s")
+    if status < 0:
+        return ended("crashed", f"ended by {signal.Signals(-status).name}")
+    answer = running.directory / "answer.json"
+    if not answer.exists():
+        return ended("crashed", f"ended with status {status} and without an answer")
+    told = json.loads(answer.read_text())
+    if "error" in told:
+        return ended("failed", told["error"][:_CAUSE_LENGTH])
+    if "skipped" in told:
+        return ended("skipped", told["skipped"])
+    wrong = judge(check, told["figures"], machine.device)
+    return ended("failed" if wrong else "passed", "; ".join(wrong), told["figures"])
+
+
+def _end(running: _Running) -> None:
+    """Kills a check and all that it started; returns when they are gone: they would hold memory of their GPUs."""
+    deadline = time.monotonic() + _END_LIMIT_S
+    while (found := _marked(running.mark)) and time.monotonic() < deadline:
+        for process in found:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        with suppress(subprocess.TimeoutExpired):
+            running.process.wait(_POLL_S)
+    running.process.wait()
+    shutil.rmtree(running.temporary, ignore_errors=True)
+
+
+def _marked(mark: str) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found

@@ -1,0 +1,208 @@
+"""Every check of the suite, a row each: what it covers and needs. The bounds of the figures are in `limits`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.gpu import limits
+from tests.gpu.check import Check
+
+HERE = "tests.gpu.checks"
+_TP2: dict[str, Any] = {"tensor_model_parallel_size": 2, "sequence_parallel": True}
+_PP2: dict[str, Any] = {"pipeline_model_parallel_size": 2}
+_CP2: dict[str, Any] = {"context_parallel_size": 2}
+_SHARED: dict[str, Any] = {"use_distributed_optimizer": True}
+_TE: dict[str, Any] = {"transformer_impl": "transformer_engine"}
+_ON_HOST: dict[str, Any] = {"stage": 3, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}}
+_ZERO3 = {"stage": 3, "stage3_param_persistence_threshold": 0}
+
+
+def _deepspeed(name: str, form: str, zero: dict[str, Any]) -> Check:
+    return Check(
+        name=f"train-{name}",
+        path=f"deepspeed_train, {form}: updates equal HF + torch, also after a trip to host memory; resumes exactly",
+        code="strategy/deepspeed.py",
+        function=f"{HERE}.trainers:trains",
+        arguments={"kind": "deepspeed", "settings": zero},
+        limits=limits.TRAINER,
+        most_gpus=2,
+        packages=("deepspeed",),
+    )
+
+
+def _megatron(name: str, form: str, settings: dict[str, Any], gpus: int = 1, needs: str = "", why: str = "") -> Check:
+    return Check(
+        name=f"train-{name}",
+        path=f"megatron_train, {form}: updates equal HF + torch, also after a trip to host memory; resumes exactly",
+        code="strategy/megatron/",
+        function=f"{HERE}.trainers:trains",
+        arguments={"kind": "megatron", "settings": settings},
+        limits=limits.SHARING_TRAINER if settings == _SHARED else limits.TRAINER,
+        gpus=gpus,
+        most_gpus=2,
+        packages=("megatron", *[needs] * bool(needs)),
+        not_on_cpu=why,
+    )
+
+
+def _scorer(name: str, code: str, strategy: str, settings: dict[str, Any], *packages: str) -> Check:
+    return Check(
+        name=f"score-{name}",
+        path=f"{strategy} ({name}): log-probs equal HF, before and after a trip to host memory",
+        code=code,
+        function=f"{HERE}.scorers:scores",
+        arguments={"strategy": strategy, "settings": settings},
+        limits=limits.SCORER,
+        most_gpus=2,
+        packages=packages,
+    )
+
+
+def _trainer_memory(name: str, code: str, kind: str, settings: dict[str, Any], *sharded: str) -> Check:
+    return Check(
+        name=f"memory-{name}",
+        path=f"{kind}_train ({name}), 0.5B in bf16: holds what its parameters count up to, and gives it back",
+        code=code,
+        function=f"{HERE}.memory:trainer_turns",
+        arguments={"kind": kind, "settings": settings, "sharded": dict.fromkeys(sharded, True)},
+        limits=limits.TRAINER_MEMORY,
+        most_gpus=2,
+        packages=(kind,),
+    )
+
+
+def _engine_memory(engine: str, tp: int) -> Check:
+    return Check(
+        name=f"engine-{engine}-tp{tp}",
+        path=f"{engine}, tensor parallel {tp}, 0.5B, bf16, CUDA graphs: log-probs of HF; sleeps, gives memory back",
+        code=f"strategy/{engine}.py",
+        function=f"{HERE}.memory:engine_turns",
+        arguments={"engine": engine, "tp": tp},
+        limits=limits.ENGINE_MEMORY,
+        gpus=tp,
+        packages=(engine,),
+        limit_s=420,
+    )
+
+
+def _run(engine: str, name: str, form: str, devices: tuple[list[int], list[int]], route: str = "auto") -> Check:
+    """`devices`: the trainer's, and those of the one engine."""
+    arguments = {"engine": engine, "trainers": devices[0], "engines": devices[1], "route": route}
+    return Check(
+        name=f"run-{engine}-{name}",
+        path=f"{engine}, {form}: its log-probs are the trainer's after three updates, bf16",
+        code="executor/weight_sync.py, strategy/transport.py",
+        function=f"{HERE}.runs:follows",
+        arguments=arguments,
+        limits=limits.RUN,
+        gpus=max(*devices[0], *devices[1]) + 1,
+        packages=("deepspeed", *[engine] * (engine != "hf_infer")),
+        limit_s=420,
+    )
+
+
+_ONE, _APART = ([0], [0]), ([0], [1])
+_IPC = "on the trainer's GPU, weights by CUDA IPC"
+
+
+def _runs_of(engine: str) -> list[Check]:
+    return [
+        _run(engine, "shared-memory", _IPC, _ONE),
+        _run(engine, "shared-broadcast", "on the trainer's GPU, by a broadcast over gloo", _ONE, "broadcast"),
+        _run(engine, "shared-file", "on the trainer's GPU, by files", _ONE, "file"),
+        _run(engine, "apart-broadcast", "on a GPU of its own, by NCCL", _APART, "broadcast"),
+        _run(engine, "apart-memory", "on a GPU of its own, by shared memory", _APART, "memory"),
+        _run(engine, "tp2-shared", "tensor parallel 2 on the trainer's two GPUs", ([0, 1], [0, 1])),
+        _run(engine, "tp2-apart", "tensor parallel 2 on GPUs of its own, by NCCL", ([0, 1], [2, 3])),
+    ]
+
+
+def _learns(name: str, engine: str, config: str, steps: int, *overrides: str) -> Check:
+    return Check(
+        name=f"learns-{name}",
+        path=f"tiny-sort with {engine}, every role on one GPU: the policy gets better",
+        code="pipeline/rlvr/",
+        function=f"{HERE}.runs:learns",
+        arguments={"config_name": config, "steps": steps, "overrides": overrides},
+        limits=limits.LEARNS,
+        packages=("deepspeed", *[engine] * (engine != "hf_infer")),
+        limit_s=420,
+    )
+
+
+def _alone(name: str, path: str, code: str, function: str, **more: Any) -> Check:
+    return Check(name, path, code, f"{HERE}.{function}", **more)
+
+
+CHECKS: tuple[Check, ...] = (
+    *(_deepspeed(f"zero{stage}", f"ZeRO {stage}", {"stage": stage}) for stage in range(4)),
+    _deepspeed("zero3-cpuoffload", "ZeRO 3 with optimizer and parameters in host memory", _ON_HOST),
+    _megatron("megatron", "each rank the whole model", {}),
+    _megatron("megatron-distributed", "distributed optimizer", _SHARED),
+    _megatron("megatron-tp2", "tensor parallel 2", _TP2, 2),
+    _megatron("megatron-pp2", "pipeline parallel 2", _PP2, 2),
+    _megatron("megatron-cp2", "context parallel 2", _CP2, 2),
+    _megatron("megatron-te", "transformer-engine", _TE, 1, "transformer_engine", "it has no kernels for CPUs"),
+    _scorer("hf", "strategy/hf_forward.py", "hf_infer", {}),
+    _scorer(
+        "zero0", "strategy/deepspeed_infer.py", "deepspeed_infer", {"zero_optimization": {"stage": 0}}, "deepspeed"
+    ),
+    _scorer("zero3", "strategy/deepspeed_infer.py", "deepspeed_infer", {"zero_optimization": _ZERO3}, "deepspeed"),
+    _scorer("megatron", "strategy/megatron/infer.py", "megatron_infer", {}, "megatron"),
+    _alone(
+        "context-parallel-16k",
+        "megatron_train, context parallel 2, a row of 16k tokens, grouped heads, bf16: flash attention",
+        "roll/models/megatron/layers.py",
+        "kernels:context_parallel_row",
+        limits=limits.LONG_ROW,
+        gpus=2,
+        packages=("megatron",),
+    ),
+    _alone(
+        "sglang-hash",
+        "SGLang draws seeded samples by its own kernel",
+        "strategy/sglang_patches.py",
+        "kernels:sglang_hashes_in_its_own_kernel",
+        limits=limits.SGLANG_HASH,
+        packages=("sglang",),
+    ),
+    _alone(
+        "broadcast-death",
+        "a receiver is killed in a broadcast of weights: sender and other receivers are free of it at once",
+        "strategy/transport.py",
+        "kernels:receivers_give_up",
+        limits=limits.BROADCAST_DEATH,
+        gpus=3,
+    ),
+    _trainer_memory("zero2", "strategy/deepspeed_offload.py", "deepspeed", {"stage": 2}, "gradients", "optimizer"),
+    _trainer_memory(
+        "zero3", "strategy/deepspeed_offload.py", "deepspeed", {"stage": 3}, "weights", "gradients", "optimizer"
+    ),
+    _trainer_memory("megatron", "strategy/megatron/offload.py", "megatron", {}),
+    _trainer_memory("megatron-distributed", "strategy/megatron/offload.py", "megatron", _SHARED, "optimizer"),
+    *(_engine_memory(engine, tp) for engine in ("vllm", "sglang") for tp in (1, 2)),
+    _run("hf_infer", "shared-memory", _IPC, _ONE),
+    *_runs_of("vllm"),
+    *_runs_of("sglang"),
+    _alone(
+        "engine-death",
+        "a run with two vLLM engines: one is killed in a broadcast of weights, and the run goes on",
+        "executor/engine_recovery.py, executor/weight_sender.py",
+        "runs:outlives_an_engine",
+        arguments={"engine": "vllm"},
+        limits=limits.ENGINE_DEATH,
+        gpus=3,
+        packages=("deepspeed", "vllm"),
+        limit_s=420,
+    ),
+    _learns("hf", "hf_infer", "tiny_sort", 24),
+    _learns(
+        "vllm",
+        "vllm",
+        "tiny_sort_vllm",
+        12,
+        "actor_train.training_args.gradient_accumulation_steps=4",
+        "actor_infer.strategy_args.strategy_config.gpu_memory_utilization=0.2",
+    ),
+)
+"""In the order in which they run: what is quick and most likely to find something comes first."""

@@ -1,0 +1,96 @@
+"""The table of docs/gpu_validation.md, written from reports; what is written by hand stays."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.gpu.__main__ import DOCS, PAGE, REPORTS, main
+from tests.gpu.check import Check, Limit, Outcome
+from tests.gpu.report import BEGIN, END, Report, replace_section, section, store, stored_reports
+from tests.gpu.table import CHECKS
+
+LIMITS = {"gap": Limit("", most=1)}
+ONE = Check("one", "a path | of weights", "a.py", "", LIMITS)
+TWO = Check("two", "another", "b.py", "", LIMITS)
+FACTS = {"device": "2 x H100", "driver": "580.1"}
+
+
+def rows(*reports: Report) -> list[str]:
+    return [line for line in section([ONE, TWO], reports).splitlines() if line.startswith("| ")][1:]
+
+
+def test_nothing_has_run_without_a_report():
+    assert rows() == [
+        "| a path | of weights | `a.py` | `one` | never run |",
+        "| another | `b.py` | `two` | never run |",
+    ]
+
+
+def test_a_row_tells_figures_failures_and_why_it_was_skipped():
+    passed = Outcome("one", "passed", "", {"gap": 0.00321, "other": 5.0}, 12.4)
+    failed = Outcome("two", "failed", "gap is 2 | 3,\nmust be at most 1")
+    text = section([ONE, TWO], [Report("cuda", FACTS, [passed, failed])])
+    assert "- machine A: device 2 x H100, driver 580.1" in text
+    assert "| `one` | passed in 12 s: gap 0.00321 (A) |" in text
+    assert "| `two` | **failed**: gap is 2 \\| 3, must be at most 1 (A) |" in text
+    skipped = Report("cuda", FACTS, [Outcome("one", "skipped", "needs 2 GPUs, there is 1")])
+    assert rows(skipped)[0].endswith("| never run: needs 2 GPUs, there is 1 |")
+
+
+def test_what_one_environment_skips_another_ones_report_tells():
+    vllm = Report("cuda", FACTS, [Outcome("one", "passed"), Outcome("two", "skipped", "sglang not installed")])
+    sglang = Report("cuda", FACTS, [Outcome("one", "skipped", "vllm not installed"), Outcome("two", "passed")])
+    assert [row.rsplit("(")[1] for row in rows(vllm, sglang)] == ["A) |", "B) |"]
+
+
+def test_a_report_is_read_as_it_was_written(tmp_path: Path):
+    report = Report("cpu", FACTS, [Outcome("one", "failed", "why", {"gap": 2.0}, 1.5)])
+    report.write(tmp_path / "report.json")
+    assert Report.read(tmp_path / "report.json") == report
+    (tmp_path / "other.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"other\.json is no report of this suite"):
+        Report.read(tmp_path / "other.json")
+
+
+def test_the_hand_written_part_of_the_page_stays():
+    new = section([ONE], [])
+    assert replace_section(f"before\n{BEGIN}\nold\n{END}\nafter\n", new) == f"before\n{new}\nafter\n"
+    with pytest.raises(ValueError, match="no generated part"):
+        replace_section("a page", new)
+
+
+def test_the_page_is_what_table_and_reports_make():
+    """If this fails: `python -m tests.gpu --write-page`."""
+    page = (DOCS / PAGE).read_text()
+    assert replace_section(page, section(CHECKS, stored_reports(DOCS / REPORTS))) == page
+
+
+def test_reports_are_kept_by_machine_and_a_later_one_of_the_same_versions_adds_to_the_earlier(tmp_path: Path):
+    facts = FACTS | {"vllm": "0.32.0"}
+    store(Report("cuda", facts, [Outcome("one", "passed"), Outcome("two", "failed", "why")]), tmp_path / "reports")
+    store(Report("cuda", FACTS | {"sglang": "0.5.23"}, [Outcome("one", "skipped", "why")]), tmp_path / "reports")
+    store(Report("cuda", facts, [Outcome("one", "interrupted"), Outcome("two", "passed")]), tmp_path / "reports")
+    assert [path.name for path in sorted((tmp_path / "reports").iterdir())] == [
+        "2-x-h100-sglang.json",
+        "2-x-h100-vllm.json",
+    ]
+    _, of_vllm = stored_reports(tmp_path / "reports")
+    assert [(outcome.name, outcome.state) for outcome in of_vllm.outcomes] == [("one", "passed"), ("two", "passed")]
+    newer = Report("cuda", facts | {"vllm": "0.33.0"}, [Outcome("two", "passed")])
+    store(newer, tmp_path / "reports")
+    assert newer in stored_reports(tmp_path / "reports")
+
+
+def test_an_unknown_name_is_told_the_known_ones(capsys: pytest.CaptureFixture[str]):
+    assert main(["--device", "cpu", "--only", "nothing"]) == 2
+    assert "no check is called nothing; there are: train-zero0, train-zero1" in capsys.readouterr().out
+
+
+def test_what_can_run_here_is_listed_with_reasons(capsys: pytest.CaptureFixture[str]):
+    assert main(["--device", "cpu", "--gpus", "1", "--list", "--only", "train-megatron-*2", "score-hf"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "train-megatron-tp2: needs 2 GPUs, there is 1",
+        "train-megatron-pp2: needs 2 GPUs, there is 1",
+        "train-megatron-cp2: needs 2 GPUs, there is 1",
+        "score-hf: can run",
+    ]

@@ -1,0 +1,108 @@
+"""Checks that misbehave are told as what they are, and the others go on."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+from tests.gpu.check import Check, Limit, Machine, Outcome
+from tests.gpu.runner import REPOSITORY, Runner
+
+HERE = "tests.unit.gpu.misbehaving"
+TWO = Machine("cpu", 2, frozenset())
+
+
+def check(name: str, function: str, limits: dict[str, Limit] | None = None, **options: object) -> Check:
+    return Check(name, "", "", f"{HERE}:{function}", limits or {}, **options)  # type: ignore[arg-type]
+
+
+def run(directory: Path, *checks: Check) -> dict[str, Outcome]:
+    return {outcome.name: outcome for outcome in Runner(TWO, ["0", "1"], directory, lambda text: None).run(checks)}
+
+
+def gone(pid: int) -> bool:
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def test_failing_hanging_and_crashing_checks_are_told_apart_and_the_others_pass(tmp_path: Path):
+    started = tmp_path / "started"
+    found = run(
+        tmp_path / "out",
+        check("fails", "fails"),
+        check("hangs", "hangs", arguments={"started": str(started)}, limit_s=15),
+        check("dies", "dies"),
+        check("leaves", "leaves"),
+        check("cannot", "cannot"),
+        check("large", "tells", {"size": Limit("of the device", most=1)}, arguments={"size": 2}),
+        check("sound", "tells", {"size": Limit("of the device", most=1)}, arguments={"size": 1}, most_gpus=2),
+        check("needs more", "tells", gpus=3),
+    )
+    assert {name: (outcome.state, outcome.reason) for name, outcome in found.items()} == {
+        "fails": ("failed", "ValueError: of which the last is the cause"),
+        "hangs": ("timed out", "not done after 15 s"),
+        "dies": ("crashed", "ended by SIGKILL"),
+        "leaves": ("crashed", "ended with status 3 and without an answer"),
+        "cannot": ("skipped", "the driver is too old"),
+        "large": ("failed", "size is 2, must be at most 1 (of the device)"),
+        "sound": ("passed", ""),
+        "needs more": ("skipped", "needs 3 GPUs, there are 2"),
+    }
+    assert found["sound"].figures == {"size": 1, "devices": 2}
+    assert gone(int(started.read_text()))
+    assert "time.sleep(1000)" in misbehaving_line(tmp_path / "out" / "hangs" / "log.txt")
+    assert "several lines," in (tmp_path / "out" / "fails" / "log.txt").read_text()
+
+
+def misbehaving_line(log: Path) -> str:
+    """The line of this folder's helper that the traceback in a log points to."""
+    place = next(line for line in log.read_text().splitlines() if "misbehaving.py" in line)
+    number = int(place.split("line ")[1].split()[0])
+    return (Path(__file__).parent / "misbehaving.py").read_text().splitlines()[number - 1]
+
+
+def test_checks_run_side_by_side_where_there_are_devices(tmp_path: Path):
+    a, b = str(tmp_path / "a"), str(tmp_path / "b")
+    found = run(
+        tmp_path / "out",
+        check("a", "waits_for_another", arguments={"mine": a, "other": b}),
+        check("b", "waits_for_another", arguments={"mine": b, "other": a}),
+    )
+    assert {outcome.state for outcome in found.values()} == {"passed"}
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_ctrl_c_ends_everything_and_the_report_says_what_was_not_done(tmp_path: Path):
+    started, out = tmp_path / "started", tmp_path / "out"
+    program = f"""
+import sys
+from tests.gpu.__main__ import main
+from tests.gpu.check import Check
+hangs = Check("hangs", "", "", "{HERE}:hangs", {{}}, {{"started": {str(started)!r}}})
+later = Check("later", "", "", "{HERE}:tells", {{}}, gpus=2)
+sys.exit(main(["--device", "cpu", "--out", {str(out)!r}], [hangs, later]))
+"""
+    process = subprocess.Popen([sys.executable, "-c", program], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
+    wait_for(lambda: started.exists() and bool(started.read_text()))
+    process.send_signal(signal.SIGINT)
+    text, _ = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert "2 interrupted" in text
+    assert gone(int(started.read_text()))
+    assert '"later",\n   "state": "interrupted"' in (out / "report.json").read_text()
+
+
+def test_what_a_check_left_behind_is_ended_with_it(tmp_path: Path):
+    assert run(tmp_path / "out", check("sound", "tells"))["sound"].state == "passed"
+    assert os.listdir(tmp_path / "out") == ["sound"]
+    assert not [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(p.info["cmdline"] or [])]
