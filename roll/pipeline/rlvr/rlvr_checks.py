@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from roll.configs.aliases import ROLL_REWARDS
-from roll.configs.checks import LENGTH_KEYS
 from roll.configs.data import DataArgs
 from roll.configs.problems import Problem, did_you_mean
+from roll.configs.role_checks import LENGTH_KEYS
 from roll.datasets.templates import template_name_problem, template_problem, template_warning
 from roll.pipeline.rlvr.rlvr_config import RewardConfig, RLVRConfig
 from roll.utils.imports import split

@@ -1,0 +1,44 @@
+"""What is wrong with the section of a role, and with where the roles are placed."""
+
+from collections.abc import Iterator
+
+from roll.configs.algorithm import AlgorithmConfig
+from roll.configs.aliases import ROLL_WORKERS
+from roll.configs.batching import batching_problems
+from roll.configs.derive import model_roles
+from roll.configs.layout import layout_problems
+from roll.configs.parallel import parallel_problems
+from roll.configs.problems import Problem
+
+LENGTH_KEYS = ("prompt_length", "response_length", "sequence_length")
+SCHEDULE_KEYS = frozenset({"min_lr_ratio"})
+
+
+def role_problems(config: AlgorithmConfig) -> Iterator[Problem]:
+    for role, worker in model_roles(config).items():
+        if worker.model_args.model_name_or_path is None:
+            yield Problem(
+                f"{role} has no model: pretrain is missing. Set it to a directory or a hub id such as "
+                "Qwen/Qwen2.5-0.5B.",
+                ("pretrain", "reward_pretrain", f"{role}.model_args.model_name_or_path"),
+            )
+        for flag, given in (("bf16", worker.training_args.bf16), ("fp16", worker.training_args.fp16)):
+            if given and worker.model_args.dtype != flag:
+                yield Problem(
+                    f"{role}.training_args.{flag}: true contradicts {role}.model_args.dtype: "
+                    f"{worker.model_args.dtype}. Remove {flag}.",
+                    (f"{role}.training_args.{flag}", f"{role}.model_args.dtype"),
+                )
+        unknown = set(worker.training_args.lr_scheduler_kwargs) - SCHEDULE_KEYS
+        for key in sorted(unknown):
+            path = f"{role}.training_args.lr_scheduler_kwargs.{key}"
+            yield Problem(f"{path}: no schedule has such a setting. Known: {', '.join(SCHEDULE_KEYS)}.", (path,))
+        if worker.worker_cls is not None and worker.worker_cls not in ROLL_WORKERS:
+            yield Problem(
+                f"{role}.worker_cls: {worker.worker_cls} has no counterpart here. Remove it; the strategy runs {role}.",
+                (f"{role}.worker_cls",),
+            )
+        yield from batching_problems(role, worker, config.lengths[2], LENGTH_KEYS)
+        yield from parallel_problems(role, worker)
+    workers = model_roles(config)
+    yield from layout_problems(workers, config.num_nodes, config.num_gpus_per_node)
