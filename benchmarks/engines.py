@@ -68,7 +68,7 @@ async def start_ours(engine: str, model: str, on_cpu: bool) -> Round:
     from roll.utils.imports import resolve
 
     device = torch.device("cpu" if on_cpu else "cuda:0")
-    constructor: Any = resolve(strategy_class_path(engine, "actor_infer"))
+    constructor: Any = resolve(strategy_class_path(engine, "generate"))
     strategy: InferStrategy = constructor(role(engine, model), RankContext("actor_infer", 0, 1, 0, 0, device))
     strategy.setup()
     await strategy.start()

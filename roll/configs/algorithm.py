@@ -11,6 +11,7 @@ from roll.configs.cluster import PgVariant, WorkerConfig
 from roll.configs.data import Place
 from roll.configs.estimators import Estimator, estimator_of
 from roll.configs.policy_losses import PolicyForm, last_name, policy_form_of
+from roll.configs.roles import ROLES, Role
 from roll.configs.run import RunConfig
 
 MODEL_LENGTH_KEYS = ("max_model_len", "context_length")
@@ -225,6 +226,22 @@ class AlgorithmConfig(RunConfig):
     @abstractmethod
     def domains(self) -> tuple[str, ...]:
         """Names of the domains that are scored."""
+
+    @property
+    def roles(self) -> Mapping[str, Role]:
+        """The rows of all sections that have a role's keys, by the section's YAML path."""
+        return ROLES
+
+    @property
+    def sections(self) -> Mapping[str, WorkerConfig]:
+        """Those of these sections that the YAML has, whether their role is started or not."""
+        roles = {
+            "actor_train": self.actor_train,
+            "actor_infer": self.actor_infer,
+            "critic": self.critic,
+            "reference": self.reference,
+        }
+        return {name: section for name, section in roles.items() if section is not None}
 
     @property
     @abstractmethod

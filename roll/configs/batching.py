@@ -4,13 +4,14 @@ from collections.abc import Iterator
 
 from roll.configs.cluster import SequencePackingArgs, WorkerConfig
 from roll.configs.problems import Problem
+from roll.configs.roles import Role
 
-LEARNING = ("actor_train", "critic")
 
-
-def batching_problems(role: str, worker: WorkerConfig, longest: int, length_keys: tuple[str, ...]) -> Iterator[Problem]:
+def batching_problems(
+    role: Role, worker: WorkerConfig, longest: int, length_keys: tuple[str, ...]
+) -> Iterator[Problem]:
     """`longest` is the longest sequence of the run, in tokens; it follows from `length_keys`."""
-    packing = worker.sequence_packing_args
+    at, packing = role.name, worker.sequence_packing_args
     packs_by_tokens = worker.use_sequence_packing and packing.by_tokens
     for where, dynamic, tokens, packed in (
         (
@@ -26,23 +27,21 @@ def batching_problems(role: str, worker: WorkerConfig, longest: int, length_keys
             packing.max_packed_sequence_length_forward,
         ),
     ):
-        switch = f"{role}.use_dynamic_batching_in_{where}"
+        switch = f"{at}.use_dynamic_batching_in_{where}"
         if dynamic and packs_by_tokens:
             yield Problem(
-                f"{switch} and {role}.sequence_packing_args.algorithm: load_balance both make micro batches by tokens. "
+                f"{switch} and {at}.sequence_packing_args.algorithm: load_balance both make micro batches by tokens. "
                 "Remove one.",
-                (switch, f"{role}.sequence_packing_args.algorithm"),
+                (switch, f"{at}.sequence_packing_args.algorithm"),
             )
         elif dynamic and (tokens or 0) < longest:
-            key = f"{role}.max_tokens_per_microbatch_in_{where}"
+            key = f"{at}.max_tokens_per_microbatch_in_{where}"
             yield Problem(
                 f"{key}: {tokens or 0} must be at least one sequence, {longest} tokens, with {switch}.",
                 (key, *length_keys),
             )
-        if packs_by_tokens and (where == "infer" or role in LEARNING) and (packed or 0) < longest:
-            key = (
-                f"{role}.sequence_packing_args.max_packed_sequence_length_{'train' if where == 'train' else 'forward'}"
-            )
+        if packs_by_tokens and (where == "infer" or role.learns) and (packed or 0) < longest:
+            key = f"{at}.sequence_packing_args.max_packed_sequence_length_{'train' if where == 'train' else 'forward'}"
             yield Problem(
                 f"{key}: {packed or 0} must be at least one sequence, {longest} tokens, with algorithm: load_balance.",
                 (key, *length_keys),

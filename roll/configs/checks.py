@@ -7,6 +7,7 @@ from roll.configs.batching import batching_warnings
 from roll.configs.derive import (
     compares_within_groups,
     kl_terms,
+    learning_roles,
     model_roles,
     needs_critic,
     needs_reference,
@@ -14,9 +15,9 @@ from roll.configs.derive import (
 )
 from roll.configs.estimators import ESTIMATORS
 from roll.configs.plan import batch_problems, train_plan
-from roll.configs.policy_losses import POLICY_FORMS, last_name
+from roll.configs.policy_losses import POLICY_FORMS
 from roll.configs.problems import Problem, ids_text
-from roll.configs.role_checks import LENGTH_KEYS, role_problems
+from roll.configs.role_checks import LENGTH_KEYS, role_problems, role_warnings
 from roll.configs.strategy import narrowing_settings
 
 VAL_LENGTH_KEYS = ("val_prompt_length", "val_sequence_length")
@@ -218,7 +219,13 @@ CHECKS: tuple[Callable[[AlgorithmConfig], Iterator[Problem]], ...] = (
 
 def config_warnings(config: AlgorithmConfig) -> list[str]:
     """What works, and may not be what was meant."""
-    found = [*_unused(config), *_kl_warnings(config), *_share_warnings(config), *_length_warnings(config)]
+    found = [
+        *_unused(config),
+        *role_warnings(config),
+        *_kl_warnings(config),
+        *_share_warnings(config),
+        *_length_warnings(config),
+    ]
     worker = config.actor_infer
     if narrowing := narrowing_settings(worker.strategy_name, worker.generating_args):
         found.append(
@@ -228,11 +235,9 @@ def config_warnings(config: AlgorithmConfig) -> list[str]:
         )
     for role, worker in model_roles(config).items():
         found += batching_warnings(role, worker)
-    for role, worker in (("actor_train", config.actor_train), ("critic", config.critic)):
-        if worker is None or (role == "critic" and not needs_critic(config)):
-            continue
+    for role, worker in learning_roles(config).items():
         plan = train_plan(config, role, worker)
-        if role == "actor_train" and config.policy_form.weighs_by_ratio:
+        if config.roles[role].head == "lm" and config.policy_form.weighs_by_ratio:
             found += _ratio_warnings(config, plan.updates_per_step)
         if plan.warmup_updates >= plan.total_updates > 0:
             found.append(
@@ -288,11 +293,6 @@ def _unused_of_the_policy_loss(config: AlgorithmConfig) -> Iterator[str]:
         for key in other.keys:
             if key not in form.keys and config.is_changed(key):
                 yield f"{key} does nothing with pg_variant: {form.name}; it belongs to {other.name}."
-    of_role = [last_name(key) for other in POLICY_FORMS.values() for key in other.keys if "." in key]
-    for role, worker in model_roles(config).items():
-        for key in ("pg_variant", *of_role):
-            if role != "actor_train" and worker.is_changed(key):
-                yield f"{role}.{key} does nothing: only actor_train has a policy loss."
     if not form.reads_ratio and config.importance_sampling != "token":
         yield f"importance_sampling: {config.importance_sampling} does nothing with pg_variant: {form.name}."
     yield from form.warnings(config.policy_keys(form), config.model_fields_set)

@@ -1,39 +1,33 @@
 """Defaults of one key that follow from another: filled into the raw tree, so that a built configuration is complete."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from roll.configs.aliases import ROLL_REWARDS
 from roll.configs.device_mapping import parse_device_mapping
+from roll.configs.roles import Role
 from roll.configs.run import RunConfig
 
 ENGINES = ("vllm", "sglang")
 ENGINE_SIZES = ("tensor_parallel_size", "tp_size", "pipeline_parallel_size", "pp_size")
-NEEDED = ("actor_train", "actor_infer")
-MODEL_SOURCES = {
-    "actor_train": ("pretrain",),
-    "actor_infer": ("pretrain",),
-    "reference": ("pretrain",),
-    "critic": ("reward_pretrain", "pretrain"),
-}
 
 
-def fill_roles(tree: Mapping[str, Any]) -> dict[str, Any]:
+def fill_roles(tree: Mapping[str, Any], roles: Mapping[str, Role]) -> dict[str, Any]:
     """The tree with names, model paths, parallel sizes and estimator filled in. What is given stays as it is.
 
     Example: `pretrain: Qwen/Qwen2.5-7B` fills `reference.model_args.model_name_or_path` if there is a reference.
     """
     filled = dict(tree)
-    for role, sources in MODEL_SOURCES.items():
-        worker = _opened(filled, role, create=role in NEEDED)
+    for role in roles.values():
+        worker = _opened(filled, role.name, create=role.is_needed)
         if worker is None:
             continue
         model = _opened(worker, "model_args", create=True)
-        path = next((tree[key] for key in sources if tree.get(key)), None)
+        path = next((tree[key] for key in role.model_keys if tree.get(key)), None)
         if model is not None and path and not model.get("model_name_or_path"):
             model["model_name_or_path"] = path
-        _name(worker, role)
+        _name(worker, role.name)
         _parallel_size(worker)
     for domain, worker in (_opened(filled, "rewards") or {}).items():
         if isinstance(worker, Mapping):
@@ -45,7 +39,7 @@ def fill_roles(tree: Mapping[str, Any]) -> dict[str, Any]:
         if not validation.get("generating_args"):
             validation["generating_args"] = {"temperature": 0.0}
     if filled.get("num_nodes") is None:
-        filled["num_nodes"] = _num_nodes(filled)
+        filled["num_nodes"] = _num_nodes(filled, roles)
     if filled.get("adv_estimator") is None:
         filled["adv_estimator"] = "gae" if filled.get("critic") else "grpo"
     if not filled.get("output_dir"):
@@ -57,7 +51,7 @@ def fill_roles(tree: Mapping[str, Any]) -> dict[str, Any]:
     return filled
 
 
-def _num_nodes(tree: Mapping[str, Any]) -> int:
+def _num_nodes(tree: Mapping[str, Any], roles: Iterable[str]) -> int:
     """The nodes that hold the largest device id of any role. Mappings that are wrong are left to the checks.
 
     Example: ids up to 15 with num_gpus_per_node 8 are on 2 nodes.
@@ -66,7 +60,7 @@ def _num_nodes(tree: Mapping[str, Any]) -> int:
     if type(per_node) is not int or per_node < 1:
         per_node = RunConfig.model_fields["num_gpus_per_node"].default
     largest = 0
-    for role in MODEL_SOURCES:
+    for role in roles:
         worker = tree.get(role)
         mapping = worker.get("device_mapping") if isinstance(worker, Mapping) else None
         if mapping is None:

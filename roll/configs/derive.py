@@ -88,3 +88,8 @@ def model_roles(config: AlgorithmConfig) -> dict[str, WorkerConfig]:
     if needs_reference(config) and config.reference is not None:
         roles["reference"] = config.reference
     return roles
+
+
+def learning_roles(config: AlgorithmConfig) -> dict[str, WorkerConfig]:
+    """Those of them that learn."""
+    return {role: worker for role, worker in model_roles(config).items() if config.roles[role].learns}

@@ -7,7 +7,7 @@ from typing import Literal
 
 from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.cluster import WorkerConfig
-from roll.configs.derive import OldLogProbs, model_roles, needs_critic, needs_reference, old_log_probs
+from roll.configs.derive import OldLogProbs, learning_roles, model_roles, needs_critic, needs_reference, old_log_probs
 from roll.configs.layout import Layout, place_roles
 from roll.configs.limits import MOST_SAMPLES
 from roll.configs.parallel import parallel_sizes
@@ -129,6 +129,7 @@ def train_plan(config: AlgorithmConfig, role: str, worker: WorkerConfig) -> Trai
     """The plan of a role that learns; `updates_per_epoch` is rounded down when the batch does not divide (see
     `batch_problems`) and nothing else is said about it."""
     args = worker.training_args
+    waits = config.critic_warmup if config.roles[role].head == "lm" and needs_critic(config) else 0
     plan = TrainPlan(
         role=role,
         samples_per_step=config.num_groups * config.group_size,
@@ -136,9 +137,7 @@ def train_plan(config: AlgorithmConfig, role: str, worker: WorkerConfig) -> Trai
         accumulation=args.gradient_accumulation_steps,
         dp_size=parallel_sizes(worker).data,
         epochs=config.ppo_epochs,
-        steps=max(
-            0, config.max_steps - (config.critic_warmup if role == "actor_train" and needs_critic(config) else 0)
-        ),
+        steps=max(0, config.max_steps - waits),
         warmup_updates=args.warmup_steps,
         infer_batch_size=worker.infer_batch_size,
         max_grad_norm=config.max_grad_norm,
@@ -181,10 +180,7 @@ def batch_problems(config: AlgorithmConfig) -> Iterator[Problem]:
             (groups_key, size_key),
         )
         return
-    for role in ("actor_train", "critic"):
-        worker = config.actor_train if role == "actor_train" else config.critic
-        if worker is None or (role == "critic" and not needs_critic(config)):
-            continue
+    for role, worker in learning_roles(config).items():
         plan = train_plan(config, role, worker)
         if plan.rounding == "whole" and not plan.splits_evenly:
             yield _indivisible(config, plan)

@@ -1,14 +1,16 @@
-"""What is wrong with the section of a role, and with where the roles are placed."""
+"""What is wrong with the section of a role, or does nothing there, and where the roles are placed."""
 
 from collections.abc import Iterator
 
 from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.aliases import ROLL_WORKERS
 from roll.configs.batching import batching_problems
+from roll.configs.cluster import WorkerConfig
 from roll.configs.derive import model_roles
 from roll.configs.layout import layout_problems
 from roll.configs.parallel import parallel_problems
 from roll.configs.problems import Problem
+from roll.configs.roles import idle_keys
 
 LENGTH_KEYS = ("prompt_length", "response_length", "sequence_length")
 SCHEDULE_KEYS = frozenset({"min_lr_ratio"})
@@ -22,23 +24,37 @@ def role_problems(config: AlgorithmConfig) -> Iterator[Problem]:
                 "Qwen/Qwen2.5-0.5B.",
                 ("pretrain", "reward_pretrain", f"{role}.model_args.model_name_or_path"),
             )
-        for flag, given in (("bf16", worker.training_args.bf16), ("fp16", worker.training_args.fp16)):
-            if given and worker.model_args.dtype != flag:
-                yield Problem(
-                    f"{role}.training_args.{flag}: true contradicts {role}.model_args.dtype: "
-                    f"{worker.model_args.dtype}. Remove {flag}.",
-                    (f"{role}.training_args.{flag}", f"{role}.model_args.dtype"),
-                )
-        unknown = set(worker.training_args.lr_scheduler_kwargs) - SCHEDULE_KEYS
-        for key in sorted(unknown):
-            path = f"{role}.training_args.lr_scheduler_kwargs.{key}"
-            yield Problem(f"{path}: no schedule has such a setting. Known: {', '.join(SCHEDULE_KEYS)}.", (path,))
+        yield from _training_problems(role, worker) if config.roles[role].learns else ()
         if worker.worker_cls is not None and worker.worker_cls not in ROLL_WORKERS:
             yield Problem(
                 f"{role}.worker_cls: {worker.worker_cls} has no counterpart here. Remove it; the strategy runs {role}.",
                 (f"{role}.worker_cls",),
             )
-        yield from batching_problems(role, worker, config.lengths[2], LENGTH_KEYS)
+        yield from batching_problems(config.roles[role], worker, config.lengths[2], LENGTH_KEYS)
         yield from parallel_problems(role, worker)
     workers = model_roles(config)
     yield from layout_problems(workers, config.num_nodes, config.num_gpus_per_node)
+
+
+def _training_problems(role: str, worker: WorkerConfig) -> Iterator[Problem]:
+    for flag, given in (("bf16", worker.training_args.bf16), ("fp16", worker.training_args.fp16)):
+        if given and worker.model_args.dtype != flag:
+            yield Problem(
+                f"{role}.training_args.{flag}: true contradicts {role}.model_args.dtype: "
+                f"{worker.model_args.dtype}. Remove {flag}.",
+                (f"{role}.training_args.{flag}", f"{role}.model_args.dtype"),
+            )
+    unknown = set(worker.training_args.lr_scheduler_kwargs) - SCHEDULE_KEYS
+    for key in sorted(unknown):
+        path = f"{role}.training_args.lr_scheduler_kwargs.{key}"
+        yield Problem(f"{path}: no schedule has such a setting. Known: {', '.join(SCHEDULE_KEYS)}.", (path,))
+
+
+def role_warnings(config: AlgorithmConfig) -> Iterator[str]:
+    """Keys in the sections of this run's roles that they have no use for. Of roles that are not started that is said
+    instead."""
+    started = model_roles(config)
+    for name, section in config.sections.items():
+        role = config.roles[name]
+        if (keys := idle_keys(section, role)) and (role.head is None or name in started):
+            yield f"{name}: {', '.join(keys)} {'does' if len(keys) == 1 else 'do'} nothing here: {role.reason}."

@@ -11,7 +11,6 @@ from roll.configs.memory.parts import GB, RoleFacts
 from roll.configs.memory.show import memory_problems, memory_text, memory_warnings
 from roll.configs.plan import BatchPlan
 from roll.configs.problems import Problem
-from roll.distributed.strategy.table import ROLE_USES
 from roll.pipeline.model_files import read_model_config
 from roll.utils.gpu_memory import smallest_gpu_bytes
 
@@ -59,13 +58,15 @@ def gather_facts(
     """The roles whose model is known, and the others with the reason why it is not."""
     facts: dict[str, RoleFacts] = {}
     missing: list[str] = []
-    for role, worker in model_roles(config).items():
+    for name, worker in model_roles(config).items():
+        role = config.roles[name]
         model, why_not = read_model_config(worker.model_args.model_name_or_path)
         shape = None
         if model is not None:
-            shape, why_not = model_shape({**model, **worker.model_args.model_config_kwargs}, is_critic=role == "critic")
+            kwargs = worker.model_args.model_config_kwargs
+            shape, why_not = model_shape({**model, **kwargs}, is_critic=role.head == "value")
         if shape is None:
-            missing.append(f"{role}: {why_not}")
+            missing.append(f"{name}: {why_not}")
         else:
-            facts[role] = role_facts(config, plan, role, worker, ROLE_USES[role], shape, gpu_bytes)
+            facts[name] = role_facts(config, plan, name, worker, role.use, shape, gpu_bytes)
     return facts, missing

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from roll.configs.algorithm import AlgorithmConfig
-from roll.configs.batching import LEARNING
 from roll.configs.cluster import WorkerConfig
 from roll.configs.deepspeed import DeepSpeedFacts, deepspeed_problems
 from roll.configs.derive import model_roles
@@ -45,7 +44,7 @@ def role_strategy_problems(config: AlgorithmConfig) -> list[Problem]:
     """What is wrong with the choice and the settings of every role's strategy, whatever the machine."""
     found: list[Problem] = []
     for role, worker in model_roles(config).items():
-        found += strategy_problems(role, worker)
+        found += strategy_problems(config.roles[role], worker)
         if (worker.strategy_name or "").startswith("deepspeed"):
             found += deepspeed_misfits(f"{role}.strategy_args.strategy_config", worker.strategy_config)
             found += deepspeed_problems(role, worker.strategy_config, deepspeed_facts(config, role, worker))
@@ -73,7 +72,7 @@ def _repeated_values(config: AlgorithmConfig, role: str, worker: WorkerConfig) -
     dtype = worker.model_args.dtype
     values: dict[str, object] = {"bf16": dtype == "bf16", "fp16": dtype == "fp16"}
     values |= dict.fromkeys(("max_grad_norm", "clip_grad"), config.max_grad_norm)
-    if role in LEARNING:
+    if config.roles[role].learns:
         args = worker.training_args
         micro, per_rank = args.per_device_train_batch_size, args.gradient_accumulation_steps
         values |= {"lr": args.learning_rate, "weight_decay": args.weight_decay, "micro_batch_size": micro}
@@ -83,7 +82,7 @@ def _repeated_values(config: AlgorithmConfig, role: str, worker: WorkerConfig) -
 
 def deepspeed_facts(config: AlgorithmConfig, role: str, worker: WorkerConfig) -> DeepSpeedFacts:
     """What a role's DeepSpeed configuration must agree with."""
-    if role not in LEARNING:
+    if not config.roles[role].learns:
         return DeepSpeedFacts(worker.model_args.dtype)
     args = worker.training_args
     return DeepSpeedFacts(
@@ -99,7 +98,7 @@ def machine_report(config: AlgorithmConfig) -> MachineReport:
     problems: list[Problem] = []
     unchecked: list[str] = []
     for role, worker in model_roles(config).items():
-        problems += engine_problems(role, worker)
+        problems += engine_problems(config.roles[role], worker)
         problems += _device_problems(config, role, worker)
         model, why_not = read_model_config(worker.model_args.model_name_or_path)
         sizes = parallel_sizes(worker)
@@ -143,9 +142,8 @@ def _model_problems(config: AlgorithmConfig) -> Iterator[Problem]:
 
 def _model_key(config: AlgorithmConfig, role: str, worker: WorkerConfig) -> str:
     name = worker.model_args.model_name_or_path
-    if role == "critic" and name == config.reward_pretrain:
-        return "reward_pretrain"
-    return "pretrain" if name == config.pretrain else f"{role}.model_args.model_name_or_path"
+    named = (key for key in config.roles[role].model_keys if getattr(config, key) == name)
+    return next(named, f"{role}.model_args.model_name_or_path")
 
 
 def _shape_problems(

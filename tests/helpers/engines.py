@@ -70,7 +70,7 @@ class EngineHarness:
         set_environment(name, num_gpus_per_worker, device == "cpu")
         from roll.distributed.strategy.table import strategy_class_path
 
-        strategy_class: Any = resolve(strategy_class_path(name, "actor_infer"))
+        strategy_class: Any = resolve(strategy_class_path(name, "generate"))
         self.engine: InferStrategy = strategy_class(
             role(name, model_dir, num_gpus_per_worker, config, dtype), rank_context(device)
         )

@@ -1,12 +1,11 @@
 """A role as the arithmetic sees it, from the configuration and its plan."""
 
-from typing import Literal
-
 from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.cluster import WorkerConfig
 from roll.configs.memory.model_shape import ModelShape
 from roll.configs.memory.parts import RoleFacts
 from roll.configs.plan import BatchPlan, TrainPlan
+from roll.configs.roles import Use
 
 
 def role_facts(
@@ -14,7 +13,7 @@ def role_facts(
     plan: BatchPlan,
     role: str,
     worker: WorkerConfig,
-    use: Literal["train", "score", "generate"],
+    use: Use,
     shape: ModelShape,
     gpu_bytes: float | None,
 ) -> RoleFacts:

@@ -7,6 +7,7 @@ from typing import Literal
 from roll.configs.cluster import WorkerConfig
 from roll.configs.memory.model_shape import ModelShape
 from roll.configs.plan import TrainPlan
+from roll.configs.roles import Use
 
 GB = 1e9
 State = Literal["weights", "gradients", "optimizer", "kv_cache"]
@@ -35,7 +36,7 @@ class RoleFacts:
 
     worker: WorkerConfig
     shape: ModelShape
-    use: Literal["train", "score", "generate"]
+    use: Use
     num_ranks: int
     shares_devices: bool
     score_tokens: int = 0

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from roll.configs.cluster import WorkerConfig
 from roll.configs.plan import TrainPlan
+from roll.configs.roles import Head
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class Blueprint:
     settings: WorkerConfig
     plan: TrainPlan | None = None
     shares_devices: bool = False
+    head: Head = "lm"
 
 
 @dataclass(frozen=True)

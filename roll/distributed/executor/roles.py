@@ -135,18 +135,6 @@ class TrainCluster(ScoringCluster):
         return tuple(int(count) for count in most)
 
 
-class PolicyCluster(TrainCluster):
-    """actor_train."""
-
-
-class CriticCluster(TrainCluster):
-    """critic."""
-
-
-class ReferenceCluster(ScoringCluster):
-    """reference."""
-
-
 def _lengths_of(samples: SampleSet, shard: Shard) -> np.ndarray:
     """Tokens of the shard's rows. A padding row that the metadata leaves out is a copy of the shortest row."""
     lengths = samples.meta.lengths

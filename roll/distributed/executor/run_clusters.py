@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import ray
 from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.cluster import WorkerConfig
 from roll.configs.plan import BatchPlan, TrainPlan
+from roll.configs.roles import Use
 from roll.distributed.executor.blueprint import BatchLimits, Blueprint
 from roll.distributed.executor.cluster import Cluster, WorkerSpec
 from roll.distributed.executor.engine_recovery import MAX_RESTARTS, EngineRecovery, RecoverySettings
@@ -20,7 +21,7 @@ from roll.distributed.executor.job_pool import JobPool
 from roll.distributed.executor.launch import RayRuntime
 from roll.distributed.executor.placement import Placement
 from roll.distributed.executor.resource_manager import ResourceManager
-from roll.distributed.executor.roles import CriticCluster, PolicyCluster, ReferenceCluster
+from roll.distributed.executor.roles import ScoringCluster, TrainCluster
 from roll.distributed.executor.suspension import SuspensionWatch
 from roll.distributed.executor.task_pool import TaskPool
 from roll.distributed.executor.weight_sync import WeightSync
@@ -31,16 +32,21 @@ from roll.errors import WorkerError
 logger = logging.getLogger(__name__)
 
 _EXECUTOR = "roll.distributed.executor"
+_WORKERS: Mapping[Use, str] = {
+    "train": f"{_EXECUTOR}.worker:TrainWorker",
+    "score": f"{_EXECUTOR}.worker:ForwardWorker",
+    "generate": f"{_EXECUTOR}.infer_worker:InferWorker",
+}
 _SHUTDOWN_TIMEOUT_S = 5
 
 
 class RunClusters:
     """The roles of a run that hold a model, their turns on shared devices, and the way of the weights."""
 
-    actor_train: PolicyCluster
+    actor_train: TrainCluster
     actor_infer: InferCluster
-    critic: CriticCluster | None
-    reference: ReferenceCluster | None
+    critic: TrainCluster | None
+    reference: ScoringCluster | None
     placement: Placement
     weight_sync: WeightSync
 
@@ -153,7 +159,7 @@ class RunClusters:
 
     def _launch(self) -> None:
         config, plan = self._config, self._plan
-        self.actor_train = PolicyCluster(
+        self.actor_train = TrainCluster(
             self._cluster("actor_train", config.actor_train, plan.actor_train),
             BatchLimits.for_scoring(config.actor_train),
             BatchLimits.for_training(config.actor_train, plan.actor_train),
@@ -162,13 +168,13 @@ class RunClusters:
         if plan.critic is not None:
             assert config.critic is not None
             cluster = self._cluster("critic", config.critic, plan.critic)
-            self.critic = CriticCluster(
+            self.critic = TrainCluster(
                 cluster, BatchLimits.for_scoring(config.critic), BatchLimits.for_training(config.critic, plan.critic)
             )
         if plan.needs_reference:
             assert config.reference is not None
             cluster = self._cluster("reference", config.reference)
-            self.reference = ReferenceCluster(cluster, BatchLimits.for_scoring(config.reference))
+            self.reference = ScoringCluster(cluster, BatchLimits.for_scoring(config.reference))
         self.actor_infer = self._engines(config.actor_infer)
         self._scoring = [c for c in (self.actor_train, self.critic, self.reference) if c is not None]
         recoveries = {} if self._recovery is None else {self.actor_infer.cluster: self._recovery}
@@ -198,14 +204,14 @@ class RunClusters:
                 return {}
 
     def _cluster(
-        self, role: str, settings: WorkerConfig, plan: TrainPlan | None = None, max_restarts: int = 0
+        self, name: str, settings: WorkerConfig, plan: TrainPlan | None = None, max_restarts: int = 0
     ) -> Cluster:
-        seats = self.resources.seats(self._plan.layout[role])
-        assert settings.strategy_name is not None
-        strategy_class = strategy_class_path(settings.strategy_name, role)
+        role, seats = self._config.roles[name], self.resources.seats(self._plan.layout[name])
+        assert settings.strategy_name is not None and role.head is not None
+        strategy_class = strategy_class_path(settings.strategy_name, role.use)
         blueprints = [
             Blueprint(
-                role=role,
+                role=name,
                 rank=seat.rank,
                 world_size=len(seats),
                 local_rank=seat.local_rank,
@@ -214,14 +220,14 @@ class RunClusters:
                 strategy_class=strategy_class,
                 settings=settings,
                 plan=plan,
-                shares_devices=self._plan.layout.shares_devices(role),
+                shares_devices=self._plan.layout.shares_devices(name),
+                head=role.head,
             )
             for seat in seats
         ]
-        is_engine = role == "actor_infer"
-        worker = "infer_worker:InferWorker" if is_engine else "worker:TrainWorker" if plan else "worker:ForwardWorker"
+        is_engine = role.use == "generate"
         spec = WorkerSpec(
-            worker_class=f"{_EXECUTOR}.{worker}",
+            worker_class=_WORKERS[role.use],
             arguments=[
                 (blueprint, *([self._config.max_running_requests] if is_engine else [])) for blueprint in blueprints
             ],
@@ -231,6 +237,6 @@ class RunClusters:
             timeout_s=self._config.rpc_timeout,
             max_restarts=max_restarts,
         )
-        cluster = Cluster(role, self.resources, seats, spec)
+        cluster = Cluster(name, self.resources, seats, spec)
         self._clusters.append(cluster)
         return cluster

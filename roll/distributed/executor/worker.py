@@ -33,15 +33,15 @@ FlatScores = tuple[np.ndarray, np.ndarray, np.ndarray]  # row ids, lengths, valu
 
 def build_strategy(blueprint: Blueprint, *, with_plan: bool) -> Any:
     """The strategy of this rank, not set up yet. One thread per process on a CPU, as its environment says."""
-    device = torch.device(blueprint.device)
     context = RankContext(
-        blueprint.role,
-        blueprint.rank,
-        blueprint.world_size,
-        blueprint.local_rank,
-        blueprint.seed,
-        device,
-        blueprint.shares_devices,
+        role=blueprint.role,
+        rank=blueprint.rank,
+        world_size=blueprint.world_size,
+        local_rank=blueprint.local_rank,
+        seed=blueprint.seed,
+        device=torch.device(blueprint.device),
+        shares_devices=blueprint.shares_devices,
+        head=blueprint.head,
     )
     constructor: Any = resolve(blueprint.strategy_class)
     return constructor(blueprint.settings, context, *([blueprint.plan] if with_plan else []))

@@ -12,6 +12,7 @@ from typing import ClassVar
 import torch
 
 from roll.algorithms.loss import Loss
+from roll.configs.roles import Head
 from roll.distributed.strategy.weights import BucketSource, GroupSpec, WeightBucket
 from roll.types.batch import LossScale, MicroBatch, TokenOutputs
 from roll.types.metrics import MetricSums
@@ -32,8 +33,9 @@ ALL_STATES = frozenset(State)
 
 @dataclass(frozen=True)
 class RankContext:
-    """Where a worker stands in its role. For ranks of a training role, the torch.distributed environment variables
-    (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT) are set before the strategy is built."""
+    """Where a worker stands in its role (whose name is for messages), and what stands on its model. For ranks of a
+    training role, the torch.distributed environment variables (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT)
+    are set before the strategy is built."""
 
     role: str
     rank: int
@@ -42,6 +44,7 @@ class RankContext:
     seed: int
     device: torch.device  # "cpu", or the one visible GPU of this worker ("cuda:0")
     shares_devices: bool = False  # another role has states on them as well
+    head: Head = "lm"
 
 
 class Strategy(ABC):

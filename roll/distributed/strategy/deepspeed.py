@@ -33,7 +33,7 @@ _SAVE_BUCKET_BYTES = 1 << 30
 
 
 class DeepSpeedTrainStrategy(ScoringStrategy, TrainStrategy):
-    """Policy or critic (context.role "critic") under AdamW; fp32, or bf16 with fp32 master weights.
+    """Policy or critic (context.head "value") under AdamW; fp32, or bf16 with fp32 master weights.
 
     DeepSpeed averages gradients over the ranks; the loss is multiplied by their number, so that the gradient of the
     update is the sum of what all micro batches of all ranks returned.

@@ -39,7 +39,7 @@ class DeepSpeedRank:
 
     @property
     def is_critic(self) -> bool:
-        return self.context.role == "critic"
+        return self.context.head == "value"
 
     def start(self) -> None:
         """Joins the role's process group. A rank that does not come is an error after backend_timeout, not a hang."""

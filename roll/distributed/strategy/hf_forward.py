@@ -20,7 +20,7 @@ class HfForwardStrategy(ScoringStrategy):
 
     def setup(self) -> None:
         self.platform.set_device(self.context.device)
-        load = load_critic if self.context.role == "critic" else load_policy
+        load = load_critic if self.context.head == "value" else load_policy
         self._model = load(self.role.model_args)
         self._model.module.requires_grad_(False).eval().to(self.context.device)
 

@@ -2,23 +2,14 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from roll.configs.cluster import WorkerConfig
 from roll.configs.megatron import split_settings
 from roll.configs.megatron_checks import megatron_problems, missing_packages
 from roll.configs.problems import Problem, nearest
+from roll.configs.roles import TASKS, Role, Use
 from roll.distributed.strategy import hf_infer_args, sglang_args, vllm_args
 from roll.utils.imports import is_installed
-
-Use = Literal["train", "score", "generate"]
-
-ROLE_USES: Mapping[str, Use] = {
-    "actor_train": "train",
-    "critic": "train",
-    "reference": "score",
-    "actor_infer": "generate",
-}
 
 
 @dataclass(frozen=True)
@@ -96,54 +87,53 @@ _ENGINE_ARGUMENTS: Mapping[str, Callable[[str, WorkerConfig], Iterator[Problem]]
 }
 
 
-def strategy_class_path(strategy_name: str, role: str) -> str:
-    """`package.module:Class` that runs this role with this strategy. KeyError for what the preflight refuses."""
-    return STRATEGIES[strategy_name].classes[ROLE_USES[role]]
+def strategy_class_path(strategy_name: str, use: Use) -> str:
+    """`package.module:Class` of this strategy for a role of this use. KeyError for what the preflight refuses."""
+    return STRATEGIES[strategy_name].classes[use]
 
 
-def serving(role: str) -> list[str]:
-    """Names of the strategies that can run a role, the ones that exist first."""
-    able = [spec for spec in STRATEGIES.values() if ROLE_USES[role] in spec.uses]
+def serving(use: Use) -> list[str]:
+    """Names of the strategies for roles of a use, the ones that exist first."""
+    able = [spec for spec in STRATEGIES.values() if use in spec.uses]
     return [spec.name for spec in sorted(able, key=lambda spec: not spec.is_implemented)]
 
 
-def strategy_problems(role: str, worker: WorkerConfig) -> Iterator[Problem]:
+def strategy_problems(role: Role, worker: WorkerConfig) -> Iterator[Problem]:
     """A missing or unknown strategy, one that cannot serve the role, devices it cannot use, settings a rollout engine
     does not have (as far as the engine is installed)."""
-    key = f"{role}.strategy_args.strategy_name"
+    key = f"{role.name}.strategy_args.strategy_name"
     if worker.strategy_name is None:
-        choices = ", ".join(name for name in serving(role) if STRATEGIES[name].is_implemented)
-        yield Problem(f"{key} is missing. Strategies that can run {role}: {choices}.", (key,))
+        choices = ", ".join(name for name in serving(role.use) if STRATEGIES[name].is_implemented)
+        yield Problem(f"{key} is missing. Strategies that can run {role.name}: {choices}.", (key,))
         return
     spec = STRATEGIES.get(worker.strategy_name)
     if spec is None:
         yield unknown_strategy(key, worker.strategy_name)
         return
-    if ROLE_USES[role] not in spec.uses:
+    if role.use not in spec.uses:
         yield Problem(
-            f"{key}: {spec.name} cannot run {role}, which {_task(role)}. Strategies that can: "
-            f"{', '.join(serving(role))}.",
+            f"{key}: {spec.name} cannot run {role.name}, which {TASKS[role.use]}. Strategies that can: "
+            f"{', '.join(serving(role.use))}.",
             (key,),
         )
     if worker.num_gpus_per_worker > 1 and not spec.devices_per_worker:
         yield Problem(
-            f"{role}.num_gpus_per_worker: {worker.num_gpus_per_worker} with {spec.name}, which uses one device per "
-            "worker. Remove it; several devices per worker are for "
+            f"{role.name}.num_gpus_per_worker: {worker.num_gpus_per_worker} with {spec.name}, which uses one device "
+            "per worker. Remove it; several devices per worker are for "
             f"{', '.join(n for n, s in STRATEGIES.items() if s.devices_per_worker)}.",
-            (f"{role}.num_gpus_per_worker", key),
+            (f"{role.name}.num_gpus_per_worker", key),
         )
-    if ROLE_USES[role] == "generate" and spec.name in _ENGINE_ARGUMENTS:
-        yield from _ENGINE_ARGUMENTS[spec.name](role, worker)
+    if role.use == "generate" and spec.name in _ENGINE_ARGUMENTS:
+        yield from _ENGINE_ARGUMENTS[spec.name](role.name, worker)
     if worker.use_sequence_packing and not spec.packs:
-        use = ROLE_USES[role]
-        instead = [name for name in serving(role) if STRATEGIES[name].packs]
+        instead = [name for name in serving(role.use) if STRATEGIES[name].packs]
         way_out = f"Use {' or '.join(instead)}, or set it to false" if instead else "Set it to false"
-        if use != "generate":
-            where = "train" if use == "train" else "infer"
+        if role.use != "generate":
+            where = "train" if role.learns else "infer"
             way_out += f"; use_dynamic_batching_in_{where} keeps padding small"
         yield Problem(
-            f"{role}.use_sequence_packing: true with {spec.name}, which does not pack rows. {way_out}.",
-            (f"{role}.use_sequence_packing", key),
+            f"{role.name}.use_sequence_packing: true with {spec.name}, which does not pack rows. {way_out}.",
+            (f"{role.name}.use_sequence_packing", key),
         )
 
 
@@ -153,16 +143,16 @@ def unknown_strategy(key: str, name: str) -> Problem:
     return Problem(f"{key}: unknown strategy {name!r}. {hint}Known: {', '.join(STRATEGIES)}.", (key,))
 
 
-def engine_problems(role: str, worker: WorkerConfig) -> Iterator[Problem]:
+def engine_problems(role: Role, worker: WorkerConfig) -> Iterator[Problem]:
     """What keeps a strategy from starting on this machine: not written yet, or a package that is not installed."""
     spec = STRATEGIES.get(worker.strategy_name or "")
     if spec is None:
         return
-    key = f"{role}.strategy_args.strategy_name"
+    key = f"{role.name}.strategy_args.strategy_name"
     if not spec.is_implemented:
-        ready = ", ".join(name for name in serving(role) if STRATEGIES[name].is_implemented)
+        ready = ", ".join(name for name in serving(role.use) if STRATEGIES[name].is_implemented)
         yield Problem(
-            f"{key}: {spec.name} is not implemented yet. Strategies that can run {role} today: {ready}.", (key,)
+            f"{key}: {spec.name} is not implemented yet. Strategies that can run {role.name} today: {ready}.", (key,)
         )
         return
     for package in spec.packages:
@@ -173,9 +163,5 @@ def engine_problems(role: str, worker: WorkerConfig) -> Iterator[Problem]:
                 (key,),
             )
     if spec.packages is MEGATRON and not list(megatron_problems(key, worker.strategy_config)):
-        at = f"{role}.strategy_args.strategy_config"
+        at = f"{role.name}.strategy_args.strategy_config"
         yield from missing_packages(at, split_settings(worker.strategy_config)[0])
-
-
-def _task(role: str) -> str:
-    return {"train": "learns", "score": "computes log-probs", "generate": "generates"}[ROLE_USES[role]]

@@ -17,7 +17,6 @@ from roll.pipeline.agentic.env.table import ADAPTERS, ENVIRONMENTS, NOT_HERE
 from roll.pipeline.agentic.templates import OBSERVATIONS, STEP_FIELDS, TRAJECTORY_FIELDS, fields_of
 from roll.utils.imports import split
 
-UNUSED_IN_MANAGERS = ("strategy_args", "model_args", "data_args", "training_args")
 ENV_WORKERS = ("roll.pipeline.agentic.environment_worker.EnvironmentWorker",)
 
 
@@ -33,16 +32,11 @@ def agentic_problems(config: AgenticConfig) -> list[Problem]:
 
 def agentic_warnings(config: AgenticConfig) -> list[str]:
     found: list[str] = []
-    for key, manager in _managers(config):
-        unused = [name for name in UNUSED_IN_MANAGERS if name in manager.model_fields_set]
-        if unused:
-            found.append(f"{key}: {', '.join(unused)} do nothing here: environments run on the CPU.")
-        if key == "train_env_manager" and "generating_args" in manager.model_fields_set:
-            found.append(f"{key}.generating_args does nothing: actor_infer.generating_args is the training's.")
     validation = config.val_env_manager.model_fields_set if config.val_env_manager is not None else frozenset()
-    for name in ("world_size", "max_env_num_per_worker"):
-        if name in validation:
-            found.append(f"val_env_manager.{name} does nothing: validation plays in the processes of the training.")
+    if "max_env_num_per_worker" in validation:
+        found.append(
+            "val_env_manager.max_env_num_per_worker does nothing: validation plays in the processes of the training."
+        )
     for name in ("max_traj_per_env", "group_filter_cls"):
         if name in validation:
             found.append(f"val_env_manager.{name} does nothing: every episode of a validation is played and counts.")

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, model_validator
@@ -12,6 +13,7 @@ from roll.configs.cluster import WorkerConfig
 from roll.configs.data import Names, Numbers
 from roll.configs.defaults import fill_roles
 from roll.configs.limits import MOST_GROUPS
+from roll.configs.roles import ACTOR_TRAIN, POLICY_LOSS, ROLES, Role
 
 TRAJECTORY, STEP = "trajectory", "step"
 ROLL_MANAGERS: Mapping[str, str] = {
@@ -24,6 +26,21 @@ LIFTED = ("action_pattern", "format_penalty", "env_instruction")
 ROLE = "environments"
 SEEDS = 1 << 30
 TRAIN_SEEDS, VAL_SEEDS = (0, SEEDS), (SEEDS, 2 * SEEDS)
+
+PLAYER = replace(
+    ACTOR_TRAIN,
+    also_reads=POLICY_LOSS | {"data_args.template"},
+    why_not="this role learns from episodes",
+)
+TRAIN_ENV_MANAGER = Role(
+    "train_env_manager", "cpu", why_not="environments run on the CPU, and their answers come from actor_infer"
+)
+VAL_ENV_MANAGER = Role(
+    "val_env_manager",
+    "none",
+    also_reads=frozenset({"generating_args"}),
+    why_not="validation plays in the processes of the training and samples with actor_infer's",
+)
 
 
 EpisodeScope = Annotated[Literal["default", "batch", "group"] | None, NAMES_NONE]
@@ -248,6 +265,15 @@ class AgenticConfig(AlgorithmConfig):
         return _filled(tree) if isinstance(tree, Mapping) else tree
 
     @property
+    def roles(self) -> Mapping[str, Role]:
+        return {**super().roles, **{role.name: role for role in (PLAYER, TRAIN_ENV_MANAGER, VAL_ENV_MANAGER)}}
+
+    @property
+    def sections(self) -> Mapping[str, WorkerConfig]:
+        validation = {} if self.val_env_manager is None else {VAL_ENV_MANAGER.name: self.val_env_manager}
+        return {**super().sections, TRAIN_ENV_MANAGER.name: self.train_env_manager, **validation}
+
+    @property
     def num_groups(self) -> int:
         return max(1, self.rollout_batch_size // self.train_env_manager.group_size)
 
@@ -343,7 +369,7 @@ class AgenticConfig(AlgorithmConfig):
 
 
 def _filled(tree: Mapping[str, Any]) -> dict[str, Any]:
-    filled = fill_roles(tree)
+    filled = fill_roles(tree, ROLES)
     for role in ("train_env_manager", "val_env_manager"):
         manager = filled.get(role)
         if not isinstance(manager, Mapping):

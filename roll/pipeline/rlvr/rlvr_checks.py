@@ -12,7 +12,6 @@ from roll.utils.imports import split
 from roll.utils.paths import look_at
 
 BUILT_IN = ("math_rule", "exact_match", "regex")
-UNUSED_IN_REWARDS = ("strategy_args", "model_args", "data_args", "generating_args", "training_args")
 
 
 def rlvr_problems(config: RLVRConfig) -> list[Problem]:
@@ -22,12 +21,6 @@ def rlvr_problems(config: RLVRConfig) -> list[Problem]:
 
 def rlvr_warnings(config: RLVRConfig) -> list[str]:
     found: list[str] = []
-    for domain, worker in config.rewards.items():
-        unused = [key for key in UNUSED_IN_REWARDS if key in worker.model_fields_set]
-        if unused:
-            found.append(
-                f"rewards.{domain}: {', '.join(unused)} do nothing here: this reward is a function and runs on the CPU."
-            )
     for key in ("shuffle", "domain_interleave_probs"):
         if config.validation and key in config.validation.data_args.model_fields_set:
             found.append(f"validation.data_args.{key} does nothing: all rows are validated, in their order.")

@@ -10,8 +10,16 @@ from roll.configs.base import Settings, ignored, planned, setting, unread
 from roll.configs.cluster import WorkerConfig
 from roll.configs.defaults import fill_roles
 from roll.configs.limits import MOST_GROUPS
+from roll.configs.roles import ROLES, Role
 
 NO_JUDGE = "this domain has no judge"
+REWARD_READS, REWARD_IS = frozenset({"tag_included"}), "this reward is a function and runs on the CPU"
+VALIDATION = Role(
+    "validation",
+    "none",
+    also_reads=frozenset({"data_args", "generating_args"}),
+    why_not="validation has no workers of its own and samples with actor_infer's",
+)
 
 
 class RewardFilterConfig(Settings):
@@ -100,7 +108,7 @@ class RLVRConfig(AlgorithmConfig):
     @model_validator(mode="before")
     @classmethod
     def _fill(cls, tree: Any) -> Any:
-        return fill_roles(tree) if isinstance(tree, Mapping) else tree
+        return fill_roles(tree, ROLES) if isinstance(tree, Mapping) else tree
 
     @property
     def num_groups(self) -> int:
@@ -113,6 +121,16 @@ class RLVRConfig(AlgorithmConfig):
     @property
     def batch_keys(self) -> tuple[str, str]:
         return "rollout_batch_size", "num_return_sequences_in_group"
+
+    @property
+    def roles(self) -> Mapping[str, Role]:
+        rewards = [Role(name, "cpu", also_reads=REWARD_READS, why_not=REWARD_IS) for name in self.cpu_roles]
+        return {**super().roles, **{role.name: role for role in (*rewards, VALIDATION)}}
+
+    @property
+    def sections(self) -> Mapping[str, WorkerConfig]:
+        validation = {} if self.validation is None else {VALIDATION.name: self.validation}
+        return {**super().sections, **self.cpu_roles, **validation}
 
     @property
     def domains(self) -> tuple[str, ...]:

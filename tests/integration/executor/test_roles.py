@@ -14,7 +14,7 @@ from roll.algorithms.loss import PolicyLoss, SupervisedLoss
 from roll.distributed.executor.blueprint import BatchLimits, WorkerInfo
 from roll.distributed.executor.cluster import Cluster
 from roll.distributed.executor.jobs import RowCredit, TrainJob
-from roll.distributed.executor.roles import CriticCluster, PolicyCluster, ReferenceCluster, share
+from roll.distributed.executor.roles import ScoringCluster, TrainCluster, share
 from roll.types.batch import Rows, SampleBatch, SampleSet
 from roll.types.collate import padding_rows, row_meta
 from roll.types.packing import rows_by_rank
@@ -25,9 +25,9 @@ LENGTHS = (3, 9, 4, 4, 7, 2, 5, 8, 6, 3)  # 41 response tokens
 
 @dataclass
 class Roles:
-    policy: PolicyCluster
-    critic: CriticCluster
-    reference: ReferenceCluster
+    policy: TrainCluster
+    critic: TrainCluster
+    reference: ScoringCluster
 
 
 @pytest.fixture(scope="module")
@@ -35,9 +35,9 @@ def roles(trainer: Cluster, critic: Cluster) -> Roles:
     """Two policy ranks and one critic, which also stands in for the reference: no two SampleSets split the rows
     alike."""
     made = Roles(
-        PolicyCluster(trainer, BatchLimits(3), BatchLimits(2)),
-        CriticCluster(critic, BatchLimits(4), BatchLimits(4)),
-        ReferenceCluster(critic, BatchLimits(100, max_tokens=20, round_to=4)),
+        TrainCluster(trainer, BatchLimits(3), BatchLimits(2)),
+        TrainCluster(critic, BatchLimits(4), BatchLimits(4)),
+        ScoringCluster(critic, BatchLimits(100, max_tokens=20, round_to=4)),
     )
     made.policy.finish_setup([WorkerInfo(0, 2, True), WorkerInfo(1, 2, False)])
     made.critic.finish_setup([WorkerInfo(0, 1, True)])

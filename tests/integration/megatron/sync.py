@@ -89,7 +89,7 @@ class Engine:
         set_environment(name)
         settings = role(name, model_dir, 1, SMALL[name])
         self.worker = InferWorker(
-            Blueprint("actor_infer", 0, 1, 0, 7, "cpu", strategy_class_path(name, "actor_infer"), settings)
+            Blueprint("actor_infer", 0, 1, 0, 7, "cpu", strategy_class_path(name, "generate"), settings)
         )
         self.run(self.worker.setup())
 

@@ -17,6 +17,7 @@ import torch
 
 from roll.configs.cluster import WorkerConfig
 from roll.configs.plan import TrainPlan
+from roll.configs.roles import ROLES
 from roll.distributed.strategy.base import ALL_STATES, RankContext
 from roll.distributed.strategy.megatron.infer import MegatronInferStrategy
 from roll.distributed.strategy.megatron.train import MegatronTrainStrategy
@@ -100,7 +101,7 @@ class Run:
 def context(role: str = "actor_train") -> RankContext:
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     device = torch.device(os.environ.get(DEVICE_VARIABLE, "cpu"))
-    return RankContext(role, rank, world_size, rank, seed=0, device=device)
+    return RankContext(role, rank, world_size, rank, 0, device, head=ROLES[role].head or "lm")
 
 
 @contextmanager

@@ -236,7 +236,7 @@ def warnings(changes: dict[str, Any]) -> list[str]:
             {"actor_train.topr_negative_weight": 0.5},
             "actor_train.topr_negative_weight does nothing with pg_variant: ppo; it belongs to topr.",
         ),
-        ({"actor_infer.pg_variant": "tis"}, "actor_infer.pg_variant does nothing: only actor_train has a policy loss."),
+        ({"actor_infer.pg_variant": "tis"}, "actor_infer: pg_variant does nothing here: this role generates."),
         ({"dual_clip_ratio_c": 4.0}, "dual_clip_ratio_c does nothing while dual_clip_loss is off."),
         (
             {"actor_infer.generating_args.top_p": 0.9},
@@ -246,7 +246,6 @@ def warnings(changes: dict[str, Any]) -> list[str]:
             {"actor_train.training_args.warmup_steps": 100, "max_steps": 10},
             "actor_train.training_args: the warm-up of 100 updates is not over when the run ends after 40.",
         ),
-        ({"rewards.math.strategy_args": {"strategy_name": "hf_infer"}}, "rewards.math: strategy_args do nothing here"),
         (
             {"actor_train.sequence_packing_args.algorithm": "load_balance"},
             "actor_train.sequence_packing_args does nothing while actor_train.use_sequence_packing is off.",

@@ -137,6 +137,9 @@ rewards:
         "actor_train.data_args.dataset_dir does nothing here",
         "actor_train.data_args.interleave_probs does nothing here",
         "validation.eval_steps: 10 does nothing here: the run's eval_steps counts.",
-        "rewards.math_rule: strategy_args, model_args, data_args do nothing here",
+        "actor_infer: model_args.disable_gradient_checkpointing, data_args, infer_batch_size do nothing here: this "
+        "role generates.",
+        "rewards.math_rule: strategy_args, model_args, data_args, infer_batch_size do nothing here: this reward is a "
+        "function and runs on the CPU.",
     ):
         assert f"Warning: {line}" in shown

@@ -44,7 +44,7 @@ class MegatronRank:
 
     @property
     def is_critic(self) -> bool:
-        return self.context.role == "critic"
+        return self.context.head == "value"
 
     @property
     def model_parallel_size(self) -> int:

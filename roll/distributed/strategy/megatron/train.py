@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class MegatronTrainStrategy(TrainStrategy):
-    """Policy or critic (context.role "critic") under AdamW; fp32, or bf16 with fp32 master weights.
+    """Policy or critic (context.head "value") under AdamW; fp32, or bf16 with fp32 master weights.
 
     All ranks of a model-parallel group are given the same micro batches. Megatron sums gradients over ranks and micro
     batches; the loss has divided by the global counts."""

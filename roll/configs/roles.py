@@ -1,0 +1,115 @@
+"""The roles of a run in one table: what each is for, what stands on its model, and which keys of its section it reads.
+
+`ROLES` are those of every reinforcement-learning run; a pipeline adds rows of its own (`AlgorithmConfig.roles`). What
+depends on a role asks its row, never its name.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic.fields import FieldInfo
+
+from roll.configs.base import Settings, join, mark_of
+from roll.configs.cluster import WorkerConfig
+from roll.configs.model import ModelArgs
+from roll.configs.policy_losses import POLICY_FORMS, last_name
+
+Use = Literal["train", "score", "generate", "cpu", "none"]
+Head = Literal["lm", "value", "sequence"]
+
+TASKS: Mapping[Use, str] = {
+    "train": "learns",
+    "score": "computes log-probs",
+    "generate": "generates",
+    "cpu": "runs on the CPU, without a model",
+    "none": "has no workers of its own",
+}
+
+_PROCESSES = frozenset({"world_size", "system_envs"})
+_ON_DEVICES = _PROCESSES | {
+    "strategy_args", "model_args", "device_mapping", "num_gpus_per_worker", "backend_timeout",
+}  # fmt: skip
+_TRAINING_MODEL = {"disable_gradient_checkpointing", "gradient_checkpointing_use_reentrant", "freeze_module_prefix"}
+_FROZEN_MODEL = frozenset(f"model_args.{key}" for key in ModelArgs.model_fields if key not in _TRAINING_MODEL)
+_FROZEN = (_ON_DEVICES - {"model_args"}) | _FROZEN_MODEL
+_SCORING = frozenset({
+    "infer_batch_size", "use_dynamic_batching_in_infer", "max_tokens_per_microbatch_in_infer",
+    "sequence_length_round_in_infer", "use_sequence_packing", "sequence_packing_args",
+})  # fmt: skip
+_TRAINING = frozenset({
+    "training_args", "use_dynamic_batching_in_train", "max_tokens_per_microbatch_in_train",
+    "sequence_length_round_in_train",
+})  # fmt: skip
+_READ_BY: Mapping[Use, frozenset[str]] = {
+    "train": _ON_DEVICES | _SCORING | _TRAINING,
+    "score": _FROZEN | _SCORING,
+    "generate": _FROZEN | {"generating_args"},
+    "cpu": _PROCESSES,
+    "none": frozenset(),
+}
+
+
+@dataclass(frozen=True)
+class Role:
+    """One row. `name` is the YAML path of its section.
+
+    `use`: what its workers do (none: a section with the keys of a role, and no workers of its own). `head`: what stands
+    on its model, None without one. `model_keys`: the run's keys that name its model, where model_name_or_path does not;
+    the first that is given counts. `is_needed`: there is no run without it. `also_reads`: keys of its section that
+    others of its use do not read (`section`, or `section.key`). `why_not`: why it reads no others, in a few words.
+    """
+
+    name: str
+    use: Use
+    head: Head | None = None
+    model_keys: tuple[str, ...] = ()
+    is_needed: bool = False
+    also_reads: frozenset[str] = frozenset()
+    why_not: str = ""
+
+    @property
+    def learns(self) -> bool:
+        return self.use == "train"
+
+    @property
+    def reads(self) -> frozenset[str]:
+        return _READ_BY[self.use] | self.also_reads | {"name", "worker_cls"}
+
+    @property
+    def reason(self) -> str:
+        return self.why_not or f"this role {TASKS[self.use]}"
+
+
+_OF_ROLE = {last_name(key) for form in POLICY_FORMS.values() for key in form.keys if key != last_name(key)}
+POLICY_LOSS = frozenset({"pg_variant"} | _OF_ROLE)
+ACTOR_TRAIN = Role(
+    "actor_train", "train", "lm", ("pretrain",), is_needed=True, also_reads=POLICY_LOSS | {"data_args"}
+)  # fmt: skip
+ACTOR_INFER = Role("actor_infer", "generate", "lm", ("pretrain",), is_needed=True)
+CRITIC = Role("critic", "train", "value", ("reward_pretrain", "pretrain"), why_not="this role learns values")
+REFERENCE = Role("reference", "score", "lm", ("pretrain",))
+ROLES: Mapping[str, Role] = {role.name: role for role in (ACTOR_TRAIN, ACTOR_INFER, CRITIC, REFERENCE)}
+
+
+def idle_keys(section: WorkerConfig, role: Role) -> list[str]:
+    """Keys that are given and that this role has no use for, sorted as their class declares them. Keys that do nothing
+    in any role are left out: they speak for themselves."""
+    return list(_idle(section, WorkerConfig, role.reads, ""))
+
+
+def _idle(section: Settings, cls: type[Settings], reads: frozenset[str], at: str) -> Iterator[str]:
+    for key, field in cls.model_fields.items():
+        path, value = join(at, key), getattr(section, key)
+        if key not in section.model_fields_set or not _works(field) or path in reads:
+            continue
+        if not isinstance(value, Settings):
+            yield path
+        elif any(read.startswith(f"{path}.") for read in reads):
+            yield from _idle(value, type(value), reads, path)
+        elif any(_works(type(value).model_fields[given]) for given in value.model_fields_set):
+            yield path
+
+
+def _works(field: FieldInfo) -> bool:
+    return mark_of(field).kind == "setting"

@@ -1,0 +1,143 @@
+"""The table of roles: what a section has that its role does not read is said, for every role, and nothing else is."""
+
+import copy
+from typing import Any
+
+import pytest
+
+from roll.configs.algorithm import AlgorithmConfig
+from roll.configs.base import mark_of
+from roll.configs.checks import config_problems, config_warnings
+from roll.configs.cluster import WorkerConfig
+from roll.configs.roles import ACTOR_TRAIN, CRITIC, REFERENCE, ROLES, Role, idle_keys
+from roll.pipeline.agentic.agentic_config import AgenticConfig
+from roll.pipeline.rlvr.rlvr_checks import rlvr_problems
+from roll.pipeline.rlvr.rlvr_config import RLVRConfig
+from tests.helpers.configs import config
+from tests.unit.agentic.test_config import tree as agentic_tree
+
+OTHERS: dict[str, Any] = {
+    "reference": {"strategy_args": {"strategy_name": "hf_infer"}, "device_mapping": [3]},
+    "critic": {"strategy_args": {"strategy_name": "deepspeed_train"}, "device_mapping": [4]},
+    "validation": {"data_args": {"file_name": "val.jsonl"}},
+    "adv_estimator": "gae",
+    "enable_reference": True,
+}
+
+
+def run_of_all_roles(changes: dict[str, Any] | None = None) -> RLVRConfig:
+    return config(copy.deepcopy(OTHERS) | (changes or {}))
+
+
+def said(made: AlgorithmConfig) -> list[str]:
+    return [text for text in config_warnings(made) if " nothing here: " in text]
+
+
+def test_a_run_of_all_roles_with_what_each_reads_says_nothing() -> None:
+    everything = {
+        "actor_train.infer_batch_size": 2,
+        "actor_train.model_args": {"freeze_module_prefix": "model.embed", "disable_gradient_checkpointing": True},
+        "actor_infer.generating_args": {"temperature": 0.7},
+        "actor_infer.backend_timeout": 5,
+        "critic.training_args": {"learning_rate": 1e-5},
+        "critic.model_args": {"attn_implementation": "sdpa"},
+        "reference.model_args": {"dtype": "fp32"},
+        "reference.system_envs": {"A": "1"},
+        "reference.infer_batch_size": 4,
+        "validation.generating_args": {"temperature": 0.6},
+        "rewards.math": {"reward": "math_rule", "world_size": 2, "tag_included": "aime", "system_envs": {"A": "1"}},
+    }
+    assert said(run_of_all_roles(everything)) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"actor_train.generating_args": {"top_p": 0.9}, "actor_train.tag_included": "aime"},
+            "actor_train: generating_args, tag_included do nothing here: this role learns.",
+        ),
+        (
+            {"critic.pg_variant": "tis", "critic.data_args": {"file_name": "a.jsonl"}},
+            "critic: data_args, pg_variant do nothing here: this role learns values.",
+        ),
+        (
+            {"actor_infer.training_args": {"learning_rate": 0.1}, "actor_infer.infer_batch_size": 4},
+            "actor_infer: training_args, infer_batch_size do nothing here: this role generates.",
+        ),
+        (
+            {"actor_infer.use_dynamic_batching_in_infer": False},
+            "actor_infer: use_dynamic_batching_in_infer does nothing here: this role generates.",
+        ),
+        (
+            {
+                "reference.training_args": {"bf16": True},
+                "reference.model_args": {"dtype": "fp32", "freeze_module_prefix": "model"},
+                "reference.generating_args": {"top_p": 0.9},
+            },
+            "reference: model_args.freeze_module_prefix, training_args, generating_args do nothing here: this role "
+            "computes log-probs.",
+        ),
+        (
+            {"validation.device_mapping": [0], "validation.infer_batch_size": 8},
+            "validation: device_mapping, infer_batch_size do nothing here: validation has no workers of its own and "
+            "samples with actor_infer's.",
+        ),
+        (
+            {"rewards.math.infer_batch_size": 2, "rewards.math.model_args": {"dtype": "bf16"}},
+            "rewards.math: model_args, infer_batch_size do nothing here: this reward is a function and runs on the "
+            "CPU.",
+        ),
+    ],
+)
+def test_a_key_that_a_role_has_no_use_for_is_said(changes: dict[str, Any], message: str) -> None:
+    made = run_of_all_roles(changes)
+    assert config_problems(made) == [] == rlvr_problems(made)
+    assert said(made) == [message]
+
+
+def test_of_a_role_that_is_not_started_only_that_is_said() -> None:
+    critic = OTHERS["critic"] | {"infer_batch_size": 2, "generating_args": {"top_p": 0.9}}
+    assert config_warnings(config({"critic": critic})) == ["critic is not started: adv_estimator: grpo uses none."]
+
+
+def test_the_sections_of_agentic_runs_have_rows_as_well() -> None:
+    given = agentic_tree(
+        {
+            "actor_train.data_args": {"template": "chatml", "file_name": "a.jsonl"},
+            "train_env_manager.generating_args": {"temperature": 0.5},
+            "train_env_manager.infer_batch_size": 2,
+            "val_env_manager.world_size": 4,
+            "val_env_manager.generating_args": {"temperature": 0.5},
+        }
+    )
+    assert said(AgenticConfig.model_validate(given)) == [
+        "actor_train: data_args.file_name does nothing here: this role learns from episodes.",
+        "train_env_manager: generating_args, infer_batch_size do nothing here: environments run on the CPU, and their "
+        "answers come from actor_infer.",
+        "val_env_manager: world_size does nothing here: validation plays in the processes of the training and samples "
+        "with actor_infer's.",
+    ]
+
+
+def test_every_key_of_a_section_is_read_by_some_role_and_every_key_that_is_read_exists() -> None:
+    rows = [*run_of_all_roles().roles.values(), *AgenticConfig.model_validate(agentic_tree({})).roles.values()]
+    working = {key for key, field in WorkerConfig.model_fields.items() if mark_of(field).kind == "setting"}
+    assert {key.partition(".")[0] for role in rows for key in role.reads} == working - {"router_replay"}  # planned keys
+
+
+def test_a_row_of_a_pipelines_own_decides_like_the_others() -> None:
+    teacher = Role("teacher", "score", "lm", ("teacher_pretrain",))
+    student = Role("student", "train", "lm", ("pretrain",), also_reads=frozenset({"data_args"}))
+    given = WorkerConfig.model_validate(
+        {"data_args": {"file_name": "a.jsonl"}, "training_args": {"learning_rate": 0.1}, "pg_variant": "tis"}
+    )
+    assert idle_keys(given, teacher) == ["training_args", "data_args", "pg_variant"]
+    assert idle_keys(given, student) == ["pg_variant"]
+    assert idle_keys(given, ACTOR_TRAIN) == []
+    assert teacher.reads == REFERENCE.reads and student.learns and not teacher.learns
+
+
+def test_only_the_critic_carries_values_and_it_starts_from_a_reward_model() -> None:
+    assert [role.name for role in ROLES.values() if role.head == "value"] == ["critic"]
+    assert CRITIC.model_keys == ("reward_pretrain", "pretrain")
