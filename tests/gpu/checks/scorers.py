@@ -35,7 +35,7 @@ def _scores(model_dir: Path, strategy_name: str, settings: dict[str, Any]) -> di
         }
     )
     where = context("reference")
-    strategy: Any = resolve(strategy_class_path(strategy_name, "reference"))
+    strategy: Any = resolve(strategy_class_path(strategy_name, "score"))
     scorer = strategy(role, where)
     scorer.setup()
 
