@@ -26,7 +26,7 @@ def train_memory(facts: RoleFacts) -> RankMemory:
     frozen = frozen_elements(facts.shape, facts.worker.model_args.freeze_module_prefix)
     trained = facts.shape.num_elements - frozen
     weights = size * (trained + frozen) / (ranks if stage == 3 else 1)
-    shares_masters = size == 4 and stage in (0, 3) and not _on_host(zero, "offload_optimizer")
+    shares_masters = size == 4 and stage == 0  # ZeRO keeps fp32 copies of fp32 weights, too
     moments = _master_bytes(config) * trained / (ranks if stage else 1)
     optimizer = moments * (2 if shares_masters else 3)
     gradients = _gradient_bytes(config, stage, size) * trained / (ranks if stage >= 2 else 1)

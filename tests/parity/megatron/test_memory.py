@@ -1,0 +1,79 @@
+"""What the plan says of a rank's memory against what real ranks hold, tensor by tensor. The device does not matter for
+that. Not covered: what passes need beside the states, and padding between the tensors of a buffer."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roll.configs.memory.megatron import stage_weights, train_memory
+from roll.configs.memory.model_shape import model_shape
+from roll.configs.memory.parts import RoleFacts, total
+from tests.helpers.processes import RankPool
+from tests.parity.megatron.ranks import Run, one_update, trainer
+
+Pools = Callable[[int], RankPool]
+TP2: dict[str, Any] = {"tensor_model_parallel_size": 2}
+EP2: dict[str, Any] = {"expert_model_parallel_size": 2}
+PP2: dict[str, Any] = {"pipeline_model_parallel_size": 2}
+SHARED: dict[str, Any] = {"use_distributed_optimizer": True}
+BF16 = {"dtype": "bf16"}
+
+
+def held(run: Run) -> dict[str, int]:
+    """Bytes of one rank after an update."""
+    with trainer(run) as strategy:
+        one_update(strategy, run)
+        parameters = [parameter for chunk in strategy._chunks for parameter in chunk.parameters()]
+        weights = {id(parameter) for parameter in parameters}
+        optimizer = 0
+        for part in strategy._updater.optimizer.chained_optimizers:
+            for parameter, state in part.optimizer.state.items() if part.optimizer is not None else ():
+                is_copy = id(parameter) not in weights and parameter.dtype != parameters[0].dtype
+                optimizer += parameter.nbytes * is_copy + state["exp_avg"].nbytes + state["exp_avg_sq"].nbytes
+        return {
+            "weights": sum(parameter.nbytes for parameter in parameters),
+            "gradients": sum(parameter.main_grad.nbytes for parameter in parameters if parameter.requires_grad),
+            "optimizer": optimizer,
+        }
+
+
+@pytest.mark.parametrize(
+    ("world_size", "family", "changes", "megatron", "model"),
+    [
+        (2, "llama", {}, TP2, {"freeze_module_prefix": "model.embed_tokens"}),
+        (2, "qwen3", {}, SHARED, BF16),
+        (4, "qwen3_moe", {}, TP2 | EP2 | SHARED, BF16),
+        (4, "qwen3_moe", {"tie_word_embeddings": True}, PP2 | EP2, {}),
+    ],
+    ids=["tensor-frozen", "shared-bf16", "tensor-expert-bf16", "pipeline-tied"],
+)
+def test_ranks_hold_what_the_plan_says(
+    world_size: int,
+    family: str,
+    changes: dict[str, Any],
+    megatron: dict[str, Any],
+    model: dict[str, Any],
+    rank_pool: Pools,
+    family_dir: Callable[..., Path],
+) -> None:
+    directory = family_dir(family, **changes)
+    run = Run(directory, megatron, model=model, vocab_size=100)
+    found = rank_pool(world_size).run(held, run)
+    shape, _ = model_shape(json.loads((directory / "config.json").read_text()))
+    assert shape is not None
+    worker = run.config().model_copy(update={"world_size": world_size})
+    facts = RoleFacts(worker, shape, "train", world_size, shares_devices=False, train=run.plan(1))
+
+    stages = list(stage_weights(facts))
+    ranks_per_stage = world_size // len(stages)
+    for rank, bytes_of in enumerate(found):
+        stage = stages[rank // ranks_per_stage]
+        assert bytes_of["weights"] == facts.dtype_bytes * stage.all
+        assert bytes_of["gradients"] == 4 * stage.trained
+    largest = train_memory(facts).states
+    assert total(largest["weights"]) == max(bytes_of["weights"] for bytes_of in found)
+    if len(stages) == 1:
+        assert world_size * total(largest["optimizer"]) == sum(bytes_of["optimizer"] for bytes_of in found)

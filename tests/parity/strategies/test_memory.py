@@ -1,0 +1,77 @@
+"""What the plan says of a rank's memory against what DeepSpeed's ranks hold. The device does not matter for that. Not
+covered: gradients of stages 0 to 2, which live within an update, and what passes need beside the states."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from roll.configs.memory.deepspeed import train_memory
+from roll.configs.memory.model_shape import model_shape
+from roll.configs.memory.parts import RoleFacts
+from tests.helpers.processes import RankPool
+from tests.parity.strategies.runs import Run, one_update, trainer
+
+Pools = Callable[[int], RankPool]
+
+
+def held(run: Run) -> dict[str, int]:
+    """Bytes of one rank after an update."""
+    with trainer(run) as strategy:
+        one_update(strategy, run)
+        optimizer: Any = strategy.engine.optimizer
+        parameters = list(strategy.model.module.parameters())
+        if run.stage == 3:
+            parameters = [parameter.ds_tensor for parameter in parameters]
+        found = {
+            "weights": sum(tensor.nbytes for tensor in parameters),
+            "optimizer": sum(tensor.nbytes for tensor in _optimizer(strategy.engine, run.stage)),
+        }
+        if run.stage == 3:
+            found["gradients"] = optimizer.grad_partitions_flat_buffer.nbytes
+        return found
+
+
+def _optimizer(engine: Any, stage: int) -> Iterator[torch.Tensor]:
+    """Master weights, where they are not the weights themselves, and moments."""
+    outer, basic = engine.optimizer, engine.basic_optimizer
+    if stage == 3:
+        weights = {tensor.data_ptr() for tensor in outer.fp16_partitioned_groups_flat}
+        yield from (tensor for tensor in outer.fp32_partitioned_groups_flat if tensor.data_ptr() not in weights)
+    elif stage > 0:
+        yield from outer.single_partition_of_fp32_groups
+    elif outer is not basic:
+        yield from (master for group in basic.param_groups for master in group["params"])
+    for state in basic.state.values():
+        yield from (value for value in state.values() if torch.is_tensor(value) and value.ndim)
+
+
+@pytest.mark.parametrize(
+    ("stage", "model"),
+    [
+        (0, {"dtype": "bf16"}),
+        (0, {"dtype": "fp32"}),
+        (1, {"dtype": "bf16"}),
+        (2, {"dtype": "fp32"}),
+        (2, {"dtype": "bf16", "freeze_module_prefix": "model.embed_tokens"}),
+        (3, {"dtype": "bf16"}),
+        (3, {"dtype": "fp32"}),
+    ],
+    ids=str,
+)
+def test_ranks_hold_what_the_plan_says(
+    stage: int, model: dict[str, Any], rank_pool: Pools, tiny_model_dir: Path
+) -> None:
+    """Flat buffers are padded for their alignment: a rank holds what the plan says, and at most 1 % more."""
+    run = Run(tiny_model_dir, stage, model=model)
+    found = rank_pool(2).run(held, run)
+    shape, _ = model_shape(json.loads((tiny_model_dir / "config.json").read_text()))
+    assert shape is not None
+    states = train_memory(RoleFacts(run.config(), shape, "train", 2, shares_devices=False)).states
+    parts = {part.name: part.num_bytes for parts in states.values() for part in parts}
+    for bytes_of in found:
+        for name, held_bytes in bytes_of.items():
+            assert parts[name] <= held_bytes <= 1.01 * parts[name], name
