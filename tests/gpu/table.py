@@ -58,13 +58,13 @@ def _scorer(name: str, code: str, strategy: str, settings: dict[str, Any], *pack
     )
 
 
-def _trainer_memory(name: str, code: str, kind: str, settings: dict[str, Any], *sharded: str) -> Check:
+def _trainer_memory(name: str, code: str, kind: str, settings: dict[str, Any]) -> Check:
     return Check(
         name=f"memory-{name}",
-        path=f"{kind}_train ({name}), 0.5B in bf16: holds what its parameters count up to, and gives it back",
+        path=f"{kind}_train ({name}), 0.5B in bf16: holds what a dry run says, and gives it back",
         code=code,
         function=f"{HERE}.memory:trainer_turns",
-        arguments={"kind": kind, "settings": settings, "sharded": dict.fromkeys(sharded, True)},
+        arguments={"kind": kind, "settings": settings},
         limits=limits.TRAINER_MEMORY,
         most_gpus=2,
         packages=(kind,),
@@ -142,6 +142,7 @@ CHECKS: tuple[Check, ...] = (
     _megatron("megatron-tp2", "tensor parallel 2", _TP2, 2),
     _megatron("megatron-pp2", "pipeline parallel 2", _PP2, 2),
     _megatron("megatron-cp2", "context parallel 2", _CP2, 2),
+    _megatron("megatron-packed", "rows packed", {"packs": True}),
     _megatron("megatron-te", "transformer-engine", _TE, 1, "transformer_engine", "it has no kernels for CPUs"),
     _scorer("hf", "strategy/hf_forward.py", "hf_infer", {}),
     _scorer(
@@ -174,12 +175,10 @@ CHECKS: tuple[Check, ...] = (
         limits=limits.BROADCAST_DEATH,
         gpus=3,
     ),
-    _trainer_memory("zero2", "strategy/deepspeed_offload.py", "deepspeed", {"stage": 2}, "gradients", "optimizer"),
-    _trainer_memory(
-        "zero3", "strategy/deepspeed_offload.py", "deepspeed", {"stage": 3}, "weights", "gradients", "optimizer"
-    ),
+    _trainer_memory("zero2", "strategy/deepspeed_offload.py", "deepspeed", {"stage": 2}),
+    _trainer_memory("zero3", "strategy/deepspeed_offload.py", "deepspeed", {"stage": 3}),
     _trainer_memory("megatron", "strategy/megatron/offload.py", "megatron", {}),
-    _trainer_memory("megatron-distributed", "strategy/megatron/offload.py", "megatron", _SHARED, "optimizer"),
+    _trainer_memory("megatron-distributed", "strategy/megatron/offload.py", "megatron", _SHARED),
     *(_engine_memory(engine, tp) for engine in ("vllm", "sglang") for tp in (1, 2)),
     _run("hf_infer", "shared-memory", _IPC, _ONE),
     *_runs_of("vllm"),

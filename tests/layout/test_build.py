@@ -54,7 +54,7 @@ def test_locks_hold_versions_that_setup_allows() -> None:
     assert {"ray", "torch", "transformers", "pydantic", "deepspeed", "megatron-core", "vllm", "sglang"} < asked.keys()
     assert {name: versions.get(name) for name, allowed in asked.items() if versions.get(name, "") not in allowed} == {}
     pinned = {name for name, allowed in asked.items() if str(allowed).startswith("==")}
-    assert pinned == {"deepspeed", "megatron-core", "vllm"}
+    assert pinned == {"deepspeed", "megatron-core", "sglang", "vllm"}
 
 
 def requirements() -> list[Requirement]:

@@ -10,33 +10,24 @@ from typing import Any
 
 import torch
 
+from roll.utils.json_files import read_object
 from tests.gpu.check import Figures
+from tests.gpu.checks import trainers
 from tests.gpu.checks.trainers import Kind, difference, go_and_come_back, held_bytes
 from tests.gpu.place import Place
 
 _TOKENS = {"cuda": (4, 512), "cpu": (4, 32)}  # rows of a rank's update, tokens of each
 _ANSWERS = {"cuda": (256, 64), "cpu": (8, 8)}  # and tokens of each
-BYTES_OF_WEIGHT, BYTES_OF_GRADIENT, BYTES_OF_OPTIMIZER = 2, 4, 12  # per parameter: bf16; fp32; fp32 copy, two moments
 
 
-def trainer_turns(
-    place: Place, kind: Kind, settings: dict[str, Any], sharded: dict[str, bool], num_ranks: int | None = None
-) -> Figures:
-    """An update, a trip to host memory, two more. `sharded` says what the ranks share out among themselves."""
-    count = num_ranks or len(place.devices)
+def trainer_turns(place: Place, kind: Kind, settings: dict[str, Any]) -> Figures:
+    """An update, a trip to host memory, two more."""
+    count = len(place.devices)
     model_dir = place.large_model()
+    planned = _planned_bytes(kind, model_dir, settings, count)
     with place.ranks(count) as pool:
         found = pool.run(_turn, kind, model_dir, settings, _TOKENS[place.device], timeout_s=400)
     rank = found[0]
-    bytes_per_weight = sum(
-        size / (count if sharded.get(part) else 1)
-        for part, size in [
-            ("weights", BYTES_OF_WEIGHT),
-            ("gradients", BYTES_OF_GRADIENT),
-            ("optimizer", BYTES_OF_OPTIMIZER),
-        ]
-    )
-    planned = bytes_per_weight * rank["num_parameters"]
     return {
         "held_to_planned": rank["held_bytes"] / planned,
         "left_on_device_fraction": max(r["away_bytes"] for r in found) / max(rank["held_bytes"], 1),
@@ -50,11 +41,24 @@ def trainer_turns(
     }
 
 
+def _planned_bytes(kind: Kind, model_dir: Path, settings: dict[str, Any], num_ranks: int) -> float:
+    """Of weights, gradients and optimizer on a rank, by the arithmetic that a dry run prints."""
+    from roll.configs.memory.model_shape import model_shape
+    from roll.configs.memory.parts import RoleFacts, total
+    from roll.configs.memory.table import ARITHMETIC
+
+    run = trainers.run_of(kind, model_dir, settings, {"dtype": "bf16"})
+    shape, why_not = model_shape(read_object(model_dir / "config.json"))
+    assert shape is not None, why_not
+    facts = RoleFacts(run.config(), shape, "train", num_ranks, shares_devices=True, train=run.plan(num_ranks))
+    states = ARITHMETIC[f"{kind}_train", "train"](facts).states
+    return sum(total(parts, sure_only=True) for parts in states.values())
+
+
 def _turn(kind: Kind, model_dir: Path, settings: dict[str, Any], tokens: tuple[int, int]) -> dict[str, float]:
     """One rank. Device-wide figures are the driver's: what other processes could have."""
     from transformers import AutoConfig
 
-    from tests.gpu.checks import trainers
     from tests.parity.strategies.reference import BentLoss, scale_of
 
     module: Any = trainers.helpers_of(kind)
@@ -93,7 +97,6 @@ def _turn(kind: Kind, model_dir: Path, settings: dict[str, Any], tokens: tuple[i
         seconds = time.monotonic() - started
         after = module.exported(strategy)  # of all ranks
         moved = difference(before, after) if before else 0.0
-        num_parameters = sum(weight.size for weight in before.values())
     return {
         "held_bytes": held,
         "away_bytes": away,
@@ -103,7 +106,6 @@ def _turn(kind: Kind, model_dir: Path, settings: dict[str, Any], tokens: tuple[i
         "tokens_per_s": tokens[0] * tokens[1] / seconds,
         "grad_norm": norm,
         "moved": moved,
-        "num_parameters": num_parameters,
     }
 
 

@@ -41,6 +41,7 @@ def trains(place: Place, kind: Kind, settings: dict[str, Any], num_ranks: int | 
         "trip_grad_norm_difference": abs(travelled["grad_norm"] / stayed["grad_norm"] - 1),
         "left_on_device_fraction": travelled["away_bytes"] / max(travelled["held_bytes"], 1),
         "resume_difference": difference(saved["resumed"], saved["unbroken"]),
+        "export_gb": travelled["export_bytes"] / 1e9,
     }
 
 
@@ -53,7 +54,9 @@ def update_after_a_trip(kind: Kind, run: Any, trip: bool) -> dict[str, Any]:
         held = away = held_bytes(strategy.context.device)
         if trip:
             away = go_and_come_back(kind, strategy)
+        free = free_bytes(strategy.context.device)
         before = module.exported(strategy)
+        export = free - free_bytes(strategy.context.device)
         norm = module.one_update(strategy, run)["grad_norm"]
         return {
             "before": before,
@@ -61,6 +64,7 @@ def update_after_a_trip(kind: Kind, run: Any, trip: bool) -> dict[str, Any]:
             "grad_norm": norm,
             "held_bytes": held,
             "away_bytes": away,
+            "export_bytes": export,
         }
 
 
@@ -92,6 +96,15 @@ def held_bytes(device: torch.device) -> int:
     return torch.cuda.memory_allocated()
 
 
+def free_bytes(device: torch.device) -> int:
+    """By the driver, torch's cache given back first; 0 without a device. Communicators are seen here only."""
+    if device.type == "cpu":
+        return 0
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    return torch.cuda.mem_get_info()[0]
+
+
 def update_after_a_checkpoint(kind: Kind, run: Any, directory: Path) -> dict[str, Any]:
     """One rank: the weights after a third update, of an unbroken run and of one that was saved after two and loaded by
     a new strategy."""
@@ -120,7 +133,8 @@ def difference(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> float:
 def run_of(kind: Kind, model_dir: Path, settings: dict[str, Any], model: dict[str, Any] | None = None) -> Any:
     run = helpers_of(kind).Run(model_dir, model=model or {})
     if kind == "megatron":
-        return replace(run, megatron=settings)
+        own = {name: value for name, value in settings.items() if name != "packs"}
+        return replace(run, megatron=own, packs=settings.get("packs", False))
     return replace(run, stage=settings["stage"], zero={name: settings[name] for name in settings if name != "stage"})
 
 
