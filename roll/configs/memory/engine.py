@@ -71,6 +71,7 @@ def _memory(
         copies=pinned("copies of weights", blocks * devices),
         loading=(),
         num_processes=2 + devices if devices > 1 or worker.strategy_name == "sglang" else 2,
+        doubt=_doubt(facts, cache / per_token) if room else "",
         room=(room, f"{key.name} {share:g} of {facts.gpu_bytes / GB:g} GB") if room and facts.gpu_bytes else None,
         ways={
             "rollout": f"a larger {key.name}, more GPUs per engine (tensor_parallel_size or tp_size), or a smaller one "
@@ -78,6 +79,12 @@ def _memory(
             "publish": "a smaller model_update_buffer_size_mb",
         },
     )
+
+
+def _doubt(facts: RoleFacts, tokens: float) -> str:
+    if tokens >= facts.longest:
+        return ""
+    return f"its key-value cache holds about {tokens:.0f} tokens, fewer than the {facts.longest} of one sequence"
 
 
 def _cache(facts: RoleFacts, share: float, weights: float, working: float) -> tuple[float, float]:

@@ -58,8 +58,8 @@ class RankMemory:
 
     On each of its GPUs: `states` while they are there, `stays` always, `passes` while it works. In host memory: `host`
     always, `copies` of the states from the first time that another role needs the GPU, `loading` while it starts.
-    `room`: what weights and key-value cache of an engine may take together, and which key says so. `ways`: what makes a
-    phase smaller.
+    `room`: what weights and key-value cache of an engine may take together, and which key says so. `doubt`: why it may
+    not start although it fits. `ways`: what makes a phase smaller.
     """
 
     states: Mapping[State, tuple[Part, ...]]
@@ -70,6 +70,7 @@ class RankMemory:
     loading: tuple[Part, ...] = ()
     num_processes: int = 1
     room: tuple[float, str] | None = None
+    doubt: str = ""
     ways: Mapping[Phase, str] = field(default_factory=dict)
 
 

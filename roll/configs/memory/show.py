@@ -84,7 +84,11 @@ def memory_problems(
 
 
 def memory_warnings(plan: MemoryPlan, gpu_bytes: float | None, host_bytes: float | None) -> Iterator[str]:
-    """Largest moments that fit by what is certain of them, and not by the whole estimate."""
+    """Largest moments that fit by what is certain of them, and not by the whole estimate; engines with too little
+    cache."""
+    for role, memory in plan.roles.items():
+        if memory.doubt:
+            yield f"{role}: {memory.doubt}. Use {memory.ways['rollout']}."
     for moments, room, key in (
         *((moments, gpu_bytes, "GPU memory") for moments in plan.by_gpu.values()),
         *((moments, host_bytes, "host memory") for moments in plan.by_node.values()),

@@ -84,6 +84,15 @@ def test_an_engine_whose_weights_fill_its_share_is_refused(models: Path, capsys:
     ) in capsys.readouterr().err
 
 
+def test_a_cache_that_holds_no_sequence_is_a_warning(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    apart = "qwen2.5-7B-rlvr/rlvr_zero3_disjoint"
+    small = "actor_infer.strategy_args.strategy_config.gpu_memory_utilization=0.25"
+    assert run(apart, models / "qwen2.5-7b", "gpu_memory_gb=40", small) == 0
+    shown = capsys.readouterr().out
+    assert "Warning: actor_infer: its key-value cache holds about " in shown
+    assert "fewer than the 5120 of one sequence. Use a larger gpu_memory_utilization" in shown
+
+
 def test_an_estimate_that_does_not_fit_is_a_warning(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(THIRTY, models / "qwen3-30b-a3b", "gpu_memory_gb=50") == 0
     shown = capsys.readouterr().out

@@ -131,6 +131,24 @@ def test_the_share_of_an_engine_is_weights_and_cache_and_says_how_many_tokens_fi
     assert (unknown.name, unknown.num_bytes) == ("key-value cache up to 0.6 of the GPU", 0)
 
 
+def test_what_deepspeed_keeps_on_the_host_is_on_no_gpu(shipped: Shipped) -> None:
+    """Of ZeRO-3 with both offloads the bucket is left; the 17.1 GB of a rank are in host memory, asleep or not."""
+    at = "actor_train.strategy_args.strategy_config.zero_optimization"
+    plan = shipped(ZERO3, f"+{at}.offload_param.device=cpu", f"+{at}.offload_optimizer.device=cpu")
+    assert states(plan) == {"gradient bucket": 1.0}
+    host = {part.name: part.num_bytes / GB for part in plan.roles["actor_train"].host}
+    assert sum(size for name, size in host.items() if "rounding" not in name) == pytest.approx(17.1, abs=0.1)
+
+
+def test_weights_that_are_not_trained_have_no_gradient_and_no_optimizer(shipped: Shipped) -> None:
+    """The embedding of 7B is 545 million of its 7.6 billion parameters."""
+    frozen = states(shipped(ZERO3, "+actor_train.model_args.freeze_module_prefix=model.embed_tokens"))
+    trained = 7_615_616_512 - 152_064 * 3584
+    assert frozen["weights"] == pytest.approx(2 * 7_615_616_512 / 8 / GB)
+    assert frozen["gradients"] == pytest.approx(4 * trained / 8 / GB)
+    assert frozen["optimizer"] == pytest.approx(12 * trained / 8 / GB)
+
+
 def test_roles_apart_keep_their_states_and_leave_no_copies(shipped: Shipped) -> None:
     plan = shipped(("qwen2.5-7B-rlvr", "rlvr_megatron_disjoint", SEVEN))
     publish = moment(plan, "weight publish of actor_infer", where=1)
