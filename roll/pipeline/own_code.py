@@ -98,7 +98,7 @@ def _object_problems(at: str, name: str, args: Mapping[str, Any]) -> Iterator[Pr
             value = f"{show(item['input'])}: " if item["loc"] else f"{name}: "
             yield Problem(f"{key}: {value}{item['msg'].removeprefix('Value error, ')}.", LOSS_KEYS)
         return
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         yield Problem(f"{at}: {name} cannot be built: {describe(error)}.", LOSS_KEYS)
         return
     form = "it is called as object(tokens, metrics)"
@@ -106,11 +106,12 @@ def _object_problems(at: str, name: str, args: Mapping[str, Any]) -> Iterator[Pr
         yield Problem(f"{at}: {name} gives a {type(built).__name__} that cannot be called: {form}.", LOSS_KEYS)
         return
     try:
-        signature = inspect.signature(built)
-        signature.bind(None, None)
+        inspect.signature(built).bind(None, None)
     except TypeError as error:
         yield Problem(f"{at}: {name}: {form}, but its __call__: {error}.", LOSS_KEYS)
         return
+    except ValueError:  # some objects of C extensions have none
+        pass
     yield from _trial(LOSS_KEYS, _try_loss, name, args)
 
 
