@@ -1,15 +1,19 @@
 """Hugging Face models as a trainer wants them: token ids in, log-probs or values of the response tokens out.
 
 The model's own forward pass would return the logits of every position, [B, T, vocabulary] in fp32: for 8 rows of 4096
-tokens and a vocabulary of 152k that is 20 GB. Here the head sees the response positions only, some at a time.
+tokens and a vocabulary of 152k that is 20 GB. Here the head sees the response positions only, and where they are many,
+some columns of the vocabulary at a time.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
+
+from roll.models.head_scores import Bend, Tiling, head_scores
 
 _CHUNK_ELEMENTS = 2**26  # logits that exist at once: 256 MiB in fp32
 
@@ -17,47 +21,37 @@ _CHUNK_ELEMENTS = 2**26  # logits that exist at once: 256 MiB in fp32
 class LogProbHead(nn.Module):
     """Hidden states to log-probs, without the logits of all of them at once.
 
-    Positions are taken in chunks; a chunk's logits are computed again in the backward pass. Where everything fits into
-    one chunk, nothing is computed twice. Under ZeRO-3 this module is a leaf (its weights are gathered once, not once
-    per chunk), so that ranks with different numbers of chunks do not wait for each other.
+    Where they are too many, the vocabulary is taken in tiles, and a tile's logits are computed again in the backward
+    pass; else nothing is computed twice. Under ZeRO-3 this module is a leaf: its weights are gathered once, not once
+    per tile, so that ranks with different numbers of tiles do not wait for each other.
     """
 
     def __init__(self, lm_head: nn.Module, vocab_size: int, softcap: float | None = None):
         super().__init__()
         self.lm_head = lm_head
         self.softcap = softcap
-        self.positions_per_chunk = max(1, _CHUNK_ELEMENTS // vocab_size)
+        self.vocab_size = vocab_size
+        self.positions_per_chunk = max(1, _CHUNK_ELEMENTS // vocab_size)  # whose logits may exist at once
 
     def forward(
         self, hidden: torch.Tensor, targets: torch.Tensor, temperature: float, entropy: bool
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Log-prob of each target, and entropy if asked for. hidden [N, H], targets [N] -> fp32 [N] each."""
+        bend = Bend(temperature, self.softcap)
         if len(targets) <= self.positions_per_chunk:
-            return self._score(hidden, targets, temperature, entropy)
-        parts: list[tuple[torch.Tensor, torch.Tensor | None]] = [
-            checkpoint(self._score, h, t, temperature, entropy, use_reentrant=False)
-            if torch.is_grad_enabled()
-            else self._score(h, t, temperature, entropy)
-            for h, t in zip(
-                hidden.split(self.positions_per_chunk), targets.split(self.positions_per_chunk), strict=True
-            )
-        ]
-        entropies = [part[1] for part in parts if part[1] is not None]
-        return torch.cat([part[0] for part in parts]), torch.cat(entropies) if entropy else None
+            return _score(bend.logits(self.lm_head(hidden)), targets, entropy)
+        columns = max(1, self.positions_per_chunk * self.vocab_size // len(targets))
+        head: Any = self.lm_head
+        log_probs, entropies = head_scores(hidden, head.weight, head.bias, targets, Tiling(columns, bend, entropy))
+        return log_probs, entropies if entropy else None
 
-    def _score(
-        self, hidden: torch.Tensor, targets: torch.Tensor, temperature: float, entropy: bool
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        logits = self.lm_head(hidden).float()
-        if self.softcap is not None:
-            logits = torch.tanh(logits / self.softcap) * self.softcap
-        if temperature != 1:
-            logits = logits / temperature
-        if not entropy:
-            return -functional.cross_entropy(logits, targets, reduction="none"), None
-        all_log_probs = functional.log_softmax(logits, dim=-1)
-        log_probs = all_log_probs.gather(-1, targets[:, None])[:, 0]
-        return log_probs, -(all_log_probs.exp() * all_log_probs).sum(-1)
+
+def _score(logits: torch.Tensor, targets: torch.Tensor, entropy: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
+    if not entropy:
+        return -functional.cross_entropy(logits, targets, reduction="none"), None
+    all_log_probs = functional.log_softmax(logits, dim=-1)
+    log_probs = all_log_probs.gather(-1, targets[:, None])[:, 0]
+    return log_probs, -(all_log_probs.exp() * all_log_probs).sum(-1)
 
 
 class ValueHead(nn.Module):
