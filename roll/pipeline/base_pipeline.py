@@ -60,6 +60,7 @@ from roll.pipeline.recorder import RolloutRecord, RolloutRecorder
 from roll.pipeline.resume_checks import check_resume, data_place, state_of_roles
 from roll.pipeline.rollout_metrics import rollout_metrics
 from roll.pipeline.run import Run
+from roll.pipeline.view import Column, Curve, View
 from roll.types.batch import RowMeta, SampleBatch, SampleSet
 from roll.types.collate import collate_groups, padding_rows, row_meta
 from roll.types.metrics import prefixed
@@ -67,6 +68,21 @@ from roll.types.packing import rows_by_rank
 from roll.types.rollout import TrajectoryGroup
 
 logger = logging.getLogger(__name__)
+
+
+VIEW = View(
+    columns=(
+        Column("reward", "rollout/reward_mean", ".3f"),
+        Column("val", "val/reward_mean", ".3f"),
+        Column("length", "rollout/response_length_mean", ".1f"),
+        Column("entropy", "actor/entropy_mean", ".3f"),
+        Column("clip", "actor/clip_fraction", ".3f"),
+        Column("grad", "actor/grad_norm", ".3g"),
+        Column("lr", "actor/learning_rate", ".1e"),
+    ),
+    training=Curve("reward", "rollout/reward_mean", "mean reward"),
+    validation=Curve("validation", "val/reward_mean", "validation", parts=("val/reward_mean/", "val/pass_at_")),
+)
 
 
 @dataclass(frozen=True)
@@ -87,6 +103,8 @@ class StepSamples:
 class RLPipeline(Run):
     """Holds the clusters and runs the step. A pipeline builds the scheduler around its Rollouter, which says how one
     group of trajectories is made and rewarded, and says how to evaluate."""
+
+    view = VIEW
 
     config: AlgorithmConfig
     scheduler: RolloutScheduler

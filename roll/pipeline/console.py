@@ -5,7 +5,6 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Self, TextIO, cast
 
@@ -25,31 +24,14 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from roll.pipeline.summary import REWARD, VALIDATION, duration
+from roll.pipeline.summary import duration
+from roll.pipeline.view import Column
 from roll.utils.timing import phase_seconds
 
 logger = logging.getLogger(__name__)
 
 _ROWS_PER_HEADER = 20
 _MIN_SHARE = 0.005  # phases below half a percent of the step are left out of the time split
-
-
-@dataclass(frozen=True)
-class Column:
-    title: str
-    metric: str
-    format: str
-
-
-COLUMNS = (
-    Column("reward", REWARD, ".3f"),
-    Column("val", VALIDATION, ".3f"),
-    Column("length", "rollout/response_length_mean", ".1f"),
-    Column("entropy", "actor/entropy_mean", ".3f"),
-    Column("clip", "actor/clip_fraction", ".3f"),
-    Column("grad", "actor/grad_norm", ".3g"),
-    Column("lr", "actor/learning_rate", ".1e"),
-)
 
 
 def open_terminal() -> Console | None:
@@ -93,7 +75,7 @@ def terminal_handler(terminal: Console) -> logging.Handler:
     return handler
 
 
-def make_display(max_steps: int, terminal: Console | None, columns: Sequence[Column] = COLUMNS) -> "Display":
+def make_display(max_steps: int, terminal: Console | None, columns: Sequence[Column]) -> "Display":
     """The display for this terminal, or the plain one for None."""
     return TerminalDisplay(max_steps, terminal, columns) if terminal else PlainDisplay(max_steps, columns)
 
@@ -130,7 +112,7 @@ class Display(ABC):
 class PlainDisplay(Display):
     """One log line per step."""
 
-    def __init__(self, max_steps: int, columns: Sequence[Column] = COLUMNS):
+    def __init__(self, max_steps: int, columns: Sequence[Column]):
         self._max_steps = max_steps
         self._columns = columns
 
@@ -153,7 +135,7 @@ class PlainDisplay(Display):
 class TerminalDisplay(PlainDisplay):
     """A row per step that stays, above a time split and a progress bar that move. The log file gets the plain lines."""
 
-    def __init__(self, max_steps: int, terminal: Console, columns: Sequence[Column] = COLUMNS):
+    def __init__(self, max_steps: int, terminal: Console, columns: Sequence[Column]):
         super().__init__(max_steps, columns)
         self._terminal = terminal
         self._num_rows = 0
@@ -208,18 +190,18 @@ class TerminalDisplay(PlainDisplay):
         self._terminal.print(Text(line, style=style, no_wrap=True, overflow="ellipsis"))
 
 
-def header(columns: Sequence[Column] = COLUMNS) -> str:
+def header(columns: Sequence[Column]) -> str:
     """Example: "  step   reward      val   length  entropy     clip     grad       lr     time"."""
     return f"{'step':>6}" + "".join(f"{column.title:>9}" for column in columns) + f"{'time':>11}"
 
 
-def row(step: int, metrics: Mapping[str, float], columns: Sequence[Column] = COLUMNS) -> str:
+def row(step: int, metrics: Mapping[str, float], columns: Sequence[Column]) -> str:
     """One step below the header; a dot where it measured nothing."""
     cells = [_cell(column, metrics) or "." for column in columns]
     return f"{step:>6}" + "".join(f"{cell:>9}" for cell in cells) + f"{_total(metrics):>11}"
 
 
-def plain_line(step: int, max_steps: int, metrics: Mapping[str, float], columns: Sequence[Column] = COLUMNS) -> str:
+def plain_line(step: int, max_steps: int, metrics: Mapping[str, float], columns: Sequence[Column]) -> str:
     """Example: "step 3/100  reward 0.531  lr 1.0e-05  time 0.91 s: rollout 0.61 s 67%, train_actor 0.30 s 33%"."""
     cells = [(column.title, _cell(column, metrics)) for column in columns]
     parts = [f"step {step}/{max_steps}", *(f"{title} {cell}" for title, cell in cells if cell)]

@@ -7,7 +7,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roll.pipeline.summary import REWARD, VALIDATION, Rows, duration, series
+from roll.pipeline.summary import Rows, duration, series
+from roll.pipeline.view import Curve, View
 from roll.utils.text import visible
 from roll.utils.timing import phase_seconds
 
@@ -23,7 +24,7 @@ _MAX_VALIDATION_CURVES = 6
 _MAX_BARS = 200
 
 
-def draw_curves(rows: Rows, path: Path | str, title: str = "") -> Path | None:
+def draw_curves(rows: Rows, path: Path | str, view: View, title: str = "") -> Path | None:
     """Writes a PNG and returns its path. None when rows is empty, and with a note in the log when there is no
     matplotlib, or it cannot draw or write: a picture ends no run."""
     if not rows:
@@ -40,7 +41,7 @@ def draw_curves(rows: Rows, path: Path | str, title: str = "") -> Path | None:
     FigureCanvasAgg(figure)
     try:
         with matplotlib.rc_context({"text.parse_math": False}):  # a name may hold dollar signs
-            _draw(figure, rows, visible(title))
+            _draw(figure, rows, view, visible(title))
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             figure.savefig(path, dpi=130)
     except Exception as error:
@@ -49,13 +50,13 @@ def draw_curves(rows: Rows, path: Path | str, title: str = "") -> Path | None:
     return Path(path)
 
 
-def _draw(figure: "Figure", rows: Rows, title: str) -> None:
-    reward, validation, time = figure.subplots(3, 1, sharex=True)
-    _draw_reward(reward, rows)
-    _draw_validation(validation, rows)
+def _draw(figure: "Figure", rows: Rows, view: View, title: str) -> None:
+    training, validation, time = figure.subplots(3, 1, sharex=True)
+    _draw_training(training, rows, view.training)
+    _draw_validation(validation, rows, view.validation)
     _draw_time(time, rows)
     time.set_xlabel("step")
-    for axes in (reward, validation, time):
+    for axes in (training, validation, time):
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="y", color="#e4e4e4", linewidth=0.8)
         axes.set_axisbelow(True)
@@ -77,11 +78,11 @@ def smoothed(values: Sequence[float], span: int) -> list[float]:
     return means
 
 
-def _draw_reward(axes: "Axes", rows: Rows) -> None:
-    axes.set_ylabel("mean reward")
-    points = series(rows, REWARD)
+def _draw_training(axes: "Axes", rows: Rows, curve: Curve) -> None:
+    axes.set_ylabel(curve.label)
+    points = series(rows, curve.metric)
     if not points:
-        return _say_empty(axes, "no reward was measured")
+        return _say_empty(axes, f"no {curve.name} was measured")
     steps, values = zip(*points, strict=True)
     if len(points) < 10:
         axes.plot(steps, values, color=_COLORS[0], marker="o", markersize=3)
@@ -92,15 +93,15 @@ def _draw_reward(axes: "Axes", rows: Rows) -> None:
     axes.legend(frameon=False, loc="best", fontsize=9)
 
 
-def _draw_validation(axes: "Axes", rows: Rows) -> None:
-    axes.set_ylabel("validation")
-    names = sorted({name for _, metrics in rows for name in metrics if _is_validation_score(name)})
-    names = [VALIDATION, *(name for name in names if name != VALIDATION)]
+def _draw_validation(axes: "Axes", rows: Rows, curve: Curve) -> None:
+    axes.set_ylabel(curve.label)
+    names = sorted({name for _, metrics in rows for name in metrics if _is_part(name, curve)})
+    names = [curve.metric, *(name for name in names if name != curve.metric)]
     curves = [(name, series(rows, name)) for name in names]
     curves = [(name, points) for name, points in curves if points][:_MAX_VALIDATION_CURVES]
     for number, (name, points) in enumerate(curves):
         steps, values = zip(*points, strict=True)
-        label = name.removeprefix("val/").replace("reward_mean/", "")
+        label = _label(name, curve)
         style = "-" if number == 0 else "--"
         axes.plot(
             steps,
@@ -130,8 +131,14 @@ def _draw_validation(axes: "Axes", rows: Rows) -> None:
     axes.margins(y=0.15)
 
 
-def _is_validation_score(name: str) -> bool:
-    return name.startswith((f"{VALIDATION}/", "val/pass_at_")) and name.count("/") <= 2
+def _is_part(name: str, curve: Curve) -> bool:
+    return name.startswith(curve.parts) and name.count("/") <= 2
+
+
+def _label(name: str, curve: Curve) -> str:
+    """Example: val/reward_mean/math -> math, val/pass_at_2 -> pass_at_2."""
+    folder, _, last = curve.metric.rpartition("/")
+    return name.removeprefix(f"{folder}/").replace(f"{last}/", "")
 
 
 def _draw_time(axes: "Axes", rows: Rows) -> None:

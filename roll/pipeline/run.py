@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from rich.console import Console
 
@@ -25,6 +25,7 @@ from roll.pipeline.summary import summarise, summary_lines
 from roll.pipeline.tracking.build import make_trackers
 from roll.pipeline.tracking.local import METRICS_FILE, read_metrics, write_metrics
 from roll.pipeline.tracking.tracker import Trackers
+from roll.pipeline.view import View
 from roll.utils.logging import configure_logging
 from roll.utils.secrets import find_secrets
 from roll.utils.timing import Timer
@@ -39,9 +40,11 @@ class Run(ABC):
     """A loop over steps. After the first step one step is done: "steps done" is the number that trackers, checkpoints
     and evaluations carry; 0 is the state before training.
 
-    A subclass says how things are built, what one step is, how to evaluate, and what a checkpoint holds.
+    A subclass says what a person sees of it (`view`), how things are built, what one step is, how to evaluate, and what
+    a checkpoint holds.
     """
 
+    view: ClassVar[View]
     display: Display
     trackers: Trackers
 
@@ -107,7 +110,7 @@ class Run(ABC):
     def _run_to_the_end(self, terminal: Console | None) -> int:
         try:
             with self.interrupts, ExitStack() as stack:
-                self.display = stack.enter_context(make_display(self.config.max_steps, terminal))
+                self.display = stack.enter_context(make_display(self.config.max_steps, terminal, self.view.columns))
                 stack.callback(self.close)
                 self._run()
         except KeyboardInterrupt:
@@ -213,9 +216,9 @@ class Run(ABC):
         if not self._rows:
             self.trackers.close(failed)
             return
-        summary = summarise(self._rows)
+        summary = summarise(self._rows, self.view)
         files: dict[str, Path] = {"output": self.output_dir}
-        curves = draw_curves(self._rows, self.output_dir / "curves.png", self.config.exp_name)
+        curves = draw_curves(self._rows, self.output_dir / "curves.png", self.view, self.config.exp_name)
         if curves is not None:
             files["curves"] = curves
         newest = self.checkpoints.latest() if self.config.save_steps > 0 or self.interrupts.requested else None

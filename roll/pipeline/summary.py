@@ -2,14 +2,12 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from roll.pipeline.view import Curve, View
 from roll.utils.timing import phase_seconds
-
-REWARD = "rollout/reward_mean"
-VALIDATION = "val/reward_mean"
 
 Rows = Sequence[tuple[int, Mapping[str, float]]]
 """Step and metrics, in the order of the steps (docs/metrics.md)."""
@@ -17,42 +15,53 @@ Rows = Sequence[tuple[int, Mapping[str, float]]]
 
 @dataclass(frozen=True)
 class RunSummary:
-    """First and last reward, validation at the start, at the end and at its best, total seconds by top-level phase."""
+    """`training`: its first and last value; `validation`: its value at the start, at the end and at its best, and the
+    step of that. Empty where nothing was measured. Seconds by top-level phase."""
 
+    view: View
     num_steps: int
-    reward_first: float | None
-    reward_last: float | None
-    validation_start: float | None
-    validation_end: float | None
-    validation_best: float | None
-    validation_best_step: int | None
+    training: dict[str, float]
+    validation: dict[str, float]
     seconds: float
     seconds_by_phase: dict[str, float]
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """Flat, under the names of the curves: reward_first, ..., validation_best_step; None: never measured."""
+        curves = ((self.view.training, self.training, _TRAINING), (self.view.validation, self.validation, _VALIDATION))
+        return {
+            "num_steps": self.num_steps,
+            **{f"{curve.name}_{key}": values.get(key) for curve, values, keys in curves for key in keys},
+            "seconds": self.seconds,
+            "seconds_by_phase": self.seconds_by_phase,
+        }
 
 
-def summarise(rows: Rows) -> RunSummary:
-    """The summary of the rows of a run; None where a quantity was never measured."""
-    rewards = series(rows, REWARD)
-    validation = series(rows, VALIDATION)
-    best = max(validation, key=lambda point: point[1], default=None)
+_TRAINING = ("first", "last")
+_VALIDATION = ("start", "end", "best", "best_step")
+
+
+def summarise(rows: Rows, view: View) -> RunSummary:
+    """The summary of the rows of a run."""
+    training = series(rows, view.training.metric)
+    validation = series(rows, view.validation.metric)
     seconds: dict[str, float] = {}
     for _, metrics in rows:
         for phase, value in phase_seconds(metrics).items():
             seconds[phase] = seconds.get(phase, 0.0) + value
     return RunSummary(
-        num_steps=len(rewards),
-        reward_first=rewards[0][1] if rewards else None,
-        reward_last=rewards[-1][1] if rewards else None,
-        validation_start=validation[0][1] if validation else None,
-        validation_end=validation[-1][1] if validation else None,
-        validation_best=best[1] if best else None,
-        validation_best_step=best[0] if best else None,
+        view=view,
+        num_steps=len(training),
+        training={"first": training[0][1], "last": training[-1][1]} if training else {},
+        validation=_course(validation, view.validation) if validation else {},
         seconds=sum(seconds.values()),
         seconds_by_phase=dict(sorted(seconds.items(), key=lambda item: -item[1])),
     )
+
+
+def _course(points: list[tuple[int, float]], curve: Curve) -> dict[str, float]:
+    sign = 1 if curve.best == "highest" else -1
+    step, best = max(points, key=lambda point: sign * point[1])
+    return {"start": points[0][1], "end": points[-1][1], "best": best, "best_step": step}
 
 
 def series(rows: Rows, name: str) -> list[tuple[int, float]]:
@@ -63,11 +72,13 @@ def series(rows: Rows, name: str) -> list[tuple[int, float]]:
 def summary_lines(summary: RunSummary, files: Mapping[str, Path | str]) -> list[str]:
     """The summary as a person reads it. files: what lies where, e.g. {"curves": ".../curves.png"}."""
     lines = [f"{summary.num_steps} steps in {duration(summary.seconds)}"]
-    if summary.reward_first is not None and summary.reward_last is not None:
-        lines.append(f"reward       first {summary.reward_first:.3f}   last {summary.reward_last:.3f}")
-    if summary.validation_start is not None and summary.validation_end is not None:
-        best = f"best {summary.validation_best:.3f} at step {summary.validation_best_step}"
-        lines.append(f"validation   start {summary.validation_start:.3f}   end {summary.validation_end:.3f}   {best}")
+    if summary.training:
+        lines.append(
+            "{:<12} first {first:.3f}   last {last:.3f}".format(summary.view.training.name, **summary.training)
+        )
+    if summary.validation:
+        course = "{:<12} start {start:.3f}   end {end:.3f}   best {best:.3f} at step {best_step}"
+        lines.append(course.format(summary.view.validation.name, **summary.validation))
     for number, (phase, seconds) in enumerate(summary.seconds_by_phase.items()):
         share = seconds / summary.seconds if summary.seconds else 0.0
         lines.append(f"{'time' if number == 0 else '':<12} {phase:<16} {duration(seconds):>9} {share:>5.0%}")

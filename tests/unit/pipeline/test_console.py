@@ -6,8 +6,8 @@ from typing import TextIO, cast
 
 from rich.console import Console
 
+from roll.pipeline.base_pipeline import VIEW
 from roll.pipeline.console import (
-    COLUMNS,
     LastingStream,
     header,
     make_display,
@@ -34,14 +34,17 @@ METRICS = {
 
 
 def test_table_row_stands_below_its_header_and_fits_80_columns():
-    assert header() == "  step   reward      val   length  entropy     clip     grad       lr       time"
-    assert row(12, METRICS) == "    12    0.531    0.250     12.3    1.500    0.021    0.987  1.0e-05     1.00 s"
-    assert len(header()) == len(row(12, METRICS)) == 80
+    assert header(VIEW.columns) == "  step   reward      val   length  entropy     clip     grad       lr       time"
+    assert (
+        row(12, METRICS, VIEW.columns)
+        == "    12    0.531    0.250     12.3    1.500    0.021    0.987  1.0e-05     1.00 s"
+    )
+    assert len(header(VIEW.columns)) == len(row(12, METRICS, VIEW.columns)) == 80
 
 
 def test_what_a_step_did_not_measure_is_a_dot_in_the_table_and_absent_in_the_line():
-    assert row(3, {"val/reward_mean": 0.5}).split() == ["3", ".", "0.500", ".", ".", ".", ".", "."]
-    assert plain_line(3, 10, {"val/reward_mean": 0.5}) == "step 3/10  val 0.500"
+    assert row(3, {"val/reward_mean": 0.5}, VIEW.columns).split() == ["3", ".", "0.500", ".", ".", ".", ".", "."]
+    assert plain_line(3, 10, {"val/reward_mean": 0.5}, VIEW.columns) == "step 3/10  val 0.500"
 
 
 def test_time_split_has_seconds_and_shares_of_the_top_level_phases_longest_first():
@@ -51,7 +54,7 @@ def test_time_split_has_seconds_and_shares_of_the_top_level_phases_longest_first
 
 def test_plain_display_logs_one_line_per_step(caplog):
     caplog.set_level(logging.INFO)
-    with make_display(100, None) as display:
+    with make_display(100, None, VIEW.columns) as display:
         display.step(3, METRICS)
         display.summary(["done"])
     assert [record.getMessage() for record in caplog.records] == [
@@ -64,14 +67,14 @@ def test_plain_display_logs_one_line_per_step(caplog):
 def test_terminal_display_prints_header_rows_progress_split_and_summary():
     output = io.StringIO()
     terminal = Console(file=output, force_terminal=True, width=100, color_system=None)
-    with make_display(30, terminal) as display:
+    with make_display(30, terminal, VIEW.columns) as display:
         for step in range(1, 26):
             display.phase("rollout")
             display.step(step, METRICS)
         display.summary(["reward first 0.1 last 0.9"])
     text = output.getvalue()
-    assert text.count(header()) == 2, "again after twenty rows"
-    assert text.count(row(25, METRICS)) == 1
+    assert text.count(header(VIEW.columns)) == 2, "again after twenty rows"
+    assert text.count(row(25, METRICS, VIEW.columns)) == 1
     assert "rollout 0.60 s 60% · train_actor 0.30 s 30% · other 0.10 s 10%" in text
     assert "25/30" in text
     assert "reward first 0.1 last 0.9" in text.split("summary")[-1]
@@ -80,21 +83,21 @@ def test_terminal_display_prints_header_rows_progress_split_and_summary():
 def test_a_resumed_runs_bar_begins_at_its_first_step():
     output = io.StringIO()
     terminal = Console(file=output, force_terminal=True, width=100, color_system=None)
-    with make_display(30, terminal) as display:
+    with make_display(30, terminal, VIEW.columns) as display:
         display.start(12)
     assert "12/30" in output.getvalue()
 
 
 def test_every_column_is_documented_in_the_metrics_page():
     page = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()
-    assert [column.metric for column in COLUMNS if f"`{column.metric}`" not in page] == []
+    assert [column.metric for column in VIEW.columns if f"`{column.metric}`" not in page] == []
 
 
 def test_terminal_display_gives_the_cursor_back_when_the_run_fails():
     output = io.StringIO()
     terminal = Console(file=output, force_terminal=True, width=100, color_system=None, _environ={"TERM": "xterm"})
     try:
-        with make_display(30, terminal):
+        with make_display(30, terminal, VIEW.columns):
             raise KeyboardInterrupt
     except KeyboardInterrupt:
         pass
@@ -118,7 +121,7 @@ def test_a_terminal_that_was_closed_takes_no_run_with_it():
     terminal = Console(file=cast(TextIO, stream), color_system=None)
     assert terminal.is_terminal
     os.close(ours)
-    with make_display(10, terminal) as display:
+    with make_display(10, terminal, VIEW.columns) as display:
         display.start(0)
         display.step(1, METRICS)
     terminal_handler(terminal).emit(logging.makeLogRecord({"msg": "unheard", "levelno": logging.INFO}))

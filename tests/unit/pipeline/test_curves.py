@@ -3,6 +3,7 @@ import sys
 
 import pytest
 
+from roll.pipeline.base_pipeline import VIEW
 from roll.pipeline.curves import binned_phases, draw_curves, smoothed
 
 ROWS = [
@@ -18,7 +19,7 @@ def test_the_picture_is_a_png_of_readable_size_without_pyplot(tmp_path, rows):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     from PIL import Image
 
-    path = draw_curves(rows, tmp_path / "new" / "curves.png", "demo")
+    path = draw_curves(rows, tmp_path / "new" / "curves.png", VIEW, "demo")
     assert path is not None
     with Image.open(path) as image:
         assert (image.format, image.size) == ("PNG", (1170, 1170))
@@ -28,7 +29,7 @@ def test_the_picture_is_a_png_of_readable_size_without_pyplot(tmp_path, rows):
 def test_without_matplotlib_there_is_a_note_and_no_failure(tmp_path, monkeypatch, caplog):
     caplog.set_level("INFO")
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    assert draw_curves(ROWS, tmp_path / "curves.png") is None
+    assert draw_curves(ROWS, tmp_path / "curves.png", VIEW) is None
     assert "matplotlib is not installed" in caplog.text
     assert list(tmp_path.iterdir()) == []
 
@@ -41,18 +42,18 @@ def test_whatever_stands_in_names_and_rows_is_drawn(tmp_path):
         "rollout/reward_mean": -math.inf,
     }
     rows = [*ROWS, (30, {**odd, "val/reward_mean": math.nan}), (31, {"val/reward_mean/$\\frac{$": 0.5})]
-    assert draw_curves(rows, tmp_path / "curves.png", "a $\\frac{ of \ud800") is not None
+    assert draw_curves(rows, tmp_path / "curves.png", VIEW, "a $\\frac{ of \ud800") is not None
 
 
 def test_a_picture_that_cannot_be_written_ends_no_run(tmp_path, caplog):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     (tmp_path / "file").write_text("in the way")
-    assert draw_curves(ROWS, tmp_path / "file" / "curves.png") is None
+    assert draw_curves(ROWS, tmp_path / "file" / "curves.png", VIEW) is None
     assert "curves.png is not drawn. " in caplog.text
 
 
 def test_a_run_without_rows_draws_nothing(tmp_path):
-    assert draw_curves([], tmp_path / "curves.png") is None
+    assert draw_curves([], tmp_path / "curves.png", VIEW) is None
 
 
 def test_smoothing_is_centred_and_shrinks_towards_the_ends():

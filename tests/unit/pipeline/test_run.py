@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from roll.errors import ConfigError, ResourceError
+from roll.pipeline.base_pipeline import VIEW
 from roll.pipeline.checkpoint import Checkpoint
 from roll.pipeline.run import Run
 from roll.pipeline.tracking.local import JsonlTracker, read_metrics
@@ -19,6 +20,8 @@ from tests.helpers.configs import config
 
 class Counting(Run):
     """Steps that only count; a signal comes at the moment `when`, as often as it comes by, up to `signals` times."""
+
+    view = VIEW
 
     def __init__(
         self, directory: Path, when: str, signals: int = 1, sent: signal.Signals = signal.SIGINT, **settings: Any
