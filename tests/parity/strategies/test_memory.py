@@ -23,7 +23,7 @@ def held(run: Run) -> dict[str, int]:
     with trainer(run) as strategy:
         one_update(strategy, run)
         optimizer: Any = strategy.engine.optimizer
-        parameters = list(strategy.model.module.parameters())
+        parameters: list[Any] = list(strategy.model.module.parameters())
         if run.stage == 3:
             parameters = [parameter.ds_tensor for parameter in parameters]
         found = {
