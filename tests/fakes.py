@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -29,10 +29,12 @@ from roll.types.metrics import MetricSums
 from roll.types.rollout import Generation, GenerationRequest
 from roll.utils.background import BackgroundTasks
 
+SENDER = "sender"  # a weight that says which rank has sent it
+
 
 class FakeTrainStrategy(TrainStrategy):
     """Log-prob of a token: -(token id) / 100, its value: token id. An update adds 1 to every weight. Weights: `a` of
-    5 bfloat16 and `b` of 40 x 10 float32, both full of the number of updates plus the seed."""
+    5 bfloat16 and `b` of 40 x 10 float32, both full of the number of updates plus the seed; SENDER is the rank."""
 
     def __init__(self, role: WorkerConfig, context: RankContext, plan: TrainPlan | None = None):
         self.context = context
@@ -74,11 +76,12 @@ class FakeTrainStrategy(TrainStrategy):
     def weight_value(self) -> float:
         return float(self.num_updates + self.context.seed)
 
-    def export_weights(self, bucket_bytes: int) -> Iterator[WeightBucket]:
+    def export_weights(self, bucket_bytes: int, to: Collection[int] = ()) -> Iterator[WeightBucket]:
         value = self.weight_value
         weights = [("a", torch.full((5,), value, dtype=torch.bfloat16)), ("b", torch.full((40, 10), value))]
+        weights.append((SENDER, torch.tensor([self.context.rank])))
         for bucket in fill_buckets(iter(weights), bucket_bytes):
-            yield bucket if self.exports_weights else []
+            yield bucket if self.exports_weights or self.context.rank in to else []
 
     @property
     def exports_weights(self) -> bool:
@@ -108,7 +111,8 @@ class FakeTrainStrategy(TrainStrategy):
 
 class FakeInferStrategy(InferStrategy):
     """Answers a prompt with its last token, counted up: prompt [.., 7] gives [8, 9, ...]. Special first tokens: 1000
-    raises, 1001 kills the process, 1002 waits for abort. A weight `b` starts as 0."""
+    raises, 1001 kills the process, 1002 waits for abort. A weight `b` starts as 0. `num_gpus_per_worker` ranks read
+    weights."""
 
     def __init__(self, role: WorkerConfig, context: RankContext, plan: TrainPlan | None = None):
         self.context = context
@@ -118,7 +122,8 @@ class FakeInferStrategy(InferStrategy):
         self.incoming: dict[str, torch.Tensor] | None = None
         self.aborted: dict[str, asyncio.Event] = {}
         self.in_flight: set[str] = set()
-        self.receiver = WeightReceiver(context.device)
+        self.receivers = [WeightReceiver(context.device, rank) for rank in range(role.num_gpus_per_worker)]
+        self.senders: list[int] = []  # of the last update, by rank that read
         self.mood = ""
         self.moves: list[str] = []
 
@@ -169,7 +174,11 @@ class FakeInferStrategy(InferStrategy):
         self.paused.clear()
 
     async def join_weight_group(self, group: GroupSpec, first_rank: int) -> None:
-        await asyncio.to_thread(self.receiver.join, group, first_rank)
+        await asyncio.gather(*(asyncio.to_thread(r.join, group, first_rank) for r in self.receivers))
+
+    @property
+    def num_weight_receivers(self) -> int:
+        return len(self.receivers)
 
     async def begin_weight_update(self) -> None:
         if self.mood == "refuse":
@@ -179,11 +188,16 @@ class FakeInferStrategy(InferStrategy):
         self.incoming = {}
 
     async def import_weights(self, source: BucketSource) -> None:
-        def read() -> None:
-            assert self.incoming is not None
-            self.incoming |= {name: tensor.clone() for name, tensor in self.receiver.read(source)}
+        def read(receiver: WeightReceiver) -> dict[str, torch.Tensor]:
+            return {name: tensor.clone() for name, tensor in receiver.read(source)}
 
-        await asyncio.to_thread(read)
+        assert self.incoming is not None
+        if self.incoming and self.mood == "die midway":
+            os.kill(os.getpid(), 9)
+        read_by_rank = await asyncio.gather(*(asyncio.to_thread(read, receiver) for receiver in self.receivers))
+        self.senders = [int(weights.pop(SENDER)) for weights in read_by_rank if SENDER in weights] or self.senders
+        for weights in read_by_rank:
+            self.incoming |= weights
 
     async def finish_weight_update(self, version: int) -> None:
         assert self.incoming is not None
@@ -231,8 +245,11 @@ class WatchedInferWorker(InferWorker):
     def weight_sums(self) -> dict[str, float]:
         return self.strategy.weight_sums()
 
+    def weight_senders(self) -> list[int]:
+        return self.strategy.senders
+
     def set_mood(self, mood: str) -> None:
-        """How the next weight update goes: "refuse", "die", or "" (well)."""
+        """How the next weight update goes: "refuse", "die" (at once), "die midway", or "" (well)."""
         self.strategy.mood = mood
 
 

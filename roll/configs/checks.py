@@ -195,12 +195,14 @@ def _length_warnings(config: AlgorithmConfig) -> Iterator[str]:
 
 
 def sync_problems(config: AlgorithmConfig) -> Iterator[Problem]:
-    per_node = config.num_gpus_per_node
-    nodes = {d // per_node for worker in (config.actor_train, config.actor_infer) for d in worker.device_mapping or ()}
-    if config.weight_sync_route == "memory" and len(nodes) > 1:
+    trainers, engines = (
+        {device // config.num_gpus_per_node for device in worker.device_mapping or ()}
+        for worker in (config.actor_train, config.actor_infer)
+    )
+    if config.weight_sync_route == "memory" and (alone := sorted(engines - trainers)):
         yield Problem(
-            "weight_sync_route: memory works on one node, but actor_train and actor_infer are on nodes "
-            f"{ids_text(sorted(nodes))}. Use auto or broadcast.",
+            "weight_sync_route: memory works between processes of one node, but actor_infer is on "
+            f"node{'s' if len(alone) > 1 else ''} {ids_text(alone)}, where actor_train is not. Use auto or broadcast.",
             ("weight_sync_route", "actor_train.device_mapping", "actor_infer.device_mapping", "num_gpus_per_node"),
         )
 

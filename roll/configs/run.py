@@ -152,8 +152,9 @@ class RunConfig(Settings):
     )
     weight_sync_route: Literal["auto", "memory", "broadcast", "file"] = setting(
         "auto",
-        "How weights go to the rollout engine: shared memory on one host, a collective broadcast, or a file. auto: by "
-        "placement.",
+        "How weights go to the rollout engine. memory: shared memory of a host, or CUDA IPC where all of an engine's "
+        "GPUs are the trainer's; every node with engines needs a rank of actor_train. broadcast: a collective. file: "
+        "in output_dir. auto: memory where trainer and engine share GPUs or have none, else broadcast.",
     )
     max_failed_fraction: float = setting(
         0.1,

@@ -82,7 +82,8 @@ def test_exported_weights_are_the_state_dict_bit_by_bit(
 ) -> None:
     model_dir = make_tiny_model_dir(tie_word_embeddings=tied)
     bucket_bytes = 100_000
-    ranks = rank_pool(case.world_size).run(contract.buckets, case, model_dir, bucket_bytes)
+    both = rank_pool(case.world_size).run(contract.buckets, case, model_dir, bucket_bytes)
+    ranks = [rank for rank, _ in both]
     want = dict(AutoModelForCausalLM.from_pretrained(model_dir).named_parameters())
     assert ("lm_head.weight" in want) == (not tied)
     assert len({len(rank) for rank in ranks}) == 1
@@ -94,6 +95,11 @@ def test_exported_weights_are_the_state_dict_bit_by_bit(
         assert (weight == want[name].detach().numpy()).all()
     for bucket in ranks[0]:
         assert len(bucket) == 1 or sum(weight.nbytes for _, _, weight in bucket) <= bucket_bytes
+    for _, filled in (both[0], both[-1]):
+        for bucket, first in zip(filled, ranks[0], strict=True):
+            for (name, _, weight), (first_name, _, first_weight) in zip(bucket, first, strict=True):
+                assert name == first_name
+                assert (weight == first_weight).all()
 
 
 def test_log_probs_and_entropy_equal_hugging_face(case: Case, rank_pool: Pools, tiny_tied_model_dir: Path) -> None:

@@ -91,8 +91,8 @@ class TrainCluster(ScoringCluster):
         self._train_limits = train_limits
 
     @property
-    def sender_rank(self) -> int:
-        """The rank that sends weights."""
+    def lead_rank(self) -> int:
+        """The rank that drives a weight update."""
         return next(rank for rank, info in enumerate(self.info) if info.exports_weights)
 
     def train(

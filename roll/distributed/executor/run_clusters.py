@@ -24,6 +24,7 @@ from roll.distributed.executor.resource_manager import ResourceManager
 from roll.distributed.executor.roles import ScoringCluster, TrainCluster
 from roll.distributed.executor.suspension import SuspensionWatch
 from roll.distributed.executor.task_pool import TaskPool
+from roll.distributed.executor.weight_routes import plan_send
 from roll.distributed.executor.weight_sync import WeightSync
 from roll.distributed.strategy import sglang_args, vllm_args
 from roll.distributed.strategy.table import strategy_class_path
@@ -76,15 +77,16 @@ class RunClusters:
         replies = self.placement.finish_setup()
         for facade in self._scoring:
             facade.finish_setup(replies[facade.cluster])
-        self.weight_sync = WeightSync(
-            self.actor_train.cluster,
-            self.actor_train.sender_rank,
-            self.actor_infer.cluster,
-            num_ranks=replies[self.actor_infer.cluster],
-            bucket_bytes=self._config.model_update_buffer_size_mb << 20,
+        trainer, engines = self.actor_train.cluster, self.actor_infer.cluster
+        plan = plan_send(
+            trainer.seats,
+            self.actor_train.lead_rank,
+            engines.seats,
+            num_ranks=replies[engines],
             route=self._config.weight_sync_route,
             directory=Path(self._config.output_dir).absolute() / "weight_sync",
         )
+        self.weight_sync = WeightSync(trainer, engines, self._config.model_update_buffer_size_mb << 20, plan)
 
     def publish_weights(self, version: int, pause: bool) -> None:
         """Brings the trained weights to all engines; with `pause`, requests are in flight that go on afterwards.

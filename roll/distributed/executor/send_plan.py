@@ -1,27 +1,50 @@
-"""How the weights of an update reach every engine: plain data that travels to the sending rank."""
+"""How the weights of an update reach every engine: plain data that travels to the sending ranks."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
 from roll.utils.network import LOOPBACK
 
 Route = Literal["memory", "cuda_ipc", "broadcast", "file"]
+Reader = tuple[int, int]  # (receiver, one of its ranks)
+
+
+@dataclass(frozen=True)
+class Way:
+    """How one engine is reached: `senders[r]` is the trainer's rank that fills the buffers which rank r reads."""
+
+    route: Route
+    senders: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class SendPlan:
-    """How each receiver gets its buckets. `num_ranks[i]`: processes of receiver i that read. `address`: where the
-    sender can be reached, for broadcast. `directory`: seen by all, for files."""
+    """One way per receiver. The trainer's rank `lead` drives the update, broadcasts and writes files; `senders` of
+    shared memory and CUDA IPC may be others. `address`: where the lead can be reached, for broadcast. `directory`:
+    seen by all, for files."""
 
-    routes: tuple[Route, ...]
-    num_ranks: tuple[int, ...]
+    ways: tuple[Way, ...]
+    lead: int = 0
     backend: Literal["gloo", "nccl"] = "gloo"
     address: str = LOOPBACK
     directory: Path | None = None
     generation: int = 0  # another one for other processes behind the same receivers
 
-    def on(self, route: Route) -> list[int]:
-        return [i for i, r in enumerate(self.routes) if r == route]
+    @cached_property
+    def senders(self) -> tuple[int, ...]:
+        """The trainer's ranks that take part, in order; the lead is one of them."""
+        return tuple(sorted({self.lead, *(rank for way in self.ways for rank in way.senders)}))
+
+    def readers(self, route: Route, sender: int) -> list[Reader]:
+        """Who reads what this rank of the trainer sends by this route."""
+        return [
+            (receiver, rank)
+            for receiver, way in enumerate(self.ways)
+            if way.route == route
+            for rank, source in enumerate(way.senders)
+            if source == sender
+        ]

@@ -1,4 +1,4 @@
-"""The sending rank's side of every route: buffers that are filled, and what is done while they are read and afterwards.
+"""A sending rank's side of every route: buffers that are filled, and what is done while they are read and afterwards.
 No Ray here: `Peers` are the receivers, however they are reached."""
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any, Protocol
 import torch
 
 from roll.distributed.executor.cleaner import MARK, segment_label
-from roll.distributed.executor.send_plan import SendPlan
+from roll.distributed.executor.send_plan import Reader, SendPlan
 from roll.distributed.strategy.transport import BroadcastGroup, SharedSegment, cuda_ipc_bucket, write_file_bucket
 from roll.distributed.strategy.weights import (
     BroadcastBucket,
     BucketIndex,
-    BucketSource,
+    BucketPlace,
     GroupSpec,
     MemoryBucket,
     WeightBucket,
@@ -50,21 +50,21 @@ class Peers(Protocol):
 
 
 class Lane(ABC):
-    """One route to some receivers. Two buffers take turns, so that one is written while the other is read."""
+    """One route to some readers. Two buffers take turns, so that one is written while the other is read."""
 
-    def __init__(self, receivers: Sequence[int]):
-        self.receivers = tuple(receivers)
+    def __init__(self, readers: Sequence[Reader]):
+        self.readers = tuple(readers)
 
     @abstractmethod
-    def write(self, bucket: WeightBucket, index: BucketIndex, turn: int) -> dict[int, BucketSource]:
-        """Fills buffer `turn` (0 or 1). Returns for each receiver where to read."""
+    def write(self, bucket: WeightBucket, index: BucketIndex, turn: int) -> dict[Reader, BucketPlace]:
+        """Fills buffer `turn` (0 or 1). Returns for each of them where to read."""
 
     def transmit(self, pending: PendingReplies) -> None:
         """What the sender does while the receivers read. Must not outlive a failed receiver."""
         return
 
     def after(self, turn: int) -> None:
-        """All receivers have read buffer `turn`."""
+        """All readers are through with buffer `turn`."""
         return
 
     def rest(self) -> None:
@@ -80,11 +80,11 @@ class MemoryLane(Lane):
     """Shared memory of the host. The name goes away as soon as all have it open. A sender that is killed before leaves
     it to the run's cleaner; on a Ray cluster that the run has only joined there is none, and the name stays."""
 
-    def __init__(self, receivers: Sequence[int]):
-        super().__init__(receivers)
+    def __init__(self, readers: Sequence[Reader]):
+        super().__init__(readers)
         self._segments: list[SharedSegment | None] = [None, None]
 
-    def write(self, bucket: WeightBucket, index: BucketIndex, turn: int) -> dict[int, BucketSource]:
+    def write(self, bucket: WeightBucket, index: BucketIndex, turn: int) -> dict[Reader, BucketPlace]:
         segment = self._segments[turn]
         if segment is None or len(segment.flat) < index.num_bytes:
             if segment is not None:
@@ -94,7 +94,7 @@ class MemoryLane(Lane):
         write_bucket(segment.flat, bucket, index)
         if segment.flat.is_cuda or any(tensor.is_cuda for _, tensor in bucket):
             torch.cuda.synchronize()
-        return dict.fromkeys(self.receivers, MemoryBucket(index, segment.name))
+        return dict.fromkeys(self.readers, MemoryBucket(index, segment.name))
 
     def after(self, turn: int) -> None:
         segment = self._segments[turn]
@@ -110,17 +110,17 @@ class MemoryLane(Lane):
 
 
 class CudaIpcLane(Lane):
-    """The memory of a GPU that sender and receivers share."""
+    """The memory of a GPU that sender and readers share."""
 
-    def __init__(self, receivers: Sequence[int], device: torch.device):
-        super().__init__(receivers)
+    def __init__(self, readers: Sequence[Reader], device: torch.device):
+        super().__init__(readers)
         self._device = device
         self._buffers = [torch.empty(0, dtype=torch.uint8, device=device) for _ in range(2)]
 
-    def write(self, bucket: WeightBucket, index: BucketIndex, turn: int) -> dict[int, BucketSource]:
+    def write(self, bucket: WeightBucket, index: BucketIndex, turn: int) -> dict[Reader, BucketPlace]:
         self._buffers[turn] = _at_least(self._buffers[turn], index.num_bytes, self._device)
         write_bucket(self._buffers[turn], bucket, index)
-        return {receiver: cuda_ipc_bucket(self._buffers[turn], index) for receiver in self.receivers}
+        return {reader: cuda_ipc_bucket(self._buffers[turn], index) for reader in self.readers}
 
     def rest(self) -> None:
         """Every bucket leaves a count of its readers with the buffer's memory, so that goes, too."""
@@ -133,33 +133,30 @@ class CudaIpcLane(Lane):
 
 
 class BroadcastLane(Lane):
-    """A collective of its own: gloo on the CPU, NCCL between GPUs. Receiver i has ranks first_rank[i] and on."""
+    """A collective of its own: gloo on the CPU, NCCL between GPUs. The readers are its ranks from 1 on, in order."""
 
-    def __init__(self, receivers: Sequence[int], plan: SendPlan, device: torch.device, peers: Peers):
-        super().__init__(receivers)
+    def __init__(self, readers: Sequence[Reader], plan: SendPlan, device: torch.device, peers: Peers):
+        super().__init__(readers)
         self._device = device if plan.backend == "nccl" else torch.device("cpu")
         self._buffers = [torch.empty(0, dtype=torch.uint8, device=self._device) for _ in range(2)]
         self._sending = self._buffers[0]
         store = BroadcastGroup.open_store(plan.address)
-        first_ranks, world_size = {}, 1
-        for receiver in receivers:
-            first_ranks[receiver] = world_size
-            world_size += plan.num_ranks[receiver]
+        first_ranks = {receiver: number for number, (receiver, rank) in enumerate(readers, 1) if rank == 0}
         name = f"weights-{uuid.uuid4().hex[:8]}"
-        spec = GroupSpec(name, plan.address, store.port, world_size, plan.backend)
+        spec = GroupSpec(name, plan.address, store.port, 1 + len(readers), plan.backend)
         joining = peers.start("join_weight_group", {i: (spec, first) for i, first in first_ranks.items()})
         groups: list[BroadcastGroup] = []
         _while_watching(joining, lambda: groups.append(BroadcastGroup(spec, 0, self._device, store)))
         joining.result()
         self._group = groups[0]
 
-    def write(self, bucket: WeightBucket, index: BucketIndex, turn: int) -> dict[int, BucketSource]:
+    def write(self, bucket: WeightBucket, index: BucketIndex, turn: int) -> dict[Reader, BucketPlace]:
         self._buffers[turn] = _at_least(self._buffers[turn], index.num_bytes, self._device)
         self._sending = self._buffers[turn][: index.num_bytes]
         write_bucket(self._sending, bucket, index)
         if any(tensor.is_cuda for _, tensor in bucket):  # gloo reads the buffer at once
             torch.cuda.synchronize()
-        return dict.fromkeys(self.receivers, BroadcastBucket(index, self._group.spec.name))
+        return dict.fromkeys(self.readers, BroadcastBucket(index, self._group.spec.name))
 
     def transmit(self, pending: PendingReplies) -> None:
         _while_watching(pending, lambda: self._group.broadcast(self._sending))
@@ -177,15 +174,15 @@ class BroadcastLane(Lane):
 class FileLane(Lane):
     """Files in a directory that all receivers see."""
 
-    def __init__(self, receivers: Sequence[int], directory: Path):
-        super().__init__(receivers)
+    def __init__(self, readers: Sequence[Reader], directory: Path):
+        super().__init__(readers)
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._directory = directory / f"weights-{uuid.uuid4().hex[:8]}"
         self._directory.mkdir(mode=0o700)
 
-    def write(self, bucket: WeightBucket, index: BucketIndex, turn: int) -> dict[int, BucketSource]:
+    def write(self, bucket: WeightBucket, index: BucketIndex, turn: int) -> dict[Reader, BucketPlace]:
         source = write_file_bucket(self._directory / f"bucket-{turn}.safetensors", bucket)
-        return dict.fromkeys(self.receivers, source)
+        return dict.fromkeys(self.readers, source)
 
     def after(self, turn: int) -> None:
         (self._directory / f"bucket-{turn}.safetensors").unlink()
@@ -194,17 +191,18 @@ class FileLane(Lane):
         shutil.rmtree(self._directory, ignore_errors=True)
 
 
-def make_lanes(peers: Peers, plan: SendPlan, device: torch.device) -> Iterator[Lane]:
-    if receivers := plan.on("memory"):
-        yield MemoryLane(receivers)
-    if receivers := plan.on("cuda_ipc"):
-        yield CudaIpcLane(receivers, device)
-    if receivers := plan.on("file"):
+def make_lanes(peers: Peers, plan: SendPlan, rank: int, device: torch.device) -> Iterator[Lane]:
+    """What this rank of the trainer sends by."""
+    if readers := plan.readers("memory", rank):
+        yield MemoryLane(readers)
+    if readers := plan.readers("cuda_ipc", rank):
+        yield CudaIpcLane(readers, device)
+    if readers := plan.readers("file", rank):
         if plan.directory is None:
             raise StrategyError("the file route needs a directory that trainer and engines see")
-        yield FileLane(receivers, plan.directory)
-    if receivers := plan.on("broadcast"):
-        yield BroadcastLane(receivers, plan, device, peers)
+        yield FileLane(readers, plan.directory)
+    if readers := plan.readers("broadcast", rank):
+        yield BroadcastLane(readers, plan, device, peers)
 
 
 def _at_least(buffer: torch.Tensor, num_bytes: int, device: torch.device) -> torch.Tensor:

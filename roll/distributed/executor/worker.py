@@ -102,7 +102,7 @@ class TrainWorker(ForwardWorker):
 
     def __init__(self, blueprint: Blueprint):
         self.strategy = build_strategy(blueprint, with_plan=True)
-        self._sender = WeightSender(torch.device(blueprint.device))
+        self._sender = WeightSender(blueprint.rank, torch.device(blueprint.device))
 
     def setup(self) -> WorkerInfo:
         self.strategy.setup()
@@ -149,19 +149,9 @@ class TrainWorker(ForwardWorker):
             self.strategy.save_hf_model(directory)
 
     def publish_weights(self, peers: Peers, plan: SendPlan, bucket_bytes: int, version: int) -> list[int] | None:
-        """Sends the weights to all receivers; collective. Returns the versions they report, None on a rank that sends
-        nothing."""
-        buckets = self.strategy.export_weights(bucket_bytes)
-        if not self.strategy.exports_weights:
-            for _ in buckets:
-                pass
-            return None
-        try:
-            return self._sender.send(buckets, peers, plan, version)
-        except Exception:
-            for _ in buckets:  # the other ranks go on to the end, and would wait for this one
-                pass
-            raise
+        """Sends the weights to all receivers; collective. Returns on the plan's lead the versions they report, None
+        elsewhere."""
+        return self._sender.send(self.strategy.export_weights(bucket_bytes, plan.senders), peers, plan, version)
 
     def shutdown(self) -> None:
         self._sender.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -97,15 +97,15 @@ class TrainStrategy(ForwardStrategy):
         clipping) and `learning_rate`."""
 
     @abstractmethod
-    def export_weights(self, bucket_bytes: int) -> Iterator[WeightBucket]:
+    def export_weights(self, bucket_bytes: int, to: Collection[int] = ()) -> Iterator[WeightBucket]:
         """Full tensors under Hugging Face names, streamed in buckets of at most `bucket_bytes` (a larger tensor stands
-        alone). Collective: every rank iterates to the end; ranks other than `exports_weights` ones get empty buckets,
-        equal in number."""
+        alone). Collective: every rank iterates to the end; ranks that are neither in `to` nor `exports_weights` ones
+        get empty buckets, equal in number."""
 
     @property
     @abstractmethod
     def exports_weights(self) -> bool:
-        """True on the rank(s) whose exported buckets are filled."""
+        """True on the rank whose exported buckets are always filled."""
 
     @abstractmethod
     def all_reduce_sum(self, values: Sequence[float]) -> list[float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -123,14 +123,15 @@ class DeepSpeedTrainStrategy(ScoringStrategy, TrainStrategy):
     def exports_weights(self) -> bool:
         return self.context.rank == 0
 
-    def export_weights(self, bucket_bytes: int) -> Iterator[WeightBucket]:
+    def export_weights(self, bucket_bytes: int, to: Collection[int] = ()) -> Iterator[WeightBucket]:
         """The tensors of a bucket are valid until the next one is asked for."""
+        is_wanted = self.exports_weights or self.context.rank in to
         parameters = {self.model.hf_names[name]: p for name, p in self.model.module.named_parameters()}
         shapes = ((name, torch.empty(full_shape(p), dtype=p.dtype, device="meta")) for name, p in parameters.items())
         for bucket in fill_buckets(shapes, bucket_bytes):
             chosen: list[tuple[str, nn.Parameter]] = [(name, parameters[name]) for name, _ in bucket]
             with self.rank.gathered([p for _, p in chosen], modify=False):
-                weights = [(name, p.detach()) for name, p in chosen] if self.exports_weights else []
+                weights = [(name, p.detach()) for name, p in chosen] if is_wanted else []
                 yield self.model.in_checkpoint_form(weights)
 
     def all_reduce_sum(self, values: Sequence[float]) -> list[float]:

@@ -53,8 +53,7 @@ class WeightUpdate:
 
     def __init__(self, runners: Callable[[], Iterable[Any]], tp_rank: int, model_path: str, device: torch.device):
         self._runners = runners
-        self._tp_rank = tp_rank
-        self._receiver = WeightReceiver(device)
+        self._receiver = WeightReceiver(device, tp_rank)
         self._device = device
         self._is_open = False
         self._sent: set[str] = set()
@@ -64,7 +63,7 @@ class WeightUpdate:
         self._fused = FusedWeights(self._expected)
 
     def join(self, group: GroupSpec, first_rank: int) -> None:
-        self._receiver.join(group, first_rank + self._tp_rank)
+        self._receiver.join(group, first_rank)
 
     def begin(self) -> None:
         if self._is_open:  # the last update broke off

@@ -30,6 +30,7 @@ from roll.distributed.strategy.weights import (
     FileBucket,
     GroupSpec,
     MemoryBucket,
+    RankedBucket,
     WeightBucket,
     read_bucket,
 )
@@ -246,23 +247,24 @@ def write_file_bucket(path: Path, bucket: WeightBucket) -> FileBucket:
 
 
 class WeightReceiver:
-    """Reads buckets in one process. Keeps the last segments, and the receive buffer of an update, so that a
-    stream opens them once."""
+    """Reads buckets in one process, which is rank `rank` of its engine. Keeps the last segments, and the receive buffer
+    of an update, so that a stream opens them once."""
 
-    def __init__(self, device: torch.device):
+    def __init__(self, device: torch.device, rank: int = 0):
         self._device = device
+        self._rank = rank
         self._group: BroadcastGroup | None = None
         self._segments: OrderedDict[str, SharedSegment] = OrderedDict()
         self._received = torch.empty(0, dtype=torch.uint8, device=device)
 
-    def join(self, spec: GroupSpec, rank: int) -> None:
-        """Joins a broadcast group as receiver `rank` (from 1 on), and leaves the one before: a sender has one at a
-        time, and what an old one holds on the device is not needed any more."""
+    def join(self, spec: GroupSpec, first_rank: int) -> None:
+        """Joins a broadcast group, in which the engine has the ranks from `first_rank` (1 or more) on, and leaves the
+        one before: a sender has one at a time, and what an old one holds on the device is not needed any more."""
         if self._group is not None:
             self._group.close()
             self._group = None
         device = self._device if spec.backend == "nccl" else torch.device("cpu")
-        self._group = BroadcastGroup(spec, rank, device)
+        self._group = BroadcastGroup(spec, first_rank + self._rank, device)
 
     def read(self, source: BucketSource) -> Iterator[tuple[str, torch.Tensor]]:
         """The tensors of one bucket: views that are valid until the next `read`, on the device or on the CPU."""
@@ -277,6 +279,8 @@ class WeightReceiver:
                 )  # torch keeps the mapping while a view lives
             case FileBucket():
                 yield from _read_file(source.path)
+            case RankedBucket():
+                yield from self.read(source.places[self._rank])
 
     def rest(self) -> None:
         """After the last bucket of an update: what lies on a GPU makes room for other roles until the next one."""

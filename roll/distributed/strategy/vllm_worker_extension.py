@@ -34,16 +34,16 @@ class LayerwiseUpdate:
     copies.
     """
 
-    def __init__(self, model: torch.nn.Module, model_config: ModelConfig, device: torch.device):
+    def __init__(self, model: torch.nn.Module, model_config: ModelConfig, device: torch.device, rank: int):
         self._model = model
         self._model_config = model_config
-        self._receiver = WeightReceiver(device)
+        self._receiver = WeightReceiver(device, rank)
         self._device = device
         self._missing: set[str] = set()
         self._is_open = False
 
-    def join(self, group: GroupSpec, rank: int) -> None:
-        self._receiver.join(group, rank)
+    def join(self, group: GroupSpec, first_rank: int) -> None:
+        self._receiver.join(group, first_rank)
 
     def begin(self) -> None:
         if self._is_open:  # the last update broke off: vLLM must forget the parts it collected
@@ -109,13 +109,13 @@ class RollWorkerExtension:
 
     def roll_setup(self) -> None:
         """Called once, before the others."""
-        self.roll_update = LayerwiseUpdate(self.model_runner.get_model(), self.model_config, self.device)
+        self.roll_update = LayerwiseUpdate(self.model_runner.get_model(), self.model_config, self.device, self.rank)
 
     def roll_heartbeat(self) -> None:
         """Says no more than that this process is not stuck."""
 
     def roll_join_weight_group(self, group: dict[str, Any], first_rank: int) -> None:
-        self.roll_update.join(GroupSpec(**group), first_rank + self.rank)
+        self.roll_update.join(GroupSpec(**group), first_rank)
 
     def roll_begin_weight_update(self) -> None:
         with set_current_vllm_config(self.vllm_config):

@@ -8,10 +8,12 @@ from typing import Any
 from roll.distributed.strategy.weights import (
     BroadcastBucket,
     BucketIndex,
+    BucketPlace,
     BucketSource,
     CudaIpcBucket,
     FileBucket,
     MemoryBucket,
+    RankedBucket,
     TensorEntry,
 )
 from roll.errors import StrategyError
@@ -34,9 +36,17 @@ def encode_source(source: BucketSource) -> dict[str, Any]:
                 "handle": handle,
                 "device_uuid": source.device_uuid,
             }
+        case RankedBucket():
+            return {"kind": "ranked", "places": [encode_source(place) for place in source.places]}
 
 
 def decode_source(message: dict[str, Any]) -> BucketSource:
+    if message["kind"] == "ranked":
+        return RankedBucket(tuple(_decode_place(place) for place in message["places"]))
+    return _decode_place(message)
+
+
+def _decode_place(message: dict[str, Any]) -> BucketPlace:
     match message["kind"]:
         case "file":
             return FileBucket(Path(message["path"]))

@@ -80,7 +80,17 @@ class GroupSpec:
     backend: str  # "gloo" | "nccl"
 
 
-BucketSource = MemoryBucket | CudaIpcBucket | BroadcastBucket | FileBucket
+BucketPlace = MemoryBucket | CudaIpcBucket | BroadcastBucket | FileBucket
+
+
+@dataclass(frozen=True)
+class RankedBucket:
+    """Rank r of the engine reads the same tensors at `places[r]`."""
+
+    places: tuple[BucketPlace, ...]
+
+
+BucketSource = BucketPlace | RankedBucket
 
 
 def index_bucket(bucket: WeightBucket) -> BucketIndex:

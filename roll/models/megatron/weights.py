@@ -105,8 +105,8 @@ class Part:
 
 
 class Exporter:
-    """Full Hugging Face tensors on rank 0, whatever the layout: for every parameter, one rank of each tensor-parallel
-    part sends it there. All ranks know the whole list, so nobody waits for one who has nothing to send."""
+    """Full Hugging Face tensors on rank 0, or on all ranks, whatever the layout: for every parameter, one rank of each
+    tensor-parallel part sends it. All ranks know the whole list, so nobody waits for one who has nothing to send."""
 
     RECEIVER = 0
 
@@ -135,19 +135,39 @@ class Exporter:
             plan.append((name, entry, found if entry.rule.is_split else found[:1]))
         return sorted(plan, key=lambda item: item[1].order)
 
+    @property
+    def _device(self) -> torch.device:
+        return next(iter(self._mine.values())).device
+
     @torch.no_grad()
-    def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """(Hugging Face name, full tensor) in Hugging Face's order on every rank, which must all iterate to the end. On
-        ranks other than 0 the tensors have a shape and no content (device meta)."""
+    def tensors(self, everywhere: bool = False) -> Iterator[tuple[str, torch.Tensor]]:
+        """(Hugging Face name, full tensor) in Hugging Face's order on every rank, which must all iterate to the end.
+        Unless `everywhere`, the tensors of ranks other than 0 have a shape and no content (device meta)."""
+        collect = self._spread if everywhere else self._collect
         for _, together in groupby(self._plan, key=lambda item: item[1].order[:-1]):
             merged = [
-                list(zip(entry.hf_names, entry.rule.merge(self._collect(name, parts), self._shapes), strict=True))
+                list(zip(entry.hf_names, entry.rule.merge(collect(name, parts), self._shapes), strict=True))
                 for name, entry, parts in together
             ]
             for one_of_each in zip_longest(*merged):  # a weight, its bias; the next weight, its bias
                 yield from (item for item in one_of_each if item is not None)
 
+    def _spread(self, name: str, parts: Sequence[Part]) -> list[torch.Tensor]:
+        """Every part by broadcast: each rank receives the whole model once, the bytes of rank 0's own collecting."""
+        tensors, sends = [], []
+        for part in parts:
+            if part.owner == self._rank:
+                tensors.append(self._mine[name].detach().contiguous())
+            else:
+                tensors.append(torch.empty(part.shape, dtype=part.dtype, device=self._device))
+            sends.append(dist.broadcast(tensors[-1], part.owner, async_op=True))
+        for send in sends:
+            if send is not None:
+                send.wait()
+        return tensors
+
     def _collect(self, name: str, parts: Sequence[Part]) -> list[torch.Tensor]:
+        """On rank 0."""
         if self._rank != self.RECEIVER:
             sends = [
                 dist.isend(self._mine[name].detach().contiguous(), self.RECEIVER)
@@ -158,13 +178,12 @@ class Exporter:
                 if send is not None:
                     send.wait()
             return [torch.empty(part.shape, dtype=part.dtype, device="meta") for part in parts]
-        device = next(iter(self._mine.values())).device
         tensors, receives = [], []
         for part in parts:
             if part.owner == self._rank:
                 tensors.append(self._mine[name].detach())
                 continue
-            tensors.append(torch.empty(part.shape, dtype=part.dtype, device=device))
+            tensors.append(torch.empty(part.shape, dtype=part.dtype, device=self._device))
             receives.append(dist.irecv(tensors[-1], part.owner))
         for receive in receives:
             if receive is not None:

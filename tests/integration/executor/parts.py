@@ -27,16 +27,19 @@ def worker_setup(
     arguments: tuple[Any, ...] = (),
     system_envs: dict[str, str] | None = None,
     max_restarts: int = 0,
+    num_ranks: int = 1,
 ) -> tuple[RolePlace, WorkerSpec]:
-    """One worker per device: those of a role with the fake strategies, or of `worker_class`."""
+    """One worker per device: those of a role with the fake strategies, or of `worker_class`. Of an engine
+    `num_ranks` processes read weights, as it seems."""
     place = RolePlace(role, tuple(WorkerPlace(i, 0, (d,), (d,)) for i, d in enumerate(devices)))
     is_engine = role == "actor_infer"
     per_rank: list[tuple[Any, ...]] = [arguments] * len(devices)
     if worker_class is None:
         worker_class = WORKER_OF[role]
         strategy = "tests.fakes:FakeInferStrategy" if is_engine else "tests.fakes:FakeTrainStrategy"
+        settings = WorkerConfig(num_gpus_per_worker=num_ranks)
         per_rank = [
-            (Blueprint(role, rank, len(devices), rank, seed, "cpu", strategy, WorkerConfig()),)
+            (Blueprint(role, rank, len(devices), rank, seed, "cpu", strategy, settings),)
             for rank in range(len(devices))
         ]
     spec = WorkerSpec(

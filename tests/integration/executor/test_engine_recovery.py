@@ -14,9 +14,11 @@ from roll.distributed.executor.cluster import Cluster
 from roll.distributed.executor.engine_recovery import MAX_RESTARTS, EngineRecovery, RecoverySettings
 from roll.distributed.executor.infer_cluster import InferCluster
 from roll.distributed.executor.placement import Claim, Placement
+from roll.distributed.executor.send_plan import Route, SendPlan, Way
 from roll.distributed.executor.weight_sync import WeightSync
 from roll.errors import WorkerError
 from roll.types.rollout import Generation, GenerationRequest, SamplingParams
+from tests.helpers.processes import shared_segments
 
 Start = Callable[..., Cluster]
 Pair = Callable[..., InferCluster]
@@ -30,8 +32,8 @@ def request(name: str, *prompt: int) -> GenerationRequest:
 def pair_of_engines(start: Start) -> Iterator[Pair]:
     recoveries: list[EngineRecovery] = []
 
-    def pair(devices: tuple[int, int] = (3, 4)) -> InferCluster:
-        cluster = start("actor_infer", devices=devices, max_restarts=MAX_RESTARTS)
+    def pair(devices: tuple[int, int] = (3, 4), num_ranks: int = 1) -> InferCluster:
+        cluster = start("actor_infer", devices=devices, max_restarts=MAX_RESTARTS, num_ranks=num_ranks)
         cluster.call_all("setup")
         arguments = [(*arguments, None, True) for arguments in cluster.spec.arguments]
         recoveries.append(EngineRecovery(cluster, RecoverySettings(cluster.spec.worker_class, arguments)))
@@ -52,11 +54,11 @@ async def until(condition: Callable[[], bool]) -> None:
 
 @pytest.mark.parametrize("route", ["memory", "broadcast"])
 def test_a_dead_engines_requests_go_to_the_other_and_it_comes_back_with_the_next_weights(
-    route: str, pair_of_engines: Pair, trainer: Cluster
+    route: Route, pair_of_engines: Pair, trainer: Cluster
 ) -> None:
     rollout = pair_of_engines()
     engines = rollout.cluster
-    sync = WeightSync(trainer, 0, engines, (1, 1), 1 << 20, route)  # type: ignore[arg-type]
+    sync = WeightSync(trainer, engines, 1 << 20, SendPlan((Way(route, (0,)),) * 2))
     sync.publish(1)
     assert rollout.heal() is False
 
@@ -95,7 +97,7 @@ def test_an_engine_that_died_unnoticed_is_found_before_a_weight_update(pair_of_e
     rollout = pair_of_engines()
     os.kill(rollout.cluster.call_all("process_id")[1], signal.SIGKILL)
     assert rollout.heal() is True
-    WeightSync(trainer, 0, rollout.cluster, (1, 1), 1 << 20, "memory").publish(3)
+    WeightSync(trainer, rollout.cluster, 1 << 20, SendPlan((Way("memory", (0,)),) * 2)).publish(3)
     assert [sums["version"] for sums in rollout.cluster.call_all("weight_sums")] == [3, 3]
 
 
@@ -161,13 +163,24 @@ def test_nothing_is_restarted_after_the_end(pair_of_engines: Pair) -> None:
         recovery.finish()
 
 
+@pytest.mark.parametrize(
+    ("ways", "mood"),
+    [
+        ((Way("broadcast", (0,)), Way("broadcast", (0,))), "die"),
+        ((Way("memory", (0, 1)), Way("memory", (1, 0))), "die midway"),
+    ],
+    ids=["broadcast", "every rank to its own"],
+)
 def test_weights_are_sent_again_when_an_engine_dies_while_they_are_sent(
-    pair_of_engines: Pair, trainer: Cluster
+    ways: tuple[Way, ...], mood: str, pair_of_engines: Pair, trainer: Cluster
 ) -> None:
-    rollout = pair_of_engines()
-    sync = WeightSync(trainer, 0, rollout.cluster, (1, 1), 64, "broadcast")
-    rollout.cluster.call_ranks("set_mood", [("",), ("die",)])
+    rollout = pair_of_engines(num_ranks=len(ways[0].senders))
+    sync = WeightSync(trainer, rollout.cluster, 64, SendPlan(ways))
+    rollout.cluster.call_ranks("set_mood", [("",), (mood,)])
     sync.publish_healing(4, rollout.heal)
+    assert rollout.recovery is not None and rollout.recovery.num_restarts == 1
+    assert rollout.cluster.call_all("weight_senders") == [list(way.senders) for way in ways]
+    assert not shared_segments(trainer.call_all("process_id"))
     value = trainer.call_all("weight_value")[0]
     assert rollout.cluster.call_all("weight_sums") == [{"a": 5 * value, "b": 400 * value, "version": 4}] * 2
 

@@ -8,6 +8,8 @@ from typing import Literal
 import pytest
 
 from roll.distributed.executor.cluster import Cluster
+from roll.distributed.executor.send_plan import SendPlan, Way
+from roll.distributed.executor.weight_routes import plan_send
 from roll.distributed.executor.weight_sync import WeightSync
 from roll.errors import WorkerError
 from tests.helpers.processes import shared_segments
@@ -25,8 +27,9 @@ def test_engines_hold_the_trainers_weights_after_publish(
     engines: Cluster,
     tmp_path: Path,
 ) -> None:
-    sync = WeightSync(trainer, 0, engines, (1, 1), BUCKET_BYTES[buckets], route, tmp_path)
-    assert set(sync.plan.routes) == {"memory" if route == "auto" else route}
+    plan = plan_send(trainer.seats, 0, engines.seats, (1, 1), route, tmp_path)
+    assert {way.route for way in plan.ways} == {"memory" if route == "auto" else route}
+    sync = WeightSync(trainer, engines, BUCKET_BYTES[buckets], plan)
     for version in (3, 4):
         sync.publish(version)
         value = trainer.call_all("weight_value")[0]
@@ -41,7 +44,7 @@ def test_an_engine_that_refuses_ends_the_publish_and_leaves_nothing_behind(
     route: Literal["memory", "broadcast"], trainer: Cluster, engines: Cluster
 ) -> None:
     """Over broadcast, the sender does not wait for a receiver that takes no part."""
-    sync = WeightSync(trainer, 0, engines, (1, 1), 1 << 20, route)
+    sync = WeightSync(trainer, engines, 1 << 20, SendPlan((Way(route, (0,)),) * 2))
     engines.call_ranks("set_mood", [("",), ("refuse",)])
     with pytest.raises(
         WorkerError, match="^actor_infer rank 1 failed in receive_weights: StrategyError: no update today"
@@ -57,7 +60,7 @@ def test_an_engine_that_dies_does_not_leave_the_sender_hanging(trainer: Cluster,
     pair = start("actor_infer", devices=(3, 4))
     pair.call_all("setup")
     pair.call_ranks("set_mood", [("",), ("die",)])
-    sync = WeightSync(trainer, 0, pair, (1, 1), 1 << 20, "broadcast")
+    sync = WeightSync(trainer, pair, 1 << 20, SendPlan((Way("broadcast", (0,)),) * 2))
     started = time.monotonic()
     with pytest.raises(WorkerError) as caught:
         sync.publish(1)

@@ -10,9 +10,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from tests.helpers.engine_socket import Engine
 from tests.helpers.engines import forward_log_probs, prompt
 from tests.helpers.processes import RankPool, shared_segments
-from tests.integration.megatron.sync import ROUTES, Engine
+from tests.integration.megatron.sync import ROUTES, publish
 from tests.parity.megatron.ranks import Run
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ def assert_engine_follows(engine: Engine, pool: RankPool, run: Run, directory: P
         assert np.abs(answer.log_probs - expected).max() < TOLERANCE
 
     before = engine.worker.strategy.policy_version
-    versions = engine.receive_from(pool, run, directory, check)
+    versions, *_ = engine.receive_from(pool, publish, (run, directory, before), directory, check)
     assert versions == [before + i for i in range(1, len(ROUTES) + 1)]
     assert len(previous) == len(ROUTES)
     assert not shared_segments(process.pid for process in pool.processes)

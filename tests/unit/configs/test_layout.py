@@ -87,7 +87,7 @@ def test_the_number_of_nodes_follows_from_the_largest_id_unless_it_is_given(
         ),
         (
             {"num_nodes": 2, "actor_infer.device_mapping": [8], "weight_sync_route": "memory"},
-            "weight_sync_route: memory works on one node, but actor_train and actor_infer are on nodes 0..1.",
+            "weight_sync_route: memory works between processes of one node, but actor_infer is on node 1, where ",
         ),
     ],
 )

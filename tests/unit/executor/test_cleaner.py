@@ -21,8 +21,8 @@ from roll.distributed.strategy.weights import MemoryBucket, index_bucket
 def written_in_a_run(directory: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[MemoryLane, Path]:
     """A bucket in shared memory that nobody has read yet."""
     monkeypatch.setenv(cleaner.MARK, str(directory))
-    lane, bucket = MemoryLane([0]), [("a", torch.ones(4))]
-    source = lane.write(bucket, index_bucket(bucket), 0)[0]
+    lane, bucket = MemoryLane([(0, 0)]), [("a", torch.ones(4))]
+    source = lane.write(bucket, index_bucket(bucket), 0)[0, 0]
     monkeypatch.delenv(cleaner.MARK)
     assert isinstance(source, MemoryBucket)
     return lane, Path(cleaner.SHARED_MEMORY) / source.segment

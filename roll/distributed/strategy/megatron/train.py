@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,11 +93,13 @@ class MegatronTrainStrategy(TrainStrategy):
     def exports_weights(self) -> bool:
         return self.context.rank == 0
 
-    def export_weights(self, bucket_bytes: int) -> Iterator[WeightBucket]:
-        """The tensors of a bucket are valid until the next one is asked for."""
+    def export_weights(self, bucket_bytes: int, to: Collection[int] = ()) -> Iterator[WeightBucket]:
+        """The tensors of a bucket are valid until the next one is asked for. With other ranks than 0 in `to`, all ranks
+        take part in a broadcast of every part."""
         self._updater.finish_gather()
-        for bucket in fill_buckets(self._exporter.tensors(), bucket_bytes):
-            yield bucket if self.exports_weights else []
+        is_wanted = self.exports_weights or self.context.rank in to
+        for bucket in fill_buckets(self._exporter.tensors(everywhere=any(rank != 0 for rank in to)), bucket_bytes):
+            yield bucket if is_wanted else []
 
     def all_reduce_sum(self, values: Sequence[float]) -> list[float]:
         return self.rank.all_reduce_data(values)

@@ -13,6 +13,7 @@ from roll.distributed.strategy.weights import (
     CudaIpcBucket,
     FileBucket,
     MemoryBucket,
+    RankedBucket,
     index_bucket,
 )
 from roll.errors import StrategyError
@@ -27,6 +28,7 @@ INDEX = index_bucket([("a.weight", torch.zeros(3, 5)), ("a.bias", torch.zeros(7,
         BroadcastBucket(INDEX, "group"),
         FileBucket(Path("bucket.safetensors")),
         CudaIpcBucket(INDEX, ((8,), (1,), 0, 64, 0, 128, True), "GPU-1"),
+        RankedBucket((MemoryBucket(INDEX, "segment"), CudaIpcBucket(INDEX, ((8,), (1,), 0), "GPU-1"))),
     ],
 )
 def test_a_source_is_the_same_after_the_journey(source: BucketSource) -> None:
