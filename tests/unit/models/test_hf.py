@@ -164,8 +164,9 @@ def test_the_heads_gradient_in_bf16_is_rounded_once_however_many_tiles() -> None
     result; a sum over 37 parts of the batch rounds 37 times more."""
     torch.manual_seed(0)
     hidden, targets, weight = torch.randn(37 * 8, 16).bfloat16(), torch.randint(0, 100, (37 * 8,)), torch.randn(37 * 8)
-    made = LogProbHead(torch.nn.Linear(16, 100, bias=False), 100).bfloat16()
-    exact = made.lm_head.weight.detach().double().requires_grad_()
+    linear = torch.nn.Linear(16, 100, bias=False)
+    made = LogProbHead(linear, 100).bfloat16()
+    exact = linear.weight.detach().double().requires_grad_()
     errors = []
     for chunk in (8, 37 * 8):
         made.positions_per_chunk = chunk
@@ -174,7 +175,8 @@ def test_the_heads_gradient_in_bf16_is_rounded_once_however_many_tiles() -> None
         exact.grad = None
         log_probs = torch.log_softmax(hidden.double() @ exact.T, -1)[range(37 * 8), targets]
         (log_probs * weight).sum().backward()
-        errors.append(float((made.lm_head.weight.grad.double() - exact.grad).norm() / exact.grad.norm()))
+        assert linear.weight.grad is not None and exact.grad is not None
+        errors.append(float((linear.weight.grad.double() - exact.grad).norm() / exact.grad.norm()))
     assert errors[0] < 1.1 * errors[1] < 4e-3
 
 
