@@ -10,6 +10,7 @@ from typing import Any
 
 from roll.configs.base import Settings, join, walk
 from roll.configs.problems import Problem, show
+from roll.configs.strategies.table import spec_of
 from roll.configs.strategy import StrategyArgs
 
 CLASS_DECIDES = "the role decides which class runs it"
@@ -46,26 +47,6 @@ DROPPED: Mapping[tuple[str, str], str] = {
     ("AgenticConfig", "positive_loss_coef"): "ROLL does not read it either",
     ("AgenticConfig", "postive_loss_coef"): "ROLL does not read it either",
 }
-
-ENGINE_DROPPED: Mapping[str, Mapping[str, str]] = {
-    "vllm": {
-        "sleep_level": "an engine that makes room for a trainer keeps its weights in host memory",
-        "VLLM_USE_V1": "there is no other engine any more",
-        "swap_space": "vllm dropped it: a preempted answer is computed again",
-        "num_scheduler_steps": "vllm dropped it: the scheduler runs ahead by itself",
-        "use_v2_block_manager": "vllm dropped it: there is one block manager",
-        "preemption_mode": "vllm dropped it: a preempted answer is computed again",
-        "disable_async_output_proc": "vllm dropped it",
-        "disable_log_requests": "vllm dropped it: it logs no requests",
-        "max_seq_len_to_capture": "vllm dropped it: compilation_config says what is captured",
-    },
-    "sglang": {
-        "enable_ep_moe": "sglang dropped it: ep_size sets it",
-        "enable_deepep_moe": "sglang dropped it: moe_a2a_backend sets it",
-        "disable_jump_forward": "sglang dropped it",
-    },
-}
-"""Keys of an engine's strategy_config that ROLL takes out, or that newer engines lack."""
 
 ROLL_REWARDS: Mapping[str, str] = {
     "roll.pipeline.rlvr.rewards.math_rule_reward_worker.MathRuleRewardWorker": "math_rule",
@@ -111,9 +92,10 @@ def apply_aliases(cls: type[Settings], tree: dict[str, Any]) -> tuple[list[Probl
 
 def _without_dropped(node: dict[str, Any], path: str) -> Iterator[str]:
     """Takes the keys that its engine does not have out of a raw `strategy_args`."""
-    config, dropped = node.get("strategy_config"), ENGINE_DROPPED.get(str(node.get("strategy_name")), {})
-    if not isinstance(config, dict):
+    config, name = node.get("strategy_config"), node.get("strategy_name")
+    if not isinstance(config, dict) or not isinstance(name, str):
         return
+    dropped = spec_of(name).retired
     for key in list(config):
         if key in dropped:
             config.pop(key)

@@ -8,9 +8,7 @@ from roll.configs.aliases import ROLL_REWARDS
 from roll.configs.device_mapping import parse_device_mapping
 from roll.configs.roles import Role
 from roll.configs.run import RunConfig
-
-ENGINES = ("vllm", "sglang")
-ENGINE_SIZES = ("tensor_parallel_size", "tp_size", "pipeline_parallel_size", "pp_size")
+from roll.configs.strategies.table import spec_of
 
 
 def fill_roles(tree: Mapping[str, Any], roles: Mapping[str, Role]) -> dict[str, Any]:
@@ -99,6 +97,8 @@ def _parallel_size(worker: dict[str, Any]) -> None:
         or not isinstance(options, Mapping)
     ):
         return
-    sizes = [options.get(key, 1) for key in ENGINE_SIZES]
-    if strategy.get("strategy_name") in ENGINES and all(type(size) is int and size > 0 for size in sizes):
+    name = strategy.get("strategy_name")
+    keys = spec_of(name).size_keys if isinstance(name, str) else ()
+    sizes = [options.get(key, 1) for key in keys]
+    if keys and all(type(size) is int and size > 0 for size in sizes):
         worker["num_gpus_per_worker"] = math.prod(sizes)

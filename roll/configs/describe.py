@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from roll.configs.cluster import WorkerConfig
 from roll.configs.layout import Layout, RolePlace
-from roll.configs.memory.share import SHARE_KEYS, default_share, given_share
+from roll.configs.memory.share import default_share, given_share, share_key
 from roll.configs.parallel import parallel_sizes
 from roll.configs.plan import BatchPlan, TrainPlan
 from roll.configs.problems import ids_text
@@ -133,7 +133,7 @@ def _sharing_lines(layout: Layout) -> Iterator[str]:
 
 def _share_lines(layout: Layout, roles: Mapping[str, WorkerConfig]) -> Iterator[str]:
     for role, worker in roles.items():
-        key = SHARE_KEYS.get(worker.strategy_name or "")
+        key = share_key(worker)
         if key is None or not layout[role].device_ids:
             continue
         shares = layout.shares_devices(role)

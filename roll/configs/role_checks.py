@@ -8,7 +8,6 @@ from roll.configs.batching import batching_problems
 from roll.configs.cluster import WorkerConfig
 from roll.configs.derive import model_roles
 from roll.configs.layout import layout_problems
-from roll.configs.parallel import parallel_problems
 from roll.configs.problems import Problem
 from roll.configs.roles import idle_keys
 
@@ -31,7 +30,6 @@ def role_problems(config: AlgorithmConfig) -> Iterator[Problem]:
                 (f"{role}.worker_cls",),
             )
         yield from batching_problems(config.roles[role], worker, config.lengths[2], LENGTH_KEYS)
-        yield from parallel_problems(role, worker)
     workers = model_roles(config)
     yield from layout_problems(workers, config.num_nodes, config.num_gpus_per_node)
 

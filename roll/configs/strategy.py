@@ -1,17 +1,9 @@
 """Which backend runs a role, and that backend's own settings."""
 
-from collections.abc import Mapping
 from typing import Any, Protocol
 
 from roll.configs.base import Settings, setting
-
-# Sampling settings that change the distribution which an engine's log-probs are of. Of another engine: all of them.
-_NARROWING = ("top_p", "top_k", "min_new_tokens", "repetition_penalty")
-_NARROWING_OF: Mapping[str, tuple[str, ...]] = {
-    "hf_infer": (),
-    "sglang": ("min_new_tokens", "repetition_penalty"),
-    "vllm": _NARROWING,
-}
+from roll.configs.strategies.table import spec_of
 
 
 class Sampling(Protocol):
@@ -41,7 +33,7 @@ def narrowing_settings(strategy_name: str | None, sampling: Sampling) -> tuple[s
         "min_new_tokens": sampling.min_new_tokens > 0,
         "repetition_penalty": sampling.repetition_penalty != 1,
     }
-    return tuple(name for name in _NARROWING_OF.get(strategy_name or "", _NARROWING) if in_use[name])
+    return tuple(name for name in spec_of(strategy_name).narrows if in_use[name])
 
 
 class StrategyArgs(Settings):
@@ -50,7 +42,8 @@ class StrategyArgs(Settings):
     strategy_name: str = setting(
         ...,
         "The backend: deepspeed_train or megatron_train learn; hf_infer, deepspeed_infer and megatron_infer score; "
-        "vllm, sglang and hf_infer generate. Required.",
+        "vllm, sglang and hf_infer generate. Or one of your own, package.module:SPEC (docs/adding_a_strategy.md). "
+        "Required.",
     )
     strategy_config: dict[str, Any] = setting(
         {},

@@ -10,23 +10,12 @@ from typing import Any
 
 from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.cluster import WorkerConfig
-from roll.configs.deepspeed import DeepSpeedFacts, deepspeed_problems
 from roll.configs.derive import model_roles
-from roll.configs.megatron import split_settings
-from roll.configs.megatron_checks import (
-    ModelFacts,
-    cpu_problems,
-    megatron_problems,
-    megatron_warnings,
-    ranks_problems,
-    repeated_problems,
-    sizes_problems,
-)
 from roll.configs.parallel import parallel_sizes
 from roll.configs.problems import Problem
-from roll.configs.trainer_kinds import deepspeed_misfits, megatron_misfits
+from roll.configs.strategies.spec import Choice
+from roll.configs.strategies.table import spec_of
 from roll.distributed.strategy.table import engine_problems, strategy_problems
-from roll.models.megatron.family_table import family_problem
 from roll.pipeline.model_files import is_hub_id, read_model_config
 from roll.pipeline.tracking.build import missing_logins, tracker_problems
 from roll.utils.paths import look_at
@@ -40,75 +29,44 @@ class MachineReport:
     unchecked: tuple[str, ...]
 
 
+def choices(config: AlgorithmConfig) -> list[Choice]:
+    """The roles of this run, as the specs of their strategies are asked about them."""
+    return [
+        Choice(config.roles[role], worker, config.max_grad_norm, config.num_nodes)
+        for role, worker in model_roles(config).items()
+    ]
+
+
 def role_strategy_problems(config: AlgorithmConfig) -> list[Problem]:
     """What is wrong with the choice and the settings of every role's strategy, whatever the machine."""
-    found: list[Problem] = []
-    for role, worker in model_roles(config).items():
-        found += strategy_problems(config.roles[role], worker)
-        if (worker.strategy_name or "").startswith("deepspeed"):
-            found += deepspeed_misfits(f"{role}.strategy_args.strategy_config", worker.strategy_config)
-            found += deepspeed_problems(role, worker.strategy_config, deepspeed_facts(config, role, worker))
-        if (worker.strategy_name or "").startswith("megatron"):
-            at = f"{role}.strategy_args.strategy_config"
-            found += megatron_misfits(at, worker.strategy_config)
-            wrong = list(megatron_problems(at, worker.strategy_config))
-            if not wrong:
-                wrong += ranks_problems(at, split_settings(worker.strategy_config)[0], worker.num_workers)
-            found += [*wrong, *repeated_problems(at, worker.strategy_config, _repeated_values(config, role, worker))]
-    return found
+    return [problem for choice in choices(config) for problem in strategy_problems(choice)]
 
 
 def role_strategy_warnings(config: AlgorithmConfig) -> list[str]:
     """What a role's strategy takes otherwise than it is written."""
     found: list[str] = []
-    for role, worker in model_roles(config).items():
-        if (worker.strategy_name or "").startswith("megatron"):
-            found += megatron_warnings(f"{role}.strategy_args.strategy_config", worker.strategy_config)
+    for choice in choices(config):
+        spec = spec_of(choice.worker.strategy_name)
+        found += spec.ask(spec.warnings, choice)
     return found
-
-
-def _repeated_values(config: AlgorithmConfig, role: str, worker: WorkerConfig) -> dict[str, object]:
-    """What keys of megatron-core's that are set elsewhere have to be, where that is known without the model."""
-    dtype = worker.model_args.dtype
-    values: dict[str, object] = {"bf16": dtype == "bf16", "fp16": dtype == "fp16"}
-    values |= dict.fromkeys(("max_grad_norm", "clip_grad"), config.max_grad_norm)
-    if config.roles[role].learns:
-        args = worker.training_args
-        micro, per_rank = args.per_device_train_batch_size, args.gradient_accumulation_steps
-        values |= {"lr": args.learning_rate, "weight_decay": args.weight_decay, "micro_batch_size": micro}
-        values["global_batch_size"] = micro * per_rank * parallel_sizes(worker).data
-    return values
-
-
-def deepspeed_facts(config: AlgorithmConfig, role: str, worker: WorkerConfig) -> DeepSpeedFacts:
-    """What a role's DeepSpeed configuration must agree with."""
-    if not config.roles[role].learns:
-        return DeepSpeedFacts(worker.model_args.dtype)
-    args = worker.training_args
-    return DeepSpeedFacts(
-        dtype=worker.model_args.dtype,
-        micro_batch_size=args.per_device_train_batch_size,
-        accumulation=args.gradient_accumulation_steps,
-        dp_size=parallel_sizes(worker).data,
-        max_grad_norm=config.max_grad_norm,
-    )
 
 
 def machine_report(config: AlgorithmConfig) -> MachineReport:
     problems: list[Problem] = []
     unchecked: list[str] = []
-    for role, worker in model_roles(config).items():
-        problems += engine_problems(config.roles[role], worker)
-        problems += _device_problems(config, role, worker)
+    for choice in choices(config):
+        worker, spec = choice.worker, spec_of(choice.worker.strategy_name)
+        problems += engine_problems(choice)
+        problems += spec.ask(spec.machine_problems, choice)
         model, why_not = read_model_config(worker.model_args.model_name_or_path)
         sizes = parallel_sizes(worker)
         if model is not None:
-            problems += _shape_problems(config, role, worker, model)
+            problems += _shape_problems(config, choice, model)
             continue
-        if (worker.strategy_name or "").startswith("megatron"):
-            unchecked.append(f"{role}: whether Megatron knows the model's family ({why_not}).")
+        if spec.looks_at_model:
+            unchecked.append(f"{choice.role.name}: {spec.looks_at_model} ({why_not}).")
         if max(sizes.tensor, sizes.pipeline, sizes.expert) > 1:
-            unchecked.append(f"{role}: heads and layers against the parallel sizes ({why_not}).")
+            unchecked.append(f"{choice.role.name}: heads and layers against the parallel sizes ({why_not}).")
     tracking = tracker_problems(config.track_with, config.tracker_kwargs)
     tracking += missing_logins(config.track_with, config.tracker_kwargs)
     problems += [Problem(text, ("track_with",)) for text in tracking]
@@ -146,13 +104,12 @@ def _model_key(config: AlgorithmConfig, role: str, worker: WorkerConfig) -> str:
     return next(named, f"{role}.model_args.model_name_or_path")
 
 
-def _shape_problems(
-    config: AlgorithmConfig, role: str, worker: WorkerConfig, model: Mapping[str, Any]
-) -> Iterator[Problem]:
-    if (worker.strategy_name or "").startswith("megatron"):
-        yield from _megatron_shape_problems(role, worker, model)
+def _shape_problems(config: AlgorithmConfig, choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
+    worker, spec = choice.worker, spec_of(choice.worker.strategy_name)
+    if spec.model_problems:
+        yield from spec.ask(spec.model_problems, choice, model)
     else:
-        yield from _head_problems(role, worker, model)
+        yield from _head_problems(choice.role.name, worker, model)
     positions, longest = model.get("max_position_embeddings"), max(config.lengths[2], config.val_lengths[2])
     if type(positions) is int and positions < longest and not model.get("rope_scaling"):
         yield Problem(
@@ -161,27 +118,6 @@ def _shape_problems(
             "(max_position_embeddings). Lower prompt_length or response_length.",
             ("prompt_length", "response_length", "sequence_length", "val_sequence_length"),
         )
-
-
-def _device_problems(config: AlgorithmConfig, role: str, worker: WorkerConfig) -> Iterator[Problem]:
-    """What Megatron does on GPUs only, where the run is this machine's and it has none."""
-    at = f"{role}.strategy_args.strategy_config"
-    is_megatron = (worker.strategy_name or "").startswith("megatron")
-    if not is_megatron or config.num_nodes > 1 or any(Path("/dev").glob("nvidia[0-9]*")):
-        return
-    if not list(megatron_problems(at, worker.strategy_config)):
-        yield from cpu_problems(at, split_settings(worker.strategy_config)[0])
-
-
-def _megatron_shape_problems(role: str, worker: WorkerConfig, model: Mapping[str, Any]) -> Iterator[Problem]:
-    at, why_not = f"{role}.strategy_args.strategy_config", family_problem(model)
-    if why_not is not None:
-        key = f"{role}.strategy_args.strategy_name"
-        yield Problem(f"{key}: {why_not}", (key,))
-        return
-    facts = ModelFacts.of(model)
-    if facts is not None and not list(megatron_problems(at, worker.strategy_config)):
-        yield from sizes_problems(at, split_settings(worker.strategy_config)[0], facts)
 
 
 def _head_problems(role: str, worker: WorkerConfig, model: Mapping[str, Any]) -> Iterator[Problem]:

@@ -101,7 +101,7 @@ def _role_problems(
     required = required_facts(worker, plan.dp_size)
     if wrong := saved.disagreements(required):
         yield f"{role} was saved with {', '.join(wrong)}, to which its saved state is tied."
-    yield from _one_group_problems(checkpoint, role, worker, saved)
+    yield from _one_group_problems(checkpoint, role, worker, saved, required)
     now = model_sizes(worker)
     for key, then in state.models.get(role, {}).items():
         if now and now.get(key) != then:
@@ -115,9 +115,12 @@ def _role_problems(
         )
 
 
-def _one_group_problems(checkpoint: Checkpoint, role: str, worker: WorkerConfig, saved: SavedFacts) -> Iterator[str]:
-    """deepspeed_train once had its optimizer's state in one buffer without weight decay, and in two with it."""
-    if worker.strategy_name != "deepspeed_train" or "parameter_groups" in saved.fixed:
+def _one_group_problems(
+    checkpoint: Checkpoint, role: str, worker: WorkerConfig, saved: SavedFacts, required: Mapping[str, object]
+) -> Iterator[str]:
+    """deepspeed_train, which alone is tied to a ZeRO stage, once had its optimizer's state in one buffer without weight
+    decay, and in two with it."""
+    if "zero_stage" not in required or "parameter_groups" in saved.fixed:
         return
     then = _at(checkpoint.state.config, role, "training_args", "weight_decay")
     now = worker.training_args.weight_decay

@@ -1,16 +1,28 @@
 """vllm and sglang: an engine takes a share of its GPUs, and what its weights leave of that is key-value cache."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from roll.configs.memory.activations import scoring_parts
 from roll.configs.memory.megatron import rank_elements
 from roll.configs.memory.model_shape import ModelShape, Weight
 from roll.configs.memory.parts import COMMUNICATORS, CONTEXT, GB, Part, RankMemory, RoleFacts, pinned, total
-from roll.configs.memory.share import SHARE_KEYS, SHARED, given_share
+from roll.configs.memory.share import SHARED, given_share, share_key
 
 _GRAPHS = 1.0 * GB  # captured batch sizes and model decide: 0.5 to 2
 _PREFILL_TOKENS = 8192  # of one forward pass, unless told otherwise
 _PAGE_BYTES = {"fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "bfloat16": 2, "float16": 2}
+
+
+@dataclass(frozen=True)
+class EngineArguments:
+    """The engine's own words for the tokens of one prefill and for the bytes of its cache ("": it has none)."""
+
+    prefill_key: str
+    cache_key: str = ""
+    has_scheduler_process: bool = False  # also with one device
 
 
 def vllm_memory(facts: RoleFacts) -> RankMemory:
@@ -20,14 +32,16 @@ def vllm_memory(facts: RoleFacts) -> RankMemory:
     eager = config.get("enforce_eager") is True
     graphs_leave = config.get("sleep_mode_offload_cudagraph") is True
     sizes = (config.get("tensor_parallel_size"), config.get("pipeline_parallel_size"))
-    return _memory(facts, sizes, "max_num_batched_tokens", not eager, graphs_leave)
+    arguments = EngineArguments("max_num_batched_tokens", "kv_cache_memory_bytes")
+    return _memory(facts, sizes, arguments, not eager, graphs_leave)
 
 
 def sglang_memory(facts: RoleFacts) -> RankMemory:
     """Activations and graphs lie beside mem_fraction_static. Released weights have a copy in host memory."""
     config = facts.worker.strategy_config
     eager = config.get("disable_cuda_graph") is True
-    return _memory(facts, (config.get("tp_size"), 1), "chunked_prefill_size", not eager, False)
+    arguments = EngineArguments("chunked_prefill_size", has_scheduler_process=True)
+    return _memory(facts, (config.get("tp_size"), 1), arguments, not eager, False)
 
 
 def cache_bytes_per_token(shape: ModelShape, element_bytes: float, tensor: int = 1, pipeline: int = 1) -> float:
@@ -40,21 +54,24 @@ def cache_bytes_per_token(shape: ModelShape, element_bytes: float, tensor: int =
 
 
 def _memory(
-    facts: RoleFacts, sizes: tuple[object, object], prefill_key: str, has_graphs: bool, graphs_leave: bool
+    facts: RoleFacts, sizes: tuple[object, object], engine: EngineArguments, has_graphs: bool, graphs_leave: bool
 ) -> RankMemory:
     worker, shape, size = facts.worker, facts.shape, facts.dtype_bytes
-    key, devices = SHARE_KEYS[worker.strategy_name or ""], worker.num_gpus_per_worker
+    key, devices = share_key(worker), worker.num_gpus_per_worker
+    assert key is not None
     pipeline = sizes[1] if type(sizes[1]) is int else 1
     tensor = max(1, devices // pipeline)
     is_quantized = bool(worker.strategy_config.get("quantization"))
     blocks = [size * elements for elements in _blocks(shape, tensor, pipeline)]
     weights = Part("weights", sum(blocks), is_quantized)
-    prefill = worker.strategy_config.get(prefill_key)
+    prefill = worker.strategy_config.get(engine.prefill_key)
     tokens = prefill if type(prefill) is int and prefill > 0 else _PREFILL_TOKENS
     working = scoring_parts(shape, size, tokens, tensor)
     graphs = (Part("CUDA graphs", _GRAPHS, True),) if has_graphs else ()
     share = given_share(worker) or (SHARED if facts.shares_devices else key.own_default)
-    room, cache = _cache(facts, share, weights.num_bytes, total((*working, *graphs)) if key.holds_everything else 0)
+    room, cache = _cache(
+        facts, engine, share, weights.num_bytes, total((*working, *graphs)) if key.holds_everything else 0
+    )
     page = _PAGE_BYTES.get(str(worker.strategy_config.get("kv_cache_dtype")), size)
     per_token = cache_bytes_per_token(shape, page, tensor, pipeline)
     name = (
@@ -70,7 +87,7 @@ def _memory(
         stays=stays if graphs_leave else (*stays, *graphs),
         copies=pinned("copies of weights", blocks * devices),
         loading=(),
-        num_processes=2 + devices if devices > 1 or worker.strategy_name == "sglang" else 2,
+        num_processes=2 + devices if devices > 1 or engine.has_scheduler_process else 2,
         doubt=_doubt(facts, cache / per_token) if room else "",
         room=(room, f"{key.name} {share:g} of {facts.gpu_bytes / GB:g} GB") if room and facts.gpu_bytes else None,
         ways={
@@ -87,10 +104,12 @@ def _doubt(facts: RoleFacts, tokens: float) -> str:
     return f"its key-value cache holds about {tokens:.0f} tokens, fewer than the {facts.longest} of one sequence"
 
 
-def _cache(facts: RoleFacts, share: float, weights: float, working: float) -> tuple[float, float]:
+def _cache(
+    facts: RoleFacts, engine: EngineArguments, share: float, weights: float, working: float
+) -> tuple[float, float]:
     """(what weights, cache and, of vLLM, all else may take together, what of it is cache). 0: not known."""
-    given = facts.worker.strategy_config.get("kv_cache_memory_bytes")
-    if isinstance(given, int) and facts.worker.strategy_name == "vllm":
+    given = facts.worker.strategy_config.get(engine.cache_key)
+    if isinstance(given, int):
         return 0.0, float(given)
     if facts.gpu_bytes is None:
         return 0.0, 0.0

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 from roll.configs.layout import Layout, RolePlace
 from roll.configs.memory.parts import PROCESS, ROUNDING, Part, Phase, RankMemory, RoleFacts, total
-from roll.configs.memory.table import ARITHMETIC
 from roll.configs.problems import ids_text
+from roll.configs.strategies.table import spec_of
 
 _PHASES: tuple[Phase, ...] = ("rollout", "scoring", "training", "publish")
 _NEEDS: Mapping[Phase, tuple[str, ...]] = {  # states on shared devices; on its own ones a role keeps them all
@@ -66,11 +66,11 @@ def memory_plan(layout: Layout, facts: Mapping[str, RoleFacts], missing: Sequenc
     placed: list[_Placed] = []
     left_out = list(missing)
     for role, its in facts.items():
-        arithmetic = ARITHMETIC.get((its.worker.strategy_name or "", its.use))
-        if arithmetic is None:
+        spec = spec_of(its.worker.strategy_name)
+        if its.use not in spec.memory:
             left_out.append(f"{role}: there is no arithmetic for {its.worker.strategy_name}")
         elif layout[role].device_ids:
-            placed.append(_Placed(role, layout[role], its, arithmetic(its)))
+            placed.append(_Placed(role, layout[role], its, spec.ask(spec.memory[its.use], its)))
     return MemoryPlan(
         roles={each.role: each.memory for each in placed},
         asleep={each.role: total(each.memory.stays) for each in placed if each.facts.shares_devices},

@@ -13,6 +13,7 @@ from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.cluster import WorkerConfig
 from roll.configs.plan import BatchPlan, TrainPlan
 from roll.configs.roles import Use
+from roll.configs.strategies.table import spec_of
 from roll.distributed.executor.blueprint import BatchLimits, Blueprint
 from roll.distributed.executor.cluster import Cluster, WorkerSpec
 from roll.distributed.executor.engine_recovery import MAX_RESTARTS, EngineRecovery, RecoverySettings
@@ -26,7 +27,6 @@ from roll.distributed.executor.suspension import SuspensionWatch
 from roll.distributed.executor.task_pool import TaskPool
 from roll.distributed.executor.weight_routes import plan_send
 from roll.distributed.executor.weight_sync import WeightSync
-from roll.distributed.strategy import sglang_args, vllm_args
 from roll.distributed.strategy.table import strategy_class_path
 from roll.errors import WorkerError
 
@@ -196,14 +196,8 @@ class RunClusters:
         return InferCluster(cluster, self._recovery)
 
     def _engine_environment(self, settings: WorkerConfig) -> dict[str, str]:
-        on_cpu = not self.resources.has_gpus
-        match settings.strategy_name:
-            case "vllm":
-                return vllm_args.worker_environment(on_cpu, self.runtime.directory)
-            case "sglang":
-                return sglang_args.worker_environment(on_cpu, settings.num_gpus_per_worker, self.runtime.directory)
-            case _:
-                return {}
+        spec, on_cpu = spec_of(settings.strategy_name), not self.resources.has_gpus
+        return dict(spec.ask(spec.environment, settings, on_cpu, self.runtime.directory))
 
     def _cluster(
         self, name: str, settings: WorkerConfig, plan: TrainPlan | None = None, max_restarts: int = 0

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from roll.configs.cluster import WorkerConfig
 from roll.configs.limits import LARGEST
 from roll.configs.problems import Problem, nearest, show
+from roll.configs.strategies.spec import Choice
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,12 @@ class HfInferSettings:
 def parse_settings(role: WorkerConfig) -> HfInferSettings:
     """Of a role without `argument_problems`; null means the default."""
     return HfInferSettings(**{key: value for key, value in role.strategy_config.items() if value is not None})
+
+
+def problems(choice: Choice) -> Iterator[Problem]:
+    """What its spec is asked."""
+    if choice.role.use == "generate":
+        yield from argument_problems(choice.role.name, choice.worker)
 
 
 def argument_problems(role_name: str, role: WorkerConfig) -> Iterator[Problem]:

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from roll.configs.cluster import WorkerConfig
-from roll.configs.deepspeed import zero_stage
-from roll.configs.megatron import split_settings
+from roll.configs.strategies.table import spec_of
 from roll.errors import StrategyError
 from roll.utils.json_files import read_object
 
@@ -47,22 +46,11 @@ class SavedFacts:
 
 
 def required_facts(role: WorkerConfig, dp_size: int) -> dict[str, object]:
-    """What a role's saved state is tied to.
-
-    DeepSpeed keeps one file per rank, cut by the ZeRO stage. Megatron reads its files under any parallel sizes. Under
-    the distributed optimizer they hold fp32 weights and moments by the parameter's name, whatever dtype and experts;
-    without it they lie otherwise for each."""
-    model, config = role.model_args, role.strategy_config
+    """What a role's saved state is tied to, as its strategy says; by default each rank has a part of it."""
     facts: dict[str, object] = {
         "strategy_name": role.strategy_name,
-        "freeze_module_prefix": model.freeze_module_prefix,
-        "dtype": model.dtype,
+        "freeze_module_prefix": role.model_args.freeze_module_prefix,
+        "dtype": role.model_args.dtype,
     }
-    if role.strategy_name != "megatron_train":
-        return facts | {"dp_size": dp_size, "zero_stage": zero_stage(config)}
-    settings, _ = split_settings(config)
-    facts["use_distributed_optimizer"] = settings.use_distributed_optimizer
-    if settings.use_distributed_optimizer:
-        del facts["dtype"]
-        return facts
-    return facts | {"expert parallel": settings.expert_model_parallel_size > 1}
+    spec = spec_of(role.strategy_name)
+    return spec.ask(spec.saved_facts, facts, role, dp_size) if spec.saved_facts else facts | {"dp_size": dp_size}

@@ -15,6 +15,7 @@ from roll.configs.cluster import WorkerConfig
 from roll.configs.limits import LARGEST_SEED
 from roll.configs.memory.share import default_share
 from roll.configs.problems import Problem, nearest
+from roll.configs.strategies.spec import Choice
 from roll.configs.value_kinds import Kinds, class_annotations, kinds_of, misfits
 
 SOCKETS_VARIABLE = "ROLL_SOCKETS_DIRECTORY"
@@ -72,6 +73,11 @@ def worker_environment(on_cpu: bool, num_devices: int = 1, directory: Path | Non
     return variables
 
 
+def environment(role: WorkerConfig, on_cpu: bool, directory: Path) -> dict[str, str]:
+    """What its spec is asked."""
+    return worker_environment(on_cpu, role.num_gpus_per_worker, directory)
+
+
 def engine_arguments(role: WorkerConfig, on_cpu: bool, seed: int, shares_devices: bool = False) -> dict[str, Any]:
     """Keyword arguments of ServerArgs: ours, and over them the user's `strategy_config`."""
     given = {key: value for key, value in role.strategy_config.items() if value is not None}
@@ -106,6 +112,12 @@ def engine_arguments(role: WorkerConfig, on_cpu: bool, seed: int, shares_devices
             "skip_tokenizer_init": False,
         }
     )
+
+
+def problems(choice: Choice) -> Iterator[Problem]:
+    """What its spec is asked."""
+    if choice.role.use == "generate":
+        yield from argument_problems(choice.role.name, choice.worker)
 
 
 def argument_problems(role_name: str, role: WorkerConfig) -> Iterator[Problem]:

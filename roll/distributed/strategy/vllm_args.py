@@ -14,6 +14,7 @@ from roll.configs.cluster import WorkerConfig
 from roll.configs.limits import LARGEST_SEED
 from roll.configs.memory.share import default_share
 from roll.configs.problems import Problem, nearest
+from roll.configs.strategies.spec import Choice
 from roll.configs.value_kinds import Kinds, class_annotations, kinds_of, misfits
 from roll.utils.network import LOOPBACK
 
@@ -69,6 +70,11 @@ def worker_environment(on_cpu: bool, directory: Path | None = None) -> dict[str,
     }
 
 
+def environment(role: WorkerConfig, on_cpu: bool, directory: Path) -> dict[str, str]:
+    """What its spec is asked."""
+    return worker_environment(on_cpu, directory)
+
+
 def engine_arguments(role: WorkerConfig, on_cpu: bool, seed: int, shares_devices: bool = False) -> dict[str, Any]:
     """Keyword arguments of AsyncEngineArgs: ours, and over them the user's `strategy_config`."""
     given = {key: value for key, value in role.strategy_config.items() if value is not None}
@@ -104,6 +110,12 @@ def engine_arguments(role: WorkerConfig, on_cpu: bool, seed: int, shares_devices
             "logprobs_mode": "processed_logprobs",
         }
     )
+
+
+def problems(choice: Choice) -> Iterator[Problem]:
+    """What its spec is asked."""
+    if choice.role.use == "generate":
+        yield from argument_problems(choice.role.name, choice.worker)
 
 
 def argument_problems(role_name: str, role: WorkerConfig) -> Iterator[Problem]:

@@ -45,13 +45,14 @@ def _planned_bytes(kind: Kind, model_dir: Path, settings: dict[str, Any], num_ra
     """Of weights, gradients and optimizer on a rank, by the arithmetic that a dry run prints."""
     from roll.configs.memory.model_shape import model_shape
     from roll.configs.memory.parts import RoleFacts, total
-    from roll.configs.memory.table import ARITHMETIC
+    from roll.configs.strategies.table import spec_of
 
     run = trainers.run_of(kind, model_dir, settings, {"dtype": "bf16"})
     shape, why_not = model_shape(read_object(model_dir / "config.json"))
     assert shape is not None, why_not
     facts = RoleFacts(run.config(), shape, "train", num_ranks, shares_devices=True, train=run.plan(num_ranks))
-    states = ARITHMETIC[f"{kind}_train", "train"](facts).states
+    spec = spec_of(f"{kind}_train")
+    states = spec.ask(spec.memory["train"], facts).states
     return sum(total(parts, sure_only=True) for parts in states.values())
 
 

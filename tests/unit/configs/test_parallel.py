@@ -1,7 +1,7 @@
 import pytest
 
 from roll.configs.cluster import WorkerConfig
-from roll.configs.parallel import parallel_problems
+from roll.configs.strategies.megatron import parallel_problems
 
 AT = "reference.strategy_args.strategy_config.expert_model_parallel_size"
 

@@ -6,15 +6,9 @@ import pytest
 
 from roll.configs.cluster import WorkerConfig
 from roll.configs.roles import ACTOR_INFER, ACTOR_TRAIN, ROLES
-from roll.distributed.strategy.table import (
-    STRATEGIES,
-    Package,
-    StrategySpec,
-    engine_problems,
-    serving,
-    strategy_class_path,
-    strategy_problems,
-)
+from roll.configs.strategies.spec import Choice, Package, StrategySpec
+from roll.configs.strategies.table import STRATEGIES
+from roll.distributed.strategy.table import engine_problems, serving, strategy_class_path, strategy_problems
 from tests.helpers.configs import problems
 
 
@@ -58,14 +52,14 @@ def worker(name: str | None, **settings: Any) -> WorkerConfig:
 def test_a_strategy_that_cannot_run_a_role_is_refused_with_those_that_can(
     role: str, name: str | None, message: str
 ) -> None:
-    found = [problem.text for problem in strategy_problems(ROLES[role], worker(name))]
+    found = [problem.text for problem in strategy_problems(Choice(ROLES[role], worker(name)))]
     assert len(found) == 1 and found[0].startswith(message)
 
 
 def test_only_engines_with_tensor_parallelism_take_several_devices_per_worker() -> None:
     given = {"device_mapping": [0, 1], "num_gpus_per_worker": 2}
-    assert list(strategy_problems(ACTOR_INFER, worker("vllm", **given))) == []
-    found = list(strategy_problems(ACTOR_TRAIN, worker("deepspeed_train", **given)))
+    assert list(strategy_problems(Choice(ACTOR_INFER, worker("vllm", **given)))) == []
+    found = list(strategy_problems(Choice(ACTOR_TRAIN, worker("deepspeed_train", **given))))
     assert len(found) == 1
     assert "num_gpus_per_worker: 2 with deepspeed_train, which uses one device per worker" in found[0].text
 
@@ -82,22 +76,22 @@ def test_a_rollout_engines_own_settings_are_checked_before_it_starts(
     name: str, setting: dict[str, Any], message: str
 ) -> None:
     given = worker(None, strategy_args={"strategy_name": name, "strategy_config": setting})
-    (problem,) = strategy_problems(ACTOR_INFER, given)
+    (problem,) = strategy_problems(Choice(ACTOR_INFER, given))
     assert problem.text == f"actor_infer.strategy_args.strategy_config.{message}"
 
 
 def test_a_missing_package_comes_with_its_install_line(monkeypatch: pytest.MonkeyPatch) -> None:
     packages = (Package("roll_no_such_package", "vllm"),)
-    spec = StrategySpec("vllm", ("generate",), {"generate": "x:Y"}, packages)
-    monkeypatch.setattr("roll.distributed.strategy.table.STRATEGIES", {"vllm": spec})
-    assert [problem.text for problem in engine_problems(ACTOR_INFER, worker("vllm"))] == [
+    spec = StrategySpec("vllm", {"generate": "x:Y"}, packages=packages)
+    monkeypatch.setattr("roll.configs.strategies.table.STRATEGIES", {"vllm": spec})
+    assert [problem.text for problem in engine_problems(Choice(ACTOR_INFER, worker("vllm")))] == [
         "actor_infer.strategy_args.strategy_name: vllm needs the package roll_no_such_package, which is not installed. "
         'Install it: pip install -e ".[vllm]"'
     ]
 
 
 def test_a_strategy_that_is_not_written_yet_says_so() -> None:
-    found = [problem.text for problem in engine_problems(ACTOR_TRAIN, worker("megatron_train"))]
+    found = [problem.text for problem in engine_problems(Choice(ACTOR_TRAIN, worker("megatron_train")))]
     assert found == [] or found[0].startswith(
         "actor_train.strategy_args.strategy_name: megatron_train is not implemented yet. Strategies that can run "
         "actor_train today: deepspeed_train"

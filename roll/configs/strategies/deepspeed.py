@@ -1,0 +1,35 @@
+"""What the specs of the deepspeed strategies are asked."""
+
+from collections.abc import Iterator
+
+from roll.configs.cluster import WorkerConfig
+from roll.configs.deepspeed import DeepSpeedFacts, deepspeed_problems, zero_stage
+from roll.configs.parallel import parallel_sizes
+from roll.configs.problems import Problem
+from roll.configs.strategies.spec import Choice
+from roll.configs.trainer_kinds import deepspeed_misfits
+
+
+def problems(choice: Choice) -> Iterator[Problem]:
+    config = choice.worker.strategy_config
+    yield from deepspeed_misfits(choice.at, config)
+    yield from deepspeed_problems(choice.role.name, config, facts_of(choice))
+
+
+def facts_of(choice: Choice) -> DeepSpeedFacts:
+    """What the role's DeepSpeed configuration must agree with."""
+    worker, args = choice.worker, choice.worker.training_args
+    if not choice.role.learns:
+        return DeepSpeedFacts(worker.model_args.dtype)
+    return DeepSpeedFacts(
+        dtype=worker.model_args.dtype,
+        micro_batch_size=args.per_device_train_batch_size,
+        accumulation=args.gradient_accumulation_steps,
+        dp_size=parallel_sizes(worker).data,
+        max_grad_norm=choice.max_grad_norm,
+    )
+
+
+def saved_facts(facts: dict[str, object], worker: WorkerConfig, dp_size: int) -> dict[str, object]:
+    """One file per rank, cut by the ZeRO stage."""
+    return facts | {"dp_size": dp_size, "zero_stage": zero_stage(worker.strategy_config)}

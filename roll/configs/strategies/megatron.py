@@ -1,0 +1,109 @@
+"""What the specs of the megatron strategies are asked."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from roll.configs.cluster import WorkerConfig
+from roll.configs.megatron import split_settings
+from roll.configs.megatron_checks import (
+    cpu_problems,
+    megatron_problems,
+    megatron_warnings,
+    missing_packages,
+    ranks_problems,
+    repeated_problems,
+)
+from roll.configs.parallel import ParallelSizes, parallel_sizes
+from roll.configs.problems import Problem, show
+from roll.configs.strategies.spec import Choice
+from roll.configs.trainer_kinds import megatron_misfits
+
+SIZES = {
+    "tensor": "tensor_model_parallel_size",
+    "pipeline": "pipeline_model_parallel_size",
+    "context": "context_parallel_size",
+    "expert": "expert_model_parallel_size",
+    "expert_tensor": "expert_tensor_parallel_size",
+}
+
+
+def problems(choice: Choice) -> Iterator[Problem]:
+    at, worker = choice.at, choice.worker
+    config = worker.strategy_config
+    yield from parallel_problems(choice.role.name, worker)
+    yield from megatron_misfits(at, config)
+    wrong = list(megatron_problems(at, config))
+    if not wrong:
+        wrong += ranks_problems(at, split_settings(config)[0], worker.num_workers)
+    yield from wrong
+    yield from repeated_problems(at, config, _repeated_values(choice))
+
+
+def warnings(choice: Choice) -> Iterator[str]:
+    yield from megatron_warnings(choice.at, choice.worker.strategy_config)
+
+
+def machine_problems(choice: Choice) -> Iterator[Problem]:
+    """Packages that the settings need, and what Megatron does on GPUs only, where the run is this machine's and it has
+    none."""
+    if list(megatron_problems(choice.at, choice.worker.strategy_config)):
+        return
+    settings, _ = split_settings(choice.worker.strategy_config)
+    yield from missing_packages(choice.at, settings)
+    if choice.num_nodes == 1 and not any(Path("/dev").glob("nvidia[0-9]*")):
+        yield from cpu_problems(choice.at, settings)
+
+
+def sizes(worker: WorkerConfig) -> ParallelSizes:
+    found = {name: max(1, _size(worker, key)) for name, key in SIZES.items()}
+    model = found["tensor"] * found["pipeline"] * found["context"]
+    return ParallelSizes(data=max(1, worker.num_workers // model), **found)
+
+
+def parallel_problems(role: str, worker: WorkerConfig) -> Iterator[Problem]:
+    """Sizes that are no whole numbers, or whose product does not divide the ranks."""
+    at = f"{role}.strategy_args.strategy_config"
+    config, broken = worker.strategy_config, False
+    for key in SIZES.values():
+        value = 1 if config.get(key) is None else config[key]
+        if type(value) is not int or value < 1:
+            broken = True
+            yield Problem(f"{at}.{key}: {show(value)} must be a whole number from 1 on.", (f"{at}.{key}",))
+    if broken:
+        return
+    model = _size(worker, SIZES["tensor"]) * _size(worker, SIZES["pipeline"]) * _size(worker, SIZES["context"])
+    if worker.num_workers % model:
+        below, above = worker.num_workers // model * model, -(-worker.num_workers // model) * model
+        choices = " or ".join(str(n) for n in (below, above) if n)
+        yield Problem(
+            f"{role}: {worker.num_workers} ranks do not divide by tensor x pipeline x context parallel = {model}. "
+            f"Use {choices} devices in {role}.device_mapping, or smaller sizes in {at}.",
+            (f"{role}.device_mapping", f"{role}.world_size", at),
+        )
+
+
+def saved_facts(facts: dict[str, object], worker: WorkerConfig, dp_size: int) -> dict[str, object]:
+    """Files are read under any parallel sizes. Under the distributed optimizer they hold fp32 weights and moments by
+    the parameter's name, whatever dtype and experts; without it they lie otherwise for each."""
+    settings, _ = split_settings(worker.strategy_config)
+    facts = facts | {"use_distributed_optimizer": settings.use_distributed_optimizer}
+    if settings.use_distributed_optimizer:
+        return {key: value for key, value in facts.items() if key != "dtype"}
+    return facts | {"expert parallel": settings.expert_model_parallel_size > 1}
+
+
+def _repeated_values(choice: Choice) -> dict[str, object]:
+    """What keys of megatron-core's that are set elsewhere have to be, where that is known without the model."""
+    dtype, args = choice.worker.model_args.dtype, choice.worker.training_args
+    values: dict[str, object] = {"bf16": dtype == "bf16", "fp16": dtype == "fp16"}
+    values |= dict.fromkeys(("max_grad_norm", "clip_grad"), choice.max_grad_norm)
+    if choice.role.learns:
+        micro, per_rank = args.per_device_train_batch_size, args.gradient_accumulation_steps
+        values |= {"lr": args.learning_rate, "weight_decay": args.weight_decay, "micro_batch_size": micro}
+        values["global_batch_size"] = micro * per_rank * parallel_sizes(choice.worker).data
+    return values
+
+
+def _size(worker: WorkerConfig, key: str) -> int:
+    value = worker.strategy_config.get(key, 1)
+    return value if type(value) is int else 1

@@ -1,0 +1,102 @@
+"""What is to be known of a strategy before anything of it is built. No engine and no torch: a dry run reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from roll.utils.imports import resolve
+
+if TYPE_CHECKING:
+    from roll.configs.cluster import WorkerConfig
+    from roll.configs.roles import Head, Role, Use
+
+NARROWING = ("top_p", "top_k", "min_new_tokens", "repetition_penalty")
+
+
+@dataclass(frozen=True)
+class Package:
+    """A package a strategy imports, and the extra of this project that installs it, or else the command that does."""
+
+    module: str
+    extra: str = ""
+    command: str = ""
+
+    @property
+    def install(self) -> str:
+        return self.command or (f'pip install -e ".[{self.extra}]"' if self.extra else "pip install -e .")
+
+
+@dataclass(frozen=True)
+class ShareKey:
+    """The engine argument that sets how much of its GPUs an engine takes. `own_default`: of an engine alone on its
+    GPUs. `holds_everything`: activations and graphs come out of the share as well."""
+
+    name: str
+    own_default: float
+    holds_everything: bool
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A role that runs on a strategy, as the strategy's spec is asked about it."""
+
+    role: Role
+    worker: WorkerConfig
+    max_grad_norm: float = 1.0
+    num_nodes: int = 1
+
+    @property
+    def name_key(self) -> str:
+        """The YAML path of the strategy's name."""
+        return f"{self.role.name}.strategy_args.strategy_name"
+
+    @property
+    def at(self) -> str:
+        """The YAML path of the strategy's own settings."""
+        return f"{self.role.name}.strategy_args.strategy_config"
+
+
+@dataclass(frozen=True)
+class StrategySpec:
+    """One strategy. Paths are `package.module:object`, imported when they are asked for; "" where there is nothing to
+    ask.
+
+    `classes`: what it can do, and the class that does it; `planned`: what it will do, and does not yet.
+    """
+
+    name: str
+    classes: Mapping[Use, str]
+    planned: tuple[Use, ...] = ()
+    heads: tuple[Head, ...] = ("lm",)
+    packages: tuple[Package, ...] = ()
+    devices_per_worker: bool = False  # several devices may form one worker
+    packs: bool = False  # rows may stand one after the other in one sequence
+    settings: str = ""  # the class (roll.configs.base:Settings) that strategy_config must fit
+    problems: str = ""  # (Choice) -> Problems that hold on any machine
+    warnings: str = ""  # (Choice) -> texts
+    machine_problems: str = ""  # (Choice) -> Problems of this machine
+    model_problems: str = ""  # (Choice, config.json) -> Problems; "": heads against tensor parallel
+    looks_at_model: str = ""  # what of model_problems goes unchecked where config.json is not there, in words
+    sizes: str = ""  # (WorkerConfig) -> ParallelSizes; "": every worker is a data-parallel rank
+    environment: str = ""  # (WorkerConfig, on_cpu, the run's own directory) -> variables of its workers
+    saved_facts: str = ""  # (facts, WorkerConfig, data-parallel ranks) -> facts its saved state is tied to
+    memory: Mapping[Use, str] = field(default_factory=dict)  # (RoleFacts) -> RankMemory
+    size_keys: tuple[str, ...] = ()  # keys of strategy_config whose product is num_gpus_per_worker by default
+    share: ShareKey | None = None
+    narrows: tuple[str, ...] = NARROWING  # sampling settings that change the distribution its log-probs are of
+    retired: Mapping[str, str] = field(default_factory=dict)  # keys that older engines had, and why they do nothing
+
+    @property
+    def uses(self) -> tuple[Use, ...]:
+        return (*self.classes, *self.planned)
+
+    @property
+    def is_implemented(self) -> bool:
+        return bool(self.classes)
+
+    def ask(self, path: str, *arguments: Any) -> Any:
+        """What the function at one of the paths says; () where there is none."""
+        function: Any = resolve(path) if path else None
+        return function(*arguments) if function else ()

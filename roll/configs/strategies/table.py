@@ -1,0 +1,140 @@
+"""The strategies of this package by name, and the way to any other: `strategy_name: my_package.module:SPEC`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from roll.configs.strategies.spec import Package, ShareKey, StrategySpec
+from roll.utils.imports import resolve
+
+if TYPE_CHECKING:
+    from roll.configs.roles import Use
+
+_TORCH = (Package("torch"), Package("transformers"))
+_DEEPSPEED = (*_TORCH, Package("deepspeed", "deepspeed"))
+_MEGATRON = (*_TORCH, Package("megatron", "megatron"))
+_CLASSES, _CONFIGS = "roll.distributed.strategy", "roll.configs.strategies"
+_MEMORY = "roll.configs.memory"
+_SIZES = ("tensor_parallel_size", "tp_size", "pipeline_parallel_size", "pp_size")
+
+
+def _megatron(name: str, use: Use, path: str, memory: str) -> StrategySpec:
+    return StrategySpec(
+        name,
+        {use: f"{_CLASSES}.megatron.{path}"},
+        heads=("lm", "value"),
+        packages=_MEGATRON,
+        packs=True,
+        problems=f"{_CONFIGS}.megatron:problems",
+        warnings=f"{_CONFIGS}.megatron:warnings",
+        machine_problems=f"{_CONFIGS}.megatron:machine_problems",
+        model_problems="roll.models.megatron.model_problems:model_problems",
+        looks_at_model="whether Megatron knows the model's family",
+        sizes=f"{_CONFIGS}.megatron:sizes",
+        saved_facts=f"{_CONFIGS}.megatron:saved_facts",
+        memory={use: f"{_MEMORY}.megatron:{memory}"},
+    )
+
+
+_SPECS = (
+    StrategySpec(
+        "deepspeed_train",
+        {"train": f"{_CLASSES}.deepspeed:DeepSpeedTrainStrategy"},
+        heads=("lm", "value"),
+        packages=_DEEPSPEED,
+        problems=f"{_CONFIGS}.deepspeed:problems",
+        saved_facts=f"{_CONFIGS}.deepspeed:saved_facts",
+        memory={"train": f"{_MEMORY}.deepspeed:train_memory"},
+    ),
+    StrategySpec(
+        "deepspeed_infer",
+        {"score": f"{_CLASSES}.deepspeed_infer:DeepSpeedInferStrategy"},
+        heads=("lm", "value"),
+        packages=_DEEPSPEED,
+        problems=f"{_CONFIGS}.deepspeed:problems",
+        memory={"score": f"{_MEMORY}.deepspeed:infer_memory"},
+    ),
+    StrategySpec(
+        "hf_infer",
+        {"score": f"{_CLASSES}.hf_forward:HfForwardStrategy", "generate": f"{_CLASSES}.hf_infer:HfInferStrategy"},
+        heads=("lm", "value"),
+        packages=_TORCH,
+        problems=f"{_CLASSES}.hf_infer_args:problems",
+        memory={"score": f"{_MEMORY}.huggingface:score_memory", "generate": f"{_MEMORY}.huggingface:generate_memory"},
+        narrows=(),
+    ),
+    StrategySpec(
+        "vllm",
+        {"generate": f"{_CLASSES}.vllm:VllmStrategy"},
+        packages=(*_TORCH, Package("vllm", "vllm")),
+        devices_per_worker=True,
+        problems=f"{_CLASSES}.vllm_args:problems",
+        environment=f"{_CLASSES}.vllm_args:environment",
+        memory={"generate": f"{_MEMORY}.engine:vllm_memory"},
+        size_keys=_SIZES,
+        share=ShareKey("gpu_memory_utilization", own_default=0.92, holds_everything=True),
+        retired={
+            "sleep_level": "an engine that makes room for a trainer keeps its weights in host memory",
+            "VLLM_USE_V1": "there is no other engine any more",
+            "swap_space": "vllm dropped it: a preempted answer is computed again",
+            "num_scheduler_steps": "vllm dropped it: the scheduler runs ahead by itself",
+            "use_v2_block_manager": "vllm dropped it: there is one block manager",
+            "preemption_mode": "vllm dropped it: a preempted answer is computed again",
+            "disable_async_output_proc": "vllm dropped it",
+            "disable_log_requests": "vllm dropped it: it logs no requests",
+            "max_seq_len_to_capture": "vllm dropped it: compilation_config says what is captured",
+        },
+    ),
+    StrategySpec(
+        "sglang",
+        {"generate": f"{_CLASSES}.sglang:SglangStrategy"},
+        packages=(*_TORCH, Package("sglang", "sglang")),
+        devices_per_worker=True,
+        problems=f"{_CLASSES}.sglang_args:problems",
+        environment=f"{_CLASSES}.sglang_args:environment",
+        memory={"generate": f"{_MEMORY}.engine:sglang_memory"},
+        size_keys=_SIZES,
+        # SGLang computes its default from the GPU and its settings; this is about what comes out on 80 GB.
+        share=ShareKey("mem_fraction_static", own_default=0.88, holds_everything=False),
+        narrows=("min_new_tokens", "repetition_penalty"),
+        retired={
+            "enable_ep_moe": "sglang dropped it: ep_size sets it",
+            "enable_deepep_moe": "sglang dropped it: moe_a2a_backend sets it",
+            "disable_jump_forward": "sglang dropped it",
+        },
+    ),
+    _megatron("megatron_train", "train", "train:MegatronTrainStrategy", "train_memory"),
+    _megatron("megatron_infer", "score", "infer:MegatronInferStrategy", "infer_memory"),
+    StrategySpec("fsdp2_train", {}, planned=("train",), heads=("lm", "value"), packages=_TORCH),
+    StrategySpec("fsdp2_infer", {}, planned=("score",), heads=("lm", "value"), packages=_TORCH),
+    StrategySpec("diffusion_deepspeed_train", {}, planned=("train",), packages=_DEEPSPEED),
+)
+STRATEGIES: Mapping[str, StrategySpec] = {spec.name: spec for spec in _SPECS}
+NOTHING_KNOWN = StrategySpec("", {})
+
+
+def load_spec(name: str) -> StrategySpec:
+    """The spec of a strategy_name. Raises KeyError for a word that is none of the table, ImportError for a path that
+    leads to no spec."""
+    if name in STRATEGIES or not _is_path(name):
+        return STRATEGIES[name]
+    found = resolve(name)
+    if not isinstance(found, StrategySpec):
+        raise ImportError(
+            f"{name} is a {type(found).__name__}, and no StrategySpec (roll.configs.strategies.spec; see "
+            "docs/adding_a_strategy.md)"
+        )
+    return found
+
+
+def spec_of(name: str | None) -> StrategySpec:
+    """The same for what is asked before, or in spite of, an error in the name: that is told by `strategy_problems`."""
+    try:
+        return load_spec(name or "")
+    except (KeyError, ImportError):
+        return NOTHING_KNOWN
+
+
+def _is_path(name: str) -> bool:
+    return ":" in name or "." in name
