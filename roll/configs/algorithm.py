@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator
 
-from roll.configs.base import Settings, ignored, planned, setting, unread
+from roll.configs.base import Settings, setting
 from roll.configs.cluster import PgVariant, WorkerConfig
 from roll.configs.data import Place
 from roll.configs.estimators import Estimator, estimator_of
@@ -77,7 +77,6 @@ class AlgorithmConfig(RunConfig):
     actor_infer: WorkerConfig = setting({}, "The policy where it samples.")
     critic: WorkerConfig | None = setting(None, "The value model; started when adv_estimator needs one, as gae does.")
     reference: WorkerConfig | None = setting(None, "The frozen starting policy; started when a KL term needs it.")
-    reward: WorkerConfig | None = planned(None, "A reward model for all domains.")
 
     # advantages
     adv_estimator: AdvEstimator = setting(
@@ -186,20 +185,6 @@ class AlgorithmConfig(RunConfig):
         "loss or metric that is not finite is always said.",
         ge=0,
     )
-    async_generation_ratio: float = planned(0, "How many steps rollouts may run ahead of training.", inert=(0.0,))
-
-    # distillation
-    use_opd: bool = planned(False, "On-policy distillation beside the reward.")
-    is_pure_opd: bool = planned(False, "On-policy distillation instead of a reward.")
-    pure_opd_pipeline_type: Literal["rlvr", "agentic"] = ignored("rlvr", "Rollouts of it.", "is_pure_opd is off")
-    teacher: dict[str, Any] | None = planned(None, "Teacher model or models.", inert=({},))
-    student_train: dict[str, Any] | None = planned(None, "The student where it learns.", inert=({},))
-    student_infer: dict[str, Any] | None = planned(None, "The student where it samples.", inert=({},))
-
-    l2: float = unread(0.0, "L2 penalty.")
-    use_reward_scaling: bool = unread(False, "Reward scaling.")
-    add_len_reward: bool = unread(False, "Length reward.")
-    use_reward_norm: bool = unread(False, "Reward normalization.")
 
     @property
     def engine_length(self) -> int | None:

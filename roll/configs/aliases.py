@@ -8,7 +8,8 @@ path with `*` holds for every role.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from roll.configs.base import Settings, join, walk
+from roll.configs.base import Settings, join
+from roll.configs.known_keys import known_keys, path_text, sections
 from roll.configs.problems import Problem, show
 from roll.configs.strategies.table import spec_of
 from roll.configs.strategy import StrategyArgs
@@ -69,7 +70,8 @@ def apply_aliases(cls: type[Settings], tree: dict[str, Any]) -> tuple[list[Probl
     """Renames and drops foreign keys of a raw tree in place. Returns problems (both spellings given) and warnings."""
     problems: list[Problem] = []
     warnings: list[str] = []
-    for settings, node, path in list(walk(cls, tree)):
+    for settings, node, place in list(sections(cls, tree)):
+        path = path_text(place)
         for key in list(node):
             here = join(path, key)
             names = [base.__name__ for base in settings.__mro__]
@@ -82,7 +84,7 @@ def apply_aliases(cls: type[Settings], tree: dict[str, Any]) -> tuple[list[Probl
                     text = f"{here}: {show(value)} contradicts {other}: {show(node[target])}; both mean the same."
                     problems.append(Problem(f"{text} Keep one.", (here, other)))
                 node.setdefault(target, value)
-            elif reason is not None and key not in settings.model_fields:
+            elif reason is not None and key not in known_keys(settings):
                 node.pop(key)
                 warnings.append(f"{here} does nothing here: {reason}.")
         if issubclass(settings, StrategyArgs):

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator
 
-from roll.configs.base import Settings, ignored, planned, setting
+from roll.configs.base import Settings, setting
 from roll.configs.data import DataArgs, Names
 from roll.configs.device_mapping import parse_device_mapping
 from roll.configs.limits import MOST_DEVICES_PER_NODE, MOST_PROCESSES
@@ -52,12 +52,6 @@ class SequencePackingArgs(Settings):
         return self.algorithm == "load_balance"
 
 
-class RouterReplayConfig(Settings):
-    """`router_replay` of a role with a mixture model."""
-
-    mode: Literal["disable", "R2", "R3"] = planned("disable", "Reuse the expert choices of the rollout in training.")
-
-
 class WorkerConfig(Settings):
     """A role: actor_train, actor_infer, reference, critic, validation, and what the rewards build on."""
 
@@ -98,7 +92,6 @@ class WorkerConfig(Settings):
     )
     system_envs: Environment = setting({}, "Environment variables of the role's workers, over the run's system_envs.")
 
-    eval_steps: int | None = ignored(None, "Steps between evaluations.", "the run's eval_steps counts")
     worker_cls: str | None = setting(
         None,
         "ROLL's class path of the worker. Accepted where it names what this role does here anyway; rewards: see "
@@ -111,8 +104,6 @@ class WorkerConfig(Settings):
     topr_negative_weight: float = setting(
         1.0, "Of actor_train, with pg_variant topr: weight of negative advantages.", ge=0
     )
-    model_update_frequency: int = planned(1, "Steps between weight updates of the rollout engine.")
-    max_concurrency: int = ignored(1, "Calls in flight per worker.", "each kind of worker knows how many it takes")
     tag_included: Names = setting(
         (), "Tags of the data that belong to this reward's domain, beside the domain's own name."
     )
@@ -131,18 +122,6 @@ class WorkerConfig(Settings):
         False, "Rows of a micro batch one after the other instead of padded ones. For the megatron strategies."
     )
     sequence_packing_args: SequencePackingArgs = setting({}, "Details of sequence packing.")
-    offload_nccl: bool = ignored(
-        False, "Free NCCL's buffers while the role waits.", "communication buffers stay on the devices"
-    )
-    logits_in_fp32: bool = ignored(False, "Log-probs from fp32 logits.", "log-probs are always computed in fp32")
-    router_replay: RouterReplayConfig = setting({}, "Expert choices of mixture models.")
-    apply_loss_scale: bool = planned(
-        True, "Cancel the backend's own averaging; the loss here is always normalised globally."
-    )
-    mtp_training_mode: Literal["disabled", "standalone", "joint"] | None = planned(
-        "disabled", "Training of multi-token prediction heads.", inert=(None,)
-    )
-    opd_kl_coef: float | None = planned(None, "Weight of this teacher in on-policy distillation.")
 
     @property
     def num_devices(self) -> int:

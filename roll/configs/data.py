@@ -5,10 +5,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from roll.configs.base import Settings, ignored, planned, setting, unread
+from roll.configs.base import Settings, setting
 from roll.configs.limits import LARGEST
-
-NO_MEDIA = "images, video and audio are not read yet"
 
 
 def _as_tuple(value: object) -> object:
@@ -64,21 +62,3 @@ class DataArgs(Settings):
         "None: as the domains occur in the data.",
     )
     shuffle: bool = setting(True, "Shuffle the rows anew in every epoch, seeded by `seed`.")
-
-    preprocessing_num_workers: int | None = ignored(
-        None, "Processes that tokenize.", "tokenizing happens as prompts are needed"
-    )
-    response: str = ignored("solution", "Column with a demonstration.", "RLVR does not read demonstrations")
-    eval_file_name: str | None = unread(None, "Evaluation file.")
-    image_folder: str | None = planned(None, "Folder with images.")
-    video_folder: str | None = planned(None, "Folder with videos.")
-    audio_folder: str | None = planned(None, "Folder with sound.")
-    custom_data_kwargs_func: str | None = planned(None, "Function that adds fields to a row.")
-    image_max_pixels: int = ignored(16777216, "Largest image.", NO_MEDIA)
-    image_min_pixels: int = ignored(3136, "Smallest image.", NO_MEDIA)
-    video_max_pixels: int = ignored(4194304, "Largest frame.", NO_MEDIA)
-    video_min_pixels: int = ignored(3136, "Smallest frame.", NO_MEDIA)
-    video_total_pixels: int = ignored(12845056, "All frames of a video.", NO_MEDIA)
-    video_fps: float = ignored(2.0, "Frames per second.", NO_MEDIA)
-    video_max_frames: int = ignored(128, "Most frames.", NO_MEDIA)
-    video_resize_chunk_frames: int = ignored(64, "Frames resized at once.", NO_MEDIA)

@@ -75,8 +75,6 @@ def _why_old_log_probs_are_needed(config: AlgorithmConfig, updates_per_step: int
         return "the KL in the reward needs them before training"
     if updates_per_step > 1:
         return f"a step has {updates_per_step} updates"
-    if config.async_generation_ratio > 0:
-        return "rollouts may be older than the weights"
     return None
 
 

@@ -24,6 +24,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from roll.configs.base import Settings
+from roll.configs.known_keys import known_keys
 from roll.configs.overrides import apply_overrides
 from roll.configs.problems import nearest, show
 from roll.configs.references import check_references, references
@@ -70,7 +71,7 @@ def load_tree(directory: Path, name: str, overrides: Sequence[str], cls: type[Se
         raise ConfigError(f"{path} is nested too deeply.") from None
     problems: list[str] = []
     referenced = set(references(tree))
-    variables = (referenced | fragment_keys) - set(cls.model_fields)
+    variables = (referenced | fragment_keys) - set(known_keys(cls))
     try:
         resolved = _resolved(OmegaConf.create(tree), "", problems)
     except (OmegaConfBaseException, RecursionError) as error:

@@ -4,11 +4,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator
 
-from roll.configs.base import Settings, ignored, planned, setting
+from roll.configs.base import Settings, setting
 from roll.configs.data import Place
-
-LORA = "LoRA training is off (lora_target is not set)"
-ROLE_DECIDES = "the role decides what stands on top of the model (the critic gets a value head)"
 
 DTYPES = {
     "float32": "fp32",
@@ -47,19 +44,7 @@ class ModelArgs(Settings):
         None, "Which of torch's two checkpointing forms to use. None: the non-reentrant one."
     )
     model_config_kwargs: dict[str, Any] = setting({}, "Entries that overwrite the model's own config.json.")
-    model_type: str | None = ignored(None, "Kind of head on the model.", ROLE_DECIDES)
-    num_labels: int = ignored(1, "Width of that head.", ROLE_DECIDES)
-    device_map: str | None = ignored("balanced", "Placement of the layers.", "device_mapping places the role")
 
-    lora_target: str | None = planned(None, "Modules that get LoRA adapters.")
-    lora_rank: int | None = ignored(8, "Rank of the LoRA adapters.", LORA)
-    lora_alpha: int | None = ignored(None, "Scale of the LoRA adapters.", LORA)
-    lora_dropout: float | None = ignored(0.0, "Dropout in the LoRA adapters.", LORA)
-    additional_target: str | None = ignored(None, "Modules trained in full beside the adapters.", LORA)
-    autocast_adapter_dtype: bool = ignored(True, "Keep adapters in fp32.", LORA)
-    adapter_name_or_path: str | None = planned(None, "Adapter to start from.")
     freeze_module_prefix: str | None = setting(
         None, "Parameters whose name begins with this are not trained; several, separated by commas."
     )
-    moe_aux_loss_coef: float | None = planned(None, "Weight of the load-balancing loss of mixture models.")
-    ulysses_size: int = planned(1, "Sequence parallel size of DeepSpeed Ulysses.")

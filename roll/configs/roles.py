@@ -8,9 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from pydantic.fields import FieldInfo
-
-from roll.configs.base import Settings, join, mark_of
+from roll.configs.base import Settings, join
 from roll.configs.cluster import WorkerConfig
 from roll.configs.model import ModelArgs
 from roll.configs.policy_losses import POLICY_FORMS, last_name
@@ -93,23 +91,18 @@ ROLES: Mapping[str, Role] = {role.name: role for role in (ACTOR_TRAIN, ACTOR_INF
 
 
 def idle_keys(section: WorkerConfig, role: Role) -> list[str]:
-    """Keys that are given and that this role has no use for, sorted as their class declares them. Keys that do nothing
-    in any role are left out: they speak for themselves."""
+    """Keys that are given and that this role has no use for, sorted as their class declares them."""
     return list(_idle(section, WorkerConfig, role.reads, ""))
 
 
 def _idle(section: Settings, cls: type[Settings], reads: frozenset[str], at: str) -> Iterator[str]:
-    for key, field in cls.model_fields.items():
+    for key in cls.model_fields:
         path, value = join(at, key), getattr(section, key)
-        if key not in section.model_fields_set or not _works(field) or path in reads:
+        if key not in section.model_fields_set or path in reads:
             continue
         if not isinstance(value, Settings):
             yield path
         elif any(read.startswith(f"{path}.") for read in reads):
             yield from _idle(value, type(value), reads, path)
-        elif any(_works(type(value).model_fields[given]) for given in value.model_fields_set):
+        elif value.model_fields_set:
             yield path
-
-
-def _works(field: FieldInfo) -> bool:
-    return mark_of(field).kind == "setting"

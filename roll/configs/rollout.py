@@ -1,10 +1,10 @@
 """How answers are sampled, and how requests are scheduled."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated
 
 from pydantic import BeforeValidator
 
-from roll.configs.base import Settings, ignored, planned, setting, unread
+from roll.configs.base import Settings, setting
 from roll.configs.data import Numbers, Strings
 from roll.configs.limits import MOST_GROUPS
 
@@ -42,30 +42,3 @@ class GeneratingArgs(Settings):
     )
     stop_token_ids: Numbers = setting((), "Token ids that end an answer, beside the end of sequence.")
     ignore_eos: bool = setting(False, "Go on after an end of sequence token, up to max_new_tokens.")
-
-    do_sample: bool | None = unread(True, "Sample or not; temperature: 0 is how to be greedy.")
-    num_beams: int = planned(1, "Beam search.")
-    length_penalty: float = ignored(1.0, "Length penalty of beam search.", "there is no beam search")
-    max_length: int | None = ignored(8192, "Prompt and answer together.", "sequence_length counts")
-    logprobs: int | None = ignored(0, "Log-probs to return.", "the sampled token's log-prob is always returned")
-
-
-class RouterArgs(Settings):
-    """`router_args`: which engine replica gets a request."""
-
-    router_name: Literal["PromptAffinityRouter", "EnvAffinityRouter", "SglangRouter"] | None = planned(
-        None,
-        "Kind of router. The one there is, is both affinity routers at once: requests go to the least loaded engine, "
-        "but turns of an episode and equal prompts stay together.",
-        inert=("PromptAffinityRouter", "EnvAffinityRouter"),
-    )
-    router_config: dict[str, Any] = planned({}, "The router's own settings.")
-    max_running_requests: int = ignored(128, "Requests in flight.", "the run's max_running_requests counts")
-
-
-class RolloutMockConfig(Settings):
-    """`rollout_mock`: record rollouts, or replay recorded ones."""
-
-    enable: bool = planned(False, "Switch it on.")
-    mode: Literal["dump", "mock"] = ignored("dump", "Record or replay.", "rollout_mock.enable is off")
-    dump_dir: str = ignored("./rollout_mock_dumps", "Where the records are.", "rollout_mock.enable is off")

@@ -5,15 +5,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator
 
-from roll.configs.base import Settings, ignored, planned, setting, unread
+from roll.configs.base import Settings, setting
 from roll.configs.cluster import Environment
 from roll.configs.data import Place, split_text
 from roll.configs.limits import LARGEST_SEED, MOST_DEVICES_PER_NODE, MOST_GROUPS, MOST_NODES
 from roll.configs.problems import show
-from roll.configs.rollout import RolloutMockConfig, RouterArgs
 
 Tracker = Literal["tensorboard", "wandb", "mlflow", "swanlab", "jsonl", "stdout"]
-ONE_BY_ONE = "a replacement is started for every group that is dropped"
 LONGEST_NAME = 200
 RESUME_WORDS = {"auto": True, "disable": False, "true": True, "false": False, "none": False}
 
@@ -44,15 +42,6 @@ class CheckpointConfig(Settings):
 
     type: Literal["file_system"] = setting("file_system", "Kind of storage; only directories are known.")
     output_dir: Place | None = setting(None, "Directory of the checkpoints. Default: <output_dir>/checkpoints.")
-    async_upload: bool | None = ignored(None, "Upload in the background.", "checkpoints are written to a directory")
-    keep_local_file: bool | None = ignored(None, "Keep the local copy.", "checkpoints are written to a directory")
-
-
-class TransferBackendArgs(Settings):
-    """`transfer_backend`: another road for rollout data."""
-
-    backend_name: str | None = planned(None, "Name of the backend.")
-    backend_config: dict[str, Any] = planned({}, "Its settings.")
 
 
 class RunConfig(Settings):
@@ -162,24 +151,14 @@ class RunConfig(Settings):
         ge=0,
         le=1,
     )
-    model_download_type: str | None = planned(None, "Hub to download from.", inert=("HUGGINGFACE_HUB",))
 
     # requests
     max_running_requests: int = setting(128, "Most answers in flight per rollout engine.", ge=1)
-    generate_opt_level: int = ignored(1, "0 batches prompts, 1 schedules requests.", "requests are always scheduled")
-    is_num_return_sequences_expand: bool = ignored(
-        False, "Send a prompt once per answer.", "an engine prefills a prompt once for all its answers"
-    )
     is_use_additional_prompts: bool = setting(
         False,
         "When query_filter_config drops groups, start others in their place, at most as many as a step has. Off: the "
         "step trains on what is left, in as many fewer updates, and not at all if nothing is.",
     )
-    max_additional_running_prompts: int = ignored(16, "How many more prompts.", ONE_BY_ONE)
-    user_defined_rollout_loop_cls: str = planned(
-        "roll.distributed.scheduler.user_defined_rollout_loop.UserDefinedRolloutLoop", "A rollout loop of your own."
-    )
-    router_args: RouterArgs | None = setting(None, "Routing between engine replicas.")
 
     # output
     output_dir: Place = setting("./output/roll", "Where the run writes. Default: ./output/<exp_name>.", min_length=1)
@@ -193,26 +172,6 @@ class RunConfig(Settings):
     tracker_kwargs: dict[str, Any] = setting(
         {}, "Settings of the tracker; with several, one mapping per tracker name. Secrets in it are never written."
     )
-
-    is_offload_states: bool = ignored(
-        False,
-        "Move a role's states to host memory between its turns.",
-        "roles that share devices take turns by themselves",
-    )
-    is_offload_optimizer_states_in_train_step: bool = planned(
-        False, "Keep optimizer states on the host while gradients are computed."
-    )
-    profiler_timeline: bool = planned(False, "Record a timeline.")
-    profiler_memory: bool = planned(False, "Record memory.")
-    profiler_output_dir: str = ignored("./output/profiler", "Where profiles go.", "no profiler is on")
-    otlp_output_dir: str = ignored("./output/otlp", "Where traces go.", "traces are not recorded")
-    rollout_mock: RolloutMockConfig | None = setting(None, "Record or replay rollouts.")
-    transfer_backend: TransferBackendArgs | None = setting(None, "Another road for rollout data.")
-
-    base_dir: str = unread("./output", "Base directory.")
-    local_rank: int = unread(-1, "Rank.")
-    report_length_and_rewards: bool = unread(False, "Report lengths and rewards.")
-    length_profiler_dir: str = unread("./output/profiler", "Directory of that report.")
 
     @property
     def lengths(self) -> tuple[int, int, int]:

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from roll.configs.base import Settings, ignored, setting, unread
+from roll.configs.base import Settings, setting
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Schedule = Literal["constant", "constant_with_warmup", "linear", "cosine"]
@@ -42,14 +42,3 @@ class TrainingArgs(Settings):
     adam_epsilon: float = setting(1e-8, "AdamW's term against division by zero.", gt=0)
     bf16: bool = setting(False, "Says the same as model_args.dtype: bf16, and must not contradict it.")
     fp16: bool = setting(False, "Says the same as model_args.dtype: fp16, and must not contradict it.")
-
-    max_steps: int = ignored(-1, "Length of the training.", "the run's max_steps counts")
-    num_train_epochs: float = ignored(1.0, "Passes over the data.", "the run's max_steps counts")
-    output_dir: str = ignored("", "Where to write.", "the run's output_dir counts")
-    seed: int = ignored(42, "Seed.", "the run's seed counts")
-    dataloader_num_workers: int = ignored(0, "Processes that read data.", "the driver reads the data")
-    save_hf_model: bool = ignored(
-        False, "Write a loadable Hugging Face directory with a checkpoint.", "every checkpoint holds one"
-    )
-    data_seed: int | None = unread(None, "Seed of the data order.")
-    tf32: bool | None = unread(None, "TF32 matrix products.")

@@ -5,16 +5,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from pydantic import ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from roll.configs.aliases import apply_aliases
-from roll.configs.base import KeyMark, Settings, holds_mapping, join, mark_of, nested_class, walk
+from roll.configs.base import Settings, holds_mapping, nested_class
+from roll.configs.inert_keys import InertKey, inert_keys
+from roll.configs.known_keys import Path, known_keys, path_text, sections
 from roll.configs.problems import Problem, did_you_mean, nearest, show
 from roll.utils.secrets import is_secret_key
 
 C = TypeVar("C", bound=Settings)
-Path = tuple[str | int, ...]
 
 WORDS = {
     "int_type": "must be a whole number",
@@ -62,21 +63,21 @@ def validate(cls: type[C], tree: Mapping[str, Any]) -> Checked[C]:
     raw: dict[str, Any] = copy.deepcopy(dict(tree))
     problems, warnings = apply_aliases(cls, raw)
     problems += _boolean_numbers(cls, raw)
-    marked, more = _marked_keys(cls, raw)
-    problems += marked
+    more_problems, more_warnings = _about_inert_keys(cls, raw)
+    problems += more_problems
+    warnings += more_warnings
     broken = {key for problem in problems for key in problem.keys}
     guesses: set[Path] = set()
     while True:
-        try:
-            config = cls.model_validate(raw)
-            return Checked(config, tuple(problems), tuple(warnings + more), frozenset(broken))
-        except ValidationError as error:
-            found = list(_findings(cls, raw, error.errors(include_url=False)))
+        config, errors = _build(cls, raw)
+        if config is not None:
+            return Checked(config, tuple(problems), tuple(warnings), frozenset(broken))
+        found = list(_findings(cls, raw, errors))
         told = {problem.text for problem in problems}
         wrong: dict[Path, str | None] = {}
         for finding in found:
             if finding.path in guesses:  # the value does not fit: nothing more is known of either key
-                broken.add(_text(finding.path))
+                broken.add(path_text(finding.path))
                 wrong[finding.path] = None
                 continue
             broken |= set(finding.problem.keys)
@@ -84,7 +85,7 @@ def validate(cls: type[C], tree: Mapping[str, Any]) -> Checked[C]:
             if finding.problem.text not in told:
                 problems.append(finding.problem)
         if not wrong or () in wrong:
-            return Checked(None, tuple(problems), tuple(warnings + more), frozenset(broken))
+            return Checked(None, tuple(problems), tuple(warnings), frozenset(broken))
         for path in sorted(wrong, key=len, reverse=True):
             guesses |= _take_out(raw, path, wrong[path])
 
@@ -110,7 +111,7 @@ def _findings(cls: type[Settings], raw: Mapping[str, Any], errors: list[ErrorDet
     for path, group in by_path.items():
         literal = [error for error in group if error["type"] == "literal_error"]
         error = (literal or group)[0]
-        text = _text(path)
+        text = path_text(path)
         keys, meant = (text,), None
         if error["type"] == "extra_forbidden":
             known = _fields_at(cls, path[:-1])
@@ -126,7 +127,7 @@ def _findings(cls: type[Settings], raw: Mapping[str, Any], errors: list[ErrorDet
             elif slip is not None:
                 keys, meant = (), slip
             else:  # it may stand for that key, so that findings on its default would mislead
-                keys = (_text((*path[:-1], match)),)
+                keys = (path_text((*path[:-1], match)),)
         elif error["type"] == "missing" and isinstance(error["loc"][-1], int):
             message = f"{text}: {_shown(path[-1], error['input'])} has too few entries."
         elif error["type"] == "missing":
@@ -178,15 +179,15 @@ def _class_at(cls: type[Settings], path: Path) -> type[Settings] | None:
     """The class of the settings under a path."""
     current: type[Settings] | None = cls
     for part in path:
-        if current is not None and part in current.model_fields:
-            current = nested_class(current.model_fields[str(part)].annotation)
+        if current is not None and part in (keys := known_keys(current)):
+            current = nested_class(keys[str(part)])
     return current
 
 
 def _fields_at(cls: type[Settings], path: Path) -> list[str]:
     """Names of the keys that may stand under a path."""
     current = _class_at(cls, path)
-    return list(current.model_fields) if current else []
+    return list(known_keys(current)) if current else []
 
 
 def _elsewhere(cls: type[Settings], path: Path) -> list[str]:
@@ -195,56 +196,71 @@ def _elsewhere(cls: type[Settings], path: Path) -> list[str]:
     Example: of actor_train.learning_rate it is actor_train.training_args.
     """
     at = _class_at(cls, path[:-1])
-    return [_text((*path[:-1], *section)) for section in _sections_with(str(path[-1]), at)] if at else []
+    return [path_text((*path[:-1], *section)) for section in _sections_with(str(path[-1]), at)] if at else []
 
 
 def _sections_with(name: str, cls: type[Settings]) -> Iterator[tuple[str, ...]]:
     for key, info in cls.model_fields.items():
         inner = nested_class(info.annotation)
-        if inner is None or holds_mapping(info.annotation) or mark_of(info).kind != "setting":
+        if inner is None or holds_mapping(info.annotation):
             continue
-        if name in inner.model_fields and mark_of(inner.model_fields[name]).kind == "setting":
+        if name in inner.model_fields:
             yield (key,)
         yield from ((key, *section) for section in _sections_with(name, inner))
 
 
-def _marked_keys(cls: type[Settings], raw: dict[str, Any]) -> tuple[list[Problem], list[str]]:
+def _about_inert_keys(cls: type[Settings], raw: dict[str, Any]) -> tuple[list[Problem], list[str]]:
+    """What is said of keys that do nothing: problems of those that ask for something, warnings."""
     problems: list[Problem] = []
     warnings: list[str] = []
-    for settings, node, path in walk(cls, raw):
+    for settings, node, path in sections(cls, raw):
+        known = inert_keys(settings)
         for key, value in node.items():
-            info = settings.model_fields.get(str(key))
-            if info is None:
+            if (inert := known.get(str(key))) is None:
                 continue
-            mark: KeyMark = mark_of(info)
-            here = join(path, key)
-            default = info.get_default(call_default_factory=True)
-            if mark.kind == "unread" or (mark.kind == "ignored" and value is not None and value != default):
-                warnings.append(f"{here}: {_shown(key, value)} does nothing here: {mark.reason}.")
-            elif (
-                mark.kind == "planned"
-                and value is not None
-                and not any(value == inert for inert in (*mark.inert, default))
-            ):
-                allowed = show(default)
-                problems.append(
-                    Problem(f"{here}: {show(value)} is not implemented yet. Remove it, or set {allowed}.", (here,))
-                )
+            here = path_text((*path, key))
+            is_asked = value is not None and value not in (inert.default, *inert.inert)
+            if inert.kind == "unread" or (inert.kind == "ignored" and is_asked):
+                warnings.append(f"{here}: {_shown(key, value)} does nothing here: {inert.reason}.")
+            elif inert.kind == "planned" and is_asked:
+                remedy = f"Remove it, or set {show(inert.default)}."
+                problems.append(Problem(f"{here}: {show(value)} is not implemented yet. {remedy}", (here,)))
     return problems, warnings
+
+
+def _build(cls: type[C], raw: Mapping[str, Any]) -> tuple[C | None, list[ErrorDetails]]:
+    """The settings, without the keys that do nothing; or what is wrong with names, types and limits, of those too."""
+    tree, errors = copy.deepcopy(dict(raw)), list[ErrorDetails]()
+    for settings, node, path in reversed(list(sections(cls, tree))):  # sections before what holds them
+        for key, inert in inert_keys(settings).items():
+            if key in node:
+                errors += _type_errors(inert, node.pop(key), (*path, key))
+    try:
+        config = cls.model_validate(tree)
+    except ValidationError as error:
+        return None, errors + error.errors(include_url=False)
+    return (None if errors else config), errors
+
+
+def _type_errors(inert: InertKey, value: Any, path: Path) -> list[ErrorDetails]:
+    if value is None:
+        return []
+    finite = None if nested_class(inert.type) else ConfigDict(allow_inf_nan=False)
+    try:
+        TypeAdapter(inert.type, config=finite).validate_python(value)
+    except ValidationError as error:
+        return [{**found, "loc": (*path, *found["loc"])} for found in error.errors(include_url=False)]
+    return []
 
 
 def _boolean_numbers(cls: type[Settings], raw: dict[str, Any]) -> list[Problem]:
     """true and false where a number belongs: YAML and pydantic would both let them pass as 1 and 0."""
     problems: list[Problem] = []
-    for settings, node, path in walk(cls, raw):
+    for settings, node, path in sections(cls, raw):
+        types = known_keys(settings)
         for key, value in node.items():
-            info = settings.model_fields.get(str(key))
-            if (
-                info is not None
-                and isinstance(value, bool)
-                and info.annotation in (int, float, int | None, float | None)
-            ):
-                here = join(path, key)
+            if isinstance(value, bool) and types.get(str(key)) in (int, float, int | None, float | None):
+                here = path_text((*path, key))
                 problems.append(Problem(f"{here}: {show(value)} must be a number.", (here,)))
     return problems
 
@@ -275,13 +291,6 @@ def _take_out(raw: dict[str, Any], path: Path, meant: str | None) -> set[Path]:
         return set()
     node[meant] = value
     return {(*path[:-1], meant)}
-
-
-def _text(path: Path) -> str:
-    text = ""
-    for part in path:
-        text = f"{text}[{part}]" if isinstance(part, int) else join(text, part)
-    return text
 
 
 def _touches(key: str, broken: Iterable[str]) -> bool:

@@ -7,6 +7,7 @@ from typing import Generic, TypeVar
 
 from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.checks import config_problems, config_warnings
+from roll.configs.known_keys import known_keys
 from roll.configs.loader import load_tree
 from roll.configs.plan import BatchPlan, build_plan
 from roll.configs.problems import Problem, nearest, together
@@ -50,7 +51,7 @@ def load(
     warnings = [*checked.warnings, *config_warnings(checked.config), *role_strategy_warnings(checked.config)]
     warnings += warnings_of(checked.config)
     for key in composed.unused:
-        match = nearest(key, cls.model_fields, cutoff=0.8)
+        match = nearest(key, known_keys(cls), cutoff=0.8)
         if match and match not in composed.settings:
             warnings.append(f"{key} comes from a fragment and nothing uses it. Did you mean {match}?")
     return Loaded(checked.config, build_plan(checked.config), tuple(together(warnings)))

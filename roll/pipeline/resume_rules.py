@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
-from roll.configs.base import Settings, holds_mapping, join, mark_of, nested_class
+from roll.configs.base import Settings, holds_mapping, join, nested_class
 from roll.configs.problems import show
 from roll.utils.secrets import redact
 
@@ -117,8 +117,6 @@ def _unequal(
             continue
         if cls is not None:
             field = cls.model_fields[key]
-            if mark_of(field).kind != "setting":
-                continue
             inner = nested_class(field.annotation)
             step = _unequal_entries if inner is not None and holds_mapping(field.annotation) else _unequal
         if isinstance(before, dict) and isinstance(after, dict):

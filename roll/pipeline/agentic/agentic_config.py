@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, model_validator
 
 from roll.configs.algorithm import NAMES_NONE, AlgorithmConfig
-from roll.configs.base import Settings, ignored, planned, setting, unread
+from roll.configs.base import Settings, setting
 from roll.configs.cluster import WorkerConfig
 from roll.configs.data import Names, Numbers
 from roll.configs.defaults import fill_roles
@@ -86,25 +86,11 @@ class EnvConfig(Settings):
         "Most calls into this tag's environments at once, per process; 1 for code that is not thread safe. 0: any.",
         ge=0,
     )
-    use_thread_lock: bool = ignored(
-        True,
-        "Serialise calls into one environment.",
-        "every environment has a thread of its own; see max_env_step_concurrent",
-    )
-    agent_runner_cls: str | None = planned(None, "An agent of your own.")
-
-
-class LLMProxyConfig(Settings):
-    """`llm_proxy`: who answers in an episode."""
-
-    proxy_type: Literal["policy", "openai", "random"] = planned("policy", "The policy, a server, or chance.")
-    proxy_config: dict[str, Any] = ignored({}, "Settings of the proxy.", "the policy answers")
 
 
 class EnvManagerConfig(WorkerConfig):
     """`train_env_manager` and `val_env_manager`: which environments, how many, in which groups."""
 
-    llm_proxy: LLMProxyConfig = setting({}, "Who answers.")
     num_env_groups: int = setting(128, "Groups of environments that run at once.", ge=1, le=MOST_GROUPS)
     group_size: int = setting(
         1, "Episodes with the same environment seed, compared with each other.", ge=1, le=MOST_GROUPS
@@ -210,15 +196,11 @@ class RewardNormalizationConfig(Settings):
         """The range that normalised rewards are cut to."""
         return (-1.0, 3.0) if self.method == "asym_clip" else None
 
-    global_scale_factor: float | None = unread(None, "Factor.")
-    global_shift_value: float | None = unread(None, "Summand.")
-
 
 class EnvMonitorConfig(Settings):
     """`env_monitor`: what counts as hung."""
 
     enable: bool = setting(True, "Watch over episodes. Off: without limits on their time, unless set by themselves.")
-    monitor_interval: int = ignored(30, "Seconds between looks.", "every call has an alarm of its own")
     hung_timeout: int = setting(3600, "Seconds after which a call, or an episode, counts as hung.", ge=1)
 
 
@@ -249,15 +231,6 @@ class AgenticConfig(AlgorithmConfig):
     baseline_episodes: int = setting(
         64, "Episodes per tag and baseline (chance, best blind play) played once at the start; 0: none.", ge=0
     )
-
-    exp_mode: str = planned("train", "What to do.")
-    partial_gpu_mode: bool = ignored(True, "Share devices partly.", "roles that share devices take turns")
-    parse_tool_call_parameter_to_dict: bool = planned(False, "Parse tool calls.")
-    skip_mock_system_prompt: bool = ignored(False, "No made-up system message.", "none is ever made up")
-    render_save_dir: str | None = unread(None, "Directory of renderings.")
-    dirty_data_mask: bool = unread(False, "Mask of unsound data.")
-    open_feedback_turn: bool = unread(False, "A turn of feedback.")
-    use_token_reward: bool = unread(False, "Rewards per token.")
 
     @model_validator(mode="before")
     @classmethod

@@ -6,13 +6,12 @@ from typing import Any, Literal
 from pydantic import model_validator
 
 from roll.configs.algorithm import AlgorithmConfig
-from roll.configs.base import Settings, ignored, planned, setting, unread
+from roll.configs.base import Settings, setting
 from roll.configs.cluster import WorkerConfig
 from roll.configs.defaults import fill_roles
 from roll.configs.limits import MOST_GROUPS
 from roll.configs.roles import ROLES, Role
 
-NO_JUDGE = "this domain has no judge"
 REWARD_READS, REWARD_IS = frozenset({"tag_included"}), "this reward is a function and runs on the CPU"
 VALIDATION = Role(
     "validation",
@@ -50,18 +49,7 @@ class RewardConfig(WorkerConfig):
         None, "Regular expression the whole answer must match to earn its reward; otherwise the reward is 0."
     )
 
-    judge_prompt: str | None = ignored(None, "Prompt of the judge.", NO_JUDGE)
-    judge_model_type: str | None = planned(None, "Judge by a model.")
-    judge_model_name: str | None = ignored(None, "The judge's model.", NO_JUDGE)
-    judge_api_url: str | None = ignored(None, "The judge's address.", NO_JUDGE)
-    judge_api_key: str | None = ignored(None, "The judge's key.", NO_JUDGE)
-    code_url: str | None = planned(None, "Address of a code sandbox.")
-    use_local: bool = planned(True, "Run code on this machine.")
-    reward_type: str | None = planned(None, "Form of the reward value.")
-    response_length_penalty_coef: float = planned(0.0, "Penalty on long answers.", inert=(0,))
     query_filter_config: RewardFilterConfig = setting({}, "Groups of answers to leave out.")
-    response_filter_config: dict[str, Any] = unread({}, "Answers to leave out.")
-    reward_manager_config: tuple[dict[str, Any], ...] = planned((), "A chain of reward functions.", inert=([],))
 
 
 class RLVRConfig(AlgorithmConfig):
@@ -75,8 +63,6 @@ class RLVRConfig(AlgorithmConfig):
         "None: no validation.",
     )
     global_template: str | None = setting(None, "Chat template of all roles; wins over data_args.template.")
-    tag_to_template: dict[str, str] = planned({}, "Chat template per tag.")
-    reward_model: dict[str, Any] | None = planned(None, "A reward model.", inert=({},))
     rl_loss_coef: float = setting(1.0, "Weight of the policy loss, KL loss included.", ge=0)
 
     # which samples count, and how much
@@ -91,19 +77,6 @@ class RLVRConfig(AlgorithmConfig):
         "Weight samples by how hard their task is: the data's column `difficulty` (0 to 1), or 1 - the mean reward.",
     )
     length_loss_weight: bool = setting(False, "Weight samples by how short their answer is.")
-
-    save_logging_board_dir: str | None = planned(None, "Directory for token-level records.")
-
-    dataset_filter: dict[str, Any] = unread({}, "Filter of the rows.")
-    postive_loss_coef: float = unread(0.0, "Weight of a loss on rewarded samples.")
-    use_topr_neg_loss_coef: float = unread(0.0, "Weight of TOPR's negative part.")
-    use_policy_loss_type: Literal["PPO", "PG"] = unread("PPO", "Form of the policy loss.")
-    use_topr_loss: bool = unread(False, "TOPR.")
-    val_greedy: bool = unread(False, "Greedy validation; see validation.generating_args.")
-    val_n_sample: int = unread(1, "Validation answers per prompt; see validation.generating_args.num_return_sequences.")
-    mask_type: Literal["all", "loss"] = unread("loss", "What a mask leaves out.")
-    balance_length: bool = unread(False, "Balance lengths over ranks.")
-    minibatch_data_iter_num: int = unread(1, "Passes over a mini batch.")
 
     @model_validator(mode="before")
     @classmethod

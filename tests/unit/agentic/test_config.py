@@ -48,7 +48,9 @@ def tree(changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def config(**changes: Any) -> AgenticConfig:
-    return AgenticConfig.model_validate(tree({key.replace("__", "."): value for key, value in changes.items()}))
+    made = validate(AgenticConfig, tree({key.replace("__", "."): value for key, value in changes.items()}))
+    assert made.config is not None, made.problems
+    return made.config
 
 
 def problems(changes: dict[str, Any]) -> list[str]:

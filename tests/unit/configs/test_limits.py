@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from roll.configs.base import Settings, mark_of, nested_class
+from roll.configs.base import Settings, nested_class
 from roll.configs.limits import LARGEST_SEED
 from roll.configs.plan import divisors_near
 from roll.pipeline.agentic.agentic_config import AgenticConfig
@@ -75,7 +75,7 @@ def _numbers(cls: type[Settings], path: str = "") -> list[tuple[str, list[Any]]]
         inner = nested_class(field.annotation)
         if inner is not None:
             found += _numbers(inner, f"{path}{key}.")
-        elif field.annotation in (int, float, int | None) and mark_of(field).kind == "setting":
+        elif field.annotation in (int, float, int | None):
             found.append((f"{path}{key}", [m for m in field.metadata if hasattr(m, "le") or hasattr(m, "lt")]))
     return found
 

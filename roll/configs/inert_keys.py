@@ -1,0 +1,300 @@
+"""Keys that are known and do nothing here: one table for all sections, so that the settings classes show what is.
+
+By the class of the section; a key holds for the classes below it as well. No settings object has them: `validate`
+checks and removes them. Four kinds:
+
+- `ignored`  users know it, its job is done another way: a warning when it has another value than the default;
+- `unread`   ROLL declares it and never reads it: a warning whenever it is given;
+- `planned`  not implemented yet: silent at its default and at `inert` values, an error otherwise;
+- `section`  holds keys of this table only: silent.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from roll.configs.base import Settings
+from roll.configs.cluster import WorkerConfig
+
+
+@dataclass(frozen=True)
+class InertKey:
+    """`type`: what its value must be all the same, null aside. `reason`: why it does nothing. `inert`: values beside
+    the default that ask for nothing."""
+
+    kind: Literal["ignored", "unread", "planned", "section"]
+    type: Any
+    default: Any
+    help: str
+    reason: str = ""
+    inert: tuple[Any, ...] = ()
+
+
+def ignored(type: Any, default: Any, help: str, reason: str) -> InertKey:
+    return InertKey("ignored", type, default, help, reason)
+
+
+def unread(type: Any, default: Any, help: str) -> InertKey:
+    return InertKey("unread", type, default, help, "ROLL declares this key and never reads it")
+
+
+def planned(type: Any, default: Any, help: str, inert: tuple[Any, ...] = ()) -> InertKey:
+    return InertKey("planned", type, default, help, inert=inert)
+
+
+def section(type: Any, help: str) -> InertKey:
+    return InertKey("section", type, None, help)
+
+
+class RouterArgs(Settings):
+    """`router_args`: which engine replica gets a request."""
+
+
+class RolloutMockConfig(Settings):
+    """`rollout_mock`: record rollouts, or replay recorded ones."""
+
+
+class TransferBackendArgs(Settings):
+    """`transfer_backend`: another road for rollout data."""
+
+
+class RouterReplayConfig(Settings):
+    """`router_replay` of a role with a mixture model."""
+
+
+class LLMProxyConfig(Settings):
+    """`llm_proxy`: who answers in an episode."""
+
+
+LORA = "LoRA training is off (lora_target is not set)"
+NO_JUDGE = "this domain has no judge"
+NO_MEDIA = "images, video and audio are not read yet"
+ONE_BY_ONE = "a replacement is started for every group that is dropped"
+ROLE_DECIDES = "the role decides what stands on top of the model (the critic gets a value head)"
+
+INERT: Mapping[str, Mapping[str, InertKey]] = {
+    "CheckpointConfig": {
+        "async_upload": ignored(
+            bool | None, None, "Upload in the background.", "checkpoints are written to a directory"
+        ),
+        "keep_local_file": ignored(bool | None, None, "Keep the local copy.", "checkpoints are written to a directory"),
+    },
+    "TransferBackendArgs": {
+        "backend_name": planned(str | None, None, "Name of the backend."),
+        "backend_config": planned(dict[str, Any], {}, "Its settings."),
+    },
+    "RunConfig": {
+        "model_download_type": planned(str | None, None, "Hub to download from.", inert=("HUGGINGFACE_HUB",)),
+        "generate_opt_level": ignored(
+            int, 1, "0 batches prompts, 1 schedules requests.", "requests are always scheduled"
+        ),
+        "is_num_return_sequences_expand": ignored(
+            bool, False, "Send a prompt once per answer.", "an engine prefills a prompt once for all its answers"
+        ),
+        "max_additional_running_prompts": ignored(int, 16, "How many more prompts.", ONE_BY_ONE),
+        "user_defined_rollout_loop_cls": planned(
+            str,
+            "roll.distributed.scheduler.user_defined_rollout_loop.UserDefinedRolloutLoop",
+            "A rollout loop of your own.",
+        ),
+        "is_offload_states": ignored(
+            bool,
+            False,
+            "Move a role's states to host memory between its turns.",
+            "roles that share devices take turns by themselves",
+        ),
+        "is_offload_optimizer_states_in_train_step": planned(
+            bool, False, "Keep optimizer states on the host while gradients are computed."
+        ),
+        "profiler_timeline": planned(bool, False, "Record a timeline."),
+        "profiler_memory": planned(bool, False, "Record memory."),
+        "profiler_output_dir": ignored(str, "./output/profiler", "Where profiles go.", "no profiler is on"),
+        "otlp_output_dir": ignored(str, "./output/otlp", "Where traces go.", "traces are not recorded"),
+        "base_dir": unread(str, "./output", "Base directory."),
+        "local_rank": unread(int, -1, "Rank."),
+        "report_length_and_rewards": unread(bool, False, "Report lengths and rewards."),
+        "length_profiler_dir": unread(str, "./output/profiler", "Directory of that report."),
+        "router_args": section(RouterArgs, "Routing between engine replicas."),
+        "rollout_mock": section(RolloutMockConfig, "Record or replay rollouts."),
+        "transfer_backend": section(TransferBackendArgs, "Another road for rollout data."),
+    },
+    "AlgorithmConfig": {
+        "reward": planned(WorkerConfig | None, None, "A reward model for all domains."),
+        "async_generation_ratio": planned(float, 0, "How many steps rollouts may run ahead of training.", inert=(0.0,)),
+        "use_opd": planned(bool, False, "On-policy distillation beside the reward."),
+        "is_pure_opd": planned(bool, False, "On-policy distillation instead of a reward."),
+        "pure_opd_pipeline_type": ignored(Literal["rlvr", "agentic"], "rlvr", "Rollouts of it.", "is_pure_opd is off"),
+        "teacher": planned(dict[str, Any] | None, None, "Teacher model or models.", inert=({},)),
+        "student_train": planned(dict[str, Any] | None, None, "The student where it learns.", inert=({},)),
+        "student_infer": planned(dict[str, Any] | None, None, "The student where it samples.", inert=({},)),
+        "l2": unread(float, 0.0, "L2 penalty."),
+        "use_reward_scaling": unread(bool, False, "Reward scaling."),
+        "add_len_reward": unread(bool, False, "Length reward."),
+        "use_reward_norm": unread(bool, False, "Reward normalization."),
+    },
+    "RouterReplayConfig": {
+        "mode": planned(
+            Literal["disable", "R2", "R3"], "disable", "Reuse the expert choices of the rollout in training."
+        ),
+    },
+    "WorkerConfig": {
+        "eval_steps": ignored(int | None, None, "Steps between evaluations.", "the run's eval_steps counts"),
+        "model_update_frequency": planned(int, 1, "Steps between weight updates of the rollout engine."),
+        "max_concurrency": ignored(
+            int, 1, "Calls in flight per worker.", "each kind of worker knows how many it takes"
+        ),
+        "offload_nccl": ignored(
+            bool, False, "Free NCCL's buffers while the role waits.", "communication buffers stay on the devices"
+        ),
+        "logits_in_fp32": ignored(bool, False, "Log-probs from fp32 logits.", "log-probs are always computed in fp32"),
+        "apply_loss_scale": planned(
+            bool, True, "Cancel the backend's own averaging; the loss here is always normalised globally."
+        ),
+        "mtp_training_mode": planned(
+            Literal["disabled", "standalone", "joint"] | None,
+            "disabled",
+            "Training of multi-token prediction heads.",
+            inert=(None,),
+        ),
+        "opd_kl_coef": planned(float | None, None, "Weight of this teacher in on-policy distillation."),
+        "router_replay": section(RouterReplayConfig, "Expert choices of mixture models."),
+    },
+    "ModelArgs": {
+        "model_type": ignored(str | None, None, "Kind of head on the model.", ROLE_DECIDES),
+        "num_labels": ignored(int, 1, "Width of that head.", ROLE_DECIDES),
+        "device_map": ignored(str | None, "balanced", "Placement of the layers.", "device_mapping places the role"),
+        "lora_target": planned(str | None, None, "Modules that get LoRA adapters."),
+        "lora_rank": ignored(int | None, 8, "Rank of the LoRA adapters.", LORA),
+        "lora_alpha": ignored(int | None, None, "Scale of the LoRA adapters.", LORA),
+        "lora_dropout": ignored(float | None, 0.0, "Dropout in the LoRA adapters.", LORA),
+        "additional_target": ignored(str | None, None, "Modules trained in full beside the adapters.", LORA),
+        "autocast_adapter_dtype": ignored(bool, True, "Keep adapters in fp32.", LORA),
+        "adapter_name_or_path": planned(str | None, None, "Adapter to start from."),
+        "moe_aux_loss_coef": planned(float | None, None, "Weight of the load-balancing loss of mixture models."),
+        "ulysses_size": planned(int, 1, "Sequence parallel size of DeepSpeed Ulysses."),
+    },
+    "TrainingArgs": {
+        "max_steps": ignored(int, -1, "Length of the training.", "the run's max_steps counts"),
+        "num_train_epochs": ignored(float, 1.0, "Passes over the data.", "the run's max_steps counts"),
+        "output_dir": ignored(str, "", "Where to write.", "the run's output_dir counts"),
+        "seed": ignored(int, 42, "Seed.", "the run's seed counts"),
+        "dataloader_num_workers": ignored(int, 0, "Processes that read data.", "the driver reads the data"),
+        "save_hf_model": ignored(
+            bool, False, "Write a loadable Hugging Face directory with a checkpoint.", "every checkpoint holds one"
+        ),
+        "data_seed": unread(int | None, None, "Seed of the data order."),
+        "tf32": unread(bool | None, None, "TF32 matrix products."),
+    },
+    "DataArgs": {
+        "preprocessing_num_workers": ignored(
+            int | None, None, "Processes that tokenize.", "tokenizing happens as prompts are needed"
+        ),
+        "response": ignored(str, "solution", "Column with a demonstration.", "RLVR does not read demonstrations"),
+        "eval_file_name": unread(str | None, None, "Evaluation file."),
+        "image_folder": planned(str | None, None, "Folder with images."),
+        "video_folder": planned(str | None, None, "Folder with videos."),
+        "audio_folder": planned(str | None, None, "Folder with sound."),
+        "custom_data_kwargs_func": planned(str | None, None, "Function that adds fields to a row."),
+        "image_max_pixels": ignored(int, 16777216, "Largest image.", NO_MEDIA),
+        "image_min_pixels": ignored(int, 3136, "Smallest image.", NO_MEDIA),
+        "video_max_pixels": ignored(int, 4194304, "Largest frame.", NO_MEDIA),
+        "video_min_pixels": ignored(int, 3136, "Smallest frame.", NO_MEDIA),
+        "video_total_pixels": ignored(int, 12845056, "All frames of a video.", NO_MEDIA),
+        "video_fps": ignored(float, 2.0, "Frames per second.", NO_MEDIA),
+        "video_max_frames": ignored(int, 128, "Most frames.", NO_MEDIA),
+        "video_resize_chunk_frames": ignored(int, 64, "Frames resized at once.", NO_MEDIA),
+    },
+    "GeneratingArgs": {
+        "do_sample": unread(bool | None, True, "Sample or not; temperature: 0 is how to be greedy."),
+        "num_beams": planned(int, 1, "Beam search."),
+        "length_penalty": ignored(float, 1.0, "Length penalty of beam search.", "there is no beam search"),
+        "max_length": ignored(int | None, 8192, "Prompt and answer together.", "sequence_length counts"),
+        "logprobs": ignored(int | None, 0, "Log-probs to return.", "the sampled token's log-prob is always returned"),
+    },
+    "RouterArgs": {
+        "router_name": planned(
+            Literal["PromptAffinityRouter", "EnvAffinityRouter", "SglangRouter"] | None,
+            None,
+            "Kind of router. The one there is, is both affinity routers at once: requests go to the least loaded "
+            "engine, but turns of an episode and equal prompts stay together.",
+            inert=("PromptAffinityRouter", "EnvAffinityRouter"),
+        ),
+        "router_config": planned(dict[str, Any], {}, "The router's own settings."),
+        "max_running_requests": ignored(int, 128, "Requests in flight.", "the run's max_running_requests counts"),
+    },
+    "RolloutMockConfig": {
+        "enable": planned(bool, False, "Switch it on."),
+        "mode": ignored(Literal["dump", "mock"], "dump", "Record or replay.", "rollout_mock.enable is off"),
+        "dump_dir": ignored(str, "./rollout_mock_dumps", "Where the records are.", "rollout_mock.enable is off"),
+    },
+    "RewardConfig": {
+        "judge_prompt": ignored(str | None, None, "Prompt of the judge.", NO_JUDGE),
+        "judge_model_type": planned(str | None, None, "Judge by a model."),
+        "judge_model_name": ignored(str | None, None, "The judge's model.", NO_JUDGE),
+        "judge_api_url": ignored(str | None, None, "The judge's address.", NO_JUDGE),
+        "judge_api_key": ignored(str | None, None, "The judge's key.", NO_JUDGE),
+        "code_url": planned(str | None, None, "Address of a code sandbox."),
+        "use_local": planned(bool, True, "Run code on this machine."),
+        "reward_type": planned(str | None, None, "Form of the reward value."),
+        "response_length_penalty_coef": planned(float, 0.0, "Penalty on long answers.", inert=(0,)),
+        "response_filter_config": unread(dict[str, Any], {}, "Answers to leave out."),
+        "reward_manager_config": planned(tuple[dict[str, Any], ...], (), "A chain of reward functions.", inert=([],)),
+    },
+    "RLVRConfig": {
+        "tag_to_template": planned(dict[str, str], {}, "Chat template per tag."),
+        "reward_model": planned(dict[str, Any] | None, None, "A reward model.", inert=({},)),
+        "save_logging_board_dir": planned(str | None, None, "Directory for token-level records."),
+        "dataset_filter": unread(dict[str, Any], {}, "Filter of the rows."),
+        "postive_loss_coef": unread(float, 0.0, "Weight of a loss on rewarded samples."),
+        "use_topr_neg_loss_coef": unread(float, 0.0, "Weight of TOPR's negative part."),
+        "use_policy_loss_type": unread(Literal["PPO", "PG"], "PPO", "Form of the policy loss."),
+        "use_topr_loss": unread(bool, False, "TOPR."),
+        "val_greedy": unread(bool, False, "Greedy validation; see validation.generating_args."),
+        "val_n_sample": unread(
+            int, 1, "Validation answers per prompt; see validation.generating_args.num_return_sequences."
+        ),
+        "mask_type": unread(Literal["all", "loss"], "loss", "What a mask leaves out."),
+        "balance_length": unread(bool, False, "Balance lengths over ranks."),
+        "minibatch_data_iter_num": unread(int, 1, "Passes over a mini batch."),
+    },
+    "EnvConfig": {
+        "use_thread_lock": ignored(
+            bool,
+            True,
+            "Serialise calls into one environment.",
+            "every environment has a thread of its own; see max_env_step_concurrent",
+        ),
+        "agent_runner_cls": planned(str | None, None, "An agent of your own."),
+    },
+    "EnvManagerConfig": {
+        "llm_proxy": section(LLMProxyConfig, "Who answers."),
+    },
+    "LLMProxyConfig": {
+        "proxy_type": planned(Literal["policy", "openai", "random"], "policy", "The policy, a server, or chance."),
+        "proxy_config": ignored(dict[str, Any], {}, "Settings of the proxy.", "the policy answers"),
+    },
+    "RewardNormalizationConfig": {
+        "global_scale_factor": unread(float | None, None, "Factor."),
+        "global_shift_value": unread(float | None, None, "Summand."),
+    },
+    "EnvMonitorConfig": {
+        "monitor_interval": ignored(int, 30, "Seconds between looks.", "every call has an alarm of its own"),
+    },
+    "AgenticConfig": {
+        "exp_mode": planned(str, "train", "What to do."),
+        "partial_gpu_mode": ignored(bool, True, "Share devices partly.", "roles that share devices take turns"),
+        "parse_tool_call_parameter_to_dict": planned(bool, False, "Parse tool calls."),
+        "skip_mock_system_prompt": ignored(bool, False, "No made-up system message.", "none is ever made up"),
+        "render_save_dir": unread(str | None, None, "Directory of renderings."),
+        "dirty_data_mask": unread(bool, False, "Mask of unsound data."),
+        "open_feedback_turn": unread(bool, False, "A turn of feedback."),
+        "use_token_reward": unread(bool, False, "Rewards per token."),
+    },
+}
+
+
+def inert_keys(settings: type[Settings]) -> dict[str, InertKey]:
+    """The keys that do nothing in a section, those of the classes above it included."""
+    names = [base.__name__ for base in reversed(settings.__mro__)]
+    found = {key: inert for name in names for key, inert in INERT.get(name, {}).items()}
+    return {key: inert for key, inert in found.items() if key not in settings.model_fields}
