@@ -125,10 +125,11 @@ def group_advantages(
     """
     rewards = np.asarray(rewards, np.float64)
     domains = np.full(len(rewards), "") if domains is None else domains
-    if estimator_of(settings.estimator).takes_norms:
+    row = estimator_of(settings.estimator)
+    if row.takes_norms:
         values = settings.within_limits(_normalised(rewards, group_ids, settings, domains, running))
     else:
-        values = _own_values(rewards, group_ids, settings, domains)
+        values = _values_by_function(row, rewards, group_ids, settings, domains)
     failed = np.isnan(rewards)
     metrics = reward_metrics(rewards, group_ids)
     if settings.reward_clip is not None:
@@ -158,15 +159,16 @@ def _normalised(
     return values
 
 
-def _own_values(
-    rewards: np.ndarray, group_ids: np.ndarray, settings: AdvantageSettings, domains: np.ndarray
+def _values_by_function(
+    row: Estimator, rewards: np.ndarray, group_ids: np.ndarray, settings: AdvantageSettings, domains: np.ndarray
 ) -> np.ndarray:
+    assert row.function is not None
     known = ~np.isnan(rewards)
     attempts = Attempts(rewards[known], np.asarray(group_ids)[known], np.asarray(domains)[known])
     values = np.zeros(len(rewards))
     if len(attempts):
-        name = f"adv_estimator: {settings.estimator}"
-        function = cast(Callable[..., Any], resolve(settings.estimator))
+        name = f"adv_estimator: {row.name}"
+        function = cast(Callable[..., Any], resolve(row.function))
         returned = call_own(name, function, attempts, **settings.args)
         values[known] = one_each(name, "attempts", returned, attempts.rewards, attempts.groups)
     return values

@@ -27,6 +27,12 @@ def own_code_problems(config: AlgorithmConfig) -> list[Problem]:
 
 def _estimator_problems(config: AlgorithmConfig) -> Iterator[Problem]:
     row, args = config.estimator, config.adv_args
+    if not row.takes_norms and config.reward_norms != ("default", "default"):
+        yield Problem(
+            f"adv_estimator: {row.name} says by itself what a reward is worth, so norm_mean_type, norm_std_type and "
+            "reward_normalization do nothing. Remove them.",
+            (*ESTIMATOR_KEYS, *NORM_KEYS),
+        )
     if not row.is_own:
         if args:
             yield Problem(
@@ -34,12 +40,6 @@ def _estimator_problems(config: AlgorithmConfig) -> Iterator[Problem]:
                 ESTIMATOR_KEYS,
             )
         return
-    if not row.takes_norms and config.reward_norms != ("default", "default"):
-        yield Problem(
-            f"adv_estimator: {row.name} says by itself what a reward is worth, so norm_mean_type, norm_std_type and "
-            "reward_normalization do nothing. Remove them.",
-            (*ESTIMATOR_KEYS, *NORM_KEYS),
-        )
     given = "turns" if row.per_turn else "attempts"
     wrong = list(_argument_problems("adv_args", "adv_estimator", row.name, args, given))
     yield from wrong
