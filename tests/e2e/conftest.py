@@ -38,6 +38,7 @@ class Run:
     mark: str
     temporary: Path  # where its temporary files go, and those of no other
     leftovers: list[int] = field(default_factory=list)
+    own_metrics: set[str] = field(default_factory=set)  # of code that is not the repository's
 
     @property
     def text(self) -> str:
@@ -56,7 +57,7 @@ class Run:
     def unlisted_metrics(self) -> list[str]:
         """What it recorded and docs/metrics.md does not list."""
         names = {name for row in self.metrics.values() for name in row if name != "step"}
-        return unlisted(names, metric_entries())
+        return unlisted(names - self.own_metrics, metric_entries())
 
     def wait_for_step(self, step: int) -> None:
         deadline = time.monotonic() + START_LIMIT_S
