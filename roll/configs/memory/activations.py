@@ -45,12 +45,12 @@ def scoring_parts(shape: ModelShape, dtype_bytes: int, tokens: int, tensor: int 
     return (Part("activations", tokens * per_token, True), _chunk(shape, tokens, tensor, copies=2))
 
 
-def head_parts(shape: ModelShape, tokens: int, tensor: int = 1) -> tuple[Part, ...]:
-    """What the log-probs of a training pass add: a chunk of logits, and the head's gradient, which is summed in fp32
-    (or twice in bf16) before it goes to the others."""
+def head_parts(shape: ModelShape, tokens: int, gradient_bytes: int, tensor: int = 1) -> tuple[Part, ...]:
+    """What the log-probs of a training pass add: a chunk of logits, and the head's gradient before it goes to the
+    others."""
     if shape.is_critic:
         return ()
-    gradient = _FP32 * shape.vocab_size * shape.hidden_size / tensor
+    gradient = gradient_bytes * shape.vocab_size * shape.hidden_size / tensor
     return (_chunk(shape, tokens, tensor, _CHUNK_COPIES), Part("gradient of the head", gradient, True))
 
 

@@ -58,7 +58,7 @@ def train_memory(facts: RoleFacts) -> RankMemory:
     gathered = _gathered(facts, zero) if stage == 3 else ()
     between = (Part("gradient bucket", bucket, True),) if 0 < stage < 3 else ()
     step = (Part("gradients in fp32", 4 * trained / ranks, True),) if 0 < stage < 3 else ()
-    activations = _activations(facts) + head_parts(facts.shape, facts.train_tokens) + gathered + between
+    activations = _activations(facts) + head_parts(facts.shape, facts.train_tokens, size) + gathered + between
     return RankMemory(
         states=on_gpu,
         passes={

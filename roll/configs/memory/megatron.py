@@ -116,7 +116,7 @@ def _train_memory(facts: RoleFacts, stage: StageWeights, index: int) -> RankMemo
     step = () if fused else (Part("temporaries of AdamW", per_element, True),)
     backward = _activations(facts, settings, sizes, index)
     if index == sizes.pipeline - 1:
-        backward += head_parts(facts.shape, facts.train_tokens // sizes.context, sizes.tensor)
+        backward += head_parts(facts.shape, facts.train_tokens // sizes.context, 4, sizes.tensor)
     share = per_element / (4 * stage.trained) if stage.trained else 1
     tensors = [4 * elements * share for elements in stage.tensors] * copies
     flat = [size * stage.dense, size * stage.experts, size * stage.frozen]
