@@ -82,7 +82,7 @@ def test_a_trainers_rank_holds_what_was_worked_out_by_hand(
 
 
 def test_parts_of_a_training_pass_are_those_worked_out_by_hand(shipped: Shipped) -> None:
-    """ZeRO-3 at 7B: checkpoints 4.1 and one layer 4 to 5, live parameters 2, a chunk 1.2, the gradient of the head 1.1 (in bf16).
+    """ZeRO-3 at 7B: checkpoints 4.1 and one layer 4 to 5, live parameters 2, a chunk 1.2, the head's gradient 1.1.
     Megatron: AdamW without a fused kernel 3.8 at 7B, 7.6 at 30B."""
     parts = {part.name: part.num_bytes / GB for part in moment(shipped(ZERO3), "training of actor_train").parts}
     assert 4.1 + 4 < parts["activations"] < 4.1 + 5
