@@ -1,6 +1,7 @@
 """One suite over every TrainStrategy. What the numbers should be is in tests/parity/strategies."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from tests.contract import train_strategy as contract
 from tests.contract.train_strategy import Case
+from tests.helpers.pages import snippets, write_files
 from tests.helpers.processes import RankPool
 from tests.parity.strategies.reference import LEARNING_RATE
 
@@ -24,12 +26,20 @@ CASES = [
     Case("megatron_train", MEGATRON, 2, {"tensor_model_parallel_size": 2, "sequence_parallel": True}),
     Case("megatron_train", MEGATRON, 2, {"pipeline_model_parallel_size": 2}),
     Case("megatron_train", MEGATRON, 2, {"use_distributed_optimizer": True}),
+    Case("plain:SPEC", "plain_torch:PlainTrainStrategy", 1),  # of docs/adding_a_strategy.md
 ]
 
 
+@pytest.fixture(scope="module")
+def page_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("own")
+    write_files(snippets("adding_a_strategy.md", "python"), folder)
+    return str(folder)
+
+
 @pytest.fixture(params=CASES, ids=str)
-def case(request: pytest.FixtureRequest) -> Case:
-    return request.param
+def case(request: pytest.FixtureRequest, page_folder: str) -> Case:
+    return replace(request.param, folder=page_folder if ":" in request.param.strategy_name else "")
 
 
 def test_updates_lower_the_loss_and_every_rank_reports_the_same(

@@ -17,7 +17,7 @@ from roll.configs.plan import TrainPlan
 from roll.distributed.strategy.base import ALL_STATES, TrainStrategy
 from roll.errors import StrategyError
 from roll.types.batch import MicroBatch
-from roll.utils.imports import resolve
+from roll.utils.imports import add_folder, resolve
 from tests.parity.strategies.reference import (
     LEARNING_RATE,
     TEMPERATURE,
@@ -39,6 +39,7 @@ class Case:
     class_path: str
     world_size: int
     strategy_config: dict[str, Any] = field(default_factory=dict)
+    folder: str = ""  # where its modules are, if they are not on the path
 
     def __str__(self) -> str:
         stage = self.strategy_config.get("zero_optimization", {}).get("stage")
@@ -57,6 +58,8 @@ def built(case: Case, model_dir: Path, role: str = "actor_train", **training: An
     plan = TrainPlan(
         role, 8, 8 // case.world_size, 1, case.world_size, 1, steps=20, warmup_updates=0, infer_batch_size=4
     )
+    if case.folder:
+        add_folder(Path(case.folder))
     cls = resolve(case.class_path)
     strategy: TrainStrategy = cls(config, context(role), plan)  # type: ignore[operator]
     strategy.setup()
