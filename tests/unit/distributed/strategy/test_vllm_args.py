@@ -111,7 +111,7 @@ def test_defaults_differ_on_a_cpu_and_the_user_has_the_last_word() -> None:
     [(True, {}, 0.6), (True, {"gpu_memory_utilization": 0.8}, 0.8), (False, {}, None)],
 )
 def test_an_engine_on_shared_gpus_leaves_room_unless_told_otherwise(
-    shares_devices: bool, given: dict[str, float], expected: float | None
+    shares_devices: bool, given: dict[str, Any], expected: float | None
 ) -> None:
     arguments = engine_arguments(make_role(**given), on_cpu=False, seed=3, shares_devices=shares_devices)
     assert arguments.get("gpu_memory_utilization") == expected
