@@ -1,6 +1,7 @@
 """What a run tells its clusters in which order, when engines die and at the end."""
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -49,14 +50,16 @@ def test_an_engine_that_dies_of_the_pause_is_back_before_weights_are_sent() -> N
 
 @pytest.mark.parametrize("devices", [[0, 1], [2, 3]])
 def test_a_strategy_is_told_whether_another_role_uses_its_devices(
-    devices: list[int], monkeypatch: pytest.MonkeyPatch
+    devices: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     made = config({"actor_infer.device_mapping": devices, "actor_infer.strategy_args.strategy_name": "hf_infer"})
     monkeypatch.setattr(run_clusters, "Cluster", lambda role, resources, seats, spec: SimpleNamespace(spec=spec))
     clusters = RunClusters.__new__(RunClusters)
     seats = [SimpleNamespace(rank=0, local_rank=0, gpu_ids=("0",))]
     resources = SimpleNamespace(seats=lambda place: seats, has_gpus=True)
-    clusters.__dict__ |= {"_config": made, "_plan": build_plan(made), "resources": resources, "_clusters": []}
+    runtime = SimpleNamespace(directory=tmp_path)
+    clusters.__dict__ |= {"_config": made, "_plan": build_plan(made), "_clusters": []}
+    clusters.__dict__ |= {"resources": resources, "runtime": runtime}
     ((blueprint, _),) = clusters._cluster("actor_infer", made.actor_infer).spec.arguments
     strategy = build_strategy(replace(blueprint, strategy_class=f"{__name__}:Taken", device="cpu"), with_plan=False)
     assert strategy.context.shares_devices == (devices == [0, 1])
