@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import os
 import shutil
 import signal
 import sys
@@ -17,6 +18,8 @@ from tests.gpu.report import Report, replace_section, section, store, stored_rep
 from tests.gpu.runner import REPOSITORY, Runner
 from tests.gpu.table import CHECKS
 
+_OUTPUTS = ("report.json", "table.md", "pip_freeze.txt", "nvidia_smi.txt")
+_ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 DOCS, PAGE, REPORTS = REPOSITORY / "docs", "gpu_validation.md", "gpu_reports"
 
 
@@ -24,33 +27,59 @@ def main(arguments: Sequence[str] | None = None, checks: Sequence[Check] = CHECK
     """0: all that could run has passed; 1: something has not; 2: nothing could run; 128 + n: ended by signal n."""
     options = _parser().parse_args(arguments)
     devices = visible_gpus()[: options.gpus] if options.device == "cuda" else [str(i) for i in range(options.gpus or 2)]
-    chosen = [check for check in checks if any(fnmatch.fnmatch(check.name, name) for name in options.only)]
-    if not chosen:
-        _say(f"no check is called {' or '.join(options.only)}; there are: {', '.join(check.name for check in checks)}")
+    names = [check.name for check in checks]
+    if unknown := [name for name in options.only if not fnmatch.filter(names, name)]:
+        _say(f"no check is called {' or '.join(unknown)}; there are: {', '.join(names)}")
         return 2
+    chosen = [check for check in checks if any(fnmatch.fnmatch(check.name, name) for name in options.only)]
     here = machine(options.device, devices, {package for check in checks for package in check.packages})
     if options.list:
         for check in chosen:
             _say(f"{check.name}: {why_skipped(check, here) or 'can run'}")
         return 0
+    writes_page = options.write_page or options.device == "cuda"
+    if not devices and not options.write_page:
+        _say("no GPU is visible (nvidia-smi, CUDA_VISIBLE_DEVICES). --device cpu rehearses without.")
+        return 2
+    if why_not := (_why_no_page(options.docs) if writes_page else "") or _why_not_emptied(options.out, names):
+        _say(why_not)
+        return 2
     if options.write_page:
         _write_page(options.docs, checks)
         return 0
-    if not devices:
-        _say("no GPU is visible (nvidia-smi, CUDA_VISIBLE_DEVICES). --device cpu rehearses without.")
-        return 2
-    shutil.rmtree(options.out, ignore_errors=True)
+    if options.out.exists():
+        shutil.rmtree(options.out)
     options.out.mkdir(parents=True)
     report = Report(options.device, describe_machine(options.device, devices))
     save_environment(options.out)
     status = _run(Runner(here, devices, options.out, _say), chosen, report)
     report.write(options.out / "report.json")
     (options.out / "table.md").write_text(section(checks, [report]) + "\n")
+    _conclude(report, options)
     if options.device == "cuda":
         store(report, options.docs / REPORTS)
         _write_page(options.docs, checks)
-    _conclude(report, options)
     return status
+
+
+def _why_no_page(docs: Path) -> str:
+    """Why the page or the reports beside it cannot be written; empty if they can. Asked before the checks run."""
+    try:
+        replace_section((docs / PAGE).read_text(), section([], stored_reports(docs / REPORTS)))
+    except (OSError, ValueError) as error:
+        return f"--docs: {error}"
+    closed = [path for path in (docs, docs / PAGE, docs / REPORTS) if path.exists() and not os.access(path, os.W_OK)]
+    return f"--docs: {closed[0]} is read-only" if closed else ""
+
+
+def _why_not_emptied(out: Path, names: Sequence[str]) -> str:
+    """Why --out is not the suite's to empty; empty if it is."""
+    if not out.exists():
+        return ""
+    if not out.is_dir():
+        return f"--out: {out} is no directory"
+    others = sorted({entry.name for entry in out.iterdir()} - {*names, *_OUTPUTS})
+    return f"--out: {out} holds {others[0]}, which no run left there. Give a new directory" if others else ""
 
 
 def _write_page(docs: Path, checks: Sequence[Check]) -> None:
@@ -60,28 +89,34 @@ def _write_page(docs: Path, checks: Sequence[Check]) -> None:
 
 
 def _run(runner: Runner, checks: Sequence[Check], report: Report) -> int:
-    previous = signal.signal(signal.SIGTERM, _raise)
+    previous = {number: signal.getsignal(number) for number in _ENDINGS}
+    for number in _ENDINGS:
+        if previous[number] is not signal.SIG_IGN:  # as nohup leaves SIGHUP
+            signal.signal(number, _raise)
     try:
         for outcome in runner.run(checks):
             report.outcomes.append(outcome)
             _say(f"{outcome.name}: {outcome.state}{f': {outcome.reason}' if outcome.reason else ''}")
-    except (KeyboardInterrupt, _Terminated) as end:
+    except _Ended as end:
         done = {outcome.name for outcome in report.outcomes}
         report.outcomes.extend(Outcome(c.name, "interrupted", "not done") for c in checks if c.name not in done)
-        return 128 + (signal.SIGTERM if isinstance(end, _Terminated) else signal.SIGINT)
-    finally:
-        signal.signal(signal.SIGTERM, previous)
+        return 128 + end.number  # signals stay ignored: the report is still to be written
+    for number, handler in previous.items():
+        signal.signal(number, handler)
     if report.failures:
         return 1
     return 0 if any(outcome.state == "passed" for outcome in report.outcomes) else 2
 
 
-class _Terminated(Exception):
-    pass
+class _Ended(Exception):
+    def __init__(self, number: int):
+        self.number = number
 
 
 def _raise(number: int, frame: Any) -> None:
-    raise _Terminated
+    for each in _ENDINGS:
+        signal.signal(each, signal.SIG_IGN)  # a second Ctrl-C would leave processes behind
+    raise _Ended(number)
 
 
 def _conclude(report: Report, options: argparse.Namespace) -> None:
@@ -98,15 +133,25 @@ def _conclude(report: Report, options: argparse.Namespace) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.gpu", description=__doc__)
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="cpu: to rehearse the same checks")
-    parser.add_argument("--gpus", type=int, help="use so many GPUs at most; in a rehearsal: slots (2)")
+    parser.add_argument("--gpus", type=_count, help="use so many GPUs at most; in a rehearsal: slots (2)")
     parser.add_argument("--only", nargs="+", default=["*"], metavar="NAME", help="checks, also by patterns: 'train-*'")
-    parser.add_argument("--out", type=Path, default=REPOSITORY / "output" / "gpu_report", help="emptied first")
+    parser.add_argument("--out", type=_path, default=REPOSITORY / "output" / "gpu_report", help="emptied first")
     parser.add_argument(
-        "--docs", type=Path, default=DOCS, help=f"where {PAGE} and {REPORTS} are (no rehearsal goes there)"
+        "--docs", type=_path, default=DOCS, help=f"where {PAGE} and {REPORTS} are (no rehearsal goes there)"
     )
     parser.add_argument("--write-page", action="store_true", help=f"run nothing, write {PAGE} from {REPORTS}")
     parser.add_argument("--list", action="store_true", help="say which checks can run here, and why others cannot")
     return parser
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 up")
+    return int(text)
+
+
+def _path(text: str) -> Path:
+    return Path(text).resolve()  # checks run in the repository
 
 
 def _say(text: str) -> None:

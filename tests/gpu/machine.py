@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import platform
 import subprocess
@@ -30,10 +31,12 @@ _VERSIONS = (
 
 def visible_gpus() -> list[str]:
     """Names by which CUDA_VISIBLE_DEVICES knows the GPUs that this process may use. Without a context on them."""
+    there = [line.strip() for line in _nvidia_smi("--query-gpu=index", "--format=csv,noheader").splitlines()]
     narrowed = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if narrowed is not None:
-        return [name for name in narrowed.split(",") if name.strip()]
-    return [line.strip() for line in _nvidia_smi("--query-gpu=index", "--format=csv,noheader").splitlines()]
+    if narrowed is None or not there:
+        return there
+    names = [name.strip() for name in narrowed.split(",")]
+    return list(itertools.takewhile(lambda name: name in there or name.startswith(("GPU-", "MIG-")), names))  # as CUDA
 
 
 def describe_machine(device: Device, devices: list[str]) -> dict[str, str]:
@@ -66,8 +69,8 @@ def save_environment(directory: Path) -> None:
 
 
 def _nvidia_smi(*arguments: str) -> str:
-    """What it prints; nothing where there is none."""
+    """What it prints; nothing where there is none, or where it fails (it says why on stdout)."""
     try:
-        return subprocess.run(["nvidia-smi", *arguments], capture_output=True, text=True, check=False).stdout
-    except FileNotFoundError:
+        return subprocess.run(["nvidia-smi", *arguments], capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
         return ""

@@ -95,8 +95,8 @@ class Runner:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        self._say(f"{check.name}: started")
         self._running.append(_Running(check, devices, process, mark, directory, temporary, time.monotonic()))
+        self._say(f"{check.name}: started")
 
     def _ended(self) -> Iterator[Outcome]:
         for running in list(self._running):
