@@ -35,19 +35,23 @@ class ModelFacts:
 
     @classmethod
     def of(cls, model: Mapping[str, Any]) -> "ModelFacts | None":
-        """Of a config.json; None where it does not say."""
+        """Of a config.json; None where it does not say, or no whole numbers."""
         heads, layers = model.get("num_attention_heads"), model.get("num_hidden_layers")
         if type(heads) is not int or type(layers) is not int:
             return None
+        kv_heads = model.get("num_key_value_heads") or heads
         experts = model.get("num_experts") or model.get("num_local_experts") or 0
         width = model.get("intermediate_size") or 0
+        expert_width = model.get("moe_intermediate_size") or width
+        if not all(type(number) is int for number in (kv_heads, experts, width, expert_width)):
+            return None
         return cls(
             num_heads=heads,
-            num_kv_heads=model.get("num_key_value_heads") or heads,
+            num_kv_heads=kv_heads,
             num_layers=layers,
             num_experts=experts,
             ffn_width=0 if experts else width,
-            expert_width=(model.get("moe_intermediate_size") or width) if experts else 0,
+            expert_width=expert_width if experts else 0,
         )
 
 

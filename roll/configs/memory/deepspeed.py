@@ -48,13 +48,13 @@ def train_memory(facts: RoleFacts) -> RankMemory:
             ("optimizer", optimizer, optimizer_on_host),
         )
         if is_there
-        for part in pinned(f"{name} (offload_{'param' if name == 'weights' else 'optimizer'})", [size_there])
+        for part in pinned(f"{name} (offload_{'param' if name == 'weights' else 'optimizer'})", [(size_there, 1)])
     ]
-    blocks = [] if weights_on_host else [weights]
+    blocks = [] if weights_on_host else [(weights, 1)]
     if stage == 3 and not gradients_on_host:
-        blocks += [gradients, bucket]
+        blocks += [(gradients, 1), (bucket, 1)]
     if not optimizer_on_host:
-        blocks += _sub_groups(moments, zero) * (2 if shares_masters else 3)
+        blocks += [(buffer, count * (2 if shares_masters else 3)) for buffer, count in _sub_groups(moments, zero)]
     gathered = _gathered(facts, zero) if stage == 3 else ()
     between = (Part("gradient bucket", bucket, True),) if 0 < stage < 3 else ()
     step = (Part("gradients in fp32", 4 * trained / ranks, True),) if 0 < stage < 3 else ()
@@ -83,13 +83,11 @@ def infer_memory(facts: RoleFacts) -> RankMemory:
     weights = size * facts.shape.num_elements / parts
     on_host = is_divided and _on_host(zero, "offload_param")
     gathered = _gathered(facts, zero) if is_divided else ()
-    tensors = [
-        size * weight.num_elements / weight.count / parts for weight in facts.shape.weights for _ in range(weight.count)
-    ]
+    tensors = [(size * each.num_elements / each.count / parts, each.count) for each in facts.shape.weights]
     return RankMemory(
         states={"weights": () if on_host else (Part("weights", weights),)},
         passes={"scoring": gathered + scoring_parts(facts.shape, size, facts.score_tokens)},
-        host=pinned("weights (offload_param)", [weights]) if on_host else (),
+        host=pinned("weights (offload_param)", [(weights, 1)]) if on_host else (),
         copies=() if on_host else pinned("copies of weights", tensors),
         loading=() if is_divided else (Part("the whole model", size * facts.shape.num_elements),),
         ways={"scoring": "a smaller infer_batch_size, zero_optimization.stage: 3, or more devices in device_mapping"},
@@ -109,11 +107,11 @@ def _gathered(facts: RoleFacts, zero: Mapping[str, Any]) -> tuple[Part, ...]:
     return (Part("gathered weights", facts.dtype_bytes * live, True),)
 
 
-def _sub_groups(num_bytes: float, zero: Mapping[str, Any]) -> list[float]:
-    """The flat buffers of one kind. torch allocates each for itself."""
-    largest = 4 * _number(zero, "sub_group_size", _SUB_GROUP)
+def _sub_groups(num_bytes: float, zero: Mapping[str, Any]) -> list[tuple[float, int]]:
+    """The flat buffers of one kind, and how many of each size. torch allocates each for itself."""
+    largest = 4 * max(1.0, _number(zero, "sub_group_size", _SUB_GROUP))
     whole, rest = divmod(num_bytes, largest)
-    return [largest] * int(whole) + ([rest] if rest else [])
+    return [(largest, int(whole)), (rest, 1)]
 
 
 def _master_bytes(config: Mapping[str, Any]) -> int:

@@ -85,7 +85,7 @@ def _memory(
             "publish": (Part("bucket", facts.bucket_bytes, True),),
         },
         stays=stays if graphs_leave else (*stays, *graphs),
-        copies=pinned("copies of weights", blocks * devices),
+        copies=pinned("copies of weights", [(block, devices) for block in blocks]),
         loading=(),
         num_processes=2 + devices if devices > 1 or engine.has_scheduler_process else 2,
         doubt=_doubt(facts, cache / per_token) if room else "",

@@ -118,9 +118,10 @@ def _train_memory(facts: RoleFacts, stage: StageWeights, index: int) -> RankMemo
     if index == sizes.pipeline - 1:
         backward += head_parts(facts.shape, facts.train_tokens // sizes.context, 4, sizes.tensor)
     share = per_element / (4 * stage.trained) if stage.trained else 1
-    tensors = [4 * elements * share for elements in stage.tensors] * copies
+    tensors = [(4 * elements * share, copies) for elements in stage.tensors]
     flat = [size * stage.dense, size * stage.experts, size * stage.frozen]
     weights = flat if settings.use_distributed_optimizer else [size * elements for elements in stage.tensors]
+    blocks = [*((block, 1) for block in weights), *tensors]
     scoring = scoring_parts(facts.shape, size, facts.score_tokens // sizes.context, sizes.tensor)
     return RankMemory(
         states={
@@ -133,7 +134,7 @@ def _train_memory(facts: RoleFacts, stage: StageWeights, index: int) -> RankMemo
             "training": max(backward, step, key=total),
             "publish": (Part("buckets", 3 * facts.bucket_bytes, True),),
         },
-        copies=pinned("copies of weights, optimizer", [*weights, *tensors]),
+        copies=pinned("copies of weights, optimizer", blocks),
         ways=_ways(settings),
     )
 

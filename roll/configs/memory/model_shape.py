@@ -1,7 +1,7 @@
 """Every weight of a model, from its config.json alone: exact numbers, without torch."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -63,10 +63,11 @@ class _Family:
     head_dim: int | None = None  # where config.json does not say; None: hidden size / heads
     expert_width: str = ""  # the key of config.json; only mixtures have one
     has_dense_layers: bool = False  # beside those with experts, as config.json says
+    default_kv_heads: bool = True  # transformers has a number of its own where config.json has none; False: all heads
 
 
 _FAMILIES: Mapping[str, _Family] = {  # by the model_type of config.json
-    "llama": _Family("attention_bias", "attention_bias", "mlp_bias"),
+    "llama": _Family("attention_bias", "attention_bias", "mlp_bias", default_kv_heads=False),
     "qwen2": _Family(qkv_bias=True),
     "qwen3": _Family("attention_bias", "attention_bias", norms_heads=True, head_dim=128),
     "mixtral": _Family(expert_width="intermediate_size"),
@@ -79,6 +80,10 @@ _FAMILIES: Mapping[str, _Family] = {  # by the model_type of config.json
     ),
 }
 _NEEDED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
+_OPTIONAL = ("num_key_value_heads", "head_dim", "decoder_sparse_step", "num_experts", "num_experts_per_tok")
+_FLAGS = ("tie_word_embeddings", "attention_bias", "mlp_bias")
+_MOST = 10**7  # of any of these numbers; what is above is damaged, and counting its layers would take for ever
+_MOST_LAYERS = 10_000
 
 
 def model_shape(model: Mapping[str, Any], is_critic: bool = False) -> tuple[ModelShape | None, str]:
@@ -89,9 +94,28 @@ def model_shape(model: Mapping[str, Any], is_critic: bool = False) -> tuple[Mode
         return None, f"the arithmetic knows no {kind} models; it knows {', '.join(_FAMILIES)}"
     model = {**model, "num_experts": model.get("num_experts") or model.get("num_local_experts")}
     needed = [*_NEEDED, *((family.expert_width, "num_experts", "num_experts_per_tok") if family.expert_width else ())]
-    if missing := [key for key in needed if type(model.get(key)) is not int or model[key] < 1]:
+    missing = [key for key in needed if model.get(key) is None]
+    if family.default_kv_heads and "num_key_value_heads" not in model:
+        missing.append("num_key_value_heads")
+    if missing:
         return None, f"config.json does not say {', '.join(missing)}"
+    if wrong := list(_wrong_values(model, needed)):
+        return None, f"config.json: {', '.join(wrong)}"
     return _shape(model, family, is_critic), ""
+
+
+def _wrong_values(model: Mapping[str, Any], needed: Iterable[str]) -> Iterator[str]:
+    for key in dict.fromkeys((*needed, *_OPTIONAL)):
+        value, most = model.get(key), _MOST_LAYERS if key == "num_hidden_layers" else _MOST
+        if value is not None and not (type(value) is int and 1 <= value <= most):
+            yield f"{key} is no whole number from 1 to {most}"
+    yield from (f"{key} is neither true nor false" for key in _FLAGS if not isinstance(model.get(key), bool | None))
+    dense = model.get("mlp_only_layers")
+    if dense is not None and not (isinstance(dense, list) and all(type(layer) is int for layer in dense)):
+        yield "mlp_only_layers is no list of whole numbers"
+    hidden, heads = model["hidden_size"], model["num_attention_heads"]
+    if type(hidden) is int and type(heads) is int and not model.get("head_dim") and heads > hidden:
+        yield "num_attention_heads is larger than hidden_size"
 
 
 def _shape(model: Mapping[str, Any], family: _Family, is_critic: bool) -> ModelShape:

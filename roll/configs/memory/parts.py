@@ -78,11 +78,12 @@ def total(parts: Iterable[Part], sure_only: bool = False) -> float:
     return sum(part.num_bytes for part in parts if not (sure_only and part.is_estimate))
 
 
-def pinned(name: str, blocks: Iterable[float]) -> tuple[Part, ...]:
+def pinned(name: str, blocks: Iterable[tuple[float, int]]) -> tuple[Part, ...]:
     """A copy in page-locked memory: what it holds, and what torch's allocator adds by rounding every block up to a
-    power of two. Example: a block of 3.8e9 bytes takes 4.3e9."""
-    sizes = [int(size) for size in blocks if size >= 1]
+    power of two. `blocks`: sizes, and how many there are of each. Example: one of 3.8e9 bytes takes 4.3e9."""
+    sizes = [(int(size), count) for size, count in blocks if size >= 1]
     if not sizes:
         return ()
-    rounded = sum(1 << (size - 1).bit_length() for size in sizes)
-    return Part(name, sum(sizes)), Part(ROUNDING, rounded - sum(sizes), True)
+    held = sum(size * count for size, count in sizes)
+    rounded = sum(count << (size - 1).bit_length() for size, count in sizes)
+    return Part(name, held), Part(ROUNDING, rounded - held, True)

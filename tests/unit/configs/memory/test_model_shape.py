@@ -74,3 +74,40 @@ def test_a_config_that_says_too_little_or_of_another_family_is_told_of() -> None
     assert model_shape({"model_type": "gpt2"})[1].startswith("the arithmetic knows no gpt2 models; it knows llama,")
     model = json.loads((MODELS / "qwen3-30b-a3b.json").read_text(encoding="utf-8")) | {"num_experts": None}
     assert model_shape(model) == (None, "config.json does not say num_experts")
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"hidden_size": "2048"}, "hidden_size is no whole number from 1 to 10000000"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers is no whole number from 1 to 10000"),
+        ({"vocab_size": 10**400}, "vocab_size is no whole number from 1 to 10000000"),
+        ({"num_key_value_heads": "4"}, "num_key_value_heads is no whole number from 1 to 10000000"),
+        ({"num_key_value_heads": [4]}, "num_key_value_heads is no whole number from 1 to 10000000"),
+        ({"head_dim": -1}, "head_dim is no whole number from 1 to 10000000"),
+        ({"head_dim": {}}, "head_dim is no whole number from 1 to 10000000"),
+        ({"num_experts": "128"}, "num_experts is no whole number from 1 to 10000000"),
+        ({"decoder_sparse_step": "1"}, "decoder_sparse_step is no whole number from 1 to 10000000"),
+        ({"mlp_only_layers": 5}, "mlp_only_layers is no list of whole numbers"),
+        ({"mlp_only_layers": "3"}, "mlp_only_layers is no list of whole numbers"),
+        ({"tie_word_embeddings": "false"}, "tie_word_embeddings is neither true nor false"),
+        ({"head_dim": None, "num_attention_heads": 5000}, "num_attention_heads is larger than hidden_size"),
+    ],
+    ids=str,
+)
+def test_a_damaged_config_is_told_of_by_its_keys(changes: dict[str, Any], why: str) -> None:
+    model = json.loads((MODELS / "qwen3-30b-a3b.json").read_text(encoding="utf-8")) | changes
+    assert model_shape(model) == (None, f"config.json: {why}")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_where_transformers_has_a_number_of_heads_of_its_own_none_is_guessed(family: str) -> None:
+    """llama takes all heads for key-value heads; the others take 4, 8 or 32, whatever the heads."""
+    model = json.loads(tiny_config(family).to_json_string())
+    del model["num_key_value_heads"]
+    shape, why = model_shape(model)
+    if family == "llama":
+        assert shape is not None and shape.num_kv_heads == shape.num_heads
+        assert counted(model) == names_and_sizes(built(AutoConfig.for_model(**model)))
+    else:
+        assert why == "config.json does not say num_key_value_heads"
