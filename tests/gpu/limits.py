@@ -26,7 +26,7 @@ SCORER = {
     "left_on_device_fraction": Limit(_LEFT, most=0.1, cuda_only=True),
 }
 TRAINER_MEMORY = {
-    "held_to_planned": Limit("what a dry run calls certain; buffers and rounding on top", 0.9, 1.35, cuda_only=True),
+    "held_to_planned": Limit("what a dry run calls certain; buffers and rounding on top", 0.9, 1.35),
     "left_on_device_fraction": Limit(_LEFT, most=0.05, cuda_only=True),
     "device_given_back_fraction": Limit("by the driver: what others can have", least=0.85, cuda_only=True),
     "grad_norm_after_trip": Limit(_HOOKS, least=ABOVE_0),

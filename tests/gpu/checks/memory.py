@@ -4,6 +4,7 @@ what their parameters count up to, and what they leave there between turns."""
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,8 @@ def trainer_turns(place: Place, kind: Kind, settings: dict[str, Any]) -> Figures
 
 
 def _planned_bytes(kind: Kind, model_dir: Path, settings: dict[str, Any], num_ranks: int) -> float:
-    """Of weights, gradients and optimizer on a rank, by the arithmetic that a dry run prints."""
+    """What a rank holds between two updates, by the arithmetic that a dry run prints: ZeRO below 3 frees gradients in
+    each of them."""
     from roll.configs.memory.model_shape import model_shape
     from roll.configs.memory.parts import RoleFacts, total
     from roll.configs.strategies.table import spec_of
@@ -50,10 +52,25 @@ def _planned_bytes(kind: Kind, model_dir: Path, settings: dict[str, Any], num_ra
     run = trainers.run_of(kind, model_dir, settings, {"dtype": "bf16"})
     shape, why_not = model_shape(read_object(model_dir / "config.json"))
     assert shape is not None, why_not
-    facts = RoleFacts(run.config(), shape, "train", num_ranks, shares_devices=True, train=run.plan(num_ranks))
+    worker = run.config().model_copy(update={"world_size": num_ranks})  # data parallel is what it leaves
+    facts = RoleFacts(worker, shape, "train", num_ranks, shares_devices=True, train=run.plan(num_ranks))
     spec = spec_of(f"{kind}_train")
     states = spec.ask(spec.memory["train"], facts).states
-    return sum(total(parts, sure_only=True) for parts in states.values())
+    frees_gradients = kind == "deepspeed" and run.stage < 3
+    return sum(
+        total(parts, sure_only=True)
+        for state, parts in states.items()
+        if not (frees_gradients and state == "gradients")
+    )
+
+
+def _live_bytes(device: torch.device) -> int:
+    """Of tensors on the device; of those that Python knows, where it has no allocator to ask."""
+    if device.type != "cpu":
+        return held_bytes(device)
+    gc.collect()
+    storages = [each.untyped_storage() for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
 def _turn(kind: Kind, model_dir: Path, settings: dict[str, Any], tokens: tuple[int, int]) -> dict[str, float]:
@@ -76,7 +93,7 @@ def _turn(kind: Kind, model_dir: Path, settings: dict[str, Any], tokens: tuple[i
 
         update()
         peak = torch.cuda.max_memory_allocated() if on_cuda else 0
-        held = held_bytes(device)
+        held = _live_bytes(device)
         if on_cuda:
             torch.cuda.empty_cache()
         free = torch.cuda.mem_get_info()[0] if on_cuda else 0
