@@ -12,7 +12,7 @@ from roll.configs.data import Place
 from roll.configs.estimators import Estimator, estimator_of
 from roll.configs.policy_losses import PolicyForm, last_name, policy_form_of
 from roll.configs.roles import ROLES, Role
-from roll.configs.run import RunConfig
+from roll.configs.rollout_config import RolloutConfig
 
 MODEL_LENGTH_KEYS = ("max_model_len", "context_length")
 KL_NAMES = {"kl": "k1", "mse": "k2", "low_var_kl": "k3"}
@@ -63,7 +63,7 @@ class TrainInferCorrectionConfig(Settings):
     filters: tuple[TrainInferFilterConfig, ...] = setting((), "Filters, applied in turn.")
 
 
-class AlgorithmConfig(RunConfig):
+class AlgorithmConfig(RolloutConfig):
     """What RLVR and agentic runs share: roles and mathematics."""
 
     # roles
@@ -214,12 +214,10 @@ class AlgorithmConfig(RunConfig):
 
     @property
     def roles(self) -> Mapping[str, Role]:
-        """The rows of all sections that have a role's keys, by the section's YAML path."""
         return ROLES
 
     @property
     def sections(self) -> Mapping[str, WorkerConfig]:
-        """Those of these sections that the YAML has, whether their role is started or not."""
         roles = {
             "actor_train": self.actor_train,
             "actor_infer": self.actor_infer,
@@ -227,21 +225,6 @@ class AlgorithmConfig(RunConfig):
             "reference": self.reference,
         }
         return {name: section for name, section in roles.items() if section is not None}
-
-    @property
-    @abstractmethod
-    def cpu_roles(self) -> Mapping[str, WorkerConfig]:
-        """Roles of this pipeline that run beside the models, by name."""
-
-    @property
-    def cpu_role_notes(self) -> Mapping[str, str]:
-        """What runs in each of the cpu_roles, in a few words."""
-        return {}
-
-    @property
-    def missing_validation(self) -> str:
-        """The section without which nothing is validated, where the YAML lacks it; else empty."""
-        return ""
 
     @property
     def is_multi_turn(self) -> bool:

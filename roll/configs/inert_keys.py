@@ -85,18 +85,6 @@ INERT: Mapping[str, Mapping[str, InertKey]] = {
     },
     "RunConfig": {
         "model_download_type": planned(str | None, None, "Hub to download from.", inert=("HUGGINGFACE_HUB",)),
-        "generate_opt_level": ignored(
-            int, 1, "0 batches prompts, 1 schedules requests.", "requests are always scheduled"
-        ),
-        "is_num_return_sequences_expand": ignored(
-            bool, False, "Send a prompt once per answer.", "an engine prefills a prompt once for all its answers"
-        ),
-        "max_additional_running_prompts": ignored(int, 16, "How many more prompts.", ONE_BY_ONE),
-        "user_defined_rollout_loop_cls": planned(
-            str,
-            "roll.distributed.scheduler.user_defined_rollout_loop.UserDefinedRolloutLoop",
-            "A rollout loop of your own.",
-        ),
         "is_offload_states": ignored(
             bool,
             False,
@@ -114,6 +102,20 @@ INERT: Mapping[str, Mapping[str, InertKey]] = {
         "local_rank": unread(int, -1, "Rank."),
         "report_length_and_rewards": unread(bool, False, "Report lengths and rewards."),
         "length_profiler_dir": unread(str, "./output/profiler", "Directory of that report."),
+    },
+    "RolloutConfig": {
+        "generate_opt_level": ignored(
+            int, 1, "0 batches prompts, 1 schedules requests.", "requests are always scheduled"
+        ),
+        "is_num_return_sequences_expand": ignored(
+            bool, False, "Send a prompt once per answer.", "an engine prefills a prompt once for all its answers"
+        ),
+        "max_additional_running_prompts": ignored(int, 16, "How many more prompts.", ONE_BY_ONE),
+        "user_defined_rollout_loop_cls": planned(
+            str,
+            "roll.distributed.scheduler.user_defined_rollout_loop.UserDefinedRolloutLoop",
+            "A rollout loop of your own.",
+        ),
         "router_args": section(RouterArgs, "Routing between engine replicas."),
         "rollout_mock": section(RolloutMockConfig, "Record or replay rollouts."),
         "transfer_backend": section(TransferBackendArgs, "Another road for rollout data."),

@@ -1,0 +1,87 @@
+"""Keys of every run whose data come from rollouts: how many, how long, and how engines get weights and requests."""
+
+from typing import Literal
+
+from roll.configs.base import setting
+from roll.configs.data import Place
+from roll.configs.limits import MOST_GROUPS
+from roll.configs.run import RunConfig
+
+
+class RolloutConfig(RunConfig):
+    """What RLVR and agentic runs share beside the mathematics."""
+
+    rollout_batch_size: int = setting(
+        128,
+        "Prompts per step, each sampled num_return_sequences_in_group times (agentic: trajectories per step).",
+        ge=1,
+        le=MOST_GROUPS,
+    )
+    val_batch_size: int = setting(128, "Validation prompts in flight at once.", ge=1, le=MOST_GROUPS)
+
+    # lengths in tokens
+    prompt_length: int = setting(
+        1024,
+        "Longest prompt in tokens; see data_args.truncation. Agentic runs: the default is at most half of "
+        "sequence_length.",
+        ge=1,
+    )
+    response_length: int | None = setting(
+        None,
+        "Longest answer in tokens. Give this or sequence_length; sequence_length = prompt_length + response_length.",
+        ge=1,
+    )
+    sequence_length: int | None = setting(None, "Longest prompt and answer together.", ge=2)
+    val_prompt_length: int | None = setting(
+        None, "The same as prompt_length in validation. Default: prompt_length.", ge=1
+    )
+    val_sequence_length: int | None = setting(
+        None, "The same as sequence_length in validation. Default: sequence_length.", ge=2
+    )
+
+    # engines
+    model_update_buffer_size_mb: int = setting(
+        1024, "Size of a bucket when weights go to the rollout engine, in MB.", ge=1
+    )
+    weight_sync_route: Literal["auto", "memory", "broadcast", "file"] = setting(
+        "auto",
+        "How weights go to the rollout engine. memory: shared memory of a host, or CUDA IPC where all of an engine's "
+        "GPUs are the trainer's; every node with engines needs a rank of actor_train. broadcast: a collective. file: "
+        "in output_dir. auto: memory where trainer and engine share GPUs or have none, else broadcast.",
+    )
+    max_failed_fraction: float = setting(
+        0.1,
+        "The run stops when more than this share of a step's trajectories failed (reward or environment).",
+        ge=0,
+        le=1,
+    )
+
+    # requests
+    max_running_requests: int = setting(128, "Most answers in flight per rollout engine.", ge=1)
+    is_use_additional_prompts: bool = setting(
+        False,
+        "When query_filter_config drops groups, start others in their place, at most as many as a step has. Off: the "
+        "step trains on what is left, in as many fewer updates, and not at all if nothing is.",
+    )
+
+    # output
+    rollout_dump_dir: Place | None = setting(None, "Where sample rollouts go. Default: <output_dir>/rollouts.")
+
+    @property
+    def lengths(self) -> tuple[int, int, int]:
+        """(prompt, response, sequence) in tokens. The preflight has checked that they agree.
+
+        Example: prompt_length 1024 with response_length 3072, or with sequence_length 4096: (1024, 3072, 4096).
+        """
+        response = self.response_length
+        if response is None:
+            response = max(1, (self.sequence_length or 0) - self.prompt_length)
+        return self.prompt_length, response, self.prompt_length + response
+
+    @property
+    def val_lengths(self) -> tuple[int, int, int]:
+        """(prompt, response, sequence) in tokens of validation."""
+        prompt, response = self.val_prompt_length or self.prompt_length, self.lengths[1]
+        if self.val_sequence_length is not None:
+            response = max(1, self.val_sequence_length - prompt)
+        return prompt, response, prompt + response
