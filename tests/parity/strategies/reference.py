@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,6 +32,7 @@ class BentLoss:
 
     def __call__(self, outputs: TokenOutputs, batch: MicroBatch, scale: LossScale) -> tuple[torch.Tensor, MetricSums]:
         assert outputs.log_probs is not None and batch.advantages is not None
+        assert batch.rollout_log_probs is not None
         bent = torch.tanh(outputs.log_probs - batch.rollout_log_probs)
         terms = -batch.advantages * bent
         if self.entropy_coef:
@@ -94,7 +96,7 @@ def join(parts: list[MicroBatch]) -> MicroBatch:
     """One right-padded micro batch of single rows."""
     width = max(part.input_ids.shape[1] for part in parts)
 
-    def joined(name: str) -> torch.Tensor:
+    def joined(name: str) -> Any:
         tensors = [getattr(part, name) for part in parts]
         if name in ("lengths", "loss_weights"):
             return torch.cat(tensors)
