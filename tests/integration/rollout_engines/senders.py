@@ -29,7 +29,6 @@ def publish(address: str, run: Run, plan: SendPlan, versions: list[int]) -> list
                 outcomes.append(sender.send(buckets, engine, plan, version))
             except Exception as error:
                 outcomes.append(f"{type(error).__name__}: {error}")
-                break
             weights = backend.exported(strategy)  # type: ignore[arg-type]
             engine.start(CHECK, {0: (weights,)}).result()
         sender.close()

@@ -93,7 +93,7 @@ def test_every_rank_of_an_engine_reads_from_its_own_rank_of_the_trainer(
             outcomes = engine.receive_from(pool, publish, arguments, directory, check)
             assert outcomes == [[[versions[0]], [versions[1]]], [None, None]]
     pids = [process.pid for process in pool.processes]
-    assert read == [sorted({pids[rank]} for rank in SENDERS[name])] * 2 * len(trainers)
+    assert read == [[{pid} for pid in sorted(pids[rank] for rank in SENDERS[name])]] * 2 * len(trainers)
     assert not shared_segments(pids)
 
 
