@@ -146,8 +146,12 @@ class BroadcastLane(Lane):
         spec = GroupSpec(name, plan.address, store.port, 1 + len(readers), plan.backend)
         joining = peers.start("join_weight_group", {i: (spec, first) for i, first in first_ranks.items()})
         groups: list[BroadcastGroup] = []
-        _while_watching(joining, lambda: groups.append(BroadcastGroup(spec, 0, self._device, store)))
-        joining.result()
+        try:
+            _while_watching(joining, lambda: groups.append(BroadcastGroup(spec, 0, self._device, store)))
+            joining.result()
+        except BaseException:
+            BroadcastGroup.give_up(spec)  # or the readers that can join would wait for those that cannot
+            raise
         self._group = groups[0]
 
     def write(self, bucket: WeightBucket, index: BucketIndex, turn: int) -> dict[Reader, BucketPlace]:

@@ -105,7 +105,7 @@ def _segment_path(name: str) -> Path:
 
 class BroadcastGroup:
     """One sender (rank 0) and its receivers, outside torch.distributed's default group. The constructor returns when
-    all are in.
+    all are in. StrategyError on a receiver if the sender does not wait for them any more (`give_up`), or is gone.
 
     The sender opens the store first (`open_store`), so that the port in the spec is its own from the start.
     """
@@ -116,15 +116,44 @@ class BroadcastGroup:
         self.spec, self.rank, self.device = spec, rank, device
         timeout = timedelta(seconds=timeout_s)
         self._store = store or TCPStore(spec.host, spec.port, timeout=timeout, wait_for_workers=False)
+        self._group: ProcessGroup | None = None
+        self._wait_for_all(timeout_s)
         prefixed = PrefixStore(spec.name, self._store)
-        self._group: ProcessGroup | None = _new_process_group(
-            spec.backend, prefixed, rank, spec.world_size, timeout, device
-        )
+        self._group = _new_process_group(spec.backend, prefixed, rank, spec.world_size, timeout, device)
 
     @staticmethod
     def open_store(host: str, timeout_s: float = 300) -> TCPStore:
         """The sender's meeting point on a free port (`.port`) of that address."""
         return open_store(host, timeout_s)
+
+    @staticmethod
+    def give_up(spec: GroupSpec, timeout_s: float = 300) -> None:
+        """The sender's word that nobody need wait in this group, or for it, any more. By a connection of its own: a
+        call that waits holds the store's."""
+        store = TCPStore(spec.host, spec.port, timeout=timedelta(seconds=timeout_s), wait_for_workers=False)
+        store.set(_given_up(spec), "")
+
+    def _wait_for_all(self, timeout_s: float) -> None:
+        """The backend, too, would wait for a member that is missing, but until the time limit, whatever the sender
+        has found out meanwhile."""
+        members, deadline = f"{self.spec.name} members", time.monotonic() + timeout_s
+        try:
+            present = self._store.add(members, 1)
+            while present < self.spec.world_size:
+                if self._sender_is_gone():
+                    raise self._abandoned()
+                if time.monotonic() > deadline:
+                    raise StrategyError(
+                        f"broadcast group {self.spec.name!r}: {present} of {self.spec.world_size} members are there "
+                        f"after {timeout_s:g} s"
+                    )
+                time.sleep(_LONGEST_PAUSE_S)
+                present = self._store.add(members, 0)
+        except RuntimeError as error:  # the store is in the sender's process
+            raise self._abandoned() from error
+
+    def _abandoned(self) -> StrategyError:
+        return StrategyError(f"broadcast group {self.spec.name!r}: its sender has given it up, or is gone")
 
     def start_broadcast(self, flat: torch.Tensor) -> torch.distributed.Work:
         """Begins to send (rank 0) or to fill `flat`, on `self.device`; `.wait()` ends it."""
@@ -150,7 +179,7 @@ class BroadcastGroup:
             if time.monotonic() > next_look:
                 if self._sender_is_gone():
                     self.close()
-                    raise StrategyError(f"broadcast group {self.spec.name!r}: its sender has given it up, or is gone")
+                    raise self._abandoned()
                 next_look = time.monotonic() + _SENDER_LOOK_S
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
