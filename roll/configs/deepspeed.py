@@ -119,7 +119,7 @@ def deepspeed_problems(role: str, config: Mapping[str, Any], facts: DeepSpeedFac
     at = f"{role}.strategy_args.strategy_config"
     for section, known in KNOWN_KEYS.items():
         yield from _unknown_keys(at, section, _section(config, section), known)
-    yield from _stage_problems(at, config)
+    yield from _stage_problems(at, config, learns=facts.micro_batch_size is not None)
     yield from _one_value_problems(at, config)
     if facts.dtype == "fp16":
         yield Problem(
@@ -194,7 +194,7 @@ def _unknown_keys(at: str, section: str, found: Mapping[str, Any], known: frozen
             yield Problem(f"{path}: DeepSpeed has no such key.{did_you_mean(str(key), known)}", (path,))
 
 
-def _stage_problems(at: str, config: Mapping[str, Any]) -> Iterator[Problem]:
+def _stage_problems(at: str, config: Mapping[str, Any], learns: bool) -> Iterator[Problem]:
     zero = _section(config, "zero_optimization")
     stage = zero.get("stage", 0)
     if type(stage) is not int or not 0 <= stage <= 3:
@@ -206,6 +206,12 @@ def _stage_problems(at: str, config: Mapping[str, Any]) -> Iterator[Problem]:
             f"{at}.zero_optimization.offload_param needs stage 3, but stage is {stage}. Set stage: 3 or remove "
             "offload_param.",
             (f"{at}.zero_optimization.stage", f"{at}.zero_optimization.offload_param"),
+        )
+    elif learns and stage == 0 and _section(zero, "offload_optimizer").get("device", "none") != "none":
+        yield Problem(
+            f"{at}.zero_optimization.offload_optimizer does nothing without ZeRO: the optimizer stays on the GPU. Set "
+            "stage: 1, 2 or 3, or remove offload_optimizer.",
+            (f"{at}.zero_optimization.stage", f"{at}.zero_optimization.offload_optimizer"),
         )
 
 

@@ -47,6 +47,10 @@ def said(config: dict[str, Any], facts: DeepSpeedFacts = FACTS) -> list[str]:
         ({"optimizer": {"type": "AdamW"}}, f"{AT}.optimizer: the optimizer and its schedule are set in actor_train."),
         ({"zero_optimization": {"stage": 4}}, f"{AT}.zero_optimization.stage: 4 must be 0, 1, 2 or 3."),
         (
+            {"zero_optimization": {"offload_optimizer": {"device": "cpu"}}},
+            f"{AT}.zero_optimization.offload_optimizer does nothing without ZeRO: the optimizer stays on the GPU.",
+        ),
+        (
             {"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}},
             f"{AT}.zero_optimization.offload_param needs stage 3, but stage is 2.",
         ),
