@@ -40,15 +40,15 @@ def train_memory(facts: RoleFacts) -> RankMemory:
     }
     if stage == 3:
         on_gpu["gradients"] += (Part("gradient bucket", bucket),)
-    host = [
+    host = [  # not what goes on to a disk (device: nvme)
         part
-        for name, size_there, is_there in (
-            ("weights", weights, weights_on_host),
-            ("gradients", gradients, gradients_on_host),
-            ("optimizer", optimizer, optimizer_on_host),
+        for name, size_there, is_there, section in (
+            ("weights", weights, weights_on_host, "offload_param"),
+            ("gradients", gradients, gradients_on_host, "offload_optimizer"),
+            ("optimizer", optimizer, optimizer_on_host, "offload_optimizer"),
         )
-        if is_there
-        for part in pinned(f"{name} (offload_{'param' if name == 'weights' else 'optimizer'})", [(size_there, 1)])
+        if is_there and _mapping(zero, section).get("device") == "cpu"
+        for part in pinned(f"{name} ({section})", [(size_there, 1)])
     ]
     blocks = [] if weights_on_host else [(weights, 1)]
     if stage == 3 and not gradients_on_host:
@@ -87,7 +87,9 @@ def infer_memory(facts: RoleFacts) -> RankMemory:
     return RankMemory(
         states={"weights": () if on_host else (Part("weights", weights),)},
         passes={"scoring": gathered + scoring_parts(facts.shape, size, facts.score_tokens)},
-        host=pinned("weights (offload_param)", [(weights, 1)]) if on_host else (),
+        host=pinned("weights (offload_param)", [(weights, 1)])
+        if _mapping(zero, "offload_param").get("device") == "cpu" and on_host
+        else (),
         copies=() if on_host else pinned("copies of weights", tensors),
         loading=() if is_divided else (Part("the whole model", size * facts.shape.num_elements),),
         ways={"scoring": "a smaller infer_batch_size, zero_optimization.stage: 3, or more devices in device_mapping"},

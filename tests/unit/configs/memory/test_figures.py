@@ -146,6 +146,9 @@ def test_what_deepspeed_keeps_on_the_host_is_on_no_gpu(shipped: Shipped) -> None
     host = {part.name: part.num_bytes / GB for part in plan.roles["actor_train"].host}
     assert sum(size for name, size in host.items() if "rounding" not in name) == pytest.approx(17.1, abs=0.1)
 
+    on_disk = shipped(ZERO3, f"+{at}.offload_optimizer={{device: nvme, nvme_path: /disk}}").roles["actor_train"]
+    assert on_disk.states["optimizer"] == on_disk.host == ()
+
 
 def test_weights_that_are_not_trained_have_no_gradient_and_no_optimizer(shipped: Shipped) -> None:
     """The embedding of 7B is 545 million of its 7.6 billion parameters."""
