@@ -71,7 +71,7 @@ def train_memory(facts: RoleFacts) -> RankMemory:
             "copies of weights, gradients, optimizer" if stage == 3 else "copies of weights, optimizer", blocks
         ),
         loading=() if stage == 3 else (Part("the whole model", size * facts.shape.num_elements),),
-        ways=_ways(stage),
+        ways=_ways(stage, ranks),
     )
 
 
@@ -142,11 +142,18 @@ def _number(zero: Mapping[str, Any], key: str, default: int) -> float:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else default
 
 
-def _ways(stage: int) -> Mapping[Phase, str]:
-    higher = f"zero_optimization.stage: {stage + 1} or more" if stage < 3 else "zero_optimization.offload_optimizer"
+def _ways(stage: int, ranks: int) -> Mapping[Phase, str]:
+    """A higher stage divides by the ranks: one rank has nothing of it but what goes to the host."""
+    divides = ranks > 1 and stage < 3
+    to_host = ("offload_optimizer", 2), ("offload_param", 3)
+    optimizer, weights = (
+        f"zero_optimization.{key}{f' with stage: {least}' if stage < least else ''}" for key, least in to_host
+    )
+    training = f"zero_optimization.stage: {stage + 1} or more" if divides else optimizer
+    devices = "more devices in device_mapping, " if stage > 0 else ""
     return {
-        "training": f"{higher}, more devices in device_mapping, or fewer rows or tokens in a micro batch "
+        "training": f"{training}, {devices}or fewer rows or tokens in a micro batch "
         "(training_args.per_device_train_batch_size, max_tokens_per_microbatch_in_train)",
-        "scoring": f"{higher}, or a smaller infer_batch_size",
+        "scoring": f"{'zero_optimization.stage: 3' if divides else weights}, or a smaller infer_batch_size",
         "publish": "a smaller model_update_buffer_size_mb",
     }

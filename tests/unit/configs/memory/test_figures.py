@@ -165,3 +165,24 @@ def test_roles_apart_keep_their_states_and_leave_no_copies(shipped: Shipped) -> 
     assert any(part.name.startswith("key-value cache") and part.num_bytes > 50 * GB for part in publish.parts)
     host = moment(plan, "all roles running", where=3)
     assert not any("copies" in part.name for part in host.parts)
+
+
+@pytest.mark.parametrize(
+    ("devices", "stage", "training", "scoring"),
+    [
+        ("[0]", 0, "offload_optimizer with stage: 2, or", "offload_param with stage: 3, or"),
+        ("[0]", 3, "offload_optimizer, more devices", "offload_param, or"),
+        ("[0,1]", 0, "stage: 1 or more, or", "stage: 3, or"),
+        ("[0,1]", 2, "stage: 3 or more, more devices", "stage: 3, or"),
+        ("[0,1]", 3, "offload_optimizer, more devices", "offload_param, or"),
+    ],
+)
+def test_what_is_told_to_make_a_trainer_smaller_does(
+    shipped: Shipped, devices: str, stage: int, training: str, scoring: str
+) -> None:
+    """A higher stage divides by the ranks, weights only from stage 3 on; without ZeRO more devices divide nothing."""
+    at = "actor_train.strategy_args.strategy_config.zero_optimization"
+    plan = shipped(ZERO3, f"actor_train.device_mapping={devices}", f"{at}.stage={stage}")
+    ways = plan.roles["actor_train"].ways
+    assert ways["training"].startswith(f"zero_optimization.{training}")
+    assert ways["scoring"].startswith(f"zero_optimization.{scoring}")
