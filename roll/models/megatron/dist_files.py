@@ -21,6 +21,7 @@ from torch.distributed.checkpoint.state_dict_saver import save as write_checkpoi
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
+from roll.models.megatron.plain_files import plain_files
 from roll.platforms.megatron_cpu import cuda_method_stays
 
 
@@ -83,7 +84,8 @@ def write(state: dict[str, Any], directory: Path, metadata: dict[str, Any]) -> N
 
 
 def read(state: dict[str, Any], directory: Path) -> dict[str, Any]:
-    """`state` says which parts this rank wants. Collective."""
-    with cuda_method_stays():
+    """`state` says which parts this rank wants. Collective. Nothing that the files say is run; StrategyError where they
+    want it."""
+    with cuda_method_stays(), plain_files(directory):
         loaded: Any = dist_checkpointing.load(state, str(directory), get_default_load_sharded_strategy(str(directory)))
     return loaded

@@ -1,0 +1,88 @@
+"""A checkpoint says what it holds; nothing in it is run."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from roll.errors import StrategyError
+
+pytest.importorskip("megatron.core", reason="megatron-core is not installed")
+
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint.metadata import (
+    BytesStorageMetadata,
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    StorageMeta,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+
+from roll.models.megatron.plain_files import PlainPlanner, PlainReader, plain_files
+
+
+class Touch:
+    """Makes a file where it is unpickled."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.path,)
+
+
+def index() -> Metadata:
+    chunk = ChunkStorageMetadata(torch.Size([0]), torch.Size([4]))
+    dtypes = (torch.float32, torch.bfloat16, torch.uint8)
+    tensors: Any = {
+        str(dtype): TensorStorageMetadata(TensorProperties(dtype=dtype), torch.Size([4]), [chunk]) for dtype in dtypes
+    }
+    place = _StorageInfo("__0_0.distcp", 0, 16)
+    return Metadata(
+        tensors | {"a": BytesStorageMetadata()}, None, {MetadataIndex("a"): place}, StorageMeta(Path("/a"), "b")
+    )
+
+
+def test_an_index_is_read_as_it_was_written(tmp_path: Path) -> None:
+    (tmp_path / ".metadata").write_bytes(pickle.dumps(index()))
+    assert PlainReader(tmp_path).read_metadata() == index()
+
+
+def test_an_index_that_wants_something_run_is_refused(tmp_path: Path) -> None:
+    (tmp_path / ".metadata").write_bytes(pickle.dumps(Touch(tmp_path / "ran")))
+    problem = rf"{tmp_path}/\.metadata cannot be read: it asks for pathlib\.Path\.touch"
+    with pytest.raises(StrategyError, match=problem), plain_files(tmp_path):
+        pass
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("content", [b"", pickle.dumps(index())[:-40], b"\xff" * 40, pickle.dumps({"a": 1})])
+def test_a_damaged_index_is_named(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / ".metadata").write_bytes(content)
+    with pytest.raises(StrategyError, match=rf"{tmp_path}/\.metadata (cannot be read|is not the index)"):
+        PlainReader(tmp_path).read_metadata()
+
+
+def written(value: object) -> io.BytesIO:
+    file = io.BytesIO()
+    torch.save(value, file)
+    file.seek(0)
+    return file
+
+
+def test_what_is_no_tensor_is_a_plain_value_or_refused(tmp_path: Path) -> None:
+    item: Any = type("Item", (), {"storage_index": MetadataIndex("extra"), "dest_index": MetadataIndex("extra")})
+    planner = PlainPlanner(flatten_state_dict=False)
+    planner.state_dict = {}
+    planner.load_bytes(item, written({"a": [1, 2.0, None]}))
+    assert planner.state_dict == {"extra": {"a": [1, 2.0, None]}}
+    with pytest.raises(StrategyError, match="extra of a checkpoint is more than plain values"):
+        planner.load_bytes(item, written(Touch(tmp_path / "ran")))
+    assert not (tmp_path / "ran").exists()
