@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, Never, TypeVar, cast
 
 import numpy as np
 
@@ -19,7 +19,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def estimator(
-    *,
+    *functions: Never,
     needs_groups: bool = False,
     whitens: bool = False,
     needs_critic: bool = False,
@@ -36,6 +36,8 @@ def estimator(
     - per_turn: it is called with the Turns (roll.algorithms.episodes) of an agentic run instead and returns a number
       for each turn; steps_only: only with one sample per turn.
     """
+    if functions:
+        raise TypeError("write @estimator() with brackets, what the function is within them by name")
     if per_turn and needs_critic:
         raise ValueError("per_turn and needs_critic exclude each other: a critic values tokens")
     if steps_only and not per_turn:

@@ -34,7 +34,8 @@ def one_each(name: str, what: str, returned: object, rewards: np.ndarray, groups
     if values.shape != rewards.shape or values.dtype.kind not in "fiub":
         got = f"an array of shape {values.shape} and {values.dtype}" if values.shape else f"{returned!r:.80}"
         raise AlgorithmError(f"{name} returned {got} for {len(rewards)} {what}. It must return one number for each.")
-    bad = np.flatnonzero(~np.isfinite(values))
+    with np.errstate(over="ignore"):
+        bad = np.flatnonzero(~np.isfinite(values.astype(np.float32)))  # advantages are float32
     if len(bad):
         first = bad[0]
         of_group = rewards[groups == groups[first]]

@@ -59,6 +59,9 @@ def _loss_problems(config: AlgorithmConfig) -> Iterator[Problem]:
             )
         return
     wrong = list(_argument_problems("pg_args", at, form.name, args))
+    if wrong and not args and inspect.isroutine(resolve(form.name)):
+        text = "a function that is called with pg_args alone. Name a class, whose objects are called with the tokens."
+        wrong = [Problem(f"{at}: {form.name} is {text}", LOSS_KEYS)]
     yield from wrong or _object_problems(at, form.name, args)
 
 

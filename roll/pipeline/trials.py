@@ -11,6 +11,7 @@ import torch
 from roll.algorithms.advantage import AdvantageSettings, group_advantages
 from roll.algorithms.episodes import EpisodeSettings, turn_advantages
 from roll.algorithms.objectives import PolicyTokens
+from roll.algorithms.own_code import call_own
 from roll.algorithms.own_objective import OwnObjective
 from roll.configs.algorithm import AlgorithmConfig
 from roll.errors import AlgorithmError
@@ -56,7 +57,13 @@ def try_loss(path: str, args: Mapping[str, Any]) -> None:
     gap = torch.tensor([0.0, 0.0, 0.05, -0.05, 1.0, -1.0]).expand(2, 6) * mask
     tokens = PolicyTokens(log_probs, log_probs - (log_probs.detach() - gap), signs, mask)
     losses = OwnObjective(path, args)(tokens, MetricSums())
-    (gradient,) = torch.autograd.grad(losses.sum(), log_probs)
+    name = f"pg_variant: {path}, in its gradient,"
+    (gradient,) = call_own(name, torch.autograd.grad, losses.sum(), log_probs, allow_unused=True)
+    if gradient is None:
+        raise AlgorithmError(
+            f"pg_variant: {path} returned losses whose gradient does not reach the policy. They must depend on "
+            "tokens.log_probs or tokens.log_ratio"
+        )
     bad = (~gradient.isfinite()).nonzero()
     if len(bad):
         row, column = bad[0].tolist()

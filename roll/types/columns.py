@@ -62,6 +62,8 @@ def check_columns(owner: object, sizes: Mapping[Unit, int]) -> None:
             continue
         size = sizes[column.unit]
         where = f"{type(owner).__name__}.{name}"
+        if not isinstance(values, np.ndarray):
+            raise ValueError(f"{where} is a {type(values).__name__}, not a numpy array of {column.dtype.name}")
         if len(values) != size:
             raise ValueError(f"{where} has {len(values)} entries for {size} {column.unit}")
         if values.ndim != 1 or not column.holds(values.dtype):

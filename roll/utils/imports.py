@@ -5,6 +5,7 @@ import os
 import site
 import sys
 import sysconfig
+import traceback
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,7 +28,7 @@ def resolve(name: str, builtins: Mapping[str, str] | None = None) -> object:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a module that calls sys.exit, or panics in Rust
-        raise ImportError(f"{path}: importing {module_name} failed with {describe(error)}") from error
+        raise ImportError(f"{path}: importing {module_name} failed with {describe(error)}{_line(error)}") from error
     for attribute in attributes.split("."):
         try:
             value = getattr(value, attribute)
@@ -35,6 +36,13 @@ def resolve(name: str, builtins: Mapping[str, str] | None = None) -> object:
             place = getattr(sys.modules[module_name], "__file__", None) or "a built-in module"
             raise ImportError(f"{path}: {module_name} has no {attribute} ({place})") from None
     return value
+
+
+def _line(error: BaseException) -> str:
+    """Where in the imported file it was, if the file ran at all."""
+    frames = traceback.extract_tb(error.__traceback__)[1:]
+    ran = [f for f in frames if not f.filename.startswith("<frozen") and f.filename != importlib.__file__]
+    return f" ({os.path.basename(ran[0].filename)}, line {ran[0].lineno})" if ran else ""
 
 
 def split(path: str, builtins: Mapping[str, str] | None = None) -> tuple[str, str]:

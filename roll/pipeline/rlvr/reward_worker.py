@@ -11,6 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import cast
 
+from roll.configs.limits import LARGEST_REWARD
 from roll.errors import RewardError, describe
 from roll.pipeline.rlvr.rewards.base import RewardInput, RewardOutcome, RewardResult, Score
 from roll.pipeline.rlvr.rewards.table import build_reward, is_async
@@ -131,6 +132,8 @@ class RewardWorker:
             if inspect.isawaitable(returned):
                 return RewardOutcome.failed("returned an awaitable: declare the reward with async def", seconds)
             return RewardOutcome.failed(f"returned {_short(repr(result.score))}, not a finite number", seconds)
+        if abs(score) > LARGEST_REWARD:
+            return RewardOutcome.failed(f"returned {score:g}, which is too large for float32", seconds)
         numbers_found = ((visible(str(name)), _number(value)) for name, value in result.metrics.items())
         metrics = {name: number for name, number in numbers_found if number is not None}
         return RewardOutcome(score, metrics=metrics, extra=plain_fields(result.extra), seconds=seconds)
@@ -139,7 +142,10 @@ class RewardWorker:
 def _number(value: object) -> float | None:
     """A finite float; bool, numpy and 0-d tensors count as numbers, a text does not."""
     if isinstance(value, numbers.Real) or (getattr(value, "shape", None) == () and not isinstance(value, str)):
-        number = float(cast(float, value))
+        try:
+            number = float(cast(float, value))
+        except OverflowError:  # an integer of hundreds of digits
+            return None
         return number if math.isfinite(number) else None
     return None
 

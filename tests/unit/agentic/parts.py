@@ -60,7 +60,7 @@ class Corridor(Env):
 
 class Misbehaving(Corridor):
     """`how` it fails at its second step in episodes whose seed is one of `seeds`: raise, hang, slow, nan,
-    surrogate, none."""
+    large, surrogate, none."""
 
     builds = 0
 
@@ -78,6 +78,8 @@ class Misbehaving(Corridor):
                 threading.Event().wait(30)
             if self.how == "slow":
                 time.sleep(0.15)
+            if self.how == "large":
+                return EnvStep("", 1e39, False, False, {})
             if self.how == "nan":
                 return EnvStep("", float("nan"), False, False, {})
             if self.how == "surrogate":

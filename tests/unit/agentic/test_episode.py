@@ -173,6 +173,7 @@ def test_a_pattern_without_end_fails_the_episode_and_holds_up_no_other(encoder: 
         ("raise", "step raised ValueError: the ice broke"),
         ("hang", "step took longer than 2 s"),
         ("nan", "step returned the reward nan"),
+        ("large", "step returned the reward 1e+39"),
         ("none", "step returned NoneType"),
         ("surrogate", "step returned an observation that is no text: 'utf-8' codec can't encode character '\\ud800'"),
         ("interrupt", "step raised KeyboardInterrupt: as Ctrl-C"),

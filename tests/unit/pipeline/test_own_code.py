@@ -13,12 +13,12 @@ import torch
 from roll.algorithms.advantage import AdvantageSettings, estimator, group_advantages
 from roll.algorithms.credit import CreditSettings, assign_credit
 from roll.algorithms.objectives import PolicyTokens
-from roll.algorithms.own_objective import OwnObjective
+from roll.algorithms.own_objective import TAKEN, OwnObjective
 from roll.errors import AlgorithmError
 from roll.types.batch import TokenScores
 from roll.types.metrics import MetricSums
 from tests.helpers.configs import config, problems
-from tests.helpers.pages import importable
+from tests.helpers.pages import importable, metric_entries
 from tests.unit.algorithms.rows import alone, random_samples
 
 ESTIMATORS = """
@@ -49,11 +49,16 @@ def valued(attempts): return attempts.rewards
 def turned(turns): return turns.returns
 @estimator()
 def negative(attempts): return attempts.rewards ** 0.5
+@estimator()
+def large(attempts): return attempts.rewards * 1e39
 def plain(attempts): ...
 constant = 3
 """
+BARE = "from roll.algorithms.advantage import estimator\n\n@estimator\ndef x(attempts): return attempts.rewards\n"
 LOSSES = """
 from dataclasses import dataclass
+
+import torch
 
 @dataclass(frozen=True)
 class Scaled:
@@ -80,6 +85,27 @@ class Divides:
     def __call__(self, tokens, metrics): return tokens.log_probs / tokens.log_ratio
 class Rooted:
     def __call__(self, tokens, metrics): return tokens.log_ratio.abs().sqrt()
+class Unreached:
+    def __call__(self, tokens, metrics): return torch.ones_like(tokens.log_probs, requires_grad=True)
+class Torn(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x): return x * 2
+    @staticmethod
+    def backward(ctx, gradient): raise KeyError("torn")
+class Backward:
+    def __call__(self, tokens, metrics): return Torn.apply(tokens.log_probs)
+@dataclass(frozen=True)
+class Reports:
+    name: str
+    whole: bool = False
+    twice: bool = False
+    def __call__(self, tokens, metrics):
+        sums = tokens.log_probs if self.whole else tokens.log_probs.sum()
+        metrics.add(self.name, sums, 11)
+        if self.twice:
+            metrics.maximum(self.name, sums)
+        return -tokens.log_probs
+def function(tokens, metrics): return -tokens.log_probs
 class Breaks:
     def __init__(self): raise OSError("no table")
 class FarAway:
@@ -90,7 +116,12 @@ TRIED = "(Tried with made-up numbers, before the run.)"
 
 @pytest.fixture(autouse=True)
 def own_modules(tmp_path: Path) -> Iterator[None]:
-    files = {"own_estimators": ESTIMATORS, "own_losses": LOSSES, "own_broken": "import nowhere_to_be_found\n"}
+    files = {
+        "own_estimators": ESTIMATORS,
+        "own_losses": LOSSES,
+        "own_broken": "import nowhere_to_be_found\n",
+        "own_bare": BARE,
+    }
     for name, text in files.items():
         (tmp_path / f"{name}.py").write_text(text)
     with importable(tmp_path):
@@ -117,6 +148,8 @@ def own_modules(tmp_path: Path) -> Iterator[None]:
             "own_estimators:divides",
             ["returned nan for 8 of 24 attempts, first for the reward 0 in a group with the rewards [0 0 0 0"],
         ),
+        ("own_estimators:large", ["returned 1e+39 for 9 of 24 attempts, first for the reward 1 in a group", TRIED]),
+        ("own_bare:x", ["own_bare failed with TypeError: write @estimator() with brackets", "(own_bare.py, line 3)"]),
         ("own_estimators:valued", ["own_estimators:valued needs a critic, and there is no `critic` section."]),
         ("own_estimators:turned", ["own_estimators:turned is for agentic runs."]),
     ],
@@ -150,11 +183,29 @@ def test_an_estimator_that_cannot_work_is_refused_with_its_place(name: str, part
         ({"pg_variant": "own_losses:Breaks"}, ["pg_variant: own_losses:Breaks cannot be built: OSError: no table."]),
         ({"pg_variant": "own_losses:NotCalled"}, ["gives a NotCalled that cannot be called", "(tokens, metrics)"]),
         ({"actor_train.pg_variant": "own_losses:OneArgument"}, ["actor_train.pg_variant: ", "too many positional"]),
-        ({"pg_variant": "own_losses:Raises"}, ["raised ZeroDivisionError", "(own_losses.py, line 18).", TRIED]),
+        ({"pg_variant": "own_losses:Raises"}, ["raised ZeroDivisionError", "(own_losses.py, line 20).", TRIED]),
         ({"pg_variant": "own_losses:Summed"}, ["returned a tensor of shape () for tokens of shape (2, 6).", TRIED]),
         ({"pg_variant": "own_losses:Number"}, ["returned 0.5 for tokens of shape (2, 6).", TRIED]),
         ({"pg_variant": "own_losses:Detached"}, ["returned losses without a gradient.", TRIED]),
         ({"pg_variant": "own_losses:Divides"}, ["returned -inf for 4 of 11 tokens, first for the log-prob -3", TRIED]),
+        ({"pg_variant": "own_losses:Unreached"}, ["whose gradient does not reach the policy.", TRIED]),
+        (
+            {"pg_variant": "own_losses:Backward"},
+            ["own_losses:Backward, in its gradient, raised KeyError: 'torn'", TRIED],
+        ),
+        ({"pg_variant": "own_losses:function"}, ["pg_variant: own_losses:function is a function", "Name a class"]),
+        (
+            {"pg_variant": "own_losses:Reports", "pg_args": {"name": "kl_loss"}},
+            ["reports kl_loss, which is a metric of every run. Give it another name.", TRIED],
+        ),
+        (
+            {"pg_variant": "own_losses:Reports", "pg_args": {"name": "gap", "whole": True}},
+            ["reports the metric gap with a tensor of shape (2, 6). It takes single numbers", TRIED],
+        ),
+        (
+            {"pg_variant": "own_losses:Reports", "pg_args": {"name": "gap", "twice": True}},
+            ["reports gap both as a mean and as a maximum.", TRIED],
+        ),
         ({"pg_variant": "own_losses:Rooted"}, ["has the gradient nan for the log ratio 0 and the advantage 1", TRIED]),
     ],
 )
@@ -234,6 +285,20 @@ def test_a_loss_that_fails_in_a_step_names_the_token() -> None:
 def test_what_a_loss_says_outside_the_mask_does_not_count() -> None:
     losses = OwnObjective("own_losses:FarAway", {})(tokens(1.0), MetricSums())
     assert losses[0].tolist() == pytest.approx([-(5**0.5), -4.0, 0.0])
+
+
+def test_the_metrics_of_a_loss_are_numbers_without_a_gradient() -> None:
+    metrics = MetricSums()
+    OwnObjective("own_losses:Reports", {"name": "gap"})(tokens(1.0), metrics)
+    total, count = metrics.means["gap"]
+    assert isinstance(total, torch.Tensor) and not total.requires_grad
+    assert (float(total), count) == (-3.0, 11.0)
+
+
+def test_every_metric_of_the_actor_keeps_its_name() -> None:
+    names = [entry.split("/") for entry in metric_entries()]
+    inside = {"train_infer_" + name[1] for name in names if name[0] == "train_infer" and "log_prob_diff" in name[1]}
+    assert {name[1] for name in names if name[0] == "actor"} | inside == TAKEN
 
 
 def test_the_plan_of_a_run_knows_what_the_estimator_says() -> None:

@@ -73,6 +73,7 @@ def test_what_a_reward_says_beside_its_score_travels_whatever_it_is() -> None:
         ("inf", "returned inf, not a finite number"),
         ("none", "returned None, not a finite number"),
         ("text", "returned '1.0', not a finite number"),
+        ("large", "returned 1e+39, which is too large for float32"),
         ("list", r"returned [1.0], not a finite number"),
         ("bad_result", "returned None, not a finite number"),
     ],

@@ -128,6 +128,7 @@ def by_name(sample: RewardInput) -> object:
     return {
         "nan": float("nan"),
         "inf": float("inf"),
+        "large": 1e39,
         "none": None,
         "text": "1.0",
         "list": [1.0],

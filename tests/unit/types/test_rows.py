@@ -36,6 +36,8 @@ def plain_rows(**changes: Any) -> Rows:
         ("input_ids", np.arange(4, dtype=np.int32), "Rows.input_ids has 4 entries for 5 tokens"),
         ("response_mask", np.ones((5, 1), bool), "Rows.response_mask is bool [5, 1], not bool [5]"),
         ("loss_weights", np.ones(2), "Rows.loss_weights is float64 [2], not float32 [2]"),
+        ("loss_weights", [1.0, 1.0], "Rows.loss_weights is a list, not a numpy array of float32"),
+        ("loss_weights", torch.ones(2), "Rows.loss_weights is a Tensor, not a numpy array of float32"),
         ("media", ((),), "Rows.media has 1 entries for 2 rows"),
     ],
 )

@@ -32,9 +32,9 @@ def test_a_wrong_name_says_which_part_is_wrong(name: str, part: str) -> None:
 
 
 def test_what_a_module_raises_on_import_is_the_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "roll_test_broken.py").write_text("raise ValueError('half written')")
+    (tmp_path / "roll_test_broken.py").write_text("x = 1\nraise ValueError('half written')")
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(ImportError, match="ValueError: half written") as error:
+    with pytest.raises(ImportError, match=r"ValueError: half written \(roll_test_broken.py, line 2\)") as error:
         resolve("roll_test_broken:reward")
     assert isinstance(error.value.__cause__, ValueError)
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import regex
 
+from roll.configs.limits import LARGEST_REWARD
 from roll.distributed.strategy.stop_strings import answer_texts
 from roll.errors import EnvError, StrategyError
 from roll.pipeline.agentic.agentic_config import EnvConfig
@@ -265,9 +266,9 @@ def checked_step(result: Any) -> EnvStep:
     try:
         number = float(reward)
         values = {visible(str(name)): float(value) for name, value in dict(metrics or {}).items()}
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise EnvCrash(f"step returned a reward or metrics that are no numbers: {error}") from None
-    if not math.isfinite(number):
+    if not abs(number) <= LARGEST_REWARD:
         raise EnvCrash(f"step returned the reward {number}")
     return EnvStep(_observation(observation, "step"), number, bool(terminated), bool(truncated), values)
 
