@@ -170,7 +170,7 @@ CHECKS: tuple[Check, ...] = (
     _alone(
         "broadcast-death",
         "a receiver is killed in a broadcast of weights: sender and other receivers are free of it at once",
-        "strategy/transport.py",
+        "strategy/broadcast_group.py",
         "kernels:receivers_give_up",
         limits=limits.BROADCAST_DEATH,
         gpus=3,

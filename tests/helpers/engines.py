@@ -166,7 +166,7 @@ class EngineHarness:
     async def _send_by_broadcast(self, buckets: list[Any], directory: Path) -> None:
         import torch
 
-        from roll.distributed.strategy.transport import BroadcastGroup
+        from roll.distributed.strategy.broadcast_group import BroadcastGroup
         from roll.distributed.strategy.weights import BroadcastBucket, GroupSpec, index_bucket, write_bucket
 
         if self._group is None:

@@ -17,7 +17,8 @@ import torch
 
 from roll.distributed.executor.cleaner import MARK, segment_label
 from roll.distributed.executor.send_plan import Reader, SendPlan
-from roll.distributed.strategy.transport import BroadcastGroup, SharedSegment, cuda_ipc_bucket, write_file_bucket
+from roll.distributed.strategy.broadcast_group import BroadcastGroup
+from roll.distributed.strategy.transport import SharedSegment, cuda_ipc_bucket, write_file_bucket
 from roll.distributed.strategy.weights import (
     BroadcastBucket,
     BucketIndex,

@@ -85,7 +85,7 @@ def _broadcast_with_a_dead_receiver(rank: int, gpu: str, directory: str, answers
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
     import torch
 
-    from roll.distributed.strategy.transport import BroadcastGroup
+    from roll.distributed.strategy.broadcast_group import BroadcastGroup
     from roll.distributed.strategy.weights import GroupSpec
     from roll.errors import StrategyError
 

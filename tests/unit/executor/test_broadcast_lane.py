@@ -12,7 +12,8 @@ import torch
 
 from roll.distributed.executor.send_plan import SendPlan, Way
 from roll.distributed.executor.weight_lanes import BroadcastLane
-from roll.distributed.strategy.transport import BroadcastGroup, WeightReceiver
+from roll.distributed.strategy.broadcast_group import BroadcastGroup
+from roll.distributed.strategy.transport import WeightReceiver
 from roll.distributed.strategy.weights import GroupSpec
 from roll.errors import StrategyError
 

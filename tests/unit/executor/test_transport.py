@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from roll.distributed.strategy.broadcast_group import BroadcastGroup
 from roll.distributed.strategy.transport import (
     SHARED_MEMORY_DIRECTORY,
-    BroadcastGroup,
     SharedSegment,
     WeightReceiver,
     write_file_bucket,
