@@ -290,7 +290,9 @@ def _unused_of_the_estimator(config: AlgorithmConfig) -> Iterator[str]:
 
 
 def _unused_of_the_policy_loss(config: AlgorithmConfig) -> Iterator[str]:
-    form = config.policy_form
+    form, own = config.policy_form, config.actor_train.pg_variant
+    if config.pg_variant is not None and own not in (None, config.pg_variant):
+        yield f"pg_variant: {config.pg_variant} does nothing: actor_train.pg_variant: {own} counts."
     for other in POLICY_FORMS.values():
         for key in other.keys:
             if key not in form.keys and config.is_changed(key):

@@ -237,6 +237,10 @@ def warnings(changes: dict[str, Any]) -> list[str]:
             "actor_train.topr_negative_weight does nothing with pg_variant: ppo; it belongs to topr.",
         ),
         ({"actor_infer.pg_variant": "tis"}, "actor_infer: pg_variant does nothing here: this role generates."),
+        (
+            {"pg_variant": "ppo", "actor_train.pg_variant": "tis"},
+            "pg_variant: ppo does nothing: actor_train.pg_variant: tis counts.",
+        ),
         ({"dual_clip_ratio_c": 4.0}, "dual_clip_ratio_c does nothing while dual_clip_loss is off."),
         (
             {"actor_infer.generating_args.top_p": 0.9},

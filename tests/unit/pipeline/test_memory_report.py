@@ -58,7 +58,7 @@ def test_without_a_config_json_one_line_says_that_it_takes_one(capsys: pytest.Ca
     assert run(THIRTY, "no-such-owner/no-such-model") == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Memory")]
     assert line == (
-        "Memory: not computed, it needs the model's config.json "
+        "Memory: not computed, it needs the config.json of a model of a known family "
         "(no config.json of no-such-owner/no-such-model on this machine)."
     )
 
