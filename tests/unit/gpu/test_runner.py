@@ -87,9 +87,12 @@ def wait_for(condition: Callable[[], bool]) -> None:
 def test_a_signal_ends_everything_and_the_report_says_what_was_not_done(number: signal.Signals, tmp_path: Path):
     started, out = tmp_path / "started", tmp_path / "out"
     program = f"""
+import signal
 import sys
 from tests.gpu.__main__ import main
 from tests.gpu.check import Check
+for each in (signal.SIGINT, signal.SIGHUP):
+    signal.signal(each, signal.SIG_DFL)  # nohup and shells in the background start programs with these ignored
 hangs = Check("hangs", "", "", "{HERE}:hangs", {{}}, {{"started": {str(started)!r}}})
 later = Check("later", "", "", "{HERE}:tells", {{}}, gpus=2)
 sys.exit(main(["--device", "cpu", "--out", {str(out)!r}], [hangs, later]))
