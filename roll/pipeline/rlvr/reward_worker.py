@@ -40,11 +40,12 @@ class RewardWorker:
             raise RewardError(f"rewards.{domain}: the reward cannot be built: {_short(describe(error))}") from error
         self._is_async = is_async(self._reward)
         self._loop: asyncio.Runner | None = None
-        self._was_blocked = False  # the loop, by an answer of the present call
+        self._alone = True  # the answer that is judged on the event loop has it for itself
+        self._was_blocked = False  # the event loop, by an answer of the present call
 
     def score(self, inputs: Sequence[RewardInput]) -> list[RewardOutcome | None]:
-        """One outcome per input, in their order. None where an answer of an async reward was not judged, since another
-        one stopped the loop that they share: ask for it alone."""
+        """One outcome per input, in their order. None where an answer of an async reward was not judged, since one of
+        them stopped the loop that they share: ask for it alone, which shows who did."""
         if self._is_async:
             return self._score_together(inputs)
         return [self._score_one(sample) for sample in inputs]
@@ -65,7 +66,7 @@ class RewardWorker:
         """One event loop lives as long as the worker: the user's connections belong to it."""
         outcomes = [self._format_outcome(sample) for sample in inputs]
         left = [index for index, outcome in enumerate(outcomes) if outcome is None]
-        self._was_blocked = False
+        self._alone, self._was_blocked = len(left) == 1, False
         stopped_by: BaseException | None = None
         started = time.monotonic()
 
@@ -81,14 +82,17 @@ class RewardWorker:
             call_within(self._timeout_s + LOOP_GRACE_S, lambda: cast(asyncio.Runner, self._loop).run(score_all()))
         except BaseException as error:  # the alarm, or what a task of the reward's own let through
             self._loop, stopped_by = None, error  # interrupted in the middle: not to be used again
-        if len(left) > 1 and (stopped_by is not None or self._was_blocked):
-            return outcomes  # who is open yet has lost its time to another one
+        if not self._alone and (stopped_by is not None or self._was_blocked):
+            return outcomes  # who is open yet may have lost its time to another one
         if stopped_by is not None and not isinstance(stopped_by, TimeLimitReached):
             return [outcome or _failed(stopped_by, started) for outcome in outcomes]
         return [outcome or self._timed_out(started) for outcome in outcomes]
 
     async def _await_one(self, sample: RewardInput) -> RewardOutcome | None:
-        """None if its time ran out."""
+        """None if its time ran out, or if somebody blocked the loop that it shares: of several that hold it for a while
+        each, the alarm may hit any."""
+        if self._was_blocked:
+            return None
         started = time.monotonic()
         limit = asyncio.timeout(self._timeout_s)
         try:
@@ -97,6 +101,8 @@ class RewardWorker:
                 outcome = self._outcome(await call(sample), started)
         except TimeLimitReached:  # it never gave way, and the alarm hit it
             self._was_blocked = True
+            if not self._alone:
+                return None
             return RewardOutcome.failed(
                 f"blocked the event loop for over {self._timeout_s:g} s; await what takes long, or make the reward a "
                 "plain function",

@@ -157,12 +157,19 @@ def test_an_async_reward_that_blocks_is_stopped_and_told_why() -> None:
     assert [o.score for o in score(limited, "a", "b")] == [1, 1]
 
 
+def test_an_answer_that_holds_the_loop_for_a_while_is_not_blamed_for_the_time_of_many() -> None:
+    limited = worker(f"{USER}:blocking", timeout_s=4.0)
+    outcomes = ask(limited, *["hold"] * 5)
+    assert None in outcomes and not [outcome for outcome in outcomes if outcome is not None and outcome.failure]
+
+
 def test_of_answers_that_share_a_loop_those_that_another_one_stopped_are_not_judged() -> None:
     """They lost their time to it: to be asked for again, alone."""
-    limited = worker(f"{USER}:blocking", timeout_s=2.0)
-    quick, *waiting, blocked = ask(limited, "quick", "waits", "waits", "block")
-    assert quick is not None and quick.score == 1 and waiting == [None, None]
-    assert blocked is not None and "blocked the event loop" in str(blocked.failure)
+    limited = worker(f"{USER}:blocking", timeout_s=4.0)
+    quick, *others = ask(limited, "quick", "waits", "block", "waits", "block")
+    assert quick is not None and quick.score == 1 and others == [None] * 4
+    assert [score(limited, text)[0].score for text in ("waits", "hold")] == [1, 1]
+    assert "blocked the event loop" in str(score(limited, "block")[0].failure)
     subject = worker(f"{USER}:escapes_in_a_task")
     assert ask(subject, "a", "interrupt") == [None, None]  # whose task it was is not known
     assert [score(subject, text)[0].failure for text in ("a", "interrupt")] == [None, "KeyboardInterrupt: as Ctrl-C"]

@@ -39,9 +39,14 @@ class Meeting:
 
 
 async def blocking(sample: RewardInput) -> float:
-    while sample.response_text == "block":
-        pass
-    await asyncio.sleep(0.05 if sample.response_text == "waits" else 0)
+    match sample.response_text:
+        case "block":
+            while True:
+                pass
+        case "hold":
+            time.sleep(1.5)
+        case "waits":
+            await asyncio.sleep(0.05)
     return 1.0
 
 
