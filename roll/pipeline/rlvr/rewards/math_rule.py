@@ -7,7 +7,7 @@ import math
 import re
 from typing import Any
 
-from roll.pipeline.rlvr.rewards.answers import NUMBER, after_thinking, has_open_box, last_boxed, last_number
+from roll.utils.answers import NUMBER, after_thinking, has_open_box, last_boxed, last_number
 from roll.pipeline.rlvr.rewards.base import RewardInput, RewardResult, requires
 
 MAX_ANSWER_CHARS = 2000  # a longer "answer" is no answer, and parsing it would only take time
