@@ -15,10 +15,10 @@ from roll.configs.limits import LARGEST_REWARD
 from roll.errors import RewardError, describe
 from roll.pipeline.rlvr.rewards.base import RewardInput, RewardOutcome, RewardResult, Score
 from roll.pipeline.rlvr.rewards.table import build_reward, is_async
-from roll.utils.time_limit import TimeLimitReached, call_within
 from roll.pipeline.rlvr.rlvr_config import RewardConfig
 from roll.utils.plain import plain_fields
 from roll.utils.text import visible
+from roll.utils.time_limit import TimeLimitReached, call_within
 
 LOOP_GRACE_S = 1.0  # an async reward has this long to give way after its time is over
 

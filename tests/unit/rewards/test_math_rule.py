@@ -5,7 +5,8 @@ import time
 import pytest
 
 from roll.pipeline.rlvr.rewards.base import RewardInput
-from roll.pipeline.rlvr.rewards.math_rule import MathRule, is_huge, reference
+from roll.pipeline.rlvr.rewards.math_rule import MathRule
+from roll.utils.math_equal import is_huge, reference
 
 
 @pytest.fixture(scope="module")

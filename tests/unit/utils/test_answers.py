@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from roll.utils.answers import after_thinking, has_open_box, last_boxed, last_number
 from roll.pipeline.rlvr.rewards.base import RewardInput, RewardResult
 from roll.pipeline.rlvr.rewards.exact_match import ExactMatch, Regex
+from roll.utils.answers import after_thinking, has_open_box, last_boxed, last_number
 
 
 @pytest.mark.parametrize(
