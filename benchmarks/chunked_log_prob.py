@@ -22,7 +22,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from roll.distributed.strategy.vocab_parallel import VocabShare, token_scores
+from roll.distributed.strategy.megatron.vocab_parallel import VocabShare, token_scores
 
 
 class Alone:

@@ -81,7 +81,7 @@ async def start_ours(engine: str, model: str, on_cpu: bool) -> Round:
 
 
 async def start_bare_vllm(model: str, on_cpu: bool) -> Round:
-    from roll.distributed.strategy import vllm_args
+    from roll.distributed.strategy.vllm import args as vllm_args
 
     os.environ.update(vllm_args.worker_environment(on_cpu))
     from vllm.engine.arg_utils import AsyncEngineArgs
@@ -114,7 +114,7 @@ async def start_bare_vllm(model: str, on_cpu: bool) -> Round:
 
 
 async def start_bare_sglang(model: str, on_cpu: bool) -> Round:
-    from roll.distributed.strategy import sglang_args
+    from roll.distributed.strategy.sglang import args as sglang_args
 
     os.environ.update(sglang_args.worker_environment(on_cpu))
     from sglang.srt.entrypoints.engine import Engine

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from roll.configs.derive import model_roles
-from roll.configs.describe import describe
-from roll.configs.loader import yaml_names
+from roll.configs.load.loader import yaml_names
+from roll.configs.plan.derive import model_roles
+from roll.configs.plan.describe import describe
 from roll.configs.problems import show, together
 from roll.errors import ConfigError, RollError
 from roll.pipeline.load import Loaded, load

@@ -16,13 +16,13 @@ import torch
 
 from roll.algorithms.loss import Loss
 from roll.configs.cluster import WorkerConfig
-from roll.configs.plan import TrainPlan
-from roll.distributed.executor.infer_worker import InferWorker
-from roll.distributed.executor.job_pool import FinishedJobs, Job
+from roll.configs.plan.batch_plan import TrainPlan
+from roll.distributed.executor.pools.job_pool import FinishedJobs, Job
+from roll.distributed.executor.rollout.infer_worker import InferWorker
 from roll.distributed.executor.worker import TrainWorker
 from roll.distributed.strategy.base import InferStrategy, RankContext, State, TrainStrategy
-from roll.distributed.strategy.transport import WeightReceiver
-from roll.distributed.strategy.weights import BucketSource, GroupSpec, WeightBucket, fill_buckets
+from roll.distributed.weights.bucket import BucketSource, GroupSpec, WeightBucket, fill_buckets
+from roll.distributed.weights.transport import WeightReceiver
 from roll.errors import StrategyError
 from roll.types.batch import LossScale, MicroBatch, TokenOutputs
 from roll.types.metrics import MetricSums

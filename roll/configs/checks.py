@@ -4,7 +4,9 @@ from collections.abc import Callable, Iterator
 
 from roll.configs.algorithm import MODEL_LENGTH_KEYS, AlgorithmConfig
 from roll.configs.batching import batching_warnings
-from roll.configs.derive import (
+from roll.configs.estimators import ESTIMATORS
+from roll.configs.plan.batch_plan import batch_problems, train_plan
+from roll.configs.plan.derive import (
     compares_within_groups,
     kl_terms,
     learning_roles,
@@ -13,8 +15,6 @@ from roll.configs.derive import (
     needs_reference,
     old_log_probs,
 )
-from roll.configs.estimators import ESTIMATORS
-from roll.configs.plan import batch_problems, train_plan
 from roll.configs.policy_losses import POLICY_FORMS
 from roll.configs.problems import Problem, ids_text
 from roll.configs.role_checks import LENGTH_KEYS, role_problems, role_warnings

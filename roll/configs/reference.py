@@ -8,9 +8,9 @@ import types
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from roll.configs.aliases import DROPPED, RENAMED, ROLL_REWARDS
 from roll.configs.base import Settings, nested_class
-from roll.configs.inert_keys import InertKey, inert_keys
+from roll.configs.load.aliases import DROPPED, RENAMED, ROLL_REWARDS
+from roll.configs.load.inert_keys import InertKey, inert_keys
 from roll.utils.imports import resolve
 
 HEAD = """# Configuration reference
@@ -39,17 +39,17 @@ SECTIONS: tuple[tuple[str, str], ...] = (
     ("Top level of agentic runs (beside the keys that RLVR shares)", f"{AGENTIC}:AgenticConfig"),
     ("custom_envs.TAG", f"{AGENTIC}:EnvConfig"),
     ("train_env_manager, val_env_manager (beside the keys of a role)", f"{AGENTIC}:EnvManagerConfig"),
-    ("env manager: llm_proxy", "roll.configs.inert_keys:LLMProxyConfig"),
+    ("env manager: llm_proxy", "roll.configs.load.inert_keys:LLMProxyConfig"),
     ("reward_normalization", f"{AGENTIC}:RewardNormalizationConfig"),
     ("env_monitor", f"{AGENTIC}:EnvMonitorConfig"),
     ("train_infer_correction", "roll.configs.algorithm:TrainInferCorrectionConfig"),
     ("train_infer_correction.is_weight", "roll.configs.algorithm:ISWeightConfig"),
     ("train_infer_correction.filters", "roll.configs.algorithm:TrainInferFilterConfig"),
-    ("router_args", "roll.configs.inert_keys:RouterArgs"),
-    ("rollout_mock", "roll.configs.inert_keys:RolloutMockConfig"),
-    ("transfer_backend", "roll.configs.inert_keys:TransferBackendArgs"),
+    ("router_args", "roll.configs.load.inert_keys:RouterArgs"),
+    ("rollout_mock", "roll.configs.load.inert_keys:RolloutMockConfig"),
+    ("transfer_backend", "roll.configs.load.inert_keys:TransferBackendArgs"),
     ("A role: sequence_packing_args", "roll.configs.cluster:SequencePackingArgs"),
-    ("A role: router_replay", "roll.configs.inert_keys:RouterReplayConfig"),
+    ("A role: router_replay", "roll.configs.load.inert_keys:RouterReplayConfig"),
 )
 
 

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 from roll.configs.algorithm import AlgorithmConfig
-from roll.configs.aliases import ROLL_WORKERS
 from roll.configs.batching import batching_problems
 from roll.configs.cluster import WorkerConfig
-from roll.configs.derive import model_roles
-from roll.configs.layout import layout_problems
+from roll.configs.load.aliases import ROLL_WORKERS
+from roll.configs.plan.derive import model_roles
+from roll.configs.plan.layout import layout_problems
 from roll.configs.problems import Problem
 from roll.configs.roles import idle_keys
 

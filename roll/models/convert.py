@@ -22,12 +22,12 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 from transformers import AutoTokenizer, PretrainedConfig
 
-from roll.configs.megatron import MegatronSettings
 from roll.configs.model import ModelArgs
+from roll.configs.strategies.megatron_config import MegatronSettings
 from roll.errors import RollError
 from roll.models.loading import model_config
 from roll.models.megatron.hf_files import CHECKPOINT_FOLDER as _FOLDER
-from roll.platforms import megatron_cpu
+from roll.platforms.cpu_stand_ins import megatron as megatron_cpu
 
 if TYPE_CHECKING:
     from roll.models.megatron.model import TokenModel

@@ -46,7 +46,7 @@ from roll.algorithms.credit import CreditSettings
 from roll.algorithms.loss import explained_variance
 from roll.algorithms.normalize import RunningMoments
 from roll.configs.algorithm import AlgorithmConfig
-from roll.configs.plan import BatchPlan
+from roll.configs.plan.batch_plan import BatchPlan
 from roll.distributed.executor.jobs import RowCredit, TrainJob, TurnValues
 from roll.distributed.executor.roles import share
 from roll.distributed.executor.run_clusters import RunClusters

@@ -7,11 +7,11 @@ from typing import Generic, TypeVar
 
 from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.checks import config_problems, config_warnings
-from roll.configs.known_keys import known_keys
-from roll.configs.loader import load_tree
-from roll.configs.plan import BatchPlan, build_plan
+from roll.configs.load.known_keys import known_keys
+from roll.configs.load.loader import load_tree
+from roll.configs.load.validate import validate
+from roll.configs.plan.batch_plan import BatchPlan, build_plan
 from roll.configs.problems import Problem, nearest, together
-from roll.configs.validate import validate
 from roll.errors import ConfigError
 from roll.pipeline.own_code import own_code_problems
 from roll.pipeline.preflight import role_strategy_problems, role_strategy_warnings

@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 
 from roll.configs.algorithm import AlgorithmConfig
-from roll.configs.derive import model_roles
 from roll.configs.memory.facts import role_facts
 from roll.configs.memory.model_shape import model_shape
 from roll.configs.memory.moments import memory_plan
 from roll.configs.memory.parts import GB, RoleFacts
 from roll.configs.memory.show import memory_problems, memory_text, memory_warnings
-from roll.configs.plan import BatchPlan
+from roll.configs.plan.batch_plan import BatchPlan
+from roll.configs.plan.derive import model_roles
 from roll.configs.problems import Problem
 from roll.pipeline.model_files import read_model_config
 from roll.utils.gpu_memory import smallest_gpu_bytes

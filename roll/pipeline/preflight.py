@@ -10,8 +10,8 @@ from typing import Any
 
 from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.cluster import WorkerConfig
-from roll.configs.derive import model_roles
-from roll.configs.parallel import parallel_sizes
+from roll.configs.plan.derive import model_roles
+from roll.configs.plan.parallel import parallel_sizes
 from roll.configs.problems import Problem
 from roll.configs.strategies.spec import Choice
 from roll.configs.strategies.table import spec_of

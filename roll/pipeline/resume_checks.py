@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.cluster import WorkerConfig
-from roll.configs.plan import BatchPlan, TrainPlan
+from roll.configs.plan.batch_plan import BatchPlan, TrainPlan
 from roll.distributed.scheduler.rollout_scheduler import TaskSource
 from roll.distributed.strategy.saved_facts import SavedFacts, required_facts
 from roll.errors import ConfigError, StrategyError

@@ -13,8 +13,8 @@ from roll.algorithms.objectives import Objective
 from roll.algorithms.off_policy import ImportanceWeight, MismatchFilter, TrainInferCorrection
 from roll.algorithms.own_objective import OwnObjective
 from roll.configs.algorithm import AlgorithmConfig
-from roll.configs.derive import kl_terms
-from roll.configs.plan import BatchPlan
+from roll.configs.plan.batch_plan import BatchPlan
+from roll.configs.plan.derive import kl_terms
 from roll.configs.rollout import GeneratingArgs
 from roll.types.rollout import SamplingParams
 from roll.utils.imports import resolve

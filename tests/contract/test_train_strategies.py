@@ -16,7 +16,7 @@ from tests.parity.strategies.reference import LEARNING_RATE
 
 Pools = Callable[[int], RankPool]
 
-DEEPSPEED = "roll.distributed.strategy.deepspeed:DeepSpeedTrainStrategy"
+DEEPSPEED = "roll.distributed.strategy.deepspeed.train:DeepSpeedTrainStrategy"
 MEGATRON = "roll.distributed.strategy.megatron.train:MegatronTrainStrategy"
 ZERO3 = {"stage": 3, "stage3_param_persistence_threshold": 0}
 CASES = [

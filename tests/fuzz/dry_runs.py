@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from roll import cli
-from roll.configs import loader
-from roll.configs.yaml_file import read_yaml
+from roll.configs.load import loader
+from roll.configs.load.yaml_file import read_yaml
 from tests.fuzz.mutations import Draft, Mutation, mutated, mutations, overrides
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

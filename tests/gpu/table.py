@@ -21,7 +21,7 @@ def _deepspeed(name: str, form: str, zero: dict[str, Any]) -> Check:
     return Check(
         name=f"train-{name}",
         path=f"deepspeed_train, {form}: updates equal HF + torch, also after a trip to host memory; resumes exactly",
-        code="strategy/deepspeed.py",
+        code="strategy/deepspeed/train.py",
         function=f"{HERE}.trainers:trains",
         arguments={"kind": "deepspeed", "settings": zero},
         limits=limits.TRAINER,
@@ -91,7 +91,7 @@ def _run(engine: str, name: str, form: str, devices: tuple[list[int], list[int]]
     return Check(
         name=f"run-{engine}-{name}",
         path=f"{engine}, {form}: its log-probs are the trainer's after three updates, bf16",
-        code="executor/weight_sync.py, strategy/transport.py",
+        code="executor/weights/sync.py, weights/transport.py",
         function=f"{HERE}.runs:follows",
         arguments=arguments,
         limits=limits.RUN,
@@ -144,12 +144,12 @@ CHECKS: tuple[Check, ...] = (
     _megatron("megatron-cp2", "context parallel 2", _CP2, 2),
     _megatron("megatron-packed", "rows packed", {"packs": True}),
     _megatron("megatron-te", "transformer-engine", _TE, 1, "transformer_engine", "it has no kernels for CPUs"),
-    _scorer("hf", "strategy/hf_forward.py", "hf_infer", {}),
+    _scorer("hf", "strategy/hf/score.py", "hf_infer", {}),
     _scorer(
-        "zero0", "strategy/deepspeed_infer.py", "deepspeed_infer", {"zero_optimization": {"stage": 0}}, "deepspeed"
+        "zero0", "strategy/deepspeed/score.py", "deepspeed_infer", {"zero_optimization": {"stage": 0}}, "deepspeed"
     ),
-    _scorer("zero3", "strategy/deepspeed_infer.py", "deepspeed_infer", {"zero_optimization": _ZERO3}, "deepspeed"),
-    _scorer("megatron", "strategy/megatron/infer.py", "megatron_infer", {}, "megatron"),
+    _scorer("zero3", "strategy/deepspeed/score.py", "deepspeed_infer", {"zero_optimization": _ZERO3}, "deepspeed"),
+    _scorer("megatron", "strategy/megatron/score.py", "megatron_infer", {}, "megatron"),
     _alone(
         "context-parallel-16k",
         "megatron_train, context parallel 2, a row of 16k tokens, grouped heads, bf16: flash attention",
@@ -162,7 +162,7 @@ CHECKS: tuple[Check, ...] = (
     _alone(
         "sglang-hash",
         "SGLang draws seeded samples by its own kernel",
-        "strategy/sglang_patches.py",
+        "strategy/sglang/patches.py",
         "kernels:sglang_hashes_in_its_own_kernel",
         limits=limits.SGLANG_HASH,
         packages=("sglang",),
@@ -170,13 +170,13 @@ CHECKS: tuple[Check, ...] = (
     _alone(
         "broadcast-death",
         "a receiver is killed in a broadcast of weights: sender and other receivers are free of it at once",
-        "strategy/broadcast_group.py",
+        "weights/broadcast_group.py",
         "kernels:receivers_give_up",
         limits=limits.BROADCAST_DEATH,
         gpus=3,
     ),
-    _trainer_memory("zero2", "strategy/deepspeed_offload.py", "deepspeed", {"stage": 2}),
-    _trainer_memory("zero3", "strategy/deepspeed_offload.py", "deepspeed", {"stage": 3}),
+    _trainer_memory("zero2", "strategy/deepspeed/offload.py", "deepspeed", {"stage": 2}),
+    _trainer_memory("zero3", "strategy/deepspeed/offload.py", "deepspeed", {"stage": 3}),
     _trainer_memory("megatron", "strategy/megatron/offload.py", "megatron", {}),
     _trainer_memory("megatron-distributed", "strategy/megatron/offload.py", "megatron", _SHARED),
     *(_engine_memory(engine, tp) for engine in ("vllm", "sglang") for tp in (1, 2)),
@@ -186,7 +186,7 @@ CHECKS: tuple[Check, ...] = (
     _alone(
         "engine-death",
         "a run with two vLLM engines: one is killed in a broadcast of weights, and the run goes on",
-        "executor/engine_recovery.py, executor/weight_sender.py",
+        "executor/rollout/engine_recovery.py, executor/weights/sender.py",
         "runs:outlives_an_engine",
         arguments={"engine": "vllm"},
         limits=limits.ENGINE_DEATH,

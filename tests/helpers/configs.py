@@ -4,7 +4,7 @@ import copy
 from typing import Any
 
 from roll.configs.checks import config_problems
-from roll.configs.validate import Checked, validate
+from roll.configs.load.validate import Checked, validate
 from roll.pipeline.own_code import own_code_problems
 from roll.pipeline.preflight import role_strategy_problems
 from roll.pipeline.rlvr.rlvr_checks import rlvr_problems

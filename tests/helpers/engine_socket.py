@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from roll.distributed.executor.blueprint import Blueprint
-from roll.distributed.executor.infer_worker import InferWorker
+from roll.distributed.executor.rollout.infer_worker import InferWorker
 from roll.distributed.strategy.table import strategy_class_path
 from roll.errors import StrategyError
 from tests.helpers.engines import SMALL, role, set_environment

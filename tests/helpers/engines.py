@@ -35,11 +35,11 @@ SMALL: dict[str, dict[str, Any]] = {
 def set_environment(name: str, num_devices: int = 1, on_cpu: bool = True) -> None:
     """What a run gives the engine's process, for this one."""
     if name == "vllm":
-        from roll.distributed.strategy import vllm_args
+        from roll.distributed.strategy.vllm import args as vllm_args
 
         os.environ.update(vllm_args.worker_environment(on_cpu))
     if name == "sglang":
-        from roll.distributed.strategy import sglang_args
+        from roll.distributed.strategy.sglang import args as sglang_args
 
         os.environ.update(sglang_args.worker_environment(on_cpu, num_devices))
 
@@ -106,7 +106,7 @@ class EngineHarness:
     async def send(
         self, weights: "Iterable[tuple[str, torch.Tensor]]", route: str, directory: Path, version: int = 10**6
     ) -> None:
-        from roll.distributed.strategy.weights import fill_buckets
+        from roll.distributed.weights.bucket import fill_buckets
 
         buckets = list(fill_buckets(((name, tensor.detach()) for name, tensor in weights), BUCKET_BYTES))
         assert len(buckets) > 2
@@ -149,8 +149,8 @@ class EngineHarness:
             go_on.set()
 
     async def _send_by_memory(self, buckets: list[Any], directory: Path) -> None:
-        from roll.distributed.strategy.transport import SharedSegment
-        from roll.distributed.strategy.weights import MemoryBucket, index_bucket, write_bucket
+        from roll.distributed.weights.bucket import MemoryBucket, index_bucket, write_bucket
+        from roll.distributed.weights.transport import SharedSegment
 
         segment = SharedSegment.create(f"roll-test-{os.getpid()}-{self.version}", 2 * BUCKET_BYTES)
         try:
@@ -166,8 +166,8 @@ class EngineHarness:
     async def _send_by_broadcast(self, buckets: list[Any], directory: Path) -> None:
         import torch
 
-        from roll.distributed.strategy.broadcast_group import BroadcastGroup
-        from roll.distributed.strategy.weights import BroadcastBucket, GroupSpec, index_bucket, write_bucket
+        from roll.distributed.weights.broadcast_group import BroadcastGroup
+        from roll.distributed.weights.bucket import BroadcastBucket, GroupSpec, index_bucket, write_bucket
 
         if self._group is None:
             size = 1 + self.engine.num_weight_receivers
@@ -183,7 +183,7 @@ class EngineHarness:
             await asyncio.gather(send, self.engine.import_weights(BroadcastBucket(index, "test")))
 
     async def _send_by_file(self, buckets: list[Any], directory: Path) -> None:
-        from roll.distributed.strategy.transport import write_file_bucket
+        from roll.distributed.weights.transport import write_file_bucket
 
         for number, bucket in enumerate(buckets):
             source = write_file_bucket(directory / f"{number}.safetensors", bucket)

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from roll.distributed.strategy.transport import SHARED_MEMORY_DIRECTORY
+from roll.distributed.weights.transport import SHARED_MEMORY_DIRECTORY
 from roll.utils.ports import free_port
 
 PRELOADED: tuple[str, ...] = ("torch.distributed", "transformers.models.qwen2.modeling_qwen2", "deepspeed")

@@ -9,10 +9,10 @@ and where, is that of DeepSpeed 0.19 as `deepspeed_config.py` sets it up.
 from collections.abc import Mapping
 from typing import Any
 
-from roll.configs.deepspeed import zero_stage
 from roll.configs.memory.activations import head_parts, kept_bytes, layer_bytes, scoring_parts
 from roll.configs.memory.parts import Part, Phase, RankMemory, RoleFacts, State, pinned, total
 from roll.configs.memory.trained import frozen_elements
+from roll.configs.strategies.deepspeed_config import zero_stage
 
 _BUCKET = 500_000_000  # elements: DeepSpeed's own reduce_bucket_size
 _LIVE = 1_000_000_000  # and stage3_max_live_parameters

@@ -4,7 +4,7 @@ from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.cluster import WorkerConfig
 from roll.configs.memory.model_shape import ModelShape
 from roll.configs.memory.parts import RoleFacts
-from roll.configs.plan import BatchPlan, TrainPlan
+from roll.configs.plan.batch_plan import BatchPlan, TrainPlan
 from roll.configs.roles import Use
 
 

@@ -9,12 +9,12 @@ stage keeps those of as many micro batches as there are stages (1F1B; Narayanan 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from roll.configs.megatron import MegatronSettings, split_settings
 from roll.configs.memory.activations import head_parts, kept_bytes, layer_bytes, scoring_parts
 from roll.configs.memory.model_shape import ModelShape, Weight
 from roll.configs.memory.parts import Part, Phase, RankMemory, RoleFacts, pinned, total
 from roll.configs.memory.trained import is_frozen
-from roll.configs.parallel import ParallelSizes, parallel_sizes
+from roll.configs.plan.parallel import ParallelSizes, parallel_sizes
+from roll.configs.strategies.megatron_config import MegatronSettings, split_settings
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from roll.configs.layout import Layout, RolePlace
 from roll.configs.memory.parts import PROCESS, ROUNDING, Part, Phase, RankMemory, RoleFacts, total
+from roll.configs.plan.layout import Layout, RolePlace
 from roll.configs.problems import ids_text
 from roll.configs.strategies.table import spec_of
 

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 from roll.configs.cluster import WorkerConfig
-from roll.configs.deepspeed import DeepSpeedFacts, deepspeed_problems, zero_stage
-from roll.configs.parallel import parallel_sizes
+from roll.configs.plan.parallel import parallel_sizes
 from roll.configs.problems import Problem
+from roll.configs.strategies.deepspeed_config import DeepSpeedFacts, deepspeed_problems, zero_stage
 from roll.configs.strategies.spec import Choice
-from roll.configs.trainer_kinds import deepspeed_misfits
+from roll.configs.strategies.trainer_kinds import deepspeed_misfits
 
 
 def problems(choice: Choice) -> Iterator[Problem]:

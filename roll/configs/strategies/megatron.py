@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from roll.configs.cluster import WorkerConfig
-from roll.configs.megatron import split_settings
-from roll.configs.megatron_checks import (
+from roll.configs.plan.parallel import ParallelSizes, parallel_sizes
+from roll.configs.problems import Problem, show
+from roll.configs.strategies.megatron_checks import (
     cpu_problems,
     megatron_problems,
     megatron_warnings,
@@ -13,10 +14,9 @@ from roll.configs.megatron_checks import (
     ranks_problems,
     repeated_problems,
 )
-from roll.configs.parallel import ParallelSizes, parallel_sizes
-from roll.configs.problems import Problem, show
+from roll.configs.strategies.megatron_config import split_settings
 from roll.configs.strategies.spec import Choice
-from roll.configs.trainer_kinds import megatron_misfits
+from roll.configs.strategies.trainer_kinds import megatron_misfits
 
 SIZES = {
     "tensor": "tensor_model_parallel_size",

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from roll.distributed.executor.cluster import Calls, Cluster, wait_all
-from roll.distributed.executor.engine_recovery import EngineRecovery
+from roll.distributed.executor.processes.cluster import Calls, Cluster, wait_all
+from roll.distributed.executor.rollout.engine_recovery import EngineRecovery
 from roll.distributed.strategy.base import ALL_STATES, State
 
 logger = logging.getLogger(__name__)

@@ -11,9 +11,9 @@ import numpy as np
 import ray
 
 from roll.distributed.executor.blueprint import BatchLimits, WorkerInfo
-from roll.distributed.executor.cluster import Calls, Cluster
 from roll.distributed.executor.jobs import TrainJob, TrainReport, TrainRequest
 from roll.distributed.executor.placement import Claim
+from roll.distributed.executor.processes.cluster import Calls, Cluster
 from roll.distributed.executor.scores import ScorePiece, ScoreSet
 from roll.distributed.executor.shards import micro_batches, spread
 from roll.distributed.strategy.base import State

@@ -11,22 +11,22 @@ import ray
 
 from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.cluster import WorkerConfig
-from roll.configs.plan import BatchPlan, TrainPlan
+from roll.configs.plan.batch_plan import BatchPlan, TrainPlan
 from roll.configs.roles import Use
 from roll.configs.strategies.table import spec_of
 from roll.distributed.executor.blueprint import BatchLimits, Blueprint
-from roll.distributed.executor.cluster import Cluster, WorkerSpec
-from roll.distributed.executor.engine_recovery import MAX_RESTARTS, EngineRecovery, RecoverySettings
-from roll.distributed.executor.infer_cluster import InferCluster
-from roll.distributed.executor.job_pool import JobPool
-from roll.distributed.executor.launch import RayRuntime
 from roll.distributed.executor.placement import Placement
-from roll.distributed.executor.resource_manager import ResourceManager
+from roll.distributed.executor.pools.job_pool import JobPool
+from roll.distributed.executor.pools.task_pool import TaskPool
+from roll.distributed.executor.processes.cluster import Cluster, WorkerSpec
+from roll.distributed.executor.processes.launch import RayRuntime
+from roll.distributed.executor.processes.resource_manager import ResourceManager
+from roll.distributed.executor.processes.suspension import SuspensionWatch
 from roll.distributed.executor.roles import ScoringCluster, TrainCluster
-from roll.distributed.executor.suspension import SuspensionWatch
-from roll.distributed.executor.task_pool import TaskPool
-from roll.distributed.executor.weight_routes import plan_send
-from roll.distributed.executor.weight_sync import WeightSync
+from roll.distributed.executor.rollout.engine_recovery import MAX_RESTARTS, EngineRecovery, RecoverySettings
+from roll.distributed.executor.rollout.infer_cluster import InferCluster
+from roll.distributed.executor.weights.routes import plan_send
+from roll.distributed.executor.weights.sync import WeightSync
 from roll.distributed.strategy.table import strategy_class_path
 from roll.errors import WorkerError
 
@@ -36,7 +36,7 @@ _EXECUTOR = "roll.distributed.executor"
 _WORKERS: Mapping[Use, str] = {
     "train": f"{_EXECUTOR}.worker:TrainWorker",
     "score": f"{_EXECUTOR}.worker:ForwardWorker",
-    "generate": f"{_EXECUTOR}.infer_worker:InferWorker",
+    "generate": f"{_EXECUTOR}.rollout.infer_worker:InferWorker",
 }
 _SHUTDOWN_TIMEOUT_S = 5
 

@@ -14,10 +14,10 @@ from roll.algorithms.credit import assign_credit
 from roll.distributed.executor.blueprint import BatchLimits, Blueprint, WorkerInfo
 from roll.distributed.executor.jobs import RowCredit, TrainReport, TrainRequest
 from roll.distributed.executor.scores import join_scores
-from roll.distributed.executor.send_plan import SendPlan
 from roll.distributed.executor.shards import micro_batches, split_to
-from roll.distributed.executor.weight_lanes import Peers
-from roll.distributed.executor.weight_sender import WeightSender
+from roll.distributed.executor.weights.lanes import Peers
+from roll.distributed.executor.weights.send_plan import SendPlan
+from roll.distributed.executor.weights.sender import WeightSender
 from roll.distributed.strategy.base import ForwardStrategy, RankContext, State, TrainStrategy
 from roll.errors import StrategyError
 from roll.types.batch import LossScale, MicroBatch, Rows, SampleBatch, TokenOutputs, TokenScores, TrainBatch, rows_of

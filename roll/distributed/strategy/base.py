@@ -13,7 +13,7 @@ import torch
 
 from roll.algorithms.loss import Loss
 from roll.configs.roles import Head
-from roll.distributed.strategy.weights import BucketSource, GroupSpec, WeightBucket
+from roll.distributed.weights.bucket import BucketSource, GroupSpec, WeightBucket
 from roll.types.batch import LossScale, MicroBatch, TokenOutputs
 from roll.types.metrics import MetricSums
 from roll.types.rollout import Generation, GenerationRequest

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
+from roll.configs.load.validate import validate
 from roll.configs.problems import Problem, nearest
 from roll.configs.roles import TASKS, Use
 from roll.configs.strategies.spec import Choice, StrategySpec
 from roll.configs.strategies.table import STRATEGIES, load_spec, spec_of
-from roll.configs.validate import validate
 from roll.utils.imports import is_installed, resolve, split
 
 

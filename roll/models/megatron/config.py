@@ -12,8 +12,8 @@ from torch.nn import functional
 from transformers import PretrainedConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from roll.configs.megatron import MegatronSettings
-from roll.configs.megatron_checks import ModelFacts, sizes_problems
+from roll.configs.strategies.megatron_checks import ModelFacts, sizes_problems
+from roll.configs.strategies.megatron_config import MegatronSettings
 from roll.errors import StrategyError
 from roll.models.megatron.family import Family
 from roll.models.megatron.rules import Shapes

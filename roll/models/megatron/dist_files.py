@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 from roll.models.megatron.plain_files import plain_files
-from roll.platforms.megatron_cpu import cuda_method_stays
+from roll.platforms.cpu_stand_ins.megatron import cuda_method_stays
 
 
 class SynchronousWriter(TorchDistSaveShardedStrategy):

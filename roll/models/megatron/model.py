@@ -20,7 +20,7 @@ from transformers import PretrainedConfig
 from roll.models.megatron.config import rope_of
 from roll.models.megatron.layers import block_spec
 from roll.models.megatron.rules import padded_vocab_size
-from roll.platforms.megatron_cpu import cuda_method_stays
+from roll.platforms.cpu_stand_ins.megatron import cuda_method_stays
 
 # What the last stage makes of the hidden states [s, b, h] of its positions. Any: the strategy's own request.
 Top = Callable[["TokenModel", torch.Tensor, Any], torch.Tensor]

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from roll.configs.megatron import split_settings
-from roll.configs.megatron_checks import ModelFacts, megatron_problems, sizes_problems
 from roll.configs.problems import Problem
+from roll.configs.strategies.megatron_checks import ModelFacts, megatron_problems, sizes_problems
+from roll.configs.strategies.megatron_config import split_settings
 from roll.configs.strategies.spec import Choice
 from roll.models.megatron.family_table import family_problem
 

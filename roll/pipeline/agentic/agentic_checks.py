@@ -7,7 +7,7 @@ from typing import Literal
 import regex
 
 from roll.configs.limits import MOST_PROCESSES
-from roll.configs.plan import any_of, divisors_near, train_plan
+from roll.configs.plan.batch_plan import any_of, divisors_near, train_plan
 from roll.configs.problems import Problem, did_you_mean, show
 from roll.datasets.forms import FORMS
 from roll.datasets.templates import PLAIN, template_name_problem, template_problem

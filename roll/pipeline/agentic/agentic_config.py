@@ -11,8 +11,8 @@ from roll.configs.algorithm import NAMES_NONE, AlgorithmConfig
 from roll.configs.base import Settings, setting
 from roll.configs.cluster import WorkerConfig
 from roll.configs.data import Names, Numbers
-from roll.configs.defaults import fill_roles
 from roll.configs.limits import MOST_GROUPS
+from roll.configs.load.defaults import fill_roles
 from roll.configs.roles import ACTOR_TRAIN, POLICY_LOSS, ROLES, Role
 
 TRAJECTORY, STEP = "trajectory", "step"

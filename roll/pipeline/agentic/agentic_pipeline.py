@@ -14,10 +14,10 @@ import numpy as np
 
 from roll.algorithms.credit import CreditSettings
 from roll.algorithms.episodes import episode_advantages, turn_advantages
-from roll.configs.plan import BatchPlan
-from roll.distributed.executor.engine_client import RETRIED_REQUESTS
-from roll.distributed.executor.job_pool import FatalJobError, Job, JobPool
+from roll.configs.plan.batch_plan import BatchPlan
 from roll.distributed.executor.jobs import TurnValues
+from roll.distributed.executor.pools.job_pool import FatalJobError, Job, JobPool
+from roll.distributed.executor.rollout.engine_client import RETRIED_REQUESTS
 from roll.distributed.executor.run_clusters import RunClusters
 from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler, SchedulerSettings, StepGroups, TaskSource
 from roll.errors import EnvError

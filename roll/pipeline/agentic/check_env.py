@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from roll.configs.overrides import apply_overrides
+from roll.configs.load.overrides import apply_overrides
 from roll.errors import EnvError
 from roll.pipeline.agentic.env.base import SUCCESS, VALID, Env, EnvStep, draws_actions
 from roll.pipeline.agentic.env.build import env_class

@@ -6,8 +6,8 @@ import asyncio
 import logging
 from functools import cached_property, partial
 
-from roll.distributed.executor.engine_client import RETRIED_REQUESTS, EngineClient
-from roll.distributed.executor.job_pool import FinishedJobs, Job
+from roll.distributed.executor.pools.job_pool import FinishedJobs, Job
+from roll.distributed.executor.rollout.engine_client import RETRIED_REQUESTS, EngineClient
 from roll.errors import describe
 from roll.models.tokenizer import load_tokenizer
 from roll.pipeline.agentic.agentic_config import AgenticConfig

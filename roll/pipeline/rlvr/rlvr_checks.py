@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from roll.configs.aliases import ROLL_REWARDS
 from roll.configs.data import DataArgs
+from roll.configs.load.aliases import ROLL_REWARDS
 from roll.configs.problems import Problem, did_you_mean
 from roll.configs.role_checks import LENGTH_KEYS
 from roll.datasets.templates import template_name_problem, template_problem, template_warning

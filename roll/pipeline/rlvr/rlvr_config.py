@@ -8,8 +8,8 @@ from pydantic import model_validator
 from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.base import Settings, setting
 from roll.configs.cluster import WorkerConfig
-from roll.configs.defaults import fill_roles
 from roll.configs.limits import MOST_GROUPS
+from roll.configs.load.defaults import fill_roles
 from roll.configs.roles import ROLES, Role
 
 REWARD_READS, REWARD_IS = frozenset({"tag_included"}), "this reward is a function and runs on the CPU"

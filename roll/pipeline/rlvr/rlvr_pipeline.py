@@ -12,7 +12,7 @@ import numpy as np
 
 from roll.algorithms.masking import row_weights
 from roll.configs.data import DataArgs
-from roll.configs.plan import BatchPlan
+from roll.configs.plan.batch_plan import BatchPlan
 from roll.datasets.encoding import decoder, load_tasks
 from roll.datasets.mixing import TaskMixer
 from roll.distributed.executor.run_clusters import RunClusters

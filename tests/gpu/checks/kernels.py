@@ -20,12 +20,12 @@ def sglang_hashes_in_its_own_kernel(place: Place) -> Figures:
     the time to beat."""
     import torch
 
-    from roll.distributed.strategy import sglang_args
+    from roll.distributed.strategy.sglang import args as sglang_args
 
     os.environ.update(sglang_args.worker_environment(on_cpu=not place.on_cuda))
     from sglang.srt.layers import sampler
 
-    from roll.distributed.strategy.sglang_patches import install_patches, murmur_hash32
+    from roll.distributed.strategy.sglang.patches import install_patches, murmur_hash32
 
     install_patches()
     rows, words = _SHAPE_OF_SAMPLING[place.device]
@@ -85,8 +85,8 @@ def _broadcast_with_a_dead_receiver(rank: int, gpu: str, directory: str, answers
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
     import torch
 
-    from roll.distributed.strategy.broadcast_group import BroadcastGroup
-    from roll.distributed.strategy.weights import GroupSpec
+    from roll.distributed.weights.broadcast_group import BroadcastGroup
+    from roll.distributed.weights.bucket import GroupSpec
     from roll.errors import StrategyError
 
     device, backend = (torch.device("cuda:0"), "nccl") if gpu else (torch.device("cpu"), "gloo")

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from roll.distributed.strategy import deepspeed_rank
-from roll.distributed.strategy.deepspeed import DeepSpeedTrainStrategy
+from roll.distributed.strategy.deepspeed import rank as deepspeed_rank
+from roll.distributed.strategy.deepspeed.train import DeepSpeedTrainStrategy
 from roll.errors import StrategyError
 from roll.types.batch import LossScale, MicroBatch, TokenOutputs
 from roll.types.metrics import MetricSums

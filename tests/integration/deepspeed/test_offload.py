@@ -10,8 +10,8 @@ import torch
 
 from roll.configs.cluster import WorkerConfig
 from roll.distributed.strategy.base import ALL_STATES
-from roll.distributed.strategy.deepspeed import DeepSpeedTrainStrategy
-from roll.distributed.strategy.deepspeed_rank import full_shape
+from roll.distributed.strategy.deepspeed.rank import full_shape
+from roll.distributed.strategy.deepspeed.train import DeepSpeedTrainStrategy
 from tests.helpers.processes import RankPool
 from tests.parity.strategies.reference import TEMPERATURE, join, rows
 from tests.parity.strategies.runs import Run, context, exported, one_update, trainer
@@ -28,7 +28,7 @@ def trip(strategy: DeepSpeedTrainStrategy) -> None:
 
 
 def untrained_or_whole(strategy: DeepSpeedTrainStrategy) -> list[torch.Tensor]:
-    from roll.distributed.strategy.deepspeed_offload import untrained
+    from roll.distributed.strategy.deepspeed.offload import untrained
 
     whole = strategy.rank.config.stage == 0
     return list(strategy.model.module.parameters() if whole else untrained(strategy.engine, strategy.rank.config))
@@ -75,7 +75,7 @@ def moved_by_deepspeed(run: Run) -> set[str]:
 
 def frozen_elements(run: Run) -> int:
     """Elements of weights that go beside DeepSpeed's own buffers."""
-    from roll.distributed.strategy.deepspeed_offload import untrained
+    from roll.distributed.strategy.deepspeed.offload import untrained
 
     with trainer(run) as strategy:
         return sum(tensor.numel() for tensor in untrained(strategy.engine, strategy.rank.config))
@@ -83,8 +83,8 @@ def frozen_elements(run: Run) -> int:
 
 def scored_after_a_trip(model_dir: Path, zero: dict[str, Any]) -> tuple[bool, int, int]:
     """Whether log-probs are equal before and after; elements that travelled, and those of the model."""
-    from roll.distributed.strategy.deepspeed_infer import DeepSpeedInferStrategy
-    from roll.distributed.strategy.deepspeed_offload import ScorerOffload, untrained
+    from roll.distributed.strategy.deepspeed.offload import ScorerOffload, untrained
+    from roll.distributed.strategy.deepspeed.score import DeepSpeedInferStrategy
 
     config = WorkerConfig.model_validate(
         {

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from roll.distributed.executor.cluster import Cluster
-from roll.distributed.executor.launch import RayRuntime
-from roll.distributed.executor.resource_manager import ResourceManager
+from roll.distributed.executor.processes.cluster import Cluster
+from roll.distributed.executor.processes.launch import RayRuntime
+from roll.distributed.executor.processes.resource_manager import ResourceManager
 from tests.integration.executor.parts import worker_setup
 
 

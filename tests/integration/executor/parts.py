@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from roll.configs.cluster import WorkerConfig
-from roll.configs.layout import RolePlace, WorkerPlace
+from roll.configs.plan.layout import RolePlace, WorkerPlace
 from roll.distributed.executor.blueprint import Blueprint
-from roll.distributed.executor.cluster import WorkerSpec
+from roll.distributed.executor.processes.cluster import WorkerSpec
 from roll.types.batch import SampleBatch
 
 WORKER_OF = {

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 from ray.util.placement_group import placement_group_table
 
-from roll.configs.layout import RolePlace, WorkerPlace
-from roll.distributed.executor.cluster import Cluster
-from roll.distributed.executor.resource_manager import ResourceManager
+from roll.configs.plan.layout import RolePlace, WorkerPlace
+from roll.distributed.executor.processes.cluster import Cluster
+from roll.distributed.executor.processes.resource_manager import ResourceManager
 from roll.errors import ResourceError, WorkerError
 
 TOY = "tests.fakes:ToyWorker"

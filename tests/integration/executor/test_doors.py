@@ -8,9 +8,9 @@ import sys
 import psutil
 import ray
 
-from roll.distributed.executor.cluster import Cluster
-from roll.distributed.executor.launch import RayRuntime
-from roll.distributed.executor.resource_manager import ResourceManager
+from roll.distributed.executor.processes.cluster import Cluster
+from roll.distributed.executor.processes.launch import RayRuntime
+from roll.distributed.executor.processes.resource_manager import ResourceManager
 from tests.helpers.process_table import name_of
 from tests.helpers.sockets import listening, open_to_others
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from ray.exceptions import RayActorError
 
-from roll.distributed.executor.cluster import Cluster
-from roll.distributed.executor.engine_recovery import MAX_RESTARTS, EngineRecovery, RecoverySettings
-from roll.distributed.executor.infer_cluster import InferCluster
 from roll.distributed.executor.placement import Claim, Placement
-from roll.distributed.executor.send_plan import Route, SendPlan, Way
-from roll.distributed.executor.weight_sync import WeightSync
+from roll.distributed.executor.processes.cluster import Cluster
+from roll.distributed.executor.rollout.engine_recovery import MAX_RESTARTS, EngineRecovery, RecoverySettings
+from roll.distributed.executor.rollout.infer_cluster import InferCluster
+from roll.distributed.executor.weights.send_plan import Route, SendPlan, Way
+from roll.distributed.executor.weights.sync import WeightSync
 from roll.errors import WorkerError
 from roll.types.rollout import Generation, GenerationRequest, SamplingParams
 from tests.helpers.processes import shared_segments

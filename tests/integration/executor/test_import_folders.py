@@ -11,10 +11,10 @@ REPOSITORY = Path(__file__).parents[3]
 DRIVER = """
 import asyncio, sys
 sys.path.insert(0, {repository!r})  # as the scripts in examples/ do
-from roll.configs.layout import RolePlace, WorkerPlace
-from roll.distributed.executor.launch import RayRuntime
-from roll.distributed.executor.resource_manager import ResourceManager
-from roll.distributed.executor.task_pool import TaskPool
+from roll.configs.plan.layout import RolePlace, WorkerPlace
+from roll.distributed.executor.processes.launch import RayRuntime
+from roll.distributed.executor.processes.resource_manager import ResourceManager
+from roll.distributed.executor.pools.task_pool import TaskPool
 from pathlib import Path
 from roll.utils.imports import add_folder
 

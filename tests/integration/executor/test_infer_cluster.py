@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from roll.distributed.executor.cluster import Cluster
-from roll.distributed.executor.infer_cluster import InferCluster
+from roll.distributed.executor.processes.cluster import Cluster
+from roll.distributed.executor.rollout.infer_cluster import InferCluster
 from roll.errors import StrategyError, WorkerError
 from roll.types.rollout import Generation, GenerationRequest, SamplingParams
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from roll.configs.layout import RolePlace, WorkerPlace
-from roll.distributed.executor.job_pool import FatalJobError, Job, JobPool
-from roll.distributed.executor.resource_manager import ResourceManager
+from roll.configs.plan.layout import RolePlace, WorkerPlace
+from roll.distributed.executor.pools.job_pool import FatalJobError, Job, JobPool
+from roll.distributed.executor.processes.resource_manager import ResourceManager
 from roll.errors import WorkerError
 
 MakePool = Callable[..., JobPool]

@@ -9,8 +9,8 @@ from pathlib import Path
 import psutil
 import ray
 
-from roll.distributed.executor.launch import RayRuntime
-from roll.distributed.executor.resource_manager import ResourceManager
+from roll.distributed.executor.processes.launch import RayRuntime
+from roll.distributed.executor.processes.resource_manager import ResourceManager
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
@@ -18,9 +18,9 @@ DRIVER = """
 import os, sys
 from pathlib import Path
 import ray
-from roll.distributed.executor.cluster import Cluster
-from roll.distributed.executor.launch import RayRuntime
-from roll.distributed.executor.resource_manager import ResourceManager
+from roll.distributed.executor.processes.cluster import Cluster
+from roll.distributed.executor.processes.launch import RayRuntime
+from roll.distributed.executor.processes.resource_manager import ResourceManager
 from tests.integration.executor.parts import worker_setup
 
 runtime = RayRuntime(logs=Path(sys.argv[2]) if len(sys.argv) > 2 else None)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from roll.distributed.executor.cluster import Cluster
 from roll.distributed.executor.placement import Claim, Placement
+from roll.distributed.executor.processes.cluster import Cluster
 from roll.distributed.strategy.base import State
 
 ALL = "gradients kv_cache optimizer weights"

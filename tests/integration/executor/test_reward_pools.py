@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from roll.configs.layout import RolePlace, WorkerPlace
-from roll.distributed.executor.resource_manager import ResourceManager
-from roll.distributed.executor.task_pool import TaskPool
+from roll.configs.plan.layout import RolePlace, WorkerPlace
+from roll.distributed.executor.pools.task_pool import TaskPool
+from roll.distributed.executor.processes.resource_manager import ResourceManager
 from roll.pipeline.rlvr.reward_service import RewardPools
 from roll.pipeline.rlvr.rewards.base import RewardInput
 from roll.pipeline.rlvr.rlvr_config import RewardConfig

@@ -12,8 +12,8 @@ import ray
 from roll.algorithms.credit import CreditSettings
 from roll.algorithms.loss import PolicyLoss, SupervisedLoss
 from roll.distributed.executor.blueprint import BatchLimits, WorkerInfo
-from roll.distributed.executor.cluster import Cluster
 from roll.distributed.executor.jobs import RowCredit, TrainJob
+from roll.distributed.executor.processes.cluster import Cluster
 from roll.distributed.executor.roles import ScoringCluster, TrainCluster, share
 from roll.types.batch import Rows, SampleBatch, SampleSet
 from roll.types.collate import padding_rows, row_meta

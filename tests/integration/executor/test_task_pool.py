@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 
-from roll.configs.layout import RolePlace, WorkerPlace
-from roll.distributed.executor.resource_manager import ResourceManager
-from roll.distributed.executor.task_pool import TaskPool
+from roll.configs.plan.layout import RolePlace, WorkerPlace
+from roll.distributed.executor.pools.task_pool import TaskPool
+from roll.distributed.executor.processes.resource_manager import ResourceManager
 from roll.errors import WorkerError
 
 MakePool = Callable[..., TaskPool]

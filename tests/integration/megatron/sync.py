@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
-from roll.distributed.executor.send_plan import Route, SendPlan, Way
-from roll.distributed.executor.weight_sender import WeightSender
+from roll.distributed.executor.weights.send_plan import Route, SendPlan, Way
+from roll.distributed.executor.weights.sender import WeightSender
 from tests.helpers.engine_socket import CHECK, NoEngine, OneEngine
 from tests.parity.megatron.ranks import Run, exported, one_update, trainer
 

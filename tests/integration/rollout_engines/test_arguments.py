@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from roll.distributed.strategy.vllm_args import engine_argument_kinds
+from roll.distributed.strategy.vllm.args import engine_argument_kinds
 
 
 def test_argument_names_are_those_of_the_installed_vllm() -> None:

@@ -1,7 +1,7 @@
 """Imported once by the server that ranks are forked from, so that each of them need not import megatron-core (5 s)
 itself."""
 
-from roll.platforms import megatron_cpu
+from roll.platforms.cpu_stand_ins import megatron as megatron_cpu
 
 megatron_cpu.install()
 

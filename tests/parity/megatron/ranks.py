@@ -16,10 +16,10 @@ import psutil
 import torch
 
 from roll.configs.cluster import WorkerConfig
-from roll.configs.plan import TrainPlan
+from roll.configs.plan.batch_plan import TrainPlan
 from roll.configs.roles import ROLES
 from roll.distributed.strategy.base import ALL_STATES, RankContext
-from roll.distributed.strategy.megatron.infer import MegatronInferStrategy
+from roll.distributed.strategy.megatron.score import MegatronInferStrategy
 from roll.distributed.strategy.megatron.train import MegatronTrainStrategy
 from roll.errors import StrategyError
 from roll.types.batch import MicroBatch

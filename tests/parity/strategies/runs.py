@@ -15,10 +15,10 @@ import numpy as np
 import torch
 
 from roll.configs.cluster import WorkerConfig
-from roll.configs.plan import TrainPlan
+from roll.configs.plan.batch_plan import TrainPlan
 from roll.configs.roles import ROLES
 from roll.distributed.strategy.base import RankContext, TrainStrategy
-from roll.distributed.strategy.deepspeed import DeepSpeedTrainStrategy
+from roll.distributed.strategy.deepspeed.train import DeepSpeedTrainStrategy
 from roll.models.hf import LogProbHead
 from roll.types.batch import MicroBatch
 from tests.helpers.processes import DEVICE_VARIABLE

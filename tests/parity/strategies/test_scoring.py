@@ -19,8 +19,8 @@ from tests.parity.strategies.reference import TEMPERATURE, join, naive_log_probs
 from tests.parity.strategies.runs import context
 
 Pools = Callable[[int], RankPool]
-HF = "roll.distributed.strategy.hf_forward:HfForwardStrategy"
-DEEPSPEED = "roll.distributed.strategy.deepspeed_infer:DeepSpeedInferStrategy"
+HF = "roll.distributed.strategy.hf.score:HfForwardStrategy"
+DEEPSPEED = "roll.distributed.strategy.deepspeed.score:DeepSpeedInferStrategy"
 
 
 @dataclass(frozen=True)

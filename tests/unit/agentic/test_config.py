@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from roll.configs.checks import config_problems, config_warnings
-from roll.configs.plan import build_plan
-from roll.configs.validate import validate
+from roll.configs.load.validate import validate
+from roll.configs.plan.batch_plan import build_plan
 from roll.pipeline.agentic.agentic_checks import agentic_problems, agentic_warnings, environment_problems
 from roll.pipeline.agentic.agentic_config import AgenticConfig
 from roll.pipeline.agentic.rules import episode_rules, episode_settings

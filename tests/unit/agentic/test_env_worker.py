@@ -6,8 +6,8 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from roll.distributed.executor.engine_client import RETRIED_REQUESTS
-from roll.distributed.executor.job_pool import Job
+from roll.distributed.executor.pools.job_pool import Job
+from roll.distributed.executor.rollout.engine_client import RETRIED_REQUESTS
 from roll.pipeline.agentic.env_manager.chat import ChatEncoder
 from roll.pipeline.agentic.env_worker import EnvWorker
 from roll.types.rollout import Generation, GenerationRequest

@@ -8,7 +8,7 @@ import pytest
 
 from roll.configs.base import Settings, nested_class
 from roll.configs.limits import LARGEST_SEED
-from roll.configs.plan import divisors_near
+from roll.configs.plan.batch_plan import divisors_near
 from roll.pipeline.agentic.agentic_config import AgenticConfig
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from tests.helpers.configs import problems

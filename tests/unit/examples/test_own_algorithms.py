@@ -15,7 +15,7 @@ from roll import cli
 from roll.algorithms.advantage import AdvantageSettings, group_advantages
 from roll.algorithms.episodes import EpisodeSettings, discounted_returns, turn_advantages
 from roll.algorithms.loss import PolicyLoss
-from roll.configs.plan import build_plan
+from roll.configs.plan.batch_plan import build_plan
 from roll.pipeline.settings import policy_loss
 from tests.helpers.configs import config, tree
 from tests.helpers.pages import importable, snippets, write_files

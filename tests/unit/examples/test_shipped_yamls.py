@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from roll.cli import main
-from roll.configs.deepspeed import DeepSpeedFacts, deepspeed_problems
+from roll.configs.strategies.deepspeed_config import DeepSpeedFacts, deepspeed_problems
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 FRAGMENTS = sorted((EXAMPLES / "config").glob("deepspeed_*.yaml"))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from roll.configs.plan import build_plan
+from roll.configs.plan.batch_plan import build_plan
 from roll.distributed.executor import run_clusters
 from roll.distributed.executor.run_clusters import RunClusters
 from roll.distributed.executor.worker import build_strategy

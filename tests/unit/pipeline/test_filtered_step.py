@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from roll.configs.plan import build_plan
+from roll.configs.plan.batch_plan import build_plan
 from roll.distributed.executor.jobs import TrainJob
 from roll.distributed.scheduler.rollout_scheduler import StepGroups
 from roll.pipeline.agentic.agentic_pipeline import AgenticPipeline

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from roll.configs.plan import build_plan
+from roll.configs.plan.batch_plan import build_plan
 from roll.distributed.strategy.saved_facts import SavedFacts, required_facts
 from roll.errors import ConfigError
 from roll.pipeline.checkpoint import Checkpoint

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from roll.configs.plan import build_plan
+from roll.configs.plan.batch_plan import build_plan
 from roll.distributed.strategy.saved_facts import SavedFacts, required_facts
 from roll.errors import ConfigError, StrategyError
 from roll.pipeline.driver_state import DriverState, write_state

@@ -14,8 +14,8 @@ from roll.algorithms.objectives import (
     TaperedWeight,
 )
 from roll.algorithms.off_policy import ImportanceWeight, MismatchFilter, TrainInferCorrection
-from roll.configs.derive import old_log_probs
-from roll.configs.plan import build_plan
+from roll.configs.plan.batch_plan import build_plan
+from roll.configs.plan.derive import old_log_probs
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.pipeline.settings import credit_settings, policy_loss, sampling_params
 from tests.helpers.configs import config

@@ -14,11 +14,11 @@ from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import nn
 
-from roll.configs.megatron import MegatronSettings
-from roll.configs.plan import TrainPlan
+from roll.configs.plan.batch_plan import TrainPlan
+from roll.configs.strategies.megatron_config import MegatronSettings
 from roll.configs.training import TrainingArgs
-from roll.distributed.strategy.optimizer import learning_rate_factor, not_finite
-from roll.platforms.megatron_cpu import cuda_type_names
+from roll.distributed.strategy.deepspeed.optimizer import learning_rate_factor, not_finite
+from roll.platforms.cpu_stand_ins.megatron import cuda_type_names
 
 
 def wrap(chunks: Sequence[nn.Module], config: TransformerConfig, settings: MegatronSettings) -> list[Any]:

@@ -11,12 +11,12 @@ import torch
 import torch.distributed as dist
 
 from roll.configs.cluster import WorkerConfig
-from roll.configs.megatron import MegatronSettings, split_settings
-from roll.configs.megatron_checks import cpu_problems, megatron_problems, missing_packages, ranks_problems
+from roll.configs.strategies.megatron_checks import cpu_problems, megatron_problems, missing_packages, ranks_problems
+from roll.configs.strategies.megatron_config import MegatronSettings, split_settings
 from roll.distributed.strategy.base import RankContext
-from roll.distributed.strategy.stores import bind_stores
 from roll.errors import StrategyError
-from roll.platforms import megatron_cpu
+from roll.platforms.cpu_stand_ins import megatron as megatron_cpu
+from roll.platforms.stores import bind_stores
 from roll.platforms.table import platform_of
 from roll.utils.network import LOOPBACK
 

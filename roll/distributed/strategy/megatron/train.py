@@ -10,11 +10,11 @@ import torch
 
 from roll.algorithms.loss import Loss
 from roll.configs.cluster import WorkerConfig
-from roll.configs.plan import TrainPlan
+from roll.configs.plan.batch_plan import TrainPlan
 from roll.distributed.strategy.base import RankContext, State, TrainStrategy
 from roll.distributed.strategy.megatron.rank import MegatronRank
 from roll.distributed.strategy.saved_facts import required_facts
-from roll.distributed.strategy.weights import WeightBucket, fill_buckets
+from roll.distributed.weights.bucket import WeightBucket, fill_buckets
 from roll.errors import StrategyError
 from roll.types.batch import LossScale, MicroBatch, TokenOutputs
 from roll.types.metrics import MetricSums

@@ -1,0 +1,104 @@
+"""Foreign keys and values: one table for everything that users of other configurations write and this one names
+otherwise.
+
+`RENAMED` keys mean the same as one of ours. `DROPPED` keys stood in ROLL's YAMLs and did nothing, or do nothing here. A
+path with `*` holds for every role.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from roll.configs.base import Settings, join
+from roll.configs.load.known_keys import known_keys, path_text, sections
+from roll.configs.problems import Problem, show
+from roll.configs.strategies.table import spec_of
+from roll.configs.strategy import StrategyArgs
+
+CLASS_DECIDES = "the role decides which class runs it"
+
+RENAMED: Mapping[tuple[str, str], str] = {
+    ("ModelArgs", "flash_attn"): "attn_implementation",
+    ("ModelArgs", "model_name"): "model_name_or_path",
+    ("ModelArgs", "torch_dtype"): "dtype",
+    ("GeneratingArgs", "min_tokens"): "min_new_tokens",
+    ("GeneratingArgs", "stop"): "stop_strings",
+    ("GeneratingArgs", "n"): "num_return_sequences",
+    ("RLVRConfig", "positive_loss_coef"): "postive_loss_coef",
+    ("RLVRConfig", "use_additional_prompts"): "is_use_additional_prompts",
+}
+DROPPED: Mapping[tuple[str, str], str] = {
+    ("DataArgs", "dataset_dir"): "file_name holds the whole path",
+    ("DataArgs", "interleave_probs"): "domain_interleave_probs sets the shares",
+    ("DataArgs", "max_samples"): "all rows are read",
+    ("DataArgs", "overwrite_cache"): "nothing is cached",
+    ("ModelArgs", "use_remove_padding"): "the strategy decides about padding",
+    ("WorkerConfig", "use_remove_padding"): "the strategy decides about padding",
+    ("RewardConfig", "use_remove_padding"): "the strategy decides about padding",
+    ("RewardConfig", "reward_system_config"): "ROLL does not read it either",
+    ("AlgorithmConfig", "reward_system_config"): "ROLL does not read it either",
+    ("EnvConfig", "user_prompt_format"): "agent_template says how to answer",
+    ("EnvConfig", "reward_template"): "the policy is not shown its rewards",
+    ("AlgorithmConfig", "reward_scale"): "ROLL does not read it either; see norm_std_type",
+    ("AlgorithmConfig", "reward_shift"): "ROLL does not read it either; see norm_mean_type",
+    ("AlgorithmConfig", "reward_norm"): "ROLL does not read it either; see norm_mean_type and norm_std_type",
+    ("AlgorithmConfig", "offload_nccl"): "communication buffers stay on the devices",
+    ("AlgorithmConfig", "model_name"): "pretrain names the model",
+    ("RLVRConfig", "default_history_length"): "only agentic runs have a history",
+    ("AgenticConfig", "default_history_length"): "history_length of an entry of custom_envs sets it",
+    ("AgenticConfig", "positive_loss_coef"): "ROLL does not read it either",
+    ("AgenticConfig", "postive_loss_coef"): "ROLL does not read it either",
+}
+
+ROLL_REWARDS: Mapping[str, str] = {
+    "roll.pipeline.rlvr.rewards.math_rule_reward_worker.MathRuleRewardWorker": "math_rule",
+}
+"""ROLL's reward classes that have a counterpart here."""
+
+ROLL_WORKERS: Mapping[str, str] = {
+    "roll.pipeline.rlvr.actor_worker.ActorWorker": CLASS_DECIDES,
+    "roll.pipeline.rlvr.actor_pg_worker.ActorPGWorker": CLASS_DECIDES,
+    "roll.pipeline.agentic.agentic_actor_worker.ActorWorker": CLASS_DECIDES,
+    "roll.pipeline.agentic.agentic_actor_pg_worker.ActorWorker": CLASS_DECIDES,
+    "roll.pipeline.base_worker.ActorWorker": CLASS_DECIDES,
+    "roll.pipeline.base_worker.CriticWorker": CLASS_DECIDES,
+    "roll.pipeline.base_worker.InferWorker": CLASS_DECIDES,
+}
+"""ROLL's worker classes whose job a role does here anyway."""
+
+
+def apply_aliases(cls: type[Settings], tree: dict[str, Any]) -> tuple[list[Problem], list[str]]:
+    """Renames and drops foreign keys of a raw tree in place. Returns problems (both spellings given) and warnings."""
+    problems: list[Problem] = []
+    warnings: list[str] = []
+    for settings, node, place in list(sections(cls, tree)):
+        path = path_text(place)
+        for key in list(node):
+            here = join(path, key)
+            names = [base.__name__ for base in settings.__mro__]
+            target = next((RENAMED[name, key] for name in names if (name, key) in RENAMED), None)
+            reason = next((DROPPED[name, key] for name in names if (name, key) in DROPPED), None)
+            if target is not None:
+                value = node.pop(key)
+                if target in node and node[target] != value:
+                    other = join(path, target)
+                    text = f"{here}: {show(value)} contradicts {other}: {show(node[target])}; both mean the same."
+                    problems.append(Problem(f"{text} Keep one.", (here, other)))
+                node.setdefault(target, value)
+            elif reason is not None and key not in known_keys(settings):
+                node.pop(key)
+                warnings.append(f"{here} does nothing here: {reason}.")
+        if issubclass(settings, StrategyArgs):
+            warnings += _without_dropped(node, path)
+    return problems, warnings
+
+
+def _without_dropped(node: dict[str, Any], path: str) -> Iterator[str]:
+    """Takes the keys that its engine does not have out of a raw `strategy_args`."""
+    config, name = node.get("strategy_config"), node.get("strategy_name")
+    if not isinstance(config, dict) or not isinstance(name, str):
+        return
+    dropped = spec_of(name).retired
+    for key in list(config):
+        if key in dropped:
+            config.pop(key)
+            yield f"{join(path, 'strategy_config')}.{key} does nothing here: {dropped[key]}."

@@ -1,0 +1,104 @@
+"""Defaults of one key that follow from another: filled into the raw tree, so that a built configuration is complete."""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from roll.configs.device_mapping import parse_device_mapping
+from roll.configs.load.aliases import ROLL_REWARDS
+from roll.configs.roles import Role
+from roll.configs.run import RunConfig
+from roll.configs.strategies.table import spec_of
+
+
+def fill_roles(tree: Mapping[str, Any], roles: Mapping[str, Role]) -> dict[str, Any]:
+    """The tree with names, model paths, parallel sizes and estimator filled in. What is given stays as it is.
+
+    Example: `pretrain: Qwen/Qwen2.5-7B` fills `reference.model_args.model_name_or_path` if there is a reference.
+    """
+    filled = dict(tree)
+    for role in roles.values():
+        worker = _opened(filled, role.name, create=role.is_needed)
+        if worker is None:
+            continue
+        model = _opened(worker, "model_args", create=True)
+        path = next((tree[key] for key in role.model_keys if tree.get(key)), None)
+        if model is not None and path and not model.get("model_name_or_path"):
+            model["model_name_or_path"] = path
+        _name(worker, role.name)
+        _parallel_size(worker)
+    for domain, worker in (_opened(filled, "rewards") or {}).items():
+        if isinstance(worker, Mapping):
+            named = {"name": f"rewards.{domain}", "reward": ROLL_REWARDS.get(str(worker.get("worker_cls")))}
+            filled["rewards"][domain] = named | {key: value for key, value in worker.items() if value is not None}
+    validation = _opened(filled, "validation")
+    if validation is not None:
+        _name(validation, "validation")
+        if not validation.get("generating_args"):
+            validation["generating_args"] = {"temperature": 0.0}
+    if filled.get("num_nodes") is None:
+        filled["num_nodes"] = _num_nodes(filled, roles)
+    if filled.get("adv_estimator") is None:
+        filled["adv_estimator"] = "gae" if filled.get("critic") else "grpo"
+    if not filled.get("output_dir"):
+        filled["output_dir"] = f"./output/{filled.get('exp_name') or 'roll'}"
+    if not filled.get("logging_dir"):
+        filled["logging_dir"] = f"{filled['output_dir']}/logs"
+    if not filled.get("rollout_dump_dir"):
+        filled["rollout_dump_dir"] = f"{filled['output_dir']}/rollouts"
+    return filled
+
+
+def _num_nodes(tree: Mapping[str, Any], roles: Iterable[str]) -> int:
+    """The nodes that hold the largest device id of any role. Mappings that are wrong are left to the checks.
+
+    Example: ids up to 15 with num_gpus_per_node 8 are on 2 nodes.
+    """
+    per_node = tree.get("num_gpus_per_node")
+    if type(per_node) is not int or per_node < 1:
+        per_node = RunConfig.model_fields["num_gpus_per_node"].default
+    largest = 0
+    for role in roles:
+        worker = tree.get(role)
+        mapping = worker.get("device_mapping") if isinstance(worker, Mapping) else None
+        if mapping is None:
+            continue
+        try:
+            largest = max(largest, *parse_device_mapping(mapping))
+        except ValueError:
+            continue
+    return largest // per_node + 1
+
+
+def _opened(tree: dict[str, Any], key: str, create: bool = False) -> dict[str, Any] | None:
+    """A copy of the mapping under `key`, put back into the tree so that it can be filled; None if there is no
+    mapping."""
+    value = tree.get(key)
+    if value is None and create:
+        value = {}
+    if not isinstance(value, Mapping):
+        return None
+    tree[key] = dict(value)
+    return tree[key]
+
+
+def _name(worker: dict[str, Any], role: str) -> None:
+    if not worker.get("name"):
+        worker["name"] = role
+
+
+def _parallel_size(worker: dict[str, Any]) -> None:
+    """Workers of an engine have as many devices as its tensor x pipeline parallel sizes ask for."""
+    strategy = worker.get("strategy_args")
+    options = strategy.get("strategy_config") if isinstance(strategy, Mapping) else None
+    if (
+        worker.get("num_gpus_per_worker") is not None
+        or not isinstance(strategy, Mapping)
+        or not isinstance(options, Mapping)
+    ):
+        return
+    name = strategy.get("strategy_name")
+    keys = spec_of(name).size_keys if isinstance(name, str) else ()
+    sizes = [options.get(key, 1) for key in keys]
+    if keys and all(type(size) is int and size > 0 for size in sizes):
+        worker["num_gpus_per_worker"] = math.prod(sizes)

@@ -1,0 +1,210 @@
+"""From `--config_path --config_name key=value ...` to one plain tree: Hydra composes, overrides are applied,
+`${...}` resolved.
+
+Fragments named in the defaults list (`../config/deepspeed_zero2@_here_`) are found beside the YAML first, then among
+those shipped with this package, so that a YAML may lie anywhere.
+"""
+
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra._internal.core_plugins.file_config_source import FileConfigSource
+from hydra._internal.sources_registry import SourcesRegistry
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.plugins import Plugins
+from hydra.plugins.config_source import ConfigLoadError, ConfigResult
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from roll.configs.base import Settings
+from roll.configs.load.known_keys import known_keys
+from roll.configs.load.overrides import apply_overrides
+from roll.configs.load.references import check_references, references
+from roll.configs.load.yaml_file import read_yaml
+from roll.configs.problems import nearest, show
+from roll.errors import ConfigError
+from roll.utils.paths import look_at
+
+PACKAGED_FRAGMENTS = Path(__file__).parents[1] / "fragments" / "config"
+CHECKOUT_FRAGMENTS = Path(__file__).parents[3] / "examples" / "config"
+
+
+@dataclass(frozen=True)
+class Composed:
+    """A resolved tree. `settings` are the keys to validate; `variables` are helper values used through `${...}`."""
+
+    settings: dict[str, Any]
+    variables: dict[str, Any]
+    unused: tuple[str, ...]  # variables that came from a fragment and that no `${...}` names
+
+
+def fragments_dir() -> Path:
+    """Where the shipped fragments are: in an installed package, or in a source checkout. The folder is named `config`,
+    since Hydra resolves `../config/x` against it."""
+    return PACKAGED_FRAGMENTS if PACKAGED_FRAGMENTS.is_dir() else CHECKOUT_FRAGMENTS
+
+
+def load_tree(directory: Path, name: str, overrides: Sequence[str], cls: type[Settings]) -> Composed:
+    """The tree of one YAML with its fragments and overrides.
+
+    Raises ConfigError for a YAML that is not there or does not parse, an override that is none, and `${...}` that
+    lead nowhere.
+    """
+    name = name.removesuffix(".yaml").removesuffix(".yml")
+    path = find_yaml(directory, name)
+    read = cache(read_yaml)  # each file once: by itself, and by Hydra
+    own = read(path.resolve())
+    tree = _compose(directory.resolve(), name, own, read)
+    fragment_keys = set(tree) - set(own)
+    try:
+        check_references(tree)
+        apply_overrides(tree, overrides)
+        check_references(tree)
+    except RecursionError:
+        raise ConfigError(f"{path} is nested too deeply.") from None
+    problems: list[str] = []
+    referenced = set(references(tree))
+    variables = (referenced | fragment_keys) - set(known_keys(cls))
+    try:
+        resolved = _resolved(OmegaConf.create(tree), "", problems)
+    except (OmegaConfBaseException, RecursionError) as error:
+        raise ConfigError(f"{path}: {_told(error)}.") from None
+    if problems:
+        raise ConfigError(*problems)
+    resolved.setdefault("exp_name", path.stem)
+    return Composed(
+        settings={key: value for key, value in resolved.items() if key not in variables},
+        variables={key: value for key, value in resolved.items() if key in variables},
+        unused=tuple(sorted(variables - referenced)),
+    )
+
+
+def find_yaml(directory: Path, name: str) -> Path:
+    """The file of a config name. Raises ConfigError that lists what is there instead."""
+    folder, look = look_at(directory), look_at(directory / f"{name}.yaml")
+    if not folder.is_directory:
+        why = "there is no such directory" if folder.kind in ("absent", "file") else folder.why
+        raise ConfigError(f"--config_path {directory}: {why}.")
+    if look.is_file:
+        return look.path
+    if look.kind != "absent":
+        raise ConfigError(f"--config_name {show(name)}: {look.why}{', not a YAML' if look.exists else ''}.")
+    there = yaml_names(directory)
+    match = nearest(name, there)
+    hint = f"Did you mean {match}?" if match else f"There: {', '.join(there) or 'no YAML at all'}."
+    raise ConfigError(f"--config_name {name}: there is no {name}.yaml in {directory}. {hint}")
+
+
+def yaml_names(directory: Path) -> list[str]:
+    """Config names that a directory holds; none of one that may not be read."""
+    return sorted(file.stem for file in directory.glob("*.yaml") if look_at(file).is_file)
+
+
+# --- composition
+
+
+def _compose(
+    directory: Path, name: str, own: Mapping[str, Any], read: Callable[[Path], dict[str, Any]]
+) -> dict[str, Any]:
+    path = directory / f"{name}.yaml"
+    search = [*_search_path(path, own), f"file://{fragments_dir()}"]
+    GlobalHydra.instance().clear()
+    try:
+        with (
+            warnings.catch_warnings(),
+            _files_read_by(read),
+            initialize_config_dir(str(directory), job_name="roll", version_base=None),
+        ):
+            # The YAML's own keys win over its fragments', with or without `_self_`.
+            warnings.filterwarnings("ignore", message=".*Defaults list is missing `_self_`.*")
+            warnings.filterwarnings("ignore", message=".*is not available.*")  # the fragment that is missing is told
+            config = compose(name, overrides=[f"hydra.searchpath=[{','.join(repr(item) for item in search)}]"])
+            tree = OmegaConf.to_container(config, resolve=False)
+    except ConfigError:
+        raise
+    except Exception as error:  # of what a user can write in `defaults` and `hydra`, Hydra expects a part only
+        raise ConfigError(
+            f"{path}: {_told(error)} (Fragments are looked up relative to the YAML and to {fragments_dir()}.)"
+        ) from None
+    assert isinstance(tree, dict)
+    return {str(key): value for key, value in tree.items() if key not in ("hydra", "defaults")}
+
+
+def _search_path(path: Path, own: Mapping[str, Any]) -> list[str]:
+    """`hydra.searchpath` of a YAML whose `defaults` and `hydra` are of the right form."""
+    defaults, hydra = own.get("defaults"), own.get("hydra")
+    if defaults is not None and not (isinstance(defaults, list) and all(isinstance(x, str | dict) for x in defaults)):
+        raise ConfigError(f"{path}: defaults: {show(defaults)} must be a list of names of fragments.")
+    if hydra is not None and not isinstance(hydra, dict):
+        raise ConfigError(f"{path}: hydra: {show(hydra)} must be a mapping of keys to values.")
+    found = (hydra or {}).get("searchpath") or []
+    if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
+        raise ConfigError(f"{path}: hydra.searchpath: {show(found)} must be a list of directories.")
+    return found
+
+
+@contextmanager
+def _files_read_by(read: Callable[[Path], dict[str, Any]]) -> Iterator[None]:
+    """Lets Hydra read YAMLs, fragments included, through `read`, which keeps to limits where Hydra has none."""
+
+    class Files(FileConfigSource):
+        def load_config(self, config_path: str) -> ConfigResult:
+            file = Path(os.path.realpath(os.path.join(self.path, self._normalize_file_name(config_path))))
+            if not look_at(file).exists:
+                raise ConfigLoadError(f"Config not found : {file}")
+            tree = OmegaConf.create(read(file))
+            header = self._get_header_dict(file.read_text(encoding="utf-8-sig")[:512])
+            return ConfigResult(
+                config=tree, path=f"{self.scheme()}://{self.path}", provider=self.provider, header=header
+            )
+
+    Plugins.instance()  # fills the registry
+    types = SourcesRegistry.instance().types
+    before = types["file"]
+    types["file"] = Files
+    try:
+        yield
+    finally:
+        types["file"] = before
+
+
+def _told(error: BaseException) -> str:
+    """What Hydra or OmegaConf say, on one line."""
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    lines = str(error).split("Config search path")[0].split("full_key:")[0]
+    return " ".join(lines.split())[:500] or type(error).__name__
+
+
+# --- references
+
+
+def _resolved(node: Any, path: str, problems: list[str]) -> Any:
+    """The node with every `${...}` replaced; what leads nowhere is collected, not raised."""
+    if isinstance(node, DictConfig):
+        found: dict[Any, Any] = {}
+        for key in node:
+            found[key] = _item(node, key, f"{path}.{key}" if path else str(key), problems)
+        return found
+    if isinstance(node, ListConfig):
+        return [_item(node, i, f"{path}[{i}]", problems) for i in range(len(node))]
+    return node
+
+
+def _item(node: DictConfig | ListConfig, key: Any, path: str, problems: list[str]) -> Any:
+    if OmegaConf.is_missing(node, key):
+        problems.append(f"{path} is ??? (must be set). Set it in the YAML or as {path}=value.")
+        return None
+    try:
+        value = node[key]
+    except Exception as error:  # resolvers such as oc.decode raise what they like
+        problems.append(f"{path}: {_told(error)}.")
+        return None
+    return _resolved(value, path, problems)

@@ -1,0 +1,133 @@
+"""`key=value`, `+key=value` and `~key` of the command line, applied to a composed tree."""
+
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from omegaconf import DictConfig, ListConfig, OmegaConf
+
+from roll.configs.load.references import WHOLE_REFERENCE, crosses_reference, lookup
+from roll.configs.load.yaml_file import MAX_DEPTH, unfit
+from roll.configs.problems import did_you_mean, show
+from roll.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Override:
+    """One of the command line. `value` of a deletion is what must be there, if `has_value`."""
+
+    text: str
+    key: str
+    value: Any = None
+    has_value: bool = True
+    deletes: bool = False
+
+
+def apply_overrides(tree: dict[str, Any], texts: Sequence[str]) -> None:
+    """Changes the tree. Raises ConfigError with every override that is none, or that does not fit the tree."""
+    overrides = _parsed(texts)
+    # A role's copy of a fragment is made when an override reaches into it: after all overrides of the fragment itself.
+    crossing = [item for item in overrides if crosses_reference(tree, item.key)]
+    problems: list[str] = []
+    for override in [item for item in overrides if item not in crossing] + crossing:
+        try:
+            _apply(tree, override)
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(*problems)
+
+
+def _parsed(texts: Sequence[str]) -> list[Override]:
+    parser = OverridesParser.create()
+    found: list[Override] = []
+    problems: list[str] = []
+    for text in texts:
+        key, equals, value = text.partition("=")
+        deletes = key.startswith("~")
+        key = key.lstrip("+~").strip()
+        shown = show(text)
+        if reason := unfit(text):
+            problems.append(f"{ascii(text)[:80]} {reason}.")
+        elif not all(part.strip() for part in key.split(".")) or not (equals or deletes) or text.startswith("-"):
+            problems.append(
+                f"{shown} is no override. Write key=value, such as actor_train.training_args.learning_rate=1e-6."
+            )
+        elif key.count(".") >= MAX_DEPTH:
+            problems.append(f"{shown} is no override: nothing is nested deeper than {MAX_DEPTH} levels.")
+        elif key == "hydra" or key.startswith("hydra."):
+            problems.append(f"{shown}: Hydra's own settings cannot be overridden here.")
+        else:
+            found.append(Override(text, key, _value(parser, key, value) if equals else None, bool(equals), deletes))
+    if problems:
+        raise ConfigError(*problems)
+    return found
+
+
+def _value(parser: OverridesParser, key: str, text: str) -> Any:
+    """A value in Hydra's grammar; what that cannot read, such as list(range(0,8)) or a regular expression, is taken
+    as text."""
+    try:
+        override = parser.parse_override(f"{key}={text}")
+        if override.is_sweep_override():
+            return text.strip()
+        value = override.value()
+        return OmegaConf.to_container(value) if isinstance(value, DictConfig | ListConfig) else value
+    except (HydraException, RecursionError, ValueError, TypeError):  # also a number of 5000 digits, a cast that fails
+        return text.strip()
+
+
+def _apply(tree: dict[str, Any], override: Override) -> None:
+    node: Any = tree
+    *parents, last = override.key.split(".")
+    for i, part in enumerate(parents):
+        where = ".".join(parents[: i + 1])
+        child = _child(node, part, override.key)
+        if isinstance(child, str) and (match := WHOLE_REFERENCE.fullmatch(child.strip())):
+            child = copy.deepcopy(lookup(tree, match[1], where))
+            _set(node, part, child)
+        if child is None and override.deletes:
+            raise ConfigError(f"override {override.text}: there is no {where}.{did_you_mean(part, _keys(node))}")
+        if child is None:
+            child = {}
+            _set(node, part, child)
+        if not isinstance(child, dict | list):
+            raise ConfigError(f"override {override.key}: {where} is {show(child)}, which has no keys below it.")
+        node = child
+    found = _child(node, last, override.key)
+    if override.deletes:
+        _delete(node, last, found, override)
+    else:
+        _set(node, last, override.value)
+
+
+def _delete(node: Any, last: str, found: Any, override: Override) -> None:
+    if isinstance(node, dict) and last not in node:
+        raise ConfigError(
+            f"override {override.text}: there is no {override.key} to remove.{did_you_mean(last, _keys(node))}"
+        )
+    if override.has_value and found != override.value:
+        raise ConfigError(
+            f"override {override.text}: {override.key} is {show(found)}, so it stays. To remove it whatever it is, "
+            f"write ~{override.key}."
+        )
+    del node[int(last) if isinstance(node, list) else last]
+
+
+def _keys(node: Any) -> Iterator[str]:
+    return (key for key in node if isinstance(key, str)) if isinstance(node, dict) else iter(())
+
+
+def _child(node: Any, part: str, key: str) -> Any:
+    if isinstance(node, list):
+        if not part.isdecimal() or not part.isascii() or int(part) >= len(node):
+            raise ConfigError(f"override {key}: {part} is no position in a list of {len(node)}.")
+        return node[int(part)]
+    return node.get(part)
+
+
+def _set(node: Any, part: str, value: Any) -> None:
+    node[int(part) if isinstance(node, list) else part] = value

@@ -1,0 +1,297 @@
+"""From a raw tree to a settings object, with every problem of its shape at once."""
+
+import copy
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
+
+from roll.configs.base import Settings, holds_mapping, nested_class
+from roll.configs.load.aliases import apply_aliases
+from roll.configs.load.inert_keys import InertKey, inert_keys
+from roll.configs.load.known_keys import Path, known_keys, path_text, sections
+from roll.configs.problems import Problem, did_you_mean, nearest, show
+from roll.utils.secrets import is_secret_key
+
+C = TypeVar("C", bound=Settings)
+
+WORDS = {
+    "int_type": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "int_parsing_size": "must be a whole number of at most 64 bits",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "string_type": "must be text (put quotes around it)",
+    "dict_type": "must be a mapping of keys to values",
+    "model_type": "must be a mapping of keys to values",
+    "model_attributes_type": "must be a mapping of keys to values",
+    "tuple_type": "must be a list",
+    "list_type": "must be a list",
+    "finite_number": "must be a finite number",
+}
+SLIP = 0.85  # how alike an unknown key must be to a known one to be taken for it misspelt
+LIMITS = {
+    "greater_than_equal": ("at least", "ge"),
+    "greater_than": ("more than", "gt"),
+    "less_than_equal": ("at most", "le"),
+    "less_than": ("less than", "lt"),
+}
+
+
+@dataclass(frozen=True)
+class Checked(Generic[C]):
+    """`config` is built from what was right; `broken` are the paths that were not, so that later findings about them
+    are left out."""
+
+    config: C | None
+    problems: tuple[Problem, ...]
+    warnings: tuple[str, ...]
+    broken: frozenset[str] = field(default_factory=frozenset)
+
+    def about_sound_keys(self, problems: Iterable[Problem]) -> list[Problem]:
+        """The findings that do not depend on a broken key."""
+        return [problem for problem in problems if not any(_touches(key, self.broken) for key in problem.keys)]
+
+
+def validate(cls: type[C], tree: Mapping[str, Any]) -> Checked[C]:
+    """Checks names, types, limits and marks of all keys. Never raises for what a user wrote."""
+    raw: dict[str, Any] = copy.deepcopy(dict(tree))
+    problems, warnings = apply_aliases(cls, raw)
+    problems += _boolean_numbers(cls, raw)
+    more_problems, more_warnings = _about_inert_keys(cls, raw)
+    problems += more_problems
+    warnings += more_warnings
+    broken = {key for problem in problems for key in problem.keys}
+    guesses: set[Path] = set()
+    while True:
+        config, errors = _build(cls, raw)
+        if config is not None:
+            return Checked(config, tuple(problems), tuple(warnings), frozenset(broken))
+        found = list(_findings(cls, raw, errors))
+        told = {problem.text for problem in problems}
+        wrong: dict[Path, str | None] = {}
+        for finding in found:
+            if finding.path in guesses:  # the value does not fit: nothing more is known of either key
+                broken.add(path_text(finding.path))
+                wrong[finding.path] = None
+                continue
+            broken |= set(finding.problem.keys)
+            wrong[_deepest_key(raw, finding.path)] = finding.meant
+            if finding.problem.text not in told:
+                problems.append(finding.problem)
+        if not wrong or () in wrong:
+            return Checked(None, tuple(problems), tuple(warnings), frozenset(broken))
+        for path in sorted(wrong, key=len, reverse=True):
+            guesses |= _take_out(raw, path, wrong[path])
+
+
+@dataclass(frozen=True)
+class _Finding:
+    """A problem and its place. `meant`: the key of which an unknown one is a slip of the pen; what else is wrong is
+    found by reading it as that."""
+
+    path: Path
+    problem: Problem
+    meant: str | None = None
+
+
+def _findings(cls: type[Settings], raw: Mapping[str, Any], errors: list[ErrorDetails]) -> Iterator[_Finding]:
+    """One per path; a union reports once per member, and the first whose words we know speaks for all."""
+    by_path: dict[Path, list[ErrorDetails]] = {}
+    for error in errors:
+        by_path.setdefault(_yaml_path(raw, error), []).append(error)
+    filled = by_path.pop((), [])  # values that were filled in from others, which say what is wrong if they can
+    if not by_path:
+        by_path = {error["loc"]: [error] for error in filled}
+    for path, group in by_path.items():
+        literal = [error for error in group if error["type"] == "literal_error"]
+        error = (literal or group)[0]
+        text = path_text(path)
+        keys, meant = (text,), None
+        if error["type"] == "extra_forbidden":
+            known = _fields_at(cls, path[:-1])
+            match, slip = nearest(str(path[-1]), known), nearest(str(path[-1]), known, cutoff=SLIP)
+            elsewhere = [] if slip else _elsewhere(cls, path)
+            if elsewhere:
+                match, hint = None, f" It belongs under {' or '.join(elsewhere)}."
+            else:
+                hint = f" Did you mean {match}?" if match else f" Known keys here: {', '.join(sorted(known)[:12])} ..."
+            message = f"{text}: unknown key (value {_shown(path[-1], error['input'])}).{hint}"
+            if match is None or match in _node_at(raw, path[:-1]):
+                keys = ()
+            elif slip is not None:
+                keys, meant = (), slip
+            else:  # it may stand for that key, so that findings on its default would mislead
+                keys = (path_text((*path[:-1], match)),)
+        elif error["type"] == "missing" and isinstance(error["loc"][-1], int):
+            message = f"{text}: {_shown(path[-1], error['input'])} has too few entries."
+        elif error["type"] == "missing":
+            message = f"{text} is missing."
+        else:
+            message = f"{text}: {_explain(path, error, group)}"
+        yield _Finding(path, Problem(message, keys), meant)
+
+
+def _explain(path: Path, error: ErrorDetails, group: list[ErrorDetails]) -> str:
+    kind, value, context = error["type"], _shown(path[-1], error["input"]), error.get("ctx", {})
+    if kind == "literal_error":
+        names = [part.strip().strip("'\"") for part in context["expected"].replace(" or ", ", ").split(",")]
+        return f"{value} is not one of {', '.join(names)}.{did_you_mean(str(error['input']), names)}"
+    if kind in LIMITS:
+        words, name = LIMITS[kind]
+        limit = context[name]
+        return f"{value} must be {words} {limit if isinstance(limit, int) else f'{limit:g}'}."
+    if kind == "value_error":
+        text = str(context["error"])
+        return text if text.endswith(("?", ".")) else f"{text}."
+    words = [
+        WORDS.get(item["type"], item["msg"].removeprefix("Input should ")).removeprefix("must be ") for item in group
+    ]
+    return f"{value} must be {' or '.join(dict.fromkeys(words))}."
+
+
+def _shown(key: object, value: object) -> str:
+    """A value for a message; what is stored under the name of a secret stays hidden."""
+    return "***" if is_secret_key(str(key)) else show(value)
+
+
+def _yaml_path(raw: Mapping[str, Any], error: ErrorDetails) -> Path:
+    """pydantic's location without the names of union members it adds at the end."""
+    node: Any = raw
+    path: list[str | int] = []
+    for part in error["loc"]:
+        try:
+            node = node[part]
+        except (LookupError, TypeError):
+            if error["type"] == "missing" and isinstance(node, Mapping):
+                path.append(part)
+            break
+        path.append(part)
+    return tuple(path)
+
+
+def _class_at(cls: type[Settings], path: Path) -> type[Settings] | None:
+    """The class of the settings under a path."""
+    current: type[Settings] | None = cls
+    for part in path:
+        if current is not None and part in (keys := known_keys(current)):
+            current = nested_class(keys[str(part)])
+    return current
+
+
+def _fields_at(cls: type[Settings], path: Path) -> list[str]:
+    """Names of the keys that may stand under a path."""
+    current = _class_at(cls, path)
+    return list(known_keys(current)) if current else []
+
+
+def _elsewhere(cls: type[Settings], path: Path) -> list[str]:
+    """The sections below the place of an unknown key that have a key of this name.
+
+    Example: of actor_train.learning_rate it is actor_train.training_args.
+    """
+    at = _class_at(cls, path[:-1])
+    return [path_text((*path[:-1], *section)) for section in _sections_with(str(path[-1]), at)] if at else []
+
+
+def _sections_with(name: str, cls: type[Settings]) -> Iterator[tuple[str, ...]]:
+    for key, info in cls.model_fields.items():
+        inner = nested_class(info.annotation)
+        if inner is None or holds_mapping(info.annotation):
+            continue
+        if name in inner.model_fields:
+            yield (key,)
+        yield from ((key, *section) for section in _sections_with(name, inner))
+
+
+def _about_inert_keys(cls: type[Settings], raw: dict[str, Any]) -> tuple[list[Problem], list[str]]:
+    """What is said of keys that do nothing: problems of those that ask for something, warnings."""
+    problems: list[Problem] = []
+    warnings: list[str] = []
+    for settings, node, path in sections(cls, raw):
+        known = inert_keys(settings)
+        for key, value in node.items():
+            if (inert := known.get(str(key))) is None:
+                continue
+            here = path_text((*path, key))
+            is_asked = value is not None and value not in (inert.default, *inert.inert)
+            if inert.kind == "unread" or (inert.kind == "ignored" and is_asked):
+                warnings.append(f"{here}: {_shown(key, value)} does nothing here: {inert.reason}.")
+            elif inert.kind == "planned" and is_asked:
+                remedy = f"Remove it, or set {show(inert.default)}."
+                problems.append(Problem(f"{here}: {show(value)} is not implemented yet. {remedy}", (here,)))
+    return problems, warnings
+
+
+def _build(cls: type[C], raw: Mapping[str, Any]) -> tuple[C | None, list[ErrorDetails]]:
+    """The settings, without the keys that do nothing; or what is wrong with names, types and limits, of those too."""
+    tree, errors = copy.deepcopy(dict(raw)), list[ErrorDetails]()
+    for settings, node, path in reversed(list(sections(cls, tree))):  # sections before what holds them
+        for key, inert in inert_keys(settings).items():
+            if key in node:
+                errors += _type_errors(inert, node.pop(key), (*path, key))
+    try:
+        config = cls.model_validate(tree)
+    except ValidationError as error:
+        return None, errors + error.errors(include_url=False)
+    return (None if errors else config), errors
+
+
+def _type_errors(inert: InertKey, value: Any, path: Path) -> list[ErrorDetails]:
+    if value is None:
+        return []
+    finite = None if nested_class(inert.type) else ConfigDict(allow_inf_nan=False)
+    try:
+        TypeAdapter(inert.type, config=finite).validate_python(value)
+    except ValidationError as error:
+        return [{**found, "loc": (*path, *found["loc"])} for found in error.errors(include_url=False)]
+    return []
+
+
+def _boolean_numbers(cls: type[Settings], raw: dict[str, Any]) -> list[Problem]:
+    """true and false where a number belongs: YAML and pydantic would both let them pass as 1 and 0."""
+    problems: list[Problem] = []
+    for settings, node, path in sections(cls, raw):
+        types = known_keys(settings)
+        for key, value in node.items():
+            if isinstance(value, bool) and types.get(str(key)) in (int, float, int | None, float | None):
+                here = path_text((*path, key))
+                problems.append(Problem(f"{here}: {show(value)} must be a number.", (here,)))
+    return problems
+
+
+def _deepest_key(raw: Mapping[str, Any], path: Path) -> Path:
+    """The longest part of a path that leads through mappings of the tree: what to take out so that the rest can be
+    checked."""
+    node: Any = raw
+    for i, part in enumerate(path):
+        if not isinstance(node, Mapping) or part not in node:
+            return path[:i]
+        node = node[part]
+    return path
+
+
+def _node_at(raw: Mapping[str, Any], path: Path) -> Any:
+    node: Any = raw
+    for part in path:
+        node = node[part]
+    return node
+
+
+def _take_out(raw: dict[str, Any], path: Path, meant: str | None) -> set[Path]:
+    """Removes a key. Its value goes to the key that was meant, if nothing is there: the path of that is returned."""
+    node = _node_at(raw, path[:-1])
+    value = node.pop(path[-1], None)
+    if meant is None or meant in node:
+        return set()
+    node[meant] = value
+    return {(*path[:-1], meant)}
+
+
+def _touches(key: str, broken: Iterable[str]) -> bool:
+    return any(key == other or key.startswith(other + ".") or other.startswith(key + ".") for other in broken)

@@ -1,0 +1,240 @@
+"""All counts of a step, computed before any process exists."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from roll.configs.algorithm import AlgorithmConfig
+from roll.configs.cluster import WorkerConfig
+from roll.configs.limits import MOST_SAMPLES
+from roll.configs.plan.derive import (
+    OldLogProbs,
+    learning_roles,
+    model_roles,
+    needs_critic,
+    needs_reference,
+    old_log_probs,
+)
+from roll.configs.plan.layout import Layout, place_roles
+from roll.configs.plan.parallel import parallel_sizes
+from roll.configs.problems import Problem
+
+Rounding = Literal["whole", "up", "down", "nearest"]
+
+
+@dataclass(frozen=True)
+class TrainPlan:
+    """The arithmetic of one role that learns.
+
+    Example: 32 prompts x 8 answers = 256 samples; micro batch 16, accumulation 2, 2 ranks: 64 samples per update, 4
+    updates per step and epoch.
+    """
+
+    role: str
+    samples_per_step: int
+    micro_batch_size: int
+    accumulation: int
+    dp_size: int
+    epochs: int
+    steps: int  # steps of the run in which this role learns
+    warmup_updates: int
+    infer_batch_size: int
+    max_grad_norm: float = 1.0  # 0: gradients are not clipped
+    rounding: Rounding = "whole"  # of samples that do not split into updates; whole: they have to
+
+    @property
+    def samples_per_update(self) -> int:
+        return self.micro_batch_size * self.accumulation * self.dp_size
+
+    @property
+    def splits_evenly(self) -> bool:
+        return self.samples_per_step % self.samples_per_update == 0
+
+    @property
+    def updates_per_epoch(self) -> int:
+        """Example: 96 samples, 64 per update: 2 updates when rounded up, 1 when rounded down."""
+        exact = self.samples_per_step / self.samples_per_update
+        match self.rounding:
+            case "whole":
+                return math.floor(exact)
+            case "up":
+                return math.ceil(exact)
+            case "down":
+                return max(1, math.floor(exact))
+            case "nearest":
+                return max(1, round(exact))
+
+    @property
+    def updates_per_step(self) -> int:
+        return self.updates_per_epoch * self.epochs
+
+    @property
+    def total_updates(self) -> int:
+        """Length of the learning-rate schedule."""
+        return self.updates_per_step * self.steps
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """All counts of a step, and the roles that take part in it. Lengths are in tokens."""
+
+    num_groups: int
+    group_size: int
+    prompt_length: int
+    response_length: int
+    val_prompt_length: int
+    val_response_length: int
+    actor_train: TrainPlan
+    critic: TrainPlan | None
+    needs_reference: bool
+    reference_batch_size: int | None
+    old_log_probs: OldLogProbs
+    prompts_per_domain: Mapping[str, int] | None  # None: as the domains occur in the data
+    layout: Layout
+
+    @property
+    def samples_per_step(self) -> int:
+        return self.num_groups * self.group_size
+
+    @property
+    def sequence_length(self) -> int:
+        return self.prompt_length + self.response_length
+
+    @property
+    def val_sequence_length(self) -> int:
+        return self.val_prompt_length + self.val_response_length
+
+
+def build_plan(config: AlgorithmConfig) -> BatchPlan:
+    """The plan of a checked configuration."""
+    actor = train_plan(config, "actor_train", config.actor_train)
+    critic = config.critic if needs_critic(config) else None
+    prompt, response, _ = config.lengths
+    val_prompt, val_response, _ = config.val_lengths
+    roles = model_roles(config) | dict(config.cpu_roles)
+    return BatchPlan(
+        num_groups=config.num_groups,
+        group_size=config.group_size,
+        prompt_length=prompt,
+        response_length=response,
+        val_prompt_length=val_prompt,
+        val_response_length=val_response,
+        actor_train=actor,
+        critic=train_plan(config, "critic", critic) if critic else None,
+        needs_reference=needs_reference(config),
+        reference_batch_size=config.reference.infer_batch_size
+        if needs_reference(config) and config.reference
+        else None,
+        old_log_probs=old_log_probs(config, actor.updates_per_step),
+        prompts_per_domain=prompts_per_domain(config),
+        layout=place_roles(roles, config.num_nodes, config.num_gpus_per_node),
+    )
+
+
+def train_plan(config: AlgorithmConfig, role: str, worker: WorkerConfig) -> TrainPlan:
+    """The plan of a role that learns; `updates_per_epoch` is rounded down when the batch does not divide (see
+    `batch_problems`) and nothing else is said about it."""
+    args = worker.training_args
+    waits = config.critic_warmup if config.roles[role].head == "lm" and needs_critic(config) else 0
+    plan = TrainPlan(
+        role=role,
+        samples_per_step=config.num_groups * config.group_size,
+        micro_batch_size=args.per_device_train_batch_size,
+        accumulation=args.gradient_accumulation_steps,
+        dp_size=parallel_sizes(worker).data,
+        epochs=config.ppo_epochs,
+        steps=max(0, config.max_steps - waits),
+        warmup_updates=args.warmup_steps,
+        infer_batch_size=worker.infer_batch_size,
+        max_grad_norm=config.max_grad_norm,
+        rounding=config.update_rounding,
+    )
+    if not args.warmup_steps and args.warmup_ratio:
+        return replace(plan, warmup_updates=math.ceil(args.warmup_ratio * plan.total_updates))
+    return plan
+
+
+def prompts_per_domain(config: AlgorithmConfig) -> dict[str, int] | None:
+    """Prompts of each domain in a step: the shares of domain_interleave_probs by largest remainder, summing to
+    num_groups.
+
+    Example: 32 groups at {math: .7, code: .3} are {math: 22, code: 10}.
+    """
+    if config.num_groups_per_domain is not None:
+        return dict(config.num_groups_per_domain)
+    shares = config.actor_train.data_args.domain_interleave_probs
+    if shares is None:
+        domains = list(config.domains)
+        return {domains[0]: config.num_groups} if len(domains) == 1 else None
+    total = sum(shares.values())
+    exact = {domain: config.num_groups * share / total for domain, share in shares.items()}
+    counts = {domain: math.floor(value) for domain, value in exact.items()}
+    by_remainder = sorted(exact, key=lambda domain: counts[domain] - exact[domain])
+    for domain in by_remainder[: config.num_groups - sum(counts.values())]:
+        counts[domain] += 1
+    return counts
+
+
+def batch_problems(config: AlgorithmConfig) -> Iterator[Problem]:
+    """Samples of a step that do not split into whole updates and have to, with the nearest values that do."""
+    groups_key, size_key = config.batch_keys
+    samples = config.num_groups * config.group_size
+    if samples > MOST_SAMPLES:
+        yield Problem(
+            f"{groups_key}: a step would have {config.num_groups} x {config.group_size} = {samples} samples "
+            f"({groups_key}, {size_key}); at most {MOST_SAMPLES} are possible.",
+            (groups_key, size_key),
+        )
+        return
+    for role, worker in learning_roles(config).items():
+        plan = train_plan(config, role, worker)
+        if plan.rounding == "whole" and not plan.splits_evenly:
+            yield _indivisible(config, plan)
+
+
+def _indivisible(config: AlgorithmConfig, plan: TrainPlan) -> Problem:
+    groups_key, size_key = config.batch_keys
+    args = f"{plan.role}.training_args"
+    samples, per_update = plan.samples_per_step, plan.samples_per_update
+    step = math.lcm(per_update, config.group_size) // config.group_size
+    ways = [f"{groups_key}: {any_of(_multiples_near(config.rollout_batch_size, step))}"]
+    for key, value, others in (
+        ("gradient_accumulation_steps", plan.accumulation, plan.micro_batch_size * plan.dp_size),
+        ("per_device_train_batch_size", plan.micro_batch_size, plan.accumulation * plan.dp_size),
+    ):
+        if samples % others == 0:
+            ways.append(f"{args}.{key}: {any_of(divisors_near(value, samples // others))}")
+    return Problem(
+        f"{plan.role}: a step has {config.num_groups} x {config.group_size} = {samples} samples ({groups_key}, "
+        f"{size_key}), which do not split into updates of {per_update} ({args}.per_device_train_batch_size "
+        f"{plan.micro_batch_size} x gradient_accumulation_steps {plan.accumulation} x {plan.dp_size} data-parallel "
+        f"ranks). Nearest values that work: {'; or '.join(ways)}.",
+        (
+            groups_key,
+            size_key,
+            f"{args}.per_device_train_batch_size",
+            f"{args}.gradient_accumulation_steps",
+            f"{plan.role}.device_mapping",
+            f"{plan.role}.world_size",
+            f"{plan.role}.strategy_args",
+        ),
+    )
+
+
+def _multiples_near(value: int, step: int) -> list[int]:
+    below = value // step * step
+    return [n for n in (below, below + step) if n > 0]
+
+
+def divisors_near(value: int, whole: int) -> list[int]:
+    """The divisors of `whole` next to a value. Example: divisors_near(7, 32) == [4, 8]."""
+    small = [d for d in range(1, math.isqrt(whole) + 1) if whole % d == 0]
+    divisors = sorted({*small, *(whole // d for d in small)})
+    below, above = [d for d in divisors if d <= value], [d for d in divisors if d > value]
+    return below[-1:] + above[:1]
+
+
+def any_of(values: list[int]) -> str:
+    """Example: any_of([4, 8]) == "4 or 8"."""
+    return " or ".join(str(value) for value in values)

@@ -1,0 +1,183 @@
+"""A plan in words: the roles, who sits on which device, and the arithmetic of a step."""
+
+from collections.abc import Iterator, Mapping
+
+from roll.configs.cluster import WorkerConfig
+from roll.configs.memory.share import default_share, given_share, share_key
+from roll.configs.plan.batch_plan import BatchPlan, TrainPlan
+from roll.configs.plan.layout import Layout, RolePlace
+from roll.configs.plan.parallel import parallel_sizes
+from roll.configs.problems import ids_text
+from roll.configs.run import RunConfig
+from roll.utils.text import table
+
+
+def describe(
+    config: RunConfig,
+    plan: BatchPlan,
+    roles: Mapping[str, WorkerConfig],
+    rewards: Mapping[str, str],
+    missing_validation: str = "",
+) -> str:
+    """Everything a person checks before a run, in about 25 lines. `rewards` maps CPU roles to what runs there;
+    `missing_validation`: the section without which nothing is validated, if it is not there."""
+    sections = {
+        f"{config.exp_name}: {config.max_steps} steps, seed {config.seed}, output in {config.output_dir}": [],
+        "Roles": table(_role_rows(plan.layout, roles, rewards)),
+        f"Devices: {_nodes(plan.layout)}": [
+            *_device_lines(plan.layout),
+            *_sharing_lines(plan.layout),
+            *_share_lines(plan.layout, roles),
+        ],
+        "Batch": table(_batch_rows(plan)),
+        "Schedule": table(_schedule_rows(config, missing_validation)),
+    }
+    return "\n".join(line for title, lines in sections.items() for line in (title, *(f"  {line}" for line in lines)))
+
+
+def batch_sum(plan: BatchPlan, train: TrainPlan) -> str:
+    """The step as one sum.
+
+    Example: "32 prompts x 8 samples = 256 = 64 per update (16 x 2 x 2) x 4 updates"
+    """
+    samples = f"{plan.num_groups} prompts x {plan.group_size} samples = {plan.samples_per_step}"
+    update = (
+        f"{train.samples_per_update} per update ({train.micro_batch_size} x {train.accumulation} x {train.dp_size})"
+    )
+    text = f"{samples} = {update} x {_count(train.updates_per_epoch, 'update')}"
+    if not train.splits_evenly:
+        text = f"{samples} in {_count(train.updates_per_epoch, 'update')}, beside the {update} that is asked for"
+    return text if train.epochs == 1 else f"{text} x {train.epochs} epochs = {train.updates_per_step} updates"
+
+
+def _role_rows(
+    layout: Layout, roles: Mapping[str, WorkerConfig], rewards: Mapping[str, str]
+) -> Iterator[tuple[str, ...]]:
+    for place in layout.roles:
+        worker = roles.get(place.role)
+        if worker is None:
+            yield (
+                place.role,
+                rewards.get(place.role, ""),
+                _count(len(place.workers), "process", "processes"),
+                "CPU",
+                "",
+                "",
+            )
+        else:
+            model = worker.model_args.model_name_or_path or ""
+            yield (
+                place.role,
+                worker.strategy_name or "",
+                _workers(place, worker),
+                _where(place),
+                worker.model_args.dtype,
+                model,
+            )
+
+
+def _workers(place: RolePlace, worker: WorkerConfig) -> str:
+    sizes = parallel_sizes(worker)
+    parts = [
+        f"{name.replace('_', ' ')} parallel {size}" for name, size in vars(sizes).items() if name != "data" and size > 1
+    ]
+    if worker.use_sequence_packing:
+        parts.append("rows packed")
+    text = _count(len(place.workers), "worker")
+    return f"{text} ({', '.join(parts)})" if parts else text
+
+
+def _where(place: RolePlace) -> str:
+    ids = [device for worker in place.workers for device in worker.device_ids]
+    return f"{'device' if len(ids) == 1 else 'devices'} {ids_text(ids)}" if ids else "CPU"
+
+
+def _nodes(layout: Layout) -> str:
+    return f"{_count(layout.num_nodes, 'node')} x {layout.num_devices_per_node}"
+
+
+def _device_lines(layout: Layout) -> list[str]:
+    """One line per stretch of neighbouring devices with the same roles; long empty stretches are one line too, and so
+    are nodes at the end that nothing uses."""
+    rows: list[tuple[str, ...]] = []
+    held = {place.role: place.device_ids for place in layout.roles}
+    used = max((max(ids) for ids in held.values() if ids), default=-1) // layout.num_devices_per_node + 1
+    for node in range(used):
+        first = node * layout.num_devices_per_node
+        stretches: list[tuple[list[int], tuple[str, ...]]] = []
+        for device in range(first, first + layout.num_devices_per_node):
+            names = tuple(role for role, ids in held.items() if device in ids)
+            if stretches and stretches[-1][1] == names:
+                stretches[-1][0].append(device)
+            else:
+                stretches.append(([device], names))
+        for i, (devices, names) in enumerate(stretches):
+            note = " (take turns)" if len(names) > 1 else ""
+            rows.append((f"node {node}" if i == 0 else "", ids_text(devices), (", ".join(names) or "free") + note))
+    if used < layout.num_nodes:
+        rest = "" if used == layout.num_nodes - 1 else f"..{layout.num_nodes - 1}"
+        rows.append((f"node {used}{rest}", "", "free"))
+    return table(rows)
+
+
+def _sharing_lines(layout: Layout) -> Iterator[str]:
+    placed = [place for place in layout.roles if place.device_ids]
+    for first, second, ids in layout.shared():
+        yield f"{first} and {second} share {ids_text(ids)} and take turns"
+    shared = {frozenset(pair[:2]) for pair in layout.shared()}
+    for i, first in enumerate(placed):
+        for second in placed[i + 1 :]:
+            if frozenset((first.role, second.role)) not in shared:
+                yield f"{first.role} and {second.role} are disjoint"
+
+
+def _share_lines(layout: Layout, roles: Mapping[str, WorkerConfig]) -> Iterator[str]:
+    for role, worker in roles.items():
+        key = share_key(worker)
+        if key is None or not layout[role].device_ids:
+            continue
+        shares = layout.shares_devices(role)
+        for name, value in default_share(worker, shares).items():
+            yield f"{role} takes {value:g} of each GPU ({name}, by default: it shares them)"
+        if (given := given_share(worker)) is not None:
+            yield f"{role} takes {given:g} of each GPU ({key.name})"
+
+
+def _batch_rows(plan: BatchPlan) -> Iterator[tuple[str, ...]]:
+    for train in (plan.actor_train, plan.critic):
+        if train is not None:
+            warmup = f", {train.warmup_updates} of them warm-up" if train.warmup_updates else ""
+            yield train.role, f"{batch_sum(plan, train)}; {_count(train.total_updates, 'update')} in the run{warmup}"
+    yield "old log-probs", f"{_OLD[plan.old_log_probs.source]}: {plan.old_log_probs.reason}"
+    if plan.needs_reference:
+        yield "reference", f"log-probs in batches of {plan.reference_batch_size}"
+    if plan.prompts_per_domain is None:
+        yield "prompts", "domains as they occur in the data"
+    else:
+        yield "prompts", ", ".join(f"{count} of {domain}" for domain, count in plan.prompts_per_domain.items())
+    yield "tokens", f"prompt {plan.prompt_length} + response {plan.response_length} = {plan.sequence_length}"
+    validation = (plan.val_prompt_length, plan.val_response_length)
+    if validation != (plan.prompt_length, plan.response_length):
+        yield "", f"in validation {validation[0]} + {validation[1]} = {plan.val_sequence_length}"
+
+
+_OLD = {
+    "update": "from the update's own forward pass",
+    "pass": "a pass of their own",
+    "rollout": "those of the rollout engine",
+}
+
+
+def _schedule_rows(config: RunConfig, missing_validation: str) -> Iterator[tuple[str, ...]]:
+    every = f"at the start, every {_steps(config.eval_steps)}, at the end" if config.eval_steps > 0 else "never"
+    yield "validate", f"never: there is no section {missing_validation}" if missing_validation else every
+    yield "save", f"every {_steps(config.save_steps)} and at the end" if config.save_steps > 0 else "never"
+    yield "track", ", ".join(config.track_with) or "nowhere"
+
+
+def _steps(steps: int) -> str:
+    return "step" if steps == 1 else f"{steps} steps"
+
+
+def _count(number: int, noun: str, plural: str = "") -> str:
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"

@@ -1,0 +1,224 @@
+"""What is wrong with the settings of the megatron strategies, whatever the machine and on it, and the nearest that
+works."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from roll.configs.problems import Problem, did_you_mean, show
+from roll.configs.strategies.megatron_config import (
+    ENGINE_KEYS,
+    IDLE,
+    KNOWN,
+    LOCAL_VALUES,
+    SET_ELSEWHERE,
+    MegatronSettings,
+    derived,
+    opened,
+    split_settings,
+)
+from roll.utils.imports import is_installed
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """What parallel sizes must divide. A width of 0: the model has no such matrices."""
+
+    num_heads: int
+    num_kv_heads: int
+    num_layers: int
+    num_experts: int = 0
+    ffn_width: int = 0
+    expert_width: int = 0
+
+    @classmethod
+    def of(cls, model: Mapping[str, Any]) -> "ModelFacts | None":
+        """Of a config.json; None where it does not say, or no whole numbers."""
+        heads, layers = model.get("num_attention_heads"), model.get("num_hidden_layers")
+        if type(heads) is not int or type(layers) is not int:
+            return None
+        kv_heads = model.get("num_key_value_heads") or heads
+        experts = model.get("num_experts") or model.get("num_local_experts") or 0
+        width = model.get("intermediate_size") or 0
+        expert_width = model.get("moe_intermediate_size") or width
+        if not all(type(number) is int for number in (kv_heads, experts, width, expert_width)):
+            return None
+        return cls(
+            num_heads=heads,
+            num_kv_heads=kv_heads,
+            num_layers=layers,
+            num_experts=experts,
+            ffn_width=0 if experts else width,
+            expert_width=expert_width if experts else 0,
+        )
+
+
+def megatron_warnings(at: str, config: Mapping[str, Any]) -> Iterator[str]:
+    """What is taken otherwise than it is written. `at` is the YAML path of strategy_config."""
+    config = opened(config)
+    yield from (f"{at}.{key} {reason}" for key, reason in derived(config)[1])
+    yield from (f"{at}.{key} does nothing here: {IDLE[key]}." for key in config if key in IDLE)
+
+
+def repeated_problems(at: str, config: Mapping[str, Any], values: Mapping[str, object]) -> Iterator[Problem]:
+    """Keys that repeat what is set elsewhere and do not agree with it. `values` are those the configuration knows."""
+    for key, given in opened(config).items():
+        if key not in SET_ELSEWHERE or given is None or (key in values and given == values[key]):
+            continue
+        known = f" ({show(values[key])}), which {show(given)} contradicts" if key in values else ""
+        yield Problem(f"{at}.{key}: set by {SET_ELSEWHERE[key]}{known}. Remove it.", (f"{at}.{key}",))
+
+
+def megatron_problems(at: str, config: Mapping[str, Any]) -> Iterator[Problem]:
+    """Unknown keys, wrong values, and settings that contradict each other. `at` is the YAML path of strategy_config."""
+    for key in opened(config):
+        if key not in KNOWN:
+            yield Problem(
+                f"{at}.{key}: Megatron has no such key here.{did_you_mean(str(key), KNOWN)}", (f"{at}.{key}",)
+            )
+    try:
+        settings, passed_on = split_settings(config)
+    except ValidationError as error:
+        for item in error.errors(include_url=False):
+            path = ".".join((at, *map(str, item["loc"])))
+            yield Problem(f"{path}: {show(item['input'])}: {item['msg'].lower()}.", (path,))
+        return
+    for key, text in (*_contradictions(settings), *_unknown_to_local(settings, passed_on)):
+        yield Problem(f"{at}.{key}: {text}", (f"{at}.{key}",))
+
+
+def _contradictions(s: MegatronSettings) -> Iterator[tuple[str, str]]:
+    if (s.virtual_pipeline_model_parallel_size or 1) > 1 and s.pipeline_model_parallel_size == 1:
+        yield "virtual_pipeline_model_parallel_size", "needs pipeline_model_parallel_size of 2 or more. Remove it."
+    if s.overlap_param_gather and not (s.use_distributed_optimizer and s.overlap_grad_reduce):
+        yield "overlap_param_gather", "needs use_distributed_optimizer: true and overlap_grad_reduce: true."
+    if s.recompute_granularity != "full":
+        for key in ("recompute_method", "recompute_num_layers"):
+            if getattr(s, key) is not None:
+                yield key, "needs recompute_granularity: full. Set that, or remove this."
+    if s.recompute_modules is not None and s.recompute_granularity != "selective":
+        yield "recompute_modules", "needs recompute_granularity: selective. Set that, or remove this."
+    if s.moe_layer_recompute and s.recompute_granularity == "full":
+        yield "moe_layer_recompute", "is contained in recompute_granularity: full. Remove one of them."
+    if s.moe_shared_expert_overlap and s.moe_token_dispatcher_type != "alltoall":
+        yield "moe_shared_expert_overlap", "needs moe_token_dispatcher_type: alltoall."
+    if s.variable_seq_lengths and s.moe_token_dispatcher_type != "alltoall":
+        yield (
+            "variable_seq_lengths",
+            "true is refused by Megatron with the allgather dispatcher. Use alltoall, or remove it.",
+        )
+    for key in ENGINE_KEYS:
+        if getattr(s, key) and s.transformer_impl == "local":
+            yield key, "true contradicts transformer_impl: local. Remove that, or set this to false."
+    if s.layers_to_split and s.pipeline_model_parallel_size == 1:
+        for key in ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"):
+            if getattr(s, key):
+                yield key, "needs pipeline_model_parallel_size of 2 or more. Remove it."
+
+
+def _unknown_to_local(s: MegatronSettings, passed_on: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for key, value in passed_on.items() if s.transformer_impl == "local" else ():
+        if key in LOCAL_VALUES and value != LOCAL_VALUES[key][0]:
+            yield key, f"{show(value)} cannot be used with transformer_impl: local: {LOCAL_VALUES[key][1]}. Remove it."
+
+
+def ranks_problems(at: str, settings: MegatronSettings, num_ranks: int) -> Iterator[Problem]:
+    """Expert parallel sizes that the ranks of a pipeline stage cannot be divided by."""
+    s = settings
+    inside = num_ranks // s.pipeline_model_parallel_size
+    experts, tensor = s.expert_model_parallel_size, s.expert_tensor_size
+    if (experts == 1 and s.expert_tensor_parallel_size is None) or inside % (experts * tensor) == 0:
+        return
+    if inside % tensor:
+        yield _refuse(
+            at, "expert_tensor_parallel_size", tensor,
+            f"must divide the {inside} ranks of a pipeline stage", _divisors(inside),
+        )  # fmt: skip
+    else:
+        yield _refuse(
+            at, "expert_model_parallel_size", experts,
+            f"x expert_tensor_parallel_size {tensor} must divide the {inside} ranks of a pipeline stage",
+            _divisors(inside // tensor),
+        )  # fmt: skip
+
+
+def cpu_problems(at: str, settings: MegatronSettings) -> Iterator[Problem]:
+    """What runs on GPUs only."""
+    s = settings
+    both = s.expert_model_parallel_size > 1 and s.expert_tensor_size > 1
+    if both and s.moe_token_dispatcher_type == "alltoall":
+        yield Problem(
+            f"{at}.expert_tensor_parallel_size: {s.expert_tensor_size} with expert_model_parallel_size "
+            f"{s.expert_model_parallel_size} and the alltoall dispatcher does not run on gloo, which CPUs use. Nearest "
+            "that works: 1.",
+            (f"{at}.expert_tensor_parallel_size",),
+        )
+
+
+def missing_packages(at: str, settings: MegatronSettings) -> Iterator[Problem]:
+    """Packages that these settings need and that are not installed."""
+    if settings.transformer_impl == "transformer_engine" and not is_installed("transformer_engine"):
+        asking = [key for key in ENGINE_KEYS if getattr(settings, key)] or ["transformer_impl"]
+        verb = "needs" if len(asking) == 1 else "need"
+        yield Problem(
+            f"{at}: {' and '.join(asking)} {verb} the package transformer-engine, which is not installed. Install it "
+            'on a machine with CUDA: pip install "transformer-engine[pytorch]". Or do without: '
+            f"{', '.join(f'{key}: {_WITHOUT[key]}' for key in asking)}.",
+            tuple(f"{at}.{key}" for key in asking),
+        )
+
+
+_WITHOUT = {"transformer_impl": "local"} | dict.fromkeys(ENGINE_KEYS, "false")
+
+
+def sizes_problems(at: str, settings: MegatronSettings, model: ModelFacts) -> Iterator[Problem]:
+    """Parallel sizes that the model cannot be divided by, each with the nearest that works."""
+    s = settings
+    tensor, stages = "tensor_model_parallel_size", s.pipeline_model_parallel_size
+    smallest = min(model.num_heads, model.num_kv_heads)
+    both = [n for n in range(1, smallest + 1) if model.num_heads % n == 0 and model.num_kv_heads % n == 0]
+    if s.tensor_model_parallel_size not in both:
+        yield _refuse(
+            at, tensor, s.tensor_model_parallel_size,
+            f"must divide the model's {model.num_heads} heads and {model.num_kv_heads} key-value heads", both,
+        )  # fmt: skip
+    elif model.ffn_width % s.tensor_model_parallel_size:
+        yield _refuse(
+            at, tensor, s.tensor_model_parallel_size, f"must divide the model's MLP width of {model.ffn_width}",
+            [n for n in both if model.ffn_width % n == 0],
+        )  # fmt: skip
+    if model.expert_width % s.expert_tensor_size:
+        yield _refuse(
+            at, "expert_tensor_parallel_size", s.expert_tensor_size,
+            f"must divide the model's expert width of {model.expert_width}", _divisors(model.expert_width),
+        )  # fmt: skip
+    layers, virtual = model.num_layers + s.layers_to_split, s.virtual_pipeline_model_parallel_size or 1
+    counted = f" (and {s.layers_to_split} for the account_for_ keys)" if s.layers_to_split else ""
+    if layers % stages:
+        yield _refuse(
+            at, "pipeline_model_parallel_size", stages,
+            f"must divide the model's {model.num_layers} layers{counted}", _divisors(layers),
+        )  # fmt: skip
+    elif layers // stages % virtual:
+        yield _refuse(
+            at, "virtual_pipeline_model_parallel_size", virtual,
+            f"must divide the {layers // stages} layers{counted} of a pipeline rank", _divisors(layers // stages),
+        )  # fmt: skip
+    if not model.num_experts and s.expert_model_parallel_size > 1:
+        yield _refuse(at, "expert_model_parallel_size", s.expert_model_parallel_size, "needs a model with experts", [1])
+    if model.num_experts and model.num_experts % s.expert_model_parallel_size:
+        yield _refuse(
+            at, "expert_model_parallel_size", s.expert_model_parallel_size,
+            f"must divide the model's {model.num_experts} experts", _divisors(model.num_experts),
+        )  # fmt: skip
+
+
+def _refuse(at: str, key: str, value: int, why: str, choices: list[int]) -> Problem:
+    near = [n for n in choices if n < value][-1:] + [n for n in choices if n > value][:1]
+    return Problem(f"{at}.{key}: {value} {why}. Nearest that works: {' or '.join(map(str, near))}.", (f"{at}.{key}",))
+
+
+def _divisors(whole: int) -> list[int]:
+    return [n for n in range(1, whole + 1) if whole % n == 0]

@@ -1,0 +1,319 @@
+"""A pool of workers with many long jobs in flight each: episodes in environments."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import ray
+from ray.exceptions import RayActorError
+
+from roll.configs.plan.layout import RolePlace
+from roll.distributed.executor.processes.cluster import actor_options, death_of, fetch
+from roll.distributed.executor.processes.failures import Failure, worker_error
+from roll.distributed.executor.processes.host import AsyncHost
+from roll.distributed.executor.processes.resource_manager import ResourceManager, Seat
+from roll.errors import RollError, WorkerError, describe
+from roll.utils.background import BackgroundTasks
+
+logger = logging.getLogger(__name__)
+
+_MAX_CONCURRENCY = 10_000
+_SHARED_LIVES = 2  # so many workers may die under a job before it must run alone, to show whether it is to blame
+
+
+class FatalJobError(WorkerError):
+    """One worker after the other died of a job, or fell silent over it; the last one ran nothing else."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One piece of work. `limit_s` is for a worker that does not answer any more: its own limits come first."""
+
+    job_id: str
+    work: Any
+    limit_s: float
+
+
+@dataclass(frozen=True)
+class FinishedJobs:
+    """What a worker hands over: results by job id, in place of one a text if the worker itself failed at it.
+    `wants_rest`: it carries what it cannot get rid of (threads that hang) and should be replaced when it is free.
+    `counts`: what happened since the last time, to be added up over all workers."""
+
+    results: tuple[tuple[str, Any], ...]
+    failures: tuple[tuple[str, str], ...] = ()
+    wants_rest: bool = False
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+
+class JobWorker(Protocol):
+    """What runs in a worker process. Its methods are called on one event loop."""
+
+    def submit(self, jobs: list[Job]) -> None: ...
+
+    async def take(self) -> FinishedJobs: ...
+
+    def cancel(self, job_ids: list[str]) -> None: ...
+
+
+@dataclass
+class _Waiting:
+    job: Job
+    future: asyncio.Future[Any]
+    deaths: int = 0  # of workers under it
+    alarm: asyncio.TimerHandle | None = None
+
+
+@dataclass
+class _Worker:
+    name: str
+    seat: Seat
+    handle: Any
+    ready: ray.ObjectRef | None  # None once it was seen to be ready
+    jobs: dict[str, _Waiting] = field(default_factory=dict)
+    outbox: list[Job] = field(default_factory=list)
+    exchange: asyncio.Task[None] | None = None
+    wants_rest: bool = False
+
+    @property
+    def is_alone(self) -> bool:
+        """True while it runs a job that must not take others down with it."""
+        return any(waiting.deaths >= _SHARED_LIVES for waiting in self.jobs.values())
+
+
+class JobPool:
+    """`await pool.run(job)` on one event loop. A job goes to the worker with the fewest; each worker has at most
+    `jobs_per_worker`, the others wait in line.
+
+    A worker that dies, or does not answer within a job's limit, is replaced. Its jobs run again elsewhere; one that
+    was there twice runs alone then, and is the one to blame if its worker dies again.
+    """
+
+    def __init__(
+        self,
+        role: str,
+        resources: ResourceManager,
+        place: RolePlace,
+        worker_class: str,
+        arguments_of: Callable[[str], tuple[Any, ...]],
+        jobs_per_worker: int,
+        system_envs: Mapping[str, str] | None = None,
+        on_gone: Callable[[str], None] | None = None,
+    ):
+        """`arguments_of(name)` are the constructor's arguments of the worker with this name, unique in the run;
+        `on_gone(name)` is called when it was ended."""
+        self.role = role
+        self.num_restarts = 0
+        self.counts: Counter[str] = Counter()  # of all workers so far
+        self._resources = resources
+        self._worker_class, self._arguments_of = worker_class, arguments_of
+        self._jobs_per_worker = jobs_per_worker
+        self._system_envs = system_envs or {}
+        self._on_gone = on_gone
+        self._queue: deque[_Waiting] = deque()
+        self._num_started = 0
+        self._is_closed = False
+        self._tasks = BackgroundTasks()
+        self._workers = [self._start(seat) for seat in resources.seats(place)]
+
+    def __len__(self) -> int:
+        return len(self._workers)
+
+    def wait_ready(self) -> None:
+        """Returns when every worker is constructed. Raises WorkerError if one cannot be."""
+        for worker in self._workers:
+            if worker.ready is not None and isinstance(failure := fetch(worker.ready, worker.seat.rank), Failure):
+                raise worker_error(self.role, "start", [failure])
+            worker.ready = None
+        logger.info("%s: processes are up (%d)", self.role, len(self._workers))
+
+    async def run(self, job: Job) -> Any:
+        """The job's result. Raises WorkerError when the worker failed at it, FatalJobError when it died of it.
+        Cancelling it cancels the job."""
+        waiting = _Waiting(job, asyncio.get_running_loop().create_future())
+        self._queue.append(waiting)
+        self._dispatch()
+        try:
+            return await waiting.future
+        except asyncio.CancelledError:
+            self._forget(waiting)
+            raise
+
+    def kill(self) -> None:
+        """Ends all worker processes at once."""
+        self._is_closed = True
+        for worker in self._workers:
+            ray.kill(worker.handle, no_restart=True)
+
+    # --- giving out
+
+    def _dispatch(self) -> None:
+        """Gives jobs to workers that have room. A job that runs alone waits for an empty worker."""
+        held_back: list[_Waiting] = []
+        while self._queue:
+            waiting = self._queue.popleft()
+            if waiting.future.done():
+                continue
+            worker = self._worker_for(waiting)
+            if worker is None:
+                held_back.append(waiting)
+                if waiting.deaths < _SHARED_LIVES:
+                    break
+                continue
+            self._assign(worker, waiting)
+        self._queue.extendleft(reversed(held_back))
+
+    def _worker_for(self, waiting: _Waiting) -> _Worker | None:
+        alone = waiting.deaths >= _SHARED_LIVES
+        room = 1 if alone else self._jobs_per_worker
+        free = [w for w in self._workers if len(w.jobs) < room and not w.is_alone and not w.wants_rest]
+        if not alone and any(other.deaths >= _SHARED_LIVES for other in self._queue):
+            free = [w for w in free if w is not self._workers[0]]  # it runs empty for those that must run alone
+        return min(free, key=lambda w: len(w.jobs), default=None)
+
+    def _assign(self, worker: _Worker, waiting: _Waiting) -> None:
+        job_id = waiting.job.job_id
+        if job_id in worker.jobs:
+            raise ValueError(f"job {job_id!r} is running already")
+        worker.jobs[job_id] = waiting
+        loop = asyncio.get_running_loop()
+        waiting.alarm = loop.call_later(waiting.job.limit_s, self._not_answering, worker, waiting)
+        worker.outbox.append(waiting.job)
+        if worker.exchange is None or worker.exchange.done():
+            worker.exchange = self._tasks.start(self._exchange(worker))
+        elif len(worker.outbox) == 1:
+            loop.call_soon(self._submit, worker)
+
+    def _submit(self, worker: _Worker) -> None:
+        jobs, worker.outbox = worker.outbox, []
+        if jobs:
+            self._tasks.start(self._hand_in(worker, jobs))
+
+    async def _hand_in(self, worker: _Worker, jobs: list[Job]) -> None:
+        try:
+            reply = await worker.handle.call.remote("submit", jobs)
+        except RayActorError:
+            return  # `take` says so, too
+        except Exception as failure:  # they could not even be sent
+            error = WorkerError(f"{self.role} rank {worker.seat.rank} failed in submit: {describe(failure)}")
+        else:
+            if not isinstance(reply, Failure):
+                return
+            error = worker_error(self.role, "submit", [reply])
+        for job in jobs:
+            if (waiting := worker.jobs.get(job.job_id)) is not None:
+                self._close(worker, waiting, error)
+
+    # --- taking back
+
+    async def _exchange(self, worker: _Worker) -> None:
+        """Hands in jobs and takes results as long as the worker has jobs."""
+        try:
+            if worker.ready is not None:
+                failure = await worker.ready
+                if isinstance(failure, Failure):
+                    raise worker_error(self.role, "start", [failure])
+                worker.ready = None
+            self._submit(worker)
+            while worker.jobs:
+                reply = await worker.handle.call.remote("take")
+                if isinstance(reply, Failure):
+                    raise worker_error(self.role, "take", [reply])
+                self._settle(worker, reply)
+        except RayActorError as error:
+            if not self._is_closed:
+                self._lost(worker, worker_error(self.role, "run", [death_of(error, worker.seat.rank)]))
+        except Exception as error:  # it cannot be constructed, or does not work at all
+            logger.debug("%s rank %d", self.role, worker.seat.rank, exc_info=True)
+            cause = error if isinstance(error, RollError) else WorkerError(f"{self.role}: {describe(error)}")
+            for waiting in list(worker.jobs.values()):
+                self._close(worker, waiting, cause)
+
+    def _settle(self, worker: _Worker, finished: FinishedJobs) -> None:
+        for job_id, result in finished.results:
+            if (waiting := worker.jobs.get(job_id)) is not None:
+                self._close(worker, waiting, result)
+        for job_id, text in finished.failures:
+            if (waiting := worker.jobs.get(job_id)) is not None:
+                self._close(worker, waiting, WorkerError(f"{self.role} rank {worker.seat.rank}: {text}"))
+        self.counts.update(finished.counts)
+        worker.wants_rest = worker.wants_rest or finished.wants_rest
+        if worker.wants_rest and not worker.jobs:
+            self._replace(worker)
+        self._dispatch()
+
+    def _close(self, worker: _Worker, waiting: _Waiting, result: Any) -> None:
+        worker.jobs.pop(waiting.job.job_id, None)
+        if waiting.alarm is not None:
+            waiting.alarm.cancel()
+        if waiting.future.done():
+            return
+        if isinstance(result, Exception):
+            waiting.future.set_exception(result)
+        else:
+            waiting.future.set_result(result)
+
+    def _forget(self, waiting: _Waiting) -> None:
+        """Its caller gave up."""
+        for worker in self._workers:
+            if worker.jobs.get(waiting.job.job_id) is waiting:
+                if waiting.job in worker.outbox:
+                    worker.outbox.remove(waiting.job)
+                    self._close(worker, waiting, None)
+                else:  # its place is free when the worker says that it has ended
+                    worker.handle.call.remote("cancel", [waiting.job.job_id])
+        if waiting in self._queue:
+            self._queue.remove(waiting)
+
+    # --- workers that are gone
+
+    def _not_answering(self, worker: _Worker, waiting: _Waiting) -> None:
+        if worker.jobs.get(waiting.job.job_id) is not waiting:
+            return
+        limit = waiting.job.limit_s
+        if worker.ready is not None:  # still under construction: the job has not begun
+            loop = asyncio.get_running_loop()
+            waiting.alarm = loop.call_later(limit, self._not_answering, worker, waiting)
+        else:
+            self._lost(worker, WorkerError(f"{self.role} rank {worker.seat.rank} gave no answer for {limit:g} s"))
+
+    def _lost(self, worker: _Worker, error: WorkerError) -> None:
+        """The worker is dead or as good as dead: its jobs go back into the line."""
+        jobs = list(worker.jobs.values())
+        worker.jobs.clear()
+        for waiting in reversed(jobs):
+            if waiting.alarm is not None:
+                waiting.alarm.cancel()
+            waiting.deaths += 1
+            if waiting.deaths > _SHARED_LIVES and len(jobs) == 1:
+                fatal = FatalJobError(str(error))
+                fatal.__cause__ = error
+                self._close(worker, waiting, fatal)
+            elif not waiting.future.done():
+                self._queue.appendleft(waiting)
+        self._replace(worker)
+        self._dispatch()
+
+    def _replace(self, worker: _Worker) -> None:
+        logger.warning("%s rank %d is replaced by a fresh worker", self.role, worker.seat.rank)
+        if worker.exchange is not None and worker.exchange is not asyncio.current_task():
+            worker.exchange.cancel()
+        ray.kill(worker.handle, no_restart=True)
+        if self._on_gone is not None:
+            self._on_gone(worker.name)
+        fresh = self._start(worker.seat)
+        self._workers[self._workers.index(worker)] = fresh
+        self.num_restarts += 1
+
+    def _start(self, seat: Seat) -> _Worker:
+        name = f"{self.role}-{self._num_started}"
+        self._num_started += 1
+        options = actor_options(self.role, self._resources, seat, self._system_envs)
+        actor = ray.remote(AsyncHost).options(**options, max_concurrency=_MAX_CONCURRENCY)
+        handle = actor.remote(seat.rank, {"CUDA_VISIBLE_DEVICES": ""})
+        return _Worker(name, seat, handle, handle.build.remote(self._worker_class, self._arguments_of(name), 0))

@@ -1,0 +1,212 @@
+"""A pool of single-threaded workers for calls that may hang or crash: rewards, judges, environments."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError, RayTaskError
+
+from roll.configs.plan.layout import RolePlace
+from roll.distributed.executor.processes.cleaner import kill_marked
+from roll.distributed.executor.processes.cluster import actor_options, death_of, fetch
+from roll.distributed.executor.processes.failures import Failure, worker_error
+from roll.distributed.executor.processes.host import PoolHost
+from roll.distributed.executor.processes.resource_manager import ResourceManager, Seat
+from roll.errors import WorkerError, describe
+from roll.utils.background import BackgroundTasks
+
+logger = logging.getLogger(__name__)
+
+_MARK = "ROLL_POOL_WORKER"
+_GRACE_S = 1.0  # beyond a call's own limit, for the way there and back
+_MAX_BATCH = 256
+
+
+@dataclass
+class _Call:
+    method: str
+    arguments: tuple[Any, ...]
+    timeout_s: float
+    future: asyncio.Future[Any]
+    alone: bool = False  # suspected of having stopped a worker: runs in a batch of its own
+
+
+@dataclass
+class _Worker:
+    seat: Seat
+    handle: Any
+    ready: ray.ObjectRef | None  # None once it was seen to be ready
+    mark: str  # in the environment of what it starts
+    is_busy: bool = False
+
+
+class TaskPool:
+    """`await pool.call(...)` on one event loop. Calls wait in one queue; a free worker takes its share of it at once.
+
+    A worker that exceeds a call's time limit, or dies, is replaced; on this host, what it started ends with it. Which
+    call of a batch was to blame is not always known: the batch's open calls then run again one by one, so a call may
+    run twice.
+    """
+
+    def __init__(
+        self,
+        role: str,
+        resources: ResourceManager,
+        place: RolePlace,
+        worker_class: str,
+        arguments: tuple[Any, ...] = (),
+        system_envs: Mapping[str, str] | None = None,
+    ):
+        self.role = role
+        self._resources = resources
+        self._worker_class, self._arguments = worker_class, arguments
+        self._system_envs = system_envs or {}
+        self._queue: deque[_Call] = deque()
+        self._wake_up_is_due = False
+        self._tasks = BackgroundTasks()
+        self._workers = [self._start(seat) for seat in resources.seats(place)]
+        self.num_restarts = 0
+
+    def __len__(self) -> int:
+        return len(self._workers)
+
+    def wait_ready(self) -> None:
+        """Returns when every worker is constructed. Raises WorkerError if one cannot be."""
+        for worker in self._workers:
+            if worker.ready is not None and isinstance(failure := fetch(worker.ready, worker.seat.rank), Failure):
+                raise worker_error(self.role, "start", [failure])
+            worker.ready = None
+        logger.info("%s: processes are up (%d)", self.role, len(self._workers))
+
+    async def call(self, method: str, *arguments: Any, timeout_s: float) -> Any:
+        """Runs `method` of some worker. Raises TimeoutError when it takes longer, WorkerError with the cause when it
+        raises or takes its worker down."""
+        call = _Call(method, arguments, timeout_s, asyncio.get_running_loop().create_future())
+        self._queue.append(call)
+        self._wake_up_soon()
+        return await call.future
+
+    async def call_each(
+        self, method: str, arguments: Sequence[tuple[Any, ...]], timeout_s: float
+    ) -> list[Any | BaseException]:
+        """A `call` for each entry of `arguments`, with a limit of its own; where it would raise, the list holds what.
+        Hundreds of quick ones cost a fraction of as many `call`s."""
+        new = asyncio.get_running_loop().create_future
+        calls = [_Call(method, each, timeout_s, new()) for each in arguments]
+        self._queue.extend(calls)
+        self._wake_up_soon()
+        return await asyncio.gather(*(call.future for call in calls), return_exceptions=True)
+
+    def kill(self) -> None:
+        """Ends all worker processes at once."""
+        for worker in self._workers:
+            ray.kill(worker.handle, no_restart=True)
+
+    def _wake_up_soon(self) -> None:
+        """At the end of this tick, so that calls made together are shared out together."""
+        if not self._wake_up_is_due:
+            self._wake_up_is_due = True
+            asyncio.get_running_loop().call_soon(self._wake_up)
+
+    def _wake_up(self) -> None:
+        self._wake_up_is_due = False
+        for worker in self._workers:
+            if self._queue and not worker.is_busy:
+                worker.is_busy = True
+                self._tasks.start(self._serve(worker, self._next_batch()))
+
+    def _next_batch(self) -> list[_Call]:
+        size = min(_MAX_BATCH, -(-len(self._queue) // len(self._workers)))
+        batch = [self._queue.popleft()]
+        while self._queue and len(batch) < size and not batch[0].alone and not self._queue[0].alone:
+            batch.append(self._queue.popleft())
+        return batch
+
+    async def _serve(self, worker: _Worker, batch: list[_Call]) -> None:
+        """Settles every call of the batch, or puts it back into the line, whatever goes wrong."""
+        open_calls = deque(call for call in batch if not call.future.done())
+        try:
+            await self._run(worker, open_calls)
+        except TimeoutError:
+            limit = open_calls[0].timeout_s
+            self._blame(open_calls, TimeoutError(f"{self.role}: {open_calls[0].method} took longer than {limit:g} s"))
+            self._replace(worker)
+        except RayActorError as error:
+            cause = worker_error(self.role, open_calls[0].method, [death_of(error, worker.seat.rank)])
+            self._blame(open_calls, cause)
+            self._replace(worker)
+        except WorkerError as error:  # it cannot be constructed
+            for call in open_calls:
+                _settle(call, error)
+        except Exception as error:  # what does not travel: arguments, or a reply
+            text = describe(error.cause if isinstance(error, RayTaskError) else error)
+            self._blame(open_calls, WorkerError(f"{self.role}: {open_calls[0].method} failed on the way: {text}"))
+        except asyncio.CancelledError:  # the loop is being closed
+            for call in open_calls:
+                call.future.cancel()
+            raise
+        finally:
+            worker.is_busy = False
+            if self._queue:
+                self._wake_up_soon()
+
+    async def _run(self, worker: _Worker, open_calls: deque[_Call]) -> None:
+        """Removes calls from `open_calls` as they are answered."""
+        if not open_calls:
+            return
+        if worker.ready is not None:
+            failure = await worker.ready
+            if isinstance(failure, Failure):
+                raise worker_error(self.role, "start", [failure])
+            worker.ready = None
+        calls = [(call.method, call.arguments) for call in open_calls]
+        stream = worker.handle.run_batch.options(num_returns="streaming").remote(calls)
+        while open_calls:
+            replies = await asyncio.wait_for(_next_reply(stream), open_calls[0].timeout_s + _GRACE_S)
+            for reply in replies:
+                call = open_calls.popleft()
+                if isinstance(reply, Failure):
+                    reply = worker_error(self.role, call.method, [reply])
+                _settle(call, reply)
+
+    def _blame(self, open_calls: deque[_Call], error: Exception) -> None:
+        if len(open_calls) == 1:
+            _settle(open_calls[0], error)
+            return
+        for call in reversed(open_calls):
+            call.alone = True
+            self._queue.appendleft(call)
+
+    def _replace(self, worker: _Worker) -> None:
+        logger.warning("%s rank %d is replaced by a fresh worker", self.role, worker.seat.rank)
+        ray.kill(worker.handle, no_restart=True)
+        asyncio.get_running_loop().run_in_executor(None, kill_marked, _MARK, worker.mark)
+        fresh = self._start(worker.seat)
+        worker.handle, worker.ready, worker.mark = fresh.handle, fresh.ready, fresh.mark
+        self.num_restarts += 1
+
+    def _start(self, seat: Seat) -> _Worker:
+        options = actor_options(self.role, self._resources, seat, self._system_envs)
+        mark = uuid.uuid4().hex
+        handle = ray.remote(PoolHost).options(**options).remote(seat.rank, {"CUDA_VISIBLE_DEVICES": "", _MARK: mark})
+        return _Worker(seat, handle, handle.build.remote(self._worker_class, self._arguments, 0), mark)
+
+
+async def _next_reply(stream: Any) -> list[Any]:
+    return await (await anext(stream))
+
+
+def _settle(call: _Call, result: Any) -> None:
+    if call.future.done():  # its caller gave up
+        return
+    if isinstance(result, Exception):
+        call.future.set_exception(result)
+    else:
+        call.future.set_result(result)

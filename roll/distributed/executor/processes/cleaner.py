@@ -1,0 +1,96 @@
+"""Runs as a process of its own beside a local Ray cluster and cleans up when the driver is gone, however it went.
+
+Its standard input is a pipe that the driver holds: end of file means that the driver is done, or dead. Every process
+of the cluster carries MARK=<directory> in its environment, and so does whatever a worker starts. It imports nothing of
+roll but what keeps the workers' logs, when it comes to that: it starts in milliseconds (python -S).
+
+    python -S cleaner.py DIRECTORY [LOGS]
+"""
+
+import contextlib
+import os
+import pathlib
+import shutil
+import signal
+import sys
+import time
+
+MARK = "ROLL_RUNTIME_DIRECTORY"
+SHARED_MEMORY = "/dev/shm"
+RAY = "ray"  # Ray's part of the directory
+
+
+def marked_processes(variable: str, value: str) -> list[int]:
+    """Living processes that started with this in their environment."""
+    mark = f"{variable}={value}\0".encode()
+    found = []
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or int(name) == os.getpid():
+            continue
+        try:
+            with open(f"/proc/{name}/environ", "rb") as environ:
+                if mark in environ.read() + b"\0":
+                    found.append(int(name))
+        except OSError:  # gone meanwhile, or another user's
+            continue
+    return found
+
+
+def kill_marked(variable: str, value: str, within_s: float = 20.0) -> None:
+    """Resource trackers of multiprocessing go last: they end by themselves when nobody is left to track for, and remove
+    what their process could not, semaphores for example."""
+    deadline = time.monotonic() + within_s
+    while (processes := marked_processes(variable, value)) and time.monotonic() < deadline:
+        others = [process for process in processes if not _is_resource_tracker(process)]
+        for process in others or (processes if time.monotonic() > deadline - within_s / 2 else ()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        time.sleep(0.05)
+
+
+def _is_resource_tracker(process: int) -> bool:
+    try:
+        with open(f"/proc/{process}/cmdline", "rb") as command:
+            return b"multiprocessing.resource_tracker" in command.read()
+    except OSError:
+        return False
+
+
+def segment_label(directory: str) -> str:
+    """Part of the name of every piece of shared memory that the run with this directory makes."""
+    return f"-{os.path.basename(directory)}-"
+
+
+def remove_segments(directory: str) -> None:
+    """What a killed process could not remove itself."""
+    for name in os.listdir(SHARED_MEMORY) if os.path.isdir(SHARED_MEMORY) else ():
+        if segment_label(directory) in name:
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(SHARED_MEMORY, name))
+
+
+def clean(directory: str, logs: str | None = None) -> None:
+    """Ends what is left of the run with this directory, and removes what it left. What its workers printed goes to
+    `logs`: here, because this is reached however the driver ends."""
+    kill_marked(MARK, directory)
+    if logs is not None:
+        try:
+            _keep_logs(directory, logs)
+        except Exception as error:  # a full disk, say, must not keep the rest from being removed
+            sys.stderr.write(f"What the workers printed was not kept in {logs}: {error}\n")
+    shutil.rmtree(directory, ignore_errors=True)
+    remove_segments(directory)
+
+
+def _keep_logs(directory: str, logs: str) -> None:
+    from roll.distributed.executor.processes.worker_logs import keep_logs
+
+    keep_logs(pathlib.Path(directory, RAY, "session_latest", "logs"), pathlib.Path(logs))
+
+
+if __name__ == "__main__":
+    for sent_to_all in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # it ends with the driver, not before
+        signal.signal(sent_to_all, signal.SIG_IGN)
+    sys.path.append(str(pathlib.Path(__file__).parents[4]))
+    sys.stdin.buffer.read()
+    clean(*sys.argv[1:])

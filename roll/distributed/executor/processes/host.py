@@ -1,0 +1,145 @@
+"""The actors: each hosts one worker object, built by its dotted path in the worker process.
+
+This module imports nothing heavy: the environment of a worker must be complete before torch is first imported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import sys
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from roll.distributed.executor.processes.environment import IMPORT_FOLDERS
+from roll.distributed.executor.processes.failures import Failure
+from roll.utils.background import lost_failure
+from roll.utils.imports import add_folder, resolve
+from roll.utils.ports import free_port
+
+_TOGETHER_S = 0.003
+
+
+class Host:
+    """A worker that serves one call at a time, in the main thread. Whatever escapes from a call comes back as
+    `Failure`: KeyboardInterrupt and SystemExit, too, which would otherwise mean something to Ray."""
+
+    def __init__(self, rank: int, environment: Mapping[str, str]):
+        os.environ.update(environment)
+        for folder in filter(None, os.environ.get(IMPORT_FOLDERS, "").split(os.pathsep)):
+            add_folder(Path(folder))
+        for stream in (sys.stdout, sys.stderr):  # the first lines of the process's own log, see `launch`
+            stream.write(f":worker:{os.environ.get('ROLL_ROLE')}-{rank}\n")
+            stream.flush()
+        self._rank = rank
+        self._worker: Any = None
+        self._build_failure: Failure | None = None
+
+    def free_port(self) -> int:
+        """A port of this worker's node on which torch.distributed will listen."""
+        return free_port()
+
+    def build(self, worker_class: str, arguments: tuple[Any, ...], master_port: int) -> Failure | None:
+        """Creates the worker. `master_port` is where torch.distributed meets (0: nowhere)."""
+        if master_port:
+            os.environ["MASTER_PORT"] = str(master_port)
+        try:
+            constructor: Any = resolve(worker_class)
+            self._worker = constructor(*arguments)
+        except BaseException as error:
+            self._build_failure = Failure.of(error, self._rank)
+        return self._build_failure
+
+    def call(self, method: str, *arguments: Any) -> Any:
+        if self._build_failure is not None:
+            return self._build_failure
+        try:
+            return getattr(self._worker, method)(*arguments)
+        except BaseException as error:
+            return Failure.of(error, self._rank)
+
+    def call_split(self, method: str, num_values: int, *arguments: Any) -> tuple[Any, ...]:
+        """For a method that returns (summary, value, ...): the driver reads the summary, the values stay in the
+        object store."""
+        reply = self.call(method, *arguments)
+        if not isinstance(reply, Failure) and len(reply) != 1 + num_values:
+            reply = Failure(self._rank, f"{method} returned {len(reply)} values, expected {1 + num_values}")
+        return (reply, *[None] * num_values) if isinstance(reply, Failure) else tuple(reply)
+
+
+class PoolHost(Host):
+    """A worker that goes through a batch of calls and streams the replies."""
+
+    def run_batch(self, calls: Sequence[tuple[str, tuple[Any, ...]]]) -> Iterator[list[Any]]:
+        """Yields the replies in order; quick ones travel together, and none waits for a slow one."""
+        replies: list[Any] = []
+        last = time.monotonic()
+        for method, arguments in calls:
+            replies.append(self.call(method, *arguments))
+            if time.monotonic() - last > _TOGETHER_S:
+                yield replies
+                replies, last = [], time.monotonic()
+        if replies:
+            yield replies
+
+
+class AsyncHost(Host):
+    """A worker that serves many calls at once, on one event loop. Calls may start in another order than they were
+    made. What fails on the loop with nobody to tell fails every call, the open ones and all later ones."""
+
+    def __init__(self, rank: int, environment: Mapping[str, str]):
+        super().__init__(rank, environment)
+        self._built = asyncio.Event()
+        self._open_calls: set[asyncio.Task[Any]] = set()
+        self._lost: Failure | None = None  # the first failure that nobody was told of
+
+    def build(self, worker_class: str, arguments: tuple[Any, ...], master_port: int) -> Failure | None:
+        failure = super().build(worker_class, arguments, master_port)
+        self._built.set()
+        return failure
+
+    def is_built(self) -> bool:
+        """False in a process that Ray started in place of one that died."""
+        return self._built.is_set()
+
+    @cached_property
+    def _is_replacement(self) -> bool:
+        """Ray started this process in place of one that died: somebody builds it who has seen that, if anybody."""
+        with warnings.catch_warnings():
+            # Ray 2.60's own property goes through an accessor that Ray has deprecated.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return bool(ray.get_runtime_context().was_current_actor_reconstructed)
+
+    async def call(self, method: str, *arguments: Any) -> Any:
+        if not self._built.is_set() and self._is_replacement:
+            return Failure(self._rank, "the process that took its place is not built yet", died=True)
+        await self._built.wait()
+        if (failure := self._build_failure or self._lost) is not None:
+            return failure
+        task = asyncio.current_task()
+        assert task is not None
+        task.get_loop().set_exception_handler(self._look)
+        self._open_calls.add(task)
+        try:
+            reply = getattr(self._worker, method)(*arguments)
+            return await reply if inspect.isawaitable(reply) else reply
+        except BaseException as error:
+            return self._lost or Failure.of(error, self._rank)
+        finally:
+            self._open_calls.discard(task)
+
+    def _look(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = lost_failure(context)
+        if error is None or "task" not in context:  # an engine's own callbacks are its own affair
+            loop.default_exception_handler(context)
+        elif self._lost is None:
+            self._lost = Failure.of(error, self._rank)
+            for task in self._open_calls:
+                task.cancel()

@@ -1,0 +1,195 @@
+"""The rollout engines as one asynchronous function, for any process: requests of one event-loop tick travel together,
+so do their answers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field, replace
+
+import ray
+from ray.exceptions import RayActorError
+
+from roll.distributed.executor.processes.cluster import WorkerHandles, death_of
+from roll.distributed.executor.processes.failures import Failure, worker_error
+from roll.distributed.executor.rollout.engine_router import EngineRouter
+from roll.distributed.executor.rollout.infer_worker import FinishedRequests
+from roll.errors import RollError, StrategyError, WorkerError, describe
+from roll.types.rollout import Generation, GenerationRequest
+from roll.utils.background import BackgroundTasks
+
+logger = logging.getLogger(__name__)
+
+RETRIED_REQUESTS = "rollout/retried_requests"  # the metric
+_MAX_DEATHS = 3
+_RETURN_POLL_S = 1.0
+
+
+@dataclass
+class _Replica:
+    """One engine, as this client sees it. All fields belong to the event loop."""
+
+    rank: int
+    outbox: list[GenerationRequest] = field(default_factory=list)
+    waiting: dict[str, tuple[asyncio.Future[list[Generation]], int]] = field(default_factory=dict)
+    num_answers: int = 0  # asked for and not answered
+    exchange: asyncio.Task[None] | None = None
+    failure: RollError | None = None
+
+
+class EngineClient:
+    """Reaches the workers of actor_infer from one event loop. It can be sent to another process before its first use;
+    `name` tells the clients apart, so that each takes its own answers; the engines know its requests as
+    `<name>/<request id>`. Every client balances its own load.
+
+    Where there are several engines, one that dies is left out until it serves again, and its requests go to another.
+    A request that saw `_MAX_DEATHS` engines die is taken to be the cause, and fails."""
+
+    def __init__(self, workers: WorkerHandles, name: str = ""):
+        self.workers = workers
+        self.name = name
+        self.num_retries = 0
+        self._router = EngineRouter()
+        self._replicas = [_Replica(rank) for rank in range(len(workers.handles))]
+        self._tasks = BackgroundTasks()
+
+    async def generate(self, request: GenerationRequest) -> list[Generation]:
+        """`request.num_samples` answers from one engine (see `EngineRouter`). Raises StrategyError if it refuses
+        the request, WorkerError if no engine is left or too many died of it. Cancelling it aborts the request."""
+        if self.name:  # an episode that is played again in another process asks under the same ids
+            request = replace(request, request_id=f"{self.name}/{request.request_id}")
+        deaths = 0
+        while True:
+            replica = self._choose(request)
+            try:
+                return await self._ask(replica, request)
+            except WorkerError as error:
+                deaths += 1
+                if deaths == _MAX_DEATHS or all(replica.failure is not None for replica in self._replicas):
+                    raise
+                self.num_retries += 1
+                logger.warning("request %s is asked again elsewhere: %s", request.request_id, error)
+
+    def _choose(self, request: GenerationRequest) -> _Replica:
+        loads = {replica.rank: replica.num_answers for replica in self._replicas if replica.failure is None}
+        if not loads:
+            failure = self._replicas[0].failure
+            assert failure is not None
+            raise failure
+        return self._replicas[self._router.choose(request, loads)]
+
+    async def _ask(self, replica: _Replica, request: GenerationRequest) -> list[Generation]:
+        if request.request_id in replica.waiting:
+            raise ValueError(f"request {request.request_id!r} is in flight already")
+        future: asyncio.Future[list[Generation]] = asyncio.get_running_loop().create_future()
+        replica.waiting[request.request_id] = (future, request.num_samples)
+        replica.num_answers += request.num_samples
+        replica.outbox.append(request)
+        if replica.exchange is None or replica.exchange.done():
+            replica.exchange = self._tasks.start(self._exchange(replica))
+        elif len(replica.outbox) == 1:
+            asyncio.get_running_loop().call_soon(self._submit, replica)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            self._forget(replica, request)
+            raise
+
+    def _submit(self, replica: _Replica) -> None:
+        requests, replica.outbox = replica.outbox, []
+        if requests:
+            self._tasks.start(self._hand_in(replica, requests))
+
+    async def _hand_in(self, replica: _Replica, requests: list[GenerationRequest]) -> None:
+        """An engine that does not take them would leave them waiting: they fail with what it says."""
+        try:
+            reply = await self._call(replica, "submit", requests, self.name)
+        except RayActorError:  # of this, and of a reply that says the same, `take` tells, too
+            return
+        except Exception as failure:  # they could not even be sent
+            error: RollError = WorkerError(
+                f"{self.workers.role} rank {replica.rank} failed in submit: {describe(failure)}"
+            )
+        else:
+            if not isinstance(reply, Failure) or reply.died:
+                return
+            error = worker_error(self.workers.role, "submit", [reply])
+        for request in requests:
+            future, num_answers = replica.waiting.pop(request.request_id, (None, 0))
+            replica.num_answers -= num_answers
+            if future is not None and not future.done():
+                future.set_exception(error)
+
+    async def _exchange(self, replica: _Replica) -> None:
+        """Hands in requests and takes answers as long as something is waiting."""
+        try:
+            await asyncio.sleep(0)  # the other requests of this tick
+            self._submit(replica)
+            while replica.waiting:
+                reply = await self._call(replica, "take", self.name)
+                if isinstance(reply, Failure):
+                    raise worker_error(self.workers.role, "take", [reply])
+                self._settle(replica, reply)
+                if reply.death is not None:
+                    failure = Failure(replica.rank, reply.death, died=True)
+                    raise worker_error(self.workers.role, "generate", [failure])
+        except RayActorError as error:
+            failure = death_of(error, replica.rank)
+            self._fail(replica, worker_error(self.workers.role, "generate", [failure]))
+        except RollError as error:
+            self._fail(replica, error)
+        except Exception as error:  # a fault of ours must not leave everybody waiting
+            self._fail(replica, WorkerError(f"{self.workers.role} rank {replica.rank}: {describe(error)}"))
+
+    def _call(self, replica: _Replica, method: str, *arguments: object) -> ray.ObjectRef:
+        return self.workers.handles[replica.rank].call.remote(method, *arguments)
+
+    def _settle(self, replica: _Replica, finished: FinishedRequests) -> None:
+        for request_id, result in finished.unpack():
+            future, num_answers = replica.waiting.pop(request_id, (None, 0))
+            if future is None:
+                continue  # cancelled meanwhile
+            replica.num_answers -= num_answers
+            if future.done():
+                continue
+            if isinstance(result, str):
+                future.set_exception(StrategyError(f"{self.workers.role} rank {replica.rank}: {result}"))
+            else:
+                future.set_result(result)
+
+    def _forget(self, replica: _Replica, request: GenerationRequest) -> None:
+        if replica.waiting.pop(request.request_id, None) is None or replica.failure is not None:
+            return
+        replica.num_answers -= request.num_samples
+        if request in replica.outbox:
+            replica.outbox.remove(request)
+        else:
+            self._call(replica, "abort", [request.request_id])
+
+    def _fail(self, replica: _Replica, error: RollError) -> None:
+        replica.failure = error
+        for future, _ in replica.waiting.values():
+            if not future.done():
+                future.set_exception(error)
+        replica.waiting.clear()
+        replica.outbox.clear()
+        replica.num_answers = 0
+        if len(self._replicas) > 1:
+            self._lost(replica.rank, error)
+            self._tasks.start(self._await_return(replica))
+
+    def _lost(self, rank: int, error: RollError) -> None:
+        """What else is to be done when this engine is gone."""
+        logger.warning("%s", error)
+
+    async def _await_return(self, replica: _Replica) -> None:
+        """Asks now and then whether somebody has brought the engine back."""
+        while True:
+            await asyncio.sleep(_RETURN_POLL_S)
+            try:
+                reply = await self._call(replica, "wait_serving")
+            except RayActorError:
+                continue
+            if not isinstance(reply, Failure):
+                replica.failure = None
+                return

@@ -1,0 +1,164 @@
+"""Brings rollout engines back that died, on the driver: while the others go on, a new process takes the old one's
+place; it serves again after the next weight update."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError
+
+from roll.distributed.executor.processes.cluster import Cluster, death_of
+from roll.distributed.executor.processes.failures import Failure, worker_error
+from roll.errors import WorkerError
+
+logger = logging.getLogger(__name__)
+
+MAX_RESTARTS = 3  # of one engine in a run
+_NEW_PROCESS_LIMIT_S = 120.0
+_ANSWER_LIMIT_S = 10.0
+_POLL_S = 0.2
+
+
+@dataclass(frozen=True)
+class RecoverySettings:
+    """How the worker of a rank is built anew, and the longest that its setup may take."""
+
+    worker_class: str
+    arguments: Sequence[tuple[Any, ...]]  # per rank
+    setup_limit_s: float = 1800.0
+
+
+class EngineRecovery:
+    """Restarts engines of a cluster whose processes Ray may restart. Its methods are called from any thread."""
+
+    def __init__(self, cluster: Cluster, settings: RecoverySettings):
+        self.num_restarts = 0
+        self._cluster, self._settings = cluster, settings
+        self._pool = ThreadPoolExecutor(max(1, len(cluster)), "engine recovery")
+        self._restarts: dict[int, Future[None]] = {}
+        self._lock = threading.Lock()
+        self._is_closing = threading.Event()
+
+    def lost(self, rank: int) -> None:
+        """Begins to restart this engine, unless that is under way."""
+        with self._lock:
+            if rank not in self._restarts and not self._is_closing.is_set():
+                self.num_restarts += 1
+                self._restarts[rank] = self._pool.submit(self._restart, rank)
+
+    def under_way(self) -> frozenset[int]:
+        """Ranks that serve nobody at present."""
+        with self._lock:
+            return frozenset(self._restarts)
+
+    def notice(self) -> None:
+        """Begins to restart the engines that died unnoticed: this process saw no request of its own fail."""
+        for rank in sorted(self._dead_ranks()):
+            logger.warning("%s rank %d does not answer: it is restarted", self._cluster.role, rank)
+            self.lost(rank)
+
+    def serving(self) -> list[int]:
+        """Ranks that are not being restarted."""
+        gone = self.under_way()
+        return [rank for rank in range(len(self._cluster)) if rank not in gone]
+
+    def tell(self, method: str, *arguments: Any) -> None:
+        """Calls `method`, which may be called twice, on every engine that serves. One that dies of it, or had died
+        unnoticed, is restarted instead."""
+        while True:
+            ranks = self.serving()
+            try:
+                self._cluster.workers.start(method, dict.fromkeys(ranks, arguments)).result()
+                return
+            except WorkerError:
+                self.notice()
+                if self.serving() == ranks:
+                    raise
+
+    def finish(self) -> bool:
+        """Looks for engines that died unnoticed, and waits until every restarted one is ready for weights. True if
+        there are restarted ones. Raises WorkerError if an engine cannot be brought back."""
+        self.notice()
+        with self._lock:
+            restarts = dict(self._restarts)
+        for restart in restarts.values():
+            restart.result()
+        with self._lock:
+            for rank in restarts:
+                del self._restarts[rank]
+        return bool(restarts)
+
+    def close(self) -> None:
+        """Begins no restart any more. `join` returns when none is under way: soon after the engines were killed."""
+        self._is_closing.set()
+
+    def join(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def _dead_ranks(self) -> set[int]:
+        """Of those that should be alive."""
+        handles, ranks = self._cluster.workers.handles, self.serving()
+        built = {rank: handles[rank].is_built.remote() for rank in ranks}
+        alive = {rank for rank, ref in built.items() if _answer(ref) is True}
+        healthy = {rank: handles[rank].call.remote("check_health") for rank in alive}
+        return set(ranks) - {rank for rank, ref in healthy.items() if _answer(ref) is None}
+
+    def _restart(self, rank: int) -> None:
+        started = time.monotonic()
+        self._wait_for_new_process(rank)
+        handle, settings = self._cluster.workers.handles[rank], self._settings
+        self._reply(rank, "start", handle.build.remote(settings.worker_class, settings.arguments[rank], 0))
+        self._reply(rank, "setup", handle.call.remote("setup"))
+        logger.info(
+            "%s rank %d was restarted in %.1f s; it takes part again after the next weight update",
+            self._cluster.role,
+            rank,
+            time.monotonic() - started,
+        )
+
+    def _wait_for_new_process(self, rank: int) -> None:
+        """Ray starts one as soon as the old one has ended; one that only lost its engine is ended here."""
+        handle = self._cluster.workers.handles[rank]
+        deadline = time.monotonic() + _NEW_PROCESS_LIMIT_S
+        was_killed = False
+        while not self._is_closing.is_set():
+            error: Exception
+            try:
+                if not ray.get(handle.is_built.remote(), timeout=_ANSWER_LIMIT_S):
+                    return
+                error = WorkerError("the old process does not end")
+                if not was_killed:
+                    ray.kill(handle, no_restart=False)
+                    was_killed = True
+            except (RayActorError, GetTimeoutError) as failure:
+                error = failure
+            if time.monotonic() > deadline:
+                cause = death_of(error, rank) if isinstance(error, RayActorError) else Failure.of(error, rank)
+                raise worker_error(self._cluster.role, f"restart (each engine may have {MAX_RESTARTS})", [cause])
+            self._is_closing.wait(_POLL_S)
+        raise WorkerError(f"{self._cluster.role} rank {rank} is not restarted, since the run ends")
+
+    def _reply(self, rank: int, method: str, ref: ray.ObjectRef) -> None:
+        try:
+            reply = ray.get(ref, timeout=self._settings.setup_limit_s)
+        except RayActorError as error:
+            reply = death_of(error, rank)
+        except GetTimeoutError as error:
+            reply = Failure.of(error, rank)
+        if isinstance(reply, Failure):
+            raise worker_error(self._cluster.role, method, [reply])
+
+
+def _answer(ref: ray.ObjectRef) -> Any:
+    """The reply, or the error that came instead."""
+    try:
+        return ray.get(ref, timeout=_ANSWER_LIMIT_S)
+    except (RayActorError, GetTimeoutError) as error:
+        return error

@@ -1,0 +1,77 @@
+"""The rollout engines, as the driver and the clients in other processes reach them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from roll.distributed.executor.placement import Claim
+from roll.distributed.executor.processes.cluster import Calls, Cluster
+from roll.distributed.executor.rollout.engine_client import RETRIED_REQUESTS, EngineClient
+from roll.distributed.executor.rollout.engine_recovery import EngineRecovery
+from roll.distributed.strategy.base import State
+from roll.errors import RollError
+
+
+class InferCluster(EngineClient):
+    """The workers of actor_infer. `generate` is called on one event loop; the other methods from the driver's
+    thread. With `recovery`, engines that die are restarted, and only `heal` waits for them; without, the others go on
+    alone."""
+
+    def __init__(self, cluster: Cluster, recovery: EngineRecovery | None = None):
+        super().__init__(cluster.workers)
+        self.cluster = cluster
+        self.recovery = recovery
+
+    @property
+    def everything(self) -> Claim:
+        return Claim(self.cluster)
+
+    @property
+    def weights(self) -> Claim:
+        return Claim(self.cluster, frozenset({State.WEIGHTS}))
+
+    def client(self, name: str = "") -> EngineClient:
+        """Another way to the engines, to be sent to another process. Each needs a name of its own."""
+        return EngineClient(self.cluster.workers, name)
+
+    def forget_client(self, name: str) -> None:
+        """The process of this client is gone: the engines drop its requests. Does not wait."""
+        self.cluster.workers.start("forget_client", dict.fromkeys(range(len(self.cluster)), (name,)))
+
+    def pause(self) -> None:
+        """No engine samples when this returns; requests in flight are kept."""
+        self._tell("pause")
+
+    def resume(self) -> None:
+        self._tell("resume")
+
+    def abort(self, request_ids: Sequence[str] | None = None) -> None:
+        """These requests (None: all) end early, with what was sampled."""
+        self._tell("abort", request_ids)
+
+    def heal(self) -> bool:
+        """Before a weight update: returns when all engines can take part in it. True if some were restarted."""
+        return self.recovery is not None and self.recovery.finish()
+
+    def metrics(self) -> dict[str, float]:
+        """What replicas cost the run so far; nothing for an engine that cannot be replaced."""
+        if self.recovery is None:
+            return {}
+        return {
+            "rollout/restarted_engines": float(self.recovery.num_restarts),
+            RETRIED_REQUESTS: float(self.num_retries),
+        }
+
+    def _tell(self, method: str, *arguments: object) -> None:
+        if self.recovery is None:
+            self.cluster.call_all(method, *arguments)
+        else:
+            self.recovery.tell(method, *arguments)
+
+    def _lost(self, rank: int, error: RollError) -> None:
+        super()._lost(rank, error)
+        if self.recovery is not None:
+            self.recovery.lost(rank)
+
+    def start_setup(self) -> Calls:
+        return self.cluster.start_all("setup")

@@ -1,0 +1,259 @@
+"""The work of a rollout engine's process: many requests in flight, results handed over in batches. No Ray here."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+
+from roll.distributed.executor.blueprint import Blueprint
+from roll.distributed.executor.rollout.answer_slots import AnswerSlots
+from roll.distributed.executor.worker import build_strategy
+from roll.distributed.strategy.base import InferStrategy, State
+from roll.distributed.weights.bucket import BucketSource, GroupSpec
+from roll.errors import EngineDied, describe
+from roll.types.batch import FINISH_REASONS
+from roll.types.rollout import Generation, GenerationRequest
+from roll.utils.background import BackgroundTasks, contained, start
+
+T = TypeVar("T")
+_LONGEST_WATCH_INTERVAL_S = 30.0
+# After the first result, a share of the time it took is spent on waiting for more: they travel together.
+_LINGER_FRACTION, _LONGEST_LINGER_S = 0.25, 0.02
+_NO_WEIGHTS = "it took the place of one that died, and waits for weights"
+_NOTHING = Generation(np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros(0, np.int32), "abort")
+
+
+@dataclass(frozen=True)
+class FinishedRequests:
+    """Answers of several requests as flat arrays: thousands of small arrays would cost more to send than to sample.
+
+    `num_answers[i]` belong to request i; an error text stands in their place when it failed. `death` says why the
+    engine is gone: then nothing more comes, and what is missing must be asked of another engine.
+    """
+
+    request_ids: tuple[str, ...]
+    errors: tuple[str | None, ...]
+    num_answers: np.ndarray
+    lengths: np.ndarray
+    finish_reasons: np.ndarray
+    token_ids: np.ndarray
+    log_probs: np.ndarray
+    policy_versions: np.ndarray
+    death: str | None = None
+
+    @staticmethod
+    def pack(results: Sequence[tuple[str, list[Generation] | str]], death: str | None = None) -> FinishedRequests:
+        answers = [answer for _, result in results if not isinstance(result, str) for answer in result]
+
+        def flat(arrays: list[np.ndarray], dtype: type) -> np.ndarray:
+            return np.concatenate(arrays).astype(dtype, copy=False) if arrays else np.empty(0, dtype)
+
+        return FinishedRequests(
+            request_ids=tuple(name for name, _ in results),
+            errors=tuple(result if isinstance(result, str) else None for _, result in results),
+            num_answers=np.array([0 if isinstance(r, str) else len(r) for _, r in results], np.int32),
+            lengths=np.array([len(answer.token_ids) for answer in answers], np.int32),
+            finish_reasons=np.array([FINISH_REASONS.index(a.finish_reason) for a in answers], np.int8),
+            token_ids=flat([a.token_ids for a in answers], np.int32),
+            log_probs=flat([a.log_probs for a in answers], np.float32),
+            policy_versions=flat([a.policy_versions for a in answers], np.int32),
+            death=death,
+        )
+
+    def unpack(self) -> list[tuple[str, list[Generation] | str]]:
+        ends = np.cumsum(self.lengths)[:-1]
+        columns = (np.split(column, ends) for column in (self.token_ids, self.log_probs, self.policy_versions))
+        answers = [
+            Generation(token_ids, log_probs, versions, FINISH_REASONS[reason])
+            for token_ids, log_probs, versions, reason in zip(*columns, self.finish_reasons, strict=False)
+        ]
+        results: list[tuple[str, list[Generation] | str]] = []
+        first = 0
+        for name, error, count in zip(self.request_ids, self.errors, self.num_answers, strict=True):
+            results.append((name, answers[first : first + count] if error is None else error))
+            first += count
+        return results
+
+
+@dataclass
+class _Mailbox:
+    """What is ready for one client."""
+
+    finished: list[tuple[str, list[Generation] | str]] = field(default_factory=list)
+    something: asyncio.Event = field(default_factory=asyncio.Event)
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)  # what still runs
+    has_refused: bool = False  # requests, since the last take
+
+
+class InferWorker:
+    """One engine. `submit` and `take` are the two ends of a queue, so that a call carries many requests or results;
+    every client (the driver, a worker that plays episodes) has a queue of its own. At most `max_answers` are in flight
+    at once, the others wait in line. One that gives no sign of life for `backend_timeout` is ended, as if it had died.
+
+    An engine that `waits_for_weights` (it replaces one that died) refuses requests before its first weight update: who
+    sends them has not seen the death, and another engine serves them."""
+
+    def __init__(self, blueprint: Blueprint, max_answers: int | None = None, waits_for_weights: bool = False):
+        self.strategy: InferStrategy = build_strategy(blueprint, with_plan=False)
+        self._patience_s = 60.0 * blueprint.settings.backend_timeout
+        self._slots = AnswerSlots(max_answers)
+        self._death: str | None = None
+        self._is_dead = asyncio.Event()
+        self._has_weights = asyncio.Event()
+        if not waits_for_weights:
+            self._has_weights.set()
+        self._mailboxes: defaultdict[str, _Mailbox] = defaultdict(_Mailbox)
+        self._tasks = BackgroundTasks(on_failure=lambda error: self._died(describe(error)))
+
+    async def setup(self) -> int:
+        """Returns how many processes of the engine read weights."""
+        self.strategy.setup()
+        await self.strategy.start()
+        self._tasks.start(self._watch_engine())
+        return self.strategy.num_weight_receivers
+
+    def submit(self, requests: Sequence[GenerationRequest], client: str = "") -> None:
+        mailbox = self._mailboxes[client]
+        if self._death is not None or not self._has_weights.is_set():
+            mailbox.has_refused = True
+            mailbox.something.set()  # `take` says why
+            return
+        for request in requests:
+            task = self._tasks.start(self._serve(request, mailbox))
+            mailbox.tasks.add(task)
+            task.add_done_callback(mailbox.tasks.discard)
+
+    async def take(self, client: str = "") -> FinishedRequests:
+        """Everything of this client that finished since its last take, at least one request: waits for it."""
+        mailbox = self._mailboxes[client]
+        started = time.monotonic()
+        await mailbox.something.wait()
+        if mailbox.tasks:
+            linger_s = min(_LONGEST_LINGER_S, _LINGER_FRACTION * (time.monotonic() - started))
+            await asyncio.wait(mailbox.tasks, timeout=linger_s)
+        results, mailbox.finished = mailbox.finished, []
+        death = self._death or (_NO_WEIGHTS if mailbox.has_refused else None)
+        mailbox.has_refused = False
+        if self._death is None:
+            mailbox.something.clear()
+        return FinishedRequests.pack(results, death)
+
+    async def check_health(self) -> None:
+        """Raises EngineDied if the engine can serve no more requests."""
+        if self._death is not None:
+            raise EngineDied(self._death)
+        await self.strategy.check_health()
+
+    async def wait_serving(self) -> None:
+        """Returns when the engine may be asked. Raises EngineDied if it cannot."""
+        await self._has_weights.wait()
+        await self.check_health()
+
+    def forget_client(self, client: str) -> None:
+        """The client is gone: nobody will take its answers, so its requests end."""
+        mailbox = self._mailboxes.pop(client, _Mailbox())
+        for task in mailbox.tasks:
+            task.cancel()
+        mailbox.something.set()
+
+    async def _serve(self, request: GenerationRequest, mailbox: _Mailbox) -> None:
+        try:
+            result: list[Generation] | str = await self._answer(request)
+        except Exception as error:
+            if isinstance(error, EngineDied):
+                self._died(str(error))
+            if self._death is not None:
+                return  # it may be a consequence: the client asks another engine
+            result = describe(error)
+        mailbox.finished.append((request.request_id, result))
+        mailbox.something.set()
+
+    async def _answer(self, request: GenerationRequest) -> list[Generation]:
+        if not await self._slots.take(request.request_id, request.num_samples):
+            return [_NOTHING] * request.num_samples
+        try:
+            return await self.strategy.generate(request)
+        finally:
+            self._slots.give_back(request.num_samples)
+
+    async def _watch_engine(self) -> None:
+        """Returns when the engine is gone."""
+        while self._death is None:
+            await asyncio.sleep(min(self._patience_s / 2, _LONGEST_WATCH_INTERVAL_S))
+            try:
+                await asyncio.wait_for(contained(self.strategy.heartbeat()), self._patience_s)
+            except TimeoutError:
+                self._died(
+                    f"the engine hangs: no sign of life for {self._patience_s / 60:g} min (backend_timeout of "
+                    "actor_infer); its log may say why"
+                )
+                await asyncio.to_thread(self.strategy.shutdown)  # or it would keep its devices
+            except Exception as error:
+                self._died(describe(error))
+
+    async def _while_alive(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work`. Raises EngineDied as soon as the engine is given up: one that hangs never answers."""
+        death = start(self._is_dead.wait())
+        outcome = asyncio.gather(start(work), return_exceptions=True)  # else what comes too late would be logged
+        try:
+            await asyncio.wait((outcome, death), return_when=asyncio.FIRST_COMPLETED)
+            if self._death is not None:
+                raise EngineDied(self._death)
+            (result,) = outcome.result()
+        finally:
+            outcome.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+            outcome.cancel()
+            death.cancel()
+        if isinstance(result, EngineDied):
+            self._died(str(result))
+        if isinstance(result, BaseException):
+            raise result
+        return result
+
+    def _died(self, cause: str) -> None:
+        self._death = self._death or cause
+        self._is_dead.set()
+        for mailbox in self._mailboxes.values():
+            mailbox.something.set()
+
+    async def abort(self, request_ids: Sequence[str] | None = None) -> None:
+        self._slots.leave(request_ids)
+        await self._while_alive(self.strategy.abort(request_ids))
+
+    async def pause(self) -> None:
+        await self._while_alive(self.strategy.pause())
+
+    async def resume(self) -> None:
+        await self._while_alive(self.strategy.resume())
+
+    async def join_weight_group(self, group: GroupSpec, first_rank: int) -> None:
+        await self._while_alive(self.strategy.join_weight_group(group, first_rank))
+
+    async def receive_weights(self, source: BucketSource, is_first: bool, version: int | None) -> int:
+        """One bucket. `version` comes with the last one, and ends the update. Returns the engine's version."""
+        return await self._while_alive(self._receive(source, is_first, version))
+
+    async def _receive(self, source: BucketSource, is_first: bool, version: int | None) -> int:
+        if is_first:
+            await self.strategy.begin_weight_update()
+        await self.strategy.import_weights(source)
+        if version is not None:
+            await self.strategy.finish_weight_update(version)
+            self._has_weights.set()
+        return self.strategy.policy_version
+
+    async def offload_states(self, states: frozenset[State]) -> None:
+        await self._while_alive(asyncio.to_thread(self.strategy.offload_states, states))
+
+    async def load_states(self, states: frozenset[State]) -> None:
+        await self._while_alive(asyncio.to_thread(self.strategy.load_states, states))
+
+    async def shutdown(self) -> None:
+        self._tasks.cancel()
+        self.strategy.shutdown()

@@ -1,0 +1,49 @@
+"""`deepspeed_infer`: scoring with a model whose weights may be spread over the role's ranks (ZeRO-3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from roll.configs.cluster import WorkerConfig
+from roll.configs.plan.batch_plan import TrainPlan
+from roll.distributed.strategy.base import RankContext, State
+from roll.distributed.strategy.deepspeed.config import scoring_config
+from roll.distributed.strategy.deepspeed.rank import DeepSpeedRank
+from roll.distributed.strategy.forward import ScoringStrategy
+from roll.types.batch import MicroBatch
+
+
+class DeepSpeedInferStrategy(ScoringStrategy):
+    """Log-probs of the reference or of old weights. With ZeRO-3 a model that fits on no single device can be scored."""
+
+    def __init__(self, role: WorkerConfig, context: RankContext, plan: TrainPlan | None = None):
+        self.dp_rank, self.dp_size = context.rank, context.world_size
+        self.context = context
+        self.rank = DeepSpeedRank(role, context, scoring_config(role))
+
+    def setup(self) -> None:
+        self.rank.start()
+        from roll.distributed.strategy.deepspeed.offload import ScorerOffload
+
+        self._model = self.rank.load_model()
+        self._model.module.requires_grad_(False)
+        engine = self.rank.initialize(self._model.module)
+        engine.eval()
+        self._offload: ScorerOffload = ScorerOffload(engine, self.rank.config)
+
+    def _evened_out(self, micro_batches: Sequence[MicroBatch]) -> Sequence[MicroBatch]:
+        return self.rank.evened_out(micro_batches)
+
+    def offload_states(self, states: frozenset[State]) -> None:
+        """On a CPU everything is in host memory already."""
+        if State.WEIGHTS in states and self.context.device.type != "cpu":
+            self._offload.to_host()
+            self.rank.platform.empty_cache()
+
+    def load_states(self, states: frozenset[State]) -> None:
+        if State.WEIGHTS in states and self.context.device.type != "cpu":
+            self._offload.to_device()
+
+    def shutdown(self) -> None:
+        self.rank.stop()
+        self._model = None

@@ -1,0 +1,196 @@
+"""`deepspeed_train`: ZeRO stages 0 to 3 over data-parallel ranks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from roll.algorithms.loss import Loss
+from roll.configs.cluster import WorkerConfig
+from roll.configs.plan.batch_plan import TrainPlan
+from roll.distributed.strategy.base import RankContext, State, TrainStrategy
+from roll.distributed.strategy.deepspeed.config import training_config
+from roll.distributed.strategy.deepspeed.optimizer import adamw, not_finite, parameter_groups, schedule
+from roll.distributed.strategy.deepspeed.rank import DeepSpeedRank, full_dimensions, full_shape
+from roll.distributed.strategy.forward import ScoringStrategy
+from roll.distributed.strategy.saved_facts import SavedFacts, required_facts
+from roll.distributed.weights.bucket import WeightBucket, fill_buckets
+from roll.errors import StrategyError
+from roll.types.batch import LossScale, MicroBatch, TokenOutputs
+from roll.types.metrics import MetricSums
+
+if TYPE_CHECKING:
+    from deepspeed import DeepSpeedEngine
+
+_GROUPS = "parameter_groups"
+_SAVE_BUCKET_BYTES = 1 << 30
+
+
+class DeepSpeedTrainStrategy(ScoringStrategy, TrainStrategy):
+    """Policy or critic (context.head "value") under AdamW; fp32, or bf16 with fp32 master weights.
+
+    DeepSpeed averages gradients over the ranks; the loss is multiplied by their number, so that the gradient of the
+    update is the sum of what all micro batches of all ranks returned.
+    """
+
+    def __init__(self, role: WorkerConfig, context: RankContext, plan: TrainPlan | None = None):
+        if plan is None:
+            raise StrategyError(f"{context.role}: deepspeed_train needs a training plan")
+        self.role, self.context, self.plan = role, context, plan
+        self.dp_rank, self.dp_size = context.rank, context.world_size
+        self.rank = DeepSpeedRank(role, context, training_config(role, plan))
+        self._engine: DeepSpeedEngine | None = None
+
+    @property
+    def engine(self) -> DeepSpeedEngine:
+        assert self._engine is not None, "setup() comes first"
+        return self._engine
+
+    def setup(self) -> None:
+        self.rank.start()
+        self._build()
+
+    def _build(self, one_group: bool = False) -> None:
+        """one_group: as engines without weight decay once were, whose checkpoints hold the optimizer's state so."""
+        from roll.distributed.strategy.deepspeed.offload import Offload
+
+        self._has_one_group = one_group
+        self._model = self.rank.load_model()
+        parameters = [(parameter, full_dimensions(parameter)) for parameter in self._model.module.parameters()]
+        args = self.role.training_args
+        optimizer = adamw(parameter_groups(parameters, args.weight_decay, one_group), args)
+        self._schedule = schedule(optimizer, args, self.plan.total_updates, self.plan.warmup_updates)
+        with _no_dummy_step(optimizer):
+            self._engine = self.rank.initialize(self._model.module, optimizer=optimizer, lr_scheduler=self._schedule)
+        self._offload: Offload = Offload(self.engine, self.rank.config)
+        self._trainable = [parameter for parameter in self._model.module.parameters() if parameter.requires_grad]
+
+    def train_step(
+        self, micro_batches: Sequence[MicroBatch], loss: Loss, scale: LossScale, temperature: float
+    ) -> tuple[MetricSums, dict[str, float]]:
+        if not micro_batches:
+            raise ValueError("an update needs at least one micro batch on every rank")
+        sums = MetricSums()
+        for i, micro_batch in enumerate(micro_batches):
+            # Explicit, because the number of micro batches may differ from update to update.
+            self.engine.set_gradient_accumulation_boundary(i == len(micro_batches) - 1)
+            batch = micro_batch.to(self.context.device)
+            total, metrics = loss(self._forward(batch, loss, temperature), batch, scale)
+            self.engine.backward(total * self.dp_size if self.dp_size > 1 else total, scale_wrt_gas=False)
+            sums.merge([metrics])
+        learning_rate = float(self._schedule.get_last_lr()[0])
+        grad_norm = self._step()
+        return sums.to_floats(), {"grad_norm": grad_norm, "learning_rate": learning_rate}
+
+    def _forward(self, batch: MicroBatch, loss: Loss, temperature: float) -> TokenOutputs:
+        if "values" in loss.needs:
+            self._check_critic()
+            return TokenOutputs(values=self.engine(batch.input_ids, batch.response_mask))
+        self._check_policy()
+        log_probs, entropy = self.engine(batch.input_ids, batch.response_mask, temperature, "entropy" in loss.needs)
+        return TokenOutputs(log_probs=log_probs, entropy=entropy)
+
+    def _step(self) -> float:
+        """Clips and updates; the gradient norm before clipping. StrategyError if it is not finite."""
+        own_norm = self._clip() if self.rank.config.stage == 0 and self.role.model_args.dtype == "fp32" else None
+        self.engine.step()
+        norm = own_norm if own_norm is not None else self.engine.get_global_grad_norm()
+        grad_norm = float(norm) if norm is not None else math.nan
+        applied = self.engine.was_step_applied()
+        if not applied or not math.isfinite(grad_norm) or grad_norm < 0:  # DeepSpeed's word for no number is -1
+            raise not_finite(self.context.role, grad_norm, "lost" if applied else "untouched")
+        return grad_norm
+
+    def _clip(self) -> torch.Tensor:
+        gradients = [parameter.grad for parameter in self._trainable if parameter.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients)
+        if not torch.isfinite(norm):
+            raise not_finite(self.context.role, float(norm))
+        if self.rank.config.own_clip > 0:
+            torch.nn.utils.clip_grads_with_norm_(self._trainable, self.rank.config.own_clip, norm)
+        return norm
+
+    def _evened_out(self, micro_batches: Sequence[MicroBatch]) -> Sequence[MicroBatch]:
+        return self.rank.evened_out(micro_batches)
+
+    @property
+    def exports_weights(self) -> bool:
+        return self.context.rank == 0
+
+    def export_weights(self, bucket_bytes: int, to: Collection[int] = ()) -> Iterator[WeightBucket]:
+        """The tensors of a bucket are valid until the next one is asked for."""
+        is_wanted = self.exports_weights or self.context.rank in to
+        parameters = {self.model.hf_names[name]: p for name, p in self.model.module.named_parameters()}
+        shapes = ((name, torch.empty(full_shape(p), dtype=p.dtype, device="meta")) for name, p in parameters.items())
+        for bucket in fill_buckets(shapes, bucket_bytes):
+            chosen: list[tuple[str, nn.Parameter]] = [(name, parameters[name]) for name, _ in bucket]
+            with self.rank.gathered([p for _, p in chosen], modify=False):
+                weights = [(name, p.detach()) for name, p in chosen] if is_wanted else []
+                yield self.model.in_checkpoint_form(weights)
+
+    def all_reduce_sum(self, values: Sequence[float]) -> list[float]:
+        return self.rank.all_reduce(values)
+
+    def save_checkpoint(self, directory: Path) -> None:
+        from roll.distributed.strategy.deepspeed import checkpoint as deepspeed_checkpoint
+
+        facts = self._facts if self._has_one_group else self._facts | {_GROUPS: 2}
+        deepspeed_checkpoint.save(self.engine, directory, self.context.rank, SavedFacts(facts))
+
+    def load_checkpoint(self, directory: Path) -> None:
+        from roll.distributed.strategy.deepspeed import checkpoint as deepspeed_checkpoint
+
+        saved = SavedFacts.read(directory)
+        if wrong := saved.disagreements(self._facts):
+            raise StrategyError(f"{directory} was saved with {', '.join(wrong)}. Resume with the same, or start anew.")
+        if _GROUPS not in saved.fixed and not self.role.training_args.weight_decay:
+            self.rank.stop()
+            self._build(one_group=True)
+        deepspeed_checkpoint.load(self.engine, directory, self.context.rank)
+
+    @property
+    def _facts(self) -> dict[str, object]:
+        return required_facts(self.role, self.dp_size)
+
+    def save_hf_model(self, directory: Path) -> None:
+        """config.json and safetensors; tokenizer files are the caller's."""
+        weights: dict[str, torch.Tensor] = {}
+        for bucket in self.export_weights(_SAVE_BUCKET_BYTES):
+            weights |= {name: tensor.to("cpu", copy=True) for name, tensor in bucket}
+        if self.exports_weights:
+            self.model.pretrained.save_pretrained(directory, state_dict=weights)
+        self.all_reduce_sum([0.0])  # nobody goes on before the files are there
+
+    def offload_states(self, states: frozenset[State]) -> None:
+        """On a CPU everything is in host memory already."""
+        if self.context.device.type != "cpu":
+            self._offload.to_host(states)
+            self.rank.platform.empty_cache()
+
+    def load_states(self, states: frozenset[State]) -> None:
+        if self.context.device.type != "cpu":
+            self._offload.to_device(states)
+
+    def shutdown(self) -> None:
+        self.rank.stop()
+        self._engine = None
+        self._model = None
+
+
+@contextmanager
+def _no_dummy_step(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """Undoes the step on zero gradients with which DeepSpeed 0.19 allocates AdamW's states in bf16 without ZeRO: it
+    would count as the first of the bias correction, and decay the weights."""
+    rates = [group["lr"] for group in optimizer.param_groups]
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    yield
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
+    optimizer.state.clear()

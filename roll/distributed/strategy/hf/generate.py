@@ -1,0 +1,163 @@
+"""`hf_infer` as a rollout engine: any Hugging Face causal language model on one device, no further engine needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+import torch
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from roll.distributed.strategy.base import InferStrategy, RankContext, State
+from roll.distributed.strategy.hf.args import argument_problems, parse_settings
+from roll.distributed.strategy.hf.parameter_import import ParameterImport
+from roll.distributed.strategy.hf.sampler import BatchSampler
+from roll.distributed.strategy.hf.sampler_thread import SamplerThread
+from roll.distributed.strategy.stop_strings import StopStrings
+from roll.distributed.weights.bucket import BucketSource, GroupSpec
+from roll.distributed.weights.transport import WeightReceiver
+from roll.errors import ConfigError, StrategyError
+from roll.models.loading import load_policy
+from roll.types.rollout import Generation, GenerationRequest
+
+if TYPE_CHECKING:
+    from roll.configs.cluster import WorkerConfig
+    from roll.configs.plan.batch_plan import TrainPlan
+
+T = TypeVar("T")
+
+
+class HfInferStrategy(InferStrategy):
+    """Samples with `BatchSampler` in a thread of its own.
+
+    Log-probs are of the full distribution at the sampling temperature, also with top-p, top-k, min tokens or a
+    repetition penalty. Requests in flight across a weight update go on with keys and values of the new weights,
+    computed anew; every token says which version sampled it.
+    """
+
+    def __init__(self, role: WorkerConfig, context: RankContext, plan: TrainPlan | None = None):
+        self._role = role
+        self._context = context
+        problems = list(argument_problems(context.role, role))
+        if problems:
+            raise ConfigError(*(problem.text for problem in problems))
+        self._settings = parse_settings(role)
+        self._sampler: BatchSampler | None = None
+        self._thread: SamplerThread | None = None
+
+    def setup(self) -> None:
+        model_args = self._role.model_args
+        model = load_policy(model_args.model_copy(update={"disable_gradient_checkpointing": True})).pretrained
+        torch.nn.Module.to(model, self._context.device).eval().requires_grad_(False)
+        tokenizer = AutoTokenizer.from_pretrained(model_args.model_name_or_path)
+        self._model = model
+        self._import = ParameterImport(model)
+        self._receiver = WeightReceiver(self._context.device)
+        self._sampler = BatchSampler(
+            model,
+            eos_token_ids(model, tokenizer),
+            StopStrings.of(tokenizer),
+            max_model_len=self._max_model_len(model),
+            max_num_seqs=self._settings.max_num_seqs,
+        )
+
+    def _max_model_len(self, model: PreTrainedModel) -> int:
+        longest: int = model.config.get_text_config().max_position_embeddings
+        wanted = self._settings.max_model_len or longest
+        if wanted > longest:
+            raise StrategyError(
+                f"{self._context.role}: max_model_len {wanted} is beyond the model's {longest} positions. Lower it."
+            )
+        return wanted
+
+    async def start(self) -> None:
+        if self._sampler is None:
+            raise StrategyError("hf_infer was started before setup")
+        self._thread = SamplerThread(self._sampler)
+
+    def shutdown(self) -> None:
+        if self._thread is not None:
+            self._thread.stop()
+        if self._sampler is not None:
+            self._receiver.close()
+
+    @property
+    def policy_version(self) -> int:
+        return 0 if self._sampler is None else self._sampler.policy_version
+
+    async def generate(self, request: GenerationRequest) -> list[Generation]:
+        return await self._running().generate(request)
+
+    async def check_health(self) -> None:
+        self._running().check()
+
+    async def heartbeat(self) -> None:
+        await self._call(lambda: None)
+
+    async def abort(self, request_ids: Sequence[str] | None = None) -> None:
+        await self._running().abort(request_ids)
+
+    async def pause(self) -> None:
+        await self._running().hold("pause")
+
+    async def resume(self) -> None:
+        await self._running().release("pause")
+
+    async def join_weight_group(self, group: GroupSpec, first_rank: int) -> None:
+        await self._call(lambda: self._receiver.join(group, first_rank))
+
+    async def begin_weight_update(self) -> None:
+        """Nothing is sampled until `finish_weight_update`, paused or not; what arrives meanwhile waits."""
+        await self._running().hold("weight update")
+        await self._call(self._import.begin)
+
+    async def import_weights(self, source: BucketSource) -> None:
+        def receive() -> None:
+            for name, tensor in self._receiver.read(source):
+                self._import.add(name, tensor)
+
+        await self._call(receive)
+
+    async def finish_weight_update(self, version: int) -> None:
+        """StrategyError if parameters are missing or the version goes back: the engine then stays held until a full
+        update."""
+
+        def finish() -> None:
+            self._import.finish()
+            self._receiver.rest()
+            assert self._sampler is not None
+            if version < self._sampler.policy_version:
+                raise StrategyError(
+                    f"weight update to version {version}, but the engine has {self._sampler.policy_version}"
+                )
+            self._sampler.recompute_cache()
+            self._sampler.policy_version = version
+
+        await self._call(finish)
+        await self._running().release("weight update")
+
+    def offload_states(self, states: frozenset[State]) -> None:
+        """Called from another thread than the event loop's. The key-value cache goes with the last request in
+        flight."""
+        if State.WEIGHTS in states and self._context.device.type != "cpu":
+            self._running().run_between_tokens(lambda: torch.nn.Module.to(self._model, "cpu"))
+            torch.cuda.empty_cache()
+
+    def load_states(self, states: frozenset[State]) -> None:
+        if State.WEIGHTS in states and self._context.device.type != "cpu":
+            self._running().run_between_tokens(lambda: torch.nn.Module.to(self._model, self._context.device))
+
+    def _running(self) -> SamplerThread:
+        if self._thread is None:
+            raise StrategyError("hf_infer was used before start")
+        return self._thread
+
+    async def _call(self, function: Callable[[], T]) -> T:
+        return await self._running().call(function)
+
+
+def eos_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Every token that ends an answer: those of the generation config, and the tokenizer's."""
+    configured = model.generation_config.eos_token_id if model.generation_config is not None else None
+    ids = [configured] if isinstance(configured, int) else list(configured or [])
+    return sorted({*ids, *([tokenizer.eos_token_id] if isinstance(tokenizer.eos_token_id, int) else [])})

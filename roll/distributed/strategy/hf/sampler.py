@@ -1,0 +1,323 @@
+"""A batched sampler on a Hugging Face causal language model: continuous batching with one key-value cache, in one
+thread."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from roll.distributed.strategy.hf.decoder import Decoder
+from roll.distributed.strategy.hf.kv_cache import BatchCache, Part, assemble
+from roll.distributed.strategy.hf.sample_table import IDLE_SLOT, Group, SampleTable
+from roll.distributed.strategy.hf.sampling import Knobs, UniformStreams, draw_tokens
+from roll.distributed.strategy.request_checks import check_request
+from roll.distributed.strategy.stop_strings import StopStrings
+from roll.errors import StrategyError
+from roll.types.rollout import FinishReason, Generation, GenerationRequest
+
+T = TypeVar("T")
+Finished = tuple[str, list[Generation]]
+
+_STEPS_BETWEEN_ADMISSIONS = 4  # while others decode; each admission costs a prefill and a copy of the cache
+_MAX_IDLE_FRACTION = 0.25  # of the rows may be finished before the batch is compacted
+_MAX_PREFILL_TOKENS = 16384  # in one forward pass, padding included
+_NEW_COLUMNS = 256  # reserved in the cache at most; it grows by doubling beyond
+
+
+class BatchSampler:
+    """Samples one token for every sample in flight per `step`.
+
+    The rows of the batch are left padded and end at the same column. A prompt is prefilled once and its cache
+    repeated for the samples of its group. Finished rows leave the batch, waiting requests join it between two tokens.
+    What a sample becomes depends only on prompt, parameters, seed and weights, up to rounding; not on the others in
+    the batch.
+
+    Weights may change between two steps, followed by `recompute_cache`; every token carries the `policy_version` of the
+    weights that sampled it.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        eos_token_ids: Sequence[int],
+        stop_strings: StopStrings | None,
+        max_model_len: int,
+        max_num_seqs: int,
+    ):
+        self.policy_version = 0
+        self.max_model_len = max_model_len
+        self._decoder = Decoder(model)
+        self._vocab_size = self._decoder.vocab_size
+        self._eos = frozenset(eos_token_ids)
+        self._stop_strings = stop_strings
+        self._max_num_seqs = max_num_seqs
+        self._streams = UniformStreams()
+
+        self._waiting: deque[Group] = deque()
+        self._finished: list[Finished] = []
+        self._table = SampleTable()
+        self._stop_classes: dict[frozenset[int], int] = {}
+        self._stop_masks = np.zeros((0, self._vocab_size), bool)  # [class, token]
+        self._text_classes: dict[tuple[str, ...], int] = {(): 0}
+        self._text_masks = np.zeros((1, self._vocab_size), bool)
+        self._steps_since_admission = 0
+
+        self._cache: BatchCache | None = None
+        self._slots = np.zeros(0, np.int64)  # per row of the batch; IDLE_SLOT once it is finished
+        self._starts = np.zeros(0, np.int64)  # first column that is not padding
+        self._next_ids = torch.zeros(0, 1, dtype=torch.int64)
+        self._positions = torch.zeros(0, 1, dtype=torch.int64)
+        self._mask: torch.Tensor | None = None  # additive, [B, 1, 1, columns]; None: every row sees every column
+        self._knobs = Knobs()
+
+    @property
+    def has_work(self) -> bool:
+        """True while a step would do something."""
+        return bool(self._waiting or self._finished or self._cache is not None)
+
+    def check(self, request: GenerationRequest) -> None:
+        """Raises StrategyError for a request that cannot be served. Changes nothing, so any thread may call it."""
+        sampling = request.sampling
+        check_request(request, self.max_model_len, "max_model_len")
+        ids = [*request.prompt_ids.tolist(), *sampling.stop_token_ids]
+        if min(ids) < 0 or max(ids) >= self._vocab_size:
+            raise StrategyError(
+                f"request {request.request_id}: a token id is outside the model's vocabulary 0..{self._vocab_size - 1}"
+            )
+        if sampling.stop_strings and self._stop_strings is None:
+            raise StrategyError(f"request {request.request_id}: stop_strings need a tokenizer")
+
+    def submit(self, request: GenerationRequest) -> None:
+        """Queues a request that passed `check`."""
+        self._waiting.append(Group(request, request.num_samples, [None] * request.num_samples))
+
+    @torch.inference_mode()
+    def abort(self, request_ids: Sequence[str] | None = None) -> None:
+        """Ends these requests (None: all) with what they have; the next `step` returns them."""
+        ids = None if request_ids is None else set(request_ids)
+        for group in [g for g in self._waiting if ids is None or g.request.request_id in ids]:
+            self._waiting.remove(group)
+            empty = Generation(np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros(0, np.int32), "abort")
+            self._finished.append((group.request.request_id, [empty] * group.request.num_samples))
+        for row, slot in enumerate(self._slots):
+            group = self._table.groups[slot]
+            if group is not None and (ids is None or group.request.request_id in ids):
+                self._close(row, "abort")
+        self._compact()
+
+    @torch.inference_mode()
+    def recompute_cache(self) -> None:
+        """Keys and values of all samples in flight, anew: after a weight update, so that none of the old weights
+        stay."""
+        rows = np.flatnonzero(self._slots != IDLE_SLOT)
+        if not len(rows):
+            return
+        tokens = [self._cached_tokens(int(slot)) for slot in self._slots[rows]]
+        order = np.argsort([len(sequence) for sequence in tokens], kind="stable")
+        rows, tokens = rows[order], [tokens[number] for number in order]
+        lengths = [len(sequence) for sequence in tokens]
+        parts = []
+        for chunk in _chunks(tokens, lengths):
+            cache, _ = self._decoder.prefill(chunk)
+            parts.append(Part(cache, self._decoder.tensor(np.arange(len(chunk)))))
+        self._next_ids = self._next_ids[self._decoder.tensor(rows)]
+        self._rebuild(parts, self._slots[rows], np.array(lengths))
+
+    def _cached_tokens(self, slot: int) -> np.ndarray:
+        """Prompt and answer so far but for the last token, which enters the cache with the next step."""
+        group, count = self._table.groups[slot], self._table.position[slot] - 1
+        assert group is not None
+        return np.concatenate([group.request.prompt_ids, self._table.tokens[slot, :count]])
+
+    @torch.inference_mode()
+    def step(self) -> list[Finished]:
+        """Samples one token per sample in flight (admitting what waits); returns the requests that are finished."""
+        logits = self._decode() if self._cache is not None else None
+        admitted = self._take_waiting()
+        if admitted:
+            logits = self._join(logits, admitted)
+        if logits is not None:
+            self._sample(logits)
+            self._compact()
+        finished, self._finished = self._finished, []
+        return finished
+
+    def _decode(self) -> torch.Tensor:
+        """Logits [B, V] after each row's last token, whose keys and values enter the cache."""
+        assert self._cache is not None
+        logits = self._decoder.decode(self._next_ids, self._positions, self._cache, self._starts, self._mask)
+        self._positions += 1
+        return logits
+
+    def _take_waiting(self) -> list[Group]:
+        """The requests that join now: in order, as many as max_num_seqs has room for (a group is not split)."""
+        num_running = int((self._slots != IDLE_SLOT).sum())
+        num_waiting = sum(group.request.num_samples for group in self._waiting)
+        self._steps_since_admission += 1
+        if num_waiting < num_running and self._steps_since_admission < _STEPS_BETWEEN_ADMISSIONS:
+            return []
+        taken: list[Group] = []
+        while self._waiting and (
+            num_running == 0 or num_running + self._waiting[0].request.num_samples <= self._max_num_seqs
+        ):
+            taken.append(self._waiting.popleft())
+            num_running += taken[-1].request.num_samples
+        if taken:
+            self._steps_since_admission = 0
+        return taken
+
+    def _join(self, running_logits: torch.Tensor | None, groups: list[Group]) -> torch.Tensor:
+        """Prefills the prompts and adds their samples to the batch. Logits [B, V] of all rows, old ones first."""
+        groups = sorted(groups, key=lambda group: len(group.request.prompt_ids))
+        parts, logits, slots, lengths = [], [], [], []
+        if self._cache is not None and running_logits is not None:
+            rows = np.flatnonzero(self._slots != IDLE_SLOT)
+            if len(rows):
+                part = Part(self._cache, self._decoder.tensor(rows), int(self._starts[rows].min()))
+                parts.append(part)
+                logits.append(running_logits[part.rows])
+                slots.append(self._slots[rows])
+                lengths.append(self._cache.length - self._starts[rows])
+        for chunk in _chunks(groups, [len(group.request.prompt_ids) for group in groups]):
+            cache, chunk_logits = self._decoder.prefill([group.request.prompt_ids for group in chunk])
+            repeats = np.array([group.request.num_samples for group in chunk])
+            rows = self._decoder.tensor(np.repeat(np.arange(len(chunk)), repeats))
+            parts.append(Part(cache, rows))
+            logits.append(chunk_logits[rows])
+            slots.extend(self._open(group) for group in chunk)
+            lengths.append(np.repeat([len(group.request.prompt_ids) for group in chunk], repeats))
+        self._rebuild(parts, np.concatenate(slots), np.concatenate(lengths))
+        return torch.cat(logits)
+
+    def _open(self, group: Group) -> np.ndarray:
+        sampling = group.request.sampling
+        uniforms = [
+            self._streams.draw(sampling.seed, index, sampling.max_new_tokens)
+            for index in range(group.request.num_samples)
+        ]
+        stops = frozenset(sampling.stop_token_ids) | (frozenset() if sampling.ignore_eos else self._eos)
+        stop_class = self._stop_classes.setdefault(stops, len(self._stop_classes))
+        if stop_class == len(self._stop_masks):
+            mask = np.zeros(self._vocab_size, bool)
+            mask[list(stops)] = True
+            self._stop_masks = np.concatenate([self._stop_masks, mask[None]])
+        text_class = self._text_classes.setdefault(sampling.stop_strings, len(self._text_classes))
+        if text_class == len(self._text_masks):
+            assert self._stop_strings is not None
+            mask = self._stop_strings.candidates(sampling.stop_strings, self._vocab_size)
+            self._text_masks = np.concatenate([self._text_masks, mask[None]])
+        return self._table.add(group, np.stack(uniforms), stop_class, text_class)
+
+    def _sample(self, logits: torch.Tensor) -> None:
+        """Draws a token for every row, writes it down, and closes the rows that it finishes."""
+        table = self._table
+        uniforms = self._decoder.tensor(table.uniforms[self._slots, table.position[self._slots]])
+        tokens, log_probs = draw_tokens(logits, uniforms, self._knobs_now())
+        self._next_ids = tokens[:, None]
+        if self._knobs.seen is not None:
+            self._knobs.seen.scatter_(1, self._next_ids, True)
+
+        rows = np.flatnonzero(self._slots != IDLE_SLOT)
+        slots, drawn = self._slots[rows], tokens.cpu().numpy()[rows]
+        position = table.position[slots]
+        table.tokens[slots, position] = drawn
+        table.log_probs[slots, position] = log_probs.cpu().numpy()[rows]
+        table.versions[slots, position] = self.policy_version
+        table.position[slots] = position + 1
+
+        stopped = self._stop_masks[table.stop_class[slots], drawn]
+        if len(self._text_masks) > 1:
+            candidates = self._text_masks[table.text_class[slots], drawn] & ~stopped
+            for number in np.flatnonzero(candidates & (position >= table.min_new_tokens[slots])):
+                stopped[number] = self._completes_stop_string(int(slots[number]))
+        at_limit = position + 1 >= table.max_new_tokens[slots]
+        for number in np.flatnonzero(stopped | at_limit):
+            self._close(int(rows[number]), "stop" if stopped[number] else "length")
+
+    def _completes_stop_string(self, slot: int) -> bool:
+        group = self._table.groups[slot]
+        assert group is not None
+        assert self._stop_strings is not None
+        answer = self._table.tokens[slot, : self._table.position[slot]]
+        return self._stop_strings.completes(group.request.sampling.stop_strings, answer)
+
+    def _close(self, row: int, reason: FinishReason) -> None:
+        group = self._table.close(int(self._slots[row]), reason)
+        self._slots[row] = IDLE_SLOT
+        if group is not None:
+            generations = [generation for generation in group.generations if generation is not None]
+            self._finished.append((group.request.request_id, generations))
+
+    def _compact(self) -> None:
+        """Drops finished rows, and columns that are padding in all others, once that saves more than it costs."""
+        rows = np.flatnonzero(self._slots != IDLE_SLOT)
+        if self._cache is None or len(rows) > (1 - _MAX_IDLE_FRACTION) * len(self._slots):
+            return
+        if len(rows) == 0:
+            self._cache, self._mask, self._knobs = None, None, Knobs()
+            self._slots = self._starts = np.zeros(0, np.int64)
+            return
+        part = Part(self._cache, self._decoder.tensor(rows), int(self._starts[rows].min()))
+        self._next_ids = self._next_ids[part.rows]
+        self._rebuild([part], self._slots[rows], self._cache.length - self._starts[rows])
+
+    def _rebuild(self, parts: Sequence[Part], slots: np.ndarray, lengths: np.ndarray) -> None:
+        """A new batch of these rows: `lengths` tokens of each are in the cache."""
+        table = self._table
+        longest = max(part.length for part in parts)
+        remaining = int((table.max_new_tokens[slots] - table.position[slots]).max())
+        self._cache = assemble(parts, longest + min(remaining, _NEW_COLUMNS))
+        self._slots, self._starts = slots, longest - lengths
+        self._positions = self._decoder.tensor(lengths)[:, None]
+        self._mask = self._decoder.decode_mask(self._starts, longest + remaining)
+        self._knobs = self._knobs_of(slots)
+
+    def _knobs_of(self, slots: np.ndarray) -> Knobs:
+        table = self._table
+
+        def tensor(values: np.ndarray, off: float) -> torch.Tensor | None:
+            chosen = values[slots]
+            return None if (chosen == off).all() else self._decoder.tensor(chosen)
+
+        penalty = tensor(table.repetition_penalty, 1.0)
+        return Knobs(
+            temperature=tensor(table.temperature, 1.0),
+            top_k=tensor(table.top_k, 0),
+            top_p=tensor(table.top_p, 1.0),
+            repetition_penalty=penalty,
+            seen=None if penalty is None else self._seen(slots),
+        )
+
+    def _knobs_now(self) -> Knobs:
+        """The knobs of this step: rows below min_new_tokens must not stop."""
+        table = self._table
+        early = table.position[self._slots] < table.min_new_tokens[self._slots]
+        if not early.any():
+            return self._knobs
+        banned = self._stop_masks[table.stop_class[self._slots]] & early[:, None]
+        return replace(self._knobs, banned=self._decoder.tensor(banned))
+
+    def _seen(self, slots: np.ndarray) -> torch.Tensor:
+        """bool [B, V]: tokens of prompt and answer so far, of the rows with a repetition penalty."""
+        seen = np.zeros((len(slots), self._vocab_size), bool)
+        for row, slot in enumerate(slots):
+            group = self._table.groups[slot]
+            if group is not None and group.request.sampling.repetition_penalty != 1:
+                seen[row, group.request.prompt_ids] = True
+                seen[row, self._table.tokens[slot, : self._table.position[slot]]] = True
+        return self._decoder.tensor(seen)
+
+
+def _chunks(items: Sequence[T], lengths: Sequence[int]) -> Iterator[Sequence[T]]:
+    """Slices of items in order of length, each of at most _MAX_PREFILL_TOKENS when padded (or one item)."""
+    first = 0
+    for last in range(1, len(items) + 1):
+        if last == len(items) or (last + 1 - first) * lengths[last] > _MAX_PREFILL_TOKENS:
+            yield items[first:last]
+            first = last

@@ -1,0 +1,38 @@
+"""`hf_infer` for scoring: a plain Hugging Face model on every rank. The ranks know nothing of each other."""
+
+from __future__ import annotations
+
+from roll.configs.cluster import WorkerConfig
+from roll.configs.plan.batch_plan import TrainPlan
+from roll.distributed.strategy.base import RankContext, State
+from roll.distributed.strategy.forward import ScoringStrategy
+from roll.models.loading import load_critic, load_policy
+from roll.platforms.table import platform_of
+
+
+class HfForwardStrategy(ScoringStrategy):
+    """Log-probs of the reference or of old weights, values of a critic."""
+
+    def __init__(self, role: WorkerConfig, context: RankContext, plan: TrainPlan | None = None):
+        self.role, self.context = role, context
+        self.dp_rank, self.dp_size = context.rank, context.world_size
+        self.platform = platform_of(context.device)
+
+    def setup(self) -> None:
+        self.platform.set_device(self.context.device)
+        load = load_critic if self.context.head == "value" else load_policy
+        self._model = load(self.role.model_args)
+        self._model.module.requires_grad_(False).eval().to(self.context.device)
+
+    def offload_states(self, states: frozenset[State]) -> None:
+        if State.WEIGHTS in states and self.context.device.type != "cpu":
+            self.model.module.to("cpu")
+            self.platform.empty_cache()
+
+    def load_states(self, states: frozenset[State]) -> None:
+        if State.WEIGHTS in states:
+            self.model.module.to(self.context.device)
+
+    def shutdown(self) -> None:
+        self._model = None
+        self.platform.empty_cache()

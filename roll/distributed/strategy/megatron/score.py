@@ -1,0 +1,66 @@
+"""`megatron_infer`: scoring with a model that is divided among the role's ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from roll.configs.cluster import WorkerConfig
+from roll.configs.plan.batch_plan import TrainPlan
+from roll.distributed.strategy.base import ForwardStrategy, RankContext, State
+from roll.distributed.strategy.megatron.rank import MegatronRank
+from roll.distributed.strategy.megatron.train import check_head
+from roll.types.batch import MicroBatch, TokenOutputs
+
+if TYPE_CHECKING:
+    from roll.distributed.strategy.megatron.engine import Model
+    from roll.distributed.strategy.megatron.passes import Passes
+
+
+class MegatronInferStrategy(ForwardStrategy):
+    """Log-probs of the reference or of old weights, values of a critic."""
+
+    def __init__(self, role: WorkerConfig, context: RankContext, plan: TrainPlan | None = None):
+        self.role, self.context = role, context
+        self.rank = MegatronRank(role, context)
+        self.dp_rank, self.dp_size = self.rank.dp_rank, self.rank.dp_size
+        self._model: Model | None = None
+
+    def setup(self) -> None:
+        self.rank.start()
+        from roll.distributed.strategy.megatron.engine import for_scoring, load_model
+        from roll.distributed.strategy.megatron.passes import Passes
+
+        model = self._model = load_model(self.rank)
+        self._passes: Passes = Passes(
+            for_scoring(model),
+            model.config,
+            model.shapes.vocab_size,
+            self.context.device,
+            self.role.use_sequence_packing,
+        )
+
+    def log_probs(
+        self, micro_batches: Sequence[MicroBatch], temperature: float, entropy: bool = False
+    ) -> list[TokenOutputs]:
+        check_head(self.rank, values=False)
+        return self._passes.score(micro_batches, temperature, entropy)
+
+    def values(self, micro_batches: Sequence[MicroBatch]) -> list[TokenOutputs]:
+        check_head(self.rank, values=True)
+        return self._passes.score(micro_batches, 1.0, values=True)
+
+    def offload_states(self, states: frozenset[State]) -> None:
+        if State.WEIGHTS in states and self._model is not None and self.context.device.type != "cpu":
+            for chunk in self._model.chunks:
+                chunk.to("cpu")
+            self.rank.platform.empty_cache()
+
+    def load_states(self, states: frozenset[State]) -> None:
+        if State.WEIGHTS in states and self._model is not None:
+            for chunk in self._model.chunks:
+                chunk.to(self.context.device)
+
+    def shutdown(self) -> None:
+        self._model = None
+        self.rank.stop()

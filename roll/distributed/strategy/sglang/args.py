@@ -1,0 +1,166 @@
+"""What SGLang is started with: environment, arguments, and checks of both that do not import SGLang (which takes many
+seconds)."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from roll.configs.cluster import WorkerConfig
+from roll.configs.limits import LARGEST_SEED
+from roll.configs.memory.share import default_share
+from roll.configs.problems import Problem, nearest
+from roll.configs.strategies.spec import Choice
+from roll.configs.strategies.value_kinds import Kinds, class_annotations, kinds_of, misfits
+
+SOCKETS_VARIABLE = "ROLL_SOCKETS_DIRECTORY"
+STILL_RETIRING = "requests that have ended are still leaving the engine"  # asked again a moment later, they have left
+SPARE_POSITIONS = 8  # SGLang keeps some positions of context_length for itself (0.5.23: 2 of them, 6 of the prompt's)
+
+_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+_CPU_KV_CACHE_TOKENS = 32_768
+_CPU_MAX_RUNNING_REQUESTS = 256
+
+# Keys of ServerArgs that belong to another setting, or that the strategy relies on; values that mean the same are fine.
+_TAKEN: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "model_path": ("set model_args.model_name_or_path", ()),
+    "device": ("the role's device_mapping says", ()),
+    "dp_size": ("more devices in device_mapping give more engines", (1,)),
+    "pp_size": ("weight updates reach the first pipeline stage only; use tp_size", (1,)),
+    "nnodes": ("an engine stays on one node", (1,)),
+    "node_rank": ("an engine stays on one node", (0,)),
+    "skip_tokenizer_init": ("stop strings need the tokenizer", (False,)),
+    "tokenizer_worker_num": ("requests enter by the worker's own process", (1,)),
+    "sampling_backend": ("only this one draws every sample from its own seed", ("pytorch",)),
+    "allow_auto_truncate": ("an over-long prompt is refused", (False,)),
+    "speculative_algorithm": ("log-probs and seeds of drafted tokens are not checked here yet", ()),
+    "disaggregation_mode": ("an engine prefills and decodes itself", ("null",)),
+    "enable_lora": ("weight updates send whole weights", (False,)),
+    "custom_sigquit_handler": ("the worker watches the engine's processes itself", ()),
+}
+# Ranges that the fields do not state, beyond which an engine fails after minutes.
+_COUNT: dict[str, float] = {"least": 1}
+_RANGES: dict[str, dict[str, float]] = {
+    "mem_fraction_static": {"least": 0.01, "most": 1},
+    "random_seed": {"least": 0, "most": LARGEST_SEED},
+} | dict.fromkeys(("context_length", "max_total_tokens", "max_running_requests", "tp_size", "pp_size"), _COUNT)
+
+
+def worker_environment(on_cpu: bool, num_devices: int = 1, directory: Path | None = None) -> dict[str, str]:
+    """Variables that the worker's process needs before torch and sglang are imported. `directory`: of the run alone,
+    for the engine's sockets."""
+    variables = {
+        "TOKENIZERS_PARALLELISM": "false",
+        "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1",  # for the spare positions; the strategy checks the length
+    }
+    if directory is not None:
+        variables[SOCKETS_VARIABLE] = str(directory)
+    if not on_cpu:
+        return variables
+    variables |= {
+        "SGLANG_USE_CPU_ENGINE": "1",
+        "OMP_NUM_THREADS": "1",
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "TORCHDYNAMO_DISABLE": "1",
+    }
+    if num_devices > 1:  # else every rank would bind all cores
+        variables["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join(str(rank) for rank in range(num_devices))
+    return variables
+
+
+def environment(role: WorkerConfig, on_cpu: bool, directory: Path) -> dict[str, str]:
+    """What its spec is asked."""
+    return worker_environment(on_cpu, role.num_gpus_per_worker, directory)
+
+
+def engine_arguments(role: WorkerConfig, on_cpu: bool, seed: int, shares_devices: bool = False) -> dict[str, Any]:
+    """Keyword arguments of ServerArgs: ours, and over them the user's `strategy_config`."""
+    given = {key: value for key, value in role.strategy_config.items() if value is not None}
+    arguments: dict[str, Any] = {
+        "dtype": _DTYPES[role.model_args.dtype],
+        "random_seed": seed,
+        "tp_size": role.num_gpus_per_worker,
+        "log_level": "error",
+        "skip_server_warmup": True,
+        "sleep_on_idle": True,
+    }
+    if role.model_args.model_config_kwargs:
+        arguments["json_model_override_args"] = json.dumps(role.model_args.model_config_kwargs)
+    if on_cpu:
+        arguments |= {
+            "attention_backend": "torch_native",
+            "disable_overlap_schedule": True,
+            "disable_cuda_graph": True,
+            "max_total_tokens": _CPU_KV_CACHE_TOKENS,
+            "max_running_requests": _CPU_MAX_RUNNING_REQUESTS,
+        }
+    else:  # so that a trainer on the same devices can have the memory, and the weights come back as they were
+        arguments |= {"enable_memory_saver": True, "enable_weights_cpu_backup": True}
+        arguments |= default_share(role, shares_devices)
+    return (
+        arguments
+        | given
+        | {
+            "model_path": role.model_args.model_name_or_path,
+            "device": "cpu" if on_cpu else "cuda",
+            "sampling_backend": "pytorch",
+            "skip_tokenizer_init": False,
+        }
+    )
+
+
+def problems(choice: Choice) -> Iterator[Problem]:
+    """What its spec is asked."""
+    if choice.role.use == "generate":
+        yield from argument_problems(choice.role.name, choice.worker)
+
+
+def argument_problems(role_name: str, role: WorkerConfig) -> Iterator[Problem]:
+    """Keys of `strategy_config` that ServerArgs does not have, or that are not the user's to set."""
+    at = f"{role_name}.strategy_args.strategy_config"
+    known = engine_argument_kinds()
+    if known is not None:
+        kinds = {key: replace(kind, **_RANGES.get(key, {})) for key, kind in known.items() if kind is not None}
+        given = {key: value for key, value in role.strategy_config.items() if key not in _TAKEN}
+        yield from misfits(at, given, kinds)
+    for key, value in role.strategy_config.items():
+        reason, same = _TAKEN.get(key, ("", ()))
+        if reason and value is not None and value not in same:
+            yield Problem(f"{at}.{key} cannot be set: {reason}.", (f"{at}.{key}",))
+        elif known is not None and key not in known:
+            match = nearest(key, known)
+            hint = f"Did you mean {match}? " if match else ""
+            yield Problem(
+                f"{at}.{key}: sglang has no such server argument. {hint}The keys are those of sglang's ServerArgs.",
+                (f"{at}.{key}",),
+            )
+    yield from _size_problems(role_name, role, at)
+
+
+def _size_problems(role_name: str, role: WorkerConfig, at: str) -> Iterator[Problem]:
+    size, devices = role.strategy_config.get("tp_size"), role.num_gpus_per_worker
+    if type(size) is int and size != devices:
+        yield Problem(
+            f"{role_name}.num_gpus_per_worker is {devices}, but tp_size in {at} is {size}. Set "
+            f"num_gpus_per_worker: {size}, or leave tp_size out.",
+            (f"{role_name}.num_gpus_per_worker", f"{at}.tp_size"),
+        )
+
+
+def engine_argument_kinds() -> dict[str, Kinds | None] | None:
+    """Fields of ServerArgs and what they may be, read from the installed source text; None if sglang is not
+    installed, or has them elsewhere."""
+    spec = find_spec("sglang")
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    root = Path(next(iter(spec.submodule_search_locations))) / "srt"
+    files = sorted((root / "arg_groups" / "fields").glob("*.py")) or [root / "server_args.py"]
+    found: dict[str, ast.expr] = {}
+    for path in files:
+        found |= class_annotations(ast.parse(path.read_text(encoding="utf-8")))
+    return {key: kinds_of(annotation) for key, annotation in found.items()} if "model_path" in found else None

@@ -1,0 +1,216 @@
+"""`sglang` as a rollout engine: the real engine, whose schedulers and detokenizer are processes of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from roll.distributed.strategy.base import RankContext, State
+from roll.distributed.strategy.engine_strategy import MEMORY_TAGS, EngineStrategy, InFlight, Samples, nothing
+from roll.distributed.strategy.request_checks import check_request
+from roll.distributed.strategy.sglang.args import (
+    SPARE_POSITIONS,
+    STILL_RETIRING,
+    argument_problems,
+    engine_arguments,
+    worker_environment,
+)
+from roll.distributed.strategy.sglang.requests import to_generation, to_sglang
+from roll.distributed.weights.bucket import BucketSource, GroupSpec
+from roll.distributed.weights.messages import encode_source
+from roll.errors import StrategyError
+from roll.types.rollout import Generation, GenerationRequest
+
+if TYPE_CHECKING:
+    from roll.configs.cluster import WorkerConfig
+    from roll.configs.plan.batch_plan import TrainPlan
+    from roll.distributed.strategy.sglang.engine import EngineProcesses
+
+T = TypeVar("T")
+_RETIRE_POLL_S = 0.02
+_RETIRE_TIMEOUT_S = 10.0
+_MAX_REPETITION_PENALTY = 2.0
+
+
+class SglangStrategy(EngineStrategy):
+    """One SGLang engine on `num_gpus_per_worker` devices.
+
+    Log-probs are of the full distribution at the sampling temperature, also with top-k and top-p; min tokens and a
+    repetition penalty change the distribution. A pause sets requests in flight back: they are prefilled again when
+    they go on, with the weights of then; every token says which version sampled it. Samples are seeded one by one, so
+    they repeat with the seed; on a GPU only as far as kernels of varying batch size round alike.
+    """
+
+    def __init__(self, role: WorkerConfig, context: RankContext, plan: TrainPlan | None = None):
+        super().__init__(role, context, argument_problems(context.role, role))
+        self._engine: EngineProcesses | None = None
+        self._max_tokens = 0
+        self._limit_key = "context_length"  # what to raise for longer requests
+        self._numbers = itertools.count()
+
+    def setup(self) -> None:
+        """Sets what the launcher has not set of `worker_environment`: SGLang's own processes inherit it."""
+        for name, value in worker_environment(self._on_cpu, self._role.num_gpus_per_worker).items():
+            os.environ.setdefault(name, value)
+
+    async def start(self) -> None:
+        arguments = engine_arguments(self._role, self._on_cpu, self._context.seed, self._context.shares_devices)
+        try:
+            from roll.distributed.strategy.sglang.engine import EngineProcesses
+
+            self._max_tokens = self._context_length(arguments.get("context_length"))
+            arguments["context_length"] = self._max_tokens + SPARE_POSITIONS
+            self._engine = EngineProcesses(arguments)
+        except StrategyError:
+            raise
+        except Exception as error:
+            raise StrategyError(f"{self._context.role}: sglang did not start: {error}") from error
+        if self._engine.num_cache_tokens - SPARE_POSITIONS < self._max_tokens:
+            self._max_tokens = self._engine.num_cache_tokens - SPARE_POSITIONS
+            self._limit_key = "max_total_tokens"
+        self._loop = asyncio.get_running_loop()
+        try:
+            await self._call("roll_setup")
+            await self._set_version(0)
+        except BaseException:
+            self.shutdown()
+            raise
+
+    def _context_length(self, wanted: int | None) -> int:
+        from sglang.srt.utils.hf_transformers import get_context_length
+        from transformers import AutoConfig
+
+        config = AutoConfig.from_pretrained(str(self._role.model_args.model_name_or_path))
+        longest = int(get_context_length(config.get_text_config()))
+        if wanted is not None and wanted > longest:
+            raise StrategyError(
+                f"{self._context.role}: context_length {wanted} is beyond the model's {longest} positions. Lower it."
+            )
+        return wanted or longest
+
+    def shutdown(self) -> None:
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.close()
+
+    async def check_health(self) -> None:
+        async with self._failures():
+            self._running().check()
+
+    async def heartbeat(self) -> None:
+        await self._call("roll_heartbeat")
+
+    async def join_weight_group(self, group: GroupSpec, first_rank: int) -> None:
+        await self._call("roll_join_weight_group", group=self._encode(asdict(group)), first_rank=first_rank)
+
+    async def import_weights(self, source: BucketSource) -> None:
+        await self._call("roll_import_weights", source=self._encode(encode_source(source)))
+
+    def _check(self, request: GenerationRequest) -> None:
+        self._running()
+        check_request(request, self._max_tokens, self._limit_key)
+        penalty = request.sampling.repetition_penalty
+        if not 0 < penalty <= _MAX_REPETITION_PENALTY:
+            raise StrategyError(
+                f"request {request.request_id}: repetition_penalty {penalty:g}, but sglang takes up to "
+                f"{_MAX_REPETITION_PENALTY:g}"
+            )
+
+    def _sample_name(self, request: GenerationRequest, index: int) -> str:
+        return f"{next(self._numbers):015d}"  # of one length: SGLang aborts whatever starts with a name
+
+    async def _sample(self, flight: InFlight, name: str, request: GenerationRequest, index: int) -> Generation:
+        from sglang.srt.managers.io_struct import GenerateReqInput
+
+        parameters = to_sglang(request.sampling, index)
+        prompt = request.prompt_ids.tolist()
+        asked = GenerateReqInput(input_ids=prompt, sampling_params=parameters, return_logprob=True, rid=name)
+        try:
+            async with self._failures():
+                answers = [answer async for answer in self._running().tokenizer_manager.generate_request(asked)]
+        except asyncio.CancelledError:
+            if not flight.is_aborted:
+                raise
+            return nothing()
+        return to_generation(answers[-1], was_aborted=flight.is_aborted)
+
+    async def _while_alive(self, work: Coroutine[Any, Any, T]) -> T:
+        return await self._running().while_alive(work)
+
+    async def _abort_samples(self, samples: Samples) -> None:
+        manager = self._running().tokenizer_manager
+        for name, task in samples.items():
+            state = manager.rid_to_state.get(name)
+            if state is not None and state.dispatched:
+                manager.abort_request(name)
+            else:  # the schedulers do not know it yet, and would not keep the abort for it
+                task.cancel()
+
+    async def _stop_sampling(self) -> None:
+        await self._call("roll_pause")
+
+    async def _go_on_sampling(self) -> None:
+        await self._call("roll_resume")
+
+    async def _begin_update(self) -> None:
+        await self._call("roll_begin_weight_update")
+
+    async def _finish_update(self) -> None:
+        await self._call("roll_finish_weight_update")
+
+    async def _set_version(self, version: int) -> None:
+        await self._call_when_idle("roll_set_version", version=version)
+
+    async def _free_memory(self, states: frozenset[State]) -> frozenset[State]:
+        await self._call_when_idle("roll_release_memory", tags=_tags(states))
+        return states
+
+    async def _call_when_idle(self, method: str, **parameters: str | int) -> None:
+        """Cached keys and values, and memory, can be given up as soon as finished and aborted requests have left the
+        engine."""
+        deadline = asyncio.get_running_loop().time() + _RETIRE_TIMEOUT_S
+        while True:
+            try:
+                await self._call(method, **parameters)
+                return
+            except StrategyError as error:
+                if STILL_RETIRING not in str(error) or asyncio.get_running_loop().time() > deadline:
+                    raise
+            await asyncio.sleep(_RETIRE_POLL_S)
+
+    async def _restore_memory(self, states: frozenset[State]) -> None:
+        await self._call("roll_resume_memory", tags=_tags(states))
+
+    async def _call(self, method: str, **parameters: str | int) -> None:
+        async with self._failures():
+            await self._running().call(method, **parameters)
+
+    @staticmethod
+    def _encode(message: object) -> str:
+        from roll.distributed.strategy.sglang.scheduler import encode_message
+
+        return encode_message(message)
+
+    def _running(self) -> EngineProcesses:
+        if self._engine is None:
+            raise StrategyError("sglang was used before start")
+        return self._engine
+
+    @asynccontextmanager
+    async def _failures(self) -> AsyncIterator[None]:
+        """Whatever SGLang raises, as StrategyError."""
+        try:
+            yield
+        except StrategyError as error:
+            raise type(error)(f"{self._context.role}: {error}") from error
+        except Exception as error:
+            raise StrategyError(f"{self._context.role}: sglang: {type(error).__name__}: {error}") from error
+
+
+def _tags(states: frozenset[State]) -> str:
+    return ",".join(sorted(MEMORY_TAGS[state] for state in states))

@@ -1,0 +1,158 @@
+"""What vLLM is started with: environment, arguments, and checks of both that do not import vLLM (which takes
+seconds)."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from roll.configs.cluster import WorkerConfig
+from roll.configs.limits import LARGEST_SEED
+from roll.configs.memory.share import default_share
+from roll.configs.problems import Problem, nearest
+from roll.configs.strategies.spec import Choice
+from roll.configs.strategies.value_kinds import Kinds, class_annotations, kinds_of, misfits
+from roll.utils.network import LOOPBACK
+
+WORKER_EXTENSION = "roll.distributed.strategy.vllm.worker_extension.RollWorkerExtension"
+OWNER_VARIABLE = "ROLL_ENGINE_OWNER_PID"
+
+_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+_CPU_KV_CACHE_BYTES = 256 << 20
+_CPU_MAX_NUM_SEQS = 256
+
+# Keys of AsyncEngineArgs that belong to another setting, or that the strategy relies on.
+_TAKEN = {
+    "model": "set model_args.model_name_or_path",
+    "worker_extension_cls": "weight updates need ours",
+    "logprobs_mode": "log-probs must be those of the distribution that was sampled from (processed_logprobs)",
+    "data_parallel_size": "more devices in device_mapping give more engines",
+}
+# Ranges that the fields do not state, beyond which an engine fails after minutes.
+_COUNT: dict[str, float] = {"least": 1}
+_RANGES: dict[str, dict[str, float]] = {
+    "gpu_memory_utilization": {"least": 0.01, "most": 1},
+    "seed": {"least": 0, "most": LARGEST_SEED},
+    "cpu_offload_gb": {"least": 0},
+} | dict.fromkeys(
+    ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size", "tensor_parallel_size",
+     "pipeline_parallel_size", "kv_cache_memory_bytes"),
+    _COUNT,
+)  # fmt: skip
+_SIZES = ("tensor_parallel_size", "pipeline_parallel_size")
+
+
+def worker_environment(on_cpu: bool, directory: Path | None = None) -> dict[str, str]:
+    """Variables that the engine's process needs before torch and vllm are imported. `directory`: of the run alone, for
+    the engine's sockets."""
+    variables = {
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_LOGGING_LEVEL": "WARNING",
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+        "VLLM_HOST_IP": LOOPBACK,  # an engine stays on one node
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    if directory is not None:
+        variables["VLLM_RPC_BASE_PATH"] = str(directory)
+    if not on_cpu:
+        return variables
+    return variables | {
+        "OMP_NUM_THREADS": "1",
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "TORCHDYNAMO_DISABLE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # binding fails in containers and with tensor parallelism
+        # AsyncLLM has its engine process anyway; this saves one more for the worker
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    }
+
+
+def environment(role: WorkerConfig, on_cpu: bool, directory: Path) -> dict[str, str]:
+    """What its spec is asked."""
+    return worker_environment(on_cpu, directory)
+
+
+def engine_arguments(role: WorkerConfig, on_cpu: bool, seed: int, shares_devices: bool = False) -> dict[str, Any]:
+    """Keyword arguments of AsyncEngineArgs: ours, and over them the user's `strategy_config`."""
+    given = {key: value for key, value in role.strategy_config.items() if value is not None}
+    pipeline = int(given.get("pipeline_parallel_size", 1))
+    arguments: dict[str, Any] = {
+        "dtype": _DTYPES[role.model_args.dtype],
+        "seed": seed,
+        "tensor_parallel_size": role.num_gpus_per_worker // pipeline,
+        "distributed_executor_backend": "mp" if role.num_gpus_per_worker > 1 else "uni",  # never Ray's, also inside Ray
+        "enable_prefix_caching": True,
+        "disable_log_stats": True,
+    }
+    if role.model_args.model_config_kwargs:
+        arguments["hf_overrides"] = role.model_args.model_config_kwargs
+    if on_cpu:
+        arguments |= {
+            "enforce_eager": True,
+            "kv_cache_memory_bytes": _CPU_KV_CACHE_BYTES,
+            "max_num_seqs": _CPU_MAX_NUM_SEQS,
+            # vllm 0.32.0 dies on a CPU when a prompt with a seed is prefilled in parts ("CPU Generator does not use
+            # offset").
+            "enable_chunked_prefill": False,
+        }
+    else:
+        # so that a trainer on the same devices can have the memory
+        arguments |= {"enable_sleep_mode": True, **default_share(role, shares_devices)}
+    return (
+        arguments
+        | given
+        | {
+            "model": role.model_args.model_name_or_path,
+            "worker_extension_cls": WORKER_EXTENSION,
+            "logprobs_mode": "processed_logprobs",
+        }
+    )
+
+
+def problems(choice: Choice) -> Iterator[Problem]:
+    """What its spec is asked."""
+    if choice.role.use == "generate":
+        yield from argument_problems(choice.role.name, choice.worker)
+
+
+def argument_problems(role_name: str, role: WorkerConfig) -> Iterator[Problem]:
+    """Keys of `strategy_config` that AsyncEngineArgs does not take, or that are not the user's to set."""
+    at = f"{role_name}.strategy_args.strategy_config"
+    known = engine_argument_kinds()
+    if known is not None:
+        kinds = {key: replace(kind, **_RANGES.get(key, {})) for key, kind in known.items() if kind is not None}
+        given = {key: value for key, value in role.strategy_config.items() if key not in _TAKEN}
+        yield from misfits(at, given, kinds)
+    for key in role.strategy_config:
+        if key in _TAKEN and role.strategy_config[key] not in (None, 1):
+            yield Problem(f"{at}.{key} cannot be set: {_TAKEN[key]}.", (f"{at}.{key}",))
+        elif known is not None and key not in known:
+            match = nearest(key, known)
+            hint = f"Did you mean {match}? " if match else ""
+            yield Problem(
+                f"{at}.{key}: vllm has no such engine argument. {hint}The keys are those of vllm's AsyncEngineArgs.",
+                (f"{at}.{key}",),
+            )
+    sizes = [role.strategy_config.get(key) or 1 for key in _SIZES]
+    if any(role.strategy_config.get(key) is not None for key in _SIZES) and all(type(size) is int for size in sizes):
+        product = sizes[0] * sizes[1]
+        if product != role.num_gpus_per_worker and not (sizes[0] == 1 and role.num_gpus_per_worker % sizes[1] == 0):
+            yield Problem(
+                f"{role_name}.num_gpus_per_worker is {role.num_gpus_per_worker}, but tensor x pipeline parallel in "
+                f"{at} is {product}. Set num_gpus_per_worker: {product}, or leave the sizes out.",
+                (f"{role_name}.num_gpus_per_worker", *(f"{at}.{key}" for key in _SIZES)),
+            )
+
+
+def engine_argument_kinds() -> dict[str, Kinds | None] | None:
+    """Fields of AsyncEngineArgs and what they may be, read from the installed source text; None if vllm is not
+    installed."""
+    spec = find_spec("vllm")
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    source = Path(next(iter(spec.submodule_search_locations))) / "engine" / "arg_utils.py"
+    found = class_annotations(ast.parse(source.read_text(encoding="utf-8")), ("EngineArgs", "AsyncEngineArgs"))
+    return {key: kinds_of(annotation) for key, annotation in found.items()}

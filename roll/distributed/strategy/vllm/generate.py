@@ -1,0 +1,177 @@
+"""`vllm` as a rollout engine: the real AsyncLLM, whose engine runs in processes of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from roll.distributed.strategy.base import RankContext, State
+from roll.distributed.strategy.engine_strategy import MEMORY_TAGS, EngineStrategy, InFlight, Samples, nothing
+from roll.distributed.strategy.request_checks import check_request
+from roll.distributed.strategy.vllm.args import (
+    OWNER_VARIABLE,
+    argument_problems,
+    engine_arguments,
+    worker_environment,
+)
+from roll.distributed.strategy.vllm.requests import to_generation, to_vllm
+from roll.distributed.weights.bucket import BucketSource, GroupSpec
+from roll.distributed.weights.messages import encode_source
+from roll.errors import EngineDied, StrategyError
+from roll.types.rollout import Generation, GenerationRequest
+from roll.utils.ports import free_port
+
+if TYPE_CHECKING:
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    from roll.configs.cluster import WorkerConfig
+    from roll.configs.plan.batch_plan import TrainPlan
+
+
+class VllmStrategy(EngineStrategy):
+    """One vLLM engine on `num_gpus_per_worker` devices.
+
+    Log-probs are of the distribution that was sampled from: with top-k, top-p, min tokens or a repetition penalty
+    that is not the full one (`roll.configs.strategy.narrowing_settings`). Requests in flight across a weight update are
+    prefilled again with the new weights when they go on; every token says which version sampled it. Samples are
+    seeded one by one, so they repeat with the seed; on a GPU only as far as kernels of varying batch size round
+    alike.
+    """
+
+    def __init__(self, role: WorkerConfig, context: RankContext, plan: TrainPlan | None = None):
+        super().__init__(role, context, argument_problems(context.role, role))
+        self._engine: AsyncLLM | None = None
+
+    def setup(self) -> None:
+        """Sets what the launcher has not set of `worker_environment`: vLLM's own processes inherit it."""
+        for name, value in worker_environment(self._on_cpu).items():
+            os.environ.setdefault(name, value)
+        # Its ranks meet on the first free port from here on; one of its own choice might go to a connection first.
+        os.environ.setdefault("VLLM_PORT", str(free_port()))
+
+    async def start(self) -> None:
+        from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        arguments = engine_arguments(self._role, self._on_cpu, self._context.seed, self._context.shares_devices)
+        os.environ[OWNER_VARIABLE] = str(os.getpid())
+        try:
+            self._engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
+        except Exception as error:
+            raise StrategyError(f"{self._context.role}: vllm did not start: {error}") from error
+        finally:
+            del os.environ[OWNER_VARIABLE]
+        self._loop = asyncio.get_running_loop()
+        try:
+            await self._rpc("roll_setup")
+            async with self._failures():
+                await self._engine.update_weight_version("0")
+        except BaseException:
+            self.shutdown()
+            raise
+
+    def shutdown(self) -> None:
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.shutdown()
+
+    async def check_health(self) -> None:
+        async with self._failures():
+            await self._running().check_health()
+
+    async def heartbeat(self) -> None:
+        await self._rpc("roll_heartbeat")
+
+    async def join_weight_group(self, group: GroupSpec, first_rank: int) -> None:
+        await self._rpc("roll_join_weight_group", asdict(group), first_rank)
+
+    async def import_weights(self, source: BucketSource) -> None:
+        await self._rpc("roll_import_weights", encode_source(source))
+
+    def _check(self, request: GenerationRequest) -> None:
+        check_request(request, self._running().model_config.max_model_len, "max_model_len")
+
+    def _sample_name(self, request: GenerationRequest, index: int) -> str:
+        return f"{request.request_id}/{index}"
+
+    async def _sample(self, flight: InFlight, name: str, request: GenerationRequest, index: int) -> Generation:
+        if flight.is_aborted:
+            return nothing()
+        from vllm.inputs import tokens_input
+
+        async with self._failures():
+            prompt = tokens_input(request.prompt_ids.tolist())
+            parameters = to_vllm(request.sampling, index)
+            # FINAL_ONLY: one output, when the sample has ended
+            answers = [output.outputs[0] async for output in self._running().generate(prompt, parameters, name)]
+        if not answers:
+            raise StrategyError(f"vllm gave no answer to request {request.request_id}")
+        return to_generation(answers[-1])
+
+    async def _abort_samples(self, samples: Samples) -> None:
+        async with self._failures():
+            await self._running().abort(list(samples))
+
+    async def _stop_sampling(self) -> None:
+        async with self._failures():
+            await self._running().pause_generation(mode="keep", clear_cache=False)
+
+    async def _go_on_sampling(self) -> None:
+        async with self._failures():
+            await self._running().resume_generation()
+
+    async def _begin_update(self) -> None:
+        await self._rpc("roll_begin_weight_update")
+
+    async def _finish_update(self) -> None:
+        missing = sorted({name for names in await self._rpc("roll_finish_weight_update") for name in names})
+        if missing:
+            raise StrategyError(f"weight update: {len(missing)} parameters were not sent: {', '.join(missing[:5])}")
+
+    async def _set_version(self, version: int) -> None:
+        async with self._failures():
+            # Also of what is in flight: it is prefilled again with the new weights.
+            await self._running().reset_prefix_cache(reset_running_requests=True)
+            await self._running().update_weight_version(str(version))
+
+    async def _free_memory(self, states: frozenset[State]) -> frozenset[State]:
+        """vLLM lets go of weights and key-value cache together, or of the cache alone."""
+        async with self._failures():
+            if State.WEIGHTS in states:
+                await self._running().sleep(level=1, mode="keep")
+                return frozenset(MEMORY_TAGS)
+            await self._running().release_kv_cache_memory()
+            return frozenset({State.KV_CACHE})
+
+    async def _restore_memory(self, states: frozenset[State]) -> None:
+        async with self._failures():
+            await self._running().wake_up(sorted(MEMORY_TAGS[state] for state in states))
+        await self._stop_sampling()  # a full wake has resumed the scheduler
+
+    async def _rpc(self, method: str, *arguments: object) -> list[Any]:
+        """One result per worker process."""
+        async with self._failures():
+            return await self._running().collective_rpc(method, args=arguments)
+
+    def _running(self) -> AsyncLLM:
+        if self._engine is None:
+            raise StrategyError("vllm was used before start")
+        return self._engine
+
+    @asynccontextmanager
+    async def _failures(self) -> AsyncIterator[None]:
+        """Whatever vLLM raises, as StrategyError."""
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        try:
+            yield
+        except StrategyError:
+            raise
+        except EngineDeadError as error:
+            raise EngineDied(f"{self._context.role}: vllm's engine process died; its log says why") from error
+        except Exception as error:
+            raise StrategyError(f"{self._context.role}: vllm: {type(error).__name__}: {error}") from error

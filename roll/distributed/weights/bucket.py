@@ -1,0 +1,136 @@
+"""Weights on their way from a trainer to an engine: buckets, and the places a receiver may read one from.
+
+A bucket is a list of (Hugging Face name, full tensor). In transit it is one flat run of bytes plus the index that says
+which tensor lies where; the index is small and travels with the call, the bytes travel by the route.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+WeightBucket = Sequence[tuple[str, torch.Tensor]]
+
+_ALIGNMENT_BYTES = 64
+
+
+@dataclass(frozen=True)
+class TensorEntry:
+    """One tensor of a bucket: bytes [offset_bytes, offset_bytes + num_bytes) of the flat run."""
+
+    name: str
+    dtype: str  # as in "torch.<dtype>"
+    shape: tuple[int, ...]
+    offset_bytes: int
+    num_bytes: int
+
+
+@dataclass(frozen=True)
+class BucketIndex:
+    entries: tuple[TensorEntry, ...]
+    num_bytes: int
+
+
+@dataclass(frozen=True)
+class MemoryBucket:
+    """Read the bytes from a shared-memory segment of this host
+    (`roll.distributed.weights.transport.SharedSegment`)."""
+
+    index: BucketIndex
+    segment: str
+
+
+@dataclass(frozen=True)
+class CudaIpcBucket:
+    """Read the bytes from the sender's GPU memory on this host. `handle` are the arguments that torch's own CUDA IPC
+    reduction gives for the flat buffer; `device_uuid` names the GPU that holds it."""
+
+    index: BucketIndex
+    handle: tuple[object, ...]
+    device_uuid: str
+
+
+@dataclass(frozen=True)
+class BroadcastBucket:
+    """Take part in one broadcast of the bytes on the group that was joined under `group`."""
+
+    index: BucketIndex
+    group: str
+
+
+@dataclass(frozen=True)
+class FileBucket:
+    """Read the tensors from a safetensors file that sender and receiver both see."""
+
+    path: Path
+
+
+@dataclass(frozen=True)
+class GroupSpec:
+    """A broadcast group of its own, outside torch.distributed's default group: one sender (rank 0) and all its
+    receivers."""
+
+    name: str
+    host: str
+    port: int
+    world_size: int
+    backend: str  # "gloo" | "nccl"
+
+
+BucketPlace = MemoryBucket | CudaIpcBucket | BroadcastBucket | FileBucket
+
+
+@dataclass(frozen=True)
+class RankedBucket:
+    """Rank r of the engine reads the same tensors at `places[r]`."""
+
+    places: tuple[BucketPlace, ...]
+
+
+BucketSource = BucketPlace | RankedBucket
+
+
+def index_bucket(bucket: WeightBucket) -> BucketIndex:
+    """Lays the tensors of a bucket one after the other, each start aligned."""
+    entries, offset = [], 0
+    for name, tensor in bucket:
+        num_bytes = tensor.numel() * tensor.element_size()
+        entries.append(
+            TensorEntry(name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), offset, num_bytes)
+        )
+        offset += -(-num_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+    return BucketIndex(tuple(entries), offset)
+
+
+def write_bucket(flat: torch.Tensor, bucket: WeightBucket, index: BucketIndex) -> None:
+    """Copies the tensors into the flat uint8 buffer (at least `index.num_bytes` long)."""
+    for (_, tensor), entry in zip(bucket, index.entries, strict=True):
+        target = flat[entry.offset_bytes : entry.offset_bytes + entry.num_bytes]
+        target.view(tensor.dtype).view(tensor.shape).copy_(tensor.detach(), non_blocking=True)
+
+
+def read_bucket(flat: torch.Tensor, index: BucketIndex) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors as views of the flat uint8 buffer: valid as long as it is not overwritten."""
+    for entry in index.entries:
+        raw = flat[entry.offset_bytes : entry.offset_bytes + entry.num_bytes]
+        yield entry.name, raw.view(getattr(torch, entry.dtype)).view(entry.shape)
+
+
+def fill_buckets(
+    weights: Iterator[tuple[str, torch.Tensor]], bucket_bytes: int
+) -> Iterator[list[tuple[str, torch.Tensor]]]:
+    """Groups a stream of named tensors into buckets of at most `bucket_bytes`; a larger tensor stands alone."""
+    bucket: list[tuple[str, torch.Tensor]] = []
+    size = 0
+    for name, tensor in weights:
+        num_bytes = -(-tensor.numel() * tensor.element_size() // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+        if bucket and size + num_bytes > bucket_bytes:
+            yield bucket
+            bucket, size = [], 0
+        bucket.append((name, tensor))
+        size += num_bytes
+    if bucket:
+        yield bucket

@@ -1,0 +1,76 @@
+"""Keys that do nothing: known, checked, and in no settings object. What is said of each kind: test_validate.py."""
+
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter
+
+from roll.configs.base import Settings, nested_class
+from roll.configs.load.inert_keys import INERT, InertKey, inert_keys
+from roll.configs.load.known_keys import known_keys
+from roll.pipeline.agentic.agentic_config import AgenticConfig
+from roll.pipeline.rlvr.rlvr_config import RLVRConfig
+from tests.helpers.configs import checked, problems
+
+ENTRIES = [(section, key, inert) for section, keys in INERT.items() for key, inert in keys.items()]
+
+
+def classes(settings: type[Settings], seen: set[type[Settings]]) -> set[type[Settings]]:
+    """The classes of all sections below these settings, and those above each."""
+    for cls in settings.__mro__:
+        if issubclass(cls, Settings) and cls not in seen:
+            seen.add(cls)
+            for annotation in known_keys(cls).values():
+                if (inner := nested_class(annotation)) is not None:
+                    classes(inner, seen)
+    return seen
+
+
+EVERY_CLASS = classes(AgenticConfig, classes(RLVRConfig, set()))
+
+
+def test_every_section_of_the_table_is_one_of_a_yaml_and_has_no_key_of_the_table_itself() -> None:
+    assert {*INERT} <= {cls.__name__ for cls in EVERY_CLASS}
+    assert [
+        (cls.__name__, key) for cls in EVERY_CLASS for key in INERT.get(cls.__name__, ()) if key in cls.model_fields
+    ] == []
+
+
+@pytest.mark.parametrize(("section", "key", "inert"), ENTRIES, ids=lambda part: part if isinstance(part, str) else "")
+def test_an_entry_says_what_it_would_be_and_why_it_is_not(section: str, key: str, inert: InertKey) -> None:
+    assert inert.help.endswith(".")
+    assert bool(inert.reason) is (inert.kind in ("ignored", "unread"))
+    if inert.kind != "section":
+        TypeAdapter(inert.type).validate_python(inert.default)
+
+
+def test_a_key_holds_in_the_classes_below_unless_they_have_it_themselves() -> None:
+    assert {"base_dir", "l2", "val_greedy"} <= inert_keys(RLVRConfig).keys()
+    assert "val_greedy" not in inert_keys(AgenticConfig)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"is_offload_states": "often"}, "is_offload_states: 'often' must be true or false."),
+        ({"local_rank": True}, "local_rank: true must be a number."),
+        (
+            {"actor_train.model_args.lora_rank": "high"},
+            "actor_train.model_args.lora_rank: 'high' must be a whole number.",
+        ),
+        ({"router_args.max_running_requests": "x"}, "router_args.max_running_requests: 'x' must be a whole number."),
+        ({"rollout_mock": 3}, "rollout_mock: 3 must be a mapping of keys to values."),
+        ({"rollout_mock.modes": "dump"}, "rollout_mock.modes: unknown key (value 'dump'). Did you mean mode?"),
+        ({"profiler_timelin": False}, "profiler_timelin: unknown key (value false). Did you mean profiler_timeline?"),
+    ],
+)
+def test_its_name_and_its_value_are_checked_like_those_of_any_key(changes: dict[str, Any], message: str) -> None:
+    assert problems(changes) == [message]
+
+
+def test_settings_do_not_have_it() -> None:
+    made = checked({"profiler_memory": False, "actor_train.model_args.lora_rank": 8, "rollout_mock.mode": "dump"})
+    assert made.config is not None and made.problems == ()
+    dump = made.config.model_dump()
+    assert not {"profiler_memory", "rollout_mock"} & dump.keys()
+    assert "lora_rank" not in dump["actor_train"]["model_args"]

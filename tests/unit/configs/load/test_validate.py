@@ -1,0 +1,324 @@
+"""Shape of a configuration: every problem at once, each with path, value and what to write instead."""
+
+from typing import Any
+
+import pytest
+
+from roll.configs.base import Settings
+from roll.configs.problems import together
+from roll.pipeline.rlvr.rlvr_config import RLVRConfig
+from tests.helpers.configs import checked, config, problems, tree
+
+
+def test_the_minimal_configuration_has_no_problem_and_no_warning() -> None:
+    result = checked()
+    assert (result.problems, result.warnings) == ((), ())
+    assert problems() == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rolout_batch_size": 3}, "rolout_batch_size: unknown key (value 3). Did you mean rollout_batch_size?"),
+        (
+            {"actor_train.training_args.learning_rat": 1e-6},
+            "actor_train.training_args.learning_rat: unknown key (value 1e-06). Did you mean learning_rate?",
+        ),
+        (
+            {"rewards.math.rewrd": "math_rule"},
+            "rewards.math.rewrd: unknown key (value 'math_rule'). Did you mean reward?",
+        ),
+        ({"max_steps": "many"}, "max_steps: 'many' must be a whole number."),
+        ({"max_steps": 2.5}, "max_steps: 2.5 must be a whole number."),
+        ({"max_steps": True}, "max_steps: true must be a number."),
+        (
+            {"actor_train.training_args.learning_rate": "fast"},
+            "actor_train.training_args.learning_rate: 'fast' must be a number.",
+        ),
+        ({"use_kl_loss": 3}, "use_kl_loss: 3 must be true or false."),
+        ({"exp_name": 3}, "exp_name: 3 must be text (put quotes around it)."),
+        ({"actor_train": [1]}, "actor_train: [1] must be a mapping of keys to values."),
+        ({"ppo_epochs": 0}, "ppo_epochs: 0 must be at least 1."),
+        ({"gamma": 1.5}, "gamma: 1.5 must be at most 1."),
+        ({"pg_clip": 0}, "pg_clip: 0 must be more than 0."),
+        (
+            {"loss_agg_mode": "token_mean"},
+            "loss_agg_mode: 'token_mean' is not one of token-mean, seq-mean-token-sum, seq-mean-token-mean, "
+            "seq-mean-token-sum-norm. Did you mean token-mean?",
+        ),
+        (
+            {"track_with": ["jsonl", "wandbb"]},
+            "track_with[1]: 'wandbb' is not one of tensorboard, wandb, mlflow, swanlab, jsonl, stdout. "
+            "Did you mean wandb?",
+        ),
+        (
+            {"actor_infer.device_mapping": "list(rang(0,4))"},
+            "actor_infer.device_mapping: 'rang(0, 4)' is not a list such as [0, 1, 2], list(range(start, stop[, "
+            "step])), "
+            "list([0, 1]), or a sum of these.",
+        ),
+        ({"actor_infer.strategy_args": {}}, "actor_infer.strategy_args.strategy_name is missing."),
+    ],
+)
+def test_a_wrong_key_or_value_is_named_with_its_path(changes: dict[str, Any], message: str) -> None:
+    assert [problem.text for problem in checked(changes).problems] == [message]
+
+
+def test_all_problems_are_reported_at_once_and_the_rest_is_still_checked() -> None:
+    found = problems(
+        {
+            "rolout_batch_size": 3,
+            "max_steps": "many",
+            "actor_train.model_args.dtyp": "fp32",
+            "actor_infer.strategy_args.strategy_name": "vlm",
+            "actor_train.device_mapping": [0, 0],
+        }
+    )
+    assert len(found) == 5
+    assert any("unknown strategy 'vlm'. Did you mean vllm?" in text for text in found)
+    assert any("names device 0 more than once" in text for text in found)
+
+
+def test_a_misspelt_batch_key_does_not_also_blame_the_batch() -> None:
+    """With its default of 128 the batch would not divide by 96: a consequence of the typing error, and no news."""
+    args = "actor_train.training_args.per_device_train_batch_size"
+    found = problems({"rollout_batch_size": ..., "rolout_batch_size": 96, args: 48, "num_gpus_per_node": 8})
+    assert [text.split(":")[0] for text in found] == ["rolout_batch_size"]
+
+
+def test_a_key_read_by_nobody_warns_and_a_planned_one_only_fails_when_it_asks_for_something() -> None:
+    assert checked({"l2": 0.0}).warnings == ("l2: 0.0 does nothing here: ROLL declares this key and never reads it.",)
+    assert checked({"async_generation_ratio": 0, "teacher": {}}).problems == ()
+    assert problems({"async_generation_ratio": 1}) == [
+        "async_generation_ratio: 1 is not implemented yet. Remove it, or set 0."
+    ]
+
+
+def test_an_ignored_key_is_silent_at_its_default_and_gives_its_reason_otherwise() -> None:
+    assert checked({"actor_train.training_args.num_train_epochs": 1.0}).warnings == ()
+    assert checked({"actor_train.training_args.num_train_epochs": 50}).warnings == (
+        "actor_train.training_args.num_train_epochs: 50 does nothing here: the run's max_steps counts.",
+    )
+
+
+def test_other_spellings_mean_the_same() -> None:
+    made = checked(
+        {
+            "actor_train.model_args.flash_attn": "fa2",
+            "actor_train.model_args.dtype": "float32",
+            "actor_infer.generating_args.top_k": -1,
+            "kl_loss_type": "low_var_kl",
+            "kl_penalty": "mse",
+            "resume_from_checkpoint": "auto",
+            "track_with": "wandb",
+            "actor_train.data_args.dataset_dir": "data",
+        }
+    )
+    assert made.config is not None and made.problems == ()
+    assert made.warnings == ("actor_train.data_args.dataset_dir does nothing here: file_name holds the whole path.",)
+    model = made.config.actor_train.model_args
+    assert (model.attn_implementation, model.dtype) == ("fa2", "fp32")
+    assert made.config.actor_infer.generating_args.top_k == 0
+    assert (made.config.kl_loss_type, made.config.kl_penalty) == ("k3", "k2")
+    assert made.config.resume_from_checkpoint is True
+    assert made.config.track_with == ("wandb",)
+
+
+def test_two_spellings_that_disagree_are_a_problem() -> None:
+    changes = {"actor_train.model_args.flash_attn": "fa2", "actor_train.model_args.attn_implementation": "sdpa"}
+    assert problems(changes) == [
+        "actor_train.model_args.flash_attn: 'fa2' contradicts actor_train.model_args.attn_implementation: 'sdpa'; "
+        "both mean the same. Keep one."
+    ]
+
+
+def test_null_is_as_good_as_no_key_where_it_has_no_meaning_of_its_own() -> None:
+    made = checked(
+        {
+            "actor_infer.strategy_args.strategy_config": None,
+            "actor_train.model_args": None,
+            "system_envs": None,
+            "max_steps": None,
+            "lambd": None,
+        }
+    )
+    assert made.config is not None and made.problems == ()
+    assert (made.config.max_steps, made.config.lambd, made.config.system_envs) == (500, 0.95, {})
+    assert made.config.actor_infer.strategy_config == {}
+    assert problems({"nonsense": None})[0].startswith("nonsense: unknown key (value null).")
+
+
+def test_secrets_do_not_appear_in_messages() -> None:
+    result = checked({"rewards.math.judge_api_key": "sk-12345", "api_key": "sk-67890"})
+    said = " ".join([*result.warnings, *(problem.text for problem in result.problems)])
+    assert "rewards.math.judge_api_key" in said and "sk-" not in said
+
+
+def test_a_built_configuration_cannot_be_changed() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        config().actor_train.training_args.learning_rate = 1.0
+
+
+def test_defaults_that_follow_from_other_keys_are_filled_in() -> None:
+    made = config(
+        {
+            "adv_estimator": ...,
+            "reward_pretrain": "org/critic",
+            "critic.strategy_args.strategy_name": "deepspeed_train",
+            "actor_infer.strategy_args.strategy_config": {"tensor_parallel_size": 2, "pipeline_parallel_size": 2},
+            "actor_infer.device_mapping": "list(range(0,8))",
+            "validation.data_args.file_name": "test.jsonl",
+            "rewards.math": {
+                "worker_cls": "roll.pipeline.rlvr.rewards.math_rule_reward_worker.MathRuleRewardWorker",
+                "tag_included": ["gsm8k"],
+            },
+        }
+    )
+    assert made.adv_estimator == "gae"
+    assert made.critic is not None and made.critic.model_args.model_name_or_path == "org/critic"
+    assert made.actor_infer.model_args.model_name_or_path == "org/model"
+    assert (made.actor_infer.num_gpus_per_worker, made.actor_infer.num_workers) == (4, 2)
+    assert made.validation is not None and made.validation.generating_args.temperature == 0
+    assert (made.rewards["math"].reward, made.rewards["math"].name) == ("math_rule", "rewards.math")
+    assert made.tag_to_domain == {"math": "math", "gsm8k": "math"}
+
+
+def all_settings(cls: type[Settings], seen: set[type[Settings]]) -> set[type[Settings]]:
+    from roll.configs.base import nested_class
+
+    seen.add(cls)
+    for info in cls.model_fields.values():
+        inner = nested_class(info.annotation)
+        if inner is not None and inner not in seen:
+            all_settings(inner, seen)
+    return seen
+
+
+def test_every_key_has_a_help_text() -> None:
+    bare = [
+        f"{cls.__name__}.{name}"
+        for cls in all_settings(RLVRConfig, set())
+        for name, info in cls.model_fields.items()
+        if not info.description
+    ]
+    assert bare == []
+
+
+def test_validation_leaves_the_given_tree_alone() -> None:
+    given = tree({"actor_train.model_args.flash_attn": "fa2", "nonsense": 1})
+    before = repr(given)
+    from roll.configs.load.validate import validate
+
+    validate(RLVRConfig, given)
+    assert repr(given) == before
+
+
+def test_what_holds_for_several_entries_is_told_once() -> None:
+    texts = ["custom_envs.A.max_steps: no.", "seed: no.", "custom_envs.B.max_steps: no.", "rewards.A.max_steps: no."]
+    assert together([*texts, *texts]) == ["custom_envs.{A, B}.max_steps: no.", "seed: no.", "rewards.A.max_steps: no."]
+
+
+def test_a_missing_section_of_a_role_is_not_blamed_on_its_model() -> None:
+    found = problems({"actor_train": ...})
+    assert any("actor_train.strategy_args.strategy_name is missing" in text for text in found)
+    assert not any("pretrain is missing" in text for text in found)
+
+
+def test_an_unknown_key_beside_the_one_it_resembles_hides_nothing() -> None:
+    texts = problems({"rollout_batch_siz": 3, "num_return_sequences_in_group": 7})
+    assert [text[:40] for text in texts] == [
+        "rollout_batch_siz: unknown key (value 3)",
+        "actor_train: a step has 32 x 7 = 224 sam",
+    ]
+
+
+def test_a_misspelt_key_is_read_as_the_one_that_was_meant() -> None:
+    texts = problems({"rollout_batch_size": ..., "rolout_batch_size": 3, "num_return_sequences_in_group": 7})
+    assert [text[:50] for text in texts] == [
+        "rolout_batch_size: unknown key (value 3). Did you ",
+        "actor_train: a step has 3 x 7 = 21 samples (rollou",
+    ]
+
+
+def test_a_misspelt_section_is_checked_inside() -> None:
+    tree_changes = {
+        "actor_infer": ...,
+        "actor_infr": {"strategy_args": {"strategy_name": "vllm"}, "device_maping": [2]},
+    }
+    assert [text.split(":")[0] for text in problems(tree_changes)] == ["actor_infr", "actor_infer.device_maping"]
+
+
+def test_a_value_that_does_not_fit_the_key_it_was_taken_for_says_nothing_more() -> None:
+    (text,) = problems({"rollout_batch_size": ..., "rolout_batch_size": "many", "num_return_sequences_in_group": 7})
+    assert text.startswith("rolout_batch_size: unknown key (value 'many').")
+
+
+def test_a_key_that_is_only_a_little_alike_silences_findings_on_the_default_of_the_other() -> None:
+    (text,) = problems({"rollout_batch_size": ..., "rollout_size": 3, "num_return_sequences_in_group": 7})
+    assert text == "rollout_size: unknown key (value 3). Did you mean rollout_batch_size?"
+
+
+@pytest.mark.parametrize(
+    ("key", "places"),
+    [
+        ("actor_train.learning_rate", "actor_train.training_args"),
+        ("actor_infer.generation.temperature", None),
+        ("actor_infer.temperature", "actor_infer.generating_args"),
+        ("actor_train.strategy_name", "actor_train.strategy_args"),
+        ("model_name_or_path", "actor_train.model_args or actor_infer.model_args or critic.model_args"),
+    ],
+)
+def test_a_key_in_the_wrong_section_is_told_where_it_belongs(key: str, places: str | None) -> None:
+    (text,) = problems({key: 1})
+    assert (f" It belongs under {places}" in text) if places else ("It belongs" not in text)
+
+
+def test_a_misspelt_key_is_no_key_of_another_section() -> None:
+    (text,) = problems({"actor_train.training_args.learning_rat": 1})
+    assert text.endswith("Did you mean learning_rate?")
+
+
+@pytest.mark.parametrize("name", [".", ".."])
+def test_a_run_is_not_called_by_a_folder(name: str) -> None:
+    assert problems({"exp_name": name}) == [f"exp_name: {name!r} must be a name, not a path."]
+
+
+PLACES = ("output_dir", "logging_dir", "rollout_dump_dir", "checkpoint_config.output_dir", "pretrain")
+
+
+@pytest.mark.parametrize("key", [*PLACES, "reward_pretrain", "actor_train.model_args.model_name_or_path"])
+def test_a_place_below_a_home_is_written_out(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/user")
+    value: Any = config({key: "~/runs/a"})
+    for part in key.split("."):
+        value = getattr(value, part)
+    assert value == "/home/user/runs/a"
+
+
+def test_the_defaults_below_a_place_are_written_out_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/user")
+    settings = config({"output_dir": "~/runs", "pretrain": "~/model"})
+    assert (settings.logging_dir, settings.rollout_dump_dir) == ("/home/user/runs/logs", "/home/user/runs/rollouts")
+    assert settings.actor_infer.model_args.model_name_or_path == "/home/user/model"
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", "..", "a\\b", "a\nb", "x" * 300, "\u202ea"])
+def test_a_run_is_called_by_a_name_and_not_by_a_path(name: str) -> None:
+    (text,) = problems({"exp_name": name})
+    assert text.startswith("exp_name: ")
+    assert "must be a name, not a path" in text or "at most 200 bytes" in text
+
+
+def test_a_run_may_have_any_name_that_a_folder_may_have() -> None:
+    assert problems({"exp_name": "Qwen2.5 7B (größer), v1_2"}) == []
+
+
+def test_a_value_that_was_filled_in_is_blamed_on_the_key_it_came_from() -> None:
+    texts = problems({"pretrain": 3, "actor_infer": ..., "actor_inf_er_": {"strategy_args": {"strategy_name": "vllm"}}})
+    assert "pretrain: 3 must be text (put quotes around it)." in texts
+    assert [text for text in texts if "model_name_or_path" in text and not text.startswith("actor_")] == []
+
+
+def test_a_value_that_was_filled_in_is_named_where_nothing_else_is_wrong() -> None:
+    texts = problems({"actor_infer.device_mapping": [999_999], "num_gpus_per_node": 1})
+    assert "num_nodes: 1000000 must be at most 100000." in texts

@@ -1,0 +1,190 @@
+"""The counts of a step against loops that count one by one, and the nearest values of a batch that does not divide."""
+
+import re
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from roll.configs.plan.batch_plan import batch_problems, build_plan
+from roll.configs.plan.describe import batch_sum
+from tests.helpers.configs import config, problems
+
+PER_DEVICE = "actor_train.training_args.per_device_train_batch_size"
+ACCUMULATION = "actor_train.training_args.gradient_accumulation_steps"
+
+
+def updates_by_counting(samples: int, per_device: int, accumulation: int, ranks: int, epochs: int) -> int | None:
+    """Hands out samples one micro batch at a time, as a trainer would; None if some are left over."""
+    updates = 0
+    for _ in range(epochs):
+        left = samples
+        while left > 0:
+            for _ in range(accumulation):
+                for _ in range(ranks):
+                    left -= per_device
+            if left < 0:
+                return None
+            updates += 1
+    return updates
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    prompts=st.integers(1, 40),
+    group=st.integers(2, 8),
+    per_device=st.integers(1, 8),
+    accumulation=st.integers(1, 6),
+    ranks=st.integers(1, 4),
+    epochs=st.integers(1, 3),
+)
+def test_updates_equal_those_of_a_trainer_that_counts(
+    prompts: int, group: int, per_device: int, accumulation: int, ranks: int, epochs: int
+) -> None:
+    made = config(
+        {
+            "rollout_batch_size": prompts,
+            "num_return_sequences_in_group": group,
+            PER_DEVICE: per_device,
+            ACCUMULATION: accumulation,
+            "actor_train.device_mapping": list(range(ranks)),
+            "ppo_epochs": epochs,
+            "max_steps": 7,
+        }
+    )
+    counted = updates_by_counting(prompts * group, per_device, accumulation, ranks, epochs)
+    found = list(batch_problems(made))
+    assert bool(found) == (counted is None)
+    if counted is not None:
+        plan = build_plan(made).actor_train
+        assert (plan.updates_per_step, plan.total_updates) == (counted, 7 * counted)
+        assert plan.samples_per_update == per_device * accumulation * ranks
+
+
+@settings(max_examples=40, deadline=None)
+@given(prompts=st.integers(1, 50), per_device=st.integers(1, 20), accumulation=st.integers(1, 9))
+def test_every_value_that_a_message_proposes_works(prompts: int, per_device: int, accumulation: int) -> None:
+    base = {"rollout_batch_size": prompts, PER_DEVICE: per_device, ACCUMULATION: accumulation}
+    for problem in batch_problems(config(base)):
+        proposals = problem.text.split("Nearest values that work: ")[1].rstrip(".").split("; or ")
+        for proposal in proposals:
+            key, values = proposal.split(": ")
+            for value in re.findall(r"\d+", values):
+                assert not list(batch_problems(config(base | {key: int(value)}))), (key, value)
+
+
+def test_a_batch_that_does_not_divide_names_keys_values_and_the_nearest_that_work() -> None:
+    assert problems({PER_DEVICE: 12}) == [
+        "actor_train: a step has 32 x 8 = 256 samples (rollout_batch_size, num_return_sequences_in_group), which do "
+        "not "
+        "split into updates of 48 (actor_train.training_args.per_device_train_batch_size 12 x "
+        "gradient_accumulation_steps 2 x 2 data-parallel ranks). Nearest values that work: rollout_batch_size: 30 or "
+        "36; or actor_train.training_args.per_device_train_batch_size: 8 or 16."
+    ]
+
+
+def test_the_sum_reads_as_the_plan_computes() -> None:
+    plan = build_plan(config())
+    text = "32 prompts x 8 samples = 256 = 64 per update (16 x 2 x 2) x 4 updates"
+    assert batch_sum(plan, plan.actor_train) == text
+    plan = build_plan(config({"ppo_epochs": 2}))
+    assert batch_sum(plan, plan.actor_train) == f"{text} x 2 epochs = 8 updates"
+
+
+def test_megatron_divides_ranks_by_tensor_pipeline_and_context_but_not_expert_parallel() -> None:
+    made = config(
+        {
+            "actor_train.device_mapping": "list(range(0,8))",
+            "actor_train.strategy_args": {
+                "strategy_name": "megatron_train",
+                "strategy_config": {
+                    "tensor_model_parallel_size": 2,
+                    "pipeline_model_parallel_size": 2,
+                    "expert_model_parallel_size": 2,
+                },
+            },
+        }
+    )
+    plan = build_plan(made).actor_train
+    assert (plan.dp_size, plan.samples_per_update, plan.updates_per_step) == (2, 64, 4)
+
+
+def test_megatron_sizes_that_do_not_divide_the_ranks_are_a_problem() -> None:
+    found = problems(
+        {
+            "actor_train.device_mapping": "list(range(0,6))",
+            "actor_infer.device_mapping": [6],
+            "actor_train.strategy_args": {
+                "strategy_name": "megatron_train",
+                "strategy_config": {"tensor_model_parallel_size": 4},
+            },
+        }
+    )
+    assert any(
+        "actor_train: 6 ranks do not divide by tensor x pipeline x context parallel = 4. Use 4 or 8 devices" in text
+        for text in found
+    )
+
+
+def test_the_critic_has_its_own_arithmetic_and_the_actor_skips_the_warm_up_steps() -> None:
+    critic = {
+        "strategy_args": {"strategy_name": "deepspeed_train"},
+        "training_args": {"per_device_train_batch_size": 32, "gradient_accumulation_steps": 4, "warmup_ratio": 0.1},
+        "device_mapping": [3],
+    }
+    made = config({"critic": critic, "adv_estimator": "gae", "critic_warmup": 5, "max_steps": 20})
+    plan = build_plan(made)
+    assert plan.critic is not None
+    assert (plan.critic.samples_per_update, plan.critic.updates_per_step, plan.critic.total_updates) == (128, 2, 40)
+    assert plan.critic.warmup_updates == 4
+    assert (plan.actor_train.updates_per_step, plan.actor_train.total_updates) == (4, 60)
+
+
+@settings(max_examples=50, deadline=None)
+@given(prompts=st.integers(1, 200), weights=st.lists(st.integers(0, 20), min_size=2, max_size=5).filter(any))
+def test_domain_prompts_sum_to_the_batch_and_miss_their_share_by_less_than_one(
+    prompts: int, weights: list[int]
+) -> None:
+    shares = {f"d{i}": weight / sum(weights) for i, weight in enumerate(weights)}
+    made = config(
+        {
+            "rollout_batch_size": prompts,
+            "rewards": {domain: {"reward": "math_rule"} for domain in shares},
+            "actor_train.data_args.domain_interleave_probs": shares,
+        }
+    )
+    counts = build_plan(made).prompts_per_domain
+    assert counts is not None and sum(counts.values()) == prompts
+    assert all(abs(counts[domain] - prompts * share) < 1 for domain, share in shares.items())
+
+
+def test_without_shares_one_domain_gets_all_prompts_and_several_follow_the_data() -> None:
+    assert build_plan(config()).prompts_per_domain == {"math": 32}
+    assert build_plan(config({"rewards.code": {"reward": "regex"}})).prompts_per_domain is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"response_length": 12}, (32, 12, 44)),
+        ({"response_length": ..., "sequence_length": 100}, (32, 68, 100)),
+        ({"response_length": 12, "sequence_length": 44}, (32, 12, 44)),
+    ],
+)
+def test_lengths_follow_from_any_two(changes: dict[str, object], expected: tuple[int, int, int]) -> None:
+    plan = build_plan(config(changes))
+    assert (plan.prompt_length, plan.response_length, plan.sequence_length) == expected
+
+
+def test_validation_lengths_default_to_those_of_training() -> None:
+    assert build_plan(config()).val_sequence_length == 44
+    plan = build_plan(config({"val_prompt_length": 40, "val_sequence_length": 100}))
+    assert (plan.val_prompt_length, plan.val_response_length) == (40, 60)
+
+
+def test_no_rank_is_counted_twice_when_workers_have_several_devices() -> None:
+    made = config({"actor_infer.device_mapping": [4, 5, 6, 7], "actor_infer.num_gpus_per_worker": 2})
+    places = build_plan(made).layout["actor_infer"].workers
+    assert [(place.rank, place.device_ids) for place in places] == [(0, (4, 5)), (1, (6, 7))]
+    assert Counter(device for place in places for device in place.device_ids) == {4: 1, 5: 1, 6: 1, 7: 1}

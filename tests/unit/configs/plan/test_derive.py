@@ -1,0 +1,68 @@
+"""Which roles and passes a run needs."""
+
+from typing import Any
+
+import pytest
+
+from roll.configs.estimators import ESTIMATORS
+from roll.configs.plan.derive import compares_within_groups, needs_critic, needs_reference, old_log_probs
+from tests.helpers.configs import config
+
+
+@pytest.mark.parametrize(
+    ("changes", "needed"),
+    [
+        ({}, False),
+        ({"init_kl_coef": 0.2}, False),  # a coefficient alone switches nothing on
+        ({"kl_loss_coef": 0.1}, False),
+        ({"use_kl_loss": True}, False),
+        ({"use_kl_loss": True, "kl_loss_coef": 0.1}, True),
+        ({"add_token_level_kl": True}, True),
+        ({"add_token_level_kl": True, "init_kl_coef": 0}, False),
+        ({"enable_reference": True}, True),
+    ],
+)
+def test_a_reference_is_needed_exactly_when_a_term_uses_it(changes: dict[str, Any], needed: bool) -> None:
+    assert needs_reference(config(changes)) is needed
+
+
+def test_only_gae_needs_a_critic() -> None:
+    assert needs_critic(config({"adv_estimator": "gae"}))
+    assert not needs_critic(config({"adv_estimator": "reinforce"}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "updates", "source"),
+    [
+        ({}, 1, "update"),
+        ({}, 4, "pass"),
+        ({"add_token_level_kl": True}, 1, "pass"),
+        ({"enable_old_logprobs_recompute": True}, 1, "pass"),
+        ({"force_disable_old_logprobs_recompute": True}, 1, "update"),
+        ({"force_disable_old_logprobs_recompute": True}, 4, "rollout"),
+        ({"force_disable_old_logprobs_recompute": True, "add_token_level_kl": True}, 1, "rollout"),
+        # vllm's log-probs are then those of another distribution: they are not used
+        ({"force_disable_old_logprobs_recompute": True, "actor_infer.generating_args.top_p": 0.9}, 4, "pass"),
+        ({"force_disable_old_logprobs_recompute": True, "actor_infer.generating_args.min_new_tokens": 2}, 4, "pass"),
+        (
+            {
+                "force_disable_old_logprobs_recompute": True,
+                "actor_infer.generating_args.top_p": 0.9,
+                "actor_infer.strategy_args.strategy_name": "sglang",
+            },
+            4,
+            "rollout",
+        ),
+    ],
+)
+def test_old_log_probs_come_from_where_the_rules_say(changes: dict[str, Any], updates: int, source: str) -> None:
+    assert old_log_probs(config(changes), updates).source == source
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_which_estimators_compare_within_groups_is_what_their_norms_say(estimator: str) -> None:
+    means_are_groups = ESTIMATORS[estimator].mean in ("group", "leave_one_out")
+    assert compares_within_groups(config({"adv_estimator": estimator})) is means_are_groups
+    if estimator not in ("step_reinforce", "agentic_reinforce"):
+        assert compares_within_groups(config({"adv_estimator": estimator, "norm_mean_type": "group"}))
+    assert not compares_within_groups(config({"adv_estimator": estimator, "norm_mean_type": "batch"}))

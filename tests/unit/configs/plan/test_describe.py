@@ -1,0 +1,106 @@
+"""What a person reads before a run."""
+
+import pytest
+
+from roll.configs.plan.batch_plan import build_plan
+from roll.configs.plan.derive import model_roles
+from roll.configs.plan.describe import describe
+from tests.helpers.configs import config
+
+
+def text(changes: dict[str, object] | None = None) -> str:
+    made = config(changes)
+    return describe(made, build_plan(made), model_roles(made), {"rewards.math": "math_rule"}, made.missing_validation)
+
+
+def test_a_plan_without_a_validation_section_promises_none() -> None:
+    assert "validate  never: there is no section validation" in text()
+    given = {"data_args": {"file_name": "val.jsonl"}}
+    assert "validate  at the start, every 10 steps, at the end" in text({"validation": given})
+    assert "validate  never\n" in text({"validation": given, "eval_steps": -1})
+
+
+def test_the_device_map_shows_who_shares_who_is_apart_and_what_is_free() -> None:
+    shown = text(
+        {
+            "num_nodes": 2,
+            "actor_train.device_mapping": "list(range(0,8))",
+            "actor_train.training_args.per_device_train_batch_size": 4,
+            "actor_infer.device_mapping": "list(range(8,12))",
+            "actor_infer.num_gpus_per_worker": 2,
+            "reference": {"strategy_args": {"strategy_name": "hf_infer"}, "device_mapping": "list(range(0,8))"},
+            "enable_reference": True,
+        }
+    )
+    assert "Devices: 2 nodes x 8" in shown
+    assert "node 0  0..7    actor_train, reference (take turns)" in shown
+    assert "node 1  8..11   actor_infer" in shown
+    assert "12..15  free" in shown
+    assert "actor_train and reference share 0..7 and take turns" in shown
+    assert "actor_train and actor_infer are disjoint" in shown
+    assert "2 workers (tensor parallel 2)" in shown
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({}, None),
+        (
+            {"actor_infer.device_mapping": [0, 1]},
+            "takes 0.6 of each GPU (gpu_memory_utilization, by default: it shares them)",
+        ),
+        (
+            {
+                "actor_infer.device_mapping": [0, 1],
+                "actor_infer.strategy_args.strategy_config": {"gpu_memory_utilization": 0.75},
+            },
+            "takes 0.75 of each GPU (gpu_memory_utilization)",
+        ),
+        (
+            {"actor_infer.device_mapping": [0, 1], "actor_infer.strategy_args.strategy_name": "sglang"},
+            "takes 0.6 of each GPU (mem_fraction_static, by default: it shares them)",
+        ),
+    ],
+)
+def test_the_share_of_an_engine_is_shown_where_it_is_given_or_follows_from_the_placement(
+    changes: dict[str, object], line: str | None
+) -> None:
+    shown = [each for each in text(changes).splitlines() if "of each GPU" in each]
+    assert shown == ([] if line is None else [f"  actor_infer {line}"])
+
+
+def test_the_batch_is_shown_as_a_sum_with_the_schedules_length() -> None:
+    shown = text()
+    assert "32 prompts x 8 samples = 256 = 64 per update (16 x 2 x 2) x 4 updates; 2000 updates in the run" in shown
+    assert "a pass of their own: a step has 4 updates" in shown
+    assert "prompt 32 + response 12 = 44" in shown
+    assert "in validation" not in shown
+    assert "in validation 32 + 68 = 100" in text({"val_sequence_length": 100})
+
+
+def test_expert_sizes_and_packing_are_shown_with_the_workers() -> None:
+    shown = text(
+        {
+            "actor_train.strategy_args": {
+                "strategy_name": "megatron_train",
+                "strategy_config": {
+                    "tensor_model_parallel_size": 2,
+                    "sequence_parallel": True,
+                    "expert_model_parallel_size": 4,
+                    "expert_tensor_parallel_size": 2,
+                },
+            },
+            "actor_train.device_mapping": "list(range(0,8))",
+            "actor_train.use_sequence_packing": True,
+            "actor_infer.device_mapping": [8],
+            "num_nodes": 2,
+            "rollout_batch_size": 64,
+        }
+    )
+    assert "8 workers (tensor parallel 2, expert parallel 4, expert tensor parallel 2, rows packed)" in shown
+
+
+def test_nodes_that_nothing_uses_are_one_line() -> None:
+    shown = text({"num_nodes": 100_000, "num_gpus_per_node": 1_000})
+    assert "node 1..99999" in shown
+    assert len(shown.splitlines()) < 40

@@ -1,0 +1,244 @@
+"""strategy_config of the megatron strategies: what is refused, and with which words."""
+
+from typing import Any
+
+import pytest
+
+from roll.configs.strategies.megatron_checks import (
+    ModelFacts,
+    cpu_problems,
+    megatron_problems,
+    megatron_warnings,
+    missing_packages,
+    ranks_problems,
+    repeated_problems,
+    sizes_problems,
+)
+from roll.configs.strategies.megatron_config import PASSED_ON, SET_ELSEWHERE, MegatronSettings, split_settings
+from roll.utils.imports import is_installed
+
+AT = "actor_train.strategy_args.strategy_config"
+
+
+def texts(**config: Any) -> list[str]:
+    return [problem.text for problem in megatron_problems(AT, config)]
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"tensor_parallel_size": 2}, "Megatron has no such key here. Did you mean tensor_model_parallel_size?"),
+        (
+            {"tensor_model_parallel_size": 0},
+            ".tensor_model_parallel_size: 0: input should be greater than or equal to 1.",
+        ),
+        ({"recompute_granularity": "some"}, ".recompute_granularity: 'some': input should be 'full' or 'selective'."),
+        ({"virtual_pipeline_model_parallel_size": 2}, "needs pipeline_model_parallel_size of 2 or more"),
+        ({"overlap_param_gather": True}, "needs use_distributed_optimizer: true and overlap_grad_reduce: true"),
+        ({"recompute_method": "block"}, "needs recompute_granularity: full"),
+        ({"recompute_modules": ["mlp"]}, "needs recompute_granularity: selective"),
+        ({"moe_layer_recompute": True, "recompute_granularity": "full"}, "is contained in recompute_granularity: full"),
+        (
+            {"variable_seq_lengths": True, "moe_token_dispatcher_type": "allgather"},
+            "refused by Megatron with the allgather",
+        ),
+        (
+            {"moe_shared_expert_overlap": True, "moe_token_dispatcher_type": "allgather"},
+            "needs moe_token_dispatcher_type",
+        ),
+        (
+            {"moe_grouped_gemm": True, "transformer_impl": "local"},
+            "moe_grouped_gemm: true contradicts transformer_impl: local. Remove that, or set this to false.",
+        ),
+        ({"account_for_loss_in_pipeline_split": True}, "needs pipeline_model_parallel_size of 2 or more. Remove it."),
+        (
+            {"fp32_residual_connection": True},
+            ".fp32_residual_connection: true cannot be used with transformer_impl: local: these layers take their "
+            "input in model_args.dtype. Remove it.",
+        ),
+        ({"apply_query_key_layer_scaling": True}, "true cannot be used with transformer_impl: local: attention is one"),
+        ({"attention_softmax_in_fp32": False}, "false cannot be used with transformer_impl: local: attention is one"),
+        ({"memory_efficient_layer_norm": True}, "true cannot be used with transformer_impl: local: the norm is"),
+        ({"persist_layer_norm": True}, "true cannot be used with transformer_impl: local: the norm is torch's own"),
+        ({"cp_comm_type": "p2p"}, "'p2p' cannot be used with transformer_impl: local: keys and values are gathered"),
+        ({"tp_comm_overlap": True}, "true cannot be used with transformer_impl: local: only transformer-engine's"),
+    ],
+)
+def test_what_megatron_cannot_run_is_refused_with_the_reason(config: dict[str, Any], message: str) -> None:
+    found = texts(**config)
+    assert len(found) == 1
+    assert found[0].startswith(AT)
+    assert message in found[0]
+
+
+def test_what_it_can_run_is_taken_and_the_rest_passed_on() -> None:
+    config = {"tensor_model_parallel_size": 2, "sequence_parallel": True, "attention_softmax_in_fp32": True}
+    assert texts(**config) == []
+    settings, passed_on = split_settings(config)
+    assert (settings.tensor_model_parallel_size, settings.sequence_parallel) == (2, True)
+    assert passed_on == {"attention_softmax_in_fp32": True}
+
+
+def test_transformer_engine_and_what_needs_it_are_passed_on() -> None:
+    config = {"transformer_impl": "transformer_engine", "moe_grouped_gemm": True, "apply_rope_fusion": True}
+    config |= {"fp32_residual_connection": True, "cp_comm_type": "p2p"}
+    assert texts(**config) == []
+
+
+@pytest.mark.parametrize("key", ["moe_grouped_gemm", "apply_rope_fusion", "gradient_accumulation_fusion"])
+def test_a_kernel_of_transformer_engine_asks_for_its_layers(key: str) -> None:
+    assert texts(**{key: True}) == []
+    settings, _ = split_settings({key: True})
+    assert settings.transformer_impl == "transformer_engine"
+    assert split_settings({key: False})[0].transformer_impl == "local"
+    if not is_installed("transformer_engine"):
+        (found,) = (problem.text for problem in missing_packages(AT, settings))
+        assert found.startswith(f"{AT}: {key} needs the package transformer-engine, which is not installed.")
+        assert found.endswith(f"Or do without: {key}: false.")
+
+
+@pytest.mark.parametrize(
+    ("config", "taken", "warning"),
+    [
+        ({"sequence_parallel": True}, False, "sequence_parallel is off: tensor_model_parallel_size is 1."),
+        ({"sequence_parallel": True, "tensor_model_parallel_size": 2}, True, None),
+        ({"tensor_model_parallel_size": 2}, False, None),
+        (
+            {"tensor_model_parallel_size": 2, "expert_model_parallel_size": 2},
+            True,
+            "sequence_parallel is on: Megatron trains experts with tensor parallel only so.",
+        ),
+        ({"use_flash_attn": True}, False, "use_flash_attn does nothing here: attention is the fused kernel"),
+        ({"masked_softmax_fusion": True}, False, "masked_softmax_fusion has no effect: attention is one fused kernel"),
+    ],
+)
+def test_what_is_taken_otherwise_than_written_is_said(config: dict[str, Any], taken: bool, warning: str | None) -> None:
+    assert texts(**config) == []
+    settings, _ = split_settings(config)
+    assert settings.sequence_parallel is taken
+    assert settings.masked_softmax_fusion is False
+    found = list(megatron_warnings(AT, config))
+    assert len(found) == (warning is not None)
+    assert all(text.startswith(f"{AT}.{warning}") for text in found)
+
+
+def test_keys_in_additional_configs_count_as_any_other() -> None:
+    inner = {"attention_softmax_in_fp32": True, "recompute_granularity": "selective", "recompute_modules": "moe, mlp"}
+    config = {"tensor_model_parallel_size": 2, "additional_configs": inner}
+    assert texts(**config) == []
+    settings, passed_on = split_settings(config)
+    assert (settings.tensor_model_parallel_size, settings.recompute_modules) == (2, ("moe", "mlp"))
+    assert passed_on == {"attention_softmax_in_fp32": True}
+    assert "Megatron has no such key here" in texts(additional_configs={"no_such": 1})[0]
+
+
+def test_a_value_that_repeats_another_setting_must_agree_with_it() -> None:
+    values = {"bf16": True, "fp16": False, "max_grad_norm": 1.0}
+    assert list(repeated_problems(AT, {"bf16": True, "max_grad_norm": 1, "fp16": None}, values)) == []
+    found = [p.text for p in repeated_problems(AT, {"fp16": True, "max_grad_norm": 2.0, "hidden_size": 8}, values)]
+    assert found == [
+        f"{AT}.fp16: set by model_args.dtype (false), which true contradicts. Remove it.",
+        f"{AT}.max_grad_norm: set by max_grad_norm (1.0), which 2.0 contradicts. Remove it.",
+        f"{AT}.hidden_size: set by the model's config.json. Remove it.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "ranks", "message"),
+    [
+        ({"expert_model_parallel_size": 4}, 6, "expert_model_parallel_size: 4 x expert_tensor_parallel_size 1 must "
+            "divide the 6 ranks of a pipeline stage. Nearest that works: 3 or 6."),
+        ({"expert_model_parallel_size": 4, "pipeline_model_parallel_size": 4}, 8, "must divide the 2 ranks of a "
+            "pipeline stage. Nearest that works: 2."),
+        ({"expert_model_parallel_size": 4, "expert_tensor_parallel_size": 2}, 4, "expert_model_parallel_size: 4 x "
+            "expert_tensor_parallel_size 2 must divide the 4 ranks of a pipeline stage. Nearest that works: 2."),
+        ({"expert_tensor_parallel_size": 3}, 4, "expert_tensor_parallel_size: 3 must divide the 4 ranks of a pipeline "
+            "stage. Nearest that works: 2 or 4."),
+    ],
+)  # fmt: skip
+def test_expert_sizes_that_do_not_divide_the_ranks_come_with_the_nearest_that_do(
+    settings: dict[str, Any], ranks: int, message: str
+) -> None:
+    (found,) = (problem.text for problem in ranks_problems(AT, MegatronSettings.model_validate(settings), ranks))
+    assert message in found
+
+
+def test_what_gloo_cannot_do_is_refused_with_what_it_can() -> None:
+    settings = MegatronSettings(expert_model_parallel_size=2, expert_tensor_parallel_size=2)
+    (found,) = (problem.text for problem in cpu_problems(AT, settings))
+    assert "2 with expert_model_parallel_size 2 and the alltoall dispatcher does not run on gloo" in found
+    assert found.endswith("Nearest that works: 1.")
+    for fine in ({"expert_tensor_parallel_size": None}, {"moe_token_dispatcher_type": "allgather"}):
+        assert list(cpu_problems(AT, settings.model_copy(update=fine))) == []
+
+
+@pytest.mark.skipif(is_installed("transformer_engine"), reason="transformer-engine is installed")
+def test_layers_of_a_package_that_is_missing_are_refused_with_how_to_get_it() -> None:
+    (found,) = (p.text for p in missing_packages(AT, MegatronSettings(transformer_impl="transformer_engine")))
+    assert "transformer_impl needs the package transformer-engine, which is not installed" in found
+    assert found.endswith("Or do without: transformer_impl: local.")
+    assert list(missing_packages(AT, MegatronSettings())) == []
+
+
+@pytest.mark.parametrize(
+    ("model", "facts"),
+    [
+        ({"num_attention_heads": 8, "num_hidden_layers": 4, "intermediate_size": 96}, ModelFacts(8, 8, 4, 0, 96, 0)),
+        (
+            {"num_attention_heads": 32, "num_key_value_heads": 4, "num_hidden_layers": 48, "num_experts": 128,
+             "intermediate_size": 6144, "moe_intermediate_size": 768},
+            ModelFacts(32, 4, 48, 128, 0, 768),
+        ),
+        (
+            {"num_attention_heads": 32, "num_key_value_heads": 8, "num_hidden_layers": 32, "num_local_experts": 8,
+             "intermediate_size": 14336},
+            ModelFacts(32, 8, 32, 8, 0, 14336),
+        ),
+        ({"model_type": "unknown"}, None),
+        ({"num_attention_heads": 32, "num_hidden_layers": 4, "num_experts": "128"}, None),
+        ({"num_attention_heads": 32, "num_hidden_layers": 4, "num_key_value_heads": [4]}, None),
+    ],
+)  # fmt: skip
+def test_the_facts_of_a_model_are_read_from_its_config(model: dict[str, Any], facts: ModelFacts | None) -> None:
+    assert ModelFacts.of(model) == facts
+
+
+def test_no_key_is_two_things() -> None:
+    own = set(MegatronSettings.model_fields)
+    assert not own & PASSED_ON
+    assert not (own | PASSED_ON) & SET_ELSEWHERE.keys()
+
+
+def test_every_key_that_is_passed_on_exists_in_megatron() -> None:
+    """Of the installed megatron-core: an upgrade that drops one is noticed here."""
+    config = pytest.importorskip(
+        "megatron.core.transformer.transformer_config", reason="megatron-core is not installed"
+    )
+    assert set(config.TransformerConfig.__dataclass_fields__) >= PASSED_ON
+
+
+@pytest.mark.parametrize(
+    ("settings", "model", "message"),
+    [
+        ({"tensor_model_parallel_size": 3}, ModelFacts(8, 4, 6),
+            "must divide the model's 8 heads and 4 key-value heads. Nearest that works: 2 or 4."),
+        ({"pipeline_model_parallel_size": 4}, ModelFacts(8, 4, 6), "must divide the model's 6 layers. Nearest that "
+            "works: 3 or 6."),
+        ({"pipeline_model_parallel_size": 2, "virtual_pipeline_model_parallel_size": 2}, ModelFacts(8, 4, 6),
+            "must divide the 3 layers of a pipeline rank. Nearest that works: 1 or 3."),
+        ({"expert_model_parallel_size": 3}, ModelFacts(8, 4, 6, 8), "must divide the model's 8 experts. Nearest "
+            "that works: 2 or 4."),
+        ({"tensor_model_parallel_size": 4}, ModelFacts(8, 4, 6, 0, 90), "must divide the model's MLP width of 90. "
+            "Nearest that works: 2."),
+        ({"expert_tensor_parallel_size": 4}, ModelFacts(8, 4, 6, 8, 0, 90), "must divide the model's expert width of "
+            "90. Nearest that works: 3 or 5."),
+        ({"pipeline_model_parallel_size": 4, "account_for_loss_in_pipeline_split": True}, ModelFacts(8, 4, 8),
+            "4 must divide the model's 8 layers (and 1 for the account_for_ keys). Nearest that works: 3 or 9."),
+    ],
+)  # fmt: skip
+def test_sizes_that_do_not_divide_the_model_come_with_the_nearest_that_do(
+    settings: dict[str, Any], model: ModelFacts, message: str
+) -> None:
+    found = [problem.text for problem in sizes_problems(AT, MegatronSettings.model_validate(settings), model)]
+    assert len(found) == 1
+    assert message in found[0]

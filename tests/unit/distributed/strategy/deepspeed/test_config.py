@@ -1,0 +1,70 @@
+from typing import Any
+
+import pytest
+
+from roll.configs.cluster import WorkerConfig
+from roll.configs.plan.batch_plan import TrainPlan
+from roll.distributed.strategy.deepspeed.config import scoring_config, training_config
+from roll.errors import StrategyError
+
+
+def role(dtype: str = "fp32", **engine: Any) -> WorkerConfig:
+    return WorkerConfig.model_validate(
+        {
+            "strategy_args": {"strategy_name": "deepspeed_train", "strategy_config": engine},
+            "model_args": {"dtype": dtype, "model_name_or_path": "model"},
+            "infer_batch_size": 3,
+        }
+    )
+
+
+def plan(max_grad_norm: float) -> TrainPlan:
+    return TrainPlan("actor_train", 64, 4, 2, 8, 1, 10, 0, 3, max_grad_norm)
+
+
+@pytest.mark.parametrize("max_grad_norm", [0.0, 0.7])
+def test_clipping_is_always_written_out(max_grad_norm: float) -> None:
+    config = training_config(role(zero_optimization={"stage": 2}, gradient_clipping="auto"), plan(max_grad_norm))
+    assert config.json["gradient_clipping"] == max_grad_norm
+    assert config.own_clip == 0
+
+
+def test_fp32_without_zero_is_clipped_by_the_strategy() -> None:
+    config = training_config(role(), plan(0.7))
+    assert (config.stage, config.own_clip, config.json["gradient_clipping"]) == (0, 0.7, 0.0)
+    config = training_config(role("bf16"), plan(0.7))
+    assert (config.own_clip, config.json["gradient_clipping"], config.json["bf16"]) == (0.0, 0.7, {"enabled": True})
+
+
+def test_batch_sizes_and_precision_follow_plan_and_model() -> None:
+    json = training_config(role("bf16", bf16={"enabled": "auto"}, train_batch_size="auto"), plan(1.0)).json
+    assert (json["train_micro_batch_size_per_gpu"], json["gradient_accumulation_steps"], json["train_batch_size"]) == (
+        4,
+        2,
+        64,
+    )
+    assert json["bf16"]["enabled"] is True
+
+
+def test_bf16_gradients_add_up_in_fp32_unless_told_otherwise() -> None:
+    assert training_config(role("bf16", zero_optimization={"stage": 2}), plan(1.0)).json["data_types"] == {
+        "grad_accum_dtype": "fp32"
+    }
+    told = role("bf16", zero_optimization={"stage": 3}, data_types={"grad_accum_dtype": "bf16"})
+    assert training_config(told, plan(1.0)).json["data_types"] == {"grad_accum_dtype": "bf16"}
+
+
+def test_scoring_shards_weights_with_stage_3_only() -> None:
+    partitioned = scoring_config(role(zero_optimization={"stage": 3, "offload_optimizer": {"device": "cpu"}}))
+    assert partitioned.json["zero_optimization"] == {"stage": 3}
+    assert partitioned.partitions_weights
+    whole = scoring_config(role(zero_optimization={"stage": 2, "overlap_comm": True}))
+    assert whole.json["zero_optimization"] == {"stage": 0}
+    assert whole.json["train_micro_batch_size_per_gpu"] == 3
+
+
+def test_fp16_is_refused() -> None:
+    with pytest.raises(StrategyError, match="fp16"):
+        training_config(role("fp16"), plan(1.0))
+    with pytest.raises(StrategyError, match="fp16"):
+        scoring_config(role("fp16"))

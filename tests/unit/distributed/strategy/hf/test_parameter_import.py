@@ -1,0 +1,86 @@
+"""New weights into a model in place."""
+
+import pytest
+import torch
+from torch import nn
+from transformers import AutoModelForCausalLM, PretrainedConfig
+
+from roll.distributed.strategy.hf.parameter_import import ParameterImport
+from roll.errors import StrategyError
+from tests.parity.megatron import models
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(4, 3)
+        self.middle = nn.Linear(3, 3)
+        self.head = nn.Linear(3, 4, bias=False)
+        self.head.weight = self.embed.weight
+
+
+def weights(value: float) -> dict[str, torch.Tensor]:
+    return {name: torch.full_like(p, value) for name, p in Tied().named_parameters()}
+
+
+def test_weights_are_copied_into_the_same_memory_and_tied_ones_count_once() -> None:
+    model = Tied()
+    before = [parameter.data_ptr() for parameter in model.parameters()]
+    update = ParameterImport(model)
+    update.begin()
+    for name, tensor in weights(2.0).items():
+        update.add(name, tensor.to(torch.bfloat16))
+    update.finish()
+    assert [parameter.data_ptr() for parameter in model.parameters()] == before
+    assert all((parameter == 2.0).all() for parameter in model.parameters())
+    assert model.head.weight is model.embed.weight
+
+
+def test_a_tied_weight_may_come_under_either_name() -> None:
+    update = ParameterImport(Tied())
+    update.begin()
+    sent = weights(1.0)
+    sent["head.weight"] = sent.pop("embed.weight")
+    for name, tensor in sent.items():
+        update.add(name, tensor)
+    update.finish()
+
+
+def test_unknown_names_other_shapes_and_missing_parameters_are_refused() -> None:
+    update = ParameterImport(Tied())
+    update.begin()
+    with pytest.raises(StrategyError, match=r"no parameter 'middle\.scale'"):
+        update.add("middle.scale", torch.zeros(3))
+    with pytest.raises(StrategyError, match=r"'middle\.bias' is \(4,\), the rollout model's is \(3,\)"):
+        update.add("middle.bias", torch.zeros(4))
+    update.add("middle.weight", torch.zeros(3, 3))
+    with pytest.raises(StrategyError, match=r"2 parameters were not sent: embed\.weight, middle\.bias"):
+        update.finish()
+
+
+@pytest.mark.parametrize("family", ["qwen3_moe", "mixtral"])
+def test_experts_may_come_one_by_one_as_the_models_files_hold_them(family: str) -> None:
+    config: PretrainedConfig = models.config(family)
+    sent, received = (AutoModelForCausalLM.from_config(config, dtype=torch.float32) for _ in range(2))
+    stored = models.as_stored({name: p.detach().numpy() for name, p in sent.named_parameters()}, family)
+    update = ParameterImport(received)
+    update.begin()
+    for name, values in stored.items():
+        update.add(name, torch.from_numpy(values))
+    update.finish()
+    assert all(torch.equal(a, b) for a, b in zip(sent.parameters(), received.parameters(), strict=True))
+
+
+def test_a_missing_expert_is_refused() -> None:
+    model = AutoModelForCausalLM.from_config(models.config("qwen3_moe"), dtype=torch.float32)
+    stored = models.as_stored({name: p.detach().numpy() for name, p in model.named_parameters()}, "qwen3_moe")
+    update = ParameterImport(model)
+    for _ in range(2):
+        update.begin()
+        for name, values in stored.items():
+            if name != "model.layers.1.mlp.experts.2.up_proj.weight":
+                update.add(name, torch.from_numpy(values))
+        with pytest.raises(
+            StrategyError, match=r"1 parameters were not sent: model\.layers\.1\.mlp\.experts\.gate_up_proj"
+        ):
+            update.finish()

@@ -1,0 +1,316 @@
+"""The batched sampler against plain forward passes of the same model, one sequence at a time."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+
+from roll.distributed.strategy.hf.sampler import BatchSampler
+from roll.distributed.strategy.stop_strings import StopStrings
+from roll.errors import StrategyError
+from roll.types.rollout import Generation, GenerationRequest, SamplingParams
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+LENGTHS = (5, 17, 9, 30, 12, 3)
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model_dir: Path) -> "PreTrainedModel":
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(tiny_model_dir, dtype=torch.float32).eval()
+
+
+@pytest.fixture(scope="module")
+def make_sampler(model: "PreTrainedModel", tiny_tokenizer: "PreTrainedTokenizerFast") -> Callable[..., BatchSampler]:
+    def make(**options: Any) -> BatchSampler:
+        eos = tiny_tokenizer.convert_tokens_to_ids("<|im_end|>")
+        settings: dict[str, Any] = {"model": model, "eos_token_ids": [eos], "max_model_len": 256, "max_num_seqs": 64}
+        return BatchSampler(stop_strings=StopStrings.of(tiny_tokenizer), **(settings | options))
+
+    return make
+
+
+def prompt(length: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng((seed, length)).integers(3, 290, length).astype(np.int32)
+
+
+def request(name: str, length: int = 9, num_samples: int = 1, **sampling: Any) -> GenerationRequest:
+    options = {"max_new_tokens": 12, "seed": 100, "ignore_eos": True} | sampling
+    return GenerationRequest(name, prompt(length), SamplingParams(**options), num_samples)
+
+
+def run(sampler: BatchSampler, requests: Sequence[GenerationRequest]) -> dict[str, list[Generation]]:
+    for item in requests:
+        sampler.check(item)
+        sampler.submit(item)
+    finished: dict[str, list[Generation]] = {}
+    while sampler.has_work:
+        finished |= dict(sampler.step())
+    return finished
+
+
+def forward_log_probs(
+    model: "PreTrainedModel", prompt_ids: np.ndarray, generation: Generation, temperature: float = 1.0
+) -> np.ndarray:
+    """Of the generated tokens, by one forward pass without a cache."""
+    ids = torch.from_numpy(np.concatenate([prompt_ids, generation.token_ids]).astype(np.int64))
+    with torch.no_grad():
+        log_probs = torch.log_softmax(model(ids[None]).logits[0].float() / temperature, -1)
+    return log_probs[len(prompt_ids) - 1 : -1].gather(-1, ids[len(prompt_ids) :, None])[:, 0].numpy()
+
+
+def same(one: Generation, other: Generation) -> bool:
+    return one.token_ids.tolist() == other.token_ids.tolist() and one.finish_reason == other.finish_reason
+
+
+def test_log_probs_equal_a_plain_forward_for_mixed_lengths_and_temperatures(
+    model: "PreTrainedModel", make_sampler: Callable[..., BatchSampler]
+) -> None:
+    requests = [
+        request(str(length), length, 3, temperature=temperature, max_new_tokens=length + 2)
+        for length, temperature in zip(LENGTHS, (1.0, 0.7, 1.5, 1.0, 0.0, 1.2), strict=True)
+    ]
+    answers = run(make_sampler(), requests)
+    for item in requests:
+        for generation in answers[item.request_id]:
+            assert len(generation.token_ids) == item.sampling.max_new_tokens
+            expected = forward_log_probs(model, item.prompt_ids, generation, item.sampling.temperature or 1.0)
+            assert np.abs(generation.log_probs - expected).max() < 1e-5
+
+
+def test_log_probs_stay_those_of_the_full_distribution_when_it_is_truncated(
+    model: "PreTrainedModel", make_sampler: Callable[..., BatchSampler]
+) -> None:
+    item = request("a", 9, 4, top_k=5, top_p=0.9, repetition_penalty=1.3, temperature=0.8)
+    for generation in run(make_sampler(), [item])["a"]:
+        expected = forward_log_probs(model, item.prompt_ids, generation, 0.8)
+        assert np.abs(generation.log_probs - expected).max() < 1e-5
+
+
+def test_a_sample_does_not_depend_on_what_else_is_in_the_batch(make_sampler: Callable[..., BatchSampler]) -> None:
+    """Alone, together with others, and admitted while others decode: the same tokens."""
+    requests = [
+        request(str(length), length, 2, seed=length, max_new_tokens=5 + 3 * number, top_k=number % 3 * 4)
+        for number, length in enumerate(LENGTHS)
+    ]
+    together = run(make_sampler(), requests)
+    narrow = run(make_sampler(max_num_seqs=3), requests)  # one group at a time has room
+    staggered_sampler, staggered = make_sampler(), {}
+    for item in requests:
+        staggered_sampler.submit(item)
+        for _ in range(3):
+            staggered |= dict(staggered_sampler.step())
+    staggered |= run(staggered_sampler, [])
+    for item in requests:
+        alone = run(make_sampler(), [item])[item.request_id]
+        for other in (together, narrow, staggered):
+            assert all(same(a, b) for a, b in zip(alone, other[item.request_id], strict=True))
+            differences = [
+                np.abs(a.log_probs - b.log_probs).max() for a, b in zip(alone, other[item.request_id], strict=True)
+            ]
+            assert max(differences) < 1e-5
+
+
+def test_samples_of_a_group_differ_and_repeat_with_the_seed(make_sampler: Callable[..., BatchSampler]) -> None:
+    first = run(make_sampler(), [request("a", num_samples=4)])["a"]
+    again = run(make_sampler(), [request("b", num_samples=4)])["b"]
+    fewer = run(make_sampler(), [request("c", num_samples=2)])["c"]
+    other_seed = run(make_sampler(), [request("d", num_samples=4, seed=101)])["d"]
+    assert all(same(a, b) for a, b in zip(first, again, strict=True))
+    assert all(same(a, b) for a, b in zip(first, fewer, strict=False))
+    assert len({tuple(g.token_ids.tolist()) for g in [*first, *other_seed]}) == 8
+
+
+def test_a_group_shares_one_prefill(model: "PreTrainedModel", make_sampler: Callable[..., BatchSampler]) -> None:
+    shapes: list[tuple[int, ...]] = []
+    hook = model.register_forward_pre_hook(
+        lambda module, args, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
+    )
+    try:
+        run(make_sampler(), [request("a", 9, 8, max_new_tokens=3), request("b", 7, 8, max_new_tokens=3)])
+    finally:
+        hook.remove()
+    assert shapes == [(2, 9), (16, 1), (16, 1)]  # two prompts, then one token of sixteen samples at a time
+
+
+def test_finished_rows_leave_the_batch(model: "PreTrainedModel", make_sampler: Callable[..., BatchSampler]) -> None:
+    rows: list[int] = []
+    hook = model.register_forward_pre_hook(
+        lambda module, args, kwargs: rows.append(kwargs["input_ids"].shape[0]), with_kwargs=True
+    )
+    try:
+        run(make_sampler(), [request(str(n), 5, 4, max_new_tokens=4 * n) for n in (1, 2, 3)])
+    finally:
+        hook.remove()
+    assert rows == [3] + [12] * 3 + [8] * 4 + [4] * 4
+
+
+def test_eos_and_stop_tokens_end_an_answer_and_are_kept(make_sampler: Callable[..., BatchSampler]) -> None:
+    reference = run(make_sampler(), [request("a", max_new_tokens=20)])["a"][0]
+    ids = reference.token_ids.tolist()
+    position = next(t for t in range(4, 20) if ids[t] not in ids[:t])
+    stopped = run(make_sampler(), [request("a", max_new_tokens=20, stop_token_ids=(ids[position],))])["a"][0]
+    assert stopped.token_ids.tolist() == ids[: position + 1]
+    assert stopped.finish_reason == "stop"
+    eos_sampler = make_sampler(eos_token_ids=[ids[position]])
+    assert run(eos_sampler, [request("a", max_new_tokens=20)])["a"][0].finish_reason == "length"  # ignore_eos
+    by_eos = run(eos_sampler, [request("a", max_new_tokens=20, ignore_eos=False)])["a"][0]
+    assert same(by_eos, stopped)
+    at_limit = run(eos_sampler, [request("a", max_new_tokens=position + 1, ignore_eos=False)])["a"][0]
+    assert at_limit.finish_reason == "stop"
+
+
+def test_min_new_tokens_bans_the_end_and_ignores_stop_strings_before(
+    tiny_tokenizer: "PreTrainedTokenizerFast", make_sampler: Callable[..., BatchSampler]
+) -> None:
+    likely = run(make_sampler(), [request("a", temperature=0.0, max_new_tokens=1)])["a"][0].token_ids.tolist()
+    sampler = make_sampler(eos_token_ids=likely)
+    options = {"temperature": 0.0, "ignore_eos": False, "max_new_tokens": 8}
+    at_once = run(sampler, [request("a", **options)])["a"][0]
+    later = run(sampler, [request("b", min_new_tokens=5, **options)])["b"][0]
+    assert at_once.token_ids.tolist() == likely
+    assert len(later.token_ids) >= 5
+    assert likely[0] not in later.token_ids[:5]
+
+    reference = run(make_sampler(), [request("a", max_new_tokens=20)])["a"][0].token_ids
+    strings = tuple({str(tiny_tokenizer.decode([token])) for token in reference[:3]} - {""})
+    early = run(make_sampler(), [request("a", max_new_tokens=20, stop_strings=strings)])["a"][0]
+    late = run(make_sampler(), [request("a", max_new_tokens=20, stop_strings=strings, min_new_tokens=6)])["a"][0]
+    assert len(early.token_ids) <= 3
+    assert len(late.token_ids) > 6
+
+
+def test_an_answer_ends_with_the_token_that_completes_a_stop_string(
+    tiny_tokenizer: "PreTrainedTokenizerFast", make_sampler: Callable[..., BatchSampler]
+) -> None:
+    """The stop string runs over three tokens of what is sampled without it; other rows go on."""
+    reference = run(make_sampler(), [request("a", num_samples=6, max_new_tokens=30)])["a"]
+    number, start = next(
+        (number, t)
+        for number, generation in enumerate(reference)
+        for t in range(4, 20)
+        if str(tiny_tokenizer.decode(generation.token_ids[t : t + 3])).isascii()
+    )
+    string = str(tiny_tokenizer.decode(reference[number].token_ids[start : start + 3]))
+    stopped = run(make_sampler(), [request("a", num_samples=6, max_new_tokens=30, stop_strings=(string, "@@@@"))])["a"]
+    assert stopped[number].token_ids.tolist() == reference[number].token_ids[: start + 3].tolist()
+    assert stopped[number].finish_reason == "stop"
+    for other in set(range(6)) - {number}:
+        if string not in tiny_tokenizer.decode(reference[other].token_ids):
+            assert same(stopped[other], reference[other])
+
+
+def test_sampled_tokens_follow_the_model_distribution(
+    model: "PreTrainedModel", make_sampler: Callable[..., BatchSampler]
+) -> None:
+    """Chi-square of 4000 first tokens with top-k 8 against the model's own probabilities, at 1e-6."""
+    item = request("a", 9, 4000, max_new_tokens=1, top_k=8, temperature=1.5)
+    tokens = np.array([g.token_ids[0] for g in run(make_sampler(), [item])["a"]])
+    with torch.no_grad():
+        logits = model(torch.from_numpy(item.prompt_ids.astype(np.int64))[None]).logits[0, -1].double() / 1.5
+    kept = logits.topk(8)
+    expected = torch.softmax(kept.values, -1).numpy() * len(tokens)
+    observed = np.array([(tokens == token).sum() for token in kept.indices.tolist()])
+    assert observed.sum() == len(tokens)
+    assert ((observed - expected) ** 2 / expected).sum() < 40.5  # 7 degrees of freedom
+
+
+def test_abort_returns_what_was_sampled_and_leaves_the_others_alone(
+    make_sampler: Callable[..., BatchSampler],
+) -> None:
+    whole = run(make_sampler(), [request("a", 9, 2), request("b", 5, 2)])
+    sampler = make_sampler(max_num_seqs=4)
+    for item in (request("a", 9, 2), request("b", 5, 2), request("c", 5, 3)):
+        sampler.submit(item)
+    for _ in range(4):
+        assert sampler.step() == []
+    sampler.abort(["a", "c", "unknown"])
+    finished = dict(sampler.step())
+    assert [g.finish_reason for g in finished["a"]] == ["abort", "abort"]
+    assert [g.token_ids.tolist() for g in finished["a"]] == [g.token_ids[:4].tolist() for g in whole["a"]]
+    assert [len(g.token_ids) for g in finished["c"]] == [0, 0, 0]  # it was still waiting
+    rest = run(sampler, [])
+    assert all(same(x, y) for x, y in zip(rest["b"], whole["b"], strict=True))
+    assert not sampler.has_work
+
+    sampler.submit(request("d"))
+    sampler.step()
+    sampler.abort()
+    assert len(dict(sampler.step())["d"][0].token_ids) == 1
+
+
+def test_tokens_carry_the_version_that_sampled_them(make_sampler: Callable[..., BatchSampler]) -> None:
+    sampler = make_sampler()
+    sampler.submit(request("a", max_new_tokens=6))
+    for _ in range(2):
+        sampler.step()
+    sampler.policy_version = 3
+    assert run(sampler, [])["a"][0].policy_versions.tolist() == [0, 0, 3, 3, 3, 3]
+
+
+def test_the_cache_grows_beyond_what_was_reserved(
+    model: "PreTrainedModel", make_sampler: Callable[..., BatchSampler], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("roll.distributed.strategy.hf.sampler._NEW_COLUMNS", 2)
+    monkeypatch.setattr("roll.distributed.strategy.hf.kv_cache._GROWTH_COLUMNS", 1)
+    items = [request("a", 5, 2, max_new_tokens=40), request("b", 9, 2, max_new_tokens=40)]
+    for item in items:
+        for generation in run(make_sampler(), [item])[item.request_id]:
+            expected = forward_log_probs(model, item.prompt_ids, generation)
+            assert np.abs(generation.log_probs - expected).max() < 1e-5
+
+
+def test_long_prompts_are_prefilled_in_several_passes(
+    make_sampler: Callable[..., BatchSampler], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests = [request(str(length), length, 2) for length in LENGTHS]
+    whole = run(make_sampler(), requests)
+    monkeypatch.setattr("roll.distributed.strategy.hf.sampler._MAX_PREFILL_TOKENS", 34)
+    split = run(make_sampler(), requests)
+    assert all(same(a, b) for name in whole for a, b in zip(whole[name], split[name], strict=True))
+
+
+@pytest.mark.parametrize("sliding", [True, False])
+def test_a_model_that_builds_its_own_masks_samples_the_same_way(
+    tiny_tokenizer: "PreTrainedTokenizerFast", make_sampler: Callable[..., BatchSampler], sliding: bool
+) -> None:
+    """Layers with a sliding window shorter than the sequences: log-probs equal a plain forward, padded or not."""
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    kinds = ["sliding_attention" if sliding else "full_attention", "full_attention"]
+    torch.manual_seed(0)
+    windowed = Qwen2ForCausalLM(
+        Qwen2Config(
+            vocab_size=296, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
+            num_key_value_heads=1, use_sliding_window=True, sliding_window=6, layer_types=kinds,
+        )
+    ).eval()  # fmt: skip
+    requests = [request(str(length), length, 2) for length in LENGTHS]
+    answers = run(make_sampler(model=windowed), requests)
+    for item in requests:
+        for generation in answers[item.request_id]:
+            expected = forward_log_probs(windowed, item.prompt_ids, generation)
+            assert np.abs(generation.log_probs - expected).max() < 1e-5
+
+
+@pytest.mark.parametrize(
+    "bad, words",
+    [
+        (request("a", 250, max_new_tokens=7), "max_model_len 256"),
+        (GenerationRequest("a", np.zeros(0, np.int32), SamplingParams(4)), "empty prompt"),
+        (GenerationRequest("a", np.array([296], np.int32), SamplingParams(4)), "vocabulary 0..295"),
+        (request("a", stop_token_ids=(-1,)), "vocabulary"),
+        (request("a", stop_strings=("",)), "must not be empty"),
+    ],
+)
+def test_a_request_that_cannot_be_served_is_refused(
+    make_sampler: Callable[..., BatchSampler], bad: GenerationRequest, words: str
+) -> None:
+    with pytest.raises(StrategyError, match=words):
+        make_sampler().check(bad)

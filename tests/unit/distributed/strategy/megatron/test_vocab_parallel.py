@@ -1,0 +1,143 @@
+"""Log-probs and entropy of a divided vocabulary against torch's own over the whole, on threads that stand for ranks."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from roll.distributed.strategy.megatron import vocab_parallel
+from roll.distributed.strategy.megatron.vocab_parallel import VocabShare, token_scores
+
+COUNT, HIDDEN, VOCAB = 7, 6, 13
+
+
+class ThreadGroup:
+    """A process group of threads: `all_reduce` waits for all of them."""
+
+    def __init__(self, size: int):
+        self._size = size
+        self._barrier = threading.Barrier(size)
+        self._values: list[torch.Tensor] = [torch.empty(0)] * size
+
+    def member(self, rank: int) -> "Member":
+        return Member(self, rank)
+
+    def reduce(self, rank: int, tensor: torch.Tensor, op: Any) -> None:
+        self._values[rank] = tensor.clone()
+        self._barrier.wait(10)
+        stacked = torch.stack(self._values)
+        self._barrier.wait(10)
+        tensor.copy_(stacked.amax(0) if op == dist.ReduceOp.MAX else stacked.sum(0))
+
+    def run(self, work: Callable[[int], Any]) -> list[Any]:
+        results: list[Any] = [None] * self._size
+        threads = [
+            threading.Thread(target=lambda rank=rank: results.__setitem__(rank, work(rank)))
+            for rank in range(self._size)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        return results
+
+
+class Member:
+    def __init__(self, group: ThreadGroup, rank: int):
+        self._group, self._rank = group, rank
+
+    def rank(self) -> int:
+        return self._rank
+
+    def size(self) -> int:
+        return self._group._size
+
+    def reduce(self, tensor: torch.Tensor, op: Any) -> None:
+        self._group.reduce(self._rank, tensor, op)
+
+
+@pytest.fixture(autouse=True)
+def reduce_on_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    def all_reduce(tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM, group: Any = None) -> None:
+        group.reduce(tensor, op)
+
+    monkeypatch.setattr(vocab_parallel.dist, "all_reduce", all_reduce)
+
+
+def inputs(padded: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Hidden states, a head whose rows beyond the vocabulary are huge, targets."""
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(COUNT, HIDDEN, generator=generator)
+    weight = torch.randn(VOCAB, HIDDEN, generator=generator)
+    weight = torch.cat([weight, torch.full((padded - VOCAB, HIDDEN), 50.0)])
+    return hidden, weight, torch.randint(0, VOCAB, (COUNT,), generator=generator)
+
+
+def expected(temperature: float) -> tuple[torch.Tensor, ...]:
+    """Log-probs, entropy and the gradients of 2 * sum of log-probs - sum of squared entropies, from whole logits."""
+    hidden, weight, targets = inputs(VOCAB)
+    hidden.requires_grad_()
+    weight.requires_grad_()
+    everything = torch.log_softmax(hidden @ weight.T / temperature, -1)
+    log_probs = everything.gather(1, targets[:, None])[:, 0]
+    entropy = -(everything.exp() * everything).sum(1)
+    (2 * log_probs.sum() - entropy.square().sum()).backward()
+    assert hidden.grad is not None and weight.grad is not None
+    return log_probs.detach(), entropy.detach(), hidden.grad, weight.grad
+
+
+@pytest.mark.parametrize("chunk_elements", [1, 20, 2**26], ids=["one", "some", "all"])
+@pytest.mark.parametrize(("ranks", "padded"), [(1, 13), (1, 16), (2, 16), (4, 24)])
+def test_scores_and_gradients_equal_those_of_the_whole_vocabulary(ranks: int, padded: int, chunk_elements: int) -> None:
+    """13 tokens on 4 ranks of 6 rows: the third rank has one real row, the fourth none."""
+    temperature = 0.7
+    hidden, weight, targets = inputs(padded)
+    group = ThreadGroup(ranks)
+
+    def work(rank: int) -> tuple[torch.Tensor, ...]:
+        mine = weight.chunk(ranks)[rank].clone().requires_grad_()
+        states = hidden.clone().requires_grad_()
+        share = VocabShare(group.member(rank), VOCAB, temperature, chunk_elements)  # type: ignore[arg-type]
+        log_probs, entropy = token_scores(states, mine, targets, share)
+        (2 * log_probs.sum() - entropy.square().sum()).backward()
+        assert states.grad is not None and mine.grad is not None
+        return log_probs.detach(), entropy.detach(), states.grad, mine.grad
+
+    results = group.run(work)
+    want = expected(temperature)
+    for log_probs, entropy, _, _ in results:
+        torch.testing.assert_close(log_probs, want[0], rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(entropy, want[1], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(sum(result[2] for result in results), want[2], rtol=1e-5, atol=1e-5)
+    gradient = torch.cat([result[3] for result in results])
+    torch.testing.assert_close(gradient[:VOCAB], want[3], rtol=1e-5, atol=1e-5)
+    assert not gradient[VOCAB:].any()
+
+
+def test_no_positions_give_no_scores_and_a_gradient_of_zero() -> None:
+    hidden, weight, _ = inputs(VOCAB)
+    weight.requires_grad_()
+    share = VocabShare(ThreadGroup(1).member(0), VOCAB)  # type: ignore[arg-type]
+    log_probs, entropy = token_scores(hidden[:0], weight, torch.empty(0, dtype=torch.int64), share)
+    (log_probs.sum() + entropy.sum()).backward()
+    assert len(log_probs) == len(entropy) == 0
+    assert weight.grad is not None and not weight.grad.any()
+
+
+def test_logits_of_one_chunk_at_most_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    hidden, weight, targets = inputs(VOCAB)
+    sizes: list[int] = []
+    real = vocab_parallel._chunks
+
+    def watched(*args: Any) -> Any:
+        for span, logits, local, inside in real(*args):
+            sizes.append(logits.numel())
+            yield span, logits, local, inside
+
+    monkeypatch.setattr(vocab_parallel, "_chunks", watched)
+    share = VocabShare(ThreadGroup(1).member(0), VOCAB, chunk_elements=3 * VOCAB)  # type: ignore[arg-type]
+    token_scores(hidden, weight, targets, share)
+    assert sizes == [3 * VOCAB, 3 * VOCAB, VOCAB]

@@ -1,0 +1,103 @@
+"""What sglang is started with, and which keys of strategy_config are refused, without importing sglang."""
+
+from typing import Any
+
+import pytest
+
+from roll.configs.cluster import WorkerConfig
+from roll.configs.strategies.value_kinds import kinds_of
+from roll.distributed.strategy.sglang import args as sglang_args
+from roll.distributed.strategy.sglang.args import argument_problems, engine_arguments, worker_environment
+
+KINDS = {
+    key: kinds_of(annotation)
+    for key, annotation in {
+        "context_length": "A[Optional[int], 'help']",
+        "mem_fraction_static": "A[Optional[float], 'help']",
+        "load_format": "A[Literal['auto', 'dummy'], 'help']",
+        "tp_size": "int",
+        "pp_size": "int",
+        "model_path": "str",
+        "dp_size": "int",
+    }.items()
+}
+
+
+@pytest.fixture(autouse=True)
+def known_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sglang_args, "engine_argument_kinds", lambda: KINDS)
+
+
+def role(num_gpus_per_worker: int = 1, **strategy_config: Any) -> WorkerConfig:
+    return WorkerConfig.model_validate(
+        {
+            "model_args": {"model_name_or_path": "a/model", "dtype": "bf16"},
+            "strategy_args": {"strategy_name": "sglang", "strategy_config": strategy_config},
+            "num_gpus_per_worker": num_gpus_per_worker,
+        }
+    )
+
+
+def problems(settings: WorkerConfig) -> list[str]:
+    return [problem.text for problem in argument_problems("actor_infer", settings)]
+
+
+def test_any_server_argument_passes_and_wins_over_ours() -> None:
+    settings = role(2, mem_fraction_static=0.7, load_format="dummy", log_level="info")
+    arguments = engine_arguments(settings, on_cpu=False, seed=5)
+    assert arguments["mem_fraction_static"] == 0.7
+    assert arguments["load_format"] == "dummy"
+    assert arguments["log_level"] == "info"
+    assert (arguments["tp_size"], arguments["dtype"], arguments["random_seed"]) == (2, "bfloat16", 5)
+    assert (arguments["model_path"], arguments["device"]) == ("a/model", "cuda")
+
+
+@pytest.mark.parametrize(
+    ("shares_devices", "given", "expected"),
+    [(True, {}, 0.6), (True, {"mem_fraction_static": 0.8}, 0.8), (False, {}, None)],
+)
+def test_an_engine_on_shared_gpus_leaves_room_unless_told_otherwise(
+    shares_devices: bool, given: dict[str, float], expected: float | None
+) -> None:
+    arguments = engine_arguments(role(1, **given), on_cpu=False, seed=3, shares_devices=shares_devices)
+    assert arguments.get("mem_fraction_static") == expected
+    assert "mem_fraction_static" not in engine_arguments(role(1), on_cpu=True, seed=3, shares_devices=shares_devices)
+
+
+def test_unknown_keys_are_named_with_the_nearest_known_one() -> None:
+    (text,) = problems(role(mem_fraction_statik=0.5))
+    assert text == (
+        "actor_infer.strategy_args.strategy_config.mem_fraction_statik: sglang has no such server argument. Did you "
+        "mean mem_fraction_static? The keys are those of sglang's ServerArgs."
+    )
+
+
+def test_keys_of_other_settings_are_refused_unless_they_change_nothing() -> None:
+    assert problems(role(dp_size=1, context_length=64)) == []
+    assert "dp_size cannot be set: more devices" in problems(role(dp_size=2))[0]
+    assert "model_path cannot be set: set model_args" in problems(role(model_path="x"))[0]
+
+
+def test_a_value_of_another_type_or_range_is_refused() -> None:
+    assert "context_length: 'x' must be a whole number." in problems(role(context_length="x"))[0]
+    assert "mem_fraction_static: 7 must be between 0.01 and 1." in problems(role(mem_fraction_static=7))[0]
+    assert "load_format: 'x' must be one of auto, dummy." in problems(role(load_format="x"))[0]
+    assert problems(role(context_length=64, mem_fraction_static=0.5, load_format="auto")) == []
+
+
+def test_sizes_must_agree_with_the_devices_of_a_worker() -> None:
+    assert problems(role(4, tp_size=4, pp_size=1)) == problems(role(2, tp_size=2)) == []
+    assert "num_gpus_per_worker is 1, but tp_size in actor_infer" in problems(role(1, tp_size=2))[0]
+
+
+def test_pipeline_stages_are_refused() -> None:
+    """Weight updates and their failures go through the first stage; the others would keep their old weights."""
+    assert (
+        "pp_size cannot be set: weight updates reach the first pipeline stage only" in problems(role(4, pp_size=2))[0]
+    )
+
+
+def test_only_engines_of_several_ranks_bind_them_to_cores() -> None:
+    assert "SGLANG_CPU_OMP_THREADS_BIND" not in worker_environment(on_cpu=True)
+    assert worker_environment(True, 2)["SGLANG_CPU_OMP_THREADS_BIND"] == "0|1"
+    assert "SGLANG_USE_CPU_ENGINE" not in worker_environment(on_cpu=False)

@@ -1,0 +1,11 @@
+"""Seeds of the samples of a vLLM request."""
+
+from roll.distributed.strategy.vllm.requests import sample_seed
+
+
+def test_every_sample_has_a_seed_of_its_own_that_does_not_change() -> None:
+    """vLLM's own seed + index would give sample 1 of seed 5 and sample 0 of seed 6 the same tokens."""
+    seeds = [sample_seed(seed, index) for seed in (0, 5, 6, 2**70) for index in range(4)]
+    assert len(set(seeds)) == 16
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    assert sample_seed(5, 1) == 6049641097658167882
