@@ -4,10 +4,10 @@
     python benchmarks/engines.py --model output/tiny-sort/model [--engines vllm sglang hf_infer] [--rounds 3]
 
 Every engine answers the same 64 requests at once: prompts of 16 to 79 tokens, each answer of 64 tokens, log-probs
-included, each drawn from a seed of its own, fp32 on one device. Once behind `InferStrategy`, once called directly with
-the same settings (hf_infer: `generate` of transformers on one padded batch, without seeds). Each form runs in a process
-of its own, so that start-up counts too. The first round warms up and is not counted. CPU seconds are those of all the
-engine's processes, per 1000 tokens: on a busy machine they say more than wall time.
+included, each drawn from a seed of its own, fp32 on one device. Once behind `GenerateStrategy`, once called directly
+with the same settings (hf_infer: `generate` of transformers on one padded batch, without seeds). Each form runs in a
+process of its own, so that start-up counts too. The first round warms up and is not counted. CPU seconds are those of
+all the engine's processes, per 1000 tokens: on a busy machine they say more than wall time.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ def role(engine: str, model: str) -> WorkerConfig:
 async def start_ours(engine: str, model: str, on_cpu: bool) -> Round:
     import torch
 
-    from roll.distributed.strategy.base import InferStrategy, RankContext
+    from roll.distributed.strategy.base import GenerateStrategy, RankContext
     from roll.distributed.strategy.table import strategy_class_path
     from roll.utils.imports import resolve
 
     device = torch.device("cpu" if on_cpu else "cuda:0")
     constructor: Any = resolve(strategy_class_path(engine, "generate"))
-    strategy: InferStrategy = constructor(role(engine, model), RankContext("actor_infer", 0, 1, 0, 0, device))
+    strategy: GenerateStrategy = constructor(role(engine, model), RankContext("actor_infer", 0, 1, 0, 0, device))
     strategy.setup()
     await strategy.start()
 

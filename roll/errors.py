@@ -25,7 +25,7 @@ class StorageError(RollError):
 
 
 class StrategyError(RollError):
-    """A training or inference engine failed or was asked for something it cannot do."""
+    """A strategy, or its engine, failed or was asked for something it cannot do."""
 
 
 class EngineDied(StrategyError):

@@ -18,9 +18,9 @@ from roll.algorithms.loss import Loss
 from roll.configs.cluster import WorkerConfig
 from roll.configs.plan.batch_plan import TrainPlan
 from roll.distributed.executor.pools.job_pool import FinishedJobs, Job
-from roll.distributed.executor.rollout.infer_worker import InferWorker
+from roll.distributed.executor.rollout.generate_worker import GenerateWorker
 from roll.distributed.executor.worker import TrainWorker
-from roll.distributed.strategy.base import InferStrategy, RankContext, State, TrainStrategy
+from roll.distributed.strategy.base import GenerateStrategy, RankContext, State, TrainStrategy
 from roll.distributed.weights.bucket import BucketSource, GroupSpec, WeightBucket, fill_buckets
 from roll.distributed.weights.transport import WeightReceiver
 from roll.errors import StrategyError
@@ -109,7 +109,7 @@ class FakeTrainStrategy(TrainStrategy):
         self.moves.append("load " + " ".join(sorted(state.value for state in states)))
 
 
-class FakeInferStrategy(InferStrategy):
+class FakeGenerateStrategy(GenerateStrategy):
     """Answers a prompt with its last token, counted up: prompt [.., 7] gives [8, 9, ...]. Special first tokens: 1000
     raises, 1001 kills the process, 1002 waits for abort. A weight `b` starts as 0. `num_gpus_per_worker` ranks read
     weights."""
@@ -230,10 +230,10 @@ class WatchedTrainWorker(TrainWorker):
         return os.getpid()
 
 
-class WatchedInferWorker(InferWorker):
+class WatchedGenerateWorker(GenerateWorker):
     """The same of an engine."""
 
-    strategy: FakeInferStrategy
+    strategy: FakeGenerateStrategy
 
     def take_moves(self) -> list[str]:
         moves, self.strategy.moves = self.strategy.moves, []

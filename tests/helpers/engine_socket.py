@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from roll.distributed.executor.blueprint import Blueprint
-from roll.distributed.executor.rollout.infer_worker import InferWorker
+from roll.distributed.executor.rollout.generate_worker import GenerateWorker
 from roll.distributed.strategy.table import strategy_class_path
 from roll.errors import StrategyError
 from tests.helpers.engines import SMALL, role, set_environment
@@ -74,7 +74,7 @@ class Engine:
         self.loop = asyncio.new_event_loop()
         set_environment(name, num_ranks)
         settings = role(name, model_dir, num_ranks, SMALL[name])
-        self.worker = InferWorker(
+        self.worker = GenerateWorker(
             Blueprint("actor_infer", 0, 1, 0, 7, "cpu", strategy_class_path(name, "generate"), settings)
         )
         self.run(self.worker.setup())

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
-    from roll.distributed.strategy.base import InferStrategy
+    from roll.distributed.strategy.base import GenerateStrategy
 
 T = TypeVar("T")
 ROUTES = ("memory", "broadcast", "file")
@@ -71,7 +71,7 @@ class EngineHarness:
         from roll.distributed.strategy.table import strategy_class_path
 
         strategy_class: Any = resolve(strategy_class_path(name, "generate"))
-        self.engine: InferStrategy = strategy_class(
+        self.engine: GenerateStrategy = strategy_class(
             role(name, model_dir, num_gpus_per_worker, config, dtype), rank_context(device)
         )
         self.engine.setup()

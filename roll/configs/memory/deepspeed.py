@@ -75,7 +75,7 @@ def train_memory(facts: RoleFacts) -> RankMemory:
     )
 
 
-def infer_memory(facts: RoleFacts) -> RankMemory:
+def score_memory(facts: RoleFacts) -> RankMemory:
     """Of a role that scores: its weights whole, or with stage 3 this rank's part."""
     zero = _mapping(facts.worker.strategy_config, "zero_optimization")
     size, is_divided = facts.dtype_bytes, zero_stage(facts.worker.strategy_config) == 3

@@ -45,7 +45,7 @@ def train_memory(facts: RoleFacts) -> RankMemory:
     )
 
 
-def infer_memory(facts: RoleFacts) -> RankMemory:
+def score_memory(facts: RoleFacts) -> RankMemory:
     """Of a role that scores."""
     sizes, weights = parallel_sizes(facts.worker), max(stage.all for stage in stage_weights(facts))
     tokens = facts.score_tokens // sizes.context

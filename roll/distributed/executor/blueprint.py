@@ -28,7 +28,7 @@ class Blueprint:
 
 @dataclass(frozen=True)
 class WorkerInfo:
-    """What a train or forward worker reports when it is ready."""
+    """What a train or score worker reports when it is ready."""
 
     dp_rank: int
     dp_size: int

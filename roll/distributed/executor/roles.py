@@ -27,7 +27,7 @@ def share(samples: Rows, rows_by_rank: Sequence[np.ndarray]) -> tuple[Shard, ...
     return tuple(Shard(rows, ray.put(samples.select(rows))) for rows in rows_by_rank)
 
 
-class ScoringCluster:
+class ScoreCluster:
     """Workers that score given tokens, any number of them: shards are split among them by length."""
 
     def __init__(self, cluster: Cluster, limits: BatchLimits):
@@ -83,7 +83,7 @@ class ScoringCluster:
         )
 
 
-class TrainCluster(ScoringCluster):
+class TrainCluster(ScoreCluster):
     """Workers that learn: actor_train, critic. A SampleSet they train on has one shard per data-parallel rank."""
 
     def __init__(self, cluster: Cluster, limits: BatchLimits, train_limits: BatchLimits):

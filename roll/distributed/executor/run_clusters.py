@@ -22,9 +22,9 @@ from roll.distributed.executor.processes.cluster import Cluster, WorkerSpec
 from roll.distributed.executor.processes.launch import RayRuntime
 from roll.distributed.executor.processes.resource_manager import ResourceManager
 from roll.distributed.executor.processes.suspension import SuspensionWatch
-from roll.distributed.executor.roles import ScoringCluster, TrainCluster
+from roll.distributed.executor.roles import ScoreCluster, TrainCluster
 from roll.distributed.executor.rollout.engine_recovery import MAX_RESTARTS, EngineRecovery, RecoverySettings
-from roll.distributed.executor.rollout.infer_cluster import InferCluster
+from roll.distributed.executor.rollout.generate_cluster import GenerateCluster
 from roll.distributed.executor.weights.routes import plan_send
 from roll.distributed.executor.weights.sync import WeightSync
 from roll.distributed.strategy.table import strategy_class_path
@@ -35,8 +35,8 @@ logger = logging.getLogger(__name__)
 _EXECUTOR = "roll.distributed.executor"
 _WORKERS: Mapping[Use, str] = {
     "train": f"{_EXECUTOR}.worker:TrainWorker",
-    "score": f"{_EXECUTOR}.worker:ForwardWorker",
-    "generate": f"{_EXECUTOR}.rollout.infer_worker:InferWorker",
+    "score": f"{_EXECUTOR}.worker:ScoreWorker",
+    "generate": f"{_EXECUTOR}.rollout.generate_worker:GenerateWorker",
 }
 _SHUTDOWN_TIMEOUT_S = 5
 
@@ -45,9 +45,9 @@ class RunClusters:
     """The roles of a run that hold a model, their turns on shared devices, and the way of the weights."""
 
     actor_train: TrainCluster
-    actor_infer: InferCluster
+    actor_infer: GenerateCluster
     critic: TrainCluster | None
-    reference: ScoringCluster | None
+    reference: ScoreCluster | None
     placement: Placement
     weight_sync: WeightSync
 
@@ -176,7 +176,7 @@ class RunClusters:
         if plan.needs_reference:
             assert config.reference is not None
             cluster = self._cluster("reference", config.reference)
-            self.reference = ScoringCluster(cluster, BatchLimits.for_scoring(config.reference))
+            self.reference = ScoreCluster(cluster, BatchLimits.for_scoring(config.reference))
         self.actor_infer = self._engines(config.actor_infer)
         self._scoring = [c for c in (self.actor_train, self.critic, self.reference) if c is not None]
         recoveries = {} if self._recovery is None else {self.actor_infer.cluster: self._recovery}
@@ -184,16 +184,16 @@ class RunClusters:
         setups = {facade.cluster: facade.start_setup for facade in (*self._scoring, self.actor_infer)}
         self.placement.start_setup(setups, one_by_one=self.resources.has_gpus)
 
-    def _engines(self, settings: WorkerConfig) -> InferCluster:
+    def _engines(self, settings: WorkerConfig) -> GenerateCluster:
         """Engines that die are replaced where others can go on meanwhile, and where nobody waits for their GPUs."""
         layout = self._plan.layout
         on_shared_gpus = self.resources.has_gpus and layout.shares_devices("actor_infer")
         if len(layout["actor_infer"].workers) == 1 or on_shared_gpus:
-            return InferCluster(self._cluster("actor_infer", settings))
+            return GenerateCluster(self._cluster("actor_infer", settings))
         cluster = self._cluster("actor_infer", settings, max_restarts=MAX_RESTARTS)
         arguments = [(*arguments, True) for arguments in cluster.spec.arguments]
         self._recovery = EngineRecovery(cluster, RecoverySettings(cluster.spec.worker_class, arguments))
-        return InferCluster(cluster, self._recovery)
+        return GenerateCluster(cluster, self._recovery)
 
     def _engine_environment(self, settings: WorkerConfig) -> dict[str, str]:
         spec, on_cpu = spec_of(settings.strategy_name), not self.resources.has_gpus

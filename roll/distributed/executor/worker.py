@@ -1,4 +1,4 @@
-"""The work of train and forward workers, in their own processes. No Ray here: arguments are plain data and numpy
+"""The work of train and score workers, in their own processes. No Ray here: arguments are plain data and numpy
 arrays."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from roll.distributed.executor.shards import micro_batches, split_to
 from roll.distributed.executor.weights.lanes import Peers
 from roll.distributed.executor.weights.send_plan import SendPlan
 from roll.distributed.executor.weights.sender import WeightSender
-from roll.distributed.strategy.base import ForwardStrategy, RankContext, State, TrainStrategy
+from roll.distributed.strategy.base import RankContext, ScoreStrategy, State, TrainStrategy
 from roll.errors import StrategyError
 from roll.types.batch import LossScale, MicroBatch, Rows, SampleBatch, TokenOutputs, TokenScores, TrainBatch, rows_of
 from roll.types.collate import pad, unpad
@@ -47,11 +47,11 @@ def build_strategy(blueprint: Blueprint, *, with_plan: bool) -> Any:
     return constructor(blueprint.settings, context, *([blueprint.plan] if with_plan else []))
 
 
-class ForwardWorker:
+class ScoreWorker:
     """Scores given tokens: the reference, or any other frozen model."""
 
     def __init__(self, blueprint: Blueprint):
-        self.strategy: ForwardStrategy = build_strategy(blueprint, with_plan=False)
+        self.strategy: ScoreStrategy = build_strategy(blueprint, with_plan=False)
 
     def setup(self) -> WorkerInfo:
         self.strategy.setup()
@@ -95,7 +95,7 @@ class ForwardWorker:
         self.strategy.shutdown()
 
 
-class TrainWorker(ForwardWorker):
+class TrainWorker(ScoreWorker):
     """Learns: the policy, or the critic."""
 
     strategy: TrainStrategy
@@ -189,7 +189,7 @@ class TrainWorker(ForwardWorker):
 
 
 def _padded(
-    strategy: ForwardStrategy, batch: Rows | TrainBatch, groups: Sequence[np.ndarray], limits: BatchLimits
+    strategy: ScoreStrategy, batch: Rows | TrainBatch, groups: Sequence[np.ndarray], limits: BatchLimits
 ) -> list[MicroBatch]:
     if rows_of(batch).media is not None and not strategy.takes_media:
         raise StrategyError(f"these rows show images, and {type(strategy).__name__} takes none")

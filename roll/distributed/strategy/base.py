@@ -65,7 +65,7 @@ class Strategy(ABC):
         """Releases the engine and its processes. Called also after a failure; a second call does nothing."""
 
 
-class ForwardStrategy(Strategy):
+class ScoreStrategy(Strategy):
     """A backend that scores given tokens. Collective: every rank calls with as many micro batches as it likes (none,
     too); ranks of a sharded engine even out the number of forward passes among themselves."""
 
@@ -85,7 +85,7 @@ class ForwardStrategy(Strategy):
         value head."""
 
 
-class TrainStrategy(ForwardStrategy):
+class TrainStrategy(ScoreStrategy):
     """A backend that learns."""
 
     @abstractmethod
@@ -125,7 +125,7 @@ class TrainStrategy(ForwardStrategy):
         """Writes a directory that `AutoModel...from_pretrained` loads. Collective."""
 
 
-class InferStrategy(Strategy):
+class GenerateStrategy(Strategy):
     """A rollout engine. All methods are called from one event loop; many `generate` calls are in flight at once. But
     `offload_states` and `load_states` block: they are called from another thread."""
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from roll.distributed.strategy.base import InferStrategy, RankContext, State
+from roll.distributed.strategy.base import GenerateStrategy, RankContext, State
 from roll.errors import ConfigError, StrategyError
 from roll.types.rollout import Generation, GenerationRequest
 from roll.utils.background import start
@@ -34,7 +34,7 @@ class InFlight:
     is_aborted: bool = False
 
 
-class EngineStrategy(InferStrategy):
+class EngineStrategy(GenerateStrategy):
     """Requests in flight, reasons to hold sampling (a pause, a weight update, memory given back), and the states that
     are asleep. Subclasses tell their engine."""
 

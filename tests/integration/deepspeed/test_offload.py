@@ -84,7 +84,7 @@ def frozen_elements(run: Run) -> int:
 def scored_after_a_trip(model_dir: Path, zero: dict[str, Any]) -> tuple[bool, int, int]:
     """Whether log-probs are equal before and after; elements that travelled, and those of the model."""
     from roll.distributed.strategy.deepspeed.offload import ScorerOffload, untrained
-    from roll.distributed.strategy.deepspeed.score import DeepSpeedInferStrategy
+    from roll.distributed.strategy.deepspeed.score import DeepSpeedScoreStrategy
 
     config = WorkerConfig.model_validate(
         {
@@ -92,7 +92,7 @@ def scored_after_a_trip(model_dir: Path, zero: dict[str, Any]) -> tuple[bool, in
             "model_args": {"model_name_or_path": str(model_dir), "dtype": "fp32"},
         }
     )
-    strategy = DeepSpeedInferStrategy(config, context("reference"))
+    strategy = DeepSpeedScoreStrategy(config, context("reference"))
     strategy.setup()
     engine = strategy.rank.engine
     assert engine is not None

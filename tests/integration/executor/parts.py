@@ -14,8 +14,8 @@ from roll.types.batch import SampleBatch
 WORKER_OF = {
     "actor_train": "tests.fakes:WatchedTrainWorker",
     "critic": "tests.fakes:WatchedTrainWorker",
-    "reference": "roll.distributed.executor.worker:ForwardWorker",
-    "actor_infer": "tests.fakes:WatchedInferWorker",
+    "reference": "roll.distributed.executor.worker:ScoreWorker",
+    "actor_infer": "tests.fakes:WatchedGenerateWorker",
 }
 
 
@@ -36,7 +36,7 @@ def worker_setup(
     per_rank: list[tuple[Any, ...]] = [arguments] * len(devices)
     if worker_class is None:
         worker_class = WORKER_OF[role]
-        strategy = "tests.fakes:FakeInferStrategy" if is_engine else "tests.fakes:FakeTrainStrategy"
+        strategy = "tests.fakes:FakeGenerateStrategy" if is_engine else "tests.fakes:FakeTrainStrategy"
         settings = WorkerConfig(num_gpus_per_worker=num_ranks)
         per_rank = [
             (Blueprint(role, rank, len(devices), rank, seed, "cpu", strategy, settings),)

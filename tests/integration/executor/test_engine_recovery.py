@@ -13,7 +13,7 @@ from ray.exceptions import RayActorError
 from roll.distributed.executor.placement import Claim, Placement
 from roll.distributed.executor.processes.cluster import Cluster
 from roll.distributed.executor.rollout.engine_recovery import MAX_RESTARTS, EngineRecovery, RecoverySettings
-from roll.distributed.executor.rollout.infer_cluster import InferCluster
+from roll.distributed.executor.rollout.generate_cluster import GenerateCluster
 from roll.distributed.executor.weights.send_plan import Route, SendPlan, Way
 from roll.distributed.executor.weights.sync import WeightSync
 from roll.errors import WorkerError
@@ -21,7 +21,7 @@ from roll.types.rollout import Generation, GenerationRequest, SamplingParams
 from tests.helpers.processes import shared_segments
 
 Start = Callable[..., Cluster]
-Pair = Callable[..., InferCluster]
+Pair = Callable[..., GenerateCluster]
 
 
 def request(name: str, *prompt: int) -> GenerationRequest:
@@ -32,12 +32,12 @@ def request(name: str, *prompt: int) -> GenerationRequest:
 def pair_of_engines(start: Start) -> Iterator[Pair]:
     recoveries: list[EngineRecovery] = []
 
-    def pair(devices: tuple[int, int] = (3, 4), num_ranks: int = 1) -> InferCluster:
+    def pair(devices: tuple[int, int] = (3, 4), num_ranks: int = 1) -> GenerateCluster:
         cluster = start("actor_infer", devices=devices, max_restarts=MAX_RESTARTS, num_ranks=num_ranks)
         cluster.call_all("setup")
         arguments = [(*arguments, None, True) for arguments in cluster.spec.arguments]
         recoveries.append(EngineRecovery(cluster, RecoverySettings(cluster.spec.worker_class, arguments)))
-        return InferCluster(cluster, recoveries[-1])
+        return GenerateCluster(cluster, recoveries[-1])
 
     yield pair
     for recovery in recoveries:

@@ -14,7 +14,7 @@ from roll.algorithms.loss import PolicyLoss, SupervisedLoss
 from roll.distributed.executor.blueprint import BatchLimits, WorkerInfo
 from roll.distributed.executor.jobs import RowCredit, TrainJob
 from roll.distributed.executor.processes.cluster import Cluster
-from roll.distributed.executor.roles import ScoringCluster, TrainCluster, share
+from roll.distributed.executor.roles import ScoreCluster, TrainCluster, share
 from roll.types.batch import Rows, SampleBatch, SampleSet
 from roll.types.collate import padding_rows, row_meta
 from roll.types.packing import rows_by_rank
@@ -27,7 +27,7 @@ LENGTHS = (3, 9, 4, 4, 7, 2, 5, 8, 6, 3)  # 41 response tokens
 class Roles:
     policy: TrainCluster
     critic: TrainCluster
-    reference: ScoringCluster
+    reference: ScoreCluster
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def roles(trainer: Cluster, critic: Cluster) -> Roles:
     made = Roles(
         TrainCluster(trainer, BatchLimits(3), BatchLimits(2)),
         TrainCluster(critic, BatchLimits(4), BatchLimits(4)),
-        ScoringCluster(critic, BatchLimits(100, max_tokens=20, round_to=4)),
+        ScoreCluster(critic, BatchLimits(100, max_tokens=20, round_to=4)),
     )
     made.policy.finish_setup([WorkerInfo(0, 2, True), WorkerInfo(1, 2, False)])
     made.critic.finish_setup([WorkerInfo(0, 1, True)])

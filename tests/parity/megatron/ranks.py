@@ -19,7 +19,7 @@ from roll.configs.cluster import WorkerConfig
 from roll.configs.plan.batch_plan import TrainPlan
 from roll.configs.roles import ROLES
 from roll.distributed.strategy.base import ALL_STATES, RankContext
-from roll.distributed.strategy.megatron.score import MegatronInferStrategy
+from roll.distributed.strategy.megatron.score import MegatronScoreStrategy
 from roll.distributed.strategy.megatron.train import MegatronTrainStrategy
 from roll.errors import StrategyError
 from roll.types.batch import MicroBatch
@@ -116,8 +116,8 @@ def trainer(run: Run) -> Iterator[MegatronTrainStrategy]:
 
 
 @contextmanager
-def scorer(run: Run) -> Iterator[MegatronInferStrategy]:
-    strategy = MegatronInferStrategy(run.config("megatron_infer"), context(run.role))
+def scorer(run: Run) -> Iterator[MegatronScoreStrategy]:
+    strategy = MegatronScoreStrategy(run.config("megatron_infer"), context(run.role))
     strategy.setup()
     try:
         yield strategy

@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 
 from roll.configs.cluster import WorkerConfig
-from roll.distributed.strategy.base import ALL_STATES, ForwardStrategy
+from roll.distributed.strategy.base import ALL_STATES, ScoreStrategy
 from roll.errors import StrategyError
 from roll.types.batch import MicroBatch, TokenOutputs
 from roll.utils.imports import resolve
@@ -19,8 +19,8 @@ from tests.parity.strategies.reference import TEMPERATURE, join, naive_log_probs
 from tests.parity.strategies.runs import context
 
 Pools = Callable[[int], RankPool]
-HF = "roll.distributed.strategy.hf.score:HfForwardStrategy"
-DEEPSPEED = "roll.distributed.strategy.deepspeed.score:DeepSpeedInferStrategy"
+HF = "roll.distributed.strategy.hf.score:HfScoreStrategy"
+DEEPSPEED = "roll.distributed.strategy.deepspeed.score:DeepSpeedScoreStrategy"
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def scored(scorer: Scorer, model_dir: Path, dtype: str, role: str) -> tuple[list
     )
     where = context(role)
     cls = resolve(scorer.class_path)
-    strategy: ForwardStrategy = cls(config, where)  # type: ignore[operator]
+    strategy: ScoreStrategy = cls(config, where)  # type: ignore[operator]
     strategy.setup()
     batches = [join(rows()[i : i + 3]) for i in range(3 - 2 * where.rank)]
     if role == "critic":

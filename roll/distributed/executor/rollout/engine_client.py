@@ -13,7 +13,7 @@ from ray.exceptions import RayActorError
 from roll.distributed.executor.processes.cluster import WorkerHandles, death_of
 from roll.distributed.executor.processes.failures import Failure, worker_error
 from roll.distributed.executor.rollout.engine_router import EngineRouter
-from roll.distributed.executor.rollout.infer_worker import FinishedRequests
+from roll.distributed.executor.rollout.generate_worker import FinishedRequests
 from roll.errors import RollError, StrategyError, WorkerError, describe
 from roll.types.rollout import Generation, GenerationRequest
 from roll.utils.background import BackgroundTasks

@@ -18,7 +18,7 @@ from torch import nn
 from roll.configs.cluster import WorkerConfig
 from roll.distributed.strategy.base import RankContext
 from roll.distributed.strategy.deepspeed.config import EngineConfig
-from roll.distributed.strategy.forward import empty_micro_batch
+from roll.distributed.strategy.model_score import empty_micro_batch
 from roll.models.hf import LogProbHead
 from roll.models.loading import LoadedModel, load_critic, load_policy
 from roll.platforms.stores import bind_stores

@@ -9,11 +9,11 @@ from roll.configs.plan.batch_plan import TrainPlan
 from roll.distributed.strategy.base import RankContext, State
 from roll.distributed.strategy.deepspeed.config import scoring_config
 from roll.distributed.strategy.deepspeed.rank import DeepSpeedRank
-from roll.distributed.strategy.forward import ScoringStrategy
+from roll.distributed.strategy.model_score import ModelScoreStrategy
 from roll.types.batch import MicroBatch
 
 
-class DeepSpeedInferStrategy(ScoringStrategy):
+class DeepSpeedScoreStrategy(ModelScoreStrategy):
     """Log-probs of the reference or of old weights. With ZeRO-3 a model that fits on no single device can be scored."""
 
     def __init__(self, role: WorkerConfig, context: RankContext, plan: TrainPlan | None = None):

@@ -18,7 +18,7 @@ from roll.distributed.strategy.base import RankContext, State, TrainStrategy
 from roll.distributed.strategy.deepspeed.config import training_config
 from roll.distributed.strategy.deepspeed.optimizer import adamw, not_finite, parameter_groups, schedule
 from roll.distributed.strategy.deepspeed.rank import DeepSpeedRank, full_dimensions, full_shape
-from roll.distributed.strategy.forward import ScoringStrategy
+from roll.distributed.strategy.model_score import ModelScoreStrategy
 from roll.distributed.strategy.saved_facts import SavedFacts, required_facts
 from roll.distributed.weights.bucket import WeightBucket, fill_buckets
 from roll.errors import StrategyError
@@ -32,7 +32,7 @@ _GROUPS = "parameter_groups"
 _SAVE_BUCKET_BYTES = 1 << 30
 
 
-class DeepSpeedTrainStrategy(ScoringStrategy, TrainStrategy):
+class DeepSpeedTrainStrategy(ModelScoreStrategy, TrainStrategy):
     """Policy or critic (context.head "value") under AdamW; fp32, or bf16 with fp32 master weights.
 
     DeepSpeed averages gradients over the ranks; the loss is multiplied by their number, so that the gradient of the

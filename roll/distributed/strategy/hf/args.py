@@ -12,14 +12,14 @@ from roll.configs.strategies.spec import Choice
 
 
 @dataclass(frozen=True)
-class HfInferSettings:
+class HfSettings:
     max_model_len: int | None = None  # prompt + answer; default: what the model allows
     max_num_seqs: int = 256  # samples that decode at once; more wait
 
 
-def parse_settings(role: WorkerConfig) -> HfInferSettings:
+def parse_settings(role: WorkerConfig) -> HfSettings:
     """Of a role without `argument_problems`; null means the default."""
-    return HfInferSettings(**{key: value for key, value in role.strategy_config.items() if value is not None})
+    return HfSettings(**{key: value for key, value in role.strategy_config.items() if value is not None})
 
 
 def problems(choice: Choice) -> Iterator[Problem]:
@@ -30,7 +30,7 @@ def problems(choice: Choice) -> Iterator[Problem]:
 
 def argument_problems(role_name: str, role: WorkerConfig) -> Iterator[Problem]:
     """Keys that hf_infer does not have, and values that it cannot use."""
-    known = [field.name for field in fields(HfInferSettings)]
+    known = [field.name for field in fields(HfSettings)]
     for key, value in role.strategy_config.items():
         at = f"{role_name}.strategy_args.strategy_config.{key}"
         if key not in known:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from roll.distributed.strategy.base import InferStrategy, RankContext, State
+from roll.distributed.strategy.base import GenerateStrategy, RankContext, State
 from roll.distributed.strategy.hf.args import argument_problems, parse_settings
 from roll.distributed.strategy.hf.parameter_import import ParameterImport
 from roll.distributed.strategy.hf.sampler import BatchSampler
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class HfInferStrategy(InferStrategy):
+class HfGenerateStrategy(GenerateStrategy):
     """Samples with `BatchSampler` in a thread of its own.
 
     Log-probs are of the full distribution at the sampling temperature, also with top-p, top-k, min tokens or a

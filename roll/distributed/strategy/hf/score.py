@@ -5,12 +5,12 @@ from __future__ import annotations
 from roll.configs.cluster import WorkerConfig
 from roll.configs.plan.batch_plan import TrainPlan
 from roll.distributed.strategy.base import RankContext, State
-from roll.distributed.strategy.forward import ScoringStrategy
+from roll.distributed.strategy.model_score import ModelScoreStrategy
 from roll.models.loading import load_critic, load_policy
 from roll.platforms.table import platform_of
 
 
-class HfForwardStrategy(ScoringStrategy):
+class HfScoreStrategy(ModelScoreStrategy):
     """Log-probs of the reference or of old weights, values of a critic."""
 
     def __init__(self, role: WorkerConfig, context: RankContext, plan: TrainPlan | None = None):

@@ -16,9 +16,9 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import nn
 
 from roll.algorithms.loss import Loss
-from roll.distributed.strategy.forward import empty_micro_batch
 from roll.distributed.strategy.megatron.inputs import ModelInput, SlotLayout, prepare
 from roll.distributed.strategy.megatron.vocab_parallel import VocabShare, token_scores
+from roll.distributed.strategy.model_score import empty_micro_batch
 from roll.models.megatron.model import TokenModel
 from roll.types.batch import LossScale, MicroBatch, TokenOutputs
 from roll.types.metrics import MetricSums

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from roll.configs.cluster import WorkerConfig
 from roll.configs.plan.batch_plan import TrainPlan
-from roll.distributed.strategy.base import ForwardStrategy, RankContext, State
+from roll.distributed.strategy.base import RankContext, ScoreStrategy, State
 from roll.distributed.strategy.megatron.rank import MegatronRank
 from roll.distributed.strategy.megatron.train import check_head
 from roll.types.batch import MicroBatch, TokenOutputs
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from roll.distributed.strategy.megatron.passes import Passes
 
 
-class MegatronInferStrategy(ForwardStrategy):
+class MegatronScoreStrategy(ScoreStrategy):
     """Log-probs of the reference or of old weights, values of a critic."""
 
     def __init__(self, role: WorkerConfig, context: RankContext, plan: TrainPlan | None = None):

@@ -15,10 +15,10 @@ from roll.configs.cluster import WorkerConfig
 from roll.distributed.executor.blueprint import Blueprint
 from roll.distributed.executor.processes.failures import Failure
 from roll.distributed.executor.rollout.engine_client import EngineClient
-from roll.distributed.executor.rollout.infer_worker import InferWorker
+from roll.distributed.executor.rollout.generate_worker import GenerateWorker
 from roll.errors import WorkerError
 from roll.types.rollout import GenerationRequest, SamplingParams
-from tests.fakes import FakeInferStrategy
+from tests.fakes import FakeGenerateStrategy
 
 
 class Refusing:
@@ -40,7 +40,7 @@ class Refusing:
 class Process:
     """An engine in this process, as Ray would reach it."""
 
-    def __init__(self, worker: InferWorker):
+    def __init__(self, worker: GenerateWorker):
         self.worker = worker
         self.call = self
 
@@ -74,10 +74,10 @@ def test_requests_of_a_process_that_died_are_dropped_and_another_may_ask_under_t
         return GenerationRequest("train-0-0-0-0", np.array(prompt, np.int32), SamplingParams(3))
 
     async def play() -> None:
-        worker = InferWorker(
-            Blueprint("actor_infer", 0, 1, 0, 0, "cpu", "tests.fakes:FakeInferStrategy", WorkerConfig()), 3
+        worker = GenerateWorker(
+            Blueprint("actor_infer", 0, 1, 0, 0, "cpu", "tests.fakes:FakeGenerateStrategy", WorkerConfig()), 3
         )
-        assert isinstance(worker.strategy, FakeInferStrategy)
+        assert isinstance(worker.strategy, FakeGenerateStrategy)
         await worker.setup()
         dead, fresh = (EngineClient(Workers([Process(worker)]), f"environments-{n}") for n in range(2))  # type: ignore[arg-type]
         unanswered = asyncio.create_task(dead.generate(request(1002)))

@@ -1,6 +1,6 @@
 import numpy as np
 
-from roll.distributed.executor.rollout.infer_worker import FinishedRequests
+from roll.distributed.executor.rollout.generate_worker import FinishedRequests
 from roll.types.rollout import Generation
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from roll.configs.cluster import WorkerConfig
-from roll.distributed.strategy.hf.args import HfInferSettings, argument_problems, parse_settings
+from roll.distributed.strategy.hf.args import HfSettings, argument_problems, parse_settings
 
 
 def make_role(**strategy_config: Any) -> WorkerConfig:
@@ -15,7 +15,7 @@ def make_role(**strategy_config: Any) -> WorkerConfig:
 def test_null_means_the_default() -> None:
     role = make_role(max_model_len=None, max_num_seqs=32)
     assert list(argument_problems("actor_infer", role)) == []
-    assert parse_settings(role) == HfInferSettings(max_model_len=None, max_num_seqs=32)
+    assert parse_settings(role) == HfSettings(max_model_len=None, max_num_seqs=32)
 
 
 def test_every_wrong_key_and_value_is_named() -> None:

@@ -8,14 +8,14 @@ import pytest
 
 from roll.configs.cluster import WorkerConfig
 from roll.distributed.executor.blueprint import Blueprint
-from roll.distributed.executor.rollout.infer_worker import InferWorker
+from roll.distributed.executor.rollout.generate_worker import GenerateWorker
 from roll.distributed.strategy.base import ALL_STATES, State
 from roll.errors import EngineDied, StrategyError
 from roll.types.rollout import Generation, GenerationRequest, SamplingParams
-from tests.fakes import FakeInferStrategy
+from tests.fakes import FakeGenerateStrategy
 
 
-class WatchedStrategy(FakeInferStrategy):
+class WatchedStrategy(FakeGenerateStrategy):
     """Counts the answers it is asked for at once. Its states move on the event loop, as in vLLM and SGLang, so a
     caller on the loop's own thread would wait for itself."""
 
@@ -59,10 +59,10 @@ class WatchedStrategy(FakeInferStrategy):
         self.loop.call_soon_threadsafe(self.shut_down.set)
 
 
-def make_worker(max_answers: int | None, role: WorkerConfig | None = None) -> tuple[InferWorker, WatchedStrategy]:
-    strategy = "tests.unit.executor.rollout.test_infer_worker:WatchedStrategy"
+def make_worker(max_answers: int | None, role: WorkerConfig | None = None) -> tuple[GenerateWorker, WatchedStrategy]:
+    strategy = "tests.unit.executor.rollout.test_generate_worker:WatchedStrategy"
     blueprint = Blueprint("actor_infer", 0, 1, 0, 0, "cpu", strategy, role or WorkerConfig())
-    worker = InferWorker(blueprint, max_answers)
+    worker = GenerateWorker(blueprint, max_answers)
     assert isinstance(worker.strategy, WatchedStrategy)
     return worker, worker.strategy
 

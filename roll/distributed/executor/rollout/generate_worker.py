@@ -14,7 +14,7 @@ import numpy as np
 from roll.distributed.executor.blueprint import Blueprint
 from roll.distributed.executor.rollout.answer_slots import AnswerSlots
 from roll.distributed.executor.worker import build_strategy
-from roll.distributed.strategy.base import InferStrategy, State
+from roll.distributed.strategy.base import GenerateStrategy, State
 from roll.distributed.weights.bucket import BucketSource, GroupSpec
 from roll.errors import EngineDied, describe
 from roll.types.batch import FINISH_REASONS
@@ -91,7 +91,7 @@ class _Mailbox:
     has_refused: bool = False  # requests, since the last take
 
 
-class InferWorker:
+class GenerateWorker:
     """One engine. `submit` and `take` are the two ends of a queue, so that a call carries many requests or results;
     every client (the driver, a worker that plays episodes) has a queue of its own. At most `max_answers` are in flight
     at once, the others wait in line. One that gives no sign of life for `backend_timeout` is ended, as if it had died.
@@ -100,7 +100,7 @@ class InferWorker:
     sends them has not seen the death, and another engine serves them."""
 
     def __init__(self, blueprint: Blueprint, max_answers: int | None = None, waits_for_weights: bool = False):
-        self.strategy: InferStrategy = build_strategy(blueprint, with_plan=False)
+        self.strategy: GenerateStrategy = build_strategy(blueprint, with_plan=False)
         self._patience_s = 60.0 * blueprint.settings.backend_timeout
         self._slots = AnswerSlots(max_answers)
         self._death: str | None = None

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import torch
 
-from roll.distributed.strategy.base import ForwardStrategy, RankContext
+from roll.distributed.strategy.base import RankContext, ScoreStrategy
 from roll.errors import StrategyError
 from roll.models.hf import TokenLogProbModel, TokenValueModel
 from roll.models.loading import LoadedModel
 from roll.types.batch import MicroBatch, TokenOutputs
 
 
-class ScoringStrategy(ForwardStrategy):
+class ModelScoreStrategy(ScoreStrategy):
     """Log-probs of a policy, values of a critic. `setup` of the subclass loads the model."""
 
     context: RankContext

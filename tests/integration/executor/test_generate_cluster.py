@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from roll.distributed.executor.processes.cluster import Cluster
-from roll.distributed.executor.rollout.infer_cluster import InferCluster
+from roll.distributed.executor.rollout.generate_cluster import GenerateCluster
 from roll.errors import StrategyError, WorkerError
 from roll.types.rollout import Generation, GenerationRequest, SamplingParams
 
@@ -20,11 +20,11 @@ def request(name: str, *prompt: int, num_samples: int = 1, new_tokens: int = 3) 
 
 
 @pytest.fixture(scope="module")
-def rollout(engines: Cluster) -> InferCluster:
-    return InferCluster(engines)
+def rollout(engines: Cluster) -> GenerateCluster:
+    return GenerateCluster(engines)
 
 
-def test_every_request_gets_its_own_answers(rollout: InferCluster) -> None:
+def test_every_request_gets_its_own_answers(rollout: GenerateCluster) -> None:
 
     async def ask() -> list[list[Generation]]:
         asked = [request(f"r{i}", 5, 10 * i, num_samples=1 + i % 3, new_tokens=1 + i % 4) for i in range(40)]
@@ -40,7 +40,7 @@ def test_every_request_gets_its_own_answers(rollout: InferCluster) -> None:
 
 
 def test_requests_of_one_tick_travel_in_one_call_per_engine(
-    rollout: InferCluster, monkeypatch: pytest.MonkeyPatch
+    rollout: GenerateCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[str] = []
     plain = rollout._call
@@ -59,7 +59,7 @@ def test_requests_of_one_tick_travel_in_one_call_per_engine(
     assert calls.count("take") <= 6
 
 
-def test_a_refused_request_fails_alone(rollout: InferCluster) -> None:
+def test_a_refused_request_fails_alone(rollout: GenerateCluster) -> None:
 
     async def ask() -> list[object]:
         asked = [request("good", 1), request("bad", 1000), request("fine", 2)]
@@ -73,7 +73,7 @@ def test_a_refused_request_fails_alone(rollout: InferCluster) -> None:
 
 
 def test_a_dying_engine_fails_what_waits_for_it_within_seconds(start: Start) -> None:
-    rollout = InferCluster(start("actor_infer"))
+    rollout = GenerateCluster(start("actor_infer"))
     assert rollout.start_setup().result() == [1]
 
     async def ask() -> list[object]:
@@ -89,7 +89,7 @@ def test_a_dying_engine_fails_what_waits_for_it_within_seconds(start: Start) -> 
         asyncio.run(rollout.generate(request("late", 1)))
 
 
-def test_abort_ends_a_request_and_cancelling_aborts_it(rollout: InferCluster) -> None:
+def test_abort_ends_a_request_and_cancelling_aborts_it(rollout: GenerateCluster) -> None:
 
     async def ask() -> Generation:
         waiting = asyncio.create_task(rollout.generate(request("one", 1002, 7)))

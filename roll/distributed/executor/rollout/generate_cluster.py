@@ -12,7 +12,7 @@ from roll.distributed.strategy.base import State
 from roll.errors import RollError
 
 
-class InferCluster(EngineClient):
+class GenerateCluster(EngineClient):
     """The workers of actor_infer. `generate` is called on one event loop; the other methods from the driver's
     thread. With `recovery`, engines that die are restarted, and only `heal` waits for them; without, the others go on
     alone."""
