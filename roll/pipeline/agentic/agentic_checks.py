@@ -1,28 +1,24 @@
-"""What can be wrong with the agentic part of a configuration: environments, groups, seeds, templates, patterns."""
+"""What can be wrong with the agentic part of a configuration: groups, seeds, the algorithm and lengths."""
 
 import math
 from collections.abc import Iterator
 from typing import Literal
 
-import regex
-
 from roll.configs.limits import MOST_PROCESSES
 from roll.configs.plan.batch_plan import any_of, divisors_near, train_plan
-from roll.configs.problems import Problem, did_you_mean, show
+from roll.configs.problems import Problem, did_you_mean
 from roll.datasets.forms import FORMS
 from roll.datasets.templates import PLAIN, template_name_problem, template_problem
-from roll.pipeline.agentic.agentic_config import STEP, TRAJECTORY, AgenticConfig, EnvConfig, EnvManagerConfig
+from roll.pipeline.agentic.agentic_config import STEP, TRAJECTORY, AgenticConfig, EnvManagerConfig
 from roll.pipeline.agentic.env.build import import_problems
-from roll.pipeline.agentic.env.table import ADAPTERS, ENVIRONMENTS, NOT_HERE
-from roll.pipeline.agentic.templates import OBSERVATIONS, STEP_FIELDS, TRAJECTORY_FIELDS, fields_of
-from roll.utils.imports import split
+from roll.pipeline.agentic.env_checks import env_problems, is_plain, managers, played
 
 ENV_WORKERS = ("roll.pipeline.agentic.environment_worker.EnvironmentWorker",)
 
 
 def agentic_problems(config: AgenticConfig) -> list[Problem]:
     """Everything of the agentic part that cannot work, whatever the machine."""
-    found = [*_env_problems(config), *_seed_problems(config), *_algorithm_problems(config), *_length_problems(config)]
+    found = [*env_problems(config), *_seed_problems(config), *_algorithm_problems(config), *_length_problems(config)]
     found += _manager_problems(config, "train_env_manager", config.train_env_manager, "rollout_batch_size")
     found += _process_problems(config)
     if config.val_env_manager is not None and config.eval_steps > 0:
@@ -46,14 +42,14 @@ def agentic_warnings(config: AgenticConfig) -> list[str]:
             "padding does not."
         )
     plan = train_plan(config, "actor_train", config.actor_train)
-    steps = [tag for tag, env in _played(config).items() if env.env_manager_cls == STEP]
+    steps = [tag for tag, env in played(config).items() if env.env_manager_cls == STEP]
     if not plan.splits_evenly and not steps:
         found.append(
             f"rollout_batch_size: {plan.samples_per_step} samples do not split into updates of "
             f"{plan.samples_per_update}. batch_adjust_mode: {config.batch_adjust_mode} makes "
             f"{plan.updates_per_epoch} update{'' if plan.updates_per_epoch == 1 else 's'} of them."
         )
-    unplayed = sorted(set(config.custom_envs) - set(_played(config)))
+    unplayed = sorted(set(config.custom_envs) - set(played(config)))
     if unplayed:
         found.append(f"custom_envs: nothing plays {', '.join(unplayed)} (see tags of the env managers).")
     return found
@@ -73,104 +69,14 @@ def environment_problems(config: AgenticConfig) -> list[str]:
     problems = [problem.text for problem in machine_problems(config)]
     problems += [
         text
-        for tag, env in _played(config).items()
-        if not _is_plain(env)
+        for tag, env in played(config).items()
+        if not is_plain(env)
         for text in import_problems(f"custom_envs.{tag}", env)
     ]
-    for key, manager in _managers(config):
+    for key, manager in managers(config):
         if manager.group_filter_cls is not None:
             problems += filter_problems(manager.group_filter_cls, f"{key}.group_filter_cls")
     return problems
-
-
-def _managers(config: AgenticConfig) -> Iterator[tuple[str, EnvManagerConfig]]:
-    yield "train_env_manager", config.train_env_manager
-    if config.val_env_manager is not None:
-        yield "val_env_manager", config.val_env_manager
-
-
-def _played(config: AgenticConfig) -> dict[str, EnvConfig]:
-    """The environments that some env manager plays, by tag; unknown tags are left out."""
-    tags = dict.fromkeys(tag for _, manager in _managers(config) for tag in manager.tags)
-    return {tag: config.custom_envs[tag] for tag in tags if tag in config.custom_envs}
-
-
-def _is_plain(env: EnvConfig) -> bool:
-    """A shipped environment of plain Python: building one asks nothing of the machine."""
-    return env.env_type in ENVIRONMENTS and env.env_type not in ADAPTERS
-
-
-# --- environments
-
-
-def _env_problems(config: AgenticConfig) -> Iterator[Problem]:
-    for tag, env in _played(config).items():
-        at = f"custom_envs.{tag}"
-        yield from _type_problems(at, env)
-        yield from _pattern_problems(at, env)
-        yield from _template_problems(at, env)
-
-
-def _type_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
-    key = f"{at}.env_type"
-    if env.env_manager_cls not in (TRAJECTORY, STEP):
-        yield Problem(
-            f"{at}.env_manager_cls: {env.env_manager_cls} has no counterpart here. Choose {TRAJECTORY} or {STEP}.",
-            (f"{at}.env_manager_cls",),
-        )
-    if _is_plain(env):
-        for text in import_problems(at, env):
-            yield Problem(text, (f"{at}.env_config",))
-    if env.env_type in ENVIRONMENTS:
-        return
-    if env.env_type in NOT_HERE:
-        yield Problem(
-            f"{key}: ROLL's {env.env_type} has no counterpart here yet. Shipped: {', '.join(ENVIRONMENTS)}; or name a "
-            "class of your own as package.module:Class.",
-            (key,),
-        )
-        return
-    try:
-        split(env.env_type, ENVIRONMENTS)
-    except ImportError as error:
-        hint = did_you_mean(env.env_type, ENVIRONMENTS)
-        if ":" in env.env_type:
-            hint = f" An id of GEM's goes under env_type: gem, as env_config: {{env: {env.env_type}, kwargs: {{...}}}}."
-        yield Problem(f"{key}: {error}.{hint}", (key,))
-
-
-def _pattern_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
-    key = f"{at}.action_pattern"
-    try:
-        pattern = regex.compile(env.action_pattern, regex.DOTALL)
-    except regex.error as error:
-        yield Problem(f"{key}: {show(env.action_pattern)} is no regular expression: {error}.", (key,))
-        return
-    if pattern.groups < 1:
-        yield Problem(
-            f"{key}: {show(env.action_pattern)} has no group (...) that would hold the action. Write for example "
-            "<answer>(.*?)</answer>.",
-            (key,),
-        )
-
-
-def _template_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
-    known = STEP_FIELDS if env.env_manager_cls == STEP else TRAJECTORY_FIELDS
-    key = f"{at}.agent_template"
-    try:
-        names = fields_of(env.agent_template)
-    except ValueError as error:
-        yield Problem(f"{key}: {error}.", (key,))
-        return
-    for name in dict.fromkeys(names):
-        if name not in known:
-            kind = "step samples" if env.env_manager_cls == STEP else "trajectories"
-            yield Problem(
-                f"{key}: unknown field {{{name}}}.{did_you_mean(name, known)} Fields of {kind}: {', '.join(known)}.",
-                (key, f"{at}.env_manager_cls"),
-            )
-    if set(names) <= set(known) and not set(OBSERVATIONS) & set(names):
-        yield Problem(f"{key} has no {{observation}}: the policy would not see where it is.", (key,))
 
 
 # --- groups
@@ -338,7 +244,7 @@ def _shortest_answer_problems(config: AgenticConfig) -> Iterator[Problem]:
     if config.val_env_manager is not None:
         sampling["val_env_manager.generating_args"] = config.val_env_manager.generating_args
     for at, keys in sampling.items():
-        for tag, env in _played(config).items():
+        for tag, env in played(config).items():
             limits = {f"custom_envs.{tag}.max_tokens_per_step": env.max_tokens_per_step}
             limits[f"{at}.max_new_tokens"] = keys.max_new_tokens
             for limit_key, limit in limits.items():
@@ -351,7 +257,7 @@ def _shortest_answer_problems(config: AgenticConfig) -> Iterator[Problem]:
 
 def _length_problems(config: AgenticConfig) -> Iterator[Problem]:
     sequence = config.lengths[2]
-    for tag, env in _played(config).items():
+    for tag, env in played(config).items():
         if env.max_tokens_per_step is not None and env.max_tokens_per_step >= sequence:
             yield Problem(
                 f"custom_envs.{tag}.max_tokens_per_step: {env.max_tokens_per_step} leaves no room for a prompt in "
