@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 import pytest
 
-from roll.pipeline.agentic.agentic_config import EnvConfig
 from roll.pipeline.agentic.env.base import Env, EnvStep
-from roll.pipeline.agentic.env.build import build_env
-from roll.pipeline.agentic.env_manager.episode import checked_step
+from roll.pipeline.agentic.env.build import build_env, keeps_conversation
+from roll.pipeline.agentic.env_config import EnvConfig
+from roll.pipeline.agentic.env_manager.env_calls import Seen, checked_step, read_conversation, step_env
 
 CASES: dict[str, EnvConfig] = {
     "frozen_lake": EnvConfig(env_type="frozen_lake", env_config={"max_steps": 12}),
@@ -25,6 +25,15 @@ CASES: dict[str, EnvConfig] = {
     "bandit": EnvConfig(env_type="bandit"),
     "guess_number": EnvConfig(env_type="guess_number"),
     "calculator": EnvConfig(env_type="calculator", env_config={"max_steps": 12}),
+    "native": EnvConfig(
+        env_type="native", env_config={"env": "calculator", "max_steps": 12}, env_manager_cls="agent_native"
+    ),
+    "sokoban_native_env": EnvConfig(
+        env_type="sokoban_native_env", env_config={"dim_room": [7, 8], "max_steps": 12}, env_manager_cls="agent_native"
+    ),
+    "frozen_lake_native_env": EnvConfig(
+        env_type="frozen_lake_native_env", env_config={"size": 3, "max_steps": 12}, env_manager_cls="agent_native"
+    ),
     "gymnasium": EnvConfig(
         env_type="gymnasium",
         env_config={"env": "FrozenLake-v1", "actions": ["Left", "Down", "Right", "Up"], "max_steps": 12},
@@ -95,6 +104,22 @@ def test_a_pickled_environment_goes_on_where_it_was(make: Callable[[], Env]) -> 
     copy = pickle.loads(pickle.dumps(env))
     action = env.random_action(rng)
     assert copy.step(action) == env.step(action)
+
+
+def test_a_conversation_ends_in_what_is_seen_and_grows_by_two_messages_a_turn(make: Callable[[], Env]) -> None:
+    env = make()
+    if not keeps_conversation(env):
+        return
+    rng = random.Random(3)
+    seen = Seen(env.reset(3), read_conversation(env))
+    for turn in range(4):
+        assert seen.conversation is not None
+        roles = [message["role"] for message in seen.conversation.messages if message["role"] != "system"]
+        assert roles == ["user", "assistant"] * turn + ["user"]
+        assert seen.text in seen.conversation.messages[-1]["content"]
+        step, seen = step_env(env, env.random_action(rng), True)
+        if step.terminated or step.truncated:
+            break
 
 
 def test_different_seeds_give_different_episodes() -> None:

@@ -9,9 +9,10 @@ from roll.configs.plan.batch_plan import any_of, divisors_near, train_plan
 from roll.configs.problems import Problem, did_you_mean
 from roll.datasets.forms import FORMS
 from roll.datasets.templates import PLAIN, template_name_problem, template_problem
-from roll.pipeline.agentic.agentic_config import STEP, TRAJECTORY, AgenticConfig, EnvManagerConfig
+from roll.pipeline.agentic.agentic_config import AgenticConfig, EnvManagerConfig
 from roll.pipeline.agentic.env.build import import_problems
-from roll.pipeline.agentic.env_checks import env_problems, is_plain, managers, played
+from roll.pipeline.agentic.env_checks import env_problems, env_warnings, is_plain, managers, played
+from roll.pipeline.agentic.env_config import STEP, TRAJECTORY
 
 ENV_WORKERS = ("roll.pipeline.agentic.environment_worker.EnvironmentWorker",)
 
@@ -42,13 +43,14 @@ def agentic_warnings(config: AgenticConfig) -> list[str]:
             "padding does not."
         )
     plan = train_plan(config, "actor_train", config.actor_train)
-    steps = [tag for tag, env in played(config).items() if env.env_manager_cls == STEP]
+    steps = [tag for tag, env in played(config).items() if env.is_per_turn]
     if not plan.splits_evenly and not steps:
         found.append(
             f"rollout_batch_size: {plan.samples_per_step} samples do not split into updates of "
             f"{plan.samples_per_update}. batch_adjust_mode: {config.batch_adjust_mode} makes "
             f"{plan.updates_per_epoch} update{'' if plan.updates_per_epoch == 1 else 's'} of them."
         )
+    found += env_warnings(config)
     unplayed = sorted(set(config.custom_envs) - set(played(config)))
     if unplayed:
         found.append(f"custom_envs: nothing plays {', '.join(unplayed)} (see tags of the env managers).")
@@ -201,22 +203,23 @@ def _seed_problems(config: AgenticConfig) -> Iterator[Problem]:
 
 
 def _algorithm_problems(config: AgenticConfig) -> Iterator[Problem]:
-    forms = {tag: config.custom_envs[tag].env_manager_cls for tag in config.domains if tag in config.custom_envs}
+    trained = {tag: config.custom_envs[tag] for tag in config.domains if tag in config.custom_envs}
     estimator = config.adv_estimator
-    whole = [tag for tag, form in forms.items() if form == TRAJECTORY]
+    whole = [tag for tag, env in trained.items() if env.env_manager_cls == TRAJECTORY]
     if config.estimator.steps_only and whole:
         yield Problem(
             f"adv_estimator: {estimator} credits single steps, but custom_envs.{whole[0]}.env_manager_cls is "
             f"{TRAJECTORY}. Set it to {STEP}, or choose agentic_reinforce or grpo.",
             ("adv_estimator", f"custom_envs.{whole[0]}.env_manager_cls"),
         )
-    steps = [tag for tag, form in forms.items() if form == STEP]
+    steps = [tag for tag, env in trained.items() if env.is_per_turn]
     if config.estimator.needs_critic and steps:
+        at = f"custom_envs.{steps[0]}.env_manager_cls"
         yield Problem(
-            f"adv_estimator: {estimator} values the tokens of a conversation, but "
-            f"custom_envs.{steps[0]}.env_manager_cls is {STEP}: its samples end after each turn. Set it to "
-            f"{TRAJECTORY}, or choose gigpo or step_reinforce.",
-            ("adv_estimator", f"custom_envs.{steps[0]}.env_manager_cls"),
+            f"adv_estimator: {estimator} values the tokens of a conversation, but {at} is "
+            f"{trained[steps[0]].env_manager_cls}: its samples end after each turn. Set it to {TRAJECTORY}, or choose "
+            "gigpo or step_reinforce.",
+            ("adv_estimator", at),
         )
     if config.ratio_type == "segment" and config.importance_sampling != "segment":
         yield Problem(

@@ -1,11 +1,11 @@
-"""Settings of an agentic run: environments, and how episodes are played in them."""
+"""Settings of an agentic run: groups of episodes, how their rewards count, and all the rest."""
 
 import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, model_validator
+from pydantic import model_validator
 
 from roll.configs.algorithm import NAMES_NONE, AlgorithmConfig
 from roll.configs.base import Settings, setting
@@ -14,15 +14,9 @@ from roll.configs.data import Names, Numbers
 from roll.configs.limits import MOST_GROUPS
 from roll.configs.load.defaults import fill_roles
 from roll.configs.roles import ACTOR_TRAIN, POLICY_LOSS, ROLES, Role
+from roll.pipeline.agentic.env_config import EnvConfig, lifted
 
-TRAJECTORY, STEP = "trajectory", "step"
-ROLL_MANAGERS: Mapping[str, str] = {
-    "roll.pipeline.agentic.env_manager.traj_env_manager.TrajEnvManager": TRAJECTORY,
-    "roll.pipeline.agentic.env_manager.step_env_manager.StepEnvManager": STEP,
-}
 ROLL_FILTER = "roll.pipeline.agentic.agentic_pipeline.GroupFilter"
-LIFTED = ("action_pattern", "format_penalty", "env_instruction")
-"""Keys that ROLL users write into env_config and that the env manager, not the environment, needs here."""
 ROLE = "environments"
 SEEDS = 1 << 30
 TRAIN_SEEDS, VAL_SEEDS = (0, SEEDS), (SEEDS, 2 * SEEDS)
@@ -44,48 +38,6 @@ VAL_ENV_MANAGER = Role(
 
 
 EpisodeScope = Annotated[Literal["default", "batch", "group"] | None, NAMES_NONE]
-
-
-class EnvConfig(Settings):
-    """One entry of `custom_envs`: an environment under a tag, and how it is talked to."""
-
-    env_type: str = setting(
-        ...,
-        "The environment: frozen_lake, sokoban, countdown, bandit, guess_number, calculator, gymnasium, gem, or the "
-        "class of your own as package.module:Class.",
-    )
-    env_config: dict[str, Any] = setting({}, "Keyword arguments of the environment.")
-    env_manager_cls: Annotated[str, BeforeValidator(lambda name: ROLL_MANAGERS.get(name, name))] = setting(
-        TRAJECTORY,
-        "trajectory: one sample per episode, the whole conversation. step: one sample per turn, whose prompt holds the "
-        "last history_length turns. ROLL's class paths of the two are understood.",
-    )
-    max_steps: int = setting(10, "An episode is cut off after so many turns.", ge=1)
-    max_tokens_per_step: int | None = setting(
-        None, "Longest answer of a turn. Default: actor_infer.generating_args.max_new_tokens, else the room left.", ge=1
-    )
-    history_length: int = setting(5, "Turns shown again in the prompt of a step sample.", ge=0)
-    agent_system_template: str | None = setting(None, "System message.")
-    agent_template: str = setting(
-        "{observation}",
-        "User message of every turn. Fields: {turn_idx}, {observation} (also {current_observation}, {state}), "
-        "{actions_left}, {max_response_length}, {env_instruction}; for step samples also {current_step}, "
-        "{step_count}, {history}, {history_length}.",
-    )
-    env_instruction: str | None = setting(None, "Text of {env_instruction}. Default: the environment's own.")
-    action_pattern: str = setting(
-        r"<answer>(.*?)</answer>",
-        "Regular expression that finds the action in an answer: its last group. With thinking, for example "
-        r"<think>(.*?)</think>\s*<answer>(.*?)</answer>.",
-    )
-    format_penalty: float | None = setting(
-        None, "Added to the reward of a turn without a valid action. Default: that of the env manager."
-    )
-    max_env_step_concurrent: int = setting(
-        0,
-        "Most calls into this tag's environments at once, per process; 1 for code that is not thread safe. 0: any.",
-        ge=0,
-    )
 
 
 class EnvManagerConfig(WorkerConfig):
@@ -228,6 +180,11 @@ class AgenticConfig(AlgorithmConfig):
     ratio_type: Literal["token", "segment"] = setting(
         "token", "Policy ratio per token, or one per turn; importance_sampling: segment says the same."
     )
+    parse_tool_call_parameter_to_dict: bool = setting(
+        False,
+        "agent_native: arguments of tool calls in the environment's messages are JSON texts, which the chat template "
+        "gets as mappings.",
+    )
     baseline_episodes: int = setting(
         64, "Episodes per tag and baseline (chance, best blind play) played once at the start; 0: none.", ge=0
     )
@@ -355,19 +312,9 @@ def _filled(tree: Mapping[str, Any]) -> dict[str, Any]:
         filled[role] = manager
     envs = filled.get("custom_envs")
     if isinstance(envs, Mapping):
-        filled["custom_envs"] = {tag: _lifted(env) if isinstance(env, Mapping) else env for tag, env in envs.items()}
+        filled["custom_envs"] = {tag: lifted(env) if isinstance(env, Mapping) else env for tag, env in envs.items()}
     if filled.get("prompt_length") is None and type(filled.get("sequence_length")) is int:
         filled["prompt_length"] = max(1, min(1024, filled["sequence_length"] // 2))
     if filled.get("ratio_type") == "segment":
         filled.setdefault("importance_sampling", "segment")
     return filled
-
-
-def _lifted(env: Mapping[str, Any]) -> dict[str, Any]:
-    """Keys of the env manager that stand in env_config, where ROLL wants them; what stands outside wins."""
-    own = env.get("env_config")
-    if not isinstance(own, Mapping):
-        return dict(env)
-    inside = {key: own[key] for key in (*LIFTED, "max_steps") if key in own}  # max_steps is for both
-    rest = {key: value for key, value in own.items() if key not in LIFTED}
-    return {**inside, **{key: value for key, value in env.items() if value is not None}, "env_config": rest}

@@ -16,7 +16,7 @@ from roll.configs.load.overrides import apply_overrides
 from roll.errors import EnvError
 from roll.pipeline.agentic.env.base import SUCCESS, VALID, Env, EnvStep, draws_actions
 from roll.pipeline.agentic.env.build import env_class
-from roll.pipeline.agentic.env_manager.episode import checked_step
+from roll.pipeline.agentic.env_manager.env_calls import checked_step
 from roll.utils.imports import add_folder
 from roll.utils.text import visible
 

@@ -1,15 +1,33 @@
 """What can be wrong with the environments of a configuration: their types, patterns and templates."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 import regex
 
 from roll.configs.problems import Problem, did_you_mean, show
-from roll.pipeline.agentic.agentic_config import STEP, TRAJECTORY, AgenticConfig, EnvConfig, EnvManagerConfig
+from roll.pipeline.agentic.agentic_config import AgenticConfig, EnvManagerConfig
 from roll.pipeline.agentic.env.build import import_problems
 from roll.pipeline.agentic.env.table import ADAPTERS, ENVIRONMENTS, NOT_HERE
+from roll.pipeline.agentic.env_config import AGENT_NATIVE, MANAGERS, STEP, STEP_CONCAT, EnvConfig
 from roll.pipeline.agentic.templates import OBSERVATIONS, STEP_FIELDS, TRAJECTORY_FIELDS, fields_of
 from roll.utils.imports import split
+
+OTHER_MANAGERS: Mapping[str, str] = {
+    "VLTrajEnvManager": ": it shows pictures, which are not read yet; in words trajectory does the same, with the same "
+    "pre_step_template and next_step_template",
+    "ProxyEnvManager": ": it answers programs that ask over HTTP; what its GEMRunner plays, trajectory plays, and "
+    "agent_native plays an environment that keeps its conversation itself",
+}
+"""Why ROLL's other env managers are not here, and what is."""
+STEP_TEMPLATES = ("pre_step_template", "next_step_template")
+UNREAD_BY_NATIVE = (
+    "agent_system_template",
+    "agent_template",
+    *STEP_TEMPLATES,
+    "action_pattern",
+    "history_length",
+    "env_instruction",
+)
 
 
 def managers(config: AgenticConfig) -> Iterator[tuple[str, EnvManagerConfig]]:
@@ -39,9 +57,10 @@ def env_problems(config: AgenticConfig) -> Iterator[Problem]:
 
 def _type_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
     key = f"{at}.env_type"
-    if env.env_manager_cls not in (TRAJECTORY, STEP):
+    if env.env_manager_cls not in MANAGERS:
+        why = OTHER_MANAGERS.get(env.env_manager_cls.rpartition(".")[2], "")
         yield Problem(
-            f"{at}.env_manager_cls: {env.env_manager_cls} has no counterpart here. Choose {TRAJECTORY} or {STEP}.",
+            f"{at}.env_manager_cls: {env.env_manager_cls} has no counterpart here{why}. Choose {', '.join(MANAGERS)}.",
             (f"{at}.env_manager_cls",),
         )
     if is_plain(env):
@@ -81,19 +100,55 @@ def _pattern_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
 
 
 def _template_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
-    known = STEP_FIELDS if env.env_manager_cls == STEP else TRAJECTORY_FIELDS
-    key = f"{at}.agent_template"
+    if env.env_manager_cls == AGENT_NATIVE:  # the words are the environment's
+        return
+    known = STEP_FIELDS if env.env_manager_cls in (STEP, STEP_CONCAT) else TRAJECTORY_FIELDS
+    parts = {f"{at}.{name}": getattr(env, name) for name in STEP_TEMPLATES if getattr(env, name) is not None}
+    if parts and "agent_template" in env.model_fields_set:
+        yield Problem(
+            f"{at}: agent_template and {' and '.join(key.rpartition('.')[2] for key in parts)} both say what the user "
+            "message is. Keep one.",
+            (f"{at}.agent_template", *parts),
+        )
+        return
+    templates = parts or {f"{at}.agent_template": env.agent_template}
+    faults = [fault for key, text in templates.items() for fault in _field_problems(at, key, text, env, known)]
+    yield from faults
+    if faults:
+        return
+    names = fields_of(env.template)
+    key = next(iter(templates))
+    if not set(OBSERVATIONS) & set(names):
+        yield Problem(f"{key} has no {{observation}}: the policy would not see where it is.", (key,))
+    if env.env_manager_cls == STEP_CONCAT and "history" not in names:
+        yield Problem(
+            f"{key} has no {{history}}: {STEP_CONCAT} shows earlier observations there. Add it, or set "
+            f"{at}.env_manager_cls: {STEP}.",
+            (key, f"{at}.env_manager_cls"),
+        )
+
+
+def _field_problems(at: str, key: str, text: str, env: EnvConfig, known: Sequence[str]) -> Iterator[Problem]:
     try:
-        names = fields_of(env.agent_template)
+        names = fields_of(text)
     except ValueError as error:
         yield Problem(f"{key}: {error}.", (key,))
         return
+    kind = "step samples" if env.is_per_turn else "trajectories"
     for name in dict.fromkeys(names):
         if name not in known:
-            kind = "step samples" if env.env_manager_cls == STEP else "trajectories"
             yield Problem(
                 f"{key}: unknown field {{{name}}}.{did_you_mean(name, known)} Fields of {kind}: {', '.join(known)}.",
                 (key, f"{at}.env_manager_cls"),
             )
-    if set(names) <= set(known) and not set(OBSERVATIONS) & set(names):
-        yield Problem(f"{key} has no {{observation}}: the policy would not see where it is.", (key,))
+
+
+def env_warnings(config: AgenticConfig) -> Iterator[str]:
+    """Keys that an agent_native environment leaves unread."""
+    for tag, env in played(config).items():
+        given = [key for key in UNREAD_BY_NATIVE if key in env.model_fields_set and getattr(env, key) is not None]
+        if env.env_manager_cls == AGENT_NATIVE and given:
+            yield (
+                f"custom_envs.{tag}: {', '.join(given)} {'do' if len(given) > 1 else 'does'} nothing with "
+                f"{AGENT_NATIVE}: the environment chooses the words, and gets whole answers."
+            )

@@ -57,7 +57,8 @@ class EnvWorker:
 
     def __init__(self, config: AgenticConfig, engines: EngineClient):
         tokenizer = load_tokenizer(str(config.actor_train.model_args.model_name_or_path))
-        encoder = ChatEncoder(tokenizer, config.actor_train.data_args.template)
+        template = config.actor_train.data_args.template
+        encoder = ChatEncoder(tokenizer, template, config.parse_tool_call_parameter_to_dict)
         self._players = Players(config, encoder, engines.generate)
         self._engines = engines
         self._num_retries_told = 0

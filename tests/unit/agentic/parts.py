@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from roll.pipeline.agentic.agentic_config import EnvConfig
 from roll.pipeline.agentic.env.base import Env, EnvStep
+from roll.pipeline.agentic.env_config import EnvConfig
 from roll.pipeline.agentic.env_manager.chat import ChatEncoder
 from roll.pipeline.agentic.env_manager.episode import EpisodeJob, EpisodePlayer, EpisodeRules
 from roll.pipeline.agentic.env_manager.forms import make_form

@@ -150,6 +150,38 @@ def test_keys_of_roll_in_env_config_reach_the_env_manager() -> None:
     assert made.env_config == {"is_slippery": False, "max_steps": 7}
 
 
+def test_rolls_env_managers_are_known_by_their_paths() -> None:
+    home = "roll.pipeline.agentic.env_manager."
+    paths = {
+        "traj_env_manager.TrajEnvManager": "trajectory",
+        "step_env_manager.StepEnvManager": "step",
+        "step_concat_env_manager.StepConcatEnvManager": "step_concat",
+        "agent_native_env_manager.AgentNativeStepEnvManager": "agent_native",
+    }
+    for path, name in paths.items():
+        assert config(custom_envs__Lake__env_manager_cls=home + path).custom_envs["Lake"].env_manager_cls == name
+
+
+def test_a_native_environment_finds_its_actions_and_chooses_the_words() -> None:
+    env = {
+        "env_type": "sokoban_native_env",
+        "env_manager_cls": "roll.pipeline.agentic.env_manager.agent_native_env_manager.AgentNativeStepEnvManager",
+        "agent_system_template": "not used",
+        "agent_template": "no field at all",
+        "env_config": {"action_pattern": "(Up)", "format_penalty": -0.5, "dim_room": [5, 5]},
+    }
+    tags = {"custom_envs.Lake": env, "custom_envs.Guess.env_manager_cls": "step"}
+    assert problems(tags) == []
+    made = AgenticConfig.model_validate(tree(tags))
+    lake = made.custom_envs["Lake"]
+    assert (lake.format_penalty, lake.env_config) == (-0.5, {"action_pattern": "(Up)", "dim_room": [5, 5]})
+    assert agentic_warnings(made) == [
+        "custom_envs.Lake: agent_system_template, agent_template do nothing with agent_native: the environment chooses "
+        "the words, and gets whole answers."
+    ]
+    assert problems(tags | {"adv_estimator": "gigpo"}) == []
+
+
 def test_reward_normalization_says_the_same_as_the_norm_types() -> None:
     def norms(**keys: str) -> tuple[object, object]:
         return episode_settings(config(reward_normalization=keys)).advantages.norms
@@ -270,7 +302,33 @@ def test_ratio_type_segment_is_importance_sampling_by_segment() -> None:
         ({"custom_envs.Lake.env_type": "sokoban_tool_call"}, ["ROLL's sokoban_tool_call has no counterpart here yet"]),
         ({"custom_envs.Lake.env_type": "webshop"}, ["ROLL's webshop has no counterpart here yet"]),
         ({"custom_envs.Lake.env_type": "frozen_lak"}, ["custom_envs.Lake.env_type", "Did you mean frozen_lake?"]),
-        ({"custom_envs.Lake.env_manager_cls": "roll.x.VLTrajEnvManager"}, ["has no counterpart here"]),
+        (
+            {"custom_envs.Lake.env_manager_cls": "roll.x.VLTrajEnvManager"},
+            ["has no counterpart here: it shows pictures", "in words trajectory does the same"],
+        ),
+        (
+            {"custom_envs.Lake.env_manager_cls": "agent_native"},
+            ["env_type: frozen_lake shows text and has no conversation()", "Set env_type: native", "{env: frozen_lake"],
+        ),
+        (
+            {"custom_envs.Lake.env_manager_cls": "step_concat"},
+            ["custom_envs.Lake.agent_template has no {history}", "env_manager_cls: step."],
+        ),
+        (
+            {"custom_envs.Lake.agent_template": "{state}", "custom_envs.Lake.pre_step_template": "Now:"},
+            ["custom_envs.Lake: agent_template and pre_step_template both say what the user message is"],
+        ),
+        (
+            {"custom_envs.Lake.pre_step_template": "{turn}"},
+            [
+                "custom_envs.Lake.pre_step_template: unknown field {turn}",
+                "Fields of trajectories: turn_idx, observation",
+            ],
+        ),
+        (
+            {"custom_envs.Lake.next_step_template": "{actions_left"},
+            ["custom_envs.Lake.next_step_template: expected '}'"],
+        ),
         ({"adv_estimator": "gigpo"}, ["gigpo credits single steps", "trajectory"]),
         ({"ratio_type": "segment", "importance_sampling": "seq"}, ["ratio_type: segment contradicts"]),
         ({"train_env_manager.num_env_grups": 3}, ["num_env_grups: unknown key", "num_env_groups"]),

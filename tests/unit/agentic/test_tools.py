@@ -10,9 +10,9 @@ import pytest
 
 from roll.errors import EnvError
 from roll.pipeline.agentic import check_env
-from roll.pipeline.agentic.agentic_config import EnvConfig
 from roll.pipeline.agentic.baselines import baselines
 from roll.pipeline.agentic.env.gymnasium_env import GymnasiumEnv
+from roll.pipeline.agentic.env_config import EnvConfig
 from roll.pipeline.agentic.group_filters import DropEqualRewards, load_filter
 from roll.types.rollout import Task, TrajectoryGroup
 from tests.helpers.pages import importable, snippets

@@ -6,10 +6,13 @@ import math
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 VALID = "action_is_valid"
 SUCCESS = "success"
+Message = Mapping[str, Any]
+"""As chat templates know them: `role`, `content`, and what else a role has (`tool_calls`)."""
 
 
 class EnvStep(NamedTuple):
@@ -58,6 +61,15 @@ class Env(ABC):
     def close(self) -> None:
         """Frees what the episode held. Called once, also after a failure."""
         return
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """What an environment for env_manager_cls: agent_native has in its `conversation()`: all that the policy is to see
+    at this turn. `tools` are JSON schemas for the chat template."""
+
+    messages: Sequence[Message]
+    tools: Sequence[Mapping[str, Any]] = ()
 
 
 def draws_actions(env: Any) -> bool:

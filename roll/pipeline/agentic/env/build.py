@@ -6,9 +6,9 @@ import inspect
 from typing import Any
 
 from roll.errors import EnvError, describe
-from roll.pipeline.agentic.agentic_config import EnvConfig
 from roll.pipeline.agentic.env.base import Env
 from roll.pipeline.agentic.env.table import ENVIRONMENTS
+from roll.pipeline.agentic.env_config import AGENT_NATIVE, EnvConfig
 from roll.utils.imports import resolve
 
 
@@ -19,6 +19,11 @@ def env_class(env_type: str) -> Any:
     if not callable(found) or missing:
         raise EnvError(f"{env_type} is no environment: it has no {' and no '.join(missing) or 'constructor'}")
     return found
+
+
+def keeps_conversation(constructor: Any) -> bool:
+    """Whether env_manager_cls: agent_native can play it."""
+    return callable(getattr(constructor, "conversation", None))
 
 
 def build_env(config: EnvConfig) -> Env:
@@ -32,6 +37,12 @@ def import_problems(at: str, config: EnvConfig) -> list[str]:
         constructor = env_class(config.env_type)
     except (ImportError, EnvError) as error:
         return [f"{at}.env_type: {error}."]
+    if config.env_manager_cls == AGENT_NATIVE and not keeps_conversation(constructor):
+        name = config.env_type
+        return [
+            f"{at}.env_type: {name} shows text and has no conversation(), which env_manager_cls: "
+            f"agent_native plays. Set env_type: native, with env_config: {{env: {name}, env_config: {{...}}}}."
+        ]
     try:
         constructor(**config.env_config).close()
     except KeyboardInterrupt:

@@ -11,6 +11,9 @@ ENVIRONMENTS: Mapping[str, str] = {
     "bandit": f"{PACKAGE}.bandit:Bandit",
     "guess_number": f"{PACKAGE}.guess_number:GuessNumber",
     "calculator": f"{PACKAGE}.calculator:Calculator",
+    "native": f"{PACKAGE}.native:NativeEnv",
+    "sokoban_native_env": f"{PACKAGE}.native:SokobanNative",
+    "frozen_lake_native_env": f"{PACKAGE}.native:FrozenLakeNative",
     "gymnasium": f"{PACKAGE}.gymnasium_env:GymnasiumEnv",
     "gem": f"{PACKAGE}.gem_env:GemEnv",
 }
@@ -23,7 +26,6 @@ NOT_HERE = (
     "deepeyes",
     "sokoban_mcp",
     "sokoban_sandbox",
-    "sokoban_native_env",
     "sokoban_tool_call",
     "rock_tb_native_env",
     "roll_math",

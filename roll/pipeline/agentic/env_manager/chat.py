@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from roll.datasets.templates import PromptTemplate
-from roll.errors import ConfigError
+from roll.errors import ConfigError, EnvError, describe
+from roll.pipeline.agentic.env.base import Conversation
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -26,8 +28,10 @@ class ChatEncoder:
     comes `follow_up("go on")`: `\\n<|im_start|>user\\ngo on<|im_end|>\\n<|im_start|>assistant\\n`.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, template: str = "native"):
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, template: str = "native", reads_tool_calls: bool = False):
+        """`reads_tool_calls`: arguments of a message's tool calls that are JSON texts become mappings first."""
         self._tokenizer = tokenizer
+        self._reads_tool_calls = reads_tool_calls
         self._template = PromptTemplate.load(template, tokenizer, "actor_train.data_args.template")
         opening = self._render([("user", "x")]).rstrip()
         self.answer_opening = f"{THINK}\n" if opening.endswith(THINK) else ""
@@ -36,6 +40,19 @@ class ChatEncoder:
     def start(self, messages: Messages) -> np.ndarray:
         """Ids of a conversation up to where the answer begins. int32."""
         return self._encode(self._render(messages))
+
+    def conversation(self, conversation: Conversation) -> np.ndarray:
+        """Ids of a conversation that an environment keeps, up to where the answer begins. int32. Raises EnvError if the
+        chat template does not take it."""
+        messages = [dict(message) for message in conversation.messages]
+        try:
+            if self._reads_tool_calls:
+                messages = [_with_arguments(message) for message in messages]
+            return self._encode(self._rendered(messages, tools=list(conversation.tools) or None))
+        except Exception as error:  # whatever a template raises
+            raise EnvError(
+                f"the chat template does not take the environment's conversation: {describe(error)}"
+            ) from None
 
     def follow_up(self, answer_ids: np.ndarray, message: str) -> np.ndarray:
         """Ids between a sampled answer and the next one: the end of the answer's turn, unless the answer holds it, and
@@ -67,12 +84,27 @@ class ChatEncoder:
         return np.array(ids, np.int32)
 
     def _render(self, messages: Messages) -> str:
+        return self._rendered([{"role": role, "content": content} for role, content in messages])
+
+    def _rendered(self, messages: list[dict[str, Any]], tools: list[Any] | None = None) -> str:
         return str(
             self._tokenizer.apply_chat_template(
-                [{"role": role, "content": content} for role, content in messages],
+                messages,
+                tools=tools,
                 chat_template=self._template.form.source,
                 add_generation_prompt=True,
                 tokenize=False,
                 **self._template.form.variables,
             )
         )
+
+
+def _with_arguments(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Raises ValueError for arguments that are no JSON."""
+    calls = []
+    for call in message.get("tool_calls") or ():
+        function = dict(call["function"])
+        if isinstance(function.get("arguments"), str):
+            function["arguments"] = json.loads(function["arguments"])
+        calls.append({**call, "function": function})
+    return {**message, "tool_calls": calls} if calls else dict(message)

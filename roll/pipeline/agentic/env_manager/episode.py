@@ -11,23 +11,22 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-import regex
 
-from roll.configs.limits import LARGEST_REWARD
 from roll.distributed.strategy.stop_strings import answer_texts
 from roll.errors import EnvError, StrategyError
-from roll.pipeline.agentic.agentic_config import EnvConfig
-from roll.pipeline.agentic.env.base import SUCCESS, VALID, EnvStep
+from roll.pipeline.agentic.action import ActionPattern
+from roll.pipeline.agentic.env.base import SUCCESS, VALID
 from roll.pipeline.agentic.env.build import build_env
+from roll.pipeline.agentic.env_config import AGENT_NATIVE, EnvConfig
 from roll.pipeline.agentic.env_manager.chat import ChatEncoder
+from roll.pipeline.agentic.env_manager.env_calls import Seen, close_env, reset_env, step_env
 from roll.pipeline.agentic.env_manager.env_thread import EnvCrash, EnvHang, EnvThread
-from roll.pipeline.agentic.env_manager.forms import Form, PlayedTurn, Scene, state_key
+from roll.pipeline.agentic.env_manager.forms import Form, PlayedTurn, Prompt, Scene, state_key
 from roll.pipeline.agentic.episode_metrics import CRASHES, HANGS, mean_metrics
-from roll.types.rollout import Generate, GenerationRequest, SamplingParams, Trajectory, Turn
-from roll.utils.text import visible
+from roll.types.rollout import Generate, Generation, GenerationRequest, SamplingParams, Trajectory, Turn
 
 Purpose = Literal["train", "validation"]
-_PATTERN_LIMIT_S = 1.0
+WHOLE_ANSWER = "(.*)"
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,8 @@ class EpisodePlayer:
     ):
         self._rules, self._encoder, self._form = rules, encoder, form
         self._generate = generate
-        self._pattern = regex.compile(rules.config.action_pattern, regex.DOTALL)
+        self._is_native = rules.config.env_manager_cls == AGENT_NATIVE
+        self._pattern = ActionPattern(WHOLE_ANSWER if self._is_native else rules.config.action_pattern)
         self._turnstile = turnstile
         self.num_abandoned_threads = 0
 
@@ -122,70 +122,64 @@ class EpisodePlayer:
         env: Any = None
         try:
             env = await self._call(thread, "the constructor", build_env, self._rules.config)
-            observation, of_class = await self._call(thread, "reset", _reset, env, job.env_seed)
+            first, of_class = await self._call(thread, "reset", reset_env, env, job.env_seed, self._is_native)
             instruction = self._rules.config.env_instruction or of_class
-            turns, ended, is_cut = await self._turns(job, attempt, thread, env, observation, instruction)
+            turns, ended, is_cut = await self._turns(job, attempt, thread, env, first, instruction)
         finally:
-            thread.close(None if env is None else lambda: _close(env))
+            thread.close(None if env is None else lambda: close_env(env))
         return self._finished(job, turns, ended, is_cut, counts)
 
     async def _turns(
-        self, job: EpisodeJob, attempt: int, thread: EnvThread, env: Any, observation: str, instruction: str
+        self, job: EpisodeJob, attempt: int, thread: EnvThread, env: Any, seen: Seen, instruction: str
     ) -> tuple[list[PlayedTurn], bool, bool]:
         """The turns, whether the environment ended them, and whether something did not fit."""
         rules, turns = self._rules, []
         longest = rules.max_answer_tokens or rules.max_length
         is_cut = False
         for number in range(rules.config.max_steps):
-            scene = Scene(observation, rules.config.max_steps, longest, instruction, turns)
+            scene = Scene(seen.text, rules.config.max_steps, longest, instruction, turns, seen.conversation)
             prompt = self._form.prompt(scene)
             if prompt is None:
                 return turns, False, True
             is_cut = is_cut or prompt.is_cut
-            room = min(longest, rules.max_length - len(prompt.ids))
-            sampling = replace(
-                rules.sampling,
-                max_new_tokens=room,
-                min_new_tokens=min(rules.sampling.min_new_tokens, room),
-                seed=turn_seed(rules.seed, job, number, attempt),
-            )
-            name = f"{job.name}-{attempt}"
-            request = GenerationRequest(f"{name}-{number}", prompt.ids, sampling, session=name)
-            (generation,) = await self._generate(request)
-            if generation.finish_reason == "abort" or not len(generation.token_ids):
-                raise EnvError("generation was aborted")
+            generation = await self._answer(job, attempt, number, prompt, longest)
             (response,) = answer_texts(self._decode, [generation], rules.sampling)
-            action = self._action(response)
-            step = await self._call(thread, "step", _step, env, action or "")
+            action = self._pattern.find(self._encoder.answer_opening + response)
+            step, after = await self._call(thread, "step", step_env, env, action or "", self._is_native)
             valid = action is not None and step.metrics.get(VALID, 1.0) > 0
             metrics = dict(step.metrics) | {
                 VALID: float(valid),
                 "answer_cut": float(generation.finish_reason == "length"),
             }
             reward = step.reward + (0.0 if valid else rules.format_penalty)
-            turns.append(PlayedTurn(prompt, generation, Turn(observation, response, action, reward, metrics)))
-            observation = step.observation
+            turns.append(PlayedTurn(prompt, generation, Turn(seen.text, response, action, reward, metrics)))
+            seen = after
             if step.terminated or step.truncated:
                 return turns, step.terminated, is_cut
         return turns, False, is_cut
+
+    async def _answer(self, job: EpisodeJob, attempt: int, number: int, prompt: Prompt, longest: int) -> Generation:
+        """What the policy says in turn `number`. Raises EnvError if that came to nothing."""
+        rules = self._rules
+        room = min(longest, rules.max_length - len(prompt.ids))
+        sampling = replace(
+            rules.sampling,
+            max_new_tokens=room,
+            min_new_tokens=min(rules.sampling.min_new_tokens, room),
+            seed=turn_seed(rules.seed, job, number, attempt),
+        )
+        name = f"{job.name}-{attempt}"
+        request = GenerationRequest(f"{name}-{number}", prompt.ids, sampling, session=name)
+        (generation,) = await self._generate(request)
+        if generation.finish_reason == "abort" or not len(generation.token_ids):
+            raise EnvError("generation was aborted")
+        return generation
 
     async def _call(self, thread: EnvThread, what: str, function: Any, *arguments: Any) -> Any:
         return await thread.call(what, function, *arguments, timeout_s=self._rules.step_timeout_s)
 
     def _decode(self, answers: Sequence[np.ndarray]) -> list[str]:
         return [self._encoder.decode(ids) for ids in answers]
-
-    def _action(self, response: str) -> str | None:
-        """The last group of the pattern's first match, without space around it; None if there is no match. Raises
-        EnvError for a match without end: all episodes of the process wait meanwhile."""
-        try:
-            match = self._pattern.search(self._encoder.answer_opening + response, timeout=_PATTERN_LIMIT_S)
-        except TimeoutError:
-            text = f"action_pattern took longer than {_PATTERN_LIMIT_S:g} s on an answer of {len(response)} characters"
-            raise EnvError(text) from None
-        if match is None:
-            return None
-        return (match[match.re.groups] or "").strip()
 
     def _finished(
         self, job: EpisodeJob, turns: Sequence[PlayedTurn], ended: bool, is_cut: bool, counts: Counts
@@ -238,46 +232,3 @@ def failed_row(index: int, failure: str, metrics: dict[str, float]) -> Trajector
         metrics=metrics,
         failure=failure,
     )
-
-
-# What a user's class does here, it does in the environment's thread: whatever it raises is its own failure.
-
-
-def _reset(env: Any, seed: int) -> tuple[str, str]:
-    """The first observation, and the instruction of the user's class."""
-    return _observation(env.reset(seed), "reset"), str(getattr(env, "instruction", ""))
-
-
-def _step(env: Any, action: str) -> EnvStep:
-    return checked_step(env.step(action))
-
-
-def _close(env: Any) -> None:
-    if (close := getattr(env, "close", None)) is not None:
-        close()
-
-
-def checked_step(result: Any) -> EnvStep:
-    """What `step` returned, if it is what it should be. Raises EnvCrash."""
-    if not isinstance(result, tuple) or len(result) != 5:
-        what = f"{len(result)} values" if isinstance(result, tuple) else type(result).__name__
-        raise EnvCrash(f"step returned {what}, not (observation, reward, terminated, truncated, metrics)")
-    observation, reward, terminated, truncated, metrics = result
-    try:
-        number = float(reward)
-        values = {visible(str(name)): float(value) for name, value in dict(metrics or {}).items()}
-    except (TypeError, ValueError, OverflowError) as error:
-        raise EnvCrash(f"step returned a reward or metrics that are no numbers: {error}") from None
-    if not abs(number) <= LARGEST_REWARD:
-        raise EnvCrash(f"step returned the reward {number}")
-    return EnvStep(_observation(observation, "step"), number, bool(terminated), bool(truncated), values)
-
-
-def _observation(value: Any, where: str) -> str:
-    if not isinstance(value, str):
-        raise EnvCrash(f"{where} returned {type(value).__name__} as observation, not text")
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:  # half of a surrogate pair, which no tokenizer takes
-        raise EnvCrash(f"{where} returned an observation that is no text: {error}") from None
-    return value

@@ -1,16 +1,17 @@
-"""The two forms of an episode's samples: what a prompt looks like, and how turns become training rows."""
+"""The forms of an episode's samples: what a prompt looks like, and how turns become training rows."""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from roll.errors import EnvError
-from roll.pipeline.agentic.agentic_config import STEP, EnvConfig
+from roll.pipeline.agentic.env.base import Conversation
+from roll.pipeline.agentic.env_config import AGENT_NATIVE, STEP, STEP_CONCAT, TRAJECTORY, EnvConfig
 from roll.pipeline.agentic.env_manager.chat import ChatEncoder
 from roll.pipeline.agentic.templates import OBSERVATIONS, fields_of, fill
 from roll.types.rollout import Generation, Trajectory, Turn
@@ -35,13 +36,14 @@ class PlayedTurn:
 
 @dataclass(frozen=True)
 class Scene:
-    """What a template may show."""
+    """What a template may show. `conversation`: of an environment that keeps it itself."""
 
     observation: str
     max_steps: int
     max_answer_tokens: int
     instruction: str
     turns: Sequence[PlayedTurn]
+    conversation: Conversation | None = None
 
     def values(self) -> dict[str, object]:
         done = len(self.turns)
@@ -97,8 +99,7 @@ class Form(Protocol):
 
 def make_form(config: EnvConfig, encoder: ChatEncoder, max_length: int, reserve: int) -> Form:
     """`reserve` tokens of `max_length` are kept for the answer when a first prompt has to be cut."""
-    form = StepForm if config.env_manager_cls == STEP else TrajectoryForm
-    return form(config, encoder, max_length, reserve)
+    return FORMS[config.env_manager_cls](config, encoder, max_length, reserve)
 
 
 class TrajectoryForm:
@@ -109,7 +110,7 @@ class TrajectoryForm:
         self._max_length, self._reserve = max_length, reserve
 
     def prompt(self, scene: Scene) -> Prompt | None:
-        text = fill(self._config.agent_template, scene.values())
+        text = fill(self._config.template, scene.values())
         if not scene.turns:
             return _fitted(self._encoder.start(_messages(self._config, text)), self._max_length - self._reserve)
         last = scene.turns[-1]
@@ -132,7 +133,7 @@ class StepForm:
     def __init__(self, config: EnvConfig, encoder: ChatEncoder, max_length: int, reserve: int):
         self._config, self._encoder = config, encoder
         self._max_prompt = max_length - reserve
-        self._shows_history = "history" in fields_of(config.agent_template)
+        self._shows_history = "history" in fields_of(config.template)
 
     def prompt(self, scene: Scene) -> Prompt | None:
         """The history gives way, oldest first, when the prompt is too long."""
@@ -144,21 +145,61 @@ class StepForm:
         return _fitted(ids, self._max_prompt)
 
     def rows(self, turns: Sequence[PlayedTurn]) -> list[Trajectory]:
-        rows: list[Trajectory] = []
-        for played in turns:
-            row = GrowingRow()
-            row.add(played.prompt.ids, played.generation)
-            rows.append(row.finished([played.turn.reward], turn=len(rows)))
-        return rows
+        return one_row_per_turn(turns)
+
+    def history(self, turns: Sequence[PlayedTurn], first: int) -> str:
+        """What `{history}` shows of past turns, the first of which is number `first` of the episode."""
+        return "\n".join(
+            f"[Step {first + i}, observation: {p.turn.observation}, answer: {p.turn.response}]"
+            for i, p in enumerate(turns)
+        )
 
     def _text(self, scene: Scene, shown: int) -> str:
-        past = scene.turns[len(scene.turns) - shown :]
-        first = len(scene.turns) - shown + 1
-        history = "\n".join(
-            f"[Step {first + i}, observation: {p.turn.observation}, answer: {p.turn.response}]"
-            for i, p in enumerate(past)
-        )
-        return fill(self._config.agent_template, scene.values() | {"history": history, "history_length": shown})
+        past = len(scene.turns) - shown
+        history = self.history(scene.turns[past:], past + 1)
+        return fill(self._config.template, scene.values() | {"history": history, "history_length": shown})
+
+
+class StepConcatForm(StepForm):
+    """One row per turn. Its prompt shows the observations of the last `history_length` turns as they were, and the
+    present one; what was answered is not shown."""
+
+    def history(self, turns: Sequence[PlayedTurn], first: int) -> str:
+        return "\n".join(played.turn.observation for played in turns)
+
+
+class NativeForm:
+    """One row per turn. Its prompt is the conversation that the environment keeps, through the chat template."""
+
+    def __init__(self, config: EnvConfig, encoder: ChatEncoder, max_length: int, reserve: int):
+        self._encoder, self._max_length, self._reserve = encoder, max_length, reserve
+
+    def prompt(self, scene: Scene) -> Prompt | None:
+        assert scene.conversation is not None
+        ids = self._encoder.conversation(scene.conversation)
+        if not scene.turns:
+            return _fitted(ids, self._max_length - self._reserve)
+        return Prompt(ids) if len(ids) < self._max_length else None
+
+    def rows(self, turns: Sequence[PlayedTurn]) -> list[Trajectory]:
+        return one_row_per_turn(turns)
+
+
+FORMS: Mapping[str, Callable[[EnvConfig, ChatEncoder, int, int], Form]] = {
+    TRAJECTORY: TrajectoryForm,
+    STEP: StepForm,
+    STEP_CONCAT: StepConcatForm,
+    AGENT_NATIVE: NativeForm,
+}
+
+
+def one_row_per_turn(turns: Sequence[PlayedTurn]) -> list[Trajectory]:
+    rows: list[Trajectory] = []
+    for played in turns:
+        row = GrowingRow()
+        row.add(played.prompt.ids, played.generation)
+        rows.append(row.finished([played.turn.reward], turn=len(rows)))
+    return rows
 
 
 def state_key(observation: str) -> int:
