@@ -1,0 +1,85 @@
+"""What is to run in the sandbox, what it may use, and what it sees."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+MIB = 2**20
+BOX = "/box"  # the files of a job, read-only
+SCRATCH = "/tmp"  # the only place that can be written
+DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+SYSTEM = ("/usr/bin", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/libx32", "/usr/libexec", "/usr/include")
+LINKS = ("/bin", "/lib", "/lib32", "/lib64", "/libx32")  # into /usr, where the distribution has merged them
+FILES = ("/etc/ld.so.cache", "/etc/alternatives")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of one job. `cpu_s` is rounded up to whole seconds by the kernel; `wall_s` counts from its start. Memory is
+    address space, the stack and the libraries in it. `output_bytes` counts stdout; of stderr the end is kept."""
+
+    cpu_s: float = 5.0
+    wall_s: float = 15.0
+    memory_mb: int = 1024
+    disk_mb: int = 64
+    output_bytes: int = 4 * MIB
+    threads: int = 64
+
+
+@dataclass(frozen=True)
+class View:
+    """The directories and files of the host that a job sees, read-only, each at its own place."""
+
+    paths: tuple[str, ...]
+    links: tuple[tuple[str, str], ...]  # (target, place)
+
+    @property
+    def folders(self) -> list[str]:
+        """All directories above what is bound or linked, outer ones first."""
+        places = [*self.paths, *(place for _, place in self.links), *DEVICES, f"{BOX}/x"]
+        return sorted({str(parent) for place in places for parent in Path(place).parents} - {"/"})
+
+
+def view(*more: str) -> View:
+    """The system's programs and libraries, and `more`; nothing of /home, /etc, /proc, /sys and the rest of /dev."""
+    found = [path for path in (*SYSTEM, *LINKS, *FILES) if os.path.lexists(path)]
+    links = [path for path in found if os.path.islink(path)]
+    paths = [path for path in (*found, *more) if path not in links]
+    inner = {path for path in paths for other in paths if path != other and Path(path).is_relative_to(other)}
+    return View(
+        tuple(dict.fromkeys(path for path in paths if path not in inner)),
+        tuple((os.readlink(path), path) for path in links),
+    )
+
+
+@dataclass(frozen=True)
+class Job:
+    """`command` runs in /tmp with `environment` and nothing else of it; `files` are there as /box/<name>."""
+
+    command: tuple[str, ...]
+    view: View
+    limits: Limits = Limits()
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    may_fork: bool = False  # start processes beside threads, as a compiler does
+
+    @property
+    def variables(self) -> dict[str, str]:
+        usual = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": SCRATCH, "TMPDIR": SCRATCH}
+        return {**usual, **self.environment}
+
+    @property
+    def resources(self) -> dict[str, tuple[int, int]]:
+        """(soft, hard) of the kernel's limits, by the names of `prlimit` and, in capitals, of `resource`.
+
+        The soft limit of the CPU ends a job with SIGXCPU, the hard one, a second later, whatever it does about that.
+        """
+        cpu = max(1, -int(-self.limits.cpu_s // 1))
+        memory, disk = self.limits.memory_mb * MIB, self.limits.disk_mb * MIB
+        stack = min(64 * MIB, memory // 4)
+        fixed = {"core": 0, "memlock": 65536, "msgqueue": 0, "sigpending": 256, "nofile": 128}
+        same = fixed | {"as": memory, "fsize": disk, "stack": stack, "nproc": self.limits.threads}
+        return {"cpu": (cpu, cpu + 1), **{name: (value, value) for name, value in same.items()}}

@@ -1,0 +1,229 @@
+"""Running a job: its streams, its time, its end. Whatever happens here, nothing of it goes on afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType, TracebackType
+from typing import IO, Literal
+
+from roll.utils.sandbox.job import Job
+from roll.utils.sandbox.launch import KEPT, Holder, Means
+
+CHUNK = 65536
+STDERR_BYTES = 8192  # the end of it, which says why
+SIGNALLED = 128
+
+
+class SandboxError(Exception):
+    """The sandbox itself failed; it says nothing of what ran in it."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """`ending`: exit (by itself or a signal: then `code` is above 128), time (CPU or waiting), output (too much)."""
+
+    ending: Literal["exit", "time", "output"]
+    code: int
+    stdout: bytes
+    stderr: bytes
+
+    @property
+    def is_fine(self) -> bool:
+        return self.ending == "exit" and self.code == 0
+
+
+class Process:
+    """A job that runs, as context manager: at the end of the block all its processes are gone.
+
+    `stdin` and `stdout` are descriptors, of which it gets copies, or None for pipes.
+    """
+
+    def __init__(self, job: Job, means: Means, stdin: int | None = None, stdout: int | None = None):
+        self._job, self._means, self._ends = job, means, (stdin, stdout)
+        self._started: subprocess.Popen[bytes] | None = None
+        self._status = -1
+        self._said = b""
+
+    def __enter__(self) -> Process:
+        status, theirs = os.pipe()
+        holder = Holder()
+        try:
+            launch = self._means.launch(self._job, theirs, holder.hold)
+            stdin, stdout = (subprocess.PIPE if end is None else end for end in self._ends)
+            with later_alarms():
+                self._status = status
+                self._started = subprocess.Popen(
+                    launch.command,
+                    stdin=stdin,
+                    stdout=stdout,
+                    stderr=subprocess.PIPE,
+                    bufsize=0,
+                    env={name: os.environ[name] for name in KEPT if name in os.environ},
+                    cwd="/",
+                    pass_fds=(theirs, *holder.fds),
+                    start_new_session=True,
+                    user=launch.user,
+                    group=launch.user,
+                    extra_groups=None if launch.user is None else [],
+                )
+        except OSError as error:
+            os.close(status)
+            raise SandboxError(f"{self._means.name}: {error}") from error
+        finally:
+            os.close(theirs)
+            holder.close()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        with later_alarms():
+            self.kill()
+            for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
+                if stream is not None:
+                    stream.close()
+            os.close(self._status)
+
+    @property
+    def _process(self) -> subprocess.Popen[bytes]:
+        assert self._started is not None
+        return self._started
+
+    @property
+    def stdin(self) -> IO[bytes]:
+        assert self._process.stdin is not None
+        return self._process.stdin
+
+    @property
+    def stdout(self) -> IO[bytes]:
+        assert self._process.stdout is not None
+        return self._process.stdout
+
+    @property
+    def stderr(self) -> IO[bytes]:
+        assert self._process.stderr is not None
+        return self._process.stderr
+
+    def kill(self) -> None:
+        """Ends all processes of the job and waits until they are gone: the kernel ends them with the first one, and
+        then nobody holds the other end of stderr any more."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        os.set_blocking(self.stderr.fileno(), True)
+        while os.read(self.stderr.fileno(), CHUNK):
+            pass
+
+    def exit_code(self) -> int:
+        """Waits for the end. Raises SandboxError if the job never ran, or was killed with its sandbox."""
+        self._process.wait()
+        text = self._said + _read_all(self._status)
+        said = {}
+        for line in text.splitlines():  # bubblewrap first tells the number of the process
+            said |= json.loads(line)
+        if "exit-code" not in said:
+            raise SandboxError(f"{self._means.name}: {said.get('error') or 'the job was not started, or was killed'}")
+        return int(said["exit-code"])
+
+
+def run(job: Job, means: Means, stdin: bytes = b"") -> Finished:
+    """Runs the job to its end, or to the end of its time. Raises SandboxError if the sandbox fails."""
+    deadline = time.monotonic() + job.limits.wall_s
+    with Process(job, means) as process:
+        streams = _Streams(process, stdin, job.limits.output_bytes)
+        ending = streams.exchange(deadline)
+        stdout, stderr = b"".join(streams.output), streams.errors
+        if ending is not None:
+            return Finished(ending, SIGNALLED + signal.SIGKILL, stdout, stderr)
+        try:
+            code = process.exit_code()
+        except SandboxError as error:
+            raise SandboxError(f"{error} {stderr[-500:].decode(errors='replace')}".strip()) from None
+        return Finished("time" if code == SIGNALLED + signal.SIGXCPU else "exit", code, stdout, stderr)
+
+
+class _Streams:
+    """Feeds stdin and gathers stdout and stderr at the same time, so that neither side waits for the other."""
+
+    def __init__(self, process: Process, stdin: bytes, limit: int):
+        self.output: list[bytes] = []
+        self.errors = b""
+        self._process, self._left, self._room = process, memoryview(stdin), limit
+
+    def exchange(self, deadline: float) -> Literal["time", "output"] | None:
+        """Until stdout and stderr end; otherwise says which limit was reached."""
+        with selectors.DefaultSelector() as selector:
+            for stream, event in (
+                (self._process.stdin, selectors.EVENT_WRITE),
+                (self._process.stdout, selectors.EVENT_READ),
+                (self._process.stderr, selectors.EVENT_READ),
+            ):
+                os.set_blocking(stream.fileno(), False)
+                selector.register(stream, event)
+            open_outputs = 2
+            while open_outputs:
+                wait_s = deadline - time.monotonic()
+                if wait_s <= 0:
+                    return "time"
+                for key, _ in selector.select(wait_s):
+                    stream = key.fileobj
+                    assert not isinstance(stream, int)
+                    going_on = self._feed() if stream is self._process.stdin else self._take(key.fd)
+                    if self._room < 0:
+                        return "output"
+                    if not going_on:
+                        selector.unregister(stream)
+                        if stream is self._process.stdin:
+                            self._process.stdin.close()
+                        else:
+                            open_outputs -= 1
+        return None
+
+    def _feed(self) -> bool:
+        try:
+            self._left = self._left[os.write(self._process.stdin.fileno(), self._left[:CHUNK]) :]
+        except BlockingIOError:
+            return True
+        except BrokenPipeError:  # it does not want to read it all
+            return False
+        return len(self._left) > 0
+
+    def _take(self, fd: int) -> bool:
+        chunk = os.read(fd, CHUNK)
+        if fd == self._process.stderr.fileno():
+            self.errors = (self.errors + chunk)[-STDERR_BYTES:]
+        else:
+            self.output.append(chunk)
+            self._room -= len(chunk)
+        return len(chunk) > 0
+
+
+def _read_all(fd: int) -> bytes:
+    chunks = []
+    while chunk := os.read(fd, CHUNK):
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+@contextmanager
+def later_alarms() -> Iterator[None]:
+    """An alarm (see time_limit.py) that comes in the block is handled at its end: a process that was
+    started is known, and one that is to be ended is ended."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[FrameType | None] = []
+    handler = signal.signal(signal.SIGALRM, lambda _, frame: came.append(frame))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGALRM, handler)
+        if came and callable(handler):
+            handler(signal.SIGALRM, came[0])

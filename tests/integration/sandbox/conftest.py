@@ -1,0 +1,53 @@
+"""The ways into the sandbox that this machine has, and jobs of a few lines of Python."""
+
+import os
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from roll.utils.sandbox.bubblewrap import Bubblewrap
+from roll.utils.sandbox.job import Job, Limits, View, view
+from roll.utils.sandbox.launch import Means
+from roll.utils.sandbox.means import candidates, problem
+from roll.utils.sandbox.process import Finished, run
+
+PYTHON = os.path.realpath(sys.executable)
+LIBRARY = str(Path(os.__file__).parent)
+LIMITS = Limits(cpu_s=20, wall_s=300, memory_mb=512, disk_mb=8, output_bytes=100_000, threads=32)
+
+Run = Callable[..., Finished]
+
+
+def see_python() -> View:
+    return view(LIBRARY, PYTHON)
+
+
+def python_job(code: str, *arguments: str, limits: Limits = LIMITS) -> Job:
+    command = (PYTHON, "-s", "-S", "-B", "/box/job.py", *arguments)
+    return Job(command, see_python(), limits, {"job.py": code.encode()})
+
+
+@pytest.fixture(scope="session", params=["bubblewrap", "namespaces"])
+def means(request: pytest.FixtureRequest) -> Means:
+    """Each kind once; of two ways of a kind the first that works here, as `find_means` takes it."""
+    why = []
+    for candidate in candidates():
+        if isinstance(candidate, Bubblewrap) == (request.param == "bubblewrap"):
+            failure = problem(candidate, LIBRARY, PYTHON)
+            if failure is None:
+                return candidate
+            why.append(f"{candidate.name}: {failure}")
+    pytest.skip("; ".join(why) or "bubblewrap is not installed: apt install bubblewrap")
+
+
+@pytest.fixture
+def run_python(means: Means) -> Run:
+    """`run_python(code, *arguments, limits=..., stdin=...)`"""
+
+    def run_it(code: str, *arguments: str, limits: Limits = LIMITS, stdin: bytes = b"") -> Finished:
+        return partial(run, means=means, stdin=stdin)(python_job(code, *arguments, limits=limits))
+
+    return run_it

@@ -1,0 +1,158 @@
+"""What a job's end looks like from outside, and that nothing of a job outlives it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from roll.distributed.executor.processes.cleaner import MARK
+from roll.utils.sandbox.bubblewrap import Bubblewrap
+from roll.utils.sandbox.launch import KEPT, Means
+from roll.utils.sandbox.process import Process, SandboxError, run
+from roll.utils.time_limit import TimeLimitReached, call_within
+from tests.integration.sandbox.conftest import LIMITS, Run, python_job
+
+FOREVER = "import time\nprint('up', flush=True)\ntime.sleep(10**6)"
+
+
+def processes_with(text: str) -> list[int]:
+    """Those of this machine that have this in their command line."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if text.encode() in path.read_bytes():
+                found.append(int(path.parent.name))
+        except OSError:  # ended meanwhile
+            continue
+    return found
+
+
+def wait_until_gone(text: str) -> None:
+    deadline = time.monotonic() + 300
+    while processes_with(text):
+        assert time.monotonic() < deadline, "it goes on"
+        time.sleep(0.02)
+
+
+def test_output_errors_and_exit_code_come_back(run_python: Run) -> None:
+    finished = run_python("import sys\nprint('out')\nprint('err', file=sys.stderr)\nsys.exit(7)")
+    assert (finished.ending, finished.code, finished.stdout, finished.stderr) == ("exit", 7, b"out\n", b"err\n")
+    assert not finished.is_fine
+
+
+def test_arguments_and_input_of_megabytes_arrive(run_python: Run) -> None:
+    code = "import sys, hashlib\nprint(sys.argv[1], len(sys.stdin.buffer.read()))"
+    finished = run_python(code, "a b", stdin=bytes(3_000_000))
+    assert finished.is_fine and finished.stdout == b"a b 3000000\n"
+
+
+def test_input_that_nobody_reads_stops_nothing(run_python: Run) -> None:
+    assert run_python("print('done')", stdin=bytes(3_000_000)).stdout == b"done\n"
+
+
+@pytest.mark.parametrize("name", ["SIGSEGV", "SIGABRT", "SIGKILL", "SIGTERM"])
+def test_a_signal_is_128_and_its_number(run_python: Run, name: str) -> None:
+    finished = run_python(f"import os, signal\nos.kill(os.getpid(), signal.{name})")
+    assert (finished.ending, finished.code) == ("exit", 128 + getattr(signal, name))
+
+
+def test_a_flood_of_output_is_stopped(run_python: Run) -> None:
+    finished = run_python("while True: print('x' * 1000)")
+    assert finished.ending == "output"
+    assert LIMITS.output_bytes < len(finished.stdout) < LIMITS.output_bytes + 70_000
+
+
+def test_of_a_flood_of_errors_the_end_is_kept(run_python: Run) -> None:
+    finished = run_python("import sys\nfor i in range(100_000): print('line', i, file=sys.stderr)")
+    assert finished.is_fine and finished.stderr.endswith(b"line 99999\n") and len(finished.stderr) <= 8192
+
+
+def test_a_busy_loop_ends_with_its_cpu_time(run_python: Run) -> None:
+    assert run_python("while True: pass", limits=replace(LIMITS, cpu_s=0.5)).ending == "time"
+
+
+def test_a_busy_loop_that_ignores_the_kernel_s_word_is_killed(run_python: Run) -> None:
+    code = "import signal\nsignal.signal(signal.SIGXCPU, signal.SIG_IGN)\nwhile True: pass"
+    finished = run_python(code, limits=replace(LIMITS, cpu_s=0.5))
+    assert (finished.ending, finished.code) == ("exit", 128 + signal.SIGKILL)
+
+
+def test_a_wait_ends_with_its_time(run_python: Run) -> None:
+    assert run_python(FOREVER, limits=replace(LIMITS, wall_s=3)).ending == "time"
+
+
+def test_memory_is_limited(run_python: Run) -> None:
+    finished = run_python("try:\n    x = bytearray(600 * 2**20)\nexcept MemoryError:\n    print('no memory')")
+    assert finished.stdout == b"no memory\n"
+
+
+def test_a_job_that_never_ran_is_no_result(means: Means) -> None:
+    job = replace(python_job("print(1)"), command=("/usr/bin/no-such-program",))
+    if isinstance(means, Bubblewrap):  # its helper starts, and says so
+        assert run(job, means).code == 127
+    else:
+        with pytest.raises(SandboxError, match="No such file"):
+            run(job, means)
+
+
+def test_a_view_of_what_is_not_there_is_an_error_of_the_sandbox(means: Means) -> None:
+    job = python_job("print(1)")
+    absent = replace(job, view=replace(job.view, paths=(*job.view.paths, "/no/such/folder")))
+    with pytest.raises(SandboxError, match="/no/such/folder"):
+        run(absent, means)
+
+
+def test_an_alarm_in_the_middle_leaves_nothing(means: Means) -> None:
+    token = uuid.uuid4().hex
+    with pytest.raises(TimeLimitReached):
+        call_within(2.0, lambda: run(python_job(FOREVER, token), means))
+    assert processes_with(token) == []
+
+
+def test_the_end_of_the_block_ends_the_job(means: Means) -> None:
+    token = uuid.uuid4().hex
+    with Process(python_job(FOREVER, token), means) as process:
+        assert process.stdout.read(2) == b"up"
+        assert processes_with(token)
+    assert processes_with(token) == []
+
+
+def test_the_end_of_the_process_that_started_it_ends_the_job(means: Means) -> None:
+    """Killed without a word, as a worker that hangs is."""
+    token = uuid.uuid4().hex
+    code = (
+        "import sys\n"
+        "from roll.utils.sandbox.means import candidates\n"
+        "from roll.utils.sandbox.process import Process\n"
+        "from tests.integration.sandbox.conftest import python_job\n"
+        f"means, = [m for m in candidates() if m.name == {means.name!r}]\n"
+        f"with Process(python_job({FOREVER!r}, {token!r}), means) as process:\n"
+        "    print(process.stdout.read(2), flush=True)\n"
+        "    sys.stdin.read()\n"
+    )
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
+        assert owner.stdout is not None and owner.stdout.readline() == b"b'up'\n"
+        assert processes_with(token)
+        owner.kill()
+        wait_until_gone(token)
+
+
+def test_no_descriptor_and_no_child_is_left(run_python: Run) -> None:
+    run_python("print(1)")
+    before = sorted(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        run_python("print(1)")
+    assert sorted(os.listdir("/proc/self/fd")) == before
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
+    assert [pid for pid in children.split() if "sandbox" in Path(f"/proc/{pid}/cmdline").read_text()] == []
+
+
+def test_the_cleaner_s_mark_goes_with_the_sandbox() -> None:
+    assert (MARK,) == KEPT
