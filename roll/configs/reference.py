@@ -35,6 +35,7 @@ SECTIONS: tuple[tuple[str, str], ...] = (
     ("A role: data_args", "roll.configs.data:DataArgs"),
     ("A role: generating_args", "roll.configs.rollout:GeneratingArgs"),
     ("rewards.DOMAIN (beside the keys of a role)", "roll.pipeline.rlvr.rlvr_config:RewardConfig"),
+    ("rewards.DOMAIN.reward_manager_config", "roll.pipeline.rlvr.rlvr_config:RewardPart"),
     ("rewards.DOMAIN.query_filter_config", "roll.pipeline.rlvr.rlvr_config:RewardFilterConfig"),
     ("Top level of agentic runs (beside the keys that RLVR shares)", f"{AGENTIC}:AgenticConfig"),
     ("custom_envs.TAG", f"{AGENTIC}:EnvConfig"),

@@ -237,10 +237,7 @@ INERT: Mapping[str, Mapping[str, InertKey]] = {
         "judge_api_key": ignored(str | None, None, "The judge's key.", NO_JUDGE),
         "code_url": planned(str | None, None, "Address of a code sandbox."),
         "use_local": planned(bool, True, "Run code on this machine."),
-        "reward_type": planned(str | None, None, "Form of the reward value."),
-        "response_length_penalty_coef": planned(float, 0.0, "Penalty on long answers.", inert=(0,)),
         "response_filter_config": unread(dict[str, Any], {}, "Answers to leave out."),
-        "reward_manager_config": planned(tuple[dict[str, Any], ...], (), "A chain of reward functions.", inert=([],)),
     },
     "RLVRConfig": {
         "tag_to_template": planned(dict[str, str], {}, "Chat template per tag."),

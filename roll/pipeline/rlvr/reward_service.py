@@ -9,7 +9,7 @@ from roll.distributed.executor.run_clusters import RunClusters
 from roll.errors import WorkerError
 from roll.pipeline.rlvr.reward_worker import LOOP_GRACE_S
 from roll.pipeline.rlvr.rewards.base import RewardInput, RewardOutcome
-from roll.pipeline.rlvr.rewards.table import scores_together
+from roll.pipeline.rlvr.rewards.table import sharing_of
 from roll.pipeline.rlvr.rlvr_config import RewardConfig
 
 _WORKER = "roll.pipeline.rlvr.reward_worker:RewardWorker"
@@ -18,8 +18,8 @@ _GRACE_S = 5.0  # the worker's own time limit comes first; this one is for answe
 
 class RewardPools:
     """One pool of `rewards.<domain>.world_size` processes for each domain. Every answer is a call with a limit of its
-    own; an async reward gets the answers of a group in one, and those that another one kept from being judged again,
-    each alone."""
+    own; a reward that is async or takes a batch gets the answers of a group in one, and those that another one kept
+    from being judged again, each alone."""
 
     def __init__(self, clusters: RunClusters, rewards: Mapping[str, RewardConfig]):
         self._rewards = rewards
@@ -27,7 +27,7 @@ class RewardPools:
             domain: clusters.start_pool(f"rewards.{domain}", reward, _WORKER, (domain, reward))
             for domain, reward in rewards.items()
         }
-        self._together = {domain: scores_together(reward) for domain, reward in rewards.items()}
+        self._sharing = {domain: sharing_of(reward) for domain, reward in rewards.items()}
 
     def wait_ready(self) -> None:
         """Raises WorkerError if a reward cannot be built."""
@@ -37,7 +37,7 @@ class RewardPools:
     async def score(self, domain: str, inputs: list[RewardInput]) -> list[RewardOutcome]:
         """One outcome per input."""
         pool, outcomes = self._pools[domain], [None] * len(inputs)
-        if self._together[domain] and len(inputs) > 1:
+        if self._sharing[domain] != "none" and len(inputs) > 1:
             with suppress(TimeoutError, WorkerError):  # which answer stopped the process is not known
                 outcomes = await pool.call("score", inputs, timeout_s=self._limit_s(domain, len(inputs)))
         alone = [([sample],) for sample, outcome in zip(inputs, outcomes, strict=True) if outcome is None]
@@ -45,11 +45,12 @@ class RewardPools:
         return [next(judged) if outcome is None else outcome for outcome in outcomes]
 
     def _limit_s(self, domain: str, count: int) -> float:
-        """For all that the worker limits by itself: an answer, or the formats one by one and then the loop."""
-        reward = self._rewards[domain]
-        if not self._together[domain]:
+        """For all that the worker limits by itself: an answer, or the formats one by one and then the loop, or a batch,
+        which has the time of its answers."""
+        reward, sharing = self._rewards[domain], self._sharing[domain]
+        if sharing == "none":
             return reward.timeout_s + _GRACE_S
-        rounds = 1 if reward.format_pattern is None else 1 + count
+        rounds = (count if sharing == "batch" else 1) + (0 if reward.format_pattern is None else count)
         return rounds * reward.timeout_s + LOOP_GRACE_S + _GRACE_S
 
 

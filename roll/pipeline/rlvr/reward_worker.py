@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import math
-import numbers
 import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -13,8 +11,17 @@ from typing import cast
 
 from roll.configs.limits import LARGEST_REWARD
 from roll.errors import RewardError, describe
-from roll.pipeline.rlvr.rewards.base import RewardInput, RewardOutcome, RewardResult, Score
-from roll.pipeline.rlvr.rewards.table import build_reward, is_async
+from roll.pipeline.rlvr.rewards.base import (
+    BatchReward,
+    Reward,
+    RewardInput,
+    RewardOutcome,
+    RewardResult,
+    Score,
+    finite,
+)
+from roll.pipeline.rlvr.rewards.chain import scores_of
+from roll.pipeline.rlvr.rewards.table import build_reward, is_async, takes_batch
 from roll.pipeline.rlvr.rlvr_config import RewardConfig
 from roll.utils.plain import plain_fields
 from roll.utils.text import visible
@@ -26,9 +33,9 @@ LOOP_GRACE_S = 1.0  # an async reward has this long to give way after its time i
 class RewardWorker:
     """Built where the scoring happens. Raises RewardError when the reward cannot be built.
 
-    A sync reward scores answer by answer; an async one all answers of a call at once. Call it from the main thread of a
-    process: only there a wait or a busy loop can be interrupted at once. What even an alarm cannot stop is the caller's
-    to kill.
+    A sync reward scores answer by answer; one that takes a batch, or is async, all answers of a call at once. Call it
+    from the main thread of a process: only there a wait or a busy loop can be interrupted at once. What even an alarm
+    cannot stop is the caller's to kill.
     """
 
     def __init__(self, domain: str, config: RewardConfig):
@@ -38,16 +45,18 @@ class RewardWorker:
             self._reward = build_reward(config)
         except BaseException as error:
             raise RewardError(f"rewards.{domain}: the reward cannot be built: {_short(describe(error))}") from error
-        self._is_async = is_async(self._reward)
+        self._is_async, self._takes_batch = is_async(self._reward), takes_batch(self._reward)
         self._loop: asyncio.Runner | None = None
         self._alone = True  # the answer that is judged on the event loop has it for itself
         self._was_blocked = False  # the event loop, by an answer of the present call
 
     def score(self, inputs: Sequence[RewardInput]) -> list[RewardOutcome | None]:
-        """One outcome per input, in their order. None where an answer of an async reward was not judged, since one of
-        them stopped the loop that they share: ask for it alone, which shows who did."""
+        """One outcome per input, in their order. None where an answer was not judged, since one of those that it shares
+        a loop or a batch with stopped it: ask for it alone, which shows who did."""
         if self._is_async:
             return self._score_together(inputs)
+        if self._takes_batch:
+            return self._score_batch(inputs)
         return [self._score_one(sample) for sample in inputs]
 
     def _score_one(self, sample: RewardInput) -> RewardOutcome:
@@ -60,7 +69,29 @@ class RewardWorker:
             return _failed(error, started)
 
     def _judge(self, sample: RewardInput, started: float) -> RewardOutcome:
-        return self._outcome(self._reward(sample) if self._well_formed(sample) else 0.0, started)
+        returned = cast(Reward, self._reward)(sample) if self._well_formed(sample) else 0.0
+        return self._outcome(returned, time.monotonic() - started)
+
+    def _score_batch(self, inputs: Sequence[RewardInput]) -> list[RewardOutcome | None]:
+        outcomes = [self._format_outcome(sample) for sample in inputs]
+        left = [index for index, outcome in enumerate(outcomes) if outcome is None]
+        if not left:
+            return outcomes
+        started = time.monotonic()
+        try:
+            scores = call_within(self._timeout_s * len(left), lambda: self._judge_all([inputs[i] for i in left]))
+        except BaseException as error:
+            if len(left) == 1:
+                is_late = isinstance(error, TimeLimitReached)
+                outcomes[left[0]] = self._timed_out(started) if is_late else _failed(error, started)
+            return outcomes
+        seconds = (time.monotonic() - started) / len(left)
+        for index, score in zip(left, scores, strict=True):
+            outcomes[index] = self._outcome(score, seconds)
+        return outcomes
+
+    def _judge_all(self, inputs: list[RewardInput]) -> Sequence[object]:
+        return scores_of("the reward", cast(BatchReward, self._reward)(inputs), len(inputs))
 
     def _score_together(self, inputs: Sequence[RewardInput]) -> list[RewardOutcome | None]:
         """One event loop lives as long as the worker: the user's connections belong to it."""
@@ -98,7 +129,8 @@ class RewardWorker:
         try:
             call = cast(Callable[[RewardInput], Awaitable[Score]], self._reward)
             async with limit:
-                outcome = self._outcome(await call(sample), started)
+                returned = await call(sample)
+                outcome = self._outcome(returned, time.monotonic() - started)
         except TimeLimitReached:  # it never gave way, and the alarm hit it
             self._was_blocked = True
             if not self._alone:
@@ -121,7 +153,7 @@ class RewardWorker:
             well_formed = call_within(self._timeout_s, lambda: self._well_formed(sample))
         except TimeLimitReached:
             return self._timed_out(started)
-        return None if well_formed else self._outcome(0.0, started)
+        return None if well_formed else self._outcome(0.0, time.monotonic() - started)
 
     def _well_formed(self, sample: RewardInput) -> bool:
         return self._format is None or self._format.fullmatch(sample.response_text) is not None
@@ -129,31 +161,19 @@ class RewardWorker:
     def _timed_out(self, started: float) -> RewardOutcome:
         return RewardOutcome.failed(f"took longer than timeout_s = {self._timeout_s:g}", time.monotonic() - started)
 
-    def _outcome(self, returned: object, started: float) -> RewardOutcome:
+    def _outcome(self, returned: object, seconds: float) -> RewardOutcome:
         """What the reward returned, as outcome: all but a finite number, plain or in a RewardResult, is a failure."""
-        seconds = time.monotonic() - started
         result = returned if isinstance(returned, RewardResult) else RewardResult(cast(float, returned))
-        score = _number(result.score)
+        score = finite(result.score)
         if score is None:
             if inspect.isawaitable(returned):
                 return RewardOutcome.failed("returned an awaitable: declare the reward with async def", seconds)
             return RewardOutcome.failed(f"returned {_short(repr(result.score))}, not a finite number", seconds)
         if abs(score) > LARGEST_REWARD:
             return RewardOutcome.failed(f"returned {score:g}, which is too large for float32", seconds)
-        numbers_found = ((visible(str(name)), _number(value)) for name, value in result.metrics.items())
+        numbers_found = ((visible(str(name)), finite(value)) for name, value in result.metrics.items())
         metrics = {name: number for name, number in numbers_found if number is not None}
         return RewardOutcome(score, metrics=metrics, extra=plain_fields(result.extra), seconds=seconds)
-
-
-def _number(value: object) -> float | None:
-    """A finite float; bool, numpy and 0-d tensors count as numbers, a text does not."""
-    if isinstance(value, numbers.Real) or (getattr(value, "shape", None) == () and not isinstance(value, str)):
-        try:
-            number = float(cast(float, value))
-        except OverflowError:  # an integer of hundreds of digits
-            return None
-        return number if math.isfinite(number) else None
-    return None
 
 
 def _failed(error: BaseException, started: float) -> RewardOutcome:

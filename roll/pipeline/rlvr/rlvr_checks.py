@@ -7,11 +7,13 @@ from roll.configs.load.aliases import ROLL_REWARDS
 from roll.configs.problems import Problem, did_you_mean
 from roll.configs.role_checks import LENGTH_KEYS
 from roll.datasets.templates import template_name_problem, template_problem, template_warning
+from roll.pipeline.rlvr.rewards.builtins import BUILTINS
+from roll.pipeline.rlvr.rewards.parts import parts_of
 from roll.pipeline.rlvr.rlvr_config import RewardConfig, RLVRConfig
 from roll.utils.imports import split
 from roll.utils.paths import look_at
 
-BUILT_IN = ("math_rule", "exact_match", "regex")
+BUILT_IN = tuple(BUILTINS)
 
 
 def rlvr_problems(config: RLVRConfig) -> list[Problem]:
@@ -25,6 +27,13 @@ def rlvr_warnings(config: RLVRConfig) -> list[str]:
         if config.validation and key in config.validation.data_args.model_fields_set:
             found.append(f"validation.data_args.{key} does nothing: all rows are validated, in their order.")
     found += [said for key, name in _templates(config).items() if (said := template_warning(name, key)) is not None]
+    found += [
+        f"rewards.{domain}.reward_type does nothing here: {reward.reward} knows one kind of reward."
+        for domain, reward in config.rewards.items()
+        if reward.reward_type is not None
+        and (row := BUILTINS.get(reward.reward or "")) is not None
+        and not row.reward_types
+    ]
     sampling = config.validation.generating_args if config.validation else None
     if sampling and sampling.temperature == 0 and (sampling.num_return_sequences or 1) > 1:
         found.append(
@@ -96,15 +105,12 @@ def _reward_problems(config: RLVRConfig) -> Iterator[Problem]:
 def _one_reward(at: str, worker: RewardConfig) -> Iterator[Problem]:
     if worker.worker_cls is not None and worker.reward != ROLL_REWARDS.get(worker.worker_cls, worker.worker_cls):
         yield _worker_cls_problem(at, worker.worker_cls, worker.reward)
-    elif worker.reward is None:
+    elif not parts_of(worker):
         yield Problem(
             f"{at}.reward is missing: {', '.join(BUILT_IN)}, or your own package.module:object.", (f"{at}.reward", at)
         )
-    elif worker.reward not in BUILT_IN:
-        try:
-            split(worker.reward, dict.fromkeys(BUILT_IN, ""))
-        except ImportError as error:
-            yield Problem(f"{at}.reward: {error}.{did_you_mean(worker.reward, BUILT_IN)}", (f"{at}.reward",))
+    else:
+        yield from _part_problems(at, worker)
     if worker.query_filter_config.type != "no_filter":
         from roll.distributed.scheduler.filters import filter_problems  # numpy: only where a filter is used
 
@@ -116,6 +122,24 @@ def _one_reward(at: str, worker: RewardConfig) -> Iterator[Problem]:
             f"{at}.device_mapping: rewards run on the CPU. Remove it and set {at}.world_size, the number of processes.",
             (f"{at}.device_mapping",),
         )
+
+
+def _part_problems(at: str, worker: RewardConfig) -> Iterator[Problem]:
+    owner: dict[str, str] = {}
+    for part in parts_of(worker, at):
+        key = f"{part.key}.reward"
+        if part.reward not in BUILT_IN:
+            try:
+                split(part.reward, dict.fromkeys(BUILT_IN, ""))
+            except ImportError as error:
+                yield Problem(f"{key}: {error}.{did_you_mean(part.reward, BUILT_IN)}", (key,))
+        if part.name in owner:
+            yield Problem(
+                f"{key}: its metrics would have the same name as those of {owner[part.name]}: {part.name}. Set "
+                f"{at}.reward_manager_config.<index>.name.",
+                (key, owner[part.name]),
+            )
+        owner.setdefault(part.name, key)
 
 
 def _worker_cls_problem(at: str, worker_cls: str, reward: str | None) -> Problem:

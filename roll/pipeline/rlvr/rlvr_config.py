@@ -11,6 +11,7 @@ from roll.configs.cluster import WorkerConfig
 from roll.configs.limits import MOST_GROUPS
 from roll.configs.load.defaults import fill_roles
 from roll.configs.roles import ROLES, Role
+from roll.pipeline.rlvr.rewards.builtins import RewardType
 
 REWARD_READS, REWARD_IS = frozenset({"tag_included"}), "this reward is a function and runs on the CPU"
 VALIDATION = Role(
@@ -33,13 +34,28 @@ class RewardFilterConfig(Settings):
     filter_args: dict[str, Any] = setting({}, "Thresholds of the filter.")
 
 
+class RewardPart(Settings):
+    """One of `reward_manager_config` of a domain: a reward that is added."""
+
+    reward: str = setting(
+        ..., "As `reward` of a domain. Made for this: overlong, repetition, short_response, long_word."
+    )
+    reward_args: dict[str, Any] = setting({}, "Keyword arguments of it.")
+    weight: float = setting(1.0, "What its score is multiplied with.")
+    name: str | None = setting(
+        None,
+        "What its metrics are called, such as rollout/reward_<name>_mean. Default: that of the reward.",
+        min_length=1,
+    )
+
+
 class RewardConfig(WorkerConfig):
     """One domain under `rewards`: how its answers are scored. Runs on CPU in `world_size` processes."""
 
     reward: str | None = setting(
         None,
-        "The reward: a built-in name (math_rule, exact_match, regex) or `package.module:object`, an async function "
-        "or a class. Default: what worker_cls names.",
+        "The reward: a built-in name (docs/rewards.md) or `package.module:object`, a function or a class, async or "
+        "not. Default: what worker_cls names.",
     )
     reward_args: dict[str, Any] = setting(
         {}, "Keyword arguments of the reward, such as `pattern` of regex and exact_match."
@@ -48,7 +64,17 @@ class RewardConfig(WorkerConfig):
     format_pattern: str | None = setting(
         None, "Regular expression the whole answer must match to earn its reward; otherwise the reward is 0."
     )
-
+    reward_type: RewardType | None = setting(
+        None,
+        "How strict a reward is that knows several ways (docs/rewards.md): soft pays parts, hard is right or wrong. "
+        "Default: the reward's own. A reward of your own gets it as an argument.",
+    )
+    response_length_penalty_coef: float = setting(
+        0.0, "Weight of the penalty on short answers (short_response) that is added to the reward."
+    )
+    reward_manager_config: tuple[RewardPart, ...] = setting(
+        (), "Rewards and penalties that are added to `reward`, or make up the reward without one."
+    )
     query_filter_config: RewardFilterConfig = setting({}, "Groups of answers to leave out.")
 
 

@@ -13,9 +13,8 @@ def data_domains(config: RLVRConfig) -> list[Domain]:
     Imports the rewards."""
     domains = []
     for name, reward in config.rewards.items():
-        required = required_columns(reward)
         tags = tuple(dict.fromkeys((name, *reward.tag_included)))
-        domains.append(Domain(name, tags, required or (), required is None and reads_ground_truth(reward)))
+        domains.append(Domain(name, tags, required_columns(reward), reads_ground_truth(reward)))
     return domains
 
 

@@ -202,11 +202,20 @@ def test_the_shape_of_a_hub_model_is_listed_as_not_checked(recipe: Path, capsys:
         (None, [], "train.jsonl"),
         ("", [], "is empty"),
         ('{"question": "1+1", "ground_truth": "2", "tag": "math"}\n', [], "train.jsonl"),
+        ('{"prompt": "1+1", "answer": "2", "tag": "math"}\n', [], "the row has prompt, answer, tag"),
         ('{"prompt": "1+1", "ground_truth": "2", "tag": "chess"}\n', [], "chess"),
         ('{"prompt": "1", "ground_truth": "2"}\n', ["rewards.math.reward=no_such_package.x:f"], "no_such_package"),
         ('{"prompt": "1", "ground_truth": "2"}\n', ["rewards.math.reward=json:nothing"], "nothing"),
     ],
-    ids=["missing file", "empty file", "missing column", "unknown tag", "reward does not import", "no such reward"],
+    ids=[
+        "missing file",
+        "empty file",
+        "missing column",
+        "no ground truth",
+        "unknown tag",
+        "reward does not import",
+        "no such reward",
+    ],
 )
 def test_bad_data_and_rewards_stop_a_real_run(
     recipe: Path, capsys: pytest.CaptureFixture[str], rows: str | None, overrides: list[str], message: str

@@ -161,12 +161,20 @@ REFERENCE = {"strategy_args": {"strategy_name": "hf_infer"}, "device_mapping": [
             "actor_train.strategy_args.strategy_config.bf16: set by model_args.dtype (true), which false contradicts.",
         ),
         ({"rewards": {}}, "rewards is missing: name at least one domain"),
-        ({"rewards.math.reward": ...}, "rewards.math.reward is missing: math_rule, exact_match, regex, or your own"),
+        ({"rewards.math.reward": ...}, "rewards.math.reward is missing: math_rule, exact_match, regex, "),
+        (
+            {"rewards.math.reward_manager_config": [{"reward": "overlongs"}]},
+            "rewards.math.reward_manager_config.0.reward: 'overlongs' is not of the form package.module:object or one "
+            "of ",
+        ),
+        (
+            {"rewards.math.reward_manager_config": [{"reward": "regex"}, {"reward": "my:regex"}]},
+            "rewards.math.reward_manager_config.1.reward: its metrics would have the same name as those of "
+            "rewards.math.reward_manager_config.0.reward: regex. Set rewards.math.reward_manager_config.<index>.name.",
+        ),
         (
             {"rewards.math.reward": "math_rul"},
-            "rewards.math.reward: 'math_rul' is not of the form package.module:object or one of exact_match, "
-            "math_rule, "
-            "regex. Did you mean math_rule?",
+            "rewards.math.reward: 'math_rul' is not of the form package.module:object or one of ",
         ),
         (
             {"rewards.math": {"worker_cls": "roll.pipeline.rlvr.rewards.code_sandbox_reward_worker.CodeSandbox"}},

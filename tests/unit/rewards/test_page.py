@@ -14,7 +14,7 @@ from roll.pipeline.rlvr.rlvr_config import RewardConfig, RLVRConfig
 from roll.utils.imports import resolve
 from tests.helpers.pages import importable, snippets
 
-REWARD, REQUIRING, TRYING = snippets("adding_a_reward.md", "python")
+REWARD, REQUIRING, BATCH, TRYING = snippets("adding_a_reward.md", "python")
 (SETTINGS,) = snippets("adding_a_reward.md", "yaml")
 
 
@@ -42,9 +42,29 @@ def test_the_settings_of_the_page_pass_the_checks(folder: Path) -> None:
         assert preflight(RLVRConfig.model_construct(rewards=rewards)) == []
 
 
+def test_the_parts_of_the_page_of_rewards_pass_the_checks_and_add_up(folder: Path) -> None:
+    (page,) = snippets("rewards.md", "yaml")
+    keys = yaml.safe_load(page.replace("${response_length}", "4096"))["rewards"]["math"]
+    keys["reward_manager_config"][0]["reward_args"]["max_tokens"] = 4096
+    reward = RewardConfig(**{**keys, "reward": "exact_match"})
+    with importable(folder):
+        assert preflight(RLVRConfig.model_construct(rewards={"math": reward})) == []
+        (outcome,) = RewardWorker("math", reward).score([RewardInput("", "42", "42", num_response_tokens=3584)])
+    assert outcome is not None and outcome.score == pytest.approx(1 - 0.5 + 0.1 * 1.1)
+    assert outcome.metrics["style_short"] == 1
+
+
 def test_the_columns_that_the_page_declares_are_required(folder: Path) -> None:
     with importable(folder):
         assert getattr(resolve("my_rewards:passes"), REQUIRED) == ("ground_truth", "unit_tests")
+
+
+def test_the_batch_reward_of_the_page_compares_the_answers_of_a_group(folder: Path) -> None:
+    (folder / "my_batch.py").write_text(BATCH)
+    with importable(folder):
+        worker = RewardWorker("math", RewardConfig(reward="my_batch:different"))
+        outcomes = worker.score([RewardInput("", text) for text in ("a", "b", "a")])
+    assert [outcome and outcome.score for outcome in outcomes] == [0, 1, 0]
 
 
 def test_trying_a_reward_as_the_page_shows_prints_its_outcome(folder: Path) -> None:

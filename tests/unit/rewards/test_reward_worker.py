@@ -103,10 +103,10 @@ def test_whatever_escapes_from_a_reward_is_the_failure_of_that_answer(reward: st
 
 
 def test_numpy_scalars_are_scores_and_arrays_are_not() -> None:
-    from roll.pipeline.rlvr.reward_worker import _number
+    from roll.pipeline.rlvr.rewards.base import finite
 
-    assert _number(np.float32(0.5)) == 0.5 and _number(np.array(2)) == 2
-    assert _number(np.array([2.0])) is None and _number(np.nan) is None
+    assert finite(np.float32(0.5)) == 0.5 and finite(np.array(2)) == 2
+    assert finite(np.array([2.0])) is None and finite(np.nan) is None
 
 
 @pytest.mark.parametrize("response", ["spin", "sleep", "swallow", "backtrack"])
@@ -222,7 +222,7 @@ def test_no_answers_give_no_outcomes() -> None:
         ({"reward": "regex", "reward_args": {"pattern": "("}}, "reward_args: regex: missing \\), unterminated"),
         ({"reward": "exact_match", "reward_args": {"pattern": "(a)(b)"}}, "reward_args: exact_match: .* has 2 groups"),
         ({"reward": "exact_match", "format_pattern": "["}, "format_pattern: '\\[' is not a regular expression"),
-        ({}, "reward is missing: math_rule, exact_match, regex, or your own"),
+        ({}, "reward is missing: math_rule, exact_match, regex, "),
     ],
 )
 def test_preflight_names_the_key_of_what_is_wrong(settings: dict[str, Any], message: str) -> None:

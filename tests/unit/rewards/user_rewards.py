@@ -5,8 +5,11 @@ import itertools
 import re
 import sys
 import time
+from collections.abc import Sequence
 
-from roll.pipeline.rlvr.rewards.base import RewardInput, RewardResult
+import numpy as np
+
+from roll.pipeline.rlvr.rewards.base import RewardInput, RewardResult, takes_batch
 
 NOT_A_REWARD = 5
 
@@ -166,3 +169,50 @@ class Broken:
 
     def __call__(self, sample: RewardInput) -> float:
         return 0.0
+
+
+@takes_batch
+def batched(samples: Sequence[RewardInput], scale: float = 1.0) -> object:
+    """The number of answers seen at once, times `scale`; or what one of them says."""
+    texts = [sample.response_text for sample in samples]
+    if "raise" in texts:
+        raise KeyError("no such thing")
+    if "exit" in texts:
+        sys.exit(3)
+    if "spin" in texts:
+        while True:
+            pass
+    if "short" in texts:
+        return [0.0] * (len(texts) - 1)
+    if "number" in texts:
+        return 1.0
+    scores = [float("nan") if text == "nan" else len(texts) * scale for text in texts]
+    return np.array(scores) if "array" in texts else scores
+
+
+@takes_batch
+class Batched:
+    def __init__(self, bonus: float = 0.0):
+        self.bonus = bonus
+
+    def __call__(self, samples: Sequence[RewardInput]) -> list[RewardResult]:
+        return [RewardResult(len(samples) + self.bonus, {"length": len(s.response_text)}) for s in samples]
+
+
+@takes_batch
+async def batched_async(samples: Sequence[RewardInput]) -> list[float]:
+    return [1.0 for _ in samples]
+
+
+async def waits(sample: RewardInput) -> float:
+    await asyncio.sleep(0)
+    return 0.25
+
+
+def picky(sample: RewardInput) -> RewardResult:
+    """1 with a word of its own on success."""
+    return RewardResult(0.5, {"success": 1.0, "tries": 3.0}, {"seen": sample.response_text})
+
+
+def typed(sample: RewardInput, reward_type: str = "hard") -> float:
+    return 0.5 if reward_type == "soft" else 1.0

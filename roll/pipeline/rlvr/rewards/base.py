@@ -3,15 +3,17 @@
 A reward is a function or a class, async or not. A function is called as `reward(sample, **reward_args)`; a class is
 built once per worker as `Reward(**reward_args)` and its object called as `object(sample)`. It returns a number or a
 RewardResult. Raising an exception, taking too long or returning anything else makes the attempt a failed one: it is
-counted and left out of training.
+counted and left out of training. With `@takes_batch` a reward that is not async gets a list of answers instead, and
+returns a list.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Mapping
+import numbers
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 
 @dataclass(frozen=True)
@@ -59,9 +61,11 @@ class RewardOutcome:
 
 Score = float | RewardResult
 Reward = Callable[[RewardInput], Score | Awaitable[Score]]
+BatchReward = Callable[[Sequence[RewardInput]], Sequence[Score]]
 
 R = TypeVar("R", bound=Callable[..., Any])
 REQUIRED = "required_columns"
+TAKES_BATCH = "takes_batch"
 
 
 def requires(*columns: str) -> Callable[[R], R]:
@@ -76,3 +80,21 @@ def requires(*columns: str) -> Callable[[R], R]:
         return reward
 
     return declare
+
+
+def takes_batch(reward: R) -> R:
+    """Declares that a reward, function or class, is called with a list of answers, those of a group, and returns their
+    scores in a list as long."""
+    setattr(reward, TAKES_BATCH, True)
+    return reward
+
+
+def finite(value: object) -> float | None:
+    """A finite float; bool, numpy and 0-d tensors count as numbers, a text does not."""
+    if isinstance(value, numbers.Real) or (getattr(value, "shape", None) == () and not isinstance(value, str)):
+        try:
+            number = float(cast(float, value))
+        except OverflowError:  # an integer of hundreds of digits
+            return None
+        return number if math.isfinite(number) else None
+    return None

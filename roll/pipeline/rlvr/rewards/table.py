@@ -4,61 +4,83 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator
 from functools import partial
-from typing import Any, cast
+from typing import Literal, cast
 
 from roll.datasets.rows import GROUND_TRUTH
-from roll.pipeline.rlvr.rewards.base import REQUIRED, Reward
+from roll.pipeline.rlvr.rewards.base import REQUIRED, TAKES_BATCH, BatchReward, Reward
+from roll.pipeline.rlvr.rewards.builtins import BUILTINS, PATHS
+from roll.pipeline.rlvr.rewards.chain import Link, chained
+from roll.pipeline.rlvr.rewards.parts import Part, parts_of
 from roll.pipeline.rlvr.rlvr_config import RewardConfig, RLVRConfig
 from roll.utils.imports import is_installed, resolve
 
-HOME = "roll.pipeline.rlvr.rewards"
-BUILTINS: Mapping[str, str] = {
-    "math_rule": f"{HOME}.math_rule:MathRule",
-    "exact_match": f"{HOME}.exact_match:ExactMatch",
-    "regex": f"{HOME}.exact_match:Regex",
-}
-QUICK_TO_BUILD = ("exact_match", "regex")  # so a preflight may build them, which checks their patterns
-PACKAGES = {"math_rule": ("math_verify", "pip install math-verify")}
+MISSING = f"is missing: {', '.join(BUILTINS)}, or your own package.module:object."
 
 
-def required_columns(config: RewardConfig) -> tuple[str, ...] | None:
-    """The columns that the reward declares (`requires`), None if it says nothing. Imports it, and builds nothing."""
-    found = resolve(config.reward, BUILTINS) if config.reward is not None else None
-    declared = getattr(found, REQUIRED, None)
-    return None if declared is None else tuple(declared)
+def required_columns(config: RewardConfig) -> tuple[str, ...]:
+    """The columns that its parts declare (`requires`). Imports them, and builds nothing."""
+    return tuple(dict.fromkeys(column for part in parts_of(config) for column in _declared(part) or ()))
 
 
 def reads_ground_truth(config: RewardConfig) -> bool:
-    """True if the code of the reward itself names `ground_truth`; what it calls is not looked into."""
-    found = resolve(config.reward, BUILTINS) if config.reward is not None else None
+    """True if the code itself of a part that declares nothing names `ground_truth`; what it calls is not looked
+    into."""
+    return any(_names_ground_truth(part) for part in parts_of(config) if _declared(part) is None)
+
+
+def _declared(part: Part) -> tuple[str, ...] | None:
+    declared = getattr(resolve(part.reward, PATHS), REQUIRED, None)
+    return None if declared is None else tuple(declared)
+
+
+def _names_ground_truth(part: Part) -> bool:
+    found = resolve(part.reward, PATHS)
     function = inspect.unwrap(found.__call__ if inspect.isclass(found) else found) if callable(found) else None
     return inspect.isfunction(function) and GROUND_TRUTH in function.__code__.co_names
 
 
-def build_reward(config: RewardConfig) -> Reward:
-    """The callable that scores one RewardInput. Raises what the import or the constructor raises."""
-    if config.reward is None:
-        raise ValueError(f"reward is not set; built in are {', '.join(BUILTINS)}")
-    found = resolve(config.reward, BUILTINS)
-    args = config.reward_args
+def build_reward(config: RewardConfig) -> Reward | BatchReward:
+    """The callable that scores one RewardInput, or a list of them (`takes_batch`). Raises what the import or the
+    constructor raises."""
+    links = [_link(part) for part in parts_of(config)]
+    if not links:
+        raise ValueError(f"reward {MISSING}")
+    return links[0].reward if len(links) == 1 and links[0].is_main else chained(links)
+
+
+def _link(part: Part) -> Link:
+    found, args = resolve(part.reward, PATHS), part.args
+    together = takes_batch(found)
     if inspect.isclass(found):
         found, args = found(**args), {}
     if not callable(found):
-        raise TypeError(f"{config.reward} gives a {type(found).__name__}, which cannot be called")
-    return cast(Reward, partial(found, **args) if args else found)
+        raise TypeError(f"{part.reward} gives a {type(found).__name__}, which cannot be called")
+    reward = cast(Reward, partial(found, **args) if args else found)
+    return Link(part.name, reward, part.weight, part.is_main, is_async(reward), together)
 
 
-def is_async(reward: Reward) -> bool:
+def is_async(reward: object) -> bool:
     return inspect.iscoroutinefunction(reward) or inspect.iscoroutinefunction(type(reward).__call__)
 
 
-def scores_together(config: RewardConfig) -> bool:
-    """True if the reward is async, so that answers wait at the same time. Builds nothing."""
-    assert config.reward is not None
-    found = resolve(config.reward, BUILTINS)
-    return is_async(cast(Reward, found.__call__ if inspect.isclass(found) else found))
+def takes_batch(reward: object) -> bool:
+    """Of a reward as the user wrote it, or of one that is built."""
+    return getattr(reward.func if isinstance(reward, partial) else reward, TAKES_BATCH, False) is True
+
+
+def sharing_of(config: RewardConfig) -> Literal["none", "loop", "batch"]:
+    """What the answers of a group share while they are judged: an event loop where some part is async, otherwise a
+    batch where some part takes one. Builds nothing."""
+    found = [resolve(part.reward, PATHS) for part in parts_of(config)]
+    if any(_is_async_once_built(reward) for reward in found):
+        return "loop"
+    return "batch" if any(takes_batch(reward) for reward in found) else "none"
+
+
+def _is_async_once_built(reward: object) -> bool:
+    return inspect.iscoroutinefunction(reward.__call__ if inspect.isclass(reward) else reward) or is_async(reward)
 
 
 def preflight(config: RLVRConfig) -> list[str]:
@@ -75,38 +97,60 @@ def _problems(key: str, config: RewardConfig) -> list[str]:
             problems.append(
                 f"{key}.format_pattern: {config.format_pattern!r} is not a regular expression: {error}. Correct it."
             )
-    name = config.reward
-    if name is None:
-        return [*problems, f"{key}.reward is missing: {', '.join(BUILTINS)}, or your own package.module:object."]
-    package, install = PACKAGES.get(name, ("", ""))
-    if package and not is_installed(package):
-        text = f"{key}.reward: {name} needs the package {package}, which is not installed. Install it: {install}."
-        return [*problems, text]
+    parts = parts_of(config, key)
+    if not parts:
+        return [*problems, f"{key}.reward {MISSING}"]
+    return problems + [problem for part in parts for problem in _part_problems(part)]
+
+
+def _part_problems(part: Part) -> Iterator[str]:
+    row = BUILTINS.get(part.reward)
+    if row is not None and row.package is not None and not is_installed(row.package[0]):
+        package, install = row.package
+        yield (
+            f"{part.key}.reward: {part.reward} needs the package {package}, which is not installed. Install it: "
+            f"{install}."
+        )
+        return
     try:
-        found = resolve(name, BUILTINS)
+        found = resolve(part.reward, PATHS)
     except ImportError as error:
-        return [*problems, f"{key}.reward: {error}."]
-    return problems + _call_problems(key, name, found, config.reward_args)
+        yield f"{part.key}.reward: {error}."
+        return
+    yield from _call_problems(part, found)
 
 
-def _call_problems(key: str, name: str, found: object, args: Mapping[str, Any]) -> list[str]:
+def _call_problems(part: Part, found: object) -> Iterator[str]:
+    key, name, args = part.key, part.reward, part.args
     is_class = inspect.isclass(found)
     if not callable(found):
-        return [f"{key}.reward: {name} is a {type(found).__name__}; name a function or a class."]
+        yield f"{key}.reward: {name} is a {type(found).__name__}; name a function or a class."
+        return
     if is_class and "__call__" not in dir(found):
-        return [f"{key}.reward: the class {name} has no __call__(self, sample); add one, it does the scoring."]
+        yield f"{key}.reward: the class {name} has no __call__(self, sample); add one, it does the scoring."
+        return
+    if takes_batch(found) and _is_async_once_built(found):
+        yield (
+            f"{key}.reward: {name} takes a batch and is async. Drop @takes_batch: the answers of a group are asked for "
+            "at once anyway."
+        )
+        return
     try:
         signature = inspect.signature(found)
     except ValueError:  # some objects of C extensions have none
-        return []
+        return
     try:
         signature.bind(*(() if is_class else (None,)), **args)
     except TypeError as error:
-        called = f"{name}{signature}" if is_class else f"{name}{signature}, called with the sample and"
-        return [f"{key}.reward_args: {called} {dict(args)}: {error}."]
-    if name in QUICK_TO_BUILD:
+        yield f"{key}.reward_args: {_called_as(part, is_class, signature)}: {error}."
+        return
+    if name in BUILTINS and BUILTINS[name].is_quick:
         try:
             found(**args)
         except (re.error, TypeError, ValueError) as error:
-            return [f"{key}.reward_args: {name}: {error}."]
-    return []
+            yield f"{key}.reward_args: {name}: {error}."
+
+
+def _called_as(part: Part, is_class: bool, signature: inspect.Signature) -> str:
+    called = f"{part.reward}{signature}" if is_class else f"{part.reward}{signature}, called with the sample and"
+    return f"{called} {dict(part.args)}"

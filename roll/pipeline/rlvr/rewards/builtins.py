@@ -1,0 +1,36 @@
+"""The rewards that come with roll: one row each, readable without importing any."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+RewardType = Literal["hard", "soft", "loose", "strict"]
+
+HOME = "roll.pipeline.rlvr.rewards"
+
+
+@dataclass(frozen=True)
+class Builtin:
+    """`path`: where the reward is. `is_quick`: cheap to build, so that a preflight builds it, which checks its
+    arguments. `package`: what it cannot do without, and how to install it. `reward_types`: what it understands."""
+
+    path: str
+    is_quick: bool = True
+    package: tuple[str, str] | None = None
+    reward_types: tuple[RewardType, ...] = ()
+
+
+BUILTINS: Mapping[str, Builtin] = {
+    "math_rule": Builtin(
+        f"{HOME}.math_rule:MathRule", is_quick=False, package=("math_verify", "pip install math-verify")
+    ),
+    "exact_match": Builtin(f"{HOME}.exact_match:ExactMatch"),
+    "regex": Builtin(f"{HOME}.exact_match:Regex"),
+    "overlong": Builtin(f"{HOME}.penalties:Overlong"),
+    "repetition": Builtin(f"{HOME}.penalties:Repetition"),
+    "short_response": Builtin(f"{HOME}.penalties:ShortResponse"),
+    "long_word": Builtin(f"{HOME}.penalties:LongWord"),
+}
+PATHS: Mapping[str, str] = {name: row.path for name, row in BUILTINS.items()}

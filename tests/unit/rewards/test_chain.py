@@ -1,0 +1,208 @@
+"""Rewards of several parts, and rewards that take a batch."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roll.pipeline.rlvr.reward_worker import RewardWorker
+from roll.pipeline.rlvr.rewards.base import RewardInput, RewardOutcome
+from roll.pipeline.rlvr.rewards.table import preflight, sharing_of
+from roll.pipeline.rlvr.rlvr_checks import rlvr_warnings
+from roll.pipeline.rlvr.rlvr_config import RewardConfig, RewardPart, RLVRConfig
+from roll.pipeline.rlvr.rlvr_settings import data_domains
+from tests.helpers.configs import config
+
+USER = "user_rewards"
+OVERLONG = {"reward": "overlong", "reward_args": {"max_tokens": 100, "cache_tokens": 20}}
+
+
+@pytest.fixture(autouse=True)
+def user_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+
+
+def ask(settings: dict[str, Any], *texts: str, tokens: int = 0) -> list[RewardOutcome | None]:
+    worker = RewardWorker("math", RewardConfig(**settings))
+    return worker.score([RewardInput("", text, "1", num_response_tokens=tokens) for text in texts])
+
+
+def one(settings: dict[str, Any], text: str = "1", tokens: int = 0) -> RewardOutcome:
+    (outcome,) = ask(settings, text, tokens=tokens)
+    assert outcome is not None
+    return outcome
+
+
+@pytest.mark.parametrize(
+    ("settings", "text", "tokens", "score", "parts"),
+    [
+        ({"reward": "exact_match", "reward_manager_config": [OVERLONG]}, "1", 90, 0.5, (1, -0.5)),
+        ({"reward": "exact_match", "reward_manager_config": [{**OVERLONG, "weight": 0.2}]}, "1", 90, 0.9, (1, -0.1)),
+        ({"reward": "exact_match", "reward_manager_config": [{**OVERLONG, "weight": 0.2}]}, "2", 200, -0.2, (0, -0.2)),
+        ({"reward": "exact_match", "reward_manager_config": [OVERLONG]}, "2", 10, 0, (0, 0)),
+        ({"reward": "exact_match", "reward_manager_config": [{**OVERLONG, "weight": 0}]}, "1", 90, 1, (1, 0)),
+    ],
+)
+def test_a_chain_is_the_weighted_sum_and_reports_what_each_part_adds(
+    settings: dict[str, Any], text: str, tokens: int, score: float, parts: tuple[float, float]
+) -> None:
+    outcome = one(settings, text, tokens)
+    assert outcome.failure is None and outcome.score == pytest.approx(score)
+    reported = outcome.metrics["reward_exact_match"], outcome.metrics["reward_overlong"]
+    assert reported == pytest.approx(parts) and sum(reported) == pytest.approx(outcome.score)
+
+
+@pytest.mark.parametrize(("text", "success"), [("1", 1), ("2", 0)])
+def test_a_penalty_does_not_make_a_right_answer_a_wrong_one(text: str, success: float) -> None:
+    outcome = one({"reward": "exact_match", "reward_manager_config": [OVERLONG]}, text, tokens=100)
+    assert outcome.score == success - 1 and outcome.metrics["success"] == success
+
+
+def test_the_main_part_has_its_own_word_on_success_and_its_metrics_keep_their_names() -> None:
+    parts = [{"reward": "regex", "reward_args": {"pattern": "b+"}}, {"reward": f"{USER}:picky", "name": "again"}]
+    outcome = one({"reward": f"{USER}:picky", "reward_manager_config": parts}, "a")
+    metrics = {"success": 1, "tries": 3, "reward_picky": 0.5, "reward_regex": 0, "reward_again": 0.5}
+    assert outcome.metrics == metrics | {"again_success": 1, "again_tries": 3}
+    assert outcome.extra == {"seen": "a", "again_seen": "a"}
+
+
+def test_without_a_main_reward_the_parts_are_the_reward() -> None:
+    parts = [{"reward": "regex", "reward_args": {"pattern": "a"}, "weight": 3}, OVERLONG]
+    outcome = one({"reward_manager_config": parts}, "a", tokens=100)
+    assert outcome.score == 2 and outcome.metrics == {"reward_regex": 3, "reward_overlong": -1}
+
+
+def test_one_part_alone_is_weighted_too() -> None:
+    alone = {"reward_manager_config": [{"reward": "regex", "reward_args": {"pattern": "a"}, "weight": 0.5}]}
+    assert one(alone, "a").score == 0.5
+
+
+def test_the_length_coefficient_is_the_weight_of_rolls_penalty_on_short_answers() -> None:
+    settings = {"reward": "exact_match", "response_length_penalty_coef": 0.5}
+    assert one(settings, tokens=250).score == 1 - 0.5 * 0.25
+    assert one(settings, tokens=250).metrics["reward_short_response"] == -0.125
+    assert one(settings, tokens=400).score == 1
+    assert "reward_short_response" not in one({"reward": "exact_match"}, tokens=250).metrics
+
+
+def test_a_reward_alone_reports_as_it_always_did() -> None:
+    assert one({"reward": "exact_match"}).metrics == {"answer_found": 1.0}
+
+
+def test_a_part_that_fails_fails_the_answer_and_is_named() -> None:
+    broken = {"reward": f"{USER}:by_name"}
+    outcome = one({"reward": "exact_match", "reward_manager_config": [broken]}, "nan")
+    assert outcome.failure == "ValueError: the part by_name returned nan, not a finite number"
+    outcome = one({"reward": "exact_match", "reward_manager_config": [broken]}, "raise")
+    assert outcome.failure == "KeyError: 'no such thing'"
+
+
+@pytest.mark.parametrize("other", ["waits", "Batched", "length"])
+def test_parts_of_every_kind_add_up(other: str) -> None:
+    """An async part, one that takes a batch, and plain ones: whatever the chain is, each answer gets its own sum."""
+    parts = [{"reward": f"{USER}:{other}", "name": "other", "weight": 10}]
+    outcomes = ask({"reward": "exact_match", "reward_manager_config": parts}, "1", "22", "1")
+    expected = {"waits": [3.5, 2.5, 3.5], "Batched": [31, 30, 31], "length": [11, 20, 11]}[other]
+    assert [o and o.score for o in outcomes] == expected
+    mixed = [*parts, {"reward": f"{USER}:waits"}, {"reward": f"{USER}:batched", "weight": 0.5}]
+    outcomes = ask({"reward_manager_config": mixed}, "1") if other != "waits" else []
+    assert [o and o.score for o in outcomes] == ([] if other == "waits" else [10.75])
+
+
+@pytest.mark.parametrize(
+    ("parts", "sharing"),
+    [
+        (["regex"], "none"),
+        (["waits"], "loop"),
+        (["batched"], "batch"),
+        (["Batched"], "batch"),
+        (["Batched", "waits"], "loop"),
+        (["length", "batched"], "batch"),
+        (["Counter"], "loop"),
+    ],
+)
+def test_how_the_answers_of_a_group_are_judged_follows_from_the_parts(parts: list[str], sharing: str) -> None:
+    names = [part if part == "regex" else f"{USER}:{part}" for part in parts]
+    assert sharing_of(RewardConfig(reward_manager_config=tuple(RewardPart(reward=name) for name in names))) == sharing
+
+
+def test_a_batch_is_scored_at_once() -> None:
+    batched = {"reward": f"{USER}:batched"}
+    assert [o and o.score for o in ask(batched, "a", "b", "c")] == [3, 3, 3]
+    assert [o and o.score for o in ask({**batched, "reward_args": {"scale": 2}}, "a", "b")] == [4, 4]
+    assert [o and o.score for o in ask(batched, "array", "b")] == [2, 2]
+    outcomes = ask({"reward": f"{USER}:Batched", "reward_args": {"bonus": 0.5}}, "a", "bcd")
+    assert [(o.score, o.metrics) for o in outcomes if o] == [(2.5, {"length": 1}), (2.5, {"length": 3})]
+
+
+def test_an_answer_of_another_format_is_not_in_the_batch() -> None:
+    outcomes = ask({"reward": f"{USER}:batched", "format_pattern": "[a-z]+"}, "a", "1", "b")
+    assert [o and o.score for o in outcomes] == [2, 0, 2]
+    assert [o and o.score for o in ask({"reward": f"{USER}:batched", "format_pattern": "[a-z]+"}, "1", "2")] == [0, 0]
+
+
+def test_of_a_batch_with_a_score_that_is_no_number_only_that_answer_fails() -> None:
+    outcomes = ask({"reward": f"{USER}:batched"}, "a", "nan", "b")
+    assert [o and o.failure for o in outcomes] == [None, "returned nan, not a finite number", None]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("raise", "KeyError: 'no such thing'"),
+        ("exit", "SystemExit: 3"),
+        ("short", "ValueError: the reward returned 0 scores for 1 answers"),
+        ("number", "TypeError: the reward takes a batch, so it must return a list of scores, not 1.0"),
+        ("spin", "took longer than timeout_s = 0.5"),
+    ],
+)
+def test_a_batch_that_fails_is_asked_for_again_one_by_one_and_who_did_it_fails(text: str, reason: str) -> None:
+    batched = {"reward": f"{USER}:batched", "timeout_s": 0.5}
+    assert ask(batched, "a", text, "b") == [None, None, None]
+    assert one(batched, text).failure == reason
+    assert one(batched, "a").score == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"reward_manager_config": [{"reward": "overlong"}]},
+            "reward_manager_config.0.reward_args: overlong.*max_tokens",
+        ),
+        (
+            {"reward_manager_config": [{"reward": "overlong", "reward_args": {"max_tokens": 1, "cache_tokens": 2}}]},
+            "reward_manager_config.0.reward_args: overlong: cache_tokens: 2 must be from 1 to max_tokens, 1",
+        ),
+        (
+            {"reward": "regex", "reward_args": {"pattern": ""}, "reward_manager_config": [{"reward": "json:nothing"}]},
+            "reward_manager_config.0.reward: json:nothing: json has no nothing",
+        ),
+        ({"reward": f"{USER}:batched_async"}, "reward: .*takes a batch and is async. Drop @takes_batch"),
+        (
+            {"reward": f"{USER}:length", "reward_type": "soft"},
+            "reward_args: .*unexpected keyword argument 'reward_type'",
+        ),
+    ],
+)
+def test_preflight_names_the_part_that_is_wrong(settings: dict[str, Any], message: str) -> None:
+    (problem,) = preflight(RLVRConfig.model_construct(rewards={"math": RewardConfig(**settings)}))
+    with pytest.raises(AssertionError, match=f"^rewards.math.{message}"):
+        raise AssertionError(problem)
+
+
+def test_a_reward_of_ones_own_gets_the_reward_type_as_an_argument() -> None:
+    assert one({"reward": f"{USER}:typed", "reward_type": "soft"}).score == 0.5
+    assert one({"reward": f"{USER}:typed"}).score == 1
+
+
+def test_a_reward_type_that_a_built_in_does_not_know_is_warned_about() -> None:
+    (told,) = [text for text in rlvr_warnings(config({"rewards.math.reward_type": "soft"})) if "reward_type" in text]
+    assert told == "rewards.math.reward_type does nothing here: math_rule knows one kind of reward."
+
+
+def test_the_data_must_have_what_any_part_declares() -> None:
+    parts = (RewardPart(reward="exact_match"), RewardPart(reward="overlong"))
+    rewards = {"a": RewardConfig(reward="regex", reward_manager_config=parts)}
+    (domain,) = data_domains(RLVRConfig.model_construct(rewards=rewards))
+    assert domain.required == ("ground_truth",) and not domain.some_ground_truth
