@@ -32,6 +32,10 @@ from roll.utils.background import BackgroundTasks
 SENDER = "sender"  # a weight that says which rank has sent it
 
 
+def move_text(what: str, states: frozenset[State]) -> str:
+    return " ".join((what, *sorted(state.value for state in states)))
+
+
 class FakeTrainStrategy(TrainStrategy):
     """Log-prob of a token: -(token id) / 100, its value: token id. An update adds 1 to every weight. Weights: `a` of
     5 bfloat16 and `b` of 40 x 10 float32, both full of the number of updates plus the seed; SENDER is the rank."""
@@ -103,10 +107,10 @@ class FakeTrainStrategy(TrainStrategy):
         (directory / "config.json").write_text("{}")
 
     def offload_states(self, states: frozenset[State]) -> None:
-        self.moves.append("offload " + " ".join(sorted(state.value for state in states)))
+        self.moves.append(move_text("offload", states))
 
     def load_states(self, states: frozenset[State]) -> None:
-        self.moves.append("load " + " ".join(sorted(state.value for state in states)))
+        self.moves.append(move_text("load", states))
 
 
 class FakeGenerateStrategy(GenerateStrategy):
@@ -208,10 +212,10 @@ class FakeGenerateStrategy(GenerateStrategy):
         return {name: float(tensor.float().sum()) for name, tensor in self.weights.items()} | {"version": self.version}
 
     def offload_states(self, states: frozenset[State]) -> None:
-        self.moves.append("offload " + " ".join(sorted(state.value for state in states)))
+        self.moves.append(move_text("offload", states))
 
     def load_states(self, states: frozenset[State]) -> None:
-        self.moves.append("load " + " ".join(sorted(state.value for state in states)))
+        self.moves.append(move_text("load", states))
 
 
 class WatchedTrainWorker(TrainWorker):
@@ -251,6 +255,23 @@ class WatchedGenerateWorker(GenerateWorker):
     def set_mood(self, mood: str) -> None:
         """How the next weight update goes: "refuse", "die" (at once), "die midway", or "" (well)."""
         self.strategy.mood = mood
+
+
+class MovingWorker:
+    """A pool's worker that has states on a device."""
+
+    def __init__(self) -> None:
+        self.moves: list[str] = []
+
+    def offload_states(self, states: frozenset[State]) -> None:
+        self.moves.append(move_text("offload", states))
+
+    def load_states(self, states: frozenset[State]) -> None:
+        self.moves.append(move_text("load", states))
+
+    def take_moves(self) -> list[str]:
+        moves, self.moves = self.moves, []
+        return moves
 
 
 class ToyWorker:

@@ -15,10 +15,10 @@ from roll.configs.plan.batch_plan import BatchPlan, TrainPlan
 from roll.configs.roles import Use
 from roll.configs.strategies.table import spec_of
 from roll.distributed.executor.blueprint import BatchLimits, Blueprint
-from roll.distributed.executor.placement import Placement
+from roll.distributed.executor.placement import Occupant, Placement
 from roll.distributed.executor.pools.job_pool import JobPool
 from roll.distributed.executor.pools.task_pool import TaskPool
-from roll.distributed.executor.processes.cluster import Cluster, WorkerSpec
+from roll.distributed.executor.processes.cluster import Calls, Cluster, WorkerSpec
 from roll.distributed.executor.processes.launch import RayRuntime
 from roll.distributed.executor.processes.resource_manager import ResourceManager
 from roll.distributed.executor.processes.suspension import SuspensionWatch
@@ -82,7 +82,7 @@ class RunClusters:
             trainer.seats,
             self.actor_train.lead_rank,
             engines.seats,
-            num_ranks=replies[engines],
+            num_ranks=replies[self.actor_infer],
             route=self._config.weight_sync_route,
             directory=Path(self._config.output_dir).absolute() / "weight_sync",
         )
@@ -105,9 +105,11 @@ class RunClusters:
             self.weight_sync.renew()
 
     def start_pool(self, role: str, settings: WorkerConfig, worker_class: str, arguments: tuple[Any, ...]) -> TaskPool:
-        """A pool of CPU workers for a role of the plan's layout."""
+        """A pool of workers for a role of the plan's layout; on devices they take turns like others."""
         environment = {**self._config.system_envs, **settings.system_envs}
         pool = TaskPool(role, self.resources, self._plan.layout[role], worker_class, arguments, environment)
+        if pool.devices:
+            self.placement.join(pool)
         self._pools.append(pool)
         return pool
 
@@ -179,9 +181,9 @@ class RunClusters:
             self.reference = ScoreCluster(cluster, BatchLimits.for_scoring(config.reference))
         self.actor_infer = self._engines(config.actor_infer)
         self._scoring = [c for c in (self.actor_train, self.critic, self.reference) if c is not None]
-        recoveries = {} if self._recovery is None else {self.actor_infer.cluster: self._recovery}
-        self.placement = Placement(self._clusters, recoveries)
-        setups = {facade.cluster: facade.start_setup for facade in (*self._scoring, self.actor_infer)}
+        setups: dict[Occupant, Callable[[], Calls]] = {each.cluster: each.start_setup for each in self._scoring}
+        setups[self.actor_infer] = self.actor_infer.start_setup
+        self.placement = Placement(tuple(setups))
         self.placement.start_setup(setups, one_by_one=self.resources.has_gpus)
 
     def _engines(self, settings: WorkerConfig) -> GenerateCluster:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from ray.exceptions import RayActorError
 
-from roll.distributed.executor.placement import Claim, Placement
-from roll.distributed.executor.processes.cluster import Cluster
+from roll.distributed.executor.placement import Claim, Occupant, Placement
+from roll.distributed.executor.processes.cluster import Calls, Cluster
 from roll.distributed.executor.rollout.engine_recovery import MAX_RESTARTS, EngineRecovery, RecoverySettings
 from roll.distributed.executor.rollout.generate_cluster import GenerateCluster
 from roll.distributed.executor.weights.send_plan import Route, SendPlan, Way
@@ -133,15 +133,18 @@ def test_an_engine_that_died_unnoticed_lets_nobody_wait(pair_of_engines: Pair, t
     rollout.pause()
     rollout.resume()
 
-    placement = Placement((trainer, engines), {engines: recovery})
-    setups = {c: lambda c=c: c.workers.start("take_moves", {0: ()}) for c in (trainer, engines)}
+    placement = Placement((trainer, rollout))
+    setups: dict[Occupant, Callable[[], Calls]] = {
+        occupant: lambda cluster=cluster: cluster.workers.start("take_moves", {0: ()})
+        for occupant, cluster in ((trainer, trainer), (rollout, engines))
+    }
     placement.start_setup(setups, one_by_one=False)
     placement.finish_setup()
     with placement.hold(Claim(trainer)):
         pass
     assert rollout.heal() is True
     assert [len(moves) for moves in engines.call_all("take_moves")] == [1, 0]
-    with placement.hold(Claim(engines)):
+    with placement.hold(Claim(rollout)):
         pass
     assert [len(moves) for moves in engines.call_all("take_moves")] == [1, 1]
     trainer.call_all("take_moves")

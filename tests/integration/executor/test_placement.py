@@ -1,9 +1,15 @@
 """Turns on shared devices, recorded by the fakes themselves."""
 
+import asyncio
+from collections.abc import Callable
+
 import pytest
 
-from roll.distributed.executor.placement import Claim, Placement
-from roll.distributed.executor.processes.cluster import Cluster
+from roll.configs.plan.layout import RolePlace, WorkerPlace
+from roll.distributed.executor.placement import Claim, Occupant, Placement
+from roll.distributed.executor.pools.task_pool import TaskPool
+from roll.distributed.executor.processes.cluster import Calls, Cluster
+from roll.distributed.executor.processes.resource_manager import ResourceManager
 from roll.distributed.strategy.base import State
 
 ALL = "gradients kv_cache optimizer weights"
@@ -17,7 +23,7 @@ def moves_of(cluster: Cluster) -> list[str]:
 
 def set_up(*clusters: Cluster, one_by_one: bool) -> Placement:
     placement = Placement(clusters)
-    setups = {cluster: lambda cluster=cluster: cluster.start_all("setup") for cluster in clusters}
+    setups: dict[Occupant, Callable[[], Calls]] = {c: lambda c=c: c.start_all("setup") for c in clusters}
     placement.start_setup(setups, one_by_one)
     placement.finish_setup()
     return placement
@@ -52,3 +58,28 @@ def test_clusters_on_shared_devices_take_turns(
     monkeypatch.setattr(other, "start_all", None)  # disjoint devices: nobody is called
     with placement.hold(Claim(other), Claim(engine)):
         pass
+
+
+def test_a_pool_on_a_device_takes_turns_with_a_cluster(
+    trainer: Cluster, critic: Cluster, resources: ResourceManager
+) -> None:
+    place = RolePlace("rewards.math", (WorkerPlace(0, 0, (1,), (1,)),))
+    pool = TaskPool("rewards.math", resources, place, "tests.fakes:MovingWorker")
+    try:
+        assert pool.devices == {1}
+        placement = set_up(trainer, critic, one_by_one=False)
+        placement.join(pool)
+        pool.wait_ready()
+        moves_of(trainer)
+        told = []
+        for claim in (Claim(pool), Claim(trainer), Claim(critic), Claim(pool)):
+            with placement.hold(claim):
+                told.append((asyncio.run(pool.call("take_moves", timeout_s=60)), moves_of(trainer)))
+        assert told == [
+            ([], [f"offload {ALL}"]),
+            ([f"offload {ALL}"], [f"load {ALL}"]),
+            ([], []),
+            ([f"load {ALL}"], [f"offload {ALL}"]),
+        ]
+    finally:
+        pool.kill()

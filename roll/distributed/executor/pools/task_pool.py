@@ -1,4 +1,4 @@
-"""A pool of single-threaded workers for calls that may hang or crash: rewards, judges, environments."""
+"""A pool of single-threaded workers for calls that may hang or crash, such as rewards."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from ray.exceptions import RayActorError, RayTaskError
 
 from roll.configs.plan.layout import RolePlace
 from roll.distributed.executor.processes.cleaner import kill_marked
-from roll.distributed.executor.processes.cluster import actor_options, death_of, fetch
+from roll.distributed.executor.processes.cluster import Calls, actor_options, death_of
+from roll.distributed.executor.processes.environment import rank_environment
 from roll.distributed.executor.processes.failures import Failure, worker_error
 from roll.distributed.executor.processes.host import PoolHost
-from roll.distributed.executor.processes.resource_manager import ResourceManager, Seat
+from roll.distributed.executor.processes.resource_manager import ResourceManager, Seat, devices_of
+from roll.distributed.strategy.base import State
 from roll.errors import WorkerError, describe
 from roll.utils.background import BackgroundTasks
 
@@ -53,6 +55,9 @@ class TaskPool:
     A worker that exceeds a call's time limit, or dies, is replaced; on this host, what it started ends with it. Which
     call of a batch was to blame is not always known: the batch's open calls then run again one by one, so a call may
     run twice.
+
+    Workers that sit on devices take turns on them like others (`placement.Occupant`): they have `offload_states` and
+    `load_states`, and all their states are there once they are constructed, replaced ones too.
     """
 
     def __init__(
@@ -77,11 +82,24 @@ class TaskPool:
     def __len__(self) -> int:
         return len(self._workers)
 
+    @property
+    def devices(self) -> frozenset[int]:
+        return devices_of(worker.seat for worker in self._workers)
+
+    @property
+    def ready(self) -> Calls:
+        return Calls(self.role, "start", {w.seat.rank: w.ready for w in self._workers if w.ready is not None})
+
+    def offload(self, states: frozenset[State]) -> Calls:
+        return self._call_all("offload_states", states)
+
+    def load(self, states: frozenset[State]) -> Calls:
+        return self._call_all("load_states", states)
+
     def wait_ready(self) -> None:
         """Returns when every worker is constructed. Raises WorkerError if one cannot be."""
+        self.ready.result()
         for worker in self._workers:
-            if worker.ready is not None and isinstance(failure := fetch(worker.ready, worker.seat.rank), Failure):
-                raise worker_error(self.role, "start", [failure])
             worker.ready = None
         logger.info("%s: processes are up (%d)", self.role, len(self._workers))
 
@@ -103,6 +121,11 @@ class TaskPool:
         self._queue.extend(calls)
         self._wake_up_soon()
         return await asyncio.gather(*(call.future for call in calls), return_exceptions=True)
+
+    def _call_all(self, method: str, *arguments: Any) -> Calls:
+        """While no other call is open. One that died since its last call fails this one."""
+        refs = {worker.seat.rank: worker.handle.call.remote(method, *arguments) for worker in self._workers}
+        return Calls(self.role, method, refs)
 
     def kill(self) -> None:
         """Ends all worker processes at once."""
@@ -195,7 +218,8 @@ class TaskPool:
     def _start(self, seat: Seat) -> _Worker:
         options = actor_options(self.role, self._resources, seat, self._system_envs)
         mark = uuid.uuid4().hex
-        handle = ray.remote(PoolHost).options(**options).remote(seat.rank, {"CUDA_VISIBLE_DEVICES": "", _MARK: mark})
+        environment = rank_environment([seat], seat, is_distributed=False) | {_MARK: mark}
+        handle = ray.remote(PoolHost).options(**options).remote(seat.rank, environment)
         return _Worker(seat, handle, handle.build.remote(self._worker_class, self._arguments, 0), mark)
 
 

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 from ray.exceptions import RayActorError, RayError
@@ -14,9 +14,12 @@ from ray.exceptions import RayActorError, RayError
 from roll.distributed.executor.processes.environment import import_environment, rank_environment, role_environment
 from roll.distributed.executor.processes.failures import Failure, worker_error
 from roll.distributed.executor.processes.host import AsyncHost, Host
-from roll.distributed.executor.processes.resource_manager import ResourceManager, Seat
+from roll.distributed.executor.processes.resource_manager import ResourceManager, Seat, devices_of
 from roll.errors import WorkerError
 from roll.utils.imports import code_folder, own_folders
+
+if TYPE_CHECKING:
+    from roll.distributed.strategy.base import State
 
 logger = logging.getLogger(__name__)
 
@@ -157,6 +160,16 @@ class Cluster:
 
     def __len__(self) -> int:
         return len(self.seats)
+
+    @property
+    def devices(self) -> frozenset[int]:
+        return devices_of(self.seats)
+
+    def offload(self, states: frozenset[State]) -> Calls:
+        return self.start_all("offload_states", states)
+
+    def load(self, states: frozenset[State]) -> Calls:
+        return self.start_all("load_states", states)
 
     def wait_ready(self, timeout_s: float | None = None) -> None:
         """Returns when every worker is constructed. Raises WorkerError if one cannot be."""

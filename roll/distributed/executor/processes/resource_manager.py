@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,6 +44,10 @@ class Seat:
     node: Node
     devices: tuple[int, ...] = ()
     gpu_ids: tuple[str, ...] = ()
+
+
+def devices_of(seats: Iterable[Seat]) -> frozenset[int]:
+    return frozenset(device for seat in seats for device in seat.devices)
 
 
 class ResourceManager:

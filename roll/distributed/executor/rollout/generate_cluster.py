@@ -23,12 +23,30 @@ class GenerateCluster(EngineClient):
         self.recovery = recovery
 
     @property
+    def role(self) -> str:
+        return self.cluster.role
+
+    @property
+    def devices(self) -> frozenset[int]:
+        return self.cluster.devices
+
+    @property
+    def ready(self) -> Calls:
+        return self.cluster.ready
+
+    def offload(self, states: frozenset[State]) -> Calls:
+        return self._move("offload_states", states)
+
+    def load(self, states: frozenset[State]) -> Calls:
+        return self._move("load_states", states)
+
+    @property
     def everything(self) -> Claim:
-        return Claim(self.cluster)
+        return Claim(self)
 
     @property
     def weights(self) -> Claim:
-        return Claim(self.cluster, frozenset({State.WEIGHTS}))
+        return Claim(self, frozenset({State.WEIGHTS}))
 
     def client(self, name: str = "") -> EngineClient:
         """Another way to the engines, to be sent to another process. Each needs a name of its own."""
@@ -61,6 +79,13 @@ class GenerateCluster(EngineClient):
             "rollout/restarted_engines": float(self.recovery.num_restarts),
             RETRIED_REQUESTS: float(self.num_retries),
         }
+
+    def _move(self, method: str, states: frozenset[State]) -> Calls:
+        """An engine that is being restarted comes back with all its states."""
+        if self.recovery is None:
+            return self.cluster.start_all(method, states)
+        self.recovery.notice()
+        return self.cluster.workers.start(method, dict.fromkeys(self.recovery.serving(), (states,)))
 
     def _tell(self, method: str, *arguments: object) -> None:
         if self.recovery is None:
