@@ -1,4 +1,5 @@
-"""The reinforcement-learning step: rollout -> score -> credit -> train -> publish. Written once, for every pipeline.
+"""The reinforcement-learning step: rollout -> reward -> score -> credit -> train -> publish. Written once, for every
+pipeline.
 
 What travels, where each part runs (the driver's thread is this module's own), and what a method hands on:
 
@@ -9,6 +10,9 @@ What travels, where each part runs (the driver's thread is this module's own), a
                                  Rollouter: one group  ---> GenerationRequest -> Generation
                                                             rewards or environments
        StepGroups  <---------    TrajectoryGroup      <---  Trajectory
+          |
+    reward  --- groups whose rewards are given late ------> a reward model, a judge
+       StepGroups  <-------------------------------------- (most runs have neither)
           |
     gather                     flat rows, no padding: SampleBatch, and of each row RowMeta
        StepSamples             per role that learns a SampleSet: RowMeta here, Shards in the object store
@@ -56,6 +60,7 @@ from roll.pipeline import settings
 from roll.pipeline.alarms import CollapseAlarm, GapAlarm
 from roll.pipeline.checkpoint import Checkpoint
 from roll.pipeline.filtered_step import FewGroupsAlarm, filter_metrics, of_kept, updates_of
+from roll.pipeline.late_rewards import LateRewards
 from roll.pipeline.recorder import RolloutRecord, RolloutRecorder
 from roll.pipeline.resume_checks import check_resume, data_place, state_of_roles
 from roll.pipeline.rollout_metrics import rollout_metrics
@@ -125,6 +130,7 @@ class RLPipeline(Run):
         self.few_groups_alarm = FewGroupsAlarm()
         self.changed_keys: frozenset[str] = frozenset()  # settings that are not the checkpoint's
         self.running_moments: dict[str, RunningMoments] = {}  # of the rewards, by domain
+        self.late_rewards: LateRewards | None = None  # for what is rewarded after the rollout
         self.recorder = RolloutRecorder(config.rollout_dump_dir or self.output_dir / "rollouts")
 
     @abstractmethod
@@ -144,6 +150,9 @@ class RLPipeline(Run):
         clusters, hold = self.running, self.running.placement.hold
         with self.timer("rollout"), hold(clusters.actor_infer.everything):
             groups = self.collect(step)
+        if self.late_rewards is not None:
+            with self.timer("reward"):
+                groups = self.scheduler.judged_again(groups, self.late_rewards.complete(groups.sampled), step)
         with self.timer("gather"):
             samples, metrics = self.gather(groups, step)
         if samples is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -21,6 +22,8 @@ def collate_groups(groups: Sequence[TrajectoryGroup]) -> SampleBatch:
     if not rows:
         raise ValueError("no trajectories to collate")
     trajectories = [t for _, t in rows]
+    if any(math.isnan(t.reward) and t.failure is None for t in trajectories):
+        raise ValueError("an attempt that has not failed has no reward")
     token_rewards = None
     if any(t.token_rewards is not None for t in trajectories):
         token_rewards = np.concatenate(

@@ -6,7 +6,7 @@ A value changes class when its meaning changes:  Task -> Generation -> Trajector
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, Protocol
 
 import numpy as np
@@ -107,9 +107,9 @@ class Trajectory:
     """One attempt: token ids of the whole conversation; `response_mask` is True where the policy sampled.
 
     A failed attempt (`failure` says why) is masked out of training and counted; its reward is not a number, never a
-    silent 0. An attempt of several turns is one such row with the whole conversation, or several with the same `index`,
-    one per turn (`turn`); every row carries the reward of the whole attempt. `turns` and `metrics` of an attempt stand
-    on one of its rows.
+    silent 0. Nor is that of an attempt which waits for a reward that is given after the rollout. An attempt of several
+    turns is one such row with the whole conversation, or several with the same `index`, one per turn (`turn`); every
+    row carries the reward of the whole attempt. `turns` and `metrics` of an attempt stand on one of its rows.
     """
 
     input_ids: Annotated[np.ndarray, per_token(np.int32)]
@@ -133,6 +133,18 @@ class Trajectory:
     def __post_init__(self) -> None:
         check_columns(self, {"tokens": len(self.input_ids)})
 
+    def rewarded(
+        self, reward: float, metrics: Mapping[str, float] | None = None, extra: Mapping[str, Any] | None = None
+    ) -> Trajectory:
+        """The attempt with its reward, and what is worth seeing beside it."""
+        return replace(
+            self, reward=reward, metrics={**self.metrics, **(metrics or {})}, extra={**self.extra, **(extra or {})}
+        )
+
+    def failed(self, reason: str) -> Trajectory:
+        """The attempt, which has no reward for this reason."""
+        return replace(self, reward=float("nan"), finish_reason="failed", failure=reason)
+
     @staticmethod
     def from_generation(
         prompt_ids: np.ndarray,
@@ -146,7 +158,8 @@ class Trajectory:
         extra: Mapping[str, Any] | None = None,
         media: Media = (),
     ) -> Trajectory:
-        """A single-turn trajectory: prompt (which shows `media`), then one answer."""
+        """A single-turn trajectory: prompt (which shows `media`), then one answer. A `reward` that is not a number is
+        yet to come, but for a failure."""
         num_prompt, num_tokens = len(prompt_ids), len(prompt_ids) + len(generation.token_ids)
 
         def joined(prompt: np.ndarray | float, response: np.ndarray | bool, dtype: type) -> np.ndarray:

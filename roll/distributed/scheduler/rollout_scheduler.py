@@ -156,6 +156,17 @@ class RolloutScheduler:
     def filters(self) -> bool:
         return self._keep is not None
 
+    def judged_again(self, groups: StepGroups, completed: Sequence[TrajectoryGroup], step: int) -> StepGroups:
+        """The groups of a step once all their rewards are there: what was kept while some were missing is looked at
+        again, and so is how many attempts failed. `completed`: `groups.sampled`, in its order."""
+        _check_failures(completed, step, self._settings.max_failed_fraction)
+        kept, dropped = list(completed[: len(groups.kept)]), list(completed[len(groups.kept) :])
+        if self._keep is None:
+            return StepGroups(kept, dropped)
+        verdicts = [self._keep(group) for group in kept]
+        late = [group for group, keeps in zip(kept, verdicts, strict=True) if not keeps]
+        return StepGroups([group for group, keeps in zip(kept, verdicts, strict=True) if keeps], dropped + late)
+
     def start_at(self, step: int) -> None:
         """Goes on where `step` steps are done; the source stands where `state_dict` said. Called before the first
         collect."""
@@ -204,7 +215,7 @@ class RolloutScheduler:
             raise
         for i in ids:
             del self._in_flight[i], self._cursors[i]
-        self._check_failures(found.sampled, step)
+        _check_failures(found.sampled, step, self._settings.max_failed_fraction)
         return found
 
     async def _replace_dropped(self, groups: list[TrajectoryGroup], step: int) -> StepGroups:
@@ -235,14 +246,16 @@ class RolloutScheduler:
         self._in_flight.clear()
         self._cursors.clear()
 
-    def _check_failures(self, groups: Sequence[TrajectoryGroup], step: int) -> None:
-        trajectories = [t for g in groups for t in g.attempts]
-        causes = Counter(t.failure for t in trajectories if t.failure)
-        failed = sum(causes.values())
-        if failed <= self._settings.max_failed_fraction * len(trajectories):
-            return
-        first = "\n".join(f"  {count} x {cause}" for cause, count in causes.most_common(3))
-        raise RewardError(
-            f"step {step}: {failed} of {len(trajectories)} attempts failed, more than max_failed_fraction "
-            f"({self._settings.max_failed_fraction:g}) allows. The most frequent causes:\n{first}"
-        )
+
+def _check_failures(groups: Sequence[TrajectoryGroup], step: int, max_failed_fraction: float) -> None:
+    """Raises RewardError when more of the attempts failed, with the most frequent causes."""
+    trajectories = [t for g in groups for t in g.attempts]
+    causes = Counter(t.failure for t in trajectories if t.failure)
+    failed = sum(causes.values())
+    if failed <= max_failed_fraction * len(trajectories):
+        return
+    first = "\n".join(f"  {count} x {cause}" for cause, count in causes.most_common(3))
+    raise RewardError(
+        f"step {step}: {failed} of {len(trajectories)} attempts failed, more than max_failed_fraction "
+        f"({max_failed_fraction:g}) allows. The most frequent causes:\n{first}"
+    )

@@ -57,6 +57,7 @@ class PromptRollouter:
     seed: int
     purpose: Literal["train", "validation"] = "train"
     decode_raw: Decode | None = None
+    late: frozenset[str] = frozenset()  # domains whose answers are scored after the rollout
     max_length: int | None = None  # of prompt and answer, where the engine allows less than their lengths add up to
 
     async def run_group(self, task: Task, group_id: int, step: int, generate: Generate) -> TrajectoryGroup:
@@ -87,7 +88,7 @@ class PromptRollouter:
                 outcome.score,
                 index=index,
                 response_text=sample.response_text,
-                metrics={**outcome.metrics, "reward_time_s": outcome.seconds},
+                metrics={} if outcome.waits else {**outcome.metrics, "reward_time_s": outcome.seconds},
                 failure=outcome.failure,
                 media=task.media,
                 extra=outcome.extra,
@@ -122,9 +123,15 @@ class PromptRollouter:
         self, domain: str, generations: Sequence[Generation], inputs: Sequence[RewardInput]
     ) -> list[RewardOutcome]:
         """An answer that was cut short is not scored: it is a failed attempt."""
-        whole = [sample for g, sample in zip(generations, inputs, strict=True) if g.finish_reason != "abort"]
+        if domain in self.late:
+            return [RewardOutcome.failed(ABORTED) if _is_cut(g) else RewardOutcome.later() for g in generations]
+        whole = [sample for g, sample in zip(generations, inputs, strict=True) if not _is_cut(g)]
         scored = await self.rewards.score(domain, whole) if whole else []
         if len(scored) != len(whole):
             raise ValueError(f"reward of {domain}: {len(scored)} outcomes for {len(whole)} answers")
         following = iter(scored)
-        return [RewardOutcome.failed(ABORTED) if g.finish_reason == "abort" else next(following) for g in generations]
+        return [RewardOutcome.failed(ABORTED) if _is_cut(g) else next(following) for g in generations]
+
+
+def _is_cut(generation: Generation) -> bool:
+    return generation.finish_reason == "abort"

@@ -135,6 +135,8 @@ class RLVRPipeline(RLPipeline):
         clusters = self.running
         with clusters.placement.hold(clusters.actor_infer.everything):
             groups = self.loop.run(self._answer_validation(steps_done))
+        if self.late_rewards is not None:
+            groups = self.late_rewards.complete(groups)
         self.recorder.record(steps_done, [r for group in groups for r in rollout_records(group)], kind="val")
         return validation_metrics(groups)
 

@@ -70,6 +70,15 @@ def test_answers_become_trajectories_with_their_rewards() -> None:
     assert [record.extra for record in rollout_records(group)] == [{"answer": "7"}, {}]
 
 
+def test_answers_that_are_scored_after_the_rollout_wait_and_those_cut_short_fail_at_once() -> None:
+    scores, engine = Scores(), Engine("stop", "abort", "length")
+    group = run(replace(rollouter(scores, 3), late=frozenset({"math"})), engine)
+    assert scores.calls == []
+    assert [t.failure for t in group.trajectories] == [None, "generation was aborted", None]
+    assert [t.finish_reason for t in group.trajectories] == ["stop", "failed", "length"]
+    assert np.isnan(group.rewards).all() and group.trajectories[0].metrics == {}
+
+
 def test_an_answer_ends_where_the_engine_does() -> None:
     """The prompt has 3 tokens and the engine room for 7: 4 of the 8 tokens of an answer are left, also of the least."""
     sampling = SamplingParams(max_new_tokens=8, min_new_tokens=6)

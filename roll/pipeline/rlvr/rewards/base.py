@@ -42,17 +42,23 @@ class RewardResult:
 
 @dataclass(frozen=True)
 class RewardOutcome:
-    """What became of scoring one answer: a finite `score`, or the reason why there is none (then `score` is NaN)."""
+    """What became of scoring one answer: a finite `score`, or the reason why there is none (then `score` is NaN), or
+    that it `waits` for one after the rollout (likewise)."""
 
     score: float
     failure: str | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
+    waits: bool = False
 
     def __post_init__(self) -> None:
-        if math.isfinite(self.score) == (self.failure is not None):
+        if math.isfinite(self.score) == (self.waits or self.failure is not None):
             raise ValueError(f"an outcome has either a finite score or a failure: {self}")
+
+    @staticmethod
+    def later() -> RewardOutcome:
+        return RewardOutcome(math.nan, waits=True)
 
     @staticmethod
     def failed(reason: str, seconds: float = 0.0) -> RewardOutcome:
