@@ -71,6 +71,7 @@ setup(
         # vllm does: an environment that pip resolves has one of the two engines. The lock cpu-all.txt, which nobody
         # resolves, has both.
         "sglang": ["sglang==0.5.23"],
+        "judge": ["openai>=2,<4"],  # judge_model_type: api; vllm and sglang bring it
         "dev": TESTS + TOOLS,
     },
 )

@@ -174,7 +174,7 @@ def _dry_run(parts: Pipeline, loaded: Loaded[Any], memory: MemoryReport) -> int:
         _say(f"Warning, a real run stops here: {problem}")
     for reason in report.unchecked:
         _say(f"Not checked: {reason}")
-    _say("Not checked in a dry run: rows of the data files, imports of rewards and environments.")
+    _say("Not checked in a dry run: rows of the data files, imports of rewards and environments, addresses of judges.")
     _say("The plan works.")
     return EXIT_OK
 

@@ -178,6 +178,7 @@ class _Encoder:
             prompt_ids=np.array(ids, np.int32),
             prompt_text=text,
             payload=self._reader.payload(example.row),
+            question=example.question,
         )
 
     def _task_id(self, row: Row) -> str:

@@ -43,6 +43,15 @@ class Example:
     def text(self) -> str:
         return str(self.messages[-1]["content"])
 
+    @property
+    def question(self) -> str:
+        """The conversation as a reader needs it to judge the answer: a bare prompt by itself, several messages with
+        their roles. What is no text is left out."""
+        texts = [(message["role"], _text_of(message["content"])) for message in self.messages]
+        if len(texts) == 1:
+            return texts[0][1]
+        return "\n\n".join(f"{role}: {text}" for role, text in texts if text)
+
 
 class RowReader:
     """Turns rows into examples. `key` is the YAML path of `args`, for messages.
@@ -177,6 +186,14 @@ class RowReader:
                 "the policy gives it"
             )
         return tuple(messages)
+
+
+def _text_of(content: Any) -> str:
+    """Example: [{"type": "text", "text": "what is it?"}, {"type": "image"}] -> "what is it?"."""
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else []
+    return " ".join(str(part["text"]) for part in parts if isinstance(part, Mapping) and "text" in part)
 
 
 def _names(row: Row) -> str:

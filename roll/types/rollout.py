@@ -31,6 +31,7 @@ class Task:
     prompt_text: str = ""
     payload: Mapping[str, object] = field(default_factory=dict)
     media: Media = ()
+    question: str = ""  # what the prompt asks, without a chat template
 
 
 @dataclass(frozen=True)

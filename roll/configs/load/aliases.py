@@ -49,8 +49,10 @@ DROPPED: Mapping[tuple[str, str], str] = {
     ("AgenticConfig", "postive_loss_coef"): "ROLL does not read it either",
 }
 
+LLM_JUDGE = "llm_judge"
 ROLL_REWARDS: Mapping[str, str] = {
     "roll.pipeline.rlvr.rewards.math_rule_reward_worker.MathRuleRewardWorker": "math_rule",
+    "roll.pipeline.rlvr.rewards.llm_judge_reward_worker.LLMJudgeRewardWorker": LLM_JUDGE,
 }
 """ROLL's reward classes that have a counterpart here."""
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from roll.configs.device_mapping import parse_device_mapping
-from roll.configs.load.aliases import ROLL_REWARDS
+from roll.configs.load.aliases import LLM_JUDGE, ROLL_REWARDS
 from roll.configs.roles import Role
 from roll.configs.run import RunConfig
 from roll.configs.strategies.table import spec_of
@@ -31,6 +31,7 @@ def fill_roles(tree: Mapping[str, Any], roles: Mapping[str, Role]) -> dict[str, 
         if isinstance(worker, Mapping):
             named = {"name": f"rewards.{domain}", "reward": ROLL_REWARDS.get(str(worker.get("worker_cls")))}
             filled["rewards"][domain] = named | {key: value for key, value in worker.items() if value is not None}
+            _be_greedy(filled["rewards"][domain])
     validation = _opened(filled, "validation")
     if validation is not None:
         _name(validation, "validation")
@@ -47,6 +48,15 @@ def fill_roles(tree: Mapping[str, Any], roles: Mapping[str, Role]) -> dict[str, 
     if not filled.get("rollout_dump_dir"):
         filled["rollout_dump_dir"] = f"{filled['output_dir']}/rollouts"
     return filled
+
+
+def _be_greedy(reward: dict[str, Any]) -> None:
+    """A judge takes the likeliest words, unless told otherwise."""
+    parts = reward.get("reward_manager_config")
+    names = [part.get("reward") for part in parts if isinstance(part, Mapping)] if isinstance(parts, list) else []
+    sampling = _opened(reward, "generating_args", create=True) if LLM_JUDGE in (reward["reward"], *names) else None
+    if sampling is not None and sampling.get("temperature") is None:
+        sampling["temperature"] = 0.0
 
 
 def _num_nodes(tree: Mapping[str, Any], roles: Iterable[str]) -> int:

@@ -67,7 +67,6 @@ class LLMProxyConfig(Settings):
 
 
 LORA = "LoRA training is off (lora_target is not set)"
-NO_JUDGE = "this domain has no judge"
 NO_MEDIA = "images, video and audio are not read yet"
 ONE_BY_ONE = "a replacement is started for every group that is dropped"
 ROLE_DECIDES = "the role decides what stands on top of the model (the critic gets a value head)"
@@ -230,11 +229,6 @@ INERT: Mapping[str, Mapping[str, InertKey]] = {
         "dump_dir": ignored(str, "./rollout_mock_dumps", "Where the records are.", "rollout_mock.enable is off"),
     },
     "RewardConfig": {
-        "judge_prompt": ignored(str | None, None, "Prompt of the judge.", NO_JUDGE),
-        "judge_model_type": planned(str | None, None, "Judge by a model."),
-        "judge_model_name": ignored(str | None, None, "The judge's model.", NO_JUDGE),
-        "judge_api_url": ignored(str | None, None, "The judge's address.", NO_JUDGE),
-        "judge_api_key": ignored(str | None, None, "The judge's key.", NO_JUDGE),
         "code_url": planned(str | None, None, "Address of a code sandbox."),
         "use_local": planned(bool, True, "Run code on this machine."),
         "response_filter_config": unread(dict[str, Any], {}, "Answers to leave out."),

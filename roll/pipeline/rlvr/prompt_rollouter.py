@@ -115,6 +115,7 @@ class PromptRollouter:
                 num_response_tokens=len(generation.token_ids),
                 raw_text=raw_text,
                 payload=task.payload,
+                question=task.question,
             )
             for generation, text, raw_text in zip(generations, texts, raw, strict=True)
         ]

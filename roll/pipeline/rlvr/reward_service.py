@@ -7,6 +7,7 @@ from contextlib import suppress
 
 from roll.distributed.executor.run_clusters import RunClusters
 from roll.errors import WorkerError
+from roll.pipeline.rlvr.judge.build import for_workers
 from roll.pipeline.rlvr.reward_worker import LOOP_GRACE_S
 from roll.pipeline.rlvr.rewards.base import RewardInput, RewardOutcome
 from roll.pipeline.rlvr.rewards.table import sharing_of
@@ -24,7 +25,7 @@ class RewardPools:
     def __init__(self, clusters: RunClusters, rewards: Mapping[str, RewardConfig]):
         self._rewards = rewards
         self._pools = {
-            domain: clusters.start_pool(f"rewards.{domain}", reward, _WORKER, (domain, reward))
+            domain: clusters.start_pool(f"rewards.{domain}", reward, _WORKER, (domain, for_workers(reward)))
             for domain, reward in rewards.items()
         }
         self._sharing = {domain: sharing_of(reward) for domain, reward in rewards.items()}

@@ -7,6 +7,7 @@ from roll.configs.load.aliases import ROLL_REWARDS
 from roll.configs.problems import Problem, did_you_mean
 from roll.configs.role_checks import LENGTH_KEYS
 from roll.datasets.templates import template_name_problem, template_problem, template_warning
+from roll.pipeline.rlvr.judge.checks import judge_problems, judge_warnings
 from roll.pipeline.rlvr.rewards.builtins import BUILTINS
 from roll.pipeline.rlvr.rewards.parts import parts_of
 from roll.pipeline.rlvr.rlvr_config import RewardConfig, RLVRConfig
@@ -34,6 +35,7 @@ def rlvr_warnings(config: RLVRConfig) -> list[str]:
         and (row := BUILTINS.get(reward.reward or "")) is not None
         and not row.reward_types
     ]
+    found += judge_warnings(config)
     sampling = config.validation.generating_args if config.validation else None
     if sampling and sampling.temperature == 0 and (sampling.num_return_sequences or 1) > 1:
         found.append(
@@ -100,6 +102,7 @@ def _reward_problems(config: RLVRConfig) -> Iterator[Problem]:
         )
     for domain, worker in config.rewards.items():
         yield from _one_reward(f"rewards.{domain}", worker)
+        yield from judge_problems(f"rewards.{domain}", worker)
 
 
 def _one_reward(at: str, worker: RewardConfig) -> Iterator[Problem]:

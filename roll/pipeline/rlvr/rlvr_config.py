@@ -9,11 +9,17 @@ from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.base import Settings, setting
 from roll.configs.cluster import WorkerConfig
 from roll.configs.limits import MOST_GROUPS
+from roll.configs.load.aliases import LLM_JUDGE
 from roll.configs.load.defaults import fill_roles
 from roll.configs.roles import ROLES, Role
+from roll.pipeline.rlvr.judge.verdict import VerdictForm
 from roll.pipeline.rlvr.rewards.builtins import RewardType
 
 REWARD_READS, REWARD_IS = frozenset({"tag_included"}), "this reward is a function and runs on the CPU"
+JUDGE_READS = REWARD_READS | {
+    f"generating_args.{key}" for key in ("temperature", "top_p", "max_new_tokens", "stop_strings")
+}
+JUDGE_IS = "this judge is asked over HTTP"
 VALIDATION = Role(
     "validation",
     "none",
@@ -75,7 +81,50 @@ class RewardConfig(WorkerConfig):
     reward_manager_config: tuple[RewardPart, ...] = setting(
         (), "Rewards and penalties that are added to `reward`, or make up the reward without one."
     )
+    judge_model_type: Literal["api", "inference", "cluster"] | None = setting(
+        None,
+        "Of llm_judge, as all judge_ keys: who judges. api: a model behind an OpenAI-compatible address. inference: "
+        "engines of the domain's own, on its device_mapping. cluster: the engines of reward_model, which several "
+        "domains may ask.",
+    )
+    judge_prompt: str | None = setting(
+        None,
+        "What the judge is asked: quality (a score; the default), correctness (is it the reference? yes or no), a text "
+        "of your own with {response} and perhaps {question}, {reference} and columns of the data, or a file with one.",
+    )
+    judge_model_name: str | None = setting(None, "With api: the model's name there.")
+    judge_api_url: str | None = setting(None, "With api: the address, such as http://host:8000/v1.")
+    judge_api_key: str | None = setting(
+        None, "With api: the key. Default: the environment variable JUDGE_API_KEY, or none."
+    )
+    judge_verdict: VerdictForm | None = setting(
+        None,
+        "Where the verdict is in what the judge says: yes_no (words), score (a number), json (an object with score or "
+        "verdict), boxed, or pattern. Default: what the prompt by name asks for; yes_no for a prompt of your own.",
+    )
+    judge_verdict_pattern: str | None = setting(
+        None, "Regular expression of the verdict: its last match counts, and of it the group, if it has one."
+    )
+    judge_scores: dict[str, float] = setting({}, "What a verdict in words is worth. Default: yes 1, no 0.")
+    judge_score_range: tuple[float, float] = setting(
+        (0.0, 10.0), "Lowest and highest score that the judge may give: they become 0 and 1."
+    )
+    judge_max_retries: int = setting(
+        3, "How often an answer's request may be sent again: it failed, or its reply holds no verdict.", ge=0, le=100
+    )
+    judge_max_requests: int = setting(
+        64, "With api: most requests in flight, in all processes of the domain together.", ge=1
+    )
+    judge_request_timeout_s: float | None = setting(
+        None, "With api: seconds until a request without an answer is sent again. Default: timeout_s ends it.", gt=0
+    )
+
     query_filter_config: RewardFilterConfig = setting({}, "Groups of answers to leave out.")
+
+    @property
+    def is_judge(self) -> bool:
+        """True if a judge is its reward or a part of it."""
+        return LLM_JUDGE in (self.reward, *(part.reward for part in self.reward_manager_config))
 
 
 class RLVRConfig(AlgorithmConfig):
@@ -123,7 +172,7 @@ class RLVRConfig(AlgorithmConfig):
 
     @property
     def roles(self) -> Mapping[str, Role]:
-        rewards = [Role(name, "cpu", also_reads=REWARD_READS, why_not=REWARD_IS) for name in self.cpu_roles]
+        rewards = [_reward_role(f"rewards.{domain}", worker) for domain, worker in self.rewards.items()]
         return {**super().roles, **{role.name: role for role in (*rewards, VALIDATION)}}
 
     @property
@@ -141,7 +190,7 @@ class RLVRConfig(AlgorithmConfig):
 
     @property
     def cpu_role_notes(self) -> Mapping[str, str]:
-        return {f"rewards.{domain}": worker.reward or "" for domain, worker in self.rewards.items()}
+        return {f"rewards.{domain}": _note(worker) for domain, worker in self.rewards.items()}
 
     @property
     def missing_validation(self) -> str:
@@ -151,3 +200,13 @@ class RLVRConfig(AlgorithmConfig):
     def tag_to_domain(self) -> dict[str, str]:
         """Domain of every tag: each domain's own name and its tag_included."""
         return {tag: domain for domain, worker in self.rewards.items() for tag in (domain, *worker.tag_included)}
+
+
+def _reward_role(name: str, worker: RewardConfig) -> Role:
+    if worker.is_judge:
+        return Role(name, "cpu", also_reads=JUDGE_READS, why_not=JUDGE_IS)
+    return Role(name, "cpu", also_reads=REWARD_READS, why_not=REWARD_IS)
+
+
+def _note(worker: RewardConfig) -> str:
+    return f"{worker.reward}: {worker.judge_model_name}" if worker.is_judge else worker.reward or ""

@@ -28,6 +28,7 @@ class RewardInput:
     num_response_tokens: int = 0
     raw_text: str = ""
     payload: Mapping[str, Any] = field(default_factory=dict)  # all columns of the data row
+    question: str = ""  # what the prompt asks, without a chat template
 
 
 @dataclass(frozen=True)

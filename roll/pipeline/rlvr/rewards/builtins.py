@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from roll.configs.load.aliases import LLM_JUDGE
+
 RewardType = Literal["hard", "soft", "loose", "strict"]
 
 HOME = "roll.pipeline.rlvr.rewards"
@@ -28,6 +30,9 @@ BUILTINS: Mapping[str, Builtin] = {
     ),
     "exact_match": Builtin(f"{HOME}.exact_match:ExactMatch"),
     "regex": Builtin(f"{HOME}.exact_match:Regex"),
+    LLM_JUDGE: Builtin(
+        "roll.pipeline.rlvr.judge.judge:Judge", is_quick=False, package=("openai", "pip install openai")
+    ),
     "overlong": Builtin(f"{HOME}.penalties:Overlong"),
     "repetition": Builtin(f"{HOME}.penalties:Repetition"),
     "short_response": Builtin(f"{HOME}.penalties:ShortResponse"),

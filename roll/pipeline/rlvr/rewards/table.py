@@ -8,7 +8,10 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Literal, cast
 
+from roll.configs.load.aliases import LLM_JUDGE
 from roll.datasets.rows import GROUND_TRUTH
+from roll.pipeline.rlvr.judge.build import api_judge, way_of
+from roll.pipeline.rlvr.judge.checks import unreachable_judges
 from roll.pipeline.rlvr.rewards.base import REQUIRED, TAKES_BATCH, BatchReward, Reward
 from roll.pipeline.rlvr.rewards.builtins import BUILTINS, PATHS
 from roll.pipeline.rlvr.rewards.chain import Link, chained
@@ -21,7 +24,8 @@ MISSING = f"is missing: {', '.join(BUILTINS)}, or your own package.module:object
 
 def required_columns(config: RewardConfig) -> tuple[str, ...]:
     """The columns that its parts declare (`requires`). Imports them, and builds nothing."""
-    return tuple(dict.fromkeys(column for part in parts_of(config) for column in _declared(part) or ()))
+    columns = [column for part in parts_of(config) for column in _declared(part) or ()]
+    return tuple(dict.fromkeys([*columns, *(way_of(config).prompt.columns if config.is_judge else ())]))
 
 
 def reads_ground_truth(config: RewardConfig) -> bool:
@@ -44,10 +48,14 @@ def _names_ground_truth(part: Part) -> bool:
 def build_reward(config: RewardConfig) -> Reward | BatchReward:
     """The callable that scores one RewardInput, or a list of them (`takes_batch`). Raises what the import or the
     constructor raises."""
-    links = [_link(part) for part in parts_of(config)]
+    links = [_judge_link(part, config) if part.reward == LLM_JUDGE else _link(part) for part in parts_of(config)]
     if not links:
         raise ValueError(f"reward {MISSING}")
     return links[0].reward if len(links) == 1 and links[0].is_main else chained(links)
+
+
+def _judge_link(part: Part, config: RewardConfig) -> Link:
+    return Link(part.name, api_judge(config), part.weight, part.is_main, is_async=True)
 
 
 def _link(part: Part) -> Link:
@@ -85,7 +93,8 @@ def _is_async_once_built(reward: object) -> bool:
 
 def preflight(config: RLVRConfig) -> list[str]:
     """Every problem with the rewards that takes an import to see, one message each. Builds none of the user's."""
-    return [problem for domain, worker in config.rewards.items() for problem in _problems(f"rewards.{domain}", worker)]
+    problems = [text for domain, worker in config.rewards.items() for text in _problems(f"rewards.{domain}", worker)]
+    return problems or unreachable_judges(config)
 
 
 def _problems(key: str, config: RewardConfig) -> list[str]:
@@ -117,7 +126,8 @@ def _part_problems(part: Part) -> Iterator[str]:
     except ImportError as error:
         yield f"{part.key}.reward: {error}."
         return
-    yield from _call_problems(part, found)
+    if part.reward != LLM_JUDGE:  # it is built from the domain's settings
+        yield from _call_problems(part, found)
 
 
 def _call_problems(part: Part, found: object) -> Iterator[str]:

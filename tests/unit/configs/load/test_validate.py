@@ -149,9 +149,9 @@ def test_null_is_as_good_as_no_key_where_it_has_no_meaning_of_its_own() -> None:
 
 
 def test_secrets_do_not_appear_in_messages() -> None:
-    result = checked({"rewards.math.judge_api_key": "sk-12345", "api_key": "sk-67890"})
+    result = checked({"rewards.math.own_api_key": "sk-12345", "api_key": "sk-67890"})
     said = " ".join([*result.warnings, *(problem.text for problem in result.problems)])
-    assert "rewards.math.judge_api_key" in said and "sk-" not in said
+    assert "rewards.math.own_api_key" in said and "sk-" not in said
 
 
 def test_a_built_configuration_cannot_be_changed() -> None:
