@@ -55,7 +55,8 @@ from roll.distributed.executor.jobs import RowCredit, TrainJob, TurnValues
 from roll.distributed.executor.roles import share
 from roll.distributed.executor.run_clusters import RunClusters
 from roll.distributed.executor.scores import ScoreSet
-from roll.distributed.scheduler.rollout_scheduler import EventLoopThread, RolloutScheduler, StepGroups, TaskSource
+from roll.distributed.scheduler.event_loop import EventLoopThread
+from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler, StepGroups, TaskSource
 from roll.pipeline import settings
 from roll.pipeline.alarms import CollapseAlarm, GapAlarm
 from roll.pipeline.checkpoint import Checkpoint

@@ -8,18 +8,16 @@ alternate (staleness 0), with `ahead > 0` that many groups of later steps are al
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
-from roll.errors import RewardError, RollError, TaskError, describe
+from roll.distributed.scheduler.event_loop import EventLoopThread
+from roll.errors import RewardError
 from roll.types.rollout import Generate, Rollouter, Task, TrajectoryGroup
-from roll.utils.background import contained, lost_failure, start
+from roll.utils.background import start
 
-T = TypeVar("T")
 Keep = Callable[[TrajectoryGroup], bool]
 
 
@@ -33,69 +31,6 @@ class TaskSource(Protocol):
         ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
-
-
-class EventLoopThread:
-    """An asyncio loop in a thread of its own, for the parts of a run that wait rather than compute.
-
-    What fails on it with nobody to tell ends the present `run`, and every later one, with its cause."""
-
-    def __init__(self, name: str):
-        self.loop = asyncio.new_event_loop()
-        self.loop.set_exception_handler(self._look)
-        self._lost: Future[None] = Future()  # holds the first failure that nobody was told of
-        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
-        self._thread.start()
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs `work` on the loop and waits for it. An interrupt of the waiting thread cancels the work."""
-        if self._lost.done():
-            work.close()
-            self._lost.result()
-        future = asyncio.run_coroutine_threadsafe(contained(work), self.loop)
-        try:
-            both: list[Future[Any]] = [future, self._lost]
-            wait(both, return_when=FIRST_COMPLETED)
-            if self._lost.done():
-                self._lost.result()
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
-    def close(self) -> None:
-        """Cancels what still runs on the loop and ends the thread."""
-        if self.loop.is_running():
-            asyncio.run_coroutine_threadsafe(self._cancel_tasks(), self.loop).result(timeout=5)
-            self.loop.call_soon_threadsafe(self.loop.stop)
-            self._thread.join(timeout=5)
-
-    def _serve(self) -> None:
-        try:
-            self.loop.run_forever()
-        except BaseException as error:
-            self._fail(error)
-
-    def _look(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        error = lost_failure(context)
-        if error is None:
-            loop.default_exception_handler(context)
-        else:
-            self._fail(error)
-
-    def _fail(self, error: BaseException) -> None:
-        if self._lost.done():
-            return
-        if not isinstance(error, RollError):
-            cause, error = error, TaskError(f"a task in the background failed: {describe(error)}")
-            error.__cause__ = cause
-        self._lost.set_exception(error)
-
-    async def _cancel_tasks(self) -> None:
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks, timeout=3) if tasks else None
 
 
 @dataclass(frozen=True)

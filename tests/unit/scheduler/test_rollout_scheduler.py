@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roll.distributed.scheduler.rollout_scheduler import EventLoopThread, RolloutScheduler, SchedulerSettings
-from roll.errors import RewardError, TaskError
+from roll.distributed.scheduler.event_loop import EventLoopThread
+from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler, SchedulerSettings
+from roll.errors import RewardError
 from roll.types.rollout import (
     Generate,
     Generation,
@@ -22,7 +23,6 @@ from roll.types.rollout import (
     Trajectory,
     TrajectoryGroup,
 )
-from roll.utils.background import BackgroundTasks
 
 
 @dataclass
@@ -136,52 +136,6 @@ def test_a_crash_in_one_group_ends_collect_and_leaves_nothing_in_flight(loop: Ev
     with pytest.raises(RuntimeError, match="environment server is gone"):
         scheduler.collect(0)
     assert scheduler.num_in_flight == 0
-
-
-def test_what_would_end_the_loop_ends_the_call_that_waits_for_it_only():
-    thread = EventLoopThread("escapes")
-
-    async def leaves(error: BaseException) -> None:
-        raise error
-
-    for error in (KeyboardInterrupt("as Ctrl-C"), SystemExit(3)):
-        with pytest.raises(TaskError, match=f"{type(error).__name__}: {error}"):
-            thread.run(leaves(error))
-    assert thread.run(asyncio.sleep(0, "alive")) == "alive"
-    thread.close()
-
-
-@pytest.mark.parametrize("how", ["task", "escape", "callback", "loop"])
-def test_what_fails_with_nobody_to_tell_ends_the_run_with_its_cause(how: str):
-    """A task that nobody awaits, one that would end the loop, a callback, and the end of the loop itself: whoever waits
-    meanwhile would wait for ever."""
-    thread = EventLoopThread("lost")
-    tasks = BackgroundTasks()
-
-    async def fails(error: BaseException) -> None:
-        await asyncio.sleep(0.01)
-        raise error
-
-    def raises(error: BaseException) -> None:
-        raise error
-
-    async def waits() -> None:
-        match how:
-            case "task":
-                tasks.start(fails(ZeroDivisionError("no room")))
-            case "escape":
-                tasks.start(fails(SystemExit("no room")))
-            case "callback":
-                asyncio.get_running_loop().call_later(0.01, raises, ZeroDivisionError("no room"))
-            case "loop":
-                asyncio.get_running_loop().call_later(0.01, raises, KeyboardInterrupt("no room"))
-        await asyncio.Event().wait()
-
-    with pytest.raises(TaskError, match="no room"):
-        thread.run(waits())
-    with pytest.raises(TaskError, match="no room"):  # the run cannot go on by asking again
-        thread.run(asyncio.sleep(0))
-    thread.close()
 
 
 def test_too_many_failed_attempts_stop_the_run_and_show_the_cause(loop: EventLoopThread):
