@@ -29,7 +29,7 @@ What travels, where each part runs (the driver's thread is this module's own), a
                                                             TrainBatch -> MicroBatch -> loss -> gradient
        metrics  <-----------------------------------------  sums over ranks
           |
-    publish(version) --------> the scheduler resumes        trainer -> WeightBuckets -> engines, not by the driver
+    publish(version) --------> the next groups start         trainer -> WeightBuckets -> engines, not by the driver
 
 `Placement.hold` says around each part whose states it needs on their devices; what shares them makes room.
 """
@@ -56,7 +56,9 @@ from roll.distributed.executor.roles import share
 from roll.distributed.executor.run_clusters import RunClusters
 from roll.distributed.executor.scores import ScoreSet
 from roll.distributed.scheduler.event_loop import EventLoopThread
-from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler, StepGroups, TaskSource
+from roll.distributed.scheduler.numbered_tasks import TaskSource
+from roll.distributed.scheduler.rollout_core import StepGroups
+from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler
 from roll.pipeline import settings
 from roll.pipeline.alarms import CollapseAlarm, GapAlarm
 from roll.pipeline.checkpoint import Checkpoint
@@ -319,8 +321,8 @@ class RLPipeline(Run):
         """Brings the trained weights to the engines. Nothing is sampled meanwhile."""
         clusters = self.running
         with clusters.placement.hold(clusters.actor_train.weights, clusters.actor_infer.weights):
-            clusters.publish_weights(version, pause=self.scheduler.num_in_flight > 0)
-        self.scheduler.resume(policy_version=version)
+            clusters.publish_weights(version, pause=self.scheduler.num_running > 0)
+        self.scheduler.published(version)
 
     def save(self, directory: Path) -> dict[str, Any]:
         clusters, hold = self.running, self.running.placement.hold
@@ -331,7 +333,7 @@ class RLPipeline(Run):
             with hold(clusters.critic.everything):
                 clusters.critic.save_checkpoint(directory / "critic")
         return {
-            "data": self.scheduler.state_dict(),
+            **self.scheduler.state(),
             "kl_coef": self.kl_controller.coef,
             "running_moments": {domain: asdict(moments) for domain, moments in self.running_moments.items()},
             **state_of_roles(self.config, self.plan),
@@ -347,7 +349,7 @@ class RLPipeline(Run):
         if "init_kl_coef" not in self.changed_keys:
             self.kl_controller = replace(self.kl_controller, coef=float(state["kl_coef"]))
         self.running_moments = {domain: RunningMoments(**saved) for domain, saved in state["running_moments"].items()}
-        self.scheduler.start_at(steps_done)
+        self.scheduler.restore(state.get("groups"), steps_done)
         self.publish(steps_done)
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from roll.algorithms.advantage import reward_metrics
-from roll.distributed.scheduler.rollout_scheduler import StepGroups
+from roll.distributed.scheduler.rollout_core import StepGroups
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.cluster import WorkerConfig
 from roll.configs.plan.batch_plan import BatchPlan, TrainPlan
-from roll.distributed.scheduler.rollout_scheduler import TaskSource
+from roll.distributed.scheduler.numbered_tasks import TaskSource
 from roll.distributed.strategy.saved_facts import SavedFacts, required_facts
 from roll.errors import ConfigError, StrategyError
 from roll.pipeline.checkpoint import Checkpoint
@@ -30,6 +30,17 @@ _COUNTS = (
 )
 
 
+class GroupsState(BaseModel):
+    """Numbers of groups: where `RunState.data` stands, the first that was never started, and [number, deadline] of each
+    that was and that no step took."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    place: int
+    next: int
+    active: list[list[int]]
+
+
 class RunState(BaseModel):
     """The part of the driver's state that every reinforcement-learning run saves. What earlier versions did not save is
     empty."""
@@ -37,6 +48,7 @@ class RunState(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True)
 
     data: dict[str, Any]
+    groups: GroupsState | None = None
     kl_coef: float
     running_moments: dict[str, dict[str, float]]
     updates_per_step: dict[str, int] = {}  # of each role that learns

@@ -19,7 +19,10 @@ from roll.distributed.executor.jobs import TurnValues
 from roll.distributed.executor.pools.job_pool import FatalJobError, Job, JobPool
 from roll.distributed.executor.rollout.engine_client import RETRIED_REQUESTS
 from roll.distributed.executor.run_clusters import RunClusters
-from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler, SchedulerSettings, StepGroups, TaskSource
+from roll.distributed.scheduler.admission import RolloutBounds
+from roll.distributed.scheduler.numbered_tasks import TaskSource
+from roll.distributed.scheduler.rollout_core import StepGroups
+from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler, SchedulerSettings
 from roll.errors import EnvError
 from roll.models.tokenizer import load_tokenizer
 from roll.pipeline.agentic.agentic_config import ROLE, AgenticConfig
@@ -69,9 +72,10 @@ class AgenticPipeline(RLPipeline):
             self.clusters.actor_infer.generate,
             self.source,
             SchedulerSettings(
-                num_groups=plan.num_groups,
+                RolloutBounds(plan.num_groups),
                 max_failed_fraction=config.max_failed_fraction,
                 max_replacements=config.max_replacements,
+                num_steps=config.max_steps,
             ),
             load_filter(manager.group_filter_cls) if manager.group_filter_cls else None,
         )

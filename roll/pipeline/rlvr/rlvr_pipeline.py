@@ -16,8 +16,11 @@ from roll.configs.plan.batch_plan import BatchPlan
 from roll.datasets.encoding import decoder, load_tasks
 from roll.datasets.mixing import TaskMixer
 from roll.distributed.executor.run_clusters import RunClusters
+from roll.distributed.scheduler.admission import RolloutBounds
 from roll.distributed.scheduler.filters import by_domain, make_filter
-from roll.distributed.scheduler.rollout_scheduler import Keep, RolloutScheduler, SchedulerSettings, TaskSource
+from roll.distributed.scheduler.numbered_tasks import TaskSource
+from roll.distributed.scheduler.rollout_core import Keep
+from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler, SchedulerSettings
 from roll.errors import ConfigError
 from roll.models.tokenizer import load_tokenizer
 from roll.pipeline.base_pipeline import RLPipeline, rollout_records
@@ -105,9 +108,10 @@ class RLVRPipeline(RLPipeline):
             self.clusters.actor_infer.generate,
             self.source,
             SchedulerSettings(
-                num_groups=plan.num_groups,
+                RolloutBounds(plan.num_groups),
                 max_failed_fraction=config.max_failed_fraction,
                 max_replacements=plan.num_groups if config.is_use_additional_prompts else 0,
+                num_steps=config.max_steps,
             ),
             self._keep(),
         )

@@ -14,7 +14,7 @@ import pytest
 
 from roll.configs.plan.batch_plan import build_plan
 from roll.distributed.executor.jobs import TrainJob
-from roll.distributed.scheduler.rollout_scheduler import StepGroups
+from roll.distributed.scheduler.rollout_core import StepGroups
 from roll.pipeline.agentic.agentic_pipeline import AgenticPipeline
 from roll.pipeline.base_pipeline import RLPipeline
 from roll.pipeline.filtered_step import FewGroupsAlarm, filter_metrics, of_kept, updates_of
@@ -117,12 +117,12 @@ class Prepared:
 
     steps: list[StepGroups]
     filters: bool = True
-    num_in_flight: int = 0
+    num_running: int = 0
 
     def collect(self, step: int) -> StepGroups:
         return self.steps[step]
 
-    def resume(self, policy_version: int) -> None:
+    def published(self, version: int) -> None:
         pass
 
 

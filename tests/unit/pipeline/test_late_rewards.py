@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 from roll.distributed.executor.placement import Claim
-from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler, SchedulerSettings, StepGroups
+from roll.distributed.scheduler.admission import RolloutBounds
+from roll.distributed.scheduler.rollout_core import StepGroups
+from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler, SchedulerSettings
 from roll.errors import RewardError
 from roll.pipeline.late_rewards import LateRewards, waits
 from roll.types.collate import collate_groups
@@ -86,7 +88,9 @@ def scheduler(settings: SchedulerSettings, keep: Any = None) -> RolloutScheduler
 
 
 def test_filters_look_again_at_groups_whose_rewards_came_late() -> None:
-    looks = scheduler(SchedulerSettings(4), lambda g: bool(g.rewards.mean() > 0 or math.isnan(g.rewards.mean())))
+    looks = scheduler(
+        SchedulerSettings(RolloutBounds(4)), lambda g: bool(g.rewards.mean() > 0 or math.isnan(g.rewards.mean()))
+    )
     groups = StepGroups([group("chat", 1, math.nan), group("math", 2, 1.0), group("chat", 3, math.nan)], [])
     groups = StepGroups(groups.kept, [group("math", 0, 0.0)])
     completed = [group("chat", 1, 0.0), groups.kept[1], group("chat", 3, 1.0), groups.dropped[0]]
@@ -97,6 +101,8 @@ def test_filters_look_again_at_groups_whose_rewards_came_late() -> None:
 def test_too_many_failures_after_the_rollout_stop_the_run() -> None:
     broken = group("chat", 1, 1.0, 1.0)
     broken = TrajectoryGroup(broken.task, 1, (broken.trajectories[0].failed("gave nan"), broken.trajectories[1]))
-    assert scheduler(SchedulerSettings(1, max_failed_fraction=0.5)).judged_again(StepGroups([broken], []), [broken], 3)
+    assert scheduler(SchedulerSettings(RolloutBounds(1), max_failed_fraction=0.5)).judged_again(
+        StepGroups([broken], []), [broken], 3
+    )
     with pytest.raises(RewardError, match=r"step 3: 1 of 2 attempts failed.*\n  1 x gave nan"):
-        scheduler(SchedulerSettings(1)).judged_again(StepGroups([broken], []), [broken], step=3)
+        scheduler(SchedulerSettings(RolloutBounds(1))).judged_again(StepGroups([broken], []), [broken], step=3)

@@ -1,0 +1,62 @@
+"""The tasks of a run by number, from a stream that only goes forward."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Protocol
+
+from roll.types.rollout import Task
+
+EVERY = 64  # draws between two places that are remembered: a resumed run draws fewer tasks than this in vain
+
+
+class TaskSource(Protocol):
+    """An endless, reproducible stream of tasks."""
+
+    def next_tasks(self, count: int) -> Sequence[Task]: ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the stream stands, as JSON values."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+
+
+class NumberedTasks:
+    """Task k of the stream, for numbers that rise; and where the stream has to stand for an older one to come again."""
+
+    def __init__(self, source: TaskSource):
+        self._source = source
+        self._next = 0
+        self._places: dict[int, dict[str, Any]] = {}  # by number
+        self._again: dict[int, Task] = {}
+
+    def draw(self, number: int) -> Task:
+        """Raises KeyError for a number that is neither the next one nor one that `restore` was told of."""
+        if number in self._again:
+            return self._again.pop(number)
+        if number != self._next:
+            raise KeyError(f"task {number} is not the next one, {self._next}")
+        if not self._places or number % EVERY == 0:
+            self._places[number] = self._source.state_dict()
+        self._next += 1
+        return self._source.next_tasks(1)[0]
+
+    def place(self, oldest: int) -> tuple[int, dict[str, Any]]:
+        """(number, state of the source): from there the stream gives `oldest` and what follows. Nobody asks for
+        anything older again."""
+        if oldest == self._next:
+            self._places = {}
+            return oldest, self._source.state_dict()
+        number = max(place for place in self._places if place <= oldest)
+        self._places = {n: state for n, state in self._places.items() if n >= number}
+        return number, self._places[number]
+
+    def restore(self, place: int, numbers: Collection[int], upto: int) -> None:
+        """The source stands at number `place`: goes on to `upto`, and keeps the tasks of `numbers`, which will be drawn
+        again."""
+        self._next, self._places = place, {}
+        while self._next < upto:
+            number, task = self._next, self.draw(self._next)
+            if number in numbers:
+                self._again[number] = task

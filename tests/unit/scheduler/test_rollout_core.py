@@ -1,0 +1,216 @@
+"""The core on a virtual clock, with groups that take any time: what every schedule must keep to."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from roll.distributed.scheduler.admission import RolloutBounds
+from roll.distributed.scheduler.rollout_core import CoreState, RolloutCore
+from roll.types.rollout import Task, TrajectoryGroup
+from tests.helpers.virtual_time import Deadlock, run_virtually
+
+TASK = Task("t", "d", np.zeros(1, np.int32))
+
+
+@dataclass
+class Training:
+    """A trainer that takes groups and publishes; it writes down what happens."""
+
+    bounds: RolloutBounds
+    seconds: Callable[[int], float]
+    drops: Callable[[int], bool] = lambda number: False
+    max_replacements: int = 0
+    num_steps: int | None = None
+    step_s: float = 1.0
+    version: int = 0
+    started: dict[int, int] = field(default_factory=dict)  # version, by number
+    kept: list[list[int]] = field(default_factory=list)  # by step
+    dropped: list[list[int]] = field(default_factory=list)
+    most: int = 0
+    num_taken: int = 0
+    ages: list[int] = field(default_factory=list)
+
+    def core(self) -> RolloutCore:
+        return RolloutCore(
+            self.play, self.bounds, lambda g: not self.drops(g.group_id), self.max_replacements, self.num_steps
+        )
+
+    def play(self, number: int) -> Coroutine[Any, Any, TrajectoryGroup]:
+        self.started.setdefault(number, self.version)
+        return self._group(number)
+
+    async def _group(self, number: int) -> TrajectoryGroup:
+        await asyncio.sleep(self.seconds(number))
+        return TrajectoryGroup(TASK, number, ())
+
+    async def train(self, core: RolloutCore, first: int, last: int) -> None:
+        for step in range(first, last):
+            groups = await core.collect(step)
+            self.kept.append([g.group_id for g in groups.kept])
+            self.dropped.append([g.group_id for g in groups.dropped])
+            self.ages += [step - self.started[number] for number in self.kept[-1]]
+            self.num_taken += self.bounds.num_groups
+            self.most = max(self.most, len(core.state().active) + self.num_taken)
+            await asyncio.sleep(self.step_s)
+            if (step + 1) % self.bounds.sync_interval == 0:
+                self.version, self.num_taken = step + 1, 0
+                core.published(step + 1)
+
+    def run(self, steps: int) -> "Training":
+        async def work() -> None:
+            core = self.core()
+            await self.train(core, 0, steps)
+            await core.cancel()
+
+        run_virtually(work())
+        return self
+
+
+@st.composite
+def bounds_that_cannot_deadlock(draw: st.DrawFn) -> RolloutBounds:
+    num_groups, interval = draw(st.integers(1, 5)), draw(st.integers(1, 3))
+    staleness = draw(st.integers(interval - 1, interval + 2))
+    ahead = draw(st.integers(0, (staleness + 1 - interval) * num_groups))
+    return RolloutBounds(num_groups, ahead, interval, staleness)
+
+
+def lengths(seed: int) -> Callable[[int], float]:
+    """A heavy tail: some groups take a hundred times as long as others."""
+    return lambda number: float(np.random.default_rng([seed, number]).lognormal(0.0, 1.5))
+
+
+@settings(max_examples=100, deadline=None)
+@given(bounds_that_cannot_deadlock(), st.integers(0, 999), st.integers(1, 12), st.sampled_from([0.0, 0.2, 3.0]))
+def test_bounds_hold_in_every_schedule(bounds: RolloutBounds, seed: int, steps: int, step_s: float) -> None:
+    found = Training(bounds, lengths(seed), step_s=step_s).run(steps)
+    assert [len(batch) for batch in found.kept] == [bounds.num_groups] * steps
+    assert max(found.ages) <= bounds.max_staleness and min(found.ages) >= 0
+    assert found.most <= bounds.capacity
+    trained = [number for batch in found.kept for number in batch]
+    assert len(set(trained)) == len(trained)
+    assert all(batch == sorted(batch) for batch in found.kept)
+    again = Training(bounds, lengths(seed), step_s=step_s).run(steps)
+    assert again.kept == found.kept
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(1, 5), st.integers(0, 999), st.integers(0, 999), st.integers(0, 6), st.integers(1, 8))
+def test_without_staleness_a_step_depends_on_the_data_alone(
+    num_groups: int, seed: int, other: int, replacements: int, steps: int
+) -> None:
+    """However long the groups take, and whichever a filter drops."""
+
+    def drops(number: int) -> bool:
+        return number % 3 == 1
+
+    one, two = (Training(RolloutBounds(num_groups), lengths(s), drops, replacements).run(steps) for s in (seed, other))
+    assert (one.kept, one.dropped) == (two.kept, two.dropped)
+    for kept, dropped in zip(one.kept, one.dropped, strict=True):
+        assert len(kept) + len(dropped) == num_groups + min(len(dropped), replacements)
+        assert all(map(drops, dropped)) and not any(map(drops, kept))
+    every = sorted(n for batch in (*one.kept, *one.dropped) for n in batch)
+    assert every == list(range(len(every)))
+    if not replacements:
+        firsts = [min(kept + dropped) for kept, dropped in zip(one.kept, one.dropped, strict=True)]
+        assert firsts == [step * num_groups for step in range(steps)]
+
+
+@settings(max_examples=100, deadline=None)
+@given(bounds_that_cannot_deadlock(), st.integers(0, 999), st.integers(1, 8), st.integers(0, 4))
+def test_a_filter_never_leaves_a_step_waiting(bounds: RolloutBounds, seed: int, steps: int, replacements: int) -> None:
+    """Even one that keeps nothing."""
+    found = Training(bounds, lengths(seed), lambda number: True, replacements).run(steps)
+    assert [len(batch) for batch in found.kept] == [0] * steps
+    assert all(bounds.num_groups <= len(batch) <= bounds.num_groups + replacements for batch in found.dropped)
+
+
+@pytest.mark.parametrize(
+    "bounds", [RolloutBounds(2, 1), RolloutBounds(3, 4, max_staleness=1), RolloutBounds(2, 1, 2, 1)]
+)
+def test_one_group_more_than_the_steps_can_take_in_time_may_wait_for_ever(bounds: RolloutBounds) -> None:
+    assert bounds.capacity == bounds.most + 1
+    with pytest.raises(Deadlock):
+        Training(bounds, lambda number: 1.0).run(12)
+
+
+@settings(max_examples=100, deadline=None)
+@given(bounds_that_cannot_deadlock(), st.integers(0, 999), st.integers(1, 5), st.integers(1, 5))
+def test_every_number_is_trained_on_once_over_a_stop_and_a_resume(
+    bounds: RolloutBounds, seed: int, before: int, after: int
+) -> None:
+    before *= bounds.sync_interval  # a checkpoint follows a publish
+    first = Training(bounds, lengths(seed))
+    states: list[CoreState] = []
+
+    async def stop() -> None:
+        core = first.core()
+        await first.train(core, 0, before)
+        states.append(core.state())
+        await core.cancel()
+        assert core.state() == states[0]
+
+    run_virtually(stop())
+    second = Training(bounds, lengths(seed + 1), version=before, started=dict(first.started))
+
+    async def resume() -> None:
+        core = second.core()
+        core.restore(states[0], before)
+        await second.train(core, before, before + after)
+        states.append(core.state())
+        await core.cancel()
+
+    run_virtually(resume())
+    trained = [number for batch in (*first.kept, *second.kept) for number in batch]
+    waiting = [number for number, _ in states[1].active]
+    assert sorted(trained + waiting) == list(range(states[1].next))
+    assert max(second.ages) <= bounds.max_staleness
+
+
+@given(bounds_that_cannot_deadlock(), st.integers(1, 6))
+def test_nothing_is_started_that_no_step_would_take(bounds: RolloutBounds, steps: int) -> None:
+    found = Training(bounds, lengths(1), num_steps=steps).run(steps)
+    assert len(found.started) == steps * bounds.num_groups
+
+
+def test_groups_ahead_use_the_time_of_the_longest_one() -> None:
+    """One group in eight takes ten times as long: a step that may be two behind does not wait for it."""
+
+    def seconds(number: int) -> float:
+        return 10.0 if number % 8 == 0 else 1.0
+
+    async def time_of(bounds: RolloutBounds) -> float:
+        training = Training(bounds, seconds)
+        core = training.core()
+        await training.train(core, 0, 20)
+        await core.cancel()
+        return asyncio.get_running_loop().time()
+
+    alternating = run_virtually(time_of(RolloutBounds(8)))
+    ahead = run_virtually(time_of(RolloutBounds(8, 8, max_staleness=2)))
+    assert alternating == pytest.approx(20 * 11) and ahead < 0.6 * alternating
+
+
+@pytest.mark.parametrize("failing", [1, 5])
+def test_the_first_group_that_fails_ends_the_wait_also_one_of_a_later_step(failing: int) -> None:
+    class Failing(Training):
+        async def _group(self, number: int) -> TrajectoryGroup:
+            if number == failing:
+                raise RuntimeError("the environment server is gone")
+            return await super()._group(number)
+
+    with pytest.raises(RuntimeError, match="server is gone"):
+        Failing(RolloutBounds(4, 4, max_staleness=1), lambda number: 5.0).run(1)
+
+
+def test_what_a_filter_raises_ends_the_wait() -> None:
+    def broken(number: int) -> bool:
+        raise ValueError("no such tag")
+
+    with pytest.raises(ValueError, match="no such tag"):
+        Training(RolloutBounds(2), lambda number: 1.0, broken).run(1)
