@@ -62,6 +62,14 @@ class ScoreCluster:
         """A critic's values at the response tokens, without gradient."""
         return self._score("values", samples, 1.0)
 
+    def row_scores(self, rows: Rows) -> np.ndarray:
+        """A number per label of the head for each row, float32 [rows, labels], without gradient."""
+        spans = [np.arange(*((p[0].start, p[0].stop) if p else (0,))) for p in spread([rows.lengths], self.dp_size)]
+        handles = [ray.put(rows.select(span)) for span in spans]
+        replies = self.cluster.call_ranks("score_rows", [(self._limits, handles[info.dp_rank]) for info in self.info])
+        of_rank = {info.dp_rank: scores for info, scores in zip(self.info, replies, strict=True)}
+        return np.concatenate([of_rank[rank] for rank, span in enumerate(spans) if len(span)])
+
     def _score(self, kind: Literal["log_probs", "values"], samples: SampleSet, temperature: float) -> ScoreSet:
         lengths = [_lengths_of(samples, shard) for shard in samples.shards]
         work = spread(lengths, self.dp_size)
