@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from roll.configs.load.loader import yaml_names
-from roll.configs.plan.derive import model_roles
 from roll.configs.plan.describe import describe
 from roll.configs.problems import show, together
 from roll.errors import ConfigError, RollError
@@ -82,7 +81,7 @@ def main(pipeline: str = "rlvr", argv: Sequence[str] | None = None, script: str 
         )
         config = loaded.config
         notes, missing = config.cpu_role_notes, config.missing_validation
-        _say(describe(config, loaded.plan, model_roles(config), notes, missing))
+        _say(describe(config, loaded.plan, config.model_roles, notes, missing))
         memory = memory_report(config, loaded.plan)
         if memory.text and (arguments.dry_run or memory.knows_gpus):
             _say(memory.text)

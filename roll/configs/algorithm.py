@@ -67,9 +67,6 @@ class AlgorithmConfig(RolloutConfig):
     """What RLVR and agentic runs share: roles and mathematics."""
 
     # roles
-    pretrain: Place | None = setting(
-        None, "Directory or hub id of the policy's starting weights, also of the reference."
-    )
     reward_pretrain: Place | None = setting(
         None, "Directory or hub id of the critic's starting weights. Default: pretrain."
     )
@@ -143,7 +140,6 @@ class AlgorithmConfig(RolloutConfig):
         "segment (the same within each turn).",
     )
     entropy_loss_coef: float = setting(0.0, "Weight of the entropy bonus.", ge=0)
-    max_grad_norm: float = setting(1.0, "Gradients are scaled down to this norm; 0 is off.", ge=0)
     critic_warmup: int = setting(0, "Steps at the start in which only the critic learns.", ge=0)
     value_clip: float | None = setting(None, "New values may move from the old ones by this much. None: freely.", gt=0)
 
@@ -225,6 +221,29 @@ class AlgorithmConfig(RolloutConfig):
             "reference": self.reference,
         }
         return {name: section for name, section in roles.items() if section is not None}
+
+    @property
+    def model_roles(self) -> Mapping[str, WorkerConfig]:
+        is_needed = {"critic": self.needs_critic, "reference": self.needs_reference}
+        return {name: worker for name, worker in super().model_roles.items() if is_needed.get(name, True)}
+
+    @property
+    def kl_terms(self) -> tuple[str, ...]:
+        """The KL terms in use. A coefficient alone switches nothing on."""
+        terms: list[str] = []
+        if self.use_kl_loss and self.kl_loss_coef > 0:
+            terms.append("use_kl_loss")
+        if self.add_token_level_kl and self.init_kl_coef > 0:
+            terms.append("add_token_level_kl")
+        return tuple(terms)
+
+    @property
+    def needs_reference(self) -> bool:
+        return bool(self.kl_terms) or self.enable_reference
+
+    @property
+    def needs_critic(self) -> bool:
+        return self.estimator.needs_critic
 
     @property
     def is_multi_turn(self) -> bool:

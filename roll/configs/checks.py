@@ -5,19 +5,12 @@ from collections.abc import Callable, Iterator
 from roll.configs.algorithm import MODEL_LENGTH_KEYS, AlgorithmConfig
 from roll.configs.batching import batching_warnings
 from roll.configs.estimators import ESTIMATORS
-from roll.configs.plan.batch_plan import batch_problems, train_plan
-from roll.configs.plan.derive import (
-    compares_within_groups,
-    kl_terms,
-    learning_roles,
-    model_roles,
-    needs_critic,
-    needs_reference,
-    old_log_probs,
-)
+from roll.configs.plan.batch_plan import batch_problems, role_train_plan
+from roll.configs.plan.derive import compares_within_groups, old_log_probs
 from roll.configs.policy_losses import POLICY_FORMS
 from roll.configs.problems import Problem, ids_text
-from roll.configs.role_checks import LENGTH_KEYS, role_problems, role_warnings
+from roll.configs.role_checks import role_problems, role_warnings
+from roll.configs.rollout_config import LENGTH_KEYS
 from roll.configs.strategy import narrowing_settings
 
 VAL_LENGTH_KEYS = ("val_prompt_length", "val_sequence_length")
@@ -100,13 +93,13 @@ def sampling_problems(config: AlgorithmConfig) -> Iterator[Problem]:
 
 
 def algorithm_problems(config: AlgorithmConfig) -> Iterator[Problem]:
-    if needs_critic(config) and config.critic is None:
+    if config.needs_critic and config.critic is None:
         yield Problem(
             f"adv_estimator: {config.adv_estimator} needs a critic, and there is no `critic` section. Add one "
             "(strategy_args, training_args, device_mapping, as in actor_train), or choose adv_estimator: grpo.",
             ("adv_estimator", "critic"),
         )
-    if config.critic_warmup and not needs_critic(config):
+    if config.critic_warmup and not config.needs_critic:
         yield Problem(
             f"critic_warmup: {config.critic_warmup} needs a critic, but adv_estimator: {config.adv_estimator} has "
             "none. Set it to 0.",
@@ -118,18 +111,18 @@ def algorithm_problems(config: AlgorithmConfig) -> Iterator[Problem]:
             f"{config.max_steps}.",
             ("critic_warmup", "max_steps"),
         )
-    if needs_reference(config) and config.reference is None:
-        why = ", ".join(kl_terms(config)) or "enable_reference"
+    if config.needs_reference and config.reference is None:
+        why = ", ".join(config.kl_terms) or "enable_reference"
         yield Problem(
             f"reference is missing: {why} compares the policy with it. Add a `reference` section "
             "(strategy_args.strategy_name: hf_infer and a device_mapping), or switch that off.",
-            ("reference", *kl_terms(config), "enable_reference"),
+            ("reference", *config.kl_terms, "enable_reference"),
         )
     for term, key, estimator in (
         ("use_kl_loss", "kl_loss_type", config.kl_loss_type),
         ("add_token_level_kl", "kl_penalty", config.kl_penalty),
     ):
-        if term in kl_terms(config) and estimator == "full":
+        if term in config.kl_terms and estimator == "full":
             yield Problem(f"{key}: full is not implemented yet. Choose k1, k2, k3 or abs.", (key, term))
     for form in POLICY_FORMS.values():
         yield from form.problems(config.policy_keys(form))
@@ -235,10 +228,10 @@ def config_warnings(config: AlgorithmConfig) -> list[str]:
             "the whole distribution. They are not used as old log-probs, train_infer/log_prob_diff_* shows the "
             "difference, and train_infer_correction would take it for a mismatch."
         )
-    for role, worker in model_roles(config).items():
+    for role, worker in config.model_roles.items():
         found += batching_warnings(role, worker)
-    for role, worker in learning_roles(config).items():
-        plan = train_plan(config, role, worker)
+    for role, worker in config.learning_roles.items():
+        plan = role_train_plan(config, role, worker)
         if config.roles[role].head == "lm" and config.policy_form.weighs_by_ratio:
             found += _ratio_warnings(config, plan.updates_per_step)
         if plan.warmup_updates >= plan.total_updates > 0:
@@ -271,11 +264,11 @@ def _kl_warnings(config: AlgorithmConfig) -> Iterator[str]:
 
 
 def _unused(config: AlgorithmConfig) -> Iterator[str]:
-    if config.critic is not None and not needs_critic(config):
+    if config.critic is not None and not config.needs_critic:
         yield f"critic is not started: adv_estimator: {config.adv_estimator} uses none."
-    if config.value_clip is not None and not needs_critic(config):
+    if config.value_clip is not None and not config.needs_critic:
         yield f"value_clip does nothing: adv_estimator: {config.adv_estimator} has no critic."
-    if config.reference is not None and not needs_reference(config):
+    if config.reference is not None and not config.needs_reference:
         yield "reference is not started: no KL term is in use (see use_kl_loss, add_token_level_kl, enable_reference)."
     yield from _unused_of_the_estimator(config)
     yield from _unused_of_the_policy_loss(config)

@@ -2,21 +2,19 @@
 
 from collections.abc import Iterator
 
-from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.batching import batching_problems
 from roll.configs.cluster import WorkerConfig
 from roll.configs.load.aliases import ROLL_WORKERS
-from roll.configs.plan.derive import model_roles
 from roll.configs.plan.layout import layout_problems
 from roll.configs.problems import Problem
 from roll.configs.roles import idle_keys
+from roll.configs.run import RunConfig
 
-LENGTH_KEYS = ("prompt_length", "response_length", "sequence_length")
 SCHEDULE_KEYS = frozenset({"min_lr_ratio"})
 
 
-def role_problems(config: AlgorithmConfig) -> Iterator[Problem]:
-    for role, worker in model_roles(config).items():
+def role_problems(config: RunConfig) -> Iterator[Problem]:
+    for role, worker in config.model_roles.items():
         if worker.model_args.model_name_or_path is None:
             yield Problem(
                 f"{role} has no model: pretrain is missing. Set it to a directory or a hub id such as "
@@ -29,8 +27,8 @@ def role_problems(config: AlgorithmConfig) -> Iterator[Problem]:
                 f"{role}.worker_cls: {worker.worker_cls} has no counterpart here. Remove it; the strategy runs {role}.",
                 (f"{role}.worker_cls",),
             )
-        yield from batching_problems(config.roles[role], worker, config.lengths[2], LENGTH_KEYS)
-    workers = model_roles(config)
+        yield from batching_problems(config.roles[role], worker, config.trained_length, config.length_keys)
+    workers = config.model_roles
     yield from layout_problems(workers, config.num_nodes, config.num_gpus_per_node)
 
 
@@ -48,10 +46,10 @@ def _training_problems(role: str, worker: WorkerConfig) -> Iterator[Problem]:
         yield Problem(f"{path}: no schedule has such a setting. Known: {', '.join(SCHEDULE_KEYS)}.", (path,))
 
 
-def role_warnings(config: AlgorithmConfig) -> Iterator[str]:
+def role_warnings(config: RunConfig) -> Iterator[str]:
     """Keys in the sections of this run's roles that they have no use for. Of roles that are not started that is said
     instead."""
-    started = model_roles(config)
+    started = config.model_roles
     for name, section in config.sections.items():
         role = config.roles[name]
         if (keys := idle_keys(section, role)) and (role.head is None or name in started):

@@ -1,11 +1,14 @@
 """Keys of every run whose data come from rollouts: how many, how long, and how engines get weights and requests."""
 
+from collections.abc import Mapping
 from typing import Literal
 
 from roll.configs.base import setting
 from roll.configs.data import Place
 from roll.configs.limits import MOST_GROUPS
 from roll.configs.run import RunConfig
+
+LENGTH_KEYS = ("prompt_length", "response_length", "sequence_length")
 
 
 class RolloutConfig(RunConfig):
@@ -77,6 +80,22 @@ class RolloutConfig(RunConfig):
         if response is None:
             response = max(1, (self.sequence_length or 0) - self.prompt_length)
         return self.prompt_length, response, self.prompt_length + response
+
+    @property
+    def trained_length(self) -> int:
+        return self.lengths[2]
+
+    @property
+    def longest_row(self) -> int:
+        return max(self.lengths[2], self.val_lengths[2])
+
+    @property
+    def length_keys(self) -> tuple[str, ...]:
+        return LENGTH_KEYS
+
+    @property
+    def directories(self) -> Mapping[str, str | None]:
+        return {**super().directories, "rollout_dump_dir": self.rollout_dump_dir}
 
     @property
     def val_lengths(self) -> tuple[int, int, int]:

@@ -73,6 +73,12 @@ class RunConfig(Settings):
     )
     checkpoint_config: CheckpointConfig = setting({}, "Where checkpoints go.")
 
+    # what is trained
+    pretrain: Place | None = setting(
+        None, "Directory or hub id of the policy's starting weights, also of the reference."
+    )
+    max_grad_norm: float = setting(1.0, "Gradients are scaled down to this norm; 0 is off.", ge=0)
+
     # machines
     num_nodes: int = setting(
         1, "Machines of the run. Default: as many as the largest id of a device_mapping asks for.", ge=1, le=MOST_NODES
@@ -139,18 +145,52 @@ class RunConfig(Settings):
 
     @property
     @abstractmethod
+    def trained_length(self) -> int:
+        """Tokens of the longest row that is trained on."""
+
+    @property
+    def longest_row(self) -> int:
+        """Tokens of the longest row of the run, validation included."""
+        return self.trained_length
+
+    @property
+    def length_keys(self) -> tuple[str, ...]:
+        """The keys that these two follow from."""
+        return ("sequence_length",)
+
+    @property
+    @abstractmethod
     def sections(self) -> Mapping[str, WorkerConfig]:
         """Those of these sections that the YAML has, whether their role is started or not."""
 
     @property
-    @abstractmethod
+    def model_roles(self) -> Mapping[str, WorkerConfig]:
+        """The roles of this run that hold a model, in the order they are shown."""
+        return {name: section for name, section in self.sections.items() if self.roles[name].head is not None}
+
+    @property
+    def learning_roles(self) -> Mapping[str, WorkerConfig]:
+        """Those of them that learn."""
+        return {name: worker for name, worker in self.model_roles.items() if self.roles[name].learns}
+
+    @property
     def cpu_roles(self) -> Mapping[str, WorkerConfig]:
         """Roles of this pipeline that run beside the models, by name."""
+        return {}
 
     @property
     def cpu_role_notes(self) -> Mapping[str, str]:
         """What runs in each of the cpu_roles, in a few words."""
         return {}
+
+    @property
+    def directories(self) -> Mapping[str, str | None]:
+        """The places that the run writes to, by key."""
+        return {
+            "output_dir": self.output_dir,
+            "logging_dir": self.logging_dir,
+            "checkpoint_config.output_dir": self.checkpoint_config.output_dir,
+        }
 
     @property
     def missing_validation(self) -> str:

@@ -2,15 +2,14 @@
 
 from dataclasses import dataclass
 
-from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.memory.facts import role_facts
 from roll.configs.memory.model_shape import model_shape
 from roll.configs.memory.moments import memory_plan
 from roll.configs.memory.parts import GB, RoleFacts
 from roll.configs.memory.show import memory_problems, memory_text, memory_warnings
-from roll.configs.plan.batch_plan import BatchPlan
-from roll.configs.plan.derive import model_roles
+from roll.configs.plan.run_plan import RunPlan
 from roll.configs.problems import Problem
+from roll.configs.run import RunConfig
 from roll.pipeline.model_files import read_model_config
 from roll.utils.gpu_memory import smallest_gpu_bytes
 
@@ -28,7 +27,7 @@ class MemoryReport:
     machine_problems: tuple[Problem, ...] = ()
 
 
-def memory_report(config: AlgorithmConfig, plan: BatchPlan) -> MemoryReport:
+def memory_report(config: RunConfig, plan: RunPlan) -> MemoryReport:
     """Looks at files and at the driver's word on its GPUs; imports no torch and makes no CUDA context."""
     given = config.gpu_memory_gb
     gpu_bytes = given * GB if given is not None else smallest_gpu_bytes()
@@ -52,13 +51,11 @@ def memory_report(config: AlgorithmConfig, plan: BatchPlan) -> MemoryReport:
     )
 
 
-def gather_facts(
-    config: AlgorithmConfig, plan: BatchPlan, gpu_bytes: float | None
-) -> tuple[dict[str, RoleFacts], list[str]]:
+def gather_facts(config: RunConfig, plan: RunPlan, gpu_bytes: float | None) -> tuple[dict[str, RoleFacts], list[str]]:
     """The roles whose model is known, and the others with the reason why it is not."""
     facts: dict[str, RoleFacts] = {}
     missing: list[str] = []
-    for name, worker in model_roles(config).items():
+    for name, worker in config.model_roles.items():
         role = config.roles[name]
         model, why_not = read_model_config(worker.model_args.model_name_or_path)
         shape = None
@@ -68,5 +65,5 @@ def gather_facts(
         if shape is None:
             missing.append(f"{name}: {why_not}")
         else:
-            facts[name] = role_facts(config, plan, name, worker, role.use, shape, gpu_bytes)
+            facts[name] = role_facts(plan, role, worker, shape, gpu_bytes)
     return facts, missing

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.cluster import WorkerConfig
-from roll.configs.plan.derive import model_roles
 from roll.configs.plan.parallel import parallel_sizes
 from roll.configs.problems import Problem
+from roll.configs.run import RunConfig
 from roll.configs.strategies.spec import Choice
 from roll.configs.strategies.table import spec_of
 from roll.distributed.strategy.table import engine_problems, strategy_problems
@@ -29,20 +28,20 @@ class MachineReport:
     unchecked: tuple[str, ...]
 
 
-def choices(config: AlgorithmConfig) -> list[Choice]:
+def choices(config: RunConfig) -> list[Choice]:
     """The roles of this run, as the specs of their strategies are asked about them."""
     return [
         Choice(config.roles[role], worker, config.max_grad_norm, config.num_nodes)
-        for role, worker in model_roles(config).items()
+        for role, worker in config.model_roles.items()
     ]
 
 
-def role_strategy_problems(config: AlgorithmConfig) -> list[Problem]:
+def role_strategy_problems(config: RunConfig) -> list[Problem]:
     """What is wrong with the choice and the settings of every role's strategy, whatever the machine."""
     return [problem for choice in choices(config) for problem in strategy_problems(choice)]
 
 
-def role_strategy_warnings(config: AlgorithmConfig) -> list[str]:
+def role_strategy_warnings(config: RunConfig) -> list[str]:
     """What a role's strategy takes otherwise than it is written."""
     found: list[str] = []
     for choice in choices(config):
@@ -51,7 +50,7 @@ def role_strategy_warnings(config: AlgorithmConfig) -> list[str]:
     return found
 
 
-def machine_report(config: AlgorithmConfig) -> MachineReport:
+def machine_report(config: RunConfig) -> MachineReport:
     problems: list[Problem] = []
     unchecked: list[str] = []
     for choice in choices(config):
@@ -79,9 +78,9 @@ def machine_report(config: AlgorithmConfig) -> MachineReport:
     return MachineReport(tuple(problems), tuple(unchecked))
 
 
-def _model_problems(config: AlgorithmConfig) -> Iterator[Problem]:
+def _model_problems(config: RunConfig) -> Iterator[Problem]:
     seen: set[str] = set()
-    for role, worker in model_roles(config).items():
+    for role, worker in config.model_roles.items():
         name = worker.model_args.model_name_or_path
         if name is None or name in seen or is_hub_id(name):
             continue
@@ -98,25 +97,26 @@ def _model_problems(config: AlgorithmConfig) -> Iterator[Problem]:
             yield Problem(f"{key}: {name} holds no config.json, so it is no model directory.", (key,))
 
 
-def _model_key(config: AlgorithmConfig, role: str, worker: WorkerConfig) -> str:
+def _model_key(config: RunConfig, role: str, worker: WorkerConfig) -> str:
     name = worker.model_args.model_name_or_path
     named = (key for key in config.roles[role].model_keys if getattr(config, key) == name)
     return next(named, f"{role}.model_args.model_name_or_path")
 
 
-def _shape_problems(config: AlgorithmConfig, choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
+def _shape_problems(config: RunConfig, choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
     worker, spec = choice.worker, spec_of(choice.worker.strategy_name)
     if spec.model_problems:
         yield from spec.ask(spec.model_problems, choice, model)
     else:
         yield from _head_problems(choice.role.name, worker, model)
-    positions, longest = model.get("max_position_embeddings"), max(config.lengths[2], config.val_lengths[2])
+    positions, longest = model.get("max_position_embeddings"), config.longest_row
     if type(positions) is int and positions < longest and not model.get("rope_scaling"):
+        parts = [key for key in config.length_keys if key != "sequence_length"]
         yield Problem(
             f"sequence_length: {longest} tokens are more than the {positions} positions of "
             f"{worker.model_args.model_name_or_path} "
-            "(max_position_embeddings). Lower prompt_length or response_length.",
-            ("prompt_length", "response_length", "sequence_length", "val_sequence_length"),
+            f"(max_position_embeddings). Lower {' or '.join(parts or config.length_keys)}.",
+            (*config.length_keys, "val_sequence_length"),
         )
 
 
@@ -152,15 +152,9 @@ def _python_problems() -> Iterator[Problem]:
         )
 
 
-def _directory_problems(config: AlgorithmConfig) -> Iterator[Problem]:
-    places = {
-        "output_dir": config.output_dir,
-        "logging_dir": config.logging_dir,
-        "rollout_dump_dir": config.rollout_dump_dir,
-        "checkpoint_config.output_dir": config.checkpoint_config.output_dir,
-    }
+def _directory_problems(config: RunConfig) -> Iterator[Problem]:
     told: set[Path] = set()
-    for key, place in places.items():
+    for key, place in config.directories.items():
         if place is None:
             continue
         # The first that is there, or that nobody may look at: what is below it is not there, or hidden as well.
@@ -180,7 +174,7 @@ def _directory_problems(config: AlgorithmConfig) -> Iterator[Problem]:
             )
 
 
-def _resume_problems(config: AlgorithmConfig) -> Iterator[Problem]:
+def _resume_problems(config: RunConfig) -> Iterator[Problem]:
     place = config.resume_from_checkpoint
     if isinstance(place, str) and not (look := look_at(place)).is_directory:
         unclear = look.kind in ("hidden", "impossible")

@@ -9,7 +9,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.cluster import WorkerConfig
-from roll.configs.plan.batch_plan import BatchPlan, TrainPlan
+from roll.configs.plan.batch_plan import BatchPlan
+from roll.configs.plan.run_plan import TrainPlan
 from roll.distributed.scheduler.numbered_tasks import TaskSource
 from roll.distributed.strategy.saved_facts import SavedFacts, required_facts
 from roll.errors import ConfigError, StrategyError

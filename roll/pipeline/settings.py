@@ -14,7 +14,6 @@ from roll.algorithms.off_policy import ImportanceWeight, MismatchFilter, TrainIn
 from roll.algorithms.own_objective import OwnObjective
 from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.plan.batch_plan import BatchPlan
-from roll.configs.plan.derive import kl_terms
 from roll.configs.rollout import GeneratingArgs
 from roll.types.rollout import SamplingParams
 from roll.utils.imports import resolve
@@ -39,7 +38,7 @@ def credit_settings(config: AlgorithmConfig, kl_coef: float) -> CreditSettings:
         estimator=config.adv_estimator,
         gamma=config.gamma,
         lambd=config.lambd,
-        add_token_level_kl="add_token_level_kl" in kl_terms(config),
+        add_token_level_kl="add_token_level_kl" in config.kl_terms,
         kl_coef=kl_coef,
         kl_penalty=config.kl_penalty,  # type: ignore[arg-type]  # the configuration refuses "full"
         reward_clip=config.reward_clip,
@@ -54,7 +53,7 @@ def policy_loss(config: AlgorithmConfig, plan: BatchPlan, rl_loss_coef: float = 
         objective=_objective(config),
         importance_sampling=config.importance_sampling,
         aggregation=Aggregation(config.loss_agg_mode, plan.response_length),
-        kl_loss_coef=config.kl_loss_coef if "use_kl_loss" in kl_terms(config) else 0.0,
+        kl_loss_coef=config.kl_loss_coef if "use_kl_loss" in config.kl_terms else 0.0,
         kl_loss_estimator=config.kl_loss_type,  # type: ignore[arg-type]
         entropy_loss_coef=config.entropy_loss_coef,
         rl_loss_coef=rl_loss_coef,

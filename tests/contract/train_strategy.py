@@ -13,7 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 
 from roll.configs.cluster import WorkerConfig
-from roll.configs.plan.batch_plan import TrainPlan
+from roll.configs.plan.run_plan import TrainPlan
 from roll.distributed.strategy.base import ALL_STATES, TrainStrategy
 from roll.errors import StrategyError
 from roll.types.batch import MicroBatch

@@ -1,42 +1,31 @@
-"""A role as the arithmetic sees it, from the configuration and its plan."""
+"""A role as the arithmetic sees it, from the plan of its run."""
 
-from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.cluster import WorkerConfig
 from roll.configs.memory.model_shape import ModelShape
 from roll.configs.memory.parts import RoleFacts
-from roll.configs.plan.batch_plan import BatchPlan, TrainPlan
-from roll.configs.roles import Use
+from roll.configs.plan.run_plan import RunPlan, TrainPlan
+from roll.configs.roles import Role
 
 
 def role_facts(
-    config: AlgorithmConfig,
-    plan: BatchPlan,
-    role: str,
-    worker: WorkerConfig,
-    use: Use,
-    shape: ModelShape,
-    gpu_bytes: float | None,
+    plan: RunPlan, role: Role, worker: WorkerConfig, shape: ModelShape, gpu_bytes: float | None
 ) -> RoleFacts:
-    """`use`: what the role does. Of those that learn, the critic scores in every step, the policy only where old
-    log-probs have a pass of their own; only the policy's weights are published."""
-    learns = next(
-        (train for train in (plan.actor_train, plan.critic) if train is not None and train.role == role), None
-    )
-    scores = use == "score" or (use == "train" and (shape.is_critic or plan.old_log_probs.source == "pass"))
-    publishes = use == "generate" or (use == "train" and not shape.is_critic)
+    """Of those that learn, only a policy's weights are published."""
+    learns = plan.trains.get(role.name)
+    publishes = role.use == "generate" or (role.learns and not shape.is_critic)
     return RoleFacts(
         worker=worker,
         shape=shape,
-        use=use,
+        use=role.use,
         num_ranks=worker.num_workers,
-        shares_devices=plan.layout.shares_devices(role),
-        score_tokens=_score_tokens(worker, plan.sequence_length) if scores else 0,
-        train_tokens=_train_tokens(worker, learns, plan.sequence_length) if learns else 0,
+        shares_devices=plan.layout.shares_devices(role.name),
+        score_tokens=_score_tokens(worker, plan.trained_length) if role.name in plan.scoring else 0,
+        train_tokens=_train_tokens(worker, learns, plan.trained_length) if learns else 0,
         train=learns,
         gpu_bytes=gpu_bytes,
-        bucket_bytes=config.model_update_buffer_size_mb << 20 if publishes else 0,
-        most_answers=config.max_running_requests,
-        longest=max(plan.sequence_length, plan.val_sequence_length),
+        bucket_bytes=plan.bucket_bytes if publishes else 0,
+        most_answers=plan.most_answers,
+        longest=plan.longest_row,
     )
 
 

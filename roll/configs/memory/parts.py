@@ -6,7 +6,7 @@ from typing import Literal
 
 from roll.configs.cluster import WorkerConfig
 from roll.configs.memory.model_shape import ModelShape
-from roll.configs.plan.batch_plan import TrainPlan
+from roll.configs.plan.run_plan import TrainPlan
 from roll.configs.roles import Use
 
 GB = 1e9

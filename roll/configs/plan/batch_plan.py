@@ -1,83 +1,21 @@
-"""All counts of a step, computed before any process exists."""
+"""All counts of a step of reinforcement learning, computed before any process exists."""
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass
 
 from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.cluster import WorkerConfig
 from roll.configs.limits import MOST_SAMPLES
-from roll.configs.plan.derive import (
-    OldLogProbs,
-    learning_roles,
-    model_roles,
-    needs_critic,
-    needs_reference,
-    old_log_probs,
-)
-from roll.configs.plan.layout import Layout, place_roles
-from roll.configs.plan.parallel import parallel_sizes
+from roll.configs.plan.derive import OldLogProbs, old_log_probs
+from roll.configs.plan.run_plan import RunPlan, TrainPlan, plan_layout, train_plan
 from roll.configs.problems import Problem
-
-Rounding = Literal["whole", "up", "down", "nearest"]
-
-
-@dataclass(frozen=True)
-class TrainPlan:
-    """The arithmetic of one role that learns.
-
-    Example: 32 prompts x 8 answers = 256 samples; micro batch 16, accumulation 2, 2 ranks: 64 samples per update, 4
-    updates per step and epoch.
-    """
-
-    role: str
-    samples_per_step: int
-    micro_batch_size: int
-    accumulation: int
-    dp_size: int
-    epochs: int
-    steps: int  # steps of the run in which this role learns
-    warmup_updates: int
-    infer_batch_size: int
-    max_grad_norm: float = 1.0  # 0: gradients are not clipped
-    rounding: Rounding = "whole"  # of samples that do not split into updates; whole: they have to
-
-    @property
-    def samples_per_update(self) -> int:
-        return self.micro_batch_size * self.accumulation * self.dp_size
-
-    @property
-    def splits_evenly(self) -> bool:
-        return self.samples_per_step % self.samples_per_update == 0
-
-    @property
-    def updates_per_epoch(self) -> int:
-        """Example: 96 samples, 64 per update: 2 updates when rounded up, 1 when rounded down."""
-        exact = self.samples_per_step / self.samples_per_update
-        match self.rounding:
-            case "whole":
-                return math.floor(exact)
-            case "up":
-                return math.ceil(exact)
-            case "down":
-                return max(1, math.floor(exact))
-            case "nearest":
-                return max(1, round(exact))
-
-    @property
-    def updates_per_step(self) -> int:
-        return self.updates_per_epoch * self.epochs
-
-    @property
-    def total_updates(self) -> int:
-        """Length of the learning-rate schedule."""
-        return self.updates_per_step * self.steps
+from roll.configs.roles import Role
 
 
-@dataclass(frozen=True)
-class BatchPlan:
-    """All counts of a step, and the roles that take part in it. Lengths are in tokens."""
+@dataclass(frozen=True, kw_only=True)
+class BatchPlan(RunPlan):
+    """All counts of a step of reinforcement learning."""
 
     num_groups: int
     group_size: int
@@ -85,13 +23,18 @@ class BatchPlan:
     response_length: int
     val_prompt_length: int
     val_response_length: int
-    actor_train: TrainPlan
-    critic: TrainPlan | None
     needs_reference: bool
     reference_batch_size: int | None
     old_log_probs: OldLogProbs
     prompts_per_domain: Mapping[str, int] | None  # None: as the domains occur in the data
-    layout: Layout
+
+    @property
+    def actor_train(self) -> TrainPlan:
+        return self.trains["actor_train"]
+
+    @property
+    def critic(self) -> TrainPlan | None:
+        return self.trains.get("critic")
 
     @property
     def samples_per_step(self) -> int:
@@ -108,51 +51,50 @@ class BatchPlan:
 
 def build_plan(config: AlgorithmConfig) -> BatchPlan:
     """The plan of a checked configuration."""
-    actor = train_plan(config, "actor_train", config.actor_train)
-    critic = config.critic if needs_critic(config) else None
+    trains = {name: role_train_plan(config, name, worker) for name, worker in config.learning_roles.items()}
+    old = old_log_probs(config, trains["actor_train"].updates_per_step)
     prompt, response, _ = config.lengths
     val_prompt, val_response, _ = config.val_lengths
-    roles = model_roles(config) | dict(config.cpu_roles)
+    reference = config.reference if config.needs_reference else None
     return BatchPlan(
+        layout=plan_layout(config),
+        trains=trains,
+        scoring=frozenset(name for name in config.model_roles if _scores(config.roles[name], old)),
+        trained_length=config.trained_length,
+        longest_row=config.longest_row,
+        bucket_bytes=config.model_update_buffer_size_mb << 20,
+        most_answers=config.max_running_requests,
         num_groups=config.num_groups,
         group_size=config.group_size,
         prompt_length=prompt,
         response_length=response,
         val_prompt_length=val_prompt,
         val_response_length=val_response,
-        actor_train=actor,
-        critic=train_plan(config, "critic", critic) if critic else None,
-        needs_reference=needs_reference(config),
-        reference_batch_size=config.reference.infer_batch_size
-        if needs_reference(config) and config.reference
-        else None,
-        old_log_probs=old_log_probs(config, actor.updates_per_step),
+        needs_reference=config.needs_reference,
+        reference_batch_size=reference.infer_batch_size if reference else None,
+        old_log_probs=old,
         prompts_per_domain=prompts_per_domain(config),
-        layout=place_roles(roles, config.num_nodes, config.num_gpus_per_node),
     )
 
 
-def train_plan(config: AlgorithmConfig, role: str, worker: WorkerConfig) -> TrainPlan:
+def _scores(role: Role, old: OldLogProbs) -> bool:
+    """A critic scores in every step, the policy only where old log-probs have a pass of their own."""
+    return role.use == "score" or (role.learns and (role.head == "value" or old.source == "pass"))
+
+
+def role_train_plan(config: AlgorithmConfig, role: str, worker: WorkerConfig) -> TrainPlan:
     """The plan of a role that learns; `updates_per_epoch` is rounded down when the batch does not divide (see
     `batch_problems`) and nothing else is said about it."""
-    args = worker.training_args
-    waits = config.critic_warmup if config.roles[role].head == "lm" and needs_critic(config) else 0
-    plan = TrainPlan(
-        role=role,
+    waits = config.critic_warmup if config.roles[role].head == "lm" and config.needs_critic else 0
+    return train_plan(
+        config,
+        role,
+        worker,
         samples_per_step=config.num_groups * config.group_size,
-        micro_batch_size=args.per_device_train_batch_size,
-        accumulation=args.gradient_accumulation_steps,
-        dp_size=parallel_sizes(worker).data,
         epochs=config.ppo_epochs,
         steps=max(0, config.max_steps - waits),
-        warmup_updates=args.warmup_steps,
-        infer_batch_size=worker.infer_batch_size,
-        max_grad_norm=config.max_grad_norm,
         rounding=config.update_rounding,
     )
-    if not args.warmup_steps and args.warmup_ratio:
-        return replace(plan, warmup_updates=math.ceil(args.warmup_ratio * plan.total_updates))
-    return plan
 
 
 def prompts_per_domain(config: AlgorithmConfig) -> dict[str, int] | None:
@@ -187,8 +129,8 @@ def batch_problems(config: AlgorithmConfig) -> Iterator[Problem]:
             (groups_key, size_key),
         )
         return
-    for role, worker in learning_roles(config).items():
-        plan = train_plan(config, role, worker)
+    for role, worker in config.learning_roles.items():
+        plan = role_train_plan(config, role, worker)
         if plan.rounding == "whole" and not plan.splits_evenly:
             yield _indivisible(config, plan)
 

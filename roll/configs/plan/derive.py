@@ -1,10 +1,9 @@
-"""Facts that follow from the settings: which roles and which passes this run needs, and why."""
+"""Facts that follow from the settings: which passes over the rows this run needs, and why."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 from roll.configs.algorithm import AlgorithmConfig
-from roll.configs.cluster import WorkerConfig
 from roll.configs.strategy import narrowing_settings
 
 
@@ -18,24 +17,6 @@ class OldLogProbs:
 
     source: Literal["update", "pass", "rollout"]
     reason: str
-
-
-def kl_terms(config: AlgorithmConfig) -> tuple[str, ...]:
-    """The KL terms in use. A coefficient alone switches nothing on."""
-    terms: list[str] = []
-    if config.use_kl_loss and config.kl_loss_coef > 0:
-        terms.append("use_kl_loss")
-    if config.add_token_level_kl and config.init_kl_coef > 0:
-        terms.append("add_token_level_kl")
-    return tuple(terms)
-
-
-def needs_reference(config: AlgorithmConfig) -> bool:
-    return bool(kl_terms(config)) or config.enable_reference
-
-
-def needs_critic(config: AlgorithmConfig) -> bool:
-    return config.estimator.needs_critic
 
 
 def compares_within_groups(config: AlgorithmConfig) -> bool:
@@ -71,23 +52,8 @@ def old_log_probs(config: AlgorithmConfig, updates_per_step: int) -> OldLogProbs
 
 
 def _why_old_log_probs_are_needed(config: AlgorithmConfig, updates_per_step: int) -> str | None:
-    if "add_token_level_kl" in kl_terms(config):
+    if "add_token_level_kl" in config.kl_terms:
         return "the KL in the reward needs them before training"
     if updates_per_step > 1:
         return f"a step has {updates_per_step} updates"
     return None
-
-
-def model_roles(config: AlgorithmConfig) -> dict[str, WorkerConfig]:
-    """The roles of this run that hold a model, in the order they are shown and started."""
-    roles = {"actor_train": config.actor_train, "actor_infer": config.actor_infer}
-    if needs_critic(config) and config.critic is not None:
-        roles["critic"] = config.critic
-    if needs_reference(config) and config.reference is not None:
-        roles["reference"] = config.reference
-    return roles
-
-
-def learning_roles(config: AlgorithmConfig) -> dict[str, WorkerConfig]:
-    """Those of them that learn."""
-    return {role: worker for role, worker in model_roles(config).items() if config.roles[role].learns}

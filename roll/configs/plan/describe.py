@@ -4,9 +4,10 @@ from collections.abc import Iterator, Mapping
 
 from roll.configs.cluster import WorkerConfig
 from roll.configs.memory.share import default_share, given_share, share_key
-from roll.configs.plan.batch_plan import BatchPlan, TrainPlan
+from roll.configs.plan.batch_plan import BatchPlan
 from roll.configs.plan.layout import Layout, RolePlace
 from roll.configs.plan.parallel import parallel_sizes
+from roll.configs.plan.run_plan import TrainPlan
 from roll.configs.problems import ids_text
 from roll.configs.run import RunConfig
 from roll.utils.text import table

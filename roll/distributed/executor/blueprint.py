@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from roll.configs.cluster import WorkerConfig
-from roll.configs.plan.batch_plan import TrainPlan
+from roll.configs.plan.run_plan import TrainPlan
 from roll.configs.roles import Head
 
 

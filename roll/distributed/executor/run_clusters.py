@@ -11,7 +11,8 @@ import ray
 
 from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.cluster import WorkerConfig
-from roll.configs.plan.batch_plan import BatchPlan, TrainPlan
+from roll.configs.plan.batch_plan import BatchPlan
+from roll.configs.plan.run_plan import TrainPlan
 from roll.configs.roles import Use
 from roll.configs.strategies.table import spec_of
 from roll.distributed.executor.blueprint import BatchLimits, Blueprint

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from roll.configs.limits import MOST_PROCESSES
-from roll.configs.plan.batch_plan import any_of, divisors_near, train_plan
+from roll.configs.plan.batch_plan import any_of, divisors_near, role_train_plan
 from roll.configs.problems import Problem, did_you_mean
 from roll.datasets.forms import FORMS
 from roll.datasets.templates import PLAIN, template_name_problem, template_problem
@@ -42,7 +42,7 @@ def agentic_warnings(config: AgenticConfig) -> list[str]:
             f"batch_adjust_mode: {config.batch_adjust_mode} repeats or leaves out samples, which biases the gradient; "
             "padding does not."
         )
-    plan = train_plan(config, "actor_train", config.actor_train)
+    plan = role_train_plan(config, "actor_train", config.actor_train)
     steps = [tag for tag, env in played(config).items() if env.is_per_turn]
     if not plan.splits_evenly and not steps:
         found.append(

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from roll.configs.data import DataArgs
 from roll.configs.load.aliases import ROLL_REWARDS
 from roll.configs.problems import Problem, did_you_mean
-from roll.configs.role_checks import LENGTH_KEYS
+from roll.configs.rollout_config import LENGTH_KEYS
 from roll.datasets.templates import template_name_problem, template_problem, template_warning
 from roll.pipeline.rlvr.judge.checks import judge_problems, judge_warnings
 from roll.pipeline.rlvr.rewards.builtins import BUILTINS

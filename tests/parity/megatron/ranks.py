@@ -16,7 +16,7 @@ import psutil
 import torch
 
 from roll.configs.cluster import WorkerConfig
-from roll.configs.plan.batch_plan import TrainPlan
+from roll.configs.plan.run_plan import TrainPlan
 from roll.configs.roles import ROLES
 from roll.distributed.strategy.base import ALL_STATES, RankContext
 from roll.distributed.strategy.megatron.score import MegatronScoreStrategy

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roll.configs.cluster import WorkerConfig
-from roll.configs.plan.batch_plan import TrainPlan
+from roll.configs.plan.run_plan import TrainPlan
 from roll.distributed.executor.blueprint import BatchLimits
 from roll.distributed.executor.scores import ScorePiece, ScoreSet, join_scores
 from roll.distributed.executor.shards import Piece, micro_batches, split_to, spread

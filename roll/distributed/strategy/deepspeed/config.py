@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from roll.configs.cluster import WorkerConfig
-from roll.configs.plan.batch_plan import TrainPlan
+from roll.configs.plan.run_plan import TrainPlan
 from roll.configs.strategies.deepspeed_config import DeepSpeedFacts, complete_deepspeed_config, zero_stage
 from roll.errors import StrategyError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from roll.configs.cluster import WorkerConfig
-from roll.configs.plan.batch_plan import TrainPlan
+from roll.configs.plan.run_plan import TrainPlan
 from roll.distributed.strategy.base import RankContext, State
 from roll.distributed.strategy.deepspeed.config import scoring_config
 from roll.distributed.strategy.deepspeed.rank import DeepSpeedRank

@@ -13,7 +13,7 @@ from torch import nn
 
 from roll.algorithms.loss import Loss
 from roll.configs.cluster import WorkerConfig
-from roll.configs.plan.batch_plan import TrainPlan
+from roll.configs.plan.run_plan import TrainPlan
 from roll.distributed.strategy.base import RankContext, State, TrainStrategy
 from roll.distributed.strategy.deepspeed.config import training_config
 from roll.distributed.strategy.deepspeed.optimizer import adamw, not_finite, parameter_groups, schedule

@@ -22,7 +22,7 @@ from roll.types.rollout import Generation, GenerationRequest
 
 if TYPE_CHECKING:
     from roll.configs.cluster import WorkerConfig
-    from roll.configs.plan.batch_plan import TrainPlan
+    from roll.configs.plan.run_plan import TrainPlan
 
 T = TypeVar("T")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from roll.configs.cluster import WorkerConfig
-from roll.configs.plan.batch_plan import TrainPlan
+from roll.configs.plan.run_plan import TrainPlan
 from roll.distributed.strategy.base import RankContext, State
 from roll.distributed.strategy.model_score import ModelScoreStrategy
 from roll.models.loading import load_model

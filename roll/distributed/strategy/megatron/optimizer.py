@@ -14,7 +14,7 @@ from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import nn
 
-from roll.configs.plan.batch_plan import TrainPlan
+from roll.configs.plan.run_plan import TrainPlan
 from roll.configs.strategies.megatron_config import MegatronSettings
 from roll.configs.training import TrainingArgs
 from roll.distributed.strategy.deepspeed.optimizer import learning_rate_factor, not_finite

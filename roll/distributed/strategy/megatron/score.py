@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from roll.configs.cluster import WorkerConfig
-from roll.configs.plan.batch_plan import TrainPlan
+from roll.configs.plan.run_plan import TrainPlan
 from roll.distributed.strategy.base import RankContext, ScoreStrategy, State
 from roll.distributed.strategy.megatron.rank import MegatronRank
 from roll.distributed.strategy.megatron.train import check_head

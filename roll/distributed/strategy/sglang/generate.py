@@ -28,7 +28,7 @@ from roll.types.rollout import Generation, GenerationRequest
 
 if TYPE_CHECKING:
     from roll.configs.cluster import WorkerConfig
-    from roll.configs.plan.batch_plan import TrainPlan
+    from roll.configs.plan.run_plan import TrainPlan
     from roll.distributed.strategy.sglang.engine import EngineProcesses
 
 T = TypeVar("T")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
 
     from roll.configs.cluster import WorkerConfig
-    from roll.configs.plan.batch_plan import TrainPlan
+    from roll.configs.plan.run_plan import TrainPlan
 
 
 class VllmStrategy(EngineStrategy):

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from roll.configs.estimators import ESTIMATORS
-from roll.configs.plan.derive import compares_within_groups, needs_critic, needs_reference, old_log_probs
+from roll.configs.plan.derive import compares_within_groups, old_log_probs
 from tests.helpers.configs import config
 
 
@@ -23,12 +23,12 @@ from tests.helpers.configs import config
     ],
 )
 def test_a_reference_is_needed_exactly_when_a_term_uses_it(changes: dict[str, Any], needed: bool) -> None:
-    assert needs_reference(config(changes)) is needed
+    assert config(changes).needs_reference is needed
 
 
 def test_only_gae_needs_a_critic() -> None:
-    assert needs_critic(config({"adv_estimator": "gae"}))
-    assert not needs_critic(config({"adv_estimator": "reinforce"}))
+    assert config({"adv_estimator": "gae"}).needs_critic
+    assert not config({"adv_estimator": "reinforce"}).needs_critic
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,13 @@
 import pytest
 
 from roll.configs.plan.batch_plan import build_plan
-from roll.configs.plan.derive import model_roles
 from roll.configs.plan.describe import describe
 from tests.helpers.configs import config
 
 
 def text(changes: dict[str, object] | None = None) -> str:
     made = config(changes)
-    return describe(made, build_plan(made), model_roles(made), {"rewards.math": "math_rule"}, made.missing_validation)
+    return describe(made, build_plan(made), made.model_roles, {"rewards.math": "math_rule"}, made.missing_validation)
 
 
 def test_a_plan_without_a_validation_section_promises_none() -> None:

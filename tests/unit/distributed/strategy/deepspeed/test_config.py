@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from roll.configs.cluster import WorkerConfig
-from roll.configs.plan.batch_plan import TrainPlan
+from roll.configs.plan.run_plan import TrainPlan
 from roll.distributed.strategy.deepspeed.config import scoring_config, training_config
 from roll.errors import StrategyError
 

@@ -1,0 +1,128 @@
+"""What follows from the settings of any run before a process exists: where its roles sit, and the arithmetic of those
+that learn."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from roll.configs.cluster import WorkerConfig
+from roll.configs.plan.layout import Layout, place_roles
+from roll.configs.plan.parallel import parallel_sizes
+from roll.configs.run import RunConfig
+
+Rounding = Literal["whole", "up", "down", "nearest"]
+
+
+@dataclass(frozen=True)
+class TrainPlan:
+    """The arithmetic of one role that learns.
+
+    Example: 32 prompts x 8 answers = 256 samples; micro batch 16, accumulation 2, 2 ranks: 64 samples per update, 4
+    updates per step and epoch.
+    """
+
+    role: str
+    samples_per_step: int
+    micro_batch_size: int
+    accumulation: int
+    dp_size: int
+    epochs: int
+    steps: int  # steps of the run in which this role learns
+    warmup_updates: int
+    infer_batch_size: int
+    max_grad_norm: float = 1.0  # 0: gradients are not clipped
+    rounding: Rounding = "whole"  # of samples that do not split into updates; whole: they have to
+
+    @property
+    def samples_per_update(self) -> int:
+        return self.micro_batch_size * self.accumulation * self.dp_size
+
+    @property
+    def splits_evenly(self) -> bool:
+        return self.samples_per_step % self.samples_per_update == 0
+
+    @property
+    def updates_per_epoch(self) -> int:
+        """Example: 96 samples, 64 per update: 2 updates when rounded up, 1 when rounded down."""
+        exact = self.samples_per_step / self.samples_per_update
+        match self.rounding:
+            case "whole":
+                return math.floor(exact)
+            case "up":
+                return math.ceil(exact)
+            case "down":
+                return max(1, math.floor(exact))
+            case "nearest":
+                return max(1, round(exact))
+
+    @property
+    def updates_per_step(self) -> int:
+        return self.updates_per_epoch * self.epochs
+
+    @property
+    def total_updates(self) -> int:
+        """Length of the learning-rate schedule."""
+        return self.updates_per_step * self.steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunPlan:
+    """Of a run of any kind; one that samples has more to plan (`BatchPlan`). Lengths are in tokens."""
+
+    layout: Layout
+    trains: Mapping[str, TrainPlan]  # of the roles that learn
+    scoring: frozenset[str]  # roles that compute log-probs or values of given rows
+    trained_length: int  # of the longest row that is trained on
+    longest_row: int  # that the run makes at all
+    bucket_bytes: int = 0  # of a weight update; 0: weights go nowhere
+    most_answers: int = 0  # in flight in one engine
+
+
+def build_run_plan(config: RunConfig, scoring: frozenset[str] = frozenset()) -> RunPlan:
+    """The plan of a checked configuration whose steps make one update each of every role that learns. Roles that do
+    nothing but score do so; `scoring`: those that learn and score as well."""
+    scorers = {name for name in config.model_roles if config.roles[name].use == "score"}
+    return RunPlan(
+        layout=plan_layout(config),
+        trains={name: train_plan(config, name, worker) for name, worker in config.learning_roles.items()},
+        scoring=scoring | scorers,
+        trained_length=config.trained_length,
+        longest_row=config.longest_row,
+    )
+
+
+def plan_layout(config: RunConfig) -> Layout:
+    roles = {**config.model_roles, **config.cpu_roles}
+    return place_roles(roles, config.num_nodes, config.num_gpus_per_node)
+
+
+def train_plan(
+    config: RunConfig,
+    role: str,
+    worker: WorkerConfig,
+    samples_per_step: int | None = None,
+    epochs: int = 1,
+    steps: int | None = None,
+    rounding: Rounding = "whole",
+) -> TrainPlan:
+    """The plan of a role that learns. `samples_per_step`: as many as one update takes, if not given; `steps`: those of
+    the run."""
+    args, dp_size = worker.training_args, parallel_sizes(worker).data
+    update = args.per_device_train_batch_size * args.gradient_accumulation_steps * dp_size
+    plan = TrainPlan(
+        role=role,
+        samples_per_step=update if samples_per_step is None else samples_per_step,
+        micro_batch_size=args.per_device_train_batch_size,
+        accumulation=args.gradient_accumulation_steps,
+        dp_size=dp_size,
+        epochs=epochs,
+        steps=config.max_steps if steps is None else steps,
+        warmup_updates=args.warmup_steps,
+        infer_batch_size=worker.infer_batch_size,
+        max_grad_norm=config.max_grad_norm,
+        rounding=rounding,
+    )
+    if not args.warmup_steps and args.warmup_ratio:
+        return replace(plan, warmup_updates=math.ceil(args.warmup_ratio * plan.total_updates))
+    return plan
