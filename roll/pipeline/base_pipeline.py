@@ -52,8 +52,8 @@ from roll.algorithms.normalize import RunningMoments
 from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.distributed.executor.jobs import RowCredit, TrainJob, TurnValues
+from roll.distributed.executor.rl_clusters import RLClusters
 from roll.distributed.executor.roles import share
-from roll.distributed.executor.run_clusters import RunClusters
 from roll.distributed.executor.scores import ScoreSet
 from roll.distributed.scheduler.event_loop import EventLoopThread
 from roll.distributed.scheduler.numbered_tasks import TaskSource
@@ -122,7 +122,7 @@ class RLPipeline(Run):
         super().__init__(config)
         self.plan = plan
         self.loop = EventLoopThread("rollouts")
-        self.clusters: RunClusters | None = None
+        self.clusters: RLClusters | None = None
         self.temperature = config.actor_infer.generating_args.temperature or 1.0
         self.policy_loss = settings.policy_loss(config, plan)
         self.value_loss = settings.value_loss(config)
@@ -189,7 +189,7 @@ class RLPipeline(Run):
         return self.scheduler.collect(step)
 
     @property
-    def running(self) -> RunClusters:
+    def running(self) -> RLClusters:
         """The clusters, once they are built."""
         assert self.clusters is not None
         return self.clusters

@@ -17,8 +17,8 @@ from roll.algorithms.episodes import episode_advantages, turn_advantages
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.distributed.executor.jobs import TurnValues
 from roll.distributed.executor.pools.job_pool import FatalJobError, Job, JobPool
+from roll.distributed.executor.rl_clusters import RLClusters
 from roll.distributed.executor.rollout.engine_client import RETRIED_REQUESTS
-from roll.distributed.executor.run_clusters import RunClusters
 from roll.distributed.scheduler.admission import RolloutBounds
 from roll.distributed.scheduler.numbered_tasks import TaskSource
 from roll.distributed.scheduler.rollout_core import StepGroups
@@ -60,7 +60,7 @@ class AgenticPipeline(RLPipeline):
     def build(self) -> None:
         config, plan = self.config, self.plan
         logger.info("starting Ray")
-        self.clusters = RunClusters(config, plan, on_lost=self.interrupts.fail)
+        self.clusters = RLClusters(config, plan, on_lost=self.interrupts.fail)
         self.environments = self.clusters.start_job_pool(
             ROLE, config.cpu_roles[ROLE], _WORKER, (config,), config.jobs_per_worker
         )

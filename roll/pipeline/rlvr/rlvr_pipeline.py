@@ -15,7 +15,7 @@ from roll.configs.data import DataArgs
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.datasets.encoding import decoder, load_tasks
 from roll.datasets.mixing import TaskMixer
-from roll.distributed.executor.run_clusters import RunClusters
+from roll.distributed.executor.rl_clusters import RLClusters
 from roll.distributed.scheduler.admission import RolloutBounds
 from roll.distributed.scheduler.filters import by_domain, make_filter
 from roll.distributed.scheduler.numbered_tasks import TaskSource
@@ -79,7 +79,7 @@ class RLVRPipeline(RLPipeline):
     def build(self) -> None:
         config, plan = self.config, self.plan
         logger.info("starting Ray")
-        self.clusters = RunClusters(config, plan, on_lost=self.interrupts.fail)
+        self.clusters = RLClusters(config, plan, on_lost=self.interrupts.fail)
         rewards = RewardPools(self.clusters, config.rewards)
         train = PromptRollouter(
             rewards=rewards,

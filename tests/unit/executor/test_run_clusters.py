@@ -9,6 +9,7 @@ import pytest
 
 from roll.configs.plan.batch_plan import build_plan
 from roll.distributed.executor import run_clusters
+from roll.distributed.executor.rl_clusters import RLClusters
 from roll.distributed.executor.run_clusters import RunClusters
 from roll.distributed.executor.worker import build_strategy
 from tests.helpers.configs import config
@@ -37,8 +38,8 @@ class Script:
 
 def published(dead_before: str) -> list[str]:
     script = Script(dead_before)
-    clusters = RunClusters.__new__(RunClusters)
-    clusters.__dict__ |= {"actor_infer": script, "weight_sync": script}
+    clusters = RLClusters.__new__(RLClusters)
+    clusters.__dict__ |= {"engines": {"actor_infer": script}, "weight_sync": script}
     clusters.publish_weights(1, pause=True)
     return script.told
 
@@ -77,7 +78,7 @@ def test_devices_are_given_back_while_ray_is_there() -> None:
     parts = {
         "resources": script,
         "runtime": script,
-        "_recovery": script,
+        "_recoveries": [script],
         "_clusters": [],
         "_pools": [script],
         "_suspension": script,
@@ -89,7 +90,7 @@ def test_devices_are_given_back_while_ray_is_there() -> None:
 
 def test_without_ray_nothing_is_asked_of_workers_at_the_end() -> None:
     script, clusters = Script(), RunClusters.__new__(RunClusters)
-    parts = {"resources": script, "runtime": script, "_recovery": None, "_clusters": [script], "_pools": [script]}
+    parts = {"resources": script, "runtime": script, "_recoveries": [], "_clusters": [script], "_pools": [script]}
     clusters.__dict__ |= parts | {"_suspension": script}
     script.is_lost = True
     clusters.close()

@@ -64,7 +64,7 @@ def test_a_resume_that_cannot_go_on_is_refused_before_any_process_starts(
     def started(*_: object, **__: object) -> None:
         raise StrategyError("processes were started")
 
-    monkeypatch.setattr(rlvr_pipeline, "RunClusters", started)
+    monkeypatch.setattr(rlvr_pipeline, "RLClusters", started)
     resumed = rlvr_run(tmp_path, tiny_model_dir, now, resume_from_checkpoint=True, **settings)
     assert resumed.run() == (2 if said else 1)
     log = (tmp_path / "logs" / "driver.log").read_text()
