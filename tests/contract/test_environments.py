@@ -6,6 +6,7 @@ import math
 import pickle
 import random
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from roll.pipeline.agentic.env.build import build_env, keeps_conversation
 from roll.pipeline.agentic.env_config import EnvConfig
 from roll.pipeline.agentic.env_manager.env_calls import Seen, checked_step, read_conversation, step_env
 
+DATA = Path(__file__).parent / "data"
 CASES: dict[str, EnvConfig] = {
     "frozen_lake": EnvConfig(env_type="frozen_lake", env_config={"max_steps": 12}),
     "frozen_lake slippery": EnvConfig(env_type="frozen_lake", env_config={"is_slippery": True, "max_steps": 12}),
@@ -33,6 +35,23 @@ CASES: dict[str, EnvConfig] = {
     ),
     "frozen_lake_native_env": EnvConfig(
         env_type="frozen_lake_native_env", env_config={"size": 3, "max_steps": 12}, env_manager_cls="agent_native"
+    ),
+    "roll_math": EnvConfig(
+        env_type="roll_math", env_config={"dataset_name": f"{DATA}/math.jsonl", "tries": 3, "max_steps": 12}
+    ),
+    "roll_qa": EnvConfig(env_type="roll_qa", env_config={"dataset_name": f"{DATA}/qa.jsonl"}),
+    "roll_qa with tools": EnvConfig.model_validate(
+        {
+            "env_type": "roll_qa",
+            "env_config": {"dataset_name": f"{DATA}/qa.jsonl", "reward": "f1"},
+            "tool_wrapper": {
+                "tool_configs": [
+                    {"tool_id": "search", "tool_args": {"corpus": f"{DATA}/corpus.jsonl"}},
+                    {"tool_id": "calculator"},
+                ],
+                "wrapper_args": {"tool_reward": -0.1, "tool_success_reward": 0.3, "tool_execute_error_reward": -0.2},
+            },
+        }
     ),
     "gymnasium": EnvConfig(
         env_type="gymnasium",
@@ -117,7 +136,7 @@ def test_a_conversation_ends_in_what_is_seen_and_grows_by_two_messages_a_turn(ma
         roles = [message["role"] for message in seen.conversation.messages if message["role"] != "system"]
         assert roles == ["user", "assistant"] * turn + ["user"]
         assert seen.text in seen.conversation.messages[-1]["content"]
-        step, seen = step_env(env, env.random_action(rng), True)
+        step, seen = step_env(env, answer := env.random_action(rng), answer, True)
         if step.terminated or step.truncated:
             break
 

@@ -13,6 +13,7 @@ from roll.pipeline.agentic.agentic_config import AgenticConfig, EnvManagerConfig
 from roll.pipeline.agentic.env.build import import_problems
 from roll.pipeline.agentic.env_checks import env_problems, env_warnings, is_plain, managers, played
 from roll.pipeline.agentic.env_config import STEP, TRAJECTORY
+from roll.pipeline.agentic.tools.build import tool_problems
 
 ENV_WORKERS = ("roll.pipeline.agentic.environment_worker.EnvironmentWorker",)
 
@@ -75,6 +76,9 @@ def environment_problems(config: AgenticConfig) -> list[str]:
         if not is_plain(env)
         for text in import_problems(f"custom_envs.{tag}", env)
     ]
+    for tag, env in played(config).items():
+        if env.tool_wrapper is not None:
+            problems += tool_problems(f"custom_envs.{tag}.tool_wrapper", env.tool_wrapper)
     for key, manager in managers(config):
         if manager.group_filter_cls is not None:
             problems += filter_problems(manager.group_filter_cls, f"{key}.group_filter_cls")

@@ -7,9 +7,11 @@ import regex
 from roll.configs.problems import Problem, did_you_mean, show
 from roll.pipeline.agentic.agentic_config import AgenticConfig, EnvManagerConfig
 from roll.pipeline.agentic.env.build import import_problems
-from roll.pipeline.agentic.env.table import ADAPTERS, ENVIRONMENTS, NOT_HERE
+from roll.pipeline.agentic.env.table import ADAPTERS, ENVIRONMENTS, NOT_HERE, gem_id
 from roll.pipeline.agentic.env_config import AGENT_NATIVE, MANAGERS, STEP, STEP_CONCAT, EnvConfig
 from roll.pipeline.agentic.templates import OBSERVATIONS, STEP_FIELDS, TRAJECTORY_FIELDS, fields_of
+from roll.pipeline.agentic.tools.table import NOT_HERE as TOOLS_NOT_HERE
+from roll.pipeline.agentic.tools.table import TOOLS
 from roll.utils.imports import split
 
 OTHER_MANAGERS: Mapping[str, str] = {
@@ -53,6 +55,7 @@ def env_problems(config: AgenticConfig) -> Iterator[Problem]:
         yield from _type_problems(at, env)
         yield from _pattern_problems(at, env)
         yield from _template_problems(at, env)
+        yield from _tool_problems(at, env)
 
 
 def _type_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
@@ -66,22 +69,40 @@ def _type_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
     if is_plain(env):
         for text in import_problems(at, env):
             yield Problem(text, (f"{at}.env_config",))
-    if env.env_type in ENVIRONMENTS:
+    if env.env_type in ENVIRONMENTS or gem_id(env.env_type) is not None:
         return
     if env.env_type in NOT_HERE:
         yield Problem(
-            f"{key}: ROLL's {env.env_type} has no counterpart here yet. Shipped: {', '.join(ENVIRONMENTS)}; or name a "
-            "class of your own as package.module:Class.",
-            (key,),
+            f"{key}: ROLL's {env.env_type} {NOT_HERE[env.env_type]}. Shipped: {', '.join(ENVIRONMENTS)}.", (key,)
         )
         return
     try:
         split(env.env_type, ENVIRONMENTS)
     except ImportError as error:
-        hint = did_you_mean(env.env_type, ENVIRONMENTS)
-        if ":" in env.env_type:
-            hint = f" An id of GEM's goes under env_type: gem, as env_config: {{env: {env.env_type}, kwargs: {{...}}}}."
-        yield Problem(f"{key}: {error}.{hint}", (key,))
+        yield Problem(f"{key}: {error}.{did_you_mean(env.env_type, ENVIRONMENTS)}", (key,))
+
+
+def _tool_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
+    if env.tool_wrapper is None:
+        return
+    at = f"{at}.tool_wrapper"
+    if env.env_manager_cls == AGENT_NATIVE:
+        yield Problem(
+            f"{at}: with {AGENT_NATIVE} the environment has the tools itself, in its conversation(). Remove it, or "
+            "choose another env_manager_cls.",
+            (at,),
+        )
+    if not env.tool_wrapper.tool_configs:
+        yield Problem(f"{at}.tool_configs is empty: name tools ({', '.join(TOOLS)}).", (f"{at}.tool_configs",))
+    for i, tool in enumerate(env.tool_wrapper.tool_configs):
+        key = f"{at}.tool_configs[{i}].tool_id"
+        if tool.tool_id in TOOLS_NOT_HERE:
+            yield Problem(f"{key}: ROLL's {tool.tool_id} {TOOLS_NOT_HERE[tool.tool_id]}.", (f"{at}.tool_configs",))
+        elif tool.tool_id not in TOOLS:
+            try:
+                split(tool.tool_id, TOOLS)
+            except ImportError as error:
+                yield Problem(f"{key}: {error}.{did_you_mean(tool.tool_id, TOOLS)}", (f"{at}.tool_configs",))
 
 
 def _pattern_problems(at: str, env: EnvConfig) -> Iterator[Problem]:

@@ -6,8 +6,9 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator
 
 from roll.configs.base import Settings, setting
-from roll.pipeline.agentic.env.table import ENVIRONMENTS
+from roll.pipeline.agentic.env.table import ENVIRONMENTS, default_pattern
 from roll.pipeline.agentic.templates import OBSERVATIONS, fields_of
+from roll.pipeline.agentic.tools.config import ToolWrapperConfig
 
 TRAJECTORY, STEP, STEP_CONCAT, AGENT_NATIVE = "trajectory", "step", "step_concat", "agent_native"
 MANAGERS = (TRAJECTORY, STEP, STEP_CONCAT, AGENT_NATIVE)
@@ -29,7 +30,8 @@ class EnvConfig(Settings):
 
     env_type: str = setting(
         ...,
-        f"The environment: {', '.join(ENVIRONMENTS)}; or a class of your own as package.module:Class.",
+        f"The environment: {', '.join(ENVIRONMENTS)}; an id of GEM's, such as game:GuessTheNumber-v0; or a class of "
+        "your own as package.module:Class.",
     )
     env_config: dict[str, Any] = setting({}, "Keyword arguments of the environment.")
     env_manager_cls: Annotated[str, BeforeValidator(lambda name: ROLL_MANAGERS.get(name, name))] = setting(
@@ -59,7 +61,11 @@ class EnvConfig(Settings):
     action_pattern: str = setting(
         r"<answer>(.*?)</answer>",
         "Regular expression that finds the action in an answer: its last group. With thinking, for example "
-        r"<think>(.*?)</think>\s*<answer>(.*?)</answer>.",
+        r"<think>(.*?)</think>\s*<answer>(.*?)</answer>. Default for roll_math and GEM: the whole answer; for roll_qa: "
+        "what stands between the last tags.",
+    )
+    tool_wrapper: ToolWrapperConfig | None = setting(
+        None, "Tools that an answer may call instead of acting; it gets the result and answers again."
     )
     format_penalty: float | None = setting(
         None, "Added to the reward of a turn without a valid action. Default: that of the env manager."
@@ -87,12 +93,13 @@ class EnvConfig(Settings):
 
 def lifted(env: Mapping[str, Any]) -> dict[str, Any]:
     """Keys of the env manager that stand in env_config, where ROLL wants them; what stands outside wins."""
-    own = env.get("env_config")
+    name, env_type, own = env.get("env_manager_cls"), env.get("env_type"), env.get("env_config") or {}
     if not isinstance(own, Mapping):
         return dict(env)
-    name = env.get("env_manager_cls")
     is_native = ROLL_MANAGERS.get(name, name) == AGENT_NATIVE if isinstance(name, str) else False
     keys = [key for key in LIFTED if not (is_native and key == "action_pattern")]  # the environment finds its actions
     inside = {key: own[key] for key in (*keys, "max_steps") if key in own}  # max_steps is for both
     rest = {key: value for key, value in own.items() if key not in keys}
+    pattern = default_pattern(env_type, own) if isinstance(env_type, str) and not is_native else None
+    inside = ({} if pattern is None else {"action_pattern": pattern}) | inside
     return {**inside, **{key: value for key, value in env.items() if value is not None}, "env_config": rest}

@@ -182,6 +182,26 @@ def test_a_native_environment_finds_its_actions_and_chooses_the_words() -> None:
     assert problems(tags | {"adv_estimator": "gigpo"}) == []
 
 
+def test_ids_of_gem_are_environments_that_get_whole_answers() -> None:
+    for name in ("game:GuessTheNumber-v0", "rg:arc_1d", "math:Math12K", "gem:own:Env-v1"):
+        assert problems({"custom_envs.Lake.env_type": name}) == []
+        assert config(custom_envs__Lake__env_type=name).custom_envs["Lake"].action_pattern == "(.*)"
+    (text,) = environment_problems(config(custom_envs__Lake__env_type="gem:own:Env-v1"))
+    assert "custom_envs.Lake.env_config: gem:own:Env-v1 cannot be built: " in text
+    assert "'own:Env-v1' is an id of GEM's and needs the package gem-llm" in text
+
+
+def test_environments_that_read_texts_have_a_pattern_that_fits() -> None:
+    def pattern(**env: Any) -> str:
+        return config(custom_envs__Lake=env).custom_envs["Lake"].action_pattern
+
+    assert pattern(env_type="roll_math") == "(.*)"
+    assert pattern(env_type="roll_math", env_config={"action_pattern": "=(.*)"}) == "=(.*)"
+    assert pattern(env_type="roll_qa") == ".*<answer>(.*?)</answer>"
+    assert pattern(env_type="roll_qa", env_config={"extract_boxed": True}) == "(.*)"
+    assert pattern(env_type="frozen_lake") == "<answer>(.*?)</answer>"
+
+
 def test_reward_normalization_says_the_same_as_the_norm_types() -> None:
     def norms(**keys: str) -> tuple[object, object]:
         return episode_settings(config(reward_normalization=keys)).advantages.norms
@@ -296,11 +316,22 @@ def test_ratio_type_segment_is_importance_sampling_by_segment() -> None:
             ["custom_envs.Lake.env_config", "'dim_x'", "It takes size, p,"],
         ),
         (
-            {"custom_envs.Lake.env_type": "game:GuessTheNumber-v0"},
-            ["env_type: gem", "env_config: {env: game:GuessTheNumber-v0, kwargs"],
+            {"custom_envs.Lake.env_type": "sokoban_sandbox"},
+            ["ROLL's sokoban_sandbox plays in containers of ROCK, a service; env_type: sokoban is the same game"],
         ),
-        ({"custom_envs.Lake.env_type": "sokoban_tool_call"}, ["ROLL's sokoban_tool_call has no counterpart here yet"]),
-        ({"custom_envs.Lake.env_type": "webshop"}, ["ROLL's webshop has no counterpart here yet"]),
+        (
+            {"custom_envs.Lake.env_type": "rock_tb_native_env"},
+            ["ROLL's rock_tb_native_env runs in containers of ROCK, a service: write an environment that asks yours"],
+        ),
+        (
+            {"custom_envs.Lake.tool_wrapper": {"tool_configs": [{"tool_id": "mcp"}]}},
+            ["custom_envs.Lake.tool_wrapper.tool_configs[0].tool_id: ROLL's mcp calls a server of the Model Context"],
+        ),
+        (
+            {"custom_envs.Lake.tool_wrapper": {"tool_configs": [{"tool_id": "serch"}]}},
+            ["tool_configs[0].tool_id: 'serch' is not of the form package.module:object", "Did you mean search?"],
+        ),
+        ({"custom_envs.Lake.tool_wrapper": {}}, ["custom_envs.Lake.tool_wrapper.tool_configs is empty: name tools"]),
         ({"custom_envs.Lake.env_type": "frozen_lak"}, ["custom_envs.Lake.env_type", "Did you mean frozen_lake?"]),
         (
             {"custom_envs.Lake.env_manager_cls": "roll.x.VLTrajEnvManager"},

@@ -7,13 +7,19 @@ from typing import Any
 
 from roll.errors import EnvError, describe
 from roll.pipeline.agentic.env.base import Env
-from roll.pipeline.agentic.env.table import ENVIRONMENTS
+from roll.pipeline.agentic.env.gem_env import GemEnv
+from roll.pipeline.agentic.env.table import ENVIRONMENTS, gem_id
+from roll.pipeline.agentic.env.tool_env import ToolEnv
 from roll.pipeline.agentic.env_config import AGENT_NATIVE, EnvConfig
+from roll.pipeline.agentic.tools.build import build_tools
 from roll.utils.imports import resolve
 
 
 def env_class(env_type: str) -> Any:
-    """Raises ImportError, or EnvError if what it names has not the methods of an environment."""
+    """What makes such environments of their env_config. Raises ImportError, or EnvError if what it names has not the
+    methods of an environment."""
+    if (name := gem_id(env_type)) is not None:
+        return lambda **kwargs: GemEnv(name, kwargs)
     found = resolve(env_type, ENVIRONMENTS)
     missing = [name for name in ("reset", "step") if not callable(getattr(found, name, None))]
     if not callable(found) or missing:
@@ -28,7 +34,9 @@ def keeps_conversation(constructor: Any) -> bool:
 
 def build_env(config: EnvConfig) -> Env:
     """A fresh environment for one episode."""
-    return env_class(config.env_type)(**config.env_config)
+    env = env_class(config.env_type)(**config.env_config)
+    wrapper = config.tool_wrapper
+    return env if wrapper is None else ToolEnv(env, build_tools(wrapper), wrapper.wrapper_args)
 
 
 def import_problems(at: str, config: EnvConfig) -> list[str]:

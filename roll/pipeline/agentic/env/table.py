@@ -1,6 +1,7 @@
-"""The shipped environments by name. Imports none of them."""
+"""The shipped environments by name, ROLL's names among them. Imports none of them."""
 
 from collections.abc import Mapping
+from typing import Any
 
 PACKAGE = "roll.pipeline.agentic.env"
 
@@ -14,24 +15,54 @@ ENVIRONMENTS: Mapping[str, str] = {
     "native": f"{PACKAGE}.native:NativeEnv",
     "sokoban_native_env": f"{PACKAGE}.native:SokobanNative",
     "frozen_lake_native_env": f"{PACKAGE}.native:FrozenLakeNative",
+    "roll_math": f"{PACKAGE}.math_questions:MathQuestions",
+    "roll_qa": f"{PACKAGE}.qa:QaQuestions",
     "gymnasium": f"{PACKAGE}.gymnasium_env:GymnasiumEnv",
     "gem": f"{PACKAGE}.gem_env:GemEnv",
 }
 
-ADAPTERS = ("gymnasium", "gem")
-"""Of these, those that wrap what is installed: only the machine of the run can tell whether they can be built."""
+ADAPTERS = ("gymnasium", "gem", "native", "roll_math", "roll_qa")
+"""Of these, those that take what is installed or read files: only the machine of the run can tell whether they can be
+built."""
 
-NOT_HERE = (
-    "webshop",
-    "deepeyes",
-    "sokoban_mcp",
-    "sokoban_sandbox",
-    "sokoban_tool_call",
-    "rock_tb_native_env",
-    "roll_math",
-    "roll_code",
-    "roll_qa",
-    "openreward_env",
-    "atropos_env",
-)
-"""ROLL's environments without a counterpart here."""
+_ROCK = "runs in containers of ROCK, a service: write an environment that asks yours, as package.module:Class"
+NOT_HERE: Mapping[str, str] = {
+    "webshop": "has no counterpart here yet",
+    "deepeyes": "shows pictures, which are not read yet",
+    "sokoban_sandbox": "plays in containers of ROCK, a service; env_type: sokoban is the same game in the process",
+    "sokoban_mcp": "asks a server for its moves; env_type: sokoban is the same game in the process",
+    "sokoban_tool_call": "moves by tool calls; env_type: sokoban_native_env is the same game as a conversation",
+    "rock_tb_native_env": _ROCK,
+    "tb_native_env": _ROCK,
+    "tb_env": _ROCK,
+    "swe_native_env": _ROCK,
+    "swe_env": _ROCK,
+    "cli": _ROCK,
+    "roll_code": "judges programs; an RLVR run does that",
+    "openreward_env": "asks openreward.ai, a service: write an environment that asks it, as package.module:Class",
+    "atropos_env": "asks a server of Atropos: write an environment that asks yours, as package.module:Class",
+}
+"""ROLL's environments without a counterpart here: why, and what to do instead."""
+
+GEM_FAMILIES = ("game", "math", "code", "qa", "rg", "eval")
+WHOLE_ANSWER = "(.*)"
+LAST_TAGGED = ".*<answer>(.*?)</answer>"
+
+
+def gem_id(env_type: str) -> str | None:
+    """The id of GEM's that an env_type is, None for any other. Examples: game:GuessTheNumber-v0 and gem:game:Sudoku are
+    ids (the prefix gem: goes), own.module:Class is none."""
+    if env_type.startswith("gem:"):
+        return env_type.removeprefix("gem:")
+    family, colon, name = env_type.partition(":")
+    is_path = name.isidentifier() and family not in GEM_FAMILIES
+    return env_type if colon and name and not is_path and "." not in family else None
+
+
+def default_pattern(env_type: str, env_config: Mapping[str, Any]) -> str | None:
+    """The action_pattern of environments that find the answer in a text themselves, None for others."""
+    if env_type == "gem" or gem_id(env_type) is not None or env_type == "roll_math":
+        return WHOLE_ANSWER
+    if env_type == "roll_qa":
+        return WHOLE_ANSWER if env_config.get("extract_boxed") else LAST_TAGGED
+    return None

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from roll.configs.limits import LARGEST_REWARD
-from roll.pipeline.agentic.env.base import Conversation, EnvStep
+from roll.pipeline.agentic.env.base import VALID, Conversation, EnvStep
+from roll.pipeline.agentic.env.tool_env import ToolEnv
 from roll.pipeline.agentic.env_manager.env_thread import EnvCrash
 from roll.utils.text import visible
 
@@ -27,9 +28,15 @@ def reset_env(env: Any, seed: int, is_native: bool) -> tuple[Seen, str]:
     return Seen(text, read_conversation(env) if is_native else None), str(getattr(env, "instruction", ""))
 
 
-def step_env(env: Any, action: str, is_native: bool) -> tuple[EnvStep, Seen]:
-    """What the action led to, and what is seen then."""
-    step = checked_step(env.step(action))
+def step_env(env: Any, answer: str, action: str | None, is_native: bool) -> tuple[EnvStep, Seen]:
+    """What the answer led to, and what is seen then. `action` is what action_pattern found in it, None if nothing; one
+    with tools looks at the whole answer. The step says in any case whether there was a valid action."""
+    if isinstance(env, ToolEnv):
+        step = checked_step(env.step_answer(answer, action))
+    else:
+        step = checked_step(env.step(action or ""))
+    valid = step.metrics.get(VALID, 1.0) > 0 and (action is not None or isinstance(env, ToolEnv))
+    step = step._replace(metrics={**step.metrics, VALID: float(valid)})
     return step, Seen(step.observation, read_conversation(env) if is_native else None)
 
 

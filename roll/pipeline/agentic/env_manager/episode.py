@@ -144,14 +144,11 @@ class EpisodePlayer:
             is_cut = is_cut or prompt.is_cut
             generation = await self._answer(job, attempt, number, prompt, longest)
             (response,) = answer_texts(self._decode, [generation], rules.sampling)
-            action = self._pattern.find(self._encoder.answer_opening + response)
-            step, after = await self._call(thread, "step", step_env, env, action or "", self._is_native)
-            valid = action is not None and step.metrics.get(VALID, 1.0) > 0
-            metrics = dict(step.metrics) | {
-                VALID: float(valid),
-                "answer_cut": float(generation.finish_reason == "length"),
-            }
-            reward = step.reward + (0.0 if valid else rules.format_penalty)
+            answer = self._encoder.answer_opening + response
+            action = self._pattern.find(answer)
+            step, after = await self._call(thread, "step", step_env, env, answer, action, self._is_native)
+            metrics = dict(step.metrics) | {"answer_cut": float(generation.finish_reason == "length")}
+            reward = step.reward + (0.0 if step.metrics[VALID] else rules.format_penalty)
             turns.append(PlayedTurn(prompt, generation, Turn(seen.text, response, action, reward, metrics)))
             seen = after
             if step.terminated or step.truncated:

@@ -1,0 +1,80 @@
+"""Questions out of a data file, one per episode."""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from roll.datasets.loader import ENDINGS, DataFile
+from roll.errors import ConfigError, EnvError
+from roll.utils.imports import is_installed, resolve
+from roll.utils.paths import look_at
+
+Mode = Literal["train", "val"]
+
+
+@functools.lru_cache(maxsize=16)
+def load_rows(name: str, split: str = "train") -> Sequence[Mapping[str, Any]]:
+    """The rows of a file, or of a data set of the Hugging Face hub; read once per process. Raises EnvError."""
+    look = look_at(name)
+    if look.is_file:
+        return _rows_of_file(name)
+    if name.count("/") != 1 or look.path.suffix.lower() in ENDINGS:
+        raise EnvError(
+            f"{name} does not exist: name a {', '.join(ENDINGS)} file, or a data set of the Hugging Face hub"
+        )
+    if not is_installed("datasets"):
+        raise EnvError(f"{name} is no file; as a data set of the Hugging Face hub it needs the package datasets")
+    load: Any = resolve("datasets:load_dataset")
+    try:
+        return load(name, split=split)
+    except Exception as error:
+        raise EnvError(f"{name} is no file, and no data set that the Hugging Face hub gives: {error}") from error
+
+
+def _rows_of_file(name: str) -> Sequence[Mapping[str, Any]]:
+    path = look_at(name).path
+    if (format := ENDINGS.get(path.suffix.lower())) is None:
+        raise EnvError(f"{name} does not end in {', '.join(ENDINGS)}")
+    try:
+        rows = list(DataFile(path, format, "the file").rows())
+    except ConfigError as error:
+        raise EnvError(str(error)) from error
+    for row in rows:
+        if row.fault:
+            raise EnvError(f"{row.where}: {row.fault}")
+    if not rows:
+        raise EnvError(f"{name} has no rows")
+    return [dict(row.values) for row in rows]
+
+
+class Questions:
+    """The questions of a data set. `mode` train draws one by the seed; val takes them in turn, so that seeds one after
+    the other ask each of them once."""
+
+    def __init__(
+        self, dataset_name: str, split: str, question_key: str, answer_key: str, mode: Mode, seed: int, owner: str
+    ):
+        if mode not in ("train", "val"):
+            raise EnvError(f"mode is {mode!r}, not train or val")
+        self._name, self._split, self._keys = dataset_name, split, (question_key, answer_key)
+        self._mode, self._seed, self._owner = mode, seed, owner
+        self._row(0)
+
+    def draw(self, env_seed: int) -> tuple[str, Any]:
+        """(question, answer)."""
+        count = len(load_rows(self._name, self._split))
+        if self._mode == "val":
+            return self._row(env_seed % count)
+        return self._row(random.Random(f"{self._owner} {self._seed} {env_seed}").randrange(count))
+
+    def _row(self, place: int) -> tuple[str, Any]:
+        """Raises EnvError that names a column which is not there."""
+        row = load_rows(self._name, self._split)[place]
+        for what, key in zip(("question_key", "answer_key"), self._keys, strict=True):
+            if row.get(key) in (None, ""):
+                raise EnvError(f"{what}: row {place} of {self._name} has no {key}; it has {', '.join(row)}")
+        question, answer = (row[key] for key in self._keys)
+        return str(question), answer

@@ -1,0 +1,49 @@
+"""From `tool_configs` to tools."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from roll.errors import EnvError, describe
+from roll.pipeline.agentic.tools.base import Tool
+from roll.pipeline.agentic.tools.config import ToolConfig, ToolWrapperConfig
+from roll.pipeline.agentic.tools.table import TOOLS
+from roll.utils.imports import resolve
+
+
+def build_tools(config: ToolWrapperConfig) -> list[Tool]:
+    """Fresh tools for one episode."""
+    return [_tool_class(one.tool_id)(**one.tool_args) for one in config.tool_configs]
+
+
+def tool_problems(at: str, config: ToolWrapperConfig) -> list[str]:
+    """Why some tool cannot be built; empty if each was."""
+    problems = [text for i, one in enumerate(config.tool_configs) for text in _problems(f"{at}.tool_configs[{i}]", one)]
+    names = [] if problems else [tool.name for tool in build_tools(config)]
+    if repeated := sorted({name for name in names if names.count(name) > 1}):
+        problems.append(f"{at}.tool_configs: two tools are called {', '.join(repeated)}: an answer could mean either.")
+    return problems
+
+
+def _problems(at: str, config: ToolConfig) -> list[str]:
+    try:
+        constructor = _tool_class(config.tool_id)
+    except (ImportError, EnvError) as error:
+        return [f"{at}.tool_id: {error}."]
+    try:
+        constructor(**config.tool_args)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        known = f" It takes {', '.join(inspect.signature(constructor).parameters)}." if type(error) is TypeError else ""
+        return [f"{at}.tool_args: {config.tool_id} cannot be built: {describe(error)}.{known}"]
+    return []
+
+
+def _tool_class(tool_id: str) -> Any:
+    """Raises ImportError, or EnvError if what it names is no tool."""
+    found = resolve(tool_id, TOOLS)
+    if not (isinstance(found, type) and issubclass(found, Tool)):
+        raise EnvError(f"{tool_id} is no tool: it must be a class below roll.pipeline.agentic.tools.base.Tool")
+    return found
