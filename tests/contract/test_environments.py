@@ -53,6 +53,7 @@ CASES: dict[str, EnvConfig] = {
             },
         }
     ),
+    "webshop": EnvConfig(env_type="webshop", env_config={"max_steps": 12}),
     "gymnasium": EnvConfig(
         env_type="gymnasium",
         env_config={"env": "FrozenLake-v1", "actions": ["Left", "Down", "Right", "Up"], "max_steps": 12},

@@ -17,17 +17,17 @@ ENVIRONMENTS: Mapping[str, str] = {
     "frozen_lake_native_env": f"{PACKAGE}.native:FrozenLakeNative",
     "roll_math": f"{PACKAGE}.math_questions:MathQuestions",
     "roll_qa": f"{PACKAGE}.qa:QaQuestions",
+    "webshop": f"{PACKAGE}.webshop.shop:WebShop",
     "gymnasium": f"{PACKAGE}.gymnasium_env:GymnasiumEnv",
     "gem": f"{PACKAGE}.gem_env:GemEnv",
 }
 
-ADAPTERS = ("gymnasium", "gem", "native", "roll_math", "roll_qa")
+ADAPTERS = ("gymnasium", "gem", "native", "roll_math", "roll_qa", "webshop")
 """Of these, those that take what is installed or read files: only the machine of the run can tell whether they can be
 built."""
 
 _ROCK = "runs in containers of ROCK, a service: write an environment that asks yours, as package.module:Class"
 NOT_HERE: Mapping[str, str] = {
-    "webshop": "has no counterpart here yet",
     "deepeyes": "shows pictures, which are not read yet",
     "sokoban_sandbox": "plays in containers of ROCK, a service; env_type: sokoban is the same game in the process",
     "sokoban_mcp": "asks a server for its moves; env_type: sokoban is the same game in the process",
