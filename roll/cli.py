@@ -6,10 +6,8 @@ python examples/start_rlvr_pipeline.py --config_path tiny-sort --config_name tin
 import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from roll.configs.load.loader import yaml_names
 from roll.configs.plan.describe import describe
@@ -18,51 +16,19 @@ from roll.errors import ConfigError, RollError
 from roll.pipeline.load import Loaded, load
 from roll.pipeline.memory_report import MemoryReport, memory_report
 from roll.pipeline.preflight import machine_report
-from roll.utils.imports import add_folder, resolve
+from roll.pipeline.spec import PipelineSpec, pipeline_of
+from roll.utils.imports import add_folder
 from roll.utils.paths import look_at
 from roll.utils.text import visible
 
 EXIT_OK, EXIT_FAILED, EXIT_BAD_CONFIG, EXIT_INTERRUPTED = 0, 1, 2, 130
 
 
-@dataclass(frozen=True)
-class Pipeline:
-    """Where the parts of one pipeline are, as `package.module:object`. `run_class` is imported by a real run only."""
-
-    config: str
-    problems: str
-    warnings: str
-    machine_problems: str
-    data_problems: str
-    run_class: str
-
-
-PIPELINES: Mapping[str, Pipeline] = {
-    "rlvr": Pipeline(
-        config="roll.pipeline.rlvr.rlvr_config:RLVRConfig",
-        problems="roll.pipeline.rlvr.rlvr_checks:rlvr_problems",
-        warnings="roll.pipeline.rlvr.rlvr_checks:rlvr_warnings",
-        machine_problems="roll.pipeline.rlvr.rlvr_checks:missing_files",
-        data_problems="roll.pipeline.rlvr.rlvr_checks:data_and_reward_problems",
-        run_class="roll.pipeline.rlvr.rlvr_pipeline:RLVRPipeline",
-    ),
-    "agentic": Pipeline(
-        config="roll.pipeline.agentic.agentic_config:AgenticConfig",
-        problems="roll.pipeline.agentic.agentic_checks:agentic_problems",
-        warnings="roll.pipeline.agentic.agentic_checks:agentic_warnings",
-        machine_problems="roll.pipeline.agentic.agentic_checks:machine_problems",
-        data_problems="roll.pipeline.agentic.agentic_checks:environment_problems",
-        run_class="roll.pipeline.agentic.agentic_pipeline:AgenticPipeline",
-    ),
-}
-
-
 def main(pipeline: str = "rlvr", argv: Sequence[str] | None = None, script: str | None = None) -> int:
-    """Runs one pipeline from command-line arguments and returns the exit code: 0 done, 1 the run failed, 2 the
-    configuration, its plan or this machine cannot work, 128 + its number a signal. Code beside the YAML can be
-    imported."""
+    """Runs one pipeline, a built-in name or `package.module:SPEC`, from command-line arguments and returns the exit
+    code: 0 done, 1 the run failed, 2 the configuration, its plan or this machine cannot work, 128 + its number a
+    signal. Code beside the YAML can be imported."""
     arguments, overrides = _parser(pipeline).parse_known_args(argv)
-    parts = PIPELINES[pipeline]
     try:
         folder, name = _place(arguments.config_path, arguments.config_name or "")
         directory = _directory(folder, name, script)
@@ -71,18 +37,11 @@ def main(pipeline: str = "rlvr", argv: Sequence[str] | None = None, script: str 
             raise ConfigError(
                 f"--config_name is missing. There: {', '.join(yaml_names(directory)) or 'no YAML'} in {directory}."
             )
-        loaded = load(
-            _object(parts.config),
-            directory,
-            name,
-            overrides,
-            _object(parts.problems),
-            _object(parts.warnings),
-        )
-        config = loaded.config
-        notes, missing = config.cpu_role_notes, config.missing_validation
-        _say(describe(config, loaded.plan, config.model_roles, notes, missing))
-        memory = memory_report(config, loaded.plan)
+        spec = pipeline_of(pipeline)
+        loaded = load(spec, directory, name, overrides)
+        config, plan = loaded.config, loaded.plan
+        _say(describe(config, plan, spec.part(spec.batch)(config, plan)))
+        memory = memory_report(config, plan)
         if memory.text and (arguments.dry_run or memory.knows_gpus):
             _say(memory.text)
         for warning in (*loaded.warnings, *memory.warnings):
@@ -90,9 +49,9 @@ def main(pipeline: str = "rlvr", argv: Sequence[str] | None = None, script: str 
         if memory.problems:
             raise ConfigError(*(problem.text for problem in memory.problems))
         if arguments.dry_run:
-            return _dry_run(parts, loaded, memory)
-        _refuse(parts, loaded, memory)
-        return int(_object(parts.run_class)(loaded.config, loaded.plan).run())
+            return _dry_run(spec, loaded, memory)
+        _refuse(spec, loaded, memory)
+        return int(spec.part(spec.run_class)(config, plan).run())
     except ConfigError as error:
         _complain("The run cannot start:", error.problems)
         return EXIT_BAD_CONFIG
@@ -161,27 +120,22 @@ def _directory(config_path: str, name: str, script: str | None) -> Path:
     return (having or there)[0]
 
 
-def _object(path: str) -> Any:
-    """What a path of the table above names."""
-    return resolve(path)
-
-
-def _dry_run(parts: Pipeline, loaded: Loaded[Any], memory: MemoryReport) -> int:
+def _dry_run(spec: PipelineSpec, loaded: Loaded, memory: MemoryReport) -> int:
     report = machine_report(loaded.config)
-    found = (*report.problems, *memory.machine_problems, *_object(parts.machine_problems)(loaded.config))
+    found = (*report.problems, *memory.machine_problems, *spec.ask(spec.machine_problems, loaded.config))
     for problem in together(str(problem) for problem in found):
         _say(f"Warning, a real run stops here: {problem}")
     for reason in report.unchecked:
         _say(f"Not checked: {reason}")
-    _say("Not checked in a dry run: rows of the data files, imports of rewards and environments, addresses of judges.")
+    _say(f"Not checked in a dry run: {spec.unchecked}.")
     _say("The plan works.")
     return EXIT_OK
 
 
-def _refuse(parts: Pipeline, loaded: Loaded[Any], memory: MemoryReport) -> None:
+def _refuse(spec: PipelineSpec, loaded: Loaded, memory: MemoryReport) -> None:
     """Raises ConfigError with everything that this machine or the data say against the run."""
     problems = [problem.text for problem in (*machine_report(loaded.config).problems, *memory.machine_problems)]
-    problems += _object(parts.data_problems)(loaded.config)
+    problems += map(str, spec.ask(spec.data_problems, loaded.config))
     if problems:
         raise ConfigError(*together(problems))
 

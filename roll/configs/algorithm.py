@@ -11,7 +11,7 @@ from roll.configs.cluster import PgVariant, WorkerConfig
 from roll.configs.data import Place
 from roll.configs.estimators import Estimator, estimator_of
 from roll.configs.policy_losses import PolicyForm, last_name, policy_form_of
-from roll.configs.roles import ROLES, Role
+from roll.configs.roles import ROLES
 from roll.configs.rollout_config import RolloutConfig
 
 MODEL_LENGTH_KEYS = ("max_model_len", "context_length")
@@ -65,6 +65,8 @@ class TrainInferCorrectionConfig(Settings):
 
 class AlgorithmConfig(RolloutConfig):
     """What RLVR and agentic runs share: roles and mathematics."""
+
+    role_table = ROLES
 
     # roles
     reward_pretrain: Place | None = setting(
@@ -207,20 +209,6 @@ class AlgorithmConfig(RolloutConfig):
     @abstractmethod
     def domains(self) -> tuple[str, ...]:
         """Names of the domains that are scored."""
-
-    @property
-    def roles(self) -> Mapping[str, Role]:
-        return ROLES
-
-    @property
-    def sections(self) -> Mapping[str, WorkerConfig]:
-        roles = {
-            "actor_train": self.actor_train,
-            "actor_infer": self.actor_infer,
-            "critic": self.critic,
-            "reference": self.reference,
-        }
-        return {name: section for name, section in roles.items() if section is not None}
 
     @property
     def model_roles(self) -> Mapping[str, WorkerConfig]:

@@ -1,52 +1,24 @@
-"""What a configuration says against itself. Every check here holds on any machine, in a dry run and in a real run."""
+"""What a configuration of reinforcement learning says against itself, beside what any run's may. Every check here
+holds on any machine, in a dry run and in a real run."""
 
 from collections.abc import Callable, Iterator
 
 from roll.configs.algorithm import MODEL_LENGTH_KEYS, AlgorithmConfig
-from roll.configs.batching import batching_warnings
 from roll.configs.estimators import ESTIMATORS
 from roll.configs.plan.batch_plan import batch_problems, role_train_plan
 from roll.configs.plan.derive import compares_within_groups, old_log_probs
 from roll.configs.policy_losses import POLICY_FORMS
 from roll.configs.problems import Problem, ids_text
-from roll.configs.role_checks import role_problems, role_warnings
+from roll.configs.rollout_checks import VAL_LENGTH_KEYS, length_problems
 from roll.configs.rollout_config import LENGTH_KEYS
 from roll.configs.strategy import narrowing_settings
 
-VAL_LENGTH_KEYS = ("val_prompt_length", "val_sequence_length")
 SAMPLING = "actor_infer.generating_args"
 
 
 def config_problems(config: AlgorithmConfig) -> list[Problem]:
     """Everything that cannot work, whatever the machine."""
     return [problem for check in CHECKS for problem in check(config)]
-
-
-def length_problems(config: AlgorithmConfig) -> Iterator[Problem]:
-    prompt, response, sequence = config.prompt_length, config.response_length, config.sequence_length
-    if response is None and sequence is None:
-        yield Problem(
-            "response_length is missing: set it, or sequence_length (prompt and answer together).", LENGTH_KEYS
-        )
-        return
-    if response is not None and sequence is not None and sequence != prompt + response:
-        yield Problem(
-            f"sequence_length: {sequence} contradicts prompt_length {prompt} + response_length {response} = "
-            f"{prompt + response}. Remove one of them.",
-            LENGTH_KEYS,
-        )
-    elif sequence is not None and sequence <= prompt:
-        yield Problem(
-            f"sequence_length: {sequence} leaves no room for an answer after prompt_length: {prompt}. "
-            f"Set it above {prompt}, or lower prompt_length.",
-            LENGTH_KEYS,
-        )
-    val_prompt, val_sequence = config.val_lengths[0], config.val_sequence_length
-    if val_sequence is not None and val_sequence <= val_prompt:
-        yield Problem(
-            f"val_sequence_length: {val_sequence} leaves no room for an answer after val_prompt_length: {val_prompt}.",
-            LENGTH_KEYS + VAL_LENGTH_KEYS,
-        )
 
 
 def answer_length_problems(config: AlgorithmConfig) -> Iterator[Problem]:
@@ -205,7 +177,6 @@ CHECKS: tuple[Callable[[AlgorithmConfig], Iterator[Problem]], ...] = (
     answer_length_problems,
     sampling_problems,
     algorithm_problems,
-    role_problems,
     data_problems,
     batch_problems,
     sync_problems,
@@ -216,7 +187,6 @@ def config_warnings(config: AlgorithmConfig) -> list[str]:
     """What works, and may not be what was meant."""
     found = [
         *_unused(config),
-        *role_warnings(config),
         *_kl_warnings(config),
         *_share_warnings(config),
         *_length_warnings(config),
@@ -228,17 +198,9 @@ def config_warnings(config: AlgorithmConfig) -> list[str]:
             "the whole distribution. They are not used as old log-probs, train_infer/log_prob_diff_* shows the "
             "difference, and train_infer_correction would take it for a mismatch."
         )
-    for role, worker in config.model_roles.items():
-        found += batching_warnings(role, worker)
-    for role, worker in config.learning_roles.items():
-        plan = role_train_plan(config, role, worker)
-        if config.roles[role].head == "lm" and config.policy_form.weighs_by_ratio:
-            found += _ratio_warnings(config, plan.updates_per_step)
-        if plan.warmup_updates >= plan.total_updates > 0:
-            found.append(
-                f"{role}.training_args: the warm-up of {plan.warmup_updates} updates is not over when the run ends "
-                f"after {plan.total_updates}."
-            )
+    if config.policy_form.weighs_by_ratio:
+        plan = role_train_plan(config, "actor_train", config.actor_train)
+        found += _ratio_warnings(config, plan.updates_per_step)
     return found
 
 

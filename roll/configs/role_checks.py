@@ -1,11 +1,12 @@
-"""What is wrong with the section of a role, or does nothing there, and where the roles are placed."""
+"""What any run's settings say against themselves: the section of each role, and where the roles are placed."""
 
 from collections.abc import Iterator
 
-from roll.configs.batching import batching_problems
+from roll.configs.batching import batching_problems, batching_warnings
 from roll.configs.cluster import WorkerConfig
 from roll.configs.load.aliases import ROLL_WORKERS
 from roll.configs.plan.layout import layout_problems
+from roll.configs.plan.run_plan import RunPlan
 from roll.configs.problems import Problem
 from roll.configs.roles import idle_keys
 from roll.configs.run import RunConfig
@@ -13,7 +14,7 @@ from roll.configs.run import RunConfig
 SCHEDULE_KEYS = frozenset({"min_lr_ratio"})
 
 
-def role_problems(config: RunConfig) -> Iterator[Problem]:
+def run_problems(config: RunConfig) -> Iterator[Problem]:
     for role, worker in config.model_roles.items():
         if worker.model_args.model_name_or_path is None:
             yield Problem(
@@ -46,11 +47,17 @@ def _training_problems(role: str, worker: WorkerConfig) -> Iterator[Problem]:
         yield Problem(f"{path}: no schedule has such a setting. Known: {', '.join(SCHEDULE_KEYS)}.", (path,))
 
 
-def role_warnings(config: RunConfig) -> Iterator[str]:
-    """Keys in the sections of this run's roles that they have no use for. Of roles that are not started that is said
-    instead."""
-    started = config.model_roles
+def run_warnings(config: RunConfig, plan: RunPlan) -> Iterator[str]:
+    """What works, and may not be what was meant. Keys of roles that are not started are left to who says so."""
     for name, section in config.sections.items():
         role = config.roles[name]
-        if (keys := idle_keys(section, role)) and (role.head is None or name in started):
+        if (keys := idle_keys(section, role)) and (role.head is None or name in config.model_roles):
             yield f"{name}: {', '.join(keys)} {'does' if len(keys) == 1 else 'do'} nothing here: {role.reason}."
+    for name, worker in config.model_roles.items():
+        yield from batching_warnings(name, worker)
+    for name, train in plan.trains.items():
+        if train.warmup_updates >= train.total_updates > 0:
+            yield (
+                f"{name}.training_args: the warm-up of {train.warmup_updates} updates is not over when the run ends "
+                f"after {train.total_updates}."
+            )

@@ -3,14 +3,15 @@
 from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator
+from pydantic import AfterValidator, BeforeValidator, model_validator
 
 from roll.configs.base import Settings, setting
 from roll.configs.cluster import Environment, WorkerConfig
 from roll.configs.data import Place, split_text
 from roll.configs.limits import LARGEST_SEED, MOST_DEVICES_PER_NODE, MOST_NODES
+from roll.configs.load.defaults import DEVICES_PER_NODE, fill_run
 from roll.configs.problems import show
 from roll.configs.roles import Role
 
@@ -48,7 +49,10 @@ class CheckpointConfig(Settings):
 
 
 class RunConfig(Settings):
-    """Keys of every run, whatever it does in a step: its name and length, machines, output."""
+    """Keys of every run, whatever it does in a step: its name and length, machines, output. A kind of run adds the
+    sections of its roles, and their rows in `role_table`."""
+
+    role_table: ClassVar[Mapping[str, Role]]
 
     exp_name: Annotated[str, AfterValidator(_run_name)] = setting(
         "roll", "Name of the run in logs and trackers. Default: the name of the YAML.", min_length=1
@@ -84,7 +88,7 @@ class RunConfig(Settings):
         1, "Machines of the run. Default: as many as the largest id of a device_mapping asks for.", ge=1, le=MOST_NODES
     )
     num_gpus_per_node: int = setting(
-        8, "Devices per machine; on a machine without GPUs, slots.", ge=1, le=MOST_DEVICES_PER_NODE
+        DEVICES_PER_NODE, "Devices per machine; on a machine without GPUs, slots.", ge=1, le=MOST_DEVICES_PER_NODE
     )
     gpu_memory_gb: float | None = setting(
         None,
@@ -138,10 +142,15 @@ class RunConfig(Settings):
     def num_devices(self) -> int:
         return self.num_nodes * self.num_gpus_per_node
 
+    @model_validator(mode="before")
+    @classmethod
+    def _fill(cls, tree: Any) -> Any:
+        return fill_run(tree, cls.role_table) if isinstance(tree, Mapping) else tree
+
     @property
-    @abstractmethod
     def roles(self) -> Mapping[str, Role]:
         """The rows of all sections that have a role's keys, by the section's YAML path."""
+        return self.role_table
 
     @property
     @abstractmethod
@@ -159,9 +168,9 @@ class RunConfig(Settings):
         return ("sequence_length",)
 
     @property
-    @abstractmethod
     def sections(self) -> Mapping[str, WorkerConfig]:
         """Those of these sections that the YAML has, whether their role is started or not."""
+        return {name: section for name in self.role_table if (section := self.value(name)) is not None}
 
     @property
     def model_roles(self) -> Mapping[str, WorkerConfig]:

@@ -65,7 +65,7 @@ from roll.pipeline.checkpoint import Checkpoint
 from roll.pipeline.filtered_step import FewGroupsAlarm, filter_metrics, of_kept, updates_of
 from roll.pipeline.late_rewards import LateRewards
 from roll.pipeline.recorder import RolloutRecord, RolloutRecorder
-from roll.pipeline.resume_checks import check_resume, data_place, state_of_roles
+from roll.pipeline.resume_checks import RLState, check_resume, data_place, state_of_roles
 from roll.pipeline.rollout_metrics import rollout_metrics
 from roll.pipeline.run import Run
 from roll.pipeline.view import Column, Curve, View
@@ -144,7 +144,7 @@ class RLPipeline(Run):
         """Data are read here although processes could start meanwhile: what is refused must cost no device a
         minute."""
         if checkpoint is not None:
-            state, self.changed_keys = check_resume(checkpoint, self.config, self.plan)
+            state, self.changed_keys = check_resume(checkpoint, self.config, self.plan, RLState)
         self.source = self.load_data()
         if checkpoint is not None:
             data_place(self.source, state, checkpoint.path)

@@ -3,15 +3,13 @@
 import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.cluster import WorkerConfig
-from roll.configs.plan.batch_plan import BatchPlan
-from roll.configs.plan.run_plan import TrainPlan
-from roll.distributed.scheduler.numbered_tasks import TaskSource
+from roll.configs.plan.run_plan import RunPlan, TrainPlan
+from roll.configs.run import RunConfig
 from roll.distributed.strategy.saved_facts import SavedFacts, required_facts
 from roll.errors import ConfigError, StrategyError
 from roll.pipeline.checkpoint import Checkpoint
@@ -43,24 +41,31 @@ class GroupsState(BaseModel):
 
 
 class RunState(BaseModel):
-    """The part of the driver's state that every reinforcement-learning run saves. What earlier versions did not save is
-    empty."""
+    """The part of the driver's state that every run saves; a kind of run may save more. What earlier versions did not
+    save is empty."""
 
     model_config = ConfigDict(frozen=True, strict=True)
 
-    data: dict[str, Any]
-    groups: GroupsState | None = None
-    kl_coef: float
-    running_moments: dict[str, dict[str, float]]
+    data: dict[str, Any]  # the place in the data
     updates_per_step: dict[str, int] = {}  # of each role that learns
     models: dict[str, dict[str, Any]] = {}  # the sizes in their config.json
 
 
-def learning_roles(config: AlgorithmConfig, plan: BatchPlan) -> dict[str, tuple[WorkerConfig, TrainPlan]]:
-    roles = {"actor_train": (config.actor_train, plan.actor_train)}
-    if config.critic is not None and plan.critic is not None:
-        roles["critic"] = (config.critic, plan.critic)
-    return roles
+class RLState(RunState):
+    """That of reinforcement learning."""
+
+    groups: GroupsState | None = None
+    kl_coef: float
+    running_moments: dict[str, dict[str, float]]
+
+
+S = TypeVar("S", bound=RunState)
+
+
+class DataPlace(Protocol):
+    """Data that are gone through in an order, and know where they are."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
 
 
 def model_sizes(worker: WorkerConfig) -> dict[str, Any]:
@@ -72,28 +77,27 @@ def model_sizes(worker: WorkerConfig) -> dict[str, Any]:
     return {key: model[key] for key in _SHAPE_KEYS if model.get(key) is not None}
 
 
-def state_of_roles(config: AlgorithmConfig, plan: BatchPlan) -> dict[str, Any]:
+def state_of_roles(config: RunConfig, plan: RunPlan) -> dict[str, Any]:
     """What a RunState holds of them."""
-    roles = learning_roles(config, plan)
     return {
-        "updates_per_step": {role: train.updates_per_step for role, (_, train) in roles.items()},
-        "models": {role: model_sizes(worker) for role, (worker, _) in roles.items()},
+        "updates_per_step": {role: train.updates_per_step for role, train in plan.trains.items()},
+        "models": {role: model_sizes(worker) for role, worker in config.learning_roles.items()},
     }
 
 
-def check_resume(checkpoint: Checkpoint, config: AlgorithmConfig, plan: BatchPlan) -> tuple[RunState, frozenset[str]]:
+def check_resume(checkpoint: Checkpoint, config: RunConfig, plan: RunPlan, kind: type[S]) -> tuple[S, frozenset[str]]:
     """The saved state, and the keys whose new values hold from now on, each of which is told. Raises ConfigError with
     everything that stands against going on."""
     try:
-        state = RunState.model_validate(checkpoint.state.run)
+        state = kind.model_validate(checkpoint.state.run)
     except ValidationError as error:
         raise ConfigError(
             f"{checkpoint.path}: its driver state is not that of a run of this kind: {reason(error)}"
         ) from error
     found = differences(checkpoint.state.config, config)
     problems = [f"{d} since the checkpoint, but {d.rule.why}." for d in found if d.rule.effect == "refused"]
-    for role, (worker, train) in learning_roles(config, plan).items():
-        problems += _role_problems(checkpoint, role, worker, train, state)
+    for role, worker in config.learning_roles.items():
+        problems += _role_problems(checkpoint, role, worker, plan.trains[role], state)
     if problems:
         keep = f"Resuming from {checkpoint.path} needs the settings it was saved under; or start anew in another "
         raise ConfigError(*problems, keep + "output_dir.")
@@ -150,8 +154,8 @@ def _at(tree: Any, *keys: str) -> Any:
     return tree
 
 
-def data_place(source: TaskSource, state: RunState, path: Path) -> None:
-    """Sets a TaskSource to where the checkpoint was. Raises ConfigError if the data are others, or another kind of
+def data_place(source: DataPlace, state: RunState, path: Path) -> None:
+    """Sets it to where the checkpoint was. Raises ConfigError if the data are others, or another kind of
     data."""
     try:
         source.load_state_dict(state.data)

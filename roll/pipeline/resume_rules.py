@@ -1,28 +1,35 @@
 """What becomes of a setting that is not the checkpoint's: one table, from which docs/resuming.md is checked."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 from roll.configs.base import Settings, holds_mapping, join, nested_class
 from roll.configs.problems import show
+from roll.configs.run import RunConfig
 from roll.utils.secrets import redact
 
 Effect = Literal["applied", "refused", "free"]
+TRAINER = "<trainer>"
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Of the keys that match `pattern`. `applied`: holds from now on, and the difference is told. `refused`: the run
-    does not start. `free`: nothing that is learned depends on it, and nothing is told."""
+    """Of the keys that match `pattern`, in which `<trainer>` stands for each role that learns.
+
+    `applied`: holds from now on, and the difference is told. `refused`: the run does not start. `free`: nothing that is
+    learned depends on it, and nothing is told.
+    """
 
     pattern: str
     effect: Effect
     why: str
 
-    def matches(self, key: str) -> bool:
-        return fnmatchcase(key, self.pattern)
+    def matches(self, key: str, trainers: Iterable[str]) -> bool:
+        if TRAINER not in self.pattern:
+            return fnmatchcase(key, self.pattern)
+        return any(fnmatchcase(key, self.pattern.replace(TRAINER, role)) for role in trainers)
 
 
 @dataclass(frozen=True)
@@ -50,15 +57,13 @@ _SPEED = "how fast it goes, not what comes out"
 
 RULES = (
     Rule("seed", "refused", "the order of the data comes from it: rows of this epoch would be trained twice or never"),
-    Rule("actor_train.data_args.shuffle", "refused", "the place in the data would mean other rows"),
+    Rule(f"{TRAINER}.data_args.shuffle", "refused", "the place in the data would mean other rows"),
     Rule("custom_envs.*", "applied", _USERS),
     Rule("rewards.*.reward_args*", "applied", _USERS),
     Rule("adv_args*", "applied", _USERS),
     Rule("pg_args*", "applied", _USERS),
-    Rule("actor_train.strategy_args.strategy_name", "refused", _TRAINER),
-    Rule("critic.strategy_args.strategy_name", "refused", _TRAINER),
-    Rule("actor_train.model_args.freeze_module_prefix", "refused", _FROZEN),
-    Rule("critic.model_args.freeze_module_prefix", "refused", _FROZEN),
+    Rule(f"{TRAINER}.strategy_args.strategy_name", "refused", _TRAINER),
+    Rule(f"{TRAINER}.model_args.freeze_module_prefix", "refused", _FROZEN),
     Rule("*.training_args.*", "applied", _OPTIMIZER),
     Rule("max_grad_norm", "applied", _OPTIMIZER),
     Rule("max_steps", "applied", "schedules end there, also those that are under way"),
@@ -97,12 +102,13 @@ RULES = (
 )  # fmt: skip
 
 
-def differences(then: Mapping[str, Any], now: Settings) -> list[Difference]:
+def differences(then: Mapping[str, Any], now: RunConfig) -> list[Difference]:
     """Settings of a saved configuration (JSON values) that `now` has otherwise. Keys that do nothing, and keys that one
     of the two does not know, are left out."""
     dumped = redact(now.model_dump(mode="json"))
+    trainers = [name for name, role in now.roles.items() if role.learns]
     return [
-        Difference(key, before, after, next(rule for rule in RULES if rule.matches(key)))
+        Difference(key, before, after, next(rule for rule in RULES if rule.matches(key, trainers)))
         for key, before, after in _unequal(type(now), then, dumped, "")
     ]
 

@@ -3,8 +3,11 @@
 import copy
 from typing import Any
 
-from roll.configs.checks import config_problems
+from roll.configs.algorithm import AlgorithmConfig
+from roll.configs.checks import config_problems, config_warnings
 from roll.configs.load.validate import Checked, validate
+from roll.configs.plan.batch_plan import build_plan
+from roll.configs.role_checks import run_problems, run_warnings
 from roll.pipeline.own_code import own_code_problems
 from roll.pipeline.preflight import role_strategy_problems
 from roll.pipeline.rlvr.rlvr_checks import rlvr_problems
@@ -60,7 +63,13 @@ def problems(changes: dict[str, Any] | None = None) -> list[str]:
     result = checked(changes)
     found = list(result.problems)
     if result.config is not None:
-        later = config_problems(result.config) + role_strategy_problems(result.config) + rlvr_problems(result.config)
+        later = [*run_problems(result.config), *role_strategy_problems(result.config)]
+        later += config_problems(result.config) + rlvr_problems(result.config)
         later += own_code_problems(result.config)
         found += result.about_sound_keys(later)
     return [problem.text for problem in found]
+
+
+def warnings_of(made: AlgorithmConfig) -> list[str]:
+    """What a dry run warns of in these settings, strategies and the kind of run aside."""
+    return [*run_warnings(made, build_plan(made)), *config_warnings(made)]

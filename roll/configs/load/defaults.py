@@ -7,12 +7,13 @@ from typing import Any
 from roll.configs.device_mapping import parse_device_mapping
 from roll.configs.load.aliases import LLM_JUDGE, ROLL_REWARDS
 from roll.configs.roles import Role
-from roll.configs.run import RunConfig
 from roll.configs.strategies.table import spec_of
 
+DEVICES_PER_NODE = 8  # where num_gpus_per_node does not say
 
-def fill_roles(tree: Mapping[str, Any], roles: Mapping[str, Role]) -> dict[str, Any]:
-    """The tree with names, model paths, parallel sizes and estimator filled in. What is given stays as it is.
+
+def fill_run(tree: Mapping[str, Any], roles: Mapping[str, Role]) -> dict[str, Any]:
+    """The tree with names, model paths, parallel sizes and folders filled in. What is given stays as it is.
 
     Example: `pretrain: Qwen/Qwen2.5-7B` fills `reference.model_args.model_name_or_path` if there is a reference.
     """
@@ -27,6 +28,18 @@ def fill_roles(tree: Mapping[str, Any], roles: Mapping[str, Role]) -> dict[str, 
             model["model_name_or_path"] = path
         _name(worker, role.name)
         _parallel_size(worker)
+    if filled.get("num_nodes") is None:
+        filled["num_nodes"] = _num_nodes(filled, roles)
+    if not filled.get("output_dir"):
+        filled["output_dir"] = f"./output/{filled.get('exp_name') or 'roll'}"
+    if not filled.get("logging_dir"):
+        filled["logging_dir"] = f"{filled['output_dir']}/logs"
+    return filled
+
+
+def fill_roles(tree: Mapping[str, Any], roles: Mapping[str, Role]) -> dict[str, Any]:
+    """The same, and the estimator, rewards and validation of reinforcement learning."""
+    filled = fill_run(tree, roles)
     for domain, worker in (_opened(filled, "rewards") or {}).items():
         if isinstance(worker, Mapping):
             named = {"name": f"rewards.{domain}", "reward": ROLL_REWARDS.get(str(worker.get("worker_cls")))}
@@ -37,14 +50,8 @@ def fill_roles(tree: Mapping[str, Any], roles: Mapping[str, Role]) -> dict[str, 
         _name(validation, "validation")
         if not validation.get("generating_args"):
             validation["generating_args"] = {"temperature": 0.0}
-    if filled.get("num_nodes") is None:
-        filled["num_nodes"] = _num_nodes(filled, roles)
     if filled.get("adv_estimator") is None:
         filled["adv_estimator"] = "gae" if filled.get("critic") else "grpo"
-    if not filled.get("output_dir"):
-        filled["output_dir"] = f"./output/{filled.get('exp_name') or 'roll'}"
-    if not filled.get("logging_dir"):
-        filled["logging_dir"] = f"{filled['output_dir']}/logs"
     if not filled.get("rollout_dump_dir"):
         filled["rollout_dump_dir"] = f"{filled['output_dir']}/rollouts"
     return filled
@@ -66,7 +73,7 @@ def _num_nodes(tree: Mapping[str, Any], roles: Iterable[str]) -> int:
     """
     per_node = tree.get("num_gpus_per_node")
     if type(per_node) is not int or per_node < 1:
-        per_node = RunConfig.model_fields["num_gpus_per_node"].default
+        per_node = DEVICES_PER_NODE
     largest = 0
     for role in roles:
         worker = tree.get(role)

@@ -1,66 +1,61 @@
 """A plan in words: the roles, who sits on which device, and the arithmetic of a step."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from roll.configs.cluster import WorkerConfig
 from roll.configs.memory.share import default_share, given_share, share_key
-from roll.configs.plan.batch_plan import BatchPlan
 from roll.configs.plan.layout import Layout, RolePlace
 from roll.configs.plan.parallel import parallel_sizes
-from roll.configs.plan.run_plan import TrainPlan
+from roll.configs.plan.run_plan import RunPlan, TrainPlan
 from roll.configs.problems import ids_text
 from roll.configs.run import RunConfig
 from roll.utils.text import table
 
 
-def describe(
-    config: RunConfig,
-    plan: BatchPlan,
-    roles: Mapping[str, WorkerConfig],
-    rewards: Mapping[str, str],
-    missing_validation: str = "",
-) -> str:
-    """Everything a person checks before a run, in about 25 lines. `rewards` maps CPU roles to what runs there;
-    `missing_validation`: the section without which nothing is validated, if it is not there."""
+def describe(config: RunConfig, plan: RunPlan, batch: Iterable[tuple[str, ...]]) -> str:
+    """Everything a person checks before a run, in about 25 lines. `batch`: the rows about a step."""
+    roles = config.model_roles
     sections = {
         f"{config.exp_name}: {config.max_steps} steps, seed {config.seed}, output in {config.output_dir}": [],
-        "Roles": table(_role_rows(plan.layout, roles, rewards)),
+        "Roles": table(_role_rows(plan.layout, roles, config.cpu_role_notes)),
         f"Devices: {_nodes(plan.layout)}": [
             *_device_lines(plan.layout),
             *_sharing_lines(plan.layout),
             *_share_lines(plan.layout, roles),
         ],
-        "Batch": table(_batch_rows(plan)),
-        "Schedule": table(_schedule_rows(config, missing_validation)),
+        "Batch": table(batch),
+        "Schedule": table(_schedule_rows(config, config.missing_validation)),
     }
     return "\n".join(line for title, lines in sections.items() for line in (title, *(f"  {line}" for line in lines)))
 
 
-def batch_sum(plan: BatchPlan, train: TrainPlan) -> str:
-    """The step as one sum.
+def train_rows(config: RunConfig, plan: RunPlan) -> Iterator[tuple[str, ...]]:
+    """Of roles that make one update in a step."""
+    for train in plan.trains.values():
+        yield train.role, f"{update_sum(train)}, an update in every step; {updates_in_run(train)}"
+    yield "tokens", f"rows of at most {plan.trained_length}"
 
-    Example: "32 prompts x 8 samples = 256 = 64 per update (16 x 2 x 2) x 4 updates"
-    """
-    samples = f"{plan.num_groups} prompts x {plan.group_size} samples = {plan.samples_per_step}"
-    update = (
-        f"{train.samples_per_update} per update ({train.micro_batch_size} x {train.accumulation} x {train.dp_size})"
-    )
-    text = f"{samples} = {update} x {_count(train.updates_per_epoch, 'update')}"
-    if not train.splits_evenly:
-        text = f"{samples} in {_count(train.updates_per_epoch, 'update')}, beside the {update} that is asked for"
-    return text if train.epochs == 1 else f"{text} x {train.epochs} epochs = {train.updates_per_step} updates"
+
+def update_sum(train: TrainPlan) -> str:
+    """Example: "64 per update (16 x 2 x 2)": rows of a micro batch, passes, ranks."""
+    return f"{train.samples_per_update} per update ({train.micro_batch_size} x {train.accumulation} x {train.dp_size})"
+
+
+def updates_in_run(train: TrainPlan) -> str:
+    warmup = f", {train.warmup_updates} of them warm-up" if train.warmup_updates else ""
+    return f"{counted(train.total_updates, 'update')} in the run{warmup}"
 
 
 def _role_rows(
-    layout: Layout, roles: Mapping[str, WorkerConfig], rewards: Mapping[str, str]
+    layout: Layout, roles: Mapping[str, WorkerConfig], notes: Mapping[str, str]
 ) -> Iterator[tuple[str, ...]]:
     for place in layout.roles:
         worker = roles.get(place.role)
         if worker is None:
             yield (
                 place.role,
-                rewards.get(place.role, ""),
-                _count(len(place.workers), "process", "processes"),
+                notes.get(place.role, ""),
+                counted(len(place.workers), "process", "processes"),
                 "CPU",
                 "",
                 "",
@@ -84,7 +79,7 @@ def _workers(place: RolePlace, worker: WorkerConfig) -> str:
     ]
     if worker.use_sequence_packing:
         parts.append("rows packed")
-    text = _count(len(place.workers), "worker")
+    text = counted(len(place.workers), "worker")
     return f"{text} ({', '.join(parts)})" if parts else text
 
 
@@ -94,7 +89,7 @@ def _where(place: RolePlace) -> str:
 
 
 def _nodes(layout: Layout) -> str:
-    return f"{_count(layout.num_nodes, 'node')} x {layout.num_devices_per_node}"
+    return f"{counted(layout.num_nodes, 'node')} x {layout.num_devices_per_node}"
 
 
 def _device_lines(layout: Layout) -> list[str]:
@@ -144,31 +139,6 @@ def _share_lines(layout: Layout, roles: Mapping[str, WorkerConfig]) -> Iterator[
             yield f"{role} takes {given:g} of each GPU ({key.name})"
 
 
-def _batch_rows(plan: BatchPlan) -> Iterator[tuple[str, ...]]:
-    for train in (plan.actor_train, plan.critic):
-        if train is not None:
-            warmup = f", {train.warmup_updates} of them warm-up" if train.warmup_updates else ""
-            yield train.role, f"{batch_sum(plan, train)}; {_count(train.total_updates, 'update')} in the run{warmup}"
-    yield "old log-probs", f"{_OLD[plan.old_log_probs.source]}: {plan.old_log_probs.reason}"
-    if plan.needs_reference:
-        yield "reference", f"log-probs in batches of {plan.reference_batch_size}"
-    if plan.prompts_per_domain is None:
-        yield "prompts", "domains as they occur in the data"
-    else:
-        yield "prompts", ", ".join(f"{count} of {domain}" for domain, count in plan.prompts_per_domain.items())
-    yield "tokens", f"prompt {plan.prompt_length} + response {plan.response_length} = {plan.sequence_length}"
-    validation = (plan.val_prompt_length, plan.val_response_length)
-    if validation != (plan.prompt_length, plan.response_length):
-        yield "", f"in validation {validation[0]} + {validation[1]} = {plan.val_sequence_length}"
-
-
-_OLD = {
-    "update": "from the update's own forward pass",
-    "pass": "a pass of their own",
-    "rollout": "those of the rollout engine",
-}
-
-
 def _schedule_rows(config: RunConfig, missing_validation: str) -> Iterator[tuple[str, ...]]:
     every = f"at the start, every {_steps(config.eval_steps)}, at the end" if config.eval_steps > 0 else "never"
     yield "validate", f"never: there is no section {missing_validation}" if missing_validation else every
@@ -180,5 +150,6 @@ def _steps(steps: int) -> str:
     return "step" if steps == 1 else f"{steps} steps"
 
 
-def _count(number: int, noun: str, plural: str = "") -> str:
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Example: counted(2, "update") == "2 updates"."""
     return f"{number} {noun if number == 1 else plural or noun + 's'}"

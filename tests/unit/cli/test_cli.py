@@ -11,6 +11,7 @@ import yaml
 
 from roll import cli
 from roll.errors import ConfigError, StrategyError
+from roll.pipeline.spec import PipelineSpec
 from tests.helpers.configs import tree
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -263,8 +264,10 @@ def test_the_exit_code_says_how_the_run_ended(
     said: str,
 ) -> None:
     monkeypatch.setattr(FakePipeline, "outcome", outcome)
-    monkeypatch.setattr(cli, "_object", lambda path: FakePipeline if path.endswith(":RLVRPipeline") else real(path))
-    real = cli.resolve
+    part = PipelineSpec.part
+    monkeypatch.setattr(
+        PipelineSpec, "part", lambda spec, path: FakePipeline if path.endswith(":RLVRPipeline") else part(spec, path)
+    )
     assert run() == code
     assert capsys.readouterr().err == said
 
@@ -390,8 +393,10 @@ def test_a_reward_in_a_file_beside_the_yaml_is_found(
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.chdir("/")
     started: list[object] = []
-    monkeypatch.setattr(cli, "_object", lambda path: Started if path.endswith("RLVRPipeline") else object_of(path))
-    object_of = cli.resolve
+    part = PipelineSpec.part
+    monkeypatch.setattr(
+        PipelineSpec, "part", lambda spec, path: Started if path.endswith("RLVRPipeline") else part(spec, path)
+    )
 
     class Started:
         def __init__(self, config: object, plan: object):

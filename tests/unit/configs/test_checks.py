@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from roll.configs.checks import config_warnings
 from roll.pipeline.rlvr.rlvr_checks import rlvr_warnings
-from tests.helpers.configs import config, problems
+from tests.helpers.configs import config, problems, warnings_of
 
 CRITIC = {
     "strategy_args": {"strategy_name": "deepspeed_train"},
@@ -208,7 +207,7 @@ def test_a_contradiction_is_one_message_that_names_keys_and_values(changes: dict
 
 def warnings(changes: dict[str, Any]) -> list[str]:
     made = config(changes)
-    return config_warnings(made) + rlvr_warnings(made)
+    return warnings_of(made) + rlvr_warnings(made)
 
 
 @pytest.mark.parametrize(
@@ -316,7 +315,7 @@ def test_settings_that_work_otherwise_than_written_say_what_happens() -> None:
         "actor_infer.strategy_args.strategy_config": {"max_model_len": 40},
     }
     assert problems(changes) == []
-    found = "\n".join(config_warnings(config(changes)))
+    found = "\n".join(warnings_of(config(changes)))
     at = "actor_train.data_args.domain_interleave_probs"
     assert f"{at} leaves out code: no prompt of a step is of it." in found
     assert f"{at} sums to 0.9, not to 1. The shares are taken in proportion: math 0.667, logic 0.333." in found

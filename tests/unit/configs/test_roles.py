@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from roll.configs.algorithm import AlgorithmConfig
-from roll.configs.checks import config_problems, config_warnings
+from roll.configs.checks import config_problems
 from roll.configs.cluster import WorkerConfig
 from roll.configs.roles import ACTOR_TRAIN, CRITIC, REFERENCE, ROLES, Role, idle_keys
 from roll.pipeline.agentic.agentic_config import AgenticConfig
 from roll.pipeline.rlvr.rlvr_checks import rlvr_problems
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
-from tests.helpers.configs import config
+from tests.helpers.configs import config, warnings_of
 from tests.unit.agentic.test_config import tree as agentic_tree
 
 OTHERS: dict[str, Any] = {
@@ -29,7 +29,7 @@ def run_of_all_roles(changes: dict[str, Any] | None = None) -> RLVRConfig:
 
 
 def said(made: AlgorithmConfig) -> list[str]:
-    return [text for text in config_warnings(made) if " nothing here: " in text]
+    return [text for text in warnings_of(made) if " nothing here: " in text]
 
 
 def test_a_run_of_all_roles_with_what_each_reads_says_nothing() -> None:
@@ -97,7 +97,7 @@ def test_a_key_that_a_role_has_no_use_for_is_said(changes: dict[str, Any], messa
 
 def test_of_a_role_that_is_not_started_only_that_is_said() -> None:
     critic = OTHERS["critic"] | {"infer_batch_size": 2, "generating_args": {"top_p": 0.9}}
-    assert config_warnings(config({"critic": critic})) == ["critic is not started: adv_estimator: grpo uses none."]
+    assert warnings_of(config({"critic": critic})) == ["critic is not started: adv_estimator: grpo uses none."]
 
 
 def test_the_sections_of_agentic_runs_have_rows_as_well() -> None:

@@ -9,7 +9,7 @@ from roll.distributed.strategy.saved_facts import SavedFacts, required_facts
 from roll.errors import ConfigError
 from roll.pipeline.checkpoint import Checkpoint
 from roll.pipeline.driver_state import DriverState
-from roll.pipeline.resume_checks import check_resume, data_place, learning_roles, state_of_roles
+from roll.pipeline.resume_checks import RLState, check_resume, data_place, state_of_roles
 from tests.helpers.configs import config
 
 RATE = "actor_train.training_args.learning_rate"
@@ -19,16 +19,16 @@ def saved(directory: Path, settings: dict[str, Any], **run: Any) -> Checkpoint:
     """A checkpoint as a run with these settings writes it, without weights."""
     made = config(settings)
     plan = build_plan(made)
-    for role, (worker, train) in learning_roles(made, plan).items():
+    for role, worker in made.learning_roles.items():
         (directory / role).mkdir(exist_ok=True)
-        SavedFacts(required_facts(worker, train.dp_size) | {"parameter_groups": 2}).write(directory / role)
+        SavedFacts(required_facts(worker, plan.trains[role].dp_size) | {"parameter_groups": 2}).write(directory / role)
     state = {"data": {}, "kl_coef": 0.2, "running_moments": {}, **state_of_roles(made, plan), **run}
     return Checkpoint(directory, DriverState(steps_done=3, run=state, config=made.model_dump(mode="json")))
 
 
 def resume(checkpoint: Checkpoint, settings: dict[str, Any]) -> frozenset[str]:
     made = config(settings)
-    return check_resume(checkpoint, made, build_plan(made))[1]
+    return check_resume(checkpoint, made, build_plan(made), RLState)[1]
 
 
 def refusal(checkpoint: Checkpoint, settings: dict[str, Any]) -> str:
@@ -120,6 +120,6 @@ def test_a_place_in_another_kind_of_data_is_refused(tmp_path: Path) -> None:
     from roll.pipeline.agentic.env_rollouter import EnvTaskSource
 
     made = config({})
-    state, _ = check_resume(saved(tmp_path, {}, data={"drawn": {}}), made, build_plan(made))
+    state, _ = check_resume(saved(tmp_path, {}, data={"drawn": {}}), made, build_plan(made), RLState)
     with pytest.raises(ConfigError, match="its place in the data cannot be read"):
         data_place(EnvTaskSource(("a",), (0, 9), 1), state, tmp_path)

@@ -13,7 +13,7 @@ from roll.configs.memory.moments import MemoryPlan, Moment, memory_plan
 from roll.configs.memory.parts import GB, total
 from roll.pipeline.load import load
 from roll.pipeline.memory_report import gather_facts
-from roll.pipeline.rlvr.rlvr_config import RLVRConfig
+from roll.pipeline.spec import PIPELINES
 
 EXAMPLES = Path(__file__).resolve().parents[4] / "examples"
 MODELS = Path(__file__).parent / "models"
@@ -34,7 +34,7 @@ class Shipped:
         (self._folder / model).mkdir(exist_ok=True)
         shutil.copy(MODELS / f"{model}.json", self._folder / model / "config.json")
         self._monkeypatch.setenv("MODEL", str(self._folder / model))
-        loaded = load(RLVRConfig, EXAMPLES / directory, name, overrides)
+        loaded = load(PIPELINES["rlvr"], EXAMPLES / directory, name, overrides)
         facts, missing = gather_facts(loaded.config, loaded.plan, gpu_gb and gpu_gb * GB)
         assert missing == []
         return memory_plan(loaded.plan.layout, facts)

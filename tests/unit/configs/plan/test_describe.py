@@ -4,12 +4,14 @@ import pytest
 
 from roll.configs.plan.batch_plan import build_plan
 from roll.configs.plan.describe import describe
+from roll.configs.plan.describe_batch import batch_rows
 from tests.helpers.configs import config
 
 
 def text(changes: dict[str, object] | None = None) -> str:
     made = config(changes)
-    return describe(made, build_plan(made), made.model_roles, {"rewards.math": "math_rule"}, made.missing_validation)
+    plan = build_plan(made)
+    return describe(made, plan, batch_rows(made, plan))
 
 
 def test_a_plan_without_a_validation_section_promises_none() -> None:

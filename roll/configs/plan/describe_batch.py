@@ -1,0 +1,43 @@
+"""A step of reinforcement learning in words: its arithmetic, and where what it trains on comes from."""
+
+from collections.abc import Iterator
+
+from roll.configs.algorithm import AlgorithmConfig
+from roll.configs.plan.batch_plan import BatchPlan
+from roll.configs.plan.describe import counted, update_sum, updates_in_run
+from roll.configs.plan.run_plan import TrainPlan
+
+_OLD = {
+    "update": "from the update's own forward pass",
+    "pass": "a pass of their own",
+    "rollout": "those of the rollout engine",
+}
+
+
+def batch_rows(config: AlgorithmConfig, plan: BatchPlan) -> Iterator[tuple[str, ...]]:
+    for train in plan.trains.values():
+        yield train.role, f"{batch_sum(plan, train)}; {updates_in_run(train)}"
+    yield "old log-probs", f"{_OLD[plan.old_log_probs.source]}: {plan.old_log_probs.reason}"
+    if plan.needs_reference:
+        yield "reference", f"log-probs in batches of {plan.reference_batch_size}"
+    if plan.prompts_per_domain is None:
+        yield "prompts", "domains as they occur in the data"
+    else:
+        yield "prompts", ", ".join(f"{count} of {domain}" for domain, count in plan.prompts_per_domain.items())
+    yield "tokens", f"prompt {plan.prompt_length} + response {plan.response_length} = {plan.sequence_length}"
+    validation = (plan.val_prompt_length, plan.val_response_length)
+    if validation != (plan.prompt_length, plan.response_length):
+        yield "", f"in validation {validation[0]} + {validation[1]} = {plan.val_sequence_length}"
+
+
+def batch_sum(plan: BatchPlan, train: TrainPlan) -> str:
+    """The step as one sum.
+
+    Example: "32 prompts x 8 samples = 256 = 64 per update (16 x 2 x 2) x 4 updates"
+    """
+    samples = f"{plan.num_groups} prompts x {plan.group_size} samples = {plan.samples_per_step}"
+    update = update_sum(train)
+    text = f"{samples} = {update} x {counted(train.updates_per_epoch, 'update')}"
+    if not train.splits_evenly:
+        text = f"{samples} in {counted(train.updates_per_epoch, 'update')}, beside the {update} that is asked for"
+    return text if train.epochs == 1 else f"{text} x {train.epochs} epochs = {train.updates_per_step} updates"

@@ -1,0 +1,35 @@
+"""What the settings of a run with rollouts say against themselves."""
+
+from collections.abc import Iterator
+
+from roll.configs.problems import Problem
+from roll.configs.rollout_config import LENGTH_KEYS, RolloutConfig
+
+VAL_LENGTH_KEYS = ("val_prompt_length", "val_sequence_length")
+
+
+def length_problems(config: RolloutConfig) -> Iterator[Problem]:
+    prompt, response, sequence = config.prompt_length, config.response_length, config.sequence_length
+    if response is None and sequence is None:
+        yield Problem(
+            "response_length is missing: set it, or sequence_length (prompt and answer together).", LENGTH_KEYS
+        )
+        return
+    if response is not None and sequence is not None and sequence != prompt + response:
+        yield Problem(
+            f"sequence_length: {sequence} contradicts prompt_length {prompt} + response_length {response} = "
+            f"{prompt + response}. Remove one of them.",
+            LENGTH_KEYS,
+        )
+    elif sequence is not None and sequence <= prompt:
+        yield Problem(
+            f"sequence_length: {sequence} leaves no room for an answer after prompt_length: {prompt}. "
+            f"Set it above {prompt}, or lower prompt_length.",
+            LENGTH_KEYS,
+        )
+    val_prompt, val_sequence = config.val_lengths[0], config.val_sequence_length
+    if val_sequence is not None and val_sequence <= val_prompt:
+        yield Problem(
+            f"val_sequence_length: {val_sequence} leaves no room for an answer after val_prompt_length: {val_prompt}.",
+            LENGTH_KEYS + VAL_LENGTH_KEYS,
+        )
