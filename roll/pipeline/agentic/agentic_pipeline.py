@@ -32,7 +32,7 @@ from roll.pipeline.agentic.env_manager.episode import Counts, EpisodeJob, Purpos
 from roll.pipeline.agentic.env_rollouter import EnvRollouter, EnvTaskSource
 from roll.pipeline.agentic.episode_metrics import CRASHES, HANGS, episode_metrics
 from roll.pipeline.agentic.group_filters import load_filter
-from roll.pipeline.agentic.rules import episode_settings, job_limit_s, manager_of
+from roll.pipeline.agentic.settings import episode_settings, job_limit_s, manager_of
 from roll.pipeline.base_pipeline import RLPipeline, StepSamples, rollout_records
 from roll.pipeline.evaluation import validation_metrics
 from roll.types.batch import RowMeta

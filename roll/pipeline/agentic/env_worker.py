@@ -14,7 +14,7 @@ from roll.pipeline.agentic.agentic_config import AgenticConfig
 from roll.pipeline.agentic.env_manager.chat import ChatEncoder
 from roll.pipeline.agentic.env_manager.episode import EpisodeJob, EpisodePlayer, Purpose
 from roll.pipeline.agentic.env_manager.forms import make_form
-from roll.pipeline.agentic.rules import episode_rules
+from roll.pipeline.agentic.settings import episode_rules
 from roll.types.rollout import Generate, Trajectory
 from roll.utils.background import start
 

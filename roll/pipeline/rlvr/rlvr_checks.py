@@ -77,7 +77,7 @@ def data_and_reward_problems(config: RLVRConfig) -> list[str]:
     # imported here: a dry run reads no data and imports no rewards
     from roll.datasets.preflight import preflight as data_preflight
     from roll.pipeline.rlvr.rewards.table import preflight as reward_preflight
-    from roll.pipeline.rlvr.rlvr_settings import data_domains
+    from roll.pipeline.rlvr.settings import data_domains
 
     problems = reward_preflight(config)
     if problems:

@@ -25,10 +25,10 @@ from roll.errors import ConfigError
 from roll.models.tokenizer import load_tokenizer
 from roll.pipeline.base_pipeline import RLPipeline, rollout_records
 from roll.pipeline.evaluation import validation_metrics
-from roll.pipeline.rlvr import rlvr_settings
 from roll.pipeline.rlvr.prompt_rollouter import PromptRollouter
 from roll.pipeline.rlvr.reward_service import RewardPools
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
+from roll.pipeline.rlvr.settings import data_domains, row_weight_settings
 from roll.pipeline.settings import policy_loss, sampling_params
 from roll.types.batch import RowMeta
 from roll.types.rollout import Task, TrajectoryGroup
@@ -55,7 +55,7 @@ class RLVRPipeline(RLPipeline):
     def __init__(self, config: RLVRConfig, plan: BatchPlan):
         super().__init__(config, plan)
         self.policy_loss = policy_loss(config, plan, config.rl_loss_coef)
-        self.row_weight_settings = rlvr_settings.row_weight_settings(config)
+        self.row_weight_settings = row_weight_settings(config)
         self.validation_tasks: Sequence[Task] = ()
 
     def load_data(self) -> TaskSource:
@@ -125,7 +125,7 @@ class RLVRPipeline(RLPipeline):
         return by_domain({domain: make_filter(keys.type, keys.filter_args) for domain, keys in filters.items()})
 
     def _load_tasks(self, args: DataArgs, key: str, max_prompt_tokens: int) -> Sequence[Task]:
-        domains = rlvr_settings.data_domains(self.config)
+        domains = data_domains(self.config)
         return load_tasks(args, key, domains, self.tokenizer, max_prompt_tokens, self.config.global_template).tasks
 
     def row_weights(self, meta: RowMeta) -> tuple[np.ndarray | None, dict[str, float]]:

@@ -12,7 +12,7 @@ from roll.configs.load.validate import validate
 from roll.configs.plan.batch_plan import build_plan
 from roll.pipeline.agentic.agentic_checks import agentic_problems, agentic_warnings, environment_problems
 from roll.pipeline.agentic.agentic_config import AgenticConfig
-from roll.pipeline.agentic.rules import episode_rules, episode_settings
+from roll.pipeline.agentic.settings import episode_rules, episode_settings
 
 TREE: dict[str, Any] = {
     "pretrain": "org/model",

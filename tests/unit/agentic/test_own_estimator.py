@@ -10,7 +10,7 @@ import pytest
 
 from roll.algorithms.episodes import episode_advantages, turn_advantages
 from roll.errors import AlgorithmError
-from roll.pipeline.agentic.rules import episode_settings
+from roll.pipeline.agentic.settings import episode_settings
 from roll.pipeline.own_code import own_code_problems
 from tests.helpers.pages import importable
 from tests.parity.algorithms.test_episodes_against_loops import random_episodes, rows_of

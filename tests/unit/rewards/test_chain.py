@@ -10,7 +10,7 @@ from roll.pipeline.rlvr.rewards.base import RewardInput, RewardOutcome
 from roll.pipeline.rlvr.rewards.table import preflight, sharing_of
 from roll.pipeline.rlvr.rlvr_checks import rlvr_warnings
 from roll.pipeline.rlvr.rlvr_config import RewardConfig, RewardPart, RLVRConfig
-from roll.pipeline.rlvr.rlvr_settings import data_domains
+from roll.pipeline.rlvr.settings import data_domains
 from tests.helpers.configs import config
 
 USER = "user_rewards"

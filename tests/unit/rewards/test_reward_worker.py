@@ -16,7 +16,7 @@ from roll.pipeline.rlvr.reward_worker import RewardWorker
 from roll.pipeline.rlvr.rewards.base import RewardInput, RewardOutcome, requires
 from roll.pipeline.rlvr.rewards.table import preflight
 from roll.pipeline.rlvr.rlvr_config import RewardConfig, RLVRConfig
-from roll.pipeline.rlvr.rlvr_settings import data_domains
+from roll.pipeline.rlvr.settings import data_domains
 
 USER = "user_rewards"
 
