@@ -15,7 +15,7 @@ from roll.pipeline.agentic.env.build import build_env, keeps_conversation
 from roll.pipeline.agentic.env_config import EnvConfig
 from roll.pipeline.agentic.env_manager.env_calls import Seen, checked_step, read_conversation, step_env
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[2] / "examples" / "questions"
 CASES: dict[str, EnvConfig] = {
     "frozen_lake": EnvConfig(env_type="frozen_lake", env_config={"max_steps": 12}),
     "frozen_lake slippery": EnvConfig(env_type="frozen_lake", env_config={"is_slippery": True, "max_steps": 12}),

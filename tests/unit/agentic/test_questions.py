@@ -15,7 +15,7 @@ from roll.pipeline.agentic.env.qa import QaQuestions, exact_match, f1
 from roll.pipeline.agentic.env.retrieval import Bm25, load_corpus
 from roll.pipeline.agentic.env.rows import load_rows
 
-DATA = Path(__file__).parents[2] / "contract" / "data"
+DATA = Path(__file__).parents[3] / "examples" / "questions"
 MATH, QA, CORPUS = (str(DATA / f"{name}.jsonl") for name in ("math", "qa", "corpus"))
 
 

@@ -85,16 +85,18 @@ def test_a_yaml_as_roll_users_write_it_loads(tmp_path: Path, capsys: pytest.Capt
     assert "environments  FrozenLake       64 processes" in capsys.readouterr().out
 
 
-def test_the_yaml_of_the_page_on_environments_loads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (own,) = snippets("adding_an_env.md", "yaml")
+def test_the_yamls_of_the_page_on_environments_load(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own, tools = snippets("adding_an_env.md", "yaml")
     roles = ROLL_STYLE[ROLL_STYLE.index("pretrain:") : ROLL_STYLE.index("reward_normalization:")]
     rest = roles.replace("${deepspeed_zero2}", "{}").replace('"{}"', "{}")
-    (tmp_path / "coins.yaml").write_text(f"{own}\nrollout_batch_size: 128\nsequence_length: 4096\n{rest}")
-    arguments = ["--config_path", str(tmp_path), "--config_name", "coins", "--dry_run"]
-    assert main("agentic", [*arguments, "actor_train.training_args.gradient_accumulation_steps=8"]) == 0
-    out = capsys.readouterr().out
-    assert "environments  Coins" in out
-    assert "Did you mean" not in out
+    groups = "train_env_manager: {num_env_groups: 16, group_size: 8, tags: [Questions]}"
+    for name, text in (("Coins", own), ("Questions", f"{tools}\n{groups}")):
+        (tmp_path / "page.yaml").write_text(f"{text}\nrollout_batch_size: 128\nsequence_length: 4096\n{rest}")
+        arguments = ["--config_path", str(tmp_path), "--config_name", "page", "--dry_run"]
+        assert main("agentic", [*arguments, "actor_train.training_args.gradient_accumulation_steps=8"]) == 0
+        out = capsys.readouterr().out
+        assert f"environments  {name}" in out
+        assert "Did you mean" not in out
 
 
 @pytest.mark.parametrize("fragment, form", [("envs", "trajectory"), ("traj_envs", "trajectory"), ("step_envs", "step")])

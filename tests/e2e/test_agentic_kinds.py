@@ -1,0 +1,96 @@
+"""Every env manager, environment and tool in one run, on a tiny model that knows nothing: rows of all kinds train
+together, and none of them fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import Run
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+DATA = Path(__file__).parents[2] / "examples" / "questions"
+PER_TURN = ("Concat", "Native", "ShopStep")
+KINDS = ("Around", "Math", "Program", "Search", "Shop", "Gem", *PER_TURN)
+YAML = """
+defaults:
+  - ../config/deepspeed_zero@_here_
+exp_name: kinds
+pretrain: MODEL
+num_gpus_per_node: 2
+max_steps: 2
+eval_steps: 2
+save_steps: -1
+track_with: [jsonl]
+rollout_batch_size: 18
+val_batch_size: 9
+prompt_length: 900
+sequence_length: 1800
+adv_estimator: grpo
+custom_envs:
+  Around:
+    env_type: frozen_lake
+    max_steps: 2
+    pre_step_template: "Turn {turn_idx}: "
+    next_step_template: " {actions_left} left."
+  Concat:
+    env_type: frozen_lake
+    max_steps: 3
+    env_manager_cls: step_concat
+    agent_template: "{history} {observation}"
+  Native: {env_type: sokoban_native_env, max_steps: 3, env_manager_cls: agent_native}
+  Math: {env_type: roll_math, env_config: {dataset_name: DATA/math.jsonl, tries: 2}, max_steps: 2}
+  Program:
+    env_type: roll_math
+    env_config: {dataset_name: DATA/math.jsonl, answer_format: text}
+    max_steps: 2
+    tool_wrapper: {tool_configs: [{tool_id: "tests.e2e.eager_tool:EagerTool"}, {tool_id: calculator}]}
+  Search:
+    env_type: roll_qa
+    env_config: {dataset_name: DATA/qa.jsonl, reward: f1}
+    max_steps: 2
+    tool_wrapper:
+      wrapper_args: {max_tool_uses: 1, tool_success_reward: 0.1}
+      tool_configs: [{tool_id: search, tool_args: {corpus: DATA/corpus.jsonl}}]
+  Shop: {env_type: webshop, max_steps: 2}
+  ShopStep:
+    env_type: webshop
+    max_steps: 2
+    env_manager_cls: step
+    agent_template: "{env_instruction} {history} {observation}"
+  Gem: {env_type: gem, env_config: {env: "tests.contract.gem_like:Echo"}, max_steps: 2}
+train_env_manager: {world_size: 2, num_env_groups: 9, group_size: 2, tags: TAGS}
+val_env_manager: {num_env_groups: 9, group_size: 1, tags: TAGS}
+actor_train:
+  model_args: {dtype: fp32}
+  training_args: {per_device_train_batch_size: 4, gradient_accumulation_steps: 4}
+  strategy_args: {strategy_name: deepspeed_train, strategy_config: "${deepspeed_zero}"}
+  device_mapping: [0]
+actor_infer:
+  model_args: {dtype: fp32}
+  generating_args: {max_new_tokens: 24}
+  strategy_args: {strategy_name: hf_infer}
+  device_mapping: [1]
+"""
+
+
+def test_every_kind_of_environment_plays_and_trains(
+    tmp_path: Path, tiny_tied_model_dir: Path, start_run: Callable[..., Run]
+) -> None:
+    """The tool of the tag Program is called by any answer, so its first turn is a call and its second an answer."""
+    text = YAML.replace("MODEL", str(tiny_tied_model_dir)).replace("DATA", str(DATA))
+    (tmp_path / "kinds.yaml").write_text(text.replace("TAGS", f"[{', '.join(KINDS)}]"))
+    run = start_run(tmp_path, "kinds", example=tmp_path, pipeline="agentic")
+    assert run.wait(1500) == 0, run.text
+    for step in (1, 2):
+        row = run.metrics[step]
+        assert {tag: row[f"env/{tag}/failed_fraction"] for tag in KINDS} == dict.fromkeys(KINDS, 0)
+        assert row["env/crashes"] == row["env/hangs"] == 0
+        assert row["env/Program/tool_call_mean"] == 0.5
+        assert [row[f"env/{tag}/num_turns_mean"] for tag in PER_TURN] == [3, 3, 2]
+        gap = row["train_infer/log_prob_diff_max"]
+        assert gap < 1e-3, f"step {step}: the trainer's log-probs of the rows are not the sampler's: {gap}"
+    assert {f"val/{tag}/return_mean" for tag in KINDS} <= set(run.metrics[2])
+    run.assert_all_gone()
