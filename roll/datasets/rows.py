@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,12 +22,14 @@ GROUND_TRUTH = "ground_truth"  # the reference answer, whatever its column is ca
 @dataclass(frozen=True)
 class Domain:
     """A domain of `rewards` as the data sees it: rows with one of `tags` belong to it. Each must have the `required`
-    columns; with `some_ground_truth`, at least one must have a ground_truth."""
+    columns; with `some_ground_truth`, at least one must have a ground_truth. `checks` say what is wrong with a row's
+    columns, None if nothing is."""
 
     name: str
     tags: tuple[str, ...]
     required: tuple[str, ...] = (GROUND_TRUTH,)
     some_ground_truth: bool = False
+    checks: tuple[Callable[[Mapping[str, Any]], str | None], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,10 @@ class RowReader:
         domain = self._domain(row)
         for column in self._domains[domain].required:
             self._require(row, domain, column)
+        for check in self._domains[domain].checks:
+            problem = check(self.payload(row))
+            if problem is not None:
+                raise ConfigError(f"{row.where}: {problem} (rewards.{domain})")
         messages, is_text = self._messages(row)
         return Example(row, domain, messages, is_text)
 

@@ -53,6 +53,7 @@ LLM_JUDGE = "llm_judge"
 ROLL_REWARDS: Mapping[str, str] = {
     "roll.pipeline.rlvr.rewards.math_rule_reward_worker.MathRuleRewardWorker": "math_rule",
     "roll.pipeline.rlvr.rewards.llm_judge_reward_worker.LLMJudgeRewardWorker": LLM_JUDGE,
+    "roll.pipeline.rlvr.rewards.code_sandbox_reward_worker.CodeSandboxRewardWorker": "code_sandbox",
 }
 """ROLL's reward classes that have a counterpart here."""
 

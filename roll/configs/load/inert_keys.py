@@ -229,8 +229,6 @@ INERT: Mapping[str, Mapping[str, InertKey]] = {
         "dump_dir": ignored(str, "./rollout_mock_dumps", "Where the records are.", "rollout_mock.enable is off"),
     },
     "RewardConfig": {
-        "code_url": planned(str | None, None, "Address of a code sandbox."),
-        "use_local": planned(bool, True, "Run code on this machine."),
         "response_filter_config": unread(dict[str, Any], {}, "Answers to leave out."),
     },
     "RLVRConfig": {

@@ -36,6 +36,13 @@ def rlvr_warnings(config: RLVRConfig) -> list[str]:
         and not row.reward_types
     ]
     found += judge_warnings(config)
+    found += [
+        f"rewards.{domain}.code_url does nothing: "
+        + ("use_local is true." if "code_sandbox" in names else "code_sandbox is the reward that reads it.")
+        for domain, reward in config.rewards.items()
+        if reward.code_url is not None
+        and ("code_sandbox" not in (names := [part.reward for part in parts_of(reward)]) or reward.use_local)
+    ]
     sampling = config.validation.generating_args if config.validation else None
     if sampling and sampling.temperature == 0 and (sampling.num_return_sequences or 1) > 1:
         found.append(
@@ -114,6 +121,12 @@ def _one_reward(at: str, worker: RewardConfig) -> Iterator[Problem]:
         )
     else:
         yield from _part_problems(at, worker)
+    if worker.reward == "code_sandbox" and not worker.use_local and worker.code_url is None:
+        yield Problem(
+            f"{at}.code_url is missing, and {at}.use_local is false. Give the address of a sandbox, or run answers "
+            "here with use_local: true.",
+            (f"{at}.code_url", f"{at}.use_local"),
+        )
     if worker.query_filter_config.type != "no_filter":
         from roll.distributed.scheduler.filters import filter_problems  # numpy: only where a filter is used
 

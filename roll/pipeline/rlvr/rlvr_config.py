@@ -81,6 +81,12 @@ class RewardConfig(WorkerConfig):
     reward_manager_config: tuple[RewardPart, ...] = setting(
         (), "Rewards and penalties that are added to `reward`, or make up the reward without one."
     )
+    use_local: bool = setting(
+        True, "code_sandbox: run answers on this machine, in a sandbox (docs/code_sandbox.md); false: at code_url."
+    )
+    code_url: str | None = setting(
+        None, "code_sandbox: address of an HTTP service that runs code, for use_local: false."
+    )
     judge_model_type: Literal["api", "inference", "cluster"] | None = setting(
         None,
         "Of llm_judge, as all judge_ keys: who judges. api: a model behind an OpenAI-compatible address. inference: "

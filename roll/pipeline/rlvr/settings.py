@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from roll.algorithms.masking import RowWeightSettings
 from roll.datasets.rows import Domain
-from roll.pipeline.rlvr.rewards.table import reads_ground_truth, required_columns
+from roll.pipeline.rlvr.rewards.table import reads_ground_truth, required_columns, row_checks
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 
 
@@ -14,7 +14,8 @@ def data_domains(config: RLVRConfig) -> list[Domain]:
     domains = []
     for name, reward in config.rewards.items():
         tags = tuple(dict.fromkeys((name, *reward.tag_included)))
-        domains.append(Domain(name, tags, required_columns(reward), reads_ground_truth(reward)))
+        required, some = required_columns(reward), reads_ground_truth(reward)
+        domains.append(Domain(name, tags, required, some, row_checks(reward)))
     return domains
 
 

@@ -121,12 +121,16 @@ class Process:
         while os.read(self.stderr.fileno(), CHUNK):
             pass
 
-    def exit_code(self) -> int:
-        """Waits for the end. Raises SandboxError if the job never ran, or was killed with its sandbox."""
-        self._process.wait()
-        text = self._said + _read_all(self._status)
+    def exit_code(self, timeout_s: float | None = None) -> int | None:
+        """Waits for the end; None if it did not come in time. Raises SandboxError if the job never ran, or was killed
+        with its sandbox."""
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+        self._said += _read_all(self._status)
         said = {}
-        for line in text.splitlines():  # bubblewrap first tells the number of the process
+        for line in self._said.splitlines():  # bubblewrap first tells the number of the process
             said |= json.loads(line)
         if "exit-code" not in said:
             raise SandboxError(f"{self._means.name}: {said.get('error') or 'the job was not started, or was killed'}")
@@ -146,6 +150,7 @@ def run(job: Job, means: Means, stdin: bytes = b"") -> Finished:
             code = process.exit_code()
         except SandboxError as error:
             raise SandboxError(f"{error} {stderr[-500:].decode(errors='replace')}".strip()) from None
+        assert code is not None
         return Finished("time" if code == SIGNALLED + signal.SIGXCPU else "exit", code, stdout, stderr)
 
 

@@ -212,7 +212,7 @@ def test_no_answers_give_no_outcomes() -> None:
         ({"reward": f"{USER}:lenght"}, f"reward: {USER}:lenght: {USER} has no lenght"),
         (
             {"reward": "math_rules"},
-            "reward: 'math_rules' is not of the form package.module:object or one of exact_match",
+            "reward: 'math_rules' is not of the form package.module:object or one of .*, exact_match",
         ),
         ({"reward": f"{USER}:NOT_A_REWARD"}, "reward: .* is a int; name a function or a class"),
         ({"reward": f"{USER}:Uncallable"}, "reward: .* has no __call__"),

@@ -72,6 +72,7 @@ BatchReward = Callable[[Sequence[RewardInput]], Sequence[Score]]
 
 R = TypeVar("R", bound=Callable[..., Any])
 REQUIRED = "required_columns"
+ROW_CHECK = "row_check"
 TAKES_BATCH = "takes_batch"
 
 
@@ -105,3 +106,17 @@ def finite(value: object) -> float | None:
             return None
         return number if math.isfinite(number) else None
     return None
+
+
+RowCheck = Callable[[Mapping[str, Any]], str | None]
+
+
+def checks_rows(check: RowCheck) -> Callable[[R], R]:
+    """Declares what is asked of every row of the reward's domain before a run starts: `check(columns)` says what is
+    wrong with the row, None if it can be scored."""
+
+    def declare(reward: R) -> R:
+        setattr(reward, ROW_CHECK, check)
+        return reward
+
+    return declare

@@ -16,12 +16,14 @@ HOME = "roll.pipeline.rlvr.rewards"
 @dataclass(frozen=True)
 class Builtin:
     """`path`: where the reward is. `is_quick`: cheap to build, so that a preflight builds it, which checks its
-    arguments. `package`: what it cannot do without, and how to install it. `reward_types`: what it understands."""
+    arguments. `package`: what it cannot do without, and how to install it. `reward_types`: what it understands.
+    `settings`: keys of the domain that are arguments of it."""
 
     path: str
     is_quick: bool = True
     package: tuple[str, str] | None = None
     reward_types: tuple[RewardType, ...] = ()
+    settings: tuple[str, ...] = ()
 
 
 BUILTINS: Mapping[str, Builtin] = {
@@ -32,6 +34,11 @@ BUILTINS: Mapping[str, Builtin] = {
     "regex": Builtin(f"{HOME}.exact_match:Regex"),
     LLM_JUDGE: Builtin(
         "roll.pipeline.rlvr.judge.judge:Judge", is_quick=False, package=("openai", "pip install openai")
+    ),
+    "code_sandbox": Builtin(
+        f"{HOME}.code.reward:CodeSandbox",
+        reward_types=("hard", "soft"),
+        settings=("use_local", "code_url", "timeout_s"),
     ),
     "overlong": Builtin(f"{HOME}.penalties:Overlong"),
     "repetition": Builtin(f"{HOME}.penalties:Repetition"),

@@ -29,7 +29,7 @@ def parts_of(config: RewardConfig, key: str = "") -> tuple[Part, ...]:
     """The parts in the order in which they are judged; `key` is where the domain stands in the YAML."""
     found: list[Part] = []
     if config.reward is not None:
-        args = {**_type_args(config.reward, config), **config.reward_args}
+        args = {**_type_args(config.reward, config), **_settings(config.reward, config), **config.reward_args}
         found.append(Part(key, short_name(config.reward), config.reward, args, is_main=True))
     for index, part in enumerate(config.reward_manager_config):
         name = part.name or short_name(part.reward)
@@ -42,6 +42,11 @@ def parts_of(config: RewardConfig, key: str = "") -> tuple[Part, ...]:
 def short_name(reward: str) -> str:
     """Example: my_rewards:brevity -> brevity."""
     return reward.rpartition(":")[2].rpartition(".")[2]
+
+
+def _settings(reward: str, config: RewardConfig) -> dict[str, Any]:
+    row = BUILTINS.get(reward)
+    return {} if row is None else {key: getattr(config, key) for key in row.settings}
 
 
 def _type_args(reward: str, config: RewardConfig) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from roll.configs.load.aliases import LLM_JUDGE
 from roll.datasets.rows import GROUND_TRUTH
 from roll.pipeline.rlvr.judge.build import api_judge, way_of
 from roll.pipeline.rlvr.judge.checks import unreachable_judges
-from roll.pipeline.rlvr.rewards.base import REQUIRED, TAKES_BATCH, BatchReward, Reward
+from roll.pipeline.rlvr.rewards.base import REQUIRED, ROW_CHECK, TAKES_BATCH, BatchReward, Reward, RowCheck
 from roll.pipeline.rlvr.rewards.builtins import BUILTINS, PATHS
 from roll.pipeline.rlvr.rewards.chain import Link, chained
 from roll.pipeline.rlvr.rewards.parts import Part, parts_of
@@ -32,6 +32,12 @@ def reads_ground_truth(config: RewardConfig) -> bool:
     """True if the code itself of a part that declares nothing names `ground_truth`; what it calls is not looked
     into."""
     return any(_names_ground_truth(part) for part in parts_of(config) if _declared(part) is None)
+
+
+def row_checks(config: RewardConfig) -> tuple[RowCheck, ...]:
+    """What its parts ask of every row (`checks_rows`). Imports them, and builds nothing."""
+    found = (getattr(resolve(part.reward, PATHS), ROW_CHECK, None) for part in parts_of(config))
+    return tuple(check for check in found if check is not None)
 
 
 def _declared(part: Part) -> tuple[str, ...] | None:

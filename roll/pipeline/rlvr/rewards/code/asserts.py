@@ -1,0 +1,133 @@
+"""Cases that are asserts or test functions: the tests run in one sandbox and the answer in another.
+
+They share two pipes, over which calls and results travel (guest/remote.py). So the tests' text and the values that they
+expect are out of the answer's reach, and a verdict comes from the tests' side alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import ExitStack
+from typing import Any
+
+from roll.pipeline.rlvr.rewards.code.calls import answer_limits, case_deadline, cpu_s
+from roll.pipeline.rlvr.rewards.code.cases import CASES, BadCases, Cases
+from roll.pipeline.rlvr.rewards.code.languages import Python, guest_source
+from roll.pipeline.rlvr.rewards.code.lines import Ended, Lines, OutOfTime
+from roll.pipeline.rlvr.rewards.code.verdict import GRACE_S, OUT_OF_TIME, Budget, Tally
+from roll.utils.sandbox.job import Limits
+from roll.utils.sandbox.launch import Means
+from roll.utils.sandbox.process import Process
+
+
+class _Files:
+    """The outcomes of the test functions, file by file. `units` is their number, None until the file was loaded."""
+
+    def __init__(self, tally: Tally):
+        self._tally = tally
+        self.units: int | None = None
+        self.outcomes: list[bool] = []
+        self._why = ""
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """The file to go on with, and its functions that are judged already."""
+        return len(self._tally.shares), len(self.outcomes)
+
+    def load(self, units: int) -> None:
+        self.units = units
+
+    def unit(self, passed: bool, why: str, out_of_time: bool = False) -> None:
+        self.outcomes.append(passed)
+        self._why = self._why or ("" if passed else why)
+        self._tally.out_of_time += out_of_time
+        if self.units is not None and len(self.outcomes) >= self.units:
+            self.file(sum(self.outcomes) / len(self.outcomes), self._why)
+
+    def file(self, share: float, why: str) -> None:
+        self._tally.add(share, why)
+        self.units, self.outcomes, self._why = None, [], ""
+
+    def stopped(self, why: str, out_of_time: bool = False) -> None:
+        """The function, or the file, that was running when its processes ended."""
+        if self.units:
+            self.unit(False, why, out_of_time)
+        else:
+            self._tally.out_of_time += out_of_time
+            self.file(0.0, why)
+
+
+def judge_asserts(
+    means: Means, python: Python, limits: Limits, source: bytes, cases: Cases, tally: Tally, budget: Budget
+) -> None:
+    """One pair of processes judges test after test; if one of them ends, or a test takes too long, that test has failed
+    and the next has a new pair. Raises BadCases if the tests themselves cannot be read."""
+    progress = _Files(tally)
+    while not tally.is_done:
+        if budget.is_spent:
+            progress.stopped(OUT_OF_TIME, out_of_time=True)
+            continue
+        with ExitStack() as stack:
+            answer, tests = _start(stack, means, python, limits, source, cases, progress, budget)
+            try:
+                _go_on(Lines(tests.stderr.fileno()), limits, tally, progress, budget)
+                if not tally.compiled:
+                    _check(answer, tests)
+            except OutOfTime:
+                progress.stopped("took too long", out_of_time=True)
+            except Ended:
+                _check(answer, tests)
+                progress.stopped("its process ended")
+
+
+def _start(
+    stack: ExitStack,
+    means: Means,
+    python: Python,
+    limits: Limits,
+    source: bytes,
+    cases: Cases,
+    progress: _Files,
+    budget: Budget,
+) -> tuple[Process, Process]:
+    task = {"files": cases.asserts, "function": cases.function, "start": progress.place}
+    files = {"cases__json": json.dumps(task).encode(), "pytest__py": guest_source("pytest_stand_in")}
+    to_answer, to_tests = os.pipe(), os.pipe()
+    ends = (*to_answer, *to_tests)
+    try:
+        both = answer_limits(limits, budget)
+        answer_job = python.job("answer", source, both, str(cpu_s(limits)))
+        tests_job = python.job("checker", b"", both, **files)
+        answer = stack.enter_context(Process(answer_job, means, to_answer[0], to_tests[1]))
+        tests = stack.enter_context(Process(tests_job, means, to_tests[0], to_answer[1]))
+    finally:
+        for end in ends:
+            os.close(end)
+    return answer, tests
+
+
+def _go_on(lines: Lines, limits: Limits, tally: Tally, progress: _Files, budget: Budget) -> None:
+    while not tally.is_done:
+        message: list[Any] = lines.receive(case_deadline(limits, budget))
+        match message:
+            case ["broken", why]:
+                tally.broken(str(why))
+            case ["fault", index, _, why]:
+                raise BadCases(f"case {index + 1} of column {CASES!r} cannot be run: {why}")
+            case ["file", _, passed, why]:
+                progress.file(float(passed), str(why))
+            case ["units", _, count]:
+                progress.load(count)
+            case ["unit", _, _, passed, why]:
+                progress.unit(passed, str(why))
+            case ["again"]:  # the answer's process is gone, and the test that it was in has failed
+                return
+            case _:
+                raise Ended
+
+
+def _check(answer: Process, tests: Process) -> None:
+    """Raises SandboxError if it was a sandbox that ended, not what ran in it."""
+    for process in (tests, answer):
+        process.exit_code(GRACE_S)

@@ -1,0 +1,104 @@
+"""Cases that call a function: arguments go into the sandbox, what comes out is compared here."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+from roll.pipeline.rlvr.rewards.code.cases import Cases
+from roll.pipeline.rlvr.rewards.code.compare import same_value
+from roll.pipeline.rlvr.rewards.code.languages import Python
+from roll.pipeline.rlvr.rewards.code.lines import Ended, Lines, OutOfTime
+from roll.pipeline.rlvr.rewards.code.verdict import GRACE_S, OUT_OF_TIME, Budget, Tally, shorten
+from roll.utils.sandbox.job import Limits
+from roll.utils.sandbox.launch import Means
+from roll.utils.sandbox.process import Process
+
+
+def judge_calls(
+    means: Means, python: Python, limits: Limits, source: bytes, cases: Cases, tally: Tally, budget: Budget
+) -> None:
+    """One process has the answer and gets case after case; if it ends, or takes too long, that case has failed and the
+    next has a new one."""
+    while not tally.is_done:
+        if budget.is_spent:
+            tally.add(0.0, OUT_OF_TIME, out_of_time=True)
+            continue
+        job = python.job("answer", source, answer_limits(limits, budget), str(cpu_s(limits)))
+        with Process(job, means) as process:
+            lines = Lines(process.stdout.fileno(), process.stdin.fileno())
+            try:
+                _go_on(lines, limits, cases, tally, budget)
+            except OutOfTime:
+                tally.add(0.0, "took too long", out_of_time=True)
+            except Ended:
+                code = process.exit_code(GRACE_S)
+                tally.add(0.0, "it closed its channel" if code is None else f"its process ended with code {code}")
+
+
+def _go_on(lines: Lines, limits: Limits, cases: Cases, tally: Tally, budget: Budget) -> None:
+    deadline = case_deadline(limits, budget)
+    if (loaded := _reply(lines, deadline))[0] != "ok":
+        tally.broken(_error(loaded))
+    while not tally.is_done and not budget.is_spent:
+        case, deadline = cases.calls[len(tally.shares)], case_deadline(limits, budget)
+        lines.send(["begin"], deadline)
+        _reply(lines, deadline)
+        lines.send(["solve", cases.function, case.arguments], deadline)
+        reply = _reply(lines, deadline)
+        if reply[0] != "ok":
+            tally.add(0.0, _error(reply))
+            continue
+        right, got = _compare(reply[1:], case.expected)
+        tally.add(float(right), f"expected {shorten(repr(case.expected))}, got {got}")
+
+
+def answer_limits(limits: Limits, budget: Budget) -> Limits:
+    """Of a process that serves many cases: each begins with a limit of its own, see guest/answer.py."""
+    return replace(limits, cpu_s=max(budget.left_s, 1.0) + limits.cpu_s)
+
+
+def cpu_s(limits: Limits) -> int:
+    return max(1, -int(-limits.cpu_s // 1))
+
+
+def case_deadline(limits: Limits, budget: Budget) -> float:
+    return time.monotonic() + min(limits.wall_s, max(budget.left_s, 0.01))
+
+
+def _reply(lines: Lines, deadline: float) -> list[Any]:
+    message = lines.receive(deadline)
+    if not isinstance(message, list) or not message:
+        raise Ended
+    return message
+
+
+def _error(reply: list[Any]) -> str:
+    return shorten(" ".join(str(part[0] if isinstance(part, list) and part else part) for part in reply[1:]), 300)
+
+
+def _compare(values: list[Any], expected: object) -> tuple[bool, str]:
+    try:
+        got = as_json(values[0])
+        return same_value(got, expected), shorten(repr(got))
+    except (ValueError, TypeError, IndexError, RecursionError) as error:
+        return False, f"no plain data ({error})"
+
+
+def as_json(message: Any) -> Any:
+    """The value behind a reply, of what JSON can hold; see guest/wire.py. Raises ValueError for all else."""
+    if not isinstance(message, list):
+        return message
+    mark, *rest = message
+    if mark in ("l", "t", "q"):
+        return [as_json(item) for item in rest]
+    if mark == "d":
+        return {_key(as_json(key)): as_json(item) for key, item in rest}
+    raise ValueError(f"a {mark}" if isinstance(mark, str) else "no message")
+
+
+def _key(key: Any) -> str | int | float | bool | None:
+    if isinstance(key, list | dict):
+        raise ValueError("a key that is a list")
+    return key

@@ -1,0 +1,171 @@
+"""The cases of a row: what its columns `case_type`, `test_cases` and `test_case_function` say, in ROLL's form and in
+those of APPS, TACO and LiveCodeBench."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+TYPE, CASES, FUNCTION = "case_type", "test_cases", "test_case_function"
+COLUMNS = (CASES,)
+
+Kind = Literal["stdin", "function", "assert"]
+KINDS: Mapping[str, Kind] = {
+    **dict.fromkeys(("stdin", "input", "text", "stdin_stdout", "input_output", "io"), "stdin"),
+    **dict.fromkeys(("function", "functional", "call", "call_based", "fn_name"), "function"),
+    **dict.fromkeys(("assert", "pytest", "unittest", "assert_code", "check"), "assert"),
+}
+INPUT, OUTPUT = ("stdin", "input", "inputs"), ("expected_stdout", "expected_output", "output", "outputs", "stdout")
+
+
+class BadCases(ValueError):
+    """The row's cases cannot be used; the text names the column."""
+
+
+@dataclass(frozen=True)
+class StdinCase:
+    stdin: str
+    expected: str
+
+
+@dataclass(frozen=True)
+class CallCase:
+    arguments: Sequence[Any]
+    expected: Any
+
+
+@dataclass(frozen=True)
+class Cases:
+    """Of one kind: StdinCases, CallCases, or texts of asserts and test functions. `function` is whom to call."""
+
+    kind: Kind
+    function: str | None
+    stdin: tuple[StdinCase, ...] = ()
+    calls: tuple[CallCase, ...] = ()
+    asserts: tuple[str, ...] = ()
+
+
+def read_cases(row: Mapping[str, Any]) -> Cases:
+    """Raises BadCases. Without a `case_type` the form of the cases says what they are."""
+    raw = _parsed(row.get(CASES))
+    function = _function(row.get(FUNCTION)) or (_function(raw.get("fn_name")) if isinstance(raw, Mapping) else None)
+    entries = _entries(raw)
+    kind = _kind(row.get(TYPE), entries, function)
+    if kind == "assert":
+        return Cases(kind, function, asserts=tuple(_assert(entry, at) for at, entry in enumerate(entries)))
+    pairs = [_pair(entry, at) for at, entry in enumerate(entries)]
+    if kind == "stdin":
+        return Cases(kind, None, stdin=tuple(_stdin(pair, at) for at, pair in enumerate(pairs)))
+    if function is None:
+        raise BadCases(f"column {FUNCTION!r} is empty, but the cases are of a function: name it there")
+    return Cases(kind, function, calls=tuple(_call(pair, at) for at, pair in enumerate(pairs)))
+
+
+def problem_of(row: Mapping[str, Any]) -> str | None:
+    """What is wrong with the row's cases."""
+    try:
+        read_cases(row)
+    except BadCases as error:
+        return str(error)
+    return None
+
+
+def _parsed(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError) as error:
+        raise BadCases(f"column {CASES!r} is not JSON: {error}; write a list of cases") from error
+
+
+def _function(value: Any) -> str | None:
+    if value is None or (isinstance(value, str) and value.strip() in ("", "None")):
+        return None
+    if not isinstance(value, str) or not value.strip().isidentifier():
+        raise BadCases(f"column {FUNCTION!r} holds {_short(value)}, which is no name of a function")
+    return value.strip()
+
+
+def _entries(raw: Any) -> list[Any]:
+    """The cases one by one; APPS has all inputs in one list and all outputs in another."""
+    if isinstance(raw, Mapping):
+        inputs, outputs = _first(raw, ("inputs", "input")), _first(raw, ("outputs", "output"))
+        if not isinstance(inputs, Sequence) or not isinstance(outputs, Sequence) or isinstance(inputs, str):
+            raise BadCases(f"column {CASES!r} has the keys {', '.join(map(str, raw))}; inputs and outputs are lists")
+        if len(inputs) != len(outputs):
+            raise BadCases(f"column {CASES!r} has {len(inputs)} inputs and {len(outputs)} outputs")
+        raw = [{"input": given, "output": wanted} for given, wanted in zip(inputs, outputs, strict=True)]
+    if not isinstance(raw, Sequence) or isinstance(raw, str | bytes):
+        raise BadCases(f"column {CASES!r} holds {_short(raw)}; write a list of cases")
+    if not raw:
+        raise BadCases(f"column {CASES!r} is an empty list: every answer would pass")
+    return list(raw)
+
+
+def _kind(named: Any, entries: Sequence[Any], function: str | None) -> Kind:
+    text = "" if named is None else str(named).strip().lower()
+    if text and text not in KINDS:
+        raise BadCases(f"column {TYPE!r} holds {_short(named)}; known are {', '.join(KINDS)}")
+    first = entries[0]
+    if isinstance(first, str) or (isinstance(first, Mapping) and "assert_code" in first):
+        if text and KINDS[text] != "assert":
+            raise BadCases(f"column {TYPE!r} is {text}, but column {CASES!r} holds asserts")
+        return "assert"
+    if isinstance(first, Mapping) and first.get("testtype") == "functional":
+        return "function"
+    if text and KINDS[text] == "assert":
+        raise BadCases(f"column {TYPE!r} is {text}, but case 1 of column {CASES!r} has no assert_code")
+    return "function" if function is not None else KINDS.get(text, "stdin")
+
+
+def _assert(entry: Any, at: int) -> str:
+    text = entry.get("assert_code") if isinstance(entry, Mapping) else entry
+    if not isinstance(text, str) or not text.strip():
+        raise BadCases(f"case {at + 1} of column {CASES!r} has no assert_code")
+    return text
+
+
+def _pair(entry: Any, at: int) -> tuple[Any, Any]:
+    if not isinstance(entry, Mapping):
+        raise BadCases(
+            f"case {at + 1} of column {CASES!r} is {_short(entry)}, not a mapping with stdin and expected_stdout"
+        )
+    given, wanted = _first(entry, INPUT), _first(entry, OUTPUT)
+    if given is None or wanted is None:
+        missing = " nor ".join((INPUT if given is None else OUTPUT)[:3])
+        raise BadCases(f"case {at + 1} of column {CASES!r} has neither {missing}; it has {', '.join(map(str, entry))}")
+    return given, wanted
+
+
+def _first(entry: Mapping[str, Any], keys: Sequence[str]) -> Any:
+    return next((entry[key] for key in keys if entry.get(key) is not None), None)
+
+
+def _stdin(pair: tuple[Any, Any], at: int) -> StdinCase:
+    texts = ["\n".join(map(str, side)) if isinstance(side, list) else side for side in pair]
+    if not all(isinstance(text, str) for text in texts):
+        raise BadCases(f"case {at + 1} of column {CASES!r}: input and output are texts, not {_short(pair)}")
+    return StdinCase(*texts)
+
+
+def _call(pair: tuple[Any, Any], at: int) -> CallCase:
+    """Arguments are a list, or one JSON value a line; the result is a value, or JSON. APPS wraps results in a list."""
+    given, wanted = pair
+    try:
+        if isinstance(given, str):
+            given = [json.loads(line) for line in given.splitlines() if line.strip()]
+        if isinstance(wanted, str):
+            wanted = json.loads(wanted)
+    except (ValueError, RecursionError) as error:
+        raise BadCases(f"case {at + 1} of column {CASES!r}: arguments and result are JSON: {error}") from error
+    if not isinstance(given, list):
+        raise BadCases(f"case {at + 1} of column {CASES!r}: the arguments are {_short(given)}, not a list")
+    return CallCase(given, wanted)
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:60] + "..."

@@ -1,0 +1,164 @@
+"""The side of the answer: loads /box/solution.py and does with it what it is asked to, until nobody asks any more.
+
+It knows no expected result. What it replies is what the answer made of the arguments, and nobody trusts it further.
+"""
+
+import builtins
+import importlib.machinery
+import importlib.util
+import os
+import resource
+import sys
+import time
+import types
+
+from names import common_names
+from wire import Channel, Gone, plain, value_of
+
+MUTABLE = (list, dict, set, bytearray)
+
+
+class AnswerSide:
+    def __init__(self, channel, cpu_s):
+        self._channel, self._cpu_s = channel, cpu_s
+        self._objects = []
+        self._given = common_names()
+        self._module = types.ModuleType("solution")
+
+    def load(self):
+        loader = importlib.machinery.SourceFileLoader("solution", "/box/solution.py")
+        vars(builtins).update(self._given)  # not its own names: an answer that defines nothing has nothing
+        self._module.__spec__ = importlib.util.spec_from_loader("solution", loader)
+        sys.modules["solution"] = self._module
+        loader.exec_module(self._module)
+
+    def serve(self):
+        while True:
+            self.reply(self._channel.receive())
+
+    def reply(self, request):
+        try:
+            message = ["ok", *getattr(self, f"do_{request[0]}")(*request[1:])]
+        except Gone:
+            raise
+        except BaseException as error:
+            message = failure(error)
+        self._channel.send(message)
+
+    def do_begin(self):
+        """A case begins: it has CPU time of its own."""
+        used = int(time.process_time()) + 1
+        hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+        resource.setrlimit(resource.RLIMIT_CPU, (min(used + self._cpu_s, hard), hard))
+        return [None]
+
+    def do_names(self):
+        """What the answer defines: its public names."""
+        found = {
+            name: value
+            for name, value in vars(self._module).items()
+            if not name.startswith("_") and self._given.get(name, self) is not value
+        }
+        return [[name, self._plain(value), exception_bases(value)] for name, value in found.items()]
+
+    def do_solve(self, name, arguments):
+        """A function of the module, or else a method of its class Solution."""
+        function = vars(self._module).get(name)
+        if function is None:
+            solution = vars(self._module).get("Solution")
+            if solution is None:
+                raise NameError(f"there is no function {name}")
+            function = getattr(solution(), name)
+        return [self._plain(function(*arguments))]
+
+    def do_call(self, number, arguments, keywords):
+        values = [self._value(argument) for argument in arguments]
+        named = {name: self._value(value) for name, value in keywords.items()}
+        result = self._objects[number](*values, **named)
+        changed = {}
+        for index, value in enumerate(values):
+            if isinstance(value, MUTABLE) and (now := self._plain(value)) != arguments[index]:
+                changed[str(index)] = now
+        return [self._plain(result), changed]
+
+    def do_get(self, number, name):
+        return [self._plain(getattr(self._objects[number], name))]
+
+    def do_set(self, number, name, value):
+        setattr(self._objects[number], name, self._value(value))
+        return [None]
+
+    def do_operate(self, number, name, arguments):
+        """What an operator, or a built-in function, does by a method of the object's class."""
+        target = self._objects[number]
+        values = [self._value(argument) for argument in arguments]
+        if name in ("__bool__", "__str__", "__repr__", "__iter__", "__hash__"):
+            built_in = {"__bool__": bool, "__str__": str, "__repr__": repr, "__iter__": iter, "__hash__": hash}[name]
+            return [self._plain(built_in(target))]
+        if name == "isinstance":
+            return [isinstance(values[0], target)]
+        method = getattr(type(target), name, None)
+        if method is None:
+            raise TypeError(f"{type(target).__name__} has no {name}")
+        result = method(target, *values)
+        return [["undefined"] if result is NotImplemented else self._plain(result)]
+
+    def _plain(self, value):
+        return plain(value, self._keep)
+
+    def _keep(self, value):
+        self._objects.append(value)
+        return ["object", len(self._objects) - 1]
+
+    def _value(self, message):
+        return value_of(message, self._find)
+
+    def _find(self, mark, number):
+        return self._objects[number] if mark == "object" else self._callback(number)
+
+    def _callback(self, number):
+        """A function of the tests."""
+
+        def call(*arguments):
+            self._channel.send(["callback", number, [self._plain(argument) for argument in arguments]])
+            while (message := self._channel.receive())[0] not in ("ok", "raise"):
+                self.reply(message)  # the function of the tests calls back
+            if message[0] == "raise":
+                raise getattr(builtins, message[1], RuntimeError)(message[2])
+            return self._value(message[1])
+
+        return call
+
+
+def exception_bases(value):
+    """Names of the built-in exceptions that an exception class of the answer is one of; None for other things."""
+    if not (isinstance(value, type) and issubclass(value, BaseException)):
+        return None
+    return [base.__name__ for base in value.__mro__]
+
+
+def failure(error):
+    return ["raise", [base.__name__ for base in type(error).__mro__], str(error)[:500]]
+
+
+def main():
+    channel = Channel()
+    os.dup2(1, 2)
+    sys.set_int_max_str_digits(0)
+    sys.setrecursionlimit(100_000)
+    builtins.exit = builtins.quit = sys.exit
+    side = AnswerSide(channel, int(sys.argv[1]))
+    side.do_begin()
+    try:
+        side.load()
+    except BaseException as error:
+        channel.send(failure(error))
+        return
+    channel.send(["ok"])
+    try:
+        side.serve()
+    except Gone:
+        return
+
+
+main()

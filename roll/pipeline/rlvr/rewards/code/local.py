@@ -1,0 +1,81 @@
+"""Judges answers on this machine, in the sandbox."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from roll.pipeline.rlvr.rewards.code.asserts import judge_asserts
+from roll.pipeline.rlvr.rewards.code.calls import judge_calls
+from roll.pipeline.rlvr.rewards.code.cases import Cases
+from roll.pipeline.rlvr.rewards.code.compare import same_output
+from roll.pipeline.rlvr.rewards.code.extract import Code
+from roll.pipeline.rlvr.rewards.code.languages import LANGUAGES, PROGRAM, PYTHON, Python, system_view
+from roll.pipeline.rlvr.rewards.code.verdict import OUT_OF_TIME, Budget, Tally, shorten
+from roll.utils.sandbox.job import BOX, Job, Limits
+from roll.utils.sandbox.launch import Means
+from roll.utils.sandbox.process import Finished, run
+
+
+@dataclass(frozen=True)
+class LocalJudge:
+    """`limits` are those of a case, `total_s` is the time of all cases of an answer; what is left of them when it is
+    over has not passed."""
+
+    means: Means
+    python: Python
+    limits: Limits
+    total_s: float
+
+    def judge(self, code: Code, cases: Cases, stop_early: bool) -> Tally:
+        """Raises SandboxError if the sandbox fails, BadCases if the row's tests do."""
+        source, budget = code.text.encode(errors="replace"), Budget(self.total_s)
+        if cases.kind == "stdin":
+            tally = Tally(len(cases.stdin), stop_early)
+            self._run_cases(code.language, source, cases, tally, budget)
+            return tally
+        tally = Tally(len(cases.calls) or len(cases.asserts), stop_early)
+        if code.language != PYTHON:
+            tally.broken(f"the cases call Python, the answer is {code.language}")
+        elif cases.kind == "function":
+            judge_calls(self.means, self.python, self.limits, source, cases, tally, budget)
+        else:
+            judge_asserts(self.means, self.python, self.limits, source, cases, tally, budget)
+        return tally
+
+    def _run_cases(self, language: str, source: bytes, cases: Cases, tally: Tally, budget: Budget) -> None:
+        job = self._program(language, source, tally, budget)
+        if job is None:
+            return
+        for case in cases.stdin:
+            if tally.is_done:
+                return
+            if budget.is_spent:
+                tally.add(0.0, OUT_OF_TIME, out_of_time=True)
+                continue
+            limits = replace(self.limits, wall_s=min(self.limits.wall_s, max(budget.left_s, 0.01)))
+            finished = run(replace(job, limits=limits), self.means, case.stdin.encode(errors="replace"))
+            self._judge_output(finished, case.expected, tally)
+
+    def _judge_output(self, finished: Finished, expected: str, tally: Tally) -> None:
+        if finished.ending != "exit":
+            tally.add(0.0, f"ended by its limit of {finished.ending}", finished.ending == "time")
+        elif finished.code != 0:
+            tally.add(0.0, f"exit {finished.code}: {shorten(finished.stderr.decode(errors='replace')[-200:])}")
+        else:
+            got = finished.stdout.decode(errors="replace")
+            right = same_output(got, expected)
+            tally.add(float(right), f"expected {shorten(expected)!r}, got {shorten(got)!r}")
+
+    def _program(self, language: str, source: bytes, tally: Tally, budget: Budget) -> Job | None:
+        """The job that runs the answer, without input; None if it does not compile."""
+        compiling = LANGUAGES[language].compiling
+        if compiling is None:
+            return self.python.job("program", source, self.limits)
+        job = compiling(source)
+        limits = replace(job.limits, wall_s=min(job.limits.wall_s, budget.left_s))
+        finished = run(replace(job, limits=limits), self.means)
+        if not finished.is_fine:
+            why = finished.stderr.decode(errors="replace") if finished.ending == "exit" else finished.ending
+            tally.broken(f"does not compile: {shorten(why, 500)}")
+            return None
+        return Job((f"{BOX}/{PROGRAM}",), system_view(), self.limits, {PROGRAM: finished.stdout})

@@ -1,0 +1,126 @@
+"""`code_sandbox` as a run has it: built from settings, with rows, limits and failures."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roll.configs.data import DataArgs
+from roll.datasets.preflight import preflight as data_preflight
+from roll.pipeline.rlvr.reward_worker import RewardWorker
+from roll.pipeline.rlvr.rewards.base import RewardInput, RewardOutcome
+from roll.pipeline.rlvr.rewards.code import reward as module
+from roll.pipeline.rlvr.rewards.code.local import LocalJudge
+from roll.pipeline.rlvr.rewards.table import preflight
+from roll.pipeline.rlvr.rlvr_config import RewardConfig, RLVRConfig
+from roll.pipeline.rlvr.rlvr_settings import data_domains
+from roll.utils.sandbox.means import SandboxUnavailable
+
+pytestmark = pytest.mark.usefixtures("judge")
+ROW = {
+    "case_type": "stdin",
+    "test_cases": [{"stdin": "1", "expected_stdout": "2"}, {"stdin": "2", "expected_stdout": "3"}],
+}
+ANSWER = "```python\nprint(2 * int(input()))\n```"
+
+
+def settings(**keys: Any) -> RLVRConfig:
+    return RLVRConfig.model_construct(rewards={"code": RewardConfig(reward="code_sandbox", **keys)})
+
+
+def outcome(answer: str = ANSWER, row: Any = ROW, **keys: Any) -> RewardOutcome:
+    worker = RewardWorker("code", RewardConfig(reward="code_sandbox", **keys))
+    (found,) = worker.score([RewardInput("", answer, payload=row)])
+    assert found is not None
+    return found
+
+
+def test_all_cases_or_a_share_of_them() -> None:
+    hard, soft = (outcome(reward_type=kind) for kind in (None, "soft"))
+    assert (hard.score, soft.score) == (0.0, 0.5)
+    assert soft.metrics == {"code_found": 1, "passed_fraction": 0.5, "all_passed": 0, "runs": 1, "timed_out": 0}
+    assert soft.extra == {"language": "python", "why": "case 2: expected '3', got '4\\n'"}
+
+
+def test_no_code_is_a_zero_and_no_failure() -> None:
+    found = outcome("I do not know.")
+    assert (found.score, found.failure, found.metrics["code_found"]) == (0.0, None, 0.0)
+
+
+def test_a_row_whose_cases_are_wrong_is_a_failure_with_its_column() -> None:
+    assert "column 'test_cases' is not JSON" in str(outcome(row={"test_cases": "["}).failure)
+
+
+def test_a_sandbox_that_fails_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = RewardWorker("code", RewardConfig(reward="code_sandbox"))
+    monkeypatch.setattr("roll.utils.sandbox.job.DEVICES", ("/dev/no-such-device",))
+    monkeypatch.setattr("roll.utils.sandbox.bubblewrap.DEVICES", ("/dev/no-such-device",))
+    monkeypatch.setattr("roll.utils.sandbox.namespaces.DEVICES", ("/dev/no-such-device",))
+    (found,) = worker.score([RewardInput("", ANSWER, payload=ROW)])
+    assert found is not None and "SandboxError" in str(found.failure)
+
+
+def test_a_loop_is_a_zero_within_the_time_of_the_answer() -> None:
+    answer = "```python\nwhile True: pass\n```"
+    found = outcome(answer, timeout_s=60, reward_args={"time_limit_s": 1, "total_time_s": 10})
+    assert (found.score, found.failure, found.metrics["timed_out"]) == (0.0, None, 1.0)
+
+
+def test_preflight_passes_where_the_sandbox_works() -> None:
+    assert preflight(settings()) == []
+
+
+@pytest.mark.parametrize(
+    ("keys", "text"),
+    [
+        ({"reward_args": {"languages": ["rust"]}}, "languages: 'rust'; there are python, cpp"),
+        ({"reward_args": {"time_limit_s": 0}}, "time_limit_s: 0 is no number above 0"),
+        ({"reward_args": {"memory_mb": "much"}}, "memory_mb: 'much' is no number above 0"),
+        ({"reward_args": {"total_time_s": 40}}, "total_time_s: 40 is not between 0 and timeout_s, which is 30"),
+        ({"reward_args": {"python": "/no/python"}}, "python: /no/python cannot be started"),
+        ({"reward_type": "strict"}, "reward_type: 'strict' is neither hard nor soft"),
+        ({"use_local": False}, "use_local is false and code_url is not set"),
+        ({"use_local": False, "code_url": "ftp://x"}, "code_url is no address of the form https://host/path"),
+        ({"reward_args": {"colour": 1}}, "unexpected keyword argument 'colour'"),
+    ],
+)
+def test_preflight_refuses_what_cannot_work(keys: dict[str, Any], text: str) -> None:
+    (problem,) = preflight(settings(**keys))
+    assert problem.startswith("rewards.code.reward_args: code_sandbox") and text in problem
+
+
+def test_preflight_says_what_to_install_where_nothing_can_be_isolated(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing(*shown: str) -> None:
+        raise SandboxUnavailable("Install bubblewrap (apt install bubblewrap)")
+
+    monkeypatch.setattr(module, "find_means", nothing)
+    (problem,) = preflight(settings())
+    assert "apt install bubblewrap" in problem
+
+
+def test_preflight_says_what_to_install_for_a_language(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("roll.pipeline.rlvr.rewards.code.languages.os.path.exists", lambda path: False)
+    (problem,) = preflight(settings(reward_args={"languages": ["python", "cpp"]}))
+    assert "cpp needs /usr/bin/g++, which is not there. Install it: apt install g++" in problem
+
+
+def test_preflight_of_the_data_names_file_row_and_column(tmp_path: Path) -> None:
+    rows = [{"prompt": "p", "tag": "code", **ROW}, {"prompt": "p", "tag": "code", "test_cases": "[]"}]
+    file = tmp_path / "code.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)))
+    args = DataArgs(file_name=[str(file)])
+    (problem,) = data_preflight(args, "actor_train.data_args", data_domains(settings()))
+    assert "code.jsonl:2" in problem and "column 'test_cases' is an empty list" in problem and "rewards.code" in problem
+
+
+def test_another_interpreter_brings_its_packages(judge: LocalJudge) -> None:
+    import sys
+
+    answer = "```python\nimport pydantic\nprint(pydantic.VERSION)\n```"
+    import pydantic
+
+    row = {"test_cases": [{"stdin": "", "expected_stdout": pydantic.VERSION}]}
+    args = {"time_limit_s": 20, "total_time_s": 200}
+    assert outcome(answer, row, timeout_s=300, reward_args={**args, "python": sys.executable}).score == 1.0
+    assert outcome(answer, row, timeout_s=300, reward_args=args).score == 0.0

@@ -1,0 +1,72 @@
+"""Rows of code data, read; what is wrong with one is said with its column."""
+
+import json
+from typing import Any
+
+import pytest
+
+from roll.pipeline.rlvr.rewards.code.cases import BadCases, CallCase, Cases, StdinCase, problem_of, read_cases
+
+
+def row(cases: Any, case_type: str | None = None, function: str | None = None) -> dict[str, Any]:
+    return {"test_cases": cases, "case_type": case_type, "test_case_function": function}
+
+
+STDIN = Cases("stdin", None, stdin=(StdinCase("1\n", "2\n"),))
+CALL = Cases("function", "f", calls=(CallCase([1, "a"], [2]),))
+ASSERTS = Cases("assert", None, asserts=("assert f(1) == 2",))
+
+
+@pytest.mark.parametrize(
+    ("columns", "cases"),
+    [
+        (row([{"stdin": "1\n", "expected_stdout": "2\n"}], "stdin"), STDIN),
+        (row(json.dumps([{"stdin": "1\n", "expected_stdout": "2\n"}]), "input"), STDIN),
+        (row([{"input": "1\n", "output": "2\n"}], "text"), STDIN),
+        (row([{"input": "1\n", "output": "2\n", "testtype": "stdin"}]), STDIN),
+        (row({"inputs": ["1\n"], "outputs": ["2\n"]}), STDIN),
+        (row({"inputs": [["1", ""]], "outputs": [["2", ""]]}, ""), STDIN),
+        (row([{"stdin": "1\n", "expected_stdout": "2\n"}], "stdin", "None"), STDIN),
+        (row([{"stdin": "", "expected_stdout": "2"}], "io"), Cases("stdin", None, stdin=(StdinCase("", "2"),))),
+        (row({"inputs": [[1, "a"]], "outputs": [[2]], "fn_name": "f"}), CALL),
+        (row([{"input": '1\n"a"', "output": "[2]", "testtype": "functional"}], "stdin", "f"), CALL),
+        (row([{"stdin": '1\n"a"', "expected_stdout": "[2]"}], "input", "f"), CALL),
+        (row([{"input": [1, "a"], "output": [2]}], "function", "f"), CALL),
+        (row(["assert f(1) == 2"]), ASSERTS),
+        (row([{"assert_code": "assert f(1) == 2"}], "pytest", ""), ASSERTS),
+        (row('[{"assert_code": "assert f(1) == 2"}]', "assert", " "), ASSERTS),
+    ],
+)
+def test_forms_that_data_sets_have(columns: dict[str, Any], cases: Cases) -> None:
+    assert read_cases(columns) == cases
+    assert problem_of(columns) is None
+
+
+@pytest.mark.parametrize(
+    ("columns", "text"),
+    [
+        (row("[{", "stdin"), "column 'test_cases' is not JSON"),
+        (row("5"), "column 'test_cases' holds 5; write a list of cases"),
+        (row([]), "column 'test_cases' is an empty list: every answer would pass"),
+        (row([{"stdin": "1"}], "stdin"), "case 1 of column 'test_cases' has neither expected_stdout nor"),
+        (row([{"expected_stdout": "1"}], "stdin"), "case 1 of column 'test_cases' has neither stdin nor"),
+        (row([{"stdin": "1", "expected_stdout": "1"}, 3], "stdin"), "case 2 of column 'test_cases' is 3, not"),
+        (row([{"stdin": 1, "expected_stdout": "1"}], "stdin"), "case 1 of column 'test_cases': input and output"),
+        (row({"inputs": ["1"], "outputs": []}), "column 'test_cases' has 1 inputs and 0 outputs"),
+        (row({"cases": []}), "column 'test_cases' has the keys cases"),
+        (row([{"input": "x", "output": "1"}], "function", "f"), "case 1 of column 'test_cases': arguments and result"),
+        (row([{"input": {}, "output": "1"}], "function", "f"), "case 1 of column 'test_cases': the arguments are {}"),
+        (row([{"input": [1], "output": 1, "testtype": "functional"}]), "column 'test_case_function' is empty"),
+        (row(["assert True"], "pytest", "no name"), "column 'test_case_function' holds 'no name'"),
+        (row(["assert True"], "chess"), "column 'case_type' holds 'chess'; known are stdin"),
+        (row(["assert True"], "stdin"), "column 'case_type' is stdin, but column 'test_cases' holds asserts"),
+        (row([{"stdin": "", "expected_stdout": ""}], "pytest"), "column 'case_type' is pytest, but case 1"),
+        (row([{"assert_code": " "}], "pytest"), "case 1 of column 'test_cases' has no assert_code"),
+        (row(["assert True", 5], "assert"), "case 2 of column 'test_cases' has no assert_code"),
+    ],
+)
+def test_what_is_wrong_names_the_column(columns: dict[str, Any], text: str) -> None:
+    with pytest.raises(BadCases) as caught:
+        read_cases(columns)
+    assert str(caught.value).startswith(text)
+    assert problem_of(columns) == str(caught.value)

@@ -1,0 +1,57 @@
+"""The program in an answer."""
+
+import pytest
+
+from roll.pipeline.rlvr.rewards.code.extract import Code, code_in
+from roll.pipeline.rlvr.rewards.code.languages import fences_of
+
+BOTH = fences_of(("python", "cpp"))
+PY, CPP = (lambda text: Code("python", text)), (lambda text: Code("cpp", text))
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        ("```python\nx = 1\n```", PY("x = 1\n")),
+        ("So:\n```python\nx = 1\n```\nDone.", PY("x = 1\n")),
+        ("```py\nx\n```", PY("x\n")),
+        ("```Python3\nx\n```", PY("x\n")),
+        ("```\nx\n```", PY("x\n")),
+        ("```cpp\nint x;\n```", CPP("int x;\n")),
+        ("```c++\nint x;\n```", CPP("int x;\n")),
+        ("```python\na\n```\n```python\nb\n```", PY("b\n")),
+        ("```python\na\n```\n```cpp\nb\n```", CPP("b\n")),
+        ("```python\na\n```\n```text\nb\n```", PY("a\n")),
+        ("```python\na\n```\nOutput:\n```json\n5\n```", PY("a\n")),
+        ("~~~python\nx\n~~~", PY("x\n")),
+        ("````python\n```\nx\n````", PY("```\nx\n")),
+        ("1. so\n   ```python\n   def f():\n       pass\n   ```", PY("def f():\n    pass\n")),
+        ("```python title=a\nx\n```", PY("x\n")),
+        ("<think>```python\na\n```</think>```python\nb\n```", PY("b\n")),
+        ("<think>```python\na\n```</think>no", None),
+        ("<think>```python\na\n```", None),
+        ("```python\nx = 1", None),
+        ("```python\na\n```\n```python\nb", PY("a\n")),
+        ("```python\n\n```", None),
+        ("```rust\nx\n```", None),
+        ("x = 1", None),
+        ("", None),
+    ],
+)
+def test_the_last_block_of_a_known_language_counts(answer: str, code: Code | None) -> None:
+    assert code_in(answer, "", BOTH) == code
+
+
+def test_without_a_fence_the_answer_is_code_only_where_that_is_asked_for() -> None:
+    assert code_in("x = 1", "", BOTH) is None
+    assert code_in("x = 1", "", BOTH, plain="python") == PY("x = 1\n")
+    assert code_in("```text\nx\n```", "", BOTH, plain="python") is None
+    assert code_in("```python\nx", "", BOTH, plain="python") is None
+
+
+def test_thinking_that_the_prompt_began_is_no_answer() -> None:
+    assert code_in("```python\nx\n```", "Solve it.<think>\n", BOTH) is None
+
+
+def test_a_language_that_is_not_listed_is_no_code() -> None:
+    assert code_in("```cpp\nint x;\n```", "", fences_of(("python",))) is None
