@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import selectors
 import signal
 import subprocess
@@ -13,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType, TracebackType
-from typing import IO, Literal
+from typing import IO, Any, Literal
 
 from roll.utils.sandbox.job import Job
 from roll.utils.sandbox.launch import KEPT, Holder, Means
@@ -21,6 +22,7 @@ from roll.utils.sandbox.launch import KEPT, Holder, Means
 CHUNK = 65536
 STDERR_BYTES = 8192  # the end of it, which says why
 SIGNALLED = 128
+END_S = 60  # for the kernel to end what it was told to
 
 
 class SandboxError(Exception):
@@ -55,6 +57,7 @@ class Process:
 
     def __enter__(self) -> Process:
         status, theirs = os.pipe()
+        os.set_blocking(status, False)
         holder = Holder()
         try:
             launch = self._means.launch(self._job, theirs, holder.hold)
@@ -111,15 +114,37 @@ class Process:
         assert self._process.stderr is not None
         return self._process.stderr
 
-    def kill(self) -> None:
-        """Ends all processes of the job and waits until they are gone: the kernel ends them with the first one, and
-        then nobody holds the other end of stderr any more."""
-        if self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
-        os.set_blocking(self.stderr.fileno(), True)
-        while os.read(self.stderr.fileno(), CHUNK):
+    def _reports(self) -> dict[str, Any]:
+        """What the sandbox has said of itself so far: a line at its start, one at its end."""
+        try:
+            while chunk := os.read(self._status, CHUNK):
+                self._said += chunk
+        except BlockingIOError:
             pass
+        said: dict[str, Any] = {}
+        for line in self._said.splitlines(keepends=True):
+            said |= json.loads(line) if line.endswith(b"\n") else {}
+        return said
+
+    def kill(self) -> None:
+        """Ends all processes of the job and waits until they are gone: the kernel ends them with the sandbox's first
+        one, and that one after them."""
+        first = self._first_process()
+        self._process.kill()
+        self._process.wait()
+        if first is not None:
+            ended = select.poll()
+            ended.register(first, select.POLLIN)
+            ended.poll(1000 * END_S)
+            os.close(first)
+
+    def _first_process(self) -> int | None:
+        """A descriptor of number 1 of the sandbox's processes; None if it has ended, or has yet to begin."""
+        number = self._reports().get("child-pid")
+        try:
+            return None if number is None else os.pidfd_open(number)
+        except ProcessLookupError:
+            return None
 
     def exit_code(self, timeout_s: float | None = None) -> int | None:
         """Waits for the end; None if it did not come in time. Raises SandboxError if the job never ran, or was killed
@@ -128,10 +153,7 @@ class Process:
             self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             return None
-        self._said += _read_all(self._status)
-        said = {}
-        for line in self._said.splitlines():  # bubblewrap first tells the number of the process
-            said |= json.loads(line)
+        said = self._reports()
         if "exit-code" not in said:
             raise SandboxError(f"{self._means.name}: {said.get('error') or 'the job was not started, or was killed'}")
         return int(said["exit-code"])
@@ -147,10 +169,11 @@ def run(job: Job, means: Means, stdin: bytes = b"") -> Finished:
         if ending is not None:
             return Finished(ending, SIGNALLED + signal.SIGKILL, stdout, stderr)
         try:
-            code = process.exit_code()
+            code = process.exit_code(max(0.0, deadline - time.monotonic()))
         except SandboxError as error:
             raise SandboxError(f"{error} {stderr[-500:].decode(errors='replace')}".strip()) from None
-        assert code is not None
+        if code is None:  # it closed its streams and went on
+            return Finished("time", SIGNALLED + signal.SIGKILL, stdout, stderr)
         return Finished("time" if code == SIGNALLED + signal.SIGXCPU else "exit", code, stdout, stderr)
 
 
@@ -208,13 +231,6 @@ class _Streams:
             self.output.append(chunk)
             self._room -= len(chunk)
         return len(chunk) > 0
-
-
-def _read_all(fd: int) -> bytes:
-    chunks = []
-    while chunk := os.read(fd, CHUNK):
-        chunks.append(chunk)
-    return b"".join(chunks)
 
 
 @contextmanager

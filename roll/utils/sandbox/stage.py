@@ -21,6 +21,7 @@ MNT_DETACH = 2
 ATTR_RDONLY, ATTR_NOSUID, ATTR_NODEV = 1, 2, 4
 AT_FDCWD, AT_RECURSIVE = -100, 0x8000
 PR_SET_PDEATHSIG, PR_SET_SECCOMP, PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 1, 22, 4, 38
+PR_CAPBSET_DROP = 24
 SECCOMP_MODE_FILTER = 2
 CAPABILITIES_VERSION_3 = 0x20080522
 MOUNT_SETATTR = 442  # the same number on every architecture
@@ -106,6 +107,8 @@ def build_root(task, contents):
 
 def become_nobody(task):
     """No user, no group, no capability, and no way to any by a program."""
+    for capability in range(64):
+        libc.prctl(PR_CAPBSET_DROP, ctypes.c_ulong(capability), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0))
     if task["privileged"]:
         os.setgroups([])
         os.setresgid(task["user"], task["user"], task["user"])
@@ -136,9 +139,9 @@ def follow(parent_is_gone):
         os._exit(1)
 
 
-def child(body, report):
+def child(body, report, started=lambda pid: None):
     """Does this in a process of its own; gives its exit code, 128 and the signal where one ended it. What goes wrong is
-    told to `report`."""
+    told to `report`, its number to `started`."""
     parent_is_gone, parent = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -150,8 +153,13 @@ def child(body, report):
             os.write(report, str(error).encode())
         os._exit(1)
     os.close(parent_is_gone)
+    started(pid)
     status = os.waitpid(pid, 0)[1]
     return os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
+
+
+def tell(fd, report):
+    os.write(fd, json.dumps(report).encode() + b"\n")
 
 
 def read_all(fd):
@@ -179,14 +187,12 @@ def main():
 
     try:
         leave_namespaces(task)
-        code = child(first, report)
+        code = child(first, report, lambda pid: tell(task["status"], {"child-pid": pid}))
     except OSError as error:
         os.write(report, str(error).encode())
     os.close(report)
     said = os.read(reported, 4096)
-    os.write(
-        task["status"], json.dumps({"error": said.decode(errors="replace")} if said else {"exit-code": code}).encode()
-    )
+    tell(task["status"], {"error": said.decode(errors="replace")} if said else {"exit-code": code})
 
 
 main()

@@ -109,7 +109,7 @@ def test_preflight_of_the_data_names_file_row_and_column(tmp_path: Path) -> None
     rows = [{"prompt": "p", "tag": "code", **ROW}, {"prompt": "p", "tag": "code", "test_cases": "[]"}]
     file = tmp_path / "code.jsonl"
     file.write_text("\n".join(map(json.dumps, rows)))
-    args = DataArgs(file_name=[str(file)])
+    args = DataArgs(file_name=(str(file),))
     (problem,) = data_preflight(args, "actor_train.data_args", data_domains(settings()))
     assert "code.jsonl:2" in problem and "column 'test_cases' is an empty list" in problem and "rewards.code" in problem
 

@@ -27,7 +27,7 @@ class AnswerSide:
 
     def load(self):
         loader = importlib.machinery.SourceFileLoader("solution", "/box/solution.py")
-        vars(builtins).update(self._given)  # not its own names: an answer that defines nothing has nothing
+        builtins.__dict__.update(self._given)  # not its own names: an answer that defines nothing has nothing
         self._module.__spec__ = importlib.util.spec_from_loader("solution", loader)
         sys.modules["solution"] = self._module
         loader.exec_module(self._module)

@@ -7,6 +7,6 @@ import sys
 from names import common_names
 
 builtins.exit = builtins.quit = sys.exit  # these come with the `site` module, which is left out
-vars(builtins).update(common_names())
+builtins.__dict__.update(common_names())
 sys.setrecursionlimit(100_000)
 runpy.run_path("/box/solution.py", run_name="__main__")
