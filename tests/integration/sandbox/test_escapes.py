@@ -216,7 +216,7 @@ SEEN = {
     "a hard link to a program": ("attempt(os.link, '/usr/bin/su', '/tmp/su')", "EXDEV"),
     "overwrite Python": ("attempt(open, json.__file__, 'w')", "EROFS"),
     "overwrite the interpreter": ("attempt(open, sys.executable, 'wb') in ('EROFS', 'ETXTBSY')", True),
-    "a module before Python's": ("attempt(open, os.path.dirname(os.__file__) + '/sitecustomize.py', 'w')", "EROFS"),
+    "a module before Python's": ("attempt(open, os.path.dirname(os.__file__) + '/new_module.py', 'w')", "EROFS"),
     "its own source": ("attempt(open, '/box/job.py', 'w')", "EROFS"),
     "new files beside it": ("attempt(open, '/box/new.py', 'w')", "EROFS"),
     "remove the root's folders": ("attempt(os.rename, '/usr', '/usr2') in ('EROFS', 'EBUSY')", True),

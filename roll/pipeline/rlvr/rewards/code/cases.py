@@ -152,13 +152,13 @@ def _stdin(pair: tuple[Any, Any], at: int) -> StdinCase:
 
 
 def _call(pair: tuple[Any, Any], at: int) -> CallCase:
-    """Arguments are a list, or one JSON value a line; the result is a value, or JSON. APPS wraps results in a list."""
+    """Arguments are a list, and the result is then the value itself; or they are a text of one JSON value a line, and
+    the result is JSON too."""
     given, wanted = pair
     try:
         if isinstance(given, str):
             given = [json.loads(line) for line in given.splitlines() if line.strip()]
-        if isinstance(wanted, str):
-            wanted = json.loads(wanted)
+            wanted = json.loads(wanted) if isinstance(wanted, str) else wanted
     except (ValueError, RecursionError) as error:
         raise BadCases(f"case {at + 1} of column {CASES!r}: arguments and result are JSON: {error}") from error
     if not isinstance(given, list):

@@ -83,7 +83,7 @@ class RemoteJudge:
             )
         else:
             word = secrets.token_hex(16)
-            program = f"{code.text}\n{cases.asserts[at]}\n{ALL_TESTS}print({word!r})\n"
+            program = f"{AS_MODULE}{code.text}\n{cases.asserts[at]}\n{ALL_TESTS}print({word!r})\n"
             reply = self._ask(code.language, Request(program, expected=word), budget)
             right = reply.succeeded and reply.stdout.rstrip().endswith(word)
             tally.add(float(right), reply.why or "ended before the asserts did")
@@ -142,6 +142,7 @@ def read_reply(reply: Any) -> Reply:
     return Reply(status == "Success", stdout, "" if status == "Success" else f"failed: {shorten(str(stderr)[-200:])}")
 
 
+AS_MODULE = "__name__ = 'solution'\n"  # so that the answer's main block does not run
 ALL_TESTS = "[test() for name, test in list(globals().items()) if name.startswith('test') and callable(test)]\n"
 MARKER = "roll-result:"
 
@@ -150,7 +151,7 @@ def calling(code: str, function: str, arguments: object) -> str:
     """A program that prints what the function, of the module or its class Solution, returns."""
     given = json.dumps(json.dumps(arguments))
     return (
-        f"{guest_source('names').decode()}\nglobals().update(common_names())\n{code}\n"
+        f"{guest_source('names').decode()}\nglobals().update(common_names())\n{AS_MODULE}{code}\n"
         f"import json as _json\n_call = globals().get({function!r}) or getattr(Solution(), {function!r})\n"
         f"print('\\n{MARKER}' + _json.dumps(_call(*_json.loads({given}))))\n"
     )
