@@ -20,7 +20,7 @@ from roll.configs.plan.run_plan import TrainPlan
 from roll.distributed.executor.pools.job_pool import FinishedJobs, Job
 from roll.distributed.executor.rollout.generate_worker import GenerateWorker
 from roll.distributed.executor.worker import TrainWorker
-from roll.distributed.strategy.base import GenerateStrategy, RankContext, State, TrainStrategy
+from roll.distributed.strategy.base import GenerateStrategy, RankContext, ScoreStrategy, State, TrainStrategy
 from roll.distributed.weights.bucket import BucketSource, GroupSpec, WeightBucket, fill_buckets
 from roll.distributed.weights.transport import WeightReceiver
 from roll.errors import StrategyError
@@ -36,14 +36,12 @@ def move_text(what: str, states: frozenset[State]) -> str:
     return " ".join((what, *sorted(state.value for state in states)))
 
 
-class FakeTrainStrategy(TrainStrategy):
-    """Log-prob of a token: -(token id) / 100, its value: token id. An update adds 1 to every weight. Weights: `a` of
-    5 bfloat16 and `b` of 40 x 10 float32, both full of the number of updates plus the seed; SENDER is the rank."""
+class FakeScoreStrategy(ScoreStrategy):
+    """Log-prob of a token: -(token id) / 100, its value: token id."""
 
-    def __init__(self, role: WorkerConfig, context: RankContext, plan: TrainPlan | None = None):
+    def __init__(self, role: WorkerConfig, context: RankContext):
         self.context = context
         self.dp_rank, self.dp_size = context.rank, context.world_size
-        self.num_updates = 0
         self.moves: list[str] = []
 
     def setup(self) -> None:
@@ -63,6 +61,21 @@ class FakeTrainStrategy(TrainStrategy):
 
     def values(self, micro_batches: Sequence[MicroBatch]) -> list[TokenOutputs]:
         return [TokenOutputs(values=(b.input_ids * b.response_mask).float()) for b in micro_batches]
+
+    def offload_states(self, states: frozenset[State]) -> None:
+        self.moves.append(move_text("offload", states))
+
+    def load_states(self, states: frozenset[State]) -> None:
+        self.moves.append(move_text("load", states))
+
+
+class FakeTrainStrategy(FakeScoreStrategy, TrainStrategy):
+    """An update adds 1 to every weight. Weights: `a` of 5 bfloat16 and `b` of 40 x 10 float32, both full of the number
+    of updates plus the seed; SENDER is the rank."""
+
+    def __init__(self, role: WorkerConfig, context: RankContext, plan: TrainPlan | None):
+        super().__init__(role, context)
+        self.num_updates = 0
 
     def train_step(
         self, micro_batches: Sequence[MicroBatch], loss: Loss, scale: LossScale, temperature: float
@@ -112,19 +125,13 @@ class FakeTrainStrategy(TrainStrategy):
     def save_hf_model(self, directory: Path) -> None:
         (directory / "config.json").write_text("{}")
 
-    def offload_states(self, states: frozenset[State]) -> None:
-        self.moves.append(move_text("offload", states))
-
-    def load_states(self, states: frozenset[State]) -> None:
-        self.moves.append(move_text("load", states))
-
 
 class FakeGenerateStrategy(GenerateStrategy):
     """Answers a prompt with its last token, counted up: prompt [.., 7] gives [8, 9, ...]. Special first tokens: 1000
     raises, 1001 kills the process, 1002 waits for abort. A weight `b` starts as 0. `num_gpus_per_worker` ranks read
     weights."""
 
-    def __init__(self, role: WorkerConfig, context: RankContext, plan: TrainPlan | None = None):
+    def __init__(self, role: WorkerConfig, context: RankContext):
         self.context = context
         self.version = 0
         self.paused = asyncio.Event()

@@ -11,7 +11,8 @@ from roll.configs.roles import Head
 
 @dataclass(frozen=True)
 class Blueprint:
-    """One rank of a role. `device` as torch names it; `strategy_class` is a dotted path."""
+    """One rank of a role. `device` as torch names it; `strategy_class` is a dotted path. `plan`: of a role that
+    learns."""
 
     role: str
     rank: int

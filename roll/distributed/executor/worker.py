@@ -31,8 +31,8 @@ Score = Literal["log_probs", "values"]
 FlatScores = tuple[np.ndarray, np.ndarray, np.ndarray]  # row ids, lengths, values
 
 
-def build_strategy(blueprint: Blueprint, *, with_plan: bool) -> Any:
-    """The strategy of this rank, not set up yet. One thread per process on a CPU, as its environment says."""
+def build_strategy(blueprint: Blueprint, *more: Any) -> Any:
+    """The strategy of this rank, not set up yet. `more` is what its constructor takes beside settings and context."""
     context = RankContext(
         role=blueprint.role,
         rank=blueprint.rank,
@@ -44,14 +44,14 @@ def build_strategy(blueprint: Blueprint, *, with_plan: bool) -> Any:
         head=blueprint.head,
     )
     constructor: Any = resolve(blueprint.strategy_class)
-    return constructor(blueprint.settings, context, *([blueprint.plan] if with_plan else []))
+    return constructor(blueprint.settings, context, *more)
 
 
 class ScoreWorker:
     """Scores given tokens or whole rows: the reference, a reward model, or any other frozen model."""
 
     def __init__(self, blueprint: Blueprint):
-        self.strategy: ScoreStrategy = build_strategy(blueprint, with_plan=False)
+        self.strategy: ScoreStrategy = build_strategy(blueprint)
 
     def setup(self) -> WorkerInfo:
         self.strategy.setup()
@@ -110,7 +110,7 @@ class TrainWorker(ScoreWorker):
     strategy: TrainStrategy
 
     def __init__(self, blueprint: Blueprint):
-        self.strategy = build_strategy(blueprint, with_plan=True)
+        self.strategy = build_strategy(blueprint, blueprint.plan)
         self._sender = WeightSender(blueprint.rank, torch.device(blueprint.device))
 
     def setup(self) -> WorkerInfo:

@@ -128,14 +128,6 @@ def test_a_rank_whose_partner_never_comes_gives_up(tiny_tied_model_dir: Path) ->
     assert "DistStoreError" in error or "imeout" in error or "timed out" in error
 
 
-def test_a_training_strategy_without_a_plan_is_refused(tiny_tied_model_dir: Path) -> None:
-    run = Run(tiny_tied_model_dir)
-    os.environ.setdefault("RANK", "0")
-    os.environ.setdefault("WORLD_SIZE", "1")
-    with pytest.raises(StrategyError, match="needs a training plan"):
-        DeepSpeedTrainStrategy(run.config(), context(), None)
-
-
 def test_failures_of_a_rank_are_told(rank_pool: Pools, tiny_tied_model_dir: Path, tmp_path: Path) -> None:
     with pytest.raises(RankError, match="holds no state of a role that learns: facts.json"):
         rank_pool(1).run(load_nothing, Run(tiny_tied_model_dir), tmp_path)

@@ -11,11 +11,12 @@ from roll.distributed.executor.blueprint import Blueprint
 from roll.distributed.executor.processes.cluster import WorkerSpec
 from roll.types.batch import SampleBatch
 
-WORKER_OF = {
-    "actor_train": "tests.fakes:WatchedTrainWorker",
-    "critic": "tests.fakes:WatchedTrainWorker",
-    "reference": "roll.distributed.executor.worker:ScoreWorker",
-    "actor_infer": "tests.fakes:WatchedGenerateWorker",
+_TRAIN = "tests.fakes:WatchedTrainWorker", "tests.fakes:FakeTrainStrategy"
+WORKER_OF: dict[str, tuple[str, str]] = {
+    "actor_train": _TRAIN,
+    "critic": _TRAIN,
+    "reference": ("roll.distributed.executor.worker:ScoreWorker", "tests.fakes:FakeScoreStrategy"),
+    "actor_infer": ("tests.fakes:WatchedGenerateWorker", "tests.fakes:FakeGenerateStrategy"),
 }
 
 
@@ -35,8 +36,7 @@ def worker_setup(
     is_engine = role == "actor_infer"
     per_rank: list[tuple[Any, ...]] = [arguments] * len(devices)
     if worker_class is None:
-        worker_class = WORKER_OF[role]
-        strategy = "tests.fakes:FakeGenerateStrategy" if is_engine else "tests.fakes:FakeTrainStrategy"
+        worker_class, strategy = WORKER_OF[role]
         settings = WorkerConfig(num_gpus_per_worker=num_ranks)
         per_rank = [
             (Blueprint(role, rank, len(devices), rank, seed, "cpu", strategy, settings),)

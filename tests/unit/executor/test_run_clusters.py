@@ -62,7 +62,7 @@ def test_a_strategy_is_told_whether_another_role_uses_its_devices(
     clusters.__dict__ |= {"_config": made, "_plan": build_plan(made), "_clusters": []}
     clusters.__dict__ |= {"resources": resources, "runtime": runtime}
     ((blueprint, _),) = clusters._cluster("actor_infer", made.actor_infer).spec.arguments
-    strategy = build_strategy(replace(blueprint, strategy_class=f"{__name__}:Taken", device="cpu"), with_plan=False)
+    strategy = build_strategy(replace(blueprint, strategy_class=f"{__name__}:Taken", device="cpu"))
     assert strategy.context.shares_devices == (devices == [0, 1])
 
 

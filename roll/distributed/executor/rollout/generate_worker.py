@@ -100,7 +100,7 @@ class GenerateWorker:
     sends them has not seen the death, and another engine serves them."""
 
     def __init__(self, blueprint: Blueprint, max_answers: int | None = None, waits_for_weights: bool = False):
-        self.strategy: GenerateStrategy = build_strategy(blueprint, with_plan=False)
+        self.strategy: GenerateStrategy = build_strategy(blueprint)
         self._patience_s = 60.0 * blueprint.settings.backend_timeout
         self._slots = AnswerSlots(max_answers)
         self._death: str | None = None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from roll.configs.cluster import WorkerConfig
-from roll.configs.plan.run_plan import TrainPlan
 from roll.distributed.strategy.base import RankContext, State
 from roll.distributed.strategy.deepspeed.config import scoring_config
 from roll.distributed.strategy.deepspeed.rank import DeepSpeedRank
@@ -17,7 +16,7 @@ class DeepSpeedScoreStrategy(ModelScoreStrategy):
     """Log-probs of the reference or of old weights, numbers of a reward model. With ZeRO-3 a model that fits on no
     single device can score."""
 
-    def __init__(self, role: WorkerConfig, context: RankContext, plan: TrainPlan | None = None):
+    def __init__(self, role: WorkerConfig, context: RankContext):
         self.dp_rank, self.dp_size = context.rank, context.world_size
         self.context = context
         self.rank = DeepSpeedRank(role, context, scoring_config(role))

@@ -39,9 +39,7 @@ class DeepSpeedTrainStrategy(ModelScoreStrategy, TrainStrategy):
     update is the sum of what all micro batches of all ranks returned.
     """
 
-    def __init__(self, role: WorkerConfig, context: RankContext, plan: TrainPlan | None = None):
-        if plan is None:
-            raise StrategyError(f"{context.role}: deepspeed_train needs a training plan")
+    def __init__(self, role: WorkerConfig, context: RankContext, plan: TrainPlan):
         self.role, self.context, self.plan = role, context, plan
         self.dp_rank, self.dp_size = context.rank, context.world_size
         self.rank = DeepSpeedRank(role, context, training_config(role, plan))

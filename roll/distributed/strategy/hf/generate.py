@@ -22,7 +22,6 @@ from roll.types.rollout import Generation, GenerationRequest
 
 if TYPE_CHECKING:
     from roll.configs.cluster import WorkerConfig
-    from roll.configs.plan.run_plan import TrainPlan
 
 T = TypeVar("T")
 
@@ -35,7 +34,7 @@ class HfGenerateStrategy(GenerateStrategy):
     computed anew; every token says which version sampled it.
     """
 
-    def __init__(self, role: WorkerConfig, context: RankContext, plan: TrainPlan | None = None):
+    def __init__(self, role: WorkerConfig, context: RankContext):
         self._role = role
         self._context = context
         problems = list(argument_problems(context.role, role))

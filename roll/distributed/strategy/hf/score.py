@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from roll.configs.cluster import WorkerConfig
-from roll.configs.plan.run_plan import TrainPlan
 from roll.distributed.strategy.base import RankContext, State
 from roll.distributed.strategy.model_score import ModelScoreStrategy
 from roll.models.loading import load_model
@@ -13,7 +12,7 @@ from roll.platforms.table import platform_of
 class HfScoreStrategy(ModelScoreStrategy):
     """Log-probs of the reference or of old weights, values of a critic, numbers of a reward model."""
 
-    def __init__(self, role: WorkerConfig, context: RankContext, plan: TrainPlan | None = None):
+    def __init__(self, role: WorkerConfig, context: RankContext):
         self.role, self.context = role, context
         self.dp_rank, self.dp_size = context.rank, context.world_size
         self.platform = platform_of(context.device)

@@ -45,15 +45,15 @@ def load_model(rank: MegatronRank) -> Model:
     hf = model_config(args, num_labels=1) if rank.is_critic else model_config(args)
     family = family_of(hf)
     check_sizes(hf, rank.settings)
-    numbers = Numbers(DTYPES[args.dtype], rank.context.device, not args.disable_gradient_checkpointing)
+    numbers = Numbers(DTYPES[args.dtype], rank.device, not args.disable_gradient_checkpointing)
     config = transformer_config(hf, family, rank.settings, rank.passed_on, numbers)
-    blueprint = Blueprint(hf, config, rank.is_critic, rank.context.device)
+    blueprint = Blueprint(hf, config, rank.is_critic, rank.device)
     chunks = build_chunks(blueprint, answer)
     weights, shapes = WeightMap(family, rank.is_critic), shapes_of(hf)
     with HfReader(str(args.model_name_or_path)) as reader:
         load(chunks, reader, weights, shapes, blueprint.ties_head)
     for chunk in chunks:
-        chunk.to(rank.context.device)
+        chunk.to(rank.device)
     freeze(chunks, weights, args.freeze_module_prefix, blueprint.ties_head)
     return Model(chunks, config, hf, weights, shapes, blueprint.ties_head)
 

@@ -47,6 +47,10 @@ class MegatronRank:
         return self.context.head == "value"
 
     @property
+    def device(self) -> torch.device:
+        return self.context.device
+
+    @property
     def model_parallel_size(self) -> int:
         s = self.settings
         return s.tensor_model_parallel_size * s.pipeline_model_parallel_size * s.context_parallel_size
@@ -64,7 +68,7 @@ class MegatronRank:
     def start(self) -> None:
         """Joins the role's process group and divides it. A rank that does not come is an error after backend_timeout,
         not a hang."""
-        self.platform.set_device(self.context.device)
+        self.platform.set_device(self.device)
         megatron_cpu.install()
         from megatron.core import parallel_state
         from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
@@ -96,9 +100,16 @@ class MegatronRank:
 
         if self.dp_size == 1:
             return [float(value) for value in values]
-        total = torch.tensor(list(values), dtype=torch.float64, device=self.context.device)
+        total = torch.tensor(list(values), dtype=torch.float64, device=self.device)
         dist.all_reduce(total, op, group=parallel_state.get_data_parallel_group())
         return total.tolist()
+
+    def check_head(self, *, values: bool) -> None:
+        """StrategyError when a critic is asked for log-probs, or a policy for values."""
+        if values and not self.is_critic:
+            raise StrategyError(f"{self.context.role} has no value head; values come from the critic role")
+        if self.is_critic and not values:
+            raise StrategyError(f"{self.context.role} has a value head and gives no log-probs")
 
     def stop(self) -> None:
         if self._started:
@@ -122,7 +133,7 @@ class MegatronRank:
             )
         at = f"{self.context.role}.strategy_args.strategy_config"
         found = [*ranks_problems(at, s, ranks), *missing_packages(at, s)]
-        if self.context.device.type == "cpu":
+        if self.device.type == "cpu":
             found += cpu_problems(at, s)
         if found:
             raise StrategyError(" ".join(problem.text for problem in found))

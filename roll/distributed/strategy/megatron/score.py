@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from roll.configs.cluster import WorkerConfig
-from roll.configs.plan.run_plan import TrainPlan
 from roll.distributed.strategy.base import RankContext, ScoreStrategy, State
 from roll.distributed.strategy.megatron.rank import MegatronRank
-from roll.distributed.strategy.megatron.train import check_head
 from roll.types.batch import MicroBatch, TokenOutputs
 
 if TYPE_CHECKING:
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
 class MegatronScoreStrategy(ScoreStrategy):
     """Log-probs of the reference or of old weights, values of a critic."""
 
-    def __init__(self, role: WorkerConfig, context: RankContext, plan: TrainPlan | None = None):
+    def __init__(self, role: WorkerConfig, context: RankContext):
         self.role, self.context = role, context
         self.rank = MegatronRank(role, context)
         self.dp_rank, self.dp_size = self.rank.dp_rank, self.rank.dp_size
@@ -43,11 +41,11 @@ class MegatronScoreStrategy(ScoreStrategy):
     def log_probs(
         self, micro_batches: Sequence[MicroBatch], temperature: float, entropy: bool = False
     ) -> list[TokenOutputs]:
-        check_head(self.rank, values=False)
+        self.rank.check_head(values=False)
         return self._passes.score(micro_batches, temperature, entropy)
 
     def values(self, micro_batches: Sequence[MicroBatch]) -> list[TokenOutputs]:
-        check_head(self.rank, values=True)
+        self.rank.check_head(values=True)
         return self._passes.score(micro_batches, 1.0, values=True)
 
     def offload_states(self, states: frozenset[State]) -> None:

@@ -15,7 +15,6 @@ from roll.distributed.strategy.base import RankContext, State, TrainStrategy
 from roll.distributed.strategy.megatron.rank import MegatronRank
 from roll.distributed.strategy.saved_facts import required_facts
 from roll.distributed.weights.bucket import WeightBucket, fill_buckets
-from roll.errors import StrategyError
 from roll.types.batch import LossScale, MicroBatch, TokenOutputs
 from roll.types.metrics import MetricSums
 
@@ -33,9 +32,7 @@ class MegatronTrainStrategy(TrainStrategy):
     All ranks of a model-parallel group are given the same micro batches. Megatron sums gradients over ranks and micro
     batches; the loss has divided by the global counts."""
 
-    def __init__(self, role: WorkerConfig, context: RankContext, plan: TrainPlan | None = None):
-        if plan is None:
-            raise StrategyError(f"{context.role}: megatron_train needs a training plan")
+    def __init__(self, role: WorkerConfig, context: RankContext, plan: TrainPlan):
         self.role, self.context, self.plan = role, context, plan
         self.rank = MegatronRank(role, context)
         self.dp_rank, self.dp_size = self.rank.dp_rank, self.rank.dp_size
@@ -71,7 +68,7 @@ class MegatronTrainStrategy(TrainStrategy):
     ) -> tuple[MetricSums, dict[str, float]]:
         if not micro_batches:
             raise ValueError("an update needs at least one micro batch on every rank")
-        self._check("values" in loss.needs)
+        self.rank.check_head(values="values" in loss.needs)
         self._updater.clear()
         sums = self._passes.train(micro_batches, loss, scale, temperature)
         return sums, self._updater.step(self.context.role)
@@ -79,15 +76,12 @@ class MegatronTrainStrategy(TrainStrategy):
     def log_probs(
         self, micro_batches: Sequence[MicroBatch], temperature: float, entropy: bool = False
     ) -> list[TokenOutputs]:
-        self._check(False)
+        self.rank.check_head(values=False)
         return self._passes.score(micro_batches, temperature, entropy)
 
     def values(self, micro_batches: Sequence[MicroBatch]) -> list[TokenOutputs]:
-        self._check(True)
+        self.rank.check_head(values=True)
         return self._passes.score(micro_batches, 1.0, values=True)
-
-    def _check(self, values: bool) -> None:
-        check_head(self.rank, values)
 
     @property
     def exports_weights(self) -> bool:
@@ -141,11 +135,3 @@ class MegatronTrainStrategy(TrainStrategy):
         self._chunks = []
         self._model = None
         self.rank.stop()
-
-
-def check_head(rank: MegatronRank, values: bool) -> None:
-    """StrategyError when a critic is asked for log-probs, or a policy for values."""
-    if values and not rank.is_critic:
-        raise StrategyError(f"{rank.context.role} has no value head; values come from the critic role")
-    if rank.is_critic and not values:
-        raise StrategyError(f"{rank.context.role} has a value head and gives no log-probs")

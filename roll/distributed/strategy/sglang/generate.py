@@ -28,7 +28,6 @@ from roll.types.rollout import Generation, GenerationRequest
 
 if TYPE_CHECKING:
     from roll.configs.cluster import WorkerConfig
-    from roll.configs.plan.run_plan import TrainPlan
     from roll.distributed.strategy.sglang.engine import EngineProcesses
 
 T = TypeVar("T")
@@ -46,7 +45,7 @@ class SglangStrategy(EngineStrategy):
     they repeat with the seed; on a GPU only as far as kernels of varying batch size round alike.
     """
 
-    def __init__(self, role: WorkerConfig, context: RankContext, plan: TrainPlan | None = None):
+    def __init__(self, role: WorkerConfig, context: RankContext):
         super().__init__(role, context, argument_problems(context.role, role))
         self._engine: EngineProcesses | None = None
         self._max_tokens = 0

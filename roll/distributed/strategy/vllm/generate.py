@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
 
     from roll.configs.cluster import WorkerConfig
-    from roll.configs.plan.run_plan import TrainPlan
 
 
 class VllmStrategy(EngineStrategy):
@@ -42,7 +41,7 @@ class VllmStrategy(EngineStrategy):
     alike.
     """
 
-    def __init__(self, role: WorkerConfig, context: RankContext, plan: TrainPlan | None = None):
+    def __init__(self, role: WorkerConfig, context: RankContext):
         super().__init__(role, context, argument_problems(context.role, role))
         self._engine: AsyncLLM | None = None
 
