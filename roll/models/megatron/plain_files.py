@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import torch
 from megatron.core.dist_checkpointing.strategies import torch as megatron_files
@@ -17,6 +16,7 @@ from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import ReadItem
 
 from roll.errors import StrategyError
+from roll.utils.replaced import replaced
 
 _INDEX = ".metadata"
 _OF_TORCH = "torch.distributed.checkpoint"
@@ -82,7 +82,7 @@ def plain_files(directory: Path) -> Iterator[None]:
     reader = PlainReader(directory)
     reader.read_metadata()  # what is wrong with it would be an AssertionError of torch's later
     with (
-        mock.patch.object(megatron_files, "_get_filesystem_reader", lambda *_, **__: reader),
-        mock.patch.object(megatron_files, "MCoreLoadPlanner", PlainPlanner),
+        replaced(megatron_files, "_get_filesystem_reader", lambda *_, **__: reader),
+        replaced(megatron_files, "MCoreLoadPlanner", PlainPlanner),
     ):
         yield

@@ -15,9 +15,10 @@ import sys
 import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
-from unittest import mock
 
 import torch
+
+from roll.utils.replaced import replaced
 
 CPU = torch.device("cpu")
 
@@ -177,7 +178,7 @@ def install() -> bool:
     stand-in is in use, False where CUDA is present and nothing was done."""
     if torch.cuda.is_available():
         return False
-    with mock.patch.object(torch, "compile", _leave_eager):
+    with replaced(torch, "compile", _leave_eager):
         modules = {name: importlib.import_module(f"megatron.core.{name}") for name in MODULES}
     for name, module in list(sys.modules.items()):
         if name.startswith("megatron.core") and module is not None and module.__dict__.get("torch") is torch:
@@ -212,7 +213,7 @@ def cuda_method_stays() -> Iterator[None]:
     if torch.cuda.is_available():
         yield
         return
-    with mock.patch.object(torch.Tensor, "cuda", lambda self, *args, **options: self):
+    with replaced(torch.Tensor, "cuda", lambda self, *args, **options: self):
         yield
 
 

@@ -24,6 +24,7 @@ from roll.models.loading import LoadedModel, load_model
 from roll.platforms.stores import bind_stores
 from roll.platforms.table import platform_of
 from roll.types.batch import MicroBatch
+from roll.utils.replaced import replaced
 
 if TYPE_CHECKING:
     from deepspeed import DeepSpeedEngine
@@ -129,16 +130,12 @@ class DeepSpeedRank:
 def _nothing_compiled() -> Iterator[None]:
     """DeepSpeed 0.19 imports Muon to see that our optimizer is another one, and that module compiles its kernels with
     inductor: 7 s of start-up on every rank, for nothing."""
-    compile_function = torch.compile
 
     def decorate(function: Any = None, **options: Any) -> Any:
         return function if function is not None else lambda decorated: decorated
 
-    torch.compile = decorate
-    try:
+    with replaced(torch, "compile", decorate):
         yield
-    finally:
-        torch.compile = compile_function
 
 
 def full_dimensions(parameter: nn.Parameter) -> int:
