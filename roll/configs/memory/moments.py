@@ -128,7 +128,7 @@ def _held(each: _Placed, phase: Phase) -> Iterator[Part]:
 def _by_node(placed: Sequence[_Placed]) -> dict[str, tuple[Moment, ...]]:
     """Nodes on which the same happens are told of together."""
     counts: dict[tuple[int, ...], list[int]] = {}
-    for node in sorted({worker.node for each in placed for worker in each.place.workers if worker.node is not None}):
+    for node in sorted({worker.node for each in placed for worker in each.place.workers}):
         workers = tuple(sum(worker.node == node for worker in each.place.workers) for each in placed)
         counts.setdefault(workers, []).append(node)
     return {

@@ -84,7 +84,7 @@ def _workers(place: RolePlace, worker: WorkerConfig) -> str:
 
 
 def _where(place: RolePlace) -> str:
-    ids = [device for worker in place.workers for device in worker.device_ids]
+    ids = [device for worker in place.workers for device in worker.devices]
     return f"{'device' if len(ids) == 1 else 'devices'} {ids_text(ids)}" if ids else "CPU"
 
 

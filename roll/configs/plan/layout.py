@@ -9,13 +9,14 @@ from roll.configs.problems import Problem, ids_text
 
 
 @dataclass(frozen=True)
-class WorkerPlace:
-    """One process of a role. `device_ids` are global ranks; `local_ids` count from 0 on its node. A CPU worker has
-    neither, and `node` None: any node will do."""
+class Seat:
+    """Where one worker sits. `local_rank` counts the role's workers on its node; `devices` are global ids, which
+    `local_ids` count from 0 on the node. A CPU worker has neither."""
 
     rank: int
-    node: int | None
-    device_ids: tuple[int, ...] = ()
+    node: int = 0
+    local_rank: int = 0
+    devices: tuple[int, ...] = ()
     local_ids: tuple[int, ...] = ()
 
 
@@ -24,11 +25,11 @@ class RolePlace:
     """All workers of a role."""
 
     role: str
-    workers: tuple[WorkerPlace, ...]
+    workers: tuple[Seat, ...]
 
     @property
     def device_ids(self) -> frozenset[int]:
-        return frozenset(device for worker in self.workers for device in worker.device_ids)
+        return frozenset(device for worker in self.workers for device in worker.devices)
 
 
 @dataclass(frozen=True)
@@ -63,18 +64,20 @@ def place_roles(roles: Mapping[str, WorkerConfig], num_nodes: int, num_devices_p
     Example: device_mapping 0..3 with num_gpus_per_worker 2 on nodes of 8 are two workers, on local ids (0, 1) and
     (2, 3) of node 0.
     """
-    places = tuple(RolePlace(role, tuple(_workers(worker, num_devices_per_node))) for role, worker in roles.items())
-    return Layout(num_nodes, num_devices_per_node, places)
+    places = (RolePlace(role, _seats(worker, num_nodes, num_devices_per_node)) for role, worker in roles.items())
+    return Layout(num_nodes, num_devices_per_node, tuple(places))
 
 
-def _workers(worker: WorkerConfig, per_node: int) -> Iterator[WorkerPlace]:
+def _seats(worker: WorkerConfig, num_nodes: int, per_node: int) -> tuple[Seat, ...]:
+    """CPU workers are spread over the nodes."""
     ids, size = worker.device_mapping, worker.num_gpus_per_worker
+    seats: list[Seat] = []
     for rank in range(worker.num_workers):
-        if ids is None:
-            yield WorkerPlace(rank, None)
-        else:
-            mine = ids[rank * size : (rank + 1) * size]
-            yield WorkerPlace(rank, mine[0] // per_node, mine, tuple(device % per_node for device in mine))
+        devices = () if ids is None else ids[rank * size : (rank + 1) * size]
+        node = devices[0] // per_node if devices else rank * num_nodes // worker.num_workers
+        local_rank = sum(other.node == node for other in seats)
+        seats.append(Seat(rank, node, local_rank, devices, tuple(device % per_node for device in devices)))
+    return tuple(seats)
 
 
 def layout_problems(roles: Mapping[str, WorkerConfig], num_nodes: int, per_node: int) -> Iterator[Problem]:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from roll.configs.cluster import WorkerConfig
-from roll.configs.plan.layout import RolePlace, WorkerPlace
+from roll.configs.plan.layout import RolePlace, Seat
 from roll.distributed.executor.blueprint import Blueprint
 from roll.distributed.executor.processes.cluster import WorkerSpec
 from roll.types.batch import SampleBatch
@@ -32,7 +32,7 @@ def worker_setup(
 ) -> tuple[RolePlace, WorkerSpec]:
     """One worker per device: those of a role with the fake strategies, or of `worker_class`. Of an engine
     `num_ranks` processes read weights, as it seems."""
-    place = RolePlace(role, tuple(WorkerPlace(i, 0, (d,), (d,)) for i, d in enumerate(devices)))
+    place = RolePlace(role, tuple(Seat(i, 0, i, (d,), (d,)) for i, d in enumerate(devices)))
     is_engine = role == "actor_infer"
     per_rank: list[tuple[Any, ...]] = [arguments] * len(devices)
     if worker_class is None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from roll.configs.plan.layout import RolePlace, WorkerPlace
+from roll.configs.plan.layout import RolePlace, Seat
 from roll.distributed.executor.pools.job_pool import FatalJobError, Job, JobPool
 from roll.distributed.executor.processes.resource_manager import ResourceManager
 from roll.errors import WorkerError
@@ -19,7 +19,7 @@ def make_pool(resources: ResourceManager) -> Iterator[MakePool]:
     pools: list[JobPool] = []
 
     def make(num_workers: int, jobs_per_worker: int = 8, on_gone: Callable[[str], None] | None = None) -> JobPool:
-        place = RolePlace("environments", tuple(WorkerPlace(i, None) for i in range(num_workers)))
+        place = RolePlace("environments", tuple(Seat(i, local_rank=i) for i in range(num_workers)))
         pool = JobPool(
             "environments",
             resources,

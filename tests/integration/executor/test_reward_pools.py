@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from roll.configs.plan.layout import RolePlace, WorkerPlace
+from roll.configs.plan.layout import RolePlace, Seat
 from roll.distributed.executor.pools.task_pool import TaskPool
 from roll.distributed.executor.processes.resource_manager import ResourceManager
 from roll.pipeline.rlvr.reward_service import RewardPools
@@ -24,7 +24,7 @@ class Clusters:
         self.pools: list[TaskPool] = []
 
     def start_pool(self, role: str, settings: RewardConfig, worker_class: str, arguments: tuple[Any, ...]) -> TaskPool:
-        place = RolePlace(role, (WorkerPlace(0, None),))
+        place = RolePlace(role, (Seat(0),))
         pool = TaskPool(role, self.resources, place, worker_class, arguments, {"PYTHONPATH": str(USERS)})
         self.pools.append(pool)
         return pool

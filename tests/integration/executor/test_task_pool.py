@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 
-from roll.configs.plan.layout import RolePlace, WorkerPlace
+from roll.configs.plan.layout import RolePlace, Seat
 from roll.distributed.executor.pools.task_pool import TaskPool
 from roll.distributed.executor.processes.resource_manager import ResourceManager
 from roll.errors import WorkerError
@@ -22,7 +22,7 @@ def make_pool(resources: ResourceManager) -> Iterator[MakePool]:
     pools: list[TaskPool] = []
 
     def make(num_workers: int, worker_class: str = "tests.fakes:ToyWorker") -> TaskPool:
-        place = RolePlace("rewards.math", tuple(WorkerPlace(i, None) for i in range(num_workers)))
+        place = RolePlace("rewards.math", tuple(Seat(i, local_rank=i) for i in range(num_workers)))
         pools.append(TaskPool("rewards.math", resources, place, worker_class))
         return pools[-1]
 

@@ -16,7 +16,7 @@ from roll.configs.plan.layout import RolePlace
 from roll.distributed.executor.processes.cluster import actor_options, death_of, fetch
 from roll.distributed.executor.processes.failures import Failure, worker_error
 from roll.distributed.executor.processes.host import AsyncHost
-from roll.distributed.executor.processes.resource_manager import ResourceManager, Seat
+from roll.distributed.executor.processes.resource_manager import ResourceManager, TakenSeat
 from roll.errors import RollError, WorkerError, describe
 from roll.utils.background import BackgroundTasks
 
@@ -72,7 +72,7 @@ class _Waiting:
 @dataclass
 class _Worker:
     name: str
-    seat: Seat
+    seat: TakenSeat
     handle: Any
     ready: ray.ObjectRef | None  # None once it was seen to be ready
     jobs: dict[str, _Waiting] = field(default_factory=dict)
@@ -310,7 +310,7 @@ class JobPool:
         self._workers[self._workers.index(worker)] = fresh
         self.num_restarts += 1
 
-    def _start(self, seat: Seat) -> _Worker:
+    def _start(self, seat: TakenSeat) -> _Worker:
         name = f"{self.role}-{self._num_started}"
         self._num_started += 1
         options = actor_options(self.role, self._resources, seat, self._system_envs)

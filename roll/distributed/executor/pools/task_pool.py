@@ -19,7 +19,7 @@ from roll.distributed.executor.processes.cluster import Calls, actor_options, de
 from roll.distributed.executor.processes.environment import rank_environment
 from roll.distributed.executor.processes.failures import Failure, worker_error
 from roll.distributed.executor.processes.host import PoolHost
-from roll.distributed.executor.processes.resource_manager import ResourceManager, Seat, devices_of
+from roll.distributed.executor.processes.resource_manager import ResourceManager, TakenSeat, devices_of
 from roll.distributed.strategy.base import State
 from roll.errors import WorkerError, describe
 from roll.utils.background import BackgroundTasks
@@ -42,7 +42,7 @@ class _Call:
 
 @dataclass
 class _Worker:
-    seat: Seat
+    seat: TakenSeat
     handle: Any
     ready: ray.ObjectRef | None  # None once it was seen to be ready
     mark: str  # in the environment of what it starts
@@ -215,7 +215,7 @@ class TaskPool:
         worker.handle, worker.ready, worker.mark = fresh.handle, fresh.ready, fresh.mark
         self.num_restarts += 1
 
-    def _start(self, seat: Seat) -> _Worker:
+    def _start(self, seat: TakenSeat) -> _Worker:
         options = actor_options(self.role, self._resources, seat, self._system_envs)
         mark = uuid.uuid4().hex
         environment = rank_environment([seat], seat, is_distributed=False) | {_MARK: mark}

@@ -14,7 +14,7 @@ from ray.exceptions import RayActorError, RayError
 from roll.distributed.executor.processes.environment import import_environment, rank_environment, role_environment
 from roll.distributed.executor.processes.failures import Failure, worker_error
 from roll.distributed.executor.processes.host import AsyncHost, Host
-from roll.distributed.executor.processes.resource_manager import ResourceManager, Seat, devices_of
+from roll.distributed.executor.processes.resource_manager import ResourceManager, TakenSeat, devices_of
 from roll.errors import WorkerError
 from roll.utils.imports import code_folder, own_folders
 
@@ -120,9 +120,11 @@ def death_of(error: RayActorError, rank: int) -> Failure:
     return Failure(rank, " ".join(telling or lines)[:600], died=True)
 
 
-def actor_options(role: str, resources: ResourceManager, seat: Seat, system_envs: Mapping[str, str]) -> dict[str, Any]:
+def actor_options(
+    role: str, resources: ResourceManager, seat: TakenSeat, system_envs: Mapping[str, str]
+) -> dict[str, Any]:
     """Ray's options for one worker: it asks for nothing, its devices are set by its environment."""
-    environment = {**seat.node.variables, **role_environment(role, system_envs, seat)}
+    environment = {**seat.host.variables, **role_environment(role, system_envs, seat)}
     environment |= import_environment(own_folders(), code_folder(), system_envs)
     return {
         "num_cpus": 0,
@@ -151,7 +153,7 @@ class WorkerHandles:
 class Cluster:
     """N workers of one role. Starts them on construction without waiting; `wait_ready` waits."""
 
-    def __init__(self, role: str, resources: ResourceManager, seats: Sequence[Seat], spec: WorkerSpec):
+    def __init__(self, role: str, resources: ResourceManager, seats: Sequence[TakenSeat], spec: WorkerSpec):
         self.role = role
         self.seats = tuple(seats)
         self.spec = spec

@@ -7,7 +7,7 @@ import os
 import uuid
 from collections.abc import Mapping, Sequence
 
-from roll.distributed.executor.processes.resource_manager import Seat
+from roll.distributed.executor.processes.resource_manager import TakenSeat
 from roll.utils.network import LOOPBACK
 
 # NCCL's own defaults where its version is new enough, said aloud: SGLang sets others for itself, and the ranks of one
@@ -17,7 +17,7 @@ RUN_MARK = "ROLL_RUN"  # in the environment of every worker and of what it start
 RUN_ID = uuid.uuid4().hex  # of this driver's
 
 
-def role_environment(role: str, system_envs: Mapping[str, str], seat: Seat) -> dict[str, str]:
+def role_environment(role: str, system_envs: Mapping[str, str], seat: TakenSeat) -> dict[str, str]:
     """What a process of a role starts with; `system_envs` win. ROLL_ROLE tells a process list who is who.
 
     One thread per process without a GPU: several ranks share the cores, and spinning threads make each other 4-10 times
@@ -26,7 +26,7 @@ def role_environment(role: str, system_envs: Mapping[str, str], seat: Seat) -> d
     """
     defaults = {"ROLL_ROLE": role, RUN_MARK: RUN_ID, "TOKENIZERS_PARALLELISM": "false"}
     if seat.gpu_ids:
-        share = max(seat.node.num_cores // len(seat.node.gpu_ids), 1)
+        share = max(seat.host.num_cores // len(seat.host.gpu_ids), 1)
         defaults |= {"OMP_NUM_THREADS": str(share), **_NCCL}
     else:
         defaults |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
@@ -46,17 +46,17 @@ def import_environment(folders: Sequence[str], code: str | None, system_envs: Ma
     return names
 
 
-def rank_environment(seats: Sequence[Seat], seat: Seat, is_distributed: bool) -> dict[str, str]:
+def rank_environment(seats: Sequence[TakenSeat], seat: TakenSeat, is_distributed: bool) -> dict[str, str]:
     """What one worker adds before torch is imported: its devices, and where torch.distributed meets (but for
     MASTER_PORT)."""
     visible = {"CUDA_VISIBLE_DEVICES": ",".join(seat.gpu_ids)}
     if not is_distributed:
         return visible
-    one_host = len({other.node.address for other in seats}) == 1
+    one_host = len({other.host.address for other in seats}) == 1
     return visible | {
         "RANK": str(seat.rank),
         "WORLD_SIZE": str(len(seats)),
         "LOCAL_RANK": "0" if seat.gpu_ids else str(seat.local_rank),  # each worker sees its own GPU only
         "LOCAL_WORLD_SIZE": str(sum(other.node == seat.node for other in seats)),
-        "MASTER_ADDR": LOOPBACK if one_host else seats[0].node.address,
+        "MASTER_ADDR": LOOPBACK if one_host else seats[0].host.address,
     }

@@ -12,7 +12,7 @@ from ray.exceptions import RayTaskError
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from roll.configs.plan.layout import RolePlace
+from roll.configs.plan.layout import RolePlace, Seat
 from roll.distributed.executor.processes.node_network import NodeNetwork, loopback_network, node_network
 from roll.errors import ResourceError
 
@@ -35,15 +35,14 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Seat:
-    """Where one worker sits. `devices` are global ids, empty for a CPU role; `local_rank` counts the role's workers
-    per node."""
+class TakenSeat(Seat):
+    """A seat of the plan on a node that is there."""
 
-    rank: int
-    local_rank: int
-    node: Node
-    devices: tuple[int, ...] = ()
-    gpu_ids: tuple[str, ...] = ()
+    host: Node = field(kw_only=True)
+
+    @property
+    def gpu_ids(self) -> tuple[str, ...]:
+        return tuple(self.host.gpu_ids[i] for i in self.local_ids) if self.host.gpu_ids else ()
 
 
 def devices_of(seats: Iterable[Seat]) -> frozenset[int]:
@@ -80,23 +79,12 @@ class ResourceManager:
             for i, network in enumerate(networks)
         ]
 
-    def seats(self, place: RolePlace) -> list[Seat]:
-        """One seat per worker of the role. CPU workers are spread over the nodes.
-
-        Example: 4 workers of 2 devices each on devices 4..11, 8 per node: two on node 0 (4 5, 6 7), two on node 1 (8
-        9, 10 11).
-        """
-        seats: list[Seat] = []
-        for worker in place.workers:
-            index = worker.rank * len(self.nodes) // len(place.workers) if worker.node is None else worker.node
-            node = self.nodes[index]
-            gpu_ids = tuple(node.gpu_ids[i] for i in worker.local_ids) if self.has_gpus else ()
-            local_rank = sum(other.node == node for other in seats)
-            seats.append(Seat(worker.rank, local_rank, node, worker.device_ids, gpu_ids))
-        return seats
+    def seats(self, place: RolePlace) -> list[TakenSeat]:
+        """Of the workers of a role."""
+        return [TakenSeat(**vars(seat), host=self.nodes[seat.node]) for seat in place.workers]
 
     def scheduling(self, seat: Seat) -> PlacementGroupSchedulingStrategy:
-        return PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=seat.node.index)
+        return PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=seat.node)
 
     def release(self) -> None:
         """Gives the bundles back, and kills whatever still runs in them: where Ray goes on after the run, nobody else

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from roll.distributed.executor.processes.resource_manager import Seat
+from roll.distributed.executor.processes.resource_manager import TakenSeat
 from roll.distributed.executor.weights.send_plan import SendPlan, Way
 from roll.errors import ConfigError
 from roll.utils.network import LOOPBACK
@@ -14,7 +14,7 @@ from roll.utils.network import LOOPBACK
 RouteKey = Literal["auto", "memory", "broadcast", "file"]
 
 
-def choose_way(trainers: Sequence[Seat], lead: int, receiver: Seat, num_ranks: int, route: RouteKey) -> Way:
+def choose_way(trainers: Sequence[TakenSeat], lead: int, receiver: TakenSeat, num_ranks: int, route: RouteKey) -> Way:
     """How one engine, of which `num_ranks` processes read, is reached. `auto`, by where its GPUs are:
 
     - every one is also a rank's of the trainer: CUDA IPC, from each rank to the one on its own GPU;
@@ -34,23 +34,23 @@ def choose_way(trainers: Sequence[Seat], lead: int, receiver: Seat, num_ranks: i
     if here and (route == "memory" or shared or not (owners and receiver.gpu_ids)):
         return Way("memory", (_sender(here, lead),) * num_ranks)
     if route == "memory":
-        hosts = sorted({seat.node.address for seat in trainers})
+        hosts = sorted({seat.host.address for seat in trainers})
         raise ConfigError(
             f"weight_sync_route: memory needs one host, but the trainer is on {', '.join(hosts)} and an engine on "
-            f"{receiver.node.address}. Set weight_sync_route: broadcast or file."
+            f"{receiver.host.address}. Set weight_sync_route: broadcast or file."
         )
     return Way("broadcast", (lead,) * num_ranks)
 
 
-def _sender(here: Sequence[Seat], lead: int) -> int:
+def _sender(here: Sequence[TakenSeat], lead: int) -> int:
     """One of the ranks on a host: the lead if it is there."""
     return min((seat.rank for seat in here), key=lambda rank: (rank != lead, rank))
 
 
 def plan_send(
-    trainers: Sequence[Seat],
+    trainers: Sequence[TakenSeat],
     lead: int,
-    receivers: Sequence[Seat],
+    receivers: Sequence[TakenSeat],
     num_ranks: Sequence[int],
     route: RouteKey,
     directory: Path | None,
@@ -60,12 +60,12 @@ def plan_send(
         choose_way(trainers, lead, receiver, count, route) for receiver, count in zip(receivers, num_ranks, strict=True)
     )
     members = [trainers[lead], *(seat for seat, way in zip(receivers, ways, strict=True) if way.route == "broadcast")]
-    gpus = [(seat.node.index, gpu) for seat in members for gpu in seat.gpu_ids]
+    gpus = [(seat.node, gpu) for seat in members for gpu in seat.gpu_ids]
     on_gpus_of_their_own = all(seat.gpu_ids for seat in members) and len(set(gpus)) == len(gpus)
     return SendPlan(
         ways=ways,
         lead=lead,
         backend="nccl" if on_gpus_of_their_own else "gloo",
-        address=LOOPBACK if all(seat.node == trainers[lead].node for seat in members) else trainers[lead].node.address,
+        address=LOOPBACK if all(seat.node == trainers[lead].node for seat in members) else trainers[lead].host.address,
         directory=directory,
     )

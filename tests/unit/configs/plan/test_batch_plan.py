@@ -186,5 +186,5 @@ def test_validation_lengths_default_to_those_of_training() -> None:
 def test_no_rank_is_counted_twice_when_workers_have_several_devices() -> None:
     made = config({"actor_infer.device_mapping": [4, 5, 6, 7], "actor_infer.num_gpus_per_worker": 2})
     places = build_plan(made).layout["actor_infer"].workers
-    assert [(place.rank, place.device_ids) for place in places] == [(0, (4, 5)), (1, (6, 7))]
-    assert Counter(device for place in places for device in place.device_ids) == {4: 1, 5: 1, 6: 1, 7: 1}
+    assert [(place.rank, place.devices) for place in places] == [(0, (4, 5)), (1, (6, 7))]
+    assert Counter(device for place in places for device in place.devices) == {4: 1, 5: 1, 6: 1, 7: 1}

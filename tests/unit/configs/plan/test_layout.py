@@ -28,12 +28,22 @@ def test_a_role_shares_devices_with_any_that_has_one_of_its_own() -> None:
     assert not build_plan(config()).layout.shares_devices("actor_infer")
 
 
-def test_a_role_without_devices_runs_on_cpu_workers() -> None:
-    places = build_plan(config({"rewards.math.world_size": 3})).layout["rewards.math"].workers
-    assert [(place.rank, place.node, place.device_ids) for place in places] == [
-        (0, None, ()),
-        (1, None, ()),
-        (2, None, ()),
+def test_workers_of_a_role_without_devices_are_spread_over_the_nodes() -> None:
+    places = build_plan(config({"rewards.math.world_size": 3, "num_nodes": 2})).layout["rewards.math"].workers
+    assert [(place.rank, place.node, place.local_rank, place.devices) for place in places] == [
+        (0, 0, 0, ()),
+        (1, 0, 1, ()),
+        (2, 1, 0, ()),
+    ]
+
+
+def test_workers_of_several_devices_are_counted_on_their_node() -> None:
+    changes = {"num_nodes": 2, "actor_infer.device_mapping": [4, 5, 6, 7, 8, 9], "actor_infer.num_gpus_per_worker": 2}
+    places = build_plan(config(changes)).layout["actor_infer"].workers
+    assert [(place.node, place.local_rank, place.devices, place.local_ids) for place in places] == [
+        (0, 0, (4, 5), (4, 5)),
+        (0, 1, (6, 7), (6, 7)),
+        (1, 0, (8, 9), (0, 1)),
     ]
 
 

@@ -7,34 +7,41 @@ from roll.distributed.executor.processes.environment import (
     rank_environment,
     role_environment,
 )
-from roll.distributed.executor.processes.resource_manager import Node, Seat, in_order
+from roll.distributed.executor.processes.resource_manager import Node, TakenSeat, in_order
 from roll.distributed.strategy.sglang.args import worker_environment
 
 FIRST = Node(0, "10.0.0.1", ("4", "5", "6", "7"), num_cores=96)
 SECOND = Node(1, "10.0.0.2", ("0", "1", "2", "3"))
 LAPTOP = Node(0, "127.0.0.1", (), num_cores=8)
+
+
+def on(node: Node, *local_ids: int, rank: int = 0, local_rank: int = 0) -> TakenSeat:
+    devices = tuple(4 * node.index + i for i in local_ids)
+    return TakenSeat(rank, node.index, local_rank, devices, local_ids, host=node)
+
+
 NCCL = {"NCCL_CUMEM_ENABLE": "1", "NCCL_NVLS_ENABLE": "2"}
 
 
 @pytest.mark.parametrize(
     ("role", "seat", "expected"),
     [
-        ("actor_train", Seat(0, 0, FIRST, (0,), ("4",)), {"OMP_NUM_THREADS": "24", **NCCL}),
-        ("actor_infer", Seat(0, 0, FIRST, (0, 1), ("4", "5")), {"OMP_NUM_THREADS": "24", **NCCL}),
-        ("reference", Seat(0, 0, SECOND, (4,), ("0",)), {"OMP_NUM_THREADS": "1", **NCCL}),
-        ("rewards.math", Seat(0, 0, FIRST), {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}),
-        ("actor_train", Seat(0, 0, LAPTOP, (0,)), {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}),
+        ("actor_train", on(FIRST, 0), {"OMP_NUM_THREADS": "24", **NCCL}),
+        ("actor_infer", on(FIRST, 0, 1), {"OMP_NUM_THREADS": "24", **NCCL}),
+        ("reference", on(SECOND, 0), {"OMP_NUM_THREADS": "1", **NCCL}),
+        ("rewards.math", on(FIRST), {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}),
+        ("actor_train", on(LAPTOP, 0), {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}),
     ],
     ids=["trainer", "engine-tp2", "fewer-cores-than-gpus", "reward-beside-gpus", "laptop"],
 )
-def test_threads_and_nccl_settings_of_each_kind_of_role(role: str, seat: Seat, expected: dict[str, str]):
+def test_threads_and_nccl_settings_of_each_kind_of_role(role: str, seat: TakenSeat, expected: dict[str, str]):
     """All roles with GPUs agree about NCCL; a worker has its share of the cores where it has GPUs, one thread else."""
     common = {"ROLL_ROLE": role, RUN_MARK: RUN_ID, "TOKENIZERS_PARALLELISM": "false"}
     assert role_environment(role, {}, seat) == common | expected
 
 
 def test_what_the_user_sets_wins():
-    assert role_environment("critic", {"OMP_NUM_THREADS": "4"}, Seat(0, 0, LAPTOP))["OMP_NUM_THREADS"] == "4"
+    assert role_environment("critic", {"OMP_NUM_THREADS": "4"}, on(LAPTOP))["OMP_NUM_THREADS"] == "4"
 
 
 def test_sglang_leaves_the_settings_of_nccl_to_those_of_all_roles():
@@ -47,7 +54,7 @@ def test_gpus_of_a_node_have_the_same_order_in_every_run():
 
 
 def test_ranks_on_two_nodes_see_their_own_gpus_and_meet_at_the_first():
-    seats = [Seat(0, 0, FIRST, (0,), ("4",)), Seat(1, 1, FIRST, (1,), ("5",)), Seat(2, 0, SECOND, (4,), ("0",))]
+    seats = [on(FIRST, 0), on(FIRST, 1, rank=1, local_rank=1), on(SECOND, 0, rank=2)]
     assert rank_environment(seats, seats[1], is_distributed=True) == {
         "CUDA_VISIBLE_DEVICES": "5",
         "RANK": "1",
@@ -60,7 +67,7 @@ def test_ranks_on_two_nodes_see_their_own_gpus_and_meet_at_the_first():
 
 
 def test_an_engine_of_several_gpus_sees_them_all_and_no_rank():
-    seat = Seat(0, 0, SECOND, (4, 5), ("0", "1"))
+    seat = on(SECOND, 0, 1)
     assert rank_environment([seat], seat, is_distributed=False) == {"CUDA_VISIBLE_DEVICES": "0,1"}
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from roll.distributed.executor.processes.resource_manager import Node, Seat
+from roll.distributed.executor.processes.resource_manager import Node, TakenSeat
 from roll.distributed.executor.weights.lanes import FileLane
 from roll.distributed.executor.weights.routes import choose_way, plan_send
 from roll.distributed.executor.weights.send_plan import SendPlan, Way
@@ -16,11 +16,11 @@ LAPTOP = Node(0, "127.0.0.1", ())
 GPUS, OTHER_GPUS = Node(0, "10.0.0.1", ("0", "1", "2", "3")), Node(1, "10.0.0.2", ("0", "1", "2", "3"))
 
 
-def on(node: Node, *gpu_ids: str, rank: int = 0) -> Seat:
-    return Seat(rank, 0, node, (), gpu_ids)
+def on(node: Node, *gpu_ids: str, rank: int = 0) -> TakenSeat:
+    return TakenSeat(rank, node.index, local_ids=tuple(map(node.gpu_ids.index, gpu_ids)), host=node)
 
 
-def trainers(node: Node, *gpu_ids: str) -> list[Seat]:
+def trainers(node: Node, *gpu_ids: str) -> list[TakenSeat]:
     return [on(node, gpu, rank=rank) for rank, gpu in enumerate(gpu_ids)]
 
 
@@ -107,7 +107,7 @@ def ways(plan: SendPlan) -> str:
     ],
 )
 def test_the_route_and_the_senders_follow_from_the_placement(
-    ranks: list[Seat], engines: list[Seat], expected: str, backend: str, senders: tuple[int, ...]
+    ranks: list[TakenSeat], engines: list[TakenSeat], expected: str, backend: str, senders: tuple[int, ...]
 ):
     ranks = [replace(seat, rank=rank) for rank, seat in enumerate(ranks)]
     plan = plan_send(ranks, 0, engines, [max(1, len(seat.gpu_ids)) for seat in engines], "auto", None)
@@ -124,7 +124,7 @@ def test_memory_on_gpus_means_ipc_where_they_are_shared_and_shared_memory_elsewh
     assert choose_way(FOUR, 0, on(GPUS, "0"), 1, "memory") == Way("cuda_ipc", (0,))
     assert choose_way(FOUR, 0, on(GPUS, "2", "1"), 2, "memory") == Way("cuda_ipc", (2, 1))
     assert choose_way(TWO, 0, on(GPUS, "2"), 1, "memory") == Way("memory", (0,))
-    assert choose_way(BOTH_NODES[:6], 0, on(OTHER_GPUS, "7"), 1, "memory") == Way("memory", (4,))
+    assert choose_way(BOTH_NODES[:6], 0, on(OTHER_GPUS, "3"), 1, "memory") == Way("memory", (4,))
 
 
 def test_memory_on_a_host_without_a_rank_of_the_trainer_is_refused():
