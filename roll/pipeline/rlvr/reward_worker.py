@@ -87,7 +87,10 @@ class RewardWorker:
             return outcomes
         seconds = (time.monotonic() - started) / len(left)
         for index, score in zip(left, scores, strict=True):
-            outcomes[index] = self._outcome(score, seconds)
+            try:
+                outcomes[index] = self._outcome(score, seconds)
+            except Exception as error:  # of the user's objects, when they are looked at
+                outcomes[index] = _failed(error, started)
         return outcomes
 
     def _judge_all(self, inputs: list[RewardInput]) -> Sequence[object]:

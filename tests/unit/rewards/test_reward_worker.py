@@ -102,6 +102,17 @@ def test_whatever_escapes_from_a_reward_is_the_failure_of_that_answer(reward: st
     assert [o.score for o in score(subject, "c")] == [0.25]
 
 
+def test_what_is_beside_a_score_may_be_nothing_and_else_fails_its_own_answer() -> None:
+    subject = worker(f"{USER}:batched_results")
+    nothing, nameless, good = score(subject, "nothing", "nameless", "m")
+    assert (nothing.score, nothing.metrics, nothing.extra) == (1.0, {}, {})
+    assert nameless.failure == "RuntimeError: no name"
+    assert (good.score, good.metrics) == (1.0, {"m": 1.0})
+    assert ask(subject, "list", "m") == [None, None]  # to be asked for one by one
+    (wrong,) = score(subject, "list")
+    assert wrong.failure is not None and "metrics must be a mapping of names to values, not [('a', 1)]" in wrong.failure
+
+
 def test_numpy_scalars_are_scores_and_arrays_are_not() -> None:
     from roll.pipeline.rlvr.rewards.base import finite
 

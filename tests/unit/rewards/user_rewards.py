@@ -190,6 +190,20 @@ def batched(samples: Sequence[RewardInput], scale: float = 1.0) -> object:
     return np.array(scores) if "array" in texts else scores
 
 
+class Nameless:
+    """A name that cannot be read."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no name")
+
+
+@takes_batch
+def batched_results(samples: Sequence[RewardInput]) -> list[RewardResult]:
+    """Each with what its text says beside a score of 1."""
+    beside: dict[str, object] = {"nothing": None, "list": [("a", 1)], "nameless": {Nameless(): 1.0}, "m": {"m": 1.0}}
+    return [RewardResult(1.0, beside[s.response_text], None) for s in samples]  # type: ignore[arg-type]
+
+
 @takes_batch
 class Batched:
     def __init__(self, bonus: float = 0.0):

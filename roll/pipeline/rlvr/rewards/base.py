@@ -34,11 +34,19 @@ class RewardInput:
 @dataclass(frozen=True)
 class RewardResult:
     """A score and what is worth seeing beside it: `metrics` are averaged and tracked, `extra` is shown beside the
-    sample rollouts on disk."""
+    sample rollouts on disk. None is nothing, too."""
 
     score: float
     metrics: Mapping[str, float] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("metrics", "extra"):
+            value = getattr(self, name)
+            if value is None:
+                object.__setattr__(self, name, {})
+            elif not isinstance(value, Mapping):
+                raise TypeError(f"RewardResult: {name} must be a mapping of names to values, not {value!r:.200}")
 
 
 @dataclass(frozen=True)
