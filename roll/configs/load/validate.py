@@ -116,9 +116,9 @@ def _findings(cls: type[Settings], raw: Mapping[str, Any], errors: list[ErrorDet
         if error["type"] == "extra_forbidden":
             known = _fields_at(cls, path[:-1])
             match, slip = nearest(str(path[-1]), known), nearest(str(path[-1]), known, cutoff=SLIP)
-            elsewhere = [] if slip else _elsewhere(cls, path)
+            elsewhere = "" if slip else _elsewhere(cls, path)
             if elsewhere:
-                match, hint = None, f" It belongs under {' or '.join(elsewhere)}."
+                match, hint = None, f" It belongs {elsewhere}."
             else:
                 hint = f" Did you mean {match}?" if match else f" Known keys here: {', '.join(sorted(known)[:12])} ..."
             message = f"{text}: unknown key (value {_shown(path[-1], error['input'])}).{hint}"
@@ -190,13 +190,19 @@ def _fields_at(cls: type[Settings], path: Path) -> list[str]:
     return list(known_keys(current)) if current else []
 
 
-def _elsewhere(cls: type[Settings], path: Path) -> list[str]:
-    """The sections below the place of an unknown key that have a key of this name.
+def _elsewhere(cls: type[Settings], path: Path) -> str:
+    """The sections below the place of an unknown key, or else the nearest around it, that have a key of this name.
 
-    Example: of actor_train.learning_rate it is actor_train.training_args.
+    Example: of actor_train.learning_rate it is under actor_train.training_args, of actor_train.pg_args at the top.
     """
-    at = _class_at(cls, path[:-1])
-    return [path_text((*path[:-1], *section)) for section in _sections_with(str(path[-1]), at)] if at else []
+    name, at = str(path[-1]), _class_at(cls, path[:-1])
+    if at and (below := [path_text((*path[:-1], *section)) for section in _sections_with(name, at)]):
+        return f"under {' or '.join(below)}"
+    for length in range(len(path) - 2, -1, -1):
+        around = _class_at(cls, path[:length])
+        if around is not None and name in around.model_fields:
+            return f"under {path_text(path[:length])}" if length else "at the top of the YAML, outside every section"
+    return ""
 
 
 def _sections_with(name: str, cls: type[Settings]) -> Iterator[tuple[str, ...]]:

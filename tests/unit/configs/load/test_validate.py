@@ -261,16 +261,19 @@ def test_a_key_that_is_only_a_little_alike_silences_findings_on_the_default_of_t
 @pytest.mark.parametrize(
     ("key", "places"),
     [
-        ("actor_train.learning_rate", "actor_train.training_args"),
+        ("actor_train.learning_rate", "under actor_train.training_args"),
         ("actor_infer.generation.temperature", None),
-        ("actor_infer.temperature", "actor_infer.generating_args"),
-        ("actor_train.strategy_name", "actor_train.strategy_args"),
-        ("model_name_or_path", "actor_train.model_args or actor_infer.model_args or critic.model_args"),
+        ("actor_infer.temperature", "under actor_infer.generating_args"),
+        ("actor_train.strategy_name", "under actor_train.strategy_args"),
+        ("model_name_or_path", "under actor_train.model_args or actor_infer.model_args or critic.model_args"),
+        ("actor_train.pg_args", "at the top of the YAML, outside every section."),
+        ("rewards.math.seed", "at the top of the YAML, outside every section."),
+        ("actor_train.training_args.infer_batch_size", "under actor_train."),
     ],
 )
 def test_a_key_in_the_wrong_section_is_told_where_it_belongs(key: str, places: str | None) -> None:
     (text,) = problems({key: 1})
-    assert (f" It belongs under {places}" in text) if places else ("It belongs" not in text)
+    assert (f" It belongs {places}" in text) if places else ("It belongs" not in text)
 
 
 def test_a_misspelt_key_is_no_key_of_another_section() -> None:
