@@ -57,11 +57,10 @@ def gather_facts(config: RunConfig, plan: RunPlan, gpu_bytes: float | None) -> t
     missing: list[str] = []
     for name, worker in config.model_roles.items():
         role = config.roles[name]
-        model, why_not = read_model_config(worker.model_args.model_name_or_path)
+        model, why_not = read_model_config(worker.model_args)
         shape = None
         if model is not None:
-            kwargs = worker.model_args.model_config_kwargs
-            shape, why_not = model_shape({**model, **kwargs}, is_critic=role.head == "value")
+            shape, why_not = model_shape(model, is_critic=role.head == "value")
         if shape is None:
             missing.append(f"{name}: {why_not}")
         else:

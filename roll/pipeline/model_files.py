@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from roll.configs.model import ModelArgs
 from roll.utils.paths import look_at
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
@@ -19,8 +20,19 @@ def is_hub_id(name: str) -> bool:
     return HUB_ID.fullmatch(name) is not None and not look_at(name.partition("/")[0]).exists
 
 
-def read_model_config(name: str | None) -> tuple[Mapping[str, Any] | None, str]:
-    """config.json of a model, or None and the reason."""
+def read_model_config(args: ModelArgs) -> tuple[Mapping[str, Any] | None, str]:
+    """config.json of a role's model with its `model_config_kwargs`, or None and the reason."""
+    content, why_not = _read(args.model_name_or_path)
+    return (None, why_not) if content is None else ({**content, **args.model_config_kwargs}, "")
+
+
+def text_model(model: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a config.json says of the part for text: where a model does more, it stands in a mapping of its own."""
+    inner = model.get("text_config")
+    return {**model, **inner} if isinstance(inner, Mapping) else model
+
+
+def _read(name: str | None) -> tuple[Mapping[str, Any] | None, str]:
     file = (_cached(name) if name is not None and is_hub_id(name) else None) or Path(name or "", "config.json")
     look = look_at(file)
     if not look.is_file:

@@ -57,7 +57,7 @@ def machine_report(config: RunConfig) -> MachineReport:
         worker, spec = choice.worker, spec_of(choice.worker.strategy_name)
         problems += engine_problems(choice)
         problems += spec.ask(spec.machine_problems, choice)
-        model, why_not = read_model_config(worker.model_args.model_name_or_path)
+        model, why_not = read_model_config(worker.model_args)
         sizes = parallel_sizes(worker)
         if model is not None:
             problems += _shape_problems(config, choice, model)

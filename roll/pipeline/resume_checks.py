@@ -14,7 +14,7 @@ from roll.distributed.strategy.saved_facts import SavedFacts, required_facts
 from roll.errors import ConfigError, StrategyError
 from roll.pipeline.checkpoint import Checkpoint
 from roll.pipeline.manifest import reason
-from roll.pipeline.model_files import read_model_config
+from roll.pipeline.model_files import read_model_config, text_model
 from roll.pipeline.resume_rules import differences
 
 logger = logging.getLogger(__name__)
@@ -70,11 +70,9 @@ class DataPlace(Protocol):
 
 def model_sizes(worker: WorkerConfig) -> dict[str, Any]:
     """What decides the shapes of a role's weights; {} where its config.json is not on this machine."""
-    model, _ = read_model_config(worker.model_args.model_name_or_path)
-    if model is None:
-        return {}
-    model = {**model, **(model.get("text_config") or {}), **worker.model_args.model_config_kwargs}
-    return {key: model[key] for key in _SHAPE_KEYS if model.get(key) is not None}
+    model, _ = read_model_config(worker.model_args)
+    found = {} if model is None else text_model(model)
+    return {key: found[key] for key in _SHAPE_KEYS if found.get(key) is not None}
 
 
 def state_of_roles(config: RunConfig, plan: RunPlan) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from roll.configs.model import ModelArgs
 from roll.pipeline.model_files import read_model_config
 from roll.pipeline.preflight import machine_report
 from roll.pipeline.rlvr.rlvr_checks import missing_files
@@ -44,5 +45,17 @@ def test_a_user_who_is_not_there_has_no_home(key: str) -> None:
 @pytest.mark.parametrize("content", ["[1]", "{", "[" * 100_000, "\xff"])
 def test_a_config_json_that_is_none_is_not_read(content: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes(content.encode("latin-1"))
-    model, why = read_model_config(str(tmp_path))
+    model, why = read_model_config(ModelArgs(model_name_or_path=str(tmp_path)))
     assert model is None and str(tmp_path / "config.json") in why
+
+
+def test_positions_of_a_model_are_those_that_its_role_gives_it(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "qwen2", "max_position_embeddings": 8}')
+
+    def told(**changes: object) -> list[str]:
+        report = machine_report(config({"pretrain": str(tmp_path), **changes}))
+        return [problem.text for problem in report.problems if "positions" in problem.text]
+
+    roles = ("actor_train", "actor_infer", "reference")
+    longer = {f"{role}.model_args.model_config_kwargs.max_position_embeddings": 4096 for role in roles}
+    assert told() and not told(**longer)

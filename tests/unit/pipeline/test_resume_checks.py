@@ -84,7 +84,7 @@ def test_another_number_of_ranks_is_refused_for_deepspeed(tmp_path: Path) -> Non
 def test_a_model_of_another_shape_is_refused(tmp_path: Path) -> None:
     for name, layers in (("small", 2), ("large", 3)):
         (tmp_path / name).mkdir()
-        content = {"model_type": "qwen2", "num_hidden_layers": layers, "text_config": None}
+        content = {"model_type": "qwen2", "num_hidden_layers": layers, "text_config": ["none"]}
         (tmp_path / name / "config.json").write_text(json.dumps(content))
     checkpoint = saved(tmp_path, {"pretrain": str(tmp_path / "small")})
     text = refusal(checkpoint, {"pretrain": str(tmp_path / "large")})
