@@ -5,6 +5,7 @@ A value changes class when its meaning changes:  Task -> Generation -> Trajector
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, Protocol
@@ -58,6 +59,13 @@ class SamplingParams:
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1 or self.temperature < 0 or not 0 < self.top_p <= 1 or self.top_k < 0:
             raise ValueError(f"impossible sampling parameters: {self}")
+
+    def seed_of(self, index: int) -> int | None:
+        """For an engine that takes the samples of a group as requests of their own: 63 bits for each (seed, index)."""
+        if self.seed is None:
+            return None
+        digest = hashlib.blake2b(f"{self.seed}/{index}".encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "little") >> 1
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from roll.distributed.strategy.sample_seeds import sample_seed
 from roll.errors import StrategyError
 from roll.types.rollout import FinishReason, Generation, SamplingParams
 
@@ -25,7 +24,7 @@ def to_sglang(sampling: SamplingParams, index: int) -> dict[str, Any]:
         "stop": list(sampling.stop_strings) or None,
         "stop_token_ids": list(sampling.stop_token_ids) or None,
         "ignore_eos": sampling.ignore_eos,
-        "sampling_seed": None if sampling.seed is None else sample_seed(sampling.seed, index),
+        "sampling_seed": sampling.seed_of(index),
         "skip_special_tokens": False,  # a stop string may name one
     }
 

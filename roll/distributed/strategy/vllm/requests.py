@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from roll.distributed.strategy.sample_seeds import sample_seed
 from roll.errors import StrategyError
 from roll.types.rollout import FinishReason, Generation, SamplingParams
 
@@ -33,7 +32,7 @@ def to_vllm(sampling: SamplingParams, index: int) -> VllmSamplingParams:
         stop=list(sampling.stop_strings),
         stop_token_ids=list(sampling.stop_token_ids),
         ignore_eos=sampling.ignore_eos,
-        seed=None if sampling.seed is None else sample_seed(sampling.seed, index),
+        seed=sampling.seed_of(index),
         logprobs=0,
         flat_logprobs=True,
         detokenize=bool(sampling.stop_strings),
