@@ -42,7 +42,7 @@ class CheckpointStore:
     Example:
         with store.writing(50) as directory:
             actor_train.save_checkpoint(directory / "actor_train")
-            write_state(directory, DriverState(steps_done=50, run={"rng": rng_state(rng)}))
+            write_state(directory, DriverState(steps_done=50, run={"kl_coef": 0.1}))
     """
 
     def __init__(self, directory: Path | str, max_to_keep: int = 0, verify: bool = True):

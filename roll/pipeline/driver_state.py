@@ -1,8 +1,6 @@
 """The driver's own part of a checkpoint, as JSON."""
 
 import json
-import random
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,25 +44,6 @@ def read_state(directory: Path) -> DriverState:
         raise ConfigError(f"{directory} has no {_STATE}: it holds no driver state to resume from") from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"{directory / _STATE} cannot be read, the checkpoint is damaged: {reason(error)}") from error
-
-
-def rng_state(rng: random.Random | np.random.Generator) -> dict[str, Any]:
-    """The state of a generator in JSON's own types."""
-    if isinstance(rng, random.Random):
-        version, words, gauss = rng.getstate()
-        return {"kind": "python", "version": version, "words": list(words), "gauss": gauss}
-    return {"kind": "numpy", "state": json.loads(json.dumps(rng.bit_generator.state, default=_from_numpy))}
-
-
-def restore_rng(rng: random.Random | np.random.Generator, state: Mapping[str, Any]) -> None:
-    """Continues the sequence where rng_state took it. A state of another kind of generator is a ValueError."""
-    kind = "python" if isinstance(rng, random.Random) else "numpy"
-    if state["kind"] != kind:
-        raise ValueError(f"a {state['kind']} generator state cannot continue a {kind} generator")
-    if isinstance(rng, random.Random):
-        rng.setstate((state["version"], tuple(state["words"]), state["gauss"]))
-    else:
-        rng.bit_generator.state = state["state"]
 
 
 def _from_numpy(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Which platforms there are, and which one this process runs on."""
+"""Which platforms there are."""
 
 import torch
 
@@ -6,12 +6,7 @@ from roll.platforms.base import Platform
 from roll.platforms.cpu import CpuPlatform
 from roll.platforms.cuda import CudaPlatform
 
-_PLATFORMS: tuple[Platform, ...] = (CudaPlatform(), CpuPlatform())  # the first that is available wins
-
-
-def current_platform() -> Platform:
-    """The best kind of device this process can use."""
-    return next(platform for platform in _PLATFORMS if platform.is_available())
+_PLATFORMS: tuple[Platform, ...] = (CudaPlatform(), CpuPlatform())
 
 
 def platform_of(device: torch.device) -> Platform:

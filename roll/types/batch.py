@@ -45,11 +45,6 @@ class Rows:
         return len(self.input_ids)
 
     @property
-    def row_starts(self) -> np.ndarray:
-        """int64 [R]: the flat position at which each row starts."""
-        return np.cumsum(self.lengths, dtype=np.int64) - self.lengths
-
-    @property
     def response_lengths(self) -> np.ndarray:
         """int64 [R]: tokens of each row in its response mask."""
         return sum_rows(self.response_mask.astype(np.int64), self.lengths)

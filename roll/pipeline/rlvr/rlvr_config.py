@@ -202,11 +202,6 @@ class RLVRConfig(AlgorithmConfig):
     def missing_validation(self) -> str:
         return "validation" if self.validation is None else ""
 
-    @property
-    def tag_to_domain(self) -> dict[str, str]:
-        """Domain of every tag: each domain's own name and its tag_included."""
-        return {tag: domain for domain, worker in self.rewards.items() for tag in (domain, *worker.tag_included)}
-
 
 def _reward_role(name: str, worker: RewardConfig) -> Role:
     if worker.is_judge:

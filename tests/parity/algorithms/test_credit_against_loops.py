@@ -188,7 +188,8 @@ def test_whitened_credit_does_not_depend_on_the_number_of_ranks(settings: Credit
 
     def work(rank: int, all_reduce_sum: Callable[[Sequence[float]], list[float]]) -> np.ndarray:
         rows = shards[rank]
-        starts, lengths = samples.row_starts, samples.lengths
+        lengths = samples.lengths
+        starts = np.cumsum(lengths) - lengths
         tokens = np.concatenate([np.arange(starts[r], starts[r] + lengths[r]) for r in rows] + [np.array([], np.int64)])
         columns = (scores.old_log_probs, scores.ref_log_probs, scores.values)
         part = TokenScores(*(None if column is None else column[tokens] for column in columns))

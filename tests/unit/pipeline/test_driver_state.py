@@ -1,30 +1,10 @@
 import json
-import random
 
 import numpy as np
 import pytest
 
 from roll.errors import ConfigError
-from roll.pipeline.driver_state import DriverState, read_state, restore_rng, rng_state, write_state
-
-
-@pytest.mark.parametrize(
-    "make", [random.Random, np.random.default_rng, lambda s: np.random.Generator(np.random.MT19937(s))]
-)
-def test_a_generator_restored_from_json_continues_the_sequence(tmp_path, make):
-    rng, other = make(7), make(8)
-    rng.random()
-    if isinstance(rng, random.Random):
-        rng.gauss(0, 1)  # leaves a second value behind, which is part of the state
-    write_state(tmp_path, DriverState(steps_done=1, run={"rng": rng_state(rng)}))
-    restore_rng(other, read_state(tmp_path).run["rng"])
-    draw = "gauss" if isinstance(rng, random.Random) else "normal"
-    assert [getattr(rng, draw)(0, 1) for _ in range(5)] == [getattr(other, draw)(0, 1) for _ in range(5)]
-
-
-def test_a_state_of_another_kind_of_generator_is_refused():
-    with pytest.raises(ValueError, match="python generator state cannot continue a numpy"):
-        restore_rng(np.random.default_rng(0), rng_state(random.Random(0)))
+from roll.pipeline.driver_state import DriverState, read_state, write_state
 
 
 def test_state_is_json_with_numpy_as_numbers_and_the_config_redacted(tmp_path):

@@ -180,7 +180,7 @@ def test_defaults_that_follow_from_other_keys_are_filled_in() -> None:
     assert (made.actor_infer.num_gpus_per_worker, made.actor_infer.num_workers) == (4, 2)
     assert made.validation is not None and made.validation.generating_args.temperature == 0
     assert (made.rewards["math"].reward, made.rewards["math"].name) == ("math_rule", "rewards.math")
-    assert made.tag_to_domain == {"math": "math", "gsm8k": "math"}
+    assert made.rewards["math"].tag_included == ("gsm8k",)
 
 
 def all_settings(cls: type[Settings], seen: set[type[Settings]]) -> set[type[Settings]]:
