@@ -24,3 +24,11 @@ class Echo:
 
     def sample_random_action(self) -> str:
         return "perhaps"
+
+
+class Both(Echo):
+    """Ends as GEM's own games do: terminated and truncated at once, with a part of the reward when turns run out."""
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        observation, reward, over, cut, info = super().step(action)
+        return observation, 0.25 if cut else reward, over or cut, over or cut, info

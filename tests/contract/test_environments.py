@@ -59,6 +59,7 @@ CASES: dict[str, EnvConfig] = {
         env_config={"env": "FrozenLake-v1", "actions": ["Left", "Down", "Right", "Up"], "max_steps": 12},
     ),
     "gem": EnvConfig(env_type="gem", env_config={"env": "tests.contract.gem_like:Echo", "max_steps": 12}),
+    "gem both": EnvConfig(env_type="gem", env_config={"env": "tests.contract.gem_like:Both", "max_steps": 12}),
 }
 MAX_STEPS = 40
 
@@ -144,6 +145,26 @@ def test_a_conversation_ends_in_what_is_seen_and_grows_by_two_messages_a_turn(ma
 
 def test_different_seeds_give_different_episodes() -> None:
     for name, config in CASES.items():
-        if name in ("bandit", "guess_number", "gymnasium", "gem"):  # what differs is hidden, or fixed by the map
+        if name in (
+            "bandit",
+            "guess_number",
+            "gymnasium",
+            "gem",
+            "gem both",
+        ):  # what differs is hidden, or fixed by the map
             continue
         assert len({build_env(config).reset(seed) for seed in range(20)}) > 5, name
+
+
+def test_a_game_of_gems_that_ends_in_both_ways_was_won_or_ran_out_of_turns() -> None:
+    def last(word: str) -> EnvStep:
+        env = build_env(CASES["gem both"])
+        env.reset(0)
+        steps = [env.step(word)]
+        while not steps[-1].terminated and not steps[-1].truncated:
+            steps.append(env.step(word))
+        return steps[-1]
+
+    won, lost = last("yes"), last("no")
+    assert (won.reward, won.terminated, won.truncated, won.metrics["success"]) == (1.0, True, False, 1.0)
+    assert (lost.reward, lost.terminated, lost.truncated, lost.metrics["success"]) == (0.25, False, True, 0.0)

@@ -13,7 +13,11 @@ from roll.utils.imports import is_installed, resolve
 
 class GemEnv(Env):
     """`env` is a GEM id (`game:GuessTheNumber-v0`, needs the package `gem-llm`) or a class `package.module:Class` with
-    GEM's interface; `kwargs` go to it. A dotted path has no digits after a dash, an id has."""
+    GEM's interface; `kwargs` go to it. A dotted path has no digits after a dash, an id has.
+
+    GEM ends many games as terminated and truncated at once, with a part of the reward where turns ran out: such an
+    episode was won if its last step earned 1, and was cut off otherwise.
+    """
 
     def __init__(
         self, env: str, kwargs: Mapping[str, Any] | None = None, instruction: str = "", max_steps: int | None = None
@@ -40,11 +44,15 @@ class GemEnv(Env):
     def step(self, action: str) -> EnvStep:
         self._steps += 1
         observation, reward, terminated, truncated, info = self._env.step(action)
+        over, cut, earned = bool(terminated), bool(truncated), float(reward)
+        won = over and (earned >= 1 if cut else earned > 0)
+        if over and cut:
+            over, cut = won, not won
         metrics = numbers(info)
-        metrics.setdefault(SUCCESS, float(bool(terminated) and float(reward) > 0))
+        metrics.setdefault(SUCCESS, float(won))
         metrics.setdefault(VALID, 1.0)
-        cut = self._max_steps is not None and self._steps >= self._max_steps and not terminated
-        return EnvStep(str(observation), float(reward), bool(terminated), bool(truncated) or cut, metrics)
+        cut = cut or (self._max_steps is not None and self._steps >= self._max_steps and not over)
+        return EnvStep(str(observation), earned, over, cut, metrics)
 
     def random_action(self, rng: random.Random) -> str:
         sample = getattr(self._env, "sample_random_action", None)  # an environment of GEM's, not of ours
