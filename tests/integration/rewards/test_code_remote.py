@@ -1,6 +1,7 @@
 """`code_url`: a service that runs code, well and badly behaved, on this machine's loopback."""
 
 import json
+import socket
 import subprocess
 import sys
 import threading
@@ -144,10 +145,9 @@ def test_nonsense_is_a_failure_and_no_zero(start: Start, reply: Reply, text: str
 
 
 def test_a_service_that_is_down_is_a_failure(start: Start) -> None:
-    service = start(really)
-    service.server.shutdown()
-    service.server.server_close()
-    found = outcome(service.url, STDIN)
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # and does not listen
+        found = outcome(f"http://127.0.0.1:{nobody.getsockname()[1]}", STDIN)
     assert found.failure is not None and "Connection refused" in found.failure
 
 

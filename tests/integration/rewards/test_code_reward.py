@@ -1,6 +1,7 @@
 """`code_sandbox` as a run has it: built from settings, with rows, limits and failures."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from roll.pipeline.rlvr.rewards.code import reward as module
 from roll.pipeline.rlvr.rewards.code.local import LocalJudge
 from roll.pipeline.rlvr.rewards.table import preflight
 from roll.pipeline.rlvr.rlvr_config import RewardConfig, RLVRConfig
-from roll.pipeline.rlvr.rlvr_settings import data_domains
+from roll.pipeline.rlvr.settings import data_domains
 from roll.utils.sandbox.means import SandboxUnavailable
 
 pytestmark = pytest.mark.usefixtures("judge")
@@ -99,6 +100,16 @@ def test_preflight_says_what_to_install_where_nothing_can_be_isolated(monkeypatc
     assert "apt install bubblewrap" in problem
 
 
+def test_preflight_refuses_an_interpreter_that_does_not_start_in_the_sandbox(tmp_path: Path) -> None:
+    """One that needs what a job does not see: here, this folder."""
+    wrapper = tmp_path / "python"
+    (tmp_path / "real").symlink_to(sys.executable)
+    wrapper.write_text(f'#!/bin/sh\nexec "{tmp_path}/real" "$@"\n')
+    wrapper.chmod(0o755)
+    (problem,) = preflight(settings(reward_args={"python": str(wrapper)}))
+    assert "does not start in the sandbox" in problem
+
+
 def test_preflight_says_what_to_install_for_a_language(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("roll.pipeline.rlvr.rewards.code.languages.os.path.exists", lambda path: False)
     (problem,) = preflight(settings(reward_args={"languages": ["python", "cpp"]}))
@@ -115,8 +126,6 @@ def test_preflight_of_the_data_names_file_row_and_column(tmp_path: Path) -> None
 
 
 def test_another_interpreter_brings_its_packages(judge: LocalJudge) -> None:
-    import sys
-
     answer = "```python\nimport pydantic\nprint(pydantic.VERSION)\n```"
     import pydantic
 

@@ -23,7 +23,7 @@ import pytest
 from roll.utils.sandbox.bubblewrap import Bubblewrap
 from roll.utils.sandbox.launch import Means
 from roll.utils.sandbox.process import Process, run
-from tests.integration.sandbox.conftest import LIMITS, Run, python_job
+from tests.integration.sandbox.conftest import LIBRARY, LIMITS, PYTHON, Run, python_job
 from tests.integration.sandbox.test_process import processes_with
 
 PRELUDE = """
@@ -167,10 +167,6 @@ def test_a_system_call_that_no_program_needs_does_not_exist(calls: dict[str, obj
 
 
 SEEN = {
-    "the root": (
-        "set(os.listdir('/')) <= set('bin box dev etc lib lib32 lib64 libx32 root opt tmp usr work'.split())",
-        True,
-    ),
     "processes in /proc": ("attempt(os.listdir, '/proc')", "ENOENT"),
     "its own memory in /proc": ("attempt(open, '/proc/self/mem', 'rb')", "ENOENT"),
     "the kernel in /sys": ("attempt(os.listdir, '/sys')", "ENOENT"),
@@ -178,7 +174,7 @@ SEEN = {
     "users": ("attempt(open, '/etc/passwd')", "ENOENT"),
     "passwords": ("attempt(open, '/etc/shadow')", "ENOENT"),
     "the host's name": ("os.uname().nodename", "sandbox"),
-    "homes": ("attempt(os.listdir, '/home')", "ENOENT"),
+    "keys in homes": ("[attempt(os.listdir, f'{home}/.ssh') for home in ('/root', '/home')]", ["ENOENT", "ENOENT"]),
     "logs and databases": ("attempt(os.listdir, '/var')", "ENOENT"),
     "sockets of daemons": ("attempt(os.listdir, '/run')", "ENOENT"),
     "the host's /tmp": ("os.listdir('/tmp')", []),
@@ -241,6 +237,14 @@ def seen(means: Means) -> dict[str, object]:
 @pytest.mark.parametrize("name", SEEN)
 def test_what_a_job_sees_and_may_do(seen: dict[str, object], name: str) -> None:
     assert seen[name] == SEEN[name][1]
+
+
+def test_of_the_root_there_is_what_python_and_the_system_need(told: Ask) -> None:
+    needed = {Path(path).parts[1] for path in (PYTHON, LIBRARY)}
+    assert (
+        set(told("tell(os.listdir('/'))"))
+        <= {"bin", "box", "dev", "etc", "lib", "lib32", "lib64", "libx32", "tmp", "usr"} | needed
+    )
 
 
 def test_the_environment_of_the_starter_stays_outside(told: Ask, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,10 +12,12 @@ from roll.pipeline.rlvr.rewards.code.extract import code_in
 from roll.pipeline.rlvr.rewards.code.languages import LANGUAGES, fences_of, find_python, missing
 from roll.pipeline.rlvr.rewards.code.local import LocalJudge
 from roll.pipeline.rlvr.rewards.code.remote import RemoteJudge
-from roll.pipeline.rlvr.rewards.code.verdict import Judge
+from roll.pipeline.rlvr.rewards.code.verdict import Judge, shorten
 from roll.utils.sandbox.job import Limits
 from roll.utils.sandbox.means import SandboxUnavailable, find_means
+from roll.utils.sandbox.process import SandboxError, run
 
+STARTING = Limits(cpu_s=60, wall_s=300)
 WAITING = 3  # a case may take as many times its CPU time, since it shares the machine
 
 
@@ -118,9 +120,14 @@ def _local_judge(languages: tuple[str, ...], python: str | None, limits: Limits,
     except (OSError, subprocess.CalledProcessError) as error:
         raise ValueError(f"python: {python} cannot be started: {error}") from error
     try:
-        return LocalJudge(find_means(*interpreter.shown), interpreter, limits, total_s)
-    except SandboxUnavailable as error:
+        means = find_means(*interpreter.shown)
+        started = run(interpreter.job("program", b"", STARTING), means)
+    except (SandboxUnavailable, SandboxError) as error:
         raise ValueError(str(error)) from error
+    if not started.is_fine:
+        why = started.stderr.decode(errors="replace").strip() or f"{started.ending} {started.code}"
+        raise ValueError(f"python: {interpreter.command[0]} does not start in the sandbox: {shorten(why)}")
+    return LocalJudge(means, interpreter, limits, total_s)
 
 
 def _checked_url(url: str | None) -> str:
