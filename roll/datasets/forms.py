@@ -46,6 +46,11 @@ class Form:
         """False for what is made for one prompt and one answer."""
         return self.source in (None, CHATML) and self == Form(self.variables, self.source)
 
+    @property
+    def takes_one_prompt(self) -> bool:
+        """True for what refuses more than one user message, or ends inside the answer."""
+        return bool(self.suffix) or (self.source or "").startswith(_ONE_PROMPT)
+
     def adapted(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         found = [
             {**message, "content": f"{self.user_prefix}{message['content']}"} if message["role"] == "user" else message

@@ -10,12 +10,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from roll.configs.problems import did_you_mean
 from roll.datasets.forms import FORMS, OWN_WORDS, Form
+from roll.datasets.loader import Row
 from roll.datasets.rows import Example
 from roll.errors import ConfigError
 from roll.utils.paths import look_at
@@ -107,17 +109,21 @@ class PromptTemplate:
                     "or a Jinja file"
                 )
             return example.text
+        return self.render_messages(example.messages, example.row)
+
+    def render_messages(self, messages: Sequence[Mapping[str, Any]], row: Row, asks: bool = True) -> str:
+        """The text of these messages; with `asks`, up to where the answer to them begins."""
         from jinja2 import TemplateError
 
         try:
             text = self.tokenizer.apply_chat_template(
-                self.form.adapted([dict(message) for message in example.messages]),
+                self.form.adapted([dict(message) for message in messages]),
                 chat_template=self.form.source,
-                add_generation_prompt=True,
+                add_generation_prompt=asks,
                 tokenize=False,
                 **self.form.variables,
             )
         except (TemplateError, TypeError, ValueError) as error:
-            raise ConfigError(f"{example.row.where}: {self.key}: the template fails on this row: {error}") from error
+            raise ConfigError(f"{row.where}: {self.key}: the template fails on this row: {error}") from error
         assert isinstance(text, str)
-        return text + self.form.suffix
+        return text + self.form.suffix if asks else text

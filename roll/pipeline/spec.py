@@ -49,7 +49,7 @@ _RL = {
 }
 _RL_PROBLEMS = ("roll.configs.checks:config_problems", "roll.pipeline.own_code:own_code_problems")
 _RL_WARNINGS = ("roll.configs.checks:config_warnings",)
-_RLVR, _AGENTIC = "roll.pipeline.rlvr", "roll.pipeline.agentic"
+_RLVR, _AGENTIC, _SFT = "roll.pipeline.rlvr", "roll.pipeline.agentic", "roll.pipeline.sft"
 
 PIPELINES: Mapping[str, PipelineSpec] = {
     spec.name: spec
@@ -73,6 +73,15 @@ PIPELINES: Mapping[str, PipelineSpec] = {
             machine_problems=(f"{_AGENTIC}.agentic_checks:machine_problems",),
             data_problems=(f"{_AGENTIC}.agentic_checks:environment_problems",),
             **_RL,
+        ),
+        PipelineSpec(
+            "sft",
+            config=f"{_SFT}.sft_config:SFTConfig",
+            run_class=f"{_SFT}.sft_pipeline:SFTPipeline",
+            plan=f"{_SFT}.sft_config:sft_plan",
+            warnings=(f"{_SFT}.sft_checks:sft_warnings",),
+            machine_problems=(f"{_SFT}.sft_checks:missing_files",),
+            data_problems=(f"{_SFT}.sft_checks:row_problems",),
         ),
     )
 }

@@ -49,6 +49,16 @@ class Rows:
         """int64 [R]: tokens of each row in its response mask."""
         return sum_rows(self.response_mask.astype(np.int64), self.lengths)
 
+    @staticmethod
+    def of(input_ids: Sequence[Sequence[int]], trained: Sequence[Sequence[bool]]) -> Rows:
+        """Rows of token ids, each with the tokens on which the loss counts. Example: of([[5, 6]], [[False, True]])."""
+        return Rows(
+            lengths=np.array([len(ids) for ids in input_ids], np.int32),
+            input_ids=np.array([token for ids in input_ids for token in ids], np.int32),
+            response_mask=np.array([counts for mask in trained for counts in mask], np.bool_),
+            loss_weights=np.ones(len(input_ids), np.float32),
+        )
+
     def select(self, rows: np.ndarray) -> Self:
         """These rows, in this order."""
         tokens = token_indices(self.lengths, rows)
@@ -227,6 +237,14 @@ class Shard:
 
 
 @dataclass(frozen=True)
+class RowSet:
+    """Rows as the driver holds them: their lengths, and where they are."""
+
+    lengths: np.ndarray  # int32
+    shards: tuple[Shard, ...]
+
+
+@dataclass(frozen=True)
 class SampleSet:
     """One step's samples as the driver holds them."""
 
@@ -235,3 +253,7 @@ class SampleSet:
 
     def __len__(self) -> int:
         return len(self.meta)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        return self.meta.lengths

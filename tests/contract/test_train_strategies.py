@@ -147,3 +147,11 @@ def test_a_critic_starts_at_zero_and_gives_the_values_of_its_weights(
 def test_states_moved_away_come_back_unchanged(case: Case, rank_pool: Pools, tiny_tied_model_dir: Path) -> None:
     for before, after in rank_pool(case.world_size).run(contract.moved_and_back, case, tiny_tied_model_dir):
         assert before == after
+
+
+def test_a_supervised_update_is_that_of_hugging_face(case: Case, rank_pool: Pools, tiny_model_dir: Path) -> None:
+    """Loss and gradient norm of the same batch, with labels on the response tokens; the difference is rounding."""
+    ranks = rank_pool(case.world_size).run(contract.supervised_update, case, tiny_model_dir)
+    loss, norm = contract.supervised_by_hf(tiny_model_dir)
+    assert loss > 0 and norm > 0
+    assert all(rank == pytest.approx((loss, norm), rel=1e-5) for rank in ranks)

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 
+from roll.algorithms.loss import SupervisedLoss
 from roll.configs.cluster import WorkerConfig
 from roll.configs.plan.run_plan import TrainPlan
 from roll.distributed.strategy.base import ALL_STATES, TrainStrategy
@@ -212,3 +213,23 @@ def moved_and_back(case: Case, model_dir: Path) -> tuple[list[float], list[float
         update(strategy)
         assert before is not None and after is not None
         return before.flatten().tolist(), after.flatten().tolist()
+
+
+def supervised_update(case: Case, model_dir: Path) -> tuple[float, float]:
+    """Mean negative log-likelihood and gradient norm of one supervised update on all ranks' rows."""
+    with built(case, model_dir) as strategy:
+        sums, metrics = strategy.train_step([join(mine(strategy))], SupervisedLoss(), scale_of(rows()), 1.0)
+        total, count = strategy.all_reduce_sum([float(value) for value in sums.means["nll_mean"]])
+        return total / count, metrics["grad_norm"]
+
+
+def supervised_by_hf(model_dir: Path) -> tuple[float, float]:
+    """The same by Hugging Face's own loss, row by row over the tokens of all."""
+    model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
+    loss = 0.0
+    for row in rows():
+        labels = torch.where(row.response_mask, row.input_ids, -100)
+        part = model(row.input_ids, labels=labels, num_items_in_batch=scale_of(rows()).num_tokens).loss
+        part.backward()
+        loss += float(part.detach())
+    return loss, float(torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None]))

@@ -150,7 +150,7 @@ def start_run(tmp_path: Path) -> Iterator[Callable[..., Run]]:
 def run_starter(directory: Path, temporary: Path | None = None) -> Iterator[Callable[..., Run]]:
     """start(data, "tiny_sort", "max_steps=5", name="a") -> Run. Whatever is still alive at the end is killed, and what
     it recorded must be in docs/metrics.md. `example` is a folder of examples/, or a path; `pipeline` says which script
-    starts it."""
+    starts it, or is one."""
     runs: list[Run] = []
     temporary = temporary or Path(tempfile.mkdtemp(prefix="t-", dir="/tmp"))  # short: Ray's sockets go below
 
@@ -160,7 +160,7 @@ def run_starter(directory: Path, temporary: Path | None = None) -> Iterator[Call
         *overrides: str,
         name: str = "run",
         example: str | Path = "tiny-sort",
-        pipeline: str = "rlvr",
+        pipeline: str | Path = "rlvr",
     ) -> Run:
         output_dir, mark = directory / name, f"{os.getpid()}-{len(runs)}-{directory.name}"
         log = directory / f"{name}.log"
@@ -168,7 +168,8 @@ def run_starter(directory: Path, temporary: Path | None = None) -> Iterator[Call
         environment = (
             os.environ | directories | {"TMPDIR": str(temporary), "ROLL_TEST_RUN": mark, "PYTHONPATH": str(REPOSITORY)}
         )
-        command = [sys.executable, f"examples/start_{pipeline}_pipeline.py", "--config_path", str(example)]
+        script = pipeline if isinstance(pipeline, Path) else f"examples/start_{pipeline}_pipeline.py"
+        command = [sys.executable, str(script), "--config_path", str(example)]
         command += [
             "--config_name",
             config_name,

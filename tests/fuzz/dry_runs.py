@@ -59,7 +59,8 @@ def examples() -> dict[str, dict[str, Any]]:
 
 
 def pipeline_of(example: str) -> str:
-    return "agentic" if "custom_envs" in examples()[example] else "rlvr"
+    keys = examples()[example]
+    return "agentic" if "custom_envs" in keys else "sft" if "sft_train" in keys else "rlvr"
 
 
 def fault_of(case: Case, directory: Path) -> str | None:

@@ -24,6 +24,7 @@ FLOORS = {
     "roll.pipeline": 10,
     "roll.pipeline.rlvr": 11,
     "roll.pipeline.agentic": 11,
+    "roll.pipeline.sft": 11,
     "roll.cli": 12,
 }
 
@@ -44,6 +45,7 @@ FORBIDDEN = {
     "roll.pipeline": ENGINES,
     "roll.pipeline.rlvr": ENGINES,
     "roll.pipeline.agentic": ENGINES,
+    "roll.pipeline.sft": ENGINES,
     "roll.cli": {"torch", "ray", "transformers"} | ENGINES,
 }
 

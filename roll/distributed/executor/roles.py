@@ -18,13 +18,18 @@ from roll.distributed.executor.scores import ScorePiece, ScoreSet
 from roll.distributed.executor.shards import micro_batches, spread
 from roll.distributed.strategy.base import State
 from roll.errors import StrategyError
-from roll.types.batch import Rows, SampleSet, Shard
+from roll.types.batch import Rows, RowSet, SampleSet, Shard
 from roll.types.metrics import MetricSums
 
 
 def share(samples: Rows, rows_by_rank: Sequence[np.ndarray]) -> tuple[Shard, ...]:
     """Puts the rows of each data-parallel rank where the workers can read them."""
     return tuple(Shard(rows, ray.put(samples.select(rows))) for rows in rows_by_rank)
+
+
+def total_of(scores: ScoreSet) -> float:
+    """The sum of all scores of the set."""
+    return float(sum(values.sum(dtype=np.float64) for values in ray.get([piece.handle for piece in scores.pieces])))
 
 
 class ScoreCluster:
@@ -54,11 +59,11 @@ class ScoreCluster:
     def dp_size(self) -> int:
         return self.info[0].dp_size
 
-    def log_probs(self, samples: SampleSet, temperature: float) -> ScoreSet:
+    def log_probs(self, samples: RowSet | SampleSet, temperature: float) -> ScoreSet:
         """Log-probs of the response tokens, without gradient."""
         return self._score("log_probs", samples, temperature)
 
-    def values(self, samples: SampleSet) -> ScoreSet:
+    def values(self, samples: RowSet | SampleSet) -> ScoreSet:
         """A critic's values at the response tokens, without gradient."""
         return self._score("values", samples, 1.0)
 
@@ -70,7 +75,7 @@ class ScoreCluster:
         of_rank = {info.dp_rank: scores for info, scores in zip(self.info, replies, strict=True)}
         return np.concatenate([of_rank[rank] for rank, span in enumerate(spans) if len(span)])
 
-    def _score(self, kind: Literal["log_probs", "values"], samples: SampleSet, temperature: float) -> ScoreSet:
+    def _score(self, kind: Literal["log_probs", "values"], samples: RowSet | SampleSet, temperature: float) -> ScoreSet:
         lengths = [_lengths_of(samples, shard) for shard in samples.shards]
         work = spread(lengths, self.dp_size)
         per_rank = []
@@ -104,7 +109,7 @@ class TrainCluster(ScoreCluster):
         return next(rank for rank, info in enumerate(self.info) if info.exports_weights)
 
     def train(
-        self, samples: SampleSet, job: TrainJob, scores: Mapping[str, ScoreSet] = MappingProxyType({})
+        self, samples: RowSet | SampleSet, job: TrainJob, scores: Mapping[str, ScoreSet] = MappingProxyType({})
     ) -> dict[str, float]:
         """Assigns credit and makes `num_updates * epochs` updates. `scores` by field of TokenScores: old_log_probs,
         ref_log_probs, values. Returns metrics without a prefix."""
@@ -132,7 +137,7 @@ class TrainCluster(ScoreCluster):
     def save_hf_model(self, directory: Path) -> None:
         self.cluster.call_all("save_hf_model", directory)
 
-    def _num_micro_batches(self, samples: SampleSet, num_updates: int) -> tuple[int, ...]:
+    def _num_micro_batches(self, samples: RowSet | SampleSet, num_updates: int) -> tuple[int, ...]:
         """Micro batches of every update: as many as the rank with the most needs."""
         limits = self._train_limits
         most = np.zeros(num_updates, np.int64)
@@ -143,7 +148,7 @@ class TrainCluster(ScoreCluster):
         return tuple(int(count) for count in most)
 
 
-def _lengths_of(samples: SampleSet, shard: Shard) -> np.ndarray:
+def _lengths_of(samples: RowSet | SampleSet, shard: Shard) -> np.ndarray:
     """Tokens of the shard's rows. A padding row that the metadata leaves out is a copy of the shortest row."""
-    lengths = samples.meta.lengths
+    lengths = samples.lengths
     return np.where(shard.rows < len(lengths), lengths[np.minimum(shard.rows, len(lengths) - 1)], lengths.min())

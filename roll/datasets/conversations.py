@@ -1,0 +1,210 @@
+"""Rows with answers: conversations become token ids, and which of them are learnt."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Literal
+
+from roll.configs.data import DataArgs
+from roll.datasets.json_text import parse_whole
+from roll.datasets.loader import Row, data_files
+from roll.datasets.templates import PromptTemplate
+from roll.errors import ConfigError
+from roll.types.batch import Rows
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+logger = logging.getLogger(__name__)
+
+Message = dict[str, Any]
+Piece = tuple[str, bool]  # a text, and whether its tokens are learnt
+ROWS_LOOKED_AT = 1000
+MOST_PROBLEMS = 5
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Where a row has its texts, and what of a conversation is learnt: all turns of the assistant, or the last."""
+
+    prompt: str
+    query: str | None
+    response: str
+    system: str | None
+    train_on: Literal["all", "last"] = "all"
+
+    def read(self, row: Row, args: DataArgs, key: str) -> list[Message]:
+        """The row's conversation, which ends with the assistant. Raises ConfigError that names the row and the key."""
+        if row.fault:
+            raise ConfigError(f"{row.where}: {row.fault}")
+        if args.messages is not None or (row.values.get("messages") is not None and self.prompt not in row.values):
+            messages = _conversation(row, args.messages or "messages", key)
+        else:
+            texts = [_text(row, self.prompt, "prompt_key")]
+            if self.query is not None and row.values.get(self.query):
+                texts.append(_text(row, self.query, "query_key"))
+            answer = {"role": "assistant", "content": _text(row, self.response, "response_key")}
+            messages = [{"role": "user", "content": "\n".join(texts)}, answer]
+        if self.system is not None and messages[0]["role"] != "system":
+            messages.insert(0, {"role": "system", "content": _text(row, self.system, "system_key")})
+        return messages
+
+
+def load_conversations(
+    args: DataArgs,
+    key: str,
+    columns: Columns,
+    tokenizer: PreTrainedTokenizerBase,
+    max_tokens: int,
+    template: str | None = None,
+) -> Rows:
+    """All rows of `data_args` (at YAML path `key`). Raises ConfigError for a row that cannot be read or rendered, and
+    for rows longer than `max_tokens` under `truncation: error`."""
+    files, problems = data_files(args, key)
+    if problems:
+        raise ConfigError(*problems)
+    at = "global_template" if template is not None else f"{key}.template"
+    turns = _Turns(PromptTemplate.load(template or args.template, tokenizer, at), columns.train_on)
+    ids: list[list[int]] = []
+    trained: list[list[bool]] = []
+    num_rows = num_long = longest = 0
+    for row in (row for file in files for row in file.rows()):
+        tokens, mask = turns.encode(columns.read(row, args, key), row)
+        num_rows += 1
+        if len(tokens) > max_tokens:
+            num_long, longest = num_long + 1, max(longest, len(tokens))
+            cut = slice(-max_tokens, None) if args.truncation == "left" else slice(max_tokens)
+            tokens, mask = tokens[cut], mask[cut]
+            if args.truncation in ("error", "drop") or not any(mask):
+                continue
+        ids.append(tokens)
+        trained.append(mask)
+    if args.truncation == "error" and num_long:
+        raise ConfigError(
+            f"{key}: {num_long} of {num_rows} rows are longer than sequence_length = {max_tokens} tokens; the longest "
+            f"has {longest}. Raise sequence_length, or set {key}.truncation: left, right or drop"
+        )
+    if not ids:
+        raise ConfigError(f"{key}.file_name: no rows to learn from in {', '.join(args.file_name)} ({num_rows} rows)")
+    logger.info("%s: %d rows, %d of them too long, %d used", key, num_rows, num_long, len(ids))
+    return Rows.of(ids, trained)
+
+
+def look_at_rows(args: DataArgs, key: str, columns: Columns) -> Iterator[str]:
+    """What is wrong with the files, and with their first rows."""
+    files, problems = data_files(args, key)
+    yield from problems
+    for file in files:
+        wrong: list[str] = []
+        try:
+            for row in islice(file.rows(), ROWS_LOOKED_AT):
+                try:
+                    columns.read(row, args, key)
+                except ConfigError as error:
+                    wrong += error.problems
+        except ConfigError as error:
+            wrong += error.problems
+        yield from wrong[:MOST_PROBLEMS]
+        if len(wrong) > MOST_PROBLEMS:
+            yield f"{key}.file_name: {file.path} has {len(wrong) - MOST_PROBLEMS} more problems of this sort"
+
+
+class _Turns:
+    """Renders a conversation turn by turn, as a run would see it: what the model is asked is tokenized by itself, and
+    so is what it answers."""
+
+    def __init__(self, template: PromptTemplate, train_on: Literal["all", "last"]):
+        self._template, self._train_on = template, train_on
+        self._tokenizer = template.tokenizer
+        self._special = frozenset(template.tokenizer.all_special_ids)
+
+    def encode(self, messages: Sequence[Message], row: Row) -> tuple[list[int], list[bool]]:
+        tokens: list[int] = []
+        mask: list[bool] = []
+        for text, is_learnt in self._pieces(messages, row):
+            starts = self._template.adds_special_tokens and not tokens
+            ids = self._tokenizer(text, add_special_tokens=starts, verbose=False)["input_ids"]
+            tokens += ids
+            mask += self._learnt(ids) if is_learnt else [False] * len(ids)
+        return tokens, mask
+
+    def _learnt(self, ids: Sequence[int]) -> list[bool]:
+        """An answer up to its end-of-turn token; what the template writes behind it is not the model's."""
+        ends = [place for place, token in enumerate(ids) if token in self._special]
+        count = ends[-1] + 1 if ends else len(ids)
+        return [place < count for place in range(len(ids))]
+
+    def _pieces(self, messages: Sequence[Message], row: Row) -> Iterator[Piece]:
+        template = self._template
+        if template.is_plain or template.form.takes_one_prompt:
+            yield from self._one_answer(messages, row)
+            return
+        answers = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
+        done = ""
+        for place in answers if self._train_on == "all" else answers[-1:]:
+            before = self._render(messages[:place], row, asks=True)
+            whole = self._render(messages[: place + 1], row, asks=False)
+            if not (before.startswith(done) and whole.startswith(before)):
+                raise ConfigError(
+                    f"{row.where}: {template.key}: the template writes turn {place + 1} otherwise once more follow, so "
+                    "the turns cannot be learnt in one row. Set train_on: last, or another template"
+                )
+            yield before[len(done) :], False
+            yield whole[len(before) :], True
+            done = whole
+
+    def _one_answer(self, messages: Sequence[Message], row: Row) -> Iterator[Piece]:
+        """With templates that are made for one prompt, whose answer ends with the tokenizer's own token."""
+        if [message["role"] for message in messages] != ["user", "assistant"]:
+            raise ConfigError(
+                f"{row.where}: {self._template.key}: it takes one prompt and one response, the row holds "
+                f"{', '.join(message['role'] for message in messages)}. Use native, or a Jinja file"
+            )
+        prompt = messages[0]["content"]
+        yield prompt if self._template.is_plain else self._render(messages[:1], row, asks=True), False
+        yield f"{messages[1]['content']}{self._tokenizer.eos_token or ''}", True
+
+    def _render(self, messages: Sequence[Message], row: Row, asks: bool) -> str:
+        return self._template.render_messages(messages, row, asks)
+
+
+def _text(row: Row, column: str, key: str) -> str:
+    value = row.values.get(column)
+    if not isinstance(value, str):
+        state = "is missing" if value is None else f"holds {type(value).__name__}, not a text"
+        names = ", ".join(map(str, row.values)) or "none"
+        raise ConfigError(
+            f"{row.where}: column {column!r} {state}; the row has {names}. Set {key} to the column's name"
+        )
+    return value
+
+
+def _conversation(row: Row, column: str, key: str) -> list[Message]:
+    value = row.values.get(column)
+    if isinstance(value, str):
+        try:
+            value = parse_whole(value).value
+        except json.JSONDecodeError as error:
+            raise ConfigError(f"{row.where}: column {column!r} is a text but not JSON ({error.msg})") from error
+    if not isinstance(value, list) or not value or not all(_is_message(message) for message in value):
+        raise ConfigError(
+            f"{row.where}: column {column!r} ({key}.messages) must be a list of messages, each with role and content"
+        )
+    if value[-1]["role"] != "assistant":
+        raise ConfigError(
+            f"{row.where}: column {column!r} ends with a message of {value[-1]['role']!r}; the last turn must be the "
+            "assistant's, which is learnt"
+        )
+    return [dict(message) for message in value]
+
+
+def _is_message(message: object) -> bool:
+    return (
+        isinstance(message, Mapping)
+        and isinstance(message.get("role"), str)
+        and (isinstance(message.get("content"), str) or bool(message.get("tool_calls")))
+    )

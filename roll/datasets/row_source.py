@@ -1,0 +1,64 @@
+"""Rows in the order in which they are trained on, and the place in it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from roll.errors import ConfigError
+from roll.types.batch import Rows
+
+
+class RowSource:
+    """Goes through the rows epoch after epoch; with `shuffle`, in a new order each time. `key` is the YAML path of
+    the data, for messages."""
+
+    def __init__(self, rows: Rows, seed: int, shuffle: bool, key: str):
+        if not len(rows):
+            raise ConfigError(f"{key}: there are no rows to train on")
+        self._rows, self._seed, self._shuffle, self._key = rows, seed, shuffle, key
+        self._drawn = 0
+        self._contents = _digest(rows)
+        self._order: tuple[int, np.ndarray] = (-1, np.empty(0, np.int64))  # epoch, its order
+
+    def next_rows(self, count: int) -> Rows:
+        """The next so many rows; they may end one epoch and begin the next."""
+        drawn = np.arange(self._drawn, self._drawn + count)
+        self._drawn += count
+        return self._rows.select(np.array([self._row_at(int(place)) for place in drawn], np.int64))
+
+    @property
+    def epochs(self) -> float:
+        """How often the rows have been gone through. Example: 30 drawn of 20 rows are 1.5."""
+        return self._drawn / len(self._rows)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"drawn": self._drawn, "contents": self._contents}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on where the state was taken. Raises ConfigError if the rows are not the same."""
+        if state["contents"] != self._contents:
+            raise ConfigError(
+                f"{self._key}: the rows are not those of the checkpoint, so its place in the data means nothing. "
+                "Restore the files and their order, or start anew: resume_from_checkpoint: false"
+            )
+        self._drawn = int(state["drawn"])
+
+    def _row_at(self, place: int) -> int:
+        epoch, within = divmod(place, len(self._rows))
+        if not self._shuffle:
+            return within
+        if self._order[0] != epoch:
+            random = np.random.default_rng([self._seed, epoch])
+            self._order = epoch, random.permutation(len(self._rows))
+        return int(self._order[1][within])
+
+
+def _digest(rows: Rows) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for values in (rows.lengths, rows.input_ids, rows.response_mask, rows.loss_weights):
+        digest.update(values.tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,124 @@
+"""Runs whose rows are there before them: one role learns from a part of the rows in every step, and nothing is
+sampled."""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from roll.algorithms.loss import Loss
+from roll.configs.plan.run_plan import RunPlan
+from roll.configs.run import RunConfig
+from roll.datasets.row_source import RowSource
+from roll.distributed.executor.jobs import TrainJob
+from roll.distributed.executor.roles import TrainCluster, share, total_of
+from roll.distributed.executor.run_clusters import RunClusters
+from roll.pipeline.checkpoint import Checkpoint
+from roll.pipeline.resume_checks import RunState, check_resume, data_place, state_of_roles
+from roll.pipeline.run import Run
+from roll.pipeline.view import Column, Curve, View
+from roll.types.batch import Rows, RowSet
+from roll.types.metrics import prefixed
+from roll.types.packing import rows_by_rank
+
+logger = logging.getLogger(__name__)
+
+VIEW = View(
+    columns=(
+        Column("loss", "train/nll_mean", ".3f"),
+        Column("val", "val/nll_mean", ".3f"),
+        Column("epoch", "train/epochs", ".2f"),
+        Column("tokens", "train/trained_tokens", ".0f"),
+        Column("grad", "train/grad_norm", ".3g"),
+        Column("lr", "train/learning_rate", ".1e"),
+    ),
+    training=Curve("loss", "train/nll_mean", "mean negative log-likelihood", best="lowest"),
+    validation=Curve("validation", "val/nll_mean", "validation", best="lowest"),
+)
+
+
+class RowPipeline(Run):
+    """A pipeline says which rows there are and by what loss they are learnt; the rest is here: an update per step, in
+    an order that is new in every epoch, validation, checkpoints."""
+
+    view = VIEW
+    loss: Loss
+
+    def __init__(self, config: RunConfig, plan: RunPlan):
+        super().__init__(config)
+        self.plan = plan
+        (self.train_plan,) = plan.trains.values()
+        self.clusters: RunClusters | None = None
+        self.source: RowSource
+        self.validation: Rows | None = None
+
+    @abstractmethod
+    def load_rows(self) -> tuple[Rows, Rows | None]:
+        """The rows to train on, and those to validate with, if there are any. Raises ConfigError for what is wrong with
+        the data."""
+
+    def prepare(self, checkpoint: Checkpoint | None) -> None:
+        state = None
+        if checkpoint is not None:
+            state, _ = check_resume(checkpoint, self.config, self.plan, RunState)
+        rows, self.validation = self.load_rows()
+        role, args = self.train_plan.role, self.config.learning_roles[self.train_plan.role].data_args
+        self.source = RowSource(rows, self.config.seed, args.shuffle, f"{role}.data_args")
+        if checkpoint is not None and state is not None:
+            data_place(self.source, state, checkpoint.path)
+
+    def build(self) -> None:
+        logger.info("starting Ray")
+        self.clusters = RunClusters(self.config, self.plan, on_lost=self.interrupts.fail)
+        self.clusters.wait_ready()
+
+    @property
+    def running(self) -> RunClusters:
+        """The clusters, once they are built."""
+        assert self.clusters is not None
+        return self.clusters
+
+    @property
+    def trainer(self) -> TrainCluster:
+        return self.running.trainers[self.train_plan.role]
+
+    def step(self, step: int) -> dict[str, float]:
+        rows = self.source.next_rows(self.train_plan.samples_per_step)
+        with self.timer("train"), self.running.placement.hold(self.trainer.everything):
+            metrics = self.trainer.train(self.shared(rows), TrainJob(self.loss, temperature=1.0, num_updates=1))
+        counts = {"epochs": self.source.epochs, "trained_tokens": float(rows.response_lengths.sum())}
+        return prefixed("train", metrics | counts)
+
+    def shared(self, rows: Rows) -> RowSet:
+        """The rows where the workers can read them, each rank's about as many tokens as the others'."""
+        order = np.arange(len(rows))
+        return RowSet(rows.lengths, share(rows, rows_by_rank(rows.lengths, order, 1, self.train_plan.dp_size)))
+
+    def evaluate(self, steps_done: int) -> dict[str, float]:
+        """The mean negative log-likelihood of the validation's tokens."""
+        rows = self.validation
+        if rows is None:
+            return {}
+        parts = np.array_split(np.arange(len(rows)), min(len(rows), self.train_plan.dp_size))
+        with self.running.placement.hold(self.trainer.weights):
+            scores = self.trainer.log_probs(RowSet(rows.lengths, share(rows, parts)), temperature=1.0)
+        return {"val/nll_mean": -total_of(scores) / max(1, int(rows.response_lengths.sum()))}
+
+    def save(self, directory: Path) -> dict[str, Any]:
+        with self.running.placement.hold(self.trainer.everything):
+            self.trainer.save_checkpoint(directory / self.train_plan.role)
+            self.trainer.save_hf_model(directory / "hf_model")
+        return {"data": self.source.state_dict(), **state_of_roles(self.config, self.plan)}
+
+    def restore(self, directory: Path, state: Mapping[str, Any], steps_done: int) -> None:
+        with self.running.placement.hold(self.trainer.everything):
+            self.trainer.load_checkpoint(directory / self.train_plan.role)
+
+    def close(self) -> None:
+        if self.clusters is not None:
+            self.clusters.close()

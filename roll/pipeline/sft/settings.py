@@ -1,0 +1,10 @@
+"""From the keys of supervised fine-tuning to how its rows are read."""
+
+from __future__ import annotations
+
+from roll.datasets.conversations import Columns
+from roll.pipeline.sft.sft_config import SFTConfig
+
+
+def columns(config: SFTConfig) -> Columns:
+    return Columns(config.prompt_key, config.query_key, config.response_key, config.system_key, config.train_on)

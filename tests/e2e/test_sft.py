@@ -1,0 +1,34 @@
+"""Supervised fine-tuning as a user starts it: it learns, validates, shows its own table, and resumes bit for bit."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import Run, comparable
+
+SHORT = ("max_steps=6", "eval_steps=3", "save_steps=3", "sft_train.training_args.warmup_steps=0")
+MEGATRON = (
+    "sft_train.strategy_args={strategy_name: megatron_train, strategy_config: {}}",
+    "sft_train.model_args.disable_gradient_checkpointing=false",
+)
+
+
+@pytest.mark.parametrize("strategy", [(), pytest.param(MEGATRON, marks=pytest.mark.slow)])
+def test_it_learns_and_goes_on_from_a_checkpoint_bit_for_bit(
+    strategy: tuple[str, ...], sort_data: Path, start_run: Callable[..., Run]
+) -> None:
+    whole = start_run(sort_data, "tiny_sort_sft", *SHORT, *strategy, pipeline="sft")
+    assert whole.wait() == 0, whole.text
+    losses = [whole.metrics[step]["train/nll_mean"] for step in range(1, 7)]
+    validated = [whole.metrics[step]["val/nll_mean"] for step in (0, 3, 6)]
+    assert losses[-1] < losses[0] and validated == sorted(validated, reverse=True)
+    assert "step 6/6  loss " in whole.text and "  val " in whole.text
+    saved = whole.output_dir / "checkpoints" / "step_000003"
+    assert (saved / "hf_model" / "config.json").is_file() and (saved / "hf_model" / "tokenizer.json").is_file()
+
+    resume = f"resume_from_checkpoint={saved}"
+    resumed = start_run(sort_data, "tiny_sort_sft", *SHORT, *strategy, resume, pipeline="sft", name="again")
+    assert resumed.wait() == 0, resumed.text
+    for step in (4, 5, 6):
+        assert comparable(resumed.metrics[step]) == comparable(whole.metrics[step])

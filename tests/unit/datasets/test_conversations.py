@@ -1,0 +1,113 @@
+"""Conversations to rows: which tokens there are, and which are learnt."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from roll.configs.data import DataArgs
+from roll.datasets.conversations import Columns, load_conversations, look_at_rows
+from roll.errors import ConfigError
+from roll.types.batch import Rows
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast as Tokenizer
+
+KEY = "sft_train.data_args"
+TWO_TURNS = [
+    {"role": "user", "content": "31"},
+    {"role": "assistant", "content": "13"},
+    {"role": "user", "content": "42"},
+    {"role": "assistant", "content": "24"},
+]
+
+
+def columns(**changed: Any) -> Columns:
+    return Columns(**{"prompt": "prompt", "query": None, "response": "answer", "system": None} | changed)
+
+
+def load(path: Path, tokenizer: "Tokenizer", *rows: dict[str, Any], longest: int = 64, **more: Any) -> Rows:
+    (path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    template = more.pop("template", None)
+    args = DataArgs(file_name=(str(path / "rows.jsonl"),), **more.pop("args", {}))
+    return load_conversations(args, KEY, columns(**more), tokenizer, longest, template)
+
+
+def learnt(rows: Rows, tokenizer: "Tokenizer") -> list[str]:
+    """The texts that are learnt, row by row."""
+    ids, masks = (np.split(values, np.cumsum(rows.lengths)[:-1]) for values in (rows.input_ids, rows.response_mask))
+    return [str(tokenizer.decode(row[mask])) for row, mask in zip(ids, masks, strict=True)]
+
+
+def test_a_row_is_the_prompt_as_it_is_asked_and_the_answer_with_its_end(
+    tmp_path: Path, tiny_tokenizer: "Tokenizer"
+) -> None:
+    rows = load(tmp_path, tiny_tokenizer, {"prompt": "31", "answer": "13"})
+    asked: Any = tiny_tokenizer.apply_chat_template(
+        [{"role": "user", "content": "31"}], add_generation_prompt=True, return_dict=False
+    )
+    assert rows.input_ids.tolist()[: len(asked)] == asked
+    assert not rows.response_mask[: len(asked)].any()
+    assert learnt(rows, tiny_tokenizer) == [f"13{tiny_tokenizer.eos_token}"]
+
+
+@pytest.mark.parametrize(("train_on", "count"), [("all", 2), ("last", 1)])
+def test_of_a_conversation_all_answers_or_the_last_are_learnt(
+    train_on: str, count: int, tmp_path: Path, tiny_tokenizer: "Tokenizer"
+) -> None:
+    rows = load(tmp_path, tiny_tokenizer, {"messages": TWO_TURNS}, train_on=train_on)
+    end = tiny_tokenizer.eos_token
+    assert learnt(rows, tiny_tokenizer) == ["".join([f"13{end}", f"24{end}"][-count:])]
+    whole = str(tiny_tokenizer.apply_chat_template(TWO_TURNS, tokenize=False))
+    assert tiny_tokenizer.decode(rows.input_ids) == whole
+
+
+def test_plain_rows_are_prompt_response_and_end(tmp_path: Path, tiny_tokenizer: "Tokenizer") -> None:
+    given = {"prompt": "31", "more": "42", "answer": "13"}
+    rows = load(tmp_path, tiny_tokenizer, given, template="plain", query="more")
+    assert tiny_tokenizer.decode(rows.input_ids) == f"31\n4213{tiny_tokenizer.eos_token}"
+    assert learnt(rows, tiny_tokenizer) == [f"13{tiny_tokenizer.eos_token}"]
+
+
+def test_rows_too_long_stop_the_run_are_left_out_or_cut(tmp_path: Path, tiny_tokenizer: "Tokenizer") -> None:
+    short, long = {"prompt": "31", "answer": "13"}, {"prompt": "31", "answer": "1" * 40}
+    with pytest.raises(ConfigError, match=f"{KEY}: 1 of 2 rows are longer than sequence_length = 32 tokens"):
+        load(tmp_path, tiny_tokenizer, short, long, longest=32)
+    assert len(load(tmp_path, tiny_tokenizer, short, long, longest=32, args={"truncation": "drop"})) == 1
+    cut = load(tmp_path, tiny_tokenizer, short, long, longest=32, args={"truncation": "right"})
+    assert cut.lengths[1] == 32 and cut.response_mask[-1]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"prompt": "31"}, "column 'answer' is missing; the row has prompt. Set response_key to the column's name"),
+        ({"prompt": 31, "answer": "13"}, "column 'prompt' holds int, not a text"),
+        ({"messages": TWO_TURNS[:3]}, "ends with a message of 'user'; the last turn must be the assistant's"),
+        ({"messages": [{"role": "user"}]}, "must be a list of messages, each with role and content"),
+    ],
+)
+def test_a_row_that_cannot_be_read_is_named(
+    row: dict[str, Any], message: str, tmp_path: Path, tiny_tokenizer: "Tokenizer"
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load(tmp_path, tiny_tokenizer, row)
+    args = DataArgs(file_name=(str(tmp_path / "rows.jsonl"),))
+    (said,) = look_at_rows(args, KEY, columns())
+    assert said.startswith(f"{tmp_path}/rows.jsonl:1: ") and message in said
+
+
+def test_a_template_that_rewrites_earlier_turns_cannot_learn_them_all(
+    tmp_path: Path, tiny_tokenizer: "Tokenizer"
+) -> None:
+    source = (
+        "{% for m in messages %}{% if m.role == 'user' %}Q{{ m.content }}{% elif loop.last %}A{{ m.content }}"
+        "{% endif %}{% endfor %}"
+    )
+    (tmp_path / "last.jinja").write_text(source)
+    args = {"template": str(tmp_path / "last.jinja")}
+    with pytest.raises(ConfigError, match="Set train_on: last, or another template"):
+        load(tmp_path, tiny_tokenizer, {"messages": TWO_TURNS}, args=args)
+    assert learnt(load(tmp_path, tiny_tokenizer, {"messages": TWO_TURNS}, args=args, train_on="last"), tiny_tokenizer)
