@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import ray
@@ -29,7 +29,8 @@ def share(samples: Rows, rows_by_rank: Sequence[np.ndarray]) -> tuple[Shard, ...
 
 def total_of(scores: ScoreSet) -> float:
     """The sum of all scores of the set."""
-    return float(sum(values.sum(dtype=np.float64) for values in ray.get([piece.handle for piece in scores.pieces])))
+    handles: list[Any] = [piece.handle for piece in scores.pieces]
+    return float(sum(values.sum(dtype=np.float64) for values in ray.get(handles)))
 
 
 class ScoreCluster:
