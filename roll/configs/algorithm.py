@@ -70,7 +70,7 @@ class AlgorithmConfig(RolloutConfig):
 
     # roles
     reward_pretrain: Place | None = setting(
-        None, "Directory or hub id of the critic's starting weights. Default: pretrain."
+        None, "Directory or hub id of the reward models, and of the critic's starting weights (default: pretrain)."
     )
     actor_train: WorkerConfig = setting({}, "The policy where it learns.")
     actor_infer: WorkerConfig = setting({}, "The policy where it samples.")

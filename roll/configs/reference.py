@@ -36,6 +36,7 @@ SECTIONS: tuple[tuple[str, str], ...] = (
     ("A role: generating_args", "roll.configs.rollout:GeneratingArgs"),
     ("rewards.DOMAIN (beside the keys of a role)", "roll.pipeline.rlvr.rlvr_config:RewardConfig"),
     ("rewards.DOMAIN.reward_manager_config", "roll.pipeline.rlvr.rlvr_config:RewardPart"),
+    ("rewards.DOMAIN.reward_args of reward_model", "roll.pipeline.rlvr.rlvr_config:RewardModelArgs"),
     ("rewards.DOMAIN.query_filter_config", "roll.pipeline.rlvr.rlvr_config:RewardFilterConfig"),
     ("Top level of agentic runs (beside the keys that RLVR shares)", f"{AGENTIC}:AgenticConfig"),
     ("Top level of supervised fine-tuning (beside the keys of every run)", "roll.pipeline.sft.sft_config:SFTConfig"),

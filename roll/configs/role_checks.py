@@ -16,11 +16,13 @@ SCHEDULE_KEYS = frozenset({"min_lr_ratio"})
 
 def run_problems(config: RunConfig) -> Iterator[Problem]:
     for role, worker in config.model_roles.items():
+        own = f"{role}.model_args.model_name_or_path"
+        keys = (own, *config.roles[role].model_keys)
         if worker.model_args.model_name_or_path is None:
             yield Problem(
-                f"{role} has no model: pretrain is missing. Set it to a directory or a hub id such as "
+                f"{role} has no model: {keys[-1]} is missing. Set it to a directory or a hub id such as "
                 "Qwen/Qwen2.5-0.5B.",
-                ("pretrain", "reward_pretrain", f"{role}.model_args.model_name_or_path"),
+                keys,
             )
         yield from _training_problems(role, worker) if config.roles[role].learns else ()
         if worker.worker_cls is not None and worker.worker_cls not in ROLL_WORKERS:

@@ -18,7 +18,7 @@ Head = Literal["lm", "value", "sequence"]
 
 TASKS: Mapping[Use, str] = {
     "train": "learns",
-    "score": "computes log-probs",
+    "score": "scores what is given",
     "generate": "generates",
     "cpu": "runs on the CPU, without a model",
     "none": "has no workers of its own",
@@ -87,6 +87,14 @@ ACTOR_TRAIN = Role(
 ACTOR_INFER = Role("actor_infer", "generate", "lm", ("pretrain",), is_needed=True)
 CRITIC = Role("critic", "train", "value", ("reward_pretrain", "pretrain"), why_not="this role learns values")
 REFERENCE = Role("reference", "score", "lm", ("pretrain",))
+REWARD_PRETRAIN = ("reward_pretrain",)
+
+
+def reward_model_role(name: str) -> Role:
+    """A reward model: the section `reward`, or one domain of `rewards`."""
+    return Role(name, "score", "sequence", REWARD_PRETRAIN, also_reads=frozenset({"tag_included"}))
+
+
 ROLES: Mapping[str, Role] = {role.name: role for role in (ACTOR_TRAIN, ACTOR_INFER, CRITIC, REFERENCE)}
 
 

@@ -178,6 +178,7 @@ class _Encoder:
             prompt_ids=np.array(ids, np.int32),
             prompt_text=text,
             payload=self._reader.payload(example.row),
+            messages=example.messages,
             question=example.question,
         )
 

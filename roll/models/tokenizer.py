@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
+
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from roll.errors import ConfigError
 from roll.utils.paths import look_at
 
 
-def load_tokenizer(model_name_or_path: str) -> PreTrainedTokenizerBase:
-    """Raises ConfigError when there is none. Code that comes with a model is not run."""
+def load_tokenizer(model_name_or_path: str, key: str = "pretrain") -> PreTrainedTokenizerBase:
+    """Raises ConfigError when there is none. Code that comes with a model is not run. `key`: the YAML's, for that."""
     try:
         return AutoTokenizer.from_pretrained(model_name_or_path, trust_remote_code=False)
     except (OSError, ValueError) as error:
-        text = f"pretrain: no tokenizer can be loaded from {model_name_or_path}: {error}"
+        text = f"{key}: no tokenizer can be loaded from {model_name_or_path}: {error}"
         if not look_at(model_name_or_path).is_directory:
             text = (
                 f"{text.rstrip('. ')}. It is no directory of this machine, so it was taken for an id of the hub. Where "
@@ -21,3 +23,19 @@ def load_tokenizer(model_name_or_path: str) -> PreTrainedTokenizerBase:
                 "...) and give that directory; or correct the name."
             )
         raise ConfigError(text) from error
+
+
+def same_tokens(one: PreTrainedTokenizerBase, other: PreTrainedTokenizerBase) -> bool:
+    """True if a conversation is the same token ids in both: vocabulary, way of splitting and chat template."""
+    if one.get_vocab() != other.get_vocab() or one.chat_template != other.chat_template:
+        return False
+    return _pipeline(one) == _pipeline(other)
+
+
+def _pipeline(tokenizer: PreTrainedTokenizerBase) -> object:
+    """How a text is cut into entries of the vocabulary."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        return type(tokenizer)
+    whole = json.loads(backend.to_str())
+    return [whole.get(part) for part in ("normalizer", "pre_tokenizer", "model")]

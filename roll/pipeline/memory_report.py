@@ -60,7 +60,7 @@ def gather_facts(config: RunConfig, plan: RunPlan, gpu_bytes: float | None) -> t
         model, why_not = read_model_config(worker.model_args)
         shape = None
         if model is not None:
-            shape, why_not = model_shape(model, is_critic=role.head == "value")
+            shape, why_not = model_shape(model, role.head or "lm")
         if shape is None:
             missing.append(f"{name}: {why_not}")
         else:

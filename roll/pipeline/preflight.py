@@ -109,6 +109,9 @@ def _shape_problems(config: RunConfig, choice: Choice, model: Mapping[str, Any])
         yield from spec.ask(spec.model_problems, choice, model)
     else:
         yield from _head_problems(choice.role.name, worker, model)
+    if choice.role.head == "sequence":
+        yield from _sequence_head_problems(choice, model)
+        return
     positions, longest = model.get("max_position_embeddings"), config.longest_row
     if type(positions) is int and positions < longest and not model.get("rope_scaling"):
         parts = [key for key in config.length_keys if key != "sequence_length"]
@@ -117,6 +120,23 @@ def _shape_problems(config: RunConfig, choice: Choice, model: Mapping[str, Any])
             f"{worker.model_args.model_name_or_path} "
             f"(max_position_embeddings). Lower {' or '.join(parts or config.length_keys)}.",
             (*config.length_keys, "val_sequence_length"),
+        )
+
+
+def _sequence_head_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
+    name, key = choice.worker.model_args.model_name_or_path, f"{choice.role.name}.model_args.model_name_or_path"
+    kinds = model.get("architectures")
+    if isinstance(kinds, list) and kinds and not any("SequenceClassification" in str(kind) for kind in kinds):
+        yield Problem(
+            f"{key}: {name} is a {', '.join(map(str, kinds))}, without the sequence-classification head that "
+            f"{choice.role.name} needs. Name a reward model, as ...ForSequenceClassification.",
+            (key,),
+        )
+    elif model.get("pad_token_id") is None:
+        yield Problem(
+            f"{key}: config.json of {name} has no pad_token_id, by which rows of a batch are told from their padding. "
+            f"Set {choice.role.name}.model_args.model_config_kwargs.pad_token_id to the tokenizer's.",
+            (key, f"{choice.role.name}.model_args.model_config_kwargs"),
         )
 
 

@@ -22,8 +22,9 @@ FinishReason = Literal["stop", "length", "abort", "failed"]
 class Task:
     """What to attempt: one prompt, or one environment seed.
 
-    `task_id` names the data row for ever (same id on resume). `payload` is what the reward needs besides the response,
-    such as `ground_truth`; it never reaches the policy.
+    `task_id` names the data row for ever (same id on resume). `messages`: the conversation that the prompt shows, where
+    it comes from rows; the prompt may hold less of it (data_args.truncation). `payload` is what the reward needs
+    besides the response, such as `ground_truth`; it never reaches the policy.
     """
 
     task_id: str
@@ -32,6 +33,7 @@ class Task:
     prompt_text: str = ""
     payload: Mapping[str, object] = field(default_factory=dict)
     media: Media = ()
+    messages: tuple[Mapping[str, Any], ...] = ()
     question: str = ""  # what the prompt asks, without a chat template
 
 

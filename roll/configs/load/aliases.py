@@ -49,11 +49,12 @@ DROPPED: Mapping[tuple[str, str], str] = {
     ("AgenticConfig", "postive_loss_coef"): "ROLL does not read it either",
 }
 
-LLM_JUDGE = "llm_judge"
+LLM_JUDGE, REWARD_MODEL = "llm_judge", "reward_model"
 ROLL_REWARDS: Mapping[str, str] = {
     "roll.pipeline.rlvr.rewards.math_rule_reward_worker.MathRuleRewardWorker": "math_rule",
     "roll.pipeline.rlvr.rewards.llm_judge_reward_worker.LLMJudgeRewardWorker": LLM_JUDGE,
     "roll.pipeline.rlvr.rewards.code_sandbox_reward_worker.CodeSandboxRewardWorker": "code_sandbox",
+    "roll.pipeline.base_worker.RewardWorker": REWARD_MODEL,
 }
 """ROLL's reward classes that have a counterpart here."""
 
@@ -65,6 +66,7 @@ ROLL_WORKERS: Mapping[str, str] = {
     "roll.pipeline.base_worker.ActorWorker": CLASS_DECIDES,
     "roll.pipeline.base_worker.CriticWorker": CLASS_DECIDES,
     "roll.pipeline.base_worker.InferWorker": CLASS_DECIDES,
+    "roll.pipeline.base_worker.RewardWorker": CLASS_DECIDES,
 }
 """ROLL's worker classes whose job a role does here anyway."""
 

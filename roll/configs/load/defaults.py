@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from roll.configs.device_mapping import parse_device_mapping
-from roll.configs.load.aliases import LLM_JUDGE, ROLL_REWARDS
-from roll.configs.roles import Role
+from roll.configs.load.aliases import LLM_JUDGE, REWARD_MODEL, ROLL_REWARDS
+from roll.configs.roles import REWARD_PRETRAIN, Role
 from roll.configs.strategies.table import spec_of
 
 DEVICES_PER_NODE = 8  # where num_gpus_per_node does not say
@@ -22,14 +22,13 @@ def fill_run(tree: Mapping[str, Any], roles: Mapping[str, Role]) -> dict[str, An
         worker = _opened(filled, role.name, create=role.is_needed)
         if worker is None:
             continue
-        model = _opened(worker, "model_args", create=True)
-        path = next((tree[key] for key in role.model_keys if tree.get(key)), None)
-        if model is not None and path and not model.get("model_name_or_path"):
-            model["model_name_or_path"] = path
+        _model(worker, tree, role.model_keys)
         _name(worker, role.name)
         _parallel_size(worker)
     if filled.get("num_nodes") is None:
-        filled["num_nodes"] = _num_nodes(filled, roles)
+        rewards = filled.get("rewards")
+        sections = [*map(filled.get, roles), *(rewards.values() if isinstance(rewards, Mapping) else ())]
+        filled["num_nodes"] = _num_nodes(filled, sections)
     if not filled.get("output_dir"):
         filled["output_dir"] = f"./output/{filled.get('exp_name') or 'roll'}"
     if not filled.get("logging_dir"):
@@ -45,6 +44,8 @@ def fill_roles(tree: Mapping[str, Any], roles: Mapping[str, Role]) -> dict[str, 
             named = {"name": f"rewards.{domain}", "reward": ROLL_REWARDS.get(str(worker.get("worker_cls")))}
             filled["rewards"][domain] = named | {key: value for key, value in worker.items() if value is not None}
             _be_greedy(filled["rewards"][domain])
+            if filled["rewards"][domain]["reward"] == REWARD_MODEL:
+                _model(filled["rewards"][domain], tree, REWARD_PRETRAIN)
     validation = _opened(filled, "validation")
     if validation is not None:
         _name(validation, "validation")
@@ -66,7 +67,7 @@ def _be_greedy(reward: dict[str, Any]) -> None:
         sampling["temperature"] = 0.0
 
 
-def _num_nodes(tree: Mapping[str, Any], roles: Iterable[str]) -> int:
+def _num_nodes(tree: Mapping[str, Any], sections: Iterable[Any]) -> int:
     """The nodes that hold the largest device id of any role. Mappings that are wrong are left to the checks.
 
     Example: ids up to 15 with num_gpus_per_node 8 are on 2 nodes.
@@ -75,8 +76,7 @@ def _num_nodes(tree: Mapping[str, Any], roles: Iterable[str]) -> int:
     if type(per_node) is not int or per_node < 1:
         per_node = DEVICES_PER_NODE
     largest = 0
-    for role in roles:
-        worker = tree.get(role)
+    for worker in sections:
         mapping = worker.get("device_mapping") if isinstance(worker, Mapping) else None
         if mapping is None:
             continue
@@ -97,6 +97,14 @@ def _opened(tree: dict[str, Any], key: str, create: bool = False) -> dict[str, A
         return None
     tree[key] = dict(value)
     return tree[key]
+
+
+def _model(worker: dict[str, Any], tree: Mapping[str, Any], keys: Iterable[str]) -> None:
+    """Its model, where the section names none: that of the first of these keys which is given."""
+    model = _opened(worker, "model_args", create=True)
+    path = next((tree[key] for key in keys if tree.get(key)), None)
+    if model is not None and path and not model.get("model_name_or_path"):
+        model["model_name_or_path"] = path
 
 
 def _name(worker: dict[str, Any], role: str) -> None:

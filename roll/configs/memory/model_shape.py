@@ -5,6 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from roll.configs.roles import Head
+
 Cut = Literal["whole", "tensor", "vocabulary", "expert"]
 Bias = bool | str
 
@@ -33,7 +35,8 @@ class Weight:
 @dataclass(frozen=True)
 class ModelShape:
     """`ffn_width` is what one token meets in a layer: of a mixture, the experts it goes to together. `ties_head`: the
-    head is the embedding. A critic has a value head instead, which is never tied."""
+    head is the embedding. A critic has a value head instead, a reward model one of some labels; neither is ever tied,
+    and `is_critic` says so of both."""
 
     weights: tuple[Weight, ...]
     num_layers: int
@@ -86,7 +89,7 @@ _MOST = 10**7  # of any of these numbers; what is above is damaged, and counting
 _MOST_LAYERS = 10_000
 
 
-def model_shape(model: Mapping[str, Any], is_critic: bool = False) -> tuple[ModelShape | None, str]:
+def model_shape(model: Mapping[str, Any], head: Head = "lm") -> tuple[ModelShape | None, str]:
     """The shape of the model of a config.json (with the role's overrides in it), or None and the reason."""
     kind = model.get("model_type")
     family = _FAMILIES.get(kind) if isinstance(kind, str) else None
@@ -101,7 +104,7 @@ def model_shape(model: Mapping[str, Any], is_critic: bool = False) -> tuple[Mode
         return None, f"config.json does not say {', '.join(missing)}"
     if wrong := list(_wrong_values(model, needed)):
         return None, f"config.json: {', '.join(wrong)}"
-    return _shape(model, family, is_critic), ""
+    return _shape(model, family, head), ""
 
 
 def _wrong_values(model: Mapping[str, Any], needed: Iterable[str]) -> Iterator[str]:
@@ -118,14 +121,17 @@ def _wrong_values(model: Mapping[str, Any], needed: Iterable[str]) -> Iterator[s
         yield "num_attention_heads is larger than hidden_size"
 
 
-def _shape(model: Mapping[str, Any], family: _Family, is_critic: bool) -> ModelShape:
+def _shape(model: Mapping[str, Any], family: _Family, head: Head) -> ModelShape:
+    is_critic = head != "lm"
     heads, hidden, layers = model["num_attention_heads"], model["hidden_size"], model["num_hidden_layers"]
     ties_head = bool(model.get("tie_word_embeddings", False)) and not is_critic
     weights = [Weight("model.embed_tokens.weight", (model["vocab_size"], hidden), "vocabulary", -1, "embedding")]
     for layer in range(layers):
         weights += _layer(model, family, layer)
     weights.append(Weight("model.norm.weight", (hidden,), "whole", layers, "norm"))
-    if is_critic:
+    if head == "sequence":
+        weights.append(Weight("score.weight", (num_labels(model), hidden), "whole", layers, "score"))
+    elif head == "value":
         weights.append(Weight("score.weight", (1, hidden), "whole", layers, "score"))
         weights.append(Weight("score.bias", (1,), "whole", layers, "bias of the score"))
     elif not ties_head:
@@ -145,6 +151,14 @@ def _shape(model: Mapping[str, Any], family: _Family, is_critic: bool) -> ModelS
         ties_head=ties_head,
         is_critic=is_critic,
     )
+
+
+def num_labels(model: Mapping[str, Any]) -> int:
+    """Numbers that a sequence-classification head gives, as transformers reads them from a config.json."""
+    given, names = model.get("num_labels"), model.get("id2label")
+    if type(given) is int and given > 0:
+        return given
+    return len(names) if isinstance(names, Mapping) and names else 2
 
 
 def _head_dim(model: Mapping[str, Any], family: _Family) -> int:

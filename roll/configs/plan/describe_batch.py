@@ -20,6 +20,9 @@ def batch_rows(config: AlgorithmConfig, plan: BatchPlan) -> Iterator[tuple[str, 
     yield "old log-probs", f"{_OLD[plan.old_log_probs.source]}: {plan.old_log_probs.reason}"
     if plan.needs_reference:
         yield "reference", f"log-probs in batches of {plan.reference_batch_size}"
+    for name, worker in config.model_roles.items():
+        if config.roles[name].head == "sequence":
+            yield name, f"scores whole answers after the rollout, in batches of {worker.infer_batch_size}"
     if plan.prompts_per_domain is None:
         yield "prompts", "domains as they occur in the data"
     else:

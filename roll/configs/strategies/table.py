@@ -50,7 +50,7 @@ _SPECS = (
     StrategySpec(
         "deepspeed_infer",
         {"score": f"{_CLASSES}.deepspeed.score:DeepSpeedScoreStrategy"},
-        heads=("lm", "value"),
+        heads=("lm", "value", "sequence"),
         packages=_DEEPSPEED,
         problems=f"{_CONFIGS}.deepspeed:problems",
         memory={"score": f"{_MEMORY}.deepspeed:score_memory"},
@@ -58,7 +58,7 @@ _SPECS = (
     StrategySpec(
         "hf_infer",
         {"score": f"{_CLASSES}.hf.score:HfScoreStrategy", "generate": f"{_CLASSES}.hf.generate:HfGenerateStrategy"},
-        heads=("lm", "value"),
+        heads=("lm", "value", "sequence"),
         packages=_TORCH,
         problems=f"{_CLASSES}.hf.args:problems",
         memory={"score": f"{_MEMORY}.huggingface:score_memory", "generate": f"{_MEMORY}.huggingface:generate_memory"},

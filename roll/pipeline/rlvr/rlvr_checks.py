@@ -3,18 +3,19 @@
 from collections.abc import Iterator
 
 from roll.configs.data import DataArgs
-from roll.configs.load.aliases import ROLL_REWARDS
+from roll.configs.load.aliases import REWARD_MODEL, ROLL_REWARDS
 from roll.configs.problems import Problem, did_you_mean
 from roll.configs.rollout_config import LENGTH_KEYS
 from roll.datasets.templates import template_name_problem, template_problem, template_warning
 from roll.pipeline.rlvr.judge.checks import judge_problems, judge_warnings
+from roll.pipeline.rlvr.reward_model_checks import reward_model_problems, reward_model_warnings
 from roll.pipeline.rlvr.rewards.builtins import BUILTINS
 from roll.pipeline.rlvr.rewards.parts import parts_of
 from roll.pipeline.rlvr.rlvr_config import RewardConfig, RLVRConfig
 from roll.utils.imports import split
 from roll.utils.paths import look_at
 
-BUILT_IN = tuple(BUILTINS)
+BUILT_IN = (*BUILTINS, REWARD_MODEL)
 
 
 def rlvr_problems(config: RLVRConfig) -> list[Problem]:
@@ -49,7 +50,7 @@ def rlvr_warnings(config: RLVRConfig) -> list[str]:
             f"validation.generating_args: temperature 0 is greedy, so all {sampling.num_return_sequences} answers to a "
             "prompt are the same."
         )
-    return found
+    return found + reward_model_warnings(config)
 
 
 def missing_files(config: RLVRConfig) -> list[Problem]:
@@ -108,8 +109,20 @@ def _reward_problems(config: RLVRConfig) -> Iterator[Problem]:
             ("adv_estimator",),
         )
     for domain, worker in config.rewards.items():
+        yield from _filter_problems(f"rewards.{domain}", worker)
+    for domain, worker in config.pool_rewards.items():
         yield from _one_reward(f"rewards.{domain}", worker)
         yield from judge_problems(f"rewards.{domain}", worker)
+    yield from reward_model_problems(config)
+
+
+def _filter_problems(at: str, worker: RewardConfig) -> Iterator[Problem]:
+    if worker.query_filter_config.type != "no_filter":
+        from roll.distributed.scheduler.filters import filter_problems  # numpy: only where a filter is used
+
+        filters = worker.query_filter_config
+        for text in filter_problems(filters.type, filters.filter_args, f"{at}.query_filter_config"):
+            yield Problem(text, (f"{at}.query_filter_config",))
 
 
 def _one_reward(at: str, worker: RewardConfig) -> Iterator[Problem]:
@@ -127,12 +140,6 @@ def _one_reward(at: str, worker: RewardConfig) -> Iterator[Problem]:
             "here with use_local: true.",
             (f"{at}.code_url", f"{at}.use_local"),
         )
-    if worker.query_filter_config.type != "no_filter":
-        from roll.distributed.scheduler.filters import filter_problems  # numpy: only where a filter is used
-
-        filters = worker.query_filter_config
-        for text in filter_problems(filters.type, filters.filter_args, f"{at}.query_filter_config"):
-            yield Problem(text, (f"{at}.query_filter_config",))
     if worker.device_mapping is not None:
         yield Problem(
             f"{at}.device_mapping: rewards run on the CPU. Remove it and set {at}.world_size, the number of processes.",

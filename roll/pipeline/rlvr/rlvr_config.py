@@ -9,9 +9,9 @@ from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.base import Settings, setting
 from roll.configs.cluster import WorkerConfig
 from roll.configs.limits import MOST_GROUPS
-from roll.configs.load.aliases import LLM_JUDGE
+from roll.configs.load.aliases import LLM_JUDGE, REWARD_MODEL
 from roll.configs.load.defaults import fill_roles
-from roll.configs.roles import ROLES, Role
+from roll.configs.roles import ROLES, Role, reward_model_role
 from roll.pipeline.rlvr.judge.verdict import VerdictForm
 from roll.pipeline.rlvr.rewards.builtins import RewardType
 
@@ -20,6 +20,8 @@ JUDGE_READS = REWARD_READS | {
     f"generating_args.{key}" for key in ("temperature", "top_p", "max_new_tokens", "stop_strings")
 }
 JUDGE_IS = "this judge is asked over HTTP"
+MODEL_IS = "its answers are scored by the model of the section `reward`"
+REWARD = reward_model_role("reward")
 VALIDATION = Role(
     "validation",
     "none",
@@ -55,8 +57,31 @@ class RewardPart(Settings):
     )
 
 
+class RewardModelArgs(Settings):
+    """`reward_args` of a domain whose reward is reward_model: how its answers are read, and which number counts."""
+
+    label: int | None = setting(
+        None, "Which of the head's numbers is the reward, from 0. Needed where it has several.", ge=0
+    )
+    max_length: int | None = setting(
+        None,
+        "Most tokens of prompt and answer that the model is shown; what is more is cut off. Default: all; answers that "
+        "are then longer than the model's positions fail.",
+        ge=1,
+    )
+    truncation_side: Literal["left", "right"] = setting(
+        "left", "Where max_length cuts. left keeps the end, where the number is read."
+    )
+    retemplate: bool | None = setting(
+        None,
+        "true: show messages in the model's own tokens and chat template; false: the tokens that were sampled. "
+        "Default: true where tokenizer or template are not the policy's.",
+    )
+
+
 class RewardConfig(WorkerConfig):
-    """One domain under `rewards`: how its answers are scored. Runs on CPU in `world_size` processes."""
+    """One domain under `rewards`: how its answers are scored. Runs on CPU in `world_size` processes, but for
+    reward_model."""
 
     reward: str | None = setting(
         None,
@@ -128,6 +153,16 @@ class RewardConfig(WorkerConfig):
     query_filter_config: RewardFilterConfig = setting({}, "Groups of answers to leave out.")
 
     @property
+    def is_model(self) -> bool:
+        """True if a reward model scores its answers, after the rollout."""
+        return self.reward == REWARD_MODEL
+
+    @property
+    def has_own_model(self) -> bool:
+        """True if that is its own: else it is the one of the section `reward`."""
+        return self.is_model and (self.strategy_args is not None or self.device_mapping is not None)
+
+    @property
     def is_judge(self) -> bool:
         """True if a judge is its reward or a part of it."""
         return LLM_JUDGE in (self.reward, *(part.reward for part in self.reward_manager_config))
@@ -138,6 +173,9 @@ class RLVRConfig(AlgorithmConfig):
 
     num_return_sequences_in_group: int = setting(1, "Answers per prompt: the group size.", ge=1, le=MOST_GROUPS)
     rewards: dict[str, RewardConfig] = setting({}, "One entry per domain.")
+    reward: WorkerConfig | None = setting(
+        None, "The reward model of all domains with `reward: reward_model` that have no strategy_args of their own."
+    )
     validation: WorkerConfig | None = setting(
         None,
         "Rows (data_args) and sampling (generating_args) of the validation. Without generating_args it is greedy. "
@@ -162,7 +200,7 @@ class RLVRConfig(AlgorithmConfig):
     @model_validator(mode="before")
     @classmethod
     def _fill(cls, tree: Any) -> Any:
-        return fill_roles(tree, ROLES) if isinstance(tree, Mapping) else tree
+        return fill_roles(tree, {**ROLES, REWARD.name: REWARD}) if isinstance(tree, Mapping) else tree
 
     @property
     def num_groups(self) -> int:
@@ -179,12 +217,39 @@ class RLVRConfig(AlgorithmConfig):
     @property
     def roles(self) -> Mapping[str, Role]:
         rewards = [_reward_role(f"rewards.{domain}", worker) for domain, worker in self.rewards.items()]
-        return {**super().roles, **{role.name: role for role in (*rewards, VALIDATION)}}
+        return {**super().roles, **{role.name: role for role in (*rewards, REWARD, VALIDATION)}}
 
     @property
     def sections(self) -> Mapping[str, WorkerConfig]:
-        validation = {} if self.validation is None else {VALIDATION.name: self.validation}
-        return {**super().sections, **self.cpu_roles, **validation}
+        own = {VALIDATION.name: self.validation, REWARD.name: self.reward}
+        rewards = {f"rewards.{domain}": worker for domain, worker in self.rewards.items()}
+        return {**super().sections, **rewards, **{name: worker for name, worker in own.items() if worker is not None}}
+
+    @property
+    def model_rewards(self) -> Mapping[str, RewardConfig]:
+        """The domains whose answers a reward model scores, after the rollout."""
+        return {domain: worker for domain, worker in self.rewards.items() if worker.is_model}
+
+    @property
+    def pool_rewards(self) -> Mapping[str, RewardConfig]:
+        """The others: their answers are scored in a pool of processes, while others are sampled."""
+        return {domain: worker for domain, worker in self.rewards.items() if not worker.is_model}
+
+    @property
+    def scorer_of(self) -> Mapping[str, str]:
+        """The role whose model scores a domain's answers."""
+        return {d: f"rewards.{d}" if worker.has_own_model else REWARD.name for d, worker in self.model_rewards.items()}
+
+    @property
+    def model_roles(self) -> Mapping[str, WorkerConfig]:
+        unused = {REWARD.name} - set(self.scorer_of.values())
+        return {name: worker for name, worker in super().model_roles.items() if name not in unused}
+
+    @property
+    def scorer_roles(self) -> Mapping[str, WorkerConfig]:
+        """The reward models that are started, by role."""
+        used = set(self.scorer_of.values())
+        return {name: worker for name, worker in self.sections.items() if name in used}
 
     @property
     def domains(self) -> tuple[str, ...]:
@@ -192,11 +257,11 @@ class RLVRConfig(AlgorithmConfig):
 
     @property
     def cpu_roles(self) -> Mapping[str, WorkerConfig]:
-        return {f"rewards.{domain}": worker for domain, worker in self.rewards.items()}
+        return {f"rewards.{domain}": worker for domain, worker in self.pool_rewards.items()}
 
     @property
     def cpu_role_notes(self) -> Mapping[str, str]:
-        return {f"rewards.{domain}": _note(worker) for domain, worker in self.rewards.items()}
+        return {f"rewards.{domain}": _note(worker) for domain, worker in self.pool_rewards.items()}
 
     @property
     def missing_validation(self) -> str:
@@ -204,6 +269,9 @@ class RLVRConfig(AlgorithmConfig):
 
 
 def _reward_role(name: str, worker: RewardConfig) -> Role:
+    if worker.is_model:
+        shared = Role(name, "none", also_reads=REWARD_READS | {"model_args.model_name_or_path"}, why_not=MODEL_IS)
+        return reward_model_role(name) if worker.has_own_model else shared
     if worker.is_judge:
         return Role(name, "cpu", also_reads=JUDGE_READS, why_not=JUDGE_IS)
     return Role(name, "cpu", also_reads=REWARD_READS, why_not=REWARD_IS)

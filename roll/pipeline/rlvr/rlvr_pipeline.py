@@ -25,7 +25,9 @@ from roll.errors import ConfigError
 from roll.models.tokenizer import load_tokenizer
 from roll.pipeline.base_pipeline import RLPipeline, rollout_records
 from roll.pipeline.evaluation import validation_metrics
+from roll.pipeline.late_rewards import LateRewards
 from roll.pipeline.rlvr.prompt_rollouter import PromptRollouter
+from roll.pipeline.rlvr.reward_model import RewardModel, answer_readers
 from roll.pipeline.rlvr.reward_service import RewardPools
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.pipeline.rlvr.settings import data_domains, row_weight_settings
@@ -61,6 +63,7 @@ class RLVRPipeline(RLPipeline):
     def load_data(self) -> TaskSource:
         config, plan = self.config, self.plan
         self.tokenizer = load_tokenizer(str(config.actor_train.model_args.model_name_or_path))
+        self.answer_readers = answer_readers(config, self.tokenizer)
         tasks = self._load_tasks(config.actor_train.data_args, "actor_train.data_args", plan.prompt_length)
         if config.difficulty_loss_weight:
             check_difficulty(tasks)
@@ -80,7 +83,13 @@ class RLVRPipeline(RLPipeline):
         config, plan = self.config, self.plan
         logger.info("starting Ray")
         self.clusters = RLClusters(config, plan, on_lost=self.interrupts.fail)
-        rewards = RewardPools(self.clusters, config.rewards)
+        rewards = RewardPools(self.clusters, config.pool_rewards)
+        late = frozenset(config.model_rewards)
+        if late:
+            readers, clusters = self.answer_readers, self.clusters.scorers
+            models = {role: RewardModel(readers[role], clusters[role]) for role in config.scorer_roles}
+            scorers = {domain: models[role] for domain, role in config.scorer_of.items()}
+            self.late_rewards = LateRewards(scorers, self.clusters.placement.hold)
         train = PromptRollouter(
             rewards=rewards,
             decode=decoder(self.tokenizer),
@@ -88,6 +97,7 @@ class RLVRPipeline(RLPipeline):
             sampling=sampling_params(config.actor_infer.generating_args, plan.response_length),
             group_size=plan.group_size,
             seed=config.seed,
+            late=late,
             max_length=config.engine_length,
         )
         if config.validation is not None:
@@ -100,6 +110,7 @@ class RLVRPipeline(RLPipeline):
                 group_size=keys.generating_args.num_return_sequences or 1,
                 seed=config.seed,
                 purpose="validation",
+                late=late,
                 max_length=config.engine_length,
             )
         self.scheduler = RolloutScheduler(

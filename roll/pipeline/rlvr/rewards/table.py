@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Literal, cast
 
-from roll.configs.load.aliases import LLM_JUDGE
+from roll.configs.load.aliases import LLM_JUDGE, REWARD_MODEL
 from roll.datasets.rows import GROUND_TRUTH
 from roll.pipeline.rlvr.judge.build import api_judge, way_of
 from roll.pipeline.rlvr.judge.checks import unreachable_judges
@@ -19,11 +19,13 @@ from roll.pipeline.rlvr.rewards.parts import Part, parts_of
 from roll.pipeline.rlvr.rlvr_config import RewardConfig, RLVRConfig
 from roll.utils.imports import is_installed, resolve
 
-MISSING = f"is missing: {', '.join(BUILTINS)}, or your own package.module:object."
+MISSING = f"is missing: {', '.join(BUILTINS)}, {REWARD_MODEL}, or your own package.module:object."
 
 
 def required_columns(config: RewardConfig) -> tuple[str, ...]:
     """The columns that its parts declare (`requires`). Imports them, and builds nothing."""
+    if config.is_model:
+        return ()
     columns = [column for part in parts_of(config) for column in _declared(part) or ()]
     return tuple(dict.fromkeys([*columns, *(way_of(config).prompt.columns if config.is_judge else ())]))
 
@@ -31,7 +33,9 @@ def required_columns(config: RewardConfig) -> tuple[str, ...]:
 def reads_ground_truth(config: RewardConfig) -> bool:
     """True if the code itself of a part that declares nothing names `ground_truth`; what it calls is not looked
     into."""
-    return any(_names_ground_truth(part) for part in parts_of(config) if _declared(part) is None)
+    return not config.is_model and any(
+        _names_ground_truth(part) for part in parts_of(config) if _declared(part) is None
+    )
 
 
 def row_checks(config: RewardConfig) -> tuple[RowCheck, ...]:
@@ -99,7 +103,9 @@ def _is_async_once_built(reward: object) -> bool:
 
 def preflight(config: RLVRConfig) -> list[str]:
     """Every problem with the rewards that takes an import to see, one message each. Builds none of the user's."""
-    problems = [text for domain, worker in config.rewards.items() for text in _problems(f"rewards.{domain}", worker)]
+    problems = [
+        text for domain, worker in config.pool_rewards.items() for text in _problems(f"rewards.{domain}", worker)
+    ]
     return problems or unreachable_judges(config)
 
 

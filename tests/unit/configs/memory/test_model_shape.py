@@ -7,9 +7,16 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForTokenClassification, PretrainedConfig
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    PretrainedConfig,
+)
 
 from roll.configs.memory.model_shape import model_shape
+from roll.configs.roles import Head
 from tests.parity.megatron.models import config as tiny_config
 
 MODELS = Path(__file__).parent / "models"
@@ -25,9 +32,16 @@ CHANGES: tuple[dict[str, Any], ...] = (
 )
 
 
-def built(config: PretrainedConfig, is_critic: bool = False) -> torch.nn.Module:
-    kind = AutoModelForTokenClassification if is_critic else AutoModelForCausalLM
-    config.num_labels = 1
+KINDS: dict[Head, Any] = {
+    "lm": AutoModelForCausalLM,
+    "value": AutoModelForTokenClassification,
+    "sequence": AutoModelForSequenceClassification,
+}
+
+
+def built(config: PretrainedConfig, head: Head = "lm", num_labels: int = 1) -> torch.nn.Module:
+    kind = KINDS[head]
+    config.num_labels = num_labels
     with torch.device("meta"):
         return kind.from_config(config)
 
@@ -40,8 +54,8 @@ def names_and_sizes(model: torch.nn.Module) -> Counter[str]:
     return sizes
 
 
-def counted(model: dict[str, Any], is_critic: bool = False) -> Counter[str]:
-    shape, why = model_shape(model, is_critic)
+def counted(model: dict[str, Any], head: Head = "lm") -> Counter[str]:
+    shape, why = model_shape(model, head)
     assert shape is not None, why
     sizes = Counter[str]()
     for weight in shape.weights:
@@ -56,7 +70,10 @@ def test_names_and_sizes_are_those_of_the_torch_model(family: str, changes: dict
     config = tiny_config(family, **changes)
     model = json.loads(config.to_json_string())
     assert counted(model) == names_and_sizes(built(config))
-    assert counted(model, is_critic=True) == names_and_sizes(built(config, is_critic=True))
+    assert counted(model, "value") == names_and_sizes(built(config, "value"))
+    for num_labels in (1, 3):
+        rewards = built(config, "sequence", num_labels)
+        assert counted(json.loads(config.to_json_string()), "sequence") == names_and_sizes(rewards)
 
 
 @pytest.mark.parametrize(

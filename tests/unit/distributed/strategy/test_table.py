@@ -45,7 +45,7 @@ def worker(name: str | None, **settings: Any) -> WorkerConfig:
         (
             "reference",
             "vllm",
-            "reference.strategy_args.strategy_name: vllm cannot run reference, which computes log-probs.",
+            "reference.strategy_args.strategy_name: vllm cannot run reference, which scores what is given.",
         ),
     ],
 )

@@ -1,0 +1,181 @@
+"""Reward models: a sequence-classification head scores whole answers, after the rollout, in batches on devices."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from jinja2 import TemplateError
+from transformers import PreTrainedTokenizerBase
+
+from roll.configs.limits import LARGEST_REWARD
+from roll.datasets.forms import FORMS, Form
+from roll.distributed.executor.placement import Claim
+from roll.distributed.executor.roles import ScoreCluster
+from roll.errors import ConfigError
+from roll.models.loading import model_config
+from roll.models.tokenizer import load_tokenizer, same_tokens
+from roll.pipeline.rlvr.rlvr_config import RewardModelArgs, RLVRConfig
+from roll.types.batch import Rows
+from roll.types.rollout import Task, Trajectory, TrajectoryGroup
+
+TRUNCATED = "reward_model_truncated"
+
+
+@dataclass(frozen=True)
+class Way:
+    """How the answers of one domain are read: `args` with its label and `retemplate` settled."""
+
+    label: int
+    retemplate: bool
+    max_length: int | None
+    cuts_left: bool
+
+
+@dataclass(frozen=True)
+class Shown:
+    """An answer and what precedes it, as tokens of the model, int32."""
+
+    ids: np.ndarray
+    was_cut: bool
+
+
+@dataclass(frozen=True)
+class AnswerReader:
+    """Answers as one reward model is shown them. `positions`: most tokens that it can take, None: any number."""
+
+    role: str
+    tokenizer: PreTrainedTokenizerBase
+    ways: Mapping[str, Way]
+    positions: int | None
+
+    def read(self, task: Task, attempts: Sequence[Trajectory]) -> list[Shown | str]:
+        """What is shown of each attempt at a task, or the reason why the model cannot be shown it."""
+        way = self.ways[task.domain]
+        if not way.retemplate:
+            return [self._cut(attempt.input_ids, way) for attempt in attempts]
+        texts: list[str] = []
+        for attempt in attempts:
+            messages = [*map(dict, task.messages), {"role": "assistant", "content": attempt.response_text}]
+            try:
+                texts.append(str(self.tokenizer.apply_chat_template(messages, tokenize=False)))
+            except (TemplateError, TypeError, ValueError) as error:
+                return [f"the chat template of {self.role} fails on this prompt: {error}"] * len(attempts)
+        encoded = self.tokenizer(texts, add_special_tokens=False, return_attention_mask=False, verbose=False)
+        return [self._cut(np.array(ids, np.int32), way) for ids in encoded["input_ids"]]
+
+    def _cut(self, ids: np.ndarray, way: Way) -> Shown | str:
+        was_cut = way.max_length is not None and len(ids) > way.max_length
+        if way.max_length is not None and was_cut:
+            ids = ids[-way.max_length :] if way.cuts_left else ids[: way.max_length]
+        if self.positions is not None and len(ids) > self.positions:
+            return (
+                f"{len(ids)} tokens are more than the {self.positions} positions of {self.role}'s model. Set "
+                "reward_args.max_length"
+            )
+        return Shown(ids, was_cut) if len(ids) else f"there is nothing to show {self.role}"
+
+
+class RewardModel:
+    """Scores groups of the domains that one model serves (`late_rewards.GroupScorer`)."""
+
+    def __init__(self, reader: AnswerReader, cluster: ScoreCluster):
+        self._reader, self._cluster = reader, cluster
+
+    @property
+    def claims(self) -> Sequence[Claim]:
+        return (self._cluster.weights,)
+
+    def score(self, groups: Sequence[TrajectoryGroup]) -> list[TrajectoryGroup]:
+        waiting = [[t for t in group.trajectories if t.failure is None] for group in groups]
+        read = [self._reader.read(group.task, some) for group, some in zip(groups, waiting, strict=True)]
+        rows = [shown.ids for some in read for shown in some if not isinstance(shown, str)]
+        numbers = iter(self._cluster.row_scores(_rows(rows))) if rows else iter(())
+        found: list[TrajectoryGroup] = []
+        for group, some in zip(groups, read, strict=True):
+            following = iter(some)
+            attempts = (
+                t if t.failure is not None else self._outcome(t, group.task.domain, next(following), numbers)
+                for t in group.trajectories
+            )
+            found.append(replace(group, trajectories=tuple(attempts)))
+        return found
+
+    def _outcome(
+        self, attempt: Trajectory, domain: str, shown: Shown | str, numbers: Iterator[np.ndarray]
+    ) -> Trajectory:
+        if isinstance(shown, str):
+            return attempt.failed(shown)
+        score = float(next(numbers)[self._reader.ways[domain].label])
+        if not math.isfinite(score) or abs(score) > LARGEST_REWARD:
+            return attempt.failed(f"the model of {self._reader.role} gave {score:g}, which is no reward")
+        return attempt.rewarded(score, {TRUNCATED: float(shown.was_cut)})
+
+
+def answer_readers(config: RLVRConfig, policy: PreTrainedTokenizerBase) -> dict[str, AnswerReader]:
+    """How each reward model of the run reads answers, by its role. Raises ConfigError before any process starts: no
+    tokenizer or template, a label that the head does not have."""
+    readers: dict[str, AnswerReader] = {}
+    for role, worker in config.scorer_roles.items():
+        name = str(worker.model_args.model_name_or_path)
+        tokenizer = load_tokenizer(name, f"{role}.model_args.model_name_or_path")
+        model = model_config(worker.model_args)
+        num_labels = model.num_labels or 0
+        reuses = same_tokens(policy, tokenizer) and all(map(_is_own_form, _templates(config)))
+        ways = {
+            domain: _way(f"rewards.{domain}.reward_args", config.rewards[domain].reward_args, num_labels, reuses)
+            for domain, of in config.scorer_of.items()
+            if of == role
+        }
+        if not tokenizer.chat_template and any(way.retemplate for way in ways.values()):
+            raise ConfigError(
+                f"{role}: the tokenizer of {name} has no chat template to show answers in, and its tokens are not the "
+                "policy's. Add chat_template.jinja to the model's directory"
+            )
+        readers[role] = AnswerReader(role, tokenizer, ways, _positions(model.get_text_config()))
+    return readers
+
+
+def _way(key: str, given: Mapping[str, object], num_labels: int, reuses: bool) -> Way:
+    args = RewardModelArgs.model_validate(given)
+    label = 0 if args.label is None else args.label
+    if label >= num_labels or (args.label is None and num_labels > 1):
+        raise ConfigError(
+            f"{key}.label: the head of the reward model has {num_labels} labels (config.json: id2label). Set it to the "
+            f"one that is the reward, from 0 to {num_labels - 1}"
+        )
+    retemplate = not reuses if args.retemplate is None else args.retemplate
+    return Way(label, retemplate, args.max_length, args.truncation_side == "left")
+
+
+def _templates(config: RLVRConfig) -> list[str]:
+    if config.global_template is not None:
+        return [config.global_template]
+    sections = (config.actor_train, config.validation)
+    return [section.data_args.template for section in sections if section is not None]
+
+
+def _is_own_form(name: str) -> bool:
+    """True for the tokenizer's own chat template and nothing beside it."""
+    form = FORMS.get(name)
+    return form is not None and form == Form(form.variables)
+
+
+def _positions(model: object) -> int | None:
+    """None where positions are stretched: then how far is not known."""
+    rope = getattr(model, "rope_parameters", None) or {}
+    if isinstance(rope, Mapping) and rope.get("rope_type", "default") != "default":
+        return None
+    return getattr(model, "max_position_embeddings", None)
+
+
+def _rows(ids: Sequence[np.ndarray]) -> Rows:
+    lengths = np.array([len(row) for row in ids], np.int32)
+    return Rows(
+        lengths=lengths,
+        input_ids=np.concatenate(ids).astype(np.int32),
+        response_mask=np.ones(int(lengths.sum()), np.bool_),
+        loss_weights=np.ones(len(ids), np.float32),
+    )
