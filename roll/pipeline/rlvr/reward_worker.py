@@ -7,6 +7,7 @@ import inspect
 import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import cast
 
 from roll.configs.limits import LARGEST_REWARD
@@ -98,29 +99,38 @@ class RewardWorker:
 
     def _score_together(self, inputs: Sequence[RewardInput]) -> list[RewardOutcome | None]:
         """One event loop lives as long as the worker: the user's connections belong to it."""
-        outcomes = [self._format_outcome(sample) for sample in inputs]
-        left = [index for index, outcome in enumerate(outcomes) if outcome is None]
+        judged = [self._format_outcome(sample) for sample in inputs]
+        left = [index for index, outcome in enumerate(judged) if outcome is None]
         self._alone, self._was_blocked = len(left) == 1, False
         stopped_by: BaseException | None = None
         started = time.monotonic()
 
         async def score_all() -> None:
             async def score(index: int) -> None:
-                outcomes[index] = await self._await_one(inputs[index])
+                judged[index] = await self._await_one(inputs[index])
 
             await asyncio.gather(*(score(index) for index in left))
 
+        outcomes = judged
         if self._loop is None:
             self._loop = asyncio.Runner()
         try:
             call_within(self._timeout_s + LOOP_GRACE_S, lambda: cast(asyncio.Runner, self._loop).run(score_all()))
         except BaseException as error:  # the alarm, or what a task of the reward's own let through
-            self._loop, stopped_by = None, error  # interrupted in the middle: not to be used again
+            outcomes, stopped_by = list(judged), error  # ending the loop cancels what is open
+            self._end_loop()
         if not self._alone and (stopped_by is not None or self._was_blocked):
             return outcomes  # who is open yet may have lost its time to another one
         if stopped_by is not None and not isinstance(stopped_by, TimeLimitReached):
             return [outcome or _failed(stopped_by, started) for outcome in outcomes]
         return [outcome or self._timed_out(started) for outcome in outcomes]
+
+    def _end_loop(self) -> None:
+        """Interrupted in the middle, it is not used again, and its tasks end with it: Python would tell of those that
+        are left whenever it cleans up memory, in the middle of anything."""
+        loop, self._loop = self._loop, None
+        with suppress(BaseException):  # of a task that goes on all the same, or that nobody can stop
+            call_within(LOOP_GRACE_S, cast(asyncio.Runner, loop).close)
 
     async def _await_one(self, sample: RewardInput) -> RewardOutcome | None:
         """None if its time ran out, or if somebody blocked the loop that it shares: of several that hold it for a while

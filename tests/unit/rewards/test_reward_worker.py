@@ -1,5 +1,6 @@
 """Failures are failures, never zeros; time limits really stop what runs."""
 
+import gc
 import math
 import pickle
 import sys
@@ -172,6 +173,15 @@ def test_an_answer_that_holds_the_loop_for_a_while_is_not_blamed_for_the_time_of
     limited = worker(f"{USER}:blocking", timeout_s=4.0)
     outcomes = ask(limited, *["hold"] * 5)
     assert None in outcomes and not [outcome for outcome in outcomes if outcome is not None and outcome.failure]
+
+
+def test_a_loop_that_was_interrupted_leaves_no_tasks_behind(caplog: pytest.LogCaptureFixture) -> None:
+    """Python logs each that it finds pending when it cleans up; its traceback is written amid whatever runs then."""
+    subject = worker(f"{USER}:escapes_in_a_task")
+    assert ask(subject, "a", "interrupt") == [None, None]
+    assert ask(subject, "a")[0] is not None  # on a loop of its own
+    gc.collect()
+    assert caplog.records == []
 
 
 def test_of_answers_that_share_a_loop_those_that_another_one_stopped_are_not_judged() -> None:
