@@ -1,0 +1,7 @@
+"""A reward that costs nothing."""
+
+from roll.pipeline.rlvr.rewards.base import RewardInput
+
+
+def length(sample: RewardInput) -> float:
+    return float(len(sample.response_text) % 2)
