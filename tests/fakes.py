@@ -27,6 +27,7 @@ from roll.errors import StrategyError
 from roll.types.batch import LossScale, MicroBatch, TokenOutputs
 from roll.types.metrics import MetricSums
 from roll.types.rollout import Generation, GenerationRequest
+from roll.types.texts import TextTable
 from roll.utils.background import BackgroundTasks
 
 SENDER = "sender"  # a weight that says which rank has sent it
@@ -52,12 +53,6 @@ class FakeScoreStrategy(ScoreStrategy):
         self, micro_batches: Sequence[MicroBatch], temperature: float, entropy: bool = False
     ) -> list[TokenOutputs]:
         return [TokenOutputs(log_probs=-b.input_ids / 100 * b.response_mask / temperature) for b in micro_batches]
-
-    def row_scores(self, micro_batches: Sequence[MicroBatch]) -> list[torch.Tensor]:
-        """Two labels: the sum of the row's tokens, and the rank."""
-        return [
-            torch.stack([b.input_ids.sum(1), torch.full((len(b),), self.dp_rank)], 1).float() for b in micro_batches
-        ]
 
     def values(self, micro_batches: Sequence[MicroBatch]) -> list[TokenOutputs]:
         return [TokenOutputs(values=(b.input_ids * b.response_mask).float()) for b in micro_batches]
@@ -382,6 +377,13 @@ class Trap:
         return int, ("no number",)
 
 
+class TextReader:
+    """Reads answers."""
+
+    def length(self, texts: TextTable, row: int) -> int:
+        return len(texts[row].response_text)
+
+
 class BrokenWorker:
     """A worker that cannot be constructed."""
 
@@ -441,6 +443,9 @@ class ToyJobWorker:
     def event(self) -> asyncio.Event:
         self.something = self.something or asyncio.Event()
         return self.something
+
+    async def take_apart(self) -> tuple[FinishedJobs, None, None]:
+        return await self.take(), None, None
 
     async def take(self) -> FinishedJobs:
         await self.event.wait()

@@ -9,12 +9,14 @@ What travels, where each part runs (the driver's thread is this module's own), a
                                  TaskSource -> Task
                                  Rollouter: one group  ---> GenerationRequest -> Generation
                                                             rewards or environments
-       StepGroups  <---------    TrajectoryGroup      <---  Trajectory
+       StepGroups  <---------    TrajectoryGroup      <---  Trajectory; of many tokens only what is known of them:
+                                                            rows and texts stay in the object store
           |
     reward  --- groups whose rewards are given late ------> a reward model, a judge
        StepGroups  <-------------------------------------- (most runs have neither)
           |
-    gather                     flat rows, no padding: SampleBatch, and of each row RowMeta
+    gather                     RowMeta of each row; flat rows without padding (SampleBatch) are cut here from
+                               tokens that came along, put together by the ranks from those in the object store
        StepSamples             per role that learns a SampleSet: RowMeta here, Shards in the object store
           |
           |                                                 train, reference and critic workers
@@ -38,7 +40,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -53,8 +55,9 @@ from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.distributed.executor.jobs import RowCredit, TrainJob, TurnValues
 from roll.distributed.executor.rl_clusters import RLClusters
-from roll.distributed.executor.roles import share
+from roll.distributed.executor.roles import TrainCluster
 from roll.distributed.executor.scores import ScoreSet
+from roll.distributed.executor.step_rows import StepRows, fetched, texts_of
 from roll.distributed.scheduler.event_loop import EventLoopThread
 from roll.distributed.scheduler.numbered_tasks import TaskSource
 from roll.distributed.scheduler.rollout_core import StepGroups
@@ -62,18 +65,16 @@ from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler
 from roll.pipeline import settings
 from roll.pipeline.alarms import CollapseAlarm, GapAlarm
 from roll.pipeline.checkpoint import Checkpoint
-from roll.pipeline.filtered_step import FewGroupsAlarm, filter_metrics, of_kept, updates_of
+from roll.pipeline.filtered_step import FewGroupsAlarm, filter_metrics, kept_share, of_kept, updates_of
 from roll.pipeline.late_rewards import LateRewards
 from roll.pipeline.recorder import RolloutRecord, RolloutRecorder
 from roll.pipeline.resume_checks import RLState, check_resume, data_place, state_of_roles
 from roll.pipeline.rollout_metrics import rollout_metrics
 from roll.pipeline.run import Run
 from roll.pipeline.view import Column, Curve, View
-from roll.types.batch import RowMeta, SampleBatch, SampleSet
-from roll.types.collate import collate_groups, padding_rows, row_meta
+from roll.types.batch import RowMeta, SampleSet
 from roll.types.metrics import prefixed
-from roll.types.packing import rows_by_rank
-from roll.types.rollout import TrajectoryGroup
+from roll.types.rollout import RowTexts, TrajectoryGroup
 
 logger = logging.getLogger(__name__)
 
@@ -102,6 +103,7 @@ class StepSamples:
     policy_updates: int
     critic: SampleSet | None
     critic_updates: int
+    kept_share: float = 1.0  # of the sampled rows, where a filter drops some
 
     @property
     def meta(self) -> RowMeta:
@@ -155,23 +157,24 @@ class RLPipeline(Run):
             groups = self.collect(step)
         if self.late_rewards is not None:
             with self.timer("reward"):
-                groups = self.scheduler.judged_again(groups, self.late_rewards.complete(groups.sampled), step)
+                groups = self.scheduler.judged_again(groups, self.late_rewards.complete(fetched(groups.sampled)), step)
         with self.timer("gather"):
             samples, metrics = self.gather(groups, step)
+        del groups  # their tokens are in the shards now
         if samples is None:
             metrics["actor/num_updates"] = 0.0
         else:
-            metrics |= self._learn(samples, groups, step)
+            metrics |= self._learn(samples, step)
         with self.timer("weight_sync"):
             self.publish(step + 1)
         return metrics | self.collapse_alarm.look(step + 1, metrics)
 
-    def _learn(self, samples: StepSamples, groups: StepGroups, step: int) -> dict[str, float]:
+    def _learn(self, samples: StepSamples, step: int) -> dict[str, float]:
         clusters, hold = self.running, self.running.placement.hold
         with self.timer("score"):
             scores = self.score(samples)
         credit, metrics = self.assign_credit(samples)
-        metrics = prefixed("rollout", of_kept(metrics, groups) if self.scheduler.filters else metrics)
+        metrics = prefixed("rollout", of_kept(metrics, samples.kept_share) if self.scheduler.filters else metrics)
 
         if clusters.critic is not None and samples.critic is not None:
             with self.timer("train_critic"), hold(clusters.critic.everything):
@@ -198,54 +201,56 @@ class RLPipeline(Run):
         """Flat rows, shared out to the ranks that will train on them. Rows that do not fill the updates are padded with
         rows that have nothing to train on, which cannot change the gradient. None where the filter kept nothing: what
         it dropped is not trained on."""
-        shown = groups.kept or groups.dropped
-        self.recorder.record(step + 1, [record for group in shown for record in rollout_records(group)])
+        self._record(step + 1, groups.kept or groups.dropped)
         if self.scheduler.filters:
             self.few_groups_alarm.look(groups, self.plan.num_groups, step)
-        sampled = collate_groups(groups.sampled)
-        metrics = self._rollout_metrics(groups, sampled, step)
+        metrics = self._rollout_metrics(groups, step)
         if not groups.kept:
             return None, metrics
-        batch = collate_groups(groups.kept) if groups.dropped else sampled
-        meta = row_meta(batch, groups.kept)
-        num_kept = len(groups.kept)
+        sampled, num_kept, share = StepRows(groups.kept), len(groups.kept), kept_share(groups)
         actor, critic = self.plan.actor_train, self.plan.critic
         updates = updates_of(actor.updates_per_epoch, num_kept, self.plan.num_groups)
         random = np.random.default_rng([self.config.seed, step])
-        rows = self.chosen_rows(len(batch), updates * actor.dp_size, random)
-        policy = self._shard(batch, meta, rows, (updates, actor.dp_size), random)
+        rows = self.chosen_rows(len(sampled), updates * actor.dp_size, random)
+        policy = self._shard(sampled, rows, (updates, actor.dp_size), self.running.actor_train, random)
         if critic is None:
-            return StepSamples(policy, updates, None, 0), metrics
+            return StepSamples(policy, updates, None, 0, share), metrics
         critic_updates = updates_of(critic.updates_per_epoch, num_kept, self.plan.num_groups)
         same = (critic.dp_size, critic_updates) == (actor.dp_size, updates)
         if same:
-            return StepSamples(policy, updates, policy, critic_updates), metrics
+            return StepSamples(policy, updates, policy, critic_updates, share), metrics
+        assert self.running.critic is not None
         random = np.random.default_rng([self.config.seed, step])
-        others = self._shard(batch, meta, rows, (critic_updates, critic.dp_size), random)
-        return StepSamples(policy, updates, others, critic_updates), metrics
+        others = self._shard(sampled, rows, (critic_updates, critic.dp_size), self.running.critic, random)
+        return StepSamples(policy, updates, others, critic_updates, share), metrics
 
-    def _rollout_metrics(self, groups: StepGroups, sampled: SampleBatch, step: int) -> dict[str, float]:
-        metrics = rollout_metrics(groups.sampled, sampled, step)
+    def _record(self, step: int, groups: Sequence[TrajectoryGroup], kind: str = "train") -> None:
+        """Texts are asked for where they are recorded only."""
+        shown = self.recorder.choose(groups)
+        records = [record for group in shown for record in rollout_records(group, texts_of(group.trajectories))]
+        self.recorder.record(step, records, kind, num_groups=len(groups))
+
+    def _rollout_metrics(self, groups: StepGroups, step: int) -> dict[str, float]:
+        metrics = rollout_metrics(groups.sampled, step)
         if self.scheduler.filters:
             metrics |= filter_metrics(groups)
         return metrics | self.running.actor_infer.metrics()
 
     def _shard(
         self,
-        batch: SampleBatch,
-        meta: RowMeta,
+        sampled: StepRows,
         rows: np.ndarray,
         updates_and_ranks: tuple[int, int],
+        cluster: TrainCluster,
         random: np.random.Generator,
     ) -> SampleSet:
         num_updates, num_ranks = updates_and_ranks
         missing = -len(rows) % (num_updates * num_ranks)
         if missing:
-            rows = np.concatenate([rows, np.arange(len(batch), len(batch) + missing)])
-            batch = SampleBatch.concatenate([batch, padding_rows(batch, missing)])
+            rows = np.concatenate([rows, np.arange(len(sampled), len(sampled) + missing)])
         if num_updates > 1:
             rows = random.permutation(rows)
-        return SampleSet(meta, share(batch, rows_by_rank(batch.lengths, rows, num_updates, num_ranks)))
+        return sampled.share(rows, num_updates, num_ranks, cluster)
 
     def chosen_rows(self, num_rows: int, multiple: int, random: np.random.Generator) -> np.ndarray:
         """Ids of the rows that the policy trains on, in updates and ranks that make `multiple` parts; here all. The
@@ -358,23 +363,23 @@ class RLPipeline(Run):
             self.clusters.close()
 
 
-def rollout_records(group: TrajectoryGroup) -> list[RolloutRecord]:
-    """The attempts of a group as a person wants to see them."""
+def rollout_records(group: TrajectoryGroup, texts: Sequence[RowTexts]) -> list[RolloutRecord]:
+    """The attempts of a group as a person wants to see them; `texts` of each of its rows."""
     truth = group.task.payload.get("ground_truth")
     return [
         RolloutRecord(
-            prompt_text=group.task.prompt_text or (trajectory.turns[0].observation if trajectory.turns else ""),
-            response_text=trajectory.response_text,
+            prompt_text=group.task.prompt_text or (said.turns[0].observation if said.turns else ""),
+            response_text=said.response_text,
             reward=None if trajectory.failure else trajectory.reward,
             group_id=group.group_id,
             domain=group.task.domain,
             finish_reason=trajectory.finish_reason,
             ground_truth=None if truth is None else str(truth),
             extra=({"failure": trajectory.failure} if trajectory.failure else {}) | dict(trajectory.extra),
-            turns=trajectory.turns,
+            turns=said.turns,
         )
-        for trajectory in group.trajectories
-        if trajectory.turns or trajectory.failure or not any(t.turns for t in group.trajectories)
+        for trajectory, said in zip(group.trajectories, texts, strict=True)
+        if said.turns or trajectory.failure or not any(other.turns for other in texts)
     ]
 
 

@@ -8,7 +8,7 @@ from math import comb
 
 import numpy as np
 
-from roll.types.rollout import Trajectory, TrajectoryGroup
+from roll.types.rollout import AnyTrajectory, TrajectoryGroup
 
 SOLVED = 1.0
 """An answer with at least this reward counts as solved in pass@k, unless its environment reports `success` itself."""
@@ -57,7 +57,7 @@ def _pass(groups: Sequence[TrajectoryGroup], k: int) -> float:
     return float(np.mean([pass_at_k(total, solved, k) for total, solved in counts]))
 
 
-def _is_solved(attempt: Trajectory) -> bool:
+def _is_solved(attempt: AnyTrajectory) -> bool:
     success = attempt.metrics.get("success")
     return attempt.reward >= SOLVED if success is None else success > 0
 

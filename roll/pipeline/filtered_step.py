@@ -31,7 +31,7 @@ def filter_metrics(groups: StepGroups) -> dict[str, float]:
     rewards = np.concatenate([group.rewards for group in sampled])
     ids = np.repeat(np.arange(len(sampled)), [len(group.rewards) for group in sampled])
     rows = [t for group in groups.kept for t in group.trajectories]
-    trained = sum(t.failure is None and bool(t.response_mask.any()) for t in rows)
+    trained = sum(t.failure is None and t.facts.num_sampled > 0 for t in rows)
     metrics = reward_metrics(rewards, ids) | {
         "dropped_groups": float(len(groups.dropped)),
         "kept_groups": float(len(groups.kept)),
@@ -41,12 +41,17 @@ def filter_metrics(groups: StepGroups) -> dict[str, float]:
     return {f"rollout/{name}": value for name, value in metrics.items()}
 
 
-def of_kept(metrics: Mapping[str, float], groups: StepGroups) -> dict[str, float]:
-    """Metrics of credit, which sees the kept groups alone, under names that say so."""
+def kept_share(groups: StepGroups) -> float:
+    """The share of the sampled rows that is kept."""
     rows, sampled = (sum(len(g.trajectories) for g in some) for some in (groups.kept, groups.sampled))
+    return rows / sampled
+
+
+def of_kept(metrics: Mapping[str, float], share: float) -> dict[str, float]:
+    """Metrics of credit, which sees the kept rows alone (this share of all), under names that say so."""
     named = {f"kept_{name}" if name in REWARD_METRICS else name: value for name, value in metrics.items()}
     if "trained_rows_fraction" in named:
-        named["trained_rows_fraction"] *= rows / sampled
+        named["trained_rows_fraction"] *= share
     return named
 
 

@@ -5,13 +5,14 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from roll.types.rollout import Turn
+from roll.types.rollout import TrajectoryGroup, Turn
 from roll.utils.plain import NOT_RECORDED, plain_fields
 from roll.utils.text import middle_left_out, storable, visible
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,15 @@ class RolloutRecorder:
         self._working = True
         self._told: set[tuple[str, str]] = set()
 
-    def record(self, step: int, records: Sequence[RolloutRecord], kind: str = "train") -> Path | None:
-        """Writes a choice of the records, whole groups spread over the domains. Returns the text file.
+    def choose(self, groups: Sequence[TrajectoryGroup]) -> list[TrajectoryGroup]:
+        """The groups of which `record` would write, none when nothing can be written any more."""
+        return spread([(group.task.domain, group) for group in groups], self.limits.num_groups) if self._working else []
+
+    def record(
+        self, step: int, records: Sequence[RolloutRecord], kind: str = "train", num_groups: int | None = None
+    ) -> Path | None:
+        """Writes a choice of the records, whole groups spread over the domains; `num_groups` there were, if these are
+        a choice already. Returns the text file.
 
         None where there is nothing to write, or nothing can be written any more."""
         if not records or not self._working:
@@ -66,7 +74,7 @@ class RolloutRecorder:
         groups = choose_groups(records, self.limits)
         for name, value in (pair for group in groups for record in group for pair in record.extra.items()):
             self._tell_if_dropped(name, value)
-        num_groups = len({record.group_id for record in records})
+        num_groups = num_groups or len({record.group_id for record in records})
         stem = f"step_{step:06d}" + ("" if kind == "train" else f".{kind}")
         text = self.directory / f"{stem}.txt"
         try:
@@ -116,13 +124,18 @@ def choose_groups(records: Iterable[RolloutRecord], limits: RecordLimits) -> lis
     by_group: dict[str | int, list[RolloutRecord]] = {}
     for record in records:
         by_group.setdefault(record.group_id, []).append(record)
+    chosen = spread([(group[0].domain, group) for group in by_group.values()], limits.num_groups)
+    return [[_cut(record, limits) for record in group[: limits.num_samples_per_group]] for group in chosen]
+
+
+def spread(groups: Sequence[tuple[str, T]], count: int) -> list[T]:
+    """At most `count` of them, the domains (the first of each pair) taking turns, in the order in which they come."""
     turns: dict[str, int] = {}
     ranked = []
-    for position, group in enumerate(by_group.values()):
-        turn = turns[group[0].domain] = turns.get(group[0].domain, -1) + 1
+    for position, (domain, group) in enumerate(groups):
+        turn = turns[domain] = turns.get(domain, -1) + 1
         ranked.append((turn, position, group))
-    chosen = [group for _, _, group in sorted(ranked, key=lambda entry: entry[:2])[: limits.num_groups]]
-    return [[_cut(record, limits) for record in group[: limits.num_samples_per_group]] for group in chosen]
+    return [group for _, _, group in sorted(ranked, key=lambda entry: entry[:2])[:count]]
 
 
 def render(step: int, kind: str, groups: Sequence[Sequence[RolloutRecord]], num_groups: int) -> str:

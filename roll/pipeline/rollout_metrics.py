@@ -7,38 +7,35 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from roll.types.batch import FINISH_REASONS, SampleBatch
 from roll.types.rollout import TrajectoryGroup
 
 
-def rollout_metrics(groups: Sequence[TrajectoryGroup], batch: SampleBatch, step: int) -> dict[str, float]:
+def rollout_metrics(groups: Sequence[TrajectoryGroup], step: int) -> dict[str, float]:
     """Metrics under `rollout/`. Rewards and response lengths are over attempts that did not fail, however many rows an
     attempt has; `staleness` counts the weight updates between the oldest version that sampled a token and the one this
     step trains."""
+    rows = [t for group in groups for t in group.trajectories]
     lengths = np.concatenate([group.response_lengths[~np.isnan(group.rewards)] for group in groups])
-    per_row = np.array([t.response_mask.sum() for g in groups for t in g.trajectories])
-    sampled = batch.policy_versions[batch.policy_versions >= 0]
+    num_tokens = np.array([t.facts.num_tokens for t in rows])
+    num_given = num_tokens - [t.facts.num_sampled for t in rows]
+    versions = [t.facts.oldest_version for t in rows if t.facts.oldest_version >= 0]
     metrics = {
         "rollout/failed_fraction": float(np.mean([t.failure is not None for g in groups for t in g.attempts])),
-        "rollout/truncated_fraction": _share(batch, "length"),
-        "rollout/prompt_length_mean": float((batch.lengths - per_row).mean()),
-        "rollout/num_tokens": float(batch.num_tokens),
+        "rollout/truncated_fraction": float(np.mean([t.finish_reason == "length" for t in rows])),
+        "rollout/prompt_length_mean": float(num_given.mean()),
+        "rollout/num_tokens": float(num_tokens.sum()),
     }
     if len(lengths):
         metrics["rollout/response_length_mean"] = float(lengths.mean())
         metrics["rollout/response_length_max"] = float(lengths.max())
-    if len(sampled):
-        metrics["rollout/staleness_max"] = float(step - sampled.min())
+    if versions:
+        metrics["rollout/staleness_max"] = float(step - min(versions))
     domains = sorted({group.task.domain for group in groups})
     for domain in domains if len(domains) > 1 else ():
         rewards = np.concatenate([group.rewards for group in groups if group.task.domain == domain])
         if not np.isnan(rewards).all():
             metrics[f"rollout/reward_mean/{domain}"] = float(np.nanmean(rewards))
     return metrics | _means_of_user_metrics(groups)
-
-
-def _share(batch: SampleBatch, reason: str) -> float:
-    return float((batch.finish_reasons == FINISH_REASONS.index(reason)).mean())
 
 
 def _means_of_user_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:

@@ -86,18 +86,24 @@ class Rows:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SampleBatch(Rows):
-    """Rows that were sampled and rewarded, before any credit is assigned."""
+class SampledRows(Rows):
+    """Rows as they were sampled."""
 
     rollout_log_probs: Annotated[np.ndarray, per_token(np.float32)]
     policy_versions: Annotated[np.ndarray, per_token(np.int32)]  # -1 where not sampled
+    token_rewards: Annotated[np.ndarray | None, per_token(np.float32)] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleBatch(SampledRows):
+    """Rows that were sampled and rewarded, before any credit is assigned."""
+
     rewards: Annotated[np.ndarray, per_row(np.float32)]  # NaN where the attempt failed
     group_ids: Annotated[np.ndarray, per_row(np.int64)]
     trajectory_ids: Annotated[np.ndarray, per_row(np.int64)]
     turns: Annotated[np.ndarray, per_row(np.int32)]
     domains: Annotated[np.ndarray, per_row(np.str_)]
     finish_reasons: Annotated[np.ndarray, per_row(np.int8)]  # index into FINISH_REASONS
-    token_rewards: Annotated[np.ndarray | None, per_token(np.float32)] = None
 
 
 @dataclass(frozen=True)

@@ -3,27 +3,45 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 import torch
 
-from roll.types.batch import FINISH_REASONS, MicroBatch, RowMeta, Rows, SampleBatch, TrainBatch, rows_of
+from roll.types.batch import FINISH_REASONS, MicroBatch, RowMeta, Rows, SampleBatch, SampledRows, TrainBatch, rows_of
 from roll.types.columns import columns
-from roll.types.ragged import count_runs, token_indices
-from roll.types.rollout import Trajectory, TrajectoryGroup
+from roll.types.ragged import token_indices
+from roll.types.rollout import (
+    AnyTrajectory,
+    Place,
+    StoredTrajectory,
+    Trajectory,
+    TrajectoryBase,
+    TrajectoryGroup,
+)
 
 
 def collate_groups(groups: Sequence[TrajectoryGroup]) -> SampleBatch:
     """One row per trajectory, in the order of the groups. A failed trajectory keeps its row with nothing to train on.
-    Rows of a group with the same index are of one attempt and share a trajectory id."""
-    rows = [(group, trajectory) for group in groups for trajectory in group.trajectories]
-    if not rows:
+    Rows of a group with the same index are of one attempt and share a trajectory id. Their tokens must be here."""
+    rows = sampled_rows([t for group in groups for t in group.trajectories if isinstance(t, Trajectory)])
+    failed = [t.failure is not None for group in groups for t in group.trajectories]
+    return with_columns(rows, np.array(failed), row_columns(groups))
+
+
+def with_columns(rows: SampledRows, failed: np.ndarray, columns: Mapping[str, Any]) -> SampleBatch:
+    """The rows with what else is known of each; of those that failed nothing is trained on."""
+    given = {field.name: getattr(rows, field.name) for field in fields(rows)}
+    given["response_mask"] = rows.response_mask & ~np.repeat(failed, rows.lengths)
+    return SampleBatch(**given, **columns)
+
+
+def sampled_rows(trajectories: Sequence[Trajectory]) -> SampledRows:
+    """The tokens of these trajectories, row after row."""
+    if not trajectories:
         raise ValueError("no trajectories to collate")
-    trajectories = [t for _, t in rows]
-    if any(math.isnan(t.reward) and t.failure is None for t in trajectories):
-        raise ValueError("an attempt that has not failed has no reward")
     token_rewards = None
     if any(t.token_rewards is not None for t in trajectories):
         token_rewards = np.concatenate(
@@ -32,22 +50,66 @@ def collate_groups(groups: Sequence[TrajectoryGroup]) -> SampleBatch:
                 for t in trajectories
             ]
         )
-    return SampleBatch(
+    return SampledRows(
         lengths=np.array([len(t.input_ids) for t in trajectories], np.int32),
         input_ids=np.concatenate([t.input_ids for t in trajectories]),
-        response_mask=np.concatenate([t.response_mask & (t.failure is None) for t in trajectories]),
+        response_mask=np.concatenate([t.response_mask for t in trajectories]),
         rollout_log_probs=np.concatenate([t.log_probs for t in trajectories]),
         policy_versions=np.concatenate([t.policy_versions for t in trajectories]),
-        rewards=np.array([t.reward for t in trajectories], np.float32),
-        group_ids=np.array([g.group_id for g, _ in rows], np.int64),
-        trajectory_ids=_attempt_ids(groups),
-        turns=np.array([t.turn for t in trajectories], np.int32),
-        domains=np.array([g.task.domain for g, _ in rows]),
-        finish_reasons=np.array([FINISH_REASONS.index(t.finish_reason) for t in trajectories], np.int8),
-        loss_weights=np.ones(len(rows), np.float32),
+        loss_weights=np.ones(len(trajectories), np.float32),
         token_rewards=token_rewards,
         media=tuple(t.media for t in trajectories) if any(t.media for t in trajectories) else None,
     )
+
+
+def split_rows(rows: SampledRows) -> list[dict[str, Any]]:
+    """The inverse of `sampled_rows`: of each row the fields of a Trajectory that it holds."""
+    ends = np.cumsum(rows.lengths)[:-1]
+    names = {
+        "input_ids": rows.input_ids,
+        "response_mask": rows.response_mask,
+        "log_probs": rows.rollout_log_probs,
+        "policy_versions": rows.policy_versions,
+        "token_rewards": rows.token_rewards,
+    }
+    split = {name: np.split(values, ends) for name, values in names.items() if values is not None}
+    media = rows.media or ((),) * len(rows)
+    return [{name: of[row] for name, of in split.items()} | {"media": media[row]} for row in range(len(rows))]
+
+
+def stored(trajectories: Sequence[Trajectory]) -> list[StoredTrajectory]:
+    """What stands for these where their rows are stored together. Their handles are not known yet."""
+    names = [field.name for field in fields(TrajectoryBase)]
+    return [
+        StoredTrajectory(**{name: getattr(t, name) for name in names}, facts=t.facts, place=Place(None, None, row))
+        for row, t in enumerate(trajectories)
+    ]
+
+
+def placed(rows: Sequence[AnyTrajectory] | None, handles: Sequence[object]) -> list[AnyTrajectory] | None:
+    """The rows, those that are stored with the handles on their tokens and texts."""
+    if rows is None:
+        return None
+    tokens, texts = handles
+    return [
+        replace(row, place=Place(tokens, texts, row.place.row)) if isinstance(row, StoredTrajectory) else row
+        for row in rows
+    ]
+
+
+def row_columns(groups: Sequence[TrajectoryGroup]) -> dict[str, np.ndarray]:
+    """What a SampleBatch holds of each row beside its tokens."""
+    rows = [(group, trajectory) for group in groups for trajectory in group.trajectories]
+    if any(math.isnan(t.reward) and t.failure is None for _, t in rows):
+        raise ValueError("an attempt that has not failed has no reward")
+    return {
+        "rewards": np.array([t.reward for _, t in rows], np.float32),
+        "group_ids": np.array([g.group_id for g, _ in rows], np.int64),
+        "trajectory_ids": _attempt_ids(groups),
+        "turns": np.array([t.turn for _, t in rows], np.int32),
+        "domains": np.array([g.task.domain for g, _ in rows]),
+        "finish_reasons": np.array([FINISH_REASONS.index(t.finish_reason) for _, t in rows], np.int8),
+    }
 
 
 def _attempt_ids(groups: Sequence[TrajectoryGroup]) -> np.ndarray:
@@ -57,23 +119,18 @@ def _attempt_ids(groups: Sequence[TrajectoryGroup]) -> np.ndarray:
     return np.array([ids.setdefault(key, len(ids)) for key in keys], np.int64)
 
 
-def row_meta(samples: SampleBatch, groups: Sequence[TrajectoryGroup] = ()) -> RowMeta:
-    """Metadata of the rows that `collate_groups(groups)` made; the groups themselves add rewards per turn and the
-    difficulty of their task, if they know them.
+def row_meta(groups: Sequence[TrajectoryGroup]) -> RowMeta:
+    """Metadata of the rows of these groups, in their order, wherever their tokens are.
 
     Raises ValueError if a trajectory's turn rewards do not fit its turns."""
-    turns = _turns(samples, [t for group in groups for t in group.trajectories])
+    trajectories = [t for group in groups for t in group.trajectories]
+    sampled = [0 if t.failure is not None else t.facts.num_sampled for t in trajectories]
     return RowMeta(
-        lengths=samples.lengths,
-        response_lengths=samples.response_lengths,
-        rewards=samples.rewards,
-        group_ids=samples.group_ids,
-        trajectory_ids=samples.trajectory_ids,
-        turns=samples.turns,
-        domains=samples.domains,
-        finish_reasons=samples.finish_reasons,
+        lengths=np.array([t.facts.num_tokens for t in trajectories], np.int32),
+        response_lengths=np.array(sampled, np.int64),
         difficulty=_difficulty(groups),
-        **turns,
+        **row_columns(groups),
+        **_turns(trajectories),
     )
 
 
@@ -86,10 +143,10 @@ def _difficulty(groups: Sequence[TrajectoryGroup]) -> np.ndarray | None:
     return np.repeat(numbers, [len(group.trajectories) for group in groups])
 
 
-def _turns(samples: SampleBatch, trajectories: Sequence[Trajectory]) -> dict[str, np.ndarray]:
+def _turns(trajectories: Sequence[AnyTrajectory]) -> dict[str, np.ndarray]:
     if not any(t.turn_rewards is not None for t in trajectories):
         return {}
-    num_turns = count_runs(samples.response_mask, samples.lengths)
+    num_turns = [0 if t.failure is not None else t.facts.num_turns for t in trajectories]
     rewards: list[np.ndarray] = []
     for row, (trajectory, count) in enumerate(zip(trajectories, num_turns, strict=True)):
         given = trajectory.turn_rewards
@@ -100,7 +157,7 @@ def _turns(samples: SampleBatch, trajectories: Sequence[Trajectory]) -> dict[str
             raise ValueError(f"row {row} has {count} turns and {len(given)} turn rewards")
         rewards.append(given.astype(np.float64))
     return {
-        "num_turns": num_turns,
+        "num_turns": np.array(num_turns, np.int64),
         "turn_rewards": np.concatenate(rewards),
         "state_keys": np.array([t.state_key for t in trajectories], np.int64),
     }
@@ -132,7 +189,7 @@ def pad(batch: Rows | TrainBatch, rows: np.ndarray, round_to: int = 1) -> MicroB
         out[inside] = values[tokens]
         return torch.from_numpy(out)
 
-    given = {"rollout_log_probs": source.rollout_log_probs} if isinstance(source, SampleBatch) else {}
+    given = {"rollout_log_probs": source.rollout_log_probs} if isinstance(source, SampledRows) else {}
     if isinstance(batch, TrainBatch):
         given |= {name: getattr(batch, name) for name in columns(TrainBatch)}
     return MicroBatch(

@@ -1,14 +1,16 @@
 """What travels during a rollout: a task, one attempt at it (trajectory), and all attempts at it (group).
 
 A value changes class when its meaning changes:  Task -> Generation -> Trajectory -> TrajectoryGroup -> SampleBatch.
+Tokens of many answers stay in the object store; a StoredGeneration or StoredTrajectory says what is known of them.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal, Protocol
+from functools import cached_property
+from typing import Annotated, Any, Literal, Protocol, Self
 
 import numpy as np
 
@@ -101,6 +103,47 @@ class Generation:
     def __post_init__(self) -> None:
         check_columns(self, {"tokens": len(self.token_ids)})
 
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+
+@dataclass(frozen=True)
+class RowFacts:
+    """What is known of a row's tokens wherever they are."""
+
+    num_tokens: int
+    num_sampled: int  # tokens in its response mask
+    num_turns: int = 1  # unbroken runs of sampled tokens
+    oldest_version: int = -1  # of the weights that sampled one; -1 where nothing was sampled
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a stored row is: entry `row` of what two handles stand for, a SampledRows and a TextTable. The
+    handles are opaque here."""
+
+    tokens: object
+    texts: object
+    row: int
+
+
+@dataclass(frozen=True)
+class StoredGeneration:
+    """One answer that stays in the object store, as the row that is made of it: prompt, then answer."""
+
+    facts: RowFacts
+    finish_reason: FinishReason
+    place: Place
+
+    @property
+    def num_tokens(self) -> int:
+        """Of the answer."""
+        return self.facts.num_sampled
+
+
+AnyGeneration = Generation | StoredGeneration
+
 
 @dataclass(frozen=True)
 class Turn:
@@ -114,8 +157,17 @@ class Turn:
 
 
 @dataclass(frozen=True)
-class Trajectory:
-    """One attempt: token ids of the whole conversation; `response_mask` is True where the policy sampled.
+class RowTexts:
+    """What a reward or a person reads of a row: the answer without special tokens and with them, and the turns."""
+
+    response_text: str = ""
+    raw_text: str = ""
+    turns: tuple[Turn, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrajectoryBase:
+    """What is known of one attempt without its tokens.
 
     A failed attempt (`failure` says why) is masked out of training and counted; its reward is not a number, never a
     silent 0. Nor is that of an attempt which waits for a reward that is given after the rollout. An attempt of several
@@ -123,38 +175,63 @@ class Trajectory:
     row carries the reward of the whole attempt. `turns` and `metrics` of an attempt stand on one of its rows.
     """
 
-    input_ids: Annotated[np.ndarray, per_token(np.int32)]
-    response_mask: Annotated[np.ndarray, per_token(np.bool_)]
-    log_probs: Annotated[np.ndarray, per_token(np.float32)]  # 0 where response_mask is False
-    policy_versions: Annotated[np.ndarray, per_token(np.int32)]  # -1 where response_mask is False
     reward: float
     finish_reason: FinishReason
     index: int = 0  # within the group
     turn: int = 0
-    token_rewards: Annotated[np.ndarray | None, per_token(np.float32)] = None
-    response_text: str = ""
     metrics: Mapping[str, float] = field(default_factory=dict)
     failure: str | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)  # what the reward has to say to a reader of rollouts
     turn_rewards: np.ndarray | None = None  # float32, one per unbroken run of sampled tokens; None: reward, at the end
     state_key: int = 0  # equal where an environment's state was the same (step rows)
+
+    def rewarded(
+        self, reward: float, metrics: Mapping[str, float] | None = None, extra: Mapping[str, Any] | None = None
+    ) -> Self:
+        """The attempt with its reward, and what is worth seeing beside it."""
+        return replace(
+            self, reward=reward, metrics={**self.metrics, **(metrics or {})}, extra={**self.extra, **(extra or {})}
+        )
+
+    def failed(self, reason: str) -> Self:
+        """The attempt, which has no reward for this reason."""
+        return replace(self, reward=float("nan"), finish_reason="failed", failure=reason)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredTrajectory(TrajectoryBase):
+    """One attempt whose tokens and texts stay in the object store."""
+
+    facts: RowFacts
+    place: Place
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trajectory(TrajectoryBase):
+    """One attempt with the token ids of the whole conversation; `response_mask` is True where the policy sampled."""
+
+    input_ids: Annotated[np.ndarray, per_token(np.int32)]
+    response_mask: Annotated[np.ndarray, per_token(np.bool_)]
+    log_probs: Annotated[np.ndarray, per_token(np.float32)]  # 0 where response_mask is False
+    policy_versions: Annotated[np.ndarray, per_token(np.int32)]  # -1 where response_mask is False
+    token_rewards: Annotated[np.ndarray | None, per_token(np.float32)] = None
+    response_text: str = ""
     turns: tuple[Turn, ...] = ()
     media: Media = ()
 
     def __post_init__(self) -> None:
         check_columns(self, {"tokens": len(self.input_ids)})
 
-    def rewarded(
-        self, reward: float, metrics: Mapping[str, float] | None = None, extra: Mapping[str, Any] | None = None
-    ) -> Trajectory:
-        """The attempt with its reward, and what is worth seeing beside it."""
-        return replace(
-            self, reward=reward, metrics={**self.metrics, **(metrics or {})}, extra={**self.extra, **(extra or {})}
+    @cached_property
+    def facts(self) -> RowFacts:
+        mask = self.response_mask
+        sampled = self.policy_versions[self.policy_versions >= 0]
+        return RowFacts(
+            num_tokens=len(mask),
+            num_sampled=int(np.count_nonzero(mask)),
+            num_turns=int(mask[:1].sum() + np.count_nonzero(mask[1:] & ~mask[:-1])),
+            oldest_version=int(sampled.min()) if len(sampled) else -1,
         )
-
-    def failed(self, reason: str) -> Trajectory:
-        """The attempt, which has no reward for this reason."""
-        return replace(self, reward=float("nan"), finish_reason="failed", failure=reason)
 
     @staticmethod
     def from_generation(
@@ -194,16 +271,19 @@ class Trajectory:
         )
 
 
+AnyTrajectory = Trajectory | StoredTrajectory
+
+
 @dataclass(frozen=True)
 class TrajectoryGroup:
     """All attempts at one task, compared with each other by group-relative advantages."""
 
     task: Task
     group_id: int
-    trajectories: tuple[Trajectory, ...]
+    trajectories: tuple[AnyTrajectory, ...]
 
     @property
-    def attempts(self) -> tuple[Trajectory, ...]:
+    def attempts(self) -> tuple[AnyTrajectory, ...]:
         """The first row of every attempt."""
         return tuple({t.index: t for t in reversed(self.trajectories)}.values())[::-1]
 
@@ -217,11 +297,11 @@ class TrajectoryGroup:
         """int64 [group_size]: sampled tokens of each attempt, in all its rows."""
         totals = {t.index: 0 for t in self.attempts}
         for t in self.trajectories:
-            totals[t.index] += int(t.response_mask.sum())
+            totals[t.index] += t.facts.num_sampled
         return np.array(list(totals.values()), np.int64)
 
 
-Generate = Callable[[GenerationRequest], Awaitable[list[Generation]]]
+Generate = Callable[[GenerationRequest], Awaitable[Sequence[AnyGeneration]]]
 
 
 class Rollouter(Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,9 @@ from roll.distributed.executor.weights.routes import plan_send
 from roll.distributed.executor.weights.sync import WeightSync
 from roll.errors import WorkerError
 
+STORED_BYTES_PER_TOKEN = 40
+"""Of a step: 13 as it was sampled, 13 in a rank's shard, and 4 for each score."""
+
 
 class RLClusters(RunClusters):
     """The roles by the names that the step knows them by. `critic` and `reference` are None where the run has none."""
@@ -26,7 +29,7 @@ class RLClusters(RunClusters):
     _config: AlgorithmConfig
 
     def __init__(self, config: AlgorithmConfig, plan: BatchPlan, on_lost: Callable[[WorkerError], None] | None = None):
-        super().__init__(config, plan, on_lost)
+        super().__init__(config, plan, on_lost, plan.samples_per_step * plan.trained_length * STORED_BYTES_PER_TOKEN)
 
     @property
     def actor_train(self) -> TrainCluster:
@@ -80,9 +83,10 @@ class RLClusters(RunClusters):
         worker_class: str,
         arguments: tuple[Any, ...],
         jobs_per_worker: int,
+        placed: Callable[[Any, Sequence[object]], Any],
     ) -> JobPool:
         """A pool of CPU workers for long jobs that sample on the way: a way to the engines is the last argument of
-        each worker."""
+        each worker. `placed` as of JobPool."""
 
         def arguments_of(name: str) -> tuple[Any, ...]:
             return (*arguments, self.actor_infer.client(name))
@@ -98,6 +102,7 @@ class RLClusters(RunClusters):
             jobs_per_worker,
             environment,
             on_gone=self.actor_infer.forget_client,
+            placed=placed,
         )
         self._pools.append(pool)
         return pool

@@ -18,6 +18,7 @@ from roll.distributed.executor.scores import ScorePiece, ScoreSet
 from roll.distributed.executor.shards import micro_batches, spread
 from roll.distributed.strategy.base import State
 from roll.errors import StrategyError
+from roll.types.assembly import RowTable
 from roll.types.batch import Rows, RowSet, SampleSet, Shard
 from roll.types.metrics import MetricSums
 
@@ -108,6 +109,19 @@ class TrainCluster(ScoreCluster):
     def lead_rank(self) -> int:
         """The rank that drives a weight update."""
         return next(rank for rank, info in enumerate(self.info) if info.exports_weights)
+
+    def assemble(
+        self, rows_by_rank: Sequence[np.ndarray], tables: Sequence[RowTable], pieces: Sequence[object]
+    ) -> tuple[Shard, ...]:
+        """The shard of each data-parallel rank, put together by a worker of it from pieces in the object store."""
+        first_of = {info.dp_rank: rank for rank, info in reversed(list(enumerate(self.info)))}
+        per_rank: list[tuple[Any, ...]] = [(None,)] * len(self.info)
+        for dp_rank, table in enumerate(tables):
+            used, own = table.of_own_pieces()
+            per_rank[first_of[dp_rank]] = (own, *(pieces[number] for number in used))
+        calls, values = self.cluster.start_split("assemble", [int(a[0] is not None) for a in per_rank], per_rank)
+        calls.result()
+        return tuple(Shard(rows, *values[first_of[dp_rank]]) for dp_rank, rows in enumerate(rows_by_rank))
 
     def train(
         self, samples: RowSet | SampleSet, job: TrainJob, scores: Mapping[str, ScoreSet] = MappingProxyType({})

@@ -45,8 +45,15 @@ class RunClusters:
 
     placement: Placement
 
-    def __init__(self, config: RunConfig, plan: RunPlan, on_lost: Callable[[WorkerError], None] | None = None):
-        """`on_lost` is called, from a thread, when Ray itself dies: no wait on a worker would end then."""
+    def __init__(
+        self,
+        config: RunConfig,
+        plan: RunPlan,
+        on_lost: Callable[[WorkerError], None] | None = None,
+        stored_bytes: int = 0,
+    ):
+        """`on_lost` is called, from a thread, when Ray itself dies: no wait on a worker would end then. `stored_bytes`:
+        of rows in the object store at once."""
         self._config, self._plan = config, plan
         self.trainers: dict[str, TrainCluster] = {}
         self.scorers: dict[str, ScoreCluster] = {}
@@ -54,7 +61,8 @@ class RunClusters:
         self._clusters: list[Cluster] = []
         self._recoveries: list[EngineRecovery] = []
         self._pools: list[TaskPool | JobPool] = []
-        self.runtime = RayRuntime(config.network_interface, Path(config.logging_dir) / "workers", on_lost)
+        logs = Path(config.logging_dir) / "workers"
+        self.runtime = RayRuntime(config.network_interface, logs, on_lost, stored_bytes)
         self._suspension = SuspensionWatch(config.suspend_timeout, self.runtime.vital)
         try:
             self.resources = ResourceManager(config.num_nodes, config.num_gpus_per_node, config.network_interface)

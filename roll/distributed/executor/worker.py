@@ -20,7 +20,18 @@ from roll.distributed.executor.weights.send_plan import SendPlan
 from roll.distributed.executor.weights.sender import WeightSender
 from roll.distributed.strategy.base import RankContext, ScoreStrategy, State, TrainStrategy
 from roll.errors import StrategyError
-from roll.types.batch import LossScale, MicroBatch, Rows, SampleBatch, TokenOutputs, TokenScores, TrainBatch, rows_of
+from roll.types.assembly import RowTable, assemble
+from roll.types.batch import (
+    LossScale,
+    MicroBatch,
+    Rows,
+    SampleBatch,
+    SampledRows,
+    TokenOutputs,
+    TokenScores,
+    TrainBatch,
+    rows_of,
+)
 from roll.types.collate import pad, unpad
 from roll.types.metrics import MetricSums
 from roll.types.ragged import token_indices
@@ -48,7 +59,7 @@ def build_strategy(blueprint: Blueprint, *more: Any) -> Any:
 
 
 class ScoreWorker:
-    """Scores given tokens or whole rows: the reference, a reward model, or any other frozen model."""
+    """Scores given tokens: the reference, or any other frozen model."""
 
     def __init__(self, blueprint: Blueprint):
         self.strategy: ScoreStrategy = build_strategy(blueprint)
@@ -79,15 +90,6 @@ class ScoreWorker:
         ends = np.cumsum([part.num_tokens for part in parts])
         return (None, *np.split(flat, ends[:-1]))
 
-    def score_rows(self, limits: BatchLimits, rows: Rows) -> np.ndarray:
-        """Numbers of these rows, float32 [rows, labels]."""
-        if not len(rows):
-            self.strategy.row_scores([])  # a sharded engine needs all its ranks
-            return np.zeros((0, 0), np.float32)
-        groups = micro_batches(rows.lengths, np.arange(len(rows)), limits)
-        outputs = self.strategy.row_scores(_padded(self.strategy, rows, groups, limits))
-        return np.concatenate([output.numpy() for output in outputs])[np.argsort(np.concatenate(groups))]
-
     def _forward(self, kind: Score, batches: Sequence[MicroBatch], temperature: float) -> list[torch.Tensor]:
         if kind == "values":
             return [_required(output.values) for output in self.strategy.values(batches)]
@@ -116,6 +118,10 @@ class TrainWorker(ScoreWorker):
     def setup(self) -> WorkerInfo:
         self.strategy.setup()
         return WorkerInfo(self.strategy.dp_rank, self.strategy.dp_size, self.strategy.exports_weights)
+
+    def assemble(self, table: RowTable | None, *pieces: SampledRows) -> tuple[Any, ...]:
+        """Returns (None, the SampleBatch with these rows), without a table (None,)."""
+        return (None,) if table is None else (None, assemble(table, pieces))
 
     def train(
         self,

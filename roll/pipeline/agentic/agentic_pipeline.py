@@ -33,10 +33,11 @@ from roll.pipeline.agentic.env_rollouter import EnvRollouter, EnvTaskSource
 from roll.pipeline.agentic.episode_metrics import CRASHES, HANGS, episode_metrics
 from roll.pipeline.agentic.group_filters import load_filter
 from roll.pipeline.agentic.settings import episode_settings, job_limit_s, manager_of
-from roll.pipeline.base_pipeline import RLPipeline, StepSamples, rollout_records
+from roll.pipeline.base_pipeline import RLPipeline, StepSamples
 from roll.pipeline.evaluation import validation_metrics
 from roll.types.batch import RowMeta
-from roll.types.rollout import Task, Trajectory, TrajectoryGroup
+from roll.types.collate import placed
+from roll.types.rollout import AnyTrajectory, Task, TrajectoryGroup
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +63,7 @@ class AgenticPipeline(RLPipeline):
         logger.info("starting Ray")
         self.clusters = RLClusters(config, plan, on_lost=self.interrupts.fail)
         self.environments = self.clusters.start_job_pool(
-            ROLE, config.cpu_roles[ROLE], _WORKER, (config,), config.jobs_per_worker
+            ROLE, config.cpu_roles[ROLE], _WORKER, (config,), config.jobs_per_worker, placed
         )
         self.tokenizer = load_tokenizer(str(config.actor_train.model_args.model_name_or_path))
         manager = config.train_env_manager
@@ -142,7 +143,7 @@ class AgenticPipeline(RLPipeline):
         clusters = self.running
         with clusters.placement.hold(clusters.actor_infer.everything):
             groups = self.loop.run(self._play_validation())
-        self.recorder.record(steps_done, [r for group in groups for r in rollout_records(group)], kind="val")
+        self._record(steps_done, groups, kind="val")
         metrics = validation_metrics(groups) | episode_metrics(groups, "val")
         return metrics | (self._baselines() if steps_done == 0 else {})
 
@@ -175,7 +176,7 @@ class AgenticPipeline(RLPipeline):
         return state
 
 
-async def play_in(pool: JobPool, limit_s: float, job: EpisodeJob) -> list[Trajectory]:
+async def play_in(pool: JobPool, limit_s: float, job: EpisodeJob) -> Sequence[AnyTrajectory]:
     """An episode whose environment takes every process with it is a failed one, as if it had raised; so is one over
     which its process falls silent. That the workers cannot play at all raises WorkerError."""
     try:

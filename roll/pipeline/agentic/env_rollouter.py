@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from roll.pipeline.agentic.env_manager.episode import EpisodeJob, Purpose
-from roll.types.rollout import Generate, Task, Trajectory, TrajectoryGroup
+from roll.types.rollout import AnyTrajectory, Generate, Task, TrajectoryGroup
 from roll.utils.background import start
 
-Play = Callable[[EpisodeJob], Coroutine[Any, Any, list[Trajectory]]]
+Play = Callable[[EpisodeJob], Coroutine[Any, Any, Sequence[AnyTrajectory]]]
 
 
 @dataclass
@@ -78,10 +78,10 @@ class EnvRollouter:
             attempts = await self._first_to_finish(jobs)
         return TrajectoryGroup(task, group_id, tuple(row for rows in attempts for row in rows))
 
-    async def _first_to_finish(self, jobs: Sequence[EpisodeJob]) -> list[list[Trajectory]]:
+    async def _first_to_finish(self, jobs: Sequence[EpisodeJob]) -> list[Sequence[AnyTrajectory]]:
         running = {start(self.play(job)) for job in jobs}
-        good: list[list[Trajectory]] = []
-        failed: list[list[Trajectory]] = []
+        good: list[Sequence[AnyTrajectory]] = []
+        failed: list[Sequence[AnyTrajectory]] = []
         try:
             while running and len(good) < self.group_size:
                 done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from functools import cached_property, partial
 
 from roll.distributed.executor.pools.job_pool import FinishedJobs, Job
 from roll.distributed.executor.rollout.engine_client import RETRIED_REQUESTS, EngineClient
+from roll.distributed.executor.rollout.finished_requests import DIRECT_TOKENS
 from roll.errors import describe
 from roll.models.tokenizer import load_tokenizer
 from roll.pipeline.agentic.agentic_config import AgenticConfig
@@ -15,7 +17,10 @@ from roll.pipeline.agentic.env_manager.chat import ChatEncoder
 from roll.pipeline.agentic.env_manager.episode import EpisodeJob, EpisodePlayer, Purpose
 from roll.pipeline.agentic.env_manager.forms import make_form
 from roll.pipeline.agentic.settings import episode_rules
-from roll.types.rollout import Generate, Trajectory
+from roll.types.batch import SampledRows
+from roll.types.collate import sampled_rows, stored
+from roll.types.rollout import Generate, RowTexts, Trajectory
+from roll.types.texts import TextTable
 from roll.utils.background import start
 
 logger = logging.getLogger(__name__)
@@ -88,6 +93,20 @@ class EnvWorker:
         num_retries = self._engines.num_retries - self._num_retries_told
         self._num_retries_told += num_retries
         return FinishedJobs(tuple(results), tuple(failures), wants_rest=tired, counts={RETRIED_REQUESTS: num_retries})
+
+    async def take_apart(self) -> tuple[FinishedJobs, SampledRows | None, TextTable | None]:
+        """The same; of many tokens, only what is known of each episode comes first, then the rows, then their texts."""
+        finished = await self.take()
+        rows = [row for _, episode in finished.results for row in episode or ()]
+        if sum(len(row.input_ids) for row in rows) <= DIRECT_TOKENS:
+            return finished, None, None
+        following = iter(stored(rows))
+        results = tuple(
+            (job_id, None if episode is None else [next(following) for _ in episode])
+            for job_id, episode in finished.results
+        )
+        texts = TextTable.of([RowTexts(row.response_text, turns=row.turns) for row in rows])
+        return replace(finished, results=results), sampled_rows(rows), texts
 
     def cancel(self, job_ids: list[str]) -> None:
         for job_id in job_ids:

@@ -13,10 +13,15 @@ import numpy as np
 from roll.distributed.strategy.stop_strings import answer_texts
 from roll.pipeline.rlvr.rewards.base import RewardInput, RewardOutcome
 from roll.types.rollout import (
+    AnyGeneration,
+    AnyTrajectory,
     Generate,
     Generation,
     GenerationRequest,
+    Place,
     SamplingParams,
+    StoredGeneration,
+    StoredTrajectory,
     Task,
     Trajectory,
     TrajectoryGroup,
@@ -27,9 +32,12 @@ ABORTED = "generation was aborted"
 
 
 class RewardService(Protocol):
-    """Scores answers of one domain somewhere; returns one outcome per input, in their order."""
+    """Scores answers of one domain somewhere; returns one outcome per input, in their order. `places` say where the
+    texts of the inputs are, if they are not in them."""
 
-    async def score(self, domain: str, inputs: list[RewardInput]) -> list[RewardOutcome]: ...
+    async def score(
+        self, domain: str, inputs: list[RewardInput], places: Sequence[Place] = ()
+    ) -> list[RewardOutcome]: ...
 
 
 def request_seed(seed: int, purpose: str, step: int, group_id: int) -> int:
@@ -82,17 +90,7 @@ class PromptRollouter:
         inputs = self._inputs(task, generations)
         outcomes = await self._outcomes(task.domain, generations, inputs)
         trajectories = tuple(
-            Trajectory.from_generation(
-                task.prompt_ids,
-                generation,
-                outcome.score,
-                index=index,
-                response_text=sample.response_text,
-                metrics={} if outcome.waits else {**outcome.metrics, "reward_time_s": outcome.seconds},
-                failure=outcome.failure,
-                media=task.media,
-                extra=outcome.extra,
-            )
+            _trajectory(task, index, generation, sample, outcome)
             for index, (generation, sample, outcome) in enumerate(zip(generations, inputs, outcomes, strict=True))
         )
         return TrajectoryGroup(task, group_id, trajectories)
@@ -102,37 +100,71 @@ class PromptRollouter:
         room = self.sampling.max_new_tokens
         return room if self.max_length is None else min(room, self.max_length - num_prompt)
 
-    def _inputs(self, task: Task, generations: Sequence[Generation]) -> list[RewardInput]:
-        texts = answer_texts(self.decode, generations, self.sampling)
-        raw = texts if self.decode_raw is None else answer_texts(self.decode_raw, generations, self.sampling)
-        return [
-            RewardInput(
-                prompt_text=task.prompt_text,
-                response_text=text,
-                ground_truth=task.payload.get("ground_truth"),
-                domain=task.domain,
-                finish_reason=generation.finish_reason,
-                num_response_tokens=len(generation.token_ids),
-                raw_text=raw_text,
-                payload=task.payload,
-                question=task.question,
+    def _inputs(self, task: Task, generations: Sequence[AnyGeneration]) -> list[RewardInput]:
+        here = [generation for generation in generations if isinstance(generation, Generation)]
+        texts = answer_texts(self.decode, here, self.sampling)
+        raw = texts if self.decode_raw is None else answer_texts(self.decode_raw, here, self.sampling)
+        both = iter(zip(texts, raw, strict=True))
+        inputs: list[RewardInput] = []
+        for generation in generations:
+            text, raw_text = next(both) if isinstance(generation, Generation) else ("", "")
+            inputs.append(
+                RewardInput(
+                    prompt_text=task.prompt_text,
+                    response_text=text,
+                    ground_truth=task.payload.get("ground_truth"),
+                    domain=task.domain,
+                    finish_reason=generation.finish_reason,
+                    num_response_tokens=generation.num_tokens,
+                    raw_text=raw_text,
+                    payload=task.payload,
+                    question=task.question,
+                )
             )
-            for generation, text, raw_text in zip(generations, texts, raw, strict=True)
-        ]
+        return inputs
 
     async def _outcomes(
-        self, domain: str, generations: Sequence[Generation], inputs: Sequence[RewardInput]
+        self, domain: str, generations: Sequence[AnyGeneration], inputs: Sequence[RewardInput]
     ) -> list[RewardOutcome]:
         """An answer that was cut short is not scored: it is a failed attempt."""
         if domain in self.late:
             return [RewardOutcome.failed(ABORTED) if _is_cut(g) else RewardOutcome.later() for g in generations]
-        whole = [sample for g, sample in zip(generations, inputs, strict=True) if not _is_cut(g)]
-        scored = await self.rewards.score(domain, whole) if whole else []
+        whole = [(g, sample) for g, sample in zip(generations, inputs, strict=True) if not _is_cut(g)]
+        places = [g.place for g, _ in whole if isinstance(g, StoredGeneration)]
+        scored = await self.rewards.score(domain, [sample for _, sample in whole], places) if whole else []
         if len(scored) != len(whole):
             raise ValueError(f"reward of {domain}: {len(scored)} outcomes for {len(whole)} answers")
         following = iter(scored)
         return [RewardOutcome.failed(ABORTED) if _is_cut(g) else next(following) for g in generations]
 
 
-def _is_cut(generation: Generation) -> bool:
+def _is_cut(generation: AnyGeneration) -> bool:
     return generation.finish_reason == "abort"
+
+
+def _trajectory(
+    task: Task, index: int, generation: AnyGeneration, sample: RewardInput, outcome: RewardOutcome
+) -> AnyTrajectory:
+    metrics = {} if outcome.waits else {**outcome.metrics, "reward_time_s": outcome.seconds}
+    if isinstance(generation, StoredGeneration):
+        return StoredTrajectory(
+            reward=outcome.score,  # NaN where it failed, or where it is yet to come
+            finish_reason="failed" if outcome.failure else generation.finish_reason,
+            index=index,
+            metrics=metrics,
+            failure=outcome.failure,
+            extra=outcome.extra,
+            facts=generation.facts,
+            place=generation.place,
+        )
+    return Trajectory.from_generation(
+        task.prompt_ids,
+        generation,
+        outcome.score,
+        index=index,
+        response_text=sample.response_text,
+        metrics=metrics,
+        failure=outcome.failure,
+        media=task.media,
+        extra=outcome.extra,
+    )

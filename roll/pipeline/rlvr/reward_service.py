@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from roll.distributed.executor.run_clusters import RunClusters
@@ -12,6 +12,7 @@ from roll.pipeline.rlvr.reward_worker import LOOP_GRACE_S
 from roll.pipeline.rlvr.rewards.base import RewardInput, RewardOutcome
 from roll.pipeline.rlvr.rewards.table import sharing_of
 from roll.pipeline.rlvr.rlvr_config import RewardConfig
+from roll.types.rollout import Place
 
 _WORKER = "roll.pipeline.rlvr.reward_worker:RewardWorker"
 _GRACE_S = 5.0  # the worker's own time limit comes first; this one is for answers that even an alarm cannot stop
@@ -35,13 +36,21 @@ class RewardPools:
         for pool in self._pools.values():
             pool.wait_ready()
 
-    async def score(self, domain: str, inputs: list[RewardInput]) -> list[RewardOutcome]:
-        """One outcome per input."""
+    async def score(self, domain: str, inputs: list[RewardInput], places: Sequence[Place] = ()) -> list[RewardOutcome]:
+        """One outcome per input. `places` say where their texts are, if they are not in them."""
         pool, outcomes = self._pools[domain], [None] * len(inputs)
+        whereabouts = [(place.row, place.texts) for place in places] or [(0, None)] * len(inputs)
         if self._sharing[domain] != "none" and len(inputs) > 1:
+            rows, handles = zip(*whereabouts, strict=True)
             with suppress(TimeoutError, WorkerError):  # which answer stopped the process is not known
-                outcomes = await pool.call("score", inputs, timeout_s=self._limit_s(domain, len(inputs)))
-        alone = [([sample],) for sample, outcome in zip(inputs, outcomes, strict=True) if outcome is None]
+                outcomes = await pool.call(
+                    "score", inputs, rows, handles[0], timeout_s=self._limit_s(domain, len(inputs))
+                )
+        alone = [
+            ([sample], (row,), handle)
+            for sample, (row, handle), outcome in zip(inputs, whereabouts, outcomes, strict=True)
+            if outcome is None
+        ]
         judged = map(_outcome, await pool.call_each("score", alone, timeout_s=self._limit_s(domain, 1)))
         return [next(judged) if outcome is None else outcome for outcome in outcomes]
 

@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import cast
 
 from roll.configs.limits import LARGEST_REWARD
@@ -24,6 +25,7 @@ from roll.pipeline.rlvr.rewards.base import (
 from roll.pipeline.rlvr.rewards.chain import scores_of
 from roll.pipeline.rlvr.rewards.table import build_reward, is_async, takes_batch
 from roll.pipeline.rlvr.rlvr_config import RewardConfig
+from roll.types.texts import TextTable
 from roll.utils.plain import plain_fields
 from roll.utils.text import visible
 from roll.utils.time_limit import TimeLimitReached, call_within
@@ -51,9 +53,18 @@ class RewardWorker:
         self._alone = True  # the answer that is judged on the event loop has it for itself
         self._was_blocked = False  # the event loop, by an answer of the present call
 
-    def score(self, inputs: Sequence[RewardInput]) -> list[RewardOutcome | None]:
+    def score(
+        self, inputs: Sequence[RewardInput], rows: Sequence[int] = (), texts: TextTable | None = None
+    ) -> list[RewardOutcome | None]:
         """One outcome per input, in their order. None where an answer was not judged, since one of those that it shares
-        a loop or a batch with stopped it: ask for it alone, which shows who did."""
+        a loop or a batch with stopped it: ask for it alone, which shows who did. The text of input i is
+        `texts[rows[i]]`, if it came apart from it."""
+        if texts is not None:
+            said = [texts[row] for row in rows]
+            inputs = [
+                replace(sample, response_text=text.response_text, raw_text=text.raw_text)
+                for sample, text in zip(inputs, said, strict=True)
+            ]
         if self._is_async:
             return self._score_together(inputs)
         if self._takes_batch:

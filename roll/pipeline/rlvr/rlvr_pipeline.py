@@ -16,6 +16,7 @@ from roll.configs.plan.batch_plan import BatchPlan
 from roll.datasets.encoding import decoder, load_tasks
 from roll.datasets.mixing import TaskMixer
 from roll.distributed.executor.rl_clusters import RLClusters
+from roll.distributed.executor.step_rows import fetched
 from roll.distributed.scheduler.admission import RolloutBounds
 from roll.distributed.scheduler.filters import by_domain, make_filter
 from roll.distributed.scheduler.numbered_tasks import TaskSource
@@ -23,7 +24,7 @@ from roll.distributed.scheduler.rollout_core import Keep
 from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler, SchedulerSettings
 from roll.errors import ConfigError
 from roll.models.tokenizer import load_tokenizer
-from roll.pipeline.base_pipeline import RLPipeline, rollout_records
+from roll.pipeline.base_pipeline import RLPipeline
 from roll.pipeline.evaluation import validation_metrics
 from roll.pipeline.late_rewards import LateRewards
 from roll.pipeline.rlvr.prompt_rollouter import PromptRollouter
@@ -151,8 +152,8 @@ class RLVRPipeline(RLPipeline):
         with clusters.placement.hold(clusters.actor_infer.everything):
             groups = self.loop.run(self._answer_validation(steps_done))
         if self.late_rewards is not None:
-            groups = self.late_rewards.complete(groups)
-        self.recorder.record(steps_done, [r for group in groups for r in rollout_records(group)], kind="val")
+            groups = self.late_rewards.complete(fetched(groups))
+        self._record(steps_done, groups, kind="val")
         return validation_metrics(groups)
 
     async def _answer_validation(self, steps_done: int) -> list[TrajectoryGroup]:

@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 
 from roll.configs.cluster import WorkerConfig
+from roll.configs.model import ModelArgs
 from roll.configs.plan.layout import RolePlace, Seat
 from roll.distributed.executor.blueprint import Blueprint
 from roll.distributed.executor.processes.cluster import WorkerSpec
-from roll.types.batch import SampleBatch
+from roll.types.batch import RowMeta, SampleBatch
 
 _TRAIN = "tests.fakes:WatchedTrainWorker", "tests.fakes:FakeTrainStrategy"
 WORKER_OF: dict[str, tuple[str, str]] = {
@@ -29,15 +30,16 @@ def worker_setup(
     system_envs: dict[str, str] | None = None,
     max_restarts: int = 0,
     num_ranks: int = 1,
+    model: str | None = None,
 ) -> tuple[RolePlace, WorkerSpec]:
     """One worker per device: those of a role with the fake strategies, or of `worker_class`. Of an engine
-    `num_ranks` processes read weights, as it seems."""
+    `num_ranks` processes read weights, as it seems; `model` has its tokenizer."""
     place = RolePlace(role, tuple(Seat(i, 0, i, (d,), (d,)) for i, d in enumerate(devices)))
     is_engine = role == "actor_infer"
     per_rank: list[tuple[Any, ...]] = [arguments] * len(devices)
     if worker_class is None:
         worker_class, strategy = WORKER_OF[role]
-        settings = WorkerConfig(num_gpus_per_worker=num_ranks)
+        settings = WorkerConfig(num_gpus_per_worker=num_ranks, model_args=ModelArgs(model_name_or_path=model))
         per_rank = [
             (Blueprint(role, rank, len(devices), rank, seed, "cpu", strategy, settings),)
             for rank in range(len(devices))
@@ -67,4 +69,18 @@ def make_samples(lengths: Sequence[int], num_prompt_tokens: int = 1, seed: int =
         domains=np.array(["math"] * num_rows),
         finish_reasons=np.zeros(num_rows, np.int8),
         loss_weights=np.ones(num_rows, np.float32),
+    )
+
+
+def meta_of(samples: SampleBatch) -> RowMeta:
+    """What the driver would know of these rows."""
+    return RowMeta(
+        lengths=samples.lengths,
+        response_lengths=samples.response_lengths,
+        rewards=samples.rewards,
+        group_ids=samples.group_ids,
+        trajectory_ids=samples.trajectory_ids,
+        turns=samples.turns,
+        domains=samples.domains,
+        finish_reasons=samples.finish_reasons,
     )

@@ -2,7 +2,6 @@
 strategies know what every token should score, so any mix-up of rows shows as an error in the metrics."""
 
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,9 +16,9 @@ from roll.distributed.executor.jobs import RowCredit, TrainJob
 from roll.distributed.executor.processes.cluster import Cluster
 from roll.distributed.executor.roles import ScoreCluster, TrainCluster, share
 from roll.types.batch import Rows, SampleBatch, SampleSet
-from roll.types.collate import padding_rows, row_meta
+from roll.types.collate import padding_rows
 from roll.types.packing import rows_by_rank
-from tests.integration.executor.parts import make_samples
+from tests.integration.executor.parts import make_samples, meta_of
 
 LENGTHS = (3, 9, 4, 4, 7, 2, 5, 8, 6, 3)  # 41 response tokens
 
@@ -47,7 +46,7 @@ def roles(trainer: Cluster, critic: Cluster) -> Roles:
 
 
 def shard(batch: SampleBatch, num_ranks: int, num_updates: int) -> SampleSet:
-    meta = row_meta(batch)
+    meta = meta_of(batch)
     missing = -len(batch) % (num_ranks * num_updates)
     if missing:
         batch = SampleBatch.concatenate([batch, padding_rows(batch, missing)])
@@ -73,15 +72,6 @@ def test_scores_meet_their_rows_whoever_computed_them(roles: Roles) -> None:
     assert metrics["value_error"] == 0
     expected = sum((i + 1) * (length - 1) for i, length in enumerate(LENGTHS)) / (sum(LENGTHS) - len(LENGTHS))
     assert metrics["advantage"] == pytest.approx(expected)
-
-
-def test_rows_get_their_numbers_in_their_order_from_all_ranks(roles: Roles) -> None:
-    for lengths in (LENGTHS, (5,)):
-        batch = make_samples(lengths)
-        scores = roles.policy.row_scores(batch)
-        starts = np.cumsum((0, *lengths))
-        assert scores[:, 0].tolist() == [batch.input_ids[a:b].sum() for a, b in pairwise(starts)]
-        assert sorted(set(scores[:, 1])) == ([0, 1] if len(lengths) > 1 else [scores[0, 1]])
 
 
 def test_the_temperature_reaches_the_scores(roles: Roles) -> None:
@@ -124,7 +114,7 @@ def test_rows_that_no_rollout_made_are_scored_and_trained_on_as_they_are(roles: 
         response_mask=batch.response_mask,
         loss_weights=batch.loss_weights,
     )
-    samples = SampleSet(row_meta(batch), share(rows, [np.arange(len(rows))]))
+    samples = SampleSet(meta_of(batch), share(rows, [np.arange(len(rows))]))
     scored = roles.reference.log_probs(samples, temperature=1.0)
     (piece,) = scored.pieces
     found = ray.get(cast(Any, piece.handle))

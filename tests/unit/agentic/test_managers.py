@@ -16,7 +16,7 @@ from roll.pipeline.agentic.env.base import Conversation, EnvStep
 from roll.pipeline.agentic.env.native import REMINDER
 from roll.pipeline.agentic.env_config import EnvConfig
 from roll.pipeline.agentic.env_manager.chat import ChatEncoder
-from roll.types.collate import collate_groups, row_meta
+from roll.types.collate import row_meta
 from roll.types.rollout import Task, Trajectory, TrajectoryGroup
 from tests.unit.agentic.parts import GO, Corridor, Script, env_config, job, player
 
@@ -127,7 +127,7 @@ def test_every_turn_is_credited_with_what_the_episode_earns_from_there_on(encode
         rows = played(encoder, config, GO, "hm", GO)
     task = Task("t", "Corridor", np.zeros(0, np.int32))
     groups = [TrajectoryGroup(task, 0, tuple(rows))]
-    meta = row_meta(collate_groups(groups), groups)
+    meta = row_meta(groups)
     settings = EpisodeSettings(AdvantageSettings("step_reinforce", None, None), turn_gamma=0.5)
     values, _ = turn_advantages(meta, settings)
     np.testing.assert_allclose(values, [0.5 + 0.5 * (-0.25 + 0.5 * 0.5), -0.25 + 0.5 * 0.5, 0.5])

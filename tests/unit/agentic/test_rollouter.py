@@ -13,7 +13,7 @@ from roll.pipeline.agentic.agentic_pipeline import adjusted_rows, play_in
 from roll.pipeline.agentic.env_manager.episode import EpisodeJob, failed_row
 from roll.pipeline.agentic.env_rollouter import EnvRollouter, EnvTaskSource
 from roll.pipeline.agentic.episode_metrics import episode_metrics
-from roll.types.collate import collate_groups, row_meta
+from roll.types.collate import row_meta
 from roll.types.rollout import Generation, GenerationRequest, Trajectory, TrajectoryGroup
 
 
@@ -24,7 +24,8 @@ async def nobody(request: GenerationRequest) -> list[Generation]:
 def row(index: int, reward: float = 1.0, turn: int = 0) -> Trajectory:
     mask = np.array([False, True, True])
     return Trajectory(
-        np.array([1, 2, 3], np.int32), mask, np.zeros(3, np.float32), np.zeros(3, np.int32), reward, "stop",
+        input_ids=np.array([1, 2, 3], np.int32), response_mask=mask, log_probs=np.zeros(3, np.float32),
+        policy_versions=np.zeros(3, np.int32), reward=reward, finish_reason="stop",
         index=index, turn=turn, metrics={"success": reward} if turn == 0 else {}, turn_rewards=np.array([reward]),
     )  # fmt: skip
 
@@ -101,8 +102,7 @@ def test_rows_of_one_attempt_share_a_trajectory_id_and_carry_their_turns() -> No
         TrajectoryGroup(task, 0, (row(0), row(0, turn=1), row(3, 0.0))),
         TrajectoryGroup(task, 1, (row(0), failed_row(1, "broke", {}))),
     ]
-    batch = collate_groups(groups)
-    meta = row_meta(batch, groups)
+    meta = row_meta(groups)
     assert meta.trajectory_ids.tolist() == [0, 0, 1, 2, 3]
     assert meta.num_turns is not None and meta.num_turns.tolist() == [1, 1, 1, 1, 0]
     assert meta.turn_rewards is not None and meta.turn_rewards.tolist() == [1.0, 1.0, 0.0, 1.0]

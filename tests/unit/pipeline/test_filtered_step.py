@@ -17,7 +17,7 @@ from roll.distributed.executor.jobs import TrainJob
 from roll.distributed.scheduler.rollout_core import StepGroups
 from roll.pipeline.agentic.agentic_pipeline import AgenticPipeline
 from roll.pipeline.base_pipeline import RLPipeline
-from roll.pipeline.filtered_step import FewGroupsAlarm, filter_metrics, of_kept, updates_of
+from roll.pipeline.filtered_step import FewGroupsAlarm, filter_metrics, kept_share, of_kept, updates_of
 from roll.pipeline.rlvr.rlvr_pipeline import RLVRPipeline
 from roll.types.batch import SampleBatch, SampleSet
 from roll.types.rollout import Generation, Task, Trajectory, TrajectoryGroup
@@ -51,7 +51,7 @@ def test_metrics_are_of_all_that_was_sampled_and_name_what_was_kept() -> None:
     assert metrics["rollout/group_equal_rewards_fraction"] == pytest.approx(2 / 3)
     assert (metrics["rollout/kept_groups"], metrics["rollout/dropped_groups"]) == (1, 3)
     assert metrics["rollout/kept_groups_fraction"] == metrics["rollout/trained_rows_fraction"] == 0.25
-    seen = of_kept({"reward_mean": 0.5, "reward_clip_fraction": 0.1, "trained_rows_fraction": 0.5}, groups)
+    seen = of_kept({"reward_mean": 0.5, "reward_clip_fraction": 0.1, "trained_rows_fraction": 0.5}, kept_share(groups))
     assert seen == {"kept_reward_mean": 0.5, "reward_clip_fraction": 0.1, "trained_rows_fraction": 0.125}
 
 
@@ -134,7 +134,7 @@ def by_rank(batch: SampleBatch, ranks: list[np.ndarray]) -> Any:
 @pytest.fixture
 def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RLVRPipeline]:
     """A PPO run of 8 groups of 2 in 4 updates of the policy and 2 of the critic."""
-    monkeypatch.setattr("roll.pipeline.base_pipeline.share", by_rank)
+    monkeypatch.setattr("roll.distributed.executor.step_rows.share", by_rank)
     changes: dict[str, Any] = {
         "output_dir": str(tmp_path),
         "rollout_batch_size": 8,
@@ -195,7 +195,7 @@ def test_policy_and_critic_train_on_the_same_rows(
     mode: str, policy_batch: int, critic_batch: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Values of the critic's rows are the policy's baseline, log-probs of the policy's rows the critic's KL."""
-    monkeypatch.setattr("roll.pipeline.base_pipeline.share", by_rank)
+    monkeypatch.setattr("roll.distributed.executor.step_rows.share", by_rank)
     critic = {
         "strategy_args": {"strategy_name": "deepspeed_train"},
         "device_mapping": [0],

@@ -2,15 +2,17 @@
 
 import asyncio
 import pickle
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from roll.distributed.executor.step_rows import texts_of
 from roll.pipeline.base_pipeline import rollout_records
 from roll.pipeline.rlvr.prompt_rollouter import PromptRollouter, request_seed
 from roll.pipeline.rlvr.rewards.base import RewardInput, RewardOutcome
-from roll.types.rollout import FinishReason, Generation, GenerationRequest, SamplingParams, Task
+from roll.types.rollout import FinishReason, Generation, GenerationRequest, Place, SamplingParams, Task, Trajectory
 
 TASK = Task("t", "math", np.array([1, 2, 3], np.int32), "one two three", {"ground_truth": "7", "level": 2})
 
@@ -39,7 +41,7 @@ class Scores:
         self.outcomes = outcomes
         self.calls: list[tuple[str, list[RewardInput]]] = []
 
-    async def score(self, domain: str, inputs: list[RewardInput]) -> list[RewardOutcome]:
+    async def score(self, domain: str, inputs: list[RewardInput], places: Sequence[Place] = ()) -> list[RewardOutcome]:
         self.calls.append((domain, inputs))
         return list(self.outcomes)
 
@@ -63,11 +65,12 @@ def test_answers_become_trajectories_with_their_rewards() -> None:
     )
     group = run(rollouter(scores, 2), engine)
     first, second = group.trajectories
+    assert isinstance(first, Trajectory) and isinstance(second, Trajectory)
     assert (group.group_id, group.task, group.rewards.tolist()) == (5, TASK, [1.0, -2.0])
     assert second.input_ids.tolist() == [1, 2, 3, 11, 11] and second.response_mask.tolist() == [False] * 3 + [True] * 2
     assert (first.index, second.index, second.finish_reason, second.response_text) == (0, 1, "length", "11 11")
     assert first.metrics == {"boxed": 1.0, "reward_time_s": 0.5}
-    assert [record.extra for record in rollout_records(group)] == [{"answer": "7"}, {}]
+    assert [record.extra for record in rollout_records(group, texts_of(group.trajectories))] == [{"answer": "7"}, {}]
 
 
 def test_answers_that_are_scored_after_the_rollout_wait_and_those_cut_short_fail_at_once() -> None:
@@ -154,6 +157,7 @@ def test_the_reward_does_not_see_the_stop_string_where_it_is_not_to_be_included(
         sampling = SamplingParams(8, stop_strings=("11",), include_stop_string=include)
         group = run(replace(rollouter(scores, 2), sampling=sampling), Engine("length", "stop"))
         seen.append([sample.response_text for sample in scores.calls[0][1]])
-        assert [t.response_text for t in group.trajectories] == seen[-1]
-        assert group.trajectories[1].input_ids.tolist() == [1, 2, 3, 11, 11]
+        rows = [t for t in group.trajectories if isinstance(t, Trajectory)]
+        assert [t.response_text for t in rows] == seen[-1]
+        assert rows[1].input_ids.tolist() == [1, 2, 3, 11, 11]
     assert seen == [["10", "11 11"], ["10", "11 "]]

@@ -168,5 +168,5 @@ def test_difficulty_comes_from_the_data_where_they_hold_a_number() -> None:
         replace(group_of([[1]] * size, i), task=Task("t", "sort", PROMPT, payload=columns))
         for i, (size, columns) in enumerate(sizes_and_columns)
     ]
-    np.testing.assert_array_equal(row_meta(collate_groups(groups), groups).difficulty, [0.25, 0.25, np.nan, np.nan])
-    assert row_meta(collate_groups(groups[2:]), groups[2:]).difficulty is None
+    np.testing.assert_array_equal(row_meta(groups).difficulty, [0.25, 0.25, np.nan, np.nan])
+    assert row_meta(groups[2:]).difficulty is None

@@ -53,7 +53,7 @@ def test_every_column_of_every_class_is_checked(made: type) -> None:
     token = np.zeros(1, np.int32)
     generation = Generation(token, np.zeros(1, np.float32), token, "stop")
     trajectory = Trajectory.from_generation(token, generation, 1.0, index=0, response_text="")
-    meta = row_meta(collate_groups([TrajectoryGroup(Task("t", "d", token), 0, (trajectory,))]))
+    meta = row_meta([TrajectoryGroup(Task("t", "d", token), 0, (trajectory,))])
     trained = random_train_batch(np.random.default_rng(0), samples)
     good = {type(value): value for value in (samples, trained, meta, trajectory, generation)}[made]
     assert len(columns(made)) >= 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -56,7 +56,9 @@ class JobWorker(Protocol):
 
     def submit(self, jobs: list[Job]) -> None: ...
 
-    async def take(self) -> FinishedJobs: ...
+    async def take_apart(self) -> tuple[FinishedJobs, Any, Any]:
+        """What ended, and two values that stay in the object store: results may refer to them."""
+        ...
 
     def cancel(self, job_ids: list[str]) -> None: ...
 
@@ -88,7 +90,8 @@ class _Worker:
 
 class JobPool:
     """`await pool.run(job)` on one event loop. A job goes to the worker with the fewest; each worker has at most
-    `jobs_per_worker`, the others wait in line.
+    `jobs_per_worker`, the others wait in line. Its result is what `placed` makes of the worker's own and the handles of
+    the values that came with it.
 
     A worker that dies, or does not answer within a job's limit, is replaced. Its jobs run again elsewhere; one that
     was there twice runs alone then, and is the one to blame if its worker dies again.
@@ -104,6 +107,7 @@ class JobPool:
         jobs_per_worker: int,
         system_envs: Mapping[str, str] | None = None,
         on_gone: Callable[[str], None] | None = None,
+        placed: Callable[[Any, Sequence[object]], Any] = lambda result, handles: result,
     ):
         """`arguments_of(name)` are the constructor's arguments of the worker with this name, unique in the run;
         `on_gone(name)` is called when it was ended."""
@@ -115,6 +119,7 @@ class JobPool:
         self._jobs_per_worker = jobs_per_worker
         self._system_envs = system_envs or {}
         self._on_gone = on_gone
+        self._placed = placed
         self._queue: deque[_Waiting] = deque()
         self._num_started = 0
         self._is_closed = False
@@ -221,10 +226,11 @@ class JobPool:
                 worker.ready = None
             self._submit(worker)
             while worker.jobs:
-                reply = await worker.handle.call.remote("take")
+                first, *handles = worker.handle.call_split.options(num_returns=3).remote("take_apart", 2)
+                reply = await first
                 if isinstance(reply, Failure):
-                    raise worker_error(self.role, "take", [reply])
-                self._settle(worker, reply)
+                    raise worker_error(self.role, "take_apart", [reply])
+                self._settle(worker, reply, handles)
         except RayActorError as error:
             if not self._is_closed:
                 self._lost(worker, worker_error(self.role, "run", [death_of(error, worker.seat.rank)]))
@@ -234,10 +240,10 @@ class JobPool:
             for waiting in list(worker.jobs.values()):
                 self._close(worker, waiting, cause)
 
-    def _settle(self, worker: _Worker, finished: FinishedJobs) -> None:
+    def _settle(self, worker: _Worker, finished: FinishedJobs, handles: Sequence[object]) -> None:
         for job_id, result in finished.results:
             if (waiting := worker.jobs.get(job_id)) is not None:
-                self._close(worker, waiting, result)
+                self._close(worker, waiting, self._placed(result, handles))
         for job_id, text in finished.failures:
             if (waiting := worker.jobs.get(job_id)) is not None:
                 self._close(worker, waiting, WorkerError(f"{self.role} rank {worker.seat.rank}: {text}"))

@@ -68,7 +68,9 @@ class Host:
     def call_split(self, method: str, num_values: int, *arguments: Any) -> tuple[Any, ...]:
         """For a method that returns (summary, value, ...): the driver reads the summary, the values stay in the
         object store."""
-        reply = self.call(method, *arguments)
+        return self._apart(method, self.call(method, *arguments), num_values)
+
+    def _apart(self, method: str, reply: Any, num_values: int) -> tuple[Any, ...]:
         if not isinstance(reply, Failure) and len(reply) != 1 + num_values:
             reply = Failure(self._rank, f"{method} returned {len(reply)} values, expected {1 + num_values}")
         return (reply, *[None] * num_values) if isinstance(reply, Failure) else tuple(reply)
@@ -78,16 +80,27 @@ class PoolHost(Host):
     """A worker that goes through a batch of calls and streams the replies."""
 
     def run_batch(self, calls: Sequence[tuple[str, tuple[Any, ...]]]) -> Iterator[list[Any]]:
-        """Yields the replies in order; quick ones travel together, and none waits for a slow one."""
+        """Yields the replies in order; quick ones travel together, and none waits for a slow one. References among the
+        arguments are what they stand for."""
         replies: list[Any] = []
+        fetched: dict[ray.ObjectRef, Any] = {}
         last = time.monotonic()
         for method, arguments in calls:
-            replies.append(self.call(method, *arguments))
+            replies.append(self._call_with(method, arguments, fetched))
             if time.monotonic() - last > _TOGETHER_S:
                 yield replies
                 replies, last = [], time.monotonic()
         if replies:
             yield replies
+
+    def _call_with(self, method: str, arguments: tuple[Any, ...], fetched: dict[ray.ObjectRef, Any]) -> Any:
+        try:
+            for reference in arguments:
+                if isinstance(reference, ray.ObjectRef) and reference not in fetched:
+                    fetched[reference] = ray.get(reference)
+        except Exception as error:  # its owner, or the node that held it, is gone
+            return Failure.of(error, self._rank)
+        return self.call(method, *(fetched[a] if isinstance(a, ray.ObjectRef) else a for a in arguments))
 
 
 class AsyncHost(Host):
@@ -134,6 +147,9 @@ class AsyncHost(Host):
             return self._lost or Failure.of(error, self._rank)
         finally:
             self._open_calls.discard(task)
+
+    async def call_split(self, method: str, num_values: int, *arguments: Any) -> tuple[Any, ...]:
+        return self._apart(method, await self.call(method, *arguments), num_values)
 
     def _look(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = lost_failure(context)

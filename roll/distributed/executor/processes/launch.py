@@ -36,7 +36,7 @@ _RAY_SETTINGS = {
     "RAY_enable_metrics_collection": "0",
 }
 _CONNECT_TIMEOUT_S = 10
-_OBJECT_STORE_BYTES = 1 << 30
+_LEAST_OBJECT_STORE_BYTES = 1 << 30
 _OBJECT_STORE_SHARE = 0.3  # of what is free where the object store lives
 
 
@@ -46,13 +46,15 @@ class RayRuntime:
 
     `directory` is of a cluster of its own: whatever belongs to the run alone, in nobody else's reach. When such a
     cluster dies, `on_lost` is called from a thread; then `is_lost`, and nothing may be asked of Ray any more: calls
-    hang, or end this process without a word. What workers printed goes to the directory `logs`."""
+    hang, or end this process without a word. What workers printed goes to the directory `logs`. `stored_bytes` may be
+    in its object store at once; what does not fit goes to files in `directory`, which is slow."""
 
     def __init__(
         self,
         network_interface: str | None = None,
         logs: Path | None = None,
         on_lost: Callable[[WorkerError], None] | None = None,
+        stored_bytes: int = 0,
     ) -> None:
         self.directory: Path | None = None
         self.is_lost = self._is_ending = False
@@ -68,7 +70,8 @@ class RayRuntime:
         if address and address != "local":
             self._join(address)
         else:
-            self._start_local(LOOPBACK if network_interface is None else address_of(network_interface), logs)
+            interface = LOOPBACK if network_interface is None else address_of(network_interface)
+            self._start_local(interface, logs, stored_bytes)
 
     def shutdown(self) -> None:
         """Disconnects. A cluster of our own ends with all its processes. Idempotent."""
@@ -97,7 +100,7 @@ class RayRuntime:
                 address,
             )
 
-    def _start_local(self, address: str, logs: Path | None) -> None:
+    def _start_local(self, address: str, logs: Path | None, stored_bytes: int) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="roll-", dir=_short_directory()))
         self._cleaner = CleanerProcess(str(self.directory), logs)
         os.environ[cleaner.MARK] = str(self.directory)
@@ -108,7 +111,7 @@ class RayRuntime:
                     include_dashboard=False,
                     log_to_driver=False,
                     logging_level=logging.WARNING,
-                    object_store_memory=_object_store_bytes(),
+                    object_store_memory=_object_store_bytes(stored_bytes),
                     _node_ip_address=address,
                     _temp_dir=str(self.directory / cleaner.RAY),  # Ray opens it to everybody; ours is closed around it
                 )
@@ -196,7 +199,8 @@ def _short_directory() -> str:
     return directory if len(directory) <= 25 and " " not in directory else "/tmp"
 
 
-def _object_store_bytes() -> int:
+def _object_store_bytes(stored_bytes: int) -> int:
     """Shared memory is only reserved, not used, up front; take a modest part of what is free."""
     free = shutil.disk_usage("/dev/shm" if Path("/dev/shm").exists() else tempfile.gettempdir()).free
-    return max(100 << 20, min(_OBJECT_STORE_BYTES, int(free * _OBJECT_STORE_SHARE)))
+    wanted = max(_LEAST_OBJECT_STORE_BYTES, stored_bytes)
+    return max(100 << 20, min(wanted, int(free * _OBJECT_STORE_SHARE)))

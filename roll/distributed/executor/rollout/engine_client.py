@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 import ray
 from ray.exceptions import RayActorError
@@ -13,9 +15,9 @@ from ray.exceptions import RayActorError
 from roll.distributed.executor.processes.cluster import WorkerHandles, death_of
 from roll.distributed.executor.processes.failures import Failure, worker_error
 from roll.distributed.executor.rollout.engine_router import EngineRouter
-from roll.distributed.executor.rollout.generate_worker import FinishedRequests
+from roll.distributed.executor.rollout.finished_requests import FinishedRequests
 from roll.errors import RollError, StrategyError, WorkerError, describe
-from roll.types.rollout import Generation, GenerationRequest
+from roll.types.rollout import AnyGeneration, GenerationRequest
 from roll.utils.background import BackgroundTasks
 
 logger = logging.getLogger(__name__)
@@ -31,7 +33,7 @@ class _Replica:
 
     rank: int
     outbox: list[GenerationRequest] = field(default_factory=list)
-    waiting: dict[str, tuple[asyncio.Future[list[Generation]], int]] = field(default_factory=dict)
+    waiting: dict[str, tuple[asyncio.Future[list[AnyGeneration]], int]] = field(default_factory=dict)
     num_answers: int = 0  # asked for and not answered
     exchange: asyncio.Task[None] | None = None
     failure: RollError | None = None
@@ -45,6 +47,8 @@ class EngineClient:
     Where there are several engines, one that dies is left out until it serves again, and its requests go to another.
     A request that saw `_MAX_DEATHS` engines die is taken to be the cause, and fails."""
 
+    stores_answers: ClassVar[bool] = False  # True: of many tokens only handles come, see `take_apart`
+
     def __init__(self, workers: WorkerHandles, name: str = ""):
         self.workers = workers
         self.name = name
@@ -53,7 +57,7 @@ class EngineClient:
         self._replicas = [_Replica(rank) for rank in range(len(workers.handles))]
         self._tasks = BackgroundTasks()
 
-    async def generate(self, request: GenerationRequest) -> list[Generation]:
+    async def generate(self, request: GenerationRequest) -> list[AnyGeneration]:
         """`request.num_samples` answers from one engine (see `EngineRouter`). Raises StrategyError if it refuses
         the request, WorkerError if no engine is left or too many died of it. Cancelling it aborts the request."""
         if self.name:  # an episode that is played again in another process asks under the same ids
@@ -78,10 +82,10 @@ class EngineClient:
             raise failure
         return self._replicas[self._router.choose(request, loads)]
 
-    async def _ask(self, replica: _Replica, request: GenerationRequest) -> list[Generation]:
+    async def _ask(self, replica: _Replica, request: GenerationRequest) -> list[AnyGeneration]:
         if request.request_id in replica.waiting:
             raise ValueError(f"request {request.request_id!r} is in flight already")
-        future: asyncio.Future[list[Generation]] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[list[AnyGeneration]] = asyncio.get_running_loop().create_future()
         replica.waiting[request.request_id] = (future, request.num_samples)
         replica.num_answers += request.num_samples
         replica.outbox.append(request)
@@ -126,10 +130,10 @@ class EngineClient:
             await asyncio.sleep(0)  # the other requests of this tick
             self._submit(replica)
             while replica.waiting:
-                reply = await self._call(replica, "take", self.name)
+                reply, *handles = await self._take(replica)
                 if isinstance(reply, Failure):
                     raise worker_error(self.workers.role, "take", [reply])
-                self._settle(replica, reply)
+                self._settle(replica, reply, handles)
                 if reply.death is not None:
                     failure = Failure(replica.rank, reply.death, died=True)
                     raise worker_error(self.workers.role, "generate", [failure])
@@ -141,11 +145,19 @@ class EngineClient:
         except Exception as error:  # a fault of ours must not leave everybody waiting
             self._fail(replica, WorkerError(f"{self.workers.role} rank {replica.rank}: {describe(error)}"))
 
+    async def _take(self, replica: _Replica) -> Sequence[Any]:
+        """What came, and the handles of what is behind it."""
+        if not self.stores_answers:
+            return (await self._call(replica, "take", self.name),)
+        call = self.workers.handles[replica.rank].call_split.options(num_returns=3)
+        reply, *handles = call.remote("take_apart", 2, self.name)
+        return (await reply, *handles)
+
     def _call(self, replica: _Replica, method: str, *arguments: object) -> ray.ObjectRef:
         return self.workers.handles[replica.rank].call.remote(method, *arguments)
 
-    def _settle(self, replica: _Replica, finished: FinishedRequests) -> None:
-        for request_id, result in finished.unpack():
+    def _settle(self, replica: _Replica, finished: FinishedRequests, handles: Sequence[object]) -> None:
+        for request_id, result in finished.unpack(handles):
             future, num_answers = replica.waiting.pop(request_id, (None, 0))
             if future is None:
                 continue  # cancelled meanwhile

@@ -17,6 +17,8 @@ class GenerateCluster(EngineClient):
     thread. With `recovery`, engines that die are restarted, and only `heal` waits for them; without, the others go on
     alone."""
 
+    stores_answers = True
+
     def __init__(self, cluster: Cluster, recovery: EngineRecovery | None = None):
         super().__init__(cluster.workers)
         self.cluster = cluster

@@ -7,18 +7,23 @@ import time
 from collections import defaultdict
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
 
+from roll.datasets.encoding import Decode, decoder
 from roll.distributed.executor.blueprint import Blueprint
 from roll.distributed.executor.rollout.answer_slots import AnswerSlots
+from roll.distributed.executor.rollout.finished_requests import Finished, FinishedRequests, is_large, store
 from roll.distributed.executor.worker import build_strategy
 from roll.distributed.strategy.base import GenerateStrategy, State
 from roll.distributed.weights.bucket import BucketSource, GroupSpec
 from roll.errors import EngineDied, describe
-from roll.types.batch import FINISH_REASONS
+from roll.models.tokenizer import load_tokenizer
+from roll.types.batch import SampledRows
 from roll.types.rollout import Generation, GenerationRequest
+from roll.types.texts import TextTable
 from roll.utils.background import BackgroundTasks, contained, start
 
 T = TypeVar("T")
@@ -29,63 +34,11 @@ _NO_WEIGHTS = "it took the place of one that died, and waits for weights"
 _NOTHING = Generation(np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros(0, np.int32), "abort")
 
 
-@dataclass(frozen=True)
-class FinishedRequests:
-    """Answers of several requests as flat arrays: thousands of small arrays would cost more to send than to sample.
-
-    `num_answers[i]` belong to request i; an error text stands in their place when it failed. `death` says why the
-    engine is gone: then nothing more comes, and what is missing must be asked of another engine.
-    """
-
-    request_ids: tuple[str, ...]
-    errors: tuple[str | None, ...]
-    num_answers: np.ndarray
-    lengths: np.ndarray
-    finish_reasons: np.ndarray
-    token_ids: np.ndarray
-    log_probs: np.ndarray
-    policy_versions: np.ndarray
-    death: str | None = None
-
-    @staticmethod
-    def pack(results: Sequence[tuple[str, list[Generation] | str]], death: str | None = None) -> FinishedRequests:
-        answers = [answer for _, result in results if not isinstance(result, str) for answer in result]
-
-        def flat(arrays: list[np.ndarray], dtype: type) -> np.ndarray:
-            return np.concatenate(arrays).astype(dtype, copy=False) if arrays else np.empty(0, dtype)
-
-        return FinishedRequests(
-            request_ids=tuple(name for name, _ in results),
-            errors=tuple(result if isinstance(result, str) else None for _, result in results),
-            num_answers=np.array([0 if isinstance(r, str) else len(r) for _, r in results], np.int32),
-            lengths=np.array([len(answer.token_ids) for answer in answers], np.int32),
-            finish_reasons=np.array([FINISH_REASONS.index(a.finish_reason) for a in answers], np.int8),
-            token_ids=flat([a.token_ids for a in answers], np.int32),
-            log_probs=flat([a.log_probs for a in answers], np.float32),
-            policy_versions=flat([a.policy_versions for a in answers], np.int32),
-            death=death,
-        )
-
-    def unpack(self) -> list[tuple[str, list[Generation] | str]]:
-        ends = np.cumsum(self.lengths)[:-1]
-        columns = (np.split(column, ends) for column in (self.token_ids, self.log_probs, self.policy_versions))
-        answers = [
-            Generation(token_ids, log_probs, versions, FINISH_REASONS[reason])
-            for token_ids, log_probs, versions, reason in zip(*columns, self.finish_reasons, strict=False)
-        ]
-        results: list[tuple[str, list[Generation] | str]] = []
-        first = 0
-        for name, error, count in zip(self.request_ids, self.errors, self.num_answers, strict=True):
-            results.append((name, answers[first : first + count] if error is None else error))
-            first += count
-        return results
-
-
 @dataclass
 class _Mailbox:
     """What is ready for one client."""
 
-    finished: list[tuple[str, list[Generation] | str]] = field(default_factory=list)
+    finished: list[Finished] = field(default_factory=list)
     something: asyncio.Event = field(default_factory=asyncio.Event)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)  # what still runs
     has_refused: bool = False  # requests, since the last take
@@ -102,6 +55,7 @@ class GenerateWorker:
     def __init__(self, blueprint: Blueprint, max_answers: int | None = None, waits_for_weights: bool = False):
         self.strategy: GenerateStrategy = build_strategy(blueprint)
         self._patience_s = 60.0 * blueprint.settings.backend_timeout
+        self._settings = blueprint.settings
         self._slots = AnswerSlots(max_answers)
         self._death: str | None = None
         self._is_dead = asyncio.Event()
@@ -131,7 +85,17 @@ class GenerateWorker:
 
     async def take(self, client: str = "") -> FinishedRequests:
         """Everything of this client that finished since its last take, at least one request: waits for it."""
-        mailbox = self._mailboxes[client]
+        return FinishedRequests.pack(*await self._finished(self._mailboxes[client]))
+
+    async def take_apart(self, client: str = "") -> tuple[FinishedRequests, SampledRows | None, TextTable | None]:
+        """The same for a client that reads no tokens: of many, only what is known of each answer comes first, then
+        their rows, then their texts."""
+        results, death = await self._finished(self._mailboxes[client])
+        if not is_large(results):
+            return FinishedRequests.pack(results, death), None, None
+        return await asyncio.to_thread(store, results, self._decoders, death)
+
+    async def _finished(self, mailbox: _Mailbox) -> tuple[list[Finished], str | None]:
         started = time.monotonic()
         await mailbox.something.wait()
         if mailbox.tasks:
@@ -142,7 +106,13 @@ class GenerateWorker:
         mailbox.has_refused = False
         if self._death is None:
             mailbox.something.clear()
-        return FinishedRequests.pack(results, death)
+        return results, death
+
+    @cached_property
+    def _decoders(self) -> tuple[Decode, Decode]:
+        """Token ids to texts, without special tokens and with them. Loaded when they are first needed."""
+        tokenizer = load_tokenizer(str(self._settings.model_args.model_name_or_path))
+        return decoder(tokenizer), decoder(tokenizer, skip_special_tokens=False)
 
     async def check_health(self) -> None:
         """Raises EngineDied if the engine can serve no more requests."""
@@ -171,7 +141,7 @@ class GenerateWorker:
             if self._death is not None:
                 return  # it may be a consequence: the client asks another engine
             result = describe(error)
-        mailbox.finished.append((request.request_id, result))
+        mailbox.finished.append((request, result))
         mailbox.something.set()
 
     async def _answer(self, request: GenerationRequest) -> list[Generation]:

@@ -1,19 +1,34 @@
+"""What an engine hands over: answers with their tokens, or what is known of those that are stored."""
+
 import numpy as np
 
-from roll.distributed.executor.rollout.generate_worker import FinishedRequests
-from roll.types.rollout import Generation
+from roll.distributed.executor.rollout.finished_requests import DIRECT_TOKENS, FinishedRequests, is_large, store
+from roll.types.rollout import (
+    Generation,
+    GenerationRequest,
+    Place,
+    RowFacts,
+    RowTexts,
+    SamplingParams,
+    StoredGeneration,
+)
 
 
-def answer(*token_ids: int, reason: str = "stop") -> Generation:
+def answer(*token_ids: int, reason: str = "stop", version: int = 3) -> Generation:
     tokens = np.array(token_ids, np.int32)
-    return Generation(tokens, (-tokens / 10).astype(np.float32), np.full(len(tokens), 3, np.int32), reason)  # type: ignore[arg-type]
+    return Generation(tokens, (-tokens / 10).astype(np.float32), np.full(len(tokens), version, np.int32), reason)  # type: ignore[arg-type]
+
+
+def request(name: str, *prompt_ids: int, **sampling: object) -> GenerationRequest:
+    settings = SamplingParams(max_new_tokens=9, **sampling)  # type: ignore[arg-type]
+    return GenerationRequest(name, np.array(prompt_ids, np.int32), settings)
 
 
 def test_answers_and_errors_come_back_as_they_were_packed():
     results = [
-        ("a", [answer(1, 2), answer(reason="abort")]),
-        ("b", "StrategyError: too long"),
-        ("c", [answer(7, 8, 9, reason="length")]),
+        (request("a", 5), [answer(1, 2), answer(reason="abort")]),
+        (request("b", 5), "StrategyError: too long"),
+        (request("c", 5), [answer(7, 8, 9, reason="length")]),
     ]
     unpacked = FinishedRequests.pack(results).unpack()
     assert [name for name, _ in unpacked] == ["a", "b", "c"]
@@ -31,4 +46,36 @@ def test_answers_and_errors_come_back_as_they_were_packed():
 
 
 def test_errors_alone_travel_too():
-    assert FinishedRequests.pack([("a", "dead")]).unpack() == [("a", "dead")]
+    assert FinishedRequests.pack([(request("a", 5), "dead")]).unpack() == [("a", "dead")]
+
+
+def decode(ids, brackets=""):
+    return [brackets + " ".join(map(str, row.tolist())) for row in ids]
+
+
+def test_of_stored_answers_come_facts_their_rows_and_their_texts():
+    results = [
+        (request("a", 5, 6), [answer(1, 2), answer(reason="abort")]),
+        (request("b", 5), "StrategyError: too long"),
+        (request("c", 4, stop_strings=("8",), include_stop_string=False), [answer(7, 8, version=2)]),
+    ]
+    finished, rows, texts = store(results, (decode, lambda ids: decode(ids, "<s>")))
+    assert len(finished.token_ids) == len(finished.log_probs) == len(finished.policy_versions) == 0
+    unpacked = dict(finished.unpack(("rows", "texts")))
+    assert unpacked["b"] == "StrategyError: too long"
+    assert unpacked["a"] == [
+        StoredGeneration(RowFacts(4, 2, 1, 3), "stop", Place("rows", "texts", 0)),
+        StoredGeneration(RowFacts(2, 0, 0, -1), "abort", Place("rows", "texts", 1)),
+    ]
+    assert unpacked["c"] == [StoredGeneration(RowFacts(3, 2, 1, 2), "stop", Place("rows", "texts", 2))]
+    assert rows.lengths.tolist() == [4, 2, 3] and rows.input_ids.tolist() == [5, 6, 1, 2, 5, 6, 4, 7, 8]
+    assert rows.response_mask.tolist() == [False, False, True, True, False, False, False, True, True]
+    assert rows.policy_versions.tolist() == [-1, -1, 3, 3, -1, -1, -1, 2, 2]
+    np.testing.assert_allclose(rows.rollout_log_probs, [0, 0, -0.1, -0.2, 0, 0, 0, -0.7, -0.8], rtol=1e-6)
+    assert [texts[row] for row in range(3)] == [RowTexts("1 2", "<s>1 2"), RowTexts("", "<s>"), RowTexts("7 ", "<s>7 ")]
+
+
+def test_many_tokens_are_stored_however_many_requests_they_are_of():
+    half = [answer(*[1] * (DIRECT_TOKENS // 2))]
+    assert not is_large([(request("a", 5), half), (request("b", 5), half), (request("c", 5), "dead")])
+    assert is_large([(request("a", 5), half), (request("b", 5), half), (request("c", 5), [answer(1)])])

@@ -1,0 +1,124 @@
+"""What an engine hands over: answers with their tokens, or what is known of answers that go to the object store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from roll.datasets.encoding import Decode
+from roll.distributed.strategy.stop_strings import answer_texts
+from roll.types.batch import FINISH_REASONS, SampledRows
+from roll.types.collate import sampled_rows
+from roll.types.rollout import (
+    AnyGeneration,
+    Generation,
+    GenerationRequest,
+    Place,
+    RowFacts,
+    RowTexts,
+    StoredGeneration,
+    Trajectory,
+)
+from roll.types.texts import TextTable
+
+DIRECT_TOKENS = 8192
+"""So many tokens travel with the reply: their arrays have 100 kB, and Ray itself keeps less than that in the memory of
+who receives it."""
+
+Finished = tuple[GenerationRequest, list[Generation] | str]
+"""A request with its answers, or the text of what went wrong."""
+
+
+@dataclass(frozen=True)
+class FinishedRequests:
+    """Answers of several requests as flat arrays: thousands of small arrays would cost more to send than to sample.
+
+    `num_answers[i]` belong to request i; an error text stands in their place when it failed. `death` says why the
+    engine is gone: then nothing more comes, and what is missing must be asked of another engine. With `stored` the
+    tokens travel apart, and here stands what is known of the row that is made of each answer.
+    """
+
+    request_ids: tuple[str, ...]
+    errors: tuple[str | None, ...]
+    num_answers: np.ndarray
+    lengths: np.ndarray
+    finish_reasons: np.ndarray
+    token_ids: np.ndarray
+    log_probs: np.ndarray
+    policy_versions: np.ndarray
+    death: str | None = None
+    stored: tuple[RowFacts, ...] | None = None
+
+    @staticmethod
+    def pack(
+        results: Sequence[Finished], death: str | None = None, stored: tuple[RowFacts, ...] | None = None
+    ) -> FinishedRequests:
+        answers = [answer for _, result in results if not isinstance(result, str) for answer in result]
+
+        def flat(arrays: list[np.ndarray], dtype: type) -> np.ndarray:
+            here = arrays if stored is None else []
+            return np.concatenate(here).astype(dtype, copy=False) if here else np.empty(0, dtype)
+
+        return FinishedRequests(
+            request_ids=tuple(request.request_id for request, _ in results),
+            errors=tuple(result if isinstance(result, str) else None for _, result in results),
+            num_answers=np.array([0 if isinstance(r, str) else len(r) for _, r in results], np.int32),
+            lengths=np.array([len(answer.token_ids) for answer in answers], np.int32),
+            finish_reasons=np.array([FINISH_REASONS.index(a.finish_reason) for a in answers], np.int8),
+            token_ids=flat([a.token_ids for a in answers], np.int32),
+            log_probs=flat([a.log_probs for a in answers], np.float32),
+            policy_versions=flat([a.policy_versions for a in answers], np.int32),
+            death=death,
+            stored=stored,
+        )
+
+    def unpack(self, handles: Sequence[object] = ()) -> list[tuple[str, list[AnyGeneration] | str]]:
+        """By request id. `handles` stand for the rows and the texts of what is stored."""
+        answers = self._answers() if self.stored is None else self._stored_answers(*handles)
+        results: list[tuple[str, list[AnyGeneration] | str]] = []
+        first = 0
+        for name, error, count in zip(self.request_ids, self.errors, self.num_answers, strict=True):
+            results.append((name, answers[first : first + count] if error is None else error))
+            first += count
+        return results
+
+    def _answers(self) -> list[AnyGeneration]:
+        ends = np.cumsum(self.lengths)[:-1]
+        columns = (np.split(column, ends) for column in (self.token_ids, self.log_probs, self.policy_versions))
+        return [
+            Generation(token_ids, log_probs, versions, FINISH_REASONS[reason])
+            for token_ids, log_probs, versions, reason in zip(*columns, self.finish_reasons, strict=False)
+        ]
+
+    def _stored_answers(self, tokens: object, texts: object) -> list[AnyGeneration]:
+        return [
+            StoredGeneration(facts, FINISH_REASONS[reason], Place(tokens, texts, row))
+            for row, (facts, reason) in enumerate(zip(self.stored or (), self.finish_reasons, strict=True))
+        ]
+
+
+def is_large(results: Sequence[Finished]) -> bool:
+    answers = (answer for _, result in results if not isinstance(result, str) for answer in result)
+    return sum(len(answer.token_ids) for answer in answers) > DIRECT_TOKENS
+
+
+def store(
+    results: Sequence[Finished], decoders: tuple[Decode, Decode], death: str | None = None
+) -> tuple[FinishedRequests, SampledRows, TextTable]:
+    """What is known of the answers, the rows that are made of them, and what they say."""
+    decode, decode_raw = decoders
+    rows: list[Trajectory] = []
+    texts: list[RowTexts] = []
+    for request, answers in results:
+        if isinstance(answers, str):
+            continue
+        rows += [
+            Trajectory.from_generation(request.prompt_ids, answer, 0.0, index=0, response_text="", media=request.media)
+            for answer in answers
+        ]
+        plain, raw = (answer_texts(form, answers, request.sampling) for form in (decode, decode_raw))
+        texts += map(RowTexts, plain, raw)
+    finished = FinishedRequests.pack(results, death, tuple(row.facts for row in rows))
+    return finished, sampled_rows(rows), TextTable.of(texts)

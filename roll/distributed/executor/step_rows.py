@@ -1,0 +1,118 @@
+"""The rows of a step on their way to the ranks: tokens that are here are put into the object store, of those that are
+there already the ranks put their shards together themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import ray
+from ray.exceptions import RayError
+
+from roll.distributed.executor.roles import TrainCluster, share
+from roll.errors import WorkerError, describe
+from roll.types.assembly import RowTable
+from roll.types.batch import RowMeta, SampleBatch, SampleSet
+from roll.types.collate import collate_groups, padding_rows, row_columns, row_meta, sampled_rows, split_rows
+from roll.types.packing import rows_by_rank
+from roll.types.rollout import (
+    AnyTrajectory,
+    RowTexts,
+    StoredTrajectory,
+    Trajectory,
+    TrajectoryBase,
+    TrajectoryGroup,
+)
+
+
+class StepRows:
+    """Rows by number, in the order of the groups; numbers beyond the last are padding rows. `meta` says what is known
+    of each without its tokens."""
+
+    def __init__(self, groups: Sequence[TrajectoryGroup]):
+        self.meta: RowMeta = row_meta(groups)
+        self._groups = groups
+        self._batch: SampleBatch | None = None
+        self._pieces: list[object] = []
+        self._table: RowTable | None = None
+        if any(isinstance(t, StoredTrajectory) for group in groups for t in group.trajectories):
+            self._table = self._tabulate([t for group in groups for t in group.trajectories])
+        else:
+            self._batch = collate_groups(groups)
+
+    def __len__(self) -> int:
+        return len(self.meta)
+
+    def share(self, rows: np.ndarray, num_updates: int, num_ranks: int, cluster: TrainCluster) -> SampleSet:
+        """These rows, as many as divide into updates and ranks, balanced over the data-parallel ranks of the
+        cluster."""
+        num_padding = max(0, int(rows.max()) + 1 - len(self))
+        shortest = int(np.argmin(self.meta.lengths))
+        lengths = np.append(self.meta.lengths, np.repeat(self.meta.lengths[shortest], num_padding))
+        by_rank = rows_by_rank(lengths, rows, num_updates, num_ranks)
+        if self._batch is not None:
+            batch = self._batch
+            if num_padding:
+                batch = SampleBatch.concatenate([batch, padding_rows(batch, num_padding)])
+            return SampleSet(self.meta, share(batch, by_rank))
+        assert self._table is not None
+        tables = [self._table.take(rows, shortest) for rows in by_rank]
+        return SampleSet(self.meta, cluster.assemble(by_rank, tables, self._pieces))
+
+    def _tabulate(self, trajectories: Sequence[AnyTrajectory]) -> RowTable:
+        """What came with its tokens makes one more piece."""
+        number_of: dict[object, int] = {}
+        here: list[Trajectory] = []
+        pieces, places = np.zeros(len(trajectories), np.int64), np.zeros(len(trajectories), np.int64)
+        for row, trajectory in enumerate(trajectories):
+            if isinstance(trajectory, Trajectory):
+                pieces[row], places[row] = -1, len(here)
+                here.append(trajectory)
+                continue
+            handle = trajectory.place.tokens
+            if handle not in number_of:
+                number_of[handle] = len(self._pieces)
+                self._pieces.append(handle)
+            pieces[row], places[row] = number_of[handle], trajectory.place.row
+        if here:
+            pieces[pieces < 0] = len(self._pieces)
+            self._pieces.append(ray.put(sampled_rows(here)))
+        failed = np.array([t.failure is not None for t in trajectories])
+        return RowTable(pieces=pieces, places=places, failed=failed, **row_columns(self._groups))
+
+
+def texts_of(rows: Sequence[AnyTrajectory]) -> list[RowTexts]:
+    """What is to be read of each row."""
+    found = _get(row.place.texts for row in rows if isinstance(row, StoredTrajectory))
+    return [
+        found[row.place.texts][row.place.row]
+        if isinstance(row, StoredTrajectory)
+        else RowTexts(row.response_text, turns=row.turns)
+        for row in rows
+    ]
+
+
+def fetched(groups: Sequence[TrajectoryGroup]) -> list[TrajectoryGroup]:
+    """The groups with their tokens and texts, for who must read all of them."""
+    rows = [t for group in groups for t in group.trajectories if isinstance(t, StoredTrajectory)]
+    tokens, texts = _get(row.place.tokens for row in rows), _get(row.place.texts for row in rows)
+
+    def here(row: AnyTrajectory) -> Trajectory:
+        if isinstance(row, Trajectory):
+            return row
+        place, told = row.place, {field.name: getattr(row, field.name) for field in fields(TrajectoryBase)}
+        (found,) = split_rows(tokens[place.tokens].select(np.array([place.row])))
+        said = texts[place.texts][place.row]
+        return Trajectory(**told, **found, response_text=said.response_text, turns=said.turns)
+
+    return [replace(group, trajectories=tuple(here(row) for row in group.trajectories)) for group in groups]
+
+
+def _get(handles: Iterable[object]) -> dict[object, Any]:
+    distinct: list[Any] = list(dict.fromkeys(handles))
+    try:
+        return dict(zip(distinct, ray.get(distinct), strict=True)) if distinct else {}
+    except RayError as error:
+        raise WorkerError(f"sampled answers are lost from the object store: {describe(error)}") from error
