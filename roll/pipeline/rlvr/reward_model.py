@@ -19,7 +19,7 @@ from roll.models.loading import model_config
 from roll.models.tokenizer import load_tokenizer, same_tokens
 from roll.pipeline.rlvr.rlvr_config import RewardModelArgs, RLVRConfig
 from roll.types.batch import Rows
-from roll.types.rollout import Task, Trajectory, TrajectoryGroup
+from roll.types.rollout import AnyTrajectory, Task, Trajectory, TrajectoryGroup
 
 TRUNCATED = "reward_model_truncated"
 
@@ -89,7 +89,8 @@ class RewardModel:
         return (self._cluster.weights,)
 
     def score(self, groups: Sequence[TrajectoryGroup]) -> list[TrajectoryGroup]:
-        waiting = [[t for t in group.trajectories if t.failure is None] for group in groups]
+        here = [[t for t in group.trajectories if isinstance(t, Trajectory)] for group in groups]
+        waiting = [[t for t in some if t.failure is None] for some in here]
         read = [self._reader.read(group.task, some) for group, some in zip(groups, waiting, strict=True)]
         rows = [shown.ids for some in read for shown in some if not isinstance(shown, str)]
         numbers = iter(self._cluster.row_scores(_rows(rows))) if rows else iter(())
@@ -104,8 +105,8 @@ class RewardModel:
         return found
 
     def _outcome(
-        self, attempt: Trajectory, domain: str, shown: Shown | str, numbers: Iterator[np.ndarray]
-    ) -> Trajectory:
+        self, attempt: AnyTrajectory, domain: str, shown: Shown | str, numbers: Iterator[np.ndarray]
+    ) -> AnyTrajectory:
         if isinstance(shown, str):
             return attempt.failed(shown)
         score = float(next(numbers)[self._reader.ways[domain].label])
