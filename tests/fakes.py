@@ -54,6 +54,12 @@ class FakeScoreStrategy(ScoreStrategy):
     ) -> list[TokenOutputs]:
         return [TokenOutputs(log_probs=-b.input_ids / 100 * b.response_mask / temperature) for b in micro_batches]
 
+    def row_scores(self, micro_batches: Sequence[MicroBatch]) -> list[torch.Tensor]:
+        """Two labels: the sum of the row's tokens, and the rank."""
+        return [
+            torch.stack([b.input_ids.sum(1), torch.full((len(b),), self.dp_rank)], 1).float() for b in micro_batches
+        ]
+
     def values(self, micro_batches: Sequence[MicroBatch]) -> list[TokenOutputs]:
         return [TokenOutputs(values=(b.input_ids * b.response_mask).float()) for b in micro_batches]
 

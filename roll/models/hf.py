@@ -1,4 +1,5 @@
-"""Hugging Face models as a trainer wants them: token ids in, log-probs or values of the response tokens out.
+"""Hugging Face models as a trainer wants them: token ids in, log-probs or values of the response tokens out, or numbers
+of whole rows.
 
 The model's own forward pass would return the logits of every position, [B, T, vocabulary] in fp32: for 8 rows of 4096
 tokens and a vocabulary of 152k that is 20 GB. Here the head sees the response positions only, and where they are many,
@@ -105,6 +106,23 @@ class TokenValueModel(nn.Module):
         """values[t] is read from the hidden state of t - 1, before token t is known. [B, T] -> fp32 [B, T]."""
         hidden, positions = _hidden_before(self.backbone, input_ids, response_mask)
         return _at_positions(self.head(hidden.index_select(0, positions)), positions, input_ids)
+
+
+class SequenceModel(nn.Module):
+    """A model that gives whole rows numbers, as Hugging Face's own forward pass computes them: any architecture with a
+    sequence-classification head, looking both ways or not."""
+
+    def __init__(self, pretrained: nn.Module, pad_token_id: int):
+        super().__init__()
+        self.pretrained = pretrained
+        self.pad_token_id = pad_token_id
+
+    def forward(self, input_ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        """A number per label of the head. [B, T] -> fp32 [B, labels]. Decoders read it at a row's last token that is
+        no padding token."""
+        inside = torch.arange(input_ids.shape[1], device=input_ids.device) < lengths[:, None]
+        padded = torch.where(inside, input_ids, self.pad_token_id)
+        return self.pretrained(input_ids=padded, attention_mask=inside.long()).logits.float()
 
 
 def _hidden_before(

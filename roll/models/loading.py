@@ -12,6 +12,7 @@ from torch import nn
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
     PretrainedConfig,
     PreTrainedModel,
@@ -22,8 +23,9 @@ from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.utils import logging as transformers_logging
 
 from roll.configs.model import ModelArgs
+from roll.configs.roles import Head
 from roll.errors import StrategyError
-from roll.models.hf import LogProbHead, TokenLogProbModel, TokenValueModel, ValueHead
+from roll.models.hf import LogProbHead, SequenceModel, TokenLogProbModel, TokenValueModel, ValueHead
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _ATTENTION = {"fa2": "flash_attention_2", "sdpa": "sdpa", "eager": "eager"}
@@ -36,6 +38,7 @@ _LOGIT_FACTORS = ("logits_scaling", "logit_scale", "lm_head_multiplier")
 
 transformers_logging.disable_progress_bar()  # every rank would draw its own
 
+Module = TokenLogProbModel | TokenValueModel | SequenceModel
 GatherParameters = Callable[[Sequence[nn.Parameter]], AbstractContextManager[Any]]
 
 
@@ -43,7 +46,7 @@ GatherParameters = Callable[[Sequence[nn.Parameter]], AbstractContextManager[Any
 class LoadedModel:
     """A module to train or to score with, and what is needed to write it as a Hugging Face model again."""
 
-    module: TokenLogProbModel | TokenValueModel
+    module: Module
     pretrained: PreTrainedModel  # owns the same parameters
     hf_names: dict[str, str]  # parameter of `module` -> its name in `pretrained`; tied weights occur once
 
@@ -53,6 +56,13 @@ class LoadedModel:
         if not getattr(self.pretrained, "_weight_conversions", None):
             return list(weights)
         return list(revert_weight_conversion(self.pretrained, dict(weights)).items())
+
+
+def load_model(args: ModelArgs, head: Head, gather: GatherParameters = lambda parameters: nullcontext()) -> LoadedModel:
+    """The model of a role. `gather` makes partitioned parameters whole while they are written (ZeRO-3)."""
+    if head == "value":
+        return load_critic(args, gather)
+    return load_sequence_model(args) if head == "sequence" else load_policy(args)
 
 
 def load_policy(args: ModelArgs) -> LoadedModel:
@@ -97,6 +107,25 @@ def load_critic(args: ModelArgs, gather: GatherParameters = lambda parameters: n
     return _finish(TokenValueModel(pretrained.base_model, ValueHead(score)), pretrained, args)
 
 
+def load_sequence_model(args: ModelArgs) -> LoadedModel:
+    """A model with a sequence-classification head, such as a reward model. Its checkpoint has to hold the head."""
+    config = model_config(args)
+    pad_token_id = getattr(config.get_text_config(), "pad_token_id", None)
+    if pad_token_id is None:
+        raise StrategyError(
+            f"{args.model_name_or_path}: config.json has no pad_token_id, by which rows of a batch are told from their "
+            "padding. Set model_args.model_config_kwargs.pad_token_id to the tokenizer's"
+        )
+    config.get_text_config().use_cache = False  # one pass per row: keys and values would be kept for nothing
+    try:
+        pretrained, _ = _load(AutoModelForSequenceClassification, args, config)
+    except (ValueError, RuntimeError) as error:  # an architecture without such a head; a head of another size
+        raise StrategyError(
+            f"{args.model_name_or_path}: no sequence-classification head can be loaded: {error}"
+        ) from error
+    return _finish(SequenceModel(pretrained, pad_token_id), pretrained, args)
+
+
 def model_config(args: ModelArgs, **overrides: object) -> PretrainedConfig:
     """config.json with the role's overrides and without dropout."""
     if args.model_name_or_path is None:
@@ -137,7 +166,7 @@ def _load(
     return pretrained, missing
 
 
-def _finish(module: TokenLogProbModel | TokenValueModel, pretrained: PreTrainedModel, args: ModelArgs) -> LoadedModel:
+def _finish(module: Module, pretrained: PreTrainedModel, args: ModelArgs) -> LoadedModel:
     own_names = {id(parameter): name for name, parameter in pretrained.named_parameters()}
     hf_names = {name: own_names[id(parameter)] for name, parameter in module.named_parameters()}
     if not args.disable_gradient_checkpointing:

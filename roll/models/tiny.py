@@ -1,6 +1,7 @@
 """A tokenizer of about 290 tokens and Qwen models of about 100 thousand parameters, for demos, tests and benchmarks.
 
-They go through the same doors as real ones: `AutoTokenizer` and `AutoModelForCausalLM.from_pretrained(directory)`.
+They go through the same doors as real ones: `AutoTokenizer`, `AutoModelForCausalLM` and
+`AutoModelForSequenceClassification.from_pretrained(directory)`.
 """
 
 from pathlib import Path
@@ -9,12 +10,15 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import (
+    PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen2ForCausalLM,
+    Qwen2ForSequenceClassification,
     Qwen3Config,
     Qwen3ForCausalLM,
+    Qwen3ForSequenceClassification,
 )
 
 ARCHITECTURES = ("qwen2", "qwen3")
@@ -81,8 +85,10 @@ def build_model(
     max_position_embeddings: int = 2048,
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
+    num_labels: int = 0,
 ) -> PreTrainedModel:
-    """A randomly initialised model, the same for the same seed; the caller's random state is left alone.
+    """A randomly initialised model, the same for the same seed; the caller's random state is left alone. With
+    `num_labels` it has a sequence-classification head, as reward models have.
 
     117,824 parameters as it stands. Heads are 32 wide because vLLM has no CPU attention for narrower ones; with
     `hidden_size=128, num_heads=4, num_kv_heads=2` there are enough of them for tensor parallel 2. The vocabulary is
@@ -108,9 +114,14 @@ def build_model(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if arch == "qwen2":
-            model: PreTrainedModel = Qwen2ForCausalLM(Qwen2Config(**shape))
+            kinds: tuple[type[PreTrainedModel], ...] = (Qwen2ForCausalLM, Qwen2ForSequenceClassification)
+            config: PretrainedConfig = Qwen2Config(**shape)
         else:
-            model = Qwen3ForCausalLM(Qwen3Config(head_dim=hidden_size // num_heads, **shape))
+            kinds = (Qwen3ForCausalLM, Qwen3ForSequenceClassification)
+            config = Qwen3Config(head_dim=hidden_size // num_heads, **shape)
+        if num_labels:
+            config.num_labels = num_labels
+        model = kinds[bool(num_labels)](config)
     return model.to(dtype)  # type: ignore[arg-type]
 
 
@@ -122,10 +133,10 @@ def save_pretrained(directory: Path, model: PreTrainedModel, tokenizer: PreTrain
     directory.mkdir(parents=True, exist_ok=True)
     weights = model.state_dict()
     if model.config.tie_word_embeddings:
-        del weights["lm_head.weight"]
+        weights.pop("lm_head.weight", None)
     model.config.architectures = [type(model).__name__]
     model.config.save_pretrained(directory)
-    if model.generation_config is not None:
+    if model.can_generate() and model.generation_config is not None:
         model.generation_config.save_pretrained(directory)
     save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
     tokenizer.save_pretrained(directory)

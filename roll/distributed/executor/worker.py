@@ -59,7 +59,7 @@ def build_strategy(blueprint: Blueprint, *more: Any) -> Any:
 
 
 class ScoreWorker:
-    """Scores given tokens: the reference, or any other frozen model."""
+    """Scores given tokens or whole rows: the reference, a reward model, or any other frozen model."""
 
     def __init__(self, blueprint: Blueprint):
         self.strategy: ScoreStrategy = build_strategy(blueprint)
@@ -89,6 +89,15 @@ class ScoreWorker:
         flat = _in_row_order(outputs, groups, batch.lengths)
         ends = np.cumsum([part.num_tokens for part in parts])
         return (None, *np.split(flat, ends[:-1]))
+
+    def score_rows(self, limits: BatchLimits, rows: Rows) -> np.ndarray:
+        """Numbers of these rows, float32 [rows, labels]."""
+        if not len(rows):
+            self.strategy.row_scores([])  # a sharded engine needs all its ranks
+            return np.zeros((0, 0), np.float32)
+        groups = micro_batches(rows.lengths, np.arange(len(rows)), limits)
+        outputs = self.strategy.row_scores(_padded(self.strategy, rows, groups, limits))
+        return np.concatenate([output.numpy() for output in outputs])[np.argsort(np.concatenate(groups))]
 
     def _forward(self, kind: Score, batches: Sequence[MicroBatch], temperature: float) -> list[torch.Tensor]:
         if kind == "values":

@@ -14,6 +14,7 @@ import torch
 from roll.algorithms.loss import Loss
 from roll.configs.roles import Head
 from roll.distributed.weights.bucket import BucketSource, GroupSpec, WeightBucket
+from roll.errors import StrategyError
 from roll.types.batch import LossScale, MicroBatch, TokenOutputs
 from roll.types.metrics import MetricSums
 from roll.types.rollout import Generation, GenerationRequest
@@ -83,6 +84,11 @@ class ScoreStrategy(Strategy):
     def values(self, micro_batches: Sequence[MicroBatch]) -> list[TokenOutputs]:
         """Critic values without gradient, one output per micro batch, on the CPU. StrategyError if the model has no
         value head."""
+
+    def row_scores(self, micro_batches: Sequence[MicroBatch]) -> list[torch.Tensor]:
+        """Numbers of whole rows without gradient, float32 [B, labels] per micro batch, on the CPU. StrategyError if the
+        model has no sequence-classification head."""
+        raise StrategyError(f"{type(self).__name__} gives no numbers to whole rows; hf_infer and deepspeed_infer do")
 
 
 class TrainStrategy(ScoreStrategy):

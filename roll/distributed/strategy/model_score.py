@@ -8,13 +8,13 @@ import torch
 
 from roll.distributed.strategy.base import RankContext, ScoreStrategy
 from roll.errors import StrategyError
-from roll.models.hf import TokenLogProbModel, TokenValueModel
+from roll.models.hf import SequenceModel, TokenLogProbModel, TokenValueModel
 from roll.models.loading import LoadedModel
 from roll.types.batch import MicroBatch, TokenOutputs
 
 
 class ModelScoreStrategy(ScoreStrategy):
-    """Log-probs of a policy, values of a critic. `setup` of the subclass loads the model."""
+    """Log-probs of a policy, values of a critic, numbers of a reward model. `setup` of the subclass loads the model."""
 
     context: RankContext
     _model: LoadedModel | None = None
@@ -44,6 +44,15 @@ class ModelScoreStrategy(ScoreStrategy):
         outputs = [TokenOutputs(values=self.model.module(*self._inputs(batch)).cpu()) for batch in batches]
         return outputs[: len(micro_batches)]
 
+    @torch.no_grad()
+    def row_scores(self, micro_batches: Sequence[MicroBatch]) -> list[torch.Tensor]:
+        if not isinstance(self.model.module, SequenceModel):
+            raise StrategyError(f"{self.context.role} has no sequence-classification head and gives rows no numbers")
+        device = self.context.device
+        batches = self._evened_out(micro_batches)
+        outputs = [self.model.module(b.input_ids.to(device), b.lengths.to(device)).cpu() for b in batches]
+        return outputs[: len(micro_batches)]
+
     def _evened_out(self, micro_batches: Sequence[MicroBatch]) -> Sequence[MicroBatch]:
         """These, and behind them the empty ones that ranks need whose forward passes must be equal in number."""
         return micro_batches
@@ -54,7 +63,7 @@ class ModelScoreStrategy(ScoreStrategy):
 
     def _check_policy(self) -> None:
         if not isinstance(self.model.module, TokenLogProbModel):
-            raise StrategyError(f"{self.context.role} has a value head and gives no log-probs")
+            raise StrategyError(f"{self.context.role} has a {self.context.head} head and gives no log-probs")
 
     def _check_critic(self) -> None:
         if not isinstance(self.model.module, TokenValueModel):

@@ -2,6 +2,7 @@
 strategies know what every token should score, so any mix-up of rows shows as an error in the metrics."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -72,6 +73,15 @@ def test_scores_meet_their_rows_whoever_computed_them(roles: Roles) -> None:
     assert metrics["value_error"] == 0
     expected = sum((i + 1) * (length - 1) for i, length in enumerate(LENGTHS)) / (sum(LENGTHS) - len(LENGTHS))
     assert metrics["advantage"] == pytest.approx(expected)
+
+
+def test_rows_get_their_numbers_in_their_order_from_all_ranks(roles: Roles) -> None:
+    for lengths in (LENGTHS, (5,)):
+        batch = make_samples(lengths)
+        scores = roles.policy.row_scores(batch)
+        starts = np.cumsum((0, *lengths))
+        assert scores[:, 0].tolist() == [batch.input_ids[a:b].sum() for a, b in pairwise(starts)]
+        assert sorted(set(scores[:, 1])) == ([0, 1] if len(lengths) > 1 else [scores[0, 1]])
 
 
 def test_the_temperature_reaches_the_scores(roles: Roles) -> None:

@@ -1,13 +1,13 @@
 """Log-probs, entropy and values of the strategies that only score, against a plain Hugging Face forward pass."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoModelForTokenClassification
 
 from roll.configs.cluster import WorkerConfig
 from roll.distributed.strategy.base import ALL_STATES, ScoreStrategy
@@ -42,6 +42,35 @@ SCORERS = [
     ),
     Scorer("deepspeed_infer", DEEPSPEED, 2, {"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}}),
 ]
+
+
+def rows_of_texts() -> list[MicroBatch]:
+    """The rows, one of which ends in two padding tokens: there a head is read before them."""
+    made = rows()
+    ids = made[4].input_ids.clone()
+    ids[0, -2:] = 0
+    return [*made[:4], replace(made[4], input_ids=ids), *made[5:]]
+
+
+def numbers_of_rows(scorer: Scorer, model_dir: Path) -> list[torch.Tensor]:
+    """Of the rows from 2r on, in 3 - 2r micro batches of rank r."""
+    config = WorkerConfig.model_validate(
+        {
+            "strategy_args": {"strategy_name": scorer.name, "strategy_config": scorer.strategy_config},
+            "model_args": {"model_name_or_path": str(model_dir), "dtype": "fp32"},
+        }
+    )
+    where = replace(context("reference"), head="sequence")
+    strategy: ScoreStrategy = resolve(scorer.class_path)(config, where)  # type: ignore[operator]
+    strategy.setup()
+    strategy.offload_states(ALL_STATES)
+    strategy.load_states(ALL_STATES)
+    taken = rows_of_texts()[2 * where.rank :]
+    outputs = strategy.row_scores([join(taken[i : i + 2]) for i in range(0, 6 - 4 * where.rank, 2)])
+    with pytest.raises(StrategyError, match="sequence head and gives no log-probs"):
+        strategy.log_probs([], 1.0)
+    strategy.shutdown()
+    return outputs
 
 
 def scored(scorer: Scorer, model_dir: Path, dtype: str, role: str) -> tuple[list[TokenOutputs], list[MicroBatch]]:
@@ -124,3 +153,20 @@ def test_values_are_read_before_the_token_is_known(
     for outputs, batches in rank_pool(scorer.world_size).run(scored, scorer, tmp_path, "fp32", "critic"):
         for i, (output, batch) in enumerate(zip(outputs, batches, strict=True)):
             assert_rows_equal(output.values, batch, want[i : i + 3], 1e-5)
+
+
+@pytest.mark.parametrize("num_labels", [1, 3])
+@pytest.mark.parametrize("scorer", [SCORERS[0], SCORERS[1], SCORERS[3]], ids=["hf", "ds", "ds-zero3-x2"])
+def test_numbers_of_rows_are_those_of_hugging_faces_own_model(
+    scorer: Scorer, num_labels: int, rank_pool: Pools, make_tiny_model_dir: Callable[..., Path]
+) -> None:
+    """fp32, of rows alone and unpadded against padded micro batches, unequal in number on the ranks: 1e-5."""
+    directory = make_tiny_model_dir(num_labels=num_labels)
+    model = AutoModelForSequenceClassification.from_pretrained(directory, dtype=torch.float32).eval()
+    with torch.no_grad():
+        want = torch.cat([model(input_ids=row.input_ids).logits for row in rows_of_texts()])
+    assert float(want.std(0).min()) > 0.01 and want.shape == (8, num_labels)
+    for rank, outputs in enumerate(rank_pool(scorer.world_size).run(numbers_of_rows, scorer, directory)):
+        got = torch.cat(outputs)
+        assert got.dtype == torch.float32 and got.shape == (6 - 4 * rank, num_labels)
+        torch.testing.assert_close(got, want[2 * rank :][: len(got)], rtol=0, atol=1e-5)

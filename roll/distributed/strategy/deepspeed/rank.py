@@ -20,7 +20,7 @@ from roll.distributed.strategy.base import RankContext
 from roll.distributed.strategy.deepspeed.config import EngineConfig
 from roll.distributed.strategy.model_score import empty_micro_batch
 from roll.models.hf import LogProbHead
-from roll.models.loading import LoadedModel, load_critic, load_policy
+from roll.models.loading import LoadedModel, load_model
 from roll.platforms.stores import bind_stores
 from roll.platforms.table import platform_of
 from roll.types.batch import MicroBatch
@@ -37,10 +37,6 @@ class DeepSpeedRank:
         self.role, self.context, self.config = role, context, config
         self.platform = platform_of(context.device)
         self.engine: DeepSpeedEngine | None = None
-
-    @property
-    def is_critic(self) -> bool:
-        return self.context.head == "value"
 
     def start(self) -> None:
         """Joins the role's process group. A rank that does not come is an error after backend_timeout, not a hang."""
@@ -68,9 +64,8 @@ class DeepSpeedRank:
         """The role's model on this rank's device; under ZeRO-3 this rank's part of it."""
         torch.manual_seed(self.context.seed)
         with self._partitioned_loading():
-            args = self.role.model_args
-            model = load_critic(args, self.gathered) if self.is_critic else load_policy(args)
-        if self.config.partitions_weights and not self.is_critic:
+            model = load_model(self.role.model_args, self.context.head, self.gathered)
+        if self.config.partitions_weights and self.context.head == "lm":
             from deepspeed.utils import set_z3_leaf_modules
 
             set_z3_leaf_modules(model.module, [LogProbHead])

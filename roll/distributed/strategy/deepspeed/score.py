@@ -13,7 +13,8 @@ from roll.types.batch import MicroBatch
 
 
 class DeepSpeedScoreStrategy(ModelScoreStrategy):
-    """Log-probs of the reference or of old weights. With ZeRO-3 a model that fits on no single device can be scored."""
+    """Log-probs of the reference or of old weights, numbers of a reward model. With ZeRO-3 a model that fits on no
+    single device can score."""
 
     def __init__(self, role: WorkerConfig, context: RankContext):
         self.dp_rank, self.dp_size = context.rank, context.world_size

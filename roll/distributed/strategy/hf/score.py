@@ -5,12 +5,12 @@ from __future__ import annotations
 from roll.configs.cluster import WorkerConfig
 from roll.distributed.strategy.base import RankContext, State
 from roll.distributed.strategy.model_score import ModelScoreStrategy
-from roll.models.loading import load_critic, load_policy
+from roll.models.loading import load_model
 from roll.platforms.table import platform_of
 
 
 class HfScoreStrategy(ModelScoreStrategy):
-    """Log-probs of the reference or of old weights, values of a critic."""
+    """Log-probs of the reference or of old weights, values of a critic, numbers of a reward model."""
 
     def __init__(self, role: WorkerConfig, context: RankContext):
         self.role, self.context = role, context
@@ -19,8 +19,7 @@ class HfScoreStrategy(ModelScoreStrategy):
 
     def setup(self) -> None:
         self.platform.set_device(self.context.device)
-        load = load_critic if self.context.head == "value" else load_policy
-        self._model = load(self.role.model_args)
+        self._model = load_model(self.role.model_args, self.context.head)
         self._model.module.requires_grad_(False).eval().to(self.context.device)
 
     def offload_states(self, states: frozenset[State]) -> None:
