@@ -72,6 +72,7 @@ setup(
         # resolves, has both.
         "sglang": ["sglang==0.5.23"],
         "judge": ["openai>=2,<4"],  # judge_model_type: api; vllm and sglang bring it
+        "ifeval": ["py3langid>=0.4,<0.5"],
         "dev": TESTS + TOOLS,
     },
 )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 import numpy as np
@@ -51,8 +52,10 @@ def load_tasks(
     tokenizer: PreTrainedTokenizerBase,
     max_prompt_tokens: int,
     template: str | None = None,
+    tag_to_template: Mapping[str, str] = MappingProxyType({}),
 ) -> TaskSet:
-    """All tasks of `data_args` (at YAML path `key`). `template`, the global one, wins over the one in `args`.
+    """All tasks of `data_args` (at YAML path `key`). `template`, the global one, wins over the one in `args`, and the
+    one of a row's tag over both.
 
     Raises ConfigError for whatever `preflight` finds, in any row, and for prompts longer than `max_prompt_tokens` under
     `truncation: error`.
@@ -62,9 +65,12 @@ def load_tasks(
         raise ConfigError(*problems)
     reader = RowReader(args, key, domains)
     template_key = "global_template" if template is not None else f"{key}.template"
-    encoder = _Encoder(
-        args, key, reader, PromptTemplate.load(template or args.template, tokenizer, template_key), max_prompt_tokens
+    templates = _Templates(
+        args.tag,
+        PromptTemplate.load(template or args.template, tokenizer, template_key),
+        {tag: PromptTemplate.load(name, tokenizer, f"tag_to_template.{tag}") for tag, name in tag_to_template.items()},
     )
+    encoder = _Encoder(args, key, reader, templates, max_prompt_tokens)
     for batch in _batches((row for file in files for row in file.rows()), ROWS_PER_BATCH):
         encoder.add(batch)
     result = encoder.result()
@@ -81,15 +87,27 @@ def describe(tasks: TaskSet) -> str:
     return ", ".join(parts)
 
 
+@dataclass(frozen=True)
+class _Templates:
+    """The template of a row: that of its tag, or the one for all. `tag` is the column of tags."""
+
+    tag: str
+    for_all: PromptTemplate
+    by_tag: Mapping[str, PromptTemplate]
+
+    def of(self, example: Example) -> PromptTemplate:
+        return self.by_tag.get(str(example.row.values.get(self.tag)), self.for_all)
+
+
 class _Encoder:
     """Collects tasks batch by batch. Prompts too long are counted over the whole data before `error` raises."""
 
-    def __init__(self, args: DataArgs, key: str, reader: RowReader, template: PromptTemplate, max_prompt_tokens: int):
+    def __init__(self, args: DataArgs, key: str, reader: RowReader, templates: _Templates, max_prompt_tokens: int):
         self._args = args
         self._key = key
         self._reader = reader
-        self._template = template
-        self._tokenizer = template.tokenizer
+        self._templates = templates
+        self._tokenizer = templates.for_all.tokenizer
         self._max_tokens = max_prompt_tokens
         self._tasks: list[Task] = []
         self._ids: set[str] = set()
@@ -100,19 +118,9 @@ class _Encoder:
         self._repeated_ids: list[str] = []  # with their rows
 
     def add(self, rows: Sequence[Row]) -> None:
-        rendered = [(example, self._template.render(example)) for example in map(self._reader.read, rows)]
+        rendered = [(example, self._templates.of(example).render(example)) for example in map(self._reader.read, rows)]
         rendered = [(example, text) for example, text in rendered if not self._is_surely_long(example, text)]
-        if not rendered:
-            return
-        texts = [text for _, text in rendered]
-        encoded = self._tokenizer(
-            texts,
-            add_special_tokens=self._template.adds_special_tokens,
-            return_attention_mask=False,
-            truncation=False,
-            verbose=False,
-        )
-        for (example, text), ids in zip(rendered, encoded["input_ids"], strict=True):
+        for (example, text), ids in zip(rendered, self._token_ids(rendered), strict=True):
             self._num_rows += 1
             if len(ids) > self._max_tokens:
                 self._num_long += 1
@@ -122,6 +130,26 @@ class _Encoder:
                 ids = ids[-self._max_tokens :] if self._args.truncation == "left" else ids[: self._max_tokens]
                 text = str(self._tokenizer.decode(ids))
             self._tasks.append(self._task(example, text, ids))
+
+    def _token_ids(self, rendered: Sequence[tuple[Example, str]]) -> list[list[int]]:
+        """Two calls at most: with and without special tokens around the text."""
+        found: list[list[int]] = [[] for _ in rendered]
+        for adds in (False, True):
+            places = [i for i, (example, _) in enumerate(rendered) if self._adds(example) is adds]
+            if places:
+                encoded = self._tokenizer(
+                    [rendered[i][1] for i in places],
+                    add_special_tokens=adds,
+                    return_attention_mask=False,
+                    truncation=False,
+                    verbose=False,
+                )
+                for place, ids in zip(places, encoded["input_ids"], strict=True):
+                    found[place] = ids
+        return found
+
+    def _adds(self, example: Example) -> bool:
+        return self._templates.of(example).adds_special_tokens
 
     def _is_surely_long(self, example: Example, text: str) -> bool:
         """True of a prompt that is stopped or left out for its length alone, without asking the tokenizer."""

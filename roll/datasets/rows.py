@@ -19,6 +19,10 @@ Message = Mapping[str, Any]
 GROUND_TRUTH = "ground_truth"  # the reference answer, whatever its column is called
 
 
+Columns = str | tuple[str, ...]
+"""A column, or several of which one is enough."""
+
+
 @dataclass(frozen=True)
 class Domain:
     """A domain of `rewards` as the data sees it: rows with one of `tags` belong to it. Each must have the `required`
@@ -27,7 +31,7 @@ class Domain:
 
     name: str
     tags: tuple[str, ...]
-    required: tuple[str, ...] = (GROUND_TRUTH,)
+    required: tuple[Columns, ...] = (GROUND_TRUTH,)
     some_ground_truth: bool = False
     checks: tuple[Callable[[Mapping[str, Any]], str | None], ...] = ()
 
@@ -81,8 +85,11 @@ class RowReader:
         if row.fault:
             raise ConfigError(f"{row.where}: {row.fault}")
         domain = self._domain(row)
-        for column in self._domains[domain].required:
-            self._require(row, domain, column)
+        for columns in self._domains[domain].required:
+            if isinstance(columns, str):
+                self._require(row, domain, columns)
+            else:
+                self._require_one(row, domain, columns)
         for check in self._domains[domain].checks:
             problem = check(self.payload(row))
             if problem is not None:
@@ -132,6 +139,14 @@ class RowReader:
         elif row.values.get(column) is None:
             state = "is empty" if column in row.values else f"is missing; the row has {_names(row)}"
             raise ConfigError(f"{row.where}: column {column!r} {state}. rewards.{domain} says that it needs it")
+
+    def _require_one(self, row: Row, domain: str, columns: Sequence[str]) -> None:
+        names = [self._args.ground_truth if column == GROUND_TRUTH else column for column in columns]
+        if all(row.values.get(name) in (None, "") for name in names):
+            raise ConfigError(
+                f"{row.where}: none of the columns {', '.join(names)} has a value, and rewards.{domain} needs one; the "
+                f"row has {_names(row)}"
+            )
 
     def _missing(self, row: Row, column: str, name: str, meaning: str) -> ConfigError:
         state = "is empty" if column in row.values else f"is missing; the row has {_names(row)}"

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import re
+from typing import Literal
 
 THINKING, END_OF_THINKING = "<think>", "</think>"
 TOKEN = re.compile(r"\\f?boxed\s*\{|\\f?boxed\s+(?P<word>[^\s{]+)|\\.|[{}]", re.DOTALL)
+TAGGED = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL | re.IGNORECASE)
+SAID = re.compile(
+    r"\b(?:answer|choice|option)[\s*]*(?:is|was|would be|should be|:)[\s*:]*(?=\S)"
+    r"|\u7b54\u6848\s*(?:\u662f|\u4e3a|:|\uff1a)+\s*(?=\S)",
+    re.IGNORECASE,
+)
+SENTENCE_END = re.compile(r"(?<!^[A-Z])[.!?](?:\s|$)|\n|\u3002")
 NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:\s*/\s*\d+)?%?|(?<![\w.])[-+]?\.\d+%?")
 
 
@@ -56,3 +64,30 @@ def last_number(text: str) -> str | None:
     """
     matches = NUMBER.findall(text)
     return matches[-1] if matches else None
+
+
+def last_tagged(text: str) -> str | None:
+    """Content of the last `<answer>...</answer>`; None if there is none."""
+    found = TAGGED.findall(text)
+    return found[-1].strip() if found else None
+
+
+def final_answer(text: str) -> tuple[str | None, Literal["boxed", "tag", "said", ""]]:
+    r"""What a response gives as its answer, and how it says so: the last `\boxed{}` (none if the last one is never
+    closed), else the last `<answer>...</answer>`, else the sentence behind the last "answer is" or "answer:".
+
+    Examples: r"It is \boxed{B}." -> ("B", "boxed"), "So the answer is (C). Done." -> ("(C)", "said")
+    """
+    boxed = last_boxed(text)
+    if boxed is not None:
+        return boxed.strip(), "boxed"
+    if has_open_box(text):
+        return None, ""
+    tagged = last_tagged(text)
+    if tagged is not None:
+        return tagged, "tag"
+    said = list(SAID.finditer(text))
+    if said:
+        sentence = SENTENCE_END.split(text[said[-1].end() :], maxsplit=1)[0]
+        return sentence.strip(), "said"
+    return None, ""

@@ -49,14 +49,35 @@ DROPPED: Mapping[tuple[str, str], str] = {
     ("AgenticConfig", "postive_loss_coef"): "ROLL does not read it either",
 }
 
+_HOME = "roll.pipeline.rlvr.rewards"
+_IFEVAL = f"{_HOME}.ifeval_rule_reward_worker.GeneralRuleRewardWorker"
+_GENERAL = f"{_HOME}.general_val_rule_reward_worker.GeneralValRuleRewardWorker"
+_BOXED = f"{_HOME}.multiple_choice_boxed_rule_reward_worker.MultipleChoiceBoxedRuleRewardWorker"
+_CROSSTHINK = f"{_HOME}.crossthinkqa_rule_reward_worker.CrossThinkQARuleRewardWorker"
+
 LLM_JUDGE, REWARD_MODEL = "llm_judge", "reward_model"
 ROLL_REWARDS: Mapping[str, str] = {
-    "roll.pipeline.rlvr.rewards.math_rule_reward_worker.MathRuleRewardWorker": "math_rule",
-    "roll.pipeline.rlvr.rewards.llm_judge_reward_worker.LLMJudgeRewardWorker": LLM_JUDGE,
-    "roll.pipeline.rlvr.rewards.code_sandbox_reward_worker.CodeSandboxRewardWorker": "code_sandbox",
+    f"{_HOME}.math_rule_reward_worker.MathRuleRewardWorker": "math_rule",
+    f"{_HOME}.gsm8k_math_reward_worker.GSM8KMathRewardWorker": "math_rule",
+    f"{_HOME}.llm_judge_reward_worker.LLMJudgeRewardWorker": LLM_JUDGE,
+    f"{_HOME}.code_sandbox_reward_worker.CodeSandboxRewardWorker": "code_sandbox",
     "roll.pipeline.base_worker.RewardWorker": REWARD_MODEL,
+    _IFEVAL: "ifeval",
+    _GENERAL: "general_rule",
+    _BOXED: "multiple_choice",
+    _CROSSTHINK: "crossthinkqa",
+    f"{_HOME}.detection_reward_worker.DetectionRewardWorker": "detection",
 }
 """ROLL's reward classes that have a counterpart here."""
+
+_REPETITION = {"reward": "repetition", "reward_args": {"ngram_size": 3, "max_penalty": -0.5}}
+
+ROLL_REWARD_KEYS: Mapping[str, Mapping[str, Any]] = {
+    _BOXED: {"reward_args": {"require_boxed": True}},
+    _IFEVAL: {"reward_manager_config": [_REPETITION]},
+    _CROSSTHINK: {"reward_manager_config": [_REPETITION]},
+}
+"""What those of ROLL's reward classes do beside, as keys of ours: they hold unless they are given."""
 
 ROLL_WORKERS: Mapping[str, str] = {
     "roll.pipeline.rlvr.actor_worker.ActorWorker": CLASS_DECIDES,

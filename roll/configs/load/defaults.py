@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from roll.configs.device_mapping import parse_device_mapping
-from roll.configs.load.aliases import LLM_JUDGE, REWARD_MODEL, ROLL_REWARDS
+from roll.configs.load.aliases import LLM_JUDGE, REWARD_MODEL, ROLL_REWARD_KEYS, ROLL_REWARDS
 from roll.configs.roles import REWARD_PRETRAIN, Role
 from roll.configs.strategies.table import spec_of
 
@@ -41,8 +41,10 @@ def fill_roles(tree: Mapping[str, Any], roles: Mapping[str, Role]) -> dict[str, 
     filled = fill_run(tree, roles)
     for domain, worker in (_opened(filled, "rewards") or {}).items():
         if isinstance(worker, Mapping):
-            named = {"name": f"rewards.{domain}", "reward": ROLL_REWARDS.get(str(worker.get("worker_cls")))}
-            filled["rewards"][domain] = named | {key: value for key, value in worker.items() if value is not None}
+            roll_cls = str(worker.get("worker_cls"))
+            named = {"name": f"rewards.{domain}", "reward": ROLL_REWARDS.get(roll_cls)}
+            given = {key: value for key, value in worker.items() if value is not None}
+            filled["rewards"][domain] = named | dict(ROLL_REWARD_KEYS.get(roll_cls, {})) | given
             _be_greedy(filled["rewards"][domain])
             if filled["rewards"][domain]["reward"] == REWARD_MODEL:
                 _model(filled["rewards"][domain], tree, REWARD_PRETRAIN)

@@ -75,9 +75,10 @@ def _data_args(config: RLVRConfig) -> dict[str, DataArgs]:
 
 def _templates(config: RLVRConfig) -> dict[str, str]:
     """The templates in use, by their YAML path."""
+    of_tags = {f"tag_to_template.{tag}": name for tag, name in config.tag_to_template.items()}
     if config.global_template is not None:
-        return {"global_template": config.global_template}
-    return {f"{at}.template": data.template for at, data in _data_args(config).items()}
+        return {"global_template": config.global_template, **of_tags}
+    return {**{f"{at}.template": data.template for at, data in _data_args(config).items()}, **of_tags}
 
 
 def data_and_reward_problems(config: RLVRConfig) -> list[str]:
@@ -91,7 +92,12 @@ def data_and_reward_problems(config: RLVRConfig) -> list[str]:
     if problems:
         return problems
     domains, template = data_domains(config), config.global_template
-    problems = data_preflight(config.actor_train.data_args, "actor_train.data_args", domains, template)
+    problems = [
+        wrong
+        for tag, name in config.tag_to_template.items()
+        if (wrong := template_problem(name, f"tag_to_template.{tag}")) is not None
+    ]
+    problems += data_preflight(config.actor_train.data_args, "actor_train.data_args", domains, template)
     if config.validation is not None:
         problems += data_preflight(config.validation.data_args, "validation.data_args", domains, template)
     return problems
@@ -179,6 +185,14 @@ def _worker_cls_problem(at: str, worker_cls: str, reward: str | None) -> Problem
 
 
 def _tag_problems(config: RLVRConfig) -> Iterator[Problem]:
+    known = [tag for domain, worker in config.rewards.items() for tag in (domain, *worker.tag_included)]
+    for tag in config.tag_to_template:
+        if tag not in known:
+            yield Problem(
+                f"tag_to_template.{tag}: no domain has this tag.{did_you_mean(tag, known)} Known tags: "
+                f"{', '.join(known)}. Correct it, or add it to rewards.<domain>.tag_included.",
+                (f"tag_to_template.{tag}", *(f"rewards.{domain}.tag_included" for domain in config.rewards)),
+            )
     owner: dict[str, str] = {}
     for domain, worker in config.rewards.items():
         for tag in dict.fromkeys((domain, *worker.tag_included)):

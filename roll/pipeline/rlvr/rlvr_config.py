@@ -182,6 +182,9 @@ class RLVRConfig(AlgorithmConfig):
         "None: no validation.",
     )
     global_template: str | None = setting(None, "Chat template of all roles; wins over data_args.template.")
+    tag_to_template: dict[str, str] = setting(
+        {}, "Chat template of the rows with a tag, by name or path; wins over global_template."
+    )
     rl_loss_coef: float = setting(1.0, "Weight of the policy loss, KL loss included.", ge=0)
 
     # which samples count, and how much

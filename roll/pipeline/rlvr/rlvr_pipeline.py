@@ -137,8 +137,10 @@ class RLVRPipeline(RLPipeline):
         return by_domain({domain: make_filter(keys.type, keys.filter_args) for domain, keys in filters.items()})
 
     def _load_tasks(self, args: DataArgs, key: str, max_prompt_tokens: int) -> Sequence[Task]:
-        domains = data_domains(self.config)
-        return load_tasks(args, key, domains, self.tokenizer, max_prompt_tokens, self.config.global_template).tasks
+        config = self.config
+        domains, template = data_domains(config), config.global_template
+        by_tag = config.tag_to_template
+        return load_tasks(args, key, domains, self.tokenizer, max_prompt_tokens, template, by_tag).tasks
 
     def row_weights(self, meta: RowMeta) -> tuple[np.ndarray | None, dict[str, float]]:
         if self.row_weight_settings is None:

@@ -36,7 +36,7 @@ def test_of_a_group_only_the_answer_fails_that_hangs_where_no_alarm_is_heard(
 ) -> None:
     monkeypatch.syspath_prepend(str(USERS))
     clusters = Clusters(resources)
-    names = ("unstoppable", "unstoppable_async")
+    names = ("unstoppable", "unstoppable_async", "unstoppable_batch", "Batched")
     rewards = RewardPools(
         clusters,  # type: ignore[arg-type]
         {name: RewardConfig(reward=f"user_rewards:{name}", timeout_s=1.0) for name in names},
@@ -48,7 +48,9 @@ def test_of_a_group_only_the_answer_fails_that_hangs_where_no_alarm_is_heard(
         return await asyncio.gather(*(rewards.score(name, group) for name in names))
 
     try:
-        for outcomes in asyncio.run(ask()):
+        *unstoppable, batched = asyncio.run(ask())
+        assert [outcome.score for outcome in batched] == [4.0] * 4, "all of the group in one call"
+        for outcomes in unstoppable:
             assert [o.score for o in outcomes if o.failure is None] == [1.0, 2.0, 4.0]
             assert outcomes[2].failure == "the reward hung and its process was stopped"
     finally:

@@ -160,6 +160,12 @@ REFERENCE = {"strategy_args": {"strategy_name": "hf_infer"}, "device_mapping": [
             "actor_train.strategy_args.strategy_config.bf16: set by model_args.dtype (true), which false contradicts.",
         ),
         ({"rewards": {}}, "rewards is missing: name at least one domain"),
+        (
+            {"tag_to_template": {"mat": "native"}},
+            "tag_to_template.mat: no domain has this tag. Did you mean math? Known tags: math. Correct it, or add it "
+            "to rewards.<domain>.tag_included.",
+        ),
+        ({"tag_to_template": {"math": "qwen9"}}, "tag_to_template.math: 'qwen9' is no template."),
         ({"rewards.math.reward": ...}, "rewards.math.reward is missing: math_rule, exact_match, regex, "),
         (
             {"rewards.math.reward_manager_config": [{"reward": "overlongs"}]},

@@ -33,11 +33,14 @@ def load(
     *,
     longest: int = 64,
     template: Any = None,
+    by_tag: Any = (),
     **args: Any,
 ) -> TaskSet:
     path = path / "rows.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return load_tasks(DataArgs(file_name=(str(path),), **args), KEY, DOMAINS, tokenizer, longest, template)
+    return load_tasks(
+        DataArgs(file_name=(str(path),), **args), KEY, DOMAINS, tokenizer, longest, template, dict(by_tag)
+    )
 
 
 def row(prompt: str, **more: Any) -> dict[str, Any]:
@@ -53,6 +56,26 @@ def test_native_template_gives_the_ids_of_apply_chat_template(tmp_path: Path, ti
         assert task.prompt_text == tiny_tokenizer.decode(expected)
     assert len(tasks[0].prompt_ids) == 12
     assert [task.domain for task in tasks] == ["math", "chat"]
+
+
+def test_a_rows_tag_chooses_its_template_before_the_global_one(tmp_path: Path, tiny_tokenizer: "Tokenizer") -> None:
+    """Rows of both kinds in one batch, in their order, each with the special tokens of its own template."""
+    (tmp_path / "t.jinja").write_text("{% for m in messages %}Q: {{ m.content }}{% endfor %}")
+    rows = [row("31"), row("42", tag="chat"), row("53"), row("64", tag="chat")]
+    by_tag = {"chat": str(tmp_path / "t.jinja")}
+    texts = ["31", "Q: 42", "53", "Q: 64"]
+    tasks = load(tmp_path, tiny_tokenizer, rows, template="plain", by_tag=by_tag).tasks
+    assert [task.prompt_text for task in tasks] == texts
+    plain = [tiny_tokenizer(text, add_special_tokens=i % 2 == 0)["input_ids"] for i, text in enumerate(texts)]
+    assert [task.prompt_ids.tolist() for task in tasks] == plain
+    alone = [load(tmp_path, tiny_tokenizer, [one], template="plain", by_tag=by_tag).tasks[0] for one in rows]
+    assert [task.prompt_ids.tolist() for task in alone] == plain
+
+
+def test_the_template_of_a_tag_is_named_when_it_fails(tmp_path: Path, tiny_tokenizer: "Tokenizer") -> None:
+    rows = [row("31"), {"messages": [{"role": "user", "content": "a"}], "tag": "chat"}]
+    with pytest.raises(ConfigError, match="tag_to_template.chat: plain takes a bare prompt"):
+        load(tmp_path, tiny_tokenizer, rows, by_tag={"chat": "plain"})
 
 
 def test_plain_and_file_templates(tmp_path: Path, tiny_tokenizer: "Tokenizer") -> None:

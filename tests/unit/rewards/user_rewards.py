@@ -205,6 +205,11 @@ def batched_results(samples: Sequence[RewardInput]) -> list[RewardResult]:
 
 
 @takes_batch
+def unstoppable_batch(samples: Sequence[RewardInput]) -> list[float]:
+    return [unstoppable(sample) for sample in samples]
+
+
+@takes_batch
 class Batched:
     def __init__(self, bonus: float = 0.0):
         self.bonus = bonus

@@ -6,7 +6,7 @@ import pytest
 
 from roll.pipeline.rlvr.rewards.base import RewardInput, RewardResult
 from roll.pipeline.rlvr.rewards.exact_match import ExactMatch, Regex
-from roll.utils.answers import after_thinking, has_open_box, last_boxed, last_number
+from roll.utils.answers import after_thinking, final_answer, has_open_box, last_boxed, last_number
 
 
 @pytest.mark.parametrize(
@@ -115,3 +115,23 @@ def test_regex_scores_a_full_match() -> None:
     assert reward(RewardInput("", "<think></think>12.")) == -1
     with pytest.raises(re.error):
         Regex("(")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (r"It is \boxed{B}. <answer>C</answer>", ("B", "boxed")),
+        (r"\boxed{B} and \boxed{", (None, "")),
+        ("<answer>A</answer> or <answer> C </answer>", ("C", "tag")),
+        ("<answer>A <answer>C</answer>", ("C", "tag")),
+        ("<answer>A", (None, "")),
+        ("So the answer is (C). Done.", ("(C)", "said")),
+        ("Answer: 3.5 m\nThat is it", ("3.5 m", "said")),
+        ("The answer is A. No, the answer is B", ("B", "said")),
+        ("I answer nothing", (None, "")),
+        ("the answer is", (None, "")),
+        ("", (None, "")),
+    ],
+)
+def test_the_final_answer_and_how_it_is_given(text: str, expected: tuple[str | None, str]) -> None:
+    assert final_answer(text) == expected

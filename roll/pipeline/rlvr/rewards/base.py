@@ -84,11 +84,11 @@ ROW_CHECK = "row_check"
 TAKES_BATCH = "takes_batch"
 
 
-def requires(*columns: str) -> Callable[[R], R]:
-    """Declares the columns of the data that a reward, function or class, cannot do without; `ground_truth` is the one
-    that data_args.ground_truth names. Data that lack them are refused before a run starts.
+def requires(*columns: str | tuple[str, ...]) -> Callable[[R], R]:
+    """Declares the columns of the data that a reward, function or class, cannot do without; of a tuple it needs one.
+    `ground_truth` is the one that data_args.ground_truth names. Data that lack them are refused before a run starts.
 
-    Example: @requires("ground_truth", "unit_tests"); @requires() says that it needs none.
+    Example: @requires("ground_truth", ("unit_tests", "cases")); @requires() says that it needs none.
     """
 
     def declare(reward: R) -> R:

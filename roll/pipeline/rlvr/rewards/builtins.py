@@ -9,6 +9,7 @@ from typing import Literal
 from roll.configs.load.aliases import LLM_JUDGE
 
 RewardType = Literal["hard", "soft", "loose", "strict"]
+ALL_TYPES: tuple[RewardType, ...] = ("hard", "soft", "loose", "strict")
 
 HOME = "roll.pipeline.rlvr.rewards"
 
@@ -32,6 +33,13 @@ BUILTINS: Mapping[str, Builtin] = {
     ),
     "exact_match": Builtin(f"{HOME}.exact_match:ExactMatch"),
     "regex": Builtin(f"{HOME}.exact_match:Regex"),
+    "multiple_choice": Builtin(f"{HOME}.choice:MultipleChoice", reward_types=ALL_TYPES),
+    "general_rule": Builtin(f"{HOME}.choice:MultipleChoice", reward_types=ALL_TYPES),
+    "crossthinkqa": Builtin(f"{HOME}.choice:CrossThinkQA", reward_types=ALL_TYPES),
+    "ifeval": Builtin(
+        f"{HOME}.ifeval.reward:IFEval", package=("py3langid", "pip install py3langid"), reward_types=("hard", "soft")
+    ),
+    "detection": Builtin(f"{HOME}.detection:Detection"),
     LLM_JUDGE: Builtin(
         "roll.pipeline.rlvr.judge.judge:Judge", is_quick=False, package=("openai", "pip install openai")
     ),

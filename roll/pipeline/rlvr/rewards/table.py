@@ -9,7 +9,7 @@ from functools import partial
 from typing import Literal, cast
 
 from roll.configs.load.aliases import LLM_JUDGE, REWARD_MODEL
-from roll.datasets.rows import GROUND_TRUTH
+from roll.datasets.rows import GROUND_TRUTH, Columns
 from roll.pipeline.rlvr.judge.build import api_judge, way_of
 from roll.pipeline.rlvr.judge.checks import unreachable_judges
 from roll.pipeline.rlvr.rewards.base import REQUIRED, ROW_CHECK, TAKES_BATCH, BatchReward, Reward, RowCheck
@@ -22,7 +22,7 @@ from roll.utils.imports import is_installed, resolve
 MISSING = f"is missing: {', '.join(BUILTINS)}, {REWARD_MODEL}, or your own package.module:object."
 
 
-def required_columns(config: RewardConfig) -> tuple[str, ...]:
+def required_columns(config: RewardConfig) -> tuple[Columns, ...]:
     """The columns that its parts declare (`requires`). Imports them, and builds nothing."""
     if config.is_model:
         return ()
@@ -44,7 +44,7 @@ def row_checks(config: RewardConfig) -> tuple[RowCheck, ...]:
     return tuple(check for check in found if check is not None)
 
 
-def _declared(part: Part) -> tuple[str, ...] | None:
+def _declared(part: Part) -> tuple[Columns, ...] | None:
     declared = getattr(resolve(part.reward, PATHS), REQUIRED, None)
     return None if declared is None else tuple(declared)
 

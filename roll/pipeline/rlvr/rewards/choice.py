@@ -1,0 +1,169 @@
+"""Rewards for answers that are a choice or a short text: `multiple_choice`, `crossthinkqa` and `general_rule`."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Mapping
+from typing import Any
+
+from roll.pipeline.rlvr.rewards.base import RewardInput, RewardResult, requires
+from roll.pipeline.rlvr.rewards.builtins import RewardType
+from roll.utils.answers import after_thinking, final_answer
+
+SCORES: Mapping[RewardType, tuple[float, float, float, float]] = {
+    "hard": (1.0, 1.0, 0.0, 0.0),
+    "soft": (1.0, 0.5, -0.5, -1.0),
+    "loose": (1.0, 1.0, -1.0, -1.0),
+    "strict": (1.0, -1.0, -1.0, -1.0),
+}
+r"""Of an answer that is right in a \boxed{}, right outside, wrong in a box, wrong outside. All but hard as in ROLL."""
+MAX_CHARS = 2000  # a longer text is no choice, and taking it apart would only take time
+WRAPPERS = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mathit|boldsymbol|mbox)\s*\{([^{}]*)\}")
+OPTION_WORD = re.compile(
+    r"^(?:the\s+)?(?:correct\s+)?(?:option|choice|answer)s?\s*(?:is|are)?\s*:?\s*(?=\S)", re.IGNORECASE
+)
+SEVERAL = re.compile(r"\s*(?:,|;|/|&|\+|\band\b|\s)\s*", re.IGNORECASE)
+LAST_MENTION = re.compile(r"\b(?:option|choice)\s+\(?([A-Z])\b|\(([A-Z])\)", re.IGNORECASE)
+THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}\b)")
+ARTICLES = re.compile(r"^(?:a|an|the)\s+")
+
+
+@requires("ground_truth")
+class MultipleChoice:
+    r"""Is the answer the choice, or the text, that the ground truth names?
+
+    The answer is the last `\boxed{}` after thinking, else the last `<answer>`, else what the last "answer is" or
+    "answer:" says, else all of a response that is a choice, else the last `(B)` or `option B` in it. A ground truth is
+    a letter ("B", "(B)", "B. Paris"), several ("A, C", in any order), or a text. Where the row has a column
+    `options_column`, a list of texts or a mapping of letters to texts, the text of an option is as good as its letter.
+    Texts are compared without case, punctuation around them and a leading article; numbers by value.
+
+    `reward_type`: hard is 1 or 0, the others are ROLL's (`SCORES`). With `require_boxed` only an answer in a box is
+    right.
+    """
+
+    def __init__(
+        self,
+        reward_type: RewardType = "hard",
+        letters: str = "ABCDEFGHIJ",
+        options_column: str = "options",
+        require_boxed: bool = False,
+    ):
+        if reward_type not in SCORES:
+            raise ValueError(f"reward_type: {reward_type!r} must be one of {', '.join(SCORES)}")
+        if not letters.isalpha() or len(set(letters)) != len(letters) or letters != letters.upper():
+            raise ValueError(f"letters: {letters!r} must be different capital letters")
+        self._scores = SCORES[reward_type]
+        self._letters = letters
+        self._options_column = options_column
+        self._require_boxed = require_boxed
+
+    def __call__(self, sample: RewardInput) -> RewardResult:
+        truths = self._truths(sample.ground_truth)
+        options = self._options(sample.payload.get(self._options_column))
+        text = after_thinking(sample.response_text, sample.prompt_text)
+        answer, place = final_answer(text)
+        if answer is None:
+            answer = self._unmarked(text)
+        is_boxed = place == "boxed"
+        is_right = answer is not None and any(self._equal(answer, truth, options) for truth in truths)
+        is_right = is_right and (is_boxed or not self._require_boxed)
+        score = self._scores[(0 if is_right else 2) + (0 if is_boxed else 1)]
+        metrics = {"answer_found": float(answer is not None), "boxed": float(is_boxed), "success": float(is_right)}
+        return RewardResult(score, metrics, {"answer": answer})
+
+    def _truths(self, truth: Any) -> list[str]:
+        """Any of a list is right."""
+        found = [str(one).strip() for one in (truth if isinstance(truth, list | tuple) else [truth]) if one is not None]
+        if not found or not all(found):
+            raise ValueError("the row has no ground_truth")
+        return found
+
+    def _options(self, column: Any) -> dict[str, str]:
+        """Letters to texts."""
+        if isinstance(column, Mapping):
+            return {str(letter).strip().upper(): plain(str(text)) for letter, text in column.items()}
+        if isinstance(column, list | tuple):
+            lettered = zip(self._letters, map(str, column), strict=False)
+            return {letter: plain(self._without_letter(text, letter)) for letter, text in lettered}
+        return {}
+
+    def _without_letter(self, text: str, letter: str) -> str:
+        """Example: "B. Paris" as the second option is "Paris"."""
+        return re.sub(rf"^\s*\(?{letter}[.):]\s*", "", text)
+
+    def _equal(self, answer: str, truth: str, options: Mapping[str, str]) -> bool:
+        wanted, given = self._choices(truth, options), self._choices(answer, options)
+        if wanted and given:
+            return wanted == given
+        text = self._text_of(truth)
+        return bool(text) and same_text(text, plain(answer))
+
+    def _text_of(self, truth: str) -> str:
+        """Example: of "B. Paris" it is "paris"."""
+        behind = re.match(rf"\(?[{self._letters}][.):]\s*(?=\S)", truth)
+        return plain(truth[behind.end() :] if behind else truth)
+
+    def _choices(self, text: str, options: Mapping[str, str]) -> frozenset[str]:
+        """The letters that a text stands for; empty if it is no choice."""
+        if len(text) > MAX_CHARS:
+            return frozenset()
+        text = OPTION_WORD.sub("", unwrapped(text))
+        one = re.match(rf"[(\[]?([{self._letters}])(?:[)\].:]|\s*\(|,?\s+(?:because|since|as|which)\b|$)", text)
+        if one is not None and not self._is_list(text[one.end() :]):
+            return frozenset(one[1])
+        parts = [part.strip("()[].") for part in SEVERAL.split(text.strip(" ."))]
+        if len(parts) == 1 and len(text) > 1 and "".join(sorted(set(text))) == text and set(text) <= set(self._letters):
+            parts = list(text)
+        letters = [part for part in parts if len(part) == 1 and part in self._letters]
+        if len(letters) == len(parts) > 0:
+            return frozenset(letters)
+        if len(text) == 1 and text.upper() in self._letters:
+            return frozenset(text.upper())
+        return frozenset(letter for letter, option in options.items() if option and same_text(option, plain(text)))
+
+    def _is_list(self, rest: str) -> bool:
+        """Example: of "(A), (C)" the first letter is not all."""
+        return re.match(rf"\s*(?:[,;&/]|and\b)\s*[(\[]?[{self._letters}](?:[)\].:,;\s]|$)", rest) is not None
+
+    def _unmarked(self, text: str) -> str | None:
+        """A response that says nothing of an answer: all of it, or the last choice that is written as one."""
+        text = text.strip()
+        mentions = [one or other for one, other in LAST_MENTION.findall(text)]
+        if mentions and not self._choices(text, {}):
+            return mentions[-1].upper()
+        return text or None
+
+
+class CrossThinkQA(MultipleChoice):
+    """`multiple_choice` with ROLL's rewards from -1 to 1: soft unless told otherwise."""
+
+    def __init__(self, reward_type: RewardType = "soft", letters: str = "ABCDEFGHIJ", options_column: str = "options"):
+        super().__init__(reward_type, letters, options_column)
+
+
+def unwrapped(text: str) -> str:
+    r"""Without LaTeX, Markdown and quotes around it. Example: r"**\text{(B)}**" -> "(B)"."""
+    text = unicodedata.normalize("NFKC", text).strip()
+    if len(text) > MAX_CHARS:
+        return text
+    while (inner := WRAPPERS.sub(r"\1", text).strip(" \t\n$*_`\"'")) != text:
+        text = inner
+    return text
+
+
+def plain(text: str) -> str:
+    """As texts are compared. Example: " The Great Wall. " -> "great wall"."""
+    text = " ".join(unwrapped(text).casefold().split()).strip(" .,;:!?()[]{}\"'\u3002\uff0c")
+    return ARTICLES.sub("", THOUSANDS.sub("", text))
+
+
+def same_text(one: str, other: str) -> bool:
+    """Of plain texts. Example: "1000.0" and "1000" are the same."""
+    if one == other:
+        return True
+    try:
+        return float(one) == float(other)
+    except ValueError:
+        return False

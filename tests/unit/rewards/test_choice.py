@@ -1,0 +1,278 @@
+"""multiple_choice, general_rule and crossthinkqa on answers written in many ways."""
+
+from typing import Any
+
+import pytest
+
+from roll.configs.load.aliases import ROLL_REWARDS
+from roll.pipeline.rlvr.reward_worker import RewardWorker
+from roll.pipeline.rlvr.rewards.base import RewardInput
+from roll.pipeline.rlvr.rewards.builtins import RewardType
+from roll.pipeline.rlvr.rewards.choice import CrossThinkQA, MultipleChoice
+from tests.helpers.configs import config, problems
+
+CITIES = ["Paris", "London", "Rome", "Berlin"]
+
+RIGHT = [
+    # in a box
+    (r"so \boxed{B}", "B"),
+    (r"$\boxed{B}$.", "(B)"),
+    (r"\boxed{(B)}", "B"),
+    (r"\boxed{[B]}", "B"),
+    (r"\boxed{ B }", "B"),
+    (r"\boxed{b}", "B"),
+    (r"\boxed{B.}", "B"),
+    (r"\boxed{\text{B}}", "B"),
+    (r"\boxed{\textbf{(B)}}", "B"),
+    (r"\boxed{\mathrm{\text{B}}}", "B"),
+    (r"\boxed{B. London}", "B"),
+    (r"\boxed{B) London}", "B"),
+    (r"\boxed{B: London}", "B"),
+    (r"\boxed{B (London)}", "B"),
+    (r"\boxed{\text{B. London}}", "B"),
+    (r"\boxed{Option B}", "B"),
+    (r"\boxed{Answer: B}", "B"),
+    (r"\boxed{London}", "B"),
+    (r"\boxed{the london}", "B"),
+    (r"\boxed{A} no, \boxed{B}", "B"),
+    (r"(A) is wrong, hence \boxed{B}", "B"),
+    # in a tag
+    ("<answer>B</answer>", "B"),
+    ("<answer>\n(B)\n</answer>", "B"),
+    ("<ANSWER>B</ANSWER>", "B"),
+    ("<answer>A</answer> no: <answer>B</answer>", "B"),
+    ("<answer>London</answer>", "B"),
+    ("The answer is A? <answer>B</answer>", "B"),
+    # said
+    ("The answer is B.", "B"),
+    ("The answer is B", "B"),
+    ("the answer is (B)", "B"),
+    ("the answer is: **B**", "B"),
+    ("So the answer is **(B) London**.", "B"),
+    ("Answer: B", "B"),
+    ("**Answer:** B", "B"),
+    ("Final answer: B. London", "B"),
+    ("The answer would be B!", "B"),
+    ("The answer is B. A is wrong.", "B"),
+    ("The answer is A. Wait, the answer is B.", "B"),
+    ("The answer is\nB", "B"),
+    ("The correct answer is B, because A is too small.", "B"),
+    ("The correct answer is B since A is too small.", "B"),
+    ("The correct option is B", "B"),
+    ("The best choice is B.", "B"),
+    ("the answer is option B", "B"),
+    ("The answer is London.", "B"),
+    ("\u7b54\u6848\u662fB", "B"),
+    ("\u7b54\u6848\uff1aB\u3002", "B"),
+    ("\u7b54\u6848\uff1a\uff08\uff22\uff09", "B"),  # full-width brackets and letter
+    # all of it
+    ("B", "B"),
+    ("b", "B"),
+    ("(B)", "B"),
+    ("B.", "B"),
+    ("B. London", "B"),
+    ("**B**", "B"),
+    ("London", "B"),
+    ("London.", "B"),
+    # the last choice that is written as one
+    ("I think (A) is wrong, so (B)", "B"),
+    ("A good question. I would take option B", "B"),
+    ("Between choice A and choice B I prefer choice B", "B"),
+    # after thinking
+    ("<think>(A), surely</think>B", "B"),
+    ("<think>\\boxed{A}</think>The answer is B.", "B"),
+    # how the reference is written
+    (r"\boxed{B}", "b"),
+    (r"\boxed{B}", "B."),
+    (r"\boxed{B}", "B. London"),
+    (r"\boxed{B}", "(B) London"),
+    (r"\boxed{London}", "B. London"),
+    (r"\boxed{B}", "London"),
+    (r"\boxed{B}", ["B"]),
+    (r"\boxed{B}", ["A", "B"]),
+    # several
+    (r"\boxed{A, C}", "A,C"),
+    (r"\boxed{C, A}", "AC"),
+    (r"\boxed{A and C}", "A, C"),
+    (r"\boxed{AC}", "A,C"),
+    (r"\boxed{(A), (C)}", "AC"),
+    (r"\boxed{A; C; D}", "ACD"),
+    ("The answer is A and C.", "AC"),
+    # texts
+    (r"\boxed{Paris}", "Paris"),
+    (r"\boxed{paris.}", "Paris"),
+    (r"\boxed{New   York}", "new york"),
+    ("The answer is the Great Wall.", "Great Wall"),
+    ("The answer is 1,000.", "1000"),
+    ("answer: 3.50", "3.5"),
+    (r"\boxed{-5}", "-5"),
+    (r"\boxed{yes}", "Yes"),
+    ("Yes", "yes"),
+    (r"\boxed{C++}", "C++"),
+    ("\\boxed{caf\u00e9}", "Caf\u00e9"),
+    (r"\boxed{Lisbon}", ["Lisboa", "Lisbon"]),
+]
+WRONG = [
+    (r"so \boxed{A}", "B"),
+    (r"\boxed{C. Rome}", "B"),
+    (r"\boxed{Paris}", "B"),
+    (r"\boxed{B} no, \boxed{A}", "B"),
+    (r"\boxed{B} no, \boxed{", "B"),
+    (r"\boxed{}", "B"),
+    (r"\boxed{K}", "B"),
+    (r"\boxed{A or B}", "B"),
+    (r"\boxed{A, B}", "B"),
+    (r"\boxed{ABCD}", "B"),
+    (r"\boxed{A, B, C, D}", "B"),
+    (r"\boxed{not B}", "B"),
+    (r"\boxed{BB}", "B"),
+    (r"\boxed{I am sure it is B}", "B"),
+    ("<answer>A</answer>", "B"),
+    ("<answer>B</answer><answer>A</answer>", "B"),
+    ("<answer></answer> B", "B"),
+    ("The answer is A.", "B"),
+    ("The answer is A. B is wrong.", "B"),
+    ("The answer is A or B", "B"),
+    ("The answer is not B", "B"),
+    ("The answer is B or C, I cannot say", "B"),
+    ("I think (B) is wrong, so (A)", "B"),
+    ("A", "B"),
+    ("A nice city is London", "B"),
+    ("Because of the weather I would go there", "B"),
+    ("", "B"),
+    ("no idea", "B"),
+    ("<think>B</think>A", "B"),
+    ("<think>B</think>", "B"),
+    ("<think>B", "B"),
+    ("<think>The answer is B. ", "B"),
+    (r"\boxed{A}", "A, C"),
+    (r"\boxed{A, B, C}", "A, C"),
+    (r"\boxed{C}", "AC"),
+    (r"\boxed{C}", "C++"),
+    (r"\boxed{5}", "-5"),
+    (r"\boxed{Paris}", "Lisbon"),
+    ("The answer is 3.5 m.", "3.5"),
+    (r"\boxed{1000.5}", "1000"),
+    (r"\boxed{nan}", "Lisbon"),
+    (r"\boxed{Porto}", ["Lisboa", "Lisbon"]),
+    ("\\text{" * 5000 + "B" + "}" * 5000, "B"),
+    ("The answer" + " " * 100_000, "B"),
+    ("(" * 100_000, "B"),
+    ("A, " * 30_000, "B"),
+]
+
+
+def judged(text: str, truth: Any, **settings: Any) -> tuple[float, dict[str, float]]:
+    result = MultipleChoice(**settings)(RewardInput("", text, truth, payload={"options": CITIES}))
+    return result.score, dict(result.metrics)
+
+
+@pytest.mark.parametrize(("text", "truth"), RIGHT)
+def test_right_choices_score_1(text: str, truth: Any) -> None:
+    score, metrics = judged(text, truth)
+    assert score == 1 and metrics["success"] == 1 and metrics["answer_found"] == 1
+
+
+@pytest.mark.parametrize(("text", "truth"), WRONG)
+def test_wrong_choices_score_0(text: str, truth: Any) -> None:
+    score, metrics = judged(text, truth)
+    assert score == 0 and metrics["success"] == 0
+
+
+@pytest.mark.parametrize(
+    ("reward_type", "scores"),
+    [
+        ("hard", (1, 1, 0, 0)),
+        ("soft", (1, 0.5, -0.5, -1)),
+        ("loose", (1, 1, -1, -1)),
+        ("strict", (1, -1, -1, -1)),
+    ],
+)
+def test_a_reward_type_pays_for_the_box_as_in_roll(reward_type: RewardType, scores: tuple[float, ...]) -> None:
+    texts = (r"\boxed{B}", "The answer is B.", r"\boxed{A}", "The answer is A.")
+    assert tuple(judged(text, "B", reward_type=reward_type)[0] for text in texts) == scores
+    assert tuple(CrossThinkQA(reward_type)(RewardInput("", text, "B")).score for text in texts) == scores
+
+
+def test_crossthinkqa_is_soft_unless_told_otherwise() -> None:
+    assert CrossThinkQA()(RewardInput("", "The answer is B.", "B")).score == 0.5
+
+
+@pytest.mark.parametrize(("text", "score"), [(r"\boxed{B}", 1), ("The answer is B.", 0), ("<answer>B</answer>", 0)])
+def test_a_box_may_be_demanded(text: str, score: float) -> None:
+    assert judged(text, "B", require_boxed=True)[0] == score
+
+
+def test_thinking_that_the_prompt_opened_and_nobody_closed_holds_no_answer() -> None:
+    assert MultipleChoice()(RewardInput("<think>\n", "B", "B")).score == 0
+    assert MultipleChoice()(RewardInput("<think>\n", "A</think>B", "B")).score == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "text", "score"),
+    [
+        (["A. Paris", "B. London"], r"\boxed{London}", 1),
+        (["A. Paris", "B. London"], r"\boxed{Paris}", 0),
+        ({"A": "Paris", "B": "London"}, r"\boxed{London}", 1),
+        ({"a": "Paris", "b": "London"}, r"\boxed{London}", 1),
+        ({"A": "Paris", "B": "London"}, r"\boxed{Rome}", 0),
+        (None, r"\boxed{London}", 0),
+        ("Paris, London", r"\boxed{London}", 0),
+        ([1, 2], r"\boxed{2.0}", 1),
+    ],
+)
+def test_the_text_of_an_option_is_as_good_as_its_letter(options: Any, text: str, score: float) -> None:
+    assert MultipleChoice()(RewardInput("", text, "B", payload={"options": options})).score == score
+
+
+def test_letters_and_the_column_of_options_are_settings() -> None:
+    reward = MultipleChoice(letters="PQ", options_column="texts")
+    assert reward(RewardInput("", r"\boxed{Q}", "Q")).score == 1
+    assert reward(RewardInput("", r"\boxed{two}", "Q", payload={"texts": ["one", "two"]})).score == 1
+    assert reward(RewardInput("", r"\boxed{B}", "Q")).score == 0
+
+
+@pytest.mark.parametrize("truth", [None, "", " ", [], [None]])
+def test_a_row_without_a_reference_is_a_failure(truth: Any) -> None:
+    with pytest.raises(ValueError, match="the row has no ground_truth"):
+        judged("B", truth)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"reward_type": "kind"}, "reward_type: 'kind' must be one of hard, soft"),
+        ({"letters": "AAB"}, "letters: 'AAB'"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        MultipleChoice(**settings)
+
+
+RULES = {"math_rule", "ifeval", "general_rule", "multiple_choice", "crossthinkqa", "detection"}
+
+
+@pytest.mark.parametrize("path", [path for path, reward in ROLL_REWARDS.items() if reward in RULES])
+def test_every_rule_of_roll_that_has_a_counterpart_loads_whatever_its_reward_type(path: str) -> None:
+    changes = {"rewards.own": {"worker_cls": path, "reward_type": "soft", "tag_included": ["x"], "world_size": 8}}
+    assert problems(changes) == []
+    assert config(changes).rewards["own"].reward == ROLL_REWARDS[path]
+
+
+def test_rolls_crossthinkqa_has_its_repetition_penalty_unless_parts_are_given() -> None:
+    path = "roll.pipeline.rlvr.rewards.crossthinkqa_rule_reward_worker.CrossThinkQARuleRewardWorker"
+    text = r"a b c a b c a b c \boxed{B}"
+    roll_s = config({"rewards.own": {"worker_cls": path, "reward_type": "soft"}}).rewards["own"]
+    (outcome,) = RewardWorker("own", roll_s).score([RewardInput("", text, "B")])
+    assert outcome is not None and outcome.score == 1 - 0.5 * (1 - 4 / 8)
+    bare = config({"rewards.own": {"worker_cls": path, "reward_manager_config": []}}).rewards["own"]
+    (outcome,) = RewardWorker("own", bare).score([RewardInput("", text, "B")])
+    assert outcome is not None and outcome.score == 1
+
+
+def test_rolls_boxed_choice_wants_a_box() -> None:
+    path = "roll.pipeline.rlvr.rewards.multiple_choice_boxed_rule_reward_worker.MultipleChoiceBoxedRuleRewardWorker"
+    reward = RewardWorker("own", config({"rewards.own": {"worker_cls": path}}).rewards["own"])
+    outcomes = reward.score([RewardInput("", text, "B") for text in (r"\boxed{B}", "The answer is B.")])
+    assert [outcome and outcome.score for outcome in outcomes] == [1, 0]
