@@ -175,6 +175,7 @@ def main():
     contents = {name: read_all(fd) for name, fd in task["files"].items()}
     program = read_all(task["filter"])
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # whoever ignores it cannot wait for a child
     reported, report = os.pipe()
 
     def first(parent_is_gone):

@@ -46,6 +46,15 @@ def test_output_errors_and_exit_code_come_back(run_python: Run) -> None:
     assert not finished.is_fine
 
 
+def test_a_caller_that_ignores_its_children_learns_how_the_job_ended(run_python: Run) -> None:
+    previous = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        finished = run_python("import sys\nprint('out')\nsys.exit(7)")
+    finally:
+        signal.signal(signal.SIGCHLD, previous)
+    assert (finished.ending, finished.code, finished.stdout) == ("exit", 7, b"out\n")
+
+
 def test_arguments_and_input_of_megabytes_arrive(run_python: Run) -> None:
     code = "import sys, hashlib\nprint(sys.argv[1], len(sys.stdin.buffer.read()))"
     finished = run_python(code, "a b", stdin=bytes(3_000_000))
