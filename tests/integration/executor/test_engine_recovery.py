@@ -17,8 +17,9 @@ from roll.distributed.executor.rollout.generate_cluster import GenerateCluster
 from roll.distributed.executor.weights.send_plan import Route, SendPlan, Way
 from roll.distributed.executor.weights.sync import WeightSync
 from roll.errors import WorkerError
-from roll.types.rollout import Generation, GenerationRequest, SamplingParams
+from roll.types.rollout import GenerationRequest, SamplingParams
 from tests.helpers.processes import shared_segments
+from tests.helpers.rollouts import here
 
 Start = Callable[..., Cluster]
 Pair = Callable[..., GenerateCluster]
@@ -73,18 +74,16 @@ def test_a_dead_engines_requests_go_to_the_other_and_it_comes_back_with_the_next
             await asyncio.to_thread(rollout.abort)
             await asyncio.sleep(0.1)
         for (answer,) in await asyncio.gather(*waiting):
-            assert (answer.finish_reason, list(answer.token_ids)) == ("abort", [8])
+            assert (answer.finish_reason, list(here(answer).token_ids)) == ("abort", [8])
         late = await rollout.generate(request("late", 5))
-        assert list(late[0].policy_versions) == [1, 1, 1]
+        assert list(here(late[0]).policy_versions) == [1, 1, 1]
 
         assert await asyncio.to_thread(rollout.heal) is True
         sync.renew()
         await asyncio.to_thread(sync.publish, 2)
         await until(lambda: rollout._replicas[0].failure is None)
-        answers: list[list[Generation]] = await asyncio.gather(
-            *(rollout.generate(request(f"n{i}", 5)) for i in range(4))
-        )
-        assert [list(answer.policy_versions) for (answer,) in answers] == [[2, 2, 2]] * 4
+        answers = await asyncio.gather(*(rollout.generate(request(f"n{i}", 5)) for i in range(4)))
+        assert [list(here(answer).policy_versions) for (answer,) in answers] == [[2, 2, 2]] * 4
 
     asyncio.run(play())
     value = trainer.call_all("weight_value")[0]
@@ -119,7 +118,7 @@ def test_an_engine_that_died_unnoticed_lets_nobody_wait(pair_of_engines: Pair, t
         client = rollout.client(name)
         asked = (client.generate(request(f"r{i}", i)) for i in range(4))
         for i, (answer,) in enumerate(await asyncio.wait_for(asyncio.gather(*asked), 120)):
-            assert list(answer.token_ids) == [i + 1, i + 2, i + 3]
+            assert list(here(answer).token_ids) == [i + 1, i + 2, i + 3]
         return client.num_retries
 
     async def play(name: str) -> int:

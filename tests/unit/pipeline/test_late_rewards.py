@@ -19,6 +19,7 @@ from roll.errors import RewardError
 from roll.pipeline.late_rewards import LateRewards, waits
 from roll.types.collate import collate_groups
 from roll.types.rollout import Generation, Task, Trajectory, TrajectoryGroup
+from tests.helpers.rollouts import attempt_here
 
 GENERATION = Generation(np.array([7], np.int32), np.zeros(1, np.float32), np.zeros(1, np.int32), "stop")
 
@@ -41,7 +42,10 @@ class Scorer:
 
     def score(self, groups: Sequence[TrajectoryGroup]) -> list[TrajectoryGroup]:
         self.log.append(f"{self.name} scores {[g.group_id for g in groups]}")
-        return [TrajectoryGroup(g.task, g.group_id, tuple(self._one(g, t) for t in g.trajectories)) for g in groups]
+        return [
+            TrajectoryGroup(g.task, g.group_id, tuple(self._one(g, attempt_here(t)) for t in g.trajectories))
+            for g in groups
+        ]
 
     def _one(self, group: TrajectoryGroup, trajectory: Trajectory) -> Trajectory:
         if group.group_id == 9 and trajectory.index == 0:

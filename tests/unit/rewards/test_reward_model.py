@@ -23,6 +23,7 @@ from roll.pipeline.rlvr.reward_model import AnswerReader, RewardModel, Way, answ
 from roll.types.batch import Rows
 from roll.types.rollout import Generation, Task, Trajectory, TrajectoryGroup
 from tests.helpers.configs import config
+from tests.helpers.rollouts import attempt_here
 
 REUSE = Way(label=0, retemplate=False, max_length=None, cuts_left=True)
 OTHER_TEMPLATE = "{% for m in messages %}{{ m['role'] + ': ' + m['content'] + '<|endoftext|>' }}{% endfor %}"
@@ -88,7 +89,7 @@ def test_each_answer_gets_the_number_of_its_own_row_and_of_its_domains_label(
     assert [g.rewards.tolist() for g in scored] == [[0.5, pytest.approx(math.nan, nan_ok=True), -1.5], [25.0]]
     assert [t.failure for t in scored[0].trajectories] == [None, "cut", None]
     shown = [first.trajectories[0], first.trajectories[2], second.trajectories[0]]
-    assert cluster.rows == [t.input_ids.tolist() for t in shown]
+    assert cluster.rows == [attempt_here(t).input_ids.tolist() for t in shown]
     assert scored[0].trajectories[0].metrics == {"reward_model_truncated": 0.0}
 
 
@@ -106,7 +107,7 @@ def test_long_answers_are_cut_where_the_settings_say_and_fail_where_the_model_ha
     tiny_tokenizer: PreTrainedTokenizerFast,
 ) -> None:
     answers = group(tiny_tokenizer, "31", "1234")
-    whole = answers.trajectories[0].input_ids.tolist()
+    whole = attempt_here(answers.trajectories[0]).input_ids.tolist()
     for cuts_left, want in ((True, whole[-6:]), (False, whole[:6])):
         cluster = Numbers(1.0)
         way = replace(REUSE, max_length=6, cuts_left=cuts_left)
@@ -133,7 +134,7 @@ def test_scores_are_those_of_hugging_face_on_the_same_texts(
     for given, found in zip(groups, scored, strict=True):
         for attempt, reward in zip(given.trajectories, found.rewards, strict=True):
             question = given.task.messages[0]["content"]
-            text = f"user: {question}<|endoftext|>assistant: {attempt.response_text}<|endoftext|>"
+            text = f"user: {question}<|endoftext|>assistant: {attempt_here(attempt).response_text}<|endoftext|>"
             with torch.no_grad():
                 want = theirs(input_ids=torch.tensor([own(text)["input_ids"]])).logits
             assert reward == pytest.approx(float(want), abs=1e-5)

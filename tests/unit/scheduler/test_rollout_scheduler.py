@@ -23,6 +23,7 @@ from roll.types.rollout import (
     Trajectory,
     TrajectoryGroup,
 )
+from tests.helpers.rollouts import here
 
 
 @dataclass
@@ -61,7 +62,7 @@ class DelayedRollouter:
         (generation,) = await generate(GenerationRequest(str(group_id), task.prompt_ids, SamplingParams(1)))
         failure = "division by zero" if self.fail else None
         trajectory = Trajectory.from_generation(
-            task.prompt_ids, generation, float(task.task_id), index=0, response_text="", failure=failure
+            task.prompt_ids, here(generation), float(task.task_id), index=0, response_text="", failure=failure
         )
         return TrajectoryGroup(task, group_id, (trajectory,))
 

@@ -19,6 +19,7 @@ from roll.distributed.executor.rollout.generate_worker import GenerateWorker
 from roll.errors import WorkerError
 from roll.types.rollout import GenerationRequest, SamplingParams
 from tests.fakes import FakeGenerateStrategy
+from tests.helpers.rollouts import here
 
 
 class Refusing:
@@ -84,7 +85,7 @@ def test_requests_of_a_process_that_died_are_dropped_and_another_may_ask_under_t
         while not worker.strategy.in_flight:
             await asyncio.sleep(0)
         (answer,) = await asyncio.wait_for(fresh.generate(request(7)), 60)
-        assert list(answer.token_ids) == [8, 9, 10]
+        assert list(here(answer).token_ids) == [8, 9, 10]
 
         cancelled = asyncio.create_task(fresh.generate(request(1002)))
         while len(worker.strategy.in_flight) < 2:

@@ -1,0 +1,13 @@
+"""Answers and attempts whose tokens came with the reply, as small ones do."""
+
+from roll.types.rollout import AnyGeneration, AnyTrajectory, Generation, Trajectory
+
+
+def here(generation: AnyGeneration) -> Generation:
+    assert isinstance(generation, Generation)
+    return generation
+
+
+def attempt_here(attempt: AnyTrajectory) -> Trajectory:
+    assert isinstance(attempt, Trajectory)
+    return attempt
