@@ -24,6 +24,7 @@ from roll.distributed.strategy.base import GenerateStrategy, RankContext, ScoreS
 from roll.distributed.weights.bucket import BucketSource, GroupSpec, WeightBucket, fill_buckets
 from roll.distributed.weights.transport import WeightReceiver
 from roll.errors import StrategyError
+from roll.platforms.stores import bind_stores
 from roll.types.batch import LossScale, MicroBatch, TokenOutputs
 from roll.types.metrics import MetricSums
 from roll.types.rollout import Generation, GenerationRequest
@@ -37,6 +38,13 @@ def move_text(what: str, states: frozenset[State]) -> str:
     return " ".join((what, *sorted(state.value for state in states)))
 
 
+def join_group() -> None:
+    """As the real strategies do: at loopback, where the other ranks look for it, and once in a process."""
+    if not torch.distributed.is_initialized():
+        bind_stores()
+        torch.distributed.init_process_group("gloo")
+
+
 class FakeScoreStrategy(ScoreStrategy):
     """Log-prob of a token: -(token id) / 100, its value: token id."""
 
@@ -46,8 +54,8 @@ class FakeScoreStrategy(ScoreStrategy):
         self.moves: list[str] = []
 
     def setup(self) -> None:
-        if self.dp_size > 1 and not torch.distributed.is_initialized():
-            torch.distributed.init_process_group("gloo")
+        if self.dp_size > 1:
+            join_group()
 
     def log_probs(
         self, micro_batches: Sequence[MicroBatch], temperature: float, entropy: bool = False
@@ -349,16 +357,14 @@ class ToyWorker:
 
     def fail_on_rank(self, rank: int) -> None:
         """Rank `rank` raises while the others wait for it in a collective."""
-        if not torch.distributed.is_initialized():
-            torch.distributed.init_process_group("gloo")
+        join_group()
         torch.distributed.barrier()
         if torch.distributed.get_rank() == rank:
             raise ValueError("the root cause")
         torch.distributed.barrier()
 
     def die_on_rank(self, rank: int) -> None:
-        if not torch.distributed.is_initialized():
-            torch.distributed.init_process_group("gloo")
+        join_group()
         torch.distributed.barrier()
         if torch.distributed.get_rank() == rank:
             os.kill(os.getpid(), 9)
