@@ -57,7 +57,7 @@ from roll.distributed.executor.jobs import RowCredit, TrainJob, TurnValues
 from roll.distributed.executor.rl_clusters import RLClusters
 from roll.distributed.executor.roles import TrainCluster
 from roll.distributed.executor.scores import ScoreSet
-from roll.distributed.executor.step_rows import StepRows, fetched, texts_of
+from roll.distributed.executor.step_rows import StepRows, texts_of
 from roll.distributed.scheduler.event_loop import EventLoopThread
 from roll.distributed.scheduler.numbered_tasks import TaskSource
 from roll.distributed.scheduler.rollout_core import StepGroups
@@ -157,7 +157,7 @@ class RLPipeline(Run):
             groups = self.collect(step)
         if self.late_rewards is not None:
             with self.timer("reward"):
-                groups = self.scheduler.judged_again(groups, self.late_rewards.complete(fetched(groups.sampled)), step)
+                groups = self.scheduler.judged_again(groups, self.late_rewards.complete(groups.sampled), step)
         with self.timer("gather"):
             samples, metrics = self.gather(groups, step)
         del groups  # their tokens are in the shards now

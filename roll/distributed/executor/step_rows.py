@@ -4,7 +4,7 @@ there already the ranks put their shards together themselves."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -94,9 +94,9 @@ def texts_of(rows: Sequence[AnyTrajectory]) -> list[RowTexts]:
     ]
 
 
-def fetched(groups: Sequence[TrajectoryGroup]) -> list[TrajectoryGroup]:
-    """The groups with their tokens and texts, for who must read all of them."""
-    rows = [t for group in groups for t in group.trajectories if isinstance(t, StoredTrajectory)]
+def fetched(groups: Sequence[Sequence[AnyTrajectory]]) -> list[list[Trajectory]]:
+    """These rows with their tokens and texts, for who must read them whole."""
+    rows = [row for group in groups for row in group if isinstance(row, StoredTrajectory)]
     tokens, texts = _get(row.place.tokens for row in rows), _get(row.place.texts for row in rows)
 
     def here(row: AnyTrajectory) -> Trajectory:
@@ -107,7 +107,7 @@ def fetched(groups: Sequence[TrajectoryGroup]) -> list[TrajectoryGroup]:
         said = texts[place.texts][place.row]
         return Trajectory(**told, **found, response_text=said.response_text, turns=said.turns)
 
-    return [replace(group, trajectories=tuple(here(row) for row in group.trajectories)) for group in groups]
+    return [[here(row) for row in group] for group in groups]
 
 
 def _get(handles: Iterable[object]) -> dict[object, Any]:

@@ -14,6 +14,7 @@ from roll.configs.limits import LARGEST_REWARD
 from roll.datasets.forms import FORMS, Form
 from roll.distributed.executor.placement import Claim
 from roll.distributed.executor.roles import ScoreCluster
+from roll.distributed.executor.step_rows import fetched
 from roll.errors import ConfigError
 from roll.models.loading import model_config
 from roll.models.tokenizer import load_tokenizer, same_tokens
@@ -89,8 +90,7 @@ class RewardModel:
         return (self._cluster.weights,)
 
     def score(self, groups: Sequence[TrajectoryGroup]) -> list[TrajectoryGroup]:
-        here = [[t for t in group.trajectories if isinstance(t, Trajectory)] for group in groups]
-        waiting = [[t for t in some if t.failure is None] for some in here]
+        waiting = fetched([[t for t in group.trajectories if t.failure is None] for group in groups])
         read = [self._reader.read(group.task, some) for group, some in zip(groups, waiting, strict=True)]
         rows = [shown.ids for some in read for shown in some if not isinstance(shown, str)]
         numbers = iter(self._cluster.row_scores(_rows(rows))) if rows else iter(())

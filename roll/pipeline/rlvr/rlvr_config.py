@@ -114,9 +114,8 @@ class RewardConfig(WorkerConfig):
     )
     judge_model_type: Literal["api", "inference", "cluster"] | None = setting(
         None,
-        "Of llm_judge, as all judge_ keys: who judges. api: a model behind an OpenAI-compatible address. inference: "
-        "engines of the domain's own, on its device_mapping. cluster: the engines of reward_model, which several "
-        "domains may ask.",
+        "Of llm_judge, as all judge_ keys: who judges. api: a model behind an OpenAI-compatible address. ROLL's "
+        "inference and cluster, engines of the run, are not implemented yet.",
     )
     judge_prompt: str | None = setting(
         None,

@@ -16,7 +16,6 @@ from roll.configs.plan.batch_plan import BatchPlan
 from roll.datasets.encoding import decoder, load_tasks
 from roll.datasets.mixing import TaskMixer
 from roll.distributed.executor.rl_clusters import RLClusters
-from roll.distributed.executor.step_rows import fetched
 from roll.distributed.scheduler.admission import RolloutBounds
 from roll.distributed.scheduler.filters import by_domain, make_filter
 from roll.distributed.scheduler.numbered_tasks import TaskSource
@@ -154,7 +153,7 @@ class RLVRPipeline(RLPipeline):
         with clusters.placement.hold(clusters.actor_infer.everything):
             groups = self.loop.run(self._answer_validation(steps_done))
         if self.late_rewards is not None:
-            groups = self.late_rewards.complete(fetched(groups))
+            groups = self.late_rewards.complete(groups)
         self._record(steps_done, groups, kind="val")
         return validation_metrics(groups)
 

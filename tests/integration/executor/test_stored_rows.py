@@ -2,8 +2,9 @@
 as those that pass the driver, and outlive the engine."""
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,7 +21,8 @@ from roll.distributed.executor.rollout.finished_requests import DIRECT_TOKENS
 from roll.distributed.executor.rollout.generate_cluster import GenerateCluster
 from roll.distributed.executor.step_rows import StepRows, fetched, texts_of
 from roll.errors import WorkerError
-from roll.types.batch import SampleBatch, SampleSet
+from roll.pipeline.rlvr.reward_model import AnswerReader, RewardModel, Way
+from roll.types.batch import Rows, SampleBatch, SampleSet
 from roll.types.rollout import (
     AnyGeneration,
     Generation,
@@ -98,11 +100,11 @@ def test_stored_rows_make_the_same_shards_as_rows_that_pass_the_driver_and_outli
     with pytest.raises(WorkerError):  # it is gone
         engine.call_all("check_health")
     groups = [group(*pair) for pair in zip(asked, answers, strict=True)]
-    here = fetched(groups)
-    first, *_ = here[0].trajectories
-    assert isinstance(first, Trajectory)
+    rows_here = fetched([given.trajectories for given in groups])
+    here = [replace(given, trajectories=tuple(rows)) for given, rows in zip(groups, rows_here, strict=True)]
+    first = rows_here[0][0]
     assert first.input_ids.tolist() == [3, *range(10, 11 + LONG)]
-    assert all(isinstance(row, Trajectory) for group in here for row in group.trajectories)
+    assert all(isinstance(row, Trajectory) for rows in rows_here for row in rows)
     stored, passed = StepRows(groups), StepRows(here)
     for field in fields(stored.meta):
         np.testing.assert_array_equal(getattr(stored.meta, field.name), getattr(passed.meta, field.name))
@@ -136,6 +138,25 @@ def test_a_reward_gets_the_texts_where_it_is_and_a_reader_those_it_asks_for(
         assert asyncio.run(read(first.place.texts)) == [len(said.response_text) for said in texts]
     finally:
         pool.kill()
+
+
+class FirstAndLast:
+    """A model that gives each row the sum of its first and its last token, and sees no other row."""
+
+    def row_scores(self, rows: Rows) -> np.ndarray:
+        ends = np.cumsum(rows.lengths)
+        return (rows.input_ids[ends - rows.lengths] + rows.input_ids[ends - 1]).astype(np.float32)[:, None]
+
+
+def test_a_reward_model_reads_stored_answers_and_leaves_them_where_they_are(engine: Cluster) -> None:
+    (answers,) = answer(engine, [request(1, LONG)])
+    waiting = group(request(1, LONG), answers)
+    way = Way(label=0, retemplate=False, max_length=3, cuts_left=False)
+    reader = AnswerReader("rewards.math", cast(Any, None), {"math": way}, None)
+    (scored,) = RewardModel(reader, cast(Any, FirstAndLast())).score([waiting])
+    assert all(isinstance(row, StoredTrajectory) for row in scored.trajectories)
+    assert [row.reward for row in scored.trajectories[:2]] == [3 + 11, 3 + 11]
+    assert (scored.trajectories[2].failure, math.isnan(scored.trajectories[2].reward)) == ("broke", True)
 
 
 def test_few_tokens_come_as_they_are(engine: Cluster) -> None:

@@ -93,7 +93,7 @@ class GenerateWorker:
         results, death = await self._finished(self._mailboxes[client])
         if not is_large(results):
             return FinishedRequests.pack(results, death), None, None
-        return await asyncio.to_thread(store, results, self._decoders, death)
+        return await asyncio.to_thread(lambda: store(results, self._decoders, death))  # loads them, the first time
 
     async def _finished(self, mailbox: _Mailbox) -> tuple[list[Finished], str | None]:
         started = time.monotonic()
