@@ -15,6 +15,7 @@ from roll.configs.plan.describe_batch import batch_rows
 from roll.pipeline.memory_report import gather_facts
 from roll.pipeline.preflight import machine_report
 from roll.pipeline.rlvr.rlvr_checks import rlvr_warnings
+from roll.pipeline.rlvr.settings import data_domains
 from tests.helpers.configs import config, problems
 
 OWN: dict[str, Any] = {
@@ -39,6 +40,7 @@ def test_domains_have_models_of_their_own_or_share_the_section_reward() -> None:
         "reward": "org/rm",
         "rewards.chat": "org/rm",
     }
+    assert [(d.name, d.required, d.checks) for d in data_domains(made)][1:] == [("chat", (), ()), ("essay", (), ())]
     plan = build_plan(made)
     assert ("actor_train", "rewards.chat", (0, 1)) in plan.layout.shared()
     said = describe(made, plan, batch_rows(made, plan))

@@ -26,7 +26,10 @@ class Part:
 
 
 def parts_of(config: RewardConfig, key: str = "") -> tuple[Part, ...]:
-    """The parts in the order in which they are judged; `key` is where the domain stands in the YAML."""
+    """The parts in the order in which they are judged; none where a reward model judges. `key` is where the domain
+    stands in the YAML."""
+    if config.is_model:
+        return ()
     found: list[Part] = []
     if config.reward is not None:
         args = {**_type_args(config.reward, config), **_settings(config.reward, config), **config.reward_args}

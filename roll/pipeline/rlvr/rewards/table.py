@@ -24,8 +24,6 @@ MISSING = f"is missing: {', '.join(BUILTINS)}, {REWARD_MODEL}, or your own packa
 
 def required_columns(config: RewardConfig) -> tuple[Columns, ...]:
     """The columns that its parts declare (`requires`). Imports them, and builds nothing."""
-    if config.is_model:
-        return ()
     columns = [column for part in parts_of(config) for column in _declared(part) or ()]
     return tuple(dict.fromkeys([*columns, *(way_of(config).prompt.columns if config.is_judge else ())]))
 
@@ -33,9 +31,7 @@ def required_columns(config: RewardConfig) -> tuple[Columns, ...]:
 def reads_ground_truth(config: RewardConfig) -> bool:
     """True if the code itself of a part that declares nothing names `ground_truth`; what it calls is not looked
     into."""
-    return not config.is_model and any(
-        _names_ground_truth(part) for part in parts_of(config) if _declared(part) is None
-    )
+    return any(_names_ground_truth(part) for part in parts_of(config) if _declared(part) is None)
 
 
 def row_checks(config: RewardConfig) -> tuple[RowCheck, ...]:
