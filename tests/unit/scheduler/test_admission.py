@@ -11,8 +11,14 @@ from roll.distributed.scheduler.admission import RolloutBounds, can_take
 
 
 def test_the_capacity_is_of_the_steps_between_two_publishes_and_those_ahead() -> None:
-    assert RolloutBounds(8).capacity == 8 and RolloutBounds(8, ahead=4, sync_interval=2).capacity == 20
-    assert RolloutBounds(8, max_staleness=1).most == 16
+    assert RolloutBounds(8).capacity == 8
+    assert RolloutBounds(8, ahead=4, sync_interval=2, max_staleness=2).capacity == 20
+
+
+def test_bounds_under_which_a_step_could_wait_for_ever_are_refused() -> None:
+    assert RolloutBounds(8, ahead=8, max_staleness=1).capacity == 16
+    with pytest.raises(ValueError, match="17 groups would be under way, of which only 16 can be trained on in time"):
+        RolloutBounds(8, ahead=9, max_staleness=1)
 
 
 def test_what_is_left_may_fill_the_steps_before_its_deadline_and_no_more() -> None:

@@ -52,6 +52,7 @@ class DelayedRollouter:
     fail: bool = False
     crash_at: int | None = None
     started: dict[int, int] = field(default_factory=dict)
+    hanging: set[int] = field(default_factory=set)
     delays: random.Random = field(default_factory=lambda: random.Random(0))
 
     async def run_group(self, task: Task, group_id: int, step: int, generate: Generate) -> TrajectoryGroup:
@@ -59,12 +60,21 @@ class DelayedRollouter:
         await asyncio.sleep(self.delays.random() * 0.003)
         if group_id == self.crash_at:
             raise RuntimeError("the environment server is gone")
+        if self.crash_at is not None:
+            await self._hang(group_id)
         (generation,) = await generate(GenerationRequest(str(group_id), task.prompt_ids, SamplingParams(1)))
         failure = "division by zero" if self.fail else None
         trajectory = Trajectory.from_generation(
             task.prompt_ids, here(generation), float(task.task_id), index=0, response_text="", failure=failure
         )
         return TrajectoryGroup(task, group_id, (trajectory,))
+
+    async def _hang(self, group_id: int) -> None:
+        self.hanging.add(group_id)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.hanging.discard(group_id)
 
 
 async def one_token(request: GenerationRequest) -> list[Generation]:
@@ -127,10 +137,12 @@ def test_a_checkpoint_without_numbers_goes_on_where_its_steps_ended(loop: EventL
     assert resumed.state() == {"data": {"position": 12}, "groups": {"place": 12, "next": 12, "active": []}}
 
 
-def test_a_crash_in_one_group_ends_collect_and_no_number_is_lost(loop: EventLoopThread):
-    scheduler = make(loop, DelayedRollouter(crash_at=2), num_groups=4, ahead=4, max_staleness=1)
+def test_a_crash_in_one_group_ends_collect_and_the_others_and_no_number_is_lost(loop: EventLoopThread):
+    rollouter = DelayedRollouter(crash_at=2)
+    scheduler = make(loop, rollouter, num_groups=4, ahead=4, max_staleness=1)
     with pytest.raises(RuntimeError, match="environment server is gone"):
         scheduler.collect(0)
+    assert not rollouter.hanging
     assert scheduler.state()["groups"] == {"place": 0, "next": 8, "active": [[n, 1] for n in range(8)]}
 
 
