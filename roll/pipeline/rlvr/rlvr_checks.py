@@ -7,13 +7,13 @@ from roll.configs.load.aliases import REWARD_MODEL, ROLL_REWARDS
 from roll.configs.problems import Problem, did_you_mean
 from roll.configs.rollout_config import LENGTH_KEYS
 from roll.datasets.templates import template_name_problem, template_problem, template_warning
+from roll.pipeline.data_files import missing_data_files, unknown_templates
 from roll.pipeline.rlvr.judge.checks import judge_problems, judge_warnings
 from roll.pipeline.rlvr.reward_model_checks import reward_model_problems, reward_model_warnings
 from roll.pipeline.rlvr.rewards.builtins import BUILTINS
 from roll.pipeline.rlvr.rewards.parts import parts_of
 from roll.pipeline.rlvr.rlvr_config import RewardConfig, RLVRConfig
 from roll.utils.imports import split
-from roll.utils.paths import look_at
 
 BUILT_IN = (*BUILTINS, REWARD_MODEL)
 
@@ -55,14 +55,7 @@ def rlvr_warnings(config: RLVRConfig) -> list[str]:
 
 def missing_files(config: RLVRConfig) -> list[Problem]:
     """Data files that are not on this machine: all that a dry run says about the data."""
-    looks = [(f"{at}.file_name", look_at(name)) for at, data in _data_args(config).items() for name in data.file_name]
-    found = [
-        Problem(f"{key}: {f'there is no file {look.path}' if look.kind == 'absent' else look.why}.", (key,))
-        for key, look in looks
-        if not look.exists
-    ]
-    wrong = {key: template_problem(name, key) for key, name in _templates(config).items()}
-    return found + [Problem(f"{text}.", (key,)) for key, text in wrong.items() if text is not None]
+    return [*missing_data_files(_data_args(config)), *unknown_templates(_templates(config))]
 
 
 def _data_args(config: RLVRConfig) -> dict[str, DataArgs]:

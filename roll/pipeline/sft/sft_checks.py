@@ -4,9 +4,8 @@ from collections.abc import Iterator, Mapping
 
 from roll.configs.data import DataArgs
 from roll.configs.problems import Problem
-from roll.datasets.templates import template_problem
+from roll.pipeline.data_files import missing_data_files, unknown_templates
 from roll.pipeline.sft.sft_config import SFTConfig
-from roll.utils.paths import look_at
 
 
 def sft_warnings(config: SFTConfig) -> Iterator[str]:
@@ -19,14 +18,14 @@ def sft_warnings(config: SFTConfig) -> Iterator[str]:
 
 def missing_files(config: SFTConfig) -> Iterator[Problem]:
     """Data files and templates that are not on this machine."""
-    for at, args in _data_args(config).items():
-        for name in args.file_name:
-            if not (look := look_at(name)).exists:
-                why = f"there is no file {look.path}" if look.kind == "absent" else look.why
-                yield Problem(f"{at}.file_name: {why}.", (f"{at}.file_name",))
-        key = "global_template" if config.global_template else f"{at}.template"
-        if (wrong := template_problem(config.global_template or args.template, key)) is not None:
-            yield Problem(f"{wrong}.", (key,))
+    places = _data_args(config)
+    yield from missing_data_files(places)
+    whole = config.global_template
+    yield from unknown_templates(
+        {f"{at}.template": args.template for at, args in places.items()}
+        if whole is None
+        else {"global_template": whole}
+    )
 
 
 def row_problems(config: SFTConfig) -> Iterator[str]:
