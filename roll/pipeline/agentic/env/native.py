@@ -79,8 +79,11 @@ class NativeEnv(Env):
         self._messages.append({"role": "user", "content": content})
 
 
-class SokobanNative(NativeEnv):
-    """Sokoban as a conversation. Besides the keys named here, `env_config` has those of sokoban."""
+class ShippedGame(NativeEnv):
+    """One of the shipped environments as a conversation. Besides the keys named here, `env_config` has those of the
+    game."""
+
+    game: str
 
     def __init__(
         self,
@@ -88,20 +91,18 @@ class SokobanNative(NativeEnv):
         system_template: str = SYSTEM,
         observation_suffix: str = SUFFIX,
         max_steps: int | None = None,
-        **sokoban: Any,
+        **of_the_game: Any,
     ):
-        super().__init__("sokoban", sokoban, action_pattern, system_template, observation_suffix, max_steps)
+        super().__init__(self.game, of_the_game, action_pattern, system_template, observation_suffix, max_steps)
 
 
-class FrozenLakeNative(NativeEnv):
-    """Frozen lake as a conversation. Besides the keys named here, `env_config` has those of frozen_lake."""
+class SokobanNative(ShippedGame):
+    """Sokoban as a conversation."""
 
-    def __init__(
-        self,
-        action_pattern: str = "<answer>(.*?)</answer>",
-        system_template: str = SYSTEM,
-        observation_suffix: str = SUFFIX,
-        max_steps: int | None = None,
-        **frozen_lake: Any,
-    ):
-        super().__init__("frozen_lake", frozen_lake, action_pattern, system_template, observation_suffix, max_steps)
+    game = "sokoban"
+
+
+class FrozenLakeNative(ShippedGame):
+    """Frozen lake as a conversation."""
+
+    game = "frozen_lake"
