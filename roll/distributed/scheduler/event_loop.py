@@ -20,7 +20,7 @@ class EventLoopThread:
     What fails on it with nobody to tell ends the present `run`, and every later one, with its cause."""
 
     def __init__(self, name: str):
-        self.loop = asyncio.new_event_loop()
+        self.loop = asyncio.SelectorEventLoop()  # whatever policy a library set: uvloop ends otherwise at interrupts
         self.loop.set_exception_handler(self._look)
         self._lost: Future[None] = Future()  # holds the first failure that nobody was told of
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)

@@ -124,7 +124,8 @@ class RewardWorker:
 
         outcomes = judged
         if self._loop is None:
-            self._loop = asyncio.Runner()
+            # not the loop of the process's policy, which a library may set: uvloop goes on past a KeyboardInterrupt
+            self._loop = asyncio.Runner(loop_factory=asyncio.SelectorEventLoop)
         try:
             call_within(self._timeout_s + LOOP_GRACE_S, lambda: cast(asyncio.Runner, self._loop).run(score_all()))
         except BaseException as error:  # the alarm, or what a task of the reward's own let through

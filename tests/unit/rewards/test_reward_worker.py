@@ -1,5 +1,6 @@
 """Failures are failures, never zeros; time limits really stop what runs."""
 
+import asyncio
 import gc
 import math
 import pickle
@@ -173,6 +174,20 @@ def test_an_answer_that_holds_the_loop_for_a_while_is_not_blamed_for_the_time_of
     limited = worker(f"{USER}:blocking", timeout_s=4.0)
     outcomes = ask(limited, *["hold"] * 5)
     assert None in outcomes and not [outcome for outcome in outcomes if outcome is not None and outcome.failure]
+
+
+class OtherLoops(asyncio.DefaultEventLoopPolicy):
+    def new_event_loop(self) -> asyncio.AbstractEventLoop:
+        raise AssertionError("the loop of the policy was made")
+
+
+def test_answers_are_judged_on_the_same_kind_of_loop_whatever_policy_a_library_sets() -> None:
+    """SGLang's import sets that of uvloop, which ends otherwise when a task raises KeyboardInterrupt."""
+    asyncio.set_event_loop_policy(OtherLoops())
+    try:
+        assert [outcome.score for outcome in score(worker(f"{USER}:blocking", timeout_s=9), "waits")] == [1]
+    finally:
+        asyncio.set_event_loop_policy(None)
 
 
 def test_a_loop_that_was_interrupted_leaves_no_tasks_behind(caplog: pytest.LogCaptureFixture) -> None:
