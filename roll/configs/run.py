@@ -16,12 +16,18 @@ from roll.configs.problems import show
 from roll.configs.roles import Role
 
 Tracker = Literal["tensorboard", "wandb", "mlflow", "swanlab", "jsonl", "stdout"]
+TRACKER_WORDS = {"console": "stdout", "tracking": "wandb"}  # verl's
 LONGEST_NAME = 200
 RESUME_WORDS = {"auto": True, "disable": False, "true": True, "false": False, "none": False}
 
 
 def _trackers(value: object) -> object:
-    return () if value == "none" else split_text(value)
+    if value == "none":
+        return ()
+    names = split_text(value)
+    if not isinstance(names, list | tuple):
+        return names
+    return tuple(TRACKER_WORDS.get(name, name) if isinstance(name, str) else name for name in names)
 
 
 def _resume(value: object) -> object:
@@ -61,7 +67,12 @@ class RunConfig(Settings):
 
     # length of the run
     max_steps: int = setting(500, "Steps of the run.", ge=1)
-    eval_steps: int = setting(10, "Validate every so many steps, at the start and at the end; 0 or -1: never.", ge=-1)
+    eval_steps: int = setting(
+        10, "Validate every so many steps, before the first and at the end; 0 or -1: never.", ge=-1
+    )
+    val_before_train: bool | None = setting(
+        None, "Validate before the first step of a run that starts afresh. Default: where eval_steps asks for any."
+    )
     save_steps: int = setting(50, "Save a checkpoint every so many steps and at the end; 0 or -1: never.", ge=-1)
     logging_steps: int = setting(1, "Report every so many steps; validated steps and the last one always.", ge=1)
     max_ckpt_to_keep: int = setting(0, "Checkpoints kept, the newest ones; 0: all.", ge=0)
@@ -128,7 +139,7 @@ class RunConfig(Settings):
     track_with: Annotated[tuple[Tracker, ...], BeforeValidator(_trackers)] = setting(
         ("tensorboard", "jsonl"),
         "One tracker or several: tensorboard, wandb, mlflow, swanlab, jsonl (metrics.jsonl and summary.json in "
-        "logging_dir), stdout; none for no tracker.",
+        "logging_dir), stdout (or console); none for no tracker.",
     )
     tracker_kwargs: dict[str, Any] = setting(
         {}, "Settings of the tracker; with several, one mapping per tracker name. Secrets in it are never written."
@@ -137,6 +148,16 @@ class RunConfig(Settings):
     @property
     def checkpoint_dir(self) -> Path:
         return Path(self.checkpoint_config.output_dir or Path(self.output_dir) / "checkpoints")
+
+    @property
+    def validates_first(self) -> bool:
+        """True if the untrained model is validated."""
+        return self.eval_steps > 0 if self.val_before_train is None else self.val_before_train
+
+    @property
+    def validates(self) -> bool:
+        """True if any model is, where the YAML says on what."""
+        return self.eval_steps > 0 or self.validates_first
 
     @property
     def num_devices(self) -> int:

@@ -173,7 +173,7 @@ class Run(ABC):
     def _loop(self, steps_done: int) -> None:
         config, saved = self.config, steps_done
         self.interrupts.patient = True
-        if steps_done == 0 and config.eval_steps > 0 and (metrics := self.evaluate(0)):
+        if steps_done == 0 and config.validates_first and (metrics := self.evaluate(0)):
             self._rows.append((0, metrics))
             self._report()
         while steps_done < config.max_steps and not self.interrupts.requested:

@@ -23,6 +23,7 @@ RENAMED: Mapping[tuple[str, str], str] = {
     ("GeneratingArgs", "min_tokens"): "min_new_tokens",
     ("GeneratingArgs", "stop"): "stop_strings",
     ("GeneratingArgs", "n"): "num_return_sequences",
+    ("RunConfig", "eval_on_startup"): "val_before_train",
     ("RLVRConfig", "positive_loss_coef"): "postive_loss_coef",
     ("RLVRConfig", "use_additional_prompts"): "is_use_additional_prompts",
 }

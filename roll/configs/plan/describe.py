@@ -140,8 +140,10 @@ def _share_lines(layout: Layout, roles: Mapping[str, WorkerConfig]) -> Iterator[
 
 
 def _schedule_rows(config: RunConfig, missing_validation: str) -> Iterator[tuple[str, ...]]:
-    every = f"at the start, every {_steps(config.eval_steps)}, at the end" if config.eval_steps > 0 else "never"
-    yield "validate", f"never: there is no section {missing_validation}" if missing_validation else every
+    times = ["at the start"] if config.validates_first else []
+    times += [f"every {_steps(config.eval_steps)}", "at the end"] if config.eval_steps > 0 else []
+    when = ", ".join(times) or "never"
+    yield "validate", f"never: there is no section {missing_validation}" if missing_validation else when
     yield "save", f"every {_steps(config.save_steps)} and at the end" if config.save_steps > 0 else "never"
     yield "track", ", ".join(config.track_with) or "nowhere"
 

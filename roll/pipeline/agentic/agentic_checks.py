@@ -23,7 +23,7 @@ def agentic_problems(config: AgenticConfig) -> list[Problem]:
     found = [*env_problems(config), *_seed_problems(config), *_algorithm_problems(config), *_length_problems(config)]
     found += _manager_problems(config, "train_env_manager", config.train_env_manager, "rollout_batch_size")
     found += _process_problems(config)
-    if config.val_env_manager is not None and config.eval_steps > 0:
+    if config.val_env_manager is not None and config.validates:
         found += _manager_problems(config, "val_env_manager", config.val_env_manager, "val_batch_size")
     return found
 

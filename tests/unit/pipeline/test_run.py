@@ -88,6 +88,41 @@ def test_whenever_ctrl_c_comes_the_last_finished_step_is_saved_once(
     assert run.saved == saved
 
 
+@pytest.mark.parametrize(
+    "keys, validated",
+    [
+        ({}, [0, 1, 2, 3, 4]),
+        ({"val_before_train": False}, [1, 2, 3, 4]),
+        ({"val_before_train": True, "eval_steps": -1}, [0]),
+        ({"val_before_train": False, "eval_steps": 4}, [4]),
+    ],
+)
+def test_the_untrained_model_is_validated_as_val_before_train_says(
+    keys: dict[str, Any], validated: list[int], tmp_path: Path
+) -> None:
+    class Validated(Counting):
+        def evaluate(self, steps_done: int) -> dict[str, float]:
+            seen.append(steps_done)
+            return super().evaluate(steps_done)
+
+    seen: list[int] = []
+    assert Validated(tmp_path, "never", **keys).run() == 0
+    assert seen == validated
+
+
+def test_a_resumed_run_is_not_validated_before_its_first_step(tmp_path: Path) -> None:
+    class Validated(Counting):
+        def evaluate(self, steps_done: int) -> dict[str, float]:
+            seen.append(steps_done)
+            return super().evaluate(steps_done)
+
+    seen: list[int] = []
+    assert Counting(tmp_path, "never", max_steps=2, save_steps=2).run() == 0
+    keys = {"resume_from_checkpoint": True, "val_before_train": True, "eval_steps": -1}
+    assert Validated(tmp_path, "never", **keys).run() == 0
+    assert seen == []
+
+
 @pytest.mark.parametrize("when", ["step 1", "save"])
 def test_a_step_that_was_due_to_be_saved_is_not_saved_again(when: str, tmp_path: Path) -> None:
     run = Counting(tmp_path, when, save_steps=2)

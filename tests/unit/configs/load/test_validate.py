@@ -111,6 +111,7 @@ def test_other_spellings_mean_the_same() -> None:
             "kl_penalty": "mse",
             "resume_from_checkpoint": "auto",
             "track_with": "wandb",
+            "eval_on_startup": False,
             "actor_train.data_args.dataset_dir": "data",
         }
     )
@@ -122,6 +123,22 @@ def test_other_spellings_mean_the_same() -> None:
     assert (made.config.kl_loss_type, made.config.kl_penalty) == ("k3", "k2")
     assert made.config.resume_from_checkpoint is True
     assert made.config.track_with == ("wandb",)
+    assert made.config.val_before_train is False
+
+
+@pytest.mark.parametrize(
+    "words, trackers",
+    [
+        ("console", ("stdout",)),
+        ("console, tensorboard", ("stdout", "tensorboard")),
+        (["console", "tracking"], ("stdout", "wandb")),
+        ("none", ()),
+    ],
+)
+def test_the_words_of_verl_name_trackers(words: object, trackers: tuple[str, ...]) -> None:
+    made = checked({"track_with": words})
+    assert made.problems == () and made.config is not None
+    assert made.config.track_with == trackers
 
 
 def test_two_spellings_that_disagree_are_a_problem() -> None:

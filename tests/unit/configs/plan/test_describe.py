@@ -21,6 +21,19 @@ def test_a_plan_without_a_validation_section_promises_none() -> None:
     assert "validate  never\n" in text({"validation": given, "eval_steps": -1})
 
 
+@pytest.mark.parametrize(
+    "keys, said",
+    [
+        ({"val_before_train": False}, "every 10 steps, at the end"),
+        ({"val_before_train": False, "eval_steps": 2}, "every 2 steps, at the end"),
+        ({"val_before_train": True, "eval_steps": -1}, "at the start"),
+        ({"val_before_train": False, "eval_steps": 0}, "never"),
+    ],
+)
+def test_the_plan_says_when_the_model_is_validated(keys: dict[str, object], said: str) -> None:
+    assert f"validate  {said}\n" in text({"validation": {"data_args": {"file_name": "val.jsonl"}}, **keys})
+
+
 def test_the_device_map_shows_who_shares_who_is_apart_and_what_is_free() -> None:
     shown = text(
         {
