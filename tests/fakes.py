@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
@@ -296,111 +293,11 @@ class MovingWorker:
         return moves
 
 
-class ToyWorker:
-    """A worker that misbehaves on request."""
-
-    def __init__(self, name: str = "toy"):
-        self.name = name
-        self.num_calls = 0
-
-    def add(self, a: int, b: int) -> int:
-        self.num_calls += 1
-        return a + b
-
-    def count(self) -> int:
-        return self.num_calls
-
-    def environment(self) -> dict[str, str]:
-        return dict(os.environ)
-
-    def pid(self) -> int:
-        return os.getpid()
-
-    def say(self, text: str) -> None:
-        print(text, flush=True)
-
-    def start_child(self) -> int:
-        """A process that would outlive its worker."""
-        return subprocess.Popen(["sleep", "1000"], start_new_session=True).pid
-
-    def exit_code_of_a_child(self, code: int) -> int:
-        return subprocess.run(["sh", "-c", f"exit {code}"]).returncode
-
-    def fail(self, text: str) -> None:
-        raise ValueError(text)
-
-    def escape(self, kind: str) -> object:
-        """Leaves the call in a way that no `except Exception` sees, or with what does not travel."""
-        match kind:
-            case "interrupt":
-                raise KeyboardInterrupt("as Ctrl-C")
-            case "exit":
-                sys.exit("enough")
-            case "panic":
-                raise Panic("unwrap on None")
-            case "cancel":
-                raise asyncio.CancelledError
-            case "mute":
-                raise Mute
-            case "lock":
-                return threading.Lock()
-            case "trap":
-                return Trap()
-        raise AssertionError(kind)
-
-    def sleep(self, seconds: float) -> float:
-        time.sleep(seconds)
-        return seconds
-
-    def die(self) -> None:
-        os.kill(os.getpid(), 9)
-
-    def fail_on_rank(self, rank: int) -> None:
-        """Rank `rank` raises while the others wait for it in a collective."""
-        join_group()
-        torch.distributed.barrier()
-        if torch.distributed.get_rank() == rank:
-            raise ValueError("the root cause")
-        torch.distributed.barrier()
-
-    def die_on_rank(self, rank: int) -> None:
-        join_group()
-        torch.distributed.barrier()
-        if torch.distributed.get_rank() == rank:
-            os.kill(os.getpid(), 9)
-        torch.distributed.barrier()
-
-
-class Panic(BaseException):
-    """What a panic in Rust becomes, in bindings."""
-
-
-class Mute(Exception):
-    """An error whose text is an error."""
-
-    def __str__(self) -> str:
-        raise RuntimeError("not even that")
-
-
-class Trap:
-    """What cannot be read where it arrives."""
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return int, ("no number",)
-
-
 class TextReader:
     """Reads answers."""
 
     def length(self, texts: TextTable, row: int) -> int:
         return len(texts[row].response_text)
-
-
-class BrokenWorker:
-    """A worker that cannot be constructed."""
-
-    def __init__(self) -> None:
-        raise RuntimeError("no such model")
 
 
 async def _raise(error: BaseException) -> None:

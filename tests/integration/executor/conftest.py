@@ -73,5 +73,5 @@ def critic(start_shared: Callable[..., Cluster]) -> Cluster:
 @pytest.fixture(scope="session")
 def toys(start_shared: Callable[..., Cluster]) -> Cluster:
     """Two ToyWorkers that do not mind what they are told."""
-    options = {"worker_class": "tests.fakes:ToyWorker", "system_envs": {"MY_SETTING": "x"}}
+    options = {"worker_class": "tests.toys:ToyWorker", "system_envs": {"MY_SETTING": "x"}}
     return start_shared("actor_train", devices=(0, 1), **options)

@@ -12,7 +12,7 @@ from roll.distributed.executor.processes.cluster import Cluster
 from roll.distributed.executor.processes.resource_manager import ResourceManager
 from roll.errors import ResourceError, WorkerError
 
-TOY = "tests.fakes:ToyWorker"
+TOY = "tests.toys:ToyWorker"
 Start = Callable[..., Cluster]
 
 
@@ -64,7 +64,7 @@ def test_a_rank_that_raises_or_dies_ends_the_call_while_the_others_wait_in_a_col
 
 
 def test_a_worker_that_cannot_be_constructed_says_why(start: Start) -> None:
-    cluster = start("reference", worker_class="tests.fakes:BrokenWorker")
+    cluster = start("reference", worker_class="tests.toys:BrokenWorker")
     with pytest.raises(WorkerError, match="reference rank 0 failed in start: RuntimeError: no such model"):
         cluster.wait_ready()
 

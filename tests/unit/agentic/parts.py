@@ -16,7 +16,7 @@ from roll.pipeline.agentic.env_manager.chat import ChatEncoder
 from roll.pipeline.agentic.env_manager.episode import EpisodeJob, EpisodePlayer, EpisodeRules
 from roll.pipeline.agentic.env_manager.forms import make_form
 from roll.types.rollout import Generation, GenerationRequest, SamplingParams
-from tests.fakes import Mute
+from tests.toys import Mute
 
 
 class Script:
