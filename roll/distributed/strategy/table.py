@@ -27,8 +27,8 @@ def ready(use: Use) -> str:
 
 
 def strategy_problems(choice: Choice) -> Iterator[Problem]:
-    """A missing or unknown strategy, one that cannot serve the role, devices it cannot use, and what the strategy
-    itself says of its settings."""
+    """A missing or unknown strategy, one that is not written yet or cannot serve the role, devices it cannot use, and
+    what the strategy itself says of its settings."""
     role, worker, key = choice.role, choice.worker, choice.name_key
     if worker.strategy_name is None:
         yield Problem(f"{key} is missing. Strategies that can run {role.name}: {ready(role.use)}.", (key,))
@@ -67,6 +67,9 @@ def _ability_problems(choice: Choice, spec: StrategySpec) -> Iterator[Problem]:
             f"{', '.join(others) or 'none yet'}.",
             (key,),
         )
+    elif not spec.is_implemented:
+        text = f"{spec.name} is not implemented yet. Strategies that can run {role.name} today: {ready(role.use)}."
+        yield Problem(f"{key}: {text}", (key,))
     if worker.num_gpus_per_worker > 1 and not spec.devices_per_worker:
         yield Problem(
             f"{role.name}.num_gpus_per_worker: {worker.num_gpus_per_worker} with {spec.name}, which uses one device "
@@ -93,14 +96,9 @@ def unknown_strategy(key: str, name: str) -> Problem:
 
 
 def engine_problems(choice: Choice) -> Iterator[Problem]:
-    """What keeps a strategy from starting on this machine: not written yet, or a package that is not installed."""
-    spec, role, key = spec_of(choice.worker.strategy_name), choice.role, choice.name_key
-    if not spec.is_implemented:
-        if spec.uses:
-            text = f"{spec.name} is not implemented yet. Strategies that can run {role.name} today: {ready(role.use)}."
-            yield Problem(f"{key}: {text}", (key,))
-        return
-    for package in spec.packages:
+    """What keeps a strategy from starting on this machine: a package that is not installed."""
+    spec, key = spec_of(choice.worker.strategy_name), choice.name_key
+    for package in spec.packages if spec.is_implemented else ():
         if not is_installed(package.module):
             yield Problem(
                 f"{key}: {spec.name} needs the package {package.module}, which is not installed. Install it: "

@@ -111,10 +111,6 @@ def refused(capsys: pytest.CaptureFixture[str], *overrides: str) -> str:
         ("pretrain=.", "pretrain: . holds no config.json, so it is no model directory."),
         ("output_dir=train.jsonl/out", "output_dir: train.jsonl/out cannot be a directory: "),
         ("resume_from_checkpoint=./nowhere", "resume_from_checkpoint: there is no checkpoint directory ./nowhere."),
-        (
-            "actor_train.strategy_args.strategy_name=fsdp2_train",
-            "actor_train.strategy_args.strategy_name: fsdp2_train is not implemented yet. Strategies that can run",
-        ),
         ("tracker_kwargs.nonsense=1", "tracker_kwargs.nonsense: no tracker of track_with (jsonl) knows it"),
     ],
 )

@@ -7,6 +7,7 @@ import ast
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -152,6 +153,7 @@ def _size_problems(role_name: str, role: WorkerConfig, at: str) -> Iterator[Prob
         )
 
 
+@cache
 def engine_argument_kinds() -> dict[str, Kinds | None] | None:
     """Fields of ServerArgs and what they may be, read from the installed source text; None if sglang is not
     installed, or has them elsewhere."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -147,6 +148,7 @@ def argument_problems(role_name: str, role: WorkerConfig) -> Iterator[Problem]:
             )
 
 
+@cache
 def engine_argument_kinds() -> dict[str, Kinds | None] | None:
     """Fields of AsyncEngineArgs and what they may be, read from the installed source text; None if vllm is not
     installed."""
