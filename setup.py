@@ -40,6 +40,7 @@ setup(
     # An engine is pinned, a library has a range that holds what the engines pin. The tests ran with requirements/.
     install_requires=[
         "cloudpickle>=3.1",
+        "fsspec>=2024.9",
         "hydra-core>=1.3.2,<1.4",
         "jinja2>=3.1",
         "math-verify>=0.9,<0.10",
@@ -72,6 +73,7 @@ setup(
         # resolves, has both.
         "sglang": ["sglang==0.5.23"],
         "judge": ["openai>=2,<4"],  # judge_model_type: api; vllm and sglang bring it
+        "datasets": ["datasets>=4,<6"],  # data sets of the Hugging Face hub
         "ifeval": ["py3langid>=0.4,<0.5"],
         "dev": TESTS + TOOLS,
     },

@@ -34,7 +34,19 @@ Place = Annotated[str, AfterValidator(os.path.expanduser)]
 class DataArgs(Settings):
     """`data_args` of actor_train (training rows) and of validation."""
 
-    file_name: Strings = setting((), "One file or several: .json, .jsonl, .csv or .parquet.")
+    file_name: Strings = setting(
+        (),
+        "One or several: a .json, .jsonl, .csv or .parquet file, a folder of such, a pattern (data/**/*.jsonl), an "
+        "address that fsspec reads (s3://, https://, hf:// ...), or owner/name of a data set of the Hugging Face hub, "
+        "which takes the package datasets.",
+    )
+    split: str | None = setting(
+        None,
+        "Split of a data set of the hub, as the package takes it (test, train[:100]). Default: train; validation "
+        "must say. With it or subset, a folder is a data set too.",
+        min_length=1,
+    )
+    subset: str | None = setting(None, "Subset (configuration) of a data set of the hub.", min_length=1)
     dataset_type: Names = setting(
         (), "File format (json, jsonl, csv, parquet), one for all files or one each. Empty: by file name ending."
     )

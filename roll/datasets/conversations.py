@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from roll.configs.data import DataArgs
 from roll.datasets.json_text import parse_whole
-from roll.datasets.loader import Row, data_files
+from roll.datasets.loader import Row
+from roll.datasets.sources import data_sources
 from roll.datasets.templates import PromptTemplate
 from roll.errors import ConfigError
 from roll.types.batch import Rows
@@ -64,7 +65,7 @@ def load_conversations(
 ) -> Rows:
     """All rows of `data_args` (at YAML path `key`). Raises ConfigError for a row that cannot be read or rendered, and
     for rows longer than `max_tokens` under `truncation: error`."""
-    files, problems = data_files(args, key)
+    sources, problems = data_sources(args, key)
     if problems:
         raise ConfigError(*problems)
     at = "global_template" if template is not None else f"{key}.template"
@@ -72,7 +73,7 @@ def load_conversations(
     ids: list[list[int]] = []
     trained: list[list[bool]] = []
     num_rows = num_long = longest = 0
-    for row in (row for file in files for row in file.rows()):
+    for row in (row for source in sources for row in source.rows()):
         tokens, mask = turns.encode(columns.read(row, args, key), row)
         num_rows += 1
         if len(tokens) > max_tokens:
@@ -95,13 +96,13 @@ def load_conversations(
 
 
 def look_at_rows(args: DataArgs, key: str, columns: Columns) -> Iterator[str]:
-    """What is wrong with the files, and with their first rows."""
-    files, problems = data_files(args, key)
+    """What is wrong with what `data_args` name, and with the first rows of each file."""
+    sources, problems = data_sources(args, key)
     yield from problems
-    for file in files:
+    for source in sources:
         wrong: list[str] = []
         try:
-            for row in islice(file.rows(), ROWS_LOOKED_AT):
+            for row in islice(source.rows(), ROWS_LOOKED_AT):
                 try:
                     columns.read(row, args, key)
                 except ConfigError as error:
@@ -110,7 +111,7 @@ def look_at_rows(args: DataArgs, key: str, columns: Columns) -> Iterator[str]:
             wrong += error.problems
         yield from wrong[:MOST_PROBLEMS]
         if len(wrong) > MOST_PROBLEMS:
-            yield f"{key}.file_name: {file.path} has {len(wrong) - MOST_PROBLEMS} more problems of this sort"
+            yield f"{key}.file_name: {source.name} has {len(wrong) - MOST_PROBLEMS} more problems of this sort"
 
 
 class _Turns:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import numpy as np
 
 from roll.configs.data import DataArgs
-from roll.datasets.loader import Row, data_files
+from roll.datasets.loader import Row
 from roll.datasets.rows import Domain, Example, RowReader
+from roll.datasets.sources import data_sources
 from roll.datasets.templates import PromptTemplate
 from roll.datasets.token_bound import TokenBound
 from roll.errors import ConfigError
@@ -60,7 +61,7 @@ def load_tasks(
     Raises ConfigError for whatever `preflight` finds, in any row, and for prompts longer than `max_prompt_tokens` under
     `truncation: error`.
     """
-    files, problems = data_files(args, key)
+    sources, problems = data_sources(args, key)
     if problems:
         raise ConfigError(*problems)
     reader = RowReader(args, key, domains)
@@ -71,7 +72,7 @@ def load_tasks(
         {tag: PromptTemplate.load(name, tokenizer, f"tag_to_template.{tag}") for tag, name in tag_to_template.items()},
     )
     encoder = _Encoder(args, key, reader, templates, max_prompt_tokens)
-    for batch in _batches((row for file in files for row in file.rows()), ROWS_PER_BATCH):
+    for batch in _batches((row for source in sources for row in source.rows()), ROWS_PER_BATCH):
         encoder.add(batch)
     result = encoder.result()
     logger.info("%s: %s", key, describe(result))

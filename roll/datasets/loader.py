@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
+import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from roll.configs.data import DataArgs
 from roll.datasets.json_text import Parsed, parse, parse_whole, skip_space
+from roll.datasets.remote import fetch
 from roll.errors import ConfigError
-from roll.utils.paths import look_at
+from roll.utils.secrets import mask
 
 ENDINGS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
 FORMATS = {"json": "json", "jsonl": "json", "csv": "csv", "parquet": "parquet"}
@@ -35,28 +39,86 @@ class Row:
         return f"{self.file}:{self.place}"
 
 
+class DataSource(ABC):
+    """Rows under one name. `key`: the YAML key that names it."""
+
+    key: str
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """As messages and rows call it."""
+
+    @abstractmethod
+    def rows(self) -> Iterator[Row]:
+        """Raises ConfigError where they cannot be read."""
+
+    @abstractmethod
+    def is_large(self, num_bytes: int) -> bool:
+        """True if it has more than about so many bytes. Raises ConfigError where it cannot be read."""
+
+
 @dataclass(frozen=True)
-class DataFile:
-    """A file as the configuration names it, and the format it is read in: json (arrays and lines), csv or parquet."""
+class DataFile(DataSource):
+    """A file of this machine, and the format it is read in: json (arrays and lines), csv or parquet."""
 
     path: Path
     format: str
-    key: str  # the YAML key that names it
+    key: str
+
+    @property
+    def name(self) -> str:
+        return str(self.path)
 
     def rows(self) -> Iterator[Row]:
-        """Raises ConfigError where the file cannot be read as its format."""
         try:
-            for place, values, fault in READERS[self.format](self.path):
-                yield Row(str(self.path), place, values, fault)
-        except UnicodeDecodeError as error:
-            bad = error.object[error.start]
-            raise ConfigError(
-                f"{self.key}: {self.path} is not UTF-8 (it holds the byte 0x{bad:02x}); save it as UTF-8"
-            ) from error
-        except (OSError, csv.Error) as error:
-            raise ConfigError(f"{self.key}: cannot read {self.path} as {self.format}: {error}") from error
-        except _Malformed as error:
-            raise ConfigError(f"{self.key}: {self.path}:{error.place}: {error.reason}") from error
+            with self.path.open("rb") as stream:
+                yield from read_rows(stream, self.format, self.name, self.key)
+        except OSError as error:
+            raise ConfigError(f"{self.key}: cannot read {self.name} as {self.format}: {error}") from error
+
+    def is_large(self, num_bytes: int) -> bool:
+        return self.path.stat().st_size > num_bytes
+
+
+@dataclass(frozen=True)
+class RemoteFile(DataSource):
+    """A file elsewhere. It is fetched when it is first read, once per process."""
+
+    url: str
+    format: str
+    key: str
+
+    @property
+    def name(self) -> str:
+        return mask(self.url)
+
+    def rows(self) -> Iterator[Row]:
+        yield from read_rows(self._fetch(), self.format, self.name, self.key)
+
+    def is_large(self, num_bytes: int) -> bool:
+        return self._fetch().seek(0, os.SEEK_END) > num_bytes
+
+    def _fetch(self) -> IO[bytes]:
+        try:
+            return fetch(self.url)
+        except ConfigError as error:
+            raise ConfigError(f"{self.key}: {error}") from error
+
+
+def read_rows(stream: IO[bytes], format: str, name: str, key: str) -> Iterator[Row]:
+    """The rows of a file's contents; `name` and `key` are for messages. Raises ConfigError where it is not of its
+    format. The stream stays open."""
+    try:
+        for place, values, fault in READERS[format](stream):
+            yield Row(name, place, values, fault)
+    except UnicodeDecodeError as error:
+        bad = error.object[error.start]
+        raise ConfigError(f"{key}: {name} is not UTF-8 (it holds the byte 0x{bad:02x}); save it as UTF-8") from error
+    except csv.Error as error:
+        raise ConfigError(f"{key}: cannot read {name} as {format}: {error}") from error
+    except _Malformed as error:
+        raise ConfigError(f"{key}: {name}:{error.place}: {error.reason}") from error
 
 
 class _Malformed(Exception):
@@ -65,55 +127,21 @@ class _Malformed(Exception):
         super().__init__(place, reason)
 
 
-def data_files(args: DataArgs, key: str) -> tuple[list[DataFile], list[str]]:
-    """The files of `data_args` (at YAML path `key`) that exist, and a message for each problem with the others."""
-    files: list[DataFile] = []
-    if not args.file_name:
-        return [], [f"{key}.file_name is not set: name one or several .json, .jsonl, .csv or .parquet files"]
-    if len(args.dataset_type) not in (0, 1, len(args.file_name)):
-        counts = f"{len(args.dataset_type)} entries for {len(args.file_name)} files in {key}.file_name"
-        return [], [
-            f"{key}.dataset_type has {counts}: give one for all, one each, or none (the file name's ending decides)"
-        ]
-    types = args.dataset_type * (len(args.file_name) if len(args.dataset_type) == 1 else 1)
-    problems: list[str] = []
-    for i, name in enumerate(args.file_name):
-        found = _data_file(name, types[i] if types else None, key)
-        (problems if isinstance(found, str) else files).append(found)  # type: ignore[arg-type]
-    return files, problems
+@contextmanager
+def _text(stream: IO[bytes], newline: str | None = None) -> Iterator[IO[str]]:
+    text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline=newline)
+    try:
+        yield text
+    finally:
+        text.detach()  # else it closes the stream
 
 
-def _data_file(name: str, dataset_type: str | None, key: str) -> DataFile | str:
-    look = look_at(name)
-    path = look.path
-    if look.is_directory:
-        return f"{key}.file_name: {name} is a directory; list the files in it"
-    if look.kind in ("hidden", "impossible", "device"):
-        return f"{key}.file_name: {look.why}"
-    if not look.is_file:
-        tried = "" if path.is_absolute() else f" (relative to {Path.cwd()})"
-        return f"{key}.file_name: {name} does not exist{tried}"
-    by_ending = ENDINGS.get(path.suffix.lower())
-    if dataset_type is None:
-        if by_ending is None:
-            known = ", ".join(ENDINGS)
-            return f"{key}.file_name: {name} does not end in {known}; say what it is with {key}.dataset_type"
-        return DataFile(path, by_ending, f"{key}.file_name")
-    by_type = FORMATS.get(dataset_type)
-    if by_type is None:
-        return f"{key}.dataset_type: {dataset_type!r} is not one of {', '.join(FORMATS)}"
-    if by_ending not in (None, by_type):
-        contradiction = f"{key}.dataset_type says {dataset_type}, but {name} ends in {path.suffix}"
-        return f"{contradiction}; leave dataset_type out or correct it"
-    return DataFile(path, by_type, f"{key}.file_name")
-
-
-def _read_json(path: Path) -> Iterator[_Found]:
-    with path.open(encoding="utf-8-sig") as stream:
-        if _first_character(stream) == "[":
-            yield from _read_json_array(stream.read())
+def _read_json(stream: IO[bytes]) -> Iterator[_Found]:
+    with _text(stream) as text:
+        if _first_character(text) == "[":
+            yield from _read_json_array(text.read())
         else:
-            yield from _read_json_lines(stream)
+            yield from _read_json_lines(text)
 
 
 def _first_character(stream: IO[str]) -> str:
@@ -163,10 +191,10 @@ def _as_record(parsed: Parsed, place: int) -> tuple[dict[str, Any], str]:
     return parsed.value, ""
 
 
-def _read_csv(path: Path) -> Iterator[_Found]:
+def _read_csv(stream: IO[bytes]) -> Iterator[_Found]:
     csv.field_size_limit(MAX_CSV_FIELD_CHARS)
-    with path.open(encoding="utf-8-sig", newline="") as stream:
-        reader = csv.DictReader(stream, strict=True)
+    with _text(stream, newline="") as text:
+        reader = csv.DictReader(text, strict=True)
         names = reader.fieldnames or []
         if repeated := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
             raise _Malformed(1, f"the header names a column twice: {', '.join(repeated)}")
@@ -178,13 +206,13 @@ def _read_csv(path: Path) -> Iterator[_Found]:
             yield reader.line_num, record, ""
 
 
-def _read_parquet(path: Path) -> Iterator[_Found]:
+def _read_parquet(stream: IO[bytes]) -> Iterator[_Found]:
     import pyarrow
     import pyarrow.parquet
 
     try:
         place = 0
-        for batch in pyarrow.parquet.ParquetFile(path).iter_batches():
+        for batch in pyarrow.parquet.ParquetFile(stream).iter_batches():
             for record in batch.to_pylist():
                 yield place, record, ""
                 place += 1
@@ -192,7 +220,7 @@ def _read_parquet(path: Path) -> Iterator[_Found]:
         raise _Malformed(0, f"not a parquet file: {error}") from error
 
 
-READERS: Mapping[str, Callable[[Path], Iterator[_Found]]] = {
+READERS: Mapping[str, Callable[[IO[bytes]], Iterator[_Found]]] = {
     "json": _read_json,
     "csv": _read_csv,
     "parquet": _read_parquet,

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from itertools import islice
 
 from roll.configs.data import DataArgs
-from roll.datasets.loader import DataFile, Row, data_files
+from roll.datasets.loader import DataSource, Row
 from roll.datasets.rows import Domain, Example, RowReader
+from roll.datasets.sources import data_sources
 from roll.datasets.templates import template_problem
 from roll.errors import ConfigError
 
@@ -20,18 +21,19 @@ MAX_PROBLEMS_PER_FILE = 5
 def preflight(args: DataArgs, key: str, domains: Sequence[Domain], template: str | None = None) -> list[str]:
     """Every problem with `data_args` (at YAML path `key`): one message each, with file, key and remedy.
 
-    Files up to 16 MB are read whole; of a larger one the first 1000 rows, and the rest when the run loads it.
+    Files up to 16 MB are read whole; of a larger one the first 1000 rows, and the rest when the run loads it. What is
+    elsewhere is fetched.
     """
     problems = [template_problem(template or args.template, "global_template" if template else f"{key}.template")]
-    files, file_problems = data_files(args, key)
-    problems += file_problems
+    sources, source_problems = data_sources(args, key)
+    problems += source_problems
     try:
         reader = RowReader(args, key, domains)
     except ConfigError as error:
         return [p for p in problems if p] + list(error.problems)
     lacking = _GroundTruths(key, domains)
-    for file in files:
-        problems += _file_problems(file, reader, lacking)
+    for source in sources:
+        problems += _row_problems(source, reader, lacking)
     return [p for p in [*problems, *lacking.problems()] if p]
 
 
@@ -57,15 +59,15 @@ class _GroundTruths:
         ]
 
 
-def _file_problems(file: DataFile, reader: RowReader, lacking: _GroundTruths) -> list[str]:
+def _row_problems(source: DataSource, reader: RowReader, lacking: _GroundTruths) -> list[str]:
     """Rows with the same problem are told once, with the first of them and their number."""
-    limit = None if file.path.stat().st_size <= MAX_BYTES_IN_FULL else ROWS_OF_A_BIG_FILE
     first: dict[str, str] = {}
     counts: Counter[str] = Counter()
     num_rows = 0
     unreadable: list[str] = []
     try:
-        for row in islice(file.rows(), limit):
+        limit = ROWS_OF_A_BIG_FILE if source.is_large(MAX_BYTES_IN_FULL) else None
+        for row in islice(source.rows(), limit):
             num_rows += 1
             try:
                 lacking.see(reader.read(row), reader.ground_truth(row))
@@ -76,12 +78,12 @@ def _file_problems(file: DataFile, reader: RowReader, lacking: _GroundTruths) ->
     except ConfigError as error:
         unreadable += error.problems
     if not num_rows and not unreadable:
-        return [f"{file.key}: {file.path} is empty: it has no rows"]
+        return [f"{source.key}: {source.name} is empty: it has no rows"]
     problems = [
         message + (f" ({counts[kind]} of {num_rows} rows)" if counts[kind] > 1 else "")
         for kind, message in first.items()
     ]
     if len(problems) > MAX_PROBLEMS_PER_FILE:
         rest = len(problems) - MAX_PROBLEMS_PER_FILE
-        problems[MAX_PROBLEMS_PER_FILE:] = [f"{file.key}: {file.path} has {rest} more problems of this sort"]
+        problems[MAX_PROBLEMS_PER_FILE:] = [f"{source.key}: {source.name} has {rest} more problems of this sort"]
     return problems + unreadable

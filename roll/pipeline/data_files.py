@@ -1,20 +1,54 @@
-"""What `data_args` name that is not on this machine: all that a dry run says about the data."""
+"""What can be said of `data_args` without reading a row: contradictions, warnings, what this machine lacks."""
 
 from collections.abc import Iterator, Mapping
 
 from roll.configs.data import DataArgs
 from roll.configs.problems import Problem
+from roll.datasets.hub_set import DEFAULT_SPLIT
+from roll.datasets.loader import ENDINGS
+from roll.datasets.sources import data_sources, has_ending, names_data_set
 from roll.datasets.templates import template_problem
-from roll.utils.paths import look_at
+
+
+def data_args_problems(places: Mapping[str, DataArgs]) -> Iterator[Problem]:
+    """What contradicts itself on any machine. `places`: the data_args that are read, by their YAML path."""
+    for at, args in places.items():
+        if not args.file_name:
+            yield Problem(
+                f"{at}.file_name is missing: name files ({', '.join(ENDINGS)}), folders or a data set of the Hugging "
+                "Face hub.",
+                (f"{at}.file_name",),
+            )
+        elif len(args.dataset_type) not in (0, 1, len(args.file_name)):
+            yield Problem(
+                f"{at}.dataset_type has {len(args.dataset_type)} entries for {len(args.file_name)} of {at}.file_name. "
+                "Give one for all, one each, or none.",
+                (f"{at}.dataset_type", f"{at}.file_name"),
+            )
+        sets = [name for name in args.file_name if names_data_set(name)]
+        if sets and at == "validation.data_args" and args.split is None:
+            yield Problem(
+                f"{at}.split is missing: which split of {sets[0]} is validated? {DEFAULT_SPLIT} is what is trained on "
+                "by default.",
+                (f"{at}.split", f"{at}.file_name"),
+            )
+
+
+def data_args_warnings(places: Mapping[str, DataArgs]) -> Iterator[str]:
+    for at, args in places.items():
+        given = [key for key in ("split", "subset") if args.value(key) is not None]
+        if given and args.file_name and all(has_ending(name) for name in args.file_name):
+            yield (
+                f"{at}.{', '.join(given)} {'does' if len(given) == 1 else 'do'} nothing here: file_name names files, "
+                "and only data sets have splits."
+            )
 
 
 def missing_data_files(places: Mapping[str, DataArgs]) -> Iterator[Problem]:
-    """`places`: the data_args that are read, by their YAML path."""
+    """Files and folders that are not there, packages that are not. Nothing is read, nor looked for elsewhere."""
     for at, args in places.items():
-        for name in args.file_name:
-            if not (look := look_at(name)).exists:
-                why = f"there is no file {look.path}" if look.kind == "absent" else look.why
-                yield Problem(f"{at}.file_name: {why}.", (f"{at}.file_name",))
+        _, problems = data_sources(args, at, reach=False)
+        yield from (Problem(f"{problem}.", (f"{at}.file_name",)) for problem in problems)
 
 
 def unknown_templates(names: Mapping[str, str]) -> Iterator[Problem]:

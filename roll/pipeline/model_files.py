@@ -1,23 +1,13 @@
 """What this machine has of a model: its config.json, in a directory or in the hub's cache. Nothing is downloaded."""
 
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from roll.configs.model import ModelArgs
+from roll.utils.hub import is_hub_id
 from roll.utils.paths import look_at
-
-HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
-
-
-def is_hub_id(name: str) -> bool:
-    """True for `name` or `owner/name` that is no path of this machine.
-
-    Example: Qwen/Qwen2.5-7B is an id; ./model, /models/x and output/model (when output/ exists) are paths.
-    """
-    return HUB_ID.fullmatch(name) is not None and not look_at(name.partition("/")[0]).exists
 
 
 def read_model_config(args: ModelArgs) -> tuple[Mapping[str, Any] | None, str]:

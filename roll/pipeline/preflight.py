@@ -15,8 +15,9 @@ from roll.configs.run import RunConfig
 from roll.configs.strategies.spec import Choice
 from roll.configs.strategies.table import spec_of
 from roll.distributed.strategy.table import engine_problems, strategy_problems
-from roll.pipeline.model_files import is_hub_id, read_model_config
+from roll.pipeline.model_files import read_model_config
 from roll.pipeline.tracking.build import missing_logins, tracker_problems
+from roll.utils.hub import is_hub_id
 from roll.utils.paths import look_at
 
 

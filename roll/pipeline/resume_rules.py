@@ -75,7 +75,7 @@ RULES = (
     Rule("*.model_name_or_path", "free", _WEIGHTS),
     Rule("pretrain", "free", _WEIGHTS),
     Rule("reward_pretrain", "free", _WEIGHTS),
-    Rule("*.data_args.file_name", "free", _ROWS),
+    *(Rule(f"*.data_args.{key}", "free", _ROWS) for key in ("file_name", "split", "subset")),
     Rule("*.strategy_args.strategy_config*", "applied", _SHARES),
     Rule("resume_from_checkpoint", "free", "how this run was started"),
     Rule("verify_checkpoint", "free", "how this run was started"),

@@ -28,7 +28,7 @@ class PipelineSpec:
     warnings: tuple[str, ...] = ()
     machine_problems: tuple[str, ...] = ()
     data_problems: tuple[str, ...] = ()
-    unchecked: str = "rows of the data files"
+    unchecked: str = "rows of the data files, data that are not on this machine"
 
     def ask(self, hooks: tuple[str, ...], config: Any) -> list[Any]:
         """What all functions of one field find."""
@@ -45,7 +45,8 @@ class PipelineSpec:
 _RL = {
     "plan": "roll.configs.plan.batch_plan:build_plan",
     "batch": "roll.configs.plan.describe_batch:batch_rows",
-    "unchecked": "rows of the data files, imports of rewards and environments, addresses of judges",
+    "unchecked": "rows of the data files, data that are not on this machine, imports of rewards and environments, "
+    "addresses of judges",
 }
 _RL_PROBLEMS = ("roll.configs.checks:config_problems", "roll.pipeline.own_code:own_code_problems")
 _RL_WARNINGS = ("roll.configs.checks:config_warnings",)
@@ -79,6 +80,7 @@ PIPELINES: Mapping[str, PipelineSpec] = {
             config=f"{_SFT}.sft_config:SFTConfig",
             run_class=f"{_SFT}.sft_pipeline:SFTPipeline",
             plan=f"{_SFT}.sft_config:sft_plan",
+            problems=(f"{_SFT}.sft_checks:sft_problems",),
             warnings=(f"{_SFT}.sft_checks:sft_warnings",),
             machine_problems=(f"{_SFT}.sft_checks:missing_files",),
             data_problems=(f"{_SFT}.sft_checks:row_problems",),

@@ -17,6 +17,9 @@ from roll.configs.strategy import StrategyArgs
 CLASS_DECIDES = "the role decides which class runs it"
 
 RENAMED: Mapping[tuple[str, str], str] = {
+    ("DataArgs", "path"): "file_name",
+    ("DataArgs", "prompt_key"): "prompt",
+    ("DataArgs", "subset_name"): "subset",
     ("ModelArgs", "flash_attn"): "attn_implementation",
     ("ModelArgs", "model_name"): "model_name_or_path",
     ("ModelArgs", "torch_dtype"): "dtype",

@@ -7,7 +7,12 @@ from roll.configs.load.aliases import REWARD_MODEL, ROLL_REWARDS
 from roll.configs.problems import Problem, did_you_mean
 from roll.configs.rollout_config import LENGTH_KEYS
 from roll.datasets.templates import template_name_problem, template_problem, template_warning
-from roll.pipeline.data_files import missing_data_files, unknown_templates
+from roll.pipeline.data_files import (
+    data_args_problems,
+    data_args_warnings,
+    missing_data_files,
+    unknown_templates,
+)
 from roll.pipeline.rlvr.judge.checks import judge_problems, judge_warnings
 from roll.pipeline.rlvr.reward_model_checks import reward_model_problems, reward_model_warnings
 from roll.pipeline.rlvr.rewards.builtins import BUILTINS
@@ -50,7 +55,7 @@ def rlvr_warnings(config: RLVRConfig) -> list[str]:
             f"validation.generating_args: temperature 0 is greedy, so all {sampling.num_return_sequences} answers to a "
             "prompt are the same."
         )
-    return found + reward_model_warnings(config)
+    return [*found, *data_args_warnings(_data_args(config)), *reward_model_warnings(config)]
 
 
 def missing_files(config: RLVRConfig) -> list[Problem]:
@@ -209,17 +214,7 @@ def _data_problems(config: RLVRConfig) -> Iterator[Problem]:
                 "bare prompt or a conversation. Remove one.",
                 (f"{at}.prompt", f"{at}.messages"),
             )
-        if not data.file_name:
-            yield Problem(
-                f"{at}.file_name is missing: name one or several .json, .jsonl, .csv or .parquet files.",
-                (f"{at}.file_name",),
-            )
-        elif len(data.dataset_type) not in (0, 1, len(data.file_name)):
-            yield Problem(
-                f"{at}.dataset_type has {len(data.dataset_type)} entries for {len(data.file_name)} files in "
-                f"{at}.file_name. Give one for all, one each, or none.",
-                (f"{at}.dataset_type", f"{at}.file_name"),
-            )
+    yield from data_args_problems(_data_args(config))
 
 
 def _validation_problems(config: RLVRConfig) -> Iterator[Problem]:

@@ -4,8 +4,18 @@ from collections.abc import Iterator, Mapping
 
 from roll.configs.data import DataArgs
 from roll.configs.problems import Problem
-from roll.pipeline.data_files import missing_data_files, unknown_templates
+from roll.pipeline.data_files import (
+    data_args_problems,
+    data_args_warnings,
+    missing_data_files,
+    unknown_templates,
+)
 from roll.pipeline.sft.sft_config import SFTConfig
+
+
+def sft_problems(config: SFTConfig) -> Iterator[Problem]:
+    """Everything that cannot work, whatever the machine."""
+    yield from data_args_problems(_data_args(config))
 
 
 def sft_warnings(config: SFTConfig) -> Iterator[str]:
@@ -14,6 +24,7 @@ def sft_warnings(config: SFTConfig) -> Iterator[str]:
         for key in ("prompt", "tag", "ground_truth", "domain_interleave_probs"):
             if args.is_changed(key):
                 yield f"{at}.{key} does nothing here: prompt_key, response_key and data_args.messages name the columns."
+    yield from data_args_warnings(_data_args(config))
 
 
 def missing_files(config: SFTConfig) -> Iterator[Problem]:

@@ -9,8 +9,9 @@ import pyarrow.parquet
 import pytest
 
 from roll.configs.data import DataArgs
-from roll.datasets.loader import Row, data_files
+from roll.datasets.loader import Row
 from roll.datasets.rows import Domain, RowReader
+from roll.datasets.sources import data_sources
 from roll.errors import ConfigError
 
 KEY = "actor_train.data_args"
@@ -40,7 +41,7 @@ def write(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 
 def read(args: DataArgs) -> list[dict[str, Any]]:
-    files, problems = data_files(args, KEY)
+    files, problems = data_sources(args, KEY)
     assert not problems, problems
     return [dict(row.values) for file in files for row in file.rows()]
 
@@ -63,7 +64,7 @@ def test_json_lines_may_be_called_json(tmp_path: Path) -> None:
 def test_a_row_knows_its_line(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text('{"a": 1}\n\n{"a": 2}\n', encoding="utf-8")
-    (file,), _ = data_files(DataArgs(file_name=(str(path),)), KEY)
+    (file,), _ = data_sources(DataArgs(file_name=(str(path),)), KEY)
     assert [row.where for row in file.rows()] == [f"{path}:1", f"{path}:3"]
 
 
@@ -94,22 +95,23 @@ def test_text_that_is_not_utf8_is_an_error_and_not_a_traceback(tmp_path: Path) -
     ("args", "message"),
     [
         ({}, "file_name is not set"),
-        ({"file_name": "nowhere.jsonl"}, r"nowhere.jsonl does not exist \(relative to"),
-        ({"file_name": "/nowhere.jsonl"}, r"/nowhere.jsonl does not exist$"),
-        ({"file_name": "."}, "is a directory; list the files"),
+        ({"file_name": "nowhere.jsonl"}, r"there is no file nowhere.jsonl \(relative to"),
+        ({"file_name": "/nowhere.jsonl"}, r"there is no file /nowhere.jsonl$"),
+        ({"file_name": "empty"}, "the folder empty holds no .json, .jsonl, .csv, .parquet files"),
         ({"file_name": "rows.txt"}, "does not end in .json, .jsonl, .csv, .parquet"),
         ({"file_name": "rows.txt", "dataset_type": "arrow"}, "'arrow' is not one of json, jsonl, csv, parquet"),
         ({"file_name": "rows.csv", "dataset_type": "json"}, "dataset_type says json, but rows.csv ends in .csv"),
-        ({"file_name": "rows.csv", "dataset_type": ("csv", "csv")}, "2 entries for 1 files"),
+        ({"file_name": "rows.csv", "dataset_type": ("csv", "csv")}, "2 entries for 1 of"),
     ],
 )
 def test_a_file_that_cannot_be_used_gives_one_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: dict[str, Any], message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
     for name in ("rows.txt", "rows.csv"):
         (tmp_path / name).write_text("a\n1\n")
-    _, problems = data_files(DataArgs(**args), KEY)
+    _, problems = data_sources(DataArgs(**args), KEY)
     assert len(problems) == 1 and problems[0].startswith(KEY)
     with pytest.raises(AssertionError, match=message):
         raise AssertionError(problems[0])
@@ -188,7 +190,7 @@ def test_what_no_row_may_hold_is_told_with_its_place(tmp_path: Path, name: str, 
     rows = [before, '{"prompt": "p", "ground_truth": 1, "a": ' + cell + "}", after]
     is_array = path.suffix == ".json"
     path.write_text("[" + ", ".join(rows) + "]" if is_array else "\n".join(rows))
-    (file,), _ = data_files(DataArgs(file_name=(str(path),)), KEY)
+    (file,), _ = data_sources(DataArgs(file_name=(str(path),)), KEY)
     reader, seen, faults = RowReader(DataArgs(), KEY, (MATH,)), 0, []
     try:
         for row in file.rows():
@@ -208,7 +210,7 @@ def test_sound_unicode_and_brackets_in_texts_are_no_faults(tmp_path: Path) -> No
     path = tmp_path / "rows.jsonl"
     text = '{"a": "\\ud83d\\ude00 \\u0000 ' + "[{" * 200 + '", "b": ' + "[" * 90 + "]" * 90 + "}"
     path.write_text(text)
-    (file,), _ = data_files(DataArgs(file_name=(str(path),)), KEY)
+    (file,), _ = data_sources(DataArgs(file_name=(str(path),)), KEY)
     (row,) = file.rows()
     assert row.fault == ""
     assert row.values["a"] == "\U0001f600 \0 " + "[{" * 200

@@ -7,9 +7,10 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from roll.datasets.hub_set import load_hub_set
 from roll.datasets.loader import ENDINGS, DataFile
+from roll.datasets.sources import is_data_set_id
 from roll.errors import ConfigError, EnvError
-from roll.utils.imports import is_installed, resolve
 from roll.utils.paths import look_at
 
 Mode = Literal["train", "val"]
@@ -21,17 +22,14 @@ def load_rows(name: str, split: str = "train") -> Sequence[Mapping[str, Any]]:
     look = look_at(name)
     if look.is_file:
         return _rows_of_file(name)
-    if name.count("/") != 1 or look.path.suffix.lower() in ENDINGS:
+    if not is_data_set_id(name) or look.path.suffix.lower() in ENDINGS:
         raise EnvError(
             f"{name} does not exist: name a {', '.join(ENDINGS)} file, or a data set of the Hugging Face hub"
         )
-    if not is_installed("datasets"):
-        raise EnvError(f"{name} is no file; as a data set of the Hugging Face hub it needs the package datasets")
-    load: Any = resolve("datasets:load_dataset")
     try:
-        return load(name, split=split)
-    except Exception as error:
-        raise EnvError(f"{name} is no file, and no data set that the Hugging Face hub gives: {error}") from error
+        return load_hub_set(name, None, split)
+    except ConfigError as error:
+        raise EnvError(str(error)) from error
 
 
 def _rows_of_file(name: str) -> Sequence[Mapping[str, Any]]:

@@ -1,0 +1,93 @@
+"""Files that are not on this machine, by fsspec: s3://, gs://, hdfs://, https:// and what else a package adds to it."""
+
+from __future__ import annotations
+
+import functools
+import glob
+import re
+import tempfile
+from typing import IO, Any
+
+from roll.errors import ConfigError, describe
+from roll.utils.secrets import mask
+
+_URL = re.compile(r"([A-Za-z][\w+.-]*)://")
+_LOCAL = ("file", "local")
+_WITHOUT_LISTING = ("http", "https")  # a ? is part of an address there, and a folder's page holds any links
+_CHUNK_BYTES = 1 << 20
+
+
+def protocol_of(name: str) -> str | None:
+    """Example: "s3" of s3://bucket/rows.jsonl; None of a path, and of file:// before one."""
+    found = _URL.match(name)
+    return None if found is None or found[1] in _LOCAL else found[1]
+
+
+def local_path(name: str) -> str:
+    """A path without file:// before it."""
+    found = _URL.match(name)
+    return name if found is None or found[1] not in _LOCAL else name[found.end() :]
+
+
+def missing_package(protocol: str) -> str | None:
+    """What is to be installed before files can come from there, None if nothing is."""
+    import fsspec
+
+    try:
+        fsspec.get_filesystem_class(protocol)
+    except (ImportError, ValueError) as error:
+        return str(error)
+    return None
+
+
+def expand(url: str) -> list[str]:
+    """The files that a URL stands for, sorted: itself, those that match its wildcards, or those in the folder that it
+    is. Raises ConfigError where it cannot be reached, or there are none."""
+    try:
+        files, path = _filesystem(url)
+        if protocol_of(url) in _WITHOUT_LISTING:
+            return [url]
+        if glob.has_magic(path) and not files.exists(path):
+            found = [str(each) for each in files.glob(path)]
+            found = [each for each in found if files.isfile(each)]
+        elif files.isdir(path):
+            found = [str(each["name"]) for each in files.ls(path, detail=True) if each["type"] == "file"]
+        elif files.exists(path):
+            return [url]
+        else:
+            found = []
+        found = sorted(str(files.unstrip_protocol(each)) for each in found)
+    except Exception as error:  # of whatever package reads that protocol
+        raise ConfigError(f"{mask(url)} cannot be reached: {mask(describe(error))}") from error
+    if not found:
+        raise ConfigError(f"there is no file {mask(url)}")
+    return found
+
+
+@functools.cache
+def _copy(url: str) -> IO[bytes]:
+    """A copy that has no name, so that it goes with this process, however it ends. Fetched once."""
+    copy = tempfile.TemporaryFile()  # noqa: SIM115  # it stays open for the next reader
+    try:
+        files, path = _filesystem(url)
+        with files.open(path, "rb") as stream:
+            while chunk := stream.read(_CHUNK_BYTES):
+                copy.write(chunk)
+    except Exception as error:
+        copy.close()
+        raise ConfigError(f"{mask(url)} cannot be read: {mask(describe(error))}") from error
+    return copy
+
+
+def fetch(url: str) -> IO[bytes]:
+    """The contents, from the beginning. Raises ConfigError."""
+    copy = _copy(url)
+    copy.seek(0)
+    return copy
+
+
+def _filesystem(url: str) -> tuple[Any, str]:
+    """fsspec's object for what is there, and the path in it."""
+    import fsspec
+
+    return fsspec.url_to_fs(url)

@@ -1,0 +1,162 @@
+"""What `data_args.file_name` names: files, folders, wildcards, files elsewhere, data sets of the Hugging Face hub."""
+
+from __future__ import annotations
+
+import glob
+import re
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from urllib.parse import urlsplit
+
+from roll.configs.data import DataArgs
+from roll.datasets.hub_set import DEFAULT_SPLIT, HubSet
+from roll.datasets.hub_set import missing_package as missing_for_hub
+from roll.datasets.loader import ENDINGS, FORMATS, DataFile, DataSource, RemoteFile
+from roll.datasets.remote import expand, local_path, missing_package, protocol_of
+from roll.errors import ConfigError
+from roll.utils.hub import is_hub_id
+from roll.utils.paths import Look, look_at
+from roll.utils.secrets import mask
+
+_KNOWN = ", ".join(ENDINGS)
+
+
+def data_sources(args: DataArgs, key: str, reach: bool = True) -> tuple[list[DataSource], list[str]]:
+    """What `data_args` (at YAML path `key`) name and is there, and a message for each problem with the rest. Without
+    `reach` nothing is looked for outside this machine."""
+    if not args.file_name:
+        return [], [f"{key}.file_name is not set: name files ({_KNOWN}), folders or a data set of the hub"]
+    if len(args.dataset_type) not in (0, 1, len(args.file_name)):
+        counts = f"{len(args.dataset_type)} entries for {len(args.file_name)} of {key}.file_name"
+        return [], [
+            f"{key}.dataset_type has {counts}: give one for all, one each, or none (the file name's ending decides)"
+        ]
+    types = args.dataset_type * (len(args.file_name) if len(args.dataset_type) == 1 else 1)
+    sources: list[DataSource] = []
+    problems: list[str] = []
+    for i, name in enumerate(args.file_name):
+        try:
+            sources += _Entry(name, types[i] if types else None, args, key).sources(reach)
+        except ConfigError as error:
+            problems += error.problems
+    return sources, problems
+
+
+class _Entry:
+    """One name of `file_name`. Its methods raise ConfigError."""
+
+    def __init__(self, name: str, dataset_type: str | None, args: DataArgs, key: str):
+        self._name, self._type, self._args, self._at = name, dataset_type, args, key
+        self._key = f"{key}.file_name"
+
+    def sources(self, reach: bool) -> Iterator[DataSource]:
+        if (protocol := protocol_of(self._name)) is not None:
+            yield from self._remote(protocol, reach)
+            return
+        name = local_path(self._name)
+        look = look_at(name)
+        if look.is_directory and (self._args.split or self._args.subset):
+            yield self._hub_set(str(look.path))
+        elif look.is_directory:
+            yield from self._folder(look)
+        elif look.is_file:
+            yield DataFile(look.path, self._format(str(look.path)), self._key)
+        elif look.kind in ("hidden", "impossible", "device"):
+            raise ConfigError(f"{self._key}: {look.why}")
+        elif glob.has_magic(name):
+            yield from self._matches(look.path)
+        elif names_data_set(name):
+            yield self._hub_set(name)
+        else:
+            tried = "" if look.path.is_absolute() else f" (relative to {Path.cwd()})"
+            raise ConfigError(f"{self._key}: there is no file {look.path}{tried}")
+
+    def _folder(self, look: Look) -> Iterator[DataSource]:
+        try:
+            found = sorted(file for file in look.path.iterdir() if _is_data(file.name) and file.is_file())
+        except OSError as error:
+            raise ConfigError(f"{self._key}: cannot look into {look.path}: {error.strerror}") from error
+        if not found:
+            raise ConfigError(
+                f"{self._key}: the folder {look.path} holds no {_KNOWN} files. Name others by a pattern, such as "
+                f"{look.path}/**/*.jsonl"
+            )
+        for file in found:
+            yield DataFile(file, self._format(str(file)), self._key)
+
+    def _matches(self, pattern: Path) -> Iterator[DataSource]:
+        found = [file for each in sorted(glob.glob(str(pattern), recursive=True)) if (file := Path(each)).is_file()]
+        if not found:
+            raise ConfigError(f"{self._key}: no file matches {pattern}")
+        for file in found:
+            yield DataFile(file, self._format(str(file)), self._key)
+
+    def _remote(self, protocol: str, reach: bool) -> Iterator[DataSource]:
+        if (missing := missing_package(protocol)) is not None:
+            raise ConfigError(f"{self._key}: {mask(self._name)} cannot be read: {missing}")
+        if not reach:
+            return
+        try:
+            found = expand(self._name)
+        except ConfigError as error:
+            raise ConfigError(f"{self._key}: {error}") from error
+        whole = found == [self._name]
+        found = found if whole or glob.has_magic(self._name) else [url for url in found if _is_data(_file_of(url))]
+        if not found:
+            raise ConfigError(f"{self._key}: the folder {mask(self._name)} holds no {_KNOWN} files")
+        for url in found:
+            yield RemoteFile(url, self._format(url), self._key)
+
+    def _hub_set(self, name: str) -> HubSet:
+        if self._type is not None:
+            raise ConfigError(
+                f"{self._at}.dataset_type: {self._type} says how a file is read, and {name} is a data set. Leave "
+                "dataset_type out, or name its files"
+            )
+        if (missing := missing_for_hub()) is not None:
+            what = "is read with split and subset" if Path(name).is_dir() else "is no file of this machine"
+            raise ConfigError(f"{self._key}: {name} {what}: {missing}")
+        return HubSet(name, self._args.subset, self._args.split or DEFAULT_SPLIT, self._key)
+
+    def _format(self, name: str) -> str:
+        ending = PurePosixPath(_file_of(name)).suffix.lower()
+        by_ending, shown = ENDINGS.get(ending), mask(name)
+        if self._type is None:
+            if by_ending is None:
+                raise ConfigError(
+                    f"{self._key}: {shown} does not end in {_KNOWN}; say what it is with {self._at}.dataset_type"
+                )
+            return by_ending
+        by_type = FORMATS.get(self._type)
+        if by_type is None:
+            raise ConfigError(f"{self._at}.dataset_type: {self._type!r} is not one of {', '.join(FORMATS)}")
+        if by_ending not in (None, by_type):
+            contradiction = f"{self._at}.dataset_type says {self._type}, but {shown} ends in {ending}"
+            raise ConfigError(f"{contradiction}; leave dataset_type out or correct it")
+        return by_type
+
+
+def is_data_set_id(name: str) -> bool:
+    """True for owner/name that is no path of this machine."""
+    return name.count("/") == 1 and is_hub_id(name)
+
+
+def names_data_set(name: str) -> bool:
+    """True for an entry of file_name that is read as a data set of the hub."""
+    return is_data_set_id(name) and not has_ending(name)
+
+
+def has_ending(name: str) -> bool:
+    """True for an entry that ends as a data file does."""
+    return PurePosixPath(_file_of(name)).suffix.lower() in ENDINGS
+
+
+def _is_data(name: str) -> bool:
+    """Of the files in a folder: what other programs leave beside them begins with . or _."""
+    return not re.match(r"[._]", name) and has_ending(name)
+
+
+def _file_of(name: str) -> str:
+    """The last part of a path, or of an address without what follows a question mark."""
+    path = name if protocol_of(name) is None else urlsplit(name).path or name
+    return path.rsplit("/", 1)[-1]
