@@ -11,11 +11,12 @@ from pathlib import Path
 
 from roll.configs.load.loader import yaml_names
 from roll.configs.plan.describe import describe
-from roll.configs.problems import show, together
+from roll.configs.problems import Problem, show, together
+from roll.distributed.strategy.table import class_problems
 from roll.errors import ConfigError, RollError
 from roll.pipeline.load import Loaded, load
 from roll.pipeline.memory_report import MemoryReport, memory_report
-from roll.pipeline.preflight import machine_report
+from roll.pipeline.preflight import choices, machine_report
 from roll.pipeline.spec import PipelineSpec, pipeline_of
 from roll.utils.imports import add_folder
 from roll.utils.paths import look_at
@@ -40,7 +41,7 @@ def main(pipeline: str = "rlvr", argv: Sequence[str] | None = None, script: str 
         spec = pipeline_of(pipeline)
         loaded = load(spec, directory, name, overrides)
         config, plan = loaded.config, loaded.plan
-        _say(describe(config, plan, spec.part(spec.batch)(config, plan)))
+        _say(describe(config, plan, spec.batch_rows(config, plan)))
         memory = memory_report(config, plan)
         if memory.text and (arguments.dry_run or memory.knows_gpus):
             _say(memory.text)
@@ -51,7 +52,7 @@ def main(pipeline: str = "rlvr", argv: Sequence[str] | None = None, script: str 
         if arguments.dry_run:
             return _dry_run(spec, loaded, memory)
         _refuse(spec, loaded, memory)
-        return int(spec.part(spec.run_class)(config, plan).run())
+        return int(spec.make_run(config, plan).run())
     except ConfigError as error:
         _complain("The run cannot start:", error.problems)
         return EXIT_BAD_CONFIG
@@ -122,7 +123,7 @@ def _directory(config_path: str, name: str, script: str | None) -> Path:
 
 def _dry_run(spec: PipelineSpec, loaded: Loaded, memory: MemoryReport) -> int:
     report = machine_report(loaded.config)
-    found = (*report.problems, *memory.machine_problems, *spec.ask(spec.machine_problems, loaded.config))
+    found = (*report.problems, *memory.machine_problems, *spec.findings(spec.machine_problems, Problem, loaded.config))
     for problem in together(str(problem) for problem in found):
         _say(f"Warning, a real run stops here: {problem}")
     for reason in report.unchecked:
@@ -135,7 +136,8 @@ def _dry_run(spec: PipelineSpec, loaded: Loaded, memory: MemoryReport) -> int:
 def _refuse(spec: PipelineSpec, loaded: Loaded, memory: MemoryReport) -> None:
     """Raises ConfigError with everything that this machine or the data say against the run."""
     problems = [problem.text for problem in (*machine_report(loaded.config).problems, *memory.machine_problems)]
-    problems += map(str, spec.ask(spec.data_problems, loaded.config))
+    problems += [problem.text for choice in choices(loaded.config) for problem in class_problems(choice)]
+    problems += map(str, spec.findings(spec.data_problems, (Problem, str), loaded.config))
     if problems:
         raise ConfigError(*together(problems))
 

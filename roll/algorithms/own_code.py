@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import traceback
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from roll.errors import AlgorithmError, describe
+from roll.utils.imports import line_of
 
 MOST_SHOWN = 8
 
@@ -19,9 +18,7 @@ def call_own(name: str, function: Callable[..., Any], *arguments: object, **keyw
     try:
         return function(*arguments, **keywords)
     except (Exception, SystemExit) as error:
-        inside = traceback.extract_tb(error.__traceback__)[1:2]
-        place = "".join(f" ({os.path.basename(frame.filename)}, line {frame.lineno})" for frame in inside)
-        raise AlgorithmError(f"{name} raised {describe(error)}{place}.") from error
+        raise AlgorithmError(f"{name} raised {describe(error)}{line_of(error, __file__)}.") from error
 
 
 def one_each(name: str, what: str, returned: object, rewards: np.ndarray, groups: np.ndarray) -> np.ndarray:

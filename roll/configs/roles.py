@@ -66,6 +66,12 @@ class Role:
     also_reads: frozenset[str] = frozenset()
     why_not: str = ""
 
+    def __post_init__(self) -> None:
+        if self.use not in TASKS:
+            raise ValueError(f"the role {self.name} has the use {self.use!r}, which is none of {', '.join(TASKS)}")
+        if self.use in ("train", "score", "generate") and self.head is None:
+            raise ValueError(f"the role {self.name}, which {TASKS[self.use]}, has no head: lm, value or sequence")
+
     @property
     def learns(self) -> bool:
         return self.use == "train"

@@ -8,7 +8,7 @@ from roll.configs.load.known_keys import known_keys
 from roll.configs.load.loader import load_tree
 from roll.configs.load.validate import validate
 from roll.configs.plan.run_plan import RunPlan
-from roll.configs.problems import nearest, together
+from roll.configs.problems import Problem, nearest, together
 from roll.configs.role_checks import run_problems, run_warnings
 from roll.configs.run import RunConfig
 from roll.errors import ConfigError
@@ -28,19 +28,19 @@ class Loaded:
 def load(spec: PipelineSpec, directory: Path, name: str, overrides: Sequence[str] = ()) -> Loaded:
     """Composes, checks and plans. Looks at nothing but the YAML, its fragments, and the module of an estimator or a
     loss of the user's own: the plan depends on it."""
-    cls: type[RunConfig] = spec.part(spec.config)
+    cls = spec.config_class()
     composed = load_tree(directory, name, overrides, cls)
     checked = validate(cls, composed.settings)
     problems, config = list(checked.problems), checked.config
     if config is not None:
-        later = [*run_problems(config), *role_strategy_problems(config), *spec.ask(spec.problems, config)]
+        later = [*run_problems(config), *role_strategy_problems(config), *spec.findings(spec.problems, Problem, config)]
         problems += checked.about_sound_keys(later)
     if problems:
         raise ConfigError(*together(problem.text for problem in problems))
     assert config is not None
-    plan: RunPlan = spec.part(spec.plan)(config)
+    plan = spec.make_plan(config)
     warnings = [*checked.warnings, *run_warnings(config, plan), *role_strategy_warnings(config)]
-    warnings += spec.ask(spec.warnings, config)
+    warnings += spec.findings(spec.warnings, str, config)
     for key in composed.unused:
         match = nearest(key, known_keys(cls), cutoff=0.8)
         if match and match not in composed.settings:

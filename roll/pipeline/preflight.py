@@ -47,7 +47,7 @@ def role_strategy_warnings(config: RunConfig) -> list[str]:
     found: list[str] = []
     for choice in choices(config):
         spec = spec_of(choice.worker.strategy_name)
-        found += spec.ask(spec.warnings, choice)
+        found += spec.findings(spec.warnings, str, choice)
     return found
 
 
@@ -57,7 +57,7 @@ def machine_report(config: RunConfig) -> MachineReport:
     for choice in choices(config):
         worker, spec = choice.worker, spec_of(choice.worker.strategy_name)
         problems += engine_problems(choice)
-        problems += spec.ask(spec.machine_problems, choice)
+        problems += spec.findings(spec.machine_problems, Problem, choice)
         model, why_not = read_model_config(worker.model_args)
         sizes = parallel_sizes(worker)
         if model is not None:
@@ -107,7 +107,7 @@ def _model_key(config: RunConfig, role: str, worker: WorkerConfig) -> str:
 def _shape_problems(config: RunConfig, choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
     worker, spec = choice.worker, spec_of(choice.worker.strategy_name)
     if spec.model_problems:
-        yield from spec.ask(spec.model_problems, choice, model)
+        yield from spec.findings(spec.model_problems, Problem, choice, model)
     else:
         yield from _head_problems(choice.role.name, worker, model)
     if choice.role.head == "sequence":

@@ -2,10 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
+from roll.configs.own_hooks import ask, findings, named
+from roll.configs.plan.run_plan import RunPlan
+from roll.configs.roles import Role
+from roll.configs.run import RunConfig
 from roll.errors import ConfigError
 from roll.utils.imports import resolve
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -30,16 +36,47 @@ class PipelineSpec:
     data_problems: tuple[str, ...] = ()
     unchecked: str = "rows of the data files, data that are not on this machine"
 
-    def ask(self, hooks: tuple[str, ...], config: Any) -> list[Any]:
+    def findings(self, hooks: tuple[str, ...], kind: type[T] | tuple[type[T], ...], config: RunConfig) -> list[T]:
         """What all functions of one field find."""
-        return [found for hook in hooks for found in self.part(hook)(config)]
+        return [found for hook in hooks for found in findings(self._owner, hook, kind, config)]
 
-    def part(self, path: str) -> Any:
-        """What one of the paths names."""
-        try:
-            return resolve(path)
-        except ImportError as error:
-            raise ConfigError(f"pipeline {self.name}: {error}") from error
+    def config_class(self) -> type[RunConfig]:
+        """The class of its settings. Raises ConfigError for one whose rows and keys do not fit together."""
+        cls = named(self._owner, self.config)
+        if not (isinstance(cls, type) and issubclass(cls, RunConfig)):
+            raise ConfigError(f"{self._owner}: {self.config} is no class of settings: it must extend RunConfig.")
+        if wrong := broken_table(cls):
+            raise ConfigError(f"{self._owner}: {self.config}: {wrong}.")
+        return cls
+
+    def make_plan(self, config: RunConfig) -> RunPlan:
+        return ask(self._owner, self.plan, RunPlan, config)
+
+    def batch_rows(self, config: RunConfig, plan: RunPlan) -> list[tuple[str, ...]]:
+        """What the printed plan has under "Batch"."""
+        return findings(self._owner, self.batch, tuple, config, plan)
+
+    def make_run(self, config: RunConfig, plan: RunPlan) -> Any:
+        return named(self._owner, self.run_class)(config, plan)
+
+    @property
+    def _owner(self) -> str:
+        return f"pipeline {self.name}"
+
+
+def broken_table(cls: type[RunConfig]) -> str:
+    """What keeps a class of settings from being one, in a few words; nothing if all is well."""
+    if missing := sorted(cls.__abstractmethods__):
+        return f"it must say its {' and '.join(missing)}"
+    table: Mapping[str, Role] = getattr(cls, "role_table", {})
+    if not table:
+        return "it has no role_table, which has a row for each section of a role"
+    for name, role in table.items():
+        if role.name != name:
+            return f"role_table[{name!r}] is the row of {role.name!r}"
+        if unknown := [key for key in (name, *role.model_keys) if key not in cls.model_fields]:
+            return f"role_table[{name!r}] names {unknown[0]}, and there is no such key"
+    return ""
 
 
 _RL = {

@@ -28,7 +28,9 @@ def resolve(name: str, builtins: Mapping[str, str] | None = None) -> object:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a module that calls sys.exit, or panics in Rust
-        raise ImportError(f"{path}: importing {module_name} failed with {describe(error)}{_line(error)}") from error
+        raise ImportError(
+            f"{path}: importing {module_name} failed with {describe(error)}{line_of(error, __file__)}"
+        ) from error
     for attribute in attributes.split("."):
         try:
             value = getattr(value, attribute)
@@ -38,10 +40,10 @@ def resolve(name: str, builtins: Mapping[str, str] | None = None) -> object:
     return value
 
 
-def _line(error: BaseException) -> str:
-    """Where in the imported file it was, if the file ran at all."""
-    frames = traceback.extract_tb(error.__traceback__)[1:]
-    ran = [f for f in frames if not f.filename.startswith("<frozen") and f.filename != importlib.__file__]
+def line_of(error: BaseException, caller: str) -> str:
+    """Where in the user's file it was, in brackets, if that ran at all. `caller`: the file that called it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ran = [f for f in frames if not f.filename.startswith("<frozen") and f.filename not in (importlib.__file__, caller)]
     return f" ({os.path.basename(ran[0].filename)}, line {ran[0].lineno})" if ran else ""
 
 

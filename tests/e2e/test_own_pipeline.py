@@ -13,6 +13,27 @@ from tests.helpers.pages import importable, snippets, write_files
 
 LINES = "\n".join(f"{a}{b}{(a + b) % 10}" for a in range(8) for b in range(10))
 
+WRONG = """
+from dataclasses import replace
+from lines import SPEC, LinesConfig, Role, RunConfig
+def raises(config):
+    return {}['files']
+def gives_none(config): pass
+class NoLength(RunConfig):
+    role_table = LinesConfig.role_table
+class NoTable(RunConfig):
+    trained_length = LinesConfig.trained_length
+class NoSection(LinesConfig):
+    role_table = {**LinesConfig.role_table, "teacher": Role("teacher", "score", "lm")}
+RAISES = replace(SPEC, problems=("wrong:raises",))
+GIVES_NONE = replace(SPEC, warnings=("wrong:gives_none",))
+PLAN = replace(SPEC, plan="wrong:gives_none")
+FUNCTION = replace(SPEC, config="wrong:raises")
+LENGTH = replace(SPEC, config="wrong:NoLength")
+TABLE = replace(SPEC, config="wrong:NoTable")
+SECTION = replace(SPEC, config="wrong:NoSection")
+"""
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
@@ -56,12 +77,23 @@ def test_a_dry_run_shows_and_checks_a_pipeline_of_ones_own(
     [
         ("lines:problems", "pipeline: lines:problems is a function, not a PipelineSpec."),
         ("line:SPEC", "pipeline: line:SPEC: importing line failed with ModuleNotFoundError"),
+        ("wrong:RAISES", "pipeline lines: wrong:raises raised KeyError: 'files' (wrong.py, line 5)."),
+        ("wrong:GIVES_NONE", "pipeline lines: wrong:gives_none returned no list. It must yield, or return a list of"),
+        ("wrong:PLAN", "pipeline lines: wrong:gives_none returned a NoneType. It must return a RunPlan."),
+        ("wrong:FUNCTION", "pipeline lines: wrong:raises is no class of settings: it must extend RunConfig."),
+        ("wrong:LENGTH", "pipeline lines: wrong:NoLength: it must say its trained_length."),
+        ("wrong:TABLE", "pipeline lines: wrong:NoTable: it has no role_table"),
+        ("wrong:SECTION", "wrong:NoSection: role_table['teacher'] names teacher, and there is no such key."),
+        ("headless:SPEC", "ValueError: the role learner, which learns, has no head: lm, value or sequence"),
         ("rlvrr", "pipeline: 'rlvrr' is not of the form package.module:object or one of agentic, rlvr, sft"),
     ],
 )
 def test_what_is_no_pipeline_is_refused(
-    name: str, message: str, folder: Path, capsys: pytest.CaptureFixture[str]
+    name: str, message: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setenv("TINY_SORT_DIR", str(folder))
+    (folder / "wrong.py").write_text(WRONG)
+    (folder / "headless.py").write_text("from roll.configs.roles import Role\nROLE = Role('learner', 'train')\n")
     assert cli.main(name, ["--config_path", str(folder), "--config_name", "mine", "--dry_run"]) == 2
     assert message in capsys.readouterr().err
 

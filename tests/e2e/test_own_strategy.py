@@ -64,6 +64,11 @@ def test_a_dry_run_shows_the_strategy_and_asks_its_spec(folder: Path, capsys: py
         ("wrong:HOOKS", f"{KEY}: hooks: problems: plain:no_such: plain has no no_such"),
         ("wrong:SCORER", f"{KEY}: scorer cannot run actor_train, which learns."),
         ("wrong:VALUES", f"{KEY}: values has no model with a lm head, which actor_train needs."),
+        ("wrong:CLASS", f"{KEY}: class: settings: plain:problems is no class that extends Settings"),
+        ("wrong:RAISES", "strategy raises: wrong:raises raised KeyError: 'threads' (wrong.py, line 4)."),
+        ("wrong:GIVES_NONE", "strategy gives_none: wrong:gives_none returned no list. It must yield, or return a list"),
+        ("wrong:GIVES_TEXT", "strategy gives_text: wrong:gives_text gave a str. It must yield, or return a list of, P"),
+        ("wrong:SIZES", "strategy sizes: wrong:gives_none returned a NoneType. It must return a ParallelSizes."),
     ],
 )
 def test_what_is_no_spec_or_cannot_serve_is_refused_with_the_key(
@@ -72,6 +77,15 @@ def test_what_is_no_spec_or_cannot_serve_is_refused_with_the_key(
     (folder / "wrong.py").write_text(
         "from dataclasses import replace\n"
         "from plain import SPEC\n"
+        "def raises(choice):\n"
+        "    return {}['threads']\n"
+        "def gives_none(choice): pass\n"
+        "def gives_text(choice): yield 'text'\n"
+        "CLASS = replace(SPEC, name='class', settings='plain:problems')\n"
+        "RAISES = replace(SPEC, name='raises', problems='wrong:raises')\n"
+        "GIVES_NONE = replace(SPEC, name='gives_none', problems='wrong:gives_none')\n"
+        "GIVES_TEXT = replace(SPEC, name='gives_text', problems='wrong:gives_text')\n"
+        "SIZES = replace(SPEC, name='sizes', sizes='wrong:gives_none')\n"
         "NOTHING = replace(SPEC, name='nothing', classes={})\n"
         "HOOKS = replace(SPEC, name='hooks', problems='plain:no_such')\n"
         "SCORER = replace(SPEC, name='scorer', classes={'score': 'plain_torch:PlainTrainStrategy'})\n"
@@ -79,6 +93,30 @@ def test_what_is_no_spec_or_cannot_serve_is_refused_with_the_key(
     )
     assert dry_run(folder, f"{KEY}={name}") == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nowhere", "classes[train]: plain_torch:Nowhere: plain_torch has no Nowhere"),
+        ("function", "classes[train]: plain:problems is no class that extends TrainStrategy"),
+        ("unfinished", "classes[train]: wrong:Unfinished does not have all_reduce_sum"),
+    ],
+)
+def test_a_real_run_refuses_a_class_that_is_not_there_or_not_whole_before_anything_starts(
+    name: str, message: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = {"nowhere": "plain_torch:Nowhere", "function": "plain:problems", "unfinished": "wrong:Unfinished"}[name]
+    (folder / "wrong.py").write_text(
+        "from dataclasses import replace\n"
+        "from plain import SPEC\n"
+        "from roll.distributed.strategy.base import TrainStrategy\n"
+        "class Unfinished(TrainStrategy): pass\n"
+        f"WRONG = replace(SPEC, name='{name}', classes={{'train': '{path}'}})\n"
+    )
+    arguments = ["--config_path", str(folder), "--config_name", "mine", *SHORT, f"{KEY}=wrong:WRONG"]
+    assert cli.main("rlvr", arguments) == 2
+    assert f"{KEY}: {name}: {message}" in capsys.readouterr().err
 
 
 def test_three_steps_are_trained_and_saved_and_the_engine_gets_the_weights(

@@ -70,7 +70,7 @@ def memory_plan(layout: Layout, facts: Mapping[str, RoleFacts], missing: Sequenc
         if its.use not in spec.memory:
             left_out.append(f"{role}: there is no arithmetic for {its.worker.strategy_name}")
         elif layout[role].device_ids:
-            placed.append(_Placed(role, layout[role], its, spec.ask(spec.memory[its.use], its)))
+            placed.append(_Placed(role, layout[role], its, spec.ask(spec.memory[its.use], RankMemory, its)))
     return MemoryPlan(
         roles={each.role: each.memory for each in placed},
         asleep={each.role: total(each.memory.stays) for each in placed if each.facts.shares_devices},

@@ -26,5 +26,5 @@ def parallel_sizes(worker: WorkerConfig) -> ParallelSizes:
     """Sizes of a role, as its strategy says. Engines that generate count a whole engine as one data-parallel rank."""
     spec = spec_of(worker.strategy_name)
     if spec.sizes:
-        return spec.ask(spec.sizes, worker)
+        return spec.ask(spec.sizes, ParallelSizes, worker)
     return ParallelSizes(data=worker.num_workers, tensor=worker.num_gpus_per_worker)

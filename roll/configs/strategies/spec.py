@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from roll.utils.imports import resolve
+from roll.configs.own_hooks import ask, findings
 
 if TYPE_CHECKING:
     from roll.configs.cluster import WorkerConfig
     from roll.configs.roles import Head, Role, Use
 
+T = TypeVar("T")
 NARROWING = ("top_p", "top_k", "min_new_tokens", "repetition_penalty")
 
 
@@ -96,7 +97,10 @@ class StrategySpec:
     def is_implemented(self) -> bool:
         return bool(self.classes)
 
-    def ask(self, path: str, *arguments: Any) -> Any:
-        """What the function at one of the paths says; () where there is none."""
-        function: Any = resolve(path) if path else None
-        return function(*arguments) if function else ()
+    def ask(self, path: str, kind: type[T], *arguments: Any) -> T:
+        """What the function at one of the paths says, an object of `kind`."""
+        return ask(f"strategy {self.name}", path, kind, *arguments)
+
+    def findings(self, path: str, kind: type[T], *arguments: Any) -> list[T]:
+        """All that the function at one of the paths finds; nothing where there is none."""
+        return findings(f"strategy {self.name}", path, kind, *arguments) if path else []

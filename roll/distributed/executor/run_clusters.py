@@ -150,7 +150,8 @@ class RunClusters:
 
     def _engine_environment(self, settings: WorkerConfig) -> dict[str, str]:
         spec, on_cpu = spec_of(settings.strategy_name), not self.resources.has_gpus
-        return dict(spec.ask(spec.environment, settings, on_cpu, self.runtime.directory))
+        directory = self.runtime.directory
+        return spec.ask(spec.environment, dict, settings, on_cpu, directory) if spec.environment else {}
 
     def _cluster(self, name: str, settings: WorkerConfig, max_restarts: int = 0) -> Cluster:
         role, seats = self._config.roles[name], self.resources.seats(self._plan.layout[name])

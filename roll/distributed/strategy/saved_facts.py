@@ -53,4 +53,4 @@ def required_facts(role: WorkerConfig, dp_size: int) -> dict[str, object]:
         "dtype": role.model_args.dtype,
     }
     spec = spec_of(role.strategy_name)
-    return spec.ask(spec.saved_facts, facts, role, dp_size) if spec.saved_facts else facts | {"dp_size": dp_size}
+    return spec.ask(spec.saved_facts, dict, facts, role, dp_size) if spec.saved_facts else facts | {"dp_size": dp_size}

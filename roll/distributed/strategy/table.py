@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from roll.configs.base import Settings
 from roll.configs.load.validate import validate
 from roll.configs.problems import Problem, nearest
 from roll.configs.roles import TASKS, Use
@@ -49,7 +50,7 @@ def strategy_problems(choice: Choice) -> Iterator[Problem]:
         found = validate(resolve(spec.settings), worker.strategy_config)  # type: ignore[arg-type]
         for problem in found.problems:
             yield Problem(f"{choice.at}.{problem.text}", tuple(f"{choice.at}.{at}" for at in problem.keys))
-    yield from spec.ask(spec.problems, choice)
+    yield from spec.findings(spec.problems, Problem, choice)
 
 
 def _ability_problems(choice: Choice, spec: StrategySpec) -> Iterator[Problem]:
@@ -107,10 +108,35 @@ def engine_problems(choice: Choice) -> Iterator[Problem]:
             )
 
 
+def class_problems(choice: Choice) -> Iterator[Problem]:
+    """Whether the class of a strategy that is none of the table's is there, and fills in what its use promises. Imports
+    it, and torch: not for a dry run."""
+    from roll.distributed.strategy import base
+
+    promised = {"train": base.TrainStrategy, "score": base.ScoreStrategy, "generate": base.GenerateStrategy}
+    spec, key, use = spec_of(choice.worker.strategy_name), choice.name_key, choice.role.use
+    if is_built_in(spec):
+        return
+    try:
+        found = resolve(spec.classes[use])
+    except ImportError as error:
+        yield Problem(f"{key}: {spec.name}: classes[{use}]: {error}.", (key,))
+        return
+    at, wanted = f"{key}: {spec.name}: classes[{use}]: {spec.classes[use]}", promised[use]
+    if not (isinstance(found, type) and issubclass(found, wanted)):
+        yield Problem(f"{at} is no class that extends {wanted.__name__} (roll.distributed.strategy.base).", (key,))
+    elif missing := sorted(found.__abstractmethods__):
+        yield Problem(f"{at} does not have {', '.join(missing)}, which {wanted.__name__} promises.", (key,))
+
+
+def is_built_in(spec: StrategySpec) -> bool:
+    return STRATEGIES.get(spec.name) is spec
+
+
 def broken_paths(spec: StrategySpec) -> list[str]:
-    """What its paths do not lead to, of a spec that is none of the table's. Its classes are imported where they
-    work."""
-    if spec.name in STRATEGIES and STRATEGIES[spec.name] is spec:
+    """What its paths do not lead to, of a spec that is none of the table's. Its classes are looked for by
+    `class_problems`."""
+    if is_built_in(spec):
         return []
     hooks = ("settings", "problems", "warnings", "machine_problems", "model_problems", "sizes", "environment")
     paths = {name: vars(spec)[name] for name in (*hooks, "saved_facts")}
@@ -123,9 +149,12 @@ def broken_paths(spec: StrategySpec) -> list[str]:
             found.append(f"classes[{use}]: {error}")
     for name, path in paths.items():
         try:
-            resolve(path) if path else None
+            leads_to = resolve(path) if path else None
         except ImportError as error:
             found.append(f"{name}: {error}")
+            continue
+        if name == "settings" and path and not (isinstance(leads_to, type) and issubclass(leads_to, Settings)):
+            found.append(f"settings: {path} is no class that extends Settings (roll.configs.base)")
     return found
 
 

@@ -260,10 +260,7 @@ def test_the_exit_code_says_how_the_run_ended(
     said: str,
 ) -> None:
     monkeypatch.setattr(FakePipeline, "outcome", outcome)
-    part = PipelineSpec.part
-    monkeypatch.setattr(
-        PipelineSpec, "part", lambda spec, path: FakePipeline if path.endswith(":RLVRPipeline") else part(spec, path)
-    )
+    monkeypatch.setattr(PipelineSpec, "make_run", lambda spec, config, plan: FakePipeline(config, plan))
     assert run() == code
     assert capsys.readouterr().err == said
 
@@ -389,10 +386,7 @@ def test_a_reward_in_a_file_beside_the_yaml_is_found(
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.chdir("/")
     started: list[object] = []
-    part = PipelineSpec.part
-    monkeypatch.setattr(
-        PipelineSpec, "part", lambda spec, path: Started if path.endswith("RLVRPipeline") else part(spec, path)
-    )
+    monkeypatch.setattr(PipelineSpec, "make_run", lambda spec, config, plan: Started(config, plan))
 
     class Started:
         def __init__(self, config: object, plan: object):
