@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
-Truncation = Literal["error", "left", "right", "drop"]
 Decode = Callable[[Sequence[np.ndarray]], list[str]]
 ROWS_PER_BATCH = 1024
 MIN_CHARS_TO_MEASURE = 10_000  # shorter texts are tokenized in milliseconds

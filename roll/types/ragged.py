@@ -20,14 +20,6 @@ def sum_rows(values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     return totals[ends] - totals[ends - lengths]
 
 
-def count_runs(mask: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Unbroken runs of True within each row of a flat mask: the turns of a conversation. int64 [R].
-
-    Example: lengths [4 2], mask [0 1 0 1, 1 1] -> [2 1].
-    """
-    return sum_rows(run_starts(mask, lengths).astype(np.int64), lengths)
-
-
 def run_starts(mask: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """True at the first token of each unbroken run of True within a row. bool [N]."""
     starts = mask.copy()

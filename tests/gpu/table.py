@@ -75,7 +75,7 @@ def _engine_memory(engine: str, tp: int) -> Check:
     return Check(
         name=f"engine-{engine}-tp{tp}",
         path=f"{engine}, tensor parallel {tp}, 0.5B, bf16, CUDA graphs: log-probs of HF; sleeps, gives memory back",
-        code=f"strategy/{engine}.py",
+        code=f"strategy/{engine}/generate.py",
         function=f"{HERE}.memory:engine_turns",
         arguments={"engine": engine, "tp": tp},
         limits=limits.ENGINE_MEMORY,

@@ -1,5 +1,9 @@
 """The pages of docs/ hold what they promise: what they show is run by a test, and their lines end where ours do."""
 
+import re
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+
 from tests.helpers.pages import DOCS
 from tests.layout.source import REPOSITORY
 
@@ -8,3 +12,28 @@ def test_a_test_runs_what_each_page_on_adding_something_shows() -> None:
     pages = sorted(path.name for path in DOCS.glob("adding_*.md"))
     tests = "".join(path.read_text(encoding="utf-8") for path in (REPOSITORY / "tests").rglob("test_*.py"))
     assert pages and [page for page in pages if f'snippets("{page}", "python")' not in tests] == []
+
+
+def named_files(page: str) -> Iterator[str]:
+    """Files of the repository that a page names between backticks: `folder/file.py`, or a test's file by itself. `...`
+    in a path stands for folders."""
+    for quoted in re.findall(r"`([^`\n]+)`", page):
+        for path in re.findall(
+            r"(?<![\w./$<])(?:\.\./)?((?:[\w.-]+/)+[\w-]+\.(?:py|md)|test_\w+\.py)(?![\w/])", quoted
+        ):
+            yield path.replace("/.../", "/*/")
+
+
+def test_the_files_that_the_pages_name_are_there() -> None:
+    folders = ("roll", "docs", "examples", "benchmarks", "tools", "tests", "requirements")
+    there = [f"/{p.relative_to(REPOSITORY)}" for folder in folders for p in (REPOSITORY / folder).rglob("*.*")]
+    pages = [*DOCS.glob("*.md"), *REPOSITORY.glob("*.md"), *(REPOSITORY / "examples").rglob("*.md")]
+    named = {(page.name, path) for page in pages for path in named_files(page.read_text(encoding="utf-8"))}
+    assert len(named) > 60, "the search itself finds paths"
+    assert sorted(item for item in named if not any(fnmatchcase(path, f"*/{item[1]}") for path in there)) == []
+
+
+def test_names_of_files_are_found_on_a_page() -> None:
+    page = "`strategy/vllm.py, a/b.py` `unit/.../test_x.py` `test_y.py` `../other/README.md` `mine.py` `/tmp/a.py`"
+    found = ["strategy/vllm.py", "a/b.py", "unit/*/test_x.py", "test_y.py", "other/README.md"]
+    assert [*named_files(page)] == found
