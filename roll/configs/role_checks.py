@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from roll.configs.batching import batching_problems, batching_warnings
 from roll.configs.cluster import WorkerConfig
-from roll.configs.load.aliases import ROLL_WORKERS
+from roll.configs.load.aliases import ROLL_REWARDS, ROLL_WORKERS
 from roll.configs.plan.layout import layout_problems
 from roll.configs.plan.run_plan import RunPlan
 from roll.configs.problems import Problem
@@ -25,7 +25,8 @@ def run_problems(config: RunConfig) -> Iterator[Problem]:
                 keys,
             )
         yield from _training_problems(role, worker) if config.roles[role].learns else ()
-        if worker.worker_cls is not None and worker.worker_cls not in ROLL_WORKERS:
+        known = {*ROLL_WORKERS, *(ROLL_REWARDS if config.roles[role].is_apart else ())}
+        if worker.worker_cls is not None and worker.worker_cls not in known:
             yield Problem(
                 f"{role}.worker_cls: {worker.worker_cls} has no counterpart here. Remove it; the strategy runs {role}.",
                 (f"{role}.worker_cls",),

@@ -113,6 +113,8 @@ def _shape_problems(config: RunConfig, choice: Choice, model: Mapping[str, Any])
     if choice.role.head == "sequence":
         yield from _sequence_head_problems(choice, model)
         return
+    if choice.role.is_apart:  # its prompts are no rows of the run
+        return
     positions, longest = model.get("max_position_embeddings"), config.longest_row
     if type(positions) is int and positions < longest and not model.get("rope_scaling"):
         parts = [key for key in config.length_keys if key != "sequence_length"]

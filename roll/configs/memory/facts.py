@@ -12,7 +12,7 @@ def role_facts(
 ) -> RoleFacts:
     """Of those that learn, only a policy's weights are published."""
     learns = plan.trains.get(role.name)
-    publishes = role.use == "generate" or (role.learns and not shape.is_critic)
+    publishes = (role.use == "generate" and not role.is_apart) or (role.learns and not shape.is_critic)
     return RoleFacts(
         worker=worker,
         shape=shape,
@@ -25,7 +25,7 @@ def role_facts(
         gpu_bytes=gpu_bytes,
         bucket_bytes=plan.bucket_bytes if publishes else 0,
         most_answers=plan.most_answers,
-        longest=plan.longest_row,
+        longest=0 if role.is_apart else plan.longest_row,
     )
 
 

@@ -24,7 +24,7 @@ from roll.distributed.executor.processes.resource_manager import ResourceManager
 from roll.distributed.executor.processes.suspension import SuspensionWatch
 from roll.distributed.executor.roles import ScoreCluster, TrainCluster
 from roll.distributed.executor.rollout.engine_recovery import MAX_RESTARTS, EngineRecovery, RecoverySettings
-from roll.distributed.executor.rollout.generate_cluster import GenerateCluster
+from roll.distributed.executor.rollout.generate_cluster import ApartCluster, GenerateCluster
 from roll.distributed.strategy.table import strategy_class_path
 from roll.errors import WorkerError
 
@@ -137,16 +137,18 @@ class RunClusters:
                 self.engines[name] = self._engines(name, settings)
 
     def _engines(self, name: str, settings: WorkerConfig) -> GenerateCluster:
-        """Engines that die are replaced where others can go on meanwhile, and where nobody waits for their GPUs."""
-        layout = self._plan.layout
+        """Engines that die are replaced where others can go on meanwhile, or where requests can wait for the new one,
+        and where nobody waits for their GPUs."""
+        layout, is_apart = self._plan.layout, self._config.roles[name].is_apart
+        facade = ApartCluster if is_apart else GenerateCluster
         on_shared_gpus = self.resources.has_gpus and layout.shares_devices(name)
-        if len(layout[name].workers) == 1 or on_shared_gpus:
-            return GenerateCluster(self._cluster(name, settings))
+        if on_shared_gpus or (len(layout[name].workers) == 1 and not is_apart):
+            return facade(self._cluster(name, settings))
         cluster = self._cluster(name, settings, max_restarts=MAX_RESTARTS)
-        arguments = [(*arguments, True) for arguments in cluster.spec.arguments]
-        recovery = EngineRecovery(cluster, RecoverySettings(cluster.spec.worker_class, arguments))
+        arguments = [(*arguments, not is_apart) for arguments in cluster.spec.arguments]
+        recovery = EngineRecovery(cluster, RecoverySettings(cluster.spec.worker_class, arguments, not is_apart))
         self._recoveries.append(recovery)
-        return GenerateCluster(cluster, recovery)
+        return facade(cluster, recovery)
 
     def _engine_environment(self, settings: WorkerConfig) -> dict[str, str]:
         spec, on_cpu = spec_of(settings.strategy_name), not self.resources.has_gpus

@@ -12,8 +12,9 @@ from ray.exceptions import RayActorError
 
 from roll.distributed.executor.placement import Claim, Occupant, Placement
 from roll.distributed.executor.processes.cluster import Calls, Cluster
+from roll.distributed.executor.rollout import engine_recovery
 from roll.distributed.executor.rollout.engine_recovery import MAX_RESTARTS, EngineRecovery, RecoverySettings
-from roll.distributed.executor.rollout.generate_cluster import GenerateCluster
+from roll.distributed.executor.rollout.generate_cluster import ApartCluster, GenerateCluster
 from roll.distributed.executor.weights.send_plan import Route, SendPlan, Way
 from roll.distributed.executor.weights.sync import WeightSync
 from roll.errors import WorkerError
@@ -202,3 +203,36 @@ def test_a_request_that_kills_every_engine_ends_with_the_cause(pair_of_engines: 
     assert isinstance(error, WorkerError)
     assert "died in generate" in str(error)
     assert rollout.num_retries == 1
+
+
+def test_an_only_engine_that_stands_apart_is_replaced_and_its_requests_wait_for_the_new_one(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = start("actor_infer", devices=(3,), max_restarts=1)
+    cluster.call_all("setup")
+    arguments = [(*arguments, None, False) for arguments in cluster.spec.arguments]
+    recovery = EngineRecovery(cluster, RecoverySettings(cluster.spec.worker_class, arguments, waits_for_weights=False))
+    judge = ApartCluster(cluster, recovery)
+
+    async def play() -> None:
+        asked = asyncio.create_task(judge.generate(request("first", 1002)))  # which this engine answers never
+        await until(lambda: judge._replicas[0].num_answers == 1)
+        os.kill(cluster.call_all("process_id")[0], signal.SIGKILL)
+        await until(lambda: judge.num_retries == 1)
+        late = asyncio.create_task(judge.generate(request("late", 5)))
+        (answer,) = await asyncio.wait_for(late, 300)
+        assert list(here(answer).token_ids) == [6, 7, 8]
+        assert recovery.under_way() == frozenset() and recovery.num_restarts == 1
+        asked.cancel()
+
+        monkeypatch.setattr(engine_recovery, "_NEW_PROCESS_LIMIT_S", 1.0)  # nobody may start one
+        os.kill(cluster.call_all("process_id")[0], signal.SIGKILL)
+        with pytest.raises(WorkerError, match=r"each engine may have 3"):
+            await asyncio.wait_for(judge.generate(request("last", 5)), 300)
+
+    try:
+        asyncio.run(play())
+    finally:
+        recovery.close()
+        cluster.kill()
+        recovery.join()

@@ -37,6 +37,7 @@ class _Replica:
     num_answers: int = 0  # asked for and not answered
     exchange: asyncio.Task[None] | None = None
     failure: RollError | None = None
+    is_given_up: bool = False  # nobody brings it back
 
 
 class EngineClient:
@@ -45,13 +46,16 @@ class EngineClient:
     `<name>/<request id>`. Every client balances its own load.
 
     Where there are several engines, one that dies is left out until it serves again, and its requests go to another.
-    A request that saw `_MAX_DEATHS` engines die is taken to be the cause, and fails."""
+    A request that saw `_MAX_DEATHS` engines die is taken to be the cause, and fails. Where the class `waits`, requests
+    for which no engine is left wait for one to come back."""
 
     stores_answers: ClassVar[bool] = False  # True: of many tokens only handles come, see `take_apart`
+    waits: ClassVar[bool] = False
 
     def __init__(self, workers: WorkerHandles, name: str = ""):
         self.workers = workers
         self.name = name
+        self._news = asyncio.Event()  # of an engine that is back, or is given up
         self.num_retries = 0
         self._router = EngineRouter()
         self._replicas = [_Replica(rank) for rank in range(len(workers.handles))]
@@ -64,23 +68,28 @@ class EngineClient:
             request = replace(request, request_id=f"{self.name}/{request.request_id}")
         deaths = 0
         while True:
-            replica = self._choose(request)
+            replica = await self._choose(request)
             try:
                 return await self._ask(replica, request)
             except WorkerError as error:
                 deaths += 1
-                if deaths == _MAX_DEATHS or all(replica.failure is not None for replica in self._replicas):
+                if deaths == _MAX_DEATHS or not (self.waits or self._serving()):
                     raise
                 self.num_retries += 1
                 logger.warning("request %s is asked again elsewhere: %s", request.request_id, error)
 
-    def _choose(self, request: GenerationRequest) -> _Replica:
-        loads = {replica.rank: replica.num_answers for replica in self._replicas if replica.failure is None}
-        if not loads:
-            failure = self._replicas[0].failure
-            assert failure is not None
-            raise failure
+    async def _choose(self, request: GenerationRequest) -> _Replica:
+        while not (loads := {replica.rank: replica.num_answers for replica in self._serving()}):
+            first = self._replicas[0]
+            if not self.waits or all(replica.is_given_up for replica in self._replicas):
+                assert first.failure is not None
+                raise first.failure
+            self._news.clear()  # of an engine that was given up while others may come back
+            await self._news.wait()
         return self._replicas[self._router.choose(request, loads)]
+
+    def _serving(self) -> list[_Replica]:
+        return [replica for replica in self._replicas if replica.failure is None]
 
     async def _ask(self, replica: _Replica, request: GenerationRequest) -> list[AnyGeneration]:
         if request.request_id in replica.waiting:
@@ -186,7 +195,7 @@ class EngineClient:
         replica.waiting.clear()
         replica.outbox.clear()
         replica.num_answers = 0
-        if len(self._replicas) > 1:
+        if self.waits or len(self._replicas) > 1:
             self._lost(replica.rank, error)
             self._tasks.start(self._await_return(replica))
 
@@ -198,10 +207,21 @@ class EngineClient:
         """Asks now and then whether somebody has brought the engine back."""
         while True:
             await asyncio.sleep(_RETURN_POLL_S)
+            assert replica.failure is not None
+            if (lost := self._lost_for_good(replica.rank, replica.failure)) is not None:
+                replica.failure, replica.is_given_up = lost, True
+                self._news.set()
+                return
             try:
                 reply = await self._call(replica, "wait_serving")
             except RayActorError:
                 continue
             if not isinstance(reply, Failure):
                 replica.failure = None
+                self._news.set()
                 return
+
+    def _lost_for_good(self, rank: int, error: RollError) -> RollError | None:
+        """Why nobody will bring the engine back that failed with `error`; None where somebody may, as far as is known
+        here."""
+        return None

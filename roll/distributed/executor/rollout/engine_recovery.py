@@ -1,5 +1,5 @@
 """Brings rollout engines back that died, on the driver: while the others go on, a new process takes the old one's
-place; it serves again after the next weight update."""
+place. It serves again after the next weight update, or, where weights never change, at once."""
 
 from __future__ import annotations
 
@@ -28,10 +28,12 @@ _POLL_S = 0.2
 
 @dataclass(frozen=True)
 class RecoverySettings:
-    """How the worker of a rank is built anew, and the longest that its setup may take."""
+    """How the worker of a rank is built anew, whether it serves only after a weight update then, and the longest that
+    its setup may take."""
 
     worker_class: str
     arguments: Sequence[tuple[Any, ...]]  # per rank
+    waits_for_weights: bool = True
     setup_limit_s: float = 1800.0
 
 
@@ -63,6 +65,12 @@ class EngineRecovery:
         for rank in sorted(self._dead_ranks()):
             logger.warning("%s rank %d does not answer: it is restarted", self._cluster.role, rank)
             self.lost(rank)
+
+    def failure(self, rank: int) -> BaseException | None:
+        """Why this engine could not be brought back; None where it was, or may be yet."""
+        with self._lock:
+            restart = self._restarts.get(rank)
+        return restart.exception() if restart is not None and restart.done() and not restart.cancelled() else None
 
     def serving(self) -> list[int]:
         """Ranks that are not being restarted."""
@@ -116,12 +124,12 @@ class EngineRecovery:
         handle, settings = self._cluster.workers.handles[rank], self._settings
         self._reply(rank, "start", handle.build.remote(settings.worker_class, settings.arguments[rank], 0))
         self._reply(rank, "setup", handle.call.remote("setup"))
-        logger.info(
-            "%s rank %d was restarted in %.1f s; it takes part again after the next weight update",
-            self._cluster.role,
-            rank,
-            time.monotonic() - started,
-        )
+        when = "after the next weight update" if settings.waits_for_weights else "from now on"
+        took = time.monotonic() - started
+        logger.info("%s rank %d was restarted in %.1f s; it takes part again %s", self._cluster.role, rank, took, when)
+        if not settings.waits_for_weights:
+            with self._lock:
+                self._restarts.pop(rank, None)
 
     def _wait_for_new_process(self, rank: int) -> None:
         """Ray starts one as soon as the old one has ended; one that only lost its engine is ended here."""

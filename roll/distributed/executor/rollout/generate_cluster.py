@@ -9,11 +9,11 @@ from roll.distributed.executor.processes.cluster import Calls, Cluster
 from roll.distributed.executor.rollout.engine_client import RETRIED_REQUESTS, EngineClient
 from roll.distributed.executor.rollout.engine_recovery import EngineRecovery
 from roll.distributed.strategy.base import State
-from roll.errors import RollError
+from roll.errors import RollError, WorkerError, describe
 
 
 class GenerateCluster(EngineClient):
-    """The workers of actor_infer. `generate` is called on one event loop; the other methods from the driver's
+    """The workers of a role that samples. `generate` is called on one event loop; the other methods from the driver's
     thread. With `recovery`, engines that die are restarted, and only `heal` waits for them; without, the others go on
     alone."""
 
@@ -102,3 +102,17 @@ class GenerateCluster(EngineClient):
 
     def start_setup(self) -> Calls:
         return self.cluster.start_all("setup")
+
+
+class ApartCluster(GenerateCluster):
+    """Engines that stand apart from the run's rows and weights, as a judge's: answers come with their tokens, and an
+    engine that was restarted serves at once. Meanwhile requests wait for it where there is no other."""
+
+    stores_answers = False
+    waits = True
+
+    def _lost_for_good(self, rank: int, error: RollError) -> RollError | None:
+        if self.recovery is None:
+            return error
+        failure = self.recovery.failure(rank)
+        return failure if isinstance(failure, RollError) or failure is None else WorkerError(describe(failure))

@@ -54,6 +54,7 @@ class GenerateWorker:
 
     def __init__(self, blueprint: Blueprint, max_answers: int | None = None, waits_for_weights: bool = False):
         self.strategy: GenerateStrategy = build_strategy(blueprint)
+        self._role = blueprint.role
         self._patience_s = 60.0 * blueprint.settings.backend_timeout
         self._settings = blueprint.settings
         self._slots = AnswerSlots(max_answers)
@@ -161,7 +162,7 @@ class GenerateWorker:
             except TimeoutError:
                 self._died(
                     f"the engine hangs: no sign of life for {self._patience_s / 60:g} min (backend_timeout of "
-                    "actor_infer); its log may say why"
+                    f"{self._role}); its log may say why"
                 )
                 await asyncio.to_thread(self.strategy.shutdown)  # or it would keep its devices
             except Exception as error:

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
+from ray.exceptions import RayActorError
 
 from roll.configs.cluster import WorkerConfig
 from roll.distributed.executor.blueprint import Blueprint
 from roll.distributed.executor.processes.failures import Failure
+from roll.distributed.executor.rollout import engine_client
 from roll.distributed.executor.rollout.engine_client import EngineClient
+from roll.distributed.executor.rollout.finished_requests import FinishedRequests
 from roll.distributed.executor.rollout.generate_worker import GenerateWorker
-from roll.errors import WorkerError
-from roll.types.rollout import GenerationRequest, SamplingParams
+from roll.errors import RollError, WorkerError
+from roll.types.rollout import AnyGeneration, Generation, GenerationRequest, SamplingParams
 from tests.fakes import FakeGenerateStrategy
 from tests.helpers.rollouts import here
 
@@ -53,9 +56,45 @@ class Process:
         return asyncio.ensure_future(run())
 
 
+class Mortal:
+    """An engine that is dead until it is `back`; then it answers with the token 7."""
+
+    def __init__(self):
+        self.call = self
+        self.is_back = False
+        self.submitted: list[GenerationRequest] = []
+
+    def remote(self, method: str, *arguments: object) -> asyncio.Future[Any]:
+        return asyncio.ensure_future(self.reply(method, *arguments))
+
+    async def reply(self, method: str, *arguments: object) -> object:
+        if not self.is_back:
+            raise RayActorError
+        if method == "submit":
+            self.submitted += cast(list[GenerationRequest], arguments[0])
+        if method != "take":
+            return None
+        await turns(lambda: bool(self.submitted))
+        one = Generation(np.array([7], np.int32), np.zeros(1, np.float32), np.zeros(1, np.int32), "stop")
+        return FinishedRequests.pack([(self.submitted.pop(), [one])], None)
+
+
+class Patient(EngineClient):
+    """Waits for engines to come back, until a rank is in `gone`."""
+
+    waits = True
+
+    def __init__(self, *engines: Mortal):
+        super().__init__(Workers(engines))  # type: ignore[arg-type]
+        self.gone: set[int] = set()
+
+    def _lost_for_good(self, rank: int, error: RollError) -> RollError | None:
+        return WorkerError(f"rank {rank} is lost") if rank in self.gone else None
+
+
 @dataclass
 class Workers:
-    handles: Sequence[Refusing | Process]
+    handles: Sequence[Refusing | Process | Mortal]
     role: str = "actor_infer"
 
 
@@ -68,6 +107,49 @@ def test_a_request_that_the_engine_does_not_take_fails_instead_of_waiting(reply:
 
     with pytest.raises(WorkerError, match="actor_infer rank 0 failed in submit.*no room"):
         asyncio.run(ask())
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_client, "_RETURN_POLL_S", 0.0)
+
+
+async def turns(until: Callable[[], bool]) -> None:
+    """Gives the others theirs."""
+    while not until():
+        await asyncio.sleep(0)
+
+
+@pytest.mark.usefixtures("at_once")
+def test_where_engines_come_back_a_request_waits_for_one_although_another_is_given_up() -> None:
+    async def play() -> list[AnyGeneration]:
+        engines = Mortal(), Mortal()
+        client = Patient(*engines)
+        answer = asyncio.create_task(client.generate(GenerationRequest("r", np.array([1], np.int32), SamplingParams(3))))
+        await turns(lambda: all(replica.failure is not None for replica in client._replicas))
+        client.gone = {0}
+        await turns(lambda: client._replicas[0].is_given_up)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not answer.done()
+        engines[1].is_back = True
+        return await answer
+
+    (answer,) = asyncio.run(play())
+    assert list(here(answer).token_ids) == [7]
+
+
+@pytest.mark.usefixtures("at_once")
+def test_where_no_engine_comes_back_a_request_that_waits_fails_with_the_cause() -> None:
+    async def play() -> None:
+        client = Patient(Mortal())
+        answer = asyncio.create_task(client.generate(GenerationRequest("r", np.array([1], np.int32), SamplingParams(3))))
+        await turns(lambda: client._replicas[0].failure is not None)
+        client.gone = {0}
+        await answer
+
+    with pytest.raises(WorkerError, match="rank 0 is lost"):
+        asyncio.run(play())
 
 
 def test_requests_of_a_process_that_died_are_dropped_and_another_may_ask_under_the_same_ids() -> None:
