@@ -10,6 +10,7 @@ from roll.configs.roles import REWARD_PRETRAIN, Role
 from roll.configs.strategies.table import spec_of
 
 DEVICES_PER_NODE = 8  # where num_gpus_per_node does not say
+ENGINE_JUDGE_TIMEOUT_S = 600.0
 
 
 def fill_run(tree: Mapping[str, Any], roles: Mapping[str, Role]) -> dict[str, Any]:
@@ -45,7 +46,7 @@ def fill_roles(tree: Mapping[str, Any], roles: Mapping[str, Role]) -> dict[str, 
             named = {"name": f"rewards.{domain}", "reward": ROLL_REWARDS.get(roll_cls)}
             given = {key: value for key, value in worker.items() if value is not None}
             filled["rewards"][domain] = named | dict(ROLL_REWARD_KEYS.get(roll_cls, {})) | given
-            _be_greedy(filled["rewards"][domain])
+            _fill_judge(filled["rewards"][domain])
             if filled["rewards"][domain]["reward"] == REWARD_MODEL:
                 _model(filled["rewards"][domain], tree, REWARD_PRETRAIN)
     validation = _opened(filled, "validation")
@@ -60,13 +61,18 @@ def fill_roles(tree: Mapping[str, Any], roles: Mapping[str, Role]) -> dict[str, 
     return filled
 
 
-def _be_greedy(reward: dict[str, Any]) -> None:
-    """A judge takes the likeliest words, unless told otherwise."""
+def _fill_judge(reward: dict[str, Any]) -> None:
+    """A judge takes the likeliest words, unless told otherwise. One on engines of the run has time to wait in line."""
     parts = reward.get("reward_manager_config")
     names = [part.get("reward") for part in parts if isinstance(part, Mapping)] if isinstance(parts, list) else []
-    sampling = _opened(reward, "generating_args", create=True) if LLM_JUDGE in (reward["reward"], *names) else None
+    if LLM_JUDGE not in (reward["reward"], *names):
+        return
+    sampling = _opened(reward, "generating_args", create=True)
     if sampling is not None and sampling.get("temperature") is None:
         sampling["temperature"] = 0.0
+    if reward.get("judge_model_type") in ("inference", "cluster"):
+        reward.setdefault("timeout_s", ENGINE_JUDGE_TIMEOUT_S)
+        _parallel_size(reward)
 
 
 def _num_nodes(tree: Mapping[str, Any], sections: Iterable[Any]) -> int:

@@ -232,7 +232,6 @@ INERT: Mapping[str, Mapping[str, InertKey]] = {
         "response_filter_config": unread(dict[str, Any], {}, "Answers to leave out."),
     },
     "RLVRConfig": {
-        "reward_model": planned(dict[str, Any] | None, None, "A reward model.", inert=({},)),
         "save_logging_board_dir": planned(str | None, None, "Directory for token-level records."),
         "dataset_filter": unread(dict[str, Any], {}, "Filter of the rows."),
         "postive_loss_coef": unread(float, 0.0, "Weight of a loss on rewarded samples."),

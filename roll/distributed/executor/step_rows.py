@@ -19,6 +19,7 @@ from roll.types.collate import collate_groups, padding_rows, row_columns, row_me
 from roll.types.packing import rows_by_rank
 from roll.types.rollout import (
     AnyTrajectory,
+    Place,
     RowTexts,
     StoredTrajectory,
     Trajectory,
@@ -92,6 +93,12 @@ def texts_of(rows: Sequence[AnyTrajectory]) -> list[RowTexts]:
         else RowTexts(row.response_text, turns=row.turns)
         for row in rows
     ]
+
+
+def texts_at(places: Sequence[Place]) -> list[RowTexts]:
+    """The same of stored rows."""
+    found = _get(place.texts for place in places)
+    return [found[place.texts][place.row] for place in places]
 
 
 def fetched(groups: Sequence[Sequence[AnyTrajectory]]) -> list[list[Trajectory]]:

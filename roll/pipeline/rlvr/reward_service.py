@@ -8,6 +8,7 @@ from contextlib import suppress
 from roll.distributed.executor.run_clusters import RunClusters
 from roll.errors import WorkerError
 from roll.pipeline.rlvr.judge.build import for_workers
+from roll.pipeline.rlvr.prompt_rollouter import RewardService
 from roll.pipeline.rlvr.reward_worker import LOOP_GRACE_S
 from roll.pipeline.rlvr.rewards.base import RewardInput, RewardOutcome
 from roll.pipeline.rlvr.rewards.table import sharing_of
@@ -62,6 +63,16 @@ class RewardPools:
             return reward.timeout_s + _GRACE_S
         rounds = (count if sharing == "batch" else 1) + (0 if reward.format_pattern is None else count)
         return rounds * reward.timeout_s + LOOP_GRACE_S + _GRACE_S
+
+
+class RewardsByDomain:
+    """Scores answers where their domain is scored."""
+
+    def __init__(self, services: Mapping[str, RewardService]):
+        self._services = services
+
+    async def score(self, domain: str, inputs: list[RewardInput], places: Sequence[Place] = ()) -> list[RewardOutcome]:
+        return await self._services[domain].score(domain, inputs, places)
 
 
 def _outcome(reply: list[RewardOutcome] | BaseException) -> RewardOutcome:

@@ -78,11 +78,11 @@ class RewardWorker:
         except TimeLimitReached:
             return self._timed_out(started)
         except BaseException as error:  # a judge that exits, a panic in Rust
-            return _failed(error, started)
+            return failed(error, started)
 
     def _judge(self, sample: RewardInput, started: float) -> RewardOutcome:
         returned = cast(Reward, self._reward)(sample) if self._well_formed(sample) else 0.0
-        return self._outcome(returned, time.monotonic() - started)
+        return outcome_of(returned, time.monotonic() - started)
 
     def _score_batch(self, inputs: Sequence[RewardInput]) -> list[RewardOutcome | None]:
         outcomes = [self._format_outcome(sample) for sample in inputs]
@@ -95,14 +95,14 @@ class RewardWorker:
         except BaseException as error:
             if len(left) == 1:
                 is_late = isinstance(error, TimeLimitReached)
-                outcomes[left[0]] = self._timed_out(started) if is_late else _failed(error, started)
+                outcomes[left[0]] = self._timed_out(started) if is_late else failed(error, started)
             return outcomes
         seconds = (time.monotonic() - started) / len(left)
         for index, score in zip(left, scores, strict=True):
             try:
-                outcomes[index] = self._outcome(score, seconds)
+                outcomes[index] = outcome_of(score, seconds)
             except Exception as error:  # of the user's objects, when they are looked at
-                outcomes[index] = _failed(error, started)
+                outcomes[index] = failed(error, started)
         return outcomes
 
     def _judge_all(self, inputs: list[RewardInput]) -> Sequence[object]:
@@ -134,7 +134,7 @@ class RewardWorker:
         if not self._alone and (stopped_by is not None or self._was_blocked):
             return outcomes  # who is open yet may have lost its time to another one
         if stopped_by is not None and not isinstance(stopped_by, TimeLimitReached):
-            return [outcome or _failed(stopped_by, started) for outcome in outcomes]
+            return [outcome or failed(stopped_by, started) for outcome in outcomes]
         return [outcome or self._timed_out(started) for outcome in outcomes]
 
     def _end_loop(self) -> None:
@@ -155,7 +155,7 @@ class RewardWorker:
             call = cast(Callable[[RewardInput], Awaitable[Score]], self._reward)
             async with limit:
                 returned = await call(sample)
-                outcome = self._outcome(returned, time.monotonic() - started)
+                outcome = outcome_of(returned, time.monotonic() - started)
         except TimeLimitReached:  # it never gave way, and the alarm hit it
             self._was_blocked = True
             if not self._alone:
@@ -168,7 +168,7 @@ class RewardWorker:
         except BaseException as error:
             if isinstance(error, TimeoutError) and limit.expired():  # not the user's own
                 return None
-            return _failed(error, started)
+            return failed(error, started)
         return None if limit.expired() else outcome
 
     def _format_outcome(self, sample: RewardInput) -> RewardOutcome | None:
@@ -178,7 +178,7 @@ class RewardWorker:
             well_formed = call_within(self._timeout_s, lambda: self._well_formed(sample))
         except TimeLimitReached:
             return self._timed_out(started)
-        return None if well_formed else self._outcome(0.0, time.monotonic() - started)
+        return None if well_formed else outcome_of(0.0, time.monotonic() - started)
 
     def _well_formed(self, sample: RewardInput) -> bool:
         return self._format is None or self._format.fullmatch(sample.response_text) is not None
@@ -186,22 +186,23 @@ class RewardWorker:
     def _timed_out(self, started: float) -> RewardOutcome:
         return RewardOutcome.failed(f"took longer than timeout_s = {self._timeout_s:g}", time.monotonic() - started)
 
-    def _outcome(self, returned: object, seconds: float) -> RewardOutcome:
-        """What the reward returned, as outcome: all but a finite number, plain or in a RewardResult, is a failure."""
-        result = returned if isinstance(returned, RewardResult) else RewardResult(cast(float, returned))
-        score = finite(result.score)
-        if score is None:
-            if inspect.isawaitable(returned):
-                return RewardOutcome.failed("returned an awaitable: declare the reward with async def", seconds)
-            return RewardOutcome.failed(f"returned {_short(repr(result.score))}, not a finite number", seconds)
-        if abs(score) > LARGEST_REWARD:
-            return RewardOutcome.failed(f"returned {score:g}, which is too large for float32", seconds)
-        numbers_found = ((visible(str(name)), finite(value)) for name, value in result.metrics.items())
-        metrics = {name: number for name, number in numbers_found if number is not None}
-        return RewardOutcome(score, metrics=metrics, extra=plain_fields(result.extra), seconds=seconds)
+
+def outcome_of(returned: object, seconds: float) -> RewardOutcome:
+    """What the reward returned, as outcome: all but a finite number, plain or in a RewardResult, is a failure."""
+    result = returned if isinstance(returned, RewardResult) else RewardResult(cast(float, returned))
+    score = finite(result.score)
+    if score is None:
+        if inspect.isawaitable(returned):
+            return RewardOutcome.failed("returned an awaitable: declare the reward with async def", seconds)
+        return RewardOutcome.failed(f"returned {_short(repr(result.score))}, not a finite number", seconds)
+    if abs(score) > LARGEST_REWARD:
+        return RewardOutcome.failed(f"returned {score:g}, which is too large for float32", seconds)
+    numbers_found = ((visible(str(name)), finite(value)) for name, value in result.metrics.items())
+    metrics = {name: number for name, number in numbers_found if number is not None}
+    return RewardOutcome(score, metrics=metrics, extra=plain_fields(result.extra), seconds=seconds)
 
 
-def _failed(error: BaseException, started: float) -> RewardOutcome:
+def failed(error: BaseException, started: float) -> RewardOutcome:
     return RewardOutcome.failed(_short(describe(error)), time.monotonic() - started)
 
 

@@ -13,7 +13,7 @@ from roll.pipeline.data_files import (
     missing_data_files,
     unknown_templates,
 )
-from roll.pipeline.rlvr.judge.checks import judge_problems, judge_warnings
+from roll.pipeline.rlvr.judge.checks import engine_judge_problems, judge_problems, judge_warnings
 from roll.pipeline.rlvr.reward_model_checks import reward_model_problems, reward_model_warnings
 from roll.pipeline.rlvr.rewards.builtins import BUILTINS
 from roll.pipeline.rlvr.rewards.parts import parts_of
@@ -72,11 +72,12 @@ def _data_args(config: RLVRConfig) -> dict[str, DataArgs]:
 
 
 def _templates(config: RLVRConfig) -> dict[str, str]:
-    """The templates in use, by their YAML path."""
-    of_tags = {f"tag_to_template.{tag}": name for tag, name in config.tag_to_template.items()}
+    """The templates in use, by their YAML path. Judges have their own."""
+    own = {f"tag_to_template.{tag}": name for tag, name in config.tag_to_template.items()}
+    own |= {f"{role}.data_args.template": judge.data_args.template for role, judge in config.judge_roles.items()}
     if config.global_template is not None:
-        return {"global_template": config.global_template, **of_tags}
-    return {**{f"{at}.template": data.template for at, data in _data_args(config).items()}, **of_tags}
+        return {"global_template": config.global_template, **own}
+    return {**{f"{at}.template": data.template for at, data in _data_args(config).items()}, **own}
 
 
 def data_and_reward_problems(config: RLVRConfig) -> list[str]:
@@ -114,9 +115,10 @@ def _reward_problems(config: RLVRConfig) -> Iterator[Problem]:
         )
     for domain, worker in config.rewards.items():
         yield from _filter_problems(f"rewards.{domain}", worker)
-    for domain, worker in config.pool_rewards.items():
-        yield from _one_reward(f"rewards.{domain}", worker)
-        yield from judge_problems(f"rewards.{domain}", worker)
+        if not worker.is_model:
+            yield from _one_reward(f"rewards.{domain}", worker)
+            yield from judge_problems(f"rewards.{domain}", worker)
+    yield from engine_judge_problems(config)
     yield from reward_model_problems(config)
 
 
@@ -144,7 +146,7 @@ def _one_reward(at: str, worker: RewardConfig) -> Iterator[Problem]:
             "here with use_local: true.",
             (f"{at}.code_url", f"{at}.use_local"),
         )
-    if worker.device_mapping is not None:
+    if worker.device_mapping is not None and not worker.is_judged_by_engines:
         yield Problem(
             f"{at}.device_mapping: rewards run on the CPU. Remove it and set {at}.world_size, the number of processes.",
             (f"{at}.device_mapping",),

@@ -22,6 +22,15 @@ JUDGE_READS = REWARD_READS | {
 JUDGE_IS = "this judge is asked over HTTP"
 MODEL_IS = "its answers are scored by the model of the section `reward`"
 REWARD = reward_model_role("reward")
+JUDGE = Role(
+    "reward_model",
+    "generate",
+    "lm",
+    is_apart=True,
+    also_reads=frozenset({"data_args.template"}),
+    why_not="these engines judge, each domain with generating_args of its own",
+)
+SHARED_IS = "its answers are judged by the engines of the section `reward_model`"
 VALIDATION = Role(
     "validation",
     "none",
@@ -114,8 +123,9 @@ class RewardConfig(WorkerConfig):
     )
     judge_model_type: Literal["api", "inference", "cluster"] | None = setting(
         None,
-        "Of llm_judge, as all judge_ keys: who judges. api: a model behind an OpenAI-compatible address. ROLL's "
-        "inference and cluster, engines of the run, are not implemented yet.",
+        "Of llm_judge, as all judge_ keys: who judges. api: a model behind an OpenAI-compatible address. inference: "
+        "engines of the domain's own (model_args, strategy_args, device_mapping). cluster: those of the section "
+        "reward_model, which domains share.",
     )
     judge_prompt: str | None = setting(
         None,
@@ -166,6 +176,16 @@ class RewardConfig(WorkerConfig):
         """True if a judge is its reward or a part of it."""
         return LLM_JUDGE in (self.reward, *(part.reward for part in self.reward_manager_config))
 
+    @property
+    def has_own_judge(self) -> bool:
+        """True if that is on engines of its own."""
+        return self.is_judge and self.judge_model_type == "inference"
+
+    @property
+    def is_judged_by_engines(self) -> bool:
+        """True if a judge on engines of the run scores its answers."""
+        return self.is_judge and self.judge_model_type in ("inference", "cluster")
+
 
 class RLVRConfig(AlgorithmConfig):
     """All keys of an RLVR run."""
@@ -174,6 +194,9 @@ class RLVRConfig(AlgorithmConfig):
     rewards: dict[str, RewardConfig] = setting({}, "One entry per domain.")
     reward: WorkerConfig | None = setting(
         None, "The reward model of all domains with `reward: reward_model` that have no strategy_args of their own."
+    )
+    reward_model: WorkerConfig | None = setting(
+        None, "The judge of all domains with `judge_model_type: cluster`: its model, its engines and their devices."
     )
     validation: WorkerConfig | None = setting(
         None,
@@ -202,7 +225,8 @@ class RLVRConfig(AlgorithmConfig):
     @model_validator(mode="before")
     @classmethod
     def _fill(cls, tree: Any) -> Any:
-        return fill_roles(tree, {**ROLES, REWARD.name: REWARD}) if isinstance(tree, Mapping) else tree
+        roles = {role.name: role for role in (REWARD, JUDGE)}
+        return fill_roles(tree, {**ROLES, **roles}) if isinstance(tree, Mapping) else tree
 
     @property
     def num_groups(self) -> int:
@@ -219,11 +243,11 @@ class RLVRConfig(AlgorithmConfig):
     @property
     def roles(self) -> Mapping[str, Role]:
         rewards = [_reward_role(f"rewards.{domain}", worker) for domain, worker in self.rewards.items()]
-        return {**super().roles, **{role.name: role for role in (*rewards, REWARD, VALIDATION)}}
+        return {**super().roles, **{role.name: role for role in (*rewards, REWARD, JUDGE, VALIDATION)}}
 
     @property
     def sections(self) -> Mapping[str, WorkerConfig]:
-        own = {VALIDATION.name: self.validation, REWARD.name: self.reward}
+        own = {VALIDATION.name: self.validation, REWARD.name: self.reward, JUDGE.name: self.reward_model}
         rewards = {f"rewards.{domain}": worker for domain, worker in self.rewards.items()}
         return {**super().sections, **rewards, **{name: worker for name, worker in own.items() if worker is not None}}
 
@@ -234,8 +258,12 @@ class RLVRConfig(AlgorithmConfig):
 
     @property
     def pool_rewards(self) -> Mapping[str, RewardConfig]:
-        """The others: their answers are scored in a pool of processes, while others are sampled."""
-        return {domain: worker for domain, worker in self.rewards.items() if not worker.is_model}
+        """The domains whose answers are scored in a pool of processes, while others are sampled."""
+        return {
+            domain: worker
+            for domain, worker in self.rewards.items()
+            if not (worker.is_model or worker.is_judged_by_engines)
+        }
 
     @property
     def scorer_of(self) -> Mapping[str, str]:
@@ -243,8 +271,35 @@ class RLVRConfig(AlgorithmConfig):
         return {d: f"rewards.{d}" if worker.has_own_model else REWARD.name for d, worker in self.model_rewards.items()}
 
     @property
+    def judge_of(self) -> Mapping[str, str]:
+        """The role whose engines judge a domain's answers."""
+        return {
+            domain: f"rewards.{domain}" if worker.has_own_judge else JUDGE.name
+            for domain, worker in self.rewards.items()
+            if worker.is_judged_by_engines
+        }
+
+    @property
+    def judge_roles(self) -> Mapping[str, WorkerConfig]:
+        """The judges that are started, by role."""
+        used = set(self.judge_of.values())
+        return {name: worker for name, worker in self.sections.items() if name in used}
+
+    @property
+    def late_domains(self) -> frozenset[str]:
+        """The domains whose answers are scored after the rollout: by reward models, and by judges that share devices
+        with other roles."""
+        devices = {name: set(worker.device_mapping or ()) for name, worker in self.model_roles.items()}
+
+        def shares(role: str) -> bool:
+            own = devices.get(role, set())
+            return any(own & others for name, others in devices.items() if name != role)
+
+        return frozenset(self.model_rewards) | {domain for domain, role in self.judge_of.items() if shares(role)}
+
+    @property
     def model_roles(self) -> Mapping[str, WorkerConfig]:
-        unused = {REWARD.name} - set(self.scorer_of.values())
+        unused = {REWARD.name, JUDGE.name} - {*self.scorer_of.values(), *self.judge_of.values()}
         return {name: worker for name, worker in super().model_roles.items() if name not in unused}
 
     @property
@@ -274,8 +329,13 @@ def _reward_role(name: str, worker: RewardConfig) -> Role:
     if worker.is_model:
         shared = Role(name, "none", also_reads=REWARD_READS | {"model_args.model_name_or_path"}, why_not=MODEL_IS)
         return reward_model_role(name) if worker.has_own_model else shared
-    if worker.is_judge:
-        return Role(name, "cpu", also_reads=JUDGE_READS, why_not=JUDGE_IS)
+    match worker.judge_model_type if worker.is_judge else None:
+        case "inference":
+            return Role(name, "generate", "lm", is_apart=True, also_reads=REWARD_READS | {"data_args.template"})
+        case "cluster":
+            return Role(name, "none", also_reads=REWARD_READS | {"generating_args"}, why_not=SHARED_IS)
+        case "api":
+            return Role(name, "cpu", also_reads=JUDGE_READS, why_not=JUDGE_IS)
     return Role(name, "cpu", also_reads=REWARD_READS, why_not=REWARD_IS)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +19,18 @@ from roll.distributed.executor.rl_clusters import RLClusters
 from roll.distributed.scheduler.admission import RolloutBounds
 from roll.distributed.scheduler.filters import by_domain, make_filter
 from roll.distributed.scheduler.numbered_tasks import TaskSource
-from roll.distributed.scheduler.rollout_core import Keep
+from roll.distributed.scheduler.rollout_core import Keep, StepGroups
 from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler, SchedulerSettings
 from roll.errors import ConfigError
 from roll.models.tokenizer import load_tokenizer
 from roll.pipeline.base_pipeline import RLPipeline
 from roll.pipeline.evaluation import validation_metrics
-from roll.pipeline.late_rewards import LateRewards
+from roll.pipeline.late_rewards import GroupScorer, LateRewards
+from roll.pipeline.rlvr.judge.engine import JudgeText
+from roll.pipeline.rlvr.judge.service import EngineJudges, LateJudge
 from roll.pipeline.rlvr.prompt_rollouter import PromptRollouter
 from roll.pipeline.rlvr.reward_model import RewardModel, answer_readers
-from roll.pipeline.rlvr.reward_service import RewardPools
+from roll.pipeline.rlvr.reward_service import RewardPools, RewardsByDomain
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.pipeline.rlvr.settings import data_domains, row_weight_settings
 from roll.pipeline.settings import policy_loss, sampling_params
@@ -59,11 +61,13 @@ class RLVRPipeline(RLPipeline):
         self.policy_loss = policy_loss(config, plan, config.rl_loss_coef)
         self.row_weight_settings = row_weight_settings(config)
         self.validation_tasks: Sequence[Task] = ()
+        self.judge_texts: Mapping[str, JudgeText] = {}
 
     def load_data(self) -> TaskSource:
         config, plan = self.config, self.plan
         self.tokenizer = load_tokenizer(str(config.actor_train.model_args.model_name_or_path))
         self.answer_readers = answer_readers(config, self.tokenizer)
+        self.judge_texts = {role: JudgeText.load(role, worker) for role, worker in config.judge_roles.items()}
         tasks = self._load_tasks(config.actor_train.data_args, "actor_train.data_args", plan.prompt_length)
         if config.difficulty_loss_weight:
             check_difficulty(tasks)
@@ -83,13 +87,12 @@ class RLVRPipeline(RLPipeline):
         config, plan = self.config, self.plan
         logger.info("starting Ray")
         self.clusters = RLClusters(config, plan, on_lost=self.interrupts.fail)
-        rewards = RewardPools(self.clusters, config.pool_rewards)
-        late = frozenset(config.model_rewards)
+        pools = RewardPools(self.clusters, config.pool_rewards)
+        judges = EngineJudges(config, self.clusters.engines, self.judge_texts)
+        rewards = RewardsByDomain({domain: judges if domain in config.judge_of else pools for domain in config.rewards})
+        late = config.late_domains
         if late:
-            readers, clusters = self.answer_readers, self.clusters.scorers
-            models = {role: RewardModel(readers[role], clusters[role]) for role in config.scorer_roles}
-            scorers = {domain: models[role] for domain, role in config.scorer_of.items()}
-            self.late_rewards = LateRewards(scorers, self.clusters.placement.hold)
+            self.late_rewards = LateRewards(self._late_scorers(judges), self.clusters.placement.hold)
         train = PromptRollouter(
             rewards=rewards,
             decode=decoder(self.tokenizer),
@@ -126,8 +129,17 @@ class RLVRPipeline(RLPipeline):
             ),
             self._keep(),
         )
-        rewards.wait_ready()
+        pools.wait_ready()
         self.clusters.wait_ready()
+
+    def _late_scorers(self, judges: EngineJudges) -> dict[str, GroupScorer]:
+        """Of the domains whose rewards come after the rollout."""
+        config, clusters = self.config, self.running
+        models = {role: RewardModel(self.answer_readers[role], clusters.scorers[role]) for role in config.scorer_roles}
+        scorers: dict[str, GroupScorer] = {domain: models[role] for domain, role in config.scorer_of.items()}
+        in_turn = {domain: role for domain, role in config.judge_of.items() if domain in config.late_domains}
+        late = {role: LateJudge(clusters.engines[role], judges, self.loop.run) for role in in_turn.values()}
+        return scorers | {domain: late[role] for domain, role in in_turn.items()}
 
     def _keep(self) -> Keep | None:
         filters = {domain: reward.query_filter_config for domain, reward in self.config.rewards.items()}
@@ -140,6 +152,12 @@ class RLVRPipeline(RLPipeline):
         domains, template = data_domains(config), config.global_template
         by_tag = config.tag_to_template
         return load_tasks(args, key, domains, self.tokenizer, max_prompt_tokens, template, by_tag).tasks
+
+    def _rollout_metrics(self, groups: StepGroups, step: int) -> dict[str, float]:
+        engines = [self.running.engines[role] for role in self.config.judge_roles]
+        restarts = [judge.recovery.num_restarts for judge in engines if judge.recovery is not None]
+        found = {"rollout/judge_restarted_engines": float(sum(restarts))} if restarts else {}
+        return super()._rollout_metrics(groups, step) | found
 
     def row_weights(self, meta: RowMeta) -> tuple[np.ndarray | None, dict[str, float]]:
         if self.row_weight_settings is None:

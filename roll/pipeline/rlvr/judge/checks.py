@@ -10,10 +10,14 @@ from roll.configs.problems import Problem
 from roll.pipeline.rlvr.judge.api import why_not_reached
 from roll.pipeline.rlvr.judge.build import address_of, way_of
 from roll.pipeline.rlvr.judge.prompts import ROLL_PROMPT
-from roll.pipeline.rlvr.rlvr_config import RewardConfig, RLVRConfig
+from roll.pipeline.rlvr.rewards.builtins import BUILTINS
+from roll.pipeline.rlvr.rewards.parts import parts_of
+from roll.pipeline.rlvr.rlvr_config import JUDGE, RewardConfig, RLVRConfig
 from roll.utils.secrets import mask
 
 _OF_API = ("judge_model_name", "judge_api_url")
+_OF_API_ALONE = (*_OF_API, "judge_api_key", "judge_max_requests", "judge_request_timeout_s")
+_OF_ENGINES = ("strategy_args", "device_mapping")
 
 
 def judge_problems(at: str, worker: RewardConfig) -> Iterator[Problem]:
@@ -22,15 +26,14 @@ def judge_problems(at: str, worker: RewardConfig) -> Iterator[Problem]:
         return
     if worker.judge_model_type is None:
         yield Problem(
-            f"{at}.judge_model_type is missing: api, a model behind judge_api_url.", (f"{at}.judge_model_type",)
-        )
-    elif worker.judge_model_type != "api":
-        yield Problem(
-            f"{at}.judge_model_type: {worker.judge_model_type} is not implemented yet. Use api.",
+            f"{at}.judge_model_type is missing: api (a model behind judge_api_url), inference (engines of its own) or "
+            "cluster (those of reward_model).",
             (f"{at}.judge_model_type",),
         )
-    else:
+    elif worker.judge_model_type == "api":
         yield from _address_problems(at, worker)
+    else:
+        yield from _engine_problems(at, worker)
     if [worker.reward, *(part.reward for part in worker.reward_manager_config)].count(LLM_JUDGE) > 1:
         yield Problem(
             f"{at}.reward_manager_config: {LLM_JUDGE} is there twice. A domain has one judge.",
@@ -53,6 +56,8 @@ def judge_problems(at: str, worker: RewardConfig) -> Iterator[Problem]:
 
 def judge_warnings(config: RLVRConfig) -> list[str]:
     found: list[str] = []
+    if config.reward_model is not None and JUDGE.name not in config.judge_of.values():
+        found.append("reward_model is not started: no domain of rewards has judge_model_type: cluster.")
     for domain, worker in config.rewards.items():
         given = sorted(key for key in worker.model_fields_set if key.startswith("judge_"))
         if given and not worker.is_judge:
@@ -98,6 +103,74 @@ def _address_problems(at: str, worker: RewardConfig) -> Iterator[Problem]:
             f"{at}.judge_api_url: {mask(url)!r} is no address. Write it as http://host:8000/v1.",
             (f"{at}.judge_api_url",),
         )
+
+
+def _engine_problems(at: str, worker: RewardConfig) -> Iterator[Problem]:
+    """Of a judge on engines of the run; of their strategy says the check of strategies."""
+    kind = f"{at}.judge_model_type"
+    for key in _OF_API_ALONE:
+        if worker.is_changed(key):
+            yield Problem(
+                f"{at}.{key} is for judge_model_type: api, but {kind} is {worker.judge_model_type}. Remove {key}"
+                + (f", or set {kind}: api." if key in _OF_API else "."),
+                (f"{at}.{key}", kind),
+            )
+    if worker.has_own_judge:
+        if worker.device_mapping is None:
+            yield _no_devices(at)
+    else:
+        for key in _OF_ENGINES:
+            if worker.is_changed(key):
+                yield Problem(
+                    f"{at}.{key}: with judge_model_type: cluster the engines of the section {JUDGE.name} judge. Move "
+                    f"it there, or set {kind}: inference for engines of this domain's own.",
+                    (f"{at}.{key}", kind),
+                )
+    for part in parts_of(worker, at):
+        if part.reward != LLM_JUDGE and not (part.reward in BUILTINS and BUILTINS[part.reward].is_light):
+            yield Problem(
+                f"{part.key}.reward: {part.reward} cannot be a part beside a judge on engines of the run, which has no "
+                f"processes of its own. Parts that can: {', '.join(n for n, row in BUILTINS.items() if row.is_light)}. "
+                "Or use judge_model_type: api.",
+                (f"{part.key}.reward", kind),
+            )
+    if (asked := worker.generating_args.num_return_sequences or 1) > 1:
+        yield Problem(
+            f"{at}.generating_args.num_return_sequences: {asked}, but a judge is asked once. Remove it.",
+            (f"{at}.generating_args.num_return_sequences",),
+        )
+
+
+def _no_devices(at: str) -> Problem:
+    return Problem(
+        f"{at}.device_mapping is missing: it says where the engines of this judge run. Give devices of its own, such "
+        "as list(range(6, 8)), or those of roles with which it takes turns.",
+        (f"{at}.device_mapping",),
+    )
+
+
+def engine_judge_problems(config: RLVRConfig) -> Iterator[Problem]:
+    """Of the section reward_model, which domains with judge_model_type: cluster ask, and of judges that take turns."""
+    asking = [domain for domain, role in config.judge_of.items() if role == JUDGE.name]
+    if asking and config.reward_model is None:
+        key = f"rewards.{asking[0]}.judge_model_type"
+        yield Problem(
+            f"{JUDGE.name} is missing: {key} is cluster, which asks its engines. Add the section (model_args, "
+            "strategy_args, device_mapping), or use inference or api.",
+            (JUDGE.name, key),
+        )
+    elif asking and config.reward_model is not None and config.reward_model.device_mapping is None:
+        yield _no_devices(JUDGE.name)
+    for domain, role in config.judge_of.items():
+        filters = config.rewards[domain].query_filter_config
+        if domain in config.late_domains and filters.type != "no_filter" and config.is_use_additional_prompts:
+            yield Problem(
+                f"is_use_additional_prompts: other prompts are started during the rollout, but "
+                f"rewards.{domain}.query_filter_config can only judge after it: {role} shares devices with other roles "
+                "and takes its turn then. Set is_use_additional_prompts: false, remove the filter, or give "
+                f"{role}.device_mapping devices of its own.",
+                ("is_use_additional_prompts", f"rewards.{domain}.query_filter_config", f"{role}.device_mapping"),
+            )
 
 
 def _verdict_problems(at: str, worker: RewardConfig) -> Iterator[Problem]:

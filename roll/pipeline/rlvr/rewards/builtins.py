@@ -17,11 +17,13 @@ HOME = "roll.pipeline.rlvr.rewards"
 @dataclass(frozen=True)
 class Builtin:
     """`path`: where the reward is. `is_quick`: cheap to build, so that a preflight builds it, which checks its
-    arguments. `package`: what it cannot do without, and how to install it. `reward_types`: what it understands.
-    `settings`: keys of the domain that are arguments of it."""
+    arguments. `is_light`: takes no time worth mentioning, whatever the answer. `package`: what it cannot do without,
+    and how to install it. `reward_types`: what it understands. `settings`: keys of the domain that are arguments of
+    it."""
 
     path: str
     is_quick: bool = True
+    is_light: bool = False
     package: tuple[str, str] | None = None
     reward_types: tuple[RewardType, ...] = ()
     settings: tuple[str, ...] = ()
@@ -48,9 +50,9 @@ BUILTINS: Mapping[str, Builtin] = {
         reward_types=("hard", "soft"),
         settings=("use_local", "code_url", "timeout_s"),
     ),
-    "overlong": Builtin(f"{HOME}.penalties:Overlong"),
-    "repetition": Builtin(f"{HOME}.penalties:Repetition"),
-    "short_response": Builtin(f"{HOME}.penalties:ShortResponse"),
-    "long_word": Builtin(f"{HOME}.penalties:LongWord"),
+    "overlong": Builtin(f"{HOME}.penalties:Overlong", is_light=True),
+    "repetition": Builtin(f"{HOME}.penalties:Repetition", is_light=True),
+    "short_response": Builtin(f"{HOME}.penalties:ShortResponse", is_light=True),
+    "long_word": Builtin(f"{HOME}.penalties:LongWord", is_light=True),
 }
 PATHS: Mapping[str, str] = {name: row.path for name, row in BUILTINS.items()}

@@ -51,17 +51,20 @@ def _names_ground_truth(part: Part) -> bool:
     return inspect.isfunction(function) and GROUND_TRUTH in function.__code__.co_names
 
 
-def build_reward(config: RewardConfig) -> Reward | BatchReward:
+def build_reward(config: RewardConfig, judge: Reward | None = None) -> Reward | BatchReward:
     """The callable that scores one RewardInput, or a list of them (`takes_batch`). Raises what the import or the
-    constructor raises."""
-    links = [_judge_link(part, config) if part.reward == LLM_JUDGE else _link(part) for part in parts_of(config)]
+    constructor raises. `judge`: what llm_judge is, where it is not a model behind an address."""
+    links = [
+        _judge_link(part, judge or api_judge(config)) if part.reward == LLM_JUDGE else _link(part)
+        for part in parts_of(config)
+    ]
     if not links:
         raise ValueError(f"reward {MISSING}")
     return links[0].reward if len(links) == 1 and links[0].is_main else chained(links)
 
 
-def _judge_link(part: Part, config: RewardConfig) -> Link:
-    return Link(part.name, api_judge(config), part.weight, part.is_main, is_async=True)
+def _judge_link(part: Part, judge: Reward) -> Link:
+    return Link(part.name, judge, part.weight, part.is_main, is_async=True)
 
 
 def _link(part: Part) -> Link:
@@ -99,9 +102,8 @@ def _is_async_once_built(reward: object) -> bool:
 
 def preflight(config: RLVRConfig) -> list[str]:
     """Every problem with the rewards that takes an import to see, one message each. Builds none of the user's."""
-    problems = [
-        text for domain, worker in config.pool_rewards.items() for text in _problems(f"rewards.{domain}", worker)
-    ]
+    with_parts = {f"rewards.{domain}": worker for domain, worker in config.rewards.items() if not worker.is_model}
+    problems = [text for key, worker in with_parts.items() for text in _problems(key, worker)]
     return problems or unreachable_judges(config)
 
 
@@ -117,12 +119,13 @@ def _problems(key: str, config: RewardConfig) -> list[str]:
     parts = parts_of(config, key)
     if not parts:
         return [*problems, f"{key}.reward {MISSING}"]
-    return problems + [problem for part in parts for problem in _part_problems(part)]
+    return problems + [problem for part in parts for problem in _part_problems(part, config)]
 
 
-def _part_problems(part: Part) -> Iterator[str]:
+def _part_problems(part: Part, config: RewardConfig) -> Iterator[str]:
     row = BUILTINS.get(part.reward)
-    if row is not None and row.package is not None and not is_installed(row.package[0]):
+    is_elsewhere = part.reward == LLM_JUDGE and config.judge_model_type != "api"  # needs no client
+    if row is not None and row.package is not None and not is_elsewhere and not is_installed(row.package[0]):
         package, install = row.package
         yield (
             f"{part.key}.reward: {part.reward} needs the package {package}, which is not installed. Install it: "

@@ -125,7 +125,9 @@ def test_where_engines_come_back_a_request_waits_for_one_although_another_is_giv
     async def play() -> list[AnyGeneration]:
         engines = Mortal(), Mortal()
         client = Patient(*engines)
-        answer = asyncio.create_task(client.generate(GenerationRequest("r", np.array([1], np.int32), SamplingParams(3))))
+        answer = asyncio.create_task(
+            client.generate(GenerationRequest("r", np.array([1], np.int32), SamplingParams(3)))
+        )
         await turns(lambda: all(replica.failure is not None for replica in client._replicas))
         client.gone = {0}
         await turns(lambda: client._replicas[0].is_given_up)
@@ -143,7 +145,9 @@ def test_where_engines_come_back_a_request_waits_for_one_although_another_is_giv
 def test_where_no_engine_comes_back_a_request_that_waits_fails_with_the_cause() -> None:
     async def play() -> None:
         client = Patient(Mortal())
-        answer = asyncio.create_task(client.generate(GenerationRequest("r", np.array([1], np.int32), SamplingParams(3))))
+        answer = asyncio.create_task(
+            client.generate(GenerationRequest("r", np.array([1], np.int32), SamplingParams(3)))
+        )
         await turns(lambda: client._replicas[0].failure is not None)
         client.gone = {0}
         await answer

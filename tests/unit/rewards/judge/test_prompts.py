@@ -110,3 +110,116 @@ def test_keys_of_a_judge_without_one_are_warned_about() -> None:
 def test_the_key_is_in_no_dump() -> None:
     config = RewardConfig(reward="llm_judge", judge_api_key="key-123456")
     assert redact(config.model_dump())["judge_api_key"] == "***"
+
+
+ENGINES = {
+    "judge_model_type": "inference",
+    "model_args": {"model_name_or_path": "org/judge"},
+    "strategy_args": {"strategy_name": "vllm", "strategy_config": {"tensor_parallel_size": 2}},
+    "device_mapping": [8, 9],
+}
+SHARED = {"reward_model": {key: value for key, value in ENGINES.items() if key != "judge_model_type"}}
+
+
+def engines(**changes: Any) -> dict[str, Any]:
+    return judge(**({"judge_model_name": ..., "judge_api_url": ...} | ENGINES | changes))
+
+
+def test_a_judge_with_engines_of_its_own_is_a_role_like_others() -> None:
+    made = config(engines())
+    assert problems(engines()) == [] and checked(engines()).warnings == ()
+    assert made.judge_of == {"math": "rewards.math"} and "rewards.math" not in made.cpu_roles
+    worker = made.model_roles["rewards.math"]
+    assert (made.num_nodes, worker.num_gpus_per_worker, worker.num_workers) == (2, 2, 1)
+    assert (made.rewards["math"].timeout_s, made.rewards["math"].generating_args.temperature) == (600.0, 0.0)
+
+
+def test_several_domains_may_ask_one_judge() -> None:
+    cluster = {"reward": "llm_judge", "judge_model_type": "cluster", "judge_prompt": "correctness"}
+    changes = {"rewards": {"math": cluster, "code": cluster, "sort": {"reward": "math_rule"}}, **SHARED}
+    made = config(changes)
+    assert problems(changes) == []
+    assert made.judge_of == {"math": "reward_model", "code": "reward_model"}
+    assert list(made.model_roles) == ["actor_train", "actor_infer", "reward_model"]
+    assert list(made.cpu_roles) == ["rewards.sort"]
+
+
+def asked_after_the_rollout(changes: dict[str, Any]) -> dict[str, Any]:
+    """A judge that shares a device with actor_infer, whose groups a filter looks at."""
+    filters = {"type": "std_filter", "filter_args": {"std_threshold": 0.1}}
+    return {
+        **engines(device_mapping=[2], strategy_args={"strategy_name": "vllm"}, query_filter_config=filters),
+        **changes,
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (engines(strategy_args=...), "rewards.math.strategy_args.strategy_name is missing. Strategies that can run"),
+        (engines(model_args=...), "rewards.math has no model: rewards.math.model_args.model_name_or_path is missing"),
+        (engines(device_mapping=...), "rewards.math.device_mapping is missing: it says where"),
+        (
+            engines(strategy_args={"strategy_name": "deepspeed_train"}, device_mapping=[8]),
+            "rewards.math.strategy_args.strategy_name: deepspeed_train cannot run rewards.math, which generates",
+        ),
+        (
+            engines(reward_manager_config=[{"reward": "my_rewards:brevity"}]),
+            "rewards.math.reward_manager_config.0.reward: my_rewards:brevity cannot be a part beside a judge",
+        ),
+        (engines(reward_manager_config=[{"reward": "regex", "reward_args": {"pattern": "a"}}]), "regex cannot be a"),
+        (engines(generating_args={"num_return_sequences": 2}), "num_return_sequences: 2, but a judge is asked once"),
+        (engines(device_mapping=[1, 3]), "share only 1"),
+        (engines(judge_model_name="m"), "rewards.math.judge_model_name is for judge_model_type: api"),
+        (engines(judge_api_url="http://h/v1"), "judge_model_type is inference. Remove judge_api_url, or set"),
+        (engines(judge_api_key="key-123456"), "Remove judge_api_key."),
+        (engines(judge_max_requests=3), "Remove judge_max_requests."),
+        (engines(judge_request_timeout_s=3), "Remove judge_request_timeout_s."),
+        (
+            judge(judge_model_type="cluster", judge_model_name=..., judge_api_url=...),
+            "reward_model is missing: rewards.math.judge_model_type is cluster",
+        ),
+        (
+            {**engines(judge_model_type="cluster", model_args=..., strategy_args=...), **SHARED},
+            "rewards.math.device_mapping: with judge_model_type: cluster the engines of the section reward_model",
+        ),
+        (
+            {**engines(judge_model_type="cluster", model_args=..., device_mapping=...), **SHARED},
+            "rewards.math.strategy_args: with judge_model_type: cluster",
+        ),
+        (
+            {
+                **judge(judge_model_type="cluster", judge_model_name=..., judge_api_url=...),
+                "reward_model": {"device_mapping": [3]},
+            },
+            "reward_model.strategy_args.strategy_name is missing",
+        ),
+        (
+            {
+                **judge(judge_model_type="cluster", judge_model_name=..., judge_api_url=...),
+                "reward_model": {"strategy_args": {"strategy_name": "vllm"}},
+            },
+            "reward_model.device_mapping is missing",
+        ),
+        (
+            asked_after_the_rollout({"is_use_additional_prompts": True}),
+            "rewards.math.query_filter_config can only judge after it: rewards.math shares devices with other roles",
+        ),
+    ],
+)
+def test_engines_of_a_judge_that_cannot_work_are_refused(changes: dict[str, Any], said: str) -> None:
+    assert any(said in found for found in problems(changes)), problems(changes)
+
+
+def test_a_judge_is_asked_after_the_rollout_where_it_shares_devices_and_beside_it_elsewhere() -> None:
+    sharing = asked_after_the_rollout({})
+    assert problems(sharing) == [] and config(sharing).late_domains == {"math"}
+    beside = asked_after_the_rollout({"is_use_additional_prompts": True, "rewards.math.device_mapping": [3]})
+    assert problems(beside) == [] and config(beside).late_domains == frozenset()
+
+
+def test_a_shared_judge_that_nobody_asks_is_warned_about_and_not_started() -> None:
+    assert "reward_model" not in config(SHARED).model_roles
+    assert rlvr_warnings(config(SHARED)) == [
+        "reward_model is not started: no domain of rewards has judge_model_type: cluster."
+    ]
