@@ -15,7 +15,7 @@ from roll.distributed.strategy.base import GenerateStrategy, RankContext, TrainS
 from roll.distributed.weights.bucket import BucketSource, GroupSpec, WeightBucket, fill_buckets
 from roll.types.batch import LossScale, MicroBatch, TokenOutputs
 from roll.types.metrics import MetricSums
-from roll.types.rollout import Generation, GenerationRequest
+from roll.types.rollout import Answered, Generation, GenerationRequest
 
 
 class SyntheticEngine(GenerateStrategy):
@@ -37,15 +37,19 @@ class SyntheticEngine(GenerateStrategy):
     def policy_version(self) -> int:
         return self._version
 
-    async def generate(self, request: GenerationRequest) -> list[Generation]:
+    async def generate(self, request: GenerationRequest, answered: Answered | None = None) -> list[Generation]:
         count = request.sampling.max_new_tokens
-        starts = (request.sampling.seed or 0) + 7919 * np.arange(request.num_samples)
+        starts = (request.sampling.seed or 0) + 7919 * np.array(request.samples)
         starts %= len(self._ids) - count
         versions = np.full(count, self._version, np.int32)
-        return [
+        answers = [
             Generation(self._ids[start : start + count], self._log_probs[start : start + count], versions, "length")
             for start in starts
         ]
+        if answered is not None:
+            for index, answer in zip(request.samples, answers, strict=True):
+                answered(index, answer)
+        return answers
 
     async def abort(self, request_ids: Sequence[str] | None = None) -> None:
         pass

@@ -24,7 +24,7 @@ from roll.errors import StrategyError
 from roll.platforms.stores import bind_stores
 from roll.types.batch import LossScale, MicroBatch, TokenOutputs
 from roll.types.metrics import MetricSums
-from roll.types.rollout import Generation, GenerationRequest
+from roll.types.rollout import Answered, Generation, GenerationRequest
 from roll.types.texts import TextTable
 from roll.utils.background import BackgroundTasks
 
@@ -160,14 +160,18 @@ class FakeGenerateStrategy(GenerateStrategy):
     def policy_version(self) -> int:
         return self.version
 
-    async def generate(self, request: GenerationRequest) -> list[Generation]:
+    async def generate(self, request: GenerationRequest, answered: Answered | None = None) -> list[Generation]:
         if request.request_id in self.in_flight:
             raise StrategyError(f"request {request.request_id} is in flight already")
         self.in_flight.add(request.request_id)
         try:
-            return await self._answer(request)
+            answers = await self._answer(request)
         finally:
             self.in_flight.remove(request.request_id)
+        if answered is not None:
+            for index, answer in zip(request.samples, answers, strict=True):
+                answered(index, answer)
+        return answers
 
     async def _answer(self, request: GenerationRequest) -> list[Generation]:
         first, last = int(request.prompt_ids[0]), int(request.prompt_ids[-1])

@@ -18,6 +18,7 @@ from roll.types.columns import check_columns, per_token
 from roll.types.media import Media
 
 FinishReason = Literal["stop", "length", "abort", "failed"]
+FIRST_IN_LINE = -1  # the order of requests that wait for no group of the training
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,10 @@ class SamplingParams:
 
 @dataclass(frozen=True)
 class GenerationRequest:
-    """`num_samples` answers to one prompt; the engine prefills the prompt once. Requests of one `session` build on each
-    other, as the turns of an episode: they go to the same engine, which has their beginning cached."""
+    """`num_samples` answers to one prompt; the engine prefills the prompt once. They are answers `first_sample` and
+    following of their group, which says what they are drawn from. Requests of one `session` build on each other, as the
+    turns of an episode: they go to the same engine, which has their beginning cached. Where requests wait, those of the
+    smallest `order` come first."""
 
     request_id: str
     prompt_ids: np.ndarray  # int32 [P]
@@ -83,6 +86,18 @@ class GenerationRequest:
     num_samples: int = 1
     session: str = ""
     media: Media = ()
+    first_sample: int = 0
+    order: int = 0
+
+    @property
+    def samples(self) -> range:
+        """The numbers of the answers in their group."""
+        return range(self.first_sample, self.first_sample + self.num_samples)
+
+    def part(self, begun: int, count: int) -> GenerationRequest:
+        """`count` of the answers, without the first `begun` ones, as a request of its own."""
+        name = f"{self.request_id}+{begun}" if begun else self.request_id
+        return replace(self, request_id=name, num_samples=count, first_sample=self.first_sample + begun)
 
 
 @dataclass(frozen=True)
@@ -143,6 +158,8 @@ class StoredGeneration:
 
 
 AnyGeneration = Generation | StoredGeneration
+Answered = Callable[[int, Generation], None]
+"""Is told of an answer as soon as it is there, with its number in the group."""
 
 
 @dataclass(frozen=True)

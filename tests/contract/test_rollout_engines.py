@@ -117,6 +117,18 @@ def test_samples_repeat_with_the_seed_and_differ_within_the_group(harness: Engin
     assert len({tuple(ids) for ids in [*first, *four(seed=101)]}) == 8
     busy = [harness.request(prompt(11), 4), *(harness.request(prompt(n), 2, seed=n) for n in range(3, 40, 6))]
     assert tokens(harness.generate(*busy)[0]) == first
+    whole = harness.request(prompt(11), 4)
+    assert [tokens(part) for part in harness.generate(whole.part(0, 1), whole.part(1, 3))] == [first[:1], first[1:]]
+
+
+def test_each_answer_is_told_of_once_by_its_number_before_all_are_there(harness: EngineHarness) -> None:
+    request = harness.request(prompt(11), 6, max_new_tokens=60, ignore_eos=False, temperature=2.0).part(2, 4)
+    told: list[tuple[int, Generation]] = []
+    answers = harness.run(harness.engine.generate(request, lambda *answer: told.append(answer)))
+    assert sorted(index for index, _ in told) == [2, 3, 4, 5]
+    assert [dict(told)[index] for index in request.samples] == answers
+    lengths = [generation.num_tokens for _, generation in told]
+    assert lengths[0] == min(lengths) and lengths[-1] == max(lengths)
 
 
 def test_answers_end_at_eos_stop_tokens_and_stop_strings(

@@ -122,7 +122,7 @@ class EngineHarness:
         if self.name == "sglang":
             return len(engine._engine.tokenizer_manager.rid_to_state)
         sampler = engine._sampler
-        return len(sampler._waiting) + sum(group is not None for group in sampler._table.groups)
+        return len(sampler._waiting) + sum(request is not None for request in sampler._table.requests)
 
     def break_engine(self) -> None:
         """vllm, sglang: their processes are killed. hf_infer: the model raises."""

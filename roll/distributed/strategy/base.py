@@ -17,7 +17,7 @@ from roll.distributed.weights.bucket import BucketSource, GroupSpec, WeightBucke
 from roll.errors import StrategyError
 from roll.types.batch import LossScale, MicroBatch, TokenOutputs
 from roll.types.metrics import MetricSums
-from roll.types.rollout import Generation, GenerationRequest
+from roll.types.rollout import Answered, Generation, GenerationRequest
 
 
 class State(enum.Enum):
@@ -145,9 +145,9 @@ class GenerateStrategy(Strategy):
         """Finishes what needs a running event loop. Called once after `setup`."""
 
     @abstractmethod
-    async def generate(self, request: GenerationRequest) -> list[Generation]:
-        """`request.num_samples` answers. Raises StrategyError when the request cannot be served (over-long prompt),
-        EngineDied when no request can."""
+    async def generate(self, request: GenerationRequest, answered: Answered | None = None) -> list[Generation]:
+        """`request.num_samples` answers; `answered` is told of each on the event loop, before this returns. Raises
+        StrategyError when the request cannot be served (over-long prompt), EngineDied when no request can."""
 
     @abstractmethod
     async def abort(self, request_ids: Sequence[str] | None = None) -> None:

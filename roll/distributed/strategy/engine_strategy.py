@@ -13,7 +13,7 @@ import numpy as np
 
 from roll.distributed.strategy.base import GenerateStrategy, RankContext, State
 from roll.errors import ConfigError, StrategyError
-from roll.types.rollout import Generation, GenerationRequest
+from roll.types.rollout import Answered, Generation, GenerationRequest
 from roll.utils.background import start
 
 if TYPE_CHECKING:
@@ -60,16 +60,16 @@ class EngineStrategy(GenerateStrategy):
     def num_weight_receivers(self) -> int:
         return self._role.num_gpus_per_worker
 
-    async def generate(self, request: GenerationRequest) -> list[Generation]:
+    async def generate(self, request: GenerationRequest, answered: Answered | None = None) -> list[Generation]:
         self._check(request)
         if request.request_id in self._in_flight:
             raise StrategyError(
                 f"request {request.request_id} is in flight already: give every request an id of its own"
             )
         flight = self._in_flight[request.request_id] = InFlight()
-        for index in range(request.num_samples):
+        for index in request.samples:
             name = self._sample_name(request, index)
-            flight.samples[name] = start(self._sample(flight, name, request, index))
+            flight.samples[name] = start(_told(self._sample(flight, name, request, index), index, answered))
         try:
             return await self._while_alive(_all(flight.samples.values()))
         finally:
@@ -203,6 +203,13 @@ class EngineStrategy(GenerateStrategy):
 def nothing() -> Generation:
     """The answer to a sample that was aborted before it began."""
     return Generation(np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros(0, np.int32), "abort")
+
+
+async def _told(sample: Coroutine[Any, Any, Generation], index: int, answered: Answered | None) -> Generation:
+    generation = await sample
+    if answered is not None:
+        answered(index, generation)
+    return generation
 
 
 async def _all(tasks: Iterable[asyncio.Task[Generation]]) -> list[Generation]:

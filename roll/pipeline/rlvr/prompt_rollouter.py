@@ -13,6 +13,7 @@ import numpy as np
 from roll.distributed.strategy.stop_strings import answer_texts
 from roll.pipeline.rlvr.rewards.base import RewardInput, RewardOutcome
 from roll.types.rollout import (
+    FIRST_IN_LINE,
     AnyGeneration,
     AnyTrajectory,
     Generate,
@@ -81,6 +82,7 @@ class PromptRollouter:
             ),
             num_samples=self.group_size,
             media=task.media,
+            order=group_id if self.purpose == "train" else FIRST_IN_LINE,
         )
         generations = await generate(request)
         if len(generations) != self.group_size:

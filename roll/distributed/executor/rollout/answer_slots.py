@@ -1,63 +1,96 @@
-"""How many answers an engine works on at once; further requests wait in line."""
+"""How many answers an engine works on at once; further ones wait in line."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Iterable
+from heapq import heapify, heappop, heappush
+from typing import NamedTuple
+
+
+class Place(NamedTuple):
+    """In line: by order, then by when the request came."""
+
+    order: int
+    arrival: int
+
+
+class _Turn(NamedTuple):
+    place: Place
+    name: str
+    most: int
+    granted: asyncio.Future[int]
 
 
 class AnswerSlots:
-    """First come, first served. A request for more answers than there are slots takes them all.
+    """The first in line gets what is free, as many slots as it wants and at least one: no slot waits for others to
+    become free. The smallest order is served first, equal ones as they come. What is given back in one turn of the
+    event loop is handed out together.
 
-    Example: 4 slots; requests for 3, 2 and 1 answers: the first runs, the second waits, and so does the third, until
-    the first gives its 3 back.
+    Example: 4 slots; requests for 3, 2 and 1 answers: the first gets 3, the second 1. When the first gives two back
+    the second, which has one answer to begin yet, gets one of them, and the third the other.
     """
 
     def __init__(self, count: int | None = None):
         """None: no limit."""
         self._count = count
         self._free = count or 0
-        self._line: OrderedDict[str, tuple[asyncio.Future[bool], int]] = OrderedDict()
+        self._line: list[_Turn] = []  # a heap
+        self._num_arrived = 0
+        self._grant_is_due = False
 
     @property
     def num_waiting(self) -> int:
         return len(self._line)
 
-    async def take(self, name: str, num_answers: int) -> bool:
-        """True when the slots are there; False if `leave` came first."""
+    def place(self, order: int = 0) -> Place:
+        """Behind all of this order and of smaller ones. A request that takes its slots one after the other keeps it."""
+        self._num_arrived += 1
+        return Place(order, self._num_arrived)
+
+    async def take(self, name: str, most: int, place: Place) -> int:
+        """How many slots there are for this request, from 1 to `most`; 0 if `leave` came first."""
         if self._count is None:
-            return True
-        needed = min(num_answers, self._count)
-        if not self._line and needed <= self._free:
-            self._free -= needed
-            return True
-        turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._line[name] = (turn, needed)
+            return most
+        if not self._line and self._free:
+            return self._hand_out(most)
+        granted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        heappush(self._line, _Turn(place, name, most, granted))
         try:
-            return await turn
+            return await granted
         except asyncio.CancelledError:
-            if self._line.pop(name, None) is None and turn.done() and not turn.cancelled() and turn.result():
-                self.give_back(num_answers)
+            if granted.done() and not granted.cancelled():
+                self.give_back(granted.result())
             raise
 
-    def give_back(self, num_answers: int) -> None:
-        if self._count is None:
+    def give_back(self, num_slots: int) -> None:
+        if self._count is None or not num_slots:
             return
-        self._free += min(num_answers, self._count)
-        while self._line:
-            name, (turn, needed) = next(iter(self._line.items()))
-            if needed > self._free:
-                return
-            del self._line[name]
-            if not turn.done():
-                self._free -= needed
-                turn.set_result(True)
+        self._free += num_slots
+        if self._line and not self._grant_is_due:
+            self._grant_is_due = True
+            asyncio.get_running_loop().call_soon(self._grant)
 
     def leave(self, names: Iterable[str] | None = None) -> None:
         """The requests under these names (None: all), where they wait, wait no longer."""
-        for name in list(self._line if names is None else names):
-            turn, _ = self._line.pop(name, (None, 0))
-            if turn is not None and not turn.done():
-                turn.set_result(False)
-        self.give_back(0)  # they may have stood before one that fits
+        gone = None if names is None else set(names)
+        staying: list[_Turn] = []
+        for turn in self._line:
+            if gone is not None and turn.name not in gone:
+                staying.append(turn)
+            elif not turn.granted.done():
+                turn.granted.set_result(0)
+        heapify(staying)
+        self._line = staying
+
+    def _grant(self) -> None:
+        self._grant_is_due = False
+        while self._line and self._free:
+            turn = heappop(self._line)
+            if not turn.granted.done():  # else cancelled meanwhile
+                turn.granted.set_result(self._hand_out(turn.most))
+
+    def _hand_out(self, most: int) -> int:
+        count = min(most, self._free)
+        self._free -= count
+        return count

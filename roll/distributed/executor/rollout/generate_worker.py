@@ -44,10 +44,19 @@ class _Mailbox:
     has_refused: bool = False  # requests, since the last take
 
 
+@dataclass
+class _Flight:
+    """A request that has come."""
+
+    parts: list[str] = field(default_factory=list)  # what the engine knows as requests
+    is_aborted: bool = False
+
+
 class GenerateWorker:
     """One engine. `submit` and `take` are the two ends of a queue, so that a call carries many requests or results;
     every client (the driver, a worker that plays episodes) has a queue of its own. At most `max_answers` are in flight
-    at once, the others wait in line. One that gives no sign of life for `backend_timeout` is ended, as if it had died.
+    at once, the others wait in line: an answer that ends makes room for one, of its own request or of another. One that
+    gives no sign of life for `backend_timeout` is ended, as if it had died.
 
     An engine that `waits_for_weights` (it replaces one that died) refuses requests before its first weight update: who
     sends them has not seen the death, and another engine serves them."""
@@ -58,6 +67,7 @@ class GenerateWorker:
         self._patience_s = 60.0 * blueprint.settings.backend_timeout
         self._settings = blueprint.settings
         self._slots = AnswerSlots(max_answers)
+        self._flights: dict[str, _Flight] = {}  # by request
         self._death: str | None = None
         self._is_dead = asyncio.Event()
         self._has_weights = asyncio.Event()
@@ -146,12 +156,40 @@ class GenerateWorker:
         mailbox.something.set()
 
     async def _answer(self, request: GenerationRequest) -> list[Generation]:
-        if not await self._slots.take(request.request_id, request.num_samples):
-            return [_NOTHING] * request.num_samples
+        """Begins as many answers as there are slots, then the others as slots come back."""
+        parts: list[asyncio.Task[list[Generation]]] = []
+        begun, total, place = 0, request.num_samples, self._slots.place(request.order)
+        flight = self._flights[request.request_id] = _Flight()
         try:
-            return await self.strategy.generate(request)
+            while begun < total:
+                count = await self._slots.take(request.request_id, total - begun, place)
+                if flight.is_aborted:
+                    self._slots.give_back(count)
+                    break
+                part = request.part(begun, count)
+                flight.parts.append(part.request_id)
+                parts.append(start(self._begin(part, flight)))
+                begun += count
+            answers = [answer for part in await asyncio.gather(*parts) for answer in part]
+            return answers + [_NOTHING] * (total - begun)
         finally:
-            self._slots.give_back(request.num_samples)
+            for part in parts:
+                part.cancel()
+            self._flights.pop(request.request_id, None)
+
+    async def _begin(self, part: GenerationRequest, flight: _Flight) -> list[Generation]:
+        """Gives the slot of each answer back as soon as that is there."""
+        num_open = part.num_samples
+
+        def answered(index: int, generation: Generation) -> None:
+            nonlocal num_open
+            num_open -= 1
+            self._slots.give_back(1)
+
+        try:
+            return [_NOTHING] * num_open if flight.is_aborted else await self.strategy.generate(part, answered)
+        finally:
+            self._slots.give_back(num_open)
 
     async def _watch_engine(self) -> None:
         """Returns when the engine is gone."""
@@ -194,8 +232,13 @@ class GenerateWorker:
             mailbox.something.set()
 
     async def abort(self, request_ids: Sequence[str] | None = None) -> None:
+        await asyncio.sleep(0)  # what was submitted just now is in flight then
+        names = list(self._flights) if request_ids is None else request_ids
+        flights = [self._flights[name] for name in names if name in self._flights]
+        for flight in flights:
+            flight.is_aborted = True
         self._slots.leave(request_ids)
-        await self._while_alive(self.strategy.abort(request_ids))
+        await self._while_alive(self.strategy.abort([part for flight in flights for part in flight.parts]))
 
     async def pause(self) -> None:
         await self._while_alive(self.strategy.pause())

@@ -18,7 +18,7 @@ from roll.distributed.weights.bucket import BucketSource, GroupSpec
 from roll.distributed.weights.transport import WeightReceiver
 from roll.errors import ConfigError, StrategyError
 from roll.models.loading import load_policy
-from roll.types.rollout import Generation, GenerationRequest
+from roll.types.rollout import Answered, Generation, GenerationRequest
 
 if TYPE_CHECKING:
     from roll.configs.cluster import WorkerConfig
@@ -84,8 +84,8 @@ class HfGenerateStrategy(GenerateStrategy):
     def policy_version(self) -> int:
         return 0 if self._sampler is None else self._sampler.policy_version
 
-    async def generate(self, request: GenerationRequest) -> list[Generation]:
-        return await self._running().generate(request)
+    async def generate(self, request: GenerationRequest, answered: Answered | None = None) -> list[Generation]:
+        return await self._running().generate(request, answered)
 
     async def check_health(self) -> None:
         self._running().check()

@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
 
 from roll.types.rollout import FinishReason, Generation, GenerationRequest
 
 IDLE_SLOT = 0  # rows that are finished but still in the batch point here
-
-
-@dataclass
-class Group:
-    """A request in flight and the samples that are finished."""
-
-    request: GenerationRequest
-    num_open: int
-    generations: list[Generation | None] = field(default_factory=list)
 
 
 class SampleTable:
@@ -26,7 +15,7 @@ class SampleTable:
     def __init__(self) -> None:
         self._width = 0
         self._free: list[int] = []
-        self.groups: list[Group | None] = [None]
+        self.requests: list[GenerationRequest | None] = [None]
         self.tokens = np.zeros((1, 0), np.int32)
         self.log_probs = np.zeros((1, 0), np.float32)
         self.versions = np.zeros((1, 0), np.int32)
@@ -42,16 +31,16 @@ class SampleTable:
         self.top_p = np.ones(1, np.float32)
         self.repetition_penalty = np.ones(1, np.float32)
 
-    def add(self, group: Group, uniforms: np.ndarray, stop_class: int, text_class: int) -> np.ndarray:
-        """Slots [n] for the samples of a group, whose uniform numbers are [n, max_new_tokens]."""
+    def add(self, request: GenerationRequest, uniforms: np.ndarray, stop_class: int, text_class: int) -> np.ndarray:
+        """Slots [n] for the samples of a request, whose uniform numbers are [n, max_new_tokens]."""
         count, width = uniforms.shape
         self._reserve(count, width)
         slots = np.array([self._free.pop() for _ in range(count)], np.int64)
-        sampling = group.request.sampling
+        sampling = request.sampling
         for slot in slots:
-            self.groups[slot] = group
+            self.requests[slot] = request
         self.uniforms[slots, :width] = uniforms
-        self.index[slots] = np.arange(count)
+        self.index[slots] = request.samples
         self.position[slots] = 0
         self.max_new_tokens[slots] = sampling.max_new_tokens
         self.min_new_tokens[slots] = sampling.min_new_tokens
@@ -63,27 +52,26 @@ class SampleTable:
         self.repetition_penalty[slots] = sampling.repetition_penalty
         return slots
 
-    def close(self, slot: int, reason: FinishReason) -> Group | None:
-        """Frees a slot; the group if this was its last open sample."""
-        group, count = self.groups[slot], self.position[slot]
-        assert group is not None
-        group.generations[self.index[slot]] = Generation(
+    def close(self, slot: int, reason: FinishReason) -> tuple[str, int, Generation]:
+        """Frees a slot. The id of its request, the number of its answer, and the answer."""
+        request, count = self.requests[slot], self.position[slot]
+        assert request is not None
+        generation = Generation(
             token_ids=self.tokens[slot, :count].copy(),
             log_probs=self.log_probs[slot, :count].copy(),
             policy_versions=self.versions[slot, :count].copy(),
             finish_reason=reason,
         )
-        group.num_open -= 1
-        self.groups[slot] = None
+        self.requests[slot] = None
         self._free.append(slot)
-        return group if group.num_open == 0 else None
+        return request.request_id, int(self.index[slot]), generation
 
     def _reserve(self, count: int, width: int) -> None:
-        num_slots = len(self.groups)
+        num_slots = len(self.requests)
         missing = count - len(self._free)
         if missing > 0:
             added = max(missing, num_slots)
-            self.groups.extend([None] * added)
+            self.requests.extend([None] * added)
             self._free.extend(range(num_slots, num_slots + added))
             for name, array in self._arrays():
                 setattr(self, name, np.concatenate([array, np.zeros((added, *array.shape[1:]), array.dtype)]))

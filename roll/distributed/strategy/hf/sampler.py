@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from roll.distributed.strategy.hf.decoder import Decoder
 from roll.distributed.strategy.hf.kv_cache import BatchCache, Part, assemble
-from roll.distributed.strategy.hf.sample_table import IDLE_SLOT, Group, SampleTable
+from roll.distributed.strategy.hf.sample_table import IDLE_SLOT, SampleTable
 from roll.distributed.strategy.hf.sampling import Knobs, UniformStreams, draw_tokens
 from roll.distributed.strategy.request_checks import check_request
 from roll.distributed.strategy.stop_strings import StopStrings
@@ -22,12 +22,19 @@ from roll.errors import StrategyError
 from roll.types.rollout import FinishReason, Generation, GenerationRequest
 
 T = TypeVar("T")
-Finished = tuple[str, list[Generation]]
 
 _STEPS_BETWEEN_ADMISSIONS = 4  # while others decode; each admission costs a prefill and a copy of the cache
 _MAX_IDLE_FRACTION = 0.25  # of the rows may be finished before the batch is compacted
 _MAX_PREFILL_TOKENS = 16384  # in one forward pass, padding included
 _NEW_COLUMNS = 256  # reserved in the cache at most; it grows by doubling beyond
+
+
+class Answer(NamedTuple):
+    """One that is finished; `index` is its number in the group."""
+
+    request_id: str
+    index: int
+    generation: Generation
 
 
 class BatchSampler:
@@ -59,8 +66,8 @@ class BatchSampler:
         self._max_num_seqs = max_num_seqs
         self._streams = UniformStreams()
 
-        self._waiting: deque[Group] = deque()
-        self._finished: list[Finished] = []
+        self._waiting: deque[GenerationRequest] = deque()
+        self._answers: list[Answer] = []
         self._table = SampleTable()
         self._stop_classes: dict[frozenset[int], int] = {}
         self._stop_masks = np.zeros((0, self._vocab_size), bool)  # [class, token]
@@ -79,7 +86,7 @@ class BatchSampler:
     @property
     def has_work(self) -> bool:
         """True while a step would do something."""
-        return bool(self._waiting or self._finished or self._cache is not None)
+        return bool(self._waiting or self._answers or self._cache is not None)
 
     def check(self, request: GenerationRequest) -> None:
         """Raises StrategyError for a request that cannot be served. Changes nothing, so any thread may call it."""
@@ -95,19 +102,22 @@ class BatchSampler:
 
     def submit(self, request: GenerationRequest) -> None:
         """Queues a request that passed `check`."""
-        self._waiting.append(Group(request, request.num_samples, [None] * request.num_samples))
+        self._waiting.append(request)
 
     @torch.inference_mode()
     def abort(self, request_ids: Sequence[str] | None = None) -> None:
         """Ends these requests (None: all) with what they have; the next `step` returns them."""
         ids = None if request_ids is None else set(request_ids)
-        for group in [g for g in self._waiting if ids is None or g.request.request_id in ids]:
-            self._waiting.remove(group)
-            empty = Generation(np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros(0, np.int32), "abort")
-            self._finished.append((group.request.request_id, [empty] * group.request.num_samples))
+        waiting, self._waiting = self._waiting, deque()
+        for request in waiting:
+            if ids is None or request.request_id in ids:
+                empty = Generation(np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros(0, np.int32), "abort")
+                self._answers += [Answer(request.request_id, index, empty) for index in request.samples]
+            else:
+                self._waiting.append(request)
         for row, slot in enumerate(self._slots):
-            group = self._table.groups[slot]
-            if group is not None and (ids is None or group.request.request_id in ids):
+            request = self._table.requests[slot]
+            if request is not None and (ids is None or request.request_id in ids):
                 self._close(row, "abort")
         self._compact()
 
@@ -131,13 +141,13 @@ class BatchSampler:
 
     def _cached_tokens(self, slot: int) -> np.ndarray:
         """Prompt and answer so far but for the last token, which enters the cache with the next step."""
-        group, count = self._table.groups[slot], self._table.position[slot] - 1
-        assert group is not None
-        return np.concatenate([group.request.prompt_ids, self._table.tokens[slot, :count]])
+        request, count = self._table.requests[slot], self._table.position[slot] - 1
+        assert request is not None
+        return np.concatenate([request.prompt_ids, self._table.tokens[slot, :count]])
 
     @torch.inference_mode()
-    def step(self) -> list[Finished]:
-        """Samples one token per sample in flight (admitting what waits); returns the requests that are finished."""
+    def step(self) -> list[Answer]:
+        """Samples one token per sample in flight (admitting what waits); returns the answers that are finished."""
         logits = self._decode() if self._cache is not None else None
         admitted = self._take_waiting()
         if admitted:
@@ -145,8 +155,8 @@ class BatchSampler:
         if logits is not None:
             self._sample(logits)
             self._compact()
-        finished, self._finished = self._finished, []
-        return finished
+        answers, self._answers = self._answers, []
+        return answers
 
     def _decode(self) -> torch.Tensor:
         """Logits [B, V] after each row's last token, whose keys and values enter the cache."""
@@ -155,26 +165,24 @@ class BatchSampler:
         self._positions += 1
         return logits
 
-    def _take_waiting(self) -> list[Group]:
-        """The requests that join now: in order, as many as max_num_seqs has room for (a group is not split)."""
+    def _take_waiting(self) -> list[GenerationRequest]:
+        """The requests that join now: in order, as many as max_num_seqs has room for (none is split)."""
         num_running = int((self._slots != IDLE_SLOT).sum())
-        num_waiting = sum(group.request.num_samples for group in self._waiting)
+        num_waiting = sum(request.num_samples for request in self._waiting)
         self._steps_since_admission += 1
         if num_waiting < num_running and self._steps_since_admission < _STEPS_BETWEEN_ADMISSIONS:
             return []
-        taken: list[Group] = []
-        while self._waiting and (
-            num_running == 0 or num_running + self._waiting[0].request.num_samples <= self._max_num_seqs
-        ):
+        taken: list[GenerationRequest] = []
+        while self._waiting and (num_running == 0 or num_running + self._waiting[0].num_samples <= self._max_num_seqs):
             taken.append(self._waiting.popleft())
-            num_running += taken[-1].request.num_samples
+            num_running += taken[-1].num_samples
         if taken:
             self._steps_since_admission = 0
         return taken
 
-    def _join(self, running_logits: torch.Tensor | None, groups: list[Group]) -> torch.Tensor:
+    def _join(self, running_logits: torch.Tensor | None, requests: list[GenerationRequest]) -> torch.Tensor:
         """Prefills the prompts and adds their samples to the batch. Logits [B, V] of all rows, old ones first."""
-        groups = sorted(groups, key=lambda group: len(group.request.prompt_ids))
+        requests = sorted(requests, key=lambda request: len(request.prompt_ids))
         parts, logits, slots, lengths = [], [], [], []
         if self._cache is not None and running_logits is not None:
             rows = np.flatnonzero(self._slots != IDLE_SLOT)
@@ -184,23 +192,20 @@ class BatchSampler:
                 logits.append(running_logits[part.rows])
                 slots.append(self._slots[rows])
                 lengths.append(self._cache.length - self._starts[rows])
-        for chunk in _chunks(groups, [len(group.request.prompt_ids) for group in groups]):
-            cache, chunk_logits = self._decoder.prefill([group.request.prompt_ids for group in chunk])
-            repeats = np.array([group.request.num_samples for group in chunk])
+        for chunk in _chunks(requests, [len(request.prompt_ids) for request in requests]):
+            cache, chunk_logits = self._decoder.prefill([request.prompt_ids for request in chunk])
+            repeats = np.array([request.num_samples for request in chunk])
             rows = self._decoder.tensor(np.repeat(np.arange(len(chunk)), repeats))
             parts.append(Part(cache, rows))
             logits.append(chunk_logits[rows])
-            slots.extend(self._open(group) for group in chunk)
-            lengths.append(np.repeat([len(group.request.prompt_ids) for group in chunk], repeats))
+            slots.extend(self._open(request) for request in chunk)
+            lengths.append(np.repeat([len(request.prompt_ids) for request in chunk], repeats))
         self._rebuild(parts, np.concatenate(slots), np.concatenate(lengths))
         return torch.cat(logits)
 
-    def _open(self, group: Group) -> np.ndarray:
-        sampling = group.request.sampling
-        uniforms = [
-            self._streams.draw(sampling.seed, index, sampling.max_new_tokens)
-            for index in range(group.request.num_samples)
-        ]
+    def _open(self, request: GenerationRequest) -> np.ndarray:
+        sampling = request.sampling
+        uniforms = [self._streams.draw(sampling.seed, index, sampling.max_new_tokens) for index in request.samples]
         stops = frozenset(sampling.stop_token_ids) | (frozenset() if sampling.ignore_eos else self._eos)
         stop_class = self._stop_classes.setdefault(stops, len(self._stop_classes))
         if stop_class == len(self._stop_masks):
@@ -212,7 +217,7 @@ class BatchSampler:
             assert self._stop_strings is not None
             mask = self._stop_strings.candidates(sampling.stop_strings, self._vocab_size)
             self._text_masks = np.concatenate([self._text_masks, mask[None]])
-        return self._table.add(group, np.stack(uniforms), stop_class, text_class)
+        return self._table.add(request, np.stack(uniforms), stop_class, text_class)
 
     def _sample(self, logits: torch.Tensor) -> None:
         """Draws a token for every row, writes it down, and closes the rows that it finishes."""
@@ -241,18 +246,15 @@ class BatchSampler:
             self._close(int(rows[number]), "stop" if stopped[number] else "length")
 
     def _completes_stop_string(self, slot: int) -> bool:
-        group = self._table.groups[slot]
-        assert group is not None
+        request = self._table.requests[slot]
+        assert request is not None
         assert self._stop_strings is not None
         answer = self._table.tokens[slot, : self._table.position[slot]]
-        return self._stop_strings.completes(group.request.sampling.stop_strings, answer)
+        return self._stop_strings.completes(request.sampling.stop_strings, answer)
 
     def _close(self, row: int, reason: FinishReason) -> None:
-        group = self._table.close(int(self._slots[row]), reason)
+        self._answers.append(Answer(*self._table.close(int(self._slots[row]), reason)))
         self._slots[row] = IDLE_SLOT
-        if group is not None:
-            generations = [generation for generation in group.generations if generation is not None]
-            self._finished.append((group.request.request_id, generations))
 
     def _compact(self) -> None:
         """Drops finished rows, and columns that are padding in all others, once that saves more than it costs."""
@@ -307,9 +309,9 @@ class BatchSampler:
         """bool [B, V]: tokens of prompt and answer so far, of the rows with a repetition penalty."""
         seen = np.zeros((len(slots), self._vocab_size), bool)
         for row, slot in enumerate(slots):
-            group = self._table.groups[slot]
-            if group is not None and group.request.sampling.repetition_penalty != 1:
-                seen[row, group.request.prompt_ids] = True
+            request = self._table.requests[slot]
+            if request is not None and request.sampling.repetition_penalty != 1:
+                seen[row, request.prompt_ids] = True
                 seen[row, self._table.tokens[slot, : self._table.position[slot]]] = True
         return self._decoder.tensor(seen)
 

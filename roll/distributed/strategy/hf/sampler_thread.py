@@ -7,14 +7,25 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from roll.distributed.strategy.hf.sampler import BatchSampler, Finished
+from roll.distributed.strategy.hf.sampler import Answer, BatchSampler
 from roll.errors import EngineDied, StrategyError
-from roll.types.rollout import Generation, GenerationRequest
+from roll.types.rollout import Answered, Generation, GenerationRequest
 
 T = TypeVar("T")
 _JOIN_TIMEOUT_S = 10.0
+
+
+@dataclass
+class _Open:
+    """A request in flight, with the answers that are there."""
+
+    request: GenerationRequest
+    answered: Answered | None
+    whole: asyncio.Future[list[Generation]]
+    answers: dict[int, Generation] = field(default_factory=dict)
 
 
 class SamplerThread:
@@ -34,32 +45,33 @@ class SamplerThread:
         self._holds: set[str] = set()
         self._stopping = False
         self._failure: StrategyError | None = None
-        self._answers: dict[str, asyncio.Future[list[Generation]]] = {}
+        self._open: dict[str, _Open] = {}
         self._calls: set[asyncio.Future[Any]] = set()
         self._arrived: list[GenerationRequest] = []
         self._thread = threading.Thread(target=self._run, name="hf_sampler", daemon=True)
         self._thread.start()
 
-    async def generate(self, request: GenerationRequest) -> list[Generation]:
+    async def generate(self, request: GenerationRequest, answered: Answered | None = None) -> list[Generation]:
         self._raise_failure()
         self._sampler.check(request)
-        if request.request_id in self._answers:
+        if request.request_id in self._open:
             raise StrategyError(
                 f"request {request.request_id} is in flight already: give every request an id of its own"
             )
-        answer = self._answers[request.request_id] = self._loop.create_future()
+        whole: asyncio.Future[list[Generation]] = self._loop.create_future()
+        self._open[request.request_id] = _Open(request, answered, whole)
         if not self._arrived:
             self._loop.call_soon(self._hand_over)
         self._arrived.append(request)
         try:
-            return await answer
+            return await whole
         except asyncio.CancelledError:
             # Nobody waits for it any more; its rows leave the batch.
             with contextlib.suppress(StrategyError):
                 self._post(lambda: self._sampler.abort([request.request_id]))
             raise
         finally:
-            self._answers.pop(request.request_id, None)
+            self._open.pop(request.request_id, None)
 
     async def abort(self, request_ids: Sequence[str] | None) -> None:
         self._hand_over()
@@ -133,9 +145,9 @@ class SamplerThread:
                 for command in commands:
                     command()
                 if self._sampler.has_work and not self._holds:
-                    finished = self._sampler.step()
-                    if finished:
-                        self._to_loop(self._deliver, finished)
+                    answers = self._sampler.step()
+                    if answers:
+                        self._to_loop(self._deliver, answers)
         except BaseException as error:
             failure = EngineDied(f"hf_infer failed: {type(error).__name__}: {error}")
             failure.__cause__ = error
@@ -145,15 +157,20 @@ class SamplerThread:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
             self._loop.call_soon_threadsafe(function, *arguments)
 
-    def _deliver(self, finished: list[Finished]) -> None:
-        for request_id, generations in finished:
-            answer = self._answers.get(request_id)
-            if answer is not None:
-                _set_result(answer, generations)
+    def _deliver(self, answers: list[Answer]) -> None:
+        for answer in answers:
+            flight = self._open.get(answer.request_id)
+            if flight is None:
+                continue
+            flight.answers[answer.index] = answer.generation
+            if flight.answered is not None:
+                flight.answered(answer.index, answer.generation)
+            if len(flight.answers) == flight.request.num_samples:
+                _set_result(flight.whole, [flight.answers[index] for index in flight.request.samples])
 
     def _fail(self, failure: StrategyError) -> None:
         self._failure = self._failure or failure
-        for future in [*self._answers.values(), *self._calls]:
+        for future in [*(flight.whole for flight in self._open.values()), *self._calls]:
             _set_exception(future, self._failure)
 
     def _raise_failure(self) -> None:

@@ -23,7 +23,15 @@ from roll.pipeline.agentic.env_manager.env_calls import Seen, close_env, reset_e
 from roll.pipeline.agentic.env_manager.env_thread import EnvCrash, EnvHang, EnvThread
 from roll.pipeline.agentic.env_manager.forms import Form, PlayedTurn, Prompt, Scene, state_key
 from roll.pipeline.agentic.episode_metrics import CRASHES, HANGS, mean_metrics
-from roll.types.rollout import Generate, Generation, GenerationRequest, SamplingParams, Trajectory, Turn
+from roll.types.rollout import (
+    FIRST_IN_LINE,
+    Generate,
+    Generation,
+    GenerationRequest,
+    SamplingParams,
+    Trajectory,
+    Turn,
+)
 
 Purpose = Literal["train", "validation"]
 WHOLE_ANSWER = "(.*)"
@@ -43,6 +51,11 @@ class EpisodeJob:
     @property
     def name(self) -> str:
         return f"{self.purpose}-{self.step}-{self.group_id}-{self.index}"
+
+    @property
+    def order(self) -> int:
+        """Of its requests."""
+        return self.group_id if self.purpose == "train" else FIRST_IN_LINE
 
 
 @dataclass(frozen=True)
@@ -166,7 +179,7 @@ class EpisodePlayer:
             seed=turn_seed(rules.seed, job, number, attempt),
         )
         name = f"{job.name}-{attempt}"
-        request = GenerationRequest(f"{name}-{number}", prompt.ids, sampling, session=name)
+        request = GenerationRequest(f"{name}-{number}", prompt.ids, sampling, session=name, order=job.order)
         (generation,) = await self._generate(request)
         assert isinstance(generation, Generation), "the tokens of a turn are needed here"
         if generation.finish_reason == "abort" or not len(generation.token_ids):

@@ -1,6 +1,8 @@
-"""Requests that share an engine's slots, in the order they came."""
+"""Requests that share an engine's slots: by order, then as they came."""
 
 import asyncio
+import random
+from collections.abc import Sequence
 
 import pytest
 
@@ -12,54 +14,74 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def test_requests_run_in_their_order_as_slots_come_back() -> None:
-    async def play() -> list[str]:
-        slots, running = AnswerSlots(4), []
+def take(slots: AnswerSlots, name: str, most: int, order: int = 0) -> asyncio.Task[int]:
+    return asyncio.create_task(slots.take(name, most, slots.place(order)))
+
+
+def test_the_first_in_line_gets_what_is_free_and_keeps_its_place_for_the_rest() -> None:
+    async def play() -> list[tuple[str, int]]:
+        slots, begun = AnswerSlots(4), []
 
         async def serve(name: str, num_answers: int) -> None:
-            assert await slots.take(name, num_answers)
-            running.append(name)
+            place = slots.place()
+            while num_answers:
+                count = await slots.take(name, num_answers, place)
+                begun.append((name, count))
+                num_answers -= count
 
         tasks = [asyncio.create_task(serve(*request)) for request in (("a", 3), ("b", 2), ("c", 1), ("huge", 9))]
         await settle()
-        assert running == ["a"]
+        assert begun == [("a", 3), ("b", 1)]
         assert slots.num_waiting == 3
-        slots.give_back(3)
+        for _ in range(2):
+            slots.give_back(1)  # both in one turn of the loop
         await settle()
-        assert running == ["a", "b", "c"]
-        slots.give_back(2)
-        await settle()
-        assert running == ["a", "b", "c"]
-        slots.give_back(1)
+        assert begun[2:] == [("b", 1), ("c", 1)]
+        for _ in range(9):
+            slots.give_back(1)
+            await settle()
         await asyncio.gather(*tasks)
-        slots.give_back(9)
-        assert await slots.take("last", 4)
-        return running
+        return begun[4:]
 
-    assert asyncio.run(play()) == ["a", "b", "c", "huge"]
+    assert asyncio.run(play()) == [("huge", 1)] * 9
+
+
+def test_the_smallest_order_is_served_first_whenever_it_came() -> None:
+    async def play() -> list[str]:
+        slots, served = AnswerSlots(1), []
+        assert await slots.take("running", 1, slots.place(7)) == 1
+        waiting = [take(slots, name, 1, order) for name, order in (("b", 5), ("c", 9), ("a", 5), ("first", -1))]
+        for name, turn in zip("bcaf", waiting, strict=True):
+            turn.add_done_callback(lambda _, name=name: served.append(name))
+        await settle()
+        for _ in range(4):
+            slots.give_back(1)
+            await settle()
+        return served
+
+    assert asyncio.run(play()) == ["f", "b", "a", "c"]
 
 
 def test_who_leaves_the_line_or_is_cancelled_takes_no_slot() -> None:
     async def play() -> None:
         slots = AnswerSlots(2)
-        assert await slots.take("first", 2)
-        left = asyncio.create_task(slots.take("left", 2))
-        cancelled = asyncio.create_task(slots.take("cancelled", 1))
-        late = asyncio.create_task(slots.take("late", 2))
+        assert await slots.take("first", 2, slots.place()) == 2
+        left, cancelled, late = (take(slots, name, 2) for name in ("left", "cancelled", "late"))
         await settle()
         slots.leave(["left", "unknown"])
         cancelled.cancel()
         await settle()
-        assert await left is False
+        assert await left == 0
         assert not late.done()
         slots.give_back(2)
-        assert await late is True
-        waiting = asyncio.create_task(slots.take("waiting", 1))
+        assert await late == 2
+        waiting = take(slots, "waiting", 1)
         await settle()
-        slots.give_back(2)  # its turn has come, and is lost in the same moment
+        slots.give_back(2)
+        await asyncio.sleep(0)  # its turn has come, and is lost in the same moment
         waiting.cancel()
         await settle()
-        assert await slots.take("whole", 2)
+        assert await slots.take("whole", 2, slots.place()) == 2
 
     asyncio.run(play())
 
@@ -67,7 +89,7 @@ def test_who_leaves_the_line_or_is_cancelled_takes_no_slot() -> None:
 def test_without_a_limit_nobody_waits() -> None:
     async def play() -> None:
         slots = AnswerSlots()
-        assert all([await slots.take(str(n), 1000) for n in range(10)])
+        assert [await slots.take(str(n), 1000, slots.place()) for n in range(10)] == [1000] * 10
         slots.give_back(1000)
         slots.leave()
 
@@ -78,12 +100,60 @@ def test_without_a_limit_nobody_waits() -> None:
 def test_of_several_that_leave_together_none_takes_the_place_of_another(names: list[str] | None) -> None:
     async def play() -> None:
         slots = AnswerSlots(4)
-        assert await slots.take("running", 3)
-        large = asyncio.create_task(slots.take("large", 2))
-        small = asyncio.create_task(slots.take("small", 1))
+        assert await slots.take("running", 4, slots.place()) == 4
+        large, small = take(slots, "large", 2), take(slots, "small", 1)
         await settle()
+        slots.give_back(1)
         slots.leave(names)
-        assert (await large, await small) == (False, False)
-        assert await slots.take("next", 1)
+        assert (await large, await small) == (0, 0)
+        assert await slots.take("next", 4, slots.place()) == 1
 
     asyncio.run(play())
+
+
+def test_nobody_is_overtaken_by_a_higher_order_and_all_slots_come_back_whoever_is_cancelled() -> None:
+    """Hundreds of schedules: requests come, end answer by answer, are cancelled and leave at random."""
+
+    async def play(seed: int) -> None:
+        draw = random.Random(seed)
+        slots = AnswerSlots(count := draw.randint(1, 6))
+        waiting: dict[str, int] = {}  # by name: order
+        held: list[str] = []
+
+        async def serve(name: str, num_answers: int, order: int) -> None:
+            place = slots.place(order)
+            while num_answers:
+                waiting[name] = order
+                try:
+                    granted = await slots.take(name, num_answers, place)
+                finally:
+                    del waiting[name]
+                if not granted:
+                    return
+                assert all(order <= other for other in waiting.values())
+                held.extend([name] * granted)
+                assert len(held) <= count
+                num_answers -= granted
+
+        tasks = [
+            asyncio.create_task(serve(str(n), draw.randint(1, 8), draw.randint(-1, 3)))
+            for n in range(draw.randint(1, 12))
+        ]
+        while not all(task.done() for task in tasks):
+            match draw.choice(["end", "end", "end", "cancel", "leave", "wait"]):
+                case "end" if held:
+                    held.pop(draw.randrange(len(held)))
+                    slots.give_back(1)
+                case "cancel":
+                    draw.choice(tasks).cancel()
+                case "leave":
+                    slots.leave([str(draw.randrange(12))])
+            await asyncio.sleep(0)
+        errors: Sequence[object] = await asyncio.gather(*tasks, return_exceptions=True)
+        assert {type(error) for error in errors} <= {type(None), asyncio.CancelledError}
+        slots.give_back(len(held))
+        await settle()
+        assert await slots.take("all", 99, slots.place()) == count
+
+    for seed in range(300):
+        asyncio.run(play(seed))

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -11,8 +12,9 @@ from roll.distributed.executor.blueprint import Blueprint
 from roll.distributed.executor.rollout.generate_worker import GenerateWorker
 from roll.distributed.strategy.base import ALL_STATES, State
 from roll.errors import EngineDied, StrategyError
-from roll.types.rollout import Generation, GenerationRequest, SamplingParams
+from roll.types.rollout import Answered, Generation, GenerationRequest, SamplingParams
 from tests.fakes import FakeGenerateStrategy
+from tests.helpers.rollouts import here
 
 
 class WatchedStrategy(FakeGenerateStrategy):
@@ -25,14 +27,14 @@ class WatchedStrategy(FakeGenerateStrategy):
         self.loop = asyncio.get_running_loop()
         self.shut_down = asyncio.Event()
 
-    async def generate(self, request: GenerationRequest) -> list[Generation]:
+    async def generate(self, request: GenerationRequest, answered: Answered | None = None) -> list[Generation]:
         if self.mood == "hang":
             await self.shut_down.wait()
             raise StrategyError("the rollout engine was shut down")
         self.num_now += request.num_samples
         self.num_most = max(self.num_most, self.num_now)
         try:
-            return await super().generate(request)
+            return await super().generate(request, answered)
         finally:
             self.num_now -= request.num_samples
 
@@ -82,7 +84,118 @@ def test_no_more_answers_than_allowed_are_in_flight_and_all_requests_are_served(
 
     assert asyncio.run(most(None)) == 60
     assert asyncio.run(most(4)) == 4
-    assert asyncio.run(most(1)) == 3  # a group goes alone when it is larger than the limit
+    assert asyncio.run(most(1)) == 1  # the answers of a group one after the other
+
+
+class LengthsStrategy(FakeGenerateStrategy):
+    """Answer i of a group to prompt [.., n] is [n, i] and ends when it is told to."""
+
+    async def start(self) -> None:
+        self.ends: dict[tuple[int, int], asyncio.Event] = {}
+        self.parts: dict[str, list[asyncio.Event]] = {}
+        self.begun: list[tuple[int, int]] = []
+
+    async def generate(self, request: GenerationRequest, answered: Answered | None = None) -> list[Generation]:
+        assert answered is not None
+        last = int(request.prompt_ids[-1])
+
+        async def answer(index: int) -> Generation:
+            event = self.ends[last, index] = asyncio.Event()
+            self.parts.setdefault(request.request_id, []).append(event)
+            self.begun.append((last, index))
+            await event.wait()
+            reason = "abort" if request.request_id in self.aborted else "stop"
+            generation = Generation(np.array([last, index], np.int32), np.zeros(2, np.float32), NO_VERSIONS, reason)
+            answered(index, generation)
+            return generation
+
+        return list(await asyncio.gather(*(answer(index) for index in request.samples)))
+
+    async def abort(self, request_ids: Sequence[str] | None = None) -> None:
+        await super().abort(request_ids)
+        for event in [event for name in request_ids or () for event in self.parts.get(name, ())]:
+            event.set()
+
+
+NO_VERSIONS = np.zeros(2, np.int32)
+
+
+async def settle() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def worker_of_lengths(max_answers: int) -> tuple[GenerateWorker, LengthsStrategy]:
+    strategy = "tests.unit.executor.rollout.test_generate_worker:LengthsStrategy"
+    worker = GenerateWorker(Blueprint("actor_infer", 0, 1, 0, 0, "cpu", strategy, WorkerConfig()), max_answers)
+    assert isinstance(worker.strategy, LengthsStrategy)
+    await worker.setup()
+    return worker, worker.strategy
+
+
+def group_of(prompt: int, num_samples: int, order: int = 0) -> GenerationRequest:
+    return GenerationRequest(f"r{prompt}", np.array([prompt], np.int32), SamplingParams(3), num_samples, order=order)
+
+
+def test_an_answer_that_ends_gives_its_slot_to_the_next_one_at_once() -> None:
+    """4 slots, groups of 4, 2 and 1: while answer 3 of the first group goes on, all the others are begun."""
+
+    async def play() -> dict[str, list[list[int]]]:
+        worker, engine = await worker_of_lengths(4)
+        worker.submit([group_of(10, 4, order=1), group_of(20, 2, order=3), group_of(30, 1, order=2)])
+        await settle()
+        assert engine.begun == [(10, 0), (10, 1), (10, 2), (10, 3)]
+        engine.ends[10, 1].set()
+        await settle()
+        assert engine.begun[4:] == [(30, 0)]  # of the smaller order
+        engine.ends[10, 0].set()
+        await settle()
+        assert engine.begun[5:] == [(20, 0)]
+        engine.ends[30, 0].set()
+        await settle()
+        assert engine.begun[6:] == [(20, 1)]
+        for event in engine.ends.values():
+            event.set()
+        answers: dict[str, list[list[int]]] = {}
+        while len(answers) < 3:
+            for name, result in (await worker.take()).unpack():
+                assert not isinstance(result, str)
+                answers[name] = [here(answer).token_ids.tolist() for answer in result]
+        return answers
+
+    assert asyncio.run(play()) == {
+        "r10": [[10, 0], [10, 1], [10, 2], [10, 3]],
+        "r20": [[20, 0], [20, 1]],
+        "r30": [[30, 0]],
+    }
+
+
+def test_an_aborted_request_ends_with_what_it_has_and_begins_nothing_more() -> None:
+    async def play() -> None:
+        worker, engine = await worker_of_lengths(3)
+        worker.submit([group_of(10, 2), group_of(20, 3), group_of(30, 1)])
+        await settle()
+        engine.ends[10, 0].set()
+        await settle()
+        assert engine.begun == [(10, 0), (10, 1), (20, 0), (20, 1)]
+        await worker.abort(["r20"])
+        ((name, answers),) = (await worker.take()).unpack()
+        assert name == "r20" and not isinstance(answers, str)
+        assert [(answer.finish_reason, answer.num_tokens) for answer in answers] == [("abort", 2)] * 2 + [("abort", 0)]
+
+    asyncio.run(play())
+
+
+def test_a_request_that_is_aborted_as_it_comes_is_not_begun() -> None:
+    async def play() -> None:
+        worker, engine = await worker_of_lengths(8)
+        worker.submit([group_of(10, 2)])
+        await worker.abort()
+        ((_, answers),) = (await worker.take()).unpack()
+        assert [answer.finish_reason for answer in answers] == ["abort"] * 2  # type: ignore[union-attr]
+        assert engine.begun == []
+
+    asyncio.run(play())
 
 
 def test_states_move_in_a_thread_beside_the_event_loop() -> None:

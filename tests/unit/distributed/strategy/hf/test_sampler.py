@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from roll.distributed.strategy.hf.sampler import BatchSampler
+from roll.distributed.strategy.hf.sampler import Answer, BatchSampler
 from roll.distributed.strategy.stop_strings import StopStrings
 from roll.errors import StrategyError
 from roll.types.rollout import Generation, GenerationRequest, SamplingParams
@@ -45,14 +45,22 @@ def request(name: str, length: int = 9, num_samples: int = 1, **sampling: Any) -
     return GenerationRequest(name, prompt(length), SamplingParams(**options), num_samples)
 
 
+def answers_of(answers: Sequence[Answer]) -> dict[str, list[Generation]]:
+    """By request, in the order of their numbers."""
+    found: dict[str, list[Generation]] = {}
+    for answer in sorted(answers, key=lambda answer: answer.index):
+        found.setdefault(answer.request_id, []).append(answer.generation)
+    return found
+
+
 def run(sampler: BatchSampler, requests: Sequence[GenerationRequest]) -> dict[str, list[Generation]]:
     for item in requests:
         sampler.check(item)
         sampler.submit(item)
-    finished: dict[str, list[Generation]] = {}
+    finished: list[Answer] = []
     while sampler.has_work:
-        finished |= dict(sampler.step())
-    return finished
+        finished += sampler.step()
+    return answers_of(finished)
 
 
 def forward_log_probs(
@@ -94,22 +102,27 @@ def test_log_probs_stay_those_of_the_full_distribution_when_it_is_truncated(
 
 
 def test_a_sample_does_not_depend_on_what_else_is_in_the_batch(make_sampler: Callable[..., BatchSampler]) -> None:
-    """Alone, together with others, and admitted while others decode: the same tokens."""
+    """Alone, together with others, admitted while others decode, and without the other samples of the group: the same
+    tokens."""
     requests = [
         request(str(length), length, 2, seed=length, max_new_tokens=5 + 3 * number, top_k=number % 3 * 4)
         for number, length in enumerate(LENGTHS)
     ]
     together = run(make_sampler(), requests)
     narrow = run(make_sampler(max_num_seqs=3), requests)  # one group at a time has room
-    staggered_sampler, staggered = make_sampler(), {}
+    staggered_sampler, answers = make_sampler(), []
     for item in requests:
         staggered_sampler.submit(item)
         for _ in range(3):
-            staggered |= dict(staggered_sampler.step())
-    staggered |= run(staggered_sampler, [])
+            answers += staggered_sampler.step()
+    while staggered_sampler.has_work:
+        answers += staggered_sampler.step()
+    staggered = answers_of(answers)
+    halves = run(make_sampler(), [item.part(begun, 1) for item in requests for begun in range(2)])
+    parts = {r.request_id: [*halves[r.request_id], *halves[f"{r.request_id}+1"]] for r in requests}
     for item in requests:
         alone = run(make_sampler(), [item])[item.request_id]
-        for other in (together, narrow, staggered):
+        for other in (together, narrow, staggered, parts):
             assert all(same(a, b) for a, b in zip(alone, other[item.request_id], strict=True))
             differences = [
                 np.abs(a.log_probs - b.log_probs).max() for a, b in zip(alone, other[item.request_id], strict=True)
@@ -231,7 +244,7 @@ def test_abort_returns_what_was_sampled_and_leaves_the_others_alone(
     for _ in range(4):
         assert sampler.step() == []
     sampler.abort(["a", "c", "unknown"])
-    finished = dict(sampler.step())
+    finished = answers_of(sampler.step())
     assert [g.finish_reason for g in finished["a"]] == ["abort", "abort"]
     assert [g.token_ids.tolist() for g in finished["a"]] == [g.token_ids[:4].tolist() for g in whole["a"]]
     assert [len(g.token_ids) for g in finished["c"]] == [0, 0, 0]  # it was still waiting
@@ -242,7 +255,7 @@ def test_abort_returns_what_was_sampled_and_leaves_the_others_alone(
     sampler.submit(request("d"))
     sampler.step()
     sampler.abort()
-    assert len(dict(sampler.step())["d"][0].token_ids) == 1
+    assert len(answers_of(sampler.step())["d"][0].token_ids) == 1
 
 
 def test_tokens_carry_the_version_that_sampled_them(make_sampler: Callable[..., BatchSampler]) -> None:
