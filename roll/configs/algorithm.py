@@ -142,6 +142,12 @@ class AlgorithmConfig(RolloutConfig):
         "segment (the same within each turn).",
     )
     entropy_loss_coef: float = setting(0.0, "Weight of the entropy bonus.", ge=0)
+    skip_idle_rows: bool = setting(
+        False,
+        "Do not compute the rows of an update that cannot move its gradient: those whose advantages are all exactly 0, "
+        "as in groups whose rewards are equal. The gradient is the same; actor/ metrics of tokens then speak of the "
+        "other rows, and actor/skipped_fraction of how many were left out. Refused where the loss has another term.",
+    )
     critic_warmup: int = setting(0, "Steps at the start in which only the critic learns.", ge=0)
     value_clip: float | None = setting(None, "New values may move from the old ones by this much. None: freely.", gt=0)
 

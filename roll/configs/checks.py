@@ -113,11 +113,34 @@ def algorithm_problems(config: AlgorithmConfig) -> Iterator[Problem]:
             f"1: every advantage would be 0. Set {size_key} to 2 or more.",
             ("adv_estimator", size_key, "norm_mean_type"),
         )
+    if config.skip_idle_rows:
+        yield from _idle_row_problems(config)
     if config.enable_old_logprobs_recompute and config.force_disable_old_logprobs_recompute:
         yield Problem(
             "enable_old_logprobs_recompute and force_disable_old_logprobs_recompute exclude each other. Remove one.",
             ("enable_old_logprobs_recompute", "force_disable_old_logprobs_recompute"),
         )
+
+
+def _idle_row_problems(config: AlgorithmConfig) -> Iterator[Problem]:
+    form = config.policy_form
+    pg_variant = "actor_train.pg_variant" if config.actor_train.pg_variant else "pg_variant"
+    hint = " Its class may say is_zero_without_advantage = True, if that holds." if form.is_own else ""
+    for moves_all, key, said in (
+        ("use_kl_loss" in config.kl_terms, "use_kl_loss", "use_kl_loss adds a term to every row"),
+        (config.entropy_loss_coef > 0, "entropy_loss_coef", "entropy_loss_coef adds a term to every row"),
+        (
+            not form.is_zero_without_advantage,
+            pg_variant,
+            f"{pg_variant}: {form.name} may have a loss where the advantage is 0",
+        ),
+    ):
+        if moves_all:
+            yield Problem(
+                f"skip_idle_rows: true has no rows to skip: {said}.{hint if key == pg_variant else ''} Remove "
+                "skip_idle_rows, or the other.",
+                ("skip_idle_rows", key),
+            )
 
 
 def data_problems(config: AlgorithmConfig) -> Iterator[Problem]:

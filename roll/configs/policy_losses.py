@@ -29,6 +29,8 @@ class PolicyForm:
     """The ratio of new to old policy enters, so that importance_sampling has a say."""
     weighs_by_ratio: bool = False
     """Where that ratio is 1, as in a step with one update, it is the policy gradient."""
+    is_zero_without_advantage: bool = True
+    """A token whose advantage is 0 has no loss, whatever its ratio."""
     problems: Callable[[Values], Iterator[Problem]] = _nothing
     """What its keys say against each other, whether or not it is chosen."""
     warnings: Callable[[Values, AbstractSet[str]], Iterator[str]] = _nothing
@@ -86,7 +88,9 @@ _ROWS = (
         ("cispo_epsilon_low", "cispo_epsilon_high", "cispo_use_unified_mask"),
         weighs_by_ratio=True,
     ),
-    PolicyForm("kimi15", f"{OBJECTIVES}:kimi15", ("kimi15_tau",), weighs_by_ratio=True),
+    PolicyForm(
+        "kimi15", f"{OBJECTIVES}:kimi15", ("kimi15_tau",), weighs_by_ratio=True, is_zero_without_advantage=False
+    ),
 )
 POLICY_FORMS: Mapping[str, PolicyForm] = {row.name: row for row in _ROWS}
 """By name, in the order in which messages list them."""
@@ -94,7 +98,10 @@ POLICY_FORMS: Mapping[str, PolicyForm] = {row.name: row for row in _ROWS}
 
 def policy_form_of(name: str) -> PolicyForm:
     """The row of a pg_variant: a name of the table, or package.module:Class."""
-    return PolicyForm(name, name) if ":" in name else POLICY_FORMS[name]
+    if ":" not in name:
+        return POLICY_FORMS[name]
+    is_zero = bool(getattr(resolve(name), "is_zero_without_advantage", False))
+    return PolicyForm(name, name, is_zero_without_advantage=is_zero)
 
 
 def known_pg_variant(name: str) -> str:

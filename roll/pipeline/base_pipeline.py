@@ -306,7 +306,8 @@ class RLPipeline(Run):
 
     def _actor_job(self, samples: StepSamples, credit: RowCredit) -> TrainJob:
         epochs = self.plan.actor_train.epochs
-        return TrainJob(self.policy_loss, self.temperature, samples.policy_updates, epochs, credit)
+        idle = settings.idle_rows(self.config)
+        return TrainJob(self.policy_loss, self.temperature, samples.policy_updates, epochs, credit, idle)
 
     def _critic_job(self, samples: StepSamples, credit: RowCredit) -> TrainJob:
         assert self.plan.critic is not None

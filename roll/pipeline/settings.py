@@ -7,6 +7,7 @@ from typing import cast
 
 from roll.algorithms.advantage import AdvantageSettings
 from roll.algorithms.credit import CreditSettings
+from roll.algorithms.idle_rows import IdleRows
 from roll.algorithms.kl import KLController
 from roll.algorithms.loss import Aggregation, PolicyLoss, ValueLoss
 from roll.algorithms.objectives import Objective
@@ -61,6 +62,11 @@ def policy_loss(config: AlgorithmConfig, plan: BatchPlan, rl_loss_coef: float = 
         correction=_correction(config),
         old_is_rollout=plan.old_log_probs.source == "rollout",
     )
+
+
+def idle_rows(config: AlgorithmConfig) -> IdleRows | None:
+    """Which rows the policy loss need not see; None: it sees all."""
+    return IdleRows(counts_tokens=config.loss_agg_mode == "token-mean") if config.skip_idle_rows else None
 
 
 def _objective(config: AlgorithmConfig) -> Objective:

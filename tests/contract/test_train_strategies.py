@@ -86,6 +86,15 @@ def test_rows_without_trained_tokens_leave_the_weights_alone(
     assert all((before[name] == after[name]).all() for name in before)
 
 
+def test_rows_without_advantage_may_be_left_out_of_an_update(
+    case: Case, rank_pool: Pools, tiny_model_dir: Path
+) -> None:
+    """As skip_idle_rows does. The sums are the same but for the padding of the micro batch."""
+    for whole, without in rank_pool(case.world_size).run(contract.gradients_without_idle_rows, case, tiny_model_dir):
+        assert whole["grad_norm"] > 0.01
+        assert without["grad_norm"] == pytest.approx(whole["grad_norm"], rel=1e-5)
+
+
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
 def test_exported_weights_are_the_state_dict_bit_by_bit(
     case: Case, tied: bool, rank_pool: Pools, make_tiny_model_dir: Callable[..., Path]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 
-from roll.algorithms.loss import SupervisedLoss
+from roll.algorithms.loss import PolicyLoss, SupervisedLoss
+from roll.algorithms.objectives import PolicyGradient
 from roll.configs.cluster import WorkerConfig
 from roll.configs.plan.run_plan import TrainPlan
 from roll.distributed.strategy.base import ALL_STATES, TrainStrategy
@@ -94,6 +95,20 @@ def weights_after_splits(case: Case, model_dir: Path) -> list[dict[str, np.ndarr
         with built(case, model_dir) as strategy:
             update(strategy, mine(strategy) if split else None)
             after.append(exported(strategy))
+    return after
+
+
+def gradients_without_idle_rows(case: Case, model_dir: Path) -> list[dict[str, float]]:
+    """Metrics of an update of which every second row has no advantage, and of one that leaves these rows out."""
+    after, loss = [], PolicyLoss(PolicyGradient())
+    for leaves_out in (False, True):
+        with built(case, model_dir) as strategy:
+            own = [
+                replace(row, advantages=torch.zeros_like(row.input_ids, dtype=torch.float32)) if i % 2 else row
+                for i, row in enumerate(mine(strategy))
+            ]
+            _, metrics = strategy.train_step([join(own[:: 1 + leaves_out])], loss, scale_of(rows()), TEMPERATURE)
+            after.append(metrics)
     return after
 
 

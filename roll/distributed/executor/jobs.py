@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from roll.algorithms.credit import CreditSettings
+from roll.algorithms.idle_rows import IdleRows
 from roll.algorithms.loss import Loss
 from roll.distributed.executor.blueprint import BatchLimits
 from roll.types.metrics import MetricSums
@@ -49,13 +50,14 @@ class RowCredit:
 @dataclass(frozen=True)
 class TrainJob:
     """One step's training: the rows make `num_updates` chunks of equal size, which are gone through `epochs` times.
-    Without credit they are trained on as they are."""
+    Without credit they are trained on as they are. `idle`: which rows the loss need not see, if it need not see all."""
 
     loss: Loss
     temperature: float
     num_updates: int
     epochs: int = 1
     credit: RowCredit | None = None
+    idle: IdleRows | None = None
 
     def of(self, rows: np.ndarray) -> TrainJob:
         """The job of a rank that holds these rows."""

@@ -50,6 +50,15 @@ def micro_batches(lengths: np.ndarray, rows: np.ndarray, limits: BatchLimits) ->
     return micro_batches_by_tokens(lengths, rows, limits.max_tokens, limits.round_to)
 
 
+def without_idle(chunk: np.ndarray, idle: np.ndarray, lengths: np.ndarray, num_rows: int) -> np.ndarray:
+    """The rows of the chunk that are not idle, in their order; if they are fewer than `num_rows`, the shortest idle
+    ones beside them."""
+    spare = chunk[idle[chunk]]
+    missing = max(0, num_rows - (len(chunk) - len(spare)))
+    kept = spare[np.argsort(lengths[spare], kind="stable")[:missing]]
+    return chunk[~idle[chunk] | np.isin(chunk, kept)]
+
+
 def split_to(batches: list[np.ndarray], count: int) -> list[np.ndarray]:
     """The same rows in exactly `count` micro batches (at least as many as there are, at most one per row): the
     largest are halved, so that all ranks have equally many."""

@@ -14,7 +14,7 @@ from roll.algorithms.credit import assign_credit
 from roll.distributed.executor.blueprint import BatchLimits, Blueprint, WorkerInfo
 from roll.distributed.executor.jobs import RowCredit, TrainReport, TrainRequest
 from roll.distributed.executor.scores import join_scores
-from roll.distributed.executor.shards import micro_batches, split_to
+from roll.distributed.executor.shards import micro_batches, split_to, without_idle
 from roll.distributed.executor.weights.lanes import Peers
 from roll.distributed.executor.weights.send_plan import SendPlan
 from roll.distributed.executor.weights.sender import WeightSender
@@ -147,10 +147,15 @@ class TrainWorker(ScoreWorker):
             scores = _gather_scores(request.rows, kinds, flats, samples)
             batch, sums = self._assign_credit(job.credit, scores, samples)
         scales = self._scales(rows_of(batch), job.num_updates)
-        chunks = np.split(np.arange(len(samples)), job.num_updates)
+        chunks, counts = np.split(np.arange(len(samples)), job.num_updates), request.counts
+        if job.idle is not None:
+            assert isinstance(batch, TrainBatch), "without credit no row is idle"
+            idle = job.idle.find(batch)
+            sums.merge([job.idle.told(batch.samples, idle, job.epochs)])
+            chunks, counts = self._without_idle(chunks, idle, samples.lengths, request.limits)
         last: dict[str, float] = {}
         for _ in range(job.epochs):
-            for chunk, count, scale in zip(chunks, request.counts, scales, strict=True):
+            for chunk, count, scale in zip(chunks, counts, scales, strict=True):
                 if scale.num_tokens == 0:  # nothing to learn from on any rank
                     sums.add("skipped_updates", 1.0, 1.0)
                     continue
@@ -201,6 +206,18 @@ class TrainWorker(ScoreWorker):
         counts = np.stack([per_update.sum(axis=1), (per_update > 0).sum(axis=1)], axis=1)
         sums = np.array(self.strategy.all_reduce_sum(counts.ravel().tolist())).reshape(num_updates, 2)
         return [LossScale(round(tokens), round(rows)) for tokens, rows in sums]
+
+    def _without_idle(
+        self, chunks: Sequence[np.ndarray], idle: np.ndarray, lengths: np.ndarray, limits: BatchLimits
+    ) -> tuple[list[np.ndarray], list[int]]:
+        """The rows of each update that its loss has to see, and their number of micro batches: as many as the rank with
+        the most needs. Every rank takes part in every update, with an idle row if it has no other."""
+        moving = [without_idle(chunk, idle, lengths, 1) for chunk in chunks]
+        needed = np.zeros((self.strategy.dp_size, len(chunks)))
+        needed[self.strategy.dp_rank] = [len(micro_batches(lengths, rows, limits)) for rows in moving]
+        of_ranks = np.array(self.strategy.all_reduce_sum(needed.ravel().tolist())).reshape(needed.shape)
+        counts = [round(most) for most in of_ranks.max(axis=0)]
+        return [without_idle(c, idle, lengths, count) for c, count in zip(chunks, counts, strict=True)], counts
 
     def _update(
         self, request: TrainRequest, batch: Rows | TrainBatch, rows: np.ndarray, count: int, scale: LossScale

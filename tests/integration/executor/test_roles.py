@@ -1,7 +1,7 @@
 """Scoring and training through the facades: the right rows meet the right scores, whoever computed them. Fake
 strategies know what every token should score, so any mix-up of rows shows as an error in the metrics."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
@@ -11,6 +11,7 @@ import pytest
 import ray
 
 from roll.algorithms.credit import CreditSettings
+from roll.algorithms.idle_rows import IdleRows
 from roll.algorithms.loss import PolicyLoss, SupervisedLoss
 from roll.distributed.executor.blueprint import BatchLimits, WorkerInfo
 from roll.distributed.executor.jobs import RowCredit, TrainJob
@@ -114,6 +115,22 @@ def test_row_weights_of_zero_leave_rows_out(roles: Roles) -> None:
     assert metrics["rows_per_update"] == 1.0
     nothing = roles.critic.train(shard(batch, 1, 1), train_job(1, row_weights=np.zeros(len(LENGTHS))))
     assert nothing["skipped_updates"] == 1.0
+
+
+@pytest.mark.parametrize("num_updates", [1, 2])
+def test_idle_rows_are_not_computed_and_count_all_the_same(roles: Roles, num_updates: int) -> None:
+    """Of ten rows only one has an advantage: the rank without it computes its shortest row, and so do the updates."""
+    batch, values = make_samples(LENGTHS), np.zeros(len(LENGTHS))
+    values[1] = 3.0  # of 8 response tokens
+    job = replace(train_job(num_updates), credit=RowCredit(CreditSettings(), values))
+    whole = roles.policy.train(shard(batch, 2, num_updates), job)
+    some = roles.policy.train(shard(batch, 2, num_updates), replace(job, idle=IdleRows()))
+    for name in ("tokens_per_update", "rows_per_update", "advantage_mean"):
+        assert some[name] == whole[name]
+    assert some["skipped_fraction"] == 9 / 10
+    assert whole["advantage"] == pytest.approx(3 * 8 / 41)
+    most_of_the_shortest = 2 * num_updates * max(LENGTHS[i] - 1 for i in np.argsort(LENGTHS)[:6])
+    assert some["advantage"] >= 3 * 8 / (8 + most_of_the_shortest) > 2 * whole["advantage"] / num_updates
 
 
 def test_rows_that_no_rollout_made_are_scored_and_trained_on_as_they_are(roles: Roles) -> None:

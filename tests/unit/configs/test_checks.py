@@ -48,6 +48,19 @@ REFERENCE = {"strategy_args": {"strategy_name": "hf_infer"}, "device_mapping": [
         ),
         ({"actor_infer.generating_args.min_new_tokens": 13}, "actor_infer.generating_args.min_new_tokens: 13 is more"),
         ({"adv_estimator": "gae"}, "adv_estimator: gae needs a critic, and there is no `critic` section."),
+        (
+            {"skip_idle_rows": True, "use_kl_loss": True, "kl_loss_coef": 0.1, "reference": REFERENCE},
+            "skip_idle_rows: true has no rows to skip: use_kl_loss adds a term to every row. Remove skip_idle_rows, or "
+            "the other.",
+        ),
+        (
+            {"skip_idle_rows": True, "entropy_loss_coef": 0.1},
+            "skip_idle_rows: true has no rows to skip: entropy_loss_coef adds a term to every row.",
+        ),
+        (
+            {"skip_idle_rows": True, "pg_variant": "kimi15"},
+            "skip_idle_rows: true has no rows to skip: pg_variant: kimi15 may have a loss where the advantage is 0.",
+        ),
         ({"critic_warmup": 3}, "critic_warmup: 3 needs a critic, but adv_estimator: grpo has none. Set it to 0."),
         (
             {"adv_estimator": "gae", "critic": CRITIC, "critic_warmup": 500},

@@ -7,7 +7,7 @@ from roll.configs.cluster import WorkerConfig
 from roll.configs.plan.run_plan import TrainPlan
 from roll.distributed.executor.blueprint import BatchLimits
 from roll.distributed.executor.scores import ScorePiece, ScoreSet, join_scores
-from roll.distributed.executor.shards import Piece, micro_batches, split_to, spread
+from roll.distributed.executor.shards import Piece, micro_batches, split_to, spread, without_idle
 
 
 def lengths_of(*lengths: int) -> np.ndarray:
@@ -77,6 +77,13 @@ def test_split_to_keeps_all_rows_and_makes_the_count():
     assert [list(b) for b in split_to(batches, 4)] == [[5], [3], [1], [0]]
     assert split_to(batches, 2) is not batches
     assert [list(b) for b in split_to(batches, 2)] == [[5, 3, 1], [0]]
+
+
+def test_idle_rows_are_left_out_but_for_the_shortest_that_are_needed():
+    idle, lengths = np.array([False, True, True, False, True, True]), lengths_of(5, 4, 2, 9, 3, 1)
+    assert without_idle(np.array([4, 0, 2, 3]), idle, lengths, 1).tolist() == [0, 3]
+    assert without_idle(np.array([4, 0, 2, 3]), idle, lengths, 3).tolist() == [0, 2, 3]
+    assert without_idle(np.array([4, 1, 2]), idle, lengths, 1).tolist() == [2]
 
 
 def test_scores_are_joined_by_row_id():
