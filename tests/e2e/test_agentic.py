@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import END_LIMIT_S, Run, comparable
+from tests.helpers.pages import snippets, write_files
 
 pytestmark = pytest.mark.timeout(1800)  # every wait for a run has a shorter limit of its own
 StartRun = Callable[..., Run]
@@ -24,9 +25,9 @@ max_steps: 2
 eval_steps: -1
 track_with: [jsonl]
 save_steps: -1
-rollout_batch_size: 10
-prompt_length: 64
-sequence_length: 256
+rollout_batch_size: 12
+prompt_length: 400
+sequence_length: 700
 adv_estimator: grpo
 max_failed_fraction: 0.5
 custom_envs:
@@ -35,15 +36,16 @@ custom_envs:
   Hangs: {{env_type: "{env}", env_config: {{how: hangs}}, max_steps: 4, max_tokens_per_step: 6}}
   Slow: {{env_type: "{env}", env_config: {{how: slow}}, max_steps: 4, max_tokens_per_step: 6}}
   Kills: {{env_type: "{env}", env_config: {{how: kills, once: "{once}"}}, max_steps: 4, max_tokens_per_step: 6}}
+  Coins: {{env_type: coins:Coins, env_config: {{swaps: 5}}, max_steps: 2, max_tokens_per_step: 6}}
 train_env_manager:
   world_size: 2
-  num_env_groups: 5
+  num_env_groups: 6
   group_size: 2
-  tags: [Good, Raises, Hangs, Slow, Kills]
+  tags: [Good, Raises, Hangs, Slow, Kills, Coins]
   step_timeout_s: 8
 actor_train:
   model_args: {{dtype: fp32}}
-  training_args: {{per_device_train_batch_size: 10, gradient_accumulation_steps: 1}}
+  training_args: {{per_device_train_batch_size: 12, gradient_accumulation_steps: 1}}
   strategy_args: {{strategy_name: deepspeed_train, strategy_config: "${{deepspeed_zero}}"}}
   device_mapping: [0]
 actor_infer:
@@ -93,7 +95,9 @@ def test_a_run_survives_crash_hang_slowness_and_a_killed_worker(
     tmp_path: Path, tiny_tied_model_dir: Path, start_run: StartRun
 ):
     """Two steps with two episodes of every kind, each tried twice. What fails is counted under its own tag and no
-    episode of another tag is lost, though one kills the process in which others play."""
+    episode of another tag is lost, though one kills the process in which others play: not those of the environment of
+    docs/adding_an_env.md either, whose file lies beside the YAML, outside the repository."""
+    assert write_files(snippets("adding_an_env.md", "python"), tmp_path) == ["coins"]
     text = MISBEHAVING.format(
         model=tiny_tied_model_dir, env="tests.e2e.misbehaving:Misbehaving", once=tmp_path / "killed"
     )
@@ -103,11 +107,15 @@ def test_a_run_survives_crash_hang_slowness_and_a_killed_worker(
     assert (tmp_path / "killed").exists()
     for step in (1, 2):
         row = run.metrics[step]
-        failed = {tag: row[f"env/{tag}/failed_fraction"] for tag in ("Good", "Raises", "Hangs", "Slow", "Kills")}
-        assert failed == {"Good": 0, "Raises": 1, "Hangs": 1, "Slow": 0, "Kills": 0}, f"step {step}"
+        failed = {
+            tag: row[f"env/{tag}/failed_fraction"] for tag in ("Good", "Raises", "Hangs", "Slow", "Kills", "Coins")
+        }
+        assert failed == {"Good": 0, "Raises": 1, "Hangs": 1, "Slow": 0, "Kills": 0, "Coins": 0}, f"step {step}"
+        assert row["env/Coins/num_turns_mean"] == 2, "the model knows nothing: it names no cup"
+        assert row["env/Coins/action_is_valid_mean"] == 0
         assert (row["env/crashes"], row["env/hangs"]) == (4, 4), f"step {step}"
         assert row["env/restarted_workers"] == 1, f"step {step}"
-        assert row["rollout/failed_fraction"] == pytest.approx(0.4)
+        assert row["rollout/failed_fraction"] == pytest.approx(1 / 3)
     run.assert_all_gone()
 
 
