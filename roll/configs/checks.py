@@ -64,6 +64,16 @@ def sampling_problems(config: AlgorithmConfig) -> Iterator[Problem]:
         )
 
 
+def critic_warmup_problems(config: AlgorithmConfig) -> Iterator[Problem]:
+    """Of a run whose number of steps is known."""
+    if config.critic_warmup >= config.max_steps:
+        yield Problem(
+            f"critic_warmup: {config.critic_warmup} leaves the policy no step to learn in, max_steps: "
+            f"{config.max_steps}.",
+            ("critic_warmup", "max_steps"),
+        )
+
+
 def algorithm_problems(config: AlgorithmConfig) -> Iterator[Problem]:
     if config.needs_critic and config.critic is None:
         yield Problem(
@@ -77,12 +87,8 @@ def algorithm_problems(config: AlgorithmConfig) -> Iterator[Problem]:
             "none. Set it to 0.",
             ("critic_warmup", "adv_estimator"),
         )
-    elif config.critic_warmup >= config.max_steps:
-        yield Problem(
-            f"critic_warmup: {config.critic_warmup} leaves the policy no step to learn in, max_steps: "
-            f"{config.max_steps}.",
-            ("critic_warmup", "max_steps"),
-        )
+    elif not config.counts_epochs:
+        yield from critic_warmup_problems(config)
     if config.needs_reference and config.reference is None:
         why = ", ".join(config.kl_terms) or "enable_reference"
         yield Problem(

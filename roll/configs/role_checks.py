@@ -32,6 +32,11 @@ def run_problems(config: RunConfig) -> Iterator[Problem]:
                 (f"{role}.worker_cls",),
             )
         yield from batching_problems(config.roles[role], worker, config.trained_length, config.length_keys)
+    if config.counts_epochs and not config.has_rows:
+        yield Problem(
+            "num_train_epochs: environments have no rows that epochs could count. Set max_steps.",
+            ("num_train_epochs", "max_steps"),
+        )
     workers = config.model_roles
     yield from layout_problems(workers, config.num_nodes, config.num_gpus_per_node)
 
@@ -58,6 +63,14 @@ def run_warnings(config: RunConfig, plan: RunPlan) -> Iterator[str]:
             yield f"{name}: {', '.join(keys)} {'does' if len(keys) == 1 else 'do'} nothing here: {role.reason}."
     for name, worker in config.model_roles.items():
         yield from batching_warnings(name, worker)
+    if config.num_train_epochs is not None and not config.counts_epochs:
+        yield f"num_train_epochs: {config.num_train_epochs:g} does nothing here: max_steps: {config.max_steps} counts."
+    if not config.counts_epochs:
+        yield from schedule_warnings(plan)
+
+
+def schedule_warnings(plan: RunPlan) -> Iterator[str]:
+    """Of a run whose number of steps is known."""
     for name, train in plan.trains.items():
         if train.warmup_updates >= train.total_updates > 0:
             yield (

@@ -59,6 +59,7 @@ class RunConfig(Settings):
     sections of its roles, and their rows in `role_table`."""
 
     role_table: ClassVar[Mapping[str, Role]]
+    has_rows: ClassVar[bool] = True  # False: nothing is gone through that a number of epochs could count
 
     exp_name: Annotated[str, AfterValidator(_run_name)] = setting(
         "roll", "Name of the run in logs and trackers. Default: the name of the YAML.", min_length=1
@@ -66,7 +67,13 @@ class RunConfig(Settings):
     seed: int = setting(42, "Every random stream of the run derives from it.", ge=0, le=LARGEST_SEED)
 
     # length of the run
-    max_steps: int = setting(500, "Steps of the run.", ge=1)
+    max_steps: int = setting(500, "Steps of the run. It wins over num_train_epochs.", ge=1)
+    num_train_epochs: float | None = setting(
+        None,
+        "Without max_steps: the run has as many steps as so many passes over the rows of the training take, the last "
+        "step whole. Of environments there are no rows.",
+        gt=0,
+    )
     eval_steps: int = setting(
         10, "Validate every so many steps, before the first and at the end; 0 or -1: never.", ge=-1
     )
@@ -148,6 +155,11 @@ class RunConfig(Settings):
     @property
     def checkpoint_dir(self) -> Path:
         return Path(self.checkpoint_config.output_dir or Path(self.output_dir) / "checkpoints")
+
+    @property
+    def counts_epochs(self) -> bool:
+        """True while the length of the run follows from rows that nobody has counted: max_steps means nothing then."""
+        return self.num_train_epochs is not None and "max_steps" not in self.model_fields_set
 
     @property
     def validates_first(self) -> bool:

@@ -25,7 +25,7 @@ class TrainingArgs(Settings):
     lr_scheduler_type: Schedule = setting(
         "linear",
         "Shape of the learning rate after the warm-up: flat, a line to 0, or a half cosine to 0. It runs over "
-        "max_steps x updates per step.",
+        "the steps of the run x updates per step.",
     )
     lr_scheduler_kwargs: dict[str, Share] = setting(
         {}, "Details of the schedule: `min_lr_ratio`, the share of the peak it ends at."

@@ -89,6 +89,11 @@ class TaskMixer:
         return [self._next() for _ in range(count)]
 
     @property
+    def num_tasks(self) -> int:
+        """Those that are ever drawn."""
+        return sum(len(pool.tasks) for name, pool in self._pools.items() if self._shares[name] > 0)
+
+    @property
     def epochs(self) -> dict[str, float]:
         """How often each domain's data has been gone through so far. Example: {"math": 1.25}"""
         return {name: self._drawn[name] / len(pool.tasks) for name, pool in self._pools.items()}

@@ -52,6 +52,7 @@ from roll.algorithms.credit import CreditSettings
 from roll.algorithms.loss import explained_variance
 from roll.algorithms.normalize import RunningMoments
 from roll.configs.algorithm import AlgorithmConfig
+from roll.configs.checks import critic_warmup_problems
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.distributed.executor.jobs import RowCredit, TrainJob, TurnValues
 from roll.distributed.executor.rl_clusters import RLClusters
@@ -62,6 +63,7 @@ from roll.distributed.scheduler.event_loop import EventLoopThread
 from roll.distributed.scheduler.numbered_tasks import TaskSource
 from roll.distributed.scheduler.rollout_core import StepGroups
 from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler
+from roll.errors import ConfigError
 from roll.pipeline import settings
 from roll.pipeline.alarms import CollapseAlarm, GapAlarm
 from roll.pipeline.checkpoint import Checkpoint
@@ -145,10 +147,11 @@ class RLPipeline(Run):
     def prepare(self, checkpoint: Checkpoint | None) -> None:
         """Data are read here although processes could start meanwhile: what is refused must cost no device a
         minute."""
+        self.source = self.load_data()
+        if problems := [problem.text for problem in critic_warmup_problems(self.config)]:
+            raise ConfigError(*problems)
         if checkpoint is not None:
             state, self.changed_keys = check_resume(checkpoint, self.config, self.plan, RLState)
-        self.source = self.load_data()
-        if checkpoint is not None:
             data_place(self.source, state, checkpoint.path)
 
     def step(self, step: int) -> dict[str, float]:

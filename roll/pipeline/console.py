@@ -75,9 +75,9 @@ def terminal_handler(terminal: Console) -> logging.Handler:
     return handler
 
 
-def make_display(max_steps: int, terminal: Console | None, columns: Sequence[Column]) -> "Display":
+def make_display(terminal: Console | None, columns: Sequence[Column]) -> "Display":
     """The display for this terminal, or the plain one for None."""
-    return TerminalDisplay(max_steps, terminal, columns) if terminal else PlainDisplay(max_steps, columns)
+    return TerminalDisplay(terminal, columns) if terminal else PlainDisplay(columns)
 
 
 class Display(ABC):
@@ -87,9 +87,9 @@ class Display(ABC):
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         """Shows the metrics of a step that ended; step counts the steps done, 0 is the state before training."""
 
-    def start(self, steps_done: int) -> None:
+    @abstractmethod
+    def start(self, steps_done: int, max_steps: int) -> None:
         """Says that the steps begin, after those that an earlier run did already."""
-        return None
 
     @abstractmethod
     def phase(self, name: str) -> None:
@@ -112,9 +112,13 @@ class Display(ABC):
 class PlainDisplay(Display):
     """One log line per step."""
 
-    def __init__(self, max_steps: int, columns: Sequence[Column]):
-        self._max_steps = max_steps
+    def __init__(self, columns: Sequence[Column]):
+        self._max_steps = 0
         self._columns = columns
+
+    def start(self, steps_done: int, max_steps: int) -> None:
+        del steps_done
+        self._max_steps = max_steps
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         logger.info("%s", plain_line(step, self._max_steps, metrics, self._columns))
@@ -135,8 +139,8 @@ class PlainDisplay(Display):
 class TerminalDisplay(PlainDisplay):
     """A row per step that stays, above a time split and a progress bar that move. The log file gets the plain lines."""
 
-    def __init__(self, max_steps: int, terminal: Console, columns: Sequence[Column]):
-        super().__init__(max_steps, columns)
+    def __init__(self, terminal: Console, columns: Sequence[Column]):
+        super().__init__(columns)
         self._terminal = terminal
         self._num_rows = 0
         self._split = Text()
@@ -151,7 +155,7 @@ class TerminalDisplay(PlainDisplay):
             console=terminal,
             expand=True,
         )
-        self._task = self._progress.add_task("steps", total=max_steps, phase="starting")
+        self._task = self._progress.add_task("steps", total=None, phase="starting")
         self._live = Live(self, console=terminal, refresh_per_second=4)
 
     def __rich__(self) -> Group:
@@ -170,8 +174,9 @@ class TerminalDisplay(PlainDisplay):
         self._split = Text(" · ".join(time_split(metrics)), style="dim")
         self._progress.update(self._task, completed=step, phase="")
 
-    def start(self, steps_done: int) -> None:
-        self._progress.reset(self._task, completed=steps_done, phase="")
+    def start(self, steps_done: int, max_steps: int) -> None:
+        super().start(steps_done, max_steps)
+        self._progress.reset(self._task, total=max_steps, completed=steps_done, phase="")
 
     def phase(self, name: str) -> None:
         self._progress.update(self._task, phase=name)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from roll.configs.load.defaults import with_epochs
 from roll.configs.load.known_keys import known_keys
 from roll.configs.load.loader import load_tree
 from roll.configs.load.validate import validate
@@ -30,7 +31,8 @@ def load(spec: PipelineSpec, directory: Path, name: str, overrides: Sequence[str
     loss of the user's own: the plan depends on it."""
     cls = spec.config_class()
     composed = load_tree(directory, name, overrides, cls)
-    checked = validate(cls, composed.settings)
+    settings = with_epochs(composed.settings, cls.role_table) if cls.has_rows else composed.settings
+    checked = validate(cls, settings)
     problems, config = list(checked.problems), checked.config
     if config is not None:
         later = [*run_problems(config), *role_strategy_problems(config), *spec.findings(spec.problems, Problem, config)]

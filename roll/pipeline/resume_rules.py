@@ -67,6 +67,7 @@ RULES = (
     Rule("*.training_args.*", "applied", _OPTIMIZER),
     Rule("max_grad_norm", "applied", _OPTIMIZER),
     Rule("max_steps", "applied", "schedules end there, also those that are under way"),
+    Rule("num_train_epochs", "free", "the steps that it makes are compared as max_steps"),
     Rule("rollout_batch_size", "applied", _DATA),
     Rule("num_return_sequences_in_group", "applied", _DATA),
     Rule("train_env_manager.*", "applied", "the place in the stream of environments stays"),

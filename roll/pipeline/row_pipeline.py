@@ -19,6 +19,7 @@ from roll.distributed.executor.jobs import TrainJob
 from roll.distributed.executor.roles import TrainCluster, share, total_of
 from roll.distributed.executor.run_clusters import RunClusters
 from roll.pipeline.checkpoint import Checkpoint
+from roll.pipeline.length import of_known_length
 from roll.pipeline.resume_checks import RunState, check_resume, data_place, state_of_roles
 from roll.pipeline.run import Run
 from roll.pipeline.view import Column, Curve, View
@@ -63,10 +64,13 @@ class RowPipeline(Run):
         the data."""
 
     def prepare(self, checkpoint: Checkpoint | None) -> None:
+        rows, self.validation = self.load_rows()
+        per_step = self.train_plan.samples_per_step
+        self.config, self.plan = of_known_length(self.config, self.plan, len(rows), per_step)
+        (self.train_plan,) = self.plan.trains.values()
         state = None
         if checkpoint is not None:
             state, _ = check_resume(checkpoint, self.config, self.plan, RunState)
-        rows, self.validation = self.load_rows()
         role, args = self.train_plan.role, self.config.learning_roles[self.train_plan.role].data_args
         self.source = RowSource(rows, self.config.seed, args.shuffle, f"{role}.data_args")
         if checkpoint is not None and state is not None:

@@ -58,7 +58,8 @@ class Run(ABC):
 
     def prepare(self, checkpoint: Checkpoint | None) -> None:
         """Everything that can refuse the run, before `build` starts its processes: the data, and whether this
-        configuration can go on from the checkpoint."""
+        configuration can go on from the checkpoint. Where epochs say how long the run is, `config` has its max_steps
+        afterwards (`of_known_length`)."""
 
     @abstractmethod
     def build(self) -> None:
@@ -110,7 +111,7 @@ class Run(ABC):
     def _run_to_the_end(self, terminal: Console | None) -> int:
         try:
             with self.interrupts, ExitStack() as stack:
-                self.display = stack.enter_context(make_display(self.config.max_steps, terminal, self.view.columns))
+                self.display = stack.enter_context(make_display(terminal, self.view.columns))
                 stack.callback(self.close)
                 self._run()
         except KeyboardInterrupt:
@@ -139,6 +140,8 @@ class Run(ABC):
         started = time.perf_counter()
         checkpoint = self.checkpoints.resolve(self.config.resume_from_checkpoint)
         self.prepare(checkpoint)
+        if self.config.counts_epochs:
+            raise ConfigError("num_train_epochs: a run of this kind does not count rows. Set max_steps.")
         steps_done = checkpoint.state.steps_done if checkpoint is not None else 0
         self.trackers = self._start_trackers(steps_done)
         failed = True
@@ -150,11 +153,17 @@ class Run(ABC):
                     self.restore(checkpoint.path, checkpoint.state.run, steps_done)
                 logger.info("ready in %.1f s", time.perf_counter() - started)
             else:
-                done = (steps_done, self.config.max_steps)
-                logger.warning("nothing is left to do: %d steps are done and max_steps is %d. Raise it to go on", *done)
+                epochs = self.config.num_train_epochs
+                key = "max_steps" if epochs is None else f"max_steps, for num_train_epochs: {epochs:g},"
+                logger.warning(
+                    "nothing is left to do: %d steps are done and %s is %d. Raise it to go on",
+                    steps_done,
+                    key,
+                    self.config.max_steps,
+                )
             if checkpoint is not None:
                 self._rows = [*read_metrics(checkpoint.path / METRICS_FILE)]
-            self.display.start(steps_done)
+            self.display.start(steps_done, self.config.max_steps)
             self._loop(steps_done)
             failed = False
         finally:

@@ -1,4 +1,5 @@
-"""Supervised fine-tuning as a user starts it: it learns, validates, shows its own table, and resumes bit for bit."""
+"""Supervised fine-tuning as a user starts it: it learns, validates, shows its own table, and resumes bit for bit,
+with its length given in epochs as well."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 from tests.e2e.conftest import Run, comparable
 
 SHORT = ("max_steps=6", "eval_steps=3", "save_steps=3", "sft_train.training_args.warmup_steps=0")
+ROWS_PER_STEP = 128
 MEGATRON = (
     "sft_train.strategy_args={strategy_name: megatron_train, strategy_config: {}}",
     "sft_train.model_args.disable_gradient_checkpointing=false",
@@ -27,8 +29,12 @@ def test_it_learns_and_goes_on_from_a_checkpoint_bit_for_bit(
     saved = whole.output_dir / "checkpoints" / "step_000003"
     assert (saved / "hf_model" / "config.json").is_file() and (saved / "hf_model" / "tokenizer.json").is_file()
 
-    resume = f"resume_from_checkpoint={saved}"
-    resumed = start_run(sort_data, "tiny_sort_sft", *SHORT, *strategy, resume, pipeline="sft", name="again")
+    num_rows = len((sort_data / "train.jsonl").read_text().splitlines())
+    epochs = f"{5.5 * ROWS_PER_STEP / num_rows:.6f}"  # the sixth step goes beyond them
+    length = (*SHORT, "max_steps=null", f"num_train_epochs={epochs}", f"resume_from_checkpoint={saved}")
+    resumed = start_run(sort_data, "tiny_sort_sft", *length, *strategy, pipeline="sft", name="again")
     assert resumed.wait() == 0, resumed.text
+    assert f"of {num_rows} rows, {ROWS_PER_STEP} in a step, are 6 steps" in resumed.text
+    assert "max_steps" not in resumed.text, "it is that of the checkpoint"
     for step in (4, 5, 6):
         assert comparable(resumed.metrics[step]) == comparable(whole.metrics[step])

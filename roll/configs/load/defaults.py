@@ -9,8 +9,26 @@ from roll.configs.load.aliases import LLM_JUDGE, REWARD_MODEL, ROLL_REWARD_KEYS,
 from roll.configs.roles import REWARD_PRETRAIN, Role
 from roll.configs.strategies.table import spec_of
 
+LENGTH_KEYS = ("max_steps", "num_train_epochs", "total_epochs", "total_steps", "total_training_steps")
 DEVICES_PER_NODE = 8  # where num_gpus_per_node does not say
 ENGINE_JUDGE_TIMEOUT_S = 600.0
+
+
+def with_epochs(tree: Mapping[str, Any], roles: Mapping[str, Role]) -> Mapping[str, Any]:
+    """The tree with the number of epochs where this run has it: ROLL writes it in the training_args of the role that
+    learns the rows. It counts where the run says nothing of its length.
+
+    Example: `sft_train: {training_args: {num_train_epochs: 3}}` becomes `num_train_epochs: 3`.
+    """
+    if any(tree.get(key) is not None for key in LENGTH_KEYS):
+        return tree
+    for name in (role.name for role in roles.values() if role.learns and "data_args" in role.reads):
+        worker = tree.get(name)
+        args = worker.get("training_args") if isinstance(worker, Mapping) else None
+        if isinstance(worker, Mapping) and isinstance(args, Mapping) and args.get("num_train_epochs") is not None:
+            rest = {key: value for key, value in args.items() if key != "num_train_epochs"}
+            return {**tree, name: {**worker, "training_args": rest}, "num_train_epochs": args["num_train_epochs"]}
+    return tree
 
 
 def fill_run(tree: Mapping[str, Any], roles: Mapping[str, Role]) -> dict[str, Any]:

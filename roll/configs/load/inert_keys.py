@@ -176,7 +176,9 @@ INERT: Mapping[str, Mapping[str, InertKey]] = {
     },
     "TrainingArgs": {
         "max_steps": ignored(int, -1, "Length of the training.", "the run's max_steps counts"),
-        "num_train_epochs": ignored(float, 1.0, "Passes over the data.", "the run's max_steps counts"),
+        "num_train_epochs": ignored(
+            float, 1.0, "Passes over the data.", "the run's max_steps or num_train_epochs counts"
+        ),
         "output_dir": ignored(str, "", "Where to write.", "the run's output_dir counts"),
         "seed": ignored(int, 42, "Seed.", "the run's seed counts"),
         "dataloader_num_workers": ignored(int, 0, "Processes that read data.", "the driver reads the data"),

@@ -92,7 +92,7 @@ def role_train_plan(config: AlgorithmConfig, role: str, worker: WorkerConfig) ->
         worker,
         samples_per_step=config.num_groups * config.group_size,
         epochs=config.ppo_epochs,
-        steps=max(0, config.max_steps - waits),
+        waits=waits,
         rounding=config.update_rounding,
     )
 

@@ -16,7 +16,7 @@ def describe(config: RunConfig, plan: RunPlan, batch: Iterable[tuple[str, ...]])
     """Everything a person checks before a run, in about 25 lines. `batch`: the rows about a step."""
     roles = config.model_roles
     sections = {
-        f"{config.exp_name}: {config.max_steps} steps, seed {config.seed}, output in {config.output_dir}": [],
+        f"{config.exp_name}: {run_length(config)}, seed {config.seed}, output in {config.output_dir}": [],
         "Roles": table(_role_rows(plan.layout, roles, config.cpu_role_notes)),
         f"Devices: {_nodes(plan.layout)}": [
             *_device_lines(plan.layout),
@@ -32,7 +32,7 @@ def describe(config: RunConfig, plan: RunPlan, batch: Iterable[tuple[str, ...]])
 def train_rows(config: RunConfig, plan: RunPlan) -> Iterator[tuple[str, ...]]:
     """Of roles that make one update in a step."""
     for train in plan.trains.values():
-        yield train.role, f"{update_sum(train)}, an update in every step; {updates_in_run(train)}"
+        yield train.role, f"{update_sum(train)}, an update in every step; {updates_in_run(config, train)}"
     yield "tokens", f"rows of at most {plan.trained_length}"
 
 
@@ -41,7 +41,18 @@ def update_sum(train: TrainPlan) -> str:
     return f"{train.samples_per_update} per update ({train.micro_batch_size} x {train.accumulation} x {train.dp_size})"
 
 
-def updates_in_run(train: TrainPlan) -> str:
+def run_length(config: RunConfig) -> str:
+    """Example: "20 steps", or "3 epochs (steps by the number of rows)"."""
+    if not config.counts_epochs:
+        return counted(config.max_steps, "step")
+    epochs = f"{config.num_train_epochs:g}"
+    return f"{epochs} {'epoch' if epochs == '1' else 'epochs'} (steps by the number of rows)"
+
+
+def updates_in_run(config: RunConfig, train: TrainPlan) -> str:
+    if config.counts_epochs:
+        share = f"{train.warmup_ratio:.0%}" if train.warmup_ratio else str(train.warmup_updates)
+        return "updates by the number of rows" + (f", {share} of them warm-up" if share != "0" else "")
     warmup = f", {train.warmup_updates} of them warm-up" if train.warmup_updates else ""
     return f"{counted(train.total_updates, 'update')} in the run{warmup}"
 

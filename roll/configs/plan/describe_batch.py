@@ -16,7 +16,7 @@ _OLD = {
 
 def batch_rows(config: AlgorithmConfig, plan: BatchPlan) -> Iterator[tuple[str, ...]]:
     for train in plan.trains.values():
-        yield train.role, f"{batch_sum(plan, train)}; {updates_in_run(train)}"
+        yield train.role, f"{batch_sum(plan, train)}; {updates_in_run(config, train)}"
     yield "old log-probs", f"{_OLD[plan.old_log_probs.source]}: {plan.old_log_probs.reason}"
     if plan.needs_reference:
         yield "reference", f"log-probs in batches of {plan.reference_batch_size}"

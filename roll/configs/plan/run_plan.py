@@ -4,7 +4,7 @@ that learn."""
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Self
 
 from roll.configs.cluster import WorkerConfig
 from roll.configs.plan.layout import Layout, place_roles
@@ -33,6 +33,8 @@ class TrainPlan:
     infer_batch_size: int
     max_grad_norm: float = 1.0  # 0: gradients are not clipped
     rounding: Rounding = "whole"  # of samples that do not split into updates; whole: they have to
+    waits: int = 0  # steps of the run before it learns
+    warmup_ratio: float = 0.0  # where warmup_updates follows from it
 
     @property
     def samples_per_update(self) -> int:
@@ -65,6 +67,13 @@ class TrainPlan:
         """Length of the learning-rate schedule."""
         return self.updates_per_step * self.steps
 
+    def over(self, run_steps: int) -> "TrainPlan":
+        """The same in a run of so many steps. Example: with 5 steps to wait, it learns in 15 of 20."""
+        plan = replace(self, steps=max(0, run_steps - self.waits))
+        if not self.warmup_ratio:
+            return plan
+        return replace(plan, warmup_updates=math.ceil(self.warmup_ratio * plan.total_updates))
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunPlan:
@@ -77,6 +86,10 @@ class RunPlan:
     longest_row: int  # that the run makes at all
     bucket_bytes: int = 0  # of a weight update; 0: weights go nowhere
     most_answers: int = 0  # in flight in one engine
+
+    def over(self, run_steps: int) -> Self:
+        """The same for a run of so many steps."""
+        return replace(self, trains={name: train.over(run_steps) for name, train in self.trains.items()})
 
 
 def build_run_plan(config: RunConfig, scoring: frozenset[str] = frozenset()) -> RunPlan:
@@ -103,11 +116,11 @@ def train_plan(
     worker: WorkerConfig,
     samples_per_step: int | None = None,
     epochs: int = 1,
-    steps: int | None = None,
+    waits: int = 0,
     rounding: Rounding = "whole",
 ) -> TrainPlan:
-    """The plan of a role that learns. `samples_per_step`: as many as one update takes, if not given; `steps`: those of
-    the run."""
+    """The plan of a role that learns. `samples_per_step`: as many as one update takes, if not given; `waits`: steps of
+    the run before it learns."""
     args, dp_size = worker.training_args, parallel_sizes(worker).data
     update = args.per_device_train_batch_size * args.gradient_accumulation_steps * dp_size
     plan = TrainPlan(
@@ -117,12 +130,12 @@ def train_plan(
         accumulation=args.gradient_accumulation_steps,
         dp_size=dp_size,
         epochs=epochs,
-        steps=config.max_steps if steps is None else steps,
+        steps=0,
         warmup_updates=args.warmup_steps,
         infer_batch_size=worker.infer_batch_size,
+        waits=waits,
+        warmup_ratio=0.0 if args.warmup_steps else args.warmup_ratio,
         max_grad_norm=config.max_grad_norm,
         rounding=rounding,
     )
-    if not args.warmup_steps and args.warmup_ratio:
-        return replace(plan, warmup_updates=math.ceil(args.warmup_ratio * plan.total_updates))
-    return plan
+    return plan.over(config.max_steps)

@@ -159,6 +159,8 @@ class EnvMonitorConfig(Settings):
 class AgenticConfig(AlgorithmConfig):
     """All keys of an agentic run."""
 
+    has_rows = False
+
     custom_envs: dict[str, EnvConfig] = setting({}, "Environments by tag.")
     train_env_manager: EnvManagerConfig = setting({}, "Environments of the training.")
     val_env_manager: EnvManagerConfig | None = setting(

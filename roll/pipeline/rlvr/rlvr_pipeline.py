@@ -26,6 +26,7 @@ from roll.models.tokenizer import load_tokenizer
 from roll.pipeline.base_pipeline import RLPipeline
 from roll.pipeline.evaluation import validation_metrics
 from roll.pipeline.late_rewards import GroupScorer, LateRewards
+from roll.pipeline.length import of_known_length
 from roll.pipeline.rlvr.judge.engine import JudgeText
 from roll.pipeline.rlvr.judge.service import EngineJudges, LateJudge
 from roll.pipeline.rlvr.prompt_rollouter import PromptRollouter
@@ -75,13 +76,15 @@ class RLVRPipeline(RLPipeline):
             self.validation_tasks = self._load_tasks(
                 config.validation.data_args, "validation.data_args", plan.val_prompt_length
             )
-        return TaskMixer(
+        source = TaskMixer(
             tasks,
             block=plan.num_groups,
             seed=config.seed,
             shares=config.actor_train.data_args.domain_interleave_probs,
             shuffle=config.actor_train.data_args.shuffle,
         )
+        self.config, self.plan = of_known_length(config, plan, source.num_tasks, plan.num_groups)
+        return source
 
     def build(self) -> None:
         config, plan = self.config, self.plan

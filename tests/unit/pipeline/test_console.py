@@ -54,7 +54,8 @@ def test_time_split_has_seconds_and_shares_of_the_top_level_phases_longest_first
 
 def test_plain_display_logs_one_line_per_step(caplog):
     caplog.set_level(logging.INFO)
-    with make_display(100, None, VIEW.columns) as display:
+    with make_display(None, VIEW.columns) as display:
+        display.start(0, 100)
         display.step(3, METRICS)
         display.summary(["done"])
     assert [record.getMessage() for record in caplog.records] == [
@@ -67,7 +68,8 @@ def test_plain_display_logs_one_line_per_step(caplog):
 def test_terminal_display_prints_header_rows_progress_split_and_summary():
     output = io.StringIO()
     terminal = Console(file=output, force_terminal=True, width=100, color_system=None)
-    with make_display(30, terminal, VIEW.columns) as display:
+    with make_display(terminal, VIEW.columns) as display:
+        display.start(0, 30)
         for step in range(1, 26):
             display.phase("rollout")
             display.step(step, METRICS)
@@ -83,8 +85,8 @@ def test_terminal_display_prints_header_rows_progress_split_and_summary():
 def test_a_resumed_runs_bar_begins_at_its_first_step():
     output = io.StringIO()
     terminal = Console(file=output, force_terminal=True, width=100, color_system=None)
-    with make_display(30, terminal, VIEW.columns) as display:
-        display.start(12)
+    with make_display(terminal, VIEW.columns) as display:
+        display.start(12, 30)
     assert "12/30" in output.getvalue()
 
 
@@ -97,7 +99,7 @@ def test_terminal_display_gives_the_cursor_back_when_the_run_fails():
     output = io.StringIO()
     terminal = Console(file=output, force_terminal=True, width=100, color_system=None, _environ={"TERM": "xterm"})
     try:
-        with make_display(30, terminal, VIEW.columns):
+        with make_display(terminal, VIEW.columns):
             raise KeyboardInterrupt
     except KeyboardInterrupt:
         pass
@@ -121,7 +123,7 @@ def test_a_terminal_that_was_closed_takes_no_run_with_it():
     terminal = Console(file=cast(TextIO, stream), color_system=None)
     assert terminal.is_terminal
     os.close(ours)
-    with make_display(10, terminal, VIEW.columns) as display:
-        display.start(0)
+    with make_display(terminal, VIEW.columns) as display:
+        display.start(0, 10)
         display.step(1, METRICS)
     terminal_handler(terminal).emit(logging.makeLogRecord({"msg": "unheard", "levelno": logging.INFO}))

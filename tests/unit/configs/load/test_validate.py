@@ -97,7 +97,8 @@ def test_a_key_read_by_nobody_warns_and_a_planned_one_only_fails_when_it_asks_fo
 def test_an_ignored_key_is_silent_at_its_default_and_gives_its_reason_otherwise() -> None:
     assert checked({"actor_train.training_args.num_train_epochs": 1.0}).warnings == ()
     assert checked({"actor_train.training_args.num_train_epochs": 50}).warnings == (
-        "actor_train.training_args.num_train_epochs: 50 does nothing here: the run's max_steps counts.",
+        "actor_train.training_args.num_train_epochs: 50 does nothing here: the run's max_steps or num_train_epochs "
+        "counts.",
     )
 
 
@@ -112,6 +113,9 @@ def test_other_spellings_mean_the_same() -> None:
             "resume_from_checkpoint": "auto",
             "track_with": "wandb",
             "eval_on_startup": False,
+            "total_epochs": 3,
+            "actor_train.data_args.path": "a.jsonl",
+            "actor_train.data_args.file_name": ...,
             "actor_train.data_args.dataset_dir": "data",
         }
     )
@@ -124,6 +128,8 @@ def test_other_spellings_mean_the_same() -> None:
     assert made.config.resume_from_checkpoint is True
     assert made.config.track_with == ("wandb",)
     assert made.config.val_before_train is False
+    assert made.config.num_train_epochs == 3 and made.config.counts_epochs
+    assert made.config.actor_train.data_args.file_name == ("a.jsonl",)
 
 
 @pytest.mark.parametrize(
