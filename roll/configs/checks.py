@@ -21,6 +21,17 @@ def config_problems(config: AlgorithmConfig) -> list[Problem]:
     return [problem for check in CHECKS for problem in check(config)]
 
 
+def tokenizer_problems(config: AlgorithmConfig) -> Iterator[Problem]:
+    policy, engine = (worker.model_args.tokenizer_path for worker in (config.actor_train, config.actor_infer))
+    if policy != engine:
+        keys = ("actor_infer.model_args.tokenizer_path", "actor_train.model_args.tokenizer_path")
+        yield Problem(
+            f"{keys[0]}: {engine} is not {keys[1]}: {policy or 'that of the model'}. The engine samples the tokens "
+            f"that are trained on: set {keys[1]} alone.",
+            keys,
+        )
+
+
 def answer_length_problems(config: AlgorithmConfig) -> Iterator[Problem]:
     _, response, sequence = config.lengths
     given = config.actor_infer.generating_args.max_new_tokens
@@ -203,6 +214,7 @@ def sync_problems(config: AlgorithmConfig) -> Iterator[Problem]:
 
 CHECKS: tuple[Callable[[AlgorithmConfig], Iterator[Problem]], ...] = (
     length_problems,
+    tokenizer_problems,
     answer_length_problems,
     sampling_problems,
     algorithm_problems,

@@ -33,6 +33,9 @@ class ModelArgs(Settings):
         None,
         "Directory or hub id of the model. Default: `pretrain`; for the critic `reward_pretrain`, then `pretrain`.",
     )
+    tokenizer_path: Place | None = setting(
+        None, "Directory or hub id of the tokenizer. Default: the model's; actor_infer's is actor_train's."
+    )
     dtype: Dtype = setting("bf16", "Number format of weights and forward pass; training keeps fp32 master weights.")
     attn_implementation: Attention = setting(
         None, "Attention kernel. None or auto: torch's own (sdpa), which on a GPU takes its flash kernel."
@@ -48,3 +51,8 @@ class ModelArgs(Settings):
     freeze_module_prefix: str | None = setting(
         None, "Parameters whose name begins with this are not trained; several, separated by commas."
     )
+
+    @property
+    def tokenizer_name(self) -> str:
+        """Where the role's tokenizer is."""
+        return str(self.tokenizer_path or self.model_name_or_path)

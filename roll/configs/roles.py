@@ -29,8 +29,9 @@ _ON_DEVICES = _PROCESSES | {
     "strategy_args", "model_args", "device_mapping", "num_gpus_per_worker", "backend_timeout",
 }  # fmt: skip
 _TRAINING_MODEL = {"disable_gradient_checkpointing", "gradient_checkpointing_use_reentrant", "freeze_module_prefix"}
-_FROZEN_MODEL = frozenset(f"model_args.{key}" for key in ModelArgs.model_fields if key not in _TRAINING_MODEL)
-_FROZEN = (_ON_DEVICES - {"model_args"}) | _FROZEN_MODEL
+TOKENIZER = "model_args.tokenizer_path"
+_MODEL = frozenset(f"model_args.{key}" for key in ModelArgs.model_fields) - {TOKENIZER}
+_FROZEN = (_ON_DEVICES - {"model_args"}) | (_MODEL - {f"model_args.{key}" for key in _TRAINING_MODEL})
 _SCORING = frozenset({
     "infer_batch_size", "use_dynamic_batching_in_infer", "max_tokens_per_microbatch_in_infer",
     "sequence_length_round_in_infer", "use_sequence_packing", "sequence_packing_args",
@@ -40,9 +41,9 @@ _TRAINING = frozenset({
     "sequence_length_round_in_train",
 })  # fmt: skip
 _READ_BY: Mapping[Use, frozenset[str]] = {
-    "train": _ON_DEVICES | _SCORING | _TRAINING,
+    "train": (_ON_DEVICES - {"model_args"}) | _MODEL | _SCORING | _TRAINING,
     "score": _FROZEN | _SCORING,
-    "generate": _FROZEN | {"generating_args"},
+    "generate": _FROZEN | {"generating_args", TOKENIZER},
     "cpu": _PROCESSES,
     "none": frozenset(),
 }
@@ -90,7 +91,7 @@ class Role:
 _OF_ROLE = {last_name(key) for form in POLICY_FORMS.values() for key in form.keys if key != last_name(key)}
 POLICY_LOSS = frozenset({"pg_variant"} | _OF_ROLE)
 ACTOR_TRAIN = Role(
-    "actor_train", "train", "lm", ("pretrain",), is_needed=True, also_reads=POLICY_LOSS | {"data_args"}
+    "actor_train", "train", "lm", ("pretrain",), is_needed=True, also_reads=POLICY_LOSS | {"data_args", TOKENIZER}
 )  # fmt: skip
 ACTOR_INFER = Role("actor_infer", "generate", "lm", ("pretrain",), is_needed=True)
 CRITIC = Role("critic", "train", "value", ("reward_pretrain", "pretrain"), why_not="this role learns values")
@@ -100,7 +101,7 @@ REWARD_PRETRAIN = ("reward_pretrain",)
 
 def reward_model_role(name: str) -> Role:
     """A reward model: the section `reward`, or one domain of `rewards`."""
-    return Role(name, "score", "sequence", REWARD_PRETRAIN, also_reads=frozenset({"tag_included"}))
+    return Role(name, "score", "sequence", REWARD_PRETRAIN, also_reads=frozenset({"tag_included", TOKENIZER}))
 
 
 ROLES: Mapping[str, Role] = {role.name: role for role in (ACTOR_TRAIN, ACTOR_INFER, CRITIC, REFERENCE)}

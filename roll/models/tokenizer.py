@@ -6,6 +6,7 @@ import json
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from roll.configs.model import ModelArgs
 from roll.errors import ConfigError
 from roll.utils.paths import look_at
 
@@ -13,7 +14,7 @@ from roll.utils.paths import look_at
 def load_tokenizer(model_name_or_path: str, key: str = "pretrain") -> PreTrainedTokenizerBase:
     """Raises ConfigError when there is none. Code that comes with a model is not run. `key`: the YAML's, for that."""
     try:
-        return AutoTokenizer.from_pretrained(model_name_or_path, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(model_name_or_path, trust_remote_code=False)
     except (OSError, ValueError) as error:
         text = f"{key}: no tokenizer can be loaded from {model_name_or_path}: {error}"
         if not look_at(model_name_or_path).is_directory:
@@ -23,6 +24,18 @@ def load_tokenizer(model_name_or_path: str, key: str = "pretrain") -> PreTrained
                 "...) and give that directory; or correct the name."
             )
         raise ConfigError(text) from error
+    if not tokenizer("text", add_special_tokens=False)["input_ids"]:
+        # transformers makes one without a vocabulary where config.json says qwen2 or qwen3 and there are no other files
+        raise ConfigError(
+            f"{key}: {model_name_or_path} has no files of a tokenizer. Copy them there, or say in "
+            "model_args.tokenizer_path where they are"
+        )
+    return tokenizer
+
+
+def tokenizer_key(role: str, args: ModelArgs) -> str:
+    """The YAML key that says where a role's tokenizer is."""
+    return f"{role}.model_args.{'tokenizer_path' if args.tokenizer_path else 'model_name_or_path'}"
 
 
 def same_tokens(one: PreTrainedTokenizerBase, other: PreTrainedTokenizerBase) -> bool:

@@ -20,6 +20,8 @@ from roll.pipeline.tracking.build import missing_logins, tracker_problems
 from roll.utils.hub import is_hub_id
 from roll.utils.paths import look_at
 
+TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json", "tokenizer.model", "vocab.json")
+
 
 @dataclass(frozen=True)
 class MachineReport:
@@ -72,6 +74,7 @@ def machine_report(config: RunConfig) -> MachineReport:
     problems += [Problem(text, ("track_with",)) for text in tracking]
     problems += [
         *_model_problems(config),
+        *_tokenizer_problems(config),
         *_python_problems(),
         *_directory_problems(config),
         *_resume_problems(config),
@@ -96,6 +99,19 @@ def _model_problems(config: RunConfig) -> Iterator[Problem]:
             )
         elif not inside.is_file:
             yield Problem(f"{key}: {name} holds no config.json, so it is no model directory.", (key,))
+
+
+def _tokenizer_problems(config: RunConfig) -> Iterator[Problem]:
+    for role, worker in config.model_roles.items():
+        name = worker.model_args.tokenizer_path
+        if name is None or is_hub_id(name):
+            continue
+        key = f"{role}.model_args.tokenizer_path"
+        if not (look := look_at(name)).is_directory:
+            why = look.why if look.kind in ("hidden", "impossible") else f"there is no directory {name}"
+            yield Problem(f"{key}: {why}. Correct the path, or give a hub id (owner/name).", (key,))
+        elif not any(look_at(Path(name, file)).is_file for file in TOKENIZER_FILES):
+            yield Problem(f"{key}: {name} holds no tokenizer: none of {', '.join(TOKENIZER_FILES)}.", (key,))
 
 
 def _model_key(config: RunConfig, role: str, worker: WorkerConfig) -> str:

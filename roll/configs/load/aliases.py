@@ -22,6 +22,8 @@ RENAMED: Mapping[tuple[str, str], str] = {
     ("DataArgs", "subset_name"): "subset",
     ("ModelArgs", "flash_attn"): "attn_implementation",
     ("ModelArgs", "model_name"): "model_name_or_path",
+    ("ModelArgs", "tokenizer"): "tokenizer_path",
+    ("ModelArgs", "tokenizer_name_or_path"): "tokenizer_path",
     ("ModelArgs", "torch_dtype"): "dtype",
     ("GeneratingArgs", "min_tokens"): "min_new_tokens",
     ("GeneratingArgs", "stop"): "stop_strings",

@@ -10,6 +10,7 @@ from roll.configs.roles import REWARD_PRETRAIN, Role
 from roll.configs.strategies.table import spec_of
 
 LENGTH_KEYS = ("max_steps", "num_train_epochs", "total_epochs", "total_steps", "total_training_steps")
+POLICY = ("actor_train", "actor_infer")
 DEVICES_PER_NODE = 8  # where num_gpus_per_node does not say
 ENGINE_JUDGE_TIMEOUT_S = 600.0
 
@@ -44,6 +45,7 @@ def fill_run(tree: Mapping[str, Any], roles: Mapping[str, Role]) -> dict[str, An
         _model(worker, tree, role.model_keys)
         _name(worker, role.name)
         _parallel_size(worker)
+    _tokenizer(filled)
     if filled.get("num_nodes") is None:
         rewards = filled.get("rewards")
         sections = [*map(filled.get, roles), *(rewards.values() if isinstance(rewards, Mapping) else ())]
@@ -131,6 +133,13 @@ def _model(worker: dict[str, Any], tree: Mapping[str, Any], keys: Iterable[str])
     path = next((tree[key] for key in keys if tree.get(key)), None)
     if model is not None and path and not model.get("model_name_or_path"):
         model["model_name_or_path"] = path
+
+
+def _tokenizer(tree: dict[str, Any]) -> None:
+    """The engine that samples for a policy has the policy's."""
+    policy, engine = (_opened(_opened(tree, name) or {}, "model_args") for name in POLICY)
+    if policy is not None and engine is not None and policy.get("tokenizer_path") is not None:
+        engine.setdefault("tokenizer_path", policy["tokenizer_path"])
 
 
 def _name(worker: dict[str, Any], role: str) -> None:

@@ -24,7 +24,6 @@ from roll.distributed.scheduler.numbered_tasks import TaskSource
 from roll.distributed.scheduler.rollout_core import StepGroups
 from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler, SchedulerSettings
 from roll.errors import EnvError
-from roll.models.tokenizer import load_tokenizer
 from roll.pipeline.agentic.agentic_config import ROLE, AgenticConfig
 from roll.pipeline.agentic.baselines import baselines
 from roll.pipeline.agentic.env.table import ENVIRONMENTS
@@ -35,6 +34,7 @@ from roll.pipeline.agentic.group_filters import load_filter
 from roll.pipeline.agentic.settings import episode_settings, job_limit_s, manager_of
 from roll.pipeline.base_pipeline import RLPipeline, StepSamples
 from roll.pipeline.evaluation import validation_metrics
+from roll.pipeline.policy_tokenizer import policy_tokenizer
 from roll.types.batch import RowMeta
 from roll.types.collate import placed
 from roll.types.rollout import AnyTrajectory, Task, TrajectoryGroup
@@ -65,7 +65,7 @@ class AgenticPipeline(RLPipeline):
         self.environments = self.clusters.start_job_pool(
             ROLE, config.cpu_roles[ROLE], _WORKER, (config,), config.jobs_per_worker, placed
         )
-        self.tokenizer = load_tokenizer(str(config.actor_train.model_args.model_name_or_path))
+        self.tokenizer = policy_tokenizer("actor_train", config.actor_train.model_args)
         manager = config.train_env_manager
         self.scheduler = RolloutScheduler(
             self.loop,

@@ -61,7 +61,7 @@ class EnvWorker:
     """What runs in a worker process of the role `environments`: a JobWorker whose work are EpisodeJobs."""
 
     def __init__(self, config: AgenticConfig, engines: EngineClient):
-        tokenizer = load_tokenizer(str(config.actor_train.model_args.model_name_or_path))
+        tokenizer = load_tokenizer(config.actor_train.model_args.tokenizer_name)
         template = config.actor_train.data_args.template
         encoder = ChatEncoder(tokenizer, template, config.parse_tool_call_parameter_to_dict)
         self._players = Players(config, encoder, engines.generate)

@@ -17,7 +17,7 @@ from roll.distributed.executor.roles import ScoreCluster
 from roll.distributed.executor.step_rows import fetched
 from roll.errors import ConfigError
 from roll.models.loading import model_config
-from roll.models.tokenizer import load_tokenizer, same_tokens
+from roll.models.tokenizer import load_tokenizer, same_tokens, tokenizer_key
 from roll.pipeline.rlvr.rlvr_config import RewardModelArgs, RLVRConfig
 from roll.types.batch import Rows
 from roll.types.rollout import AnyTrajectory, Task, Trajectory, TrajectoryGroup
@@ -121,7 +121,7 @@ def answer_readers(config: RLVRConfig, policy: PreTrainedTokenizerBase) -> dict[
     readers: dict[str, AnswerReader] = {}
     for role, worker in config.scorer_roles.items():
         name = str(worker.model_args.model_name_or_path)
-        tokenizer = load_tokenizer(name, f"{role}.model_args.model_name_or_path")
+        tokenizer = load_tokenizer(worker.model_args.tokenizer_name, tokenizer_key(role, worker.model_args))
         model = model_config(worker.model_args)
         num_labels = model.num_labels or 0
         reuses = same_tokens(policy, tokenizer) and all(map(_is_own_form, _templates(config)))

@@ -22,11 +22,11 @@ from roll.distributed.scheduler.numbered_tasks import TaskSource
 from roll.distributed.scheduler.rollout_core import Keep, StepGroups
 from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler, SchedulerSettings
 from roll.errors import ConfigError
-from roll.models.tokenizer import load_tokenizer
 from roll.pipeline.base_pipeline import RLPipeline
 from roll.pipeline.evaluation import validation_metrics
 from roll.pipeline.late_rewards import GroupScorer, LateRewards
 from roll.pipeline.length import of_known_length
+from roll.pipeline.policy_tokenizer import policy_tokenizer
 from roll.pipeline.rlvr.judge.engine import JudgeText
 from roll.pipeline.rlvr.judge.service import EngineJudges, LateJudge
 from roll.pipeline.rlvr.prompt_rollouter import PromptRollouter
@@ -66,7 +66,7 @@ class RLVRPipeline(RLPipeline):
 
     def load_data(self) -> TaskSource:
         config, plan = self.config, self.plan
-        self.tokenizer = load_tokenizer(str(config.actor_train.model_args.model_name_or_path))
+        self.tokenizer = policy_tokenizer("actor_train", config.actor_train.model_args)
         self.answer_readers = answer_readers(config, self.tokenizer)
         self.judge_texts = {role: JudgeText.load(role, worker) for role, worker in config.judge_roles.items()}
         tasks = self._load_tasks(config.actor_train.data_args, "actor_train.data_args", plan.prompt_length)

@@ -6,10 +6,12 @@ from roll.configs.base import setting
 from roll.configs.cluster import WorkerConfig
 from roll.configs.limits import LARGEST
 from roll.configs.plan.run_plan import RunPlan, build_run_plan
-from roll.configs.roles import Role
+from roll.configs.roles import TOKENIZER, Role
 from roll.configs.run import RunConfig
 
-SFT_TRAIN = Role("sft_train", "train", "lm", ("pretrain",), is_needed=True, also_reads=frozenset({"data_args"}))
+SFT_TRAIN = Role(
+    "sft_train", "train", "lm", ("pretrain",), is_needed=True, also_reads=frozenset({"data_args", TOKENIZER})
+)
 VALIDATION = Role(
     "validation",
     "none",

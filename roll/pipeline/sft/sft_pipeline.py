@@ -8,7 +8,7 @@ from typing import Any
 from roll.algorithms.loss import SupervisedLoss
 from roll.configs.data import DataArgs
 from roll.datasets.conversations import load_conversations
-from roll.models.tokenizer import load_tokenizer
+from roll.pipeline.policy_tokenizer import policy_tokenizer
 from roll.pipeline.row_pipeline import RowPipeline
 from roll.pipeline.sft.settings import columns
 from roll.pipeline.sft.sft_config import SFTConfig
@@ -23,7 +23,7 @@ class SFTPipeline(RowPipeline):
 
     def load_rows(self) -> tuple[Rows, Rows | None]:
         config = self.config
-        self.tokenizer = load_tokenizer(str(config.sft_train.model_args.model_name_or_path))
+        self.tokenizer = policy_tokenizer("sft_train", config.sft_train.model_args)
         held_out = config.validation
         rows = self._load(config.sft_train.data_args, "sft_train.data_args")
         return rows, None if held_out is None else self._load(held_out.data_args, "validation.data_args")

@@ -122,7 +122,7 @@ class GenerateWorker:
     @cached_property
     def _decoders(self) -> tuple[Decode, Decode]:
         """Token ids to texts, without special tokens and with them. Loaded when they are first needed."""
-        tokenizer = load_tokenizer(str(self._settings.model_args.model_name_or_path))
+        tokenizer = load_tokenizer(self._settings.model_args.tokenizer_name)
         return decoder(tokenizer), decoder(tokenizer, skip_special_tokens=False)
 
     async def check_health(self) -> None:

@@ -48,7 +48,7 @@ class HfGenerateStrategy(GenerateStrategy):
         model_args = self._role.model_args
         model = load_policy(model_args.model_copy(update={"disable_gradient_checkpointing": True})).pretrained
         torch.nn.Module.to(model, self._context.device).eval().requires_grad_(False)
-        tokenizer = AutoTokenizer.from_pretrained(model_args.model_name_or_path)
+        tokenizer = AutoTokenizer.from_pretrained(model_args.tokenizer_name)
         self._model = model
         self._import = ParameterImport(model)
         self._receiver = WeightReceiver(self._context.device)

@@ -30,6 +30,7 @@ _CPU_MAX_RUNNING_REQUESTS = 256
 # Keys of ServerArgs that belong to another setting, or that the strategy relies on; values that mean the same are fine.
 _TAKEN: dict[str, tuple[str, tuple[Any, ...]]] = {
     "model_path": ("set model_args.model_name_or_path", ()),
+    "tokenizer_path": ("set model_args.tokenizer_path", ()),
     "device": ("the role's device_mapping says", ()),
     "dp_size": ("more devices in device_mapping give more engines", (1,)),
     "pp_size": ("weight updates reach the first pipeline stage only; use tp_size", (1,)),
@@ -108,6 +109,7 @@ def engine_arguments(role: WorkerConfig, on_cpu: bool, seed: int, shares_devices
         | given
         | {
             "model_path": role.model_args.model_name_or_path,
+            "tokenizer_path": role.model_args.tokenizer_name,
             "device": "cpu" if on_cpu else "cuda",
             "sampling_backend": "pytorch",
             "skip_tokenizer_init": False,

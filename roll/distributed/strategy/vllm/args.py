@@ -29,6 +29,7 @@ _CPU_MAX_NUM_SEQS = 256
 # Keys of AsyncEngineArgs that belong to another setting, or that the strategy relies on.
 _TAKEN = {
     "model": "set model_args.model_name_or_path",
+    "tokenizer": "set model_args.tokenizer_path",
     "worker_extension_cls": "weight updates need ours",
     "logprobs_mode": "log-probs must be those of the distribution that was sampled from (processed_logprobs)",
     "data_parallel_size": "more devices in device_mapping give more engines",
@@ -107,6 +108,7 @@ def engine_arguments(role: WorkerConfig, on_cpu: bool, seed: int, shares_devices
         | given
         | {
             "model": role.model_args.model_name_or_path,
+            "tokenizer": role.model_args.tokenizer_name,
             "worker_extension_cls": WORKER_EXTENSION,
             "logprobs_mode": "processed_logprobs",
         }

@@ -1,0 +1,30 @@
+"""The tokenizer of what is trained."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from roll.configs.model import ModelArgs
+from roll.errors import ConfigError
+from roll.models.tokenizer import load_tokenizer, tokenizer_key
+from roll.pipeline.model_files import read_model_config, text_model
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+def policy_tokenizer(role: str, args: ModelArgs) -> PreTrainedTokenizerBase:
+    """Raises ConfigError where there is none, and for one of its own whose ids the model has no embedding for."""
+    if args.tokenizer_path is None:
+        return load_tokenizer(args.tokenizer_name)
+    key = tokenizer_key(role, args)
+    tokenizer = load_tokenizer(args.tokenizer_name, key)
+    model, _ = read_model_config(args)
+    size = text_model(model).get("vocab_size") if model is not None else None
+    largest = max(tokenizer.get_vocab().values())
+    if type(size) is int and largest >= size:
+        raise ConfigError(
+            f"{key}: {args.tokenizer_path} has ids up to {largest}, but {args.model_name_or_path} has {size} "
+            "embeddings (vocab_size). Name the tokenizer that the model was made with, or a smaller one"
+        )
+    return tokenizer
