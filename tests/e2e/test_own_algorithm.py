@@ -1,5 +1,5 @@
-"""The estimator and the loss of docs/adding_an_estimator.md and docs/adding_a_loss.md in one run, with their files and
-the YAML in a folder outside the repository."""
+"""The estimator, the loss and the reward of docs/adding_an_estimator.md, adding_a_loss.md and adding_a_reward.md in one
+run, with their files and the YAML in a folder outside the repository."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ from tests.e2e.conftest import REPOSITORY, Run
 from tests.helpers.pages import snippets, write_files
 
 
-def test_an_estimator_and_a_loss_from_a_folder_outside_train(
+def test_an_estimator_a_loss_and_a_reward_from_a_folder_outside_train(
     sort_data: Path, start_run: Callable[..., Run], tmp_path: Path
 ) -> None:
     """8 answers to a prompt of which k are right give a right one (8 - k) / k: a whole number or a fraction that GRPO
     never gives. Two updates per step move the policy, so the gate is open at 1 in the first and less after it; the
-    driver computes the one, the workers of actor_train the other, each from the user's file."""
+    driver computes the one, the workers of actor_train the other, a process of the reward what is right, each from the
+    user's file. No answer has 0 characters, so that none earns the part for a short one."""
     folder = tmp_path / "mine"
     folder.mkdir()
     codes = snippets("adding_an_estimator.md", "python") + snippets("adding_a_loss.md", "python")
     assert {"maxrl", "soft_gate"} <= {*write_files(codes, folder)}
+    (folder / "my_rewards.py").write_text(snippets("adding_a_reward.md", "python")[0])
     shutil.copy(REPOSITORY / "examples" / "tiny-sort" / "tiny_sort.yaml", folder / "mine.yaml")
     run = start_run(
         sort_data,
@@ -30,6 +32,9 @@ def test_an_estimator_and_a_loss_from_a_folder_outside_train(
         "adv_estimator=maxrl:max_rl",
         "pg_variant=soft_gate:SoftGate",
         "pg_args={tau_negative: 1.1}",
+        "rewards.sort.reward=my_rewards:brevity",
+        "~rewards.sort.reward_args.pattern",
+        "rewards.sort.reward_args.max_chars=0",
         "actor_train.training_args.gradient_accumulation_steps=2",
         "max_steps=3",
         "eval_steps=-1",
@@ -43,5 +48,6 @@ def test_an_estimator_and_a_loss_from_a_folder_outside_train(
         assert any(row["actor/advantage_max"] == pytest.approx(value, rel=1e-5) for value in possible), row
         assert 0.9 < row["actor/gate_slope_mean"] < 1
         assert row["actor/num_updates"] == 2
+        assert row["rollout/short_mean"] == 0 < row["rollout/correct_mean"] == pytest.approx(row["rollout/reward_mean"])
     run.own_metrics.add("actor/gate_slope_mean")
     run.assert_all_gone()
