@@ -6,11 +6,10 @@ from typing import Any
 
 from roll.configs.device_mapping import parse_device_mapping
 from roll.configs.load.aliases import LLM_JUDGE, REWARD_MODEL, ROLL_REWARD_KEYS, ROLL_REWARDS
-from roll.configs.roles import REWARD_PRETRAIN, Role
+from roll.configs.roles import ACTOR_INFER, ACTOR_TRAIN, REWARD_PRETRAIN, Role
 from roll.configs.strategies.table import spec_of
 
 LENGTH_KEYS = ("max_steps", "num_train_epochs", "total_epochs", "total_steps", "total_training_steps")
-POLICY = ("actor_train", "actor_infer")
 DEVICES_PER_NODE = 8  # where num_gpus_per_node does not say
 ENGINE_JUDGE_TIMEOUT_S = 600.0
 
@@ -137,7 +136,7 @@ def _model(worker: dict[str, Any], tree: Mapping[str, Any], keys: Iterable[str])
 
 def _tokenizer(tree: dict[str, Any]) -> None:
     """The engine that samples for a policy has the policy's."""
-    policy, engine = (_opened(_opened(tree, name) or {}, "model_args") for name in POLICY)
+    policy, engine = (_opened(_opened(tree, name) or {}, "model_args") for name in (ACTOR_TRAIN.name, ACTOR_INFER.name))
     if policy is not None and engine is not None and policy.get("tokenizer_path") is not None:
         engine.setdefault("tokenizer_path", policy["tokenizer_path"])
 
