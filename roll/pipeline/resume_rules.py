@@ -47,6 +47,7 @@ _PLACE = "where and how often things are written, or which machines do it"
 _VALIDATION = "validation measures, and nothing is learned from it"
 _ROWS = "the rows themselves are compared: others are refused, and so are renamed files whose rows have no ids"
 _WEIGHTS = "the weights come from the checkpoint; a model of another shape is refused"
+_JUDGED = "answers are scored by another model from now on"
 _SHARES = "what a trainer's saved state is tied to is refused (second table)"
 _TRAINER = "a trainer reads its own files only; `pretrain: <checkpoint>/hf_model` starts anew from its weights"
 _FROZEN = "the optimizer holds the states of what was trained"
@@ -73,6 +74,10 @@ RULES = (
     Rule("train_env_manager.*", "applied", "the place in the stream of environments stays"),
     Rule("init_kl_coef", "applied", "a coefficient that adapts starts from the new value"),
     Rule("reference.model_args.model_name_or_path", "applied", "the KL is to another reference from now on"),
+    *(
+        Rule(f"{role}.model_args.model_name_or_path", "applied", _JUDGED)
+        for role in ("rewards.*", "reward", "reward_model")
+    ),
     Rule("*.model_name_or_path", "free", _WEIGHTS),
     Rule("pretrain", "free", _WEIGHTS),
     Rule("reward_pretrain", "free", _WEIGHTS),

@@ -19,7 +19,7 @@ from roll.distributed.executor.processes.resource_manager import ResourceManager
 from roll.distributed.executor.roles import TrainCluster
 from roll.distributed.executor.rollout.finished_requests import DIRECT_TOKENS
 from roll.distributed.executor.rollout.generate_cluster import GenerateCluster
-from roll.distributed.executor.step_rows import StepRows, fetched, texts_of
+from roll.distributed.executor.step_rows import StepRows, fetched, texts_at, texts_of
 from roll.errors import WorkerError
 from roll.pipeline.rlvr.reward_model import AnswerReader, RewardModel, Way
 from roll.types.batch import Rows, SampleBatch, SampleSet
@@ -126,6 +126,7 @@ def test_a_reward_gets_the_texts_where_it_is_and_a_reader_those_it_asks_for(
     (answers,) = answer(engine, [request(1, LONG)])
     texts = texts_of(group(request(1, LONG), answers).trajectories)
     assert all(len(said.response_text) > 100 and len(said.raw_text) > 100 for said in texts)
+    assert texts_at([one.place for one in answers if isinstance(one, StoredGeneration)]) == texts
     place, _ = worker_setup("actor_train", devices=(7,))
     pool = TaskPool("rewards.any", resources, place, "tests.fakes:TextReader")
 

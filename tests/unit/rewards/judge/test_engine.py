@@ -13,10 +13,11 @@ import pytest
 from roll.datasets.templates import PromptTemplate
 from roll.distributed.executor.placement import Claim
 from roll.errors import StrategyError, WorkerError
+from roll.pipeline.rlvr.judge import service
 from roll.pipeline.rlvr.judge.engine import JudgeText
 from roll.pipeline.rlvr.judge.service import EngineJudges, LateJudge
 from roll.pipeline.rlvr.rewards.base import RewardInput, RewardOutcome
-from roll.types.rollout import Generation, GenerationRequest, Task, Trajectory, TrajectoryGroup
+from roll.types.rollout import Generation, GenerationRequest, Place, RowTexts, Task, Trajectory, TrajectoryGroup
 from tests.helpers.configs import config
 
 if TYPE_CHECKING:
@@ -77,6 +78,14 @@ def test_an_answer_is_judged_through_the_judges_own_template_and_greedily(asked:
     assert {request.sampling.temperature for request in engine.requests} == {0.0}
     assert {request.sampling.max_new_tokens for request in engine.requests} == {512}
     assert len({request.request_id for request in engine.requests}) == 2
+
+
+def test_texts_that_are_stored_elsewhere_are_fetched_for_the_judge(asked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "texts_at", lambda places: [RowTexts(f"4{place.row}") for place in places])
+    judges, _ = asked(lambda prompt, _: "yes" if "42" in prompt else "no")
+    inputs = [RewardInput("", ""), RewardInput("", "")]
+    outcomes = asyncio.run(judges.score("math", inputs, [Place("tokens", "texts", 1), Place("tokens", "texts", 2)]))
+    assert [outcome.score for outcome in outcomes] == [0.0, 1.0]
 
 
 def test_an_answer_cannot_speak_for_somebody_else(asked: Any) -> None:

@@ -134,6 +134,13 @@ def test_a_judge_with_engines_of_its_own_is_a_role_like_others() -> None:
     assert (made.rewards["math"].timeout_s, made.rewards["math"].generating_args.temperature) == (600.0, 0.0)
 
 
+def test_rolls_worker_class_may_be_a_judge_on_engines() -> None:
+    worker = "roll.pipeline.rlvr.rewards.llm_judge_reward_worker.LLMJudgeRewardWorker"
+    assert problems(engines(reward=..., worker_cls=worker)) == []
+    (said,) = problems({"actor_infer.worker_cls": worker})
+    assert said.startswith(f"actor_infer.worker_cls: {worker} has no counterpart here")
+
+
 def test_several_domains_may_ask_one_judge() -> None:
     cluster = {"reward": "llm_judge", "judge_model_type": "cluster", "judge_prompt": "correctness"}
     changes = {"rewards": {"math": cluster, "code": cluster, "sort": {"reward": "math_rule"}}, **SHARED}
