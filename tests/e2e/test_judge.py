@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -27,10 +28,10 @@ SHORT = (
 )
 
 
-def engines(at: str, device: int) -> list[str]:
+def engines(at: str, device: int, model: str = "${pretrain}") -> list[str]:
     """The overrides with which a section has a judge's engine, of the demo's own model."""
     return [
-        f"+{at}.model_args={{dtype: fp32, model_name_or_path: '${{pretrain}}'}}",
+        f"+{at}.model_args={{dtype: fp32, model_name_or_path: '{model}'}}",
         f"+{at}.strategy_args.strategy_name=hf_infer",
         f"+{at}.device_mapping=[{device}]",
     ]
@@ -140,3 +141,19 @@ def test_domains_share_a_sampling_judge_beside_the_rollout_and_the_run_resumes_b
     for step in (3, 4):
         assert comparable(resumed.metrics[step]) == comparable(whole.metrics[step]), f"step {step}"
         assert records(resumed, step) == records(whole, step)
+
+
+@pytest.mark.slow
+def test_a_judge_that_cannot_come_back_ends_the_run_with_the_cause(
+    sort_data: Path, start_run: StartRun, tmp_path: Path
+) -> None:
+    model = tmp_path / "judge"
+    shutil.copytree(sort_data / "model", model)
+    judge = [*judged("sort", "inference"), *engines("rewards.sort", 2, str(model))]
+    run = start_run(sort_data, "tiny_sort", *SHORT, *judge, "num_gpus_per_node=3", "max_steps=400", "save_steps=-1")
+    run.wait_for_step(1)
+    shutil.rmtree(model)
+    run.worker("rewards.sort").send_signal(signal.SIGKILL)
+    assert run.wait(START_LIMIT_S) == 1, run.text
+    assert "rewards.sort rank 0 failed in setup" in run.text and str(model) in run.text
+    run.assert_all_gone()
