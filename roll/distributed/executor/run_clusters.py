@@ -80,6 +80,8 @@ class RunClusters:
     def wait_ready(self) -> None:
         """Returns when all models are loaded. Raises WorkerError if one worker cannot load its own."""
         self._take_replies(self.placement.finish_setup())
+        for recovery in self._recoveries:
+            recovery.watch()
 
     def _take_replies(self, replies: Mapping[Occupant, list[Any]]) -> None:
         """What the workers of each cluster said when they were set up."""

@@ -67,10 +67,10 @@ def test_a_dead_engines_requests_go_to_the_other_and_it_comes_back_with_the_next
     async def play() -> None:
         waiting = [asyncio.create_task(rollout.generate(request(f"w{i}", 1002, i, 7))) for i in range(8)]
         await asyncio.sleep(0.3)
-        assert [replica.num_answers for replica in rollout._replicas] == [4, 4]
+        assert [rollout._router.load(rank) for rank in (0, 1)] == [4, 4]
         os.kill(engines.call_all("process_id")[0], signal.SIGKILL)
         await until(lambda: rollout.num_retries == 4)
-        assert [replica.num_answers for replica in rollout._replicas] == [0, 8]
+        assert [rollout._router.load(rank) for rank in (0, 1)] == [0, 8]
         while not all(task.done() for task in waiting):  # what is asked again may reach its engine after an abort
             await asyncio.to_thread(rollout.abort)
             await asyncio.sleep(0.1)
@@ -151,6 +151,20 @@ def test_an_engine_that_died_unnoticed_lets_nobody_wait(pair_of_engines: Pair, t
     assert asyncio.run(ask("environments-1")) == 2  # it has no weights yet
 
 
+def test_an_engine_that_nobody_here_asks_is_restarted_as_soon_as_it_dies(pair_of_engines: Pair) -> None:
+    """Twice: it is watched again after it was replaced."""
+    rollout = pair_of_engines()
+    recovery = rollout.recovery
+    assert recovery is not None
+    recovery.watch()
+    for number in (1, 2):
+        os.kill(rollout.cluster.call_all("process_id")[1], signal.SIGKILL)
+        asyncio.run(until(lambda number=number: recovery.num_restarts == number))
+        assert rollout.heal() is True
+    assert rollout.heal() is False
+    assert recovery.num_restarts == 2
+
+
 def test_nothing_is_restarted_after_the_end(pair_of_engines: Pair) -> None:
     rollout = pair_of_engines()
     recovery = rollout.recovery
@@ -216,7 +230,7 @@ def test_an_only_engine_that_stands_apart_is_replaced_and_its_requests_wait_for_
 
     async def play() -> None:
         asked = asyncio.create_task(judge.generate(request("first", 1002)))  # which this engine answers never
-        await until(lambda: judge._replicas[0].num_answers == 1)
+        await until(lambda: judge._router.load(0) == 1)
         os.kill(cluster.call_all("process_id")[0], signal.SIGKILL)
         await until(lambda: judge.num_retries == 1)
         late = asyncio.create_task(judge.generate(request("late", 5)))

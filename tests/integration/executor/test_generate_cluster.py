@@ -110,4 +110,4 @@ def test_abort_ends_a_request_and_cancelling_aborts_it(rollout: GenerateCluster)
 
     answer = asyncio.run(ask())
     assert (answer.finish_reason, list(answer.token_ids)) == ("abort", [8])
-    assert [replica.num_answers for replica in rollout._replicas] == [0, 0]
+    assert [rollout._router.load(rank) for rank in (0, 1)] == [0, 0]

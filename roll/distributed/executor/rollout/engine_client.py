@@ -34,7 +34,6 @@ class _Replica:
     rank: int
     outbox: list[GenerationRequest] = field(default_factory=list)
     waiting: dict[str, tuple[asyncio.Future[list[AnyGeneration]], int]] = field(default_factory=dict)
-    num_answers: int = 0  # asked for and not answered
     exchange: asyncio.Task[None] | None = None
     failure: RollError | None = None
     is_given_up: bool = False  # nobody brings it back
@@ -57,7 +56,7 @@ class EngineClient:
         self.name = name
         self._news = asyncio.Event()  # of an engine that is back, or is given up
         self.num_retries = 0
-        self._router = EngineRouter()
+        self._router = EngineRouter(len(workers.handles))
         self._replicas = [_Replica(rank) for rank in range(len(workers.handles))]
         self._tasks = BackgroundTasks()
 
@@ -73,30 +72,27 @@ class EngineClient:
                 return await self._ask(replica, request)
             except WorkerError as error:
                 deaths += 1
-                if deaths == _MAX_DEATHS or not (self.waits or self._serving()):
+                if deaths == _MAX_DEATHS or not (self.waits or self._router.has_engines):
                     raise
                 self.num_retries += 1
                 logger.warning("request %s is asked again elsewhere: %s", request.request_id, error)
 
     async def _choose(self, request: GenerationRequest) -> _Replica:
-        while not (loads := {replica.rank: replica.num_answers for replica in self._serving()}):
+        while (rank := self._router.choose(request)) is None:
             first = self._replicas[0]
             if not self.waits or all(replica.is_given_up for replica in self._replicas):
                 assert first.failure is not None
                 raise first.failure
             self._news.clear()  # of an engine that was given up while others may come back
             await self._news.wait()
-        return self._replicas[self._router.choose(request, loads)]
-
-    def _serving(self) -> list[_Replica]:
-        return [replica for replica in self._replicas if replica.failure is None]
+        return self._replicas[rank]
 
     async def _ask(self, replica: _Replica, request: GenerationRequest) -> list[AnyGeneration]:
         if request.request_id in replica.waiting:
             raise ValueError(f"request {request.request_id!r} is in flight already")
         future: asyncio.Future[list[AnyGeneration]] = asyncio.get_running_loop().create_future()
         replica.waiting[request.request_id] = (future, request.num_samples)
-        replica.num_answers += request.num_samples
+        self._router.add(replica.rank, request.num_samples)
         replica.outbox.append(request)
         if replica.exchange is None or replica.exchange.done():
             replica.exchange = self._tasks.start(self._exchange(replica))
@@ -129,8 +125,10 @@ class EngineClient:
             error = worker_error(self.workers.role, "submit", [reply])
         for request in requests:
             future, num_answers = replica.waiting.pop(request.request_id, (None, 0))
-            replica.num_answers -= num_answers
-            if future is not None and not future.done():
+            if future is None:
+                continue
+            self._router.add(replica.rank, -num_answers)
+            if not future.done():
                 future.set_exception(error)
 
     async def _exchange(self, replica: _Replica) -> None:
@@ -170,7 +168,7 @@ class EngineClient:
             future, num_answers = replica.waiting.pop(request_id, (None, 0))
             if future is None:
                 continue  # cancelled meanwhile
-            replica.num_answers -= num_answers
+            self._router.add(replica.rank, -num_answers)
             if future.done():
                 continue
             if isinstance(result, str):
@@ -181,7 +179,7 @@ class EngineClient:
     def _forget(self, replica: _Replica, request: GenerationRequest) -> None:
         if replica.waiting.pop(request.request_id, None) is None or replica.failure is not None:
             return
-        replica.num_answers -= request.num_samples
+        self._router.add(replica.rank, -request.num_samples)
         if request in replica.outbox:
             replica.outbox.remove(request)
         else:
@@ -194,7 +192,7 @@ class EngineClient:
                 future.set_exception(error)
         replica.waiting.clear()
         replica.outbox.clear()
-        replica.num_answers = 0
+        self._router.leave(replica.rank)
         if self.waits or len(self._replicas) > 1:
             self._lost(replica.rank, error)
             self._tasks.start(self._await_return(replica))
@@ -218,6 +216,7 @@ class EngineClient:
                 continue
             if not isinstance(reply, Failure):
                 replica.failure = None
+                self._router.come(replica.rank)
                 self._news.set()
                 return
 

@@ -47,6 +47,12 @@ class EngineRecovery:
         self._restarts: dict[int, Future[None]] = {}
         self._lock = threading.Lock()
         self._is_closing = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, name="engine watch", daemon=True)
+
+    def watch(self) -> None:
+        """From now on an engine is restarted as soon as it is gone, whoever asked it last. Called once all are set
+        up."""
+        self._watcher.start()
 
     def lost(self, rank: int) -> None:
         """Begins to restart this engine, unless that is under way."""
@@ -108,7 +114,30 @@ class EngineRecovery:
         self._is_closing.set()
 
     def join(self) -> None:
+        if self._watcher.ident is not None:
+            self._watcher.join()
         self._pool.shutdown(cancel_futures=True)
+
+    def _watch(self) -> None:
+        try:
+            self._restart_as_they_go()
+        except Exception:  # Ray is gone, which others tell
+            if not self._is_closing.is_set():
+                logger.warning("%s: engines are not watched any more", self._cluster.role, exc_info=True)
+
+    def _restart_as_they_go(self) -> None:
+        """A call that ends with its engine is open to each."""
+        calls: dict[ray.ObjectRef, int] = {}
+        while not self._is_closing.is_set():
+            for rank in set(self.serving()) - set(calls.values()):
+                calls[self._cluster.workers.handles[rank].call.remote("wait_death")] = rank
+            ended, _ = ray.wait(list(calls), timeout=_POLL_S) if calls else ([], None)
+            for call in ended:
+                del calls[call]
+            if ended:
+                self.notice()
+            elif not calls:
+                self._is_closing.wait(_POLL_S)
 
     def _dead_ranks(self) -> set[int]:
         """Of those that should be alive."""

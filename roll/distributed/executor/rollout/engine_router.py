@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Mapping
+from heapq import heapify, heappop, heappush
 from typing import TypeVar
 
 from roll.types.rollout import GenerationRequest
@@ -12,34 +12,73 @@ from roll.types.rollout import GenerationRequest
 Key = TypeVar("Key")
 _MAX_PLACES = 16_384
 _SPARE_ANSWERS, _SPARE_FACTOR = 8, 1.5  # so much more than the least loaded may an engine have to be preferred
+_STALE_FACTOR = 8  # entries of the heap per engine, beyond which it is built anew
 
 
 class EngineRouter:
-    """Remembers where the last request of a session went (the next turn of an episode finds its beginning cached
-    there), and where a prompt went (other attempts at it share its cache). An engine that is gone, or much more loaded
-    than the others, is not waited for: then the session moves.
+    """Knows how many answers each usable engine owes, where the last request of a session went (the next turn of an
+    episode finds its beginning cached there), and where a prompt went (other attempts at it share its cache). An engine
+    that is gone, or much more loaded than the others, is not waited for: then the session moves.
+
+    What a request costs does not grow with the engines.
 
     Example: loads {0: 12, 1: 6}; a session that was on 0 stays there (12 <= 1.5 * 6 + 8), a new prompt goes to 1.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, num_engines: int):
+        self._loads = dict.fromkeys(range(num_engines), 0)  # of the usable ones
+        self._heap = [(0, rank) for rank in self._loads]  # each engine with its load, and with loads that it had
+        self._total = 0
         self._sessions: OrderedDict[str, int] = OrderedDict()
         self._prompts: OrderedDict[bytes, int] = OrderedDict()
 
-    def choose(self, request: GenerationRequest, loads: Mapping[int, int]) -> int:
-        """The rank for this request. `loads` has the answers that each usable engine owes."""
-        least = min(loads.values())
-        if not any(loads.values()):
+    @property
+    def has_engines(self) -> bool:
+        return bool(self._loads)
+
+    def load(self, rank: int) -> int:
+        """The answers that an engine owes; 0 for one that is gone."""
+        return self._loads.get(rank, 0)
+
+    def add(self, rank: int, num_answers: int) -> None:
+        """More, or fewer, are asked of a usable engine."""
+        load = self._loads[rank] = self._loads[rank] + num_answers
+        self._total += num_answers
+        heappush(self._heap, (load, rank))
+        if len(self._heap) > _STALE_FACTOR * len(self._loads):
+            self._heap = [(load, rank) for rank, load in self._loads.items()]
+            heapify(self._heap)
+
+    def leave(self, rank: int) -> None:
+        """The engine is gone, with what it owed."""
+        self._total -= self._loads.pop(rank, 0)
+
+    def come(self, rank: int) -> None:
+        """The engine is back, and owes nothing."""
+        self._loads[rank] = 0
+        heappush(self._heap, (0, rank))
+
+    def choose(self, request: GenerationRequest) -> int | None:
+        """The rank for this request. None if no engine is usable."""
+        if not self._loads:
+            return None
+        emptiest = self._emptiest()
+        if not self._total:
             self._prompts.clear()  # all are answered: the next ones may come after a weight update
         prompt = hashlib.blake2b(request.prompt_ids.tobytes(), digest_size=16).digest()
         known = (self._sessions.get(request.session), self._prompts.get(prompt))
-        bearable = _SPARE_FACTOR * least + _SPARE_ANSWERS
-        preferred = [rank for rank in known if rank is not None and rank in loads and loads[rank] <= bearable]
-        rank = preferred[0] if preferred else min(loads, key=lambda rank: (loads[rank], rank))
+        bearable = _SPARE_FACTOR * self._loads[emptiest] + _SPARE_ANSWERS
+        preferred = [rank for rank in known if rank is not None and self._loads.get(rank, bearable + 1) <= bearable]
+        rank = preferred[0] if preferred else emptiest
         if request.session:
             _remember(self._sessions, request.session, rank)
         _remember(self._prompts, prompt, rank)
         return rank
+
+    def _emptiest(self) -> int:
+        while self._loads.get(self._heap[0][1]) != self._heap[0][0]:
+            heappop(self._heap)
+        return self._heap[0][1]
 
 
 def _remember(places: OrderedDict[Key, int], key: Key, rank: int) -> None:

@@ -131,6 +131,10 @@ class GenerateWorker:
             raise EngineDied(self._death)
         await self.strategy.check_health()
 
+    async def wait_death(self) -> None:
+        """Returns when the engine can serve no more requests."""
+        await self._is_dead.wait()
+
     async def wait_serving(self) -> None:
         """Returns when the engine may be asked. Raises EngineDied if it cannot."""
         await self._has_weights.wait()
