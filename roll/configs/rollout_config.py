@@ -64,7 +64,12 @@ class RolloutConfig(RunConfig):
     is_use_additional_prompts: bool = setting(
         False,
         "When query_filter_config drops groups, start others in their place, at most as many as a step has. Off: the "
-        "step trains on what is left, in as many fewer updates, and not at all if nothing is.",
+        "step trains on what is left, in as many fewer updates; see on_empty for a step of which nothing is.",
+    )
+    on_empty: Literal["train_all", "skip_step", "fail"] = setting(
+        "skip_step",
+        "What becomes of a step whose groups are all dropped by query_filter_config or group_filter_cls: it trains on "
+        "as many of them as a step has, makes no update, or ends the run.",
     )
 
     # output

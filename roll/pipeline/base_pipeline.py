@@ -67,7 +67,7 @@ from roll.errors import ConfigError
 from roll.pipeline import settings
 from roll.pipeline.alarms import CollapseAlarm, GapAlarm
 from roll.pipeline.checkpoint import Checkpoint
-from roll.pipeline.filtered_step import FewGroupsAlarm, filter_metrics, kept_share, of_kept, updates_of
+from roll.pipeline.filtered_step import FewGroupsAlarm, filter_metrics, kept_share, of_empty, of_kept, updates_of
 from roll.pipeline.late_rewards import LateRewards
 from roll.pipeline.recorder import RolloutRecord, RolloutRecorder
 from roll.pipeline.resume_checks import RLState, check_resume, data_place, state_of_roles
@@ -202,15 +202,17 @@ class RLPipeline(Run):
 
     def gather(self, groups: StepGroups, step: int) -> tuple[StepSamples | None, dict[str, float]]:
         """Flat rows, shared out to the ranks that will train on them. Rows that do not fill the updates are padded with
-        rows that have nothing to train on, which cannot change the gradient. None where the filter kept nothing: what
-        it dropped is not trained on."""
+        rows that have nothing to train on, which cannot change the gradient. None where the filter kept nothing and
+        what it dropped is not trained on (`on_empty`)."""
         self._record(step + 1, groups.kept or groups.dropped)
+        trained = groups
         if self.scheduler.filters:
-            self.few_groups_alarm.look(groups, self.plan.num_groups, step)
-        metrics = self._rollout_metrics(groups, step)
-        if not groups.kept:
+            trained = of_empty(groups, self.config.on_empty, self.plan.num_groups, step)
+            self.few_groups_alarm.look(groups, self.plan.num_groups, step, self.config.on_empty)
+        metrics = self._rollout_metrics(groups, trained.kept, step)
+        if not trained.kept:
             return None, metrics
-        sampled, num_kept, share = StepRows(groups.kept), len(groups.kept), kept_share(groups)
+        sampled, num_kept, share = StepRows(trained.kept), len(trained.kept), kept_share(trained)
         actor, critic = self.plan.actor_train, self.plan.critic
         updates = updates_of(actor.updates_per_epoch, num_kept, self.plan.num_groups)
         random = np.random.default_rng([self.config.seed, step])
@@ -233,10 +235,10 @@ class RLPipeline(Run):
         records = [record for group in shown for record in rollout_records(group, texts_of(group.trajectories))]
         self.recorder.record(step, records, kind, num_groups=len(groups))
 
-    def _rollout_metrics(self, groups: StepGroups, step: int) -> dict[str, float]:
-        metrics = rollout_metrics(groups.sampled, step)
+    def _rollout_metrics(self, groups: StepGroups, trained: Sequence[TrajectoryGroup], step: int) -> dict[str, float]:
+        metrics = rollout_metrics(groups.sampled, trained, step)
         if self.scheduler.filters:
-            metrics |= filter_metrics(groups)
+            metrics |= filter_metrics(groups, trained)
         return metrics | self.running.actor_infer.metrics()
 
     def _shard(

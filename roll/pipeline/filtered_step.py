@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from roll.algorithms.advantage import reward_metrics
 from roll.distributed.scheduler.rollout_core import StepGroups
+from roll.errors import AlgorithmError
+from roll.types.rollout import TrajectoryGroup
 
 logger = logging.getLogger(__name__)
 
@@ -25,18 +27,32 @@ def updates_of(planned: int, num_kept: int, num_groups: int) -> int:
     return max(1, math.ceil(planned * num_kept / num_groups))
 
 
-def filter_metrics(groups: StepGroups) -> dict[str, float]:
-    """What was sampled, and how much of it was kept. Metrics under `rollout/`."""
+def of_empty(groups: StepGroups, on_empty: str, num_groups: int, step: int) -> StepGroups:
+    """The groups to train on, in place of `kept`, and the others. If the filter kept none, `on_empty` decides; trained
+    on are then `num_groups`, the first in the data. Raises AlgorithmError where the run is to end."""
+    if groups.kept or on_empty == "skip_step":
+        return groups
+    if on_empty == "fail":
+        raise AlgorithmError(
+            f"step {step + 1}: the filter dropped all {len(groups.dropped)} groups, and on_empty is fail. Look at the "
+            "filter's thresholds and at is_use_additional_prompts, or let on_empty be skip_step or train_all."
+        )
+    ordered = sorted(groups.dropped, key=lambda group: group.group_id)
+    return StepGroups(ordered[:num_groups], ordered[num_groups:])
+
+
+def filter_metrics(groups: StepGroups, trained: Sequence[TrajectoryGroup]) -> dict[str, float]:
+    """What was sampled, how much of it was kept, and how much is trained on. Metrics under `rollout/`."""
     sampled = groups.sampled
     rewards = np.concatenate([group.rewards for group in sampled])
     ids = np.repeat(np.arange(len(sampled)), [len(group.rewards) for group in sampled])
-    rows = [t for group in groups.kept for t in group.trajectories]
-    trained = sum(t.failure is None and t.facts.num_sampled > 0 for t in rows)
+    rows = [t for group in trained for t in group.trajectories]
+    num_trained = sum(t.failure is None and t.facts.num_sampled > 0 for t in rows)
     metrics = reward_metrics(rewards, ids) | {
         "dropped_groups": float(len(groups.dropped)),
         "kept_groups": float(len(groups.kept)),
         "kept_groups_fraction": len(groups.kept) / len(sampled),
-        "trained_rows_fraction": trained / sum(len(group.trajectories) for group in sampled),
+        "trained_rows_fraction": num_trained / sum(len(group.trajectories) for group in sampled),
     }
     return {f"rollout/{name}": value for name, value in metrics.items()}
 
@@ -64,14 +80,16 @@ class FewGroupsAlarm:
     def __init__(self) -> None:
         self._is_on = False
 
-    def look(self, groups: StepGroups, num_groups: int, step: int) -> None:
+    def look(self, groups: StepGroups, num_groups: int, step: int, on_empty: str) -> None:
         kept = len(groups.kept)
         if not kept:
             logger.warning(
-                "step %d: the filter dropped all %d groups, so the step makes no update. Look at rollout/reward_mean, "
-                "at the filter's thresholds, and at is_use_additional_prompts.",
+                "step %d: the filter dropped all %d groups, so the step %s (on_empty: %s). Look at "
+                "rollout/reward_mean, at the filter's thresholds, and at is_use_additional_prompts.",
                 step + 1,
                 len(groups.dropped),
+                "trains on what was dropped" if on_empty == "train_all" else "makes no update",
+                on_empty,
             )
         elif kept < FEW * num_groups and not self._is_on:
             logger.warning(

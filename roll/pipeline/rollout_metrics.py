@@ -7,13 +7,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from roll.distributed.scheduler.length_bias import length_bias
 from roll.types.rollout import TrajectoryGroup
 
 
-def rollout_metrics(groups: Sequence[TrajectoryGroup], step: int) -> dict[str, float]:
-    """Metrics under `rollout/`. Rewards and response lengths are over attempts that did not fail, however many rows an
-    attempt has; `staleness` counts the weight updates between the oldest version that sampled a token and the one this
-    step trains."""
+def rollout_metrics(
+    groups: Sequence[TrajectoryGroup], trained: Sequence[TrajectoryGroup], step: int
+) -> dict[str, float]:
+    """Metrics under `rollout/` of all sampled groups; `trained` are those that the step learns from. Rewards and
+    response lengths are over attempts that did not fail, however many rows an attempt has; `staleness` counts the
+    weight updates between the oldest version that sampled a token and the one this step trains."""
     rows = [t for group in groups for t in group.trajectories]
     lengths = np.concatenate([group.response_lengths[~np.isnan(group.rewards)] for group in groups])
     num_tokens = np.array([t.facts.num_tokens for t in rows])
@@ -28,6 +31,8 @@ def rollout_metrics(groups: Sequence[TrajectoryGroup], step: int) -> dict[str, f
     if len(lengths):
         metrics["rollout/response_length_mean"] = float(lengths.mean())
         metrics["rollout/response_length_max"] = float(lengths.max())
+    if (bias := length_bias(groups, trained)) is not None:
+        metrics["rollout/length_bias"] = bias
     if versions:
         metrics["rollout/staleness_max"] = float(step - min(versions))
     domains = sorted({group.task.domain for group in groups})

@@ -156,11 +156,11 @@ class RLVRPipeline(RLPipeline):
         by_tag = config.tag_to_template
         return load_tasks(args, key, domains, self.tokenizer, max_prompt_tokens, template, by_tag).tasks
 
-    def _rollout_metrics(self, groups: StepGroups, step: int) -> dict[str, float]:
+    def _rollout_metrics(self, groups: StepGroups, trained: Sequence[TrajectoryGroup], step: int) -> dict[str, float]:
         engines = [self.running.engines[role] for role in self.config.judge_roles]
         restarts = [judge.recovery.num_restarts for judge in engines if judge.recovery is not None]
         found = {"rollout/judge_restarted_engines": float(sum(restarts))} if restarts else {}
-        return super()._rollout_metrics(groups, step) | found
+        return super()._rollout_metrics(groups, trained, step) | found
 
     def row_weights(self, meta: RowMeta) -> tuple[np.ndarray | None, dict[str, float]]:
         if self.row_weight_settings is None:

@@ -15,6 +15,7 @@ import pytest
 from roll.configs.plan.batch_plan import build_plan
 from roll.distributed.executor.jobs import TrainJob
 from roll.distributed.scheduler.rollout_core import StepGroups
+from roll.errors import AlgorithmError
 from roll.pipeline.agentic.agentic_pipeline import AgenticPipeline
 from roll.pipeline.base_pipeline import RLPipeline
 from roll.pipeline.filtered_step import FewGroupsAlarm, filter_metrics, kept_share, of_kept, updates_of
@@ -46,7 +47,7 @@ def test_an_update_has_as_many_groups_as_without_the_filter() -> None:
 
 def test_metrics_are_of_all_that_was_sampled_and_name_what_was_kept() -> None:
     groups = StepGroups([group(0, 1.0, 0.0)], [group(1, 0.0, 0.0), group(2, 0.0, 0.0), group(3, 1.0, 1.0, failed=1)])
-    metrics = filter_metrics(groups)
+    metrics = filter_metrics(groups, groups.kept)
     assert metrics["rollout/reward_mean"] == pytest.approx(2 / 7)
     assert metrics["rollout/group_equal_rewards_fraction"] == pytest.approx(2 / 3)
     assert (metrics["rollout/kept_groups"], metrics["rollout/dropped_groups"]) == (1, 3)
@@ -59,7 +60,7 @@ def test_a_step_that_keeps_nothing_is_said_always_and_few_groups_once(caplog: py
     alarm, one = FewGroupsAlarm(), group(0, 1.0, 0.0)
     with caplog.at_level(logging.WARNING):
         for kept in (0, 0, 1, 1, 8, 1):
-            alarm.look(StepGroups([one] * kept, [one] * (8 - kept)), 8, step=2)
+            alarm.look(StepGroups([one] * kept, [one] * (8 - kept)), 8, step=2, on_empty="skip_step")
     said = [record.getMessage().split(",")[0] for record in caplog.records]
     nothing, few = "step 3: the filter dropped all 8 groups", "step 3: the filter kept 1 groups where 8 are planned."
     assert [text[: len(nothing)] for text in said[:2]] == [nothing] * 2
@@ -177,6 +178,24 @@ def test_dropped_groups_are_in_no_update_and_the_updates_keep_their_size(pipelin
     assert sizes == [[6], [6]]
     assert (some["rollout/reward_mean"], some["rollout/kept_reward_mean"]) == (3 / 16, 0.5)
     assert some["rollout/trained_rows_fraction"] == 6 / 16
+
+
+def test_a_step_of_which_nothing_is_kept_trains_on_as_many_groups_as_planned_or_ends_the_run(
+    pipeline: RLVRPipeline,
+) -> None:
+    """`train_all` after replacements: 12 groups were sampled, the first 8 in the data fill the planned updates."""
+    dropped = [group(i, 1.0, 1.0) for i in (9, 3, 1, 0, 2, 8, 7, 6, 5, 4, 11, 10)]
+    pipeline.scheduler = Prepared([StepGroups([], dropped)])  # type: ignore[assignment]
+    clusters: Clusters = pipeline.clusters  # type: ignore[assignment]
+    pipeline.config = pipeline.config.model_copy(update={"on_empty": "train_all"})
+    metrics = pipeline.step(0)
+    ((job, samples),) = clusters.actor_train.jobs
+    assert (job.num_updates, sorted(set(samples.meta.group_ids))) == (4, list(range(8)))
+    assert (metrics["rollout/kept_groups"], metrics["rollout/trained_rows_fraction"]) == (0, 8 / 12)
+
+    pipeline.config = pipeline.config.model_copy(update={"on_empty": "fail"})
+    with pytest.raises(AlgorithmError, match="step 1: the filter dropped all 12 groups, and on_empty is fail"):
+        pipeline.step(0)
 
 
 def test_without_a_filter_every_step_makes_the_planned_updates(pipeline: RLVRPipeline) -> None:

@@ -27,12 +27,13 @@ def test_lengths_ends_versions_and_rewards_are_those_counted_by_hand() -> None:
         group("sums", row(2, 1.0, 0, metrics={"format": 1.0}), row(4, 0.5, 1, version=2, reason="length")),
         group("words", row(6, 0.25, 0, metrics={"format": 0.0}), row(4, 0.0, 1, failure="timeout")),
     ]
-    metrics = rollout_metrics(groups, step=5)
+    metrics = rollout_metrics(groups, groups, step=5)
     assert metrics == pytest.approx(
         {
             "rollout/failed_fraction": 1 / 4,
             "rollout/response_length_mean": 4.0,
             "rollout/response_length_max": 6.0,
+            "rollout/length_bias": 4.0 / (2 + 3 / 4 * 2 + 2 / 4 * 2),  # of 2, 4 and 6, and one that was cut at 4
             "rollout/truncated_fraction": 1 / 4,
             "rollout/prompt_length_mean": 3.0,
             "rollout/num_tokens": 2 + 4 + 6 + 4 + 4 * 3,
@@ -47,7 +48,7 @@ def test_lengths_ends_versions_and_rewards_are_those_counted_by_hand() -> None:
 def test_attempts_that_failed_are_counted_not_their_rows() -> None:
     """One attempt of three turns, a row each, and one that failed."""
     groups = [group("lake", *(row(2, 1.0, 0) for _ in range(3)), row(0, 0.0, 1, failure="crash"))]
-    assert rollout_metrics(groups, step=5)["rollout/failed_fraction"] == 0.5
+    assert rollout_metrics(groups, groups, step=5)["rollout/failed_fraction"] == 0.5
 
 
 def test_an_attempt_of_several_rows_counts_once() -> None:
@@ -56,6 +57,6 @@ def test_an_attempt_of_several_rows_counts_once() -> None:
         group(tag, row(2, 1.0, 0), *(row(2, 0.0, 1) for _ in range(9)), row(5, 0.0, 2, failure="crash"))
         for tag in ("lake", "guess")
     ]
-    metrics = rollout_metrics(groups, step=5)
+    metrics = rollout_metrics(groups, groups, step=5)
     assert metrics["rollout/reward_mean/lake"] == metrics["rollout/reward_mean/guess"] == 0.5
     assert (metrics["rollout/response_length_mean"], metrics["rollout/response_length_max"]) == (10.0, 18.0)
