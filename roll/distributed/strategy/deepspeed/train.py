@@ -16,9 +16,9 @@ from roll.configs.cluster import WorkerConfig
 from roll.configs.plan.run_plan import TrainPlan
 from roll.distributed.strategy.base import RankContext, State, TrainStrategy
 from roll.distributed.strategy.deepspeed.config import training_config
-from roll.distributed.strategy.deepspeed.optimizer import adamw, not_finite, parameter_groups, schedule
 from roll.distributed.strategy.deepspeed.rank import DeepSpeedRank, full_dimensions, full_shape
 from roll.distributed.strategy.model_score import ModelScoreStrategy
+from roll.distributed.strategy.optimizer import adamw, not_finite, parameter_groups, schedule
 from roll.distributed.strategy.saved_facts import SavedFacts, required_facts
 from roll.distributed.weights.bucket import WeightBucket, fill_buckets
 from roll.errors import StrategyError

@@ -17,7 +17,7 @@ from torch import nn
 from roll.configs.plan.run_plan import TrainPlan
 from roll.configs.strategies.megatron_config import MegatronSettings
 from roll.configs.training import TrainingArgs
-from roll.distributed.strategy.deepspeed.optimizer import learning_rate_factor, not_finite
+from roll.distributed.strategy.optimizer import learning_rate_factor, not_finite
 from roll.platforms.cpu_stand_ins.megatron import cuda_type_names
 
 

@@ -3,7 +3,7 @@ import torch
 from transformers import get_scheduler
 
 from roll.configs.training import TrainingArgs
-from roll.distributed.strategy.deepspeed.optimizer import adamw, learning_rate_factor, parameter_groups, schedule
+from roll.distributed.strategy.optimizer import adamw, learning_rate_factor, parameter_groups, schedule
 
 
 @pytest.mark.parametrize("shape", ["constant", "constant_with_warmup", "linear", "cosine"])
