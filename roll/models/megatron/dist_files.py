@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-import torch
 from megatron.core import dist_checkpointing, parallel_state
 from megatron.core.dist_checkpointing.serialization import get_default_load_sharded_strategy
 from megatron.core.dist_checkpointing.strategies.torch import (
@@ -15,12 +13,9 @@ from megatron.core.dist_checkpointing.strategies.torch import (
     _replace_state_dict_keys_with_sharded_keys,
     mcore_to_pyt_state_dict,
 )
-from torch.distributed.checkpoint.filesystem import DEFAULT_SUFFIX, FileSystemWriter, _StorageInfo
-from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem, WriteItemType
 from torch.distributed.checkpoint.state_dict_saver import save as write_checkpoint
-from torch.distributed.checkpoint.storage import WriteResult
-from torch.futures import Future
 
+from roll.models.dcp_files import OneByOne
 from roll.models.megatron.plain_files import plain_files
 from roll.platforms.cpu_stand_ins.megatron import cuda_method_stays
 
@@ -33,35 +28,7 @@ class SynchronousWriter(TorchDistSaveShardedStrategy):
         renamed, _, _ = _replace_state_dict_keys_with_sharded_keys(sharded_state_dict, self.keep_only_main_replica)
         planner = MCoreSavePlanner(dedup_replicated_tensors=False, flatten_state_dict=False)
         state = mcore_to_pyt_state_dict(renamed, False)
-        write_checkpoint(state, storage_writer=_OneByOne(checkpoint_dir), planner=planner)
-
-
-class _OneByOne(FileSystemWriter):
-    """A file per rank, with one tensor at a time in host memory. torch 2.13's own write_data keeps the copies of all of
-    them until the file is done."""
-
-    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        name = f"{plan.storage_data.prefix}0{DEFAULT_SUFFIX}"
-        with (Path(self.path) / name).open("wb") as file:
-            written = [_append(file, name, item, planner) for item in plan.items]
-            file.flush()
-            os.fsync(file.fileno())
-        done: Future[list[WriteResult]] = Future()
-        done.set_result(written)
-        return done
-
-
-def _append(file: BinaryIO, name: str, item: WriteItem, planner: SavePlanner) -> WriteResult:
-    start = file.tell()
-    data: Any = planner.resolve_data(item)
-    if item.type == WriteItemType.BYTE_IO:
-        file.write(data.getbuffer())
-    else:
-        tensor = data.detach().cpu()
-        whole = tensor.untyped_storage().nbytes() == tensor.nbytes
-        torch.save(tensor if whole else tensor.clone(), file)  # a view is saved with all that it is a view of
-    length = file.tell() - start
-    return WriteResult(item.index, length, _StorageInfo(name, start, length))
+        write_checkpoint(state, storage_writer=OneByOne(checkpoint_dir), planner=planner)
 
 
 def layout_metadata() -> dict[str, Any]:

@@ -14,18 +14,9 @@ from roll.errors import StrategyError
 
 pytest.importorskip("megatron.core", reason="megatron-core is not installed")
 
-from torch.distributed.checkpoint.filesystem import _StorageInfo
-from torch.distributed.checkpoint.metadata import (
-    BytesStorageMetadata,
-    ChunkStorageMetadata,
-    Metadata,
-    MetadataIndex,
-    StorageMeta,
-    TensorProperties,
-    TensorStorageMetadata,
-)
+from torch.distributed.checkpoint.metadata import MetadataIndex
 
-from roll.models.megatron.plain_files import PlainPlanner, PlainReader, plain_files
+from roll.models.megatron.plain_files import PlainPlanner, plain_files
 
 
 class Touch:
@@ -38,36 +29,12 @@ class Touch:
         return Path.touch, (self.path,)
 
 
-def index() -> Metadata:
-    chunk = ChunkStorageMetadata(torch.Size([0]), torch.Size([4]))
-    dtypes = (torch.float32, torch.bfloat16, torch.uint8)
-    tensors: Any = {
-        str(dtype): TensorStorageMetadata(TensorProperties(dtype=dtype), torch.Size([4]), [chunk]) for dtype in dtypes
-    }
-    place = _StorageInfo("__0_0.distcp", 0, 16)
-    return Metadata(
-        tensors | {"a": BytesStorageMetadata()}, None, {MetadataIndex("a"): place}, StorageMeta(Path("/a"), "b")
-    )
-
-
-def test_an_index_is_read_as_it_was_written(tmp_path: Path) -> None:
-    (tmp_path / ".metadata").write_bytes(pickle.dumps(index()))
-    assert PlainReader(tmp_path).read_metadata() == index()
-
-
-def test_an_index_that_wants_something_run_is_refused(tmp_path: Path) -> None:
+def test_megatron_reads_no_index_that_wants_something_run(tmp_path: Path) -> None:
     (tmp_path / ".metadata").write_bytes(pickle.dumps(Touch(tmp_path / "ran")))
     problem = rf"{tmp_path}/\.metadata cannot be read: it asks for pathlib\.Path\.touch"
     with pytest.raises(StrategyError, match=problem), plain_files(tmp_path):
         pass
     assert not (tmp_path / "ran").exists()
-
-
-@pytest.mark.parametrize("content", [b"", pickle.dumps(index())[:-40], b"\xff" * 40, pickle.dumps({"a": 1})])
-def test_a_damaged_index_is_named(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / ".metadata").write_bytes(content)
-    with pytest.raises(StrategyError, match=rf"{tmp_path}/\.metadata (cannot be read|is not the index)"):
-        PlainReader(tmp_path).read_metadata()
 
 
 def written(value: object) -> io.BytesIO:
