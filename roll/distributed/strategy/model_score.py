@@ -1,11 +1,14 @@
-"""Scoring with a Hugging Face model in torch: what `deepspeed_train`, `deepspeed_infer` and `hf_infer` share."""
+"""Scoring with a Hugging Face model in torch: what all strategies but Megatron's share."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 
+from roll.algorithms.loss import Loss
 from roll.distributed.strategy.base import RankContext, ScoreStrategy
 from roll.errors import StrategyError
 from roll.models.hf import SequenceModel, TokenLogProbModel, TokenValueModel
@@ -30,18 +33,20 @@ class ModelScoreStrategy(ScoreStrategy):
     ) -> list[TokenOutputs]:
         self._check_policy()
         outputs = []
-        for batch in self._evened_out(micro_batches):
-            log_probs, entropies = self.model.module(*self._inputs(batch), temperature, entropy)
-            outputs.append(
-                TokenOutputs(log_probs=log_probs.cpu(), entropy=None if entropies is None else entropies.cpu())
-            )
+        with self._ready_to_score():
+            for batch in self._evened_out(micro_batches):
+                log_probs, entropies = self.model.module(*self._inputs(batch), temperature, entropy)
+                outputs.append(
+                    TokenOutputs(log_probs=log_probs.cpu(), entropy=None if entropies is None else entropies.cpu())
+                )
         return outputs[: len(micro_batches)]
 
     @torch.no_grad()
     def values(self, micro_batches: Sequence[MicroBatch]) -> list[TokenOutputs]:
         self._check_critic()
-        batches = self._evened_out(micro_batches)
-        outputs = [TokenOutputs(values=self.model.module(*self._inputs(batch)).cpu()) for batch in batches]
+        with self._ready_to_score():
+            batches = self._evened_out(micro_batches)
+            outputs = [TokenOutputs(values=self.model.module(*self._inputs(batch)).cpu()) for batch in batches]
         return outputs[: len(micro_batches)]
 
     @torch.no_grad()
@@ -49,13 +54,27 @@ class ModelScoreStrategy(ScoreStrategy):
         if not isinstance(self.model.module, SequenceModel):
             raise StrategyError(f"{self.context.role} has no sequence-classification head and gives rows no numbers")
         device = self.context.device
-        batches = self._evened_out(micro_batches)
-        outputs = [self.model.module(b.input_ids.to(device), b.lengths.to(device)).cpu() for b in batches]
+        with self._ready_to_score():
+            batches = self._evened_out(micro_batches)
+            outputs = [self.model.module(b.input_ids.to(device), b.lengths.to(device)).cpu() for b in batches]
         return outputs[: len(micro_batches)]
+
+    def _outputs(self, forward: Callable[..., Any], batch: MicroBatch, loss: Loss, temperature: float) -> TokenOutputs:
+        """What a loss needs, with gradient. `forward`: the model, or what an engine put around it."""
+        if "values" in loss.needs:
+            self._check_critic()
+            return TokenOutputs(values=forward(batch.input_ids, batch.response_mask))
+        self._check_policy()
+        log_probs, entropy = forward(batch.input_ids, batch.response_mask, temperature, "entropy" in loss.needs)
+        return TokenOutputs(log_probs=log_probs, entropy=entropy)
 
     def _evened_out(self, micro_batches: Sequence[MicroBatch]) -> Sequence[MicroBatch]:
         """These, and behind them the empty ones that ranks need whose forward passes must be equal in number."""
         return micro_batches
+
+    def _ready_to_score(self) -> AbstractContextManager[None]:
+        """Around passes without gradient."""
+        return nullcontext()
 
     def _inputs(self, batch: MicroBatch) -> tuple[torch.Tensor, torch.Tensor]:
         device = self.context.device

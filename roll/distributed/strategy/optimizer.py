@@ -69,6 +69,15 @@ def schedule(optimizer: torch.optim.Optimizer, args: TrainingArgs, total_updates
     )
 
 
+def go_on_after(schedule: LambdaLR, updates_done: int) -> None:
+    """Puts a schedule behind so many updates, under the peak rates that it has."""
+    schedule.last_epoch = updates_done
+    rates = [rate * factor(updates_done) for rate, factor in zip(schedule.base_lrs, schedule.lr_lambdas, strict=True)]
+    for group, rate in zip(schedule.optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
+    schedule._last_lr = rates
+
+
 def not_finite(role: str, norm: float, weights: str = "untouched") -> StrategyError:
     """The end of a run whose gradient is not finite. One such update would make every weight NaN for good, and to leave
     it out silently would hide a fault in loss, data or model."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,8 @@ from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
 from deepspeed.runtime.zero.config import ZeroStageEnum
 from deepspeed.utils.tensor_fragment import fragment_address
 
+from roll.distributed.strategy.optimizer import go_on_after
+from roll.distributed.strategy.random_state import random_state, random_state_file, set_random_state
 from roll.distributed.strategy.saved_facts import SavedFacts
 from roll.errors import StrategyError
 
@@ -36,7 +38,7 @@ class SafeCheckpointEngine(TorchCheckpointEngine):
 def save(engine: DeepSpeedEngine, directory: Path, rank: int, facts: SavedFacts) -> None:
     """Weights, optimizer, schedule and random state. `facts` are what a loader must agree with. Collective."""
     engine.save_checkpoint(str(directory), tag=_TAG, save_latest=False)
-    torch.save(_random_state(), directory / f"random_state_{rank}.pt")
+    torch.save(random_state(), random_state_file(directory, rank))
     if rank == 0:
         facts.write(directory)
     torch.distributed.barrier()
@@ -50,7 +52,7 @@ def load(engine: DeepSpeedEngine, directory: Path, rank: int) -> None:
         path, _ = engine.load_checkpoint(str(directory), tag=_TAG)
     if path is None:
         raise StrategyError(f"{directory / _TAG} holds no complete checkpoint of deepspeed_train")
-    _set_random_state(torch.load(directory / f"random_state_{rank}.pt", weights_only=True))
+    set_random_state(torch.load(random_state_file(directory, rank), weights_only=True))
 
 
 @contextmanager
@@ -64,22 +66,7 @@ def _own_settings(engine: DeepSpeedEngine) -> Iterator[None]:
     for group, own in zip(optimizer.param_groups, groups, strict=True):
         group.update(own)
     schedule.base_lrs = [own["initial_lr"] for own in groups]
-    rates = [
-        rate * factor(schedule.last_epoch) for rate, factor in zip(schedule.base_lrs, schedule.lr_lambdas, strict=True)
-    ]
-    for group, rate in zip(optimizer.param_groups, rates, strict=True):
-        group["lr"] = rate
-    schedule._last_lr = rates
+    go_on_after(schedule, schedule.last_epoch)
     wrapper: Any = engine.optimizer
     if wrapper is not optimizer:
         wrapper.clip_grad = engine.gradient_clipping()
-
-
-def _random_state() -> dict[str, Any]:
-    return {"cpu": torch.get_rng_state(), "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []}
-
-
-def _set_random_state(state: Mapping[str, Any]) -> None:
-    torch.set_rng_state(state["cpu"])
-    if torch.cuda.is_available() and state["cuda"]:
-        torch.cuda.set_rng_state_all(state["cuda"])

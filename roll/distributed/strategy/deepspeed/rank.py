@@ -12,13 +12,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from roll.configs.cluster import WorkerConfig
 from roll.distributed.strategy.base import RankContext
+from roll.distributed.strategy.data_parallel import evened_out
 from roll.distributed.strategy.deepspeed.config import EngineConfig
-from roll.distributed.strategy.model_score import empty_micro_batch
 from roll.models.hf import LogProbHead
 from roll.models.loading import LoadedModel, load_model
 from roll.platforms.stores import bind_stores
@@ -88,21 +87,10 @@ class DeepSpeedRank:
 
         return zero.GatheredParameters(list(parameters), modifier_rank=0 if modify else None)
 
-    def all_reduce(self, values: Sequence[float], op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> list[float]:
-        """Elementwise over all ranks, in float64."""
-        if self.context.world_size == 1:
-            return [float(value) for value in values]
-        total = torch.tensor(list(values), dtype=torch.float64, device=self.context.device)
-        dist.all_reduce(total, op)
-        return total.tolist()
-
     def evened_out(self, micro_batches: Sequence[MicroBatch]) -> list[MicroBatch]:
         """The micro batches, and where weights are partitioned so many empty ones that all ranks make equally many
         passes."""
-        if not self.config.partitions_weights:
-            return list(micro_batches)
-        most = int(self.all_reduce([len(micro_batches)], dist.ReduceOp.MAX)[0])
-        return [*micro_batches, *[empty_micro_batch()] * (most - len(micro_batches))]
+        return evened_out(micro_batches, self.context) if self.config.partitions_weights else list(micro_batches)
 
     def stop(self) -> None:
         if self.engine is not None:

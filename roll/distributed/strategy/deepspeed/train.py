@@ -15,6 +15,7 @@ from roll.algorithms.loss import Loss
 from roll.configs.cluster import WorkerConfig
 from roll.configs.plan.run_plan import TrainPlan
 from roll.distributed.strategy.base import RankContext, State, TrainStrategy
+from roll.distributed.strategy.data_parallel import all_reduce
 from roll.distributed.strategy.deepspeed.config import training_config
 from roll.distributed.strategy.deepspeed.rank import DeepSpeedRank, full_dimensions, full_shape
 from roll.distributed.strategy.model_score import ModelScoreStrategy
@@ -22,7 +23,7 @@ from roll.distributed.strategy.optimizer import adamw, not_finite, parameter_gro
 from roll.distributed.strategy.saved_facts import SavedFacts, required_facts
 from roll.distributed.weights.bucket import WeightBucket, fill_buckets
 from roll.errors import StrategyError
-from roll.types.batch import LossScale, MicroBatch, TokenOutputs
+from roll.types.batch import LossScale, MicroBatch
 from roll.types.metrics import MetricSums
 
 if TYPE_CHECKING:
@@ -79,20 +80,12 @@ class DeepSpeedTrainStrategy(ModelScoreStrategy, TrainStrategy):
             # Explicit, because the number of micro batches may differ from update to update.
             self.engine.set_gradient_accumulation_boundary(i == len(micro_batches) - 1)
             batch = micro_batch.to(self.context.device)
-            total, metrics = loss(self._forward(batch, loss, temperature), batch, scale)
+            total, metrics = loss(self._outputs(self.engine, batch, loss, temperature), batch, scale)
             self.engine.backward(total * self.dp_size if self.dp_size > 1 else total, scale_wrt_gas=False)
             sums.merge([metrics])
         learning_rate = float(self._schedule.get_last_lr()[0])
         grad_norm = self._step()
         return sums.to_floats(), {"grad_norm": grad_norm, "learning_rate": learning_rate}
-
-    def _forward(self, batch: MicroBatch, loss: Loss, temperature: float) -> TokenOutputs:
-        if "values" in loss.needs:
-            self._check_critic()
-            return TokenOutputs(values=self.engine(batch.input_ids, batch.response_mask))
-        self._check_policy()
-        log_probs, entropy = self.engine(batch.input_ids, batch.response_mask, temperature, "entropy" in loss.needs)
-        return TokenOutputs(log_probs=log_probs, entropy=entropy)
 
     def _step(self) -> float:
         """Clips and updates; the gradient norm before clipping. StrategyError if it is not finite."""
@@ -133,7 +126,7 @@ class DeepSpeedTrainStrategy(ModelScoreStrategy, TrainStrategy):
                 yield self.model.in_checkpoint_form(weights)
 
     def all_reduce_sum(self, values: Sequence[float]) -> list[float]:
-        return self.rank.all_reduce(values)
+        return all_reduce(values, self.context)
 
     def save_checkpoint(self, directory: Path) -> None:
         from roll.distributed.strategy.deepspeed import checkpoint as deepspeed_checkpoint

@@ -16,6 +16,7 @@ from megatron.core.optimizer import DistributedOptimizer
 from megatron.core.tensor_parallel.random import get_cuda_rng_tracker
 
 from roll.distributed.strategy.megatron.shares import share_of
+from roll.distributed.strategy.random_state import random_state, random_state_file, set_random_state
 from roll.distributed.strategy.saved_facts import SavedFacts
 from roll.errors import StrategyError
 from roll.models.megatron.dist_files import layout_metadata, read, write
@@ -35,7 +36,8 @@ def save(directory: Path, chunks: Sequence[Any], updater: Updater, fixed: Mappin
     metadata = layout_metadata()
     _prime(updater.optimizer)
     write(_sharded_state(chunks, updater, metadata, is_loading=False), target, metadata)
-    torch.save(_random_state(), directory / f"random_state_{dist.get_rank()}.pt")
+    of_tracker = {"tracker": dict(_tracker().get_states())}
+    torch.save(random_state() | of_tracker, random_state_file(directory, dist.get_rank()))
     if dist.get_rank() == 0:
         SavedFacts(fixed, _layout()).write(directory)
     dist.barrier()
@@ -66,7 +68,9 @@ def load(directory: Path, chunks: Sequence[Any], updater: Updater, fixed: Mappin
     _separate_steps(updater.optimizer)
     updater.apply_settings()
     if saved.layout == _layout():
-        _set_random_state(torch.load(directory / f"random_state_{dist.get_rank()}.pt", weights_only=True))
+        state = torch.load(random_state_file(directory, dist.get_rank()), weights_only=True)
+        set_random_state(state)
+        _tracker().set_states(state["tracker"])
 
 
 def _sharded_state(
@@ -153,21 +157,6 @@ def _separate_steps(optimizer: Any) -> None:
         for state in part.optimizer.state.values():
             if isinstance(state.get("step"), torch.Tensor):
                 state["step"] = state["step"].clone()
-
-
-def _random_state() -> dict[str, Any]:
-    return {
-        "cpu": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-        "tracker": dict(_tracker().get_states()),
-    }
-
-
-def _set_random_state(state: dict[str, Any]) -> None:
-    torch.set_rng_state(state["cpu"])
-    if torch.cuda.is_available() and state["cuda"]:
-        torch.cuda.set_rng_state_all(state["cuda"])
-    _tracker().set_states(state["tracker"])
 
 
 def _tracker() -> Any:
