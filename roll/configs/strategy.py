@@ -41,13 +41,13 @@ class StrategyArgs(Settings):
 
     strategy_name: str = setting(
         ...,
-        "The backend: deepspeed_train or megatron_train learn; hf_infer, deepspeed_infer and megatron_infer score; "
-        "vllm, sglang and hf_infer generate. Or one of your own, package.module:SPEC (docs/adding_a_strategy.md). "
-        "Required.",
+        "The backend: deepspeed_train, fsdp2_train or megatron_train learn; hf_infer, deepspeed_infer, fsdp2_infer and "
+        "megatron_infer score; vllm, sglang and hf_infer generate. Or one of your own, package.module:SPEC "
+        "(docs/adding_a_strategy.md). Which trainer: docs/trainers.md. Required.",
     )
     strategy_config: dict[str, Any] = setting(
         {},
         "The backend's own settings: a DeepSpeed configuration (usually `${deepspeed_zero2}` from a fragment), "
-        "Megatron's parallel sizes, or arguments of the rollout engine. On GPUs that another role uses as well, "
-        "gpu_memory_utilization (vllm) or mem_fraction_static (sglang) is 0.6 unless given.",
+        "the keys of FSDP2 (below), Megatron's parallel sizes, or arguments of the rollout engine. On GPUs that "
+        "another role uses as well, gpu_memory_utilization (vllm) or mem_fraction_static (sglang) is 0.6 unless given.",
     )

@@ -58,14 +58,21 @@ class LoadedModel:
         return list(revert_weight_conversion(self.pretrained, dict(weights)).items())
 
 
-def load_model(args: ModelArgs, head: Head, gather: GatherParameters = lambda parameters: nullcontext()) -> LoadedModel:
-    """The model of a role. `gather` makes partitioned parameters whole while they are written (ZeRO-3)."""
+def load_model(
+    args: ModelArgs,
+    head: Head,
+    gather: GatherParameters = lambda parameters: nullcontext(),
+    *,
+    empty: bool = False,
+) -> LoadedModel:
+    """The model of a role. `gather` makes partitioned parameters whole while they are written (ZeRO-3). `empty`: only
+    its form, on torch's meta device, from config.json alone."""
     if head == "value":
-        return load_critic(args, gather)
-    return load_sequence_model(args) if head == "sequence" else load_policy(args)
+        return load_critic(args, gather, empty)
+    return load_sequence_model(args, empty) if head == "sequence" else load_policy(args, empty)
 
 
-def load_policy(args: ModelArgs) -> LoadedModel:
+def load_policy(args: ModelArgs, empty: bool = False) -> LoadedModel:
     """A causal language model that gives log-probs."""
     config = model_config(args)
     for key in _LOGIT_FACTORS:
@@ -73,7 +80,7 @@ def load_policy(args: ModelArgs) -> LoadedModel:
             raise StrategyError(
                 f"{args.model_name_or_path}: {config.model_type} models scale their logits ({key}); not supported"
             )
-    pretrained, _ = _load(AutoModelForCausalLM, args, config)
+    pretrained, _ = _load(AutoModelForCausalLM, args, config, empty)
     lm_head = pretrained.get_output_embeddings()
     softcap = getattr(config.get_text_config(), "final_logit_softcapping", None)
     assert lm_head is not None
@@ -81,7 +88,9 @@ def load_policy(args: ModelArgs) -> LoadedModel:
     return _finish(TokenLogProbModel(pretrained.base_model, head), pretrained, args)
 
 
-def load_critic(args: ModelArgs, gather: GatherParameters = lambda parameters: nullcontext()) -> LoadedModel:
+def load_critic(
+    args: ModelArgs, gather: GatherParameters = lambda parameters: nullcontext(), empty: bool = False
+) -> LoadedModel:
     """A backbone with a value head (Hugging Face: token classification with one label).
 
     A checkpoint without the head gets one of zeros, so that a new critic begins by predicting 0 everywhere. `gather`
@@ -90,7 +99,7 @@ def load_critic(args: ModelArgs, gather: GatherParameters = lambda parameters: n
     config = model_config(args, num_labels=1)
     try:
         pretrained, missing = _load(
-            AutoModelForTokenClassification, args, config, may_lack=("score.weight", "score.bias")
+            AutoModelForTokenClassification, args, config, empty, may_lack=("score.weight", "score.bias")
         )
     except ValueError as error:
         raise StrategyError(
@@ -107,7 +116,7 @@ def load_critic(args: ModelArgs, gather: GatherParameters = lambda parameters: n
     return _finish(TokenValueModel(pretrained.base_model, ValueHead(score)), pretrained, args)
 
 
-def load_sequence_model(args: ModelArgs) -> LoadedModel:
+def load_sequence_model(args: ModelArgs, empty: bool = False) -> LoadedModel:
     """A model with a sequence-classification head, such as a reward model. Its checkpoint has to hold the head."""
     config = model_config(args)
     pad_token_id = getattr(config.get_text_config(), "pad_token_id", None)
@@ -118,7 +127,7 @@ def load_sequence_model(args: ModelArgs) -> LoadedModel:
         )
     config.get_text_config().use_cache = False  # one pass per row: keys and values would be kept for nothing
     try:
-        pretrained, _ = _load(AutoModelForSequenceClassification, args, config)
+        pretrained, _ = _load(AutoModelForSequenceClassification, args, config, empty)
     except (ValueError, RuntimeError) as error:  # an architecture without such a head; a head of another size
         raise StrategyError(
             f"{args.model_name_or_path}: no sequence-classification head can be loaded: {error}"
@@ -142,12 +151,17 @@ def model_config(args: ModelArgs, **overrides: object) -> PretrainedConfig:
 
 
 def _load(
-    kind: Any, args: ModelArgs, config: PretrainedConfig, may_lack: Sequence[str] = ()
+    kind: Any, args: ModelArgs, config: PretrainedConfig, empty: bool, may_lack: Sequence[str] = ()
 ) -> tuple[PreTrainedModel, set[str]]:
     """The model, and which of `may_lack` its checkpoint does not hold. StrategyError if it lacks anything else:
     transformers would fill it with random numbers and a warning."""
     attention = _ATTENTION.get(args.attn_implementation or "auto")
     options = {"attn_implementation": attention} if attention else {}
+    if empty:
+        with torch.device("meta"):
+            pretrained = kind.from_config(config, dtype=DTYPES[args.dtype], **options)
+        pretrained._weight_conversions = get_model_conversion_mapping(pretrained, add_legacy=False)
+        return pretrained, set()
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()
     try:

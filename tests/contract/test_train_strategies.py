@@ -17,6 +17,7 @@ from tests.parity.strategies.reference import LEARNING_RATE
 Pools = Callable[[int], RankPool]
 
 DEEPSPEED = "roll.distributed.strategy.deepspeed.train:DeepSpeedTrainStrategy"
+FSDP2 = "roll.distributed.strategy.fsdp2.train:Fsdp2TrainStrategy"
 MEGATRON = "roll.distributed.strategy.megatron.train:MegatronTrainStrategy"
 ZERO3 = {"stage": 3, "stage3_param_persistence_threshold": 0}
 CASES = [
@@ -26,6 +27,8 @@ CASES = [
     Case("megatron_train", MEGATRON, 2, {"tensor_model_parallel_size": 2, "sequence_parallel": True}),
     Case("megatron_train", MEGATRON, 2, {"pipeline_model_parallel_size": 2}),
     Case("megatron_train", MEGATRON, 2, {"use_distributed_optimizer": True}),
+    Case("fsdp2_train", FSDP2, 1),
+    Case("fsdp2_train", FSDP2, 2),
     Case("plain:SPEC", "plain_torch:PlainTrainStrategy", 1),  # of docs/adding_a_strategy.md
 ]
 

@@ -14,6 +14,7 @@ _CP2: dict[str, Any] = {"context_parallel_size": 2}
 _SHARED: dict[str, Any] = {"use_distributed_optimizer": True}
 _TE: dict[str, Any] = {"transformer_impl": "transformer_engine"}
 _ON_HOST: dict[str, Any] = {"stage": 3, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}}
+_WAITING: dict[str, Any] = {"param_offload": True, "optimizer_offload": True}
 _ZERO3 = {"stage": 3, "stage3_param_persistence_threshold": 0}
 
 
@@ -42,6 +43,18 @@ def _megatron(name: str, form: str, settings: dict[str, Any], gpus: int = 1, nee
         most_gpus=2,
         packages=("megatron", *[needs] * bool(needs)),
         not_on_cpu=why,
+    )
+
+
+def _fsdp2(name: str, form: str, settings: dict[str, Any]) -> Check:
+    return Check(
+        name=f"train-{name}",
+        path=f"fsdp2_train, {form}: updates equal HF + torch, also after a trip to host memory; resumes exactly",
+        code="strategy/fsdp2/",
+        function=f"{HERE}.trainers:trains",
+        arguments={"kind": "fsdp2", "settings": settings},
+        limits=limits.TRAINER,
+        most_gpus=2,
     )
 
 
@@ -137,6 +150,10 @@ def _alone(name: str, path: str, code: str, function: str, **more: Any) -> Check
 CHECKS: tuple[Check, ...] = (
     *(_deepspeed(f"zero{stage}", f"ZeRO {stage}", {"stage": stage}) for stage in range(4)),
     _deepspeed("zero3-cpuoffload", "ZeRO 3 with optimizer and parameters in host memory", _ON_HOST),
+    _fsdp2("fsdp2", "all ranks hold the model together", {}),
+    _fsdp2("fsdp2-replicas", "every rank holds the model", {"fsdp_size": 1}),
+    _fsdp2("fsdp2-waiting", "weights and optimizer wait in host memory", _WAITING),
+    _fsdp2("fsdp2-cpuoffload", "everything in host memory", {"offload_policy": True}),
     _megatron("megatron", "each rank the whole model", {}),
     _megatron("megatron-distributed", "distributed optimizer", _SHARED),
     _megatron("megatron-tp2", "tensor parallel 2", _TP2, 2),
@@ -149,6 +166,7 @@ CHECKS: tuple[Check, ...] = (
         "zero0", "strategy/deepspeed/score.py", "deepspeed_infer", {"zero_optimization": {"stage": 0}}, "deepspeed"
     ),
     _scorer("zero3", "strategy/deepspeed/score.py", "deepspeed_infer", {"zero_optimization": _ZERO3}, "deepspeed"),
+    _scorer("fsdp2", "strategy/fsdp2/score.py", "fsdp2_infer", {}),
     _scorer("megatron", "strategy/megatron/score.py", "megatron_infer", {}, "megatron"),
     _alone(
         "context-parallel-16k",

@@ -11,7 +11,7 @@ from typing import Any
 from roll.configs.base import Settings, join
 from roll.configs.load.known_keys import known_keys, path_text, sections
 from roll.configs.problems import Problem, show
-from roll.configs.strategies.table import spec_of
+from roll.configs.strategies.table import OTHER_NAMES, spec_of
 from roll.configs.strategy import StrategyArgs
 
 CLASS_DECIDES = "the role decides which class runs it"
@@ -124,6 +124,10 @@ def apply_aliases(cls: type[Settings], tree: dict[str, Any]) -> tuple[list[Probl
                 warnings.append(f"{here} does nothing here: {reason}.")
         if issubclass(settings, StrategyArgs):
             warnings += _without_dropped(node, path)
+            name = node.get("strategy_name")
+            if isinstance(name, str) and name in OTHER_NAMES:
+                ours = " or ".join(OTHER_NAMES[name].values())
+                warnings.append(f"{join(path, 'strategy_name')}: {name} is taken as {ours}, whichever fits the role.")
     return problems, warnings
 
 

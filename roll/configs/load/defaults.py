@@ -6,8 +6,8 @@ from typing import Any
 
 from roll.configs.device_mapping import parse_device_mapping
 from roll.configs.load.aliases import LLM_JUDGE, REWARD_MODEL, ROLL_REWARD_KEYS, ROLL_REWARDS
-from roll.configs.roles import ACTOR_INFER, ACTOR_TRAIN, REWARD_PRETRAIN, Role
-from roll.configs.strategies.table import spec_of
+from roll.configs.roles import ACTOR_INFER, ACTOR_TRAIN, REWARD_PRETRAIN, Role, Use
+from roll.configs.strategies.table import OTHER_NAMES, spec_of
 
 LENGTH_KEYS = ("max_steps", "num_train_epochs", "total_epochs", "total_steps", "total_training_steps")
 DEVICES_PER_NODE = 8  # where num_gpus_per_node does not say
@@ -43,6 +43,7 @@ def fill_run(tree: Mapping[str, Any], roles: Mapping[str, Role]) -> dict[str, An
             continue
         _model(worker, tree, role.model_keys)
         _name(worker, role.name)
+        _strategy(worker, role.use)
         _parallel_size(worker)
     _tokenizer(filled)
     if filled.get("num_nodes") is None:
@@ -66,6 +67,7 @@ def fill_roles(tree: Mapping[str, Any], roles: Mapping[str, Role]) -> dict[str, 
             given = {key: value for key, value in worker.items() if value is not None}
             filled["rewards"][domain] = named | dict(ROLL_REWARD_KEYS.get(roll_cls, {})) | given
             _fill_judge(filled["rewards"][domain])
+            _strategy(filled["rewards"][domain], "score")
             if filled["rewards"][domain]["reward"] == REWARD_MODEL:
                 _model(filled["rewards"][domain], tree, REWARD_PRETRAIN)
     validation = _opened(filled, "validation")
@@ -144,6 +146,14 @@ def _tokenizer(tree: dict[str, Any]) -> None:
 def _name(worker: dict[str, Any], role: str) -> None:
     if not worker.get("name"):
         worker["name"] = role
+
+
+def _strategy(worker: dict[str, Any], use: Use) -> None:
+    """Under our name, where another system's is given that serves such a role."""
+    strategy = _opened(worker, "strategy_args")
+    name = strategy.get("strategy_name") if strategy is not None else None
+    if strategy is not None and isinstance(name, str):
+        strategy["strategy_name"] = OTHER_NAMES.get(name, {}).get(use, name)
 
 
 def _parallel_size(worker: dict[str, Any]) -> None:

@@ -106,11 +106,32 @@ _SPECS = (
     ),
     _megatron("megatron_train", "train", "train:MegatronTrainStrategy", "train_memory"),
     _megatron("megatron_infer", "score", "score:MegatronScoreStrategy", "score_memory"),
-    StrategySpec("fsdp2_train", {}, planned=("train",), heads=("lm", "value"), packages=_TORCH),
-    StrategySpec("fsdp2_infer", {}, planned=("score",), heads=("lm", "value"), packages=_TORCH),
+    StrategySpec(
+        "fsdp2_train",
+        {"train": f"{_CLASSES}.fsdp2.train:Fsdp2TrainStrategy"},
+        heads=("lm", "value"),
+        packages=_TORCH,
+        settings=f"{_CONFIGS}.fsdp2:Fsdp2Settings",
+        problems=f"{_CONFIGS}.fsdp2:problems",
+        saved_facts=f"{_CONFIGS}.fsdp2:saved_facts",
+        memory={"train": f"{_MEMORY}.fsdp2:train_memory"},
+    ),
+    StrategySpec(
+        "fsdp2_infer",
+        {"score": f"{_CLASSES}.fsdp2.score:Fsdp2ScoreStrategy"},
+        heads=("lm", "value", "sequence"),
+        packages=_TORCH,
+        settings=f"{_CONFIGS}.fsdp2:Fsdp2Settings",
+        problems=f"{_CONFIGS}.fsdp2:problems",
+        memory={"score": f"{_MEMORY}.fsdp2:score_memory"},
+    ),
     StrategySpec("diffusion_deepspeed_train", {}, planned=("train",), packages=_DEEPSPEED),
 )
 STRATEGIES: Mapping[str, StrategySpec] = {spec.name: spec for spec in _SPECS}
+_FSDP2: Mapping[Use, str] = {"train": "fsdp2_train", "score": "fsdp2_infer"}
+OTHER_NAMES: Mapping[str, Mapping[Use, str]] = {"fsdp": _FSDP2, "fsdp2": _FSDP2}
+"""What other systems call a strategy, and which of ours that is for a role of a use."""
+
 NOTHING_KNOWN = StrategySpec("", {})
 
 

@@ -88,7 +88,9 @@ class ScoreStrategy(Strategy):
     def row_scores(self, micro_batches: Sequence[MicroBatch]) -> list[torch.Tensor]:
         """Numbers of whole rows without gradient, float32 [B, labels] per micro batch, on the CPU. StrategyError if the
         model has no sequence-classification head."""
-        raise StrategyError(f"{type(self).__name__} gives no numbers to whole rows; hf_infer and deepspeed_infer do")
+        raise StrategyError(
+            f"{type(self).__name__} gives no numbers to whole rows; hf_infer, deepspeed_infer and fsdp2_infer do"
+        )
 
 
 class TrainStrategy(ScoreStrategy):

@@ -14,7 +14,7 @@ from tests.gpu.check import Figures
 from tests.gpu.place import Place
 from tests.helpers import processes
 
-Kind = Literal["deepspeed", "megatron"]
+Kind = Literal["deepspeed", "megatron", "fsdp2"]
 
 
 def trains(place: Place, kind: Kind, settings: dict[str, Any], num_ranks: int | None = None) -> Figures:
@@ -78,6 +78,12 @@ def go_and_come_back(kind: Kind, strategy: Any) -> int:
         away = held_bytes(strategy.context.device)
         strategy.load_states(ALL_STATES)
         return away
+    if kind == "fsdp2":
+        strategy.rank.offload_weights()
+        strategy.updater.offload()
+        strategy.rank.load_weights()
+        strategy.updater.load()
+        return 0
     if kind == "deepspeed":
         for tensor in strategy.model.module.parameters():
             tensor.data = tensor.data.clone()  # as on a GPU: not of a file that is mapped, and in no numpy array
@@ -135,6 +141,8 @@ def run_of(kind: Kind, model_dir: Path, settings: dict[str, Any], model: dict[st
     if kind == "megatron":
         own = {name: value for name, value in settings.items() if name != "packs"}
         return replace(run, megatron=own, packs=settings.get("packs", False))
+    if kind == "fsdp2":
+        return replace(run, fsdp2=settings)
     return replace(run, stage=settings["stage"], zero={name: settings[name] for name in settings if name != "stage"})
 
 

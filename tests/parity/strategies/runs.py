@@ -13,12 +13,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.distributed.tensor import DTensor
 
 from roll.configs.cluster import WorkerConfig
 from roll.configs.plan.run_plan import TrainPlan
 from roll.configs.roles import ROLES
 from roll.distributed.strategy.base import RankContext, TrainStrategy
 from roll.distributed.strategy.deepspeed.train import DeepSpeedTrainStrategy
+from roll.distributed.strategy.fsdp2.train import Fsdp2TrainStrategy
 from roll.models.hf import LogProbHead
 from roll.types.batch import MicroBatch
 from tests.helpers.processes import DEVICE_VARIABLE
@@ -38,7 +40,8 @@ from tests.parity.strategies.reference import (
 
 @dataclass(frozen=True)
 class Run:
-    """A training run to compare: how the same eight rows are spread, and on which engine."""
+    """A training run to compare: how the same eight rows are spread, and on which engine. `fsdp2`: the settings of
+    fsdp2_train; None: deepspeed_train, with a ZeRO stage."""
 
     model_dir: Path
     stage: int = 0
@@ -56,11 +59,13 @@ class Run:
     positions_per_chunk: int | None = None
     masters: bool = False  # record the fp32 master weights instead of the exported ones
     backend_timeout: int = 30
+    fsdp2: dict[str, Any] | None = None
 
     def config(self) -> WorkerConfig:
         zero = {"stage": self.stage} | self.zero
         if self.stage == 3:
             zero = {"stage3_param_persistence_threshold": 0} | zero
+        deepspeed = {"zero_optimization": zero} | self.engine
         training = {
             "learning_rate": LEARNING_RATE,
             "adam_beta1": BETAS[0],
@@ -69,10 +74,9 @@ class Run:
         }
         return WorkerConfig.model_validate(
             {
-                "strategy_args": {
-                    "strategy_name": "deepspeed_train",
-                    "strategy_config": {"zero_optimization": zero} | self.engine,
-                },
+                "strategy_args": {"strategy_name": "deepspeed_train", "strategy_config": deepspeed}
+                if self.fsdp2 is None
+                else {"strategy_name": "fsdp2_train", "strategy_config": self.fsdp2},
                 "model_args": {
                     "model_name_or_path": str(self.model_dir),
                     "dtype": "fp32",
@@ -106,9 +110,10 @@ def context(role: str = "actor_train") -> RankContext:
 
 
 @contextmanager
-def trainer(run: Run) -> Iterator[DeepSpeedTrainStrategy]:
+def trainer(run: Run) -> Iterator[DeepSpeedTrainStrategy | Fsdp2TrainStrategy]:
     where = context(run.role)
-    strategy = DeepSpeedTrainStrategy(run.config(), where, run.plan(where.world_size))
+    kind = DeepSpeedTrainStrategy if run.fsdp2 is None else Fsdp2TrainStrategy
+    strategy = kind(run.config(), where, run.plan(where.world_size))
     strategy.setup()
     if run.positions_per_chunk is not None:
         head = strategy.model.module.head
@@ -146,31 +151,50 @@ def one_update(strategy: TrainStrategy, run: Run) -> dict[str, float]:
 
 def train(run: Run) -> Trace:
     """The updates of `run` on this rank."""
-    from deepspeed.utils import safe_get_full_grad
-
     with trainer(run) as strategy:
         trace = Trace({}, [], [])
-        step = strategy._step
-
-        def record_and_step() -> float:
-            if not trace.gradients:
-                for name, parameter in strategy.model.module.named_parameters():
-                    gradient = parameter.grad if run.stage == 0 else safe_get_full_grad(parameter)
-                    if gradient is not None:
-                        trace.gradients[strategy.model.hf_names[name]] = gradient.float().cpu().numpy().copy()
-            return step()
-
-        strategy._step = record_and_step  # type: ignore[method-assign]
-        for _ in range(run.updates):
+        with gradients_before_a_step(strategy, run) as trace.gradients:
+            trace.metrics.append(one_update(strategy, run))
+        trace.parameters.append(masters(strategy, run) if run.masters else exported(strategy))
+        for _ in range(run.updates - 1):
             trace.metrics.append(one_update(strategy, run))
             trace.parameters.append(masters(strategy, run) if run.masters else exported(strategy))
         return trace
+
+
+@contextmanager
+def gradients_before_a_step(
+    strategy: DeepSpeedTrainStrategy | Fsdp2TrainStrategy, run: Run
+) -> Iterator[dict[str, np.ndarray]]:
+    """Those of the update inside, by Hugging Face name."""
+    from deepspeed.utils import safe_get_full_grad
+
+    owner: Any = strategy if isinstance(strategy, DeepSpeedTrainStrategy) else strategy.updater
+    name = "_step" if isinstance(strategy, DeepSpeedTrainStrategy) else "step"
+    step, found = getattr(owner, name), {}
+
+    def record_and_step(*arguments: Any) -> Any:
+        for own_name, parameter in strategy.model.module.named_parameters():
+            gradient = parameter.grad if run.fsdp2 is not None or run.stage == 0 else safe_get_full_grad(parameter)
+            if gradient is not None:
+                found[strategy.model.hf_names[own_name]] = whole(gradient)
+        return step(*arguments)
+
+    setattr(owner, name, record_and_step)
+    yield found
+    setattr(owner, name, step)
+
+
+def whole(tensor: torch.Tensor) -> np.ndarray:
+    full = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return full.detach().float().cpu().numpy().copy()
 
 
 def save_after(run: Run, directory: Path, one_group: bool = False) -> dict[str, np.ndarray]:
     """Saves after the updates of `run` and returns the weights after one more."""
     with trainer(run) as strategy:
         if one_group:
+            assert isinstance(strategy, DeepSpeedTrainStrategy)
             strategy.rank.stop()
             strategy._build(one_group=True)
         for _ in range(run.updates):
@@ -195,15 +219,18 @@ def settings_after_loading(run: Run, directory: Path) -> list[Any]:
     """Of the optimizer that steps, and the norm to which gradients are clipped."""
     with trainer(run) as strategy:
         strategy.load_checkpoint(directory)
+        assert isinstance(strategy, DeepSpeedTrainStrategy)
         engine: Any = strategy.engine
         names = ("lr", "initial_lr", "weight_decay", "betas", "eps")
         return [*([g[n] for n in names] for g in engine.basic_optimizer.param_groups), engine.optimizer.clip_grad]
 
 
-def masters(strategy: DeepSpeedTrainStrategy, run: Run) -> dict[str, np.ndarray]:
+def masters(strategy: DeepSpeedTrainStrategy | Fsdp2TrainStrategy, run: Run) -> dict[str, np.ndarray]:
     from deepspeed.utils import safe_get_full_fp32_param
 
     names = strategy.model.hf_names
+    if isinstance(strategy, Fsdp2TrainStrategy):
+        return {names[name]: whole(shard) for name, shard in strategy.rank.shards().items()}
     parameters = dict(strategy.model.module.named_parameters())
     if run.stage == 0:
         assert strategy.engine.basic_optimizer is not None
@@ -213,3 +240,11 @@ def masters(strategy: DeepSpeedTrainStrategy, run: Run) -> dict[str, np.ndarray]
     else:
         full = {name: safe_get_full_fp32_param(parameter) for name, parameter in parameters.items()}
     return {names[name]: tensor.detach().numpy().copy() for name, tensor in full.items() if tensor is not None}
+
+
+def saved_as_hugging_face(run: Run, directory: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Master weights and exported ones after an update, with which the model was saved."""
+    with trainer(run) as strategy:
+        one_update(strategy, run)
+        strategy.save_hf_model(directory)
+        return masters(strategy, run), exported(strategy)

@@ -1,5 +1,5 @@
-"""What the plan says of a rank's memory against what DeepSpeed's ranks hold. The device does not matter for that. Not
-covered: gradients of stages 0 to 2, which live within an update, and what passes need beside the states."""
+"""What the plan says of a rank's memory against what ranks of DeepSpeed and FSDP2 hold. The device does not matter for
+that. Not covered: gradients of stages 0 to 2, which live within an update, and what passes need beside the states."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -9,9 +9,13 @@ from typing import Any
 import pytest
 import torch
 
+from roll.configs.memory import fsdp2
 from roll.configs.memory.deepspeed import train_memory
 from roll.configs.memory.model_shape import model_shape
 from roll.configs.memory.parts import RoleFacts
+from roll.distributed.strategy.deepspeed.train import DeepSpeedTrainStrategy
+from roll.distributed.strategy.fsdp2.rank import local
+from roll.distributed.strategy.fsdp2.train import Fsdp2TrainStrategy
 from tests.helpers.processes import RankPool
 from tests.parity.strategies.runs import Run, one_update, trainer
 
@@ -22,6 +26,7 @@ def held(run: Run) -> dict[str, int]:
     """Bytes of one rank after an update."""
     with trainer(run) as strategy:
         one_update(strategy, run)
+        assert isinstance(strategy, DeepSpeedTrainStrategy)
         optimizer: Any = strategy.engine.optimizer
         parameters: list[Any] = list(strategy.model.module.parameters())
         if run.stage == 3:
@@ -75,3 +80,30 @@ def test_ranks_hold_what_the_plan_says(
     for bytes_of in found:
         for name, held_bytes in bytes_of.items():
             assert parts[name] <= held_bytes <= 1.01 * parts[name], name
+
+
+def held_in_shards(run: Run) -> dict[str, int]:
+    """Bytes of one rank after an update."""
+    with trainer(run) as strategy:
+        one_update(strategy, run)
+        assert isinstance(strategy, Fsdp2TrainStrategy)
+        states = strategy.updater.optimizer.state.values()
+        moments = [local(value) for state in states for value in state.values() if value.ndim]
+        return {
+            "weights": sum(local(shard).untyped_storage().nbytes() for shard in strategy.rank.shards().values()),
+            "optimizer": sum(moment.nbytes for moment in moments),
+        }
+
+
+@pytest.mark.parametrize("model", [{"dtype": "fp32"}, {"dtype": "bf16", "freeze_module_prefix": "model.embed_tokens"}])
+def test_ranks_hold_the_shards_that_the_plan_says(
+    model: dict[str, Any], rank_pool: Pools, tiny_model_dir: Path
+) -> None:
+    """Of two ranks, to the byte: here every first dimension is even."""
+    run = Run(tiny_model_dir, fsdp2={}, model=model)
+    shape, _ = model_shape(json.loads((tiny_model_dir / "config.json").read_text()))
+    assert shape is not None
+    states = fsdp2.train_memory(RoleFacts(run.config(), shape, "train", 2, shares_devices=False)).states
+    planned = {part.name: part.num_bytes for parts in states.values() for part in parts}
+    for found in rank_pool(2).run(held_in_shards, run):
+        assert found == {name: planned[name] for name in found}

@@ -55,6 +55,16 @@ def test_deepspeed_goes_on_under_the_new_settings(
     assert_same_updates(rank_pool(world_size).run(runs.go_on, later, tmp_path)[0], reference)
 
 
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_fsdp2_goes_on_under_the_new_settings(
+    world_size: int, rank_pool: Pools, tiny_tied_model_dir: Path, tmp_path: Path, reference: Trace
+) -> None:
+    run = Run(tiny_tied_model_dir, fsdp2={}, updates=2, training=BEFORE, total_updates=10)
+    later = replace(run, training=LATER, total_updates=20, warmup_updates=4, max_norm=MAX_NORM)
+    rank_pool(world_size).run(runs.save_after, run, tmp_path)
+    assert_same_updates(rank_pool(world_size).run(runs.go_on, later, tmp_path)[0], reference)
+
+
 @pytest.mark.parametrize("settings", [{}, {"use_distributed_optimizer": True}], ids=["plain", "shared"])
 def test_megatron_goes_on_under_the_new_settings(
     settings: dict[str, Any], rank_pool: Pools, tiny_tied_model_dir: Path, tmp_path: Path, reference: Trace

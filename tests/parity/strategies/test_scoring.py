@@ -21,6 +21,7 @@ from tests.parity.strategies.runs import context
 Pools = Callable[[int], RankPool]
 HF = "roll.distributed.strategy.hf.score:HfScoreStrategy"
 DEEPSPEED = "roll.distributed.strategy.deepspeed.score:DeepSpeedScoreStrategy"
+FSDP2 = "roll.distributed.strategy.fsdp2.score:Fsdp2ScoreStrategy"
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,12 @@ SCORERS = [
         "deepspeed_infer", DEEPSPEED, 2, {"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0}}
     ),
     Scorer("deepspeed_infer", DEEPSPEED, 2, {"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}}),
+    Scorer("fsdp2_infer", FSDP2, 2),
+    Scorer("fsdp2_infer", FSDP2, 2, {"param_offload": True, "reshard_after_forward": False}),
 ]
+
+
+IDS = ["hf", "ds", "ds-zero2", "ds-zero3-x2", "ds-zero3-offload-x2", "fsdp2-x2", "fsdp2-param-offload-x2"]
 
 
 def rows_of_texts() -> list[MicroBatch]:
@@ -109,7 +115,11 @@ def assert_rows_equal(
         assert not got[i, len(row) :].any()
 
 
-@pytest.mark.parametrize("scorer", SCORERS, ids=["hf", "ds", "ds-zero2", "ds-zero3-x2", "ds-zero3-offload-x2"])
+@pytest.mark.parametrize(
+    "scorer",
+    SCORERS,
+    ids=["hf", "ds", "ds-zero2", "ds-zero3-x2", "ds-zero3-offload-x2", "fsdp2-x2", "fsdp2-param-offload-x2"],
+)
 def test_log_probs_and_entropy_equal_a_plain_forward_pass(
     scorer: Scorer, rank_pool: Pools, tiny_model_dir: Path
 ) -> None:
@@ -124,7 +134,7 @@ def test_log_probs_and_entropy_equal_a_plain_forward_pass(
             assert_rows_equal(output.entropy, batch, [entropy[0] for _, entropy in want[i : i + 3]], 1e-5)
 
 
-@pytest.mark.parametrize("scorer", [SCORERS[0], SCORERS[3]], ids=["hf", "ds-zero3-x2"])
+@pytest.mark.parametrize("scorer", [SCORERS[0], SCORERS[3], SCORERS[5]], ids=["hf", "ds-zero3-x2", "fsdp2-x2"])
 def test_bf16_log_probs_stay_within_bf16_rounding(scorer: Scorer, rank_pool: Pools, tiny_model_dir: Path) -> None:
     """The softmax is taken in fp32, so what is left is the rounding of logits of size 1: 2^-9 each, a few times
     over."""
@@ -136,7 +146,7 @@ def test_bf16_log_probs_stay_within_bf16_rounding(scorer: Scorer, rank_pool: Poo
         assert_rows_equal(output.log_probs, batch, want[i : i + 3], 3e-2)
 
 
-@pytest.mark.parametrize("scorer", [SCORERS[0], SCORERS[3]], ids=["hf", "ds-zero3-x2"])
+@pytest.mark.parametrize("scorer", [SCORERS[0], SCORERS[3], SCORERS[5]], ids=["hf", "ds-zero3-x2", "fsdp2-x2"])
 def test_values_are_read_before_the_token_is_known(
     scorer: Scorer, rank_pool: Pools, tiny_model_dir: Path, tmp_path: Path
 ) -> None:
@@ -156,7 +166,9 @@ def test_values_are_read_before_the_token_is_known(
 
 
 @pytest.mark.parametrize("num_labels", [1, 3])
-@pytest.mark.parametrize("scorer", [SCORERS[0], SCORERS[1], SCORERS[3]], ids=["hf", "ds", "ds-zero3-x2"])
+@pytest.mark.parametrize(
+    "scorer", [SCORERS[0], SCORERS[1], SCORERS[3], SCORERS[5]], ids=["hf", "ds", "ds-zero3-x2", "fsdp2-x2"]
+)
 def test_numbers_of_rows_are_those_of_hugging_faces_own_model(
     scorer: Scorer, num_labels: int, rank_pool: Pools, make_tiny_model_dir: Callable[..., Path]
 ) -> None:

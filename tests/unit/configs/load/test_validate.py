@@ -16,6 +16,19 @@ def test_the_minimal_configuration_has_no_problem_and_no_warning() -> None:
     assert problems() == []
 
 
+@pytest.mark.parametrize("name", ["fsdp", "fsdp2"])
+def test_another_systems_name_of_a_strategy_is_that_of_the_one_that_fits_the_role(name: str) -> None:
+    key = "strategy_args.strategy_name"
+    given: dict[str, Any] = {f"actor_train.{key}": name, f"reference.{key}": name, f"actor_infer.{key}": name}
+    result = checked(given)
+    assert {f"{at}: {name} is taken as fsdp2_train or fsdp2_infer, whichever fits the role." for at in given} <= set(
+        result.warnings
+    )
+    assert result.config is not None
+    names = [result.config.value(at) for at in given]
+    assert names == ["fsdp2_train", "fsdp2_infer", name]  # a rollout engine has none of them
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -1,0 +1,119 @@
+"""fsdp2_train and fsdp2_infer: what fully_shard leaves on a rank.
+
+Every weight is cut along its first dimension, over the ranks that hold the model together; the largest share counts.
+A trainer keeps its shards in fp32, whatever it computes in: 4 bytes for the weight, 4 for its gradient, 8 for AdamW.
+Whole weights exist while they are used, in model_args.dtype: those of one block and the next (all of them with
+`reshard_after_forward: false`), embedding and head.
+"""
+
+from roll.configs.memory.activations import head_parts, kept_bytes, layer_bytes, scoring_parts
+from roll.configs.memory.model_shape import Weight
+from roll.configs.memory.parts import Part, RankMemory, RoleFacts, State, pinned, total
+from roll.configs.memory.trained import is_frozen
+from roll.configs.strategies.fsdp2 import Fsdp2Settings, shard_size
+
+_FP32 = 4
+_HOST = "offload_policy"
+
+
+def train_memory(facts: RoleFacts) -> RankMemory:
+    """Of a role that learns."""
+    settings, size = _settings(facts), facts.dtype_bytes
+    prefixes = facts.worker.model_args.freeze_module_prefix
+    shares = [(_share(weight, facts), not is_frozen(weight, prefixes)) for weight in facts.shape.weights]
+    trained = [share for share, is_trained in shares if is_trained]
+    weights, gradients = _FP32 * sum(share for share, _ in shares), _FP32 * sum(trained)
+    states: dict[State, tuple[Part, ...]] = {
+        "weights": (Part("weights", weights),),
+        "gradients": (Part("gradients", gradients),),
+        "optimizer": (Part("optimizer", 2 * gradients),),
+    }
+    host: tuple[Part, ...] = ()
+    if settings.offload_policy:
+        host = tuple(part for name, parts in states.items() for part in pinned(f"{name} ({_HOST})", _sizes(parts)))
+        states = {"weights": (), "gradients": (), "optimizer": ()}
+    elif settings.optimizer_offload:
+        host = pinned("optimizer (optimizer_offload)", [(_FP32 * share, 2) for share in trained])
+        states["optimizer"] = ()
+    block = max(_blocks(facts))
+    backward = Part("gradients of a block", (size + _FP32) * block, True)
+    activations = _activations(facts) + head_parts(facts.shape, facts.train_tokens, size) + (backward,)
+    step = (Part("optimizer, in its step", 2 * gradients),) if settings.optimizer_offload else ()
+    copied = [(_FP32 * share, 3 if is_trained else 1) for share, is_trained in shares]
+    return RankMemory(
+        states=states,
+        passes={
+            "scoring": (*_gathered(facts), *scoring_parts(facts.shape, size, facts.score_tokens)),
+            "training": max((*_gathered(facts), *activations), step, key=total),
+            "publish": (Part("buckets", 3 * facts.bucket_bytes, True),),
+        },
+        host=host,
+        copies=() if settings.offload_policy else pinned("copies of weights, optimizer", copied),
+        loading=_loading(facts),
+        ways={
+            "training": "more devices in device_mapping, strategy_config.optimizer_offload or offload_policy, or fewer "
+            "rows or tokens in a micro batch (training_args.per_device_train_batch_size, "
+            "max_tokens_per_microbatch_in_train)",
+            "scoring": "more devices in device_mapping, or a smaller infer_batch_size",
+            "publish": "a smaller model_update_buffer_size_mb",
+        },
+    )
+
+
+def score_memory(facts: RoleFacts) -> RankMemory:
+    """Of a role that scores: its shards are in model_args.dtype."""
+    size, on_host = facts.dtype_bytes, _settings(facts).offload_policy
+    shares = [(size * _share(weight, facts), 1) for weight in facts.shape.weights]
+    weights = sum(share for share, _ in shares)
+    return RankMemory(
+        states={"weights": () if on_host else (Part("weights", weights),)},
+        passes={"scoring": (*_gathered(facts), *scoring_parts(facts.shape, size, facts.score_tokens))},
+        host=pinned(f"weights ({_HOST})", shares) if on_host else (),
+        copies=() if on_host else pinned("copies of weights", shares),
+        loading=_loading(facts),
+        ways={"scoring": "more devices in device_mapping, or a smaller infer_batch_size"},
+    )
+
+
+def _settings(facts: RoleFacts) -> Fsdp2Settings:
+    return Fsdp2Settings.model_validate(facts.worker.strategy_config)
+
+
+def _share(weight: Weight, facts: RoleFacts) -> float:
+    """Elements of the largest share: rows are not divided. A layer's experts are one tensor, with a row for each."""
+    rows = weight.count if weight.count > 1 else weight.shape[0]
+    ranks = shard_size(_settings(facts), facts.num_ranks)
+    return -(-rows // ranks) * weight.num_elements / rows
+
+
+def _sizes(parts: tuple[Part, ...]) -> list[tuple[float, int]]:
+    return [(part.num_bytes, 1) for part in parts]
+
+
+def _blocks(facts: RoleFacts) -> list[int]:
+    """Elements of each layer."""
+    of_layer = [0] * facts.shape.num_layers
+    for weight in facts.shape.weights:
+        if 0 <= weight.layer < facts.shape.num_layers:
+            of_layer[weight.layer] += weight.num_elements
+    return of_layer
+
+
+def _gathered(facts: RoleFacts) -> tuple[Part, ...]:
+    blocks, elements = _blocks(facts), facts.shape.num_elements
+    outside = elements - sum(blocks)
+    live = elements if not _settings(facts).reshard_after_forward else outside + 2 * max(blocks)
+    return (Part("gathered weights", facts.dtype_bytes * min(live, elements), True),)
+
+
+def _activations(facts: RoleFacts) -> tuple[Part, ...]:
+    shape, size = facts.shape, facts.dtype_bytes
+    recomputes = not facts.worker.model_args.disable_gradient_checkpointing
+    kept = shape.num_layers * kept_bytes(shape, size, recomputes)
+    again = layer_bytes(shape, size) if recomputes else 0
+    return (Part("activations", facts.train_tokens * (kept + again), True),)
+
+
+def _loading(facts: RoleFacts) -> tuple[Part, ...]:
+    """One rank reads the model; told as each rank's part of it."""
+    return (Part("the whole model, once", facts.dtype_bytes * facts.shape.num_elements / facts.num_ranks, True),)

@@ -1,0 +1,66 @@
+"""The state of a trainer in the files of torch.distributed.checkpoint: by the parameters' names, under any number of
+ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
+
+from roll.distributed.strategy.fsdp2.rank import Fsdp2Rank, local
+from roll.distributed.strategy.fsdp2.update import Updater
+from roll.distributed.strategy.optimizer import go_on_after
+from roll.distributed.strategy.random_state import random_state, random_state_file, set_random_state
+from roll.distributed.strategy.saved_facts import SavedFacts
+from roll.models.dcp_files import OneByOne, PlainReader
+
+_FOLDER = "shards"
+_MOMENTS, _STEPS, _UPDATES = ("exp_avg", "exp_avg_sq"), "step", "updates_done"
+
+
+def save(directory: Path, rank: Fsdp2Rank, updater: Updater, fixed: dict[str, object]) -> None:
+    """Weights, optimizer, place in the schedule and random state. Collective; `directory` is seen by all ranks."""
+    target, context = directory / _FOLDER, rank.context
+    if context.rank == 0:
+        target.mkdir(parents=True, exist_ok=True)
+    dist.barrier()
+    with updater.moments_at_work():
+        state: dict[str, torch.Tensor] = {f"model.{name}": shard.detach() for name, shard in rank.shards().items()}
+        for name, shard in updater.trained.items():
+            state |= {f"{key}.{name}": value for key, value in updater.optimizer.state.get(shard, {}).items()}
+        state[_UPDATES] = torch.tensor(updater.schedule.last_epoch)
+        state_dict_saver.save(state, storage_writer=OneByOne(target))
+    torch.save(random_state(), random_state_file(directory, context.rank))
+    if context.rank == 0:
+        SavedFacts(fixed, _layout(rank)).write(directory)
+    dist.barrier()
+
+
+def load(directory: Path, rank: Fsdp2Rank, updater: Updater) -> None:
+    """Restores what `save` wrote, under the optimizer settings that the updater was built with. Random states come back
+    under the same number of ranks only; under another nothing that trains draws from them. Collective."""
+    reader = PlainReader(directory / _FOLDER)
+    there = reader.read_metadata().state_dict_metadata
+    state: dict[str, torch.Tensor] = {f"model.{name}": shard.detach() for name, shard in rank.shards().items()}
+    found: dict[str, dict[str, torch.Tensor]] = {}
+    for name, shard in updater.trained.items():
+        if f"{_STEPS}.{name}" in there:  # a weight that no update has reached has none
+            device = local(shard).device if updater.optimizer.param_groups[0]["fused"] else "cpu"
+            found[name] = {key: torch.zeros_like(shard.detach()) for key in _MOMENTS}
+            found[name][_STEPS] = torch.zeros((), dtype=torch.float32, device=device)
+            state |= {f"{key}.{name}": value for key, value in found[name].items()}
+    state[_UPDATES] = torch.tensor(0)
+    state_dict_loader.load(state, storage_reader=reader)
+    updater.optimizer.state.clear()
+    with updater.moments_at_work():
+        for name, values in found.items():
+            updater.optimizer.state[updater.trained[name]] = values
+    go_on_after(updater.schedule, int(state[_UPDATES]))
+    if SavedFacts.read(directory).layout == _layout(rank):
+        set_random_state(torch.load(random_state_file(directory, rank.context.rank), weights_only=True))
+
+
+def _layout(rank: Fsdp2Rank) -> dict[str, object]:
+    return {"world_size": rank.context.world_size}

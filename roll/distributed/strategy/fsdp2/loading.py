@@ -1,0 +1,78 @@
+"""From a Hugging Face directory to the shards of all ranks: one rank reads, nobody holds more than a weight besides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from roll.configs.model import ModelArgs
+from roll.configs.roles import Head
+from roll.models.loading import LoadedModel, load_model
+
+SOURCE = 0  # the rank that reads
+
+
+def load_shards(
+    args: ModelArgs,
+    head: Head,
+    rank: int,
+    kept_in: torch.dtype,
+    cut: Callable[[LoadedModel], None],
+    place: torch.device,
+) -> LoadedModel:
+    """The model with this rank's shards in it, in dtype `kept_in`. `cut` shards the empty form of the model; `place` is
+    where the shards lie. Collective.
+
+    Every buffer comes from the rank that reads: those that no checkpoint holds (the frequencies of rotary embeddings)
+    are numbers that the memory happened to contain otherwise.
+    """
+    model = load_model(args, head, empty=True)
+    for parameter in model.module.parameters():
+        parameter.data = parameter.data.to(kept_in)
+    source = load_model(args, head) if rank == SOURCE else None
+    ties = list(_ties(model.module))
+    cut(model)
+    model.module.to_empty(device=place)
+    for (module, name), others in ties:
+        for other, other_name in others:
+            setattr(other, other_name, getattr(module, name))
+    if source is not None and source.pretrained.can_generate():
+        model.pretrained.generation_config = source.pretrained.generation_config
+    _fill(model.module, None if source is None else source.module)
+    return model
+
+
+Holder = tuple[nn.Module, str]
+
+
+def _ties(root: nn.Module) -> Iterator[tuple[Holder, list[Holder]]]:
+    """Of every weight that several modules hold, the first holder and the others."""
+    holders: dict[int, list[Holder]] = {}
+    for module in root.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            holders.setdefault(id(parameter), []).append((module, name))
+    yield from ((first, others) for first, *others in holders.values() if others)
+
+
+def _fill(module: nn.Module, source: nn.Module | None) -> None:
+    """Weights and buffers of rank `SOURCE`, which alone has a `source`, one after the other."""
+    weights = dict(source.named_parameters()) if source is not None else {}
+    for name, parameter in module.named_parameters():
+        assert isinstance(parameter, DTensor)
+        device = parameter.device_mesh.device_type
+        if source is None:
+            whole = torch.empty(parameter.shape, dtype=parameter.dtype, device=device)
+        else:
+            whole = weights.pop(name).detach().to(device, parameter.dtype)
+        shard = distribute_tensor(whole, parameter.device_mesh, parameter.placements)
+        parameter.to_local().data.copy_(shard.to_local())
+    buffers: dict[str, Any] = dict(source.named_buffers()) if source is not None else {}
+    for name, buffer in module.named_buffers():
+        if source is not None:
+            buffer.copy_(buffers[name])
+        dist.broadcast(buffer, SOURCE)

@@ -1,0 +1,50 @@
+"""`fsdp2_infer`: scoring with a model whose weights are spread over the role's ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+
+from roll.configs.cluster import WorkerConfig
+from roll.distributed.strategy.base import RankContext, State
+from roll.distributed.strategy.data_parallel import evened_out
+from roll.distributed.strategy.fsdp2.rank import Fsdp2Rank
+from roll.distributed.strategy.model_score import ModelScoreStrategy
+from roll.models.loading import DTYPES
+from roll.types.batch import MicroBatch
+
+
+class Fsdp2ScoreStrategy(ModelScoreStrategy):
+    """Log-probs of the reference or of old weights, values of a critic, numbers of a reward model."""
+
+    def __init__(self, role: WorkerConfig, context: RankContext):
+        self.role, self.context = role, context
+        self.dp_rank, self.dp_size = context.rank, context.world_size
+        self.rank = Fsdp2Rank(role, context)
+
+    def setup(self) -> None:
+        self.rank.start()
+        self._model = self.rank.load_model(DTYPES[self.role.model_args.dtype])
+        self._model.module.requires_grad_(False).eval()
+        with self.rank.weights_at_work():
+            pass  # they wait where they belong
+
+    def _evened_out(self, micro_batches: Sequence[MicroBatch]) -> Sequence[MicroBatch]:
+        return evened_out(micro_batches, self.context)
+
+    def _ready_to_score(self) -> AbstractContextManager[None]:
+        return self.rank.weights_at_work()
+
+    def offload_states(self, states: frozenset[State]) -> None:
+        """On a CPU everything is in host memory already."""
+        if State.WEIGHTS in states and self.context.device.type != "cpu":
+            self.rank.offload_weights()
+            self.rank.platform.empty_cache()
+
+    def load_states(self, states: frozenset[State]) -> None:
+        if State.WEIGHTS in states and self.context.device.type != "cpu":
+            self.rank.load_weights()
+
+    def shutdown(self) -> None:
+        self.rank.stop()
+        self._model = None

@@ -1,0 +1,162 @@
+"""`fsdp2_train`: weights, gradients and optimizer spread over data-parallel ranks by torch's fully_shard."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import torch
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+
+from roll.algorithms.loss import Loss
+from roll.configs.cluster import WorkerConfig
+from roll.configs.plan.run_plan import TrainPlan
+from roll.distributed.strategy.base import RankContext, State, TrainStrategy
+from roll.distributed.strategy.data_parallel import all_reduce, evened_out
+from roll.distributed.strategy.fsdp2 import checkpoint
+from roll.distributed.strategy.fsdp2.rank import Fsdp2Rank
+from roll.distributed.strategy.fsdp2.update import Updater
+from roll.distributed.strategy.model_score import ModelScoreStrategy
+from roll.distributed.strategy.saved_facts import SavedFacts, required_facts
+from roll.distributed.weights.bucket import WeightBucket, fill_buckets
+from roll.errors import StrategyError
+from roll.models.loading import DTYPES, load_model
+from roll.types.batch import LossScale, MicroBatch
+from roll.types.metrics import MetricSums
+
+_SAVE_BUCKET_BYTES = 1 << 30
+
+
+class Fsdp2TrainStrategy(ModelScoreStrategy, TrainStrategy):
+    """Policy or critic (context.head "value") under AdamW; fp32, or bf16 with fp32 master weights.
+
+    The shards are the master weights: in bf16 they are cast on their way to the ranks that compute, and gradients are
+    summed in fp32 (mixed_precision.reduce_dtype). FSDP2 averages gradients over the ranks; the loss is multiplied by
+    their number, so that the gradient of the update is the sum of what all micro batches of all ranks returned.
+    """
+
+    def __init__(self, role: WorkerConfig, context: RankContext, plan: TrainPlan):
+        self.role, self.context, self.plan = role, context, plan
+        self.dp_rank, self.dp_size = context.rank, context.world_size
+        self.rank = Fsdp2Rank(role, context)
+        self._updater: Updater | None = None
+
+    def setup(self) -> None:
+        self.rank.start()
+        self._model = self.rank.load_model(torch.float32)
+        self._updater = Updater(self.rank, self.role.training_args, self.plan)
+        with self.rank.weights_at_work():
+            pass  # they wait where they belong
+
+    @property
+    def updater(self) -> Updater:
+        assert self._updater is not None, "setup() comes first"
+        return self._updater
+
+    def train_step(
+        self, micro_batches: Sequence[MicroBatch], loss: Loss, scale: LossScale, temperature: float
+    ) -> tuple[MetricSums, dict[str, float]]:
+        if not micro_batches:
+            raise ValueError("an update needs at least one micro batch on every rank")
+        module, sums = self.model.module, MetricSums()
+        assert isinstance(module, FSDPModule)
+        with self.rank.weights_at_work():
+            for i, micro_batch in enumerate(micro_batches):
+                # Shards of gradients add up on each rank; replicas exchange them once.
+                module.set_requires_all_reduce(i == len(micro_batches) - 1)
+                batch = micro_batch.to(self.context.device)
+                total, metrics = loss(self._outputs(module, batch, loss, temperature), batch, scale)
+                (total * self.dp_size if self.dp_size > 1 else total).backward()
+                sums.merge([metrics])
+            facts = self.updater.step(self.context.role)
+        return sums.to_floats(), facts
+
+    def _evened_out(self, micro_batches: Sequence[MicroBatch]) -> Sequence[MicroBatch]:
+        return evened_out(micro_batches, self.context)
+
+    def _ready_to_score(self) -> AbstractContextManager[None]:
+        return self.rank.weights_at_work()
+
+    @property
+    def exports_weights(self) -> bool:
+        return self.context.rank == 0
+
+    def export_weights(self, bucket_bytes: int, to: Collection[int] = ()) -> Iterator[WeightBucket]:
+        """In model_args.dtype. Every rank gathers every weight, one at a time."""
+        is_wanted = self.exports_weights or self.context.rank in to
+        dtype = DTYPES[self.role.model_args.dtype]
+        with self.rank.weights_at_work():
+            shards = {self.model.hf_names[name]: shard for name, shard in self.rank.shards().items()}
+            shapes = ((name, torch.empty(s.shape, dtype=dtype, device="meta")) for name, s in shards.items())
+            for bucket in fill_buckets(shapes, bucket_bytes):
+                weights = []
+                for name, _ in bucket:
+                    whole = _whole(shards[name], dtype)
+                    if self.rank.settings.param_offload and self.dp_size == 1:
+                        whole = whole.clone()  # the shard itself, which is about to leave
+                    weights += [(name, whole)] if is_wanted else []
+                yield self.model.in_checkpoint_form(weights)
+
+    def all_reduce_sum(self, values: Sequence[float]) -> list[float]:
+        return all_reduce(values, self.context)
+
+    def save_checkpoint(self, directory: Path) -> None:
+        with self.rank.weights_at_work():
+            checkpoint.save(directory, self.rank, self.updater, self._facts)
+
+    def load_checkpoint(self, directory: Path) -> None:
+        if wrong := SavedFacts.read(directory).disagreements(self._facts):
+            raise StrategyError(f"{directory} was saved with {', '.join(wrong)}. Resume with the same, or start anew.")
+        with self.rank.weights_at_work():
+            checkpoint.load(directory, self.rank, self.updater)
+
+    @property
+    def _facts(self) -> dict[str, object]:
+        return required_facts(self.role, self.dp_size)
+
+    def save_hf_model(self, directory: Path) -> None:
+        """config.json and safetensors; tokenizer files are the caller's."""
+        weights: dict[str, torch.Tensor] = {}
+        for bucket in self.export_weights(_SAVE_BUCKET_BYTES):
+            weights |= {name: tensor.to("cpu", copy=True) for name, tensor in bucket}
+        if self.exports_weights:
+            form = load_model(self.role.model_args, self.context.head, empty=True).pretrained
+            if form.can_generate():
+                form.generation_config = self.model.pretrained.generation_config
+            form.save_pretrained(directory, state_dict=weights)
+        self.all_reduce_sum([0.0])  # nobody goes on before the files are there
+
+    def offload_states(self, states: frozenset[State]) -> None:
+        """On a CPU everything is in host memory already; gradients are nowhere between two updates."""
+        if self.context.device.type == "cpu":
+            return
+        if State.WEIGHTS in states:
+            self.rank.offload_weights()
+        if State.OPTIMIZER in states:
+            self.updater.offload()
+        self.rank.platform.empty_cache()
+
+    def load_states(self, states: frozenset[State]) -> None:
+        if self.context.device.type == "cpu":
+            return
+        if State.WEIGHTS in states:
+            self.rank.load_weights()
+        if State.OPTIMIZER in states:
+            self.updater.load()
+
+    def shutdown(self) -> None:
+        self._updater = None
+        self.rank.stop()
+        self._model = None
+
+
+def _whole(shard: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Cast before it travels. A shard that lies in host memory travels from the device."""
+    assert isinstance(shard, DTensor)
+    part = shard.to_local().detach().to(shard.device_mesh.device_type, dtype)
+    placed = DTensor.from_local(
+        part, shard.device_mesh, shard.placements, run_check=False, shape=shard.shape, stride=shard.stride()
+    )
+    return placed.full_tensor()

@@ -1,0 +1,76 @@
+"""One update after the other: the norm of the whole gradient, clipping, AdamW on this rank's shards."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from roll.configs.plan.run_plan import TrainPlan
+from roll.configs.training import TrainingArgs
+from roll.distributed.strategy.data_parallel import all_reduce
+from roll.distributed.strategy.fsdp2.rank import Fsdp2Rank, local
+from roll.distributed.strategy.host_copies import HostCopies
+from roll.distributed.strategy.optimizer import adamw, not_finite, parameter_groups, schedule
+
+_EPSILON = 1e-6  # of torch.nn.utils.clip_grad_norm_
+
+
+class Updater:
+    """The optimizer and its schedule over the trained shards of a rank."""
+
+    def __init__(self, rank: Fsdp2Rank, args: TrainingArgs, plan: TrainPlan):
+        self._rank, self._max_norm = rank, plan.max_grad_norm
+        shards = rank.shards()
+        self.trained = {name: shard for name, shard in shards.items() if shard.requires_grad}
+        groups = parameter_groups(((shard, shard.dim()) for shard in shards.values()), args.weight_decay)
+        self.optimizer = adamw(groups, args)
+        self.schedule = schedule(self.optimizer, args, plan.total_updates, plan.warmup_updates)
+        self._copies = HostCopies()
+
+    def step(self, role: str) -> dict[str, float]:
+        """Clips, updates, and returns `grad_norm` (before clipping) and `learning_rate`. StrategyError on every rank,
+        with the weights untouched, if the gradient is not finite."""
+        learning_rate = float(self.schedule.get_last_lr()[0])
+        gradients = [local(shard.grad) for shard in self.trained.values() if shard.grad is not None]
+        norm = self._norm(gradients)
+        if not math.isfinite(norm):
+            raise not_finite(role, norm)
+        if 0 < self._max_norm < norm + _EPSILON:
+            for gradient in gradients:
+                gradient.mul_(self._max_norm / (norm + _EPSILON))
+        with self.moments_at_work():
+            self.optimizer.step()
+        self.schedule.step()
+        self.optimizer.zero_grad()
+        return {"grad_norm": norm, "learning_rate": learning_rate}
+
+    def _norm(self, gradients: list[torch.Tensor]) -> float:
+        """Of all ranks' shards. Each rank has computed with its own numbers; the sum is the same on all."""
+        own = float(torch.nn.utils.get_total_norm(gradients))
+        return math.sqrt(all_reduce([own**2], self._rank.context, group=self._rank.shard_group)[0])
+
+    @contextmanager
+    def moments_at_work(self) -> Iterator[None]:
+        """Inside, the optimizer's states are on the device; afterwards where `optimizer_offload` wants them."""
+        if self._rank.settings.optimizer_offload:
+            self._copies.bring_back(self._moments())
+        yield
+        if self._rank.settings.optimizer_offload:
+            self._copies.take(self._moments())
+
+    def offload(self) -> None:
+        if not self._rank.settings.offload_policy:
+            self._copies.take(self._moments())
+
+    def load(self) -> None:
+        if not self._rank.settings.optimizer_offload:
+            self._copies.bring_back(self._moments())
+
+    def _moments(self) -> Iterator[torch.Tensor]:
+        """Without the counts of steps, single numbers."""
+        for state in self.optimizer.state.values():
+            yield from (local(value) for value in state.values() if isinstance(value, DTensor))
