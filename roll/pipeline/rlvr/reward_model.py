@@ -18,7 +18,8 @@ from roll.distributed.executor.step_rows import fetched
 from roll.errors import ConfigError
 from roll.models.loading import model_config
 from roll.models.tokenizer import load_tokenizer, same_tokens, tokenizer_key
-from roll.pipeline.rlvr.rlvr_config import RewardModelArgs, RLVRConfig
+from roll.pipeline.rlvr.reward_config import RewardModelArgs
+from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.types.batch import Rows
 from roll.types.rollout import AnyTrajectory, Task, Trajectory, TrajectoryGroup
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from roll.configs.load.aliases import REWARD_MODEL
 from roll.configs.load.validate import validate
 from roll.configs.problems import Problem
-from roll.pipeline.rlvr.rlvr_config import REWARD, RewardConfig, RewardModelArgs, RLVRConfig
+from roll.pipeline.rlvr.reward_config import RewardConfig, RewardModelArgs
+from roll.pipeline.rlvr.rlvr_config import REWARD, RLVRConfig
 
 NOT_TAKEN = ("format_pattern", "reward_type", "response_length_penalty_coef", "reward_manager_config")
 

@@ -9,10 +9,10 @@ from roll.distributed.executor.run_clusters import RunClusters
 from roll.errors import WorkerError
 from roll.pipeline.rlvr.judge.build import for_workers
 from roll.pipeline.rlvr.prompt_rollouter import RewardService
+from roll.pipeline.rlvr.reward_config import RewardConfig
 from roll.pipeline.rlvr.reward_worker import LOOP_GRACE_S
 from roll.pipeline.rlvr.rewards.base import RewardInput, RewardOutcome
 from roll.pipeline.rlvr.rewards.table import sharing_of
-from roll.pipeline.rlvr.rlvr_config import RewardConfig
 from roll.types.rollout import Place
 
 _WORKER = "roll.pipeline.rlvr.reward_worker:RewardWorker"

@@ -13,6 +13,7 @@ from typing import cast
 
 from roll.configs.limits import LARGEST_REWARD
 from roll.errors import RewardError, describe
+from roll.pipeline.rlvr.reward_config import RewardConfig
 from roll.pipeline.rlvr.rewards.base import (
     BatchReward,
     Reward,
@@ -24,7 +25,6 @@ from roll.pipeline.rlvr.rewards.base import (
 )
 from roll.pipeline.rlvr.rewards.chain import scores_of
 from roll.pipeline.rlvr.rewards.table import build_reward, is_async, takes_batch
-from roll.pipeline.rlvr.rlvr_config import RewardConfig
 from roll.types.texts import TextTable
 from roll.utils.plain import plain_fields
 from roll.utils.text import visible

@@ -14,10 +14,11 @@ from roll.pipeline.data_files import (
     unknown_templates,
 )
 from roll.pipeline.rlvr.judge.checks import engine_judge_problems, judge_problems, judge_warnings
+from roll.pipeline.rlvr.reward_config import RewardConfig
 from roll.pipeline.rlvr.reward_model_checks import reward_model_problems, reward_model_warnings
 from roll.pipeline.rlvr.rewards.builtins import BUILTINS
 from roll.pipeline.rlvr.rewards.parts import parts_of
-from roll.pipeline.rlvr.rlvr_config import RewardConfig, RLVRConfig
+from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.utils.imports import split
 
 BUILT_IN = (*BUILTINS, REWARD_MODEL)

@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
+from roll.pipeline.rlvr.reward_config import RewardConfig, RewardPart
 from roll.pipeline.rlvr.reward_worker import RewardWorker
 from roll.pipeline.rlvr.rewards.base import RewardInput, RewardOutcome
 from roll.pipeline.rlvr.rewards.table import preflight, sharing_of
 from roll.pipeline.rlvr.rlvr_checks import rlvr_warnings
-from roll.pipeline.rlvr.rlvr_config import RewardConfig, RewardPart, RLVRConfig
+from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.pipeline.rlvr.settings import data_domains
 from tests.helpers.configs import config
 

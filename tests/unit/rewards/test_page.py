@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from roll.pipeline.rlvr.reward_config import RewardConfig
 from roll.pipeline.rlvr.reward_worker import RewardWorker
 from roll.pipeline.rlvr.rewards.base import REQUIRED, RewardInput
 from roll.pipeline.rlvr.rewards.table import preflight
-from roll.pipeline.rlvr.rlvr_config import RewardConfig, RLVRConfig
+from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.utils.imports import resolve
 from tests.helpers.pages import importable, snippets
 

@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 
 from roll.errors import RewardError
+from roll.pipeline.rlvr.reward_config import RewardConfig
 from roll.pipeline.rlvr.reward_worker import RewardWorker
 from roll.pipeline.rlvr.rewards.base import RewardInput, RewardOutcome, requires
 from roll.pipeline.rlvr.rewards.table import preflight
-from roll.pipeline.rlvr.rlvr_config import RewardConfig, RLVRConfig
+from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.pipeline.rlvr.settings import data_domains
 
 USER = "user_rewards"

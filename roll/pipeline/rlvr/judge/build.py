@@ -8,7 +8,7 @@ from roll.pipeline.rlvr.judge.api import Address, ApiModel, key_of
 from roll.pipeline.rlvr.judge.judge import Judge
 from roll.pipeline.rlvr.judge.prompts import JudgePrompt, prompt_named
 from roll.pipeline.rlvr.judge.verdict import VerdictForm, VerdictReader
-from roll.pipeline.rlvr.rlvr_config import RewardConfig
+from roll.pipeline.rlvr.reward_config import RewardConfig
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,10 @@ from roll.configs.problems import Problem
 from roll.pipeline.rlvr.judge.api import why_not_reached
 from roll.pipeline.rlvr.judge.build import address_of, way_of
 from roll.pipeline.rlvr.judge.prompts import ROLL_PROMPT
+from roll.pipeline.rlvr.reward_config import RewardConfig
 from roll.pipeline.rlvr.rewards.builtins import BUILTINS
 from roll.pipeline.rlvr.rewards.parts import parts_of
-from roll.pipeline.rlvr.rlvr_config import JUDGE, RewardConfig, RLVRConfig
+from roll.pipeline.rlvr.rlvr_config import JUDGE, RLVRConfig
 from roll.utils.secrets import mask
 
 _OF_API = ("judge_model_name", "judge_api_url")

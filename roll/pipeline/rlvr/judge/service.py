@@ -17,10 +17,11 @@ from roll.errors import WorkerError
 from roll.pipeline.rlvr.judge.build import way_of
 from roll.pipeline.rlvr.judge.engine import EngineModel, JudgeText
 from roll.pipeline.rlvr.judge.judge import Judge
+from roll.pipeline.rlvr.reward_config import RewardConfig
 from roll.pipeline.rlvr.reward_worker import failed, outcome_of
 from roll.pipeline.rlvr.rewards.base import Reward, RewardInput, RewardOutcome, Score
 from roll.pipeline.rlvr.rewards.table import build_reward
-from roll.pipeline.rlvr.rlvr_config import RewardConfig, RLVRConfig
+from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.types.rollout import AnyTrajectory, Generate, Place, Task, TrajectoryGroup
 
 

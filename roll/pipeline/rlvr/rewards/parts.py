@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from roll.pipeline.rlvr.reward_config import RewardConfig
 from roll.pipeline.rlvr.rewards.builtins import BUILTINS
-from roll.pipeline.rlvr.rlvr_config import RewardConfig
 
 SHORT = "short_response"
 

@@ -12,11 +12,12 @@ from roll.configs.load.aliases import LLM_JUDGE, REWARD_MODEL
 from roll.datasets.rows import GROUND_TRUTH, Columns
 from roll.pipeline.rlvr.judge.build import api_judge, way_of
 from roll.pipeline.rlvr.judge.checks import unreachable_judges
+from roll.pipeline.rlvr.reward_config import RewardConfig
 from roll.pipeline.rlvr.rewards.base import REQUIRED, ROW_CHECK, TAKES_BATCH, BatchReward, Reward, RowCheck
 from roll.pipeline.rlvr.rewards.builtins import BUILTINS, PATHS
 from roll.pipeline.rlvr.rewards.chain import Link, chained
 from roll.pipeline.rlvr.rewards.parts import Part, parts_of
-from roll.pipeline.rlvr.rlvr_config import RewardConfig, RLVRConfig
+from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.utils.imports import is_installed, resolve
 
 MISSING = f"is missing: {', '.join(BUILTINS)}, {REWARD_MODEL}, or your own package.module:object."

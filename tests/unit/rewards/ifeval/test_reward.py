@@ -8,11 +8,12 @@ import pytest
 
 from roll.configs.data import DataArgs
 from roll.datasets.preflight import preflight
+from roll.pipeline.rlvr.reward_config import RewardConfig
 from roll.pipeline.rlvr.reward_worker import RewardWorker
 from roll.pipeline.rlvr.rewards import table
 from roll.pipeline.rlvr.rewards.base import RewardInput
 from roll.pipeline.rlvr.rewards.ifeval.reward import IFEval, loose_versions
-from roll.pipeline.rlvr.rlvr_config import RewardConfig, RLVRConfig
+from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.pipeline.rlvr.settings import data_domains
 from tests.helpers.configs import config
 

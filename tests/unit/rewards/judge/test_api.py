@@ -9,9 +9,10 @@ import pytest
 
 from roll.pipeline.rlvr.judge.build import for_workers
 from roll.pipeline.rlvr.judge.checks import unreachable_judges
+from roll.pipeline.rlvr.reward_config import RewardConfig
 from roll.pipeline.rlvr.reward_worker import RewardWorker
 from roll.pipeline.rlvr.rewards.base import RewardInput, RewardOutcome
-from roll.pipeline.rlvr.rlvr_config import RewardConfig, RLVRConfig
+from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from tests.helpers.judge_server import CLOSES, HANGS, Act, judge_server, says, sends
 
 pytest.importorskip("openai", reason="the client of judges behind an address is not installed")

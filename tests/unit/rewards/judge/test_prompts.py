@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from roll.pipeline.rlvr.judge.prompts import PROMPTS, JudgePrompt, prompt_named
+from roll.pipeline.rlvr.reward_config import RewardConfig
 from roll.pipeline.rlvr.rewards.base import RewardInput
 from roll.pipeline.rlvr.rlvr_checks import rlvr_warnings
-from roll.pipeline.rlvr.rlvr_config import RewardConfig
 from roll.utils.secrets import redact
 from tests.helpers.configs import checked, config, problems
 
