@@ -18,7 +18,7 @@ from roll.pipeline.load import Loaded, load
 from roll.pipeline.memory_report import MemoryReport, memory_report
 from roll.pipeline.preflight import choices, machine_report
 from roll.pipeline.spec import PipelineSpec, pipeline_of
-from roll.utils.imports import add_folder
+from roll.utils.imports import add_folder, import_all
 from roll.utils.paths import look_at
 from roll.utils.text import visible
 
@@ -136,6 +136,11 @@ def _dry_run(spec: PipelineSpec, loaded: Loaded, memory: MemoryReport) -> int:
 def _refuse(spec: PipelineSpec, loaded: Loaded, memory: MemoryReport) -> None:
     """Raises ConfigError with everything that this machine or the data say against the run."""
     problems = [problem.text for problem in (*machine_report(loaded.config).problems, *memory.machine_problems)]
+    if not problems:
+        try:
+            import_all(loaded.config.external_lib)
+        except ImportError as error:
+            raise ConfigError(f"external_lib: {error}.") from error
     problems += [problem.text for choice in choices(loaded.config) for problem in class_problems(choice)]
     problems += map(str, spec.findings(spec.data_problems, (Problem, str), loaded.config))
     if problems:

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, model_validator
 
 from roll.configs.base import Settings, setting
 from roll.configs.cluster import Environment, WorkerConfig
-from roll.configs.data import Place, split_text
+from roll.configs.data import Names, Place, split_text
 from roll.configs.limits import LARGEST_SEED, MOST_DEVICES_PER_NODE, MOST_NODES
 from roll.configs.load.defaults import DEVICES_PER_NODE, fill_run
 from roll.configs.problems import show
@@ -45,6 +45,16 @@ def _run_name(name: str) -> str:
     if len(name.encode()) > LONGEST_NAME:
         raise ValueError(f"{show(name)} must be at most {LONGEST_NAME} bytes, as file names are")
     return name
+
+
+def _modules(names: tuple[str, ...]) -> tuple[str, ...]:
+    for name in names:
+        if not all(part.isidentifier() for part in name.split(".")):
+            raise ValueError(f"{show(name)} is no name of a module, such as package.module")
+    return names
+
+
+Modules = Annotated[Names, AfterValidator(_modules)]
 
 
 class CheckpointConfig(Settings):
@@ -100,6 +110,12 @@ class RunConfig(Settings):
         None, "Directory or hub id of the policy's starting weights, also of the reference."
     )
     max_grad_norm: float = setting(1.0, "Gradients are scaled down to this norm; 0 is off.", ge=0)
+
+    external_lib: Modules = setting(
+        (),
+        "Module or modules that every process of the run imports before it loads a model, as to register models and "
+        "tokenizers; one beside the YAML counts as installed.",
+    )
 
     # machines
     num_nodes: int = setting(

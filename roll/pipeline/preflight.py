@@ -18,6 +18,7 @@ from roll.distributed.strategy.table import engine_problems, strategy_problems
 from roll.pipeline.model_files import read_model_config
 from roll.pipeline.tracking.build import missing_logins, tracker_problems
 from roll.utils.hub import is_hub_id
+from roll.utils.imports import is_installed
 from roll.utils.paths import look_at
 
 TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json", "tokenizer.model", "vocab.json")
@@ -76,6 +77,7 @@ def machine_report(config: RunConfig) -> MachineReport:
         *_model_problems(config),
         *_tokenizer_problems(config),
         *_python_problems(),
+        *_external_problems(config),
         *_directory_problems(config),
         *_resume_problems(config),
     ]
@@ -189,6 +191,16 @@ def _python_problems() -> Iterator[Problem]:
             "another folder.",
             (),
         )
+
+
+def _external_problems(config: RunConfig) -> Iterator[Problem]:
+    for module in config.external_lib:
+        if not is_installed(module.partition(".")[0]):
+            yield Problem(
+                f"external_lib: there is no module {module}. Install its package, put it beside the YAML, or correct "
+                "the name.",
+                ("external_lib",),
+            )
 
 
 def _directory_problems(config: RunConfig) -> Iterator[Problem]:

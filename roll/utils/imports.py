@@ -6,11 +6,14 @@ import site
 import sys
 import sysconfig
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 
 from roll.errors import describe
+
+EXTERNAL_LIB = "ROLL_EXTERNAL_LIB"  # in the environment of every worker and of what it starts: names, with commas
 
 
 def resolve(name: str, builtins: Mapping[str, str] | None = None) -> object:
@@ -24,13 +27,9 @@ def resolve(name: str, builtins: Mapping[str, str] | None = None) -> object:
     path = (builtins or {}).get(name, name)
     module_name, attributes = split(path, builtins)
     try:
-        value: object = importlib.import_module(module_name)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # a module that calls sys.exit, or panics in Rust
-        raise ImportError(
-            f"{path}: importing {module_name} failed with {describe(error)}{line_of(error, __file__)}"
-        ) from error
+        value: object = _import(module_name)
+    except ImportError as error:
+        raise ImportError(f"{path}: {error}") from error.__cause__
     for attribute in attributes.split("."):
         try:
             value = getattr(value, attribute)
@@ -38,6 +37,15 @@ def resolve(name: str, builtins: Mapping[str, str] | None = None) -> object:
             place = getattr(sys.modules[module_name], "__file__", None) or "a built-in module"
             raise ImportError(f"{path}: {module_name} has no {attribute} ({place})") from None
     return value
+
+
+def _import(module: str) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a module that calls sys.exit, or panics in Rust
+        raise ImportError(f"importing {module} failed with {describe(error)}{line_of(error, __file__)}") from error
 
 
 def line_of(error: BaseException, caller: str) -> str:
@@ -56,6 +64,17 @@ def split(path: str, builtins: Mapping[str, str] | None = None) -> tuple[str, st
         known = f" or one of {', '.join(sorted(builtins))}" if builtins else ""
         raise ImportError(f"{path!r} is not of the form package.module:object{known}")
     return module, attributes
+
+
+def import_all(modules: Iterable[str]) -> None:
+    """Imports modules for what they do when they are. Raises ImportError that says which, and where it failed."""
+    for module in modules:
+        _import(module)
+
+
+def import_external() -> None:
+    """Those that the run asks every process to import, which find their names in the environment."""
+    import_all(filter(None, os.environ.get(EXTERNAL_LIB, "").split(",")))
 
 
 def is_installed(module: str) -> bool:

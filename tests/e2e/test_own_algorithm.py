@@ -1,5 +1,5 @@
 """The estimator, the loss and the reward of docs/adding_an_estimator.md, adding_a_loss.md and adding_a_reward.md in one
-run, with their files and the YAML in a folder outside the repository."""
+run, with their files, a module of external_lib and the YAML in a folder outside the repository."""
 
 from __future__ import annotations
 
@@ -11,6 +11,15 @@ import pytest
 
 from tests.e2e.conftest import REPOSITORY, Run
 from tests.helpers.pages import snippets, write_files
+
+REGISTERS = '''"""A module that says in which roles it was imported, and that no model was loaded there before."""
+import os, sys
+from pathlib import Path
+
+assert "transformers.modeling_utils" not in sys.modules or "ROLL_ROLE" not in os.environ
+Path(__file__).with_name("imported-" + os.environ.get("ROLL_ROLE", "driver")).touch()
+'''
+REWARD = "rewards.sort"
 
 
 def test_an_estimator_a_loss_and_a_reward_from_a_folder_outside_train(
@@ -25,6 +34,7 @@ def test_an_estimator_a_loss_and_a_reward_from_a_folder_outside_train(
     codes = snippets("adding_an_estimator.md", "python") + snippets("adding_a_loss.md", "python")
     assert {"maxrl", "soft_gate"} <= {*write_files(codes, folder)}
     (folder / "my_rewards.py").write_text(snippets("adding_a_reward.md", "python")[0])
+    (folder / "registers.py").write_text(REGISTERS)
     shutil.copy(REPOSITORY / "examples" / "tiny-sort" / "tiny_sort.yaml", folder / "mine.yaml")
     run = start_run(
         sort_data,
@@ -36,6 +46,7 @@ def test_an_estimator_a_loss_and_a_reward_from_a_folder_outside_train(
         "~rewards.sort.reward_args.pattern",
         "rewards.sort.reward_args.max_chars=0",
         "actor_train.training_args.gradient_accumulation_steps=2",
+        "external_lib=registers",
         "max_steps=3",
         "eval_steps=-1",
         "save_steps=-1",
@@ -49,5 +60,7 @@ def test_an_estimator_a_loss_and_a_reward_from_a_folder_outside_train(
         assert 0.9 < row["actor/gate_slope_mean"] < 1
         assert row["actor/num_updates"] == 2
         assert row["rollout/short_mean"] == 0 < row["rollout/correct_mean"] == pytest.approx(row["rollout/reward_mean"])
+    imported = {file.name for file in folder.glob("imported-*")}
+    assert imported == {"imported-driver", *(f"imported-{role}" for role in ("actor_train", "actor_infer", REWARD))}
     run.own_metrics.add("actor/gate_slope_mean")
     run.assert_all_gone()

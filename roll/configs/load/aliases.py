@@ -28,6 +28,7 @@ RENAMED: Mapping[tuple[str, str], str] = {
     ("GeneratingArgs", "min_tokens"): "min_new_tokens",
     ("GeneratingArgs", "stop"): "stop_strings",
     ("GeneratingArgs", "n"): "num_return_sequences",
+    ("RunConfig", "external_libs"): "external_lib",
     ("RunConfig", "total_epochs"): "num_train_epochs",
     ("RunConfig", "total_steps"): "max_steps",
     ("RunConfig", "total_training_steps"): "max_steps",

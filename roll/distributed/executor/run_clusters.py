@@ -27,6 +27,7 @@ from roll.distributed.executor.rollout.engine_recovery import MAX_RESTARTS, Engi
 from roll.distributed.executor.rollout.generate_cluster import ApartCluster, GenerateCluster
 from roll.distributed.strategy.table import strategy_class_path
 from roll.errors import WorkerError
+from roll.utils.imports import EXTERNAL_LIB
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +91,7 @@ class RunClusters:
 
     def start_pool(self, role: str, settings: WorkerConfig, worker_class: str, arguments: tuple[Any, ...]) -> TaskPool:
         """A pool of workers for a role of the plan's layout; on devices they take turns like others."""
-        environment = {**self._config.system_envs, **settings.system_envs}
+        environment = self._environment(settings)
         pool = TaskPool(role, self.resources, self._plan.layout[role], worker_class, arguments, environment)
         if pool.devices:
             self.placement.join(pool)
@@ -152,6 +153,11 @@ class RunClusters:
         self._recoveries.append(recovery)
         return facade(cluster, recovery)
 
+    def _environment(self, settings: WorkerConfig) -> dict[str, str]:
+        """What the YAML wants in the environment of a role's workers."""
+        given = {**self._config.system_envs, **settings.system_envs}
+        return given | {EXTERNAL_LIB: ",".join(self._config.external_lib)} if self._config.external_lib else given
+
     def _engine_environment(self, settings: WorkerConfig) -> dict[str, str]:
         spec, on_cpu = spec_of(settings.strategy_name), not self.resources.has_gpus
         directory = self.runtime.directory
@@ -181,7 +187,7 @@ class RunClusters:
         spec = WorkerSpec(
             worker_class=_WORKERS[role.use],
             arguments=[(blueprint, *([self._plan.most_answers] if is_engine else [])) for blueprint in blueprints],
-            system_envs={**self._engine_environment(settings), **self._config.system_envs, **settings.system_envs},
+            system_envs={**self._engine_environment(settings), **self._environment(settings)},
             is_async=is_engine,
             is_distributed=not is_engine,
             timeout_s=self._config.rpc_timeout,

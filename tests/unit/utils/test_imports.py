@@ -6,7 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from roll.utils.imports import add_folder, code_folder, is_installed, own_folders, resolve, split
+from roll.utils.imports import (
+    EXTERNAL_LIB,
+    add_folder,
+    code_folder,
+    import_external,
+    is_installed,
+    own_folders,
+    resolve,
+    split,
+)
 
 
 def test_a_built_in_name_and_both_forms_of_a_path_lead_to_the_same_object() -> None:
@@ -74,3 +83,25 @@ def test_code_in_an_added_folder_is_found_after_what_is_installed(
     assert resolve("roll_test_added:dumps") and resolve("json:dumps") is json.dumps
     with pytest.raises(ImportError, match=r"json has no score \(.*json/__init__.py\)"):
         resolve("json:score")
+
+
+def test_every_module_of_the_environments_list_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("external_module_one", "external_module_two"):
+        (tmp_path / f"{name}.py").write_text("KNOWN = []")
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setenv(EXTERNAL_LIB, "external_module_one,external_module_two")
+    import_external()
+    assert sys.modules["external_module_one"].KNOWN == sys.modules["external_module_two"].KNOWN == []
+    monkeypatch.delenv(EXTERNAL_LIB)
+    import_external()
+
+
+def test_a_module_that_cannot_be_imported_is_named_with_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "external_broken_module.py").write_text("import json\njson.nothing\n")
+    monkeypatch.setenv(EXTERNAL_LIB, "external_broken_module")
+    with pytest.raises(ImportError, match=r"external_broken_module failed with .*broken_module.py, line 2\)"):
+        import_external()

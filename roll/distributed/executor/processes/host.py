@@ -21,7 +21,7 @@ import ray
 from roll.distributed.executor.processes.environment import IMPORT_FOLDERS
 from roll.distributed.executor.processes.failures import Failure
 from roll.utils.background import lost_failure
-from roll.utils.imports import add_folder, resolve
+from roll.utils.imports import add_folder, import_external, resolve
 from roll.utils.ports import free_port
 
 _TOGETHER_S = 0.003
@@ -51,6 +51,7 @@ class Host:
         if master_port:
             os.environ["MASTER_PORT"] = str(master_port)
         try:
+            import_external()
             constructor: Any = resolve(worker_class)
             self._worker = constructor(*arguments)
         except BaseException as error:

@@ -33,6 +33,7 @@ from roll.distributed.weights.messages import decode_source
 from roll.distributed.weights.transport import WeightReceiver
 from roll.errors import StrategyError
 from roll.platforms.stores import bind_stores
+from roll.utils.imports import import_external
 from roll.utils.owner_watch import when_gone
 
 OWNER_VARIABLE = "ROLL_ENGINE_OWNER_PID"
@@ -209,6 +210,7 @@ def run_detokenizer(*arguments: Any, **options: Any) -> None:
 def _prepare_process() -> None:
     when_gone(int(os.environ[OWNER_VARIABLE]), lambda: os._exit(1))
     bind_stores()
+    import_external()
     send_signal = psutil.Process.send_signal
 
     def send(process: psutil.Process, number: int) -> None:

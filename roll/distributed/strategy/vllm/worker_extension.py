@@ -19,12 +19,14 @@ from roll.distributed.weights.bucket import GroupSpec
 from roll.distributed.weights.messages import decode_source
 from roll.distributed.weights.transport import WeightReceiver
 from roll.platforms.stores import bind_stores
+from roll.utils.imports import import_external
 from roll.utils.owner_watch import when_gone
 
 if TYPE_CHECKING:
     from vllm.config import ModelConfig, VllmConfig
 
-bind_stores()  # vLLM imports this before its ranks meet
+bind_stores()  # vLLM imports this before its ranks meet, and before they load the model
+import_external()
 
 
 class LayerwiseUpdate:
