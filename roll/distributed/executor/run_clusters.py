@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import ray
 
@@ -27,9 +27,12 @@ from roll.distributed.executor.rollout.engine_recovery import MAX_RESTARTS, Engi
 from roll.distributed.executor.rollout.generate_cluster import ApartCluster, GenerateCluster
 from roll.distributed.strategy.table import strategy_class_path
 from roll.errors import WorkerError
+from roll.models.hub_models import MODEL_KEYS, fetch_models, with_directories
 from roll.utils.imports import EXTERNAL_LIB
 
 logger = logging.getLogger(__name__)
+
+C = TypeVar("C", bound=RunConfig)
 
 _EXECUTOR = "roll.distributed.executor"
 _WORKERS: Mapping[Use, str] = {
@@ -38,6 +41,16 @@ _WORKERS: Mapping[Use, str] = {
     "generate": f"{_EXECUTOR}.rollout.generate_worker:GenerateWorker",
 }
 _SHUTDOWN_TIMEOUT_S = 5
+
+
+def _with_local_models(config: C) -> C:
+    """On one node the driver fetches what has to come from the hub. On several, a directory of this one says nothing,
+    so each worker asks the hub."""
+    if config.num_nodes > 1:
+        return config
+    models = [worker.model_args for worker in config.model_roles.values()]
+    names = [str(args.value(key)) for args in models for key in MODEL_KEYS if args.value(key) is not None]
+    return with_directories(config, fetch_models(names))
 
 
 class RunClusters:
@@ -55,7 +68,7 @@ class RunClusters:
     ):
         """`on_lost` is called, from a thread, when Ray itself dies: no wait on a worker would end then. `stored_bytes`:
         of rows in the object store at once."""
-        self._config, self._plan = config, plan
+        self._config, self._plan = _with_local_models(config), plan
         self.trainers: dict[str, TrainCluster] = {}
         self.scorers: dict[str, ScoreCluster] = {}
         self.engines: dict[str, GenerateCluster] = {}
@@ -77,6 +90,11 @@ class RunClusters:
         except BaseException:
             self.close()
             raise
+
+    @property
+    def config(self) -> RunConfig:
+        """The settings as the workers get them, with directories in place of hub ids."""
+        return self._config
 
     def wait_ready(self) -> None:
         """Returns when all models are loaded. Raises WorkerError if one worker cannot load its own."""

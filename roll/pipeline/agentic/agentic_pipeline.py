@@ -63,7 +63,7 @@ class AgenticPipeline(RLPipeline):
         logger.info("starting Ray")
         self.clusters = RLClusters(config, plan, on_lost=self.interrupts.fail)
         self.environments = self.clusters.start_job_pool(
-            ROLE, config.cpu_roles[ROLE], _WORKER, (config,), config.jobs_per_worker, placed
+            ROLE, config.cpu_roles[ROLE], _WORKER, (self.clusters.config,), config.jobs_per_worker, placed
         )
         self.tokenizer = policy_tokenizer("actor_train", config.actor_train.model_args)
         manager = config.train_env_manager

@@ -1,0 +1,79 @@
+"""Hub ids become directories, once."""
+
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import pytest
+
+from roll.distributed.executor import run_clusters
+from roll.distributed.executor.run_clusters import RunClusters
+from roll.errors import ConfigError
+from roll.models.hub_models import fetch_models, with_directories
+from tests.helpers.configs import config
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_model_dir: Path) -> Path:
+    """A cache of the hub that holds org/model, as the hub's own library lays it out. The hub is off in tests."""
+    place = tmp_path / "cache" / "models--org--model"
+    (place / "refs").mkdir(parents=True)
+    (place / "refs" / "main").write_text("abc123")
+    (place / "snapshots").mkdir()
+    (place / "snapshots" / "abc123").symlink_to(tiny_model_dir)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    return place / "snapshots" / "abc123"
+
+
+def test_a_model_in_the_cache_needs_no_network_and_paths_stay(cache: Path, tiny_model_dir: Path) -> None:
+    found = fetch_models(["org/model", str(tiny_model_dir), "./model", "org/model"])
+    assert found == {"org/model": str(cache)}
+
+
+def test_a_model_that_cannot_be_had_is_refused_with_the_way_out(cache: Path) -> None:
+    del cache
+    with pytest.raises(ConfigError, match=r"org/other is no directory .* \(hf download org/other --local-dir ...\)"):
+        fetch_models(["org/other"])
+
+
+def test_files_that_are_not_loaded_are_not_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, Any]] = []
+    monkeypatch.setattr(
+        huggingface_hub.HfApi, "list_repo_files", lambda self, name: ["model.safetensors", "pytorch_model.bin"]
+    )
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda name, **keys: asked.append(keys) or "/cache/it")
+    assert fetch_models(["org/model"]) == {"org/model": "/cache/it"}
+    (keys,) = asked
+    assert {"*.bin", "*.gguf", "original/*"} <= {*keys["ignore_patterns"]}
+
+
+def test_directories_stand_in_every_section_and_nothing_else_changes() -> None:
+    made = config({"actor_train.model_args": {"tokenizer_path": "org/tokens"}, "rewards.math.model_args": {}})
+    changed = with_directories(made, {"org/model": "/cache/model", "org/tokens": "/cache/tokens"})
+    for worker in (changed.actor_train, changed.actor_infer):
+        assert worker.model_args.model_name_or_path == "/cache/model"
+        assert worker.model_args.tokenizer_path == "/cache/tokens"
+    assert changed.pretrain == "org/model"
+    assert changed.model_fields_set == made.model_fields_set | {"actor_train", "actor_infer"}
+    assert changed.rewards == made.rewards
+    assert with_directories(made, {}) == made
+
+
+@pytest.mark.parametrize("num_nodes", [1, 2])
+def test_workers_of_a_run_of_one_node_get_directories_and_the_model_is_asked_for_once(
+    num_nodes: int, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt  # Ray is not started here
+
+    asked: list[list[str]] = []
+    monkeypatch.setattr(run_clusters, "RayRuntime", stop)
+    monkeypatch.setattr(run_clusters, "fetch_models", lambda names: asked.append(names) or fetch_models(names))
+    clusters = RunClusters.__new__(RunClusters)
+    made = config({"num_nodes": num_nodes})
+    with pytest.raises(KeyboardInterrupt):
+        clusters.__init__(made, None)  # type: ignore[misc,arg-type]
+    names = {worker.model_args.model_name_or_path for worker in clusters.config.model_roles.values()}
+    assert names == ({str(cache)} if num_nodes == 1 else {"org/model"})
+    assert len(asked) == (1 if num_nodes == 1 else 0)
+    assert made.actor_train.model_args.model_name_or_path == "org/model"
