@@ -1,0 +1,118 @@
+"""Rewards of every kind in one run, on shared devices: rules, a sandbox, a judge and a reward model."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roll.pipeline.rlvr.rewards.code.languages import find_python
+from roll.utils.sandbox.means import SandboxUnavailable, find_means
+from tests.e2e.conftest import END_LIMIT_S, Run, comparable
+from tests.helpers.judge_server import HANGS, Act, JudgeServer, judge_server, says
+
+pytestmark = pytest.mark.slow
+
+StartRun = Callable[..., Run]
+HERE = Path(__file__).parent / "multi_domain"
+DOMAINS = ("math", "code", "ifeval", "judged", "liked")
+
+
+def verdict(body: dict[str, Any]) -> Act:
+    """Depends on the question and the answer alone."""
+    shown = body["messages"][-1]["content"]
+    return says(f"Verdict: {'yes' if sum(map(ord, shown)) % 3 else 'no'}")
+
+
+@pytest.fixture
+def judge() -> Iterator[JudgeServer]:
+    with judge_server(choose=verdict) as server:
+        yield server
+
+
+def judged_by(server: JudgeServer) -> dict[str, Any]:
+    """The domain's section: who judges is said here alone."""
+    return {
+        "worker_cls": "roll.pipeline.rlvr.rewards.llm_judge_reward_worker.LLMJudgeRewardWorker",
+        "judge_prompt": "correctness",
+        "judge_model_type": "api",
+        "judge_api_url": server.url,
+        "judge_model_name": "loopback",
+        "judge_request_timeout_s": 20,
+        "timeout_s": 240,
+    }
+
+
+@pytest.fixture
+def settings(
+    tmp_path: Path, sort_data: Path, make_tiny_model_dir: Callable[..., Path], judge: JudgeServer
+) -> list[str]:
+    python = find_python()
+    try:
+        find_means(*python.shown)
+    except SandboxUnavailable as why:
+        pytest.skip(str(why))
+    prompts = [json.loads(line) for line in (sort_data / "train.jsonl").read_text().splitlines()[:60]]
+    more: dict[str, dict[str, Any]] = {
+        "code": {"case_type": "stdin", "test_cases": [{"stdin": "", "expected_stdout": "1"}]},
+        "ifeval": {"instruction_id_list": ["keywords:existence"], "kwargs": [{"keywords": ["answer"]}]},
+    }
+    tags = {"math": "sums"}
+    rows = [
+        {**prompt, "tag": tags.get(domain, domain), **more.get(domain, {})}
+        for domain, prompt in zip(DOMAINS * 12, prompts, strict=True)
+    ]
+    random.Random(3).shuffle(rows)
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    section = [f"+rewards.judged.{key}={value}" for key, value in judged_by(judge).items()]
+    return [f"rows={file}", f"reward_pretrain={make_tiny_model_dir(num_labels=1)}", *section]
+
+
+def test_all_kinds_of_rewards_on_shared_devices_resume_bit_for_bit(
+    sort_data: Path, start_run: StartRun, settings: list[str], judge: JudgeServer
+):
+    whole = start_run(sort_data, "multi_domain", *settings, name="whole", example=HERE)
+    assert whole.wait() == 0, whole.text
+    rows = whole.metrics
+    for step in (1, 2, 3, 4):
+        row = rows[step]
+        assert row["rollout/failed_fraction"] == 0
+        assert {f"rollout/reward_mean/{domain}" for domain in DOMAINS} <= set(row)
+        assert row["rollout/code_found_mean"] == 1  # each answer ran, or did not parse, in the sandbox
+        assert row["time/reward_s"] > 0  # of the reward model, after the rollout
+    assert len(judge.asked) >= 4 * 8
+
+    checkpoint = f"resume_from_checkpoint={whole.output_dir}/checkpoints/step_000002"
+    resumed = start_run(sort_data, "multi_domain", *settings, checkpoint, name="resumed", example=HERE)
+    assert resumed.wait() == 0, resumed.text
+    for step in (3, 4):
+        assert comparable(resumed.metrics[step]) == comparable(rows[step]), f"step {step}"
+
+
+def test_a_silent_judge_and_a_hung_sandbox_are_survived_and_a_reward_model_that_dies_ends_the_run(
+    sort_data: Path, start_run: StartRun, settings: list[str], judge: JudgeServer
+):
+    """The run goes on from its last checkpoint."""
+    often = ("save_steps=1", "eval_steps=-1", "suspend_timeout=3")
+    run = start_run(sort_data, "multi_domain", *settings, *often, "max_steps=400", name="run", example=HERE)
+    run.wait_for_step(1)
+    unanswered = len(judge.asked) + 3
+    judge.acts = lambda body: HANGS if len(judge.asked) < unanswered else verdict(body)
+    run.worker("rewards.code").send_signal(signal.SIGSTOP)
+    run.wait_for_step(max(run.metrics) + 3)
+    run.worker("rewards.liked").send_signal(signal.SIGKILL)
+    assert run.wait(END_LIMIT_S) == 1, run.text
+    assert "rewards.liked rank" in run.text and "died" in run.text
+    run.assert_all_gone()
+
+    done = max(run.metrics)
+    go_on = ("resume_from_checkpoint=true", f"max_steps={done + 1}")
+    again = start_run(sort_data, "multi_domain", *settings, *often, *go_on, name="run", example=HERE)
+    assert again.wait() == 0, again.text
+    assert max(again.metrics) == done + 1
