@@ -172,8 +172,8 @@ class AlgorithmConfig(RolloutConfig):
     enable_old_logprobs_recompute: bool = setting(False, "Always compute old log-probs in a pass of their own.")
     force_disable_old_logprobs_recompute: bool = setting(
         False,
-        "Never: take the rollout engine's log-probs as old log-probs where a step needs them (several updates, or a "
-        "KL in the reward).",
+        "Never: take the rollout engine's log-probs as old log-probs where a step needs them (several updates, a KL in "
+        "the reward, or model_update_frequency above 1).",
     )
     train_infer_correction: TrainInferCorrectionConfig = setting({}, "Correction between rollout engine and trainer.")
     log_prob_diff_warning: float = setting(

@@ -199,6 +199,30 @@ def _length_warnings(config: AlgorithmConfig) -> Iterator[str]:
             return
 
 
+def _age_warnings(config: AlgorithmConfig) -> Iterator[str]:
+    every, key = config.actor_train.model_update_frequency, "actor_train.model_update_frequency"
+    if every == 1:
+        return
+    plan = role_train_plan(config, "actor_train", config.actor_train)
+    if old_log_probs(config, plan.updates_per_step).source == "update":
+        yield (
+            f"{key}: {every}: answers are up to {every - 1} steps older than the weights that learn from them, and old "
+            "log-probs are the trainer's own, so that nothing corrects for it. See "
+            "force_disable_old_logprobs_recompute and train_infer_correction."
+        )
+    if config.eval_steps > 0 and config.eval_steps % every:
+        yield (
+            f"eval_steps: {config.eval_steps} is no multiple of {key}: {every}: some validations are of weights "
+            "up to that much older than their step."
+        )
+    if config.save_steps > 0 and config.save_steps % every:
+        yield (
+            f"save_steps: {config.save_steps} is no multiple of {key}: {every}. A run that goes on from a checkpoint "
+            "between two updates of the engine samples from the checkpoint's weights, which are newer than those that "
+            "the unbroken run samples from."
+        )
+
+
 def sync_problems(config: AlgorithmConfig) -> Iterator[Problem]:
     trainers, engines = (
         {device // config.num_gpus_per_node for device in worker.device_mapping or ()}
@@ -231,6 +255,7 @@ def config_warnings(config: AlgorithmConfig) -> list[str]:
         *_kl_warnings(config),
         *_share_warnings(config),
         *_length_warnings(config),
+        *_age_warnings(config),
     ]
     worker = config.actor_infer
     if narrowing := narrowing_settings(worker.strategy_name, worker.generating_args):

@@ -82,6 +82,11 @@ class WorkerConfig(Settings):
         ge=1,
         le=MOST_PROCESSES,
     )
+    model_update_frequency: int = setting(
+        1,
+        "Of actor_train: the rollout engine gets the trained weights after every so many steps, and after the last.",
+        ge=1,
+    )
     infer_batch_size: int = setting(
         16, "Samples in one forward pass of one rank when log-probs or values are computed.", ge=1
     )

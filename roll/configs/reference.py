@@ -52,7 +52,7 @@ SECTIONS: tuple[tuple[str, str], ...] = (
     ("train_infer_correction.is_weight", "roll.configs.algorithm:ISWeightConfig"),
     ("train_infer_correction.filters", "roll.configs.algorithm:TrainInferFilterConfig"),
     ("router_args", "roll.configs.load.inert_keys:RouterArgs"),
-    ("rollout_mock", "roll.configs.load.inert_keys:RolloutMockConfig"),
+    ("rollout_mock", "roll.configs.rollout_config:RolloutMockConfig"),
     ("transfer_backend", "roll.configs.load.inert_keys:TransferBackendArgs"),
     ("A role: sequence_packing_args", "roll.configs.cluster:SequencePackingArgs"),
     ("A role: router_replay", "roll.configs.load.inert_keys:RouterReplayConfig"),

@@ -90,8 +90,9 @@ class Role:
 
 _OF_ROLE = {last_name(key) for form in POLICY_FORMS.values() for key in form.keys if key != last_name(key)}
 POLICY_LOSS = frozenset({"pg_variant"} | _OF_ROLE)
+POLICY = POLICY_LOSS | {"model_update_frequency"}
 ACTOR_TRAIN = Role(
-    "actor_train", "train", "lm", ("pretrain",), is_needed=True, also_reads=POLICY_LOSS | {"data_args", TOKENIZER}
+    "actor_train", "train", "lm", ("pretrain",), is_needed=True, also_reads=POLICY | {"data_args", TOKENIZER}
 )  # fmt: skip
 ACTOR_INFER = Role("actor_infer", "generate", "lm", ("pretrain",), is_needed=True)
 CRITIC = Role("critic", "train", "value", ("reward_pretrain", "pretrain"), why_not="this role learns values")

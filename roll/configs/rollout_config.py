@@ -1,14 +1,41 @@
 """Keys of every run whose data come from rollouts: how many, how long, and how engines get weights and requests."""
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
-from roll.configs.base import setting
+from pydantic import BeforeValidator
+
+from roll.configs.base import Settings, setting
 from roll.configs.data import Place
 from roll.configs.limits import MOST_GROUPS
 from roll.configs.run import RunConfig
 
+ROLL_LOOP = "roll.distributed.scheduler.user_defined_rollout_loop.UserDefinedRolloutLoop"
 LENGTH_KEYS = ("prompt_length", "response_length", "sequence_length")
+
+
+def _own_loop(name: object) -> object:
+    return None if name == ROLL_LOOP else name
+
+
+class RolloutMockConfig(Settings):
+    """`rollout_mock`: keep what a run samples, or train on what another has sampled."""
+
+    enable: bool = setting(False, "Switch it on.")
+    mode: Literal["dump", "mock"] = setting(
+        "dump",
+        "dump: write the rollouts of every training step, with their rewards. mock: take them from there instead of "
+        "sampling and scoring; data, seed, batch and lengths must be those of the run that was dumped.",
+    )
+    dump_dir: Place = setting("./rollout_mock_dumps", "Where they are, one file per step.", min_length=1)
+
+    @property
+    def dumps(self) -> bool:
+        return self.enable and self.mode == "dump"
+
+    @property
+    def replays(self) -> bool:
+        return self.enable and self.mode == "mock"
 
 
 class RolloutConfig(RunConfig):
@@ -72,7 +99,14 @@ class RolloutConfig(RunConfig):
         "as many of them as a step has, makes no update, or ends the run.",
     )
 
+    user_defined_rollout_loop_cls: Annotated[str | None, BeforeValidator(_own_loop)] = setting(
+        None,
+        "How one group of attempts is made and rewarded, in a class of your own: package.module:Class "
+        "(docs/adding_a_rollout_loop.md). ROLL's default is understood.",
+    )
+
     # output
+    rollout_mock: RolloutMockConfig = setting({}, "Record rollouts, or replay recorded ones.")
     rollout_dump_dir: Place | None = setting(None, "Where sample rollouts go. Default: <output_dir>/rollouts.")
 
     @property
@@ -100,7 +134,12 @@ class RolloutConfig(RunConfig):
 
     @property
     def directories(self) -> Mapping[str, str | None]:
-        return {**super().directories, "rollout_dump_dir": self.rollout_dump_dir}
+        dumps = {"rollout_mock.dump_dir": self.rollout_mock.dump_dir} if self.rollout_mock.dumps else {}
+        return {**super().directories, "rollout_dump_dir": self.rollout_dump_dir, **dumps}
+
+    @property
+    def sources(self) -> Mapping[str, str]:
+        return {"rollout_mock.dump_dir": self.rollout_mock.dump_dir} if self.rollout_mock.replays else {}
 
     @property
     def val_lengths(self) -> tuple[int, int, int]:

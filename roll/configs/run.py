@@ -251,6 +251,11 @@ class RunConfig(Settings):
         }
 
     @property
+    def sources(self) -> Mapping[str, str]:
+        """The directories that the run reads beside models and data, by key."""
+        return {}
+
+    @property
     def missing_validation(self) -> str:
         """The section without which nothing is validated, where the YAML lacks it; else empty."""
         return ""

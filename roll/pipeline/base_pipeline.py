@@ -71,12 +71,14 @@ from roll.pipeline.filtered_step import FewGroupsAlarm, filter_metrics, kept_sha
 from roll.pipeline.late_rewards import LateRewards
 from roll.pipeline.recorder import RolloutRecord, RolloutRecorder
 from roll.pipeline.resume_checks import RLState, check_resume, data_place, state_of_roles
+from roll.pipeline.rollout_loop import OwnRollouter, load_loop
 from roll.pipeline.rollout_metrics import rollout_metrics
+from roll.pipeline.rollout_mock import RecordedRollouter, RolloutDump
 from roll.pipeline.run import Run
 from roll.pipeline.view import Column, Curve, View
 from roll.types.batch import RowMeta, SampleSet
 from roll.types.metrics import prefixed
-from roll.types.rollout import RowTexts, TrajectoryGroup
+from roll.types.rollout import Rollouter, RowTexts, TrajectoryGroup
 
 logger = logging.getLogger(__name__)
 
@@ -139,6 +141,9 @@ class RLPipeline(Run):
         self.running_moments: dict[str, RunningMoments] = {}  # of the rewards, by domain
         self.late_rewards: LateRewards | None = None  # for what is rewarded after the rollout
         self.recorder = RolloutRecorder(config.rollout_dump_dir or self.output_dir / "rollouts")
+        self.dump = RolloutDump(Path(config.rollout_mock.dump_dir)) if config.rollout_mock.dumps else None
+        self.engine_version = 0  # the steps behind the weights that the engines have
+        self.recorded: RecordedRollouter | None = None  # what is trained on instead of new rollouts
 
     @abstractmethod
     def load_data(self) -> TaskSource:
@@ -147,6 +152,9 @@ class RLPipeline(Run):
     def prepare(self, checkpoint: Checkpoint | None) -> None:
         """Data are read here although processes could start meanwhile: what is refused must cost no device a
         minute."""
+        config = self.config
+        self.rollout_loop = load_loop(config.user_defined_rollout_loop_cls)
+        self.recorded = RecordedRollouter(config) if config.rollout_mock.replays else None
         self.source = self.load_data()
         if problems := [problem.text for problem in critic_warmup_problems(self.config)]:
             raise ConfigError(*problems)
@@ -154,13 +162,25 @@ class RLPipeline(Run):
             state, self.changed_keys = check_resume(checkpoint, self.config, self.plan, RLState)
             data_place(self.source, state, checkpoint.path)
 
+    def for_training(self, rollouter: Rollouter) -> Rollouter:
+        """What makes the groups of the training, with the pipeline's own rollouter at hand: recorded ones, the user's
+        own loop, or that rollouter."""
+        if self.recorded is not None:
+            return self.recorded
+        if self.rollout_loop is not None:
+            return OwnRollouter(self.rollout_loop(rollouter), self.plan.group_size)
+        return rollouter
+
     def step(self, step: int) -> dict[str, float]:
         clusters, hold = self.running, self.running.placement.hold
         with self.timer("rollout"), hold(clusters.actor_infer.everything):
             groups = self.collect(step)
-        if self.late_rewards is not None:
+        if self.late_rewards is not None and self.recorded is None:
             with self.timer("reward"):
                 groups = self.scheduler.judged_again(groups, self.late_rewards.complete(groups.sampled), step)
+        if self.dump is not None:
+            with self.timer("dump"):
+                self.dump.write(step + 1, groups.sampled)
         with self.timer("gather"):
             samples, metrics = self.gather(groups, step)
         del groups  # their tokens are in the shards now
@@ -186,7 +206,7 @@ class RLPipeline(Run):
         if clusters.critic is None or step >= self.config.critic_warmup:
             job = self._actor_job(samples, credit)
             with self.timer("train_actor"), hold(clusters.actor_train.everything):
-                metrics |= self._actor_metrics(clusters.actor_train.train(samples.policy, job, scores), samples)
+                metrics |= self._actor_metrics(clusters.actor_train.train(samples.policy, job, scores), samples, step)
             metrics["actor/num_updates"] = float(job.num_updates * job.epochs)
         return metrics
 
@@ -318,22 +338,30 @@ class RLPipeline(Run):
         assert self.plan.critic is not None
         return TrainJob(self.value_loss, self.temperature, samples.critic_updates, self.plan.critic.epochs, credit)
 
-    def _actor_metrics(self, metrics: dict[str, float], samples: StepSamples) -> dict[str, float]:
+    def _actor_metrics(self, metrics: dict[str, float], samples: StepSamples, step: int) -> dict[str, float]:
         """Names what the policy's training says, and lets the KL controller see its KL."""
         if "kl_mean" in metrics and self.config.add_token_level_kl:
             self.kl_controller = self.kl_controller.update(metrics["kl_mean"], len(samples.meta))
             metrics["kl_coef"] = self.kl_controller.coef
         gap = {name: metrics.pop(name) for name in list(metrics) if name.startswith("train_infer_")}
         named = {f"train_infer/{name.removeprefix('train_infer_')}": value for name, value in gap.items()}
-        self.gap_alarm.look(named.get("train_infer/log_prob_diff_mean", 0.0))
+        if self.recorded is None and self.engine_version == step:  # else the weights differ, and so should these
+            self.gap_alarm.look(named.get("train_infer/log_prob_diff_mean", 0.0))
         return prefixed("actor", metrics) | named
 
     def publish(self, version: int) -> None:
-        """Brings the trained weights to the engines. Nothing is sampled meanwhile."""
+        """Brings the trained weights to the engines, in steps that model_update_frequency names, in the last one, and
+        where an engine that died has none. Nothing is sampled meanwhile."""
+        due = version % self.config.actor_train.model_update_frequency == 0 or version == self.config.max_steps
+        if due or self.running.actor_infer.waits_for_weights:
+            self._send_weights(version)
+        self.scheduler.published(version)  # the step has learnt in any case: its groups give their room back
+
+    def _send_weights(self, version: int) -> None:
         clusters = self.running
         with clusters.placement.hold(clusters.actor_train.weights, clusters.actor_infer.weights):
             clusters.publish_weights(version, pause=self.scheduler.num_running > 0)
-        self.scheduler.published(version)
+        self.engine_version = version
 
     def save(self, directory: Path) -> dict[str, Any]:
         clusters, hold = self.running, self.running.placement.hold
@@ -361,7 +389,8 @@ class RLPipeline(Run):
             self.kl_controller = replace(self.kl_controller, coef=float(state["kl_coef"]))
         self.running_moments = {domain: RunningMoments(**saved) for domain, saved in state["running_moments"].items()}
         self.scheduler.restore(state.get("groups"), steps_done)
-        self.publish(steps_done)
+        self._send_weights(steps_done)
+        self.scheduler.published(steps_done)
 
     def close(self) -> None:
         self.loop.close()

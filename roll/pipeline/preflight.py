@@ -79,6 +79,7 @@ def machine_report(config: RunConfig) -> MachineReport:
         *_python_problems(),
         *_external_problems(config),
         *_directory_problems(config),
+        *_source_problems(config),
         *_resume_problems(config),
     ]
     return MachineReport(tuple(problems), tuple(unchecked))
@@ -223,6 +224,14 @@ def _directory_problems(config: RunConfig) -> Iterator[Problem]:
             yield Problem(
                 f"{key}: {place} cannot be written: no permission in {existing}. Choose another {key}.", (key,)
             )
+
+
+def _source_problems(config: RunConfig) -> Iterator[Problem]:
+    for key, place in config.sources.items():
+        look = look_at(place)
+        if not look.is_directory:
+            unclear = look.kind in ("hidden", "impossible")
+            yield Problem(f"{key}: {look.why if unclear else f'there is no directory {place}'}. Correct it.", (key,))
 
 
 def _resume_problems(config: RunConfig) -> Iterator[Problem]:

@@ -85,7 +85,11 @@ _RL = {
     "unchecked": "rows of the data files, data that are not on this machine, imports of rewards and environments, "
     "addresses of judges",
 }
-_RL_PROBLEMS = ("roll.configs.checks:config_problems", "roll.pipeline.own_code:own_code_problems")
+_RL_PROBLEMS = (
+    "roll.configs.checks:config_problems",
+    "roll.pipeline.own_code:own_code_problems",
+    "roll.pipeline.rollout_loop:loop_problems",
+)
 _RL_WARNINGS = ("roll.configs.checks:config_warnings",)
 _RLVR, _AGENTIC, _SFT = "roll.pipeline.rlvr", "roll.pipeline.agentic", "roll.pipeline.sft"
 

@@ -50,10 +50,6 @@ class RouterArgs(Settings):
     """`router_args`: which engine replica gets a request."""
 
 
-class RolloutMockConfig(Settings):
-    """`rollout_mock`: record rollouts, or replay recorded ones."""
-
-
 class TransferBackendArgs(Settings):
     """`transfer_backend`: another road for rollout data."""
 
@@ -110,13 +106,7 @@ INERT: Mapping[str, Mapping[str, InertKey]] = {
             bool, False, "Send a prompt once per answer.", "an engine prefills a prompt once for all its answers"
         ),
         "max_additional_running_prompts": ignored(int, 16, "How many more prompts.", ONE_BY_ONE),
-        "user_defined_rollout_loop_cls": planned(
-            str,
-            "roll.distributed.scheduler.user_defined_rollout_loop.UserDefinedRolloutLoop",
-            "A rollout loop of your own.",
-        ),
         "router_args": section(RouterArgs, "Routing between engine replicas."),
-        "rollout_mock": section(RolloutMockConfig, "Record or replay rollouts."),
         "transfer_backend": section(TransferBackendArgs, "Another road for rollout data."),
     },
     "AlgorithmConfig": {
@@ -140,7 +130,6 @@ INERT: Mapping[str, Mapping[str, InertKey]] = {
     },
     "WorkerConfig": {
         "eval_steps": ignored(int | None, None, "Steps between evaluations.", "the run's eval_steps counts"),
-        "model_update_frequency": planned(int, 1, "Steps between weight updates of the rollout engine."),
         "max_concurrency": ignored(
             int, 1, "Calls in flight per worker.", "each kind of worker knows how many it takes"
         ),
@@ -224,11 +213,6 @@ INERT: Mapping[str, Mapping[str, InertKey]] = {
         ),
         "router_config": planned(dict[str, Any], {}, "The router's own settings."),
         "max_running_requests": ignored(int, 128, "Requests in flight.", "the run's max_running_requests counts"),
-    },
-    "RolloutMockConfig": {
-        "enable": planned(bool, False, "Switch it on."),
-        "mode": ignored(Literal["dump", "mock"], "dump", "Record or replay.", "rollout_mock.enable is off"),
-        "dump_dir": ignored(str, "./rollout_mock_dumps", "Where the records are.", "rollout_mock.enable is off"),
     },
     "RewardConfig": {
         "response_filter_config": unread(dict[str, Any], {}, "Answers to leave out."),

@@ -44,11 +44,11 @@ def old_log_probs(config: AlgorithmConfig, updates_per_step: int) -> OldLogProbs
     if corrects:
         return OldLogProbs("pass", "train_infer_correction compares them with the rollout's")
     needed = _why_old_log_probs_are_needed(config, updates_per_step)
-    if needed is None:
-        return OldLogProbs("update", "a step has one update")
-    if config.force_disable_old_logprobs_recompute and rollout_log_probs_are_full(config):
-        return OldLogProbs("rollout", f"{needed}, and force_disable_old_logprobs_recompute is on")
-    return OldLogProbs("pass", needed)
+    stale = "answers may be older than the weights" if config.actor_train.model_update_frequency > 1 else None
+    takes_rollout = config.force_disable_old_logprobs_recompute and rollout_log_probs_are_full(config)
+    if takes_rollout and (why := needed or stale):
+        return OldLogProbs("rollout", f"{why}, and force_disable_old_logprobs_recompute is on")
+    return OldLogProbs("update", "a step has one update") if needed is None else OldLogProbs("pass", needed)
 
 
 def _why_old_log_probs_are_needed(config: AlgorithmConfig, updates_per_step: int) -> str | None:

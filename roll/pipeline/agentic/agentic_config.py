@@ -13,7 +13,7 @@ from roll.configs.cluster import WorkerConfig
 from roll.configs.data import Names, Numbers
 from roll.configs.limits import MOST_GROUPS
 from roll.configs.load.defaults import fill_roles
-from roll.configs.roles import ACTOR_TRAIN, POLICY_LOSS, ROLES, Role
+from roll.configs.roles import ACTOR_TRAIN, POLICY, ROLES, Role
 from roll.pipeline.agentic.env_config import EnvConfig, lifted
 
 ROLL_FILTER = "roll.pipeline.agentic.agentic_pipeline.GroupFilter"
@@ -23,7 +23,7 @@ TRAIN_SEEDS, VAL_SEEDS = (0, SEEDS), (SEEDS, 2 * SEEDS)
 
 PLAYER = replace(
     ACTOR_TRAIN,
-    also_reads=POLICY_LOSS | {"data_args.template"},
+    also_reads=POLICY | {"data_args.template"},
     why_not="this role learns from episodes",
 )
 TRAIN_ENV_MANAGER = Role(

@@ -69,7 +69,7 @@ class AgenticPipeline(RLPipeline):
         manager = config.train_env_manager
         self.scheduler = RolloutScheduler(
             self.loop,
-            self._rollouter("train"),
+            self.for_training(self._rollouter("train")),
             self.clusters.actor_infer.generate,
             self.source,
             SchedulerSettings(

@@ -121,7 +121,7 @@ class RLVRPipeline(RLPipeline):
             )
         self.scheduler = RolloutScheduler(
             self.loop,
-            train,
+            self.for_training(train),
             self.clusters.actor_infer.generate,
             self.source,
             SchedulerSettings(

@@ -73,6 +73,11 @@ class GenerateCluster(EngineClient):
         """Before a weight update: returns when all engines can take part in it. True if some were restarted."""
         return self.recovery is not None and self.recovery.finish()
 
+    @property
+    def waits_for_weights(self) -> bool:
+        """True if some engine died, and serves again after the next weight update only."""
+        return self.recovery is not None and bool(self.recovery.under_way())
+
     def metrics(self) -> dict[str, float]:
         """What replicas cost the run so far; nothing for an engine that cannot be replaced."""
         if self.recovery is None:

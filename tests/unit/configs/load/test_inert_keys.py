@@ -59,8 +59,11 @@ def test_a_key_holds_in_the_classes_below_unless_they_have_it_themselves() -> No
             "actor_train.model_args.lora_rank: 'high' must be a whole number.",
         ),
         ({"router_args.max_running_requests": "x"}, "router_args.max_running_requests: 'x' must be a whole number."),
-        ({"rollout_mock": 3}, "rollout_mock: 3 must be a mapping of keys to values."),
-        ({"rollout_mock.modes": "dump"}, "rollout_mock.modes: unknown key (value 'dump'). Did you mean mode?"),
+        ({"transfer_backend": 3}, "transfer_backend: 3 must be a mapping of keys to values."),
+        (
+            {"router_args.router_nam": "x"},
+            "router_args.router_nam: unknown key (value 'x'). Did you mean router_name?",
+        ),
         ({"profiler_timelin": False}, "profiler_timelin: unknown key (value false). Did you mean profiler_timeline?"),
     ],
 )
@@ -69,8 +72,8 @@ def test_its_name_and_its_value_are_checked_like_those_of_any_key(changes: dict[
 
 
 def test_settings_do_not_have_it() -> None:
-    made = checked({"profiler_memory": False, "actor_train.model_args.lora_rank": 8, "rollout_mock.mode": "dump"})
+    made = checked({"profiler_memory": False, "actor_train.model_args.lora_rank": 8, "transfer_backend.backend_name": None})
     assert made.config is not None and made.problems == ()
     dump = made.config.model_dump()
-    assert not {"profiler_memory", "rollout_mock"} & dump.keys()
+    assert not {"profiler_memory", "transfer_backend"} & dump.keys()
     assert "lora_rank" not in dump["actor_train"]["model_args"]
