@@ -15,6 +15,7 @@ DTYPES = {
     "torch.bfloat16": "bf16",
     "torch.float16": "fp16",
 }
+HUGGINGFACE, MODELSCOPE = "HUGGINGFACE_HUB", "MODELSCOPE"
 ATTENTION = {"flash_attention_2": "fa2", "flash_attn": "fa2"}
 
 
@@ -24,6 +25,12 @@ def _renamed(table: dict[str, str]) -> BeforeValidator:
 
 Dtype = Annotated[Literal["fp32", "bf16", "fp16"], _renamed(DTYPES)]
 Attention = Annotated[Literal["auto", "sdpa", "eager", "fa2"] | None, _renamed(ATTENTION)]
+
+
+Hub = Annotated[
+    Literal["HUGGINGFACE_HUB", "MODELSCOPE"] | None,
+    BeforeValidator(lambda value: value.upper() if isinstance(value, str) else value),
+]
 
 
 class ModelArgs(Settings):
@@ -36,6 +43,7 @@ class ModelArgs(Settings):
     tokenizer_path: Place | None = setting(
         None, "Directory or hub id of the tokenizer. Default: the model's; actor_infer's is actor_train's."
     )
+    download_type: Hub = setting(None, "Hub of that id. Default: the run's model_download_type.")
     dtype: Dtype = setting("bf16", "Number format of weights and forward pass; training keeps fp32 master weights.")
     attn_implementation: Attention = setting(
         None, "Attention kernel. None or auto: torch's own (sdpa), which on a GPU takes its flash kernel."

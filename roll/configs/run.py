@@ -12,6 +12,7 @@ from roll.configs.cluster import Environment, WorkerConfig
 from roll.configs.data import Names, Place, split_text
 from roll.configs.limits import LARGEST_SEED, MOST_DEVICES_PER_NODE, MOST_NODES
 from roll.configs.load.defaults import DEVICES_PER_NODE, fill_run
+from roll.configs.model import Hub
 from roll.configs.problems import show
 from roll.configs.roles import Role
 
@@ -108,6 +109,11 @@ class RunConfig(Settings):
     # what is trained
     pretrain: Place | None = setting(
         None, "Directory or hub id of the policy's starting weights, also of the reference."
+    )
+    model_download_type: Hub = setting(
+        None,
+        "Where ids of models are looked up: HUGGINGFACE_HUB (the default), or MODELSCOPE, which needs the package "
+        "modelscope.",
     )
     max_grad_norm: float = setting(1.0, "Gradients are scaled down to this norm; 0 is off.", ge=0)
 

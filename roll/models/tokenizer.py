@@ -8,7 +8,13 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from roll.configs.model import ModelArgs
 from roll.errors import ConfigError
+from roll.models.hub import local_model
 from roll.utils.paths import look_at
+
+
+def tokenizer_of(args: ModelArgs, key: str = "pretrain") -> PreTrainedTokenizerBase:
+    """That of a role, wherever it is."""
+    return load_tokenizer(local_model(args).tokenizer_name, key)
 
 
 def load_tokenizer(model_name_or_path: str, key: str = "pretrain") -> PreTrainedTokenizerBase:

@@ -6,12 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from roll.configs.model import ModelArgs
+from roll.models.hub import is_on_modelscope
 from roll.utils.hub import is_hub_id
 from roll.utils.paths import look_at
 
 
 def read_model_config(args: ModelArgs) -> tuple[Mapping[str, Any] | None, str]:
     """config.json of a role's model with its `model_config_kwargs`, or None and the reason."""
+    if is_on_modelscope(args):
+        return None, f"{args.model_name_or_path} is an id of ModelScope"
     content, why_not = _read(args.model_name_or_path)
     return (None, why_not) if content is None else ({**content, **args.model_config_kwargs}, "")
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from roll.configs.model import ModelArgs
 from roll.errors import ConfigError
-from roll.models.tokenizer import load_tokenizer, tokenizer_key
+from roll.models.tokenizer import tokenizer_key, tokenizer_of
 from roll.pipeline.model_files import read_model_config, text_model
 
 if TYPE_CHECKING:
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 def policy_tokenizer(role: str, args: ModelArgs) -> PreTrainedTokenizerBase:
     """Raises ConfigError where there is none, and for one of its own whose ids the model has no embedding for."""
     if args.tokenizer_path is None:
-        return load_tokenizer(args.tokenizer_name)
+        return tokenizer_of(args)
     key = tokenizer_key(role, args)
-    tokenizer = load_tokenizer(args.tokenizer_name, key)
+    tokenizer = tokenizer_of(args, key)
     model, _ = read_model_config(args)
     size = text_model(model).get("vocab_size") if model is not None else None
     largest = max(tokenizer.get_vocab().values())

@@ -15,6 +15,7 @@ from roll.configs.run import RunConfig
 from roll.configs.strategies.spec import Choice
 from roll.configs.strategies.table import spec_of
 from roll.distributed.strategy.table import engine_problems, strategy_problems
+from roll.models.hub import INSTALL, is_on_modelscope
 from roll.pipeline.model_files import read_model_config
 from roll.pipeline.tracking.build import missing_logins, tracker_problems
 from roll.utils.hub import is_hub_id
@@ -86,6 +87,12 @@ def machine_report(config: RunConfig) -> MachineReport:
 
 
 def _model_problems(config: RunConfig) -> Iterator[Problem]:
+    away = [worker for worker in config.model_roles.values() if is_on_modelscope(worker.model_args)]
+    if away and not is_installed("modelscope"):
+        key = "model_download_type"
+        yield Problem(
+            f"{key}: MODELSCOPE needs the package modelscope, which is not installed. Install it: {INSTALL}", (key,)
+        )
     seen: set[str] = set()
     for role, worker in config.model_roles.items():
         name = worker.model_args.model_name_or_path

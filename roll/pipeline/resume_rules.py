@@ -79,6 +79,7 @@ RULES = (
         for role in ("rewards.*", "reward", "reward_model")
     ),
     Rule("*.model_name_or_path", "free", _WEIGHTS),
+    Rule("*download_type", "free", _WEIGHTS),
     Rule("pretrain", "free", _WEIGHTS),
     Rule("reward_pretrain", "free", _WEIGHTS),
     *(Rule(f"*.data_args.{key}", "free", _ROWS) for key in ("file_name", "split", "subset")),

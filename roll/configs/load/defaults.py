@@ -129,11 +129,13 @@ def _opened(tree: dict[str, Any], key: str, create: bool = False) -> dict[str, A
 
 
 def _model(worker: dict[str, Any], tree: Mapping[str, Any], keys: Iterable[str]) -> None:
-    """Its model, where the section names none: that of the first of these keys which is given."""
+    """Its model, where the section names none: that of the first of these keys which is given; and its hub."""
     model = _opened(worker, "model_args", create=True)
     path = next((tree[key] for key in keys if tree.get(key)), None)
     if model is not None and path and not model.get("model_name_or_path"):
         model["model_name_or_path"] = path
+    if model is not None and tree.get("model_download_type") and not model.get("download_type"):
+        model["download_type"] = tree["model_download_type"]
 
 
 def _tokenizer(tree: dict[str, Any]) -> None:

@@ -79,7 +79,6 @@ INERT: Mapping[str, Mapping[str, InertKey]] = {
         "backend_config": planned(dict[str, Any], {}, "Its settings."),
     },
     "RunConfig": {
-        "model_download_type": planned(str | None, None, "Hub to download from.", inert=("HUGGINGFACE_HUB",)),
         "is_offload_states": ignored(
             bool,
             False,

@@ -20,6 +20,7 @@ from roll.distributed.executor.weights.send_plan import SendPlan
 from roll.distributed.executor.weights.sender import WeightSender
 from roll.distributed.strategy.base import RankContext, ScoreStrategy, State, TrainStrategy
 from roll.errors import StrategyError
+from roll.models.hub import local_model
 from roll.types.assembly import RowTable, assemble
 from roll.types.batch import (
     LossScale,
@@ -55,7 +56,9 @@ def build_strategy(blueprint: Blueprint, *more: Any) -> Any:
         head=blueprint.head,
     )
     constructor: Any = resolve(blueprint.strategy_class)
-    return constructor(blueprint.settings, context, *more)
+    settings = blueprint.settings
+    settings = settings.model_copy(update={"model_args": local_model(settings.model_args)})
+    return constructor(settings, context, *more)
 
 
 class ScoreWorker:

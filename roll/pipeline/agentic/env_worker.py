@@ -11,7 +11,7 @@ from roll.distributed.executor.pools.job_pool import FinishedJobs, Job
 from roll.distributed.executor.rollout.engine_client import RETRIED_REQUESTS, EngineClient
 from roll.distributed.executor.rollout.finished_requests import DIRECT_TOKENS
 from roll.errors import describe
-from roll.models.tokenizer import load_tokenizer
+from roll.models.tokenizer import tokenizer_of
 from roll.pipeline.agentic.agentic_config import AgenticConfig
 from roll.pipeline.agentic.env_manager.chat import ChatEncoder
 from roll.pipeline.agentic.env_manager.episode import EpisodeJob, EpisodePlayer, Purpose
@@ -61,7 +61,7 @@ class EnvWorker:
     """What runs in a worker process of the role `environments`: a JobWorker whose work are EpisodeJobs."""
 
     def __init__(self, config: AgenticConfig, engines: EngineClient):
-        tokenizer = load_tokenizer(config.actor_train.model_args.tokenizer_name)
+        tokenizer = tokenizer_of(config.actor_train.model_args)
         template = config.actor_train.data_args.template
         encoder = ChatEncoder(tokenizer, template, config.parse_tool_call_parameter_to_dict)
         self._players = Players(config, encoder, engines.generate)

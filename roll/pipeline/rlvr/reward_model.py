@@ -16,8 +16,9 @@ from roll.distributed.executor.placement import Claim
 from roll.distributed.executor.roles import ScoreCluster
 from roll.distributed.executor.step_rows import fetched
 from roll.errors import ConfigError
+from roll.models.hub import local_model
 from roll.models.loading import model_config
-from roll.models.tokenizer import load_tokenizer, same_tokens, tokenizer_key
+from roll.models.tokenizer import same_tokens, tokenizer_key, tokenizer_of
 from roll.pipeline.rlvr.reward_config import RewardModelArgs
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.types.batch import Rows
@@ -122,8 +123,8 @@ def answer_readers(config: RLVRConfig, policy: PreTrainedTokenizerBase) -> dict[
     readers: dict[str, AnswerReader] = {}
     for role, worker in config.scorer_roles.items():
         name = str(worker.model_args.model_name_or_path)
-        tokenizer = load_tokenizer(worker.model_args.tokenizer_name, tokenizer_key(role, worker.model_args))
-        model = model_config(worker.model_args)
+        tokenizer = tokenizer_of(worker.model_args, tokenizer_key(role, worker.model_args))
+        model = model_config(local_model(worker.model_args))
         num_labels = model.num_labels or 0
         reuses = same_tokens(policy, tokenizer) and all(map(_is_own_form, _templates(config)))
         ways = {

@@ -19,6 +19,7 @@ JUDGE_READS = REWARD_READS | {
 }
 JUDGE_IS = "this judge is asked over HTTP"
 MODEL_IS = "its answers are scored by the model of the section `reward`"
+SHARED_MODEL = {"model_args.model_name_or_path", "model_args.download_type"}
 REWARD = reward_model_role("reward")
 JUDGE = Role(
     "reward_model",
@@ -177,7 +178,7 @@ class RLVRConfig(AlgorithmConfig):
 
 def _reward_role(name: str, worker: RewardConfig) -> Role:
     if worker.is_model:
-        shared = Role(name, "none", also_reads=REWARD_READS | {"model_args.model_name_or_path"}, why_not=MODEL_IS)
+        shared = Role(name, "none", also_reads=REWARD_READS | SHARED_MODEL, why_not=MODEL_IS)
         return reward_model_role(name) if worker.has_own_model else shared
     match worker.judge_model_type if worker.is_judge else None:
         case "inference":

@@ -20,7 +20,7 @@ from roll.distributed.executor.worker import build_strategy
 from roll.distributed.strategy.base import GenerateStrategy, State
 from roll.distributed.weights.bucket import BucketSource, GroupSpec
 from roll.errors import EngineDied, describe
-from roll.models.tokenizer import load_tokenizer
+from roll.models.tokenizer import tokenizer_of
 from roll.types.batch import SampledRows
 from roll.types.rollout import Generation, GenerationRequest
 from roll.types.texts import TextTable
@@ -122,7 +122,7 @@ class GenerateWorker:
     @cached_property
     def _decoders(self) -> tuple[Decode, Decode]:
         """Token ids to texts, without special tokens and with them. Loaded when they are first needed."""
-        tokenizer = load_tokenizer(self._settings.model_args.tokenizer_name)
+        tokenizer = tokenizer_of(self._settings.model_args)
         return decoder(tokenizer), decoder(tokenizer, skip_special_tokens=False)
 
     async def check_health(self) -> None:

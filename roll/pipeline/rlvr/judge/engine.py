@@ -20,7 +20,7 @@ from roll.datasets.rows import Example
 from roll.datasets.templates import PromptTemplate
 from roll.distributed.strategy.stop_strings import answer_texts
 from roll.errors import RewardError, StrategyError
-from roll.models.tokenizer import load_tokenizer, tokenizer_key
+from roll.models.tokenizer import tokenizer_key, tokenizer_of
 from roll.pipeline.rlvr.judge.judge import Reply
 from roll.pipeline.settings import sampling_params
 from roll.types.rollout import Generate, Generation, GenerationRequest, SamplingParams
@@ -41,7 +41,7 @@ class JudgeText:
     @staticmethod
     def load(role: str, worker: WorkerConfig) -> JudgeText:
         """Raises ConfigError where the model has no tokenizer, or not the template that is asked for."""
-        tokenizer = load_tokenizer(worker.model_args.tokenizer_name, tokenizer_key(role, worker.model_args))
+        tokenizer = tokenizer_of(worker.model_args, tokenizer_key(role, worker.model_args))
         return JudgeText(
             tokenizer, PromptTemplate.load(worker.data_args.template, tokenizer, f"{role}.data_args.template")
         )
