@@ -63,6 +63,10 @@ def run_warnings(config: RunConfig, plan: RunPlan) -> Iterator[str]:
             yield f"{name}: {', '.join(keys)} {'does' if len(keys) == 1 else 'do'} nothing here: {role.reason}."
     for name, worker in config.model_roles.items():
         yield from batching_warnings(name, worker)
+    if "USE_MODELSCOPE" in config.system_envs and config.model_download_type is None:
+        yield (
+            "system_envs.USE_MODELSCOPE does nothing here: write model_download_type: MODELSCOPE for models from there."
+        )
     if config.num_train_epochs is not None and not config.counts_epochs:
         yield f"num_train_epochs: {config.num_train_epochs:g} does nothing here: max_steps: {config.max_steps} counts."
     if not config.counts_epochs:

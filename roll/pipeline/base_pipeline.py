@@ -69,6 +69,7 @@ from roll.pipeline.alarms import CollapseAlarm, GapAlarm
 from roll.pipeline.checkpoint import Checkpoint
 from roll.pipeline.filtered_step import FewGroupsAlarm, filter_metrics, kept_share, of_empty, of_kept, updates_of
 from roll.pipeline.late_rewards import LateRewards
+from roll.pipeline.logging_board import LoggingBoard
 from roll.pipeline.recorder import RolloutRecord, RolloutRecorder
 from roll.pipeline.resume_checks import RLState, check_resume, data_place, state_of_roles
 from roll.pipeline.rollout_loop import OwnRollouter, load_loop
@@ -141,6 +142,7 @@ class RLPipeline(Run):
         self.running_moments: dict[str, RunningMoments] = {}  # of the rewards, by domain
         self.late_rewards: LateRewards | None = None  # for what is rewarded after the rollout
         self.recorder = RolloutRecorder(config.rollout_dump_dir or self.output_dir / "rollouts")
+        self.board: LoggingBoard | None = None
         self.dump = RolloutDump(Path(config.rollout_mock.dump_dir)) if config.rollout_mock.dumps else None
         self.engine_version = 0  # the steps behind the weights that the engines have
         self.recorded: RecordedRollouter | None = None  # what is trained on instead of new rollouts
@@ -196,6 +198,9 @@ class RLPipeline(Run):
         clusters, hold = self.running, self.running.placement.hold
         with self.timer("score"):
             scores = self.score(samples)
+        if self.board is not None:
+            with self.timer("logging_board"):
+                self.board.write(step + 1, scores)
         credit, metrics = self.assign_credit(samples)
         metrics = prefixed("rollout", of_kept(metrics, samples.kept_share) if self.scheduler.filters else metrics)
 
@@ -232,6 +237,8 @@ class RLPipeline(Run):
         metrics = self._rollout_metrics(groups, trained.kept, step)
         if not trained.kept:
             return None, metrics
+        if self.board is not None:
+            self.board.take(trained.kept)
         sampled, num_kept, share = StepRows(trained.kept), len(trained.kept), kept_share(trained)
         actor, critic = self.plan.actor_train, self.plan.critic
         updates = updates_of(actor.updates_per_epoch, num_kept, self.plan.num_groups)

@@ -87,6 +87,12 @@ def test_all_kinds_of_rewards_on_shared_devices_resume_bit_for_bit(
         assert row["rollout/code_found_mean"] == 1  # each answer ran, or did not parse, in the sandbox
         assert row["time/reward_s"] > 0  # of the reward model, after the rollout
     assert len(judge.asked) >= 4 * 8
+    board = [json.loads(line) for line in (whole.output_dir / "board" / "step_000001.jsonl").read_text().splitlines()]
+    assert {row["domain"] for row in board} == set(DOMAINS)
+    for row in board:
+        assert row["logprobs"] == pytest.approx(row["rollout_logprobs"], abs=1e-3)  # of the policy, of the engine
+        assert sum(row["token_rewards"]) == pytest.approx(row["reward"])
+        assert len(row["response_tokens"]) == len(row["logprobs"])
 
     checkpoint = f"resume_from_checkpoint={whole.output_dir}/checkpoints/step_000002"
     resumed = start_run(sort_data, "multi_domain", *settings, checkpoint, name="resumed", example=HERE)

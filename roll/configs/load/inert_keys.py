@@ -217,7 +217,6 @@ INERT: Mapping[str, Mapping[str, InertKey]] = {
         "response_filter_config": unread(dict[str, Any], {}, "Answers to leave out."),
     },
     "RLVRConfig": {
-        "save_logging_board_dir": planned(str | None, None, "Directory for token-level records."),
         "dataset_filter": unread(dict[str, Any], {}, "Filter of the rows."),
         "postive_loss_coef": unread(float, 0.0, "Weight of a loss on rewarded samples."),
         "use_topr_neg_loss_coef": unread(float, 0.0, "Weight of TOPR's negative part."),

@@ -12,6 +12,7 @@ import ray
 from ray.exceptions import RayError
 
 from roll.distributed.executor.roles import TrainCluster, share
+from roll.distributed.executor.scores import ScoreSet
 from roll.errors import WorkerError, describe
 from roll.types.assembly import RowTable
 from roll.types.batch import RowMeta, SampleBatch, SampleSet
@@ -115,6 +116,16 @@ def fetched(groups: Sequence[Sequence[AnyTrajectory]]) -> list[list[Trajectory]]
         return Trajectory(**told, **found, response_text=said.response_text, turns=said.turns)
 
     return [[here(row) for row in group] for group in groups]
+
+
+def rows_of_scores(scores: ScoreSet) -> dict[int, np.ndarray]:
+    """The scores of each row by its number, one per token; those of padding rows are there as well."""
+    values = _get(piece.handle for piece in scores.pieces)
+    found: dict[int, np.ndarray] = {}
+    for piece in scores.pieces:
+        parts = np.split(values[piece.handle], np.cumsum(piece.lengths)[:-1])
+        found.update(zip(piece.rows.tolist(), parts, strict=True))
+    return found
 
 
 def _get(handles: Iterable[object]) -> dict[object, Any]:

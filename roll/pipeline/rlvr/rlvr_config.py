@@ -8,6 +8,7 @@ from pydantic import model_validator
 from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.base import setting
 from roll.configs.cluster import WorkerConfig
+from roll.configs.data import Place
 from roll.configs.limits import MOST_GROUPS
 from roll.configs.load.defaults import fill_roles
 from roll.configs.roles import ROLES, Role, reward_model_role
@@ -58,6 +59,11 @@ class RLVRConfig(AlgorithmConfig):
     tag_to_template: dict[str, str] = setting(
         {}, "Chat template of the rows with a tag, by name or path; wins over global_template."
     )
+    save_logging_board_dir: Place | None = setting(
+        None,
+        "Where every answer that is trained on goes with its tokens, their log-probs (of the engine, the policy, the "
+        "reference), values and reward, as RL Logging Board shows them: a JSONL file per step, not pruned.",
+    )
     rl_loss_coef: float = setting(1.0, "Weight of the policy loss, KL loss included.", ge=0)
 
     # which samples count, and how much
@@ -78,6 +84,10 @@ class RLVRConfig(AlgorithmConfig):
     def _fill(cls, tree: Any) -> Any:
         roles = {role.name: role for role in (REWARD, JUDGE)}
         return fill_roles(tree, {**ROLES, **roles}) if isinstance(tree, Mapping) else tree
+
+    @property
+    def directories(self) -> Mapping[str, str | None]:
+        return {**super().directories, "save_logging_board_dir": self.save_logging_board_dir}
 
     @property
     def num_groups(self) -> int:

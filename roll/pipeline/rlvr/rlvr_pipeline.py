@@ -26,6 +26,7 @@ from roll.pipeline.base_pipeline import RLPipeline
 from roll.pipeline.evaluation import validation_metrics
 from roll.pipeline.late_rewards import GroupScorer, LateRewards
 from roll.pipeline.length import of_known_length
+from roll.pipeline.logging_board import LoggingBoard
 from roll.pipeline.policy_tokenizer import policy_tokenizer
 from roll.pipeline.rlvr.judge.engine import JudgeText
 from roll.pipeline.rlvr.judge.service import EngineJudges, LateJudge
@@ -119,6 +120,8 @@ class RLVRPipeline(RLPipeline):
                 late=late,
                 max_length=config.engine_length,
             )
+        if config.save_logging_board_dir is not None:
+            self.board = LoggingBoard(Path(config.save_logging_board_dir), self.tokenizer)
         self.scheduler = RolloutScheduler(
             self.loop,
             self.for_training(train),
