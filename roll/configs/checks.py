@@ -12,6 +12,7 @@ from roll.configs.problems import Problem, ids_text
 from roll.configs.rollout_checks import VAL_LENGTH_KEYS, length_problems
 from roll.configs.rollout_config import LENGTH_KEYS
 from roll.configs.strategy import narrowing_settings
+from roll.configs.switches import RL, switched_off
 
 SAMPLING = "actor_infer.generating_args"
 
@@ -256,6 +257,7 @@ def config_warnings(config: AlgorithmConfig) -> list[str]:
         *_share_warnings(config),
         *_length_warnings(config),
         *_age_warnings(config),
+        *switched_off(config, RL),
     ]
     worker = config.actor_infer
     if narrowing := narrowing_settings(worker.strategy_name, worker.generating_args):

@@ -10,6 +10,7 @@ from roll.configs.plan.run_plan import RunPlan
 from roll.configs.problems import Problem
 from roll.configs.roles import idle_keys
 from roll.configs.run import RunConfig
+from roll.configs.switches import ROLE, switched_off
 
 SCHEDULE_KEYS = frozenset({"min_lr_ratio"})
 
@@ -63,10 +64,18 @@ def run_warnings(config: RunConfig, plan: RunPlan) -> Iterator[str]:
             yield f"{name}: {', '.join(keys)} {'does' if len(keys) == 1 else 'do'} nothing here: {role.reason}."
     for name, worker in config.model_roles.items():
         yield from batching_warnings(name, worker)
+        yield from switched_off(worker, ROLE, name)
     if "USE_MODELSCOPE" in config.system_envs and config.model_download_type is None:
         yield (
             "system_envs.USE_MODELSCOPE does nothing here: write model_download_type: MODELSCOPE for models from there."
         )
+    for name, worker in config.learning_roles.items():
+        args = worker.training_args
+        if args.warmup_steps and args.warmup_ratio:
+            yield (
+                f"{name}.training_args.warmup_ratio does nothing: warmup_steps: {args.warmup_steps} says how long the "
+                "warm-up is."
+            )
     if config.num_train_epochs is not None and not config.counts_epochs:
         yield f"num_train_epochs: {config.num_train_epochs:g} does nothing here: max_steps: {config.max_steps} counts."
     if not config.counts_epochs:

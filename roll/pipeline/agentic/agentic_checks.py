@@ -7,6 +7,7 @@ from typing import Literal
 from roll.configs.limits import MOST_PROCESSES
 from roll.configs.plan.batch_plan import any_of, divisors_near, role_train_plan
 from roll.configs.problems import Problem, did_you_mean
+from roll.configs.switches import AGENTIC, switched_off
 from roll.datasets.forms import FORMS
 from roll.datasets.templates import PLAIN, template_name_problem, template_problem
 from roll.pipeline.agentic.agentic_config import AgenticConfig, EnvManagerConfig
@@ -51,7 +52,7 @@ def agentic_warnings(config: AgenticConfig) -> list[str]:
             f"{plan.samples_per_update}. batch_adjust_mode: {config.batch_adjust_mode} makes "
             f"{plan.updates_per_epoch} update{'' if plan.updates_per_epoch == 1 else 's'} of them."
         )
-    found += env_warnings(config)
+    found += [*env_warnings(config), *switched_off(config, AGENTIC)]
     unplayed = sorted(set(config.custom_envs) - set(played(config)))
     if unplayed:
         found.append(f"custom_envs: nothing plays {', '.join(unplayed)} (see tags of the env managers).")

@@ -6,6 +6,7 @@ from roll.configs.data import DataArgs
 from roll.configs.load.aliases import REWARD_MODEL, ROLL_REWARDS
 from roll.configs.problems import Problem, did_you_mean
 from roll.configs.rollout_config import LENGTH_KEYS
+from roll.configs.switches import RLVR, switched_off
 from roll.datasets.templates import template_name_problem, template_problem, template_warning
 from roll.pipeline.data_files import (
     data_args_problems,
@@ -50,6 +51,7 @@ def rlvr_warnings(config: RLVRConfig) -> list[str]:
         if reward.code_url is not None
         and ("code_sandbox" not in (names := [part.reward for part in parts_of(reward)]) or reward.use_local)
     ]
+    found += [*switched_off(config, RLVR), *_unused_filters(config)]
     sampling = config.validation.generating_args if config.validation else None
     if sampling and sampling.temperature == 0 and (sampling.num_return_sequences or 1) > 1:
         found.append(
@@ -57,6 +59,15 @@ def rlvr_warnings(config: RLVRConfig) -> list[str]:
             "prompt are the same."
         )
     return [*found, *data_args_warnings(_data_args(config)), *reward_model_warnings(config)]
+
+
+def _unused_filters(config: RLVRConfig) -> Iterator[str]:
+    filters = {domain: reward.query_filter_config for domain, reward in config.rewards.items()}
+    for domain, keys in filters.items():
+        if keys.type == "no_filter" and keys.filter_args:
+            yield f"rewards.{domain}.query_filter_config.filter_args does nothing with type: no_filter."
+    if config.is_use_additional_prompts and all(keys.type == "no_filter" for keys in filters.values()):
+        yield "is_use_additional_prompts does nothing: no query_filter_config drops a group."
 
 
 def missing_files(config: RLVRConfig) -> list[Problem]:
