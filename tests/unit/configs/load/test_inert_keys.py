@@ -11,6 +11,7 @@ from roll.configs.load.known_keys import known_keys
 from roll.pipeline.agentic.agentic_config import AgenticConfig
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from tests.helpers.configs import checked, problems
+from tests.helpers.pages import DOCS
 
 ENTRIES = [(section, key, inert) for section, keys in INERT.items() for key, inert in keys.items()]
 
@@ -79,3 +80,14 @@ def test_settings_do_not_have_it() -> None:
     dump = made.config.model_dump()
     assert not {"profiler_memory", "transfer_backend"} & dump.keys()
     assert "lora_rank" not in dump["actor_train"]["model_args"]
+
+
+def test_what_is_not_implemented_stands_on_the_page_for_those_who_come_from_roll() -> None:
+    page = (DOCS / "porting.md").read_text(encoding="utf-8")
+    planned = [
+        {"mode": "router_replay.mode", "proxy_type": "llm_proxy.proxy_type"}.get(key, key)
+        for section, rows in INERT.items()
+        for key, inert in rows.items()
+        if inert.kind == "planned"
+    ]
+    assert planned and [name for name in planned if f"`{name}" not in page] == []
