@@ -70,6 +70,8 @@ def fill_roles(tree: Mapping[str, Any], roles: Mapping[str, Role]) -> dict[str, 
             _strategy(filled["rewards"][domain], "score")
             if filled["rewards"][domain]["reward"] == REWARD_MODEL:
                 _model(filled["rewards"][domain], tree, REWARD_PRETRAIN)
+            elif given.get("judge_model_type") == "inference":
+                _model(filled["rewards"][domain], tree, ())
     validation = _opened(filled, "validation")
     if validation is not None:
         _name(validation, "validation")
