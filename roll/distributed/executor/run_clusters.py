@@ -27,6 +27,7 @@ from roll.distributed.executor.rollout.engine_recovery import MAX_RESTARTS, Engi
 from roll.distributed.executor.rollout.generate_cluster import ApartCluster, GenerateCluster
 from roll.distributed.strategy.table import strategy_class_path
 from roll.errors import WorkerError
+from roll.models.hub import local_model
 from roll.models.hub_models import MODEL_KEYS, fetch_models, with_directories
 from roll.utils.imports import EXTERNAL_LIB
 
@@ -48,7 +49,7 @@ def _with_local_models(config: C) -> C:
     so each worker asks the hub."""
     if config.num_nodes > 1:
         return config
-    models = [worker.model_args for worker in config.model_roles.values()]
+    models = [local_model(worker.model_args) for worker in config.model_roles.values()]
     names = [str(args.value(key)) for args in models for key in MODEL_KEYS if args.value(key) is not None]
     return with_directories(config, fetch_models(names))
 
