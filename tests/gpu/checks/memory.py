@@ -46,7 +46,7 @@ def _planned_bytes(kind: Kind, model_dir: Path, settings: dict[str, Any], num_ra
     """What a rank holds between two updates, by the arithmetic that a dry run prints: ZeRO below 3 frees gradients in
     each of them."""
     from roll.configs.memory.model_shape import model_shape
-    from roll.configs.memory.parts import RoleFacts, total
+    from roll.configs.memory.parts import RankMemory, RoleFacts, total
     from roll.configs.strategies.table import spec_of
 
     run = trainers.run_of(kind, model_dir, settings, {"dtype": "bf16"})
@@ -55,7 +55,7 @@ def _planned_bytes(kind: Kind, model_dir: Path, settings: dict[str, Any], num_ra
     worker = run.config().model_copy(update={"world_size": num_ranks})  # data parallel is what it leaves
     facts = RoleFacts(worker, shape, "train", num_ranks, shares_devices=True, train=run.plan(num_ranks))
     spec = spec_of(f"{kind}_train")
-    states = spec.ask(spec.memory["train"], facts).states
+    states = spec.ask(spec.memory["train"], RankMemory, facts).states
     frees_gradients = kind == "deepspeed" and run.stage < 3
     return sum(
         total(parts, sure_only=True)

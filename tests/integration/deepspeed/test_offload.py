@@ -1,6 +1,7 @@
 """Leaving the device and coming back, on a CPU: the same calls as on a GPU, whose device is here the host again."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,18 @@ from roll.distributed.strategy.deepspeed.rank import full_shape
 from roll.distributed.strategy.deepspeed.train import DeepSpeedTrainStrategy
 from tests.helpers.processes import RankPool
 from tests.parity.strategies.reference import TEMPERATURE, join, rows
-from tests.parity.strategies.runs import Run, context, exported, one_update, trainer
+from tests.parity.strategies.runs import Run, context, exported, one_update
+from tests.parity.strategies.runs import trainer as any_trainer
 
 Pools = Callable[[int], RankPool]
 FROZEN = "model.embed_tokens"
+
+
+@contextmanager
+def trainer(run: Run) -> Iterator[DeepSpeedTrainStrategy]:
+    with any_trainer(run) as strategy:
+        assert isinstance(strategy, DeepSpeedTrainStrategy)
+        yield strategy
 
 
 def trip(strategy: DeepSpeedTrainStrategy) -> None:
