@@ -8,6 +8,14 @@ from roll.configs.rollout_config import LENGTH_KEYS, RolloutConfig
 VAL_LENGTH_KEYS = ("val_prompt_length", "val_sequence_length")
 
 
+def unused_filter_keys(config: RolloutConfig, filters: str) -> Iterator[str]:
+    """What says how to go on after a filter, in a run without one; `filters` is the key that would name it."""
+    if config.is_use_additional_prompts:
+        yield f"is_use_additional_prompts does nothing: no {filters} drops a group."
+    if config.is_changed("on_empty"):
+        yield f"on_empty does nothing: no {filters} drops a group."
+
+
 def length_problems(config: RolloutConfig) -> Iterator[Problem]:
     prompt, response, sequence = config.prompt_length, config.response_length, config.sequence_length
     if response is None and sequence is None:

@@ -7,6 +7,7 @@ from typing import Literal
 from roll.configs.limits import MOST_PROCESSES
 from roll.configs.plan.batch_plan import any_of, divisors_near, role_train_plan
 from roll.configs.problems import Problem, did_you_mean
+from roll.configs.rollout_checks import unused_filter_keys
 from roll.configs.switches import AGENTIC, switched_off
 from roll.datasets.forms import FORMS
 from roll.datasets.templates import PLAIN, template_name_problem, template_problem
@@ -39,6 +40,8 @@ def agentic_warnings(config: AgenticConfig) -> list[str]:
     for name in ("max_traj_per_env", "group_filter_cls"):
         if name in validation:
             found.append(f"val_env_manager.{name} does nothing: every episode of a validation is played and counts.")
+    if config.train_env_manager.group_filter_cls is None:
+        found += unused_filter_keys(config, "group_filter_cls")
     if config.batch_adjust_mode != "padding":
         found.append(
             f"batch_adjust_mode: {config.batch_adjust_mode} repeats or leaves out samples, which biases the gradient; "

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from roll.configs.data import DataArgs
 from roll.configs.load.aliases import REWARD_MODEL, ROLL_REWARDS
 from roll.configs.problems import Problem, did_you_mean
+from roll.configs.rollout_checks import unused_filter_keys
 from roll.configs.rollout_config import LENGTH_KEYS
 from roll.configs.switches import RLVR, switched_off
 from roll.datasets.templates import template_name_problem, template_problem, template_warning
@@ -66,8 +67,8 @@ def _unused_filters(config: RLVRConfig) -> Iterator[str]:
     for domain, keys in filters.items():
         if keys.type == "no_filter" and keys.filter_args:
             yield f"rewards.{domain}.query_filter_config.filter_args does nothing with type: no_filter."
-    if config.is_use_additional_prompts and all(keys.type == "no_filter" for keys in filters.values()):
-        yield "is_use_additional_prompts does nothing: no query_filter_config drops a group."
+    if all(keys.type == "no_filter" for keys in filters.values()):
+        yield from unused_filter_keys(config, "query_filter_config")
 
 
 def missing_files(config: RLVRConfig) -> list[Problem]:

@@ -72,6 +72,13 @@ def test_an_environment_that_nobody_plays_may_be_anything() -> None:
     assert "nothing plays Shop" in agentic_warnings(config(custom_envs__Shop=unplayed))[0]
 
 
+def test_what_follows_a_filter_does_nothing_without_one() -> None:
+    said = agentic_warnings(config(is_use_additional_prompts=True, on_empty="fail"))
+    assert said == [
+        f"{key} does nothing: no group_filter_cls drops a group." for key in ("is_use_additional_prompts", "on_empty")
+    ]
+
+
 def test_what_is_seen_has_the_names_of_both_forms_of_roll() -> None:
     for name in ("observation", "current_observation", "state"):
         assert problems({"custom_envs.Lake.agent_template": f"You see {{{name}}}"}) == []

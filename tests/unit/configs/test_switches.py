@@ -43,6 +43,7 @@ def said(changes: dict[str, Any]) -> list[str]:
             {"rewards.math.query_filter_config": {"filter_args": {"std_threshold": 1}}},
             "rewards.math.query_filter_config.filter_args does nothing with type: no_filter.",
         ),
+        ({"on_empty": "fail"}, "on_empty does nothing: no query_filter_config drops a group."),
         (
             {"is_use_additional_prompts": True},
             "is_use_additional_prompts does nothing: no query_filter_config drops a group.",
