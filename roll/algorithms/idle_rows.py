@@ -30,12 +30,12 @@ class IdleRows:
         moved = sum_rows((rows.response_mask & (batch.advantages != 0)).astype(np.int64), rows.lengths)
         return (moved == 0) | (rows.loss_weights == 0)
 
-    def told(self, rows: Rows, idle: np.ndarray, epochs: int) -> MetricSums:
-        """What the loss would say of the rows if it saw them in every epoch: 0, with their share of the denominator;
-        and how many they are of those with a response."""
+    def told(self, rows: Rows, left_out: np.ndarray, epochs: int) -> MetricSums:
+        """What the loss would say of the rows left out if it saw them in every epoch: 0, with their share of the
+        denominator; and how many they are of those with a response."""
         lengths, sums = rows.response_lengths, MetricSums()
         has_response = lengths > 0
-        share = lengths[idle].sum() if self.counts_tokens else (idle & has_response).sum()
+        share = lengths[left_out].sum() if self.counts_tokens else (left_out & has_response).sum()
         sums.add("pg_loss", 0.0, float(epochs * share))
-        sums.add("skipped_fraction", float((idle & has_response).sum()), float(has_response.sum()))
+        sums.add("skipped_fraction", float((left_out & has_response).sum()), float(has_response.sum()))
         return sums

@@ -154,8 +154,9 @@ class TrainWorker(ScoreWorker):
         if job.idle is not None:
             assert isinstance(batch, TrainBatch), "without credit no row is idle"
             idle = job.idle.find(batch)
-            sums.merge([job.idle.told(batch.samples, idle, job.epochs)])
             chunks, counts = self._without_idle(chunks, idle, samples.lengths, request.limits)
+            idle[np.concatenate(chunks)] = False  # these are computed, and speak for themselves
+            sums.merge([job.idle.told(batch.samples, idle, job.epochs)])
         last: dict[str, float] = {}
         for _ in range(job.epochs):
             for chunk, count, scale in zip(chunks, counts, scales, strict=True):
