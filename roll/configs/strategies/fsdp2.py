@@ -86,6 +86,10 @@ def problems(choice: Choice) -> Iterator[Problem]:
     if dtype not in (None, worker.model_args.dtype):
         key, other = f"{choice.at}.mixed_precision.param_dtype", f"{name}.model_args.dtype"
         yield Problem(f"{key}: {dtype} contradicts {other}: {worker.model_args.dtype}. Keep one.", (key, other))
+    if worker.model_args.dtype == "fp32" and settings.mixed_precision.reduce_dtype != "fp32" and choice.role.learns:
+        key, other = f"{choice.at}.mixed_precision.reduce_dtype", f"{name}.model_args.dtype"
+        text = f"{key}: gradients of a model in fp32 are summed in fp32. Remove it, or set {other} to bf16."
+        yield Problem(text, (key, other))
     for key in ("param_offload", "optimizer_offload"):
         if settings.offload_policy and getattr(settings, key):
             at = f"{choice.at}.{key}"

@@ -76,6 +76,16 @@ def test_fp16_is_refused() -> None:
     assert problem == "actor_train.model_args.dtype: fp16 with fsdp2_train, which scales no loss. Use bf16, or fp32."
 
 
+def test_gradients_of_a_model_in_fp32_are_summed_in_nothing_else() -> None:
+    config = {"mixed_precision": {"reduce_dtype": "bf16"}}
+    assert found(config) == []
+    (problem,) = found(config, model_args={"dtype": "fp32"})
+    assert problem == (
+        "mixed_precision.reduce_dtype: gradients of a model in fp32 are summed in fp32. Remove it, or set "
+        "actor_train.model_args.dtype to bf16."
+    )
+
+
 @pytest.mark.parametrize(("size", "ranks"), [(-1, 4), (1, 1), (2, 2)])
 def test_fsdp_size_says_how_many_of_four_ranks_hold_the_model_together(size: int, ranks: int) -> None:
     assert shard_size(Fsdp2Settings(fsdp_size=size), 4) == ranks
