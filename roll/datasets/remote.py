@@ -58,7 +58,7 @@ def expand(url: str) -> list[str]:
             found = []
         found = sorted(str(files.unstrip_protocol(each)) for each in found)
     except Exception as error:  # of whatever package reads that protocol
-        raise ConfigError(f"{mask(url)} cannot be reached: {mask(describe(error))}") from error
+        raise ConfigError(f"{mask(url)} cannot be reached: {mask(_why(error))}") from error
     if not found:
         raise ConfigError(f"there is no file {mask(url)}")
     return found
@@ -75,7 +75,7 @@ def _copy(url: str) -> IO[bytes]:
                 copy.write(chunk)
     except Exception as error:
         copy.close()
-        raise ConfigError(f"{mask(url)} cannot be read: {mask(describe(error))}") from error
+        raise ConfigError(f"{mask(url)} cannot be read: {mask(_why(error))}") from error
     return copy
 
 
@@ -84,6 +84,11 @@ def fetch(url: str) -> IO[bytes]:
     copy = _copy(url)
     copy.seek(0)
     return copy
+
+
+def _why(error: Exception) -> str:
+    """fsspec says of a server that refuses, or does not answer, that there is no such file; the cause says what was."""
+    return describe(error.__cause__ or error) if isinstance(error, FileNotFoundError) else describe(error)
 
 
 def _filesystem(url: str) -> tuple[Any, str]:

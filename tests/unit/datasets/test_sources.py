@@ -1,6 +1,7 @@
 """What file_name may name beside single files: folders, patterns, files elsewhere, data sets of the hub."""
 
 import json
+import socket
 import sys
 import threading
 from collections.abc import Iterator
@@ -184,7 +185,16 @@ def test_a_file_of_a_web_server_is_fetched_once_and_its_secrets_are_not_shown(we
 
 def test_a_file_that_a_web_server_does_not_have_is_refused(web: tuple[str, list[str]]) -> None:
     (wrong,) = preflight(args(f"{web[0]}/none.jsonl"), KEY, [MATH])
-    assert wrong.startswith(f"{KEY}.file_name: {web[0]}/none.jsonl cannot be read: FileNotFoundError")
+    assert wrong.startswith(f"{KEY}.file_name: {web[0]}/none.jsonl cannot be read: ClientResponseError: 404")
+
+
+def test_a_web_server_that_does_not_answer_is_told_apart_from_a_file_that_is_not_there() -> None:
+    pytest.importorskip("aiohttp", reason="fsspec reads https:// with aiohttp")
+    with socket.socket() as taken:  # and nobody listens
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        (wrong,) = preflight(args(f"http://{address}/a.jsonl?signature=abcdefgh12345"), KEY, [MATH])
+    assert f"Cannot connect to host {address}" in wrong and "abcdefgh12345" not in wrong
 
 
 class FakeHub(ModuleType):
