@@ -54,12 +54,14 @@ class EngineRecovery:
         up."""
         self._watcher.start()
 
-    def lost(self, rank: int) -> None:
-        """Begins to restart this engine, unless that is under way."""
+    def lost(self, rank: int) -> bool:
+        """Begins to restart this engine, unless that is under way or the run ends. True if it did."""
         with self._lock:
-            if rank not in self._restarts and not self._is_closing.is_set():
-                self.num_restarts += 1
-                self._restarts[rank] = self._pool.submit(self._restart, rank)
+            if rank in self._restarts or self._is_closing.is_set():
+                return False
+            self.num_restarts += 1
+            self._restarts[rank] = self._pool.submit(self._restart, rank)
+            return True
 
     def under_way(self) -> frozenset[int]:
         """Ranks that serve nobody at present."""
@@ -69,8 +71,8 @@ class EngineRecovery:
     def notice(self) -> None:
         """Begins to restart the engines that died unnoticed: this process saw no request of its own fail."""
         for rank in sorted(self._dead_ranks()):
-            logger.warning("%s rank %d does not answer: it is restarted", self._cluster.role, rank)
-            self.lost(rank)
+            if self.lost(rank):
+                logger.warning("%s rank %d does not answer: it is restarted", self._cluster.role, rank)
 
     def failure(self, rank: int) -> BaseException | None:
         """Why this engine could not be brought back; None where it was, or may be yet."""
