@@ -1,11 +1,12 @@
 """What can be said of `data_args` without reading a row: contradictions, warnings, what this machine lacks."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from roll.configs.data import DataArgs
 from roll.configs.problems import Problem
 from roll.datasets.hub_set import DEFAULT_SPLIT
-from roll.datasets.loader import ENDINGS
+from roll.datasets.loader import ENDINGS, DataFile
 from roll.datasets.sources import data_sources, has_ending, names_data_set
 from roll.datasets.templates import template_problem
 
@@ -42,6 +43,15 @@ def data_args_warnings(places: Mapping[str, DataArgs]) -> Iterator[str]:
                 f"{at}.{', '.join(given)} {'does' if len(given) == 1 else 'do'} nothing here: file_name names files, "
                 "and only data sets have splits."
             )
+        for name, count in _repeated(args, at).items():
+            yield f"{at}.file_name stands for {name} {count} times, so its rows are there {count} times."
+
+
+def _repeated(args: DataArgs, at: str) -> Mapping[str, int]:
+    """Files that several entries stand for, as a folder and a file in it do."""
+    sources, _ = data_sources(args, at, reach=False)
+    counts = Counter(str(source.path.resolve()) if isinstance(source, DataFile) else source.name for source in sources)
+    return {name: count for name, count in counts.items() if count > 1}
 
 
 def missing_data_files(places: Mapping[str, DataArgs]) -> Iterator[Problem]:

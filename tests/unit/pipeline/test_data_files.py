@@ -44,6 +44,17 @@ def test_a_split_of_files_is_warned_about() -> None:
     ]
 
 
+def test_a_file_that_two_names_stand_for_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.jsonl", "b.jsonl"):
+        (tmp_path / name).write_text("{}")
+    names = [str(tmp_path), "a.jsonl", "memory://none.jsonl"]
+    assert list(data_args_warnings({TRAIN: DataArgs.model_validate({"file_name": names})})) == [
+        f"actor_train.data_args.file_name stands for {tmp_path}/a.jsonl 2 times, so its rows are there 2 times."
+    ]
+    assert list(data_args_warnings({TRAIN: DataArgs.model_validate({"file_name": ["a.jsonl", "b.jsonl"]})})) == []
+
+
 def test_a_dry_run_names_what_is_not_there_and_asks_nobody_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
