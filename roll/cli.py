@@ -148,7 +148,10 @@ def _refuse(spec: PipelineSpec, loaded: Loaded, memory: MemoryReport) -> None:
 
 
 def _say(text: str) -> None:
-    print(visible(text), flush=True)
+    try:
+        print(visible(text), flush=True)
+    except BrokenPipeError:  # a reader that has seen enough, such as head, does not end the run
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _complain(title: str, problems: Sequence[str]) -> None:

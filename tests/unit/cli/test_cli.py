@@ -53,6 +53,17 @@ def test_a_plan_that_works_is_printed_and_exits_0(recipe: Path, capsys: pytest.C
     assert not (recipe / "output").exists()
 
 
+def test_a_reader_that_leaves_changes_no_exit_code(recipe: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, str(EXAMPLES / "start_rlvr_pipeline.py"), "--config_path", str(recipe)]
+    done = subprocess.run(
+        [*command, "--config_name", "run", "--dry_run"], stdout=write, stderr=subprocess.PIPE, text=True, check=False
+    )
+    os.close(write)
+    assert done.returncode == 0 and "BrokenPipeError" not in done.stderr
+
+
 def test_a_plan_that_does_not_work_exits_2_with_every_problem_and_no_traceback(
     recipe: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
