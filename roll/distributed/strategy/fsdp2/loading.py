@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from roll.configs.model import ModelArgs
 from roll.configs.roles import Head
+from roll.errors import StrategyError
 from roll.models.loading import LoadedModel, load_model
 
 SOURCE = 0  # the rank that reads
@@ -34,7 +35,7 @@ def load_shards(
     model = load_model(args, head, empty=True)
     for parameter in model.module.parameters():
         parameter.data = parameter.data.to(kept_in)
-    source = load_model(args, head) if rank == SOURCE else None
+    source = _source(args, head, model) if rank == SOURCE else None
     ties = list(_ties(model.module))
     cut(model)
     model.module.to_empty(device=place)
@@ -45,6 +46,18 @@ def load_shards(
         model.pretrained.generation_config = source.pretrained.generation_config
     _fill(model.module, None if source is None else source.module)
     return model
+
+
+def _source(args: ModelArgs, head: Head, form: LoadedModel) -> LoadedModel:
+    """The weights that the form wants. StrategyError if the checkpoint holds a weight of its own where config.json ties
+    two: transformers, which reads config.json alone for the form, leaves them apart when it loads them."""
+    source = load_model(args, head)
+    if apart := sorted({*source.hf_names.values()} - {*form.hf_names.values()}):
+        raise StrategyError(
+            f"{args.model_name_or_path}: tie_word_embeddings is true in config.json, but the checkpoint has another "
+            f"{', '.join(apart)}. Set it to false there, or in model_args.model_config_kwargs."
+        )
+    return source
 
 
 Holder = tuple[nn.Module, str]
