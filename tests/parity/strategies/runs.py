@@ -144,6 +144,13 @@ def fresh_export(run: Run) -> dict[str, np.ndarray]:
         return exported(strategy)
 
 
+def kept_export(run: Run) -> dict[str, np.ndarray]:
+    """What was exported, looked at when all of it is there."""
+    with trainer(run) as strategy:
+        weights = [pair for bucket in strategy.export_weights(1 << 16) for pair in bucket]
+        return {name: tensor.float().cpu().numpy().copy() for name, tensor in weights}
+
+
 def one_update(strategy: TrainStrategy, run: Run) -> dict[str, float]:
     batches = my_micro_batches(run, strategy.dp_rank, strategy.dp_size)
     return strategy.train_step(batches, run.loss, scale_of(rows()), TEMPERATURE)[1]  # type: ignore[arg-type]

@@ -1,5 +1,7 @@
 """fsdp2_train against Hugging Face + torch.optim.AdamW in one process, on the same eight rows."""
 
+import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.helpers.processes import RankPool
+from tests.helpers.processes import RankError, RankPool
 from tests.parity.strategies import runs
 from tests.parity.strategies.reference import LEARNING_RATE, BentLoss, SquaredValueLoss, Trace, rows, train_reference
 from tests.parity.strategies.runs import Run
@@ -137,6 +139,30 @@ def test_in_bf16_weights_are_published_and_saved_as_bf16(
         rounded = torch.from_numpy(masters[name]).to(torch.bfloat16)
         assert torch.equal(weight, rounded) and np.array_equal(published[name], rounded.float().numpy())
     assert any((masters[name] != published[name]).any() for name in masters)
+
+
+def test_a_head_that_only_config_json_ties_is_refused(
+    rank_pool: Pools, make_tiny_model_dir: Callable[..., Path], tmp_path: Path
+) -> None:
+    """transformers leaves the two apart, with a warning; tied, every log-prob would be another one."""
+    shutil.copytree(make_tiny_model_dir(tie_word_embeddings=False), tmp_path, dirs_exist_ok=True)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": True}))
+    said = "tie_word_embeddings is true in config.json, but the checkpoint has another lm_head.weight. Set it to"
+    with pytest.raises(RankError, match=said):
+        rank_pool(1).run(runs.fresh_export, run_of(tmp_path, FULL))
+    run = run_of(tmp_path, FULL, model={"model_config_kwargs": {"tie_word_embeddings": False}})
+    assert "lm_head.weight" in rank_pool(1).run(runs.fresh_export, run)[0]
+
+
+@pytest.mark.parametrize("settings, world_size", [(FULL, 1), (REPLICAS, 2), (FULL, 2)], ids=["x1", "replicas", "x2"])
+def test_exported_weights_outlive_the_turn_of_weights_that_wait_on_the_host(
+    settings: dict[str, Any], world_size: int, rank_pool: Pools, tiny_tied_model_dir: Path
+) -> None:
+    """A rank that holds a weight whole exports a copy, not the memory that it gives back."""
+    run = run_of(tiny_tied_model_dir, settings | WAITING_ON_HOST)
+    kept = rank_pool(world_size).run(runs.kept_export, run)[0]
+    assert largest_difference(kept, rank_pool(world_size).run(runs.fresh_export, run)[0]) == 0
 
 
 @pytest.mark.parametrize("world_size", [1, 2])

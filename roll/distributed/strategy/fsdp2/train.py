@@ -94,7 +94,7 @@ class Fsdp2TrainStrategy(ModelScoreStrategy, TrainStrategy):
                 weights = []
                 for name, _ in bucket:
                     whole = _whole(shards[name], dtype)
-                    if self.rank.settings.param_offload and self.dp_size == 1:
+                    if self.rank.settings.param_offload and self.rank.shard_group.size() == 1:
                         whole = whole.clone()  # the shard itself, which is about to leave
                     weights += [(name, whole)] if is_wanted else []
                 yield self.model.in_checkpoint_form(weights)
