@@ -66,7 +66,7 @@ def fill_roles(tree: Mapping[str, Any], roles: Mapping[str, Role]) -> dict[str, 
             named = {"name": f"rewards.{domain}", "reward": ROLL_REWARDS.get(roll_cls)}
             given = {key: value for key, value in worker.items() if value is not None}
             filled["rewards"][domain] = named | dict(ROLL_REWARD_KEYS.get(roll_cls, {})) | given
-            _fill_judge(filled["rewards"][domain])
+            _fill_judge(filled["rewards"][domain], filled.get("reward_model"))
             _strategy(filled["rewards"][domain], "score")
             if filled["rewards"][domain]["reward"] == REWARD_MODEL:
                 _model(filled["rewards"][domain], tree, REWARD_PRETRAIN)
@@ -84,15 +84,21 @@ def fill_roles(tree: Mapping[str, Any], roles: Mapping[str, Role]) -> dict[str, 
     return filled
 
 
-def _fill_judge(reward: dict[str, Any]) -> None:
-    """A judge takes the likeliest words, unless told otherwise. One on engines of the run has time to wait in line."""
+def _fill_judge(reward: dict[str, Any], shared: Any) -> None:
+    """A judge takes the likeliest words, unless told otherwise: by its domain, or by the section `shared` whose engines
+    it asks. One on engines of the run has time to wait in line."""
     parts = reward.get("reward_manager_config")
     names = [part.get("reward") for part in parts if isinstance(part, Mapping)] if isinstance(parts, list) else []
     if LLM_JUDGE not in (reward["reward"], *names):
         return
     sampling = _opened(reward, "generating_args", create=True)
-    if sampling is not None and sampling.get("temperature") is None:
-        sampling["temperature"] = 0.0
+    if sampling is not None:
+        if reward.get("judge_model_type") == "cluster" and isinstance(shared, Mapping):
+            common = shared.get("generating_args")
+            given = {key: value for key, value in sampling.items() if value is not None}
+            sampling |= {**common, **given} if isinstance(common, Mapping) else given
+        if sampling.get("temperature") is None:
+            sampling["temperature"] = 0.0
     if reward.get("judge_model_type") in ("inference", "cluster"):
         reward.setdefault("timeout_s", ENGINE_JUDGE_TIMEOUT_S)
         _parallel_size(reward)

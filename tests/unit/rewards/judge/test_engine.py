@@ -157,3 +157,17 @@ def test_after_the_rollout_attempts_get_their_rewards_and_those_that_failed_stay
     assert [trajectory.failure for trajectory in done.trajectories] == [None, "generation was aborted", None]
     assert (done.trajectories[0].reward, done.trajectories[2].reward) == (0.7, 0.3)
     assert "reward_time_s" in done.trajectories[0].metrics and done.group_id == 5
+
+
+def test_a_domain_samples_as_the_shared_section_says_unless_it_says_otherwise() -> None:
+    judged = {"reward": "llm_judge", "judge_model_type": "cluster"}
+    shared = {"generating_args": {"temperature": 0.2, "max_new_tokens": 64}, "device_mapping": [3]}
+    own = judged | {"generating_args": {"temperature": 0.9}}
+    made = config({"rewards": {"math": judged, "code": own}, "reward_model": shared})
+    sampling = {domain: worker.generating_args for domain, worker in made.rewards.items()}
+    assert {domain: (args.temperature, args.max_new_tokens) for domain, args in sampling.items()} == {
+        "math": (0.2, 64),
+        "code": (0.9, 64),
+    }
+    made = config({"rewards": {"math": judged}, "reward_model": {"device_mapping": [3]}})
+    assert made.rewards["math"].generating_args.temperature == 0
