@@ -32,7 +32,6 @@ SECTIONS: tuple[tuple[str, str], ...] = (
     ("A role: strategy_args", "roll.configs.strategy:StrategyArgs"),
     ("strategy_config of fsdp2_train and fsdp2_infer", "roll.configs.strategies.fsdp2:Fsdp2Settings"),
     ("strategy_config of fsdp2: wrap_policy", "roll.configs.strategies.fsdp2:WrapPolicy"),
-    ("strategy_config of fsdp2: mixed_precision", "roll.configs.strategies.fsdp2:MixedPrecision"),
     ("A role: model_args", "roll.configs.model:ModelArgs"),
     ("A role: training_args", "roll.configs.training:TrainingArgs"),
     ("A role: data_args", "roll.configs.data:DataArgs"),

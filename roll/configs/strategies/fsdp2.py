@@ -1,9 +1,9 @@
 """`strategy_config` of fsdp2_train and fsdp2_infer, and what their specs are asked."""
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ValidationError
+from pydantic import BeforeValidator, ValidationError, model_validator
 
 from roll.configs.base import Settings, setting
 from roll.configs.cluster import WorkerConfig
@@ -31,19 +31,29 @@ class WrapPolicy(Settings):
     )
 
 
-class MixedPrecision(Settings):
-    """`mixed_precision` of a model in bf16."""
-
-    param_dtype: NumberFormat | None = setting(None, "Says the same as model_args.dtype, and must not contradict it.")
-    reduce_dtype: NumberFormat = setting("fp32", "Number format in which ranks sum gradients.")
-
-
 class Fsdp2Settings(Settings):
     """`strategy_config` of the fsdp2 strategies."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _number_formats(cls, tree: Any) -> Any:
+        """verl has them in a section mixed_precision."""
+        if not isinstance(tree, dict) or not isinstance(tree.get("mixed_precision"), dict):
+            return tree
+        return {key: value for key, value in tree.items() if key != "mixed_precision"} | tree["mixed_precision"]
+
     fsdp_size: int = setting(
-        ALL, "Ranks that hold the model together; every so many hold a copy (hybrid sharding). -1: all ranks.", ge=ALL
+        ALL,
+        "Ranks that hold the model together; every so many hold a copy (hybrid sharding). -1, or as many as there are "
+        "or more: all ranks.",
+        ge=ALL,
     )
+    param_dtype: NumberFormat | None = setting(
+        None,
+        "Says the same as model_args.dtype, and must not contradict it. It may stand in a section mixed_precision, as "
+        "reduce_dtype may.",
+    )
+    reduce_dtype: NumberFormat = setting("fp32", "Number format in which ranks sum gradients of a model in bf16.")
     reshard_after_forward: bool = setting(
         True,
         "Gathered weights of a block are dropped after its forward pass, and gathered again for its backward pass. "
@@ -53,7 +63,6 @@ class Fsdp2Settings(Settings):
         False, "The next block is gathered before this one computes; otherwise as the CPU comes by."
     )
     wrap_policy: WrapPolicy = setting({}, "Which modules are gathered as one.")
-    mixed_precision: MixedPrecision = setting({}, "Number formats beside model_args.dtype.")
     param_offload: bool = setting(False, "Weights wait in host memory while the role does nothing.")
     optimizer_offload: bool = setting(False, "The optimizer's states wait in host memory but for its step.")
     offload_policy: bool = setting(
@@ -63,7 +72,7 @@ class Fsdp2Settings(Settings):
 
 def shard_size(settings: Fsdp2Settings, num_ranks: int) -> int:
     """Ranks that hold the model together."""
-    return num_ranks if settings.fsdp_size == ALL else settings.fsdp_size
+    return num_ranks if settings.fsdp_size == ALL else min(settings.fsdp_size, num_ranks)
 
 
 def problems(choice: Choice) -> Iterator[Problem]:
@@ -82,12 +91,12 @@ def problems(choice: Choice) -> Iterator[Problem]:
         key = f"{choice.at}.fsdp_size"
         text = f"{key}: {size} does not divide the role's {ranks} ranks. Use -1, or one of {fitting}."
         yield Problem(text, (key, f"{name}.device_mapping", f"{name}.world_size"))
-    dtype = settings.mixed_precision.param_dtype
+    dtype = settings.param_dtype
     if dtype not in (None, worker.model_args.dtype):
-        key, other = f"{choice.at}.mixed_precision.param_dtype", f"{name}.model_args.dtype"
+        key, other = f"{choice.at}.param_dtype", f"{name}.model_args.dtype"
         yield Problem(f"{key}: {dtype} contradicts {other}: {worker.model_args.dtype}. Keep one.", (key, other))
-    if worker.model_args.dtype == "fp32" and settings.mixed_precision.reduce_dtype != "fp32" and choice.role.learns:
-        key, other = f"{choice.at}.mixed_precision.reduce_dtype", f"{name}.model_args.dtype"
+    if worker.model_args.dtype == "fp32" and settings.reduce_dtype != "fp32" and choice.role.learns:
+        key, other = f"{choice.at}.reduce_dtype", f"{name}.model_args.dtype"
         text = f"{key}: gradients of a model in fp32 are summed in fp32. Remove it, or set {other} to bf16."
         yield Problem(text, (key, other))
     for key in ("param_offload", "optimizer_offload"):
@@ -95,14 +104,14 @@ def problems(choice: Choice) -> Iterator[Problem]:
             at = f"{choice.at}.{key}"
             text = f"{at}: with offload_policy all of it is in host memory for good. Remove one of them."
             yield Problem(text, (at, f"{choice.at}.offload_policy"))
-    of_training = {
-        "optimizer_offload": settings.optimizer_offload,
-        "mixed_precision.reduce_dtype": settings.mixed_precision.reduce_dtype != "fp32",
-    }
-    for key, is_asked_for in of_training.items():
-        if is_asked_for and not choice.role.learns:
-            at = f"{choice.at}.{key}"
-            yield Problem(f"{at}: {name} does not learn, and has no use for it. Remove it.", (at,))
+    if settings.optimizer_offload and not choice.role.learns:
+        at = f"{choice.at}.optimizer_offload"
+        yield Problem(f"{at}: {name} does not learn, and has no use for it. Remove it.", (at,))
+
+
+def warnings(choice: Choice) -> Iterator[str]:
+    if "reduce_dtype" in choice.worker.strategy_config and not choice.role.learns:
+        yield f"{choice.at}.reduce_dtype does nothing: {choice.role.name} does not learn."
 
 
 def saved_facts(facts: dict[str, object], worker: WorkerConfig, dp_size: int) -> dict[str, object]:

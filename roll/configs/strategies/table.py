@@ -123,6 +123,7 @@ _SPECS = (
         packages=_TORCH,
         settings=f"{_CONFIGS}.fsdp2:Fsdp2Settings",
         problems=f"{_CONFIGS}.fsdp2:problems",
+        warnings=f"{_CONFIGS}.fsdp2:warnings",
         memory={"score": f"{_MEMORY}.fsdp2:score_memory"},
     ),
     StrategySpec("diffusion_deepspeed_train", {}, planned=("train",), packages=_DEEPSPEED),

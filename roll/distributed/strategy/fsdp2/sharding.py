@@ -27,7 +27,7 @@ def shard(model: LoadedModel, mesh: DeviceMesh, settings: Fsdp2Settings, compute
     is_mixed = any(parameter.dtype != computes_in for parameter in parameters)
     precision = MixedPrecisionPolicy(
         param_dtype=computes_in if is_mixed else None,
-        reduce_dtype=_DTYPES[settings.mixed_precision.reduce_dtype] if is_mixed else None,
+        reduce_dtype=_DTYPES[settings.reduce_dtype] if is_mixed else None,
         cast_forward_inputs=False,  # as in a model that was loaded in this dtype
     )
     options: dict[str, Any] = {"mesh": mesh, "mp_policy": precision, "offload_policy": _offload_policy(mesh, settings)}

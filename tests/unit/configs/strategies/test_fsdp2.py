@@ -6,7 +6,7 @@ import pytest
 
 from roll.configs.cluster import WorkerConfig
 from roll.configs.roles import ROLES
-from roll.configs.strategies.fsdp2 import Fsdp2Settings, shard_size
+from roll.configs.strategies.fsdp2 import Fsdp2Settings, shard_size, warnings
 from roll.configs.strategies.spec import Choice
 from roll.distributed.strategy.saved_facts import required_facts
 from roll.distributed.strategy.table import strategy_problems
@@ -31,6 +31,7 @@ def found(config: dict[str, Any], role: str = "actor_train", **given: Any) -> li
         {"fsdp_size": 2, "forward_prefetch": True, "reshard_after_forward": False},
         {"wrap_policy": {"transformer_layer_cls_to_wrap": ["Qwen2DecoderLayer"], "min_num_params": 1000}},
         {"mixed_precision": {"param_dtype": "bfloat16", "reduce_dtype": "torch.float32"}},
+        {"fsdp_size": 16, "param_dtype": "bf16", "reduce_dtype": "float32"},
         {"param_offload": True, "optimizer_offload": True},
         {"offload_policy": True},
     ],
@@ -52,7 +53,7 @@ def test_settings_that_a_trainer_takes(config: dict[str, Any]) -> None:
         ({"reshard_after_forward": 2}, "reshard_after_forward: 2 must be true or false."),
         (
             {"mixed_precision": {"param_dtype": "fp32"}},
-            "mixed_precision.param_dtype: fp32 contradicts actor_train.model_args.dtype: bf16. Keep one.",
+            "param_dtype: fp32 contradicts actor_train.model_args.dtype: bf16. Keep one.",
         ),
         (
             {"offload_policy": True, "param_offload": True},
@@ -67,6 +68,11 @@ def test_settings_that_are_refused(config: dict[str, Any], message: str) -> None
 
 def test_what_only_training_has_is_refused_of_a_role_that_scores() -> None:
     assert found({"param_offload": True, "fsdp_size": 2}, "reference") == []
+    config: dict[str, Any] = {"reduce_dtype": "float32"}
+    at = "reference.strategy_args.strategy_config"
+    assert list(warnings(Choice(ROLES["reference"], worker(config, "reference")))) == [
+        f"{at}.reduce_dtype does nothing: reference does not learn."
+    ]
     (problem,) = found({"optimizer_offload": True}, "reference")
     assert problem == "optimizer_offload: reference does not learn, and has no use for it. Remove it."
 
@@ -81,12 +87,12 @@ def test_gradients_of_a_model_in_fp32_are_summed_in_nothing_else() -> None:
     assert found(config) == []
     (problem,) = found(config, model_args={"dtype": "fp32"})
     assert problem == (
-        "mixed_precision.reduce_dtype: gradients of a model in fp32 are summed in fp32. Remove it, or set "
+        "reduce_dtype: gradients of a model in fp32 are summed in fp32. Remove it, or set "
         "actor_train.model_args.dtype to bf16."
     )
 
 
-@pytest.mark.parametrize(("size", "ranks"), [(-1, 4), (1, 1), (2, 2)])
+@pytest.mark.parametrize(("size", "ranks"), [(-1, 4), (1, 1), (2, 2), (4, 4), (16, 4)])
 def test_fsdp_size_says_how_many_of_four_ranks_hold_the_model_together(size: int, ranks: int) -> None:
     assert shard_size(Fsdp2Settings(fsdp_size=size), 4) == ranks
 
