@@ -193,6 +193,8 @@ def test_answers_are_judged_on_the_same_kind_of_loop_whatever_policy_a_library_s
 
 def test_a_loop_that_was_interrupted_leaves_no_tasks_behind(caplog: pytest.LogCaptureFixture) -> None:
     """Python logs each that it finds pending when it cleans up; its traceback is written amid whatever runs then."""
+    gc.collect()  # what other tests of this process left
+    caplog.clear()
     subject = worker(f"{USER}:escapes_in_a_task")
     assert ask(subject, "a", "interrupt") == [None, None]
     assert ask(subject, "a")[0] is not None  # on a loop of its own

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from roll.configs.cluster import WorkerConfig
+from roll.configs.model import ModelArgs
 from roll.distributed.executor.blueprint import Blueprint
 from roll.distributed.executor.rollout.generate_worker import GenerateWorker
 from roll.distributed.strategy.base import ALL_STATES, State
@@ -214,7 +215,7 @@ def one_request(name: str) -> list[GenerationRequest]:
 
 
 def test_an_engine_that_hangs_is_given_up_with_its_requests_and_ended() -> None:
-    settings = WorkerConfig.model_construct(backend_timeout=0.001)  # of a minute
+    settings = WorkerConfig.model_construct(backend_timeout=0.001, model_args=ModelArgs())  # of a minute
 
     async def hang() -> None:
         worker, strategy = make_worker(None, settings)
@@ -239,7 +240,7 @@ def test_an_engine_that_hangs_is_given_up_with_its_requests_and_ended() -> None:
 
 
 def test_a_call_to_an_engine_that_hangs_ends_when_it_is_given_up() -> None:
-    settings = WorkerConfig.model_construct(backend_timeout=0.001)
+    settings = WorkerConfig.model_construct(backend_timeout=0.001, model_args=ModelArgs())
 
     async def hang() -> None:
         worker, strategy = make_worker(None, settings)
