@@ -41,7 +41,7 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,6 @@ from roll.configs.checks import critic_warmup_problems
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.distributed.executor.jobs import RowCredit, TrainJob, TurnValues
 from roll.distributed.executor.rl_clusters import RLClusters
-from roll.distributed.executor.roles import TrainCluster
 from roll.distributed.executor.scores import ScoreSet
 from roll.distributed.executor.step_rows import StepRows, texts_of
 from roll.distributed.scheduler.event_loop import EventLoopThread
@@ -70,16 +69,17 @@ from roll.pipeline.checkpoint import Checkpoint
 from roll.pipeline.filtered_step import FewGroupsAlarm, filter_metrics, kept_share, of_empty, of_kept, updates_of
 from roll.pipeline.late_rewards import LateRewards
 from roll.pipeline.logging_board import LoggingBoard
-from roll.pipeline.recorder import RolloutRecord, RolloutRecorder
+from roll.pipeline.recorder import RolloutRecorder, rollout_records
 from roll.pipeline.resume_checks import RLState, check_resume, data_place, state_of_roles
 from roll.pipeline.rollout_loop import OwnRollouter, load_loop
 from roll.pipeline.rollout_metrics import rollout_metrics
 from roll.pipeline.rollout_mock import RecordedRollouter, RolloutDump
 from roll.pipeline.run import Run
+from roll.pipeline.step_samples import StepSamples, share_rows
 from roll.pipeline.view import Column, Curve, View
-from roll.types.batch import RowMeta, SampleSet
+from roll.types.batch import RowMeta
 from roll.types.metrics import prefixed
-from roll.types.rollout import Rollouter, RowTexts, TrajectoryGroup
+from roll.types.rollout import Rollouter, TrajectoryGroup
 
 logger = logging.getLogger(__name__)
 
@@ -97,22 +97,6 @@ VIEW = View(
     training=Curve("reward", "rollout/reward_mean", "mean reward"),
     validation=Curve("validation", "val/reward_mean", "validation", parts=("val/reward_mean/", "val/pass_at_")),
 )
-
-
-@dataclass(frozen=True)
-class StepSamples:
-    """One step's rows, sharded for each role that learns from them, and the updates that each makes of them in an
-    epoch."""
-
-    policy: SampleSet
-    policy_updates: int
-    critic: SampleSet | None
-    critic_updates: int
-    kept_share: float = 1.0  # of the sampled rows, where a filter drops some
-
-    @property
-    def meta(self) -> RowMeta:
-        return self.policy.meta
 
 
 class RLPipeline(Run):
@@ -244,7 +228,7 @@ class RLPipeline(Run):
         updates = updates_of(actor.updates_per_epoch, num_kept, self.plan.num_groups)
         random = np.random.default_rng([self.config.seed, step])
         rows = self.chosen_rows(len(sampled), updates * actor.dp_size, random)
-        policy = self._shard(sampled, rows, (updates, actor.dp_size), self.running.actor_train, random)
+        policy = share_rows(sampled, rows, (updates, actor.dp_size), self.running.actor_train, random)
         if critic is None:
             return StepSamples(policy, updates, None, 0, share), metrics
         critic_updates = updates_of(critic.updates_per_epoch, num_kept, self.plan.num_groups)
@@ -253,7 +237,7 @@ class RLPipeline(Run):
             return StepSamples(policy, updates, policy, critic_updates, share), metrics
         assert self.running.critic is not None
         random = np.random.default_rng([self.config.seed, step])
-        others = self._shard(sampled, rows, (critic_updates, critic.dp_size), self.running.critic, random)
+        others = share_rows(sampled, rows, (critic_updates, critic.dp_size), self.running.critic, random)
         return StepSamples(policy, updates, others, critic_updates, share), metrics
 
     def _record(self, step: int, groups: Sequence[TrajectoryGroup], kind: str = "train") -> None:
@@ -267,22 +251,6 @@ class RLPipeline(Run):
         if self.scheduler.filters:
             metrics |= filter_metrics(groups, trained)
         return metrics | self.running.actor_infer.metrics()
-
-    def _shard(
-        self,
-        sampled: StepRows,
-        rows: np.ndarray,
-        updates_and_ranks: tuple[int, int],
-        cluster: TrainCluster,
-        random: np.random.Generator,
-    ) -> SampleSet:
-        num_updates, num_ranks = updates_and_ranks
-        missing = -len(rows) % (num_updates * num_ranks)
-        if missing:
-            rows = np.concatenate([rows, np.arange(len(sampled), len(sampled) + missing)])
-        if num_updates > 1:
-            rows = random.permutation(rows)
-        return sampled.share(rows, num_updates, num_ranks, cluster)
 
     def chosen_rows(self, num_rows: int, multiple: int, random: np.random.Generator) -> np.ndarray:
         """Ids of the rows that the policy trains on, in updates and ranks that make `multiple` parts; here all. The
@@ -403,26 +371,6 @@ class RLPipeline(Run):
         self.loop.close()
         if self.clusters is not None:
             self.clusters.close()
-
-
-def rollout_records(group: TrajectoryGroup, texts: Sequence[RowTexts]) -> list[RolloutRecord]:
-    """The attempts of a group as a person wants to see them; `texts` of each of its rows."""
-    truth = group.task.payload.get("ground_truth")
-    return [
-        RolloutRecord(
-            prompt_text=group.task.prompt_text or (said.turns[0].observation if said.turns else ""),
-            response_text=said.response_text,
-            reward=None if trajectory.failure else trajectory.reward,
-            group_id=group.group_id,
-            domain=group.task.domain,
-            finish_reason=trajectory.finish_reason,
-            ground_truth=None if truth is None else str(truth),
-            extra=({"failure": trajectory.failure} if trajectory.failure else {}) | dict(trajectory.extra),
-            turns=said.turns,
-        )
-        for trajectory, said in zip(group.trajectories, texts, strict=True)
-        if said.turns or trajectory.failure or not any(other.turns for other in texts)
-    ]
 
 
 def _with_explained_variance(metrics: dict[str, float]) -> dict[str, float]:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from roll.types.rollout import TrajectoryGroup, Turn
+from roll.types.rollout import RowTexts, TrajectoryGroup, Turn
 from roll.utils.plain import NOT_RECORDED, plain_fields
 from roll.utils.text import middle_left_out, storable, visible
 
@@ -29,6 +29,26 @@ class RolloutRecord:
     extra: Mapping[str, Any] = field(default_factory=dict)
     turns: tuple[Turn, ...] = ()
     """Of an attempt in an environment; in the JSONL only."""
+
+
+def rollout_records(group: TrajectoryGroup, texts: Sequence[RowTexts]) -> list[RolloutRecord]:
+    """The attempts of a group as a person wants to see them; `texts` of each of its rows."""
+    truth = group.task.payload.get("ground_truth")
+    return [
+        RolloutRecord(
+            prompt_text=group.task.prompt_text or (said.turns[0].observation if said.turns else ""),
+            response_text=said.response_text,
+            reward=None if trajectory.failure else trajectory.reward,
+            group_id=group.group_id,
+            domain=group.task.domain,
+            finish_reason=trajectory.finish_reason,
+            ground_truth=None if truth is None else str(truth),
+            extra=({"failure": trajectory.failure} if trajectory.failure else {}) | dict(trajectory.extra),
+            turns=said.turns,
+        )
+        for trajectory, said in zip(group.trajectories, texts, strict=True)
+        if said.turns or trajectory.failure or not any(other.turns for other in texts)
+    ]
 
 
 @dataclass(frozen=True)

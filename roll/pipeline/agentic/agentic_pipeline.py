@@ -32,9 +32,10 @@ from roll.pipeline.agentic.env_rollouter import EnvRollouter, EnvTaskSource
 from roll.pipeline.agentic.episode_metrics import CRASHES, HANGS, episode_metrics
 from roll.pipeline.agentic.group_filters import load_filter
 from roll.pipeline.agentic.settings import episode_settings, job_limit_s, manager_of
-from roll.pipeline.base_pipeline import RLPipeline, StepSamples
+from roll.pipeline.base_pipeline import RLPipeline
 from roll.pipeline.evaluation import validation_metrics
 from roll.pipeline.policy_tokenizer import policy_tokenizer
+from roll.pipeline.step_samples import StepSamples
 from roll.types.batch import RowMeta
 from roll.types.collate import placed
 from roll.types.rollout import AnyTrajectory, Task, TrajectoryGroup
