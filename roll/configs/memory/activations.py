@@ -7,7 +7,7 @@ the model's own widths, because the paper's 34 bytes per token and hidden unit a
 """
 
 from roll.configs.memory.model_shape import ModelShape
-from roll.configs.memory.parts import Part
+from roll.configs.memory.parts import Part, RoleFacts
 
 CHUNK_ELEMENTS = 2**26  # logits that exist at once (roll/models/hf.py, vocab_parallel.py)
 _FP32 = 4
@@ -34,6 +34,15 @@ def kept_bytes(
     if recomputes:
         return dtype_bytes * shape.hidden_size / (tensor if by_position else 1)
     return layer_bytes(shape, dtype_bytes, tensor, by_position)
+
+
+def training_parts(facts: RoleFacts) -> tuple[Part, ...]:
+    """Of a training pass on a rank that holds every layer whole: what is kept of each, and one layer computed again."""
+    shape, size = facts.shape, facts.dtype_bytes
+    recomputes = not facts.worker.model_args.disable_gradient_checkpointing
+    kept = shape.num_layers * kept_bytes(shape, size, recomputes)
+    again = layer_bytes(shape, size) if recomputes else 0
+    return (Part("activations", facts.train_tokens * (kept + again), True),)
 
 
 def scoring_parts(shape: ModelShape, dtype_bytes: int, tokens: int, tensor: int = 1) -> tuple[Part, ...]:

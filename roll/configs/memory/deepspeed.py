@@ -9,7 +9,7 @@ and where, is that of DeepSpeed 0.19 as `deepspeed_config.py` sets it up.
 from collections.abc import Mapping
 from typing import Any
 
-from roll.configs.memory.activations import head_parts, kept_bytes, layer_bytes, scoring_parts
+from roll.configs.memory.activations import head_parts, scoring_parts, training_parts
 from roll.configs.memory.parts import Part, Phase, RankMemory, RoleFacts, State, pinned, total
 from roll.configs.memory.trained import frozen_elements
 from roll.configs.strategies.deepspeed_config import zero_stage
@@ -58,7 +58,7 @@ def train_memory(facts: RoleFacts) -> RankMemory:
     gathered = _gathered(facts, zero) if stage == 3 else ()
     between = (Part("gradient bucket", bucket, True),) if 0 < stage < 3 else ()
     step = (Part("gradients in fp32", 4 * trained / ranks, True),) if 0 < stage < 3 else ()
-    activations = _activations(facts) + head_parts(facts.shape, facts.train_tokens, size) + gathered + between
+    activations = training_parts(facts) + head_parts(facts.shape, facts.train_tokens, size) + gathered + between
     return RankMemory(
         states=on_gpu,
         passes={
@@ -94,14 +94,6 @@ def score_memory(facts: RoleFacts) -> RankMemory:
         loading=() if is_divided else (Part("the whole model", size * facts.shape.num_elements),),
         ways={"scoring": "a smaller infer_batch_size, zero_optimization.stage: 3, or more devices in device_mapping"},
     )
-
-
-def _activations(facts: RoleFacts) -> tuple[Part, ...]:
-    shape, size = facts.shape, facts.dtype_bytes
-    recomputes = not facts.worker.model_args.disable_gradient_checkpointing
-    kept = shape.num_layers * kept_bytes(shape, size, recomputes)
-    again = layer_bytes(shape, size) if recomputes else 0
-    return (Part("activations", facts.train_tokens * (kept + again), True),)
 
 
 def _gathered(facts: RoleFacts, zero: Mapping[str, Any]) -> tuple[Part, ...]:

@@ -6,7 +6,7 @@ Whole weights exist while they are used, in model_args.dtype: those of one block
 `reshard_after_forward: false`), embedding and head.
 """
 
-from roll.configs.memory.activations import head_parts, kept_bytes, layer_bytes, scoring_parts
+from roll.configs.memory.activations import head_parts, scoring_parts, training_parts
 from roll.configs.memory.model_shape import Weight
 from roll.configs.memory.parts import Part, RankMemory, RoleFacts, State, pinned, total
 from roll.configs.memory.trained import is_frozen
@@ -37,7 +37,7 @@ def train_memory(facts: RoleFacts) -> RankMemory:
         states["optimizer"] = ()
     block = max(_blocks(facts))
     backward = Part("gradients of a block", (size + _FP32) * block, True)
-    activations = _activations(facts) + head_parts(facts.shape, facts.train_tokens, size) + (backward,)
+    activations = training_parts(facts) + head_parts(facts.shape, facts.train_tokens, size) + (backward,)
     step = (Part("optimizer, in its step", 2 * gradients),) if settings.optimizer_offload else ()
     copied = [(_FP32 * share, 3 if is_trained else 1) for share, is_trained in shares]
     return RankMemory(
@@ -104,14 +104,6 @@ def _gathered(facts: RoleFacts) -> tuple[Part, ...]:
     outside = elements - sum(blocks)
     live = elements if not _settings(facts).reshard_after_forward else outside + 2 * max(blocks)
     return (Part("gathered weights", facts.dtype_bytes * min(live, elements), True),)
-
-
-def _activations(facts: RoleFacts) -> tuple[Part, ...]:
-    shape, size = facts.shape, facts.dtype_bytes
-    recomputes = not facts.worker.model_args.disable_gradient_checkpointing
-    kept = shape.num_layers * kept_bytes(shape, size, recomputes)
-    again = layer_bytes(shape, size) if recomputes else 0
-    return (Part("activations", facts.train_tokens * (kept + again), True),)
 
 
 def _loading(facts: RoleFacts) -> tuple[Part, ...]:

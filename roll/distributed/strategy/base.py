@@ -19,6 +19,8 @@ from roll.types.batch import LossScale, MicroBatch, TokenOutputs
 from roll.types.metrics import MetricSums
 from roll.types.rollout import Answered, Generation, GenerationRequest
 
+_HOST_BUCKET_BYTES = 1 << 30  # on its way to host memory
+
 
 class State(enum.Enum):
     """What occupies a device and can be moved to host memory on its own."""
@@ -114,6 +116,14 @@ class TrainStrategy(ScoreStrategy):
     @abstractmethod
     def exports_weights(self) -> bool:
         """True on the rank whose exported buckets are always filled."""
+
+    def weights_on_host(self) -> dict[str, torch.Tensor]:
+        """All weights under Hugging Face names, as copies in host memory, on the rank that exports them; none on the
+        others. Collective."""
+        weights: dict[str, torch.Tensor] = {}
+        for bucket in self.export_weights(_HOST_BUCKET_BYTES):
+            weights |= {name: tensor.to("cpu", copy=True) for name, tensor in bucket}
+        return weights
 
     @abstractmethod
     def all_reduce_sum(self, values: Sequence[float]) -> list[float]:

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from deepspeed import DeepSpeedEngine
 
 _GROUPS = "parameter_groups"
-_SAVE_BUCKET_BYTES = 1 << 30
 
 
 class DeepSpeedTrainStrategy(ModelScoreStrategy, TrainStrategy):
@@ -151,9 +150,7 @@ class DeepSpeedTrainStrategy(ModelScoreStrategy, TrainStrategy):
 
     def save_hf_model(self, directory: Path) -> None:
         """config.json and safetensors; tokenizer files are the caller's."""
-        weights: dict[str, torch.Tensor] = {}
-        for bucket in self.export_weights(_SAVE_BUCKET_BYTES):
-            weights |= {name: tensor.to("cpu", copy=True) for name, tensor in bucket}
+        weights = self.weights_on_host()
         if self.exports_weights:
             self.model.pretrained.save_pretrained(directory, state_dict=weights)
         self.all_reduce_sum([0.0])  # nobody goes on before the files are there

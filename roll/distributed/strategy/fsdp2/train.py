@@ -26,15 +26,13 @@ from roll.models.loading import DTYPES, load_model
 from roll.types.batch import LossScale, MicroBatch
 from roll.types.metrics import MetricSums
 
-_SAVE_BUCKET_BYTES = 1 << 30
-
 
 class Fsdp2TrainStrategy(ModelScoreStrategy, TrainStrategy):
     """Policy or critic (context.head "value") under AdamW; fp32, or bf16 with fp32 master weights.
 
     The shards are the master weights: in bf16 they are cast on their way to the ranks that compute, and gradients are
-    summed in fp32 (reduce_dtype). FSDP2 averages gradients over the ranks; the loss is multiplied by
-    their number, so that the gradient of the update is the sum of what all micro batches of all ranks returned.
+    summed in fp32 (reduce_dtype). FSDP2 averages gradients over the ranks; the loss is multiplied by their number, so
+    that the gradient of the update is the sum of what all micro batches of all ranks returned.
     """
 
     def __init__(self, role: WorkerConfig, context: RankContext, plan: TrainPlan):
@@ -118,9 +116,7 @@ class Fsdp2TrainStrategy(ModelScoreStrategy, TrainStrategy):
 
     def save_hf_model(self, directory: Path) -> None:
         """config.json and safetensors; tokenizer files are the caller's."""
-        weights: dict[str, torch.Tensor] = {}
-        for bucket in self.export_weights(_SAVE_BUCKET_BYTES):
-            weights |= {name: tensor.to("cpu", copy=True) for name, tensor in bucket}
+        weights = self.weights_on_host()
         if self.exports_weights:
             form = load_model(self.role.model_args, self.context.head, empty=True).pretrained
             if form.can_generate():
