@@ -56,7 +56,6 @@ from roll.configs.checks import critic_warmup_problems
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.distributed.executor.jobs import RowCredit, TrainJob, TurnValues
 from roll.distributed.executor.rl_clusters import RLClusters
-from roll.distributed.executor.scores import ScoreSet
 from roll.distributed.executor.step_rows import StepRows, texts_of
 from roll.distributed.scheduler.event_loop import EventLoopThread
 from roll.distributed.scheduler.numbered_tasks import TaskSource
@@ -69,12 +68,14 @@ from roll.pipeline.checkpoint import Checkpoint
 from roll.pipeline.filtered_step import FewGroupsAlarm, filter_metrics, kept_share, of_empty, of_kept, updates_of
 from roll.pipeline.late_rewards import LateRewards
 from roll.pipeline.logging_board import LoggingBoard
+from roll.pipeline.publishing import Publisher
 from roll.pipeline.recorder import RolloutRecorder, rollout_records
 from roll.pipeline.resume_checks import RLState, check_resume, data_place, state_of_roles
 from roll.pipeline.rollout_loop import OwnRollouter, load_loop
 from roll.pipeline.rollout_metrics import rollout_metrics
 from roll.pipeline.rollout_mock import RecordedRollouter, RolloutDump
 from roll.pipeline.run import Run
+from roll.pipeline.scoring import token_scores
 from roll.pipeline.step_samples import StepSamples, share_rows
 from roll.pipeline.view import Column, Curve, View
 from roll.types.batch import RowMeta
@@ -128,7 +129,7 @@ class RLPipeline(Run):
         self.recorder = RolloutRecorder(config.rollout_dump_dir or self.output_dir / "rollouts")
         self.board: LoggingBoard | None = None
         self.dump = RolloutDump(Path(config.rollout_mock.dump_dir)) if config.rollout_mock.dumps else None
-        self.engine_version = 0  # the steps behind the weights that the engines have
+        self.publisher = Publisher(config.actor_train.model_update_frequency)
         self.recorded: RecordedRollouter | None = None  # what is trained on instead of new rollouts
 
     @abstractmethod
@@ -175,13 +176,13 @@ class RLPipeline(Run):
         else:
             metrics |= self._learn(samples, step)
         with self.timer("weight_sync"):
-            self.publish(step + 1)
+            self.publisher.publish(clusters, self.scheduler, step + 1, is_last=step + 1 == self.config.max_steps)
         return metrics | self.collapse_alarm.look(step + 1, metrics)
 
     def _learn(self, samples: StepSamples, step: int) -> dict[str, float]:
         clusters, hold = self.running, self.running.placement.hold
         with self.timer("score"):
-            scores = self.score(samples)
+            scores = token_scores(clusters, self.plan, samples, self.temperature, self.timer)
         if self.board is not None:
             with self.timer("logging_board"):
                 self.board.write(step + 1, scores)
@@ -257,21 +258,6 @@ class RLPipeline(Run):
         critic trains on the same: each needs the other's scores of them."""
         return np.arange(num_rows)
 
-    def score(self, samples: StepSamples) -> dict[str, ScoreSet]:
-        """The log-probs and values that this run needs before training, by field of TokenScores."""
-        clusters, hold = self.running, self.running.placement.hold
-        scores: dict[str, ScoreSet] = {}
-        if self.plan.old_log_probs.source == "pass":
-            with self.timer("old_log_probs"), hold(clusters.actor_train.weights):
-                scores["old_log_probs"] = clusters.actor_train.log_probs(samples.policy, self.temperature)
-        if clusters.reference is not None:
-            with self.timer("ref_log_probs"), hold(clusters.reference.everything):
-                scores["ref_log_probs"] = clusters.reference.log_probs(samples.policy, self.temperature)
-        if clusters.critic is not None and samples.critic is not None:
-            with self.timer("values"), hold(clusters.critic.weights):
-                scores["values"] = clusters.critic.values(samples.critic)
-        return scores
-
     def assign_credit(self, samples: StepSamples) -> tuple[RowCredit, dict[str, float]]:
         """The group part of credit, here, from metadata. The token part is done by the workers that train."""
         meta = samples.meta
@@ -320,23 +306,9 @@ class RLPipeline(Run):
             metrics["kl_coef"] = self.kl_controller.coef
         gap = {name: metrics.pop(name) for name in list(metrics) if name.startswith("train_infer_")}
         named = {f"train_infer/{name.removeprefix('train_infer_')}": value for name, value in gap.items()}
-        if self.recorded is None and self.engine_version == step:  # else the weights differ, and so should these
+        if self.recorded is None and self.publisher.engine_version == step:  # else weights differ, and so should these
             self.gap_alarm.look(named.get("train_infer/log_prob_diff_mean", 0.0))
         return prefixed("actor", metrics) | named
-
-    def publish(self, version: int) -> None:
-        """Brings the trained weights to the engines, in steps that model_update_frequency names, in the last one, and
-        where an engine that died has none. Nothing is sampled meanwhile."""
-        due = version % self.config.actor_train.model_update_frequency == 0 or version == self.config.max_steps
-        if due or self.running.actor_infer.waits_for_weights:
-            self._send_weights(version)
-        self.scheduler.published(version)  # the step has learnt in any case: its groups give their room back
-
-    def _send_weights(self, version: int) -> None:
-        clusters = self.running
-        with clusters.placement.hold(clusters.actor_train.weights, clusters.actor_infer.weights):
-            clusters.publish_weights(version, pause=self.scheduler.num_running > 0)
-        self.engine_version = version
 
     def save(self, directory: Path) -> dict[str, Any]:
         clusters, hold = self.running, self.running.placement.hold
@@ -364,7 +336,7 @@ class RLPipeline(Run):
             self.kl_controller = replace(self.kl_controller, coef=float(state["kl_coef"]))
         self.running_moments = {domain: RunningMoments(**saved) for domain, saved in state["running_moments"].items()}
         self.scheduler.restore(state.get("groups"), steps_done)
-        self._send_weights(steps_done)
+        self.publisher.send(clusters, self.scheduler, steps_done)
         self.scheduler.published(steps_done)
 
     def close(self) -> None:

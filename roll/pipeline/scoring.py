@@ -1,0 +1,27 @@
+"""What models say of a step's tokens before training."""
+
+from __future__ import annotations
+
+from roll.configs.plan.batch_plan import BatchPlan
+from roll.distributed.executor.rl_clusters import RLClusters
+from roll.distributed.executor.scores import ScoreSet
+from roll.pipeline.step_samples import StepSamples
+from roll.utils.timing import Timer
+
+
+def token_scores(
+    clusters: RLClusters, plan: BatchPlan, samples: StepSamples, temperature: float, timer: Timer
+) -> dict[str, ScoreSet]:
+    """The log-probs and values that this run needs before training, by field of TokenScores."""
+    hold = clusters.placement.hold
+    scores: dict[str, ScoreSet] = {}
+    if plan.old_log_probs.source == "pass":
+        with timer("old_log_probs"), hold(clusters.actor_train.weights):
+            scores["old_log_probs"] = clusters.actor_train.log_probs(samples.policy, temperature)
+    if clusters.reference is not None:
+        with timer("ref_log_probs"), hold(clusters.reference.everything):
+            scores["ref_log_probs"] = clusters.reference.log_probs(samples.policy, temperature)
+    if clusters.critic is not None and samples.critic is not None:
+        with timer("values"), hold(clusters.critic.weights):
+            scores["values"] = clusters.critic.values(samples.critic)
+    return scores
