@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Any
 
-from roll.distributed.scheduler.admission import RolloutBounds, can_take
+from roll.configs.plan.rollout_bounds import RolloutBounds
+from roll.distributed.scheduler.admission import can_take
 from roll.types.rollout import TrajectoryGroup
 from roll.utils.background import start
 

@@ -15,11 +15,11 @@ import numpy as np
 from roll.algorithms.credit import CreditSettings
 from roll.algorithms.episodes import episode_advantages, turn_advantages
 from roll.configs.plan.batch_plan import BatchPlan
+from roll.configs.plan.rollout_bounds import RolloutBounds
 from roll.distributed.executor.jobs import TurnValues
 from roll.distributed.executor.pools.job_pool import FatalJobError, Job, JobPool
 from roll.distributed.executor.rl_clusters import RLClusters
 from roll.distributed.executor.rollout.engine_client import RETRIED_REQUESTS
-from roll.distributed.scheduler.admission import RolloutBounds
 from roll.distributed.scheduler.numbered_tasks import TaskSource
 from roll.distributed.scheduler.rollout_core import StepGroups
 from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler, SchedulerSettings

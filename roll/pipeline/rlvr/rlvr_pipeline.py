@@ -13,10 +13,10 @@ import numpy as np
 from roll.algorithms.masking import row_weights
 from roll.configs.data import DataArgs
 from roll.configs.plan.batch_plan import BatchPlan
+from roll.configs.plan.rollout_bounds import RolloutBounds
 from roll.datasets.encoding import decoder, load_tasks
 from roll.datasets.mixing import TaskMixer
 from roll.distributed.executor.rl_clusters import RLClusters
-from roll.distributed.scheduler.admission import RolloutBounds
 from roll.distributed.scheduler.filters import by_domain, make_filter
 from roll.distributed.scheduler.numbered_tasks import TaskSource
 from roll.distributed.scheduler.rollout_core import Keep, StepGroups

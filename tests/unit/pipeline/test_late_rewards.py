@@ -11,8 +11,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from roll.configs.plan.rollout_bounds import RolloutBounds
 from roll.distributed.executor.placement import Claim
-from roll.distributed.scheduler.admission import RolloutBounds
 from roll.distributed.scheduler.rollout_core import StepGroups
 from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler, SchedulerSettings
 from roll.errors import RewardError

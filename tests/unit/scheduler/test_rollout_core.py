@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roll.distributed.scheduler.admission import RolloutBounds
+from roll.configs.plan.rollout_bounds import RolloutBounds
 from roll.distributed.scheduler.rollout_core import CoreState, RolloutCore
 from roll.types.rollout import Task, TrajectoryGroup
 from tests.helpers.virtual_time import Deadlock, run_virtually
