@@ -1,0 +1,145 @@
+"""What happened when: the newest events of a run, in memory."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+MOST_EVENTS = 1_000_000  # about 200 MB, hours of a run
+
+
+class Interval(NamedTuple):
+    """Something that took from `started` to `ended`, in seconds, on one line of the picture. Intervals of a line lie
+    one after the other, or one in the other."""
+
+    process: str  # a role
+    thread: str  # a rank of it
+    name: str
+    started: float
+    ended: float
+    details: Mapping[str, object] = {}
+
+
+class Mark(NamedTuple):
+    """A stage that group `number` reached. `STAGES` says what it does from then on."""
+
+    number: int
+    stage: str
+    at: float
+
+
+class Level(NamedTuple):
+    """A count that has this value from now on, as of the answers that an engine works on."""
+
+    process: str
+    name: str
+    at: float
+    value: float
+
+
+Event = Interval | Mark | Level
+
+STAGES: Mapping[str, str | None] = {
+    "admitted": "waiting for an engine",
+    "begun": "sampling",
+    "first token": "sampling further",
+    "generated": "scoring",
+    "scored": "waiting for its step",
+    "taken": "training",
+    "trained": "waiting for the publish",
+    "published": None,
+    "dropped": None,
+}
+"""What a group does from a stage on; None: its life ends."""
+
+
+class Spans:
+    """A ring buffer of events, filled by any thread. With capacity 0 it is off, and what it is told costs a comparison.
+
+    The clock is `time.perf_counter`, which all processes of one Linux machine share; what another machine recorded is
+    `shifted` by the distance of the clocks (`ClockOffset`). A simulator gives its own clock.
+    """
+
+    def __init__(self, capacity: int = MOST_EVENTS, clock: Callable[[], float] = time.perf_counter):
+        self.is_on = capacity > 0
+        self.clock = clock
+        self._events: deque[Event] = deque(maxlen=capacity)
+        self._lock = threading.Lock()
+        self._num_added = 0
+
+    def add(self, event: Event) -> None:
+        if self.is_on:
+            with self._lock:
+                self._events.append(event)
+                self._num_added += 1
+
+    def extend(self, events: Iterable[Event]) -> None:
+        for event in events:
+            self.add(event)
+
+    @contextmanager
+    def span(self, process: str, thread: str, name: str, **details: object) -> Iterator[None]:
+        """What happens inside, as an interval, also where it raises."""
+        started = self.clock()
+        try:
+            yield
+        finally:
+            self.add(Interval(process, thread, name, started, self.clock(), details))
+
+    def mark(self, number: int, stage: str) -> None:
+        """Group `number` reaches this one of the `STAGES` now."""
+        if self.is_on:
+            self.add(Mark(number, stage, self.clock()))
+
+    def level(self, process: str, name: str, value: float) -> None:
+        if self.is_on:
+            self.add(Level(process, name, self.clock(), value))
+
+    @property
+    def num_lost(self) -> int:
+        """Events that newer ones have pushed out."""
+        with self._lock:
+            return self._num_added - len(self._events)
+
+    def events(self) -> list[Event]:
+        """Those that are there, as they were added."""
+        with self._lock:
+            return list(self._events)
+
+    def take(self) -> list[Event]:
+        """The same, and forgets them."""
+        with self._lock:
+            taken = list(self._events)
+            self._events.clear()
+            self._num_added = 0
+        return taken
+
+
+def shifted(event: Event, seconds: float) -> Event:
+    """The event on a clock that is this much ahead of the one that it was recorded with."""
+    if isinstance(event, Interval):
+        return event._replace(started=event.started + seconds, ended=event.ended + seconds)
+    return event._replace(at=event.at + seconds)
+
+
+@dataclass
+class ClockOffset:
+    """How far another process's clock is behind ours, from calls whose reply says what it showed there.
+
+    The reply was made between the question and the answer, so the middle of the two is wrong by at most half the round
+    trip: the shortest one tells most. What that half explains is no offset: processes of one machine share a clock.
+
+    Example: asked at 10.0, answered at 10.2, and the reply says 110.1: 100 s ahead of us, so the offset is -100.
+    """
+
+    seconds: float = 0.0
+    _round_trip: float = float("inf")
+
+    def learn(self, asked: float, answered: float, shown: float) -> None:
+        if (round_trip := answered - asked) < self._round_trip:
+            self._round_trip = round_trip
+            offset = (asked + answered) / 2 - shown
+            self.seconds = offset if abs(offset) > round_trip / 2 else 0.0
