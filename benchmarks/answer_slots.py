@@ -98,7 +98,7 @@ async def measure(engine: str, model: str, slots: int, rounds: int) -> tuple[lis
             finished = (await worker.take()).unpack()
             open_groups -= len(finished)
             assert not any(isinstance(result, str) for _, result in finished), finished
-            num_tokens += sum(answer.num_tokens for _, result in finished for answer in result)  # type: ignore[union-attr]
+            num_tokens += sum(answer.num_tokens for _, result in finished for answer in result.values())  # type: ignore[union-attr]
         seconds.append(clock() - started)
     await worker.shutdown()
     return seconds[1:], num_tokens

@@ -78,7 +78,8 @@ class GenerationRequest:
     """`num_samples` answers to one prompt; the engine prefills the prompt once. They are answers `first_sample` and
     following of their group, which says what they are drawn from. Requests of one `session` build on each other, as the
     turns of an episode: they go to the same engine, which has their beginning cached. Where requests wait, those of the
-    smallest `order` come first."""
+    smallest `order` come first. As soon as `enough` answers are whole, if it is given, the others are cut short.
+    `tells_each`: answers are handed over as they end, and not with the last one."""
 
     request_id: str
     prompt_ids: np.ndarray  # int32 [P]
@@ -88,6 +89,8 @@ class GenerationRequest:
     media: Media = ()
     first_sample: int = 0
     order: int = 0
+    enough: int | None = None
+    tells_each: bool = False
 
     @property
     def samples(self) -> range:
@@ -160,6 +163,8 @@ class StoredGeneration:
 AnyGeneration = Generation | StoredGeneration
 Answered = Callable[[int, Generation], None]
 """Is told of an answer as soon as it is there, with its number in the group."""
+AnyAnswered = Callable[[int, AnyGeneration], None]
+"""The same on the other side of an engine's process."""
 
 
 @dataclass(frozen=True)
@@ -318,7 +323,13 @@ class TrajectoryGroup:
         return np.array(list(totals.values()), np.int64)
 
 
-Generate = Callable[[GenerationRequest], Awaitable[Sequence[AnyGeneration]]]
+class Generate(Protocol):
+    """The engines: the answers to a request, in the order of their numbers. `answered` is told of each before, once,
+    and on the same event loop: of answers that end together at once, of others soon."""
+
+    def __call__(
+        self, request: GenerationRequest, answered: AnyAnswered | None = None
+    ) -> Awaitable[Sequence[AnyGeneration]]: ...
 
 
 class Rollouter(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -17,7 +17,7 @@ from roll.distributed.executor.processes.failures import Failure, worker_error
 from roll.distributed.executor.rollout.engine_router import EngineRouter
 from roll.distributed.executor.rollout.finished_requests import FinishedRequests
 from roll.errors import RollError, StrategyError, WorkerError, describe
-from roll.types.rollout import AnyGeneration, GenerationRequest
+from roll.types.rollout import AnyAnswered, AnyGeneration, GenerationRequest
 from roll.utils.background import BackgroundTasks
 
 logger = logging.getLogger(__name__)
@@ -28,12 +28,41 @@ _RETURN_POLL_S = 1.0
 
 
 @dataclass
+class _Asked:
+    """A request in the hands of an engine, with the answers that came, also from engines that died since."""
+
+    request: GenerationRequest
+    answered: AnyAnswered | None
+    answers: dict[int, AnyGeneration] = field(default_factory=dict)  # by number
+    num_open: int = 0  # answers that the present engine owes
+    future: asyncio.Future[list[AnyGeneration]] = field(init=False)
+
+    def asks(self) -> None:
+        self.num_open = self.request.num_samples
+        self.future = asyncio.get_running_loop().create_future()
+
+    def comes(self, answers: Mapping[int, AnyGeneration]) -> None:
+        """What is told once stands: an answer that is sampled again may differ."""
+        self.num_open -= len(answers)
+        for number in [number for number in answers if number not in self.answers]:
+            self.answers[number] = answers[number]
+            if self.answered is not None:
+                self.answered(number, answers[number])
+        if not self.num_open and not self.future.done():
+            self.future.set_result([self.answers[number] for number in self.request.samples])
+
+    def fails(self, error: RollError) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+@dataclass
 class _Replica:
     """One engine, as this client sees it. All fields belong to the event loop."""
 
     rank: int
     outbox: list[GenerationRequest] = field(default_factory=list)
-    waiting: dict[str, tuple[asyncio.Future[list[AnyGeneration]], int]] = field(default_factory=dict)
+    waiting: dict[str, _Asked] = field(default_factory=dict)
     exchange: asyncio.Task[None] | None = None
     failure: RollError | None = None
     is_given_up: bool = False  # nobody brings it back
@@ -60,16 +89,18 @@ class EngineClient:
         self._replicas = [_Replica(rank) for rank in range(len(workers.handles))]
         self._tasks = BackgroundTasks()
 
-    async def generate(self, request: GenerationRequest) -> list[AnyGeneration]:
-        """`request.num_samples` answers from one engine (see `EngineRouter`). Raises StrategyError if it refuses
-        the request, WorkerError if no engine is left or too many died of it. Cancelling it aborts the request."""
+    async def generate(self, request: GenerationRequest, answered: AnyAnswered | None = None) -> list[AnyGeneration]:
+        """`request.num_samples` answers from one engine (see `EngineRouter`); `answered` is told of each as soon as it
+        is here. Raises StrategyError if it refuses the request, WorkerError if no engine is left or too many died of
+        it. Cancelling it aborts the request."""
         if self.name:  # an episode that is played again in another process asks under the same ids
             request = replace(request, request_id=f"{self.name}/{request.request_id}")
+        asked = _Asked(replace(request, tells_each=True) if answered else request, answered)
         deaths = 0
         while True:
             replica = await self._choose(request)
             try:
-                return await self._ask(replica, request)
+                return await self._ask(replica, asked)
             except WorkerError as error:
                 deaths += 1
                 if deaths == _MAX_DEATHS or not (self.waits or self._router.has_engines):
@@ -87,11 +118,12 @@ class EngineClient:
             await self._news.wait()
         return self._replicas[rank]
 
-    async def _ask(self, replica: _Replica, request: GenerationRequest) -> list[AnyGeneration]:
+    async def _ask(self, replica: _Replica, asked: _Asked) -> list[AnyGeneration]:
+        request = asked.request
         if request.request_id in replica.waiting:
             raise ValueError(f"request {request.request_id!r} is in flight already")
-        future: asyncio.Future[list[AnyGeneration]] = asyncio.get_running_loop().create_future()
-        replica.waiting[request.request_id] = (future, request.num_samples)
+        asked.asks()
+        replica.waiting[request.request_id] = asked
         self._router.add(replica.rank, request.num_samples)
         replica.outbox.append(request)
         if replica.exchange is None or replica.exchange.done():
@@ -99,9 +131,9 @@ class EngineClient:
         elif len(replica.outbox) == 1:
             asyncio.get_running_loop().call_soon(self._submit, replica)
         try:
-            return await future
+            return await asked.future
         except asyncio.CancelledError:
-            self._forget(replica, request)
+            self._forget(replica, asked)
             raise
 
     def _submit(self, replica: _Replica) -> None:
@@ -124,12 +156,9 @@ class EngineClient:
                 return
             error = worker_error(self.workers.role, "submit", [reply])
         for request in requests:
-            future, num_answers = replica.waiting.pop(request.request_id, (None, 0))
-            if future is None:
-                continue
-            self._router.add(replica.rank, -num_answers)
-            if not future.done():
-                future.set_exception(error)
+            if (asked := replica.waiting.pop(request.request_id, None)) is not None:
+                self._router.add(replica.rank, -asked.num_open)
+                asked.fails(error)
 
     async def _exchange(self, replica: _Replica) -> None:
         """Hands in requests and takes answers as long as something is waiting."""
@@ -165,21 +194,22 @@ class EngineClient:
 
     def _settle(self, replica: _Replica, finished: FinishedRequests, handles: Sequence[object]) -> None:
         for request_id, result in finished.unpack(handles):
-            future, num_answers = replica.waiting.pop(request_id, (None, 0))
-            if future is None:
+            if (asked := replica.waiting.get(request_id)) is None:
                 continue  # cancelled meanwhile
-            self._router.add(replica.rank, -num_answers)
-            if future.done():
-                continue
+            num_ended = asked.num_open if isinstance(result, str) else len(result)
+            self._router.add(replica.rank, -num_ended)
+            if num_ended == asked.num_open:
+                del replica.waiting[request_id]
             if isinstance(result, str):
-                future.set_exception(StrategyError(f"{self.workers.role} rank {replica.rank}: {result}"))
+                asked.fails(StrategyError(f"{self.workers.role} rank {replica.rank}: {result}"))
             else:
-                future.set_result(result)
+                asked.comes(result)
 
-    def _forget(self, replica: _Replica, request: GenerationRequest) -> None:
+    def _forget(self, replica: _Replica, asked: _Asked) -> None:
+        request = asked.request
         if replica.waiting.pop(request.request_id, None) is None or replica.failure is not None:
             return
-        self._router.add(replica.rank, -request.num_samples)
+        self._router.add(replica.rank, -asked.num_open)
         if request in replica.outbox:
             replica.outbox.remove(request)
         else:
@@ -187,9 +217,8 @@ class EngineClient:
 
     def _fail(self, replica: _Replica, error: RollError) -> None:
         replica.failure = error
-        for future, _ in replica.waiting.values():
-            if not future.done():
-                future.set_exception(error)
+        for asked in replica.waiting.values():
+            asked.fails(error)
         replica.waiting.clear()
         replica.outbox.clear()
         self._router.leave(replica.rank)

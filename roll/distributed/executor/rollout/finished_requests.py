@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
@@ -27,22 +28,23 @@ DIRECT_TOKENS = 8192
 """So many tokens travel with the reply: their arrays have 100 kB, and Ray itself keeps less than that in the memory of
 who receives it."""
 
-Finished = tuple[GenerationRequest, list[Generation] | str]
-"""A request with its answers, or the text of what went wrong."""
+Finished = tuple[GenerationRequest, Mapping[int, Generation] | str]
+"""A request with its answers by their numbers, all or some of them, or the text of what went wrong."""
 
 
 @dataclass(frozen=True)
 class FinishedRequests:
     """Answers of several requests as flat arrays: thousands of small arrays would cost more to send than to sample.
 
-    `num_answers[i]` belong to request i; an error text stands in their place when it failed. `death` says why the
-    engine is gone: then nothing more comes, and what is missing must be asked of another engine. With `stored` the
-    tokens travel apart, and here stands what is known of the row that is made of each answer.
+    `num_answers[i]` belong to request i, under their `numbers` there; an error text stands in their place when it
+    failed. `death` says why the engine is gone: then nothing more comes, and what is missing must be asked of another
+    engine. With `stored` the tokens travel apart, and here stands what is known of the row that is made of each answer.
     """
 
     request_ids: tuple[str, ...]
     errors: tuple[str | None, ...]
     num_answers: np.ndarray
+    numbers: np.ndarray
     lengths: np.ndarray
     finish_reasons: np.ndarray
     token_ids: np.ndarray
@@ -55,7 +57,8 @@ class FinishedRequests:
     def pack(
         results: Sequence[Finished], death: str | None = None, stored: tuple[RowFacts, ...] | None = None
     ) -> FinishedRequests:
-        answers = [answer for _, result in results if not isinstance(result, str) for answer in result]
+        whole = [result for _, result in results if not isinstance(result, str)]
+        answers = [answer for result in whole for answer in result.values()]
 
         def flat(arrays: list[np.ndarray], dtype: type) -> np.ndarray:
             here = arrays if stored is None else []
@@ -65,6 +68,7 @@ class FinishedRequests:
             request_ids=tuple(request.request_id for request, _ in results),
             errors=tuple(result if isinstance(result, str) else None for _, result in results),
             num_answers=np.array([0 if isinstance(r, str) else len(r) for _, r in results], np.int32),
+            numbers=np.array([number for result in whole for number in result], np.int32),
             lengths=np.array([len(answer.token_ids) for answer in answers], np.int32),
             finish_reasons=np.array([FINISH_REASONS.index(a.finish_reason) for a in answers], np.int8),
             token_ids=flat([a.token_ids for a in answers], np.int32),
@@ -74,15 +78,14 @@ class FinishedRequests:
             stored=stored,
         )
 
-    def unpack(self, handles: Sequence[object] = ()) -> list[tuple[str, list[AnyGeneration] | str]]:
+    def unpack(self, handles: Sequence[object] = ()) -> list[tuple[str, dict[int, AnyGeneration] | str]]:
         """By request id. `handles` stand for the rows and the texts of what is stored."""
         answers = self._answers() if self.stored is None else self._stored_answers(*handles)
-        results: list[tuple[str, list[AnyGeneration] | str]] = []
-        first = 0
-        for name, error, count in zip(self.request_ids, self.errors, self.num_answers, strict=True):
-            results.append((name, answers[first : first + count] if error is None else error))
-            first += count
-        return results
+        numbered = iter(zip(self.numbers.tolist(), answers, strict=True))
+        return [
+            (name, dict(islice(numbered, count)) if error is None else error)
+            for name, error, count in zip(self.request_ids, self.errors, self.num_answers.tolist(), strict=True)
+        ]
 
     def _answers(self) -> list[AnyGeneration]:
         ends = np.cumsum(self.lengths)[:-1]
@@ -100,7 +103,7 @@ class FinishedRequests:
 
 
 def is_large(results: Sequence[Finished]) -> bool:
-    answers = (answer for _, result in results if not isinstance(result, str) for answer in result)
+    answers = (answer for _, result in results if not isinstance(result, str) for answer in result.values())
     return sum(len(answer.token_ids) for answer in answers) > DIRECT_TOKENS
 
 
@@ -111,9 +114,10 @@ def store(
     decode, decode_raw = decoders
     rows: list[Trajectory] = []
     texts: list[RowTexts] = []
-    for request, answers in results:
-        if isinstance(answers, str):
+    for request, result in results:
+        if isinstance(result, str):
             continue
+        answers = list(result.values())
         rows += [
             Trajectory.from_generation(request.prompt_ids, answer, 0.0, index=0, response_text="", media=request.media)
             for answer in answers

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,7 +22,7 @@ from roll.distributed.weights.bucket import BucketSource, GroupSpec
 from roll.errors import EngineDied, describe
 from roll.models.tokenizer import tokenizer_of
 from roll.types.batch import SampledRows
-from roll.types.rollout import Generation, GenerationRequest
+from roll.types.rollout import Answered, Generation, GenerationRequest
 from roll.types.texts import TextTable
 from roll.utils.background import BackgroundTasks, contained, start
 
@@ -30,8 +30,20 @@ T = TypeVar("T")
 _LONGEST_WATCH_INTERVAL_S = 30.0
 # After the first result, a share of the time it took is spent on waiting for more: they travel together.
 _LINGER_FRACTION, _LONGEST_LINGER_S = 0.25, 0.02
+# Answers of a request that goes on wait for as long for others to travel with, as a share of the time they took.
+_EARLY_FRACTION, _LONGEST_EARLY_S = 0.1, 0.25
 _NO_WEIGHTS = "it took the place of one that died, and waits for weights"
 _NOTHING = Generation(np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros(0, np.int32), "abort")
+
+
+@dataclass
+class _Early:
+    """What a request that goes on has ready."""
+
+    request: GenerationRequest
+    started: float
+    answers: dict[int, Generation] = field(default_factory=dict)
+    taken: set[int] = field(default_factory=set)
 
 
 @dataclass
@@ -39,17 +51,56 @@ class _Mailbox:
     """What is ready for one client."""
 
     finished: list[Finished] = field(default_factory=list)
+    early: dict[str, _Early] = field(default_factory=dict)  # by request
+    alarm: asyncio.TimerHandle | None = None  # for what came early
     something: asyncio.Event = field(default_factory=asyncio.Event)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)  # what still runs
     has_refused: bool = False  # requests, since the last take
+
+    def answered(self, early: _Early, number: int, generation: Generation) -> None:
+        early.answers[number] = generation
+        self.early[early.request.request_id] = early
+        if self.alarm is None:
+            loop = asyncio.get_running_loop()
+            linger_s = min(_LONGEST_EARLY_S, _EARLY_FRACTION * (loop.time() - early.started))
+            self.alarm = loop.call_later(linger_s, self.something.set)
+
+    def ended(self, early: _Early, result: Mapping[int, Generation] | str) -> None:
+        """Of the answers, those that are not taken yet are left."""
+        self.early.pop(early.request.request_id, None)
+        if not isinstance(result, str):
+            result = {number: answer for number, answer in result.items() if number not in early.taken}
+            if not result:
+                return
+        self.finished.append((early.request, result))
+        self.something.set()
+
+    def empty(self) -> list[Finished]:
+        """Everything that is there."""
+        results, self.finished = self.finished, []
+        for early in self.early.values():
+            results.append((early.request, early.answers))
+            early.taken |= early.answers.keys()
+            early.answers = {}
+        self.early = {}
+        if self.alarm is not None:
+            self.alarm.cancel()
+            self.alarm = None
+        return results
 
 
 @dataclass
 class _Flight:
     """A request that has come."""
 
+    request: GenerationRequest
     parts: list[str] = field(default_factory=list)  # what the engine knows as requests
     is_aborted: bool = False
+    num_whole: int = 0  # answers
+
+
+def _nobody(number: int, generation: Generation) -> None:
+    """Is told of answers that travel together."""
 
 
 class GenerateWorker:
@@ -95,7 +146,8 @@ class GenerateWorker:
             task.add_done_callback(mailbox.tasks.discard)
 
     async def take(self, client: str = "") -> FinishedRequests:
-        """Everything of this client that finished since its last take, at least one request: waits for it."""
+        """Everything of this client that finished since its last take, at least one request, or answers of one that
+        tells each: waits for it."""
         return FinishedRequests.pack(*await self._finished(self._mailboxes[client]))
 
     async def take_apart(self, client: str = "") -> tuple[FinishedRequests, SampledRows | None, TextTable | None]:
@@ -112,7 +164,7 @@ class GenerateWorker:
         if mailbox.tasks:
             linger_s = min(_LONGEST_LINGER_S, _LINGER_FRACTION * (time.monotonic() - started))
             await asyncio.wait(mailbox.tasks, timeout=linger_s)
-        results, mailbox.finished = mailbox.finished, []
+        results = mailbox.empty()
         death = self._death or (_NO_WEIGHTS if mailbox.has_refused else None)
         mailbox.has_refused = False
         if self._death is None:
@@ -148,22 +200,23 @@ class GenerateWorker:
         mailbox.something.set()
 
     async def _serve(self, request: GenerationRequest, mailbox: _Mailbox) -> None:
+        early = _Early(request, asyncio.get_running_loop().time())
+        answered = partial(mailbox.answered, early) if request.tells_each else _nobody
         try:
-            result: list[Generation] | str = await self._answer(request)
+            result: Mapping[int, Generation] | str = await self._answer(request, answered)
         except Exception as error:
             if isinstance(error, EngineDied):
                 self._died(str(error))
             if self._death is not None:
                 return  # it may be a consequence: the client asks another engine
             result = describe(error)
-        mailbox.finished.append((request, result))
-        mailbox.something.set()
+        mailbox.ended(early, result)
 
-    async def _answer(self, request: GenerationRequest) -> list[Generation]:
+    async def _answer(self, request: GenerationRequest, answered: Answered) -> Mapping[int, Generation]:
         """Begins as many answers as there are slots, then the others as slots come back."""
         parts: list[asyncio.Task[list[Generation]]] = []
         begun, total, place = 0, request.num_samples, self._slots.place(request.order)
-        flight = self._flights[request.request_id] = _Flight()
+        flight = self._flights[request.request_id] = _Flight(request)
         try:
             while begun < total:
                 count = await self._slots.take(request.request_id, total - begun, place)
@@ -172,23 +225,28 @@ class GenerateWorker:
                     break
                 part = request.part(begun, count)
                 flight.parts.append(part.request_id)
-                parts.append(start(self._begin(part, flight)))
+                parts.append(start(self._begin(part, flight, answered)))
                 begun += count
             answers = [answer for part in await asyncio.gather(*parts) for answer in part]
-            return answers + [_NOTHING] * (total - begun)
+            return dict(zip(request.samples, answers + [_NOTHING] * (total - begun), strict=True))
         finally:
             for part in parts:
                 part.cancel()
             self._flights.pop(request.request_id, None)
 
-    async def _begin(self, part: GenerationRequest, flight: _Flight) -> list[Generation]:
+    async def _begin(self, part: GenerationRequest, flight: _Flight, tell: Answered) -> list[Generation]:
         """Gives the slot of each answer back as soon as that is there."""
         num_open = part.num_samples
 
-        def answered(index: int, generation: Generation) -> None:
+        def answered(number: int, generation: Generation) -> None:
             nonlocal num_open
             num_open -= 1
             self._slots.give_back(1)
+            tell(number, generation)
+            flight.num_whole += generation.finish_reason != "abort"
+            if flight.num_whole == part.enough and not flight.is_aborted:
+                flight.is_aborted = True  # for those that are not begun
+                self._tasks.start(self._cut([flight]))
 
         try:
             return [_NOTHING] * num_open if flight.is_aborted else await self.strategy.generate(part, answered)
@@ -238,10 +296,12 @@ class GenerateWorker:
     async def abort(self, request_ids: Sequence[str] | None = None) -> None:
         await asyncio.sleep(0)  # what was submitted just now is in flight then
         names = list(self._flights) if request_ids is None else request_ids
-        flights = [self._flights[name] for name in names if name in self._flights]
+        await self._cut([self._flights[name] for name in names if name in self._flights])
+
+    async def _cut(self, flights: Sequence[_Flight]) -> None:
         for flight in flights:
             flight.is_aborted = True
-        self._slots.leave(request_ids)
+        self._slots.leave(flight.request.request_id for flight in flights)
         await self._while_alive(self.strategy.abort([part for flight in flights for part in flight.parts]))
 
     async def pause(self) -> None:

@@ -75,8 +75,7 @@ class Mortal:
         if method != "take":
             return None
         await turns(lambda: bool(self.submitted))
-        one = Generation(np.array([7], np.int32), np.zeros(1, np.float32), np.zeros(1, np.int32), "stop")
-        return FinishedRequests.pack([(self.submitted.pop(), [one])], None)
+        return FinishedRequests.pack([(self.submitted.pop(), {0: of_token(7)})])
 
 
 class Patient(EngineClient):
@@ -94,7 +93,7 @@ class Patient(EngineClient):
 
 @dataclass
 class Workers:
-    handles: Sequence[Refusing | Process | Mortal]
+    handles: Sequence[Refusing | Process | Mortal | Telling]
     role: str = "actor_infer"
 
 
@@ -118,6 +117,86 @@ async def turns(until: Callable[[], bool]) -> None:
     """Gives the others theirs."""
     while not until():
         await asyncio.sleep(0)
+
+
+class Telling:
+    """An engine that hands answers over when it is told to: `replies` are what its takes give, None is its death."""
+
+    def __init__(self):
+        self.call = self
+        self.replies: asyncio.Queue[dict[int, Generation] | None] = asyncio.Queue()
+        self.submitted: list[GenerationRequest] = []
+
+    def remote(self, method: str, *arguments: object) -> asyncio.Future[Any]:
+        return asyncio.ensure_future(self.reply(method, *arguments))
+
+    async def reply(self, method: str, *arguments: object) -> object:
+        if method == "submit":
+            self.submitted += cast(list[GenerationRequest], arguments[0])
+        if method != "take":
+            return Failure(0, "not back") if method == "wait_serving" else None
+        answers = await self.replies.get()
+        if answers is None:
+            raise RayActorError
+        return FinishedRequests.pack([(self.submitted[0], answers)])
+
+
+def of_token(token_id: int) -> Generation:
+    return Generation(np.array([token_id], np.int32), np.zeros(1, np.float32), np.zeros(1, np.int32), "stop")
+
+
+def test_answers_are_told_as_they_come_each_once_although_an_engine_dies_in_between() -> None:
+    async def play() -> None:
+        engines = Telling(), Telling()
+        client = EngineClient(Workers(engines))  # type: ignore[arg-type]
+        told: list[tuple[int, list[int]]] = []
+        request = GenerationRequest("r", np.array([1], np.int32), SamplingParams(3), num_samples=3)
+        asked = asyncio.create_task(
+            client.generate(request, lambda number, answer: told.append((number, here(answer).token_ids.tolist())))
+        )
+        await turns(lambda: any(engine.submitted for engine in engines))
+        first, second = sorted(engines, key=lambda engine: not engine.submitted)
+        first.replies.put_nowait({2: of_token(12)})
+        await turns(lambda: told == [(2, [12])])
+        assert first.submitted[0].tells_each and not asked.done()
+        assert [client._router.load(engines.index(engine)) for engine in (first, second)] == [2, 0]
+        first.replies.put_nowait(None)
+        await turns(lambda: bool(second.submitted))
+        second.replies.put_nowait({2: of_token(99), 0: of_token(10)})
+        await turns(lambda: len(told) == 2)
+        second.replies.put_nowait({1: of_token(11)})
+        answers = await asked
+        assert told == [(2, [12]), (0, [10]), (1, [11])]
+        assert [here(answer).token_ids.tolist() for answer in answers] == [[10], [11], [12]]
+        assert client._router.load(engines.index(second)) == 0
+
+    asyncio.run(play())
+
+
+def test_who_gives_up_after_some_answers_leaves_no_load_and_has_the_others_cut() -> None:
+    async def play() -> None:
+        engine = Telling()
+        aborted: list[object] = []
+        reply = engine.reply
+
+        async def watched(method: str, *arguments: object) -> object:
+            if method == "abort":
+                aborted.extend(arguments)
+            return await reply(method, *arguments)
+
+        engine.reply = watched  # type: ignore[method-assign]
+        client = EngineClient(Workers([engine]))  # type: ignore[arg-type]
+        told: list[int] = []
+        request = GenerationRequest("r", np.array([1], np.int32), SamplingParams(3), num_samples=3)
+        asked = asyncio.create_task(client.generate(request, lambda number, answer: told.append(number)))
+        await turns(lambda: bool(engine.submitted))
+        engine.replies.put_nowait({2: of_token(12)})
+        await turns(lambda: bool(told))
+        asked.cancel()
+        await turns(lambda: bool(aborted))
+        assert aborted == [["r"]] and client._router.load(0) == 0
+
+    asyncio.run(play())
 
 
 @pytest.mark.usefixtures("at_once")

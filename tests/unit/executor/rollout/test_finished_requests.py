@@ -1,9 +1,12 @@
 """What an engine hands over: answers with their tokens, or what is known of those that are stored."""
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from roll.distributed.executor.rollout.finished_requests import DIRECT_TOKENS, FinishedRequests, is_large, store
 from roll.types.rollout import (
+    AnyGeneration,
     Generation,
     GenerationRequest,
     Place,
@@ -24,17 +27,22 @@ def request(name: str, *prompt_ids: int, **sampling: object) -> GenerationReques
     return GenerationRequest(name, np.array(prompt_ids, np.int32), settings)
 
 
+def numbered(result: Mapping[int, AnyGeneration] | str, numbers: list[int]) -> list[AnyGeneration]:
+    assert not isinstance(result, str) and list(result) == numbers
+    return list(result.values())
+
+
 def test_answers_and_errors_come_back_as_they_were_packed():
     results = [
-        (request("a", 5), [answer(1, 2), answer(reason="abort")]),
+        (request("a", 5), {0: answer(1, 2), 1: answer(reason="abort")}),
         (request("b", 5), "StrategyError: too long"),
-        (request("c", 5), [answer(7, 8, 9, reason="length")]),
+        (request("c", 5), {4: answer(7, 8, 9, reason="length")}),
     ]
     unpacked = FinishedRequests.pack(results).unpack()
     assert [name for name, _ in unpacked] == ["a", "b", "c"]
     assert unpacked[1][1] == "StrategyError: too long"
-    first, empty = unpacked[0][1]
-    (last,) = unpacked[2][1]
+    first, empty = numbered(unpacked[0][1], [0, 1])
+    (last,) = numbered(unpacked[2][1], [4])
     assert isinstance(first, Generation)
     assert isinstance(empty, Generation)
     assert isinstance(last, Generation)
@@ -55,19 +63,19 @@ def decode(ids, brackets=""):
 
 def test_of_stored_answers_come_facts_their_rows_and_their_texts():
     results = [
-        (request("a", 5, 6), [answer(1, 2), answer(reason="abort")]),
+        (request("a", 5, 6), {0: answer(1, 2), 3: answer(reason="abort")}),
         (request("b", 5), "StrategyError: too long"),
-        (request("c", 4, stop_strings=("8",), include_stop_string=False), [answer(7, 8, version=2)]),
+        (request("c", 4, stop_strings=("8",), include_stop_string=False), {1: answer(7, 8, version=2)}),
     ]
     finished, rows, texts = store(results, (decode, lambda ids: decode(ids, "<s>")))
     assert len(finished.token_ids) == len(finished.log_probs) == len(finished.policy_versions) == 0
     unpacked = dict(finished.unpack(("rows", "texts")))
     assert unpacked["b"] == "StrategyError: too long"
-    assert unpacked["a"] == [
-        StoredGeneration(RowFacts(4, 2, 1, 3), "stop", Place("rows", "texts", 0)),
-        StoredGeneration(RowFacts(2, 0, 0, -1), "abort", Place("rows", "texts", 1)),
-    ]
-    assert unpacked["c"] == [StoredGeneration(RowFacts(3, 2, 1, 2), "stop", Place("rows", "texts", 2))]
+    assert unpacked["a"] == {
+        0: StoredGeneration(RowFacts(4, 2, 1, 3), "stop", Place("rows", "texts", 0)),
+        3: StoredGeneration(RowFacts(2, 0, 0, -1), "abort", Place("rows", "texts", 1)),
+    }
+    assert unpacked["c"] == {1: StoredGeneration(RowFacts(3, 2, 1, 2), "stop", Place("rows", "texts", 2))}
     assert rows.lengths.tolist() == [4, 2, 3] and rows.input_ids.tolist() == [5, 6, 1, 2, 5, 6, 4, 7, 8]
     assert rows.response_mask.tolist() == [False, False, True, True, False, False, False, True, True]
     assert rows.policy_versions.tolist() == [-1, -1, 3, 3, -1, -1, -1, 2, 2]
@@ -76,6 +84,6 @@ def test_of_stored_answers_come_facts_their_rows_and_their_texts():
 
 
 def test_many_tokens_are_stored_however_many_requests_they_are_of():
-    half = [answer(*[1] * (DIRECT_TOKENS // 2))]
+    half = {0: answer(*[1] * (DIRECT_TOKENS // 2))}
     assert not is_large([(request("a", 5), half), (request("b", 5), half), (request("c", 5), "dead")])
-    assert is_large([(request("a", 5), half), (request("b", 5), half), (request("c", 5), [answer(1)])])
+    assert is_large([(request("a", 5), half), (request("b", 5), half), (request("c", 5), {0: answer(1)})])

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -161,7 +162,7 @@ def test_an_answer_that_ends_gives_its_slot_to_the_next_one_at_once() -> None:
         while len(answers) < 3:
             for name, result in (await worker.take()).unpack():
                 assert not isinstance(result, str)
-                answers[name] = [here(answer).token_ids.tolist() for answer in result]
+                answers[name] = [here(answer).token_ids.tolist() for answer in result.values()]
         return answers
 
     assert asyncio.run(play()) == {
@@ -182,7 +183,9 @@ def test_an_aborted_request_ends_with_what_it_has_and_begins_nothing_more() -> N
         await worker.abort(["r20"])
         ((name, answers),) = (await worker.take()).unpack()
         assert name == "r20" and not isinstance(answers, str)
-        assert [(answer.finish_reason, answer.num_tokens) for answer in answers] == [("abort", 2)] * 2 + [("abort", 0)]
+        assert [(answer.finish_reason, answer.num_tokens) for answer in answers.values()] == [("abort", 2)] * 2 + [
+            ("abort", 0)
+        ]
 
     asyncio.run(play())
 
@@ -193,8 +196,61 @@ def test_a_request_that_is_aborted_as_it_comes_is_not_begun() -> None:
         worker.submit([group_of(10, 2)])
         await worker.abort()
         ((_, answers),) = (await worker.take()).unpack()
-        assert [answer.finish_reason for answer in answers] == ["abort"] * 2  # type: ignore[union-attr]
+        assert [answer.finish_reason for answer in answers.values()] == ["abort"] * 2  # type: ignore[union-attr]
         assert engine.begun == []
+
+    asyncio.run(play())
+
+
+async def taken(worker: GenerateWorker, num_answers: int) -> list[tuple[str, int]]:
+    """The requests and numbers of the next answers, in however many takes they come."""
+    found: list[tuple[str, int]] = []
+    while len(found) < num_answers:
+        for name, result in (await asyncio.wait_for(worker.take(), 60)).unpack():
+            assert not isinstance(result, str)
+            found += [(name, number) for number in result]
+    return sorted(found)
+
+
+def test_of_a_request_that_tells_each_an_answer_is_taken_while_others_are_sampled_and_once() -> None:
+    async def play() -> None:
+        worker, engine = await worker_of_lengths(2)
+        worker.submit([replace(group_of(10, 3), tells_each=True)])
+        await settle()
+        engine.ends[10, 1].set()
+        assert await taken(worker, 1) == [("r10", 1)]
+        engine.ends[10, 0].set()
+        worker.submit([group_of(20, 2)])
+        await settle()
+        engine.ends[10, 2].set()
+        assert await taken(worker, 2) == [("r10", 0), ("r10", 2)]
+        await settle()
+        engine.ends[20, 0].set()
+        await settle()
+        engine.ends[20, 1].set()
+        ((name, answers),) = (await asyncio.wait_for(worker.take(), 60)).unpack()
+        assert name == "r20" and list(answers) == [0, 1], "at once, as it is not to tell each"
+
+    asyncio.run(play())
+
+
+def test_when_enough_answers_are_whole_the_others_are_cut_and_their_slots_are_free() -> None:
+    """3 slots for 5 answers of which 2 are enough: answer 3 is under way when they are there, and 4 never begins."""
+
+    async def play() -> None:
+        worker, engine = await worker_of_lengths(3)
+        worker.submit([replace(group_of(10, 5), enough=2), group_of(20, 3)])
+        await settle()
+        engine.ends[10, 1].set()
+        await settle()
+        engine.ends[10, 0].set()
+        ((_, answers),) = (await asyncio.wait_for(worker.take(), 60)).unpack()
+        assert not isinstance(answers, str)
+        reasons = {number: (answer.finish_reason, answer.num_tokens) for number, answer in answers.items()}
+        assert reasons.pop(4) == ("abort", 0)
+        assert reasons == {0: ("stop", 2), 1: ("stop", 2), 2: ("abort", 2), 3: ("abort", 2)}
+        await settle()
+        assert sorted(pair for pair in engine.begun if pair[0] == 20) == [(20, 0), (20, 1), (20, 2)]
 
     asyncio.run(play())
 
