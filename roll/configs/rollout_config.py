@@ -79,6 +79,13 @@ class RolloutConfig(RunConfig):
         "GPUs are the trainer's; every node with engines needs a rank of actor_train. broadcast: a collective. file: "
         "in output_dir. auto: memory where trainer and engine share GPUs or have none, else broadcast.",
     )
+    kv_on_update: Literal["recompute", "keep"] = setting(
+        "recompute",
+        "What becomes of the keys and values of answers that are under way when weights change. recompute: the engine "
+        "computes them anew, so that log-probs of later tokens are those of the new weights. keep: it goes on with the "
+        "old ones, which costs nothing; log-probs of later tokens are what they were sampled from, of new weights over "
+        "keys of old ones. They are always computed anew where engines share devices and give them up.",
+    )
     max_failed_fraction: float = setting(
         0.1,
         "The run stops when more than this share of a step's trajectories failed (reward or environment).",

@@ -4,7 +4,8 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ import pytest
 
 from roll.configs.strategy import narrowing_settings
 from roll.datasets.encoding import decoder
+from roll.distributed.strategy.base import State
 from roll.distributed.strategy.stop_strings import answer_texts
 from roll.errors import EngineDied, StrategyError
 from roll.types.rollout import SamplingParams
@@ -23,6 +25,7 @@ from tests.helpers.engines import (
     changed_model,
     forward_log_probs,
     greedy_tokens,
+    log_probs_over_old_keys,
     open_harness,
     prompt,
 )
@@ -275,38 +278,141 @@ def test_after_an_update_log_probs_are_those_of_the_new_weights(
             assert_log_probs(harness.model, ids, answer)
 
 
-def test_tokens_of_a_request_across_an_update_carry_the_version_that_sampled_them(
-    harness: EngineHarness, tmp_path: Path
-) -> None:
-    """Each part's log-probs are those of its weights over the whole text so far: nothing stale is used. How long to
-    wait for the middle of an answer depends on engine and machine, so the right moment is searched for."""
-    request = harness.request(prompt(LONG_PROMPT), 2, max_new_tokens=300)
+def amid_answers(
+    harness: EngineHarness, disturb: Callable[[], Awaitable[None]], num_tokens: int = 300
+) -> tuple["PreTrainedModel", np.ndarray, list["Generation"], list[int]]:
+    """Two answers to a prompt while `disturb` changes the weights once: the weights before, the prompt, the answers,
+    and for each its number of tokens from before, which is neither 0 nor all. How long to wait for the middle of an
+    answer depends on engine and machine, so the right moment is searched for."""
+    ids = prompt(LONG_PROMPT, seed=harness.version)
+    request = harness.request(ids, 2, max_new_tokens=num_tokens)
 
-    async def update_after(delay_s: float) -> list["Generation"]:
+    async def disturbed_after(delay_s: float) -> list["Generation"]:
         answers = asyncio.create_task(harness.engine.generate(request))
         await asyncio.sleep(delay_s)
-        await harness.engine.pause()
-        await harness.update(changed_model(harness.model_dir, 50 + harness.version), "memory", tmp_path)
-        await harness.engine.resume()
+        await disturb()
         return await answers
 
-    delay_s = 0.15
-    for _ in range(8):
+    delay_s, switches = 0.15, []
+    for _ in range(10):
         old, old_version = harness.model, harness.version
-        answers = harness.run(update_after(delay_s))
-        switches = []
-        for answer in answers:
-            switch = int((answer.policy_versions == old_version).sum())
-            switches.append(switch)
-            assert answer.policy_versions.tolist() == [old_version] * switch + [harness.version] * (300 - switch)
-            by_old = forward_log_probs(old, request.prompt_ids, answer.token_ids)
-            by_new = forward_log_probs(harness.model, request.prompt_ids, answer.token_ids)
-            assert np.abs(answer.log_probs - by_old)[:switch].max(initial=0) < TOLERANCE
-            assert np.abs(answer.log_probs - by_new)[switch:].max(initial=0) < TOLERANCE
-        if all(0 < switch < 300 for switch in switches):
-            return
+        answers = harness.run(disturbed_after(delay_s))
+        switches = [int((answer.policy_versions == old_version).sum()) for answer in answers]
+        for answer, switch in zip(answers, switches, strict=True):
+            rest = [harness.version] * (num_tokens - switch)
+            assert answer.policy_versions.tolist() == [old_version] * switch + rest
+        if all(0 < switch < num_tokens for switch in switches):
+            return old, ids, answers, switches
         delay_s *= 2 if min(switches) == 0 else 0.7
-    pytest.fail(f"no update came amid an answer: {switches} of 300 tokens before the last one")
+    pytest.fail(f"no update came amid an answer: {switches} of {num_tokens} tokens before the last one")
+
+
+def assert_recomputed(
+    old: "PreTrainedModel", new: "PreTrainedModel", ids: np.ndarray, answers: list["Generation"], switches: list[int]
+) -> None:
+    """Each part's log-probs are those of its weights over the whole text so far: nothing stale is used."""
+    for answer, switch in zip(answers, switches, strict=True):
+        by_old, by_new = (forward_log_probs(model, ids, answer.token_ids) for model in (old, new))
+        assert np.abs(answer.log_probs - by_old)[:switch].max() < TOLERANCE
+        assert np.abs(answer.log_probs - by_new)[switch:].max() < TOLERANCE
+
+
+@pytest.mark.parametrize("pauses", [True, False], ids=["paused", "not paused"])
+def test_tokens_of_a_request_across_an_update_carry_the_version_that_sampled_them(
+    harness: EngineHarness, tmp_path: Path, pauses: bool
+) -> None:
+    async def update() -> None:
+        if pauses:
+            await harness.engine.pause()
+        await harness.update(changed_model(harness.model_dir, 50 + harness.version), "memory", tmp_path)
+        if pauses:
+            await harness.engine.resume()
+
+    old, ids, answers, switches = amid_answers(harness, update)
+    assert_recomputed(old, harness.model, ids, answers, switches)
+
+
+def test_an_update_that_keeps_keys_and_values_goes_on_over_the_old_ones_and_shows_them_to_nobody_else(
+    harness: EngineHarness, tmp_path: Path
+) -> None:
+    """Later tokens are of the new weights over the keys and values of the old ones, which is far from either weights on
+    the whole text. A request with the same prompt that comes during the update or after it finds none of them."""
+    late: list[list[Generation]] = []
+
+    async def update() -> None:
+        await harness.engine.begin_weight_update()
+        during = asyncio.create_task(harness.engine.generate(harness.request(ids)))
+        await harness.update(changed_model(harness.model_dir, 50 + harness.version), "memory", tmp_path)
+        late[:] = [await during, await harness.engine.generate(harness.request(ids))]
+
+    with harness.keeping_kv():
+        ids = prompt(LONG_PROMPT, seed=harness.version)
+        old, ids, answers, switches = amid_answers(harness, update)
+        for answer, switch in zip(answers, switches, strict=True):
+            by_old, by_new = (forward_log_probs(model, ids, answer.token_ids) for model in (old, harness.model))
+            mixed = log_probs_over_old_keys(old, harness.model, ids, answer.token_ids, switch)
+            assert np.abs(answer.log_probs - by_old)[:switch].max() < TOLERANCE
+            assert np.abs(answer.log_probs[switch:] - mixed).max() < TOLERANCE
+            assert np.abs(answer.log_probs - by_new)[switch:].max() > 100 * TOLERANCE
+        for (generation,) in late:
+            assert (generation.policy_versions == harness.version).all()
+            assert_log_probs(harness.model, ids, generation)
+
+
+@pytest.mark.parametrize("keeps", [False, True], ids=["recompute", "keep"])
+def test_an_engine_that_leaves_its_devices_keeps_its_requests_and_comes_back_with_new_weights(
+    harness: EngineHarness, tmp_path: Path, keeps: bool
+) -> None:
+    """Away it samples nothing, with its weights back for an update neither, and then it computes keys and values anew
+    in any case, since they went with its devices."""
+    weights = frozenset({State.WEIGHTS})
+    late: list[list[Generation]] = []
+
+    async def leave_and_return() -> None:
+        await harness.leave()
+        during = asyncio.create_task(harness.engine.generate(harness.request(ids)))
+        await asyncio.sleep(0.1)
+        await harness.come_back(weights)
+        await harness.update(changed_model(harness.model_dir, 50 + harness.version), "memory", tmp_path)
+        await asyncio.sleep(0.1)
+        assert not during.done()
+        await harness.come_back(frozenset(State) - weights)
+        late[:] = [await during, await harness.engine.generate(harness.request(ids))]
+
+    with harness.keeping_kv() if keeps else nullcontext():
+        ids = prompt(LONG_PROMPT, seed=harness.version)
+        old, ids, answers, switches = amid_answers(harness, leave_and_return)
+    assert_recomputed(old, harness.model, ids, answers, switches)
+    for (generation,) in late:
+        assert (generation.policy_versions == harness.version).all()
+        assert_log_probs(harness.model, ids, generation)
+
+
+def test_an_engine_that_is_away_lets_its_requests_be_aborted_and_is_as_good_as_new_afterwards(
+    harness: EngineHarness,
+) -> None:
+    aborted, frozen = (harness.request(prompt(n), 2, max_new_tokens=200) for n in (30, 31))
+
+    async def abort_while_away() -> list[list["Generation"]]:
+        answers = [asyncio.create_task(harness.engine.generate(request)) for request in (aborted, frozen)]
+        await asyncio.sleep(0.1)
+        await harness.leave(frozenset({State.KV_CACHE}))
+        late = asyncio.create_task(harness.engine.generate(harness.request(prompt(32))))
+        await asyncio.sleep(0)
+        await harness.engine.abort([aborted.request_id])
+        await answers[0]
+        assert not late.done()
+        await harness.come_back(frozenset({State.KV_CACHE}))
+        return list(await asyncio.gather(*answers, late))
+
+    ended, whole, late = harness.run(abort_while_away())
+    assert {answer.finish_reason for answer in ended} <= {"abort", "length"}
+    assert tokens(whole) == tokens(harness.generate(harness.request(prompt(31), 2, max_new_tokens=200))[0])
+    assert tokens(late) == tokens(harness.generate(harness.request(prompt(32)))[0])
+    for request, answers in ((aborted, ended), (frozen, whole)):
+        for answer in answers:
+            if answer.num_tokens:
+                assert_log_probs(harness.model, request.prompt_ids, answer)
 
 
 def test_an_update_without_pause_holds_what_arrives(harness: EngineHarness, tmp_path: Path) -> None:

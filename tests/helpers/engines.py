@@ -6,11 +6,13 @@ import os
 import threading
 from collections.abc import Coroutine, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from roll.distributed.strategy.base import State
 from roll.types.rollout import Generation, GenerationRequest, SamplingParams
 
 if TYPE_CHECKING:
@@ -123,6 +125,21 @@ class EngineHarness:
             return len(engine._engine.tokenizer_manager.rid_to_state)
         sampler = engine._sampler
         return len(sampler._waiting) + sum(request is not None for request in sampler._table.requests)
+
+    @contextmanager
+    def keeping_kv(self) -> Iterator[None]:
+        """Inside, the engine is one of a run with kv_on_update: keep."""
+        engine: Any = self.engine
+        before = engine._context
+        engine._context = replace(before, keeps_kv=True)
+        yield
+        engine._context = before
+
+    async def leave(self, states: "frozenset[State]" = frozenset(State)) -> None:
+        await asyncio.to_thread(self.engine.offload_states, states)
+
+    async def come_back(self, states: "frozenset[State]" = frozenset(State)) -> None:
+        await asyncio.to_thread(self.engine.load_states, states)
 
     def break_engine(self) -> None:
         """vllm, sglang: their processes are killed. hf_infer: the model raises."""
@@ -259,6 +276,22 @@ def forward_log_probs(
     with torch.no_grad():
         log_probs = torch.log_softmax(model(ids[None]).logits[0].float() / temperature, -1)
     return log_probs[len(prompt_ids) - 1 : -1].gather(-1, ids[len(prompt_ids) :, None])[:, 0].numpy()
+
+
+def log_probs_over_old_keys(
+    old: "PreTrainedModel", new: "PreTrainedModel", prompt_ids: np.ndarray, token_ids: np.ndarray, switch: int
+) -> np.ndarray:
+    """Log-probs of the tokens from `switch` (at least 1) on by the new weights, which find keys and values of the old
+    ones for all tokens but the one before: that enters the cache with the first of them."""
+    import torch
+    from transformers import DynamicCache
+
+    ids = torch.from_numpy(np.concatenate([prompt_ids, token_ids]).astype(np.int64))[None]
+    first, cache = len(prompt_ids) + switch, DynamicCache()
+    with torch.no_grad():
+        old(ids[:, : first - 1], past_key_values=cache, use_cache=True)
+        logits = new(ids[:, first - 1 : -1], past_key_values=cache, use_cache=True).logits[0]
+    return torch.log_softmax(logits.float(), -1).gather(-1, ids[0, first:, None])[:, 0].numpy()
 
 
 def greedy_tokens(

@@ -64,6 +64,7 @@ def build_plan(config: AlgorithmConfig) -> BatchPlan:
         longest_row=config.longest_row,
         bucket_bytes=config.model_update_buffer_size_mb << 20,
         most_answers=config.max_running_requests,
+        keeps_kv=config.kv_on_update == "keep",
         num_groups=config.num_groups,
         group_size=config.group_size,
         prompt_length=prompt,

@@ -25,6 +25,7 @@ class Blueprint:
     plan: TrainPlan | None = None
     shares_devices: bool = False
     head: Head = "lm"
+    keeps_kv: bool = False
 
 
 @dataclass(frozen=True)

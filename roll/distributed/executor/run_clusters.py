@@ -199,6 +199,7 @@ class RunClusters:
                 plan=self._plan.trains.get(name),
                 shares_devices=self._plan.layout.shares_devices(name),
                 head=role.head,
+                keeps_kv=self._plan.keeps_kv,
             )
             for seat in seats
         ]

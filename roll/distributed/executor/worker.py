@@ -54,6 +54,7 @@ def build_strategy(blueprint: Blueprint, *more: Any) -> Any:
         device=torch.device(blueprint.device),
         shares_devices=blueprint.shares_devices,
         head=blueprint.head,
+        keeps_kv=blueprint.keeps_kv,
     )
     constructor: Any = resolve(blueprint.strategy_class)
     settings = blueprint.settings

@@ -48,6 +48,7 @@ class RankContext:
     device: torch.device  # "cpu", or the one visible GPU of this worker ("cuda:0")
     shares_devices: bool = False  # another role has states on them as well
     head: Head = "lm"
+    keeps_kv: bool = False  # of an engine: weights change under the keys and values of requests in flight
 
 
 class Strategy(ABC):
@@ -145,7 +146,10 @@ class TrainStrategy(ScoreStrategy):
 
 class GenerateStrategy(Strategy):
     """A rollout engine. All methods are called from one event loop; many `generate` calls are in flight at once. But
-    `offload_states` and `load_states` block: they are called from another thread."""
+    `offload_states` and `load_states` block: they are called from another thread.
+
+    Between the two nothing is sampled, on a CPU either, and requests in flight are kept: they go on when all states are
+    back, with keys and values computed anew by the weights of then."""
 
     @property
     @abstractmethod
@@ -200,5 +204,5 @@ class GenerateStrategy(Strategy):
 
     @abstractmethod
     async def finish_weight_update(self, version: int) -> None:
-        """After the last bucket: cached keys and values of old weights are dropped and `policy_version` becomes
-        `version`."""
+        """After the last bucket: `policy_version` becomes `version`, and no request that comes meets keys and values of
+        older weights. Those of requests in flight are computed anew, unless the engine `keeps_kv`."""

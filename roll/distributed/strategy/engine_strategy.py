@@ -50,6 +50,7 @@ class EngineStrategy(GenerateStrategy):
         self._policy_version = 0
         self._in_flight: dict[str, InFlight] = {}
         self._holds: set[str] = set()
+        self._num_updates = 0  # begun
         self._asleep: frozenset[State] = frozenset()
 
     @property
@@ -98,6 +99,7 @@ class EngineStrategy(GenerateStrategy):
     async def begin_weight_update(self) -> None:
         """Nothing is sampled until `finish_weight_update`, paused or not; what arrives meanwhile waits."""
         await self._hold("weight update")
+        self._num_updates += 1
         await self._begin_update()
 
     async def finish_weight_update(self, version: int) -> None:
@@ -111,15 +113,22 @@ class EngineStrategy(GenerateStrategy):
         await self._release("weight update")
 
     def offload_states(self, states: frozenset[State]) -> None:
-        """Called from another thread than the event loop's. On a CPU there is nowhere to go."""
+        """Called from another thread than the event loop's. On a CPU there is nowhere to go, but keys and values are
+        dropped all the same."""
         gone = states & MEMORY_TAGS.keys() - self._asleep
-        if gone and not self._on_cpu:
+        if gone:
             self._wait(self._sleep(gone))
 
     def load_states(self, states: frozenset[State]) -> None:
         wake = states & self._asleep
         if wake:
             self._wait(self._wake(wake))
+
+    @property
+    def _cache_key(self) -> str | None:
+        """What a request has to have in common with others to use their cached keys and values. Where those of old
+        weights stay, requests that came before an update share none with later ones."""
+        return f"after {self._num_updates} updates" if self._context.keeps_kv else None
 
     async def _sleep(self, states: frozenset[State]) -> None:
         await self._hold("offload")
@@ -189,11 +198,12 @@ class EngineStrategy(GenerateStrategy):
 
     @abstractmethod
     async def _set_version(self, version: int) -> None:
-        """Drops cached keys and values, and marks tokens with this version from now on."""
+        """Drops cached keys and values, unless they are kept, and marks tokens with this version from now on."""
 
     @abstractmethod
     async def _free_memory(self, states: frozenset[State]) -> frozenset[State]:
-        """Called while held. Returns what is gone, which may be more than was asked for."""
+        """Called while held, with requests in flight or without. Returns what is gone, which may be more than was asked
+        for."""
 
     @abstractmethod
     async def _restore_memory(self, states: frozenset[State]) -> None:

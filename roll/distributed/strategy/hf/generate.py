@@ -31,7 +31,7 @@ class HfGenerateStrategy(GenerateStrategy):
 
     Log-probs are of the full distribution at the sampling temperature, also with top-p, top-k, min tokens or a
     repetition penalty. Requests in flight across a weight update go on with keys and values of the new weights,
-    computed anew; every token says which version sampled it.
+    computed anew, unless the engine `keeps_kv`; every token says which version sampled it.
     """
 
     def __init__(self, role: WorkerConfig, context: RankContext):
@@ -43,6 +43,7 @@ class HfGenerateStrategy(GenerateStrategy):
         self._settings = parse_settings(role)
         self._sampler: BatchSampler | None = None
         self._thread: SamplerThread | None = None
+        self._away: frozenset[State] = frozenset()
 
     def setup(self) -> None:
         model_args = self._role.model_args
@@ -129,22 +130,41 @@ class HfGenerateStrategy(GenerateStrategy):
                 raise StrategyError(
                     f"weight update to version {version}, but the engine has {self._sampler.policy_version}"
                 )
-            self._sampler.recompute_cache()
+            if not self._context.keeps_kv and not self._away:
+                self._sampler.recompute_cache()
             self._sampler.policy_version = version
 
         await self._call(finish)
         await self._running().release("weight update")
 
     def offload_states(self, states: frozenset[State]) -> None:
-        """Called from another thread than the event loop's. The key-value cache goes with the last request in
-        flight."""
-        if State.WEIGHTS in states and self._context.device.type != "cpu":
-            self._running().run_between_tokens(lambda: torch.nn.Module.to(self._model, "cpu"))
-            torch.cuda.empty_cache()
+        """Called from another thread than the event loop's. On a CPU there is nowhere to go, but keys and values are
+        dropped all the same."""
+        self._away |= states & {State.WEIGHTS, State.KV_CACHE}
+
+        def leave() -> None:
+            self._running().holds.add("away")
+            assert self._sampler is not None
+            self._sampler.drop_cache()
+            if State.WEIGHTS in states and self._context.device.type != "cpu":
+                torch.nn.Module.to(self._model, "cpu")
+                torch.cuda.empty_cache()
+
+        self._running().run_between_tokens(leave)
 
     def load_states(self, states: frozenset[State]) -> None:
-        if State.WEIGHTS in states and self._context.device.type != "cpu":
-            self._running().run_between_tokens(lambda: torch.nn.Module.to(self._model, self._context.device))
+        self._away -= states
+        is_back = not self._away
+
+        def come_back() -> None:
+            if State.WEIGHTS in states and self._context.device.type != "cpu":
+                torch.nn.Module.to(self._model, self._context.device)
+            if is_back:
+                assert self._sampler is not None
+                self._sampler.recompute_cache()
+                self._running().holds.discard("away")
+
+        self._running().run_between_tokens(come_back)
 
     def _running(self) -> SamplerThread:
         if self._thread is None:

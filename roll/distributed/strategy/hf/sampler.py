@@ -86,7 +86,7 @@ class BatchSampler:
     @property
     def has_work(self) -> bool:
         """True while a step would do something."""
-        return bool(self._waiting or self._answers or self._cache is not None)
+        return bool(self._waiting or self._answers or len(self._slots))
 
     def check(self, request: GenerationRequest) -> None:
         """Raises StrategyError for a request that cannot be served. Changes nothing, so any thread may call it."""
@@ -106,7 +106,7 @@ class BatchSampler:
 
     @torch.inference_mode()
     def abort(self, request_ids: Sequence[str] | None = None) -> None:
-        """Ends these requests (None: all) with what they have; the next `step` returns them."""
+        """Ends these requests (None: all) with what they have; `take_answers` and the next `step` return them."""
         ids = None if request_ids is None else set(request_ids)
         waiting, self._waiting = self._waiting, deque()
         for request in waiting:
@@ -127,6 +127,7 @@ class BatchSampler:
         stay."""
         rows = np.flatnonzero(self._slots != IDLE_SLOT)
         if not len(rows):
+            self._clear()
             return
         tokens = [self._cached_tokens(int(slot)) for slot in self._slots[rows]]
         order = np.argsort([len(sequence) for sequence in tokens], kind="stable")
@@ -145,6 +146,15 @@ class BatchSampler:
         assert request is not None
         return np.concatenate([request.prompt_ids, self._table.tokens[slot, :count]])
 
+    def drop_cache(self) -> None:
+        """Gives the memory of all keys and values back. `recompute_cache` comes before the next step."""
+        self._cache = self._mask = None
+
+    def take_answers(self) -> list[Answer]:
+        """What has ended since the last call; a step returns that, too."""
+        answers, self._answers = self._answers, []
+        return answers
+
     @torch.inference_mode()
     def step(self) -> list[Answer]:
         """Samples one token per sample in flight (admitting what waits); returns the answers that are finished."""
@@ -155,8 +165,7 @@ class BatchSampler:
         if logits is not None:
             self._sample(logits)
             self._compact()
-        answers, self._answers = self._answers, []
-        return answers
+        return self.take_answers()
 
     def _decode(self) -> torch.Tensor:
         """Logits [B, V] after each row's last token, whose keys and values enter the cache."""
@@ -262,12 +271,16 @@ class BatchSampler:
         if self._cache is None or len(rows) > (1 - _MAX_IDLE_FRACTION) * len(self._slots):
             return
         if len(rows) == 0:
-            self._cache, self._mask, self._knobs = None, None, Knobs()
-            self._slots = self._starts = np.zeros(0, np.int64)
+            self._clear()
             return
         part = Part(self._cache, self._decoder.tensor(rows), int(self._starts[rows].min()))
         self._next_ids = self._next_ids[part.rows]
         self._rebuild([part], self._slots[rows], self._cache.length - self._starts[rows])
+
+    def _clear(self) -> None:
+        """No row is left."""
+        self._cache, self._mask, self._knobs = None, None, Knobs()
+        self._slots = self._starts = np.zeros(0, np.int64)
 
     def _rebuild(self, parts: Sequence[Part], slots: np.ndarray, lengths: np.ndarray) -> None:
         """A new batch of these rows: `lengths` tokens of each are in the cache."""

@@ -42,7 +42,7 @@ class SamplerThread:
         self._loop_thread = threading.get_ident()
         self._wake = threading.Condition()
         self._commands: deque[Callable[[], object]] = deque()
-        self._holds: set[str] = set()
+        self.holds: set[str] = set()  # reasons to sample nothing; belongs to the thread
         self._stopping = False
         self._failure: StrategyError | None = None
         self._open: dict[str, _Open] = {}
@@ -79,10 +79,10 @@ class SamplerThread:
 
     async def hold(self, reason: str) -> None:
         """No token is sampled after this returns, until `release` of every reason."""
-        await self.call(lambda: self._holds.add(reason))
+        await self.call(lambda: self.holds.add(reason))
 
     async def release(self, reason: str) -> None:
-        await self.call(lambda: self._holds.discard(reason))
+        await self.call(lambda: self.holds.discard(reason))
 
     async def call(self, function: Callable[[], T]) -> T:
         """function() in the thread, between two tokens."""
@@ -137,17 +137,18 @@ class SamplerThread:
         try:
             while True:
                 with self._wake:
-                    while not (self._commands or self._stopping or (self._sampler.has_work and not self._holds)):
+                    while not (self._commands or self._stopping or (self._sampler.has_work and not self.holds)):
                         self._wake.wait()
                     if self._stopping:
                         return
                     commands, self._commands = self._commands, deque()
                 for command in commands:
                     command()
-                if self._sampler.has_work and not self._holds:
-                    answers = self._sampler.step()
-                    if answers:
-                        self._to_loop(self._deliver, answers)
+                is_free = self._sampler.has_work and not self.holds
+                # What was aborted while held has ended, too.
+                answers = self._sampler.step() if is_free else self._sampler.take_answers()
+                if answers:
+                    self._to_loop(self._deliver, answers)
         except BaseException as error:
             failure = EngineDied(f"hf_infer failed: {type(error).__name__}: {error}")
             failure.__cause__ = error

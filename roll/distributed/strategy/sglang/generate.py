@@ -41,8 +41,9 @@ class SglangStrategy(EngineStrategy):
 
     Log-probs are of the full distribution at the sampling temperature, also with top-k and top-p; min tokens and a
     repetition penalty change the distribution. A pause sets requests in flight back: they are prefilled again when
-    they go on, with the weights of then; every token says which version sampled it. Samples are seeded one by one, so
-    they repeat with the seed; on a GPU only as far as kernels of varying batch size round alike.
+    they go on, with the weights of then, unless the engine `keeps_kv`; every token says which version sampled it.
+    Samples are seeded one by one, so they repeat with the seed; on a GPU only as far as kernels of varying batch size
+    round alike.
     """
 
     def __init__(self, role: WorkerConfig, context: RankContext):
@@ -128,7 +129,13 @@ class SglangStrategy(EngineStrategy):
 
         parameters = to_sglang(request.sampling, index)
         prompt = request.prompt_ids.tolist()
-        asked = GenerateReqInput(input_ids=prompt, sampling_params=parameters, return_logprob=True, rid=name)
+        asked = GenerateReqInput(
+            input_ids=prompt,
+            sampling_params=parameters,
+            return_logprob=True,
+            rid=name,
+            extra_key=self._cache_key,
+        )
         try:
             async with self._failures():
                 answers = [answer async for answer in self._running().tokenizer_manager.generate_request(asked)]
@@ -142,6 +149,8 @@ class SglangStrategy(EngineStrategy):
         return await self._running().while_alive(work)
 
     async def _abort_samples(self, samples: Samples) -> None:
+        if self._holds:
+            await self._call("roll_retract")  # what runs would end with its next token, so never
         manager = self._running().tokenizer_manager
         for name, task in samples.items():
             state = manager.rid_to_state.get(name)
@@ -151,7 +160,7 @@ class SglangStrategy(EngineStrategy):
                 task.cancel()
 
     async def _stop_sampling(self) -> None:
-        await self._call("roll_pause")
+        await self._call("roll_pause_in_place" if self._context.keeps_kv else "roll_retract")
 
     async def _go_on_sampling(self) -> None:
         await self._call("roll_resume")
@@ -163,10 +172,15 @@ class SglangStrategy(EngineStrategy):
         await self._call("roll_finish_weight_update")
 
     async def _set_version(self, version: int) -> None:
-        await self._call_when_idle("roll_set_version", version=version)
+        if not self._context.keeps_kv:
+            await self._call_when_idle("roll_flush_cache")
+        await self._call("roll_set_version", version=version)
 
     async def _free_memory(self, states: frozenset[State]) -> frozenset[State]:
-        await self._call_when_idle("roll_release_memory", tags=_tags(states))
+        await self._call("roll_retract")
+        await self._call_when_idle("roll_flush_cache")
+        if not self._on_cpu:
+            await self._call_when_idle("roll_release_memory", tags=_tags(states))
         return states
 
     async def _call_when_idle(self, method: str, **parameters: str | int) -> None:
@@ -183,7 +197,8 @@ class SglangStrategy(EngineStrategy):
             await asyncio.sleep(_RETIRE_POLL_S)
 
     async def _restore_memory(self, states: frozenset[State]) -> None:
-        await self._call("roll_resume_memory", tags=_tags(states))
+        if not self._on_cpu:
+            await self._call("roll_resume_memory", tags=_tags(states))
 
     async def _call(self, method: str, **parameters: str | int) -> None:
         async with self._failures():

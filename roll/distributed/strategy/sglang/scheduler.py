@@ -136,9 +136,13 @@ class RollScheduler(Scheduler):
         """Says no more than that no rank is stuck."""
         self._on_all_ranks(lambda: None)
 
-    def roll_pause(self) -> None:
-        """What runs goes back to the queue, without its keys and values."""
+    def roll_retract(self) -> None:
+        """Pauses; what runs goes back to the queue, without its keys and values."""
         self.pause_generation(PauseGenerationReqInput(mode="retract"))
+
+    def roll_pause_in_place(self) -> None:
+        """Pauses; what runs keeps its keys and values."""
+        self.pause_generation(PauseGenerationReqInput(mode="in_place"))
 
     def roll_resume(self) -> None:
         self.continue_generation(ContinueGenerationReqInput())
@@ -155,10 +159,13 @@ class RollScheduler(Scheduler):
     def roll_finish_weight_update(self) -> None:
         self._on_all_ranks(self.roll_update.finish)
 
-    def roll_set_version(self, version: int) -> None:
-        """Tokens from now on are of this version; keys and values of earlier ones are dropped."""
+    def roll_flush_cache(self) -> None:
+        """Drops all keys and values. Called while nothing runs."""
         if not self.flush_cache():
             raise StrategyError(STILL_RETIRING)
+
+    def roll_set_version(self, version: int) -> None:
+        """Tokens from now on are of this version."""
         self.record_weight_version_change(new_version=str(version))
 
     def roll_release_memory(self, tags: str) -> None:

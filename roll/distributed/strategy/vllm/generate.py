@@ -36,9 +36,9 @@ class VllmStrategy(EngineStrategy):
 
     Log-probs are of the distribution that was sampled from: with top-k, top-p, min tokens or a repetition penalty
     that is not the full one (`roll.configs.strategy.narrowing_settings`). Requests in flight across a weight update are
-    prefilled again with the new weights when they go on; every token says which version sampled it. Samples are
-    seeded one by one, so they repeat with the seed; on a GPU only as far as kernels of varying batch size round
-    alike.
+    prefilled again with the new weights when they go on, unless the engine `keeps_kv`; every token says which version
+    sampled it. Samples are seeded one by one, so they repeat with the seed; on a GPU only as far as kernels of varying
+    batch size round alike.
     """
 
     def __init__(self, role: WorkerConfig, context: RankContext):
@@ -103,7 +103,7 @@ class VllmStrategy(EngineStrategy):
         from vllm.inputs import tokens_input
 
         async with self._failures():
-            prompt = tokens_input(request.prompt_ids.tolist())
+            prompt = tokens_input(request.prompt_ids.tolist(), cache_salt=self._cache_key)
             parameters = to_vllm(request.sampling, index)
             # FINAL_ONLY: one output, when the sample has ended
             answers = [output.outputs[0] async for output in self._running().generate(prompt, parameters, name)]
@@ -132,21 +132,32 @@ class VllmStrategy(EngineStrategy):
             raise StrategyError(f"weight update: {len(missing)} parameters were not sent: {', '.join(missing[:5])}")
 
     async def _set_version(self, version: int) -> None:
+        if not self._context.keeps_kv:
+            await self._drop_cache()
         async with self._failures():
-            # Also of what is in flight: it is prefilled again with the new weights.
-            await self._running().reset_prefix_cache(reset_running_requests=True)
             await self._running().update_weight_version(str(version))
 
-    async def _free_memory(self, states: frozenset[State]) -> frozenset[State]:
-        """vLLM lets go of weights and key-value cache together, or of the cache alone."""
+    async def _drop_cache(self) -> None:
+        """Also of what is in flight: it is prefilled again."""
         async with self._failures():
-            if State.WEIGHTS in states:
+            await self._running().reset_prefix_cache(reset_running_requests=True)
+
+    async def _free_memory(self, states: frozenset[State]) -> frozenset[State]:
+        """vLLM lets go of weights and key-value cache together, or of the cache alone; not of that while it has
+        requests (vLLM 0.32)."""
+        if self._on_cpu:
+            await self._drop_cache()
+            return states
+        async with self._failures():
+            if State.WEIGHTS in states or self._in_flight:
                 await self._running().sleep(level=1, mode="keep")
                 return frozenset(MEMORY_TAGS)
             await self._running().release_kv_cache_memory()
             return frozenset({State.KV_CACHE})
 
     async def _restore_memory(self, states: frozenset[State]) -> None:
+        if self._on_cpu:
+            return
         async with self._failures():
             await self._running().wake_up(sorted(MEMORY_TAGS[state] for state in states))
         await self._stop_sampling()  # a full wake has resumed the scheduler
