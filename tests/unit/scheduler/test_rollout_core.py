@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from roll.configs.plan.rollout_bounds import RolloutBounds
 from roll.distributed.scheduler.rollout_core import CoreState, RolloutCore
+from roll.distributed.scheduler.virtual_time import Deadlock, run_virtually
 from roll.types.rollout import Task, TrajectoryGroup
-from tests.helpers.virtual_time import Deadlock, run_virtually
 
 TASK = Task("t", "d", np.zeros(1, np.int32))
 

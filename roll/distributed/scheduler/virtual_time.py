@@ -1,23 +1,28 @@
 """An event loop on which waiting takes no time: where nothing is ready, its clock jumps to the next timer."""
 
+from __future__ import annotations
+
 import asyncio
 import selectors
+from collections import Counter
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+_ASYNCIO = str(Path(asyncio.__file__).parent)
 
 
 class Deadlock(Exception):
-    """Nothing is ready, and no timer will make anything so."""
+    """Nothing is ready, and no timer will make anything so. The text says who waits."""
 
 
 class _Jumping(selectors.SelectSelector):
-    loop: "VirtualLoop"
+    loop: VirtualLoop
 
     def select(self, timeout: float | None = None) -> list[Any]:
         if timeout is None:
-            raise Deadlock
+            raise Deadlock(_who_waits(self.loop))
         self.loop.now += max(0.0, timeout)
         return super().select(0)
 
@@ -42,3 +47,20 @@ def run_virtually(work: Coroutine[Any, Any, T]) -> T:
             for task in asyncio.all_tasks(runner.get_loop()):
                 task.cancel()
             raise
+
+
+def _who_waits(loop: asyncio.AbstractEventLoop) -> str:
+    """Example: "at 12.5 s these wait for ever: 3 x RolloutCore.collect"."""
+    names = Counter(_innermost(task) for task in asyncio.all_tasks(loop))
+    waiting = ", ".join(f"{count} x {name}" for name, count in sorted(names.items()))
+    return f"at {loop.time():g} s these wait for ever: {waiting or 'nobody'}"
+
+
+def _innermost(task: asyncio.Task[Any]) -> str:
+    """The name of the function in which a task waits, those of asyncio itself aside."""
+    work: Any = task.get_coro()
+    name = str(getattr(work, "__qualname__", work))
+    while (work := getattr(work, "cr_await", None)) is not None and hasattr(work, "cr_code"):
+        if not work.cr_code.co_filename.startswith(_ASYNCIO):
+            name = work.__qualname__
+    return name
