@@ -1,0 +1,17 @@
+"""A run whose steps would wait for groups for ever is refused before it starts."""
+
+from collections.abc import Iterator
+
+from roll.configs.algorithm import AlgorithmConfig
+from roll.configs.plan.rollout_bounds import RolloutBounds
+from roll.configs.problems import Problem
+
+
+def rehearsal_problems(config: AlgorithmConfig) -> Iterator[Problem]:
+    """Plays the first steps with the numbers of this run."""
+    from roll.distributed.scheduler.rehearsal import rehearse
+
+    num_groups = config.num_groups
+    bounds = RolloutBounds(num_groups)
+    if why := rehearse(bounds, num_groups if config.is_use_additional_prompts else 0, config.max_steps):
+        yield Problem(f"{num_groups} groups a step, {bounds.capacity} under way: {why}.", ("rollout_batch_size",))
