@@ -128,8 +128,8 @@ class RollScheduler(Scheduler):
             return [runner for worker in workers for _, runner in worker.weight_update_runners()]
 
         runner = runners()[0]
-        on_gpu = runner.device == "cuda"
-        device = torch.device(runner.device, runner.gpu_id) if on_gpu else torch.device(runner.device)
+        self.roll_on_gpu = runner.device == "cuda"
+        device = torch.device(runner.device, runner.gpu_id) if self.roll_on_gpu else torch.device(runner.device)
         self.roll_update = WeightUpdate(runners, get_parallel().tp_rank, get_model().model_path, device)
 
     def roll_heartbeat(self) -> None:
@@ -160,8 +160,9 @@ class RollScheduler(Scheduler):
         self._on_all_ranks(self.roll_update.finish)
 
     def roll_flush_cache(self) -> None:
-        """Drops all keys and values. Called while nothing runs."""
-        if not self.flush_cache():
+        """Drops all keys and values. Called while nothing runs. On a CPU SGLang would collect garbage as well, which
+        takes its process most of a second."""
+        if not self.flush_cache(empty_cache=self.roll_on_gpu):
             raise StrategyError(STILL_RETIRING)
 
     def roll_set_version(self, version: int) -> None:
