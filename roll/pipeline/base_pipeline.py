@@ -171,12 +171,13 @@ class RLPipeline(Run):
         with self.timer("gather"):
             samples, metrics = self.gather(groups, step)
         del groups  # their tokens are in the shards now
-        if samples is None:
-            metrics["actor/num_updates"] = 0.0
-        else:
-            metrics |= self._learn(samples, step)
-        with self.timer("weight_sync"):
-            self.publisher.publish(clusters, self.scheduler, step + 1, is_last=step + 1 == self.config.max_steps)
+        with clusters.placement.kept_free(clusters.actor_train.everything):
+            if samples is None:
+                metrics["actor/num_updates"] = 0.0
+            else:
+                metrics |= self._learn(samples, step)
+            with self.timer("weight_sync"):
+                self.publisher.publish(clusters, self.scheduler, step + 1, is_last=step + 1 == self.config.max_steps)
         return metrics | self.collapse_alarm.look(step + 1, metrics)
 
     def _learn(self, samples: StepSamples, step: int) -> dict[str, float]:

@@ -54,10 +54,15 @@ class Placement:
     """Moves states between devices and host memory where device mappings overlap. On disjoint devices it calls nobody.
 
     States stay where they are until somebody else needs the room: two turns of the same role in a row move nothing.
+    Roles that work in the background, as engines do whose requests run ahead of training, get their devices back as
+    soon as nobody holds them.
     """
 
-    def __init__(self, occupants: Sequence[Occupant]):
+    def __init__(self, occupants: Sequence[Occupant], background: Sequence[Occupant] = ()):
         self._resident = {occupant: frozenset[State]() for occupant in occupants}
+        self._background = tuple(background)
+        self._num_holds = 0
+        self._kept_free: list[frozenset[int]] = []
         self._setups: dict[Occupant, Callable[[], Calls]] = {}
         self._started: dict[Occupant, Calls] = {}
 
@@ -95,6 +100,29 @@ class Placement:
     @contextmanager
     def hold(self, *claims: Claim) -> Iterator[None]:
         """Inside, the claimed states are on the devices, and nothing else is where two roles share them."""
+        self._make_room(claims)
+        self._num_holds += 1
+        yield
+        self._num_holds -= 1
+        self._call_back()
+
+    @contextmanager
+    def kept_free(self, *claims: Claim) -> Iterator[None]:
+        """Between the holds inside, nobody who works in the background comes back to the devices of these: what is one
+        turn of theirs moves nothing twice."""
+        self._kept_free.append(frozenset().union(*(claim.occupant.devices for claim in claims)))
+        yield
+        self._kept_free.pop()
+        self._call_back()
+
+    def _call_back(self) -> None:
+        """Who works in the background comes back to devices that are free."""
+        if self._num_holds:
+            return
+        busy = frozenset().union(*self._kept_free)
+        self._make_room([Claim(occupant) for occupant in self._background if not occupant.devices & busy])
+
+    def _make_room(self, claims: Sequence[Claim]) -> None:
         wanted = {claim.occupant: claim.states for claim in claims}
         offloads, loads = [], []
         for occupant, resident in self._resident.items():
@@ -105,7 +133,6 @@ class Placement:
             if missing := needed - resident:
                 loads.append(Claim(occupant, missing))
         self._move(loads, offloads)
-        yield
 
     def _shares(self, occupant: Occupant) -> bool:
         return any(_overlap(occupant, other) for other in self._resident if other is not occupant)

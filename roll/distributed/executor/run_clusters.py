@@ -145,7 +145,7 @@ class RunClusters:
         models = (*self.trainers.values(), *self.scorers.values())
         setups: dict[Occupant, Callable[[], Calls]] = {facade.cluster: facade.start_setup for facade in models}
         setups |= {engines: engines.start_setup for engines in self.engines.values()}
-        self.placement = Placement(tuple(setups))
+        self.placement = Placement(tuple(setups), [self.engines[name] for name in self._plan.background])
         self.placement.start_setup(setups, one_by_one=self.resources.has_gpus)
 
     def _start(self, name: str, settings: WorkerConfig) -> None:

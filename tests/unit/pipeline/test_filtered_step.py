@@ -95,6 +95,8 @@ class Holding:
     def hold(self, *needs: str) -> AbstractContextManager[None]:
         return nullcontext()
 
+    kept_free = hold
+
 
 @dataclass
 class Clusters:
