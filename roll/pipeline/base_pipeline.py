@@ -320,7 +320,7 @@ class RLPipeline(Run):
             with hold(clusters.critic.everything):
                 clusters.critic.save_checkpoint(directory / "critic")
         return {
-            **self.scheduler.state(),
+            **self.scheduler.save(directory),
             "kl_coef": self.kl_controller.coef,
             "running_moments": {domain: asdict(moments) for domain, moments in self.running_moments.items()},
             **state_of_roles(self.config, self.plan),
@@ -336,7 +336,7 @@ class RLPipeline(Run):
         if "init_kl_coef" not in self.changed_keys:
             self.kl_controller = replace(self.kl_controller, coef=float(state["kl_coef"]))
         self.running_moments = {domain: RunningMoments(**saved) for domain, saved in state["running_moments"].items()}
-        self.scheduler.restore(state.get("groups"), steps_done)
+        self.scheduler.restore(directory, state.get("groups"), steps_done)
         self.publisher.send(clusters, self.scheduler, steps_done)
         self.scheduler.published(steps_done)
 

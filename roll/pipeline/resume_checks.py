@@ -30,14 +30,18 @@ _COUNTS = (
 
 
 class GroupsState(BaseModel):
-    """Numbers of groups: where `RunState.data` stands, the first that was never started, and [number, deadline] of each
-    that was and that no step took."""
+    """Numbers of groups: where `RunState.data` stands, the first that was never started, and [number, version at its
+    start] of each that was and that no step took. Of those that are finished, the ones that the filter `dropped`.
+    Others are `deferred` to a later step, or were `replaced`."""
 
     model_config = ConfigDict(frozen=True, strict=True)
 
     place: int
     next: int
     active: list[list[int]]
+    dropped: list[int] = []
+    deferred: list[int] = []
+    replaced: list[int] = []
 
 
 class RunState(BaseModel):

@@ -11,7 +11,8 @@ from zipfile import BadZipFile
 from roll.configs.algorithm import AlgorithmConfig
 from roll.distributed.executor.step_rows import fetched
 from roll.errors import ConfigError, StorageError
-from roll.pipeline.rollout_files import RecordedGroup, group_ids, read_groups, write_groups
+from roll.pipeline.rollout_files import group_ids, read_groups, write_groups
+from roll.types.group_codec import RecordedGroup
 from roll.types.rollout import Generate, Task, TrajectoryGroup
 
 logger = logging.getLogger(__name__)

@@ -1,6 +1,9 @@
 """How many groups of trajectories may be under way, and how old they may grow."""
 
 from dataclasses import dataclass
+from typing import Literal
+
+Unfinished = Literal["carry", "drop", "defer"]
 
 
 @dataclass(frozen=True)
@@ -9,6 +12,14 @@ class RolloutBounds:
     `sync_interval` steps; no token is older than `max_staleness` steps when it is trained on. Raises ValueError where a
     step could wait for ever: what is under way has to fit into the steps that its age leaves it.
 
+    `unfinished`: what becomes of the other groups when a step has its own. carry: they go on. drop: they are given up
+    for good. defer: they are given up, and as soon as a step can be filled with such groups it plays these alone. With
+    the latter two `ahead` groups more are started in every step, and none outlives it.
+
+    `grace_s`: so long a step that could take its groups waits for older ones. `additional`: without staleness, so many
+    more run from the start in case that others are dropped by the filter; what a step does not need starts again in the
+    next one, so that no batch depends on time.
+
     Example: 8 groups a step that may be 1 step old: at most 16 under way.
     """
 
@@ -16,10 +27,13 @@ class RolloutBounds:
     ahead: int = 0
     sync_interval: int = 1
     max_staleness: int = 0
+    unfinished: Unfinished = "carry"
+    grace_s: float = 0.0
+    additional: int = 0
 
     def __post_init__(self) -> None:
         most = (self.max_staleness + 1) * self.num_groups
-        if self.capacity > most:
+        if self.unfinished == "carry" and self.capacity > most:
             raise ValueError(
                 f"{self.capacity} groups would be under way, of which only {most} can be trained on in time"
             )
@@ -31,3 +45,13 @@ class RolloutBounds:
         Example: 8 groups a step and 4 ahead: 12; published every second step: 20.
         """
         return self.sync_interval * self.num_groups + self.ahead
+
+    @property
+    def is_in_order(self) -> bool:
+        """True if a step takes the first of the groups in the data that are kept, whatever finishes first."""
+        return self.unfinished == "carry" and self.max_staleness == 0 and self.capacity == self.num_groups
+
+    @property
+    def alternates(self) -> bool:
+        """True if no group outlives the step in which it runs: sampling and training take turns."""
+        return self.unfinished != "carry" or self.is_in_order

@@ -23,24 +23,30 @@ class TaskSource(Protocol):
 
 
 class NumberedTasks:
-    """Task k of the stream, for numbers that rise; and where the stream has to stand for an older one to come again."""
+    """Task k of the stream, for numbers that rise; an older one again while it is kept; and where the stream has to
+    stand for an older one to come again."""
 
     def __init__(self, source: TaskSource):
         self._source = source
         self._next = 0
         self._places: dict[int, dict[str, Any]] = {}  # by number
-        self._again: dict[int, Task] = {}
+        self._drawn: dict[int, Task] = {}
 
     def draw(self, number: int) -> Task:
-        """Raises KeyError for a number that is neither the next one nor one that `restore` was told of."""
-        if number in self._again:
-            return self._again.pop(number)
+        """Raises KeyError for a number that is neither the next one nor kept."""
+        if number in self._drawn:
+            return self._drawn[number]
         if number != self._next:
             raise KeyError(f"task {number} is not the next one, {self._next}")
         if not self._places or number % EVERY == 0:
             self._places[number] = self._source.state_dict()
         self._next += 1
-        return self._source.next_tasks(1)[0]
+        (self._drawn[number],) = self._source.next_tasks(1)
+        return self._drawn[number]
+
+    def keep_only(self, numbers: Collection[int]) -> None:
+        """Nobody asks again for others that were drawn."""
+        self._drawn = {number: self._drawn[number] for number in numbers if number in self._drawn}
 
     def place(self, oldest: int) -> tuple[int, dict[str, Any]]:
         """(number, state of the source): from there the stream gives `oldest` and what follows. Nobody asks for
@@ -53,10 +59,10 @@ class NumberedTasks:
         return number, self._places[number]
 
     def restore(self, place: int, numbers: Collection[int], upto: int) -> None:
-        """The source stands at number `place`: goes on to `upto`, and keeps the tasks of `numbers`, which will be drawn
-        again."""
-        self._next, self._places = place, {}
+        """The source stands at number `place`: goes on to `upto`, and keeps the tasks of `numbers`."""
+        self._next, self._places, self._drawn = place, {}, {}
         while self._next < upto:
-            number, task = self._next, self.draw(self._next)
-            if number in numbers:
-                self._again[number] = task
+            number = self._next
+            self.draw(number)
+            if number not in numbers:
+                del self._drawn[number]

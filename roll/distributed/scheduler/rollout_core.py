@@ -4,20 +4,20 @@ One set of rules, by numbers: which group may start (`RolloutBounds.capacity`), 
 when room comes back (when the weights that a group trained are published, so that nothing is born stale). With
 max_staleness 0 rollout and training alternate, and what a step gets depends on data and seed alone.
 
-Only asyncio, and no clock: it runs on a virtual one unchanged.
+Only asyncio, and no clock but the loop's: it runs on a virtual one unchanged.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Any
 
 from roll.configs.plan.rollout_bounds import RolloutBounds
-from roll.distributed.scheduler.admission import can_take
+from roll.distributed.scheduler.active_groups import ActiveGroup, ActiveGroups
+from roll.distributed.scheduler.admission import can_take, is_too_old, resumed_deadlines
 from roll.types.rollout import TrajectoryGroup
 from roll.utils.background import start
 
@@ -26,11 +26,24 @@ Play = Callable[[int], Coroutine[Any, Any, TrajectoryGroup]]
 
 
 @dataclass(frozen=True)
+class GroupsLeft:
+    """How many groups a step left: that go on `running`, that are `finished` and wait for a step, that were `cancelled`
+    (finished ones whose result is thrown away included), and that were `deferred` now or earlier: they start again
+    under their numbers."""
+
+    running: int = 0
+    finished: int = 0
+    cancelled: int = 0
+    deferred: int = 0
+
+
+@dataclass(frozen=True)
 class StepGroups:
     """The groups of a step: those to train on, and those that the filter dropped, in the order of their numbers."""
 
     kept: list[TrajectoryGroup]
     dropped: list[TrajectoryGroup]
+    left: GroupsLeft = GroupsLeft()
 
     @property
     def sampled(self) -> list[TrajectoryGroup]:
@@ -38,25 +51,33 @@ class StepGroups:
 
 
 @dataclass(frozen=True)
+class SavedGroup:
+    """A group that was started and that no step took. No token of it is older than version `admitted_at`."""
+
+    number: int
+    admitted_at: int
+    result: TrajectoryGroup | None = None
+    is_kept: bool = True
+
+
+@dataclass(frozen=True)
 class CoreState:
-    """`next`: the first number that was never started. `active`: those that were, and that no step took, with their
-    deadlines."""
+    """`next`: the first number that was never started. `active`: those that were, and that no step took. `deferred`:
+    numbers that are to be started again. `replaced`: results that the filter dropped since the last step."""
 
     next: int
-    active: tuple[tuple[int, int], ...] = ()
+    active: tuple[SavedGroup, ...] = ()
+    deferred: tuple[int, ...] = ()
+    replaced: tuple[tuple[int, TrajectoryGroup], ...] = ()
+
+    @property
+    def numbers(self) -> set[int]:
+        """All whose task may be asked for again."""
+        return {group.number for group in self.active} | set(self.deferred) | {number for number, _ in self.replaced}
 
     @property
     def oldest(self) -> int:
-        return min([number for number, _ in self.active], default=self.next)
-
-
-@dataclass
-class _Active:
-    """A group that was started and not taken. `deadline`: the last step that may train on it."""
-
-    deadline: int
-    run: asyncio.Task[TrajectoryGroup]
-    is_kept: bool = True
+        return min(self.numbers, default=self.next)
 
 
 class RolloutCore:
@@ -82,106 +103,201 @@ class RolloutCore:
         self._version = 0
         self._step = 0  # the next one to take its groups
         self._num_taken = 0  # by steps whose weights are not published
-        self._active: dict[int, _Active] = {}
-        self._finished: list[int] = []  # a heap of numbers
-        self._num_active: Counter[int] = Counter()  # by deadline, the finished ones included
-        self._num_finished: Counter[int] = Counter()  # by deadline
-        self._replaced: list[TrajectoryGroup] = []  # dropped since the last step, with others in their place
+        self._groups = ActiveGroups()
+        self._taking: list[ActiveGroup] = []  # by the step that is about to have them
+        self._unstarted: list[ActiveGroup] = []  # of these: they wait to be started again in a resumed run
+        self._deferred: list[int] = []  # a heap of numbers
+        self._plays_deferred = False  # in this step, and nothing else
+        self._num_dropped = 0  # since the last step, where groups count in their order
+        self._replaced: list[tuple[int, TrajectoryGroup]] = []  # dropped since the last step, others in their place
         self._failure: BaseException | None = None
         self._waiter: asyncio.Future[None] | None = None
 
     @property
     def num_running(self) -> int:
-        return len(self._active) - len(self._finished)
+        return len(self._groups) - self._groups.num_finished
 
     def state(self) -> CoreState:
-        """What a resumed run has to play (again): every number that no step took."""
-        return CoreState(self._next, tuple(sorted((n, group.deadline) for n, group in self._active.items())))
+        """What a resumed run goes on with: every number that no step took."""
+        staleness = self._bounds.max_staleness
+        groups = [
+            SavedGroup(g.number, g.deadline - staleness, g.result, g.is_kept) for g in (*self._taking, *self._groups)
+        ]
+        return CoreState(self._next, tuple(groups), tuple(sorted(self._deferred)), tuple(self._replaced))
 
     def restore(self, state: CoreState, step: int) -> None:
-        """Goes on where `step` steps are done. Called once, on the loop, before the first `collect`."""
+        """Goes on where `step` steps are done, it may be under other bounds: the oldest groups have room, a finished
+        one that is not too old keeps its result, and everything else is sampled (again) under its number. Called once,
+        before the first `collect`; what is to run starts with it, or as soon as weights are published."""
         self._step = self._version = step
-        self._next = state.next
-        for number, deadline in state.active:
-            self._start(number, deadline)
+        self._next, self._replaced, self._num_dropped = state.next, list(state.replaced), len(state.replaced)
+        deferred = (SavedGroup(number, step) for number in state.deferred)
+        saved = sorted((*state.active, *deferred), key=lambda group: group.number)
+        room = 0 if self._bounds.alternates else max(0, self._room())
+        deadlines = resumed_deadlines([group.admitted_at for group in saved[:room]], step, self._bounds)
+        for group, deadline in zip(saved, deadlines, strict=False):
+            usable = group.result is not None and not is_too_old(group.admitted_at, deadline, self._bounds)
+            result, is_kept = (group.result, group.is_kept) if usable else (None, True)
+            active = ActiveGroup(group.number, deadline, None, result, is_kept)
+            self._groups.add(active)
+            if not usable:
+                self._unstarted.append(active)
+        self._deferred = [group.number for group in saved[room:]]  # a heap, since it is sorted
 
     async def collect(self, step: int) -> StepGroups:
         """The groups of this step, by number. The first group that fails, of whichever step, ends it with what it
         raised."""
         self._step = step
+        num_groups, is_last = self._bounds.num_groups, self._num_steps is not None and step == self._num_steps - 1
+        defers = self._bounds.unfinished == "defer"
+        self._plays_deferred = defers and (len(self._deferred) >= num_groups or is_last)
         self._admit()
-        while not self._can_take():
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
-        taken = [self._take(heappop(self._finished)) for _ in range(self._bounds.num_groups)]
-        self._step, self._num_taken = step + 1, self._num_taken + len(taken)
-        kept = [group.run.result() for group in taken if group.is_kept]
-        dropped = [*self._replaced, *(group.run.result() for group in taken if not group.is_kept)]
-        self._replaced = []
-        return StepGroups(kept, sorted(dropped, key=lambda group: group.group_id))
+        await self._until_ready()
+        self._taking = self._groups.oldest_finished(num_groups)
+        num_cancelled = await self._give_up() if self._bounds.alternates else 0
+        taken, self._taking = self._taking, []
+        self._step, self._num_taken = step + 1, self._num_taken + num_groups
+        kept = [_result(group) for group in taken if group.is_kept]
+        dropped = [*self._replaced, *((g.number, _result(g)) for g in taken if not g.is_kept)]
+        self._replaced, self._num_dropped = [], 0
+        left = GroupsLeft(self.num_running, self._groups.num_finished, num_cancelled, len(self._deferred))
+        return StepGroups(kept, [group for _, group in sorted(dropped, key=lambda entry: entry[0])], left)
 
     def published(self, version: int) -> None:
         """The engines now sample from this version: what was trained into it gives its room back. Where groups may be
         ahead of their step they start now, else with the step that asks for them."""
         self._version, self._num_taken = version, 0
-        if self._bounds.ahead:
+        if self._bounds.ahead and not self._bounds.alternates:
             self._admit()
 
     async def cancel(self) -> None:
         """Ends all groups. `state` still has them."""
-        runs = [group.run for group in self._active.values()]
-        for run in runs:
-            run.cancel()
-        await asyncio.gather(*runs, return_exceptions=True)
+        await _cancel(self._groups)
 
     def _admit(self) -> None:
-        room = self._bounds.capacity - self._num_taken
-        if self._num_steps is not None:
-            room = min(room, (self._num_steps - self._step) * self._bounds.num_groups)
-        while len(self._active) < room:
-            self._start(self._next, self._version + self._bounds.max_staleness)
-            self._next += 1
+        for group in self._unstarted:
+            self._start(group)
+        self._unstarted = []
+        while len(self._groups) < self._room():
+            again = self._deferred and (self._plays_deferred or self._bounds.unfinished != "defer")
+            number = heappop(self._deferred) if again else self._next
+            self._next = max(self._next, number + 1)
+            group = ActiveGroup(number, self._version + self._bounds.max_staleness)
+            self._groups.add(group)
+            self._start(group)
 
-    def _start(self, number: int, deadline: int) -> None:
-        run = start(self._play(number))
-        self._active[number] = _Active(deadline, run)
-        self._num_active[deadline] += 1
-        run.add_done_callback(lambda ended: self._ended(number, ended))
+    def _room(self) -> int:
+        """How many groups may be active."""
+        bounds = self._bounds
+        needed = None if self._num_steps is None else (self._num_steps - self._step) * bounds.num_groups
+        if bounds.is_in_order:  # those that are dropped stay until their turn comes
+            more = bounds.additional + max(0, min(self._num_dropped, self._max_replacements) - len(self._replaced))
+            return (bounds.num_groups if needed is None else min(bounds.num_groups, needed)) + more
+        if not bounds.alternates:
+            room = bounds.capacity - self._num_taken
+            return room if needed is None else min(room, needed)
+        if self._plays_deferred:
+            return bounds.num_groups
+        room = bounds.num_groups + bounds.ahead
+        if bounds.unfinished == "drop" or needed is None:
+            return room
+        return min(room, needed - len(self._deferred))
+
+    def _start(self, group: ActiveGroup) -> None:
+        number = group.number
+        group.run = start(self._play(number))
+        group.run.add_done_callback(lambda ended: self._ended(number, ended))
 
     def _ended(self, number: int, run: asyncio.Task[TrajectoryGroup]) -> None:
-        if run.cancelled():
+        if run.cancelled() or not self._groups.is_run_of(number, run):
             return
         try:
             self._finish(number, run.result())
         except BaseException as error:  # of the group, or of the filter that looked at it
             self._failure = self._failure or error
+        self._wake()
+
+    def _finish(self, number: int, played: TrajectoryGroup) -> None:
+        is_kept = self._keep is None or self._keep(played)
+        if is_kept or (not self._bounds.is_in_order and len(self._replaced) >= self._max_replacements):
+            self._groups.finish(number, played, is_kept)
+        elif self._bounds.is_in_order:
+            self._groups.finish(number, played, is_kept)
+            self._num_dropped += 1
+        else:
+            self._groups.remove(number)
+            self._replaced.append((number, played))
+        if not is_kept:
+            self._admit()
+
+    def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    def _finish(self, number: int, played: TrajectoryGroup) -> None:
-        group = self._active[number]
-        group.is_kept = self._keep is None or self._keep(played)
-        self._num_finished[group.deadline] += 1
-        if group.is_kept or len(self._replaced) == self._max_replacements:
-            heappush(self._finished, number)
-        else:
-            self._take(number)
-            self._replaced.append(played)
-            self._admit()
+    async def _until_ready(self) -> None:
+        """Returns when the step can take its groups, and has waited long enough for older ones."""
+        loop, bounds = asyncio.get_running_loop(), self._bounds
+        patience: asyncio.TimerHandle | None = None
+        is_over = False
+
+        def end_patience() -> None:
+            nonlocal is_over
+            is_over = True
+            self._wake()
+
+        try:
+            while True:
+                if self._failure is not None:
+                    raise self._failure
+                is_full = self._is_front_full()
+                if self._can_take():
+                    if is_full or is_over or not bounds.grace_s:
+                        return
+                    patience = patience or loop.call_later(bounds.grace_s, end_patience)
+                self._waiter = loop.create_future()
+                await self._waiter
+        finally:
+            if patience is not None:
+                patience.cancel()
+
+    def _is_front_full(self) -> bool:
+        """True if the oldest groups of all that are active are finished, as many as the step takes."""
+        groups, bounds = self._groups, self._bounds
+        while groups.num_in_front < bounds.num_groups:
+            group = groups.next_in_order()
+            if group is None:
+                return False
+            gives_room = bounds.is_in_order and not group.is_kept and len(self._replaced) < self._max_replacements
+            if gives_room:
+                groups.remove_last_in_front()
+                self._replaced.append((group.number, _result(group)))
+        return True
 
     def _can_take(self) -> bool:
-        if self._failure is not None:
-            raise self._failure
-        bounds = self._bounds
-        return len(self._finished) >= bounds.num_groups and can_take(
-            self._num_finished, self._num_active, self._step, bounds.num_groups
-        )
+        bounds, groups = self._bounds, self._groups
+        if bounds.alternates:
+            return (groups.num_in_front if bounds.is_in_order else groups.num_finished) >= bounds.num_groups
+        if groups.num_finished < bounds.num_groups:
+            return False
+        return can_take(groups.finished_by_deadline, groups.by_deadline, self._step, bounds.num_groups)
 
-    def _take(self, number: int) -> _Active:
-        """Takes out a finished group."""
-        group = self._active.pop(number)
-        for counts in (self._num_active, self._num_finished):
-            counts[group.deadline] -= 1
-            if not counts[group.deadline]:
-                del counts[group.deadline]
-        return group
+    async def _give_up(self) -> int:
+        """Ends what a step left. Returns how many groups that were."""
+        left, self._groups = self._groups, ActiveGroups()
+        if self._bounds.unfinished != "drop":
+            for group in left:
+                heappush(self._deferred, group.number)
+        await _cancel(left)
+        return len(left)
+
+
+def _result(group: ActiveGroup) -> TrajectoryGroup:
+    assert group.result is not None
+    return group.result
+
+
+async def _cancel(groups: ActiveGroups) -> None:
+    runs = [group.run for group in groups if group.run is not None]
+    for run in runs:
+        run.cancel()
+    await asyncio.gather(*runs, return_exceptions=True)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from roll.configs.plan.rollout_bounds import RolloutBounds
 from roll.distributed.scheduler.event_loop import EventLoopThread
 from roll.distributed.scheduler.numbered_tasks import NumberedTasks, TaskSource
 from roll.distributed.scheduler.rollout_core import CoreState, Keep, RolloutCore, StepGroups
+from roll.distributed.scheduler.saved_groups import read_state, write_state
 from roll.errors import RewardError
-from roll.types.rollout import Generate, Rollouter, TrajectoryGroup
+from roll.types.rollout import AnyTrajectory, Generate, Rollouter, Trajectory, TrajectoryGroup
+
+Fetch = Callable[[Sequence[Sequence[AnyTrajectory]]], Sequence[Sequence[Trajectory]]]
+"""The rows of groups with their tokens and texts, wherever these are."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,10 @@ class RolloutScheduler:
         source: TaskSource,
         settings: SchedulerSettings,
         keep: Keep | None = None,
+        fetch: Fetch | None = None,
     ):
+        """`fetch` is needed where rows may be stored apart from what is known of them."""
+        self._fetch = fetch
         self._loop, self._settings = loop, settings
         self._rollouter, self._generate = rollouter, generate
         self._tasks = NumberedTasks(source)
@@ -59,22 +67,25 @@ class RolloutScheduler:
     def num_running(self) -> int:
         return self._core.num_running
 
-    def state(self) -> dict[str, Any]:
-        """As JSON values: `data` is where the source stood at number `place`; groups that no step took are played
-        again, under their numbers."""
-        core = self._core.state()
-        place, data = self._tasks.place(core.oldest)
-        return {"data": data, "groups": {"place": place, "next": core.next, "active": [list(g) for g in core.active]}}
+    def save(self, directory: Path) -> dict[str, Any]:
+        """The state, as JSON values: `data` is where the source stood at number `groups.place`. Finished groups that no
+        step took are written below the directory; the others are played again, under their numbers."""
+        core, place, data = self._loop.run(self._state())
+        finished = [group.result for group in core.active if group.result is not None]
+        groups = [*finished, *(group for _, group in core.replaced)]
+        if groups and self._fetch is not None:
+            rows = self._fetch([group.trajectories for group in groups])
+            groups = [replace(group, trajectories=tuple(found)) for group, found in zip(groups, rows, strict=True)]
+        return {"data": data, "groups": {"place": place, **write_state(directory, core, groups)}}
 
-    def restore(self, groups: Mapping[str, Any] | None, step: int) -> None:
-        """Goes on where `step` steps are done; the source stands where `state` said. `groups` is None in checkpoints
+    def restore(self, directory: Path, groups: Mapping[str, Any] | None, step: int) -> None:
+        """Goes on where `step` steps are done; the source stands where `save` said. `groups` is None in checkpoints
         that do not know them: then every step has taken its own. Called before the first collect."""
         if not groups:
             number = step * self._settings.bounds.num_groups
             groups = {"place": number, "next": number, "active": []}
-        active = tuple((int(number), int(deadline)) for number, deadline in groups["active"])
-        self._tasks.restore(int(groups["place"]), {number for number, _ in active}, int(groups["next"]))
-        self._loop.run(self._restore(CoreState(int(groups["next"]), active), step))
+        state = read_state(directory, groups, self._tasks)
+        self._loop.run(self._restore(state, step))
 
     def collect(self, step: int) -> StepGroups:
         """The groups of this step, ordered by number. Raises RewardError when too many attempts failed."""
@@ -88,10 +99,11 @@ class RolloutScheduler:
         _check_failures(completed, step, self._settings.max_failed_fraction)
         kept, dropped = list(completed[: len(groups.kept)]), list(completed[len(groups.kept) :])
         if self._keep is None:
-            return StepGroups(kept, dropped)
+            return replace(groups, kept=kept, dropped=dropped)
         verdicts = [self._keep(group) for group in kept]
         late = [group for group, keeps in zip(kept, verdicts, strict=True) if not keeps]
-        return StepGroups([group for group, keeps in zip(kept, verdicts, strict=True) if keeps], dropped + late)
+        kept = [group for group, keeps in zip(kept, verdicts, strict=True) if keeps]
+        return replace(groups, kept=kept, dropped=dropped + late)
 
     def published(self, version: int) -> None:
         """The engines now sample from this version."""
@@ -101,6 +113,10 @@ class RolloutScheduler:
         step = number // self._settings.bounds.num_groups
         return self._rollouter.run_group(self._tasks.draw(number), number, step, self._generate)
 
+    async def _state(self) -> tuple[CoreState, int, dict[str, Any]]:
+        core = self._core.state()
+        return core, *self._tasks.place(core.oldest)
+
     async def _restore(self, state: CoreState, step: int) -> None:
         self._core.restore(state, step)
 
@@ -109,10 +125,12 @@ class RolloutScheduler:
 
     async def _collect(self, step: int) -> StepGroups:
         try:
-            return await self._core.collect(step)
+            groups = await self._core.collect(step)
         except BaseException:
             await self._core.cancel()
             raise
+        self._tasks.keep_only(self._core.state().numbers)
+        return groups
 
 
 def _check_failures(groups: Sequence[TrajectoryGroup], step: int, max_failed_fraction: float) -> None:

@@ -20,6 +20,7 @@ from roll.distributed.executor.jobs import TurnValues
 from roll.distributed.executor.pools.job_pool import FatalJobError, Job, JobPool
 from roll.distributed.executor.rl_clusters import RLClusters
 from roll.distributed.executor.rollout.engine_client import RETRIED_REQUESTS
+from roll.distributed.executor.step_rows import fetched
 from roll.distributed.scheduler.numbered_tasks import TaskSource
 from roll.distributed.scheduler.rollout_core import StepGroups
 from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler, SchedulerSettings
@@ -80,6 +81,7 @@ class AgenticPipeline(RLPipeline):
                 num_steps=config.max_steps,
             ),
             load_filter(manager.group_filter_cls) if manager.group_filter_cls else None,
+            fetched,
         )
         if config.val_env_manager is not None:
             val = EnvTaskSource(config.val_env_manager.slots, config.seeds("validation"), config.seed)

@@ -17,6 +17,7 @@ from roll.configs.plan.rollout_bounds import RolloutBounds
 from roll.datasets.encoding import decoder, load_tasks
 from roll.datasets.mixing import TaskMixer
 from roll.distributed.executor.rl_clusters import RLClusters
+from roll.distributed.executor.step_rows import fetched
 from roll.distributed.scheduler.filters import by_domain, make_filter
 from roll.distributed.scheduler.numbered_tasks import TaskSource
 from roll.distributed.scheduler.rollout_core import Keep, StepGroups
@@ -134,6 +135,7 @@ class RLVRPipeline(RLPipeline):
                 num_steps=config.max_steps,
             ),
             self._keep(),
+            fetched,
         )
         pools.wait_ready()
         self.clusters.wait_ready()

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from roll.errors import ConfigError, StorageError
-from roll.pipeline.rollout_files import RecordedGroup, read_groups, write_groups
+from roll.pipeline.rollout_files import read_groups, write_groups
 from roll.pipeline.rollout_mock import RecordedRollouter, RolloutDump
+from roll.types.group_codec import RecordedGroup
 from roll.types.rollout import Task, Trajectory, TrajectoryGroup, Turn
 from tests.helpers.configs import config
 
@@ -74,7 +75,7 @@ def recorded(directory: Path, **changes: Any) -> RecordedRollouter:
 
 
 def played(rollouter: RecordedRollouter, group_id: int, name: str) -> TrajectoryGroup:
-    async def generate(request: Any) -> Any:
+    async def generate(request: Any, answered: Any = None) -> Any:
         raise AssertionError("nothing is sampled")
 
     return asyncio.run(rollouter.run_group(task(name), group_id, 0, generate))

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roll.configs.plan.rollout_bounds import RolloutBounds
-from roll.distributed.scheduler.rollout_core import CoreState, RolloutCore
+from roll.distributed.scheduler.rollout_core import RolloutCore
 from roll.distributed.scheduler.virtual_time import Deadlock, run_virtually
 from roll.types.rollout import Task, TrajectoryGroup
+from tests.unit.scheduler.schedules import bounds_that_cannot_deadlock
 
 TASK = Task("t", "d", np.zeros(1, np.int32))
 
@@ -70,14 +71,6 @@ class Training:
 
         run_virtually(work())
         return self
-
-
-@st.composite
-def bounds_that_cannot_deadlock(draw: st.DrawFn) -> RolloutBounds:
-    num_groups, interval = draw(st.integers(1, 5)), draw(st.integers(1, 3))
-    staleness = draw(st.integers(interval - 1, interval + 2))
-    ahead = draw(st.integers(0, (staleness + 1 - interval) * num_groups))
-    return RolloutBounds(num_groups, ahead, interval, staleness)
 
 
 def lengths(seed: int) -> Callable[[int], float]:
@@ -142,39 +135,6 @@ def test_one_group_more_than_is_allowed_may_wait_for_ever(bounds: RolloutBounds)
     assert bounds.capacity == (bounds.max_staleness + 1) * bounds.num_groups + 1
     with pytest.raises(Deadlock):
         Training(bounds, lambda number: 1.0).run(12)
-
-
-@settings(max_examples=100, deadline=None)
-@given(bounds_that_cannot_deadlock(), st.integers(0, 999), st.integers(1, 5), st.integers(1, 5))
-def test_every_number_is_trained_on_once_over_a_stop_and_a_resume(
-    bounds: RolloutBounds, seed: int, before: int, after: int
-) -> None:
-    before *= bounds.sync_interval  # a checkpoint follows a publish
-    first = Training(bounds, lengths(seed))
-    states: list[CoreState] = []
-
-    async def stop() -> None:
-        core = first.core()
-        await first.train(core, 0, before)
-        states.append(core.state())
-        await core.cancel()
-        assert core.state() == states[0]
-
-    run_virtually(stop())
-    second = Training(bounds, lengths(seed + 1), version=before, started=dict(first.started))
-
-    async def resume() -> None:
-        core = second.core()
-        core.restore(states[0], before)
-        await second.train(core, before, before + after)
-        states.append(core.state())
-        await core.cancel()
-
-    run_virtually(resume())
-    trained = [number for batch in (*first.kept, *second.kept) for number in batch]
-    waiting = [number for number, _ in states[1].active]
-    assert sorted(trained + waiting) == list(range(states[1].next))
-    assert max(second.ages) <= bounds.max_staleness
 
 
 @given(bounds_that_cannot_deadlock(), st.integers(1, 6))

@@ -5,6 +5,7 @@ import json
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from roll.distributed.scheduler.event_loop import EventLoopThread
 from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler, SchedulerSettings
 from roll.errors import RewardError
 from roll.types.rollout import (
+    AnyAnswered,
     Generate,
     Generation,
     GenerationRequest,
@@ -77,7 +79,7 @@ class DelayedRollouter:
             self.hanging.discard(group_id)
 
 
-async def one_token(request: GenerationRequest) -> list[Generation]:
+async def one_token(request: GenerationRequest, answered: AnyAnswered | None = None) -> list[Generation]:
     await asyncio.sleep(0)
     return [Generation(np.array([7], np.int32), np.zeros(1, np.float32), np.zeros(1, np.int32), "stop")]
 
@@ -108,42 +110,45 @@ def test_groups_come_in_order_with_tasks_in_data_order(loop: EventLoopThread):
         scheduler.published(step + 1)
 
 
-def test_state_points_at_the_groups_that_no_step_took(loop: EventLoopThread):
+def test_state_points_at_the_groups_that_no_step_took(loop: EventLoopThread, tmp_path: Path):
     source = CountingSource()
     scheduler = make(loop, DelayedRollouter(), source, num_groups=4, ahead=3, max_staleness=1)
     scheduler.collect(0)
     scheduler.published(1)
     assert source.position == 11
-    state = json.loads(json.dumps(scheduler.state()))
+    state = json.loads(json.dumps(scheduler.save(tmp_path)))
     assert state["data"] == {"position": state["groups"]["place"]} == {"position": 0}
     active = dict(state["groups"]["active"])
     assert len(active) == 7 and state["groups"]["next"] == 11
     later = CountingSource()
     later.load_state_dict(state["data"])
     resumed = make(loop, DelayedRollouter(), later, num_groups=4, ahead=3, max_staleness=1)
-    resumed.restore(state["groups"], 1)
-    assert later.position == 11 and dict(resumed.state()["groups"]["active"]) == active
+    resumed.restore(tmp_path, state["groups"], 1)
+    assert later.position == 11 and dict(resumed.save(tmp_path / "again")["groups"]["active"]) == active
     found = resumed.collect(1).kept
     assert [str(g.group_id) for g in found] == [g.task.task_id for g in found] and {g.group_id for g in found} <= set(
         active
     )
 
 
-def test_a_checkpoint_without_numbers_goes_on_where_its_steps_ended(loop: EventLoopThread):
+def test_a_checkpoint_without_numbers_goes_on_where_its_steps_ended(loop: EventLoopThread, tmp_path: Path):
     resumed = make(loop, DelayedRollouter(), CountingSource(8), num_groups=4)
-    resumed.restore(None, 2)
+    resumed.restore(tmp_path, None, 2)
     assert [(g.group_id, g.task.task_id) for g in resumed.collect(2).kept] == [(i, str(i)) for i in range(8, 12)]
     resumed.published(3)
-    assert resumed.state() == {"data": {"position": 12}, "groups": {"place": 12, "next": 12, "active": []}}
+    numbers = {"place": 12, "next": 12, "active": [], "dropped": [], "deferred": [], "replaced": []}
+    assert resumed.save(tmp_path) == {"data": {"position": 12}, "groups": numbers}
+    assert not list(tmp_path.iterdir())
 
 
-def test_a_crash_in_one_group_ends_collect_and_the_others_and_no_number_is_lost(loop: EventLoopThread):
+def test_a_crash_in_one_group_ends_collect_and_the_others_and_no_number_is_lost(loop: EventLoopThread, tmp_path: Path):
     rollouter = DelayedRollouter(crash_at=2)
     scheduler = make(loop, rollouter, num_groups=4, ahead=4, max_staleness=1)
     with pytest.raises(RuntimeError, match="environment server is gone"):
         scheduler.collect(0)
     assert not rollouter.hanging
-    assert scheduler.state()["groups"] == {"place": 0, "next": 8, "active": [[n, 1] for n in range(8)]}
+    numbers = scheduler.save(tmp_path)["groups"]
+    assert (numbers["place"], numbers["next"], numbers["active"]) == (0, 8, [[n, 0] for n in range(8)])
 
 
 def test_too_many_failed_attempts_stop_the_run_and_show_the_cause(loop: EventLoopThread):
@@ -152,7 +157,7 @@ def test_too_many_failed_attempts_stop_the_run_and_show_the_cause(loop: EventLoo
         scheduler.collect(0)
 
 
-def test_dropped_groups_are_replaced_by_the_next_tasks(loop: EventLoopThread):
+def test_dropped_groups_are_replaced_by_the_next_tasks(loop: EventLoopThread, tmp_path: Path):
     scheduler = make(
         loop, DelayedRollouter(), keep=lambda g: int(g.task.task_id) % 2 == 0, num_groups=4, max_replacements=4
     )
@@ -161,7 +166,7 @@ def test_dropped_groups_are_replaced_by_the_next_tasks(loop: EventLoopThread):
     assert [g.group_id for g in groups.kept] == [0, 2, 4, 6]
     assert [g.task.task_id for g in groups.dropped] == ["1", "3", "5"]
     scheduler.published(1)
-    assert scheduler.state()["groups"]["next"] == 7
+    assert scheduler.save(tmp_path)["groups"]["next"] == 7
 
 
 def test_when_the_filter_keeps_nothing_all_groups_are_dropped_ones(loop: EventLoopThread):
