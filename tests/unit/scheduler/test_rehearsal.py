@@ -34,7 +34,7 @@ def test_no_step_of_sound_bounds_waits_for_ever(bounds: RolloutBounds, max_repla
 def test_one_group_more_than_is_allowed_is_found(n: int, interval: int, staleness: int) -> None:
     ahead = max(0, (staleness + 1 - interval) * n) + 1
     found = rehearse(Unsound(n, ahead, interval, staleness))
-    assert found is not None and "never gets its groups: at " in found and "RolloutCore.collect" in found
+    assert found is not None and "never gets its groups: at " in found and "RolloutCore._until_ready" in found
 
 
 @pytest.mark.parametrize("ahead, is_sound", [(4096, True), (4097, False)])
