@@ -35,7 +35,11 @@ LossAggMode = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean",
 class ISWeightConfig(Settings):
     """`train_infer_correction.is_weight`: importance weights between trainer and rollout engine."""
 
-    enabled: bool = setting(False, "Weight the loss by the ratio of trainer and rollout probabilities.")
+    enabled: bool | None = setting(
+        None,
+        "Weight the loss by the ratio of trainer and rollout probabilities. Default: where rollouts run ahead "
+        "(async_generation_ratio above 0) and the engine's log-probs are not old log-probs already.",
+    )
     weight_type: Granularity = setting("token", "Over what the ratio is taken.")
     upper_bound: float | None = setting(1.2, "Ratios are cut here.")
     detach: bool = setting(

@@ -3,16 +3,17 @@ holds on any machine, in a dry run and in a real run."""
 
 from collections.abc import Callable, Iterator
 
+from roll.configs.ahead_checks import ahead_problems, ahead_warnings
 from roll.configs.algorithm import MODEL_LENGTH_KEYS, AlgorithmConfig
 from roll.configs.estimators import ESTIMATORS
 from roll.configs.plan.batch_plan import batch_problems, role_train_plan
-from roll.configs.plan.derive import compares_within_groups, old_log_probs
+from roll.configs.plan.derive import compares_within_groups, old_log_probs, weighs_importance
 from roll.configs.policy_losses import POLICY_FORMS
 from roll.configs.problems import Problem, ids_text
 from roll.configs.rollout_checks import VAL_LENGTH_KEYS, length_problems
 from roll.configs.rollout_config import LENGTH_KEYS
 from roll.configs.strategy import narrowing_settings
-from roll.configs.switches import RL, switched_off
+from roll.configs.switches import IS_WEIGHT, RL, switched_off
 
 SAMPLING = "actor_infer.generating_args"
 
@@ -202,15 +203,10 @@ def _length_warnings(config: AlgorithmConfig) -> Iterator[str]:
 
 def _age_warnings(config: AlgorithmConfig) -> Iterator[str]:
     every, key = config.actor_train.model_update_frequency, "actor_train.model_update_frequency"
+    plan = role_train_plan(config, "actor_train", config.actor_train)
+    yield from ahead_warnings(config, old_log_probs(config, plan.updates_per_step).source != "rollout")
     if every == 1:
         return
-    plan = role_train_plan(config, "actor_train", config.actor_train)
-    if old_log_probs(config, plan.updates_per_step).source == "update":
-        yield (
-            f"{key}: {every}: answers are up to {every - 1} steps older than the weights that learn from them, and old "
-            "log-probs are the trainer's own, so that nothing corrects for it. See "
-            "force_disable_old_logprobs_recompute and train_infer_correction."
-        )
     if config.eval_steps > 0 and config.eval_steps % every:
         yield (
             f"eval_steps: {config.eval_steps} is no multiple of {key}: {every}: some validations are of weights "
@@ -246,6 +242,7 @@ CHECKS: tuple[Callable[[AlgorithmConfig], Iterator[Problem]], ...] = (
     data_problems,
     batch_problems,
     sync_problems,
+    ahead_problems,
 )
 
 
@@ -257,7 +254,7 @@ def config_warnings(config: AlgorithmConfig) -> list[str]:
         *_share_warnings(config),
         *_length_warnings(config),
         *_age_warnings(config),
-        *switched_off(config, RL),
+        *switched_off(config, RL if weighs_importance(config) else {**RL, **IS_WEIGHT}),
     ]
     worker = config.actor_infer
     if narrowing := narrowing_settings(worker.strategy_name, worker.generating_args):

@@ -49,6 +49,26 @@ class RolloutConfig(RunConfig):
     )
     val_batch_size: int = setting(128, "Validation prompts in flight at once.", ge=1, le=MOST_GROUPS)
 
+    # rollouts that run ahead of training (docs/rollouts.md)
+    async_generation_ratio: float = setting(
+        0.0,
+        "Groups that may be under way beyond those of a step, as a share of them: they run while the step trains. 0: "
+        "rollout and training take turns; 1: another step's worth of groups is always on its way. docs/rollouts.md.",
+        ge=0,
+    )
+    max_staleness: int | None = setting(
+        None,
+        "The most steps by which any token may be older than the weights that learn from it: no group is ever older "
+        "than that. Default: model_update_frequency - 1 + async_generation_ratio, rounded up.",
+        ge=0,
+    )
+    max_token_staleness: int | None = setting(
+        None,
+        "With async_generation_ratio: tokens that are more steps old than this are not trained on. Off by default, "
+        "since the ends of long answers are what is left.",
+        ge=0,
+    )
+
     # lengths in tokens
     prompt_length: int = setting(
         1024,
@@ -115,6 +135,11 @@ class RolloutConfig(RunConfig):
     # output
     rollout_mock: RolloutMockConfig = setting({}, "Record rollouts, or replay recorded ones.")
     rollout_dump_dir: Place | None = setting(None, "Where sample rollouts go. Default: <output_dir>/rollouts.")
+
+    @property
+    def runs_ahead(self) -> bool:
+        """True if groups of later steps run while a step trains."""
+        return self.async_generation_ratio > 0
 
     @property
     def lengths(self) -> tuple[int, int, int]:

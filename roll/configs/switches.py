@@ -10,10 +10,12 @@ Switches = Mapping[str, tuple[str, ...]]
 RL: Switches = {
     "use_kl_loss": ("kl_loss_type",),
     "rollout_mock.enable": ("rollout_mock.mode", "rollout_mock.dump_dir"),
+}
+IS_WEIGHT: Switches = {
     "train_infer_correction.is_weight.enabled": (
         "train_infer_correction.is_weight.weight_type",
         "train_infer_correction.is_weight.upper_bound",
-    ),
+    )
 }
 RLVR: Switches = {
     "difficulty_mask": ("difficulty_low_threshold", "difficulty_high_threshold"),

@@ -15,6 +15,7 @@ from roll.algorithms.off_policy import ImportanceWeight, MismatchFilter, TrainIn
 from roll.algorithms.own_objective import OwnObjective
 from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.plan.batch_plan import BatchPlan
+from roll.configs.plan.derive import weighs_importance
 from roll.configs.rollout import GeneratingArgs
 from roll.types.rollout import SamplingParams
 from roll.utils.imports import resolve
@@ -79,15 +80,15 @@ def _objective(config: AlgorithmConfig) -> Objective:
 
 def _correction(config: AlgorithmConfig) -> TrainInferCorrection | None:
     keys = config.train_infer_correction
-    weight = keys.is_weight
+    weight, weighs = keys.is_weight, weighs_importance(config)
     filters = tuple(
         MismatchFilter(f.agg_type, f.ratio_enabled, f.ratio_low, f.ratio_high, f.diff_enabled, f.diff_low, f.diff_high)
         for f in keys.filters
         if f.enabled
     )
-    if not weight.enabled and not filters:
+    if not weighs and not filters:
         return None
-    is_weight = ImportanceWeight(weight.weight_type, weight.upper_bound) if weight.enabled else None
+    is_weight = ImportanceWeight(weight.weight_type, weight.upper_bound) if weighs else None
     return TrainInferCorrection(is_weight, filters)
 
 

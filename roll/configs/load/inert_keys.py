@@ -110,7 +110,6 @@ INERT: Mapping[str, Mapping[str, InertKey]] = {
     },
     "AlgorithmConfig": {
         "reward": planned(WorkerConfig | None, None, "A reward model for all domains."),
-        "async_generation_ratio": planned(float, 0, "How many steps rollouts may run ahead of training.", inert=(0.0,)),
         "use_opd": planned(bool, False, "On-policy distillation beside the reward."),
         "is_pure_opd": planned(bool, False, "On-policy distillation instead of a reward."),
         "pure_opd_pipeline_type": ignored(Literal["rlvr", "agentic"], "rlvr", "Rollouts of it.", "is_pure_opd is off"),

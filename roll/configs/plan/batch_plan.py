@@ -8,6 +8,7 @@ from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.cluster import WorkerConfig
 from roll.configs.limits import MOST_SAMPLES
 from roll.configs.plan.derive import OldLogProbs, old_log_probs
+from roll.configs.plan.rollout_bounds import RolloutBounds, rollout_bounds
 from roll.configs.plan.run_plan import RunPlan, TrainPlan, plan_layout, train_plan
 from roll.configs.problems import Problem
 from roll.configs.roles import Role
@@ -17,7 +18,7 @@ from roll.configs.roles import Role
 class BatchPlan(RunPlan):
     """All counts of a step of reinforcement learning."""
 
-    num_groups: int
+    bounds: RolloutBounds
     group_size: int
     prompt_length: int
     response_length: int
@@ -35,6 +36,10 @@ class BatchPlan(RunPlan):
     @property
     def critic(self) -> TrainPlan | None:
         return self.trains.get("critic")
+
+    @property
+    def num_groups(self) -> int:
+        return self.bounds.num_groups
 
     @property
     def samples_per_step(self) -> int:
@@ -65,7 +70,7 @@ def build_plan(config: AlgorithmConfig) -> BatchPlan:
         bucket_bytes=config.model_update_buffer_size_mb << 20,
         most_answers=config.max_running_requests,
         keeps_kv=config.kv_on_update == "keep",
-        num_groups=config.num_groups,
+        bounds=rollout_bounds(config),
         group_size=config.group_size,
         prompt_length=prompt,
         response_length=response,

@@ -35,18 +35,27 @@ def rollout_log_probs_are_full(config: AlgorithmConfig) -> bool:
     )
 
 
+def weighs_importance(config: AlgorithmConfig) -> bool:
+    """True if the policy loss is weighted by the ratio of trainer and rollout probabilities. By itself it is where
+    answers are older than the weights and nothing else makes up for that."""
+    enabled = config.train_infer_correction.is_weight.enabled
+    if enabled is not None:
+        return enabled
+    by_ratio = config.force_disable_old_logprobs_recompute  # the policy ratio itself is to what sampled
+    return config.runs_ahead and rollout_log_probs_are_full(config) and not by_ratio
+
+
 def old_log_probs(config: AlgorithmConfig, updates_per_step: int) -> OldLogProbs:
-    """The source of old log-probs for this many updates per step."""
-    correction = config.train_infer_correction
-    corrects = correction.is_weight.enabled or any(item.enabled for item in correction.filters)
+    """The source of old log-probs for this many updates per step. A correction compares them with the rollout's, and
+    the update's own serve as well for that as those of a pass under the same weights."""
     if config.enable_old_logprobs_recompute:
         return OldLogProbs("pass", "enable_old_logprobs_recompute is on")
-    if corrects:
-        return OldLogProbs("pass", "train_infer_correction compares them with the rollout's")
     needed = _why_old_log_probs_are_needed(config, updates_per_step)
-    stale = "answers may be older than the weights" if config.actor_train.model_update_frequency > 1 else None
+    is_old = config.runs_ahead or config.actor_train.model_update_frequency > 1
+    stale = "answers may be older than the weights" if is_old else None
+    corrects = weighs_importance(config) or any(item.enabled for item in config.train_infer_correction.filters)
     takes_rollout = config.force_disable_old_logprobs_recompute and rollout_log_probs_are_full(config)
-    if takes_rollout and (why := needed or stale):
+    if takes_rollout and not corrects and (why := needed or stale):
         return OldLogProbs("rollout", f"{why}, and force_disable_old_logprobs_recompute is on")
     return OldLogProbs("update", "a step has one update") if needed is None else OldLogProbs("pass", needed)
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.plan.batch_plan import BatchPlan
+from roll.configs.plan.derive import weighs_importance
 from roll.configs.plan.describe import counted, update_sum, updates_in_run
 from roll.configs.plan.run_plan import TrainPlan
 
@@ -18,6 +19,7 @@ def batch_rows(config: AlgorithmConfig, plan: BatchPlan) -> Iterator[tuple[str, 
     for train in plan.trains.values():
         yield train.role, f"{batch_sum(plan, train)}; {updates_in_run(config, train)}"
     yield "old log-probs", f"{_OLD[plan.old_log_probs.source]}: {plan.old_log_probs.reason}"
+    yield from _ahead_rows(config, plan)
     if plan.needs_reference:
         yield "reference", f"log-probs in batches of {plan.reference_batch_size}"
     for name, worker in config.model_roles.items():
@@ -31,6 +33,21 @@ def batch_rows(config: AlgorithmConfig, plan: BatchPlan) -> Iterator[tuple[str, 
     validation = (plan.val_prompt_length, plan.val_response_length)
     if validation != (plan.prompt_length, plan.response_length):
         yield "", f"in validation {validation[0]} + {validation[1]} = {plan.val_sequence_length}"
+
+
+def _ahead_rows(config: AlgorithmConfig, plan: BatchPlan) -> Iterator[tuple[str, ...]]:
+    bounds = plan.bounds
+    if not bounds.ahead:
+        return
+    groups = (
+        f"{bounds.capacity} groups under way: those of {counted(bounds.sync_interval, 'step')} and {bounds.ahead} more"
+    )
+    yield "ahead", f"at most {groups} (async_generation_ratio: {config.async_generation_ratio:g})"
+    yield "", f"no token is more than {counted(bounds.max_staleness, 'step')} old (max_staleness)"
+    weight = config.train_infer_correction.is_weight
+    if weighs_importance(config):
+        limit = "" if weight.upper_bound is None else f", at most {weight.upper_bound:g}"
+        yield "", f"loss weighted by p / p_engine per {weight.weight_type}{limit} (train_infer_correction.is_weight)"
 
 
 def batch_sum(plan: BatchPlan, train: TrainPlan) -> str:

@@ -1,7 +1,10 @@
 """How many groups of trajectories may be under way, and how old they may grow."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
+
+from roll.configs.algorithm import AlgorithmConfig
 
 Unfinished = Literal["carry", "drop", "defer"]
 
@@ -32,10 +35,9 @@ class RolloutBounds:
     additional: int = 0
 
     def __post_init__(self) -> None:
-        most = (self.max_staleness + 1) * self.num_groups
-        if self.unfinished == "carry" and self.capacity > most:
+        if self.unfinished == "carry" and self.capacity > self.most:
             raise ValueError(
-                f"{self.capacity} groups would be under way, of which only {most} can be trained on in time"
+                f"{self.capacity} groups would be under way, of which only {self.most} can be trained on in time"
             )
 
     @property
@@ -55,3 +57,34 @@ class RolloutBounds:
     def alternates(self) -> bool:
         """True if no group outlives the step in which it runs: sampling and training take turns."""
         return self.unfinished != "carry" or self.is_in_order
+
+    @property
+    def most(self) -> int:
+        """Groups that can be trained on before one is too old."""
+        return (self.max_staleness + 1) * self.num_groups
+
+
+def rollout_bounds(config: AlgorithmConfig) -> RolloutBounds:
+    """Those of a run. Where no group runs ahead a step has its own, whatever the age of the weights: then the engines'
+    versions are not looked at. Raises ValueError as RolloutBounds does."""
+    if not config.runs_ahead:
+        return RolloutBounds(config.num_groups)
+    staleness = oldest_allowed(config)
+    return RolloutBounds(config.num_groups, groups_ahead(config), sync_interval(config), staleness)
+
+
+def sync_interval(config: AlgorithmConfig) -> int:
+    """Steps from one publish of the weights to the next."""
+    return config.actor_train.model_update_frequency
+
+
+def groups_ahead(config: AlgorithmConfig) -> int:
+    """Example: async_generation_ratio: 0.5 of 5 groups a step are 3."""
+    return math.ceil(round(config.async_generation_ratio * config.num_groups, 6))
+
+
+def oldest_allowed(config: AlgorithmConfig) -> int:
+    """Steps that a token may be old. Example: weights of every second step and a ratio of 0.5: 2."""
+    if config.max_staleness is not None:
+        return config.max_staleness
+    return math.ceil(sync_interval(config) - 1 + config.async_generation_ratio)

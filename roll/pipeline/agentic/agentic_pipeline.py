@@ -15,7 +15,6 @@ import numpy as np
 from roll.algorithms.credit import CreditSettings
 from roll.algorithms.episodes import episode_advantages, turn_advantages
 from roll.configs.plan.batch_plan import BatchPlan
-from roll.configs.plan.rollout_bounds import RolloutBounds
 from roll.distributed.executor.jobs import TurnValues
 from roll.distributed.executor.pools.job_pool import FatalJobError, Job, JobPool
 from roll.distributed.executor.rl_clusters import RLClusters
@@ -75,7 +74,7 @@ class AgenticPipeline(RLPipeline):
             self.clusters.actor_infer.generate,
             self.source,
             SchedulerSettings(
-                RolloutBounds(plan.num_groups),
+                plan.bounds,
                 max_failed_fraction=config.max_failed_fraction,
                 max_replacements=config.max_replacements,
                 num_steps=config.max_steps,

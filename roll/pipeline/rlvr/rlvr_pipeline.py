@@ -13,7 +13,6 @@ import numpy as np
 from roll.algorithms.masking import row_weights
 from roll.configs.data import DataArgs
 from roll.configs.plan.batch_plan import BatchPlan
-from roll.configs.plan.rollout_bounds import RolloutBounds
 from roll.datasets.encoding import decoder, load_tasks
 from roll.datasets.mixing import TaskMixer
 from roll.distributed.executor.rl_clusters import RLClusters
@@ -129,7 +128,7 @@ class RLVRPipeline(RLPipeline):
             self.clusters.actor_infer.generate,
             self.source,
             SchedulerSettings(
-                RolloutBounds(plan.num_groups),
+                plan.bounds,
                 max_failed_fraction=config.max_failed_fraction,
                 max_replacements=plan.num_groups if config.is_use_additional_prompts else 0,
                 num_steps=config.max_steps,

@@ -23,6 +23,9 @@ from tests.helpers.configs import config
 FILTER = {"enabled": True, "agg_type": "sequence", "ratio_low": 0.5, "ratio_high": 2.0, "diff_enabled": True}
 
 
+OFF = "train_infer_correction.is_weight.enabled"
+
+
 def loss_of(given: RLVRConfig) -> PolicyLoss:
     return policy_loss(given, build_plan(given))
 
@@ -37,11 +40,14 @@ def test_train_infer_correction_reaches_the_loss_with_all_its_keys() -> None:
         ImportanceWeight("geometric", 2.5),
         (MismatchFilter("sequence", True, 0.5, 2.0, True, -0.2, 0.2),),
     )
-    assert old_log_probs(given, 1).source == "pass"
+    assert [old_log_probs(given, updates).source for updates in (1, 4)] == ["update", "pass"]
 
 
 def test_without_it_the_loss_corrects_nothing() -> None:
     assert loss_of(config()).correction is None
+    ahead = loss_of(config({"async_generation_ratio": 0.5})).correction
+    assert ahead == TrainInferCorrection(ImportanceWeight("token", 1.2))
+    assert loss_of(config({"async_generation_ratio": 0.5, OFF: False})).correction is None
     assert loss_of(config({"train_infer_correction.filters": [{"enabled": False}]})).correction is None
 
 

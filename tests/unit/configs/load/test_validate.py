@@ -101,10 +101,8 @@ def test_a_misspelt_batch_key_does_not_also_blame_the_batch() -> None:
 
 def test_a_key_read_by_nobody_warns_and_a_planned_one_only_fails_when_it_asks_for_something() -> None:
     assert checked({"l2": 0.0}).warnings == ("l2: 0.0 does nothing here: ROLL declares this key and never reads it.",)
-    assert checked({"async_generation_ratio": 0, "teacher": {}}).problems == ()
-    assert problems({"async_generation_ratio": 1}) == [
-        "async_generation_ratio: 1 is not implemented yet. Remove it, or set 0."
-    ]
+    assert checked({"use_opd": False, "teacher": {}}).problems == ()
+    assert problems({"use_opd": True}) == ["use_opd: true is not implemented yet. Remove it, or set false."]
 
 
 def test_an_ignored_key_is_silent_at_its_default_and_gives_its_reason_otherwise() -> None:

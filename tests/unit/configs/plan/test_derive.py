@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from roll.configs.estimators import ESTIMATORS
-from roll.configs.plan.derive import compares_within_groups, old_log_probs
+from roll.configs.plan.derive import compares_within_groups, old_log_probs, weighs_importance
 from tests.helpers.configs import config
 
 
@@ -41,6 +41,19 @@ def test_only_gae_needs_a_critic() -> None:
         ({"force_disable_old_logprobs_recompute": True}, 1, "update"),
         ({"force_disable_old_logprobs_recompute": True}, 4, "rollout"),
         ({"force_disable_old_logprobs_recompute": True, "add_token_level_kl": True}, 1, "rollout"),
+        # with groups ahead: the loss is weighted by itself, from the update's own log-probs
+        ({"async_generation_ratio": 1}, 1, "update"),
+        ({"async_generation_ratio": 1}, 4, "pass"),
+        ({"async_generation_ratio": 1, "force_disable_old_logprobs_recompute": True}, 1, "rollout"),
+        (
+            {
+                "async_generation_ratio": 1,
+                "force_disable_old_logprobs_recompute": True,
+                "train_infer_correction.is_weight.enabled": True,
+            },
+            1,
+            "update",
+        ),
         # vllm's log-probs are then those of another distribution: they are not used
         ({"force_disable_old_logprobs_recompute": True, "actor_infer.generating_args.top_p": 0.9}, 4, "pass"),
         ({"force_disable_old_logprobs_recompute": True, "actor_infer.generating_args.min_new_tokens": 2}, 4, "pass"),
@@ -57,6 +70,26 @@ def test_only_gae_needs_a_critic() -> None:
 )
 def test_old_log_probs_come_from_where_the_rules_say(changes: dict[str, Any], updates: int, source: str) -> None:
     assert old_log_probs(config(changes), updates).source == source
+
+
+@pytest.mark.parametrize(
+    ("changes", "weighs"),
+    [
+        ({}, False),
+        ({"actor_train.model_update_frequency": 2}, False),
+        ({"async_generation_ratio": 0.1}, True),
+        ({"async_generation_ratio": 0.1, "train_infer_correction.is_weight.enabled": False}, False),
+        ({"train_infer_correction.is_weight.enabled": True}, True),
+        # the policy ratio is to what sampled already
+        ({"async_generation_ratio": 1, "force_disable_old_logprobs_recompute": True}, False),
+        # the engine's log-probs are of another distribution
+        ({"async_generation_ratio": 1, "actor_infer.generating_args.top_p": 0.9}, False),
+    ],
+)
+def test_where_rollouts_run_ahead_the_loss_is_weighted_unless_something_else_corrects(
+    changes: dict[str, Any], weighs: bool
+) -> None:
+    assert weighs_importance(config(changes)) is weighs
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)

@@ -1,0 +1,96 @@
+"""What rollouts that run ahead of training ask of a run."""
+
+from collections.abc import Iterator
+
+from roll.configs.algorithm import AlgorithmConfig
+from roll.configs.plan.derive import rollout_log_probs_are_full, weighs_importance
+from roll.configs.plan.rollout_bounds import groups_ahead, oldest_allowed, sync_interval
+from roll.configs.problems import Problem, ids_text
+
+RATIO, STALENESS, INTERVAL = "async_generation_ratio", "max_staleness", "actor_train.model_update_frequency"
+WEIGHT = "train_infer_correction.is_weight.enabled"
+
+
+def ahead_problems(config: AlgorithmConfig) -> Iterator[Problem]:
+    yield from _bounds_problems(config)
+    if not config.runs_ahead:
+        return
+    yield from _shared_device_problems(config)
+    if config.rollout_mock.replays:
+        yield Problem(
+            f"{RATIO}: {config.async_generation_ratio:g}: with rollout_mock.mode: mock nothing is sampled that could "
+            f"run ahead. Set {RATIO}: 0.",
+            (RATIO, "rollout_mock"),
+        )
+
+
+def _bounds_problems(config: AlgorithmConfig) -> Iterator[Problem]:
+    """Groups that no step could take before they are too old: a step would wait for ever."""
+    ratio, interval, oldest = config.async_generation_ratio, sync_interval(config), oldest_allowed(config)
+    if not config.runs_ahead:
+        if oldest < interval - 1:
+            yield Problem(
+                f"{STALENESS}: {oldest} cannot be kept with {INTERVAL}: {interval}: answers are up to {interval - 1} "
+                f"{_steps(interval - 1)} old. Set {STALENESS}: {interval - 1}, or {INTERVAL}: {oldest + 1}.",
+                (STALENESS, INTERVAL),
+            )
+        return
+    under_way = interval * config.num_groups + groups_ahead(config)
+    most = (oldest + 1) * config.num_groups
+    if under_way <= most:
+        return
+    at = f"{RATIO}: {ratio:g}" + (f", {INTERVAL}: {interval}" if interval > 1 else "")
+    needed = -(-under_way // config.num_groups) - 1
+    others = oldest + 1 - interval
+    or_ratio = f", or {RATIO}: {others}" if others >= 0 else ""
+    yield Problem(
+        f"{at} and {STALENESS}: {oldest}: {under_way} groups may be under way, but only {most} can be trained on "
+        f"before one is {oldest + 1} {_steps(oldest + 1)} old: a step would wait for ever. Set {STALENESS}: "
+        f"{needed}{or_ratio}.",
+        (RATIO, STALENESS, INTERVAL),
+    )
+
+
+def _shared_device_problems(config: AlgorithmConfig) -> Iterator[Problem]:
+    """Engines that have to go on sampling while others work cannot take turns with them."""
+    engines = set(config.actor_infer.device_mapping or ())
+    for role, worker in config.model_roles.items():
+        common = sorted(engines & set(worker.device_mapping or ()))
+        if role == "actor_infer" or not common:
+            continue
+        mappings = ("actor_infer.device_mapping", f"{role}.device_mapping")
+        share = f"{' and '.join(mappings)} share device{'s' if len(common) > 1 else ''} {ids_text(common)}"
+        why = "they take turns there, and nothing can be sampled while the other works"
+        if config.roles[role].is_apart:
+            why = "a judge would stop the engines for every answer that it looks at"
+        yield Problem(
+            f"{RATIO}: {config.async_generation_ratio:g}: {share}: {why}. Give {role} devices of its own, or set "
+            f"{RATIO}: 0.",
+            (RATIO, *mappings),
+        )
+
+
+def ahead_warnings(config: AlgorithmConfig, old_log_probs_are_own: bool) -> Iterator[str]:
+    """`old_log_probs_are_own`: they are of the weights that learn, whatever weights sampled."""
+    oldest = oldest_allowed(config) if config.runs_ahead else sync_interval(config) - 1
+    if oldest and old_log_probs_are_own and not weighs_importance(config):
+        key = f"{RATIO}: {config.async_generation_ratio:g}" if config.runs_ahead else f"{INTERVAL}: {oldest + 1}"
+        yield (
+            f"{key}: answers are up to {oldest} {_steps(oldest)} older than the weights that learn from them, and old "
+            "log-probs are the trainer's own, so that nothing corrects for it. See "
+            "force_disable_old_logprobs_recompute and train_infer_correction."
+        )
+    is_default = config.train_infer_correction.is_weight.enabled is None
+    if config.runs_ahead and is_default and not rollout_log_probs_are_full(config):
+        yield (
+            f"{WEIGHT} is on by itself where rollouts run ahead, but stays off here: the engine's log-probs are not "
+            "those of the whole distribution."
+        )
+    if not config.runs_ahead:
+        for key in (STALENESS, "max_token_staleness"):
+            if config.value(key) is not None:
+                yield f"{key} does nothing: {RATIO} is 0."
+
+
+def _steps(count: int) -> str:
+    return "step" if count == 1 else "steps"

@@ -1,0 +1,125 @@
+"""What is refused of a run whose rollouts run ahead, with the numbers, and what the plan says of it."""
+
+from typing import Any
+
+import pytest
+
+from roll.configs.plan.batch_plan import build_plan
+from roll.configs.plan.describe_batch import batch_rows
+from roll.configs.plan.rollout_bounds import RolloutBounds
+from tests.helpers.configs import config, problems, warnings_of
+
+AHEAD = "async_generation_ratio"
+EVERY = "actor_train.model_update_frequency"
+
+
+@pytest.mark.parametrize(
+    ("changes", "bounds"),
+    [
+        ({}, RolloutBounds(32)),
+        ({EVERY: 3}, RolloutBounds(32)),  # a step has its own groups, however old the weights
+        ({AHEAD: 1}, RolloutBounds(32, 32, 1, 1)),
+        ({AHEAD: 0.1}, RolloutBounds(32, 4, 1, 1)),
+        ({AHEAD: 0.1, "rollout_batch_size": 30}, RolloutBounds(30, 3, 1, 1)),  # 0.1 x 30 is more than 3 in floats
+        ({AHEAD: 1.5, EVERY: 2}, RolloutBounds(32, 48, 2, 3)),
+        ({AHEAD: 1, "max_staleness": 2}, RolloutBounds(32, 32, 1, 2)),
+    ],
+)
+def test_bounds_follow_from_the_keys(changes: dict[str, Any], bounds: RolloutBounds) -> None:
+    assert build_plan(config(changes)).bounds == bounds
+
+
+@pytest.mark.parametrize("interval", [1, 2, 3, 7])
+@pytest.mark.parametrize("ratio", [0.01, 0.25, 0.5, 1, 1.1, 2.5])
+def test_the_default_bound_can_always_be_kept(interval: int, ratio: float) -> None:
+    for num_groups in (1, 3, 32, 100):
+        given = {AHEAD: ratio, EVERY: interval, "rollout_batch_size": num_groups}
+        bounds = build_plan(config(given)).bounds
+        assert bounds.ahead >= ratio * num_groups - 1e-6
+        assert bounds.capacity <= (bounds.max_staleness + 1) * num_groups
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        (
+            {AHEAD: 1.5, "max_staleness": 1},
+            "async_generation_ratio: 1.5 and max_staleness: 1: 80 groups may be under way, but only 64 can be trained "
+            "on before one is 2 steps old: a step would wait for ever. Set max_staleness: 2, or "
+            "async_generation_ratio: 1.",
+        ),
+        (
+            {AHEAD: 0.5, EVERY: 2, "max_staleness": 0},
+            "async_generation_ratio: 0.5, actor_train.model_update_frequency: 2 and max_staleness: 0: 80 groups may be "
+            "under way, but only 32 can be trained on before one is 1 step old: a step would wait for ever. Set "
+            "max_staleness: 2.",
+        ),
+        (
+            {EVERY: 3, "max_staleness": 1},
+            "max_staleness: 1 cannot be kept with actor_train.model_update_frequency: 3: answers are up to 2 steps "
+            "old. Set max_staleness: 2, or actor_train.model_update_frequency: 2.",
+        ),
+        (
+            {AHEAD: 1, "actor_infer.device_mapping": [0, 1]},
+            "async_generation_ratio: 1: actor_infer.device_mapping and actor_train.device_mapping share devices 0..1: "
+            "they take turns there, and nothing can be sampled while the other works. Give actor_train devices of its "
+            "own, or set async_generation_ratio: 0.",
+        ),
+        (
+            {AHEAD: 1, "rollout_mock": {"enable": True, "mode": "mock"}},
+            "async_generation_ratio: 1: with rollout_mock.mode: mock nothing is sampled that could run ahead. Set "
+            "async_generation_ratio: 0.",
+        ),
+    ],
+)
+def test_what_cannot_work_is_refused_with_the_numbers(changes: dict[str, Any], text: str) -> None:
+    assert problems(changes) == [text]
+
+
+def test_a_judge_needs_devices_of_its_own_where_rollouts_run_ahead() -> None:
+    judge = {
+        "reward": "llm_judge",
+        "judge_model_type": "inference",
+        "model_args": {"model_name_or_path": "org/judge"},
+        "strategy_args": {"strategy_name": "vllm"},
+    }
+    said = "rewards.math.device_mapping share device 2: a judge would stop the engines for every answer"
+    for ratio, at, refused in ((1, 2, True), (0, 2, False), (1, 3, False)):
+        given = {"rewards.math": judge | {"device_mapping": [at]}, AHEAD: ratio}
+        assert any(said in text for text in problems(given)) is refused
+
+
+def test_the_plan_says_how_many_groups_are_under_way_and_how_old_they_grow() -> None:
+    given = config({AHEAD: 0.5, EVERY: 2})
+    rows = [row[1] for row in batch_rows(given, build_plan(given))]
+    assert "at most 80 groups under way: those of 2 steps and 16 more (async_generation_ratio: 0.5)" in rows
+    assert "no token is more than 2 steps old (max_staleness)" in rows
+    assert "loss weighted by p / p_engine per token, at most 1.2 (train_infer_correction.is_weight)" in rows
+    given = config()
+    assert not any("under way" in row[1] for row in batch_rows(given, build_plan(given)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"max_staleness": 2}, "max_staleness does nothing: async_generation_ratio is 0."),
+        ({"max_token_staleness": 2}, "max_token_staleness does nothing: async_generation_ratio is 0."),
+        (
+            {AHEAD: 1, "train_infer_correction.is_weight.enabled": False},
+            "async_generation_ratio: 1: answers are up to 1 step older than the weights that learn from them, and old "
+            "log-probs are the trainer's own, so that nothing corrects for it. See "
+            "force_disable_old_logprobs_recompute and train_infer_correction.",
+        ),
+        (
+            {AHEAD: 1, "actor_infer.generating_args.top_p": 0.9},
+            "train_infer_correction.is_weight.enabled is on by itself where rollouts run ahead, but stays off here: "
+            "the engine's log-probs are not those of the whole distribution.",
+        ),
+    ],
+)
+def test_what_works_otherwise_than_meant_is_said(changes: dict[str, Any], text: str) -> None:
+    assert text in warnings_of(config(changes))
+
+
+def test_groups_ahead_are_nothing_to_warn_of() -> None:
+    assert warnings_of(config({AHEAD: 1})) == warnings_of(config())
