@@ -140,7 +140,6 @@ class FakeGenerateStrategy(GenerateStrategy):
     def __init__(self, role: WorkerConfig, context: RankContext):
         self.context = context
         self.version = 0
-        self.paused = asyncio.Event()
         self.weights: dict[str, torch.Tensor] = {}
         self.incoming: dict[str, torch.Tensor] | None = None
         self.aborted: dict[str, asyncio.Event] = {}
@@ -193,12 +192,6 @@ class FakeGenerateStrategy(GenerateStrategy):
     async def abort(self, request_ids: Sequence[str] | None = None) -> None:
         for name in self.aborted if request_ids is None else request_ids:
             self.aborted.setdefault(name, asyncio.Event()).set()
-
-    async def pause(self) -> None:
-        self.paused.set()
-
-    async def resume(self) -> None:
-        self.paused.clear()
 
     async def join_weight_group(self, group: GroupSpec, first_rank: int) -> None:
         await asyncio.gather(*(asyncio.to_thread(r.join, group, first_rank) for r in self.receivers))

@@ -129,7 +129,7 @@ class RLPipeline(Run):
         self.recorder = RolloutRecorder(config.rollout_dump_dir or self.output_dir / "rollouts")
         self.board: LoggingBoard | None = None
         self.dump = RolloutDump(Path(config.rollout_mock.dump_dir)) if config.rollout_mock.dumps else None
-        self.publisher = Publisher(config.actor_train.model_update_frequency)
+        self.publisher = Publisher(config.actor_train.model_update_frequency, config.runs_ahead)
         self.recorded: RecordedRollouter | None = None  # what is trained on instead of new rollouts
 
     @abstractmethod
@@ -337,7 +337,7 @@ class RLPipeline(Run):
             self.kl_controller = replace(self.kl_controller, coef=float(state["kl_coef"]))
         self.running_moments = {domain: RunningMoments(**saved) for domain, saved in state["running_moments"].items()}
         self.scheduler.restore(directory, state.get("groups"), steps_done)
-        self.publisher.send(clusters, self.scheduler, steps_done)
+        self.publisher.send(clusters, steps_done)
         self.scheduler.published(steps_done)
 
     def close(self) -> None:

@@ -9,18 +9,22 @@ from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler
 class Publisher:
     """Brings the trained weights to the engines, and knows which they have."""
 
-    def __init__(self, frequency: int):
+    def __init__(self, frequency: int, runs_ahead: bool = False):
+        """`runs_ahead`: groups of later steps may be under way meanwhile."""
         self.engine_version = 0  # the steps behind the weights that the engines have
-        self._frequency = frequency
+        self._frequency, self._runs_ahead = frequency, runs_ahead
 
     def publish(self, clusters: RLClusters, scheduler: RolloutScheduler, version: int, is_last: bool) -> None:
         """Brings the trained weights to the engines, in steps that model_update_frequency names, in the last one, and
-        where an engine that died has none. Nothing is sampled meanwhile."""
-        if version % self._frequency == 0 or is_last or clusters.actor_infer.waits_for_weights:
-            self.send(clusters, scheduler, version)
-        scheduler.published(version)  # the step has learnt in any case: its groups give their room back
+        where an engine that died has none. Groups that are under way stand still for as long as their engine reads,
+        and go on with the new weights."""
+        is_due = version % self._frequency == 0 or is_last or clusters.actor_infer.waits_for_weights
+        if is_due:
+            self.send(clusters, version)
+        if is_due or not self._runs_ahead:  # else the step has learnt: its groups give their room back in any case
+            scheduler.published(version)
 
-    def send(self, clusters: RLClusters, scheduler: RolloutScheduler, version: int) -> None:
+    def send(self, clusters: RLClusters, version: int) -> None:
         with clusters.placement.hold(clusters.actor_train.weights, clusters.actor_infer.weights):
-            clusters.publish_weights(version, pause=scheduler.num_running > 0)
+            clusters.publish_weights(version)
         self.engine_version = version

@@ -240,20 +240,23 @@ def test_a_request_id_in_flight_is_refused_a_second_time(harness: EngineHarness)
     harness.run(harness.engine.abort())
 
 
-def test_nothing_is_sampled_while_paused(harness: EngineHarness) -> None:
+def test_nothing_is_sampled_amid_an_update_and_what_was_under_way_goes_on(
+    harness: EngineHarness, tmp_path: Path
+) -> None:
+    """The update brings the weights that are there, so the answers are those of no update."""
     request, late = harness.request(prompt(10), max_new_tokens=40), harness.request(prompt(9), max_new_tokens=3)
 
-    async def pause() -> tuple[bool, list[list["Generation"]]]:
+    async def hold() -> tuple[bool, list[list["Generation"]]]:
         first = asyncio.create_task(harness.engine.generate(request))
         await asyncio.sleep(0.02)
-        await harness.engine.pause()
+        await harness.engine.begin_weight_update()
         second = asyncio.create_task(harness.engine.generate(late))
         await asyncio.sleep(0.3)
         still_waiting = not second.done()
-        await harness.engine.resume()
+        await harness.update(harness.model, "file", tmp_path)
         return still_waiting, list(await asyncio.gather(first, second))
 
-    waited, (answers, late_answers) = harness.run(pause())
+    waited, (answers, late_answers) = harness.run(hold())
     assert waited
     assert len(answers[0].token_ids) == 40
     assert len(late_answers[0].token_ids) == 3
@@ -317,16 +320,11 @@ def assert_recomputed(
         assert np.abs(answer.log_probs - by_new)[switch:].max() < TOLERANCE
 
 
-@pytest.mark.parametrize("pauses", [True, False], ids=["paused", "not paused"])
 def test_tokens_of_a_request_across_an_update_carry_the_version_that_sampled_them(
-    harness: EngineHarness, tmp_path: Path, pauses: bool
+    harness: EngineHarness, tmp_path: Path
 ) -> None:
     async def update() -> None:
-        if pauses:
-            await harness.engine.pause()
         await harness.update(changed_model(harness.model_dir, 50 + harness.version), "memory", tmp_path)
-        if pauses:
-            await harness.engine.resume()
 
     old, ids, answers, switches = amid_answers(harness, update)
     assert_recomputed(old, harness.model, ids, answers, switches)
@@ -415,7 +413,7 @@ def test_an_engine_that_is_away_lets_its_requests_be_aborted_and_is_as_good_as_n
                 assert_log_probs(harness.model, request.prompt_ids, answer)
 
 
-def test_an_update_without_pause_holds_what_arrives(harness: EngineHarness, tmp_path: Path) -> None:
+def test_an_update_holds_what_arrives(harness: EngineHarness, tmp_path: Path) -> None:
     async def generate_during_update() -> list["Generation"]:
         await harness.engine.begin_weight_update()
         answer = asyncio.create_task(harness.engine.generate(harness.request(prompt(10))))
@@ -517,4 +515,4 @@ def test_a_failed_engine_fails_every_call_within_seconds(harness: EngineHarness)
     with pytest.raises(StrategyError):
         harness.generate(harness.request(prompt(5)))
     with pytest.raises(StrategyError):
-        harness.run(harness.engine.pause(), timeout_s=30)
+        harness.run(harness.engine.begin_weight_update(), timeout_s=30)

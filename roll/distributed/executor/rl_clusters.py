@@ -60,21 +60,13 @@ class RLClusters(RunClusters):
         )
         self.weight_sync = WeightSync(trainer, engines, self._plan.bucket_bytes, plan)
 
-    def publish_weights(self, version: int, pause: bool) -> None:
-        """Brings the trained weights to all engines; with `pause`, requests are in flight that go on afterwards.
-        Engines that died take part again. Raises WorkerError if one cannot be brought back."""
-        rollout = self.actor_infer
-        self._heal()  # before the others stand still for it
-        if pause:
-            rollout.pause()
-            self._heal()
-        self.weight_sync.publish_healing(version, rollout.heal)
-        if pause:
-            rollout.resume()
-
-    def _heal(self) -> None:
-        if self.actor_infer.heal():
+    def publish_weights(self, version: int) -> None:
+        """Brings the trained weights to all engines. Requests in flight go on afterwards: an engine stands still from
+        the first to the last bucket that it reads. Engines that died take part again. Raises WorkerError if one cannot
+        be brought back."""
+        if self.actor_infer.heal():  # before the others stand still for it
             self.weight_sync.renew()
+        self.weight_sync.publish_healing(version, self.actor_infer.heal)
 
     def start_job_pool(
         self,

@@ -90,15 +90,16 @@ class RolloutCore:
         keep: Keep | None = None,
         max_replacements: int = 0,
         num_steps: int | None = None,
+        max_running: int | None = None,
     ):
         """`play` makes the group of a number; it is called in their order. `keep` says which groups are worth training
         on: of those that are not, `max_replacements` between two steps give their room to the next number at once, the
         others stand in their step without being trained on. `num_steps`: of the whole run; nothing is started that no
-        step would take."""
+        step would take. `max_running`: groups at once; the others start, and count their age, as some finish."""
         self._play = play
         self._bounds = bounds
         self._keep = keep
-        self._max_replacements, self._num_steps = max_replacements, num_steps
+        self._max_replacements, self._num_steps, self._max_running = max_replacements, num_steps, max_running
         self._next = 0
         self._version = 0
         self._step = 0  # the next one to take its groups
@@ -116,6 +117,10 @@ class RolloutCore:
     @property
     def num_running(self) -> int:
         return len(self._groups) - self._groups.num_finished
+
+    @property
+    def _is_crowded(self) -> bool:
+        return self._max_running is not None and self.num_running >= self._max_running
 
     def state(self) -> CoreState:
         """What a resumed run goes on with: every number that no step took."""
@@ -178,7 +183,7 @@ class RolloutCore:
         for group in self._unstarted:
             self._start(group)
         self._unstarted = []
-        while len(self._groups) < self._room():
+        while len(self._groups) < self._room() and not self._is_crowded:
             again = self._deferred and (self._plays_deferred or self._bounds.unfinished != "defer")
             number = heappop(self._deferred) if again else self._next
             self._next = max(self._next, number + 1)
@@ -227,8 +232,7 @@ class RolloutCore:
         else:
             self._groups.remove(number)
             self._replaced.append((number, played))
-        if not is_kept:
-            self._admit()
+        self._admit()
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

@@ -24,12 +24,13 @@ Fetch = Callable[[Sequence[Sequence[AnyTrajectory]]], Sequence[Sequence[Trajecto
 class SchedulerSettings:
     """`bounds` say how many groups are under way; a step in which more than `max_failed_fraction` of the attempts
     failed stops the run; `max_replacements` groups per step may replace groups that the filter drops. `num_steps`: of
-    the whole run, None without an end."""
+    the whole run, None without an end. `max_running`: groups that may run at once."""
 
     bounds: RolloutBounds
     max_failed_fraction: float = 0.1
     max_replacements: int = 0
     num_steps: int | None = None
+    max_running: int | None = None
 
 
 class RolloutScheduler:
@@ -55,17 +56,13 @@ class RolloutScheduler:
         self._rollouter, self._generate = rollouter, generate
         self._tasks = NumberedTasks(source)
         self._core = RolloutCore(
-            self._play, settings.bounds, keep, settings.max_replacements, num_steps=settings.num_steps
+            self._play, settings.bounds, keep, settings.max_replacements, settings.num_steps, settings.max_running
         )
         self._keep = keep
 
     @property
     def filters(self) -> bool:
         return self._keep is not None
-
-    @property
-    def num_running(self) -> int:
-        return self._core.num_running
 
     def save(self, directory: Path) -> dict[str, Any]:
         """The state, as JSON values: `data` is where the source stood at number `groups.place`. Finished groups that no

@@ -170,14 +170,6 @@ class GenerateStrategy(Strategy):
         """Ends these requests (None: all); their `generate` calls return what was sampled, with finish reason
         "abort"."""
 
-    @abstractmethod
-    async def pause(self) -> None:
-        """No token is sampled after this returns; requests in flight are kept."""
-
-    @abstractmethod
-    async def resume(self) -> None:
-        """Goes on where `pause` stopped."""
-
     async def check_health(self) -> None:
         """Raises EngineDied if the engine can serve no more requests."""
 
@@ -196,7 +188,8 @@ class GenerateStrategy(Strategy):
 
     @abstractmethod
     async def begin_weight_update(self) -> None:
-        """Called while paused (or idle), before the first bucket."""
+        """Before the first bucket: nothing is sampled from here until `finish_weight_update`; requests in flight are
+        kept, and what arrives waits. Called again where an update was broken off."""
 
     @abstractmethod
     async def import_weights(self, source: BucketSource) -> None:

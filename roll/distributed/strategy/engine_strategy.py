@@ -35,7 +35,7 @@ class InFlight:
 
 
 class EngineStrategy(GenerateStrategy):
-    """Requests in flight, reasons to hold sampling (a pause, a weight update, memory given back), and the states that
+    """Requests in flight, reasons to hold sampling (a weight update, memory given back), and the states that
     are asleep. Subclasses tell their engine."""
 
     def __init__(self, role: WorkerConfig, context: RankContext, problems: Iterable[Problem]):
@@ -90,14 +90,7 @@ class EngineStrategy(GenerateStrategy):
             # A sample that the engine did not know yet is aborted in the next round.
             await self._while_alive(_wait_shortly(open_samples.values()))
 
-    async def pause(self) -> None:
-        await self._hold("pause")
-
-    async def resume(self) -> None:
-        await self._release("pause")
-
     async def begin_weight_update(self) -> None:
-        """Nothing is sampled until `finish_weight_update`, paused or not; what arrives meanwhile waits."""
         await self._hold("weight update")
         self._num_updates += 1
         await self._begin_update()

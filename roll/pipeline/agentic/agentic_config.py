@@ -285,7 +285,8 @@ class AgenticConfig(AlgorithmConfig):
     def jobs_per_worker(self) -> int:
         """Episodes in flight per process."""
         manager = self.train_env_manager
-        most = max(manager.num_envs, self.val_env_manager.num_envs if self.val_env_manager else 0)
+        counts = (manager.num_envs, self.val_env_manager.num_envs if self.val_env_manager else 0)
+        most = sum(counts) if self.runs_ahead else max(counts)  # validation is played beside groups in flight then
         return manager.max_env_num_per_worker or math.ceil(most / self.num_env_workers)
 
     def seeds(self, purpose: Literal["train", "validation"]) -> tuple[int, int]:

@@ -78,6 +78,7 @@ class AgenticPipeline(RLPipeline):
                 max_failed_fraction=config.max_failed_fraction,
                 max_replacements=config.max_replacements,
                 num_steps=config.max_steps,
+                max_running=manager.num_env_groups,
             ),
             load_filter(manager.group_filter_cls) if manager.group_filter_cls else None,
             fetched,
@@ -94,15 +95,15 @@ class AgenticPipeline(RLPipeline):
         return EnvRollouter(
             partial(play_in, self.environments, limit_s),
             manager.group_size,
-            manager.num_env_groups,
             manager.group_size_redundancy,
             purpose=purpose,
         )
 
     def collect(self, step: int) -> StepGroups:
-        """With redundancy, episodes that were stopped may still be sampling: the engines are made quiet."""
+        """With redundancy, episodes that were stopped may still be sampling: where nothing else is, the engines are
+        made quiet."""
         groups = super().collect(step)
-        if self.config.train_env_manager.group_size_redundancy:
+        if self.config.train_env_manager.group_size_redundancy and not self.config.runs_ahead:
             self.running.actor_infer.abort()
         return groups
 
@@ -150,10 +151,17 @@ class AgenticPipeline(RLPipeline):
         return metrics | (self._baselines() if steps_done == 0 else {})
 
     async def _play_validation(self) -> list[TrajectoryGroup]:
-        """All validation environments. Seeds do not depend on the step: changes are the model's."""
-        generate, rollouter = self.running.actor_infer.generate, self.validation_rollouter
-        runs = (rollouter.run_group(task, i, 0, generate) for i, task in enumerate(self.validation_tasks))
-        return await asyncio.gather(*runs)
+        """All validation environments, `num_env_groups` groups at once. Seeds do not depend on the step: changes are
+        the model's."""
+        assert self.config.val_env_manager is not None
+        room = asyncio.Semaphore(self.config.val_env_manager.num_env_groups)
+        generate = self.running.actor_infer.generate
+
+        async def play(index: int, task: Task) -> TrajectoryGroup:
+            async with room:
+                return await self.validation_rollouter.run_group(task, index, 0, generate)
+
+        return await asyncio.gather(*(play(i, task) for i, task in enumerate(self.validation_tasks)))
 
     def _baselines(self) -> dict[str, float]:
         """Success without a policy, on the validation's environments; of shipped environments only, since they are
@@ -182,7 +190,7 @@ async def play_in(pool: JobPool, limit_s: float, job: EpisodeJob) -> Sequence[An
     """An episode whose environment takes every process with it is a failed one, as if it had raised; so is one over
     which its process falls silent. That the workers cannot play at all raises WorkerError."""
     try:
-        return await pool.run(Job(job.name, job, limit_s))
+        return await pool.run(Job(job.name, job, limit_s, is_first=job.purpose == "validation"))
     except FatalJobError as error:
         return [failed_row(job.index, f"{job.tag}: {error}", Counts(crashes=1).metrics())]
 

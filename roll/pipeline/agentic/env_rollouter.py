@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import struct
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -56,17 +56,12 @@ class EnvTaskSource:
 @dataclass
 class EnvRollouter:
     """Plays `group_size` episodes of a task, `redundancy` more to choose from: the first that finish without failure
-    count, the rest is stopped. At most `num_env_groups` groups play at once."""
+    count, the rest is stopped."""
 
     play: Play
     group_size: int
-    num_env_groups: int
     redundancy: int = 0
     purpose: Purpose = "train"
-    room: asyncio.Semaphore = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.room = asyncio.Semaphore(self.num_env_groups)
 
     async def run_group(self, task: Task, group_id: int, step: int, generate: Generate) -> TrajectoryGroup:
         """The episodes sample by a way of their own, from where they are played; `generate` is not used."""
@@ -74,8 +69,7 @@ class EnvRollouter:
             EpisodeJob(task.domain, int(str(task.payload["env_seed"])), self.purpose, step, group_id, index)
             for index in range(self.group_size + self.redundancy)
         ]
-        async with self.room:
-            attempts = await self._first_to_finish(jobs)
+        attempts = await self._first_to_finish(jobs)
         return TrajectoryGroup(task, group_id, tuple(row for rows in attempts for row in rows))
 
     async def _first_to_finish(self, jobs: Sequence[EpisodeJob]) -> list[Sequence[AnyTrajectory]]:

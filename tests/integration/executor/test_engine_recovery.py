@@ -130,8 +130,6 @@ def test_an_engine_that_died_unnoticed_lets_nobody_wait(pair_of_engines: Pair, t
     assert asyncio.run(play("environments-0")) == 2
     rollout.abort()
     assert recovery.under_way() == {1}
-    rollout.pause()
-    rollout.resume()
 
     placement = Placement((trainer, rollout))
     setups: dict[Occupant, Callable[[], Calls]] = {

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -66,6 +67,21 @@ def test_a_cancelled_job_is_cancelled_where_it_runs_and_frees_its_place(make_poo
 
     assert asyncio.run(ask()) == ("environments-0", 1)
     assert pool.num_restarts == 0
+
+
+def test_a_job_that_is_first_waits_for_nothing_but_others_that_are(make_pool: MakePool) -> None:
+    pool, ended = make_pool(1, jobs_per_worker=1), []
+
+    async def ask() -> None:
+        async def note(name: str, *, is_first: bool = False) -> None:
+            await pool.run(replace(job(name, "wait", 0), is_first=is_first))
+            ended.append(name)
+
+        last = ("later", "first", "second")
+        await asyncio.gather(note("now"), *(note(name, is_first=name != "later") for name in last))
+
+    asyncio.run(ask())
+    assert ended == ["now", "first", "second", "later"]
 
 
 def test_a_job_that_kills_its_worker_fails_and_no_other_is_lost(make_pool: MakePool) -> None:

@@ -50,7 +50,7 @@ def test_the_first_to_finish_count_and_the_rest_is_stopped() -> None:
             raise
         return [row(job.index)]
 
-    group = run(EnvRollouter(play, group_size=4, num_env_groups=1, redundancy=2))
+    group = run(EnvRollouter(play, group_size=4, redundancy=2))
     assert [t.index for t in group.trajectories] == [0, 3, 4, 5]
     assert sorted(stopped) == [1, 2]
 
@@ -59,29 +59,8 @@ def test_a_failed_episode_counts_only_when_nothing_can_take_its_place() -> None:
     async def play(job: EpisodeJob) -> list[Trajectory]:
         return [failed_row(job.index, "broke", {})] if job.index < 2 else [row(job.index)]
 
-    assert [t.failure for t in run(EnvRollouter(play, 3, 1, redundancy=2)).trajectories] == [None] * 3
-    assert [t.failure for t in run(EnvRollouter(play, 3, 1, redundancy=1)).trajectories] == [None, None, "broke"]
-
-
-def test_no_more_groups_play_at_once_than_there_are() -> None:
-    playing = most = 0
-
-    async def play(job: EpisodeJob) -> list[Trajectory]:
-        nonlocal playing, most
-        playing += 1
-        most = max(most, playing)
-        await asyncio.sleep(0.005)
-        playing -= 1
-        return [row(job.index)]
-
-    rollouter = EnvRollouter(play, group_size=2, num_env_groups=3)
-
-    async def all_groups() -> None:
-        tasks = source().next_tasks(10)
-        await asyncio.gather(*(rollouter.run_group(task, i, 0, nobody) for i, task in enumerate(tasks)))
-
-    asyncio.run(all_groups())
-    assert most == 6
+    assert [t.failure for t in run(EnvRollouter(play, 3, redundancy=2)).trajectories] == [None] * 3
+    assert [t.failure for t in run(EnvRollouter(play, 3, redundancy=1)).trajectories] == [None, None, "broke"]
 
 
 def test_tasks_follow_from_seed_and_place_and_validation_has_others() -> None:
@@ -138,6 +117,6 @@ def test_an_episode_that_kills_every_process_fails_alone_and_is_counted() -> Non
     async def play(job: EpisodeJob) -> list[Trajectory]:
         return await play_in(Lethal(), 9.0, job)  # type: ignore[arg-type]
 
-    group = run(EnvRollouter(play, 3, 1))
+    group = run(EnvRollouter(play, 3))
     assert [t.failure for t in group.trajectories] == [None, None, "a: environments rank 0 died in run: SIGSEGV"]
     assert episode_metrics([group], "env")["env/crashes"] == 1

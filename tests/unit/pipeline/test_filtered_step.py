@@ -107,7 +107,7 @@ class Clusters:
     placement: Holding = field(default_factory=Holding)
     versions: list[int] = field(default_factory=list)
 
-    def publish_weights(self, version: int, pause: bool) -> None:
+    def publish_weights(self, version: int) -> None:
         self.versions.append(version)
 
     def close(self) -> None:
@@ -120,7 +120,6 @@ class Prepared:
 
     steps: list[StepGroups]
     filters: bool = True
-    num_running: int = 0
 
     def collect(self, step: int) -> StepGroups:
         return self.steps[step]

@@ -28,6 +28,7 @@ class Training:
     drops: Callable[[int], bool] = lambda number: False
     max_replacements: int = 0
     num_steps: int | None = None
+    max_running: int | None = None
     step_s: float = 1.0
     version: int = 0
     started: dict[int, int] = field(default_factory=dict)  # version, by number
@@ -36,18 +37,24 @@ class Training:
     most: int = 0
     num_taken: int = 0
     ages: list[int] = field(default_factory=list)
+    running: int = 0
+    most_running: int = 0
 
     def core(self) -> RolloutCore:
-        return RolloutCore(
-            self.play, self.bounds, lambda g: not self.drops(g.group_id), self.max_replacements, self.num_steps
-        )
+        def keep(group: TrajectoryGroup) -> bool:
+            return not self.drops(group.group_id)
+
+        return RolloutCore(self.play, self.bounds, keep, self.max_replacements, self.num_steps, self.max_running)
 
     def play(self, number: int) -> Coroutine[Any, Any, TrajectoryGroup]:
         self.started.setdefault(number, self.version)
+        self.running += 1
+        self.most_running = max(self.most_running, self.running)
         return self._group(number)
 
     async def _group(self, number: int) -> TrajectoryGroup:
         await asyncio.sleep(self.seconds(number))
+        self.running -= 1
         return TrajectoryGroup(TASK, number, ())
 
     async def train(self, core: RolloutCore, first: int, last: int) -> None:
@@ -79,16 +86,25 @@ def lengths(seed: int) -> Callable[[int], float]:
 
 
 @settings(max_examples=100, deadline=None)
-@given(bounds_that_cannot_deadlock(), st.integers(0, 999), st.integers(1, 12), st.sampled_from([0.0, 0.2, 3.0]))
-def test_bounds_hold_in_every_schedule(bounds: RolloutBounds, seed: int, steps: int, step_s: float) -> None:
-    found = Training(bounds, lengths(seed), step_s=step_s).run(steps)
+@given(
+    bounds_that_cannot_deadlock(),
+    st.integers(0, 999),
+    st.integers(1, 12),
+    st.sampled_from([0.0, 0.2, 3.0]),
+    st.none() | st.integers(1, 6),
+)
+def test_bounds_hold_in_every_schedule(
+    bounds: RolloutBounds, seed: int, steps: int, step_s: float, max_running: int | None
+) -> None:
+    found = Training(bounds, lengths(seed), step_s=step_s, max_running=max_running).run(steps)
+    assert found.most_running <= min(bounds.capacity, max_running or bounds.capacity)
     assert [len(batch) for batch in found.kept] == [bounds.num_groups] * steps
     assert max(found.ages) <= bounds.max_staleness and min(found.ages) >= 0
     assert found.most <= bounds.capacity
     trained = [number for batch in found.kept for number in batch]
     assert len(set(trained)) == len(trained)
     assert all(batch == sorted(batch) for batch in found.kept)
-    again = Training(bounds, lengths(seed), step_s=step_s).run(steps)
+    again = Training(bounds, lengths(seed), step_s=step_s, max_running=max_running).run(steps)
     assert again.kept == found.kept
 
 
@@ -102,7 +118,11 @@ def test_without_staleness_a_step_depends_on_the_data_alone(
     def drops(number: int) -> bool:
         return number % 3 == 1
 
-    one, two = (Training(RolloutBounds(num_groups), lengths(s), drops, replacements).run(steps) for s in (seed, other))
+    bounds = RolloutBounds(num_groups)
+    one, two = (
+        Training(bounds, lengths(s), drops, replacements, max_running=most).run(steps)
+        for s, most in ((seed, None), (other, 2))
+    )
     assert (one.kept, one.dropped) == (two.kept, two.dropped)
     for kept, dropped in zip(one.kept, one.dropped, strict=True):
         assert len(kept) + len(dropped) == num_groups + min(len(dropped), replacements)

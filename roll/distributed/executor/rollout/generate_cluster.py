@@ -58,13 +58,6 @@ class GenerateCluster(EngineClient):
         """The process of this client is gone: the engines drop its requests. Does not wait."""
         self.cluster.workers.start("forget_client", dict.fromkeys(range(len(self.cluster)), (name,)))
 
-    def pause(self) -> None:
-        """No engine samples when this returns; requests in flight are kept."""
-        self._tell("pause")
-
-    def resume(self) -> None:
-        self._tell("resume")
-
     def abort(self, request_ids: Sequence[str] | None = None) -> None:
         """These requests (None: all) end early, with what was sampled."""
         self._tell("abort", request_ids)

@@ -304,12 +304,6 @@ class GenerateWorker:
         self._slots.leave(flight.request.request_id for flight in flights)
         await self._while_alive(self.strategy.abort([part for flight in flights for part in flight.parts]))
 
-    async def pause(self) -> None:
-        await self._while_alive(self.strategy.pause())
-
-    async def resume(self) -> None:
-        await self._while_alive(self.strategy.resume())
-
     async def join_weight_group(self, group: GroupSpec, first_rank: int) -> None:
         await self._while_alive(self.strategy.join_weight_group(group, first_rank))
 

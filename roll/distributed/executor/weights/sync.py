@@ -41,7 +41,7 @@ class WeightSync:
                 self.renew()
 
     def publish(self, version: int) -> None:
-        """Returns when every engine uses the weights under this version. Engines must be paused or idle."""
+        """Returns when every engine uses the weights under this version."""
         replies = self._trainer.call_all(
             "publish_weights", self._engines.workers, self._plan, self._bucket_bytes, version
         )

@@ -97,17 +97,10 @@ class HfGenerateStrategy(GenerateStrategy):
     async def abort(self, request_ids: Sequence[str] | None = None) -> None:
         await self._running().abort(request_ids)
 
-    async def pause(self) -> None:
-        await self._running().hold("pause")
-
-    async def resume(self) -> None:
-        await self._running().release("pause")
-
     async def join_weight_group(self, group: GroupSpec, first_rank: int) -> None:
         await self._call(lambda: self._receiver.join(group, first_rank))
 
     async def begin_weight_update(self) -> None:
-        """Nothing is sampled until `finish_weight_update`, paused or not; what arrives meanwhile waits."""
         await self._running().hold("weight update")
         await self._call(self._import.begin)
 

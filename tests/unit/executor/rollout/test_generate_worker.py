@@ -13,6 +13,7 @@ from roll.configs.model import ModelArgs
 from roll.distributed.executor.blueprint import Blueprint
 from roll.distributed.executor.rollout.generate_worker import GenerateWorker
 from roll.distributed.strategy.base import ALL_STATES, State
+from roll.distributed.weights.bucket import GroupSpec
 from roll.errors import EngineDied, StrategyError
 from roll.types.rollout import Answered, Generation, GenerationRequest, SamplingParams
 from tests.fakes import FakeGenerateStrategy
@@ -54,7 +55,7 @@ class WatchedStrategy(FakeGenerateStrategy):
         if self.mood == "hang":
             await asyncio.Event().wait()
 
-    async def pause(self) -> None:
+    async def join_weight_group(self, group: object, first_rank: int) -> None:
         await self.heartbeat()
 
     def shutdown(self) -> None:
@@ -304,6 +305,6 @@ def test_a_call_to_an_engine_that_hangs_ends_when_it_is_given_up() -> None:
         strategy.mood = "hang"
         for _ in range(2):
             with pytest.raises(EngineDied, match="no sign of life"):
-                await asyncio.wait_for(worker.pause(), 60)
+                await asyncio.wait_for(worker.join_weight_group(GroupSpec("weights", "127.0.0.1", 1, 2, "gloo"), 1), 60)
 
     asyncio.run(hang())
