@@ -56,7 +56,7 @@ def _shared_device_problems(config: AlgorithmConfig) -> Iterator[Problem]:
     engines = set(config.actor_infer.device_mapping or ())
     for role, worker in config.model_roles.items():
         common = sorted(engines & set(worker.device_mapping or ()))
-        if role == "actor_infer" or not common:
+        if worker is config.actor_infer or not common:
             continue
         mappings = ("actor_infer.device_mapping", f"{role}.device_mapping")
         share = f"{' and '.join(mappings)} share device{'s' if len(common) > 1 else ''} {ids_text(common)}"

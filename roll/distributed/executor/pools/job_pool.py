@@ -32,11 +32,13 @@ class FatalJobError(WorkerError):
 
 @dataclass(frozen=True)
 class Job:
-    """One piece of work. `limit_s` is for a worker that does not answer any more: its own limits come first."""
+    """One piece of work. `limit_s` is for a worker that does not answer any more: its own limits come first. One that
+    `is_first` waits for nothing but others that are."""
 
     job_id: str
     work: Any
     limit_s: float
+    is_first: bool = False
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,8 @@ class JobPool:
         """The job's result. Raises WorkerError when the worker failed at it, FatalJobError when it died of it.
         Cancelling it cancels the job."""
         waiting = _Waiting(job, asyncio.get_running_loop().create_future())
-        self._queue.append(waiting)
+        place = sum(1 for other in self._queue if other.job.is_first) if job.is_first else len(self._queue)
+        self._queue.insert(place, waiting)
         self._dispatch()
         try:
             return await waiting.future
