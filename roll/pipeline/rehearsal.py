@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from roll.configs.algorithm import AlgorithmConfig
-from roll.configs.plan.rollout_bounds import RolloutBounds
+from roll.configs.plan.rollout_bounds import rollout_bounds
 from roll.configs.problems import Problem
 
 
@@ -12,6 +12,9 @@ def rehearsal_problems(config: AlgorithmConfig) -> Iterator[Problem]:
     from roll.distributed.scheduler.rehearsal import rehearse
 
     num_groups = config.num_groups
-    bounds = RolloutBounds(num_groups)
+    try:
+        bounds = rollout_bounds(config)
+    except ValueError:  # the configuration is refused for it
+        return
     if why := rehearse(bounds, num_groups if config.is_use_additional_prompts else 0, config.max_steps):
         yield Problem(f"{num_groups} groups a step, {bounds.capacity} under way: {why}.", ("rollout_batch_size",))

@@ -64,6 +64,10 @@ class RolloutScheduler:
     def filters(self) -> bool:
         return self._keep is not None
 
+    @property
+    def num_running(self) -> int:
+        return self._core.num_running
+
     def save(self, directory: Path) -> dict[str, Any]:
         """The state, as JSON values: `data` is where the source stood at number `groups.place`. Finished groups that no
         step took are written below the directory; the others are played again, under their numbers."""
