@@ -21,6 +21,7 @@ RLVR: Switches = {
     "difficulty_mask": ("difficulty_low_threshold", "difficulty_high_threshold"),
     "error_max_len_clip": ("error_max_len_threshold",),
 }
+REWARD: Switches = {"dynamic_timeout.enable": ("dynamic_timeout.ratio", "dynamic_timeout.min_s")}
 AGENTIC: Switches = {"env_monitor.enable": ("env_monitor.hung_timeout",)}
 ROLE: Switches = {
     "use_dynamic_batching_in_train": ("max_tokens_per_microbatch_in_train", "sequence_length_round_in_train"),

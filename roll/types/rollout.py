@@ -298,11 +298,13 @@ AnyTrajectory = Trajectory | StoredTrajectory
 
 @dataclass(frozen=True)
 class TrajectoryGroup:
-    """All attempts at one task, compared with each other by group-relative advantages."""
+    """All attempts at one task, compared with each other by group-relative advantages. `surplus`: attempts beyond them
+    that were begun, by how many tokens they have, and whether they are whole."""
 
     task: Task
     group_id: int
     trajectories: tuple[AnyTrajectory, ...]
+    surplus: tuple[tuple[int, bool], ...] = ()
 
     @property
     def attempts(self) -> tuple[AnyTrajectory, ...]:
@@ -323,9 +325,13 @@ class TrajectoryGroup:
         return np.array(list(totals.values()), np.int64)
 
 
-class Generate(Protocol):
-    """The engines: the answers to a request, in the order of their numbers. `answered` is told of each before, once,
-    and on the same event loop: of answers that end together at once, of others soon."""
+Generate = Callable[[GenerationRequest], Awaitable[Sequence[AnyGeneration]]]
+"""The engines: the answers to a request, in the order of their numbers."""
+
+
+class GenerateEach(Protocol):
+    """The engines where they are not wrapped: `answered` is told of each answer before, once, on the same event loop;
+    of those that end together at once, of others soon."""
 
     def __call__(
         self, request: GenerationRequest, answered: AnyAnswered | None = None

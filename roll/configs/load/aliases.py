@@ -34,6 +34,8 @@ RENAMED: Mapping[tuple[str, str], str] = {
     ("RunConfig", "total_training_steps"): "max_steps",
     ("RunConfig", "eval_on_startup"): "val_before_train",
     ("RLVRConfig", "positive_loss_coef"): "postive_loss_coef",
+    ("RewardConfig", "max_retry_times"): "reward_retries",
+    ("EnvManagerConfig", "max_retry_times"): "env_retries",
     ("RLVRConfig", "use_additional_prompts"): "is_use_additional_prompts",
 }
 DROPPED: Mapping[tuple[str, str], str] = {

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from functools import partial
+from typing import Literal, Protocol, TypeGuard
 
 import numpy as np
 
 from roll.distributed.strategy.stop_strings import answer_texts
+from roll.pipeline.rlvr.early_scores import EarlyScores
 from roll.pipeline.rlvr.rewards.base import RewardInput, RewardOutcome
 from roll.types.rollout import (
     FIRST_IN_LINE,
     AnyGeneration,
     AnyTrajectory,
     Generate,
+    GenerateEach,
     Generation,
     GenerationRequest,
     Place,
@@ -35,6 +39,10 @@ ABORTED = "generation was aborted"
 class RewardService(Protocol):
     """Scores answers of one domain somewhere; returns one outcome per input, in their order. `places` say where the
     texts of the inputs are, if they are not in them."""
+
+    def scores_alone(self, domain: str) -> bool:
+        """True if it pays to ask for each answer as soon as it is there, False if for those of a group at once."""
+        ...
 
     async def score(
         self, domain: str, inputs: list[RewardInput], places: Sequence[Place] = ()
@@ -55,6 +63,9 @@ def request_seed(seed: int, purpose: str, step: int, group_id: int) -> int:
 class PromptRollouter:
     """Samples `group_size` answers to a task's prompt and has them scored. Validation does so with its own sampling.
 
+    With `redundancy`, so many more are begun: the first `group_size` that end are the group, the engine cuts the
+    others.
+
     `decode` gives the text without special tokens; `decode_raw`, if set, the text with them, for rewards that look at
     them.
     """
@@ -67,6 +78,7 @@ class PromptRollouter:
     purpose: Literal["train", "validation"] = "train"
     decode_raw: Decode | None = None
     late: frozenset[str] = frozenset()  # domains whose answers are scored after the rollout
+    redundancy: int = 0
     max_length: int | None = None  # of prompt and answer, where the engine allows less than their lengths add up to
 
     async def run_group(self, task: Task, group_id: int, step: int, generate: Generate) -> TrajectoryGroup:
@@ -80,22 +92,41 @@ class PromptRollouter:
                 max_new_tokens=room,
                 min_new_tokens=min(room, self.sampling.min_new_tokens),
             ),
-            num_samples=self.group_size,
+            num_samples=self.group_size + self.redundancy,
             media=task.media,
             order=group_id if self.purpose == "train" else FIRST_IN_LINE,
+            enough=self.group_size if self.redundancy else None,
         )
-        generations = await generate(request)
-        if len(generations) != self.group_size:
-            raise ValueError(
-                f"request {request.request_id}: {len(generations)} answers, {self.group_size} were asked for"
-            )
-        inputs = self._inputs(task, generations)
-        outcomes = await self._outcomes(task.domain, generations, inputs)
-        trajectories = tuple(
-            _trajectory(task, index, generation, sample, outcome)
-            for index, (generation, sample, outcome) in enumerate(zip(generations, inputs, outcomes, strict=True))
-        )
-        return TrajectoryGroup(task, group_id, trajectories)
+        scores = EarlyScores(partial(self._scored, task))
+        is_early = task.domain not in self.late and self.rewards.scores_alone(task.domain)
+        try:
+            if is_early and tells_each(generate):
+                answers = await generate(request, scores.answered)
+            else:
+                answers = await generate(request)
+            if len(answers) != request.num_samples:
+                raise ValueError(
+                    f"request {request.request_id}: {len(answers)} answers, {request.num_samples} were asked for"
+                )
+            chosen = self._chosen(answers)
+            scored = await scores.of(chosen)
+        finally:
+            scores.cancel()
+        trajectories = tuple(_trajectory(task, index, answer, *scored[index]) for index, answer in chosen.items())
+        others = [answer for index, answer in enumerate(answers) if index not in chosen]
+        surplus = tuple((answer.num_tokens, not _is_cut(answer)) for answer in others)
+        return TrajectoryGroup(task, group_id, trajectories, surplus)
+
+    def _chosen(self, answers: Sequence[AnyGeneration]) -> dict[int, AnyGeneration]:
+        """The group, by number: whole answers before those that were cut."""
+        order = sorted(range(len(answers)), key=lambda index: _is_cut(answers[index]))
+        return {index: answers[index] for index in sorted(order[: self.group_size])}
+
+    async def _scored(
+        self, task: Task, answers: Sequence[AnyGeneration]
+    ) -> Sequence[tuple[RewardInput, RewardOutcome]]:
+        inputs = self._inputs(task, answers)
+        return list(zip(inputs, await self._outcomes(task.domain, answers, inputs), strict=True))
 
     def _room(self, num_prompt: int) -> int:
         """Example: with max_length 40, a prompt of 32 tokens leaves 8 of 12 tokens for its answer."""
@@ -138,6 +169,15 @@ class PromptRollouter:
             raise ValueError(f"reward of {domain}: {len(scored)} outcomes for {len(whole)} answers")
         following = iter(scored)
         return [RewardOutcome.failed(ABORTED) if _is_cut(g) else next(following) for g in generations]
+
+
+def tells_each(generate: Generate) -> TypeGuard[GenerateEach]:
+    """False of engines that the user has wrapped (docs/adding_a_rollout_loop.md)."""
+    try:
+        inspect.signature(generate).bind(None, None)
+    except TypeError:
+        return False
+    return True
 
 
 def _is_cut(generation: AnyGeneration) -> bool:

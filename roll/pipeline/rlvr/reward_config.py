@@ -21,6 +21,18 @@ class RewardFilterConfig(Settings):
     filter_args: dict[str, Any] = setting({}, "Thresholds of the filter.")
 
 
+class DynamicTimeoutConfig(Settings):
+    """`dynamic_timeout` of a domain: a time limit that follows how long scoring takes."""
+
+    enable: bool = setting(
+        False,
+        "Limit the scoring of an answer to `ratio` times the mean of those that were scored, in this run and domain so "
+        "far; at least min_s, at most timeout_s, which also holds for the first few.",
+    )
+    ratio: float = setting(3.0, "Times the mean.", gt=1)
+    min_s: float = setting(1.0, "Seconds that scoring may take however quick the others were.", gt=0)
+
+
 class RewardPart(Settings):
     """One of `reward_manager_config` of a domain: a reward that is added."""
 
@@ -71,6 +83,15 @@ class RewardConfig(WorkerConfig):
         {}, "Keyword arguments of the reward, such as `pattern` of regex and exact_match."
     )
     timeout_s: float = setting(30.0, "Seconds the scoring of one answer may take; then it counts as failed.", gt=0)
+    reward_retries: int = setting(
+        0,
+        "How often an answer is scored again whose scoring failed for a cause that may pass: its process died, it ran "
+        "into its time limit, a connection failed, a server said 408, 429 or 5xx. What else a reward raises fails the "
+        "answer at once.",
+        ge=0,
+        le=100,
+    )
+    dynamic_timeout: DynamicTimeoutConfig = setting({}, "A time limit by the mean of the answers that were scored.")
     format_pattern: str | None = setting(
         None, "Regular expression the whole answer must match to earn its reward; otherwise the reward is 0."
     )

@@ -10,7 +10,14 @@ from roll.configs.problems import Problem
 from roll.pipeline.rlvr.reward_config import RewardConfig, RewardModelArgs
 from roll.pipeline.rlvr.rlvr_config import REWARD, RLVRConfig
 
-NOT_TAKEN = ("format_pattern", "reward_type", "response_length_penalty_coef", "reward_manager_config")
+NOT_TAKEN = (
+    "format_pattern",
+    "reward_type",
+    "response_length_penalty_coef",
+    "reward_manager_config",
+    "reward_retries",
+    "dynamic_timeout.enable",
+)
 
 
 def reward_model_problems(config: RLVRConfig) -> Iterator[Problem]:

@@ -13,6 +13,7 @@ from typing import cast
 
 from roll.configs.limits import LARGEST_REWARD
 from roll.errors import RewardError, describe
+from roll.pipeline.rlvr.reward_attempts import may_pass
 from roll.pipeline.rlvr.reward_config import RewardConfig
 from roll.pipeline.rlvr.rewards.base import (
     BatchReward,
@@ -42,7 +43,7 @@ class RewardWorker:
     """
 
     def __init__(self, domain: str, config: RewardConfig):
-        self._timeout_s = config.timeout_s
+        self._timeout_s = self._most_s = config.timeout_s
         self._format = None if config.format_pattern is None else re.compile(config.format_pattern, re.DOTALL)
         try:
             self._reward = build_reward(config)
@@ -54,11 +55,16 @@ class RewardWorker:
         self._was_blocked = False  # the event loop, by an answer of the present call
 
     def score(
-        self, inputs: Sequence[RewardInput], rows: Sequence[int] = (), texts: TextTable | None = None
+        self,
+        inputs: Sequence[RewardInput],
+        rows: Sequence[int] = (),
+        texts: TextTable | None = None,
+        timeout_s: float | None = None,
     ) -> list[RewardOutcome | None]:
         """One outcome per input, in their order. None where an answer was not judged, since one of those that it shares
         a loop or a batch with stopped it: ask for it alone, which shows who did. The text of input i is
-        `texts[rows[i]]`, if it came apart from it."""
+        `texts[rows[i]]`, if it came apart from it. `timeout_s`: for each, instead of that of the settings."""
+        self._timeout_s = timeout_s or self._most_s
         if texts is not None:
             said = [texts[row] for row in rows]
             inputs = [
@@ -164,6 +170,7 @@ class RewardWorker:
                 f"blocked the event loop for over {self._timeout_s:g} s; await what takes long, or make the reward a "
                 "plain function",
                 time.monotonic() - started,
+                may_pass=True,
             )
         except BaseException as error:
             if isinstance(error, TimeoutError) and limit.expired():  # not the user's own
@@ -184,7 +191,7 @@ class RewardWorker:
         return self._format is None or self._format.fullmatch(sample.response_text) is not None
 
     def _timed_out(self, started: float) -> RewardOutcome:
-        return RewardOutcome.failed(f"took longer than timeout_s = {self._timeout_s:g}", time.monotonic() - started)
+        return timed_out(self._timeout_s, self._most_s, started)
 
 
 def outcome_of(returned: object, seconds: float) -> RewardOutcome:
@@ -203,7 +210,13 @@ def outcome_of(returned: object, seconds: float) -> RewardOutcome:
 
 
 def failed(error: BaseException, started: float) -> RewardOutcome:
-    return RewardOutcome.failed(_short(describe(error)), time.monotonic() - started)
+    return RewardOutcome.failed(_short(describe(error)), time.monotonic() - started, may_pass(error))
+
+
+def timed_out(limit_s: float, most_s: float, started: float) -> RewardOutcome:
+    """Of an answer that had `limit_s` seconds; by the settings up to `most_s`."""
+    said = f"timeout_s = {limit_s:g}" if limit_s == most_s else f"the {limit_s:.3g} s that dynamic_timeout gives"
+    return RewardOutcome.failed(f"took longer than {said}", time.monotonic() - started, may_pass=True)
 
 
 def _short(text: str, limit: int = 300) -> str:

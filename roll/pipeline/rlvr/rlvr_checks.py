@@ -7,7 +7,7 @@ from roll.configs.load.aliases import REWARD_MODEL, ROLL_REWARDS
 from roll.configs.problems import Problem, did_you_mean
 from roll.configs.rollout_checks import unused_filter_keys
 from roll.configs.rollout_config import LENGTH_KEYS
-from roll.configs.switches import RLVR, switched_off
+from roll.configs.switches import REWARD, RLVR, switched_off
 from roll.datasets.templates import template_name_problem, template_problem, template_warning
 from roll.pipeline.data_files import (
     data_args_problems,
@@ -28,7 +28,13 @@ BUILT_IN = (*BUILTINS, REWARD_MODEL)
 
 def rlvr_problems(config: RLVRConfig) -> list[Problem]:
     """Everything of the RLVR part that cannot work, whatever the machine."""
-    return [*_reward_problems(config), *_tag_problems(config), *_data_problems(config), *_validation_problems(config)]
+    return [
+        *_reward_problems(config),
+        *_redundancy_problems(config),
+        *_tag_problems(config),
+        *_data_problems(config),
+        *_validation_problems(config),
+    ]
 
 
 def rlvr_warnings(config: RLVRConfig) -> list[str]:
@@ -53,6 +59,7 @@ def rlvr_warnings(config: RLVRConfig) -> list[str]:
         and ("code_sandbox" not in (names := [part.reward for part in parts_of(reward)]) or reward.use_local)
     ]
     found += [*switched_off(config, RLVR), *_unused_filters(config)]
+    found += [text for d, reward in config.rewards.items() for text in switched_off(reward, REWARD, f"rewards.{d}")]
     sampling = config.validation.generating_args if config.validation else None
     if sampling and sampling.temperature == 0 and (sampling.num_return_sequences or 1) > 1:
         found.append(
@@ -135,6 +142,33 @@ def _reward_problems(config: RLVRConfig) -> Iterator[Problem]:
     yield from reward_model_problems(config)
 
 
+def _redundancy_problems(config: RLVRConfig) -> Iterator[Problem]:
+    key, more = "group_size_redundancy", config.group_size_redundancy
+    if not more:
+        return
+    if config.rollout_mock.replays:
+        yield Problem(
+            f"{key}: {more}, but with rollout_mock.mode: mock nothing is sampled, and recorded groups are of their own "
+            "size. Remove it.",
+            (key, "rollout_mock"),
+        )
+    if config.actor_infer.generating_args.temperature == 0:
+        yield Problem(
+            f"{key}: {more}, but actor_infer.generating_args.temperature is 0: all answers to a prompt are the same, "
+            "and none of them ends first. Remove it, or set a temperature.",
+            (key, "actor_infer.generating_args.temperature"),
+        )
+    at_once = config.group_size + more
+    if at_once > config.max_running_requests:
+        yield Problem(
+            f"{key}: {more} answers beside {config.group_size} are {at_once}, but an engine has "
+            f"{config.max_running_requests} in flight (max_running_requests): the last ones would begin when others "
+            f"have ended. Set {key} to at most {max(0, config.max_running_requests - config.group_size)}, or raise "
+            "max_running_requests.",
+            (key, "max_running_requests", "num_return_sequences_in_group"),
+        )
+
+
 def _filter_problems(at: str, worker: RewardConfig) -> Iterator[Problem]:
     if worker.query_filter_config.type != "no_filter":
         from roll.distributed.scheduler.filters import filter_problems  # numpy: only where a filter is used
@@ -158,6 +192,13 @@ def _one_reward(at: str, worker: RewardConfig) -> Iterator[Problem]:
             f"{at}.code_url is missing, and {at}.use_local is false. Give the address of a sandbox, or run answers "
             "here with use_local: true.",
             (f"{at}.code_url", f"{at}.use_local"),
+        )
+    keys = worker.dynamic_timeout
+    if keys.enable and keys.min_s > worker.timeout_s:
+        yield Problem(
+            f"{at}.dynamic_timeout.min_s: {keys.min_s:g} is above {at}.timeout_s: {worker.timeout_s:g}, the longest "
+            "limit there is. Lower it.",
+            (f"{at}.dynamic_timeout.min_s", f"{at}.timeout_s"),
         )
     if worker.device_mapping is not None and not worker.is_judged_by_engines:
         yield Problem(

@@ -43,6 +43,14 @@ class RLVRConfig(AlgorithmConfig):
     """All keys of an RLVR run."""
 
     num_return_sequences_in_group: int = setting(1, "Answers per prompt: the group size.", ge=1, le=MOST_GROUPS)
+    group_size_redundancy: int = setting(
+        0,
+        "So many more answers are begun per prompt in training: the first num_return_sequences_in_group to end make "
+        "the group, the engine cuts the others. Which those are hangs on timing, so a run is not repeated exactly; and "
+        "long answers are cut more often (rollout/length_bias).",
+        ge=0,
+        le=MOST_GROUPS,
+    )
     rewards: dict[str, RewardConfig] = setting({}, "One entry per domain.")
     reward: WorkerConfig | None = setting(
         None, "The reward model of all domains with `reward: reward_model` that have no strategy_args of their own."

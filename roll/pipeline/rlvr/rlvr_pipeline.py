@@ -105,6 +105,7 @@ class RLVRPipeline(RLPipeline):
             group_size=plan.group_size,
             seed=config.seed,
             late=late,
+            redundancy=config.group_size_redundancy,
             max_length=config.engine_length,
         )
         if config.validation is not None:

@@ -54,6 +54,7 @@ def test_domains_have_models_of_their_own_or_share_the_section_reward() -> None:
         ({"rewards.chat": {"reward": "reward_model"}}, "rewards.chat.strategy_args is missing: it names what runs"),
         ({"rewards.chat": OWN}, "rewards.chat has no model: reward_pretrain is missing."),
         ({"rewards.chat": {**OWN, "format_pattern": "x"}}, "rewards.chat.format_pattern does nothing with reward"),
+        ({"rewards.chat": {**OWN, "reward_retries": 2}}, "rewards.chat.reward_retries does nothing with reward"),
         ({"rewards.chat": {**OWN, "reward_args": {"labels": 1}}}, "rewards.chat.reward_args.labels: unknown key"),
         ({"rewards.chat": {**OWN, "device_mapping": [1, 2]}}, "share only 1: roles take turns on devices only if"),
         ({"rewards.chat": {**OWN, "strategy_args": {"strategy_name": "vllm"}}}, "vllm cannot run rewards.chat"),

@@ -31,6 +31,10 @@ def said(changes: dict[str, Any]) -> list[str]:
         ({"difficulty_low_threshold": 0.2}, "difficulty_low_threshold does nothing while difficulty_mask is off."),
         ({"error_max_len_threshold": 9}, "error_max_len_threshold does nothing while error_max_len_clip is off."),
         (
+            {"rewards.math.dynamic_timeout": {"ratio": 2.0}},
+            "rewards.math.dynamic_timeout.ratio does nothing while rewards.math.dynamic_timeout.enable is off.",
+        ),
+        (
             {"actor_train.max_tokens_per_microbatch_in_train": 9000},
             "actor_train.max_tokens_per_microbatch_in_train does nothing while "
             "actor_train.use_dynamic_batching_in_train is off.",
@@ -57,6 +61,7 @@ def test_a_key_whose_switch_is_off_is_named(changes: dict[str, Any], text: str) 
 def test_with_its_switch_on_it_is_not() -> None:
     keys = {
         "difficulty_mask": True,
+        "rewards.math.dynamic_timeout": {"enable": True, "ratio": 2.0},
         "difficulty_low_threshold": 0.2,
         "actor_train.use_dynamic_batching_in_train": True,
         "actor_train.max_tokens_per_microbatch_in_train": 9000,

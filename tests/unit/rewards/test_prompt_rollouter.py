@@ -2,7 +2,7 @@
 
 import asyncio
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +12,18 @@ from roll.distributed.executor.step_rows import texts_of
 from roll.pipeline.recorder import rollout_records
 from roll.pipeline.rlvr.prompt_rollouter import PromptRollouter, request_seed
 from roll.pipeline.rlvr.rewards.base import RewardInput, RewardOutcome
-from roll.types.rollout import FinishReason, Generation, GenerationRequest, Place, SamplingParams, Task, Trajectory
+from roll.types.rollout import (
+    AnyAnswered,
+    AnyGeneration,
+    FinishReason,
+    Generation,
+    GenerationRequest,
+    Place,
+    SamplingParams,
+    Task,
+    Trajectory,
+    TrajectoryGroup,
+)
 
 TASK = Task("t", "math", np.array([1, 2, 3], np.int32), "one two three", {"ground_truth": "7", "level": 2})
 
@@ -24,7 +35,9 @@ class Engine:
         self.finish = finish
         self.requests: list[GenerationRequest] = []
 
-    async def __call__(self, request: GenerationRequest) -> list[Generation]:
+    async def __call__(
+        self, request: GenerationRequest, answered: AnyAnswered | None = None
+    ) -> Sequence[AnyGeneration]:
         self.requests.append(request)
         return [
             Generation(
@@ -41,16 +54,57 @@ class Scores:
         self.outcomes = outcomes
         self.calls: list[tuple[str, list[RewardInput]]] = []
 
+    def scores_alone(self, domain: str) -> bool:
+        return False
+
     async def score(self, domain: str, inputs: list[RewardInput], places: Sequence[Place] = ()) -> list[RewardOutcome]:
         self.calls.append((domain, inputs))
         return list(self.outcomes)
+
+
+class SlowScores:
+    """Scores an answer when it is told to, each alone; the reward is its number of tokens."""
+
+    def __init__(self):
+        self.begun: dict[str, asyncio.Future[RewardOutcome]] = {}
+
+    def scores_alone(self, domain: str) -> bool:
+        return True
+
+    async def score(self, domain: str, inputs: list[RewardInput], places: Sequence[Place] = ()) -> list[RewardOutcome]:
+        for sample in inputs:
+            self.begun[sample.response_text] = asyncio.get_running_loop().create_future()
+        return [await self.begun[sample.response_text] for sample in inputs]
+
+
+class Telling(Engine):
+    """Tells of its answers in an order of its own, and ends when it may."""
+
+    def __init__(self, *finish: FinishReason, order: Sequence[int]):
+        super().__init__(*finish)
+        self.order, self.may_end = order, asyncio.Event()
+
+    async def __call__(
+        self, request: GenerationRequest, answered: AnyAnswered | None = None
+    ) -> Sequence[AnyGeneration]:
+        answers = await super().__call__(request)
+        if answered is not None:
+            for index in self.order:
+                answered(index, answers[index])
+        await self.may_end.wait()
+        return answers
+
+
+async def turns(until: Callable[[], bool]) -> None:
+    while not until():
+        await asyncio.sleep(0)
 
 
 def decode(ids: list[np.ndarray]) -> list[str]:
     return [" ".join(map(str, row.tolist())) for row in ids]
 
 
-def rollouter(scores: Scores, group_size: int) -> PromptRollouter:
+def rollouter(scores: Scores | SlowScores, group_size: int) -> PromptRollouter:
     return PromptRollouter(scores, decode, SamplingParams(max_new_tokens=8), group_size, seed=42)  # type: ignore[arg-type]
 
 
@@ -142,6 +196,72 @@ def test_counts_that_do_not_fit_are_errors() -> None:
         run(rollouter(Scores(), 2), Engine("stop"))
     with pytest.raises(ValueError, match="0 outcomes for 1 answers"):
         run(rollouter(Scores(), 1), Engine("stop"))
+
+
+def test_an_answer_is_scored_while_others_are_sampled_and_the_group_is_the_same() -> None:
+    async def play() -> TrajectoryGroup:
+        scores, engine = SlowScores(), Telling("stop", "abort", "length", "stop", order=[2, 1, 0])
+        group = asyncio.create_task(rollouter(scores, 4).run_group(TASK, 5, 2, engine))
+        await turns(lambda: len(scores.begun) == 2)
+        assert list(scores.begun) == ["12 12 12", "10"] and not group.done()
+        scores.begun["12 12 12"].set_result(RewardOutcome(3.0, metrics={"boxed": 1.0}))
+        scores.begun["10"].set_result(RewardOutcome.failed("KeyError: x"))
+        engine.may_end.set()
+        await turns(lambda: len(scores.begun) == 3)
+        scores.begun["13 13 13 13"].set_result(RewardOutcome(4.0))
+        return await group
+
+    outcomes = RewardOutcome.failed("KeyError: x"), RewardOutcome(3.0, metrics={"boxed": 1.0}), RewardOutcome(4.0)
+    whole = run(rollouter(Scores(*outcomes), 4), Engine("stop", "abort", "length", "stop"))
+    assert str(asyncio.run(play())) == str(whole)
+
+
+def test_engines_that_the_user_wrapped_tell_of_no_answer_before_the_others() -> None:
+    async def play() -> None:
+        scores, engine = SlowScores(), Telling("stop", "stop", order=[0, 1])
+        group = asyncio.create_task(rollouter(scores, 2).run_group(TASK, 5, 2, lambda request: engine(request)))
+        await turns(lambda: bool(engine.requests))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not scores.begun
+        engine.may_end.set()
+        for text in ("10", "11 11"):
+            await turns(lambda text=text: text in scores.begun)
+            scores.begun[text].set_result(RewardOutcome(1.0))
+        assert (await group).rewards.tolist() == [1.0, 1.0]
+
+    asyncio.run(play())
+
+
+def test_a_group_that_is_cancelled_ends_what_scores_its_answers() -> None:
+    async def play() -> None:
+        scores, engine = SlowScores(), Telling("stop", "stop", order=[1])
+        group = asyncio.create_task(rollouter(scores, 2).run_group(TASK, 5, 2, engine))
+        await turns(lambda: "11 11" in scores.begun)
+        group.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await group
+        await turns(lambda: scores.begun["11 11"].cancelled())
+
+    asyncio.run(play())
+
+
+def test_with_redundancy_the_first_whole_answers_are_the_group_and_the_others_are_remembered_by_length() -> None:
+    engine = Engine("abort", "stop", "length", "stop", "abort")
+    scores = Scores(RewardOutcome(1.0), RewardOutcome(2.0))
+    group = run(replace(rollouter(scores, 2), redundancy=3), engine)
+    assert (engine.requests[0].num_samples, engine.requests[0].enough) == (5, 2)
+    assert [t.index for t in group.trajectories] == [1, 2] and group.rewards.tolist() == [1.0, 2.0]
+    assert [len(inputs) for _, inputs in scores.calls] == [2]
+    assert group.surplus == ((1, False), (4, True), (5, False))
+    assert engine.requests[0].sampling.seed == request_seed(42, "train", 2, 5)
+
+
+def test_where_redundancy_does_not_suffice_answers_that_were_cut_fill_the_group() -> None:
+    group = run(replace(rollouter(Scores(RewardOutcome(1.0)), 2), redundancy=1), Engine("abort", "abort", "stop"))
+    assert [(t.index, t.failure) for t in group.trajectories] == [(0, "generation was aborted"), (2, None)]
+    assert run(rollouter(Scores(RewardOutcome(1.0)), 1), engine := Engine("stop")).surplus == ()
+    assert engine.requests[0].enough is None
 
 
 def test_it_can_be_pickled_for_a_worker_of_its_own() -> None:

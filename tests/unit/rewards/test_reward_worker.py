@@ -325,3 +325,18 @@ def test_the_data_must_have_what_a_reward_declares_or_else_reads(
 ) -> None:
     (domain,) = data_domains(RLVRConfig.model_construct(rewards={"own": RewardConfig(reward=reward)}))
     assert (domain.required, domain.some_ground_truth) == (required, some)
+
+
+def test_a_limit_of_the_call_stops_an_answer_and_holds_for_that_call_alone() -> None:
+    subject = worker(f"{USER}:by_name", timeout_s=30.0)
+    (late,) = subject.score([RewardInput("", "sleep")], timeout_s=0.1)
+    assert late is not None and late.may_pass
+    assert late.failure == "took longer than the 0.1 s that dynamic_timeout gives"
+    assert [o.score for o in score(subject, "int")] == [2.0]
+    (late,) = score(worker(f"{USER}:by_name", timeout_s=0.1), "sleep")
+    assert late.failure == "took longer than timeout_s = 0.1" and late.may_pass
+
+
+def test_only_what_may_pass_says_so() -> None:
+    outcomes = score(worker(f"{USER}:by_name"), "os_timeout", "raise")
+    assert [o.may_pass for o in outcomes] == [True, False]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -57,3 +59,11 @@ def test_the_bias_is_one_where_all_is_trained_on_and_below_where_the_long_ones_a
     assert length_bias([group(10, 20, cut=(1,))], [group(10, 20, cut=(1,))]) == 10 / 15
     assert length_bias([short], []) is None
     assert length_bias([group(0, 0)], [group(0, 0)]) is None
+
+
+def test_what_redundancy_left_over_counts_with_what_was_begun() -> None:
+    """Of 10, 20 and two more: one is whole after 30, one was cut after 15, so that it is as long as 20 or 30."""
+    left = replace(group(10, 20), surplus=((30, True), (15, False)))
+    expected = 15 / slow_mean(np.array([10, 20, 30, 15]), np.array([True, True, True, False]))
+    assert length_bias([left], [left]) == pytest.approx(expected)
+    assert expected == pytest.approx(15 / 21.25)

@@ -17,8 +17,9 @@ from roll.errors import WorkerError
 from roll.pipeline.rlvr.judge.build import way_of
 from roll.pipeline.rlvr.judge.engine import EngineModel, JudgeText
 from roll.pipeline.rlvr.judge.judge import Judge
+from roll.pipeline.rlvr.reward_attempts import Attempts
 from roll.pipeline.rlvr.reward_config import RewardConfig
-from roll.pipeline.rlvr.reward_worker import failed, outcome_of
+from roll.pipeline.rlvr.reward_worker import failed, outcome_of, timed_out
 from roll.pipeline.rlvr.rewards.base import Reward, RewardInput, RewardOutcome, Score
 from roll.pipeline.rlvr.rewards.table import build_reward
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
@@ -42,22 +43,26 @@ class _Judged:
     reward: Callable[[RewardInput], Awaitable[Score]]
     timeout_s: float
     form: regex.Pattern[str] | None
+    attempts: Attempts
 
     async def score(self, sample: RewardInput) -> RewardOutcome:
         """Raises WorkerError where no engine is left."""
-        started = time.monotonic()
-        limit = asyncio.timeout(self.timeout_s)
+        (outcome,) = await self.attempts.outcomes(1, lambda _: self._score(sample))
+        return outcome
+
+    async def _score(self, sample: RewardInput) -> list[RewardOutcome]:
+        started, limit_s = time.monotonic(), self.attempts.limit_s
+        limit = asyncio.timeout(limit_s)
         try:
             async with limit:
                 returned = await self.reward(sample) if await self._is_formed(sample.response_text) else 0.0
         except WorkerError:
             raise
         except Exception as error:
-            seconds = time.monotonic() - started
             if isinstance(error, TimeoutError) and limit.expired():
-                return RewardOutcome.failed(f"took longer than timeout_s = {self.timeout_s:g}", seconds)
-            return failed(error, started)
-        return outcome_of(returned, time.monotonic() - started)
+                return [timed_out(limit_s, self.timeout_s, started)]
+            return [failed(error, started)]
+        return [outcome_of(returned, time.monotonic() - started)]
 
     async def _is_formed(self, text: str) -> bool:
         if self.form is None:
@@ -75,6 +80,9 @@ class EngineJudges:
             domain: _judged(domain, config.rewards[domain], engines[role], texts[role], config.seed)
             for domain, role in config.judge_of.items()
         }
+
+    def scores_alone(self, domain: str) -> bool:
+        return True
 
     async def score(self, domain: str, inputs: list[RewardInput], places: Sequence[Place] = ()) -> list[RewardOutcome]:
         """One outcome per input. `places` say where their texts are, if they are not in them."""
@@ -120,7 +128,7 @@ def _judged(domain: str, config: RewardConfig, engines: Engines, text: JudgeText
     judge: Reward = Judge(way.prompt, way.read, model, 0 if is_greedy else config.judge_max_retries)
     reward = cast(Callable[[RewardInput], Awaitable[Score]], build_reward(config, judge))
     form = None if config.format_pattern is None else regex.compile(config.format_pattern, regex.DOTALL)
-    return _Judged(reward, config.timeout_s, form)
+    return _Judged(reward, config.timeout_s, form, Attempts(config))
 
 
 def _input(task: Task, attempt: AnyTrajectory, text: str) -> RewardInput:

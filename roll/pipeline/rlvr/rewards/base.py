@@ -52,7 +52,7 @@ class RewardResult:
 @dataclass(frozen=True)
 class RewardOutcome:
     """What became of scoring one answer: a finite `score`, or the reason why there is none (then `score` is NaN), or
-    that it `waits` for one after the rollout (likewise)."""
+    that it `waits` for one after the rollout (likewise). `may_pass`: another attempt may not fail."""
 
     score: float
     failure: str | None = None
@@ -60,6 +60,7 @@ class RewardOutcome:
     extra: Mapping[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
     waits: bool = False
+    may_pass: bool = False
 
     def __post_init__(self) -> None:
         if math.isfinite(self.score) == (self.waits or self.failure is not None):
@@ -70,8 +71,8 @@ class RewardOutcome:
         return RewardOutcome(math.nan, waits=True)
 
     @staticmethod
-    def failed(reason: str, seconds: float = 0.0) -> RewardOutcome:
-        return RewardOutcome(math.nan, failure=reason, seconds=seconds)
+    def failed(reason: str, seconds: float = 0.0, may_pass: bool = False) -> RewardOutcome:
+        return RewardOutcome(math.nan, failure=reason, seconds=seconds, may_pass=may_pass)
 
 
 Score = float | RewardResult
