@@ -29,7 +29,7 @@ export TINY_SORT_DIR ?= output/tiny-sort
 HAS_CUDA := $(shell nvidia-smi -L >/dev/null 2>&1 && echo yes)
 ifeq ($(HAS_CUDA),yes)
 DEMO_PACKAGES := -e .[deepspeed] -c requirements/cpu-demo.txt
-TEST_PACKAGES := -e .[deepspeed,vllm,megatron,dev] -c requirements/cpu-demo.txt
+TEST_PACKAGES := -e .[deepspeed,vllm,megatron,lora,dev] -c requirements/cpu-demo.txt
 SAY_DEVICES := CUDA devices found: they are used
 else
 DEMO_PACKAGES := --no-deps -r requirements/cpu-demo.txt

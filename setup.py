@@ -73,6 +73,7 @@ setup(
         # resolves, has both.
         "sglang": ["sglang==0.5.23"],
         "judge": ["openai>=2,<4"],  # judge_model_type: api; vllm and sglang bring it
+        "lora": ["peft>=0.21,<0.22"],  # lora_target
         "datasets": ["datasets>=4,<6"],  # data sets of the Hugging Face hub
         "ifeval": ["py3langid>=0.4,<0.5"],
         "dev": TESTS + TOOLS,

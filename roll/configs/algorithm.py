@@ -79,7 +79,11 @@ class AlgorithmConfig(RolloutConfig):
     actor_train: WorkerConfig = setting({}, "The policy where it learns.")
     actor_infer: WorkerConfig = setting({}, "The policy where it samples.")
     critic: WorkerConfig | None = setting(None, "The value model; started when adv_estimator needs one, as gae does.")
-    reference: WorkerConfig | None = setting(None, "The frozen starting policy; started when a KL term needs it.")
+    reference: WorkerConfig | None = setting(
+        None,
+        "The frozen starting policy; started when a KL term needs it. With LoRA it is the policy without its adapters, "
+        "and nothing is started.",
+    )
 
     # advantages
     adv_estimator: AdvEstimator = setting(
@@ -222,7 +226,10 @@ class AlgorithmConfig(RolloutConfig):
 
     @property
     def model_roles(self) -> Mapping[str, WorkerConfig]:
-        is_needed = {"critic": self.needs_critic, "reference": self.needs_reference}
+        is_needed = {
+            "critic": self.needs_critic,
+            "reference": self.needs_reference and not self.policy_is_reference,
+        }
         return {name: worker for name, worker in super().model_roles.items() if is_needed.get(name, True)}
 
     @property
@@ -238,6 +245,11 @@ class AlgorithmConfig(RolloutConfig):
     @property
     def needs_reference(self) -> bool:
         return bool(self.kl_terms) or self.enable_reference
+
+    @property
+    def policy_is_reference(self) -> bool:
+        """True if the reference is the policy with its adapters switched off, which takes no role of its own."""
+        return self.needs_reference and self.actor_train.model_args.has_lora
 
     @property
     def needs_critic(self) -> bool:

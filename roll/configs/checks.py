@@ -102,7 +102,9 @@ def algorithm_problems(config: AlgorithmConfig) -> Iterator[Problem]:
         )
     elif not config.counts_epochs:
         yield from critic_warmup_problems(config)
-    if config.needs_reference and config.reference is None:
+    if config.policy_is_reference:
+        yield from _reference_of_lora(config)
+    elif config.needs_reference and config.reference is None:
         why = ", ".join(config.kl_terms) or "enable_reference"
         yield Problem(
             f"reference is missing: {why} compares the policy with it. Add a `reference` section "
@@ -138,6 +140,19 @@ def algorithm_problems(config: AlgorithmConfig) -> Iterator[Problem]:
         yield Problem(
             "enable_old_logprobs_recompute and force_disable_old_logprobs_recompute exclude each other. Remove one.",
             ("enable_old_logprobs_recompute", "force_disable_old_logprobs_recompute"),
+        )
+
+
+def _reference_of_lora(config: AlgorithmConfig) -> Iterator[Problem]:
+    """A reference section that means another model than the policy without its adapters."""
+    own, policy = config.reference, config.actor_train.model_args.model_name_or_path
+    given = own.model_args.model_name_or_path if own is not None else None
+    if given not in (None, policy):
+        key = "reference.model_args.model_name_or_path"
+        yield Problem(
+            f"{key}: {given} is not the model of actor_train, {policy}. With actor_train.model_args.lora_target the "
+            "reference is the policy without its adapters. Remove it, or lora_target.",
+            (key, "actor_train.model_args.model_name_or_path", "actor_train.model_args.lora_target"),
         )
 
 
@@ -297,6 +312,13 @@ def _unused(config: AlgorithmConfig) -> Iterator[str]:
         yield f"value_clip does nothing: adv_estimator: {config.adv_estimator} has no critic."
     if config.reference is not None and not config.needs_reference:
         yield "reference is not started: no KL term is in use (see use_kl_loss, add_token_level_kl, enable_reference)."
+    if config.reference is not None and config.policy_is_reference:
+        yield "reference is not started: with LoRA its log-probs are those of actor_train without its adapters."
+    if config.policy_is_reference and config.actor_train.model_args.adapter_name_or_path is not None:
+        yield (
+            "actor_train.model_args.adapter_name_or_path: the KL is to the model without any adapter, not to the "
+            "policy that the run starts from."
+        )
     yield from _unused_of_the_estimator(config)
     yield from _unused_of_the_policy_loss(config)
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator
 
 from roll.configs.base import Settings, setting
-from roll.configs.data import Place
+from roll.configs.data import Names, Place
 
 DTYPES = {
     "float32": "fp32",
@@ -57,8 +57,63 @@ class ModelArgs(Settings):
     model_config_kwargs: dict[str, Any] = setting({}, "Entries that overwrite the model's own config.json.")
 
     freeze_module_prefix: str | None = setting(
-        None, "Parameters whose name begins with this are not trained; several, separated by commas."
+        None,
+        "Parameters whose name begins with this are not trained, and get no adapters; several, separated by commas.",
     )
+
+    lora_target: Names = setting(
+        (),
+        "Linear layers that get LoRA adapters, which are trained instead of the weights: last parts of their names "
+        "(q_proj, v_proj), longer ones (layers.0.mlp.up_proj), or all-linear for every one but the head. See "
+        "docs/lora.md.",
+    )
+    lora_rank: int = setting(8, "With lora_target: rank of the adapters.", ge=1)
+    lora_alpha: int | None = setting(
+        None,
+        "With lora_target: what the adapters add is multiplied by lora_alpha / lora_rank. Default: 2 x lora_rank.",
+        ge=1,
+    )
+    use_rslora: bool = setting(False, "With lora_target: it is multiplied by lora_alpha / sqrt(lora_rank) instead.")
+    lora_dropout: float = setting(
+        0.0,
+        "With lora_target: share of the adapters' inputs that is left out in training, never in scoring.",
+        ge=0,
+        lt=1,
+    )
+    additional_target: Names = setting(
+        (), "With lora_target: modules that are trained in full beside the adapters, such as lm_head or embed_tokens."
+    )
+    adapter_name_or_path: Place | None = setting(
+        None,
+        "With lora_target: directory (as peft writes it) or hub id of the adapters to start from. Default: new ones, "
+        "which add 0. The keys above must be those it was made with.",
+    )
+
+    @property
+    def has_lora(self) -> bool:
+        """True if adapters are trained instead of the weights."""
+        return bool(self.lora_target)
+
+    @property
+    def adapter_alpha(self) -> int:
+        return 2 * self.lora_rank if self.lora_alpha is None else self.lora_alpha
+
+    @property
+    def adapter_text(self) -> str | None:
+        """What decides the shapes of the adapters and how much they add; None without LoRA.
+
+        Example: "q_proj, v_proj of rank 8 and alpha 16"
+        """
+        if not self.has_lora:
+            return None
+        text = f"{', '.join(sorted(self.lora_target))} of rank {self.lora_rank} and alpha {self.adapter_alpha}"
+        text += " with rslora" if self.use_rslora else ""
+        return text + (f" beside {', '.join(sorted(self.additional_target))}" if self.additional_target else "")
+
+    @property
+    def frozen_prefixes(self) -> tuple[str, ...]:
+        """The parts of freeze_module_prefix."""
+        return tuple(filter(None, (part.strip() for part in (self.freeze_module_prefix or "").split(","))))
 
     @property
     def tokenizer_name(self) -> str:

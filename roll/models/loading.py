@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,8 +27,10 @@ from roll.configs.model import ModelArgs
 from roll.configs.roles import Head
 from roll.errors import StrategyError
 from roll.models.hf import LogProbHead, SequenceModel, TokenLogProbModel, TokenValueModel, ValueHead
+from roll.models.lora import Adapters, Exported, add_adapters, plain_name
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+ADAPTER_FOLDER = "adapter"
 _ATTENTION = {"fa2": "flash_attention_2", "sdpa": "sdpa", "eager": "eager"}
 # Dropout is off in training, too: the trainer's log-probs are compared with those of the engine that sampled.
 _DROPOUT_KEYS = (
@@ -49,6 +52,14 @@ class LoadedModel:
     module: Module
     pretrained: PreTrainedModel  # owns the same parameters
     hf_names: dict[str, str]  # parameter of `module` -> its name in `pretrained`; tied weights occur once
+    adapters: Adapters | None = None
+
+    @property
+    def exports(self) -> tuple[Exported, ...]:
+        """The weights of the Hugging Face model, adapters merged into them."""
+        if self.adapters is not None:
+            return self.adapters.exports(self.hf_names)
+        return tuple(Exported(name, own_name) for own_name, name in self.hf_names.items())
 
     def in_checkpoint_form(self, weights: Sequence[tuple[str, torch.Tensor]]) -> list[tuple[str, torch.Tensor]]:
         """Weights of `pretrained` as its checkpoint names and cuts them: transformers fuses the experts of mixture
@@ -64,15 +75,16 @@ def load_model(
     gather: GatherParameters = lambda parameters: nullcontext(),
     *,
     empty: bool = False,
+    adapts: bool = False,
 ) -> LoadedModel:
     """The model of a role. `gather` makes partitioned parameters whole while they are written (ZeRO-3). `empty`: only
-    its form, on torch's meta device, from config.json alone."""
+    its form, on torch's meta device, from config.json alone. `adapts`: with the adapters that `args` ask for."""
     if head == "value":
-        return load_critic(args, gather, empty)
-    return load_sequence_model(args, empty) if head == "sequence" else load_policy(args, empty)
+        return load_critic(args, gather, empty, adapts)
+    return load_sequence_model(args, empty) if head == "sequence" else load_policy(args, empty, adapts)
 
 
-def load_policy(args: ModelArgs, empty: bool = False) -> LoadedModel:
+def load_policy(args: ModelArgs, empty: bool = False, adapts: bool = False) -> LoadedModel:
     """A causal language model that gives log-probs."""
     config = model_config(args)
     for key in _LOGIT_FACTORS:
@@ -81,15 +93,19 @@ def load_policy(args: ModelArgs, empty: bool = False) -> LoadedModel:
                 f"{args.model_name_or_path}: {config.model_type} models scale their logits ({key}); not supported"
             )
     pretrained, _ = _load(AutoModelForCausalLM, args, config, empty)
+    adapters = _adapters(pretrained, args, "lm", empty) if adapts else None
     lm_head = pretrained.get_output_embeddings()
     softcap = getattr(config.get_text_config(), "final_logit_softcapping", None)
     assert lm_head is not None
     head = LogProbHead(lm_head, config.get_text_config().vocab_size, softcap)
-    return _finish(TokenLogProbModel(pretrained.base_model, head), pretrained, args)
+    return _finish(TokenLogProbModel(pretrained.base_model, head), pretrained, args, adapters)
 
 
 def load_critic(
-    args: ModelArgs, gather: GatherParameters = lambda parameters: nullcontext(), empty: bool = False
+    args: ModelArgs,
+    gather: GatherParameters = lambda parameters: nullcontext(),
+    empty: bool = False,
+    adapts: bool = False,
 ) -> LoadedModel:
     """A backbone with a value head (Hugging Face: token classification with one label).
 
@@ -113,7 +129,8 @@ def load_critic(
         with gather(parameters), torch.no_grad():
             for parameter in parameters:
                 parameter.zero_()
-    return _finish(TokenValueModel(pretrained.base_model, ValueHead(score)), pretrained, args)
+    adapters = _adapters(pretrained, args, "value", empty) if adapts else None
+    return _finish(TokenValueModel(pretrained.base_model, ValueHead(score)), pretrained, args, adapters)
 
 
 def load_sequence_model(args: ModelArgs, empty: bool = False) -> LoadedModel:
@@ -180,24 +197,54 @@ def _load(
     return pretrained, missing
 
 
-def _finish(module: Module, pretrained: PreTrainedModel, args: ModelArgs) -> LoadedModel:
+def write_hf_model(
+    directory: Path,
+    model: LoadedModel,
+    args: ModelArgs,
+    head: Head,
+    weights: dict[str, torch.Tensor],
+    trained: Mapping[str, torch.Tensor],
+) -> None:
+    """config.json and safetensors of `weights`; those that adapters are made of, by the names of `pretrained`, in a
+    folder `adapter` beside them that peft loads."""
+    form = load_model(args, head, empty=True).pretrained
+    if form.can_generate():
+        form.generation_config = model.pretrained.generation_config
+    form.save_pretrained(directory, state_dict=weights)
+    if model.adapters is not None:
+        model.adapters.save(directory / ADAPTER_FOLDER, str(args.model_name_or_path), trained)
+
+
+def _adapters(pretrained: PreTrainedModel, args: ModelArgs, head: Head, empty: bool) -> Adapters | None:
+    if not args.has_lora:
+        return None
+    with torch.device("meta") if empty else nullcontext():
+        return add_adapters(pretrained, args, head, empty)
+
+
+def _finish(
+    module: Module, pretrained: PreTrainedModel, args: ModelArgs, adapters: Adapters | None = None
+) -> LoadedModel:
     own_names = {id(parameter): name for name, parameter in pretrained.named_parameters()}
     hf_names = {name: own_names[id(parameter)] for name, parameter in module.named_parameters()}
     if not args.disable_gradient_checkpointing:
         reentrant = bool(args.gradient_checkpointing_use_reentrant)
         pretrained.gradient_checkpointing_enable({"use_reentrant": reentrant})
-    for child in module.modules():
-        if isinstance(child, nn.Dropout):
+        if reentrant and adapters is not None:
+            # It recomputes only for an input that wants a gradient, which that of frozen embeddings does not.
+            pretrained.enable_input_require_grads()
+    for name, child in module.named_modules():
+        if isinstance(child, nn.Dropout) and ".lora_dropout." not in name:
             child.p = 0.0
     module.train()
     for child in module.modules():
         # Routers of mixtures add noise in training. Mode, not number: some compute with the number in either mode.
         if any("jitter" in name for name in vars(child)):
             child.eval()
-    for prefix in filter(None, (part.strip() for part in (args.freeze_module_prefix or "").split(","))):
-        frozen = [p for name, p in pretrained.named_parameters() if name.startswith(prefix)]
+    for prefix in args.frozen_prefixes:
+        frozen = [p for name, p in pretrained.named_parameters() if plain_name(name).startswith(prefix)]
         if not frozen:
             raise StrategyError(f"model_args.freeze_module_prefix: no parameter's name begins with {prefix!r}")
         for parameter in frozen:
             parameter.requires_grad_(False)
-    return LoadedModel(module, pretrained, hf_names)
+    return LoadedModel(module, pretrained, hf_names, adapters)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from roll.configs.cluster import WorkerConfig
+from roll.configs.lora import lora_model_problems, lora_warnings
 from roll.configs.plan.parallel import parallel_sizes
 from roll.configs.problems import Problem
 from roll.configs.run import RunConfig
@@ -52,6 +53,7 @@ def role_strategy_warnings(config: RunConfig) -> list[str]:
     for choice in choices(config):
         spec = spec_of(choice.worker.strategy_name)
         found += spec.findings(spec.warnings, str, choice)
+        found += lora_warnings(choice) if choice.role.learns else ()
     return found
 
 
@@ -136,6 +138,8 @@ def _shape_problems(config: RunConfig, choice: Choice, model: Mapping[str, Any])
         yield from spec.findings(spec.model_problems, Problem, choice, model)
     else:
         yield from _head_problems(choice.role.name, worker, model)
+    if choice.role.learns:
+        yield from lora_model_problems(choice, model)
     if choice.role.head == "sequence":
         yield from _sequence_head_problems(choice, model)
         return

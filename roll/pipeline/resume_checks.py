@@ -121,6 +121,12 @@ def _role_problems(
     if wrong := saved.disagreements(required):
         yield f"{role} was saved with {', '.join(wrong)}, to which its saved state is tied."
     yield from _one_group_problems(checkpoint, role, worker, saved, required)
+    base = _at(checkpoint.state.config, role, "model_args", "model_name_or_path")
+    if worker.model_args.has_lora and base not in (None, worker.model_args.model_name_or_path):
+        yield (
+            f"{role}.model_args.model_name_or_path: {base} -> {worker.model_args.model_name_or_path} since the "
+            "checkpoint, which holds adapters of the former alone. Bring the model back to its place."
+        )
     now = model_sizes(worker)
     for key, then in state.models.get(role, {}).items():
         if now and now.get(key) != then:

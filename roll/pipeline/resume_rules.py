@@ -51,6 +51,7 @@ _JUDGED = "answers are scored by another model from now on"
 _SHARES = "what a trainer's saved state is tied to is refused (second table)"
 _TRAINER = "a trainer reads its own files only; `pretrain: <checkpoint>/hf_model` starts anew from its weights"
 _FROZEN = "the optimizer holds the states of what was trained"
+_ADAPTERS = "the checkpoint holds adapters of that form, and the optimizer their states"
 _OPTIMIZER = "the optimizer's settings are the YAML's; the schedule goes on at its place"
 _USERS = "what it means, whatever its name, is up to the user's code"
 _DATA = "the place in the data stays"
@@ -65,6 +66,11 @@ RULES = (
     Rule("pg_args*", "applied", _USERS),
     Rule(f"{TRAINER}.strategy_args.strategy_name", "refused", _TRAINER),
     Rule(f"{TRAINER}.model_args.freeze_module_prefix", "refused", _FROZEN),
+    *(
+        Rule(f"{TRAINER}.model_args.{key}", "refused", _ADAPTERS)
+        for key in ("lora_target", "lora_rank", "lora_alpha", "use_rslora", "additional_target")
+    ),
+    Rule("*.model_args.adapter_name_or_path", "free", _WEIGHTS),
     Rule("*.training_args.*", "applied", _OPTIMIZER),
     Rule("max_grad_norm", "applied", _OPTIMIZER),
     Rule("max_steps", "applied", "schedules end there, also those that are under way"),

@@ -21,6 +21,9 @@ def token_scores(
     if clusters.reference is not None:
         with timer("ref_log_probs"), hold(clusters.reference.everything):
             scores["ref_log_probs"] = clusters.reference.log_probs(samples.policy, temperature)
+    elif plan.policy_is_reference:
+        with timer("ref_log_probs"), hold(clusters.actor_train.weights):
+            scores["ref_log_probs"] = clusters.actor_train.base_log_probs(samples.policy, temperature)
     if clusters.critic is not None and samples.critic is not None:
         with timer("values"), hold(clusters.critic.weights):
             scores["values"] = clusters.critic.values(samples.critic)

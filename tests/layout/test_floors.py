@@ -39,7 +39,7 @@ FORBIDDEN = {
     "roll.platforms": {"transformers"} | ENGINES,
     "roll.algorithms": {"torch.distributed", "transformers"} | ENGINES,
     "roll.datasets": {"torch.distributed"} | ENGINES,
-    "roll.models": ENGINES - {"megatron"},
+    "roll.models": ENGINES - {"megatron", "peft"},
     "roll.distributed.weights": {"transformers"} | ENGINES,
     "roll.distributed.scheduler": {"torch", "transformers"} | ENGINES,
     "roll.pipeline": ENGINES,

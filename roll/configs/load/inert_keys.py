@@ -62,7 +62,6 @@ class LLMProxyConfig(Settings):
     """`llm_proxy`: who answers in an episode."""
 
 
-LORA = "LoRA training is off (lora_target is not set)"
 NO_MEDIA = "images, video and audio are not read yet"
 ONE_BY_ONE = "a replacement is started for every group that is dropped"
 ROLE_DECIDES = "the role decides what stands on top of the model (the critic gets a value head)"
@@ -151,13 +150,9 @@ INERT: Mapping[str, Mapping[str, InertKey]] = {
         "model_type": ignored(str | None, None, "Kind of head on the model.", ROLE_DECIDES),
         "num_labels": ignored(int, 1, "Width of that head.", ROLE_DECIDES),
         "device_map": ignored(str | None, "balanced", "Placement of the layers.", "device_mapping places the role"),
-        "lora_target": planned(str | None, None, "Modules that get LoRA adapters."),
-        "lora_rank": ignored(int | None, 8, "Rank of the LoRA adapters.", LORA),
-        "lora_alpha": ignored(int | None, None, "Scale of the LoRA adapters.", LORA),
-        "lora_dropout": ignored(float | None, 0.0, "Dropout in the LoRA adapters.", LORA),
-        "additional_target": ignored(str | None, None, "Modules trained in full beside the adapters.", LORA),
-        "autocast_adapter_dtype": ignored(bool, True, "Keep adapters in fp32.", LORA),
-        "adapter_name_or_path": planned(str | None, None, "Adapter to start from."),
+        "autocast_adapter_dtype": ignored(
+            bool, True, "Keep adapters in fp32.", "adapters have fp32 master weights and compute in dtype in any case"
+        ),
         "moe_aux_loss_coef": planned(float | None, None, "Weight of the load-balancing loss of mixture models."),
         "ulysses_size": planned(int, 1, "Sequence parallel size of DeepSpeed Ulysses."),
     },

@@ -11,7 +11,7 @@ from typing import Any
 
 from roll.configs.memory.activations import head_parts, scoring_parts, training_parts
 from roll.configs.memory.parts import Part, Phase, RankMemory, RoleFacts, State, pinned, total
-from roll.configs.memory.trained import frozen_elements
+from roll.configs.memory.trained import held_weights
 from roll.configs.strategies.deepspeed_config import zero_stage
 
 _BUCKET = 500_000_000  # elements: DeepSpeed's own reduce_bucket_size
@@ -23,9 +23,9 @@ def train_memory(facts: RoleFacts) -> RankMemory:
     """Of a role that learns."""
     config, ranks, size = facts.worker.strategy_config, facts.num_ranks, facts.dtype_bytes
     stage, zero = zero_stage(config), _mapping(config, "zero_optimization")
-    frozen = frozen_elements(facts.shape, facts.worker.model_args.freeze_module_prefix)
-    trained = facts.shape.num_elements - frozen
-    weights = size * (trained + frozen) / (ranks if stage == 3 else 1)
+    held = held_weights(facts.shape, facts.worker.model_args)
+    trained = sum(weight.num_elements for weight, is_trained in held if is_trained)
+    weights = size * sum(weight.num_elements for weight, _ in held) / (ranks if stage == 3 else 1)
     shares_masters = size == 4 and stage == 0  # ZeRO keeps fp32 copies of fp32 weights, too
     moments = _master_bytes(config) * trained / (ranks if stage else 1)
     optimizer = moments * (2 if shares_masters else 3)

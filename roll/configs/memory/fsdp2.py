@@ -9,7 +9,7 @@ Whole weights exist while they are used, in model_args.dtype: those of one block
 from roll.configs.memory.activations import head_parts, scoring_parts, training_parts
 from roll.configs.memory.model_shape import Weight
 from roll.configs.memory.parts import Part, RankMemory, RoleFacts, State, pinned, total
-from roll.configs.memory.trained import is_frozen
+from roll.configs.memory.trained import held_weights
 from roll.configs.strategies.fsdp2 import Fsdp2Settings, shard_size
 
 _FP32 = 4
@@ -19,10 +19,13 @@ _HOST = "offload_policy"
 def train_memory(facts: RoleFacts) -> RankMemory:
     """Of a role that learns."""
     settings, size = _settings(facts), facts.dtype_bytes
-    prefixes = facts.worker.model_args.freeze_module_prefix
-    shares = [(_share(weight, facts), not is_frozen(weight, prefixes)) for weight in facts.shape.weights]
+    kept_in = size if facts.worker.model_args.has_lora else _FP32  # what no optimizer touches
+    shares = [
+        (_share(weight, facts), is_trained) for weight, is_trained in held_weights(facts.shape, facts.worker.model_args)
+    ]
     trained = [share for share, is_trained in shares if is_trained]
-    weights, gradients = _FP32 * sum(share for share, _ in shares), _FP32 * sum(trained)
+    weights = sum((_FP32 if is_trained else kept_in) * share for share, is_trained in shares)
+    gradients = _FP32 * sum(trained)
     states: dict[State, tuple[Part, ...]] = {
         "weights": (Part("weights", weights),),
         "gradients": (Part("gradients", gradients),),
@@ -39,7 +42,7 @@ def train_memory(facts: RoleFacts) -> RankMemory:
     backward = Part("gradients of a block", (size + _FP32) * block, True)
     activations = training_parts(facts) + head_parts(facts.shape, facts.train_tokens, size) + (backward,)
     step = (Part("optimizer, in its step", 2 * gradients),) if settings.optimizer_offload else ()
-    copied = [(_FP32 * share, 3 if is_trained else 1) for share, is_trained in shares]
+    copied = [(_FP32 * share, 3) if is_trained else (kept_in * share, 1) for share, is_trained in shares]
     return RankMemory(
         states=states,
         passes={

@@ -72,7 +72,7 @@ def _stage(held: list[Weight], facts: RoleFacts, settings: MegatronSettings, siz
     blocks: dict[tuple[int, str], float] = {}
     for weight in held:
         mine = rank_elements(weight, sizes.tensor, settings.expert_model_parallel_size, settings.expert_tensor_size)
-        if is_frozen(weight, facts.worker.model_args.freeze_module_prefix):
+        if is_frozen(weight, facts.worker.model_args.frozen_prefixes):
             counts["frozen"] += mine
             continue
         counts["expert" if weight.cut == "expert" else "dense"] += mine

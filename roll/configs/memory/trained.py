@@ -1,13 +1,55 @@
-"""How much of a model is trained."""
+"""How much of a model is trained, and what LoRA puts beside it."""
+
+from collections.abc import Iterator
+from dataclasses import replace
 
 from roll.configs.memory.model_shape import ModelShape, Weight
+from roll.configs.model import ModelArgs
+
+ALL_LINEAR = "all-linear"
 
 
-def is_frozen(weight: Weight, prefixes: str | None) -> bool:
-    """True for a weight that model_args.freeze_module_prefix names: commas between the beginnings of names."""
-    names = (part.strip().replace("block_sparse_moe", "mlp") for part in (prefixes or "").split(","))
-    return any(name and weight.name.startswith(name) for name in names)
+def is_frozen(weight: Weight, prefixes: tuple[str, ...]) -> bool:
+    """True for a weight that model_args.freeze_module_prefix names."""
+    return weight.name.startswith(tuple(prefix.replace("block_sparse_moe", "mlp") for prefix in prefixes))
 
 
-def frozen_elements(shape: ModelShape, prefixes: str | None) -> int:
-    return sum(weight.num_elements for weight in shape.weights if is_frozen(weight, prefixes))
+def held_weights(shape: ModelShape, args: ModelArgs) -> list[tuple[Weight, bool]]:
+    """The weights of a model that learns, and whether each is trained. With LoRA these are its adapters, copies of what
+    additional_target names, and a critic's head."""
+    if not args.has_lora:
+        return [(weight, not is_frozen(weight, args.frozen_prefixes)) for weight in shape.weights]
+    held = [(weight, shape.is_critic and weight.name.startswith("score.")) for weight in shape.weights]
+    held += [(part, True) for weight in adapted(shape, args) for part in _adapter(weight, args.lora_rank)]
+    copied = (
+        w for w in shape.weights if not is_frozen(w, args.frozen_prefixes) and _is_named(w, args.additional_target)
+    )
+    return held + [(weight, True) for weight in copied]
+
+
+def adapted(shape: ModelShape, args: ModelArgs) -> list[Weight]:
+    """The matrices that get adapters."""
+    return [w for w in linear(shape) if not is_frozen(w, args.frozen_prefixes) and is_target(w, args.lora_target)]
+
+
+def linear(shape: ModelShape) -> Iterator[Weight]:
+    """Matrices of linear layers but the head's. Experts and routers are no such layers in transformers 5."""
+    return (weight for weight in shape.weights if weight.cut == "tensor" and len(weight.shape) == 2)
+
+
+def is_target(weight: Weight, words: tuple[str, ...]) -> bool:
+    return ALL_LINEAR in words or _is_named(weight, words)
+
+
+def _is_named(weight: Weight, words: tuple[str, ...]) -> bool:
+    module = weight.name.rpartition(".")[0]
+    return any(module == word or module.endswith(f".{word}") for word in words)
+
+
+def _adapter(weight: Weight, rank: int) -> tuple[Weight, Weight]:
+    rows, columns = weight.shape
+    module = weight.name.removesuffix(".weight")
+    return (
+        replace(weight, name=f"{module}.lora_A.weight", shape=(rank, columns)),
+        replace(weight, name=f"{module}.lora_B.weight", shape=(rows, rank)),
+    )

@@ -25,6 +25,7 @@ class BatchPlan(RunPlan):
     val_prompt_length: int
     val_response_length: int
     needs_reference: bool
+    policy_is_reference: bool
     reference_batch_size: int | None
     old_log_probs: OldLogProbs
     prompts_per_domain: Mapping[str, int] | None  # None: as the domains occur in the data
@@ -60,11 +61,13 @@ def build_plan(config: AlgorithmConfig) -> BatchPlan:
     old = old_log_probs(config, trains["actor_train"].updates_per_step)
     prompt, response, _ = config.lengths
     val_prompt, val_response, _ = config.val_lengths
-    reference = config.reference if config.needs_reference else None
+    reference = config.actor_train if config.policy_is_reference else config.reference
     return BatchPlan(
         layout=plan_layout(config),
         trains=trains,
-        scoring=frozenset(name for name in config.model_roles if _scores(config.roles[name], old)),
+        scoring=frozenset(
+            name for name in config.model_roles if _scores(config.roles[name], old, config.policy_is_reference)
+        ),
         trained_length=config.trained_length,
         longest_row=config.longest_row,
         bucket_bytes=config.model_update_buffer_size_mb << 20,
@@ -77,15 +80,17 @@ def build_plan(config: AlgorithmConfig) -> BatchPlan:
         val_prompt_length=val_prompt,
         val_response_length=val_response,
         needs_reference=config.needs_reference,
-        reference_batch_size=reference.infer_batch_size if reference else None,
+        policy_is_reference=config.policy_is_reference,
+        reference_batch_size=reference.infer_batch_size if reference and config.needs_reference else None,
         old_log_probs=old,
         prompts_per_domain=prompts_per_domain(config),
     )
 
 
-def _scores(role: Role, old: OldLogProbs) -> bool:
-    """A critic scores in every step, the policy only where old log-probs have a pass of their own."""
-    return role.use == "score" or (role.learns and (role.head == "value" or old.source == "pass"))
+def _scores(role: Role, old: OldLogProbs, is_reference: bool) -> bool:
+    """A critic scores in every step, the policy only where old log-probs have a pass of their own, or where it is the
+    reference as well."""
+    return role.use == "score" or (role.learns and (role.head == "value" or old.source == "pass" or is_reference))
 
 
 def role_train_plan(config: AlgorithmConfig, role: str, worker: WorkerConfig) -> TrainPlan:

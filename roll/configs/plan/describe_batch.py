@@ -21,7 +21,8 @@ def batch_rows(config: AlgorithmConfig, plan: BatchPlan) -> Iterator[tuple[str, 
     yield "old log-probs", f"{_OLD[plan.old_log_probs.source]}: {plan.old_log_probs.reason}"
     yield from _ahead_rows(config, plan)
     if plan.needs_reference:
-        yield "reference", f"log-probs in batches of {plan.reference_batch_size}"
+        who = "actor_train without its adapters: " if plan.policy_is_reference else ""
+        yield "reference", f"{who}log-probs in batches of {plan.reference_batch_size}"
     for name, worker in config.model_roles.items():
         if config.roles[name].head == "sequence":
             yield name, f"scores whole answers after the rollout, in batches of {worker.infer_batch_size}"

@@ -73,6 +73,7 @@ class StrategySpec:
     heads: tuple[Head, ...] = ("lm",)
     packages: tuple[Package, ...] = ()
     devices_per_worker: bool = False  # several devices may form one worker
+    adapts: bool = False  # a role that learns may train LoRA adapters
     packs: bool = False  # rows may stand one after the other in one sequence
     settings: str = ""  # the class (roll.configs.base:Settings) that strategy_config must fit
     problems: str = ""  # (Choice) -> Problems that hold on any machine

@@ -65,6 +65,10 @@ class ScoreCluster:
         """Log-probs of the response tokens, without gradient."""
         return self._score("log_probs", samples, temperature)
 
+    def base_log_probs(self, samples: RowSet | SampleSet, temperature: float) -> ScoreSet:
+        """Log-probs of the response tokens under the model without its adapters, without gradient."""
+        return self._score("base_log_probs", samples, temperature)
+
     def values(self, samples: RowSet | SampleSet) -> ScoreSet:
         """A critic's values at the response tokens, without gradient."""
         return self._score("values", samples, 1.0)
@@ -77,7 +81,12 @@ class ScoreCluster:
         of_rank = {info.dp_rank: scores for info, scores in zip(self.info, replies, strict=True)}
         return np.concatenate([of_rank[rank] for rank, span in enumerate(spans) if len(span)])
 
-    def _score(self, kind: Literal["log_probs", "values"], samples: RowSet | SampleSet, temperature: float) -> ScoreSet:
+    def _score(
+        self,
+        kind: Literal["log_probs", "base_log_probs", "values"],
+        samples: RowSet | SampleSet,
+        temperature: float,
+    ) -> ScoreSet:
         lengths = [_lengths_of(samples, shard) for shard in samples.shards]
         work = spread(lengths, self.dp_size)
         per_rank = []

@@ -39,7 +39,7 @@ from roll.types.ragged import token_indices
 from roll.utils.disk import naming_full_disk
 from roll.utils.imports import resolve
 
-Score = Literal["log_probs", "values"]
+Score = Literal["log_probs", "base_log_probs", "values"]
 FlatScores = tuple[np.ndarray, np.ndarray, np.ndarray]  # row ids, lengths, values
 
 
@@ -106,6 +106,8 @@ class ScoreWorker:
     def _forward(self, kind: Score, batches: Sequence[MicroBatch], temperature: float) -> list[torch.Tensor]:
         if kind == "values":
             return [_required(output.values) for output in self.strategy.values(batches)]
+        if kind == "base_log_probs":
+            return [_required(output.log_probs) for output in self.strategy.base_log_probs(batches, temperature)]
         outputs: list[TokenOutputs] = self.strategy.log_probs(batches, temperature)
         return [_required(output.log_probs) for output in outputs]
 

@@ -83,6 +83,10 @@ class ScoreStrategy(Strategy):
     ) -> list[TokenOutputs]:
         """Log-probs (and entropy) without gradient, one output per micro batch, on the CPU."""
 
+    def base_log_probs(self, micro_batches: Sequence[MicroBatch], temperature: float) -> list[TokenOutputs]:
+        """`log_probs` of the model that adapters were put on. StrategyError if it has none."""
+        raise StrategyError(f"{type(self).__name__} trains no adapters beside weights that stay as they were")
+
     @abstractmethod
     def values(self, micro_batches: Sequence[MicroBatch]) -> list[TokenOutputs]:
         """Critic values without gradient, one output per micro batch, on the CPU. StrategyError if the model has no

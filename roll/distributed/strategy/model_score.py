@@ -27,13 +27,19 @@ class ModelScoreStrategy(ScoreStrategy):
         assert self._model is not None, "setup() comes first"
         return self._model
 
+    def base_log_probs(self, micro_batches: Sequence[MicroBatch], temperature: float) -> list[TokenOutputs]:
+        if self.model.adapters is None:
+            return super().base_log_probs(micro_batches, temperature)
+        with self.model.adapters.off():
+            return self.log_probs(micro_batches, temperature)
+
     @torch.no_grad()
     def log_probs(
         self, micro_batches: Sequence[MicroBatch], temperature: float, entropy: bool = False
     ) -> list[TokenOutputs]:
         self._check_policy()
         outputs = []
-        with self._ready_to_score():
+        with self._ready_to_score(), self._without_dropout():
             for batch in self._evened_out(micro_batches):
                 log_probs, entropies = self.model.module(*self._inputs(batch), temperature, entropy)
                 outputs.append(
@@ -44,7 +50,7 @@ class ModelScoreStrategy(ScoreStrategy):
     @torch.no_grad()
     def values(self, micro_batches: Sequence[MicroBatch]) -> list[TokenOutputs]:
         self._check_critic()
-        with self._ready_to_score():
+        with self._ready_to_score(), self._without_dropout():
             batches = self._evened_out(micro_batches)
             outputs = [TokenOutputs(values=self.model.module(*self._inputs(batch)).cpu()) for batch in batches]
         return outputs[: len(micro_batches)]
@@ -75,6 +81,10 @@ class ModelScoreStrategy(ScoreStrategy):
     def _ready_to_score(self) -> AbstractContextManager[None]:
         """Around passes without gradient."""
         return nullcontext()
+
+    def _without_dropout(self) -> AbstractContextManager[None]:
+        adapters = self.model.adapters
+        return nullcontext() if adapters is None else adapters.without_dropout()
 
     def _inputs(self, batch: MicroBatch) -> tuple[torch.Tensor, torch.Tensor]:
         device = self.context.device

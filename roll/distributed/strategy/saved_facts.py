@@ -50,6 +50,7 @@ def required_facts(role: WorkerConfig, dp_size: int) -> dict[str, object]:
     facts: dict[str, object] = {
         "strategy_name": role.strategy_name,
         "freeze_module_prefix": role.model_args.freeze_module_prefix,
+        "lora": role.model_args.adapter_text,
         "dtype": role.model_args.dtype,
     }
     spec = spec_of(role.strategy_name)

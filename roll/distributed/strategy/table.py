@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from roll.configs.base import Settings
 from roll.configs.load.validate import validate
+from roll.configs.lora import PEFT, lora_problems
 from roll.configs.problems import Problem, nearest
 from roll.configs.roles import TASKS, Use
 from roll.configs.strategies.spec import Choice, StrategySpec
@@ -78,6 +79,9 @@ def _ability_problems(choice: Choice, spec: StrategySpec) -> Iterator[Problem]:
             f"{', '.join(n for n, s in STRATEGIES.items() if s.devices_per_worker)}.",
             (f"{role.name}.num_gpus_per_worker", key),
         )
+    if role.learns:
+        who_can = ", ".join(n for n in serving(role.use) if STRATEGIES[n].adapts)
+        yield from lora_problems(choice, spec.adapts, who_can)
     if worker.use_sequence_packing and not spec.packs:
         instead = [name for name in serving(role.use) if STRATEGIES[name].packs]
         way_out = f"Use {' or '.join(instead)}, or set it to false" if instead else "Set it to false"
@@ -106,6 +110,10 @@ def engine_problems(choice: Choice) -> Iterator[Problem]:
                 f"{package.install}",
                 (key,),
             )
+    if choice.role.learns and choice.worker.model_args.has_lora and not is_installed(PEFT.module):
+        key = f"{choice.role.name}.model_args.lora_target"
+        text = f"{key} needs the package {PEFT.module}, which is not installed. Install it: {PEFT.install}"
+        yield Problem(text, (key,))
 
 
 def class_problems(choice: Choice) -> Iterator[Problem]:

@@ -3,12 +3,14 @@ AdamW."""
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 
 from roll.algorithms.loss import Need
@@ -156,15 +158,19 @@ def train_reference(
     weight_decay: float = 0.0,
     dtype: torch.dtype = torch.float32,
     change: Change | None = None,
+    adapter: Path | None = None,
 ) -> Trace:
-    """One update per learning rate on all rows together, row by row without padding."""
+    """One update per learning rate on all rows together, row by row without padding. `adapter`: a directory of peft's,
+    which is trained instead of the weights; recorded are its gradients, and the weights with it."""
     critic = isinstance(loss, SquaredValueLoss)
     if critic:
         model = AutoModelForTokenClassification.from_pretrained(model_dir, dtype=dtype, num_labels=1).eval()
     else:
         model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=dtype)
-    matrices = [p for p in model.parameters() if p.dim() > 1]
-    others = [p for p in model.parameters() if p.dim() <= 1]
+    if adapter is not None:
+        model = PeftModel.from_pretrained(model, str(adapter), is_trainable=True)
+    matrices = [p for p in model.parameters() if p.dim() > 1 and p.requires_grad]
+    others = [p for p in model.parameters() if p.dim() <= 1 and p.requires_grad]
     optimizer = torch.optim.AdamW(
         [{"params": matrices, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}],
         lr=LEARNING_RATE,
@@ -189,12 +195,14 @@ def train_reference(
                 log_probs, entropy = naive_log_probs(model, row, TEMPERATURE)
                 outputs = TokenOutputs(log_probs=log_probs, entropy=entropy)
             loss(outputs, row, scale)[0].backward()
-        gradients = {n: p.grad.numpy().copy() for n, p in model.named_parameters() if p.grad is not None}
+        with_gradient = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+        gradients = {n.removeprefix("base_model.model."): g.numpy().copy() for n, g in with_gradient.items()}
         norm = float(np.sqrt(sum((g.astype(np.float64) ** 2).sum() for g in gradients.values())))
         if max_norm:
             torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
         optimizer.step()
         trace.gradients = trace.gradients or gradients
-        trace.parameters.append({n: p.detach().numpy().copy() for n, p in model.named_parameters()})
+        whole = model if adapter is None else copy.deepcopy(model).merge_and_unload()  # type: ignore[operator]
+        trace.parameters.append({n: p.detach().numpy().copy() for n, p in whole.named_parameters()})
         trace.metrics.append({"grad_norm": norm, "learning_rate": learning_rate})
     return trace

@@ -35,21 +35,22 @@ class SafeCheckpointEngine(TorchCheckpointEngine):
             return torch.load(path, map_location=map_location, weights_only=True)
 
 
-def save(engine: DeepSpeedEngine, directory: Path, rank: int, facts: SavedFacts) -> None:
-    """Weights, optimizer, schedule and random state. `facts` are what a loader must agree with. Collective."""
-    engine.save_checkpoint(str(directory), tag=_TAG, save_latest=False)
+def save(engine: DeepSpeedEngine, directory: Path, rank: int, facts: SavedFacts, trained_only: bool = False) -> None:
+    """Weights (or those that are trained), optimizer, schedule and random state. `facts` are what a loader must agree
+    with. Collective."""
+    engine.save_checkpoint(str(directory), tag=_TAG, save_latest=False, exclude_frozen_parameters=trained_only)
     torch.save(random_state(), random_state_file(directory, rank))
     if rank == 0:
         facts.write(directory)
     torch.distributed.barrier()
 
 
-def load(engine: DeepSpeedEngine, directory: Path, rank: int) -> None:
+def load(engine: DeepSpeedEngine, directory: Path, rank: int, trained_only: bool = False) -> None:
     """Restores what `save` wrote, under the learning rate, decay, betas, epsilon and clip that the engine was built
     with. Collective."""
     engine.checkpoint_engine = SafeCheckpointEngine()
     with _own_settings(engine):
-        path, _ = engine.load_checkpoint(str(directory), tag=_TAG)
+        path, _ = engine.load_checkpoint(str(directory), tag=_TAG, load_module_strict=not trained_only)
     if path is None:
         raise StrategyError(f"{directory / _TAG} holds no complete checkpoint of deepspeed_train")
     set_random_state(torch.load(random_state_file(directory, rank), weights_only=True))

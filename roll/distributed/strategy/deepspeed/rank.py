@@ -59,11 +59,12 @@ class DeepSpeedRank:
             timeout=timedelta(minutes=self.role.backend_timeout),
         )
 
-    def load_model(self) -> LoadedModel:
-        """The role's model on this rank's device; under ZeRO-3 this rank's part of it."""
+    def load_model(self, adapts: bool = False) -> LoadedModel:
+        """The role's model on this rank's device, with its adapters if it `adapts`; under ZeRO-3 this rank's part of
+        it."""
         torch.manual_seed(self.context.seed)
         with self._partitioned_loading():
-            model = load_model(self.role.model_args, self.context.head, self.gathered)
+            model = load_model(self.role.model_args, self.context.head, self.gathered, adapts=adapts)
         if self.config.partitions_weights and self.context.head == "lm":
             from deepspeed.utils import set_z3_leaf_modules
 

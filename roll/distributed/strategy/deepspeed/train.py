@@ -23,6 +23,7 @@ from roll.distributed.strategy.optimizer import adamw, not_finite, parameter_gro
 from roll.distributed.strategy.saved_facts import SavedFacts, required_facts
 from roll.distributed.weights.bucket import WeightBucket, fill_buckets
 from roll.errors import StrategyError
+from roll.models.loading import write_hf_model
 from roll.types.batch import LossScale, MicroBatch
 from roll.types.metrics import MetricSums
 
@@ -59,7 +60,7 @@ class DeepSpeedTrainStrategy(ModelScoreStrategy, TrainStrategy):
         from roll.distributed.strategy.deepspeed.offload import Offload
 
         self._has_one_group = one_group
-        self._model = self.rank.load_model()
+        self._model = self.rank.load_model(adapts=True)
         parameters = [(parameter, full_dimensions(parameter)) for parameter in self._model.module.parameters()]
         args = self.role.training_args
         optimizer = adamw(parameter_groups(parameters, args.weight_decay, one_group), args)
@@ -116,12 +117,12 @@ class DeepSpeedTrainStrategy(ModelScoreStrategy, TrainStrategy):
     def export_weights(self, bucket_bytes: int, to: Collection[int] = ()) -> Iterator[WeightBucket]:
         """The tensors of a bucket are valid until the next one is asked for."""
         is_wanted = self.exports_weights or self.context.rank in to
-        parameters = {self.model.hf_names[name]: p for name, p in self.model.module.named_parameters()}
-        shapes = ((name, torch.empty(full_shape(p), dtype=p.dtype, device="meta")) for name, p in parameters.items())
+        parameters, exports = dict(self.model.module.named_parameters()), {e.name: e for e in self.model.exports}
+        shapes = ((name, _form(parameters[export.weight])) for name, export in exports.items())
         for bucket in fill_buckets(shapes, bucket_bytes):
-            chosen: list[tuple[str, nn.Parameter]] = [(name, parameters[name]) for name, _ in bucket]
-            with self.rank.gathered([p for _, p in chosen], modify=False):
-                weights = [(name, p.detach()) for name, p in chosen] if is_wanted else []
+            chosen = [(exports[name], form.dtype) for name, form in bucket]
+            with self.rank.gathered([parameters[n] for export, _ in chosen for n in export.parameters], modify=False):
+                weights = [(e.name, e.value(parameters.__getitem__, dtype)) for e, dtype in chosen] if is_wanted else []
                 yield self.model.in_checkpoint_form(weights)
 
     def all_reduce_sum(self, values: Sequence[float]) -> list[float]:
@@ -131,7 +132,7 @@ class DeepSpeedTrainStrategy(ModelScoreStrategy, TrainStrategy):
         from roll.distributed.strategy.deepspeed import checkpoint as deepspeed_checkpoint
 
         facts = self._facts if self._has_one_group else self._facts | {_GROUPS: 2}
-        deepspeed_checkpoint.save(self.engine, directory, self.context.rank, SavedFacts(facts))
+        deepspeed_checkpoint.save(self.engine, directory, self.context.rank, SavedFacts(facts), self._has_adapters)
 
     def load_checkpoint(self, directory: Path) -> None:
         from roll.distributed.strategy.deepspeed import checkpoint as deepspeed_checkpoint
@@ -142,7 +143,11 @@ class DeepSpeedTrainStrategy(ModelScoreStrategy, TrainStrategy):
         if _GROUPS not in saved.fixed and not self.role.training_args.weight_decay:
             self.rank.stop()
             self._build(one_group=True)
-        deepspeed_checkpoint.load(self.engine, directory, self.context.rank)
+        deepspeed_checkpoint.load(self.engine, directory, self.context.rank, self._has_adapters)
+
+    @property
+    def _has_adapters(self) -> bool:
+        return self.model.adapters is not None
 
     @property
     def _facts(self) -> dict[str, object]:
@@ -150,10 +155,19 @@ class DeepSpeedTrainStrategy(ModelScoreStrategy, TrainStrategy):
 
     def save_hf_model(self, directory: Path) -> None:
         """config.json and safetensors; tokenizer files are the caller's."""
-        weights = self.weights_on_host()
+        weights, trained = self.weights_on_host(), self._trained_on_host() if self._has_adapters else {}
         if self.exports_weights:
-            self.model.pretrained.save_pretrained(directory, state_dict=weights)
+            write_hf_model(directory, self.model, self.role.model_args, self.context.head, weights, trained)
         self.all_reduce_sum([0.0])  # nobody goes on before the files are there
+
+    def _trained_on_host(self) -> dict[str, torch.Tensor]:
+        """By their names in `pretrained`. Collective."""
+        found = {}
+        for name, parameter in self.model.module.named_parameters():
+            if parameter.requires_grad:
+                with self.rank.gathered([parameter], modify=False):
+                    found[self.model.hf_names[name]] = parameter.detach().to("cpu", copy=True)
+        return found
 
     def offload_states(self, states: frozenset[State]) -> None:
         """On a CPU everything is in host memory already."""
@@ -169,6 +183,10 @@ class DeepSpeedTrainStrategy(ModelScoreStrategy, TrainStrategy):
         self.rank.stop()
         self._engine = None
         self._model = None
+
+
+def _form(parameter: nn.Parameter) -> torch.Tensor:
+    return torch.empty(full_shape(parameter), dtype=parameter.dtype, device="meta")
 
 
 @contextmanager

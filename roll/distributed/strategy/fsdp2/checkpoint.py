@@ -3,6 +3,7 @@ ranks."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -27,7 +28,7 @@ def save(directory: Path, rank: Fsdp2Rank, updater: Updater, fixed: dict[str, ob
         target.mkdir(parents=True, exist_ok=True)
     dist.barrier()
     with updater.moments_at_work():
-        state: dict[str, torch.Tensor] = {f"model.{name}": shard.detach() for name, shard in rank.shards().items()}
+        state: dict[str, torch.Tensor] = {f"model.{n}": shard.detach() for n, shard in _saved(rank, updater).items()}
         for name, shard in updater.trained.items():
             state |= {f"{key}.{name}": value for key, value in updater.optimizer.state.get(shard, {}).items()}
         state[_UPDATES] = torch.tensor(updater.schedule.last_epoch)
@@ -43,7 +44,7 @@ def load(directory: Path, rank: Fsdp2Rank, updater: Updater) -> None:
     under the same number of ranks only; under another nothing that trains draws from them. Collective."""
     reader = PlainReader(directory / _FOLDER)
     there = reader.read_metadata().state_dict_metadata
-    state: dict[str, torch.Tensor] = {f"model.{name}": shard.detach() for name, shard in rank.shards().items()}
+    state: dict[str, torch.Tensor] = {f"model.{n}": shard.detach() for n, shard in _saved(rank, updater).items()}
     found: dict[str, dict[str, torch.Tensor]] = {}
     for name, shard in updater.trained.items():
         if f"{_STEPS}.{name}" in there:  # a weight that no update has reached has none
@@ -60,6 +61,11 @@ def load(directory: Path, rank: Fsdp2Rank, updater: Updater) -> None:
     go_on_after(updater.schedule, int(state[_UPDATES]))
     if SavedFacts.read(directory).layout == _layout(rank):
         set_random_state(torch.load(random_state_file(directory, rank.context.rank), weights_only=True))
+
+
+def _saved(rank: Fsdp2Rank, updater: Updater) -> Mapping[str, torch.Tensor]:
+    """The weights; with adapters only what is trained."""
+    return updater.trained if rank.adapts else rank.shards()
 
 
 def _layout(rank: Fsdp2Rank) -> dict[str, object]:

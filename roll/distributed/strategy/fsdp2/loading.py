@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from roll.configs.model import ModelArgs
 from roll.configs.roles import Head
 from roll.errors import StrategyError
-from roll.models.loading import LoadedModel, load_model
+from roll.models.loading import DTYPES, LoadedModel, load_model
 
 SOURCE = 0  # the rank that reads
 
@@ -25,16 +25,19 @@ def load_shards(
     kept_in: torch.dtype,
     cut: Callable[[LoadedModel], None],
     place: torch.device,
+    adapts: bool = False,
 ) -> LoadedModel:
     """The model with this rank's shards in it, in dtype `kept_in`. `cut` shards the empty form of the model; `place` is
-    where the shards lie. Collective.
+    where the shards lie. `adapts`: with the adapters that `args` ask for; the weights beside them, which no optimizer
+    touches, are kept in model_args.dtype. Collective.
 
     Every buffer comes from the rank that reads: those that no checkpoint holds (the frequencies of rotary embeddings)
     are numbers that the memory happened to contain otherwise.
     """
-    model = load_model(args, head, empty=True)
+    model = load_model(args, head, empty=True, adapts=adapts)
     for parameter in model.module.parameters():
-        parameter.data = parameter.data.to(kept_in)
+        is_base = model.adapters is not None and not parameter.requires_grad
+        parameter.data = parameter.data.to(DTYPES[args.dtype] if is_base else kept_in)
     source = _source(args, head, model) if rank == SOURCE else None
     ties = list(_ties(model.module))
     cut(model)
@@ -51,7 +54,7 @@ def load_shards(
 def _source(args: ModelArgs, head: Head, form: LoadedModel) -> LoadedModel:
     """The weights that the form wants. StrategyError if the checkpoint holds a weight of its own where config.json ties
     two: transformers, which reads config.json alone for the form, leaves them apart when it loads them."""
-    source = load_model(args, head)
+    source = load_model(args, head, adapts=form.adapters is not None)
     if apart := sorted({*source.hf_names.values()} - {*form.hf_names.values()}):
         raise StrategyError(
             f"{args.model_name_or_path}: tie_word_embeddings is true in config.json, but the checkpoint has another "

@@ -69,8 +69,9 @@ class Fsdp2Rank:
             self._mesh = init_device_mesh(kind, (self.num_replicas, size), mesh_dim_names=(REPLICATE, SHARD))
         torch.manual_seed(self.context.seed)
 
-    def load_model(self, kept_in: torch.dtype) -> LoadedModel:
-        """The role's model, this rank's shards of it in dtype `kept_in`; it computes in model_args.dtype."""
+    def load_model(self, kept_in: torch.dtype, adapts: bool = False) -> LoadedModel:
+        """The role's model, with its adapters if it `adapts`, this rank's shards of it in dtype `kept_in`; it computes
+        in model_args.dtype, in which weights beside adapters are kept."""
         args = self.role.model_args
         place = torch.device("cpu") if self.settings.offload_policy else self.context.device
         self._model = load_shards(
@@ -80,6 +81,7 @@ class Fsdp2Rank:
             kept_in,
             lambda model: shard(model, self.mesh, self.settings, DTYPES[args.dtype]),
             place,
+            adapts,
         )
         return self._model
 
@@ -87,6 +89,10 @@ class Fsdp2Rank:
     def module(self) -> nn.Module:
         assert self._model is not None, "load_model() comes first"
         return self._model.module
+
+    @property
+    def adapts(self) -> bool:
+        return self._model is not None and self._model.adapters is not None
 
     def shards(self) -> dict[str, nn.Parameter]:
         """The parameters by name, none of them gathered."""

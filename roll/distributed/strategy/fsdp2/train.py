@@ -22,7 +22,7 @@ from roll.distributed.strategy.model_score import ModelScoreStrategy
 from roll.distributed.strategy.saved_facts import SavedFacts, required_facts
 from roll.distributed.weights.bucket import WeightBucket, fill_buckets
 from roll.errors import StrategyError
-from roll.models.loading import DTYPES, load_model
+from roll.models.loading import DTYPES, write_hf_model
 from roll.types.batch import LossScale, MicroBatch
 from roll.types.metrics import MetricSums
 
@@ -43,7 +43,7 @@ class Fsdp2TrainStrategy(ModelScoreStrategy, TrainStrategy):
 
     def setup(self) -> None:
         self.rank.start()
-        self._model = self.rank.load_model(torch.float32)
+        self._model = self.rank.load_model(torch.float32, adapts=True)
         self._updater = Updater(self.rank, self.role.training_args, self.plan)
         with self.rank.weights_at_work():
             pass  # they wait where they belong
@@ -86,15 +86,23 @@ class Fsdp2TrainStrategy(ModelScoreStrategy, TrainStrategy):
         is_wanted = self.exports_weights or self.context.rank in to
         dtype = DTYPES[self.role.model_args.dtype]
         with self.rank.weights_at_work():
-            shards = {self.model.hf_names[name]: shard for name, shard in self.rank.shards().items()}
-            shapes = ((name, torch.empty(s.shape, dtype=dtype, device="meta")) for name, s in shards.items())
+            shards, exports = self.rank.shards(), {export.name: export for export in self.model.exports}
+            shapes = (
+                (name, torch.empty(shards[e.weight].shape, dtype=dtype, device="meta")) for name, e in exports.items()
+            )
             for bucket in fill_buckets(shapes, bucket_bytes):
                 weights = []
                 for name, _ in bucket:
-                    whole = _whole(shards[name], dtype)
-                    if self.rank.settings.param_offload and self.rank.shard_group.size() == 1:
-                        whole = whole.clone()  # the shard itself, which is about to leave
-                    weights += [(name, whole)] if is_wanted else []
+                    export = exports[name]
+                    # Cast before it travels, unless an adapter is to be added in fp32.
+                    whole = {
+                        n: _whole(shards[n], dtype if export.adapter is None else shards[n].dtype)
+                        for n in export.parameters
+                    }
+                    value = export.value(whole.__getitem__, dtype) if is_wanted else None
+                    if self.rank.settings.param_offload and self.rank.shard_group.size() == 1 and value is not None:
+                        value = value.clone()  # the shard itself, which is about to leave
+                    weights += [(name, value)] if value is not None else []
                 yield self.model.in_checkpoint_form(weights)
 
     def all_reduce_sum(self, values: Sequence[float]) -> list[float]:
@@ -116,12 +124,13 @@ class Fsdp2TrainStrategy(ModelScoreStrategy, TrainStrategy):
 
     def save_hf_model(self, directory: Path) -> None:
         """config.json and safetensors; tokenizer files are the caller's."""
-        weights = self.weights_on_host()
+        weights, trained = self.weights_on_host(), {}
+        if self.model.adapters is not None:
+            with self.rank.weights_at_work():
+                for name, shard in self.updater.trained.items():
+                    trained[self.model.hf_names[name]] = _whole(shard, shard.dtype).to("cpu", copy=True)
         if self.exports_weights:
-            form = load_model(self.role.model_args, self.context.head, empty=True).pretrained
-            if form.can_generate():
-                form.generation_config = self.model.pretrained.generation_config
-            form.save_pretrained(directory, state_dict=weights)
+            write_hf_model(directory, self.model, self.role.model_args, self.context.head, weights, trained)
         self.all_reduce_sum([0.0])  # nobody goes on before the files are there
 
     def offload_states(self, states: frozenset[State]) -> None:
@@ -149,7 +158,7 @@ class Fsdp2TrainStrategy(ModelScoreStrategy, TrainStrategy):
 
 
 def _whole(shard: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Cast before it travels. A shard that lies in host memory travels from the device."""
+    """A shard that lies in host memory travels from the device."""
     assert isinstance(shard, DTensor)
     part = shard.to_local().detach().to(shard.device_mesh.device_type, dtype)
     placed = DTensor.from_local(

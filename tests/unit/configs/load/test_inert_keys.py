@@ -56,8 +56,8 @@ def test_a_key_holds_in_the_classes_below_unless_they_have_it_themselves() -> No
         ({"is_offload_states": "often"}, "is_offload_states: 'often' must be true or false."),
         ({"local_rank": True}, "local_rank: true must be a number."),
         (
-            {"actor_train.model_args.lora_rank": "high"},
-            "actor_train.model_args.lora_rank: 'high' must be a whole number.",
+            {"actor_train.model_args.num_labels": "high"},
+            "actor_train.model_args.num_labels: 'high' must be a whole number.",
         ),
         ({"router_args.max_running_requests": "x"}, "router_args.max_running_requests: 'x' must be a whole number."),
         ({"transfer_backend": 3}, "transfer_backend: 3 must be a mapping of keys to values."),
@@ -74,12 +74,12 @@ def test_its_name_and_its_value_are_checked_like_those_of_any_key(changes: dict[
 
 def test_settings_do_not_have_it() -> None:
     made = checked(
-        {"profiler_memory": False, "actor_train.model_args.lora_rank": 8, "transfer_backend.backend_name": None}
+        {"profiler_memory": False, "actor_train.model_args.num_labels": 1, "transfer_backend.backend_name": None}
     )
     assert made.config is not None and made.problems == ()
     dump = made.config.model_dump()
     assert not {"profiler_memory", "transfer_backend"} & dump.keys()
-    assert "lora_rank" not in dump["actor_train"]["model_args"]
+    assert "num_labels" not in dump["actor_train"]["model_args"]
 
 
 def test_what_is_not_implemented_stands_on_the_page_for_those_who_come_from_roll() -> None:

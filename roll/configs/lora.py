@@ -1,0 +1,70 @@
+"""LoRA before anything starts: what the settings of a role that learns say against themselves, and against its
+model."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from roll.configs.memory.model_shape import model_shape
+from roll.configs.memory.trained import ALL_LINEAR, adapted, is_target, linear
+from roll.configs.problems import Problem
+from roll.configs.strategies.spec import Choice, Package
+
+PEFT = Package("peft", "lora")
+REFUSED_WORDS: Mapping[str, str] = {  # others of ROLL's
+    "all-embedding": "adapters are for linear layers; additional_target: embed_tokens trains the embedding in full",
+    "all-router": "adapters are for linear layers, and routers are none in transformers 5",
+    "lm_head": "the head gets no adapters; additional_target: lm_head trains it in full",
+    "score": "the head gets no adapters; a critic's is trained in full anyway",
+}
+_NEED_TARGET = ("adapter_name_or_path", "additional_target")
+_IDLE_WITHOUT = ("lora_rank", "lora_alpha", "use_rslora", "lora_dropout")
+
+
+def lora_problems(choice: Choice, trains_adapters: bool, who_can: str) -> Iterator[Problem]:
+    """Whatever the machine. `who_can`: strategies that train adapters."""
+    args, at = choice.worker.model_args, f"{choice.role.name}.model_args"
+    key = f"{at}.lora_target"
+    if not args.has_lora:
+        for name in _NEED_TARGET:
+            if getattr(args, name):
+                text = f"{at}.{name} is for LoRA, which lora_target switches on. Set {key}, or remove it."
+                yield Problem(text, (f"{at}.{name}", key))
+        return
+    if not trains_adapters:
+        yield Problem(
+            f"{key}: {choice.worker.strategy_name} trains no adapters yet. Strategies that do: {who_can}. Or remove "
+            "lora_target, and all weights are trained.",
+            (key, choice.name_key),
+        )
+    for word in args.lora_target:
+        if word in REFUSED_WORDS:
+            yield Problem(f"{key}: {word}: {REFUSED_WORDS[word]}.", (key,))
+
+
+def lora_warnings(choice: Choice) -> Iterator[str]:
+    args = choice.worker.model_args
+    if args.has_lora:
+        return
+    idle = [name for name in _IDLE_WITHOUT if getattr(args, name) != type(args).model_fields[name].default]
+    if idle:
+        yield (
+            f"{choice.role.name}.model_args: {', '.join(idle)} {'does' if len(idle) == 1 else 'do'} nothing: LoRA is "
+            "off (lora_target is not set)."
+        )
+
+
+def lora_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
+    """Of a model whose config.json is there, and is of a family that the arithmetic of memory knows."""
+    args, key = choice.worker.model_args, f"{choice.role.name}.model_args.lora_target"
+    shape, _ = model_shape(model, choice.role.head or "lm")
+    if shape is None or not args.has_lora:
+        return
+    there = sorted({weight.name.split(".")[-2] for weight in linear(shape)})
+    for word in args.lora_target:
+        if word != ALL_LINEAR and not any(is_target(weight, (word,)) for weight in linear(shape)):
+            text = f"{key}: no linear layer of the model is named {word}. It has {', '.join(there)}"
+            mixture = " (adapters do not reach the experts of a mixture)" if shape.experts_per_token else ""
+            yield Problem(f"{text}{mixture}, or write {ALL_LINEAR}.", (key,))
+    if any(is_target(weight, args.lora_target) for weight in linear(shape)) and not adapted(shape, args):
+        frozen = f"{choice.role.name}.model_args.freeze_module_prefix"
+        yield Problem(f"{frozen}: {args.freeze_module_prefix} leaves no layer that {key} names.", (frozen, key))

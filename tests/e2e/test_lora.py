@@ -1,0 +1,43 @@
+"""The demo with LoRA: no reference beside the policy, merged weights in the engine, adapters in the checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import Run
+
+StartRun = Callable[..., Run]
+KL = ("use_kl_loss=true", "kl_loss_coef=0.001")
+# As ROLL's recipes have it: a section with devices, of which nothing is started.
+REFERENCE = ("reference.strategy_args.strategy_name=hf_infer", "reference.device_mapping=[1]")
+
+
+def test_a_run_with_a_kl_term_starts_no_reference_and_its_engine_has_the_merged_weights(
+    sort_data: Path, start_run: StartRun
+) -> None:
+    """With the weights of one update before, the engine's log-probs would differ by 1e-2 and more."""
+    given = ("max_steps=2", "eval_steps=-1", "save_steps=2", *KL, *REFERENCE)
+    run = start_run(sort_data, "tiny_sort_lora", *given)
+    assert run.wait() == 0, run.text
+    assert "actor_train without its adapters: log-probs in batches of" in run.text
+    assert "reference is not started: with LoRA" in run.text
+    assert "actor_train: processes are up" in run.text and "reference: processes are up" not in run.text
+    assert run.metrics[1]["actor/kl_loss"] == 0  # B is 0
+    assert run.metrics[2]["actor/kl_loss"] > 1e-6
+    assert max(run.metrics[step]["train_infer/log_prob_diff_max"] for step in (1, 2)) < 1e-4
+    run.assert_all_gone()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["deepspeed_train", "fsdp2_train"])
+def test_the_demo_learns_with_adapters_alone(strategy: str, sort_data: Path, start_run: StartRun) -> None:
+    named = () if strategy == "deepspeed_train" else (
+        f"actor_train.strategy_args={{strategy_name: {strategy}}}",
+    )  # fmt: skip
+    run = start_run(sort_data, "tiny_sort_lora", "eval_steps=50", "save_steps=-1", *named)
+    assert run.wait(900) == 0, run.text
+    assert run.metrics[0]["val/reward_mean"] < 0.3
+    assert run.metrics[100]["val/reward_mean"] > 0.95

@@ -1,0 +1,212 @@
+"""LoRA's settings before anything starts: what is refused, what the plan says, what memory is counted."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roll.configs.lora import lora_model_problems
+from roll.configs.memory import deepspeed, fsdp2
+from roll.configs.memory.model_shape import ModelShape, model_shape
+from roll.configs.memory.parts import RoleFacts
+from roll.configs.model import ModelArgs
+from roll.configs.plan.batch_plan import build_plan
+from roll.configs.plan.describe import describe
+from roll.configs.plan.describe_batch import batch_rows
+from roll.configs.roles import ACTOR_TRAIN, CRITIC, Role
+from roll.configs.strategies.spec import Choice
+from roll.distributed.strategy import table
+from roll.distributed.strategy.table import engine_problems
+from roll.pipeline.preflight import choices, role_strategy_warnings
+from tests.helpers.configs import checked, config, problems, warnings_of
+
+MODELS = Path(__file__).parent / "memory" / "models"
+LORA = {"actor_train.model_args.lora_target": "all-linear"}
+REFERENCE = {"strategy_args": {"strategy_name": "hf_infer"}, "device_mapping": [3]}
+KL = {"use_kl_loss": True, "kl_loss_coef": 0.1}
+
+
+@pytest.mark.parametrize("given", ["q_proj, v_proj", ["q_proj", "v_proj"], ("q_proj", "v_proj")], ids=str)
+def test_targets_are_a_list_or_one_text(given: object) -> None:
+    assert ModelArgs.model_validate({"lora_target": given}).lora_target == ("q_proj", "v_proj")
+
+
+def test_other_names_of_the_same_keys_are_taken() -> None:
+    given = checked(
+        {"actor_train.model_args": {"target_modules": "all-linear", "lora_adapter_path": "/an/adapter"}}
+    ).config
+    assert given is not None
+    args = given.actor_train.model_args
+    assert (args.lora_target, args.adapter_name_or_path) == (("all-linear",), "/an/adapter")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"lora_target": "all-linear", "lora_rank": 0}, "actor_train.model_args.lora_rank: 0 must be at least 1."),
+        (
+            {"lora_target": "all-linear", "lora_dropout": 1.0},
+            "actor_train.model_args.lora_dropout: 1.0 must be less than",
+        ),
+        ({"lora_target": "all-embedding"}, "lora_target: all-embedding: adapters are for linear layers; additional_ta"),
+        ({"lora_target": ["q_proj", "lm_head"]}, "lora_target: lm_head: the head gets no adapters; additional_target:"),
+        ({"adapter_name_or_path": "/a"}, "adapter_name_or_path is for LoRA, which lora_target switches on. Set actor_"),
+        ({"additional_target": "lm_head"}, "actor_train.model_args.additional_target is for LoRA, which lora_target "),
+    ],
+    ids=str,
+)
+def test_settings_that_cannot_work_are_refused(changes: dict[str, Any], said: str) -> None:
+    found = problems({f"actor_train.model_args.{key}": value for key, value in changes.items()})
+    assert len(found) == 1 and said in found[0]
+
+
+def test_a_strategy_that_trains_no_adapters_is_refused_and_those_that_do_are_named() -> None:
+    found = problems(LORA | {"actor_train.strategy_args.strategy_name": "megatron_train"})
+    assert found == [
+        "actor_train.model_args.lora_target: megatron_train trains no adapters yet. Strategies that do: "
+        "deepspeed_train, fsdp2_train. Or remove lora_target, and all weights are trained."
+    ]
+    assert problems(LORA) == problems(LORA | {"actor_train.strategy_args.strategy_name": "fsdp2_train"}) == []
+
+
+def test_settings_of_adapters_without_a_target_are_said_to_do_nothing() -> None:
+    given = {"actor_train.model_args.lora_rank": 16, "actor_train.model_args.lora_alpha": 32}
+    said = "actor_train.model_args: lora_rank, lora_alpha do nothing: LoRA is off (lora_target is not set)."
+    assert said in role_strategy_warnings(config(given))
+    assert role_strategy_warnings(config(LORA | given)) == []
+
+
+def test_without_peft_it_is_refused_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    choice = next(choice for choice in choices(config(LORA)) if choice.role.learns)
+    assert not [p for p in engine_problems(choice) if "peft" in p.text]
+    monkeypatch.setattr(table, "is_installed", lambda module: module != "peft")
+    assert [problem.text for problem in engine_problems(choice)] == [
+        "actor_train.model_args.lora_target needs the package peft, which is not installed. Install it: "
+        'pip install -e ".[lora]"'
+    ]
+
+
+def test_the_reference_is_the_policy_without_adapters_and_no_role_of_its_own() -> None:
+    made = config(LORA | KL | {"reference": REFERENCE, "actor_train.infer_batch_size": 5})
+    plan = build_plan(made)
+    assert problems(LORA | KL) == []  # no section is needed
+    assert "reference" not in made.model_roles and "reference" not in {place.role for place in plan.layout.roles}
+    assert plan.policy_is_reference and "actor_train" in plan.scoring
+    shown = describe(made, plan, batch_rows(made, plan))
+    assert "actor_train without its adapters: log-probs in batches of 5" in shown
+    said = "reference is not started: with LoRA its log-probs are those of actor_train without its adapters."
+    assert said in warnings_of(made)
+
+
+def test_without_a_kl_term_nobody_is_the_reference() -> None:
+    one_update = {"rollout_batch_size": 8}
+    plan, with_kl = (build_plan(config(LORA | one_update | more)) for more in ({}, KL))
+    assert not plan.policy_is_reference and plan.reference_batch_size is None and plan.scoring == frozenset()
+    assert with_kl.policy_is_reference and with_kl.scoring == {"actor_train"}
+
+
+def test_a_reference_that_is_another_model_is_refused() -> None:
+    other = REFERENCE | {"model_args": {"model_name_or_path": "org/other"}}
+    assert problems(LORA | KL | {"reference": other}) == [
+        "reference.model_args.model_name_or_path: org/other is not the model of actor_train, org/model. With "
+        "actor_train.model_args.lora_target the reference is the policy without its adapters. Remove it, or "
+        "lora_target."
+    ]
+    assert problems(KL | {"reference": other}) == []
+
+
+def test_a_start_from_an_adapter_is_no_reference() -> None:
+    given = LORA | KL | {"actor_train.model_args.adapter_name_or_path": "/an/adapter"}
+    assert any("the KL is to the model without any adapter" in text for text in warnings_of(config(given)))
+
+
+def model(name: str) -> dict[str, Any]:
+    return json.loads((MODELS / f"{name}.json").read_text())
+
+
+def shape_of(name: str, role: Role = ACTOR_TRAIN) -> ModelShape:
+    shape, why = model_shape(model(name), role.head or "lm")
+    assert shape is not None, why
+    return shape
+
+
+@pytest.mark.parametrize(
+    ("args", "name", "said"),
+    [
+        (
+            {"lora_target": "query"},
+            "qwen2.5-7b",
+            "actor_train.model_args.lora_target: no linear layer of the model is named query. It has down_proj, "
+            "gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj, or write all-linear.",
+        ),
+        (
+            {"lora_target": "gate_proj"},
+            "qwen3-30b-a3b",
+            "actor_train.model_args.lora_target: no linear layer of the model is named gate_proj. It has k_proj, "
+            "o_proj, q_proj, v_proj (adapters do not reach the experts of a mixture), or write all-linear.",
+        ),
+        (
+            {"lora_target": "q_proj", "freeze_module_prefix": "model."},
+            "qwen2.5-7b",
+            "actor_train.model_args.freeze_module_prefix: model. leaves no layer that "
+            "actor_train.model_args.lora_target names.",
+        ),
+        ({"lora_target": "layers.3.mlp.up_proj"}, "qwen2.5-7b", None),
+        ({"lora_target": "all-linear"}, "qwen3-30b-a3b", None),
+        ({}, "qwen2.5-7b", None),
+    ],
+)
+def test_targets_are_held_against_the_models_layers(args: dict[str, Any], name: str, said: str | None) -> None:
+    worker = config({"actor_train.model_args": args}).actor_train
+    found = [problem.text for problem in lora_model_problems(Choice(ACTOR_TRAIN, worker), model(name))]
+    assert found == ([] if said is None else [said])
+
+
+def adapter_elements(rank: int) -> int:
+    """Of Qwen2.5-7B: 28 layers; hidden size 3584, keys and values 512, MLP 18944."""
+    inputs_and_outputs = [(3584, 3584), (3584, 512), (3584, 512), (3584, 3584)]
+    inputs_and_outputs += [(3584, 18944), (3584, 18944), (18944, 3584)]
+    return 28 * rank * sum(a + b for a, b in inputs_and_outputs)
+
+
+def states_of(module: Any, name: str, strategy_config: dict[str, Any], **args: Any) -> dict[str, float]:
+    changes = {
+        "actor_train.strategy_args": {"strategy_name": name, "strategy_config": strategy_config},
+        "actor_train.model_args": {"lora_target": "all-linear", "lora_rank": 16} | args,
+    }
+    facts = RoleFacts(config(changes).actor_train, shape_of("qwen2.5-7b"), "train", 4, shares_devices=False)
+    return {part.name: part.num_bytes for parts in module.train_memory(facts).states.values() for part in parts}
+
+
+def test_a_frozen_base_has_neither_gradients_nor_moments() -> None:
+    """40 million parameters are trained of 7.6 billion."""
+    base, adapters = 7_615_616_512, adapter_elements(16)
+    assert adapters == 40_370_176
+    assert states_of(deepspeed, "deepspeed_train", {"zero_optimization": {"stage": 2}}) == {
+        "weights": 2 * (base + adapters),
+        "gradients": 4 * adapters / 4,
+        "optimizer": 12 * adapters / 4,
+    }
+    assert states_of(fsdp2, "fsdp2_train", {}) == {
+        "weights": 2 * base / 4 + 4 * adapters / 4,
+        "gradients": 4 * adapters / 4,
+        "optimizer": 8 * adapters / 4,
+    }
+
+
+def test_a_module_trained_in_full_is_there_twice() -> None:
+    head = 152_064 * 3584
+    without, with_head = (
+        states_of(deepspeed, "deepspeed_train", {"zero_optimization": {"stage": 0}}, additional_target=target)
+        for target in ([], ["lm_head"])
+    )
+    assert with_head["weights"] - without["weights"] == 2 * head
+    assert with_head["optimizer"] - without["optimizer"] == 12 * head
+
+
+def test_a_critic_trains_its_head_in_place() -> None:
+    worker = config({"actor_train.model_args": {"lora_target": ["q_proj"], "lora_rank": 1}}).actor_train
+    facts = RoleFacts(worker, shape_of("qwen2.5-7b", CRITIC), "train", 1, shares_devices=False)
+    states = {p.name: p.num_bytes for parts in deepspeed.train_memory(facts).states.values() for p in parts}
+    assert states["optimizer"] == 12 * (28 * 2 * 3584 + 3584 + 1)

@@ -1,0 +1,175 @@
+"""Adapters on a model: which layers get them, what is refused, what switching them off and merging them means."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from roll.configs.model import ModelArgs
+from roll.errors import StrategyError
+from roll.models.hf import LogProbHead
+from roll.models.loading import LoadedModel, load_model, load_policy, write_hf_model
+from roll.models.lora import plain_name
+
+
+def loaded(model_dir: Path, **more: Any) -> LoadedModel:
+    """With a rank of 2, unless told otherwise."""
+    settings = {"lora_target": "all-linear", "lora_rank": 2} | more
+    args = ModelArgs.model_validate({"model_name_or_path": str(model_dir), "dtype": "fp32"} | settings)
+    torch.manual_seed(0)
+    return load_model(args, "lm", adapts=True)
+
+
+def with_b(model: LoadedModel) -> LoadedModel:
+    """Adapters that add something."""
+    for name, parameter in model.module.named_parameters():
+        if ".lora_B." in name:
+            torch.nn.init.normal_(parameter, std=0.1)
+    return model
+
+
+def merged(model: LoadedModel) -> dict[str, torch.Tensor]:
+    parameters = dict(model.module.named_parameters())
+    return {export.name: export.value(parameters.__getitem__, torch.float32) for export in model.exports}
+
+
+def layers(model: LoadedModel) -> set[str]:
+    return {export.name.removesuffix(".weight") for export in model.exports if export.adapter}
+
+
+def adapter_dir(model_dir: Path, directory: Path) -> Path:
+    """Of rank 2 on all linear layers."""
+    model = with_b(loaded(model_dir))
+    trained = {model.hf_names[n]: p.detach() for n, p in model.module.named_parameters() if p.requires_grad}
+    args = ModelArgs.model_validate({"model_name_or_path": str(model_dir), "dtype": "fp32"})
+    write_hf_model(directory, model, args, "lm", merged(model), trained)
+    return directory / "adapter"
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        (
+            {"lora_target": "q_proj, layers.0.mlp.up_proj"},
+            ["0.self_attn.q_proj", "1.self_attn.q_proj", "0.mlp.up_proj"],
+        ),
+        ({"lora_target": ["v_proj"], "freeze_module_prefix": "model.layers.0."}, ["1.self_attn.v_proj"]),
+        ({"lora_target": "self_attn.o_proj", "freeze_module_prefix": "model.layers.1"}, ["0.self_attn.o_proj"]),
+    ],
+    ids=str,
+)
+def test_a_target_is_the_last_part_of_a_name(given: dict[str, Any], found: list[str], tiny_model_dir: Path) -> None:
+    assert layers(loaded(tiny_model_dir, **given)) == {f"model.layers.{name}" for name in found}
+
+
+def test_all_linear_is_every_linear_layer_but_the_head(tiny_model_dir: Path) -> None:
+    model = loaded(tiny_model_dir)
+    assert len(layers(model)) == 14 and not [name for name in layers(model) if "lm_head" in name]
+    trained = [name for name, parameter in model.module.named_parameters() if parameter.requires_grad]
+    assert len(trained) == 28 and all(".lora_" in name for name in trained)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"lora_target": "query"}, "lora_target: no linear layer of the model is named query. It has down_proj, "),
+        ({"lora_target": "embed_tokens"}, "no linear layer of the model is named embed_tokens"),
+        ({"lora_target": "lm_head"}, "lora_target: lm_head: the head gets no adapters; additional_target: lm_head"),
+        ({"lora_target": "all-embedding"}, "lora_target: all-embedding: adapters are for linear layers"),
+        ({"freeze_module_prefix": "model.layers"}, "freeze_module_prefix: model.layers leaves no layer that lora_targ"),
+        ({"additional_target": "lm_head"}, "additional_target: lm_head: embedding and head are one weight"),
+        ({"additional_target": "vision"}, "additional_target: no module of the model is named vision"),
+        ({"adapter_name_or_path": "/no/such/adapter"}, "adapter_name_or_path: /no/such/adapter: no adapter can be re"),
+    ],
+    ids=str,
+)
+def test_what_does_not_fit_the_model_is_refused(given: dict[str, Any], said: str, tiny_tied_model_dir: Path) -> None:
+    with pytest.raises(StrategyError, match=said):
+        loaded(tiny_tied_model_dir, **given)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"lora_rank": 4}, "was made with lora_rank: 2, lora_alpha: 4. Set that in model_args"),
+        ({"use_rslora": True}, "was made with use_rslora: False"),
+        ({"lora_target": "q_proj"}, "has adapters for other layers than .* lacks none, and has .*down_proj.* besides"),
+        ({"additional_target": "norm"}, "it lacks base_model.model.model.norm.weight, and has none besides"),
+    ],
+    ids=str,
+)
+def test_an_adapter_to_start_from_must_be_the_one_that_is_described(
+    given: dict[str, Any], said: str, tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    place = adapter_dir(tiny_model_dir, tmp_path)
+    with pytest.raises(StrategyError, match=said):
+        loaded(tiny_model_dir, adapter_name_or_path=str(place), **given)
+
+
+def test_an_adapter_that_was_saved_is_taken_up_as_it_was(tiny_model_dir: Path, tmp_path: Path) -> None:
+    place = adapter_dir(tiny_model_dir, tmp_path)
+    want = merged(load_policy(ModelArgs(model_name_or_path=str(tmp_path), dtype="fp32")))
+    again = merged(loaded(tiny_model_dir, adapter_name_or_path=str(place)))
+    assert want.keys() == again.keys() and all(torch.equal(want[name], again[name]) for name in want)
+
+
+def test_a_factor_with_rslora_is_alpha_over_the_root_of_the_rank(tiny_model_dir: Path) -> None:
+    for given, scale in (({}, 2.0), ({"lora_alpha": 3}, 0.75), ({"lora_alpha": 3, "use_rslora": True}, 1.5)):
+        exports = loaded(tiny_model_dir, lora_rank=4, **given).exports
+        assert {export.adapter[2] for export in exports if export.adapter} == {scale}
+
+
+def test_merging_leaves_the_trained_weights_alone_and_equals_peft(tiny_model_dir: Path) -> None:
+    model = with_b(loaded(tiny_model_dir))
+    before = {name: parameter.detach().clone() for name, parameter in model.module.named_parameters()}
+    found = merged(model)
+    assert all(torch.equal(before[name], parameter) for name, parameter in model.module.named_parameters())
+    for name, module in model.pretrained.named_modules():
+        if hasattr(module, "get_delta_weight"):
+            want = module.base_layer.weight + module.get_delta_weight("default")  # type: ignore[operator,union-attr]
+            assert torch.allclose(found[f"{name}.weight"], want, atol=1e-7)
+
+
+def test_switched_off_everything_is_the_base_and_stays_trainable(tiny_model_dir: Path) -> None:
+    """Also the head that additional_target trains in full, whether its logits are made whole or in tiles."""
+    base = load_policy(ModelArgs(model_name_or_path=str(tiny_model_dir), dtype="fp32"))
+    model = with_b(loaded(tiny_model_dir, additional_target="lm_head"))
+    head = model.module.head
+    assert isinstance(head, LogProbHead) and model.adapters is not None
+    with torch.no_grad():
+        next(p for n, p in model.module.named_parameters() if "modules_to_save" in n).mul_(1.5)
+    ids, mask = torch.arange(3, 33).reshape(2, 15), torch.ones(2, 15, dtype=torch.bool)
+    trained = [name for name, parameter in model.module.named_parameters() if parameter.requires_grad]
+    for positions in (100, 2):
+        head.positions_per_chunk = base.module.head.positions_per_chunk = positions  # type: ignore[union-attr]
+        with model.adapters.off(), torch.no_grad():
+            assert [n for n, p in model.module.named_parameters() if p.requires_grad] == trained
+            assert torch.equal(model.module(ids, mask)[0], base.module(ids, mask)[0])
+        with torch.no_grad():
+            assert (model.module(ids, mask)[0] - base.module(ids, mask)[0]).abs().max() > 0.05
+    assert [n for n, p in model.module.named_parameters() if p.requires_grad] == trained
+
+
+def test_dropout_is_of_training_alone(tiny_model_dir: Path) -> None:
+    model = with_b(loaded(tiny_model_dir, lora_dropout=0.5))
+    ids, mask = torch.arange(3, 33).reshape(2, 15), torch.ones(2, 15, dtype=torch.bool)
+    assert model.adapters is not None
+    with torch.no_grad():
+        with model.adapters.without_dropout():
+            assert torch.equal(model.module(ids, mask)[0], model.module(ids, mask)[0])
+        assert not torch.equal(model.module(ids, mask)[0], model.module(ids, mask)[0])
+
+
+def test_a_model_that_only_scores_has_no_adapters(make_tiny_model_dir: Callable[..., Path]) -> None:
+    """ROLL's recipes write the same model_args for the role that samples."""
+    args = ModelArgs(model_name_or_path=str(make_tiny_model_dir()), dtype="fp32", lora_target=("q_proj",))
+    model = load_model(args, "lm")
+    assert model.adapters is None and not [name for name in model.hf_names if "lora" in name]
+
+
+def test_the_plain_name_is_that_of_the_checkpoint() -> None:
+    assert plain_name("model.layers.0.mlp.up_proj.base_layer.weight") == "model.layers.0.mlp.up_proj.weight"
+    assert plain_name("lm_head.modules_to_save.default.weight") == "lm_head.weight"
+    assert plain_name("model.norm.weight") == "model.norm.weight"
