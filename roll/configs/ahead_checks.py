@@ -6,8 +6,10 @@ from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.plan.derive import rollout_log_probs_are_full, weighs_importance
 from roll.configs.plan.rollout_bounds import groups_ahead, oldest_allowed, sync_interval
 from roll.configs.problems import Problem, ids_text
+from roll.configs.roles import ACTOR_TRAIN
 
 RATIO, STALENESS, INTERVAL = "async_generation_ratio", "max_staleness", "actor_train.model_update_frequency"
+KV = "kv_on_update"
 WEIGHT = "train_infer_correction.is_weight.enabled"
 
 
@@ -15,7 +17,7 @@ def ahead_problems(config: AlgorithmConfig) -> Iterator[Problem]:
     yield from _bounds_problems(config)
     if not config.runs_ahead:
         return
-    yield from _shared_device_problems(config)
+    yield from _judge_problems(config)
     if config.rollout_mock.replays:
         yield Problem(
             f"{RATIO}: {config.async_generation_ratio:g}: with rollout_mock.mode: mock nothing is sampled that could "
@@ -51,23 +53,27 @@ def _bounds_problems(config: AlgorithmConfig) -> Iterator[Problem]:
     )
 
 
-def _shared_device_problems(config: AlgorithmConfig) -> Iterator[Problem]:
-    """Engines that have to go on sampling while others work cannot take turns with them."""
+def _judge_problems(config: AlgorithmConfig) -> Iterator[Problem]:
+    """Engines give their devices up to other roles once a step, to a judge for every answer that it looks at."""
+    for role, common in _sharing(config):
+        if config.roles[role].is_apart:
+            mappings = ("actor_infer.device_mapping", f"{role}.device_mapping")
+            yield Problem(
+                f"{RATIO}: {config.async_generation_ratio:g}: {' and '.join(mappings)} share "
+                f"device{'s' if len(common) > 1 else ''} {ids_text(common)}: they take turns there, and a judge would "
+                f"stop the engines for every answer that it looks at. Give {role} devices of its own, or set "
+                f"{RATIO}: 0.",
+                (RATIO, *mappings),
+            )
+
+
+def _sharing(config: AlgorithmConfig) -> Iterator[tuple[str, list[int]]]:
+    """Roles with a model on the engines' devices, with those devices."""
     engines = set(config.actor_infer.device_mapping or ())
     for role, worker in config.model_roles.items():
         common = sorted(engines & set(worker.device_mapping or ()))
-        if worker is config.actor_infer or not common:
-            continue
-        mappings = ("actor_infer.device_mapping", f"{role}.device_mapping")
-        share = f"{' and '.join(mappings)} share device{'s' if len(common) > 1 else ''} {ids_text(common)}"
-        why = "they take turns there, and nothing can be sampled while the other works"
-        if config.roles[role].is_apart:
-            why = "a judge would stop the engines for every answer that it looks at"
-        yield Problem(
-            f"{RATIO}: {config.async_generation_ratio:g}: {share}: {why}. Give {role} devices of its own, or set "
-            f"{RATIO}: 0.",
-            (RATIO, *mappings),
-        )
+        if worker is not config.actor_infer and common:
+            yield role, common
 
 
 def ahead_warnings(config: AlgorithmConfig, old_log_probs_are_own: bool) -> Iterator[str]:
@@ -87,9 +93,11 @@ def ahead_warnings(config: AlgorithmConfig, old_log_probs_are_own: bool) -> Iter
             "those of the whole distribution."
         )
     if not config.runs_ahead:
-        for key in (STALENESS, "max_token_staleness"):
-            if config.value(key) is not None:
+        for key in (STALENESS, "max_token_staleness", KV):
+            if config.is_changed(key):
                 yield f"{key} does nothing: {RATIO} is 0."
+    elif config.kv_on_update == "keep" and any(config.roles[role] is ACTOR_TRAIN for role, _ in _sharing(config)):
+        yield f"{KV}: keep does nothing: keys and values go when the engines give their devices up to actor_train."
 
 
 def _steps(count: int) -> str:

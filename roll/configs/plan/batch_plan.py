@@ -72,6 +72,7 @@ def build_plan(config: AlgorithmConfig) -> BatchPlan:
         longest_row=config.longest_row,
         bucket_bytes=config.model_update_buffer_size_mb << 20,
         most_answers=config.max_running_requests,
+        background=frozenset({"actor_infer"}) if config.runs_ahead else frozenset(),
         keeps_kv=config.kv_on_update == "keep",
         bounds=rollout_bounds(config),
         group_size=config.group_size,

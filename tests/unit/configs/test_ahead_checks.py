@@ -60,12 +60,6 @@ def test_the_default_bound_can_always_be_kept(interval: int, ratio: float) -> No
             "old. Set max_staleness: 2, or actor_train.model_update_frequency: 2.",
         ),
         (
-            {AHEAD: 1, "actor_infer.device_mapping": [0, 1]},
-            "async_generation_ratio: 1: actor_infer.device_mapping and actor_train.device_mapping share devices 0..1: "
-            "they take turns there, and nothing can be sampled while the other works. Give actor_train devices of its "
-            "own, or set async_generation_ratio: 0.",
-        ),
-        (
             {AHEAD: 1, "rollout_mock": {"enable": True, "mode": "mock"}},
             "async_generation_ratio: 1: with rollout_mock.mode: mock nothing is sampled that could run ahead. Set "
             "async_generation_ratio: 0.",
@@ -83,10 +77,17 @@ def test_a_judge_needs_devices_of_its_own_where_rollouts_run_ahead() -> None:
         "model_args": {"model_name_or_path": "org/judge"},
         "strategy_args": {"strategy_name": "vllm"},
     }
-    said = "rewards.math.device_mapping share device 2: a judge would stop the engines for every answer"
+    said = "share device 2: they take turns there, and a judge would stop the engines for every answer"
     for ratio, at, refused in ((1, 2, True), (0, 2, False), (1, 3, False)):
         given = {"rewards.math": judge | {"device_mapping": [at]}, AHEAD: ratio}
         assert any(said in text for text in problems(given)) is refused
+
+
+def test_engines_that_run_ahead_take_their_devices_back_from_whom_they_share_them_with() -> None:
+    shared = {AHEAD: 0.5, "actor_infer.device_mapping": [0, 1]}
+    assert problems(shared) == []
+    assert build_plan(config(shared)).background == {"actor_infer"}
+    assert build_plan(config(shared | {AHEAD: 0})).background == frozenset()
 
 
 def test_the_plan_says_how_many_groups_are_under_way_and_how_old_they_grow() -> None:
@@ -103,6 +104,12 @@ def test_the_plan_says_how_many_groups_are_under_way_and_how_old_they_grow() -> 
     ("changes", "text"),
     [
         ({"max_staleness": 2}, "max_staleness does nothing: async_generation_ratio is 0."),
+        ({"kv_on_update": "keep"}, "kv_on_update does nothing: async_generation_ratio is 0."),
+        (
+            {AHEAD: 1, "kv_on_update": "keep", "actor_infer.device_mapping": [0, 1]},
+            "kv_on_update: keep does nothing: keys and values go when the engines give their devices up to "
+            "actor_train.",
+        ),
         ({"max_token_staleness": 2}, "max_token_staleness does nothing: async_generation_ratio is 0."),
         (
             {AHEAD: 1, "train_infer_correction.is_weight.enabled": False},

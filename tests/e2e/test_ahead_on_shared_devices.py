@@ -1,0 +1,57 @@
+"""Rollouts that run ahead of training on devices that engine and trainer share: what is unfinished when a step has its
+groups stays in the engine, and goes on after the publish."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import Run
+
+StartRun = Callable[..., Run]
+SHARED = ("num_gpus_per_node=1", "actor_infer.device_mapping=[0]", "max_staleness=2", "save_steps=-1")
+
+
+def staleness(run: Run) -> list[float]:
+    return [row["rollout/staleness_max"] for step, row in sorted(run.metrics.items()) if step]
+
+
+def test_the_demo_learns_on_one_device_with_rollouts_half_a_step_ahead(sort_data: Path, start_run: StartRun):
+    """24 of the demo's 100 steps. Held-out greedy accuracy was .91 at one seed; after 25 steps of the synchronous demo
+    it is .88 to .95."""
+    run = start_run(
+        sort_data, "tiny_sort", *SHARED, "async_generation_ratio=0.5", "max_steps=24", "eval_steps=24", name="ahead"
+    )
+    assert run.wait() == 0, run.text
+    assert run.metrics[0]["val/reward_mean"] < 0.15
+    assert run.metrics[24]["val/reward_mean"] > 0.6
+    assert 1 <= max(staleness(run)) <= 2
+    run.assert_all_gone()
+
+
+@pytest.mark.slow
+def test_an_engine_gives_its_device_up_to_trainer_critic_and_reference_in_the_middle_of_answers(
+    varied_sort_dir: Path, start_run: StartRun
+):
+    run = start_run(
+        varied_sort_dir,
+        "tiny_sort_ppo",
+        *SHARED,
+        "async_generation_ratio=1",
+        "max_steps=6",
+        "eval_steps=3",
+        "response_length=16",
+        "actor_train.device_mapping=[0]",
+        "critic.device_mapping=[0]",
+        "actor_infer.strategy_args.strategy_name=vllm",
+        "add_token_level_kl=true",
+        "reference.strategy_args.strategy_name=hf_infer",
+        "reference.model_args.dtype=fp32",
+        "reference.device_mapping=[0]",
+        name="ahead",
+    )
+    assert run.wait() == 0, run.text
+    assert 1 <= max(staleness(run)) <= 2
+    run.assert_all_gone()
