@@ -32,6 +32,8 @@ class CreditSettings:
     whiten_advantages: bool = False
     advantage_clip: float | None = None
     old_is_rollout: bool = False  # the engine's log-probs serve as old ones
+    version: int | None = None  # of the weights that learn, where tokens may be of older ones
+    max_lag: int | None = None  # older tokens are not trained on
 
     @property
     def whitens_advantages(self) -> bool:
@@ -50,7 +52,8 @@ def assign_credit(
     """What a loss needs, for this rank's rows. Collective when something is whitened: a rank without rows takes part
     too.
 
-    1. Rows of weight 0 lose their response mask; the others' `loss_weights` are multiplied by `row_weights`.
+    1. Rows of weight 0 lose their response mask, and so do tokens older than `max_lag`; the others' `loss_weights` are
+       multiplied by `row_weights`.
     2. The row value is the reward of the row's last response token; `samples.token_rewards` come on top, and
        - kl_coef * KL(old || reference) at every token. Then clip, then whiten (scaled, not shifted: a shift would pay
          every token).
@@ -67,11 +70,15 @@ def assign_credit(
         raise ValueError("row_values must be finite: a failed attempt gets 0, and its row has no response mask")
     original = samples
     samples = _with_weights(samples, row_weights)
+    lag, metrics = None, MetricSums()
+    if settings.version is not None:
+        lag = np.where(samples.response_mask, settings.version - samples.policy_versions.astype(np.int64), 0)
+        if settings.max_lag is not None:
+            samples, lag = _without_old(samples, lag, settings.max_lag, metrics)
     if settings.old_is_rollout:
         scores = replace(scores, old_log_probs=samples.rollout_log_probs)
     tokens = np.flatnonzero(samples.response_mask)
     lengths = samples.response_lengths
-    metrics = MetricSums()
 
     kl = _kl_to_reference(samples, scores, settings, tokens)
     if kl is not None:
@@ -128,6 +135,7 @@ def assign_credit(
         ref_log_probs=scores.ref_log_probs,
         values=scores.values,
         returns=None if returns is None else scattered(returns),
+        lag=lag,
     )
     return batch, metrics
 
@@ -153,6 +161,14 @@ def _with_weights(samples: SampleBatch, row_weights: np.ndarray | None) -> Sampl
         response_mask=samples.response_mask & kept,
         loss_weights=(samples.loss_weights * row_weights).astype(np.float32),
     )
+
+
+def _without_old(
+    samples: SampleBatch, lag: np.ndarray, max_lag: int, metrics: MetricSums
+) -> tuple[SampleBatch, np.ndarray]:
+    is_old = lag > max_lag
+    metrics.add("masked_stale_fraction", float(is_old.sum()), float(samples.response_mask.sum()))
+    return replace(samples, response_mask=samples.response_mask & ~is_old), np.where(is_old, 0, lag)
 
 
 def _kl_to_reference(

@@ -85,7 +85,8 @@ class PolicyLoss:
     `importance_sampling: seq` takes the geometric mean of the row's ratios for every token (GSPO), `segment` that of
     each turn's own. Without old log-probs the ratio is 1 and its gradient that of log p. `loss_weights` weigh the
     policy loss alone. All aggregate alike. `old_is_rollout`: the old log-probs are the engine's own, so the gap between
-    engine and trainer is taken from the present policy; updates after a step's first add what they have changed.
+    engine and trainer is taken from the present policy; updates after a step's first add what they have changed. Of
+    tokens up to `max_lag` steps old that gap is told by age.
     """
 
     objective: Objective = PPO
@@ -98,6 +99,7 @@ class PolicyLoss:
     report_entropy: bool = False
     correction: TrainInferCorrection | None = None
     old_is_rollout: bool = False
+    max_lag: int = 0
 
     def __post_init__(self) -> None:
         if self.importance_sampling not in ("token", "seq", "segment"):
@@ -141,10 +143,21 @@ class PolicyLoss:
             if self.entropy_loss_coef:
                 loss = loss - self.entropy_loss_coef * self.aggregation.total(entropy, mask, None)
 
-        mismatch = (trained_on.detach() - rollout).abs()
-        metrics.add("train_infer_log_prob_diff_mean", mismatch.sum(), num_tokens)
-        metrics.maximum("train_infer_log_prob_diff_max", mismatch.amax())
+        self._tell_gap((trained_on.detach() - rollout).abs(), batch, metrics)
         return loss / divisor, metrics
+
+    def _tell_gap(self, gap: torch.Tensor, batch: MicroBatch, metrics: MetricSums) -> None:
+        """What tokens of the present weights show is the engine's doing; what older ones show beyond it is their
+        age."""
+        mask = batch.response_mask
+        if batch.lag is not None:
+            for lag in range(1, self.max_lag + 1):
+                of_age = mask & (batch.lag == lag)
+                metrics.add(f"train_infer_log_prob_diff_mean/lag_{lag}", (gap * of_age).sum(), of_age.sum())
+            mask = mask & (batch.lag == 0)
+            gap = gap * mask
+        metrics.add("train_infer_log_prob_diff_mean", gap.sum(), mask.sum())
+        metrics.maximum("train_infer_log_prob_diff_max", gap.amax())
 
     def _log_ratio(self, log_ratio: torch.Tensor, mask: torch.Tensor, metrics: MetricSums) -> torch.Tensor:
         """[B, T]: the tokens' own, or what they share."""

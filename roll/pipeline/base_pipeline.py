@@ -187,7 +187,7 @@ class RLPipeline(Run):
         if self.board is not None:
             with self.timer("logging_board"):
                 self.board.write(step + 1, scores)
-        credit, metrics = self.assign_credit(samples)
+        credit, metrics = self.assign_credit(samples, step)
         metrics = prefixed("rollout", of_kept(metrics, samples.kept_share) if self.scheduler.filters else metrics)
 
         if clusters.critic is not None and samples.critic is not None:
@@ -259,17 +259,17 @@ class RLPipeline(Run):
         critic trains on the same: each needs the other's scores of them."""
         return np.arange(num_rows)
 
-    def assign_credit(self, samples: StepSamples) -> tuple[RowCredit, dict[str, float]]:
+    def assign_credit(self, samples: StepSamples, step: int) -> tuple[RowCredit, dict[str, float]]:
         """The group part of credit, here, from metadata. The token part is done by the workers that train."""
         meta = samples.meta
         row_values, turn_values, metrics = self.row_values(meta)
         weights, weight_metrics = self.row_weights(meta)
-        return RowCredit(self.credit_settings(), row_values, weights, turn_values), metrics | weight_metrics
+        return RowCredit(self.credit_settings(step), row_values, weights, turn_values), metrics | weight_metrics
 
-    def credit_settings(self) -> CreditSettings:
+    def credit_settings(self, step: int) -> CreditSettings:
         """How the workers spread the rows' values over their tokens."""
         return replace(
-            settings.credit_settings(self.config, self.kl_controller.coef),
+            settings.credit_settings(self.config, self.kl_controller.coef, step),
             old_is_rollout=self.plan.old_log_probs.source == "rollout",
         )
 
@@ -307,8 +307,11 @@ class RLPipeline(Run):
             metrics["kl_coef"] = self.kl_controller.coef
         gap = {name: metrics.pop(name) for name in list(metrics) if name.startswith("train_infer_")}
         named = {f"train_infer/{name.removeprefix('train_infer_')}": value for name, value in gap.items()}
-        if self.recorded is None and self.publisher.engine_version == step:  # else weights differ, and so should these
-            self.gap_alarm.look(named.get("train_infer/log_prob_diff_mean", 0.0))
+        difference = named.get("train_infer/log_prob_diff_mean")
+        if difference is None:  # nothing was of the weights that learn
+            named.pop("train_infer/log_prob_diff_max", None)
+        elif self.config.runs_ahead or (self.recorded is None and self.publisher.engine_version == step):
+            self.gap_alarm.look(difference)  # else weights differ, and so should log-probs
         return prefixed("actor", metrics) | named
 
     def save(self, directory: Path) -> dict[str, Any]:

@@ -15,13 +15,13 @@ def rollout_metrics(
     groups: Sequence[TrajectoryGroup], trained: Sequence[TrajectoryGroup], step: int
 ) -> dict[str, float]:
     """Metrics under `rollout/` of all sampled groups; `trained` are those that the step learns from. Rewards and
-    response lengths are over attempts that did not fail, however many rows an attempt has; `staleness` counts the
-    weight updates between the oldest version that sampled a token and the one this step trains."""
+    response lengths are over attempts that did not fail, however many rows an attempt has; `staleness` counts the steps
+    between the version that sampled a token and the one this step trains."""
     rows = [t for group in groups for t in group.trajectories]
     lengths = np.concatenate([group.response_lengths[~np.isnan(group.rewards)] for group in groups])
     num_tokens = np.array([t.facts.num_tokens for t in rows])
     num_given = num_tokens - [t.facts.num_sampled for t in rows]
-    versions = [t.facts.oldest_version for t in rows if t.facts.oldest_version >= 0]
+    sampled = [t.facts for t in rows if t.facts.num_sampled and t.facts.oldest_version >= 0]
     metrics = {
         "rollout/failed_fraction": float(np.mean([t.failure is not None for g in groups for t in g.attempts])),
         "rollout/truncated_fraction": float(np.mean([t.finish_reason == "length" for t in rows])),
@@ -33,8 +33,10 @@ def rollout_metrics(
         metrics["rollout/response_length_max"] = float(lengths.max())
     if (bias := length_bias(groups, trained)) is not None:
         metrics["rollout/length_bias"] = bias
-    if versions:
-        metrics["rollout/staleness_max"] = float(step - min(versions))
+    if sampled:
+        mean = np.average([facts.mean_version for facts in sampled], weights=[facts.num_sampled for facts in sampled])
+        metrics["rollout/staleness_mean"] = float(step - mean)
+        metrics["rollout/staleness_max"] = float(step - min(facts.oldest_version for facts in sampled))
     domains = sorted({group.task.domain for group in groups})
     for domain in domains if len(domains) > 1 else ():
         rewards = np.concatenate([group.rewards for group in groups if group.task.domain == domain])

@@ -35,7 +35,8 @@ def kl_controller(config: AlgorithmConfig) -> KLController:
     return KLController(config.init_kl_coef, config.target_kl, config.kl_horizon)
 
 
-def credit_settings(config: AlgorithmConfig, kl_coef: float) -> CreditSettings:
+def credit_settings(config: AlgorithmConfig, kl_coef: float, version: int = 0) -> CreditSettings:
+    """`version`: of the weights that learn."""
     return CreditSettings(
         estimator=config.adv_estimator,
         gamma=config.gamma,
@@ -47,6 +48,8 @@ def credit_settings(config: AlgorithmConfig, kl_coef: float) -> CreditSettings:
         whiten_rewards=config.whiten_rewards,
         whiten_advantages=config.whiten_advantages,
         advantage_clip=config.advantage_clip,
+        version=version if config.runs_ahead else None,
+        max_lag=config.max_token_staleness,
     )
 
 
@@ -62,6 +65,7 @@ def policy_loss(config: AlgorithmConfig, plan: BatchPlan, rl_loss_coef: float = 
         report_entropy=True,
         correction=_correction(config),
         old_is_rollout=plan.old_log_probs.source == "rollout",
+        max_lag=plan.bounds.max_staleness,
     )
 
 

@@ -129,6 +129,7 @@ class TrainBatch:
     ref_log_probs: Annotated[np.ndarray | None, per_token(np.float32)] = None
     values: Annotated[np.ndarray | None, per_token(np.float32)] = None
     returns: Annotated[np.ndarray | None, per_token(np.float32)] = None
+    lag: Annotated[np.ndarray | None, per_token(np.int64)] = None  # steps of the weights that sampled behind these
 
     def __post_init__(self) -> None:
         check_columns(self, {"tokens": self.samples.num_tokens})
@@ -160,10 +161,11 @@ class MicroBatch:
     ref_log_probs: torch.Tensor | None = None
     values: torch.Tensor | None = None
     returns: torch.Tensor | None = None
+    lag: torch.Tensor | None = None  # int64 [B, T], 0 outside response_mask; None: nothing is older than the weights
     media: tuple[Media, ...] | None = None  # of each row
 
     def __post_init__(self) -> None:
-        kinds = {"input_ids": torch.int64, "lengths": torch.int64, "response_mask": torch.bool}
+        kinds = {"input_ids": torch.int64, "lengths": torch.int64, "response_mask": torch.bool, "lag": torch.int64}
         for name, value in self._tensors().items():
             shape = self.input_ids.shape[:1] if name in ("lengths", "loss_weights") else self.input_ids.shape
             if value.shape != shape:

@@ -198,7 +198,7 @@ def pad(batch: Rows | TrainBatch, rows: np.ndarray, round_to: int = 1) -> MicroB
         response_mask=padded(source.response_mask, bool),
         loss_weights=torch.from_numpy(source.loss_weights[rows]),
         media=None if source.media is None else tuple(source.media[row] for row in rows),
-        **{name: padded(values, np.float32) for name, values in given.items() if values is not None},
+        **{name: padded(values, values.dtype.type) for name, values in given.items() if values is not None},
     )
 
 

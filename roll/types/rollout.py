@@ -134,6 +134,7 @@ class RowFacts:
     num_sampled: int  # tokens in its response mask
     num_turns: int = 1  # unbroken runs of sampled tokens
     oldest_version: int = -1  # of the weights that sampled one; -1 where nothing was sampled
+    mean_version: float = -1.0  # over what was sampled
 
 
 @dataclass(frozen=True)
@@ -253,6 +254,7 @@ class Trajectory(TrajectoryBase):
             num_sampled=int(np.count_nonzero(mask)),
             num_turns=int(mask[:1].sum() + np.count_nonzero(mask[1:] & ~mask[:-1])),
             oldest_version=int(sampled.min()) if len(sampled) else -1,
+            mean_version=float(sampled.mean()) if len(sampled) else -1.0,
         )
 
     @staticmethod

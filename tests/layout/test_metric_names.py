@@ -60,4 +60,4 @@ def texts(node: ast.expr) -> Iterator[str]:
         yield RENAMED.sub("train_infer/", node.value)
     elif isinstance(node, ast.JoinedStr):
         parts = [part.value if isinstance(part, ast.Constant) else "*" for part in node.values]
-        yield "".join(map(str, parts))
+        yield RENAMED.sub("train_infer/", "".join(map(str, parts)))

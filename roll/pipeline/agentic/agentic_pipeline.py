@@ -135,9 +135,9 @@ class AgenticPipeline(RLPipeline):
         assert meta.num_turns is not None
         return np.zeros(len(meta), np.float32), TurnValues(meta.num_turns, turns), metrics
 
-    def credit_settings(self) -> CreditSettings:
+    def credit_settings(self, step: int) -> CreditSettings:
         """Estimators that work by turn have discounted already."""
-        chosen = super().credit_settings()
+        chosen = super().credit_settings(step)
         return replace(chosen, gamma=1.0) if self.episodes.is_per_turn else chosen
 
     def evaluate(self, steps_done: int) -> dict[str, float]:

@@ -331,6 +331,42 @@ def test_policy_metrics_equal_the_loop() -> None:
     assert metrics["train_infer_log_prob_diff_max"] == pytest.approx(gap.max(), rel=1e-5)
 
 
+@pytest.mark.parametrize("old", [True, False], ids=["old log-probs", "own log-probs"])
+def test_weighted_tokens_of_all_ages_have_the_gradient_of_the_loop_and_the_gap_is_told_by_age(old: bool) -> None:
+    """The age changes no gradient, only what is told: of tokens of lag 0 the gap, of the others the drift."""
+    rng = np.random.default_rng(13)
+    batch = random_train_batch(rng, random_samples(rng, [4, 0, 7, 9], turns=2), old)
+    mask = batch.samples.response_mask
+    batch = replace(batch, lag=np.where(mask, rng.integers(0, 3, len(mask)), 0))
+    theta = torch.from_numpy(near(rng, batch.samples, 0.4).astype(np.float64)).requires_grad_()
+    loss = PolicyLoss(correction=TrainInferCorrection(ImportanceWeight("token", 1.2)), max_lag=3)
+    entropy = torch.zeros_like(theta)
+    (gradient,) = torch.autograd.grad(slow_policy_loss(loss, batch, theta, entropy), [theta])
+    parts = [np.array([0, 2]), np.array([3, 1])]
+    metrics = apply_loss(loss, batch, {"log_probs": theta}, parts)[1].result()
+    torch.testing.assert_close(theta.grad, gradient, rtol=RTOL, atol=1e-9)
+
+    trained_on = theta.detach().numpy() if batch.old_log_probs is None else batch.old_log_probs
+    gap = np.abs(trained_on - batch.samples.rollout_log_probs)
+    assert batch.lag is not None
+    of_age = [gap[mask & (batch.lag == lag)] for lag in range(3)]
+    told = "train_infer_log_prob_diff_mean"
+    assert metrics[told] == pytest.approx(of_age[0].mean(), rel=1e-5)
+    assert metrics["train_infer_log_prob_diff_max"] == pytest.approx(of_age[0].max(), rel=1e-5)
+    assert [metrics[f"{told}/lag_{lag}"] for lag in (1, 2)] == pytest.approx([g.mean() for g in of_age[1:]], rel=1e-5)
+    assert f"{told}/lag_3" not in metrics
+
+
+def test_without_a_token_of_the_present_weights_no_gap_to_the_engine_is_told() -> None:
+    rng = np.random.default_rng(3)
+    batch = random_train_batch(rng, random_samples(rng, [5, 2]))
+    batch = replace(batch, lag=batch.samples.response_mask.astype(np.int64))
+    theta = torch.from_numpy(near(rng, batch.samples, 0.4)).requires_grad_()
+    metrics = apply_loss(PolicyLoss(max_lag=1), batch, {"log_probs": theta}, [np.arange(2)])[1].result()
+    assert "train_infer_log_prob_diff_mean" not in metrics
+    assert metrics["train_infer_log_prob_diff_max"] == 0 and metrics["train_infer_log_prob_diff_mean/lag_1"] > 0
+
+
 @pytest.mark.parametrize("value_clip", [None, 0.2])
 def test_value_loss_and_gradient_equal_the_loop(value_clip: float | None) -> None:
     rng = np.random.default_rng(11)

@@ -37,6 +37,31 @@ def test_row_value_reaches_every_response_token_exactly_and_no_other() -> None:
     )
 
 
+def test_tokens_know_how_old_they_are_and_too_old_ones_are_not_trained_on() -> None:
+    """Three rows of which the first tokens are of version 3, the others of 5 and 7; version 8 learns."""
+    rng = np.random.default_rng(0)
+    samples = random_samples(rng, [4, 6, 3])
+    sampled = samples.response_mask
+    versions = np.where(sampled, np.array([3, 5, 7])[np.arange(len(sampled)) % 3], -1).astype(np.int32)
+    samples = replace(samples, policy_versions=versions)
+    values = floats(1, 2, -1)
+    young, _ = assign_credit(samples, TokenScores(), values, CreditSettings(), alone)
+    assert young.lag is None
+
+    every, _ = assign_credit(samples, TokenScores(), values, CreditSettings(version=8), alone)
+    assert every.lag is not None
+    assert np.array_equal(every.lag, np.where(sampled, 8 - versions, 0))
+    assert np.array_equal(every.advantages, young.advantages) and every.samples is samples
+
+    kept, metrics = assign_credit(samples, TokenScores(), values, CreditSettings(version=8, max_lag=3), alone)
+    is_old = sampled & (versions == 3)
+    assert 0 < is_old.sum() < sampled.sum()
+    assert np.array_equal(kept.samples.response_mask, sampled & ~is_old)
+    assert kept.lag is not None and kept.lag.max() == 3
+    assert np.array_equal(kept.advantages, np.where(is_old, 0, young.advantages))
+    assert metrics.result()["masked_stale_fraction"] == is_old.sum() / sampled.sum()
+
+
 def test_rows_of_weight_zero_lose_their_mask_and_do_not_enter_the_whitening() -> None:
     rng = np.random.default_rng(0)
     samples = random_samples(rng, [3, 4, 5])

@@ -37,6 +37,7 @@ def test_lengths_ends_versions_and_rewards_are_those_counted_by_hand() -> None:
             "rollout/truncated_fraction": 1 / 4,
             "rollout/prompt_length_mean": 3.0,
             "rollout/num_tokens": 2 + 4 + 6 + 4 + 4 * 3,
+            "rollout/staleness_mean": (2 + 6 + 4) / 16 * 1 + 4 / 16 * 3,
             "rollout/staleness_max": 3.0,
             "rollout/reward_mean/sums": 0.75,
             "rollout/reward_mean/words": 0.25,

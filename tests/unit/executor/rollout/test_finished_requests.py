@@ -72,10 +72,10 @@ def test_of_stored_answers_come_facts_their_rows_and_their_texts():
     unpacked = dict(finished.unpack(("rows", "texts")))
     assert unpacked["b"] == "StrategyError: too long"
     assert unpacked["a"] == {
-        0: StoredGeneration(RowFacts(4, 2, 1, 3), "stop", Place("rows", "texts", 0)),
+        0: StoredGeneration(RowFacts(4, 2, 1, 3, 3.0), "stop", Place("rows", "texts", 0)),
         3: StoredGeneration(RowFacts(2, 0, 0, -1), "abort", Place("rows", "texts", 1)),
     }
-    assert unpacked["c"] == {1: StoredGeneration(RowFacts(3, 2, 1, 2), "stop", Place("rows", "texts", 2))}
+    assert unpacked["c"] == {1: StoredGeneration(RowFacts(3, 2, 1, 2, 2.0), "stop", Place("rows", "texts", 2))}
     assert rows.lengths.tolist() == [4, 2, 3] and rows.input_ids.tolist() == [5, 6, 1, 2, 5, 6, 4, 7, 8]
     assert rows.response_mask.tolist() == [False, False, True, True, False, False, False, True, True]
     assert rows.policy_versions.tolist() == [-1, -1, 3, 3, -1, -1, -1, 2, 2]
