@@ -126,6 +126,12 @@ class RolloutConfig(RunConfig):
         "as many of them as a step has, makes no update, or ends the run.",
     )
 
+    runner_state_report_interval: float = setting(
+        0.0,
+        "While a step is sampled the log says every so many seconds which groups are under way, how many have ended, "
+        "how old the oldest is, and what the engines have to do. 0: never.",
+        ge=0,
+    )
     user_defined_rollout_loop_cls: Annotated[str | None, BeforeValidator(_own_loop)] = setting(
         None,
         "How one group of attempts is made and rewarded, in a class of your own: package.module:Class "

@@ -74,6 +74,7 @@ from roll.pipeline.resume_checks import RLState, check_resume, data_place, state
 from roll.pipeline.rollout_loop import OwnRollouter, load_loop
 from roll.pipeline.rollout_metrics import rollout_metrics
 from roll.pipeline.rollout_mock import RecordedRollouter, RolloutDump
+from roll.pipeline.rollout_report import ReportedRollouter, RolloutReport
 from roll.pipeline.run import Run
 from roll.pipeline.scoring import token_scores
 from roll.pipeline.step_samples import StepSamples, share_rows
@@ -155,7 +156,10 @@ class RLPipeline(Run):
         if self.recorded is not None:
             return self.recorded
         if self.rollout_loop is not None:
-            return OwnRollouter(self.rollout_loop(rollouter), self.plan.group_size)
+            rollouter = OwnRollouter(self.rollout_loop(rollouter), self.plan.group_size)
+        if self.config.runner_state_report_interval:
+            report = RolloutReport(self.config.runner_state_report_interval, self.running.actor_infer.loads)
+            rollouter = ReportedRollouter(rollouter, report)
         return rollouter
 
     def step(self, step: int) -> dict[str, float]:

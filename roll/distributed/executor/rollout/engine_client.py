@@ -108,6 +108,10 @@ class EngineClient:
                 self.num_retries += 1
                 logger.warning("request %s is asked again elsewhere: %s", request.request_id, error)
 
+    def loads(self) -> dict[int, int]:
+        """The answers that each usable engine owes this client, by rank."""
+        return self._router.loads
+
     async def _choose(self, request: GenerationRequest) -> _Replica:
         while (rank := self._router.choose(request)) is None:
             first = self._replicas[0]

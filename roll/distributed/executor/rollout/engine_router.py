@@ -36,6 +36,11 @@ class EngineRouter:
     def has_engines(self) -> bool:
         return bool(self._loads)
 
+    @property
+    def loads(self) -> dict[int, int]:
+        """The answers that each usable engine owes, by rank."""
+        return dict(self._loads)
+
     def load(self, rank: int) -> int:
         """The answers that an engine owes; 0 for one that is gone."""
         return self._loads.get(rank, 0)
