@@ -15,10 +15,16 @@ class Timer:
         {"time/rollout_s": 6.0, "time/rollout/reward_s": 2.0, "time/other_s": 4.0, "time/step_s": 10.0}
     """
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter, on_enter: Callable[[str], None] | None = None):
-        """on_enter is told the path of every phase that begins, e.g. "rollout/reward"."""
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.perf_counter,
+        on_enter: Callable[[str], None] | None = None,
+        on_leave: Callable[[str, float, float], None] | None = None,
+    ):
+        """on_enter is told the path of every phase that begins, e.g. "rollout/reward"; on_leave of every one that ends,
+        and when it began and ended."""
         self._clock = clock
-        self._on_enter = on_enter
+        self._on_enter, self._on_leave = on_enter, on_leave
         self._open: list[str] = []
         self._seconds: dict[str, float] = {}
         self._started = clock()
@@ -36,8 +42,11 @@ class Timer:
         try:
             yield
         finally:
-            self._seconds[path] += self._clock() - entered
+            left = self._clock()
+            self._seconds[path] += left - entered
             self._open.pop()
+            if self._on_leave:
+                self._on_leave(path, entered, left)
 
     def metrics(self) -> dict[str, float]:
         """Seconds of every phase since the last reset, of what no phase covers, and of the whole step."""

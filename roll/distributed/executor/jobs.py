@@ -76,10 +76,12 @@ class TrainRequest:
 
 @dataclass(frozen=True)
 class TrainReport:
-    """What one rank says of its updates: sums to be merged over ranks, and what is global already."""
+    """What one rank says of its updates: sums to be merged over ranks, and what is global already: numbers of the last
+    update, and the tokens that all were about, each once."""
 
     sums: MetricSums
     last: dict[str, float]
+    num_tokens: int = 0
 
 
 def _take(values: np.ndarray, rows: np.ndarray) -> np.ndarray:

@@ -16,6 +16,7 @@ from roll.distributed.executor.placement import Claim
 from roll.distributed.executor.processes.cluster import Calls, Cluster
 from roll.distributed.executor.scores import ScorePiece, ScoreSet
 from roll.distributed.executor.shards import micro_batches, spread
+from roll.distributed.executor.usage import Work
 from roll.distributed.strategy.base import State
 from roll.errors import StrategyError
 from roll.types.assembly import RowTable
@@ -41,6 +42,7 @@ class ScoreCluster:
         self.cluster = cluster
         self._limits = limits
         self.info: tuple[WorkerInfo, ...] = ()
+        self._work: dict[str, Work] = {}
 
     @property
     def everything(self) -> Claim:
@@ -77,9 +79,22 @@ class ScoreCluster:
         """A number per label of the head for each row, float32 [rows, labels], without gradient."""
         spans = [np.arange(*((p[0].start, p[0].stop) if p else (0,))) for p in spread([rows.lengths], self.dp_size)]
         handles = [ray.put(rows.select(span)) for span in spans]
+        self._note("score_rows", rows.lengths)
         replies = self.cluster.call_ranks("score_rows", [(self._limits, handles[info.dp_rank]) for info in self.info])
         of_rank = {info.dp_rank: scores for info, scores in zip(self.info, replies, strict=True)}
         return np.concatenate([of_rank[rank] for rank, span in enumerate(spans) if len(span)])
+
+    def take_work(self) -> dict[str, Work]:
+        """By the name of the call, what the workers were given since the last time."""
+        work, self._work = self._work, {}
+        return work
+
+    def _note(self, method: str, lengths: np.ndarray, times: int = 1) -> Work:
+        work, whole = self._work.setdefault(method, Work()), lengths.astype(np.int64)
+        work.rows += len(lengths)
+        work.tokens += times * int(whole.sum())
+        work.pairs += times * float((whole * (whole + 1) // 2).sum())
+        return work
 
     def _score(
         self,
@@ -95,6 +110,7 @@ class ScoreCluster:
             handles = [samples.shards[piece.shard].handle for piece in pieces]
             spans = [(piece.start, piece.stop) for piece in pieces]
             per_rank.append((kind, temperature, self._limits, spans, *handles))
+        self._note("score", np.concatenate(lengths))
         calls, values = self.cluster.start_split("score", [len(arguments) - 4 for arguments in per_rank], per_rank)
         calls.result()
         first_of = {info.dp_rank: rank for rank, info in reversed(list(enumerate(self.info)))}
@@ -150,6 +166,8 @@ class TrainCluster(ScoreCluster):
             kinds = [(kind, piece.rows, piece.lengths) for kind, piece in pieces]
             per_rank.append((request, kinds, shard.handle, *(piece.handle for _, piece in pieces)))
         reports: list[TrainReport] = self.cluster.call_ranks("train", per_rank)
+        lengths = np.concatenate([_lengths_of(samples, shard) for shard in samples.shards])
+        self._note("train", lengths, job.epochs).learnt += reports[0].num_tokens
         return MetricSums().merge(report.sums for report in reports).result() | reports[0].last
 
     def save_checkpoint(self, directory: Path) -> None:

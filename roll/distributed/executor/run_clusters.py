@@ -25,11 +25,13 @@ from roll.distributed.executor.processes.suspension import SuspensionWatch
 from roll.distributed.executor.roles import ScoreCluster, TrainCluster
 from roll.distributed.executor.rollout.engine_recovery import MAX_RESTARTS, EngineRecovery, RecoverySettings
 from roll.distributed.executor.rollout.generate_cluster import ApartCluster, GenerateCluster
+from roll.distributed.executor.usage import RoleUsage, ask
 from roll.distributed.strategy.table import strategy_class_path
 from roll.errors import WorkerError
 from roll.models.hub import local_model
 from roll.models.hub_models import MODEL_KEYS, fetch_models, with_directories
 from roll.utils.imports import EXTERNAL_LIB
+from roll.utils.meter import Look
 
 logger = logging.getLogger(__name__)
 
@@ -116,6 +118,19 @@ class RunClusters:
             self.placement.join(pool)
         self._pools.append(pool)
         return pool
+
+    def usage(self, look: Look) -> list[RoleUsage]:
+        """What the roles did since this was asked last. One call per worker."""
+        found = ask(self._clusters, look)
+        learners = {**self.scorers, **self.trainers}
+        usages = [
+            RoleUsage(
+                role, self._config.roles[role].use, workers, learners[role].take_work() if role in learners else {}
+            )
+            for role, workers in found.items()
+        ]
+        pools = [pool for pool in self._pools if isinstance(pool, TaskPool)]
+        return usages + [RoleUsage(pool.role, "cpu", pool.usage(look)) for pool in pools]
 
     def close(self) -> None:
         """Ends all processes. Engines get a moment to end theirs; workers that hang are killed all the same."""

@@ -169,7 +169,8 @@ class TrainWorker(ScoreWorker):
                 update, last = self._update(request, batch, chunk, count, scale)
                 sums.merge([update])
                 sums.add("grad_norm", last["grad_norm"], 1.0)
-        return TrainReport(sums.to_floats(), {name: last[name] for name in last if name != "grad_norm"})
+        kept = {name: last[name] for name in last if name != "grad_norm"}
+        return TrainReport(sums.to_floats(), kept, sum(scale.num_tokens for scale in scales))
 
     def save_checkpoint(self, directory: Path) -> None:
         with naming_full_disk(directory):

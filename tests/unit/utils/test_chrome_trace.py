@@ -4,7 +4,7 @@ from typing import Any
 
 from roll.utils.chrome_trace import write_chrome_trace
 from roll.utils.spans import Event, Interval, Level, Mark
-from tests.trace_format import problems_of
+from tests.helpers.trace_format import problems_of
 
 
 def written(path: Path, events: list[Event]) -> dict[str, Any]:

@@ -3,14 +3,7 @@ import threading
 import pytest
 
 from roll.utils.spans import ClockOffset, Interval, Level, Mark, Spans, shifted
-
-
-class Clock:
-    def __init__(self):
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.helpers.clock import Clock
 
 
 def test_a_span_is_recorded_with_its_times_also_when_it_raises():

@@ -1,14 +1,7 @@
 import pytest
 
 from roll.utils.timing import Timer, phase_seconds
-
-
-class Clock:
-    def __init__(self):
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.helpers.clock import Clock
 
 
 def test_nested_phases_count_within_their_parent_and_the_rest_is_other():
@@ -67,3 +60,14 @@ def test_on_enter_hears_the_path_of_each_phase():
     with timer("rollout"), timer("reward"):
         pass
     assert heard == ["rollout", "rollout/reward"]
+
+
+def test_who_listens_is_told_when_each_phase_began_and_ended():
+    clock, heard = Clock(), []
+    timer = Timer(clock, on_leave=lambda *phase: heard.append(phase))
+    with pytest.raises(KeyError), timer("rollout"):
+        clock.now += 1
+        with timer("reward"):
+            clock.now += 2
+        raise KeyError
+    assert heard == [("rollout/reward", 101.0, 103.0), ("rollout", 100.0, 103.0)]

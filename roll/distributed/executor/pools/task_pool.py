@@ -20,9 +20,11 @@ from roll.distributed.executor.processes.environment import rank_environment
 from roll.distributed.executor.processes.failures import Failure, worker_error
 from roll.distributed.executor.processes.host import PoolHost
 from roll.distributed.executor.processes.resource_manager import ResourceManager, TakenSeat, devices_of
+from roll.distributed.executor.usage import WorkerUsage
 from roll.distributed.strategy.base import State
 from roll.errors import WorkerError, describe
 from roll.utils.background import BackgroundTasks
+from roll.utils.meter import IDLE, Look, Meter
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +48,7 @@ class _Worker:
     handle: Any
     ready: ray.ObjectRef | None  # None once it was seen to be ready
     mark: str  # in the environment of what it starts
+    meter: Meter
     is_busy: bool = False
 
 
@@ -127,6 +130,11 @@ class TaskPool:
         refs = {worker.seat.rank: worker.handle.call.remote(method, *arguments) for worker in self._workers}
         return Calls(self.role, method, refs)
 
+    def usage(self, look: Look) -> list[WorkerUsage]:
+        """Of each worker, as seen from here: busy from when it gets a batch until that is answered."""
+        workers = self._workers
+        return [WorkerUsage(w.seat.rank, tuple(w.seat.devices), w.meter.take(look.trace)) for w in workers]
+
     def kill(self) -> None:
         """Ends all worker processes at once."""
         for worker in self._workers:
@@ -155,6 +163,7 @@ class TaskPool:
     async def _serve(self, worker: _Worker, batch: list[_Call]) -> None:
         """Settles every call of the batch, or puts it back into the line, whatever goes wrong."""
         open_calls = deque(call for call in batch if not call.future.done())
+        worker.meter.go(batch[0].method)
         try:
             await self._run(worker, open_calls)
         except TimeoutError:
@@ -176,6 +185,7 @@ class TaskPool:
                 call.future.cancel()
             raise
         finally:
+            worker.meter.go(IDLE)
             worker.is_busy = False
             if self._queue:
                 self._wake_up_soon()
@@ -220,7 +230,8 @@ class TaskPool:
         mark = uuid.uuid4().hex
         environment = rank_environment([seat], seat, is_distributed=False) | {_MARK: mark}
         handle = ray.remote(PoolHost).options(**options).remote(seat.rank, environment)
-        return _Worker(seat, handle, handle.build.remote(self._worker_class, self._arguments, 0), mark)
+        ready = handle.build.remote(self._worker_class, self._arguments, 0)
+        return _Worker(seat, handle, ready, mark, Meter(self.role, f"rank {seat.rank}"))
 
 
 async def _next_reply(stream: Any) -> list[Any]:

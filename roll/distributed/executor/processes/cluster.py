@@ -17,6 +17,7 @@ from roll.distributed.executor.processes.host import AsyncHost, Host
 from roll.distributed.executor.processes.resource_manager import ResourceManager, TakenSeat, devices_of
 from roll.errors import WorkerError
 from roll.utils.imports import code_folder, own_folders
+from roll.utils.meter import Look
 
 if TYPE_CHECKING:
     from roll.distributed.strategy.base import State
@@ -206,6 +207,12 @@ class Cluster:
             summaries[rank] = refs[0]
             values.append(refs[1:])
         return Calls(self.role, method, summaries, self.workers.timeout_s), values
+
+    def ask_usage(self, look: Look) -> dict[int, ray.ObjectRef]:
+        """By rank what comes of `usage`; a worker on an event loop keeps its own."""
+        if self.spec.is_async:
+            return {rank: handle.call.remote("usage", look) for rank, handle in enumerate(self.workers.handles)}
+        return {rank: handle.usage.remote(look) for rank, handle in enumerate(self.workers.handles)}
 
     def kill(self) -> None:
         """Ends all worker processes at once."""

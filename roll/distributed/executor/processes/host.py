@@ -20,8 +20,10 @@ import ray
 
 from roll.distributed.executor.processes.environment import IMPORT_FOLDERS
 from roll.distributed.executor.processes.failures import Failure
+from roll.distributed.executor.processes.memory import seen
 from roll.utils.background import lost_failure
 from roll.utils.imports import add_folder, import_external, resolve
+from roll.utils.meter import IDLE, Look, Meter, Usage
 from roll.utils.ports import free_port
 
 _TOGETHER_S = 0.003
@@ -41,6 +43,7 @@ class Host:
         self._rank = rank
         self._worker: Any = None
         self._build_failure: Failure | None = None
+        self._meter = Meter(os.environ.get("ROLL_ROLE", ""), f"rank {rank}")
 
     def free_port(self) -> int:
         """A port of this worker's node on which torch.distributed will listen."""
@@ -61,10 +64,17 @@ class Host:
     def call(self, method: str, *arguments: Any) -> Any:
         if self._build_failure is not None:
             return self._build_failure
+        self._meter.go(method)
         try:
             return getattr(self._worker, method)(*arguments)
         except BaseException as error:
             return Failure.of(error, self._rank)
+        finally:
+            self._meter.go(IDLE)
+
+    def usage(self, look: Look) -> Usage:
+        """Its time by method since the last time."""
+        return seen(self._meter.take(look.trace), look, f"{os.environ.get('ROLL_ROLE', '')}-{self._rank}")
 
     def call_split(self, method: str, num_values: int, *arguments: Any) -> tuple[Any, ...]:
         """For a method that returns (summary, value, ...): the driver reads the summary, the values stay in the

@@ -15,6 +15,7 @@ import numpy as np
 from roll.datasets.encoding import Decode, decoder
 from roll.distributed.executor.blueprint import Blueprint
 from roll.distributed.executor.rollout.answer_slots import AnswerSlots
+from roll.distributed.executor.rollout.engine_meter import EngineMeter
 from roll.distributed.executor.rollout.finished_requests import Finished, FinishedRequests, is_large, store
 from roll.distributed.executor.worker import build_strategy
 from roll.distributed.strategy.base import GenerateStrategy, State
@@ -25,6 +26,7 @@ from roll.types.batch import SampledRows
 from roll.types.rollout import Answered, Generation, GenerationRequest
 from roll.types.texts import TextTable
 from roll.utils.background import BackgroundTasks, contained, start
+from roll.utils.meter import Look, Usage
 
 T = TypeVar("T")
 _LONGEST_WATCH_INTERVAL_S = 30.0
@@ -118,6 +120,7 @@ class GenerateWorker:
         self._patience_s = 60.0 * blueprint.settings.backend_timeout
         self._settings = blueprint.settings
         self._slots = AnswerSlots(max_answers)
+        self._meter = EngineMeter(blueprint)
         self._flights: dict[str, _Flight] = {}  # by request
         self._death: str | None = None
         self._is_dead = asyncio.Event()
@@ -242,16 +245,22 @@ class GenerateWorker:
             nonlocal num_open
             num_open -= 1
             self._slots.give_back(1)
+            self._meter.answered(part, generation)
             tell(number, generation)
             flight.num_whole += generation.finish_reason != "abort"
             if flight.num_whole == part.enough and not flight.is_aborted:
                 flight.is_aborted = True  # for those that are not begun
                 self._tasks.start(self._cut([flight]))
 
+        if flight.is_aborted:
+            self._slots.give_back(num_open)
+            return [_NOTHING] * num_open
+        self._meter.begin(part)
         try:
-            return [_NOTHING] * num_open if flight.is_aborted else await self.strategy.generate(part, answered)
+            return await self.strategy.generate(part, answered)
         finally:
             self._slots.give_back(num_open)
+            self._meter.cut(num_open)
 
     async def _watch_engine(self) -> None:
         """Returns when the engine is gone."""
@@ -304,6 +313,10 @@ class GenerateWorker:
         self._slots.leave(flight.request.request_id for flight in flights)
         await self._while_alive(self.strategy.abort([part for flight in flights for part in flight.parts]))
 
+    def usage(self, look: Look) -> Usage:
+        """Where its time and its tokens went since the last time."""
+        return self._meter.take(look)
+
     async def join_weight_group(self, group: GroupSpec, first_rank: int) -> None:
         await self._while_alive(self.strategy.join_weight_group(group, first_rank))
 
@@ -313,18 +326,22 @@ class GenerateWorker:
 
     async def _receive(self, source: BucketSource, is_first: bool, version: int | None) -> int:
         if is_first:
+            self._meter.hold("weight update")
             await self.strategy.begin_weight_update()
         await self.strategy.import_weights(source)
         if version is not None:
             await self.strategy.finish_weight_update(version)
+            self._meter.release("weight update")
             self._has_weights.set()
         return self.strategy.policy_version
 
     async def offload_states(self, states: frozenset[State]) -> None:
+        self._meter.leave(states)
         await self._while_alive(asyncio.to_thread(self.strategy.offload_states, states))
 
     async def load_states(self, states: frozenset[State]) -> None:
         await self._while_alive(asyncio.to_thread(self.strategy.load_states, states))
+        self._meter.come_back(states)
 
     async def shutdown(self) -> None:
         self._tasks.cancel()

@@ -16,6 +16,7 @@ from roll.distributed.strategy.base import ALL_STATES, State
 from roll.distributed.weights.bucket import GroupSpec
 from roll.errors import EngineDied, StrategyError
 from roll.types.rollout import Answered, Generation, GenerationRequest, SamplingParams
+from roll.utils.meter import Look, Usage
 from tests.fakes import FakeGenerateStrategy
 from tests.helpers.rollouts import here
 
@@ -308,3 +309,40 @@ def test_a_call_to_an_engine_that_hangs_ends_when_it_is_given_up() -> None:
                 await asyncio.wait_for(worker.join_weight_group(GroupSpec("weights", "127.0.0.1", 1, 2, "gloo"), 1), 60)
 
     asyncio.run(hang())
+
+
+def test_an_engine_says_how_long_it_was_held_and_how_many_tokens_it_sampled() -> None:
+    """Whatever the machine does meanwhile, its seconds add up to those that have passed on its own clock."""
+
+    async def play() -> tuple[Usage, Usage, Usage]:
+        worker, strategy = await worker_of_lengths(max_answers=4)
+        first = worker.usage(Look())
+        worker.submit([GenerationRequest("r", np.array([7, 1], np.int32), SamplingParams(3), 2, order=5)])
+        await settle()
+        await worker.pause()
+        held = worker.usage(Look())
+        await worker.resume()
+        for event in strategy.ends.values():
+            event.set()
+        await worker.take()
+        return first, held, worker.usage(Look())
+
+    first, held, last = asyncio.run(play())
+    assert held.seconds["sampling"] > 0 and held.counts == {"prompt_tokens": 2.0, "pairs": 3.0}
+    assert set(last.seconds) == {"held", "sampling", "idle"}
+    assert last.counts["sampled_tokens"] == 4
+    for before, usage in ((first, held), (held, last)):
+        assert abs(usage.wall_s - (usage.shown - before.shown)) < 1e-6
+
+
+def test_a_request_that_is_cut_leaves_the_engine_idle() -> None:
+    async def play() -> Usage:
+        worker, _ = await worker_of_lengths(max_answers=1)
+        worker.submit([GenerationRequest("r", np.array([1], np.int32), SamplingParams(3), 3)])
+        await settle()
+        await worker.abort(["r"])
+        await worker.take()
+        worker.usage(Look())
+        return worker.usage(Look())
+
+    assert asyncio.run(play()).fraction("idle") == 1.0

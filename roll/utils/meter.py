@@ -1,0 +1,93 @@
+"""How a worker spends its time."""
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from roll.utils.spans import MOST_EVENTS, Event, Interval, Spans
+
+IDLE = "idle"
+
+
+@dataclass(frozen=True)
+class Look:
+    """What to see of a worker beside its sums: `trace`: events, from now on; `snapshots`: the directory for pictures of
+    its GPU's memory, if any."""
+
+    trace: bool = False
+    snapshots: str = ""
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a worker did since it was asked last: its seconds by state, which add up to the time that has passed, and
+    what it counted. `shown` is its clock at the end. Bytes are the most so far; those of a device since the last time,
+    None where it has none."""
+
+    shown: float
+    seconds: Mapping[str, float]
+    counts: Mapping[str, float]
+    events: tuple[Event, ...] = ()
+    host_bytes: int = 0
+    device_bytes: int | None = None
+    device_name: str = ""
+
+    @property
+    def wall_s(self) -> float:
+        return sum(self.seconds.values())
+
+    def fraction(self, *states: str) -> float:
+        """The share of its time in these states, from 0 to 1."""
+        wall = self.wall_s
+        return sum(self.seconds.get(state, 0.0) for state in states) / wall if wall > 0 else 0.0
+
+
+class Meter:
+    """A worker is in one state at a time, from the beginning on in `IDLE`. Any thread may tell it.
+
+    Example: `go("train")` after 2 s, `go(IDLE)` after 5: `take` at 6 says {"idle": 3.0, "train": 3.0}.
+    """
+
+    def __init__(self, process: str, thread: str, clock: Callable[[], float] = time.perf_counter):
+        self._process, self._thread, self._clock = process, thread, clock
+        self._spans = Spans(0, clock)
+        self._lock = threading.Lock()
+        self._state = IDLE
+        self._since = self._counted_to = clock()  # in this state; in the sums
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._counts: defaultdict[str, float] = defaultdict(float)
+
+    @property
+    def spans(self) -> Spans:
+        """Where to record what else is worth seeing."""
+        return self._spans
+
+    def go(self, state: str) -> None:
+        with self._lock:
+            if state == self._state:
+                return
+            now = self._clock()
+            self._seconds[self._state] += now - self._counted_to
+            if self._state != IDLE:
+                self._spans.add(Interval(self._process, self._thread, self._state, self._since, now))
+            self._state, self._since, self._counted_to = state, now, now
+
+    def count(self, name: str, value: float) -> None:
+        with self._lock:
+            self._counts[name] += value
+
+    def take(self, trace: bool = False) -> Usage:
+        """What was since the last time. With `trace`, events are recorded from now on, and come with the next ones."""
+        with self._lock:
+            now = self._clock()
+            self._seconds[self._state] += now - self._counted_to
+            seconds, counts = dict(self._seconds), dict(self._counts)
+            self._counted_to = now
+            self._seconds.clear()
+            self._counts.clear()
+            events = tuple(self._spans.take())
+            if trace and not self._spans.is_on:
+                self._spans = Spans(MOST_EVENTS, self._clock)
+        return Usage(now, seconds, counts, events)
