@@ -139,6 +139,12 @@ class RunConfig(Settings):
     host_memory_gb: float | None = setting(
         None, "Memory of each machine in GB (1e9 bytes), likewise. Default: not checked.", gt=0
     )
+    gpu_peak_tflops: float | None = setting(
+        None,
+        "What one device can compute at most, in 1e12 operations per second, for `mfu/...`. Default: by the name of "
+        "the GPUs, dense bf16; nothing where that is not known.",
+        gt=0,
+    )
     network_interface: str | None = setting(
         None,
         "Where processes of the run listen for each other (gloo, NCCL, their meeting points, Ray if the run starts "
@@ -174,9 +180,29 @@ class RunConfig(Settings):
         {}, "Settings of the tracker; with several, one mapping per tracker name. Secrets in it are never written."
     )
 
+    # profiles
+    profiler_timeline: bool = setting(
+        False,
+        "Record what driver, workers, engines and groups do when, and write it to trace.json in profiler_output_dir, "
+        "for ui.perfetto.dev. docs/profiling.md.",
+    )
+    profiler_memory: bool = setting(
+        False,
+        "Write memory.jsonl in profiler_output_dir: the largest resident set of every worker, and on CUDA the most "
+        "that its tensors took; there also, after every step, <role>-<rank>.pickle for pytorch.org/memory_viz.",
+    )
+    profiler_output_dir: Place = setting(
+        "./output/roll/profiler", "Where profiles go. Default: <output_dir>/profiler.", min_length=1
+    )
+
     @property
     def checkpoint_dir(self) -> Path:
         return Path(self.checkpoint_config.output_dir or Path(self.output_dir) / "checkpoints")
+
+    @property
+    def profiles(self) -> bool:
+        """True if there is something to write to profiler_output_dir."""
+        return self.profiler_timeline or self.profiler_memory
 
     @property
     def counts_epochs(self) -> bool:
@@ -253,6 +279,7 @@ class RunConfig(Settings):
         return {
             "output_dir": self.output_dir,
             "logging_dir": self.logging_dir,
+            **({"profiler_output_dir": self.profiler_output_dir} if self.profiles else {}),
             "checkpoint_config.output_dir": self.checkpoint_config.output_dir,
         }
 

@@ -98,7 +98,7 @@ RULES = (
             "exp_name", "*.name", "output_dir", "logging_dir", "rollout_dump_dir", "checkpoint_config.*",
             "track_with", "tracker_kwargs*", "save_steps", "logging_steps", "max_ckpt_to_keep", "num_nodes",
             "num_gpus_per_node", "system_envs*", "*.system_envs*", "*.device_mapping", "*.world_size",
-            "*.num_gpus_per_worker", "*.worker_cls", "network_interface",
+            "*.num_gpus_per_worker", "*.worker_cls", "network_interface", "profiler_*", "gpu_peak_tflops",
         )
     ),
     *(Rule(pattern, "free", _VALIDATION) for pattern in ("eval_steps", "val_*", "validation*")),

@@ -80,6 +80,7 @@ class RowPipeline(Run):
         logger.info("starting Ray")
         self.clusters = RunClusters(self.config, self.plan, on_lost=self.interrupts.fail)
         self.clusters.wait_ready()
+        self.account.watch(self.clusters)
 
     @property
     def running(self) -> RunClusters:

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from roll.configs.run import RunConfig
 from roll.errors import ConfigError, RollError
+from roll.pipeline.accounting.account import Account
 from roll.pipeline.checkpoint import Checkpoint, CheckpointStore
 from roll.pipeline.console import Display, make_display, open_terminal, terminal_handler
 from roll.pipeline.curves import draw_curves
@@ -53,7 +54,8 @@ class Run(ABC):
         self.output_dir = Path(config.output_dir)
         self.checkpoints = CheckpointStore(config.checkpoint_dir, config.max_ckpt_to_keep, config.verify_checkpoint)
         self.interrupts = Interrupts(config.interrupt_timeout)
-        self.timer = Timer(on_enter=lambda phase: self.display.phase(phase))
+        self.account = Account(config)
+        self.timer = Timer(on_enter=lambda phase: self.display.phase(phase), on_leave=self.account.phase)
         self._rows: list[tuple[int, Mapping[str, float]]] = []
 
     def prepare(self, checkpoint: Checkpoint | None) -> None:
@@ -185,6 +187,7 @@ class Run(ABC):
         if steps_done == 0 and config.validates_first and (metrics := self.evaluate(0)):
             self._rows.append((0, metrics))
             self._report()
+        self.account.begin()
         while steps_done < config.max_steps and not self.interrupts.requested:
             self.timer.reset()
             metrics = self.step(steps_done)
@@ -195,12 +198,14 @@ class Run(ABC):
             if validated:
                 with self.timer("validate"):
                     metrics |= self.evaluate(steps_done)
+            metrics |= self.account.metrics(steps_done)
             self._rows.append((steps_done, metrics | self.timer.metrics()))
             if config.save_steps > 0 and (last or steps_done % config.save_steps == 0):
                 with self.timer("checkpoint"):
                     self._save(steps_done)
                 saved = steps_done
                 self._rows[-1] = (steps_done, metrics | self.timer.metrics())
+            self.account.look(*self._rows[-1])
             if last or validated or self.interrupts.requested or steps_done % config.logging_steps == 0:
                 self._report()
         if self.interrupts.requested and saved < steps_done:
@@ -222,6 +227,7 @@ class Run(ABC):
             )
 
     def _finish(self, failed: bool) -> None:
+        self.account.close()
         if not self._rows:
             self.trackers.close(failed)
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import Run, comparable
+from tests.helpers.trace_format import problems_of
 
 StartRun = Callable[..., Run]
 
@@ -18,7 +20,8 @@ def test_the_demo_learns_and_a_resumed_run_equals_it(sort_data: Path, start_run:
     25 steps at three seeds (examples/tiny-sort/README.md), so .7 leaves room. The second run takes up the first one's
     checkpoint of step 20: the same seed must give the same numbers, bit for bit, in everything but times, which also
     shows that a run is reproducible."""
-    whole = start_run(sort_data, "tiny_sort", "max_steps=24", "eval_steps=24", "save_steps=20", name="whole")
+    steps = ("max_steps=24", "eval_steps=24", "save_steps=20", "profiler_timeline=true", "profiler_memory=true")
+    whole = start_run(sort_data, "tiny_sort", *steps, name="whole")
     assert whole.wait() == 0, whole.text
     assert whole.metrics[0]["val/reward_mean"] < 0.15
     assert whole.metrics[24]["val/reward_mean"] > 0.7
@@ -27,6 +30,7 @@ def test_the_demo_learns_and_a_resumed_run_equals_it(sort_data: Path, start_run:
     assert "step 24/24" in whole.text and "validation" in whole.text
     for stage in ("starting Ray", "actor_train: processes are up", "actor_infer: models are loaded", "ready in"):
         assert stage in whole.text, "what a start that takes minutes is waiting for"
+    assert_the_account_is_that_of_the_run(whole)
     recorded = sorted(path.name for path in (whole.output_dir / "rollouts").glob("*.txt"))
     training = [f"step_{step:06d}.txt" for step in range(1, 25)]  # the steps of the metrics
     assert recorded == sorted([*training, "step_000000.val.txt", "step_000024.val.txt"])
@@ -110,6 +114,37 @@ def test_ppo_with_reference_on_answers_of_varied_length(varied_sort_dir: Path, s
     assert abs(rows[1]["actor/kl_mean"]) < 1e-6
     assert abs(rows[1]["actor/ratio_mean"] - 1) < 0.02
     assert all(0 <= rows[step]["critic/value_loss"] < 1 for step in (1, 2, 3))
+
+
+def assert_the_account_is_that_of_the_run(run: Run) -> None:
+    """What a clock cannot change: fractions are fractions, tokens are counted once by each side, and the trace has
+    every step, call and group on one clock."""
+    rows = {step: row for step, row in run.metrics.items() if step}
+    for step, row in rows.items():
+        shares = [value for name, value in row.items() if name.startswith(("busy/", "goodput/bubble"))]
+        assert len(shares) == 4 and all(0 <= share <= 1 for share in shares), (step, row)
+        assert row["busy/actor_train_fraction"] > 0 and row["busy/actor_infer_fraction"] > 0
+        busy = row["busy/actor_train_fraction"] + row["busy/actor_infer_fraction"]
+        assert abs(row["goodput/bubble_fraction"] - (1 - busy / 2)) < 1e-9, "each role has a device of its own"
+        assert row["goodput/useful_fraction"] == 1 and row["rollout/recomputed_tokens"] == 0
+        assert row["memory/actor_train_host_bytes"] > 50e6
+    lines = [json.loads(line) for line in (run.output_dir / "logs" / "metrics.jsonl").read_text().splitlines()]
+    assert all(("bound" in line) == bool(line["step"]) for line in lines)
+    profiler = run.output_dir / "profiler"
+    assert len((profiler / "memory.jsonl").read_text().splitlines()) == 2 * len(rows)
+    trace = json.loads((profiler / "trace.json").read_text())
+    assert problems_of(trace) == []
+    events = trace["traceEvents"]
+    names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+    assert set(names.values()) == {"driver", "actor_train", "actor_infer", "rewards.sort", "groups"}
+    spans = [(names[e["pid"]], e["name"], e["ts"], e["ts"] + e["dur"]) for e in events if e["ph"] == "X"]
+    steps = [(began, ended) for _, name, began, ended in spans if name == "train_actor"]
+    calls = [(began, ended) for role, name, began, ended in spans if (role, name) == ("actor_train", "train")]
+    assert len(steps) == len(calls) == len(rows)
+    for (began, ended), (first, last) in zip(sorted(steps), sorted(calls), strict=True):
+        assert began <= first <= last <= ended, "the driver waits for the call"
+    groups = {e["id"] for e in events if e["name"] == "begun"}
+    assert groups == {str(number) for number in range(32 * len(rows))}
 
 
 @pytest.mark.slow

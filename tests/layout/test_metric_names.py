@@ -8,7 +8,10 @@ from fnmatch import fnmatchcase
 from tests.helpers.pages import metric_entries, unlisted
 from tests.layout.source import Module, modules
 
-OWNERS = ("rollout", "env", "val", "actor", "critic", "train", "train_infer", "time")
+OWNERS = (
+    "rollout", "env", "val", "actor", "critic", "train", "train_infer", "time",
+    "goodput", "busy", "throughput", "memory", "mfu", "sync",
+)  # fmt: skip
 NAMES = re.compile(rf"({'|'.join(OWNERS)})/[\w*/]*[a-z]")
 OF_USERS = ("roll.pipeline.rlvr.rewards", "roll.pipeline.agentic.env")  # they name what they report as a user would
 RENAMED = re.compile("^train_infer_(?=log_prob)")  # inside a loss; the pipeline gives it its owner

@@ -54,6 +54,8 @@ def fill_run(tree: Mapping[str, Any], roles: Mapping[str, Role]) -> dict[str, An
         filled["output_dir"] = f"./output/{filled.get('exp_name') or 'roll'}"
     if not filled.get("logging_dir"):
         filled["logging_dir"] = f"{filled['output_dir']}/logs"
+    if not filled.get("profiler_output_dir"):
+        filled["profiler_output_dir"] = f"{filled['output_dir']}/profiler"
     return filled
 
 

@@ -87,9 +87,6 @@ INERT: Mapping[str, Mapping[str, InertKey]] = {
         "is_offload_optimizer_states_in_train_step": planned(
             bool, False, "Keep optimizer states on the host while gradients are computed."
         ),
-        "profiler_timeline": planned(bool, False, "Record a timeline."),
-        "profiler_memory": planned(bool, False, "Record memory."),
-        "profiler_output_dir": ignored(str, "./output/profiler", "Where profiles go.", "no profiler is on"),
         "otlp_output_dir": ignored(str, "./output/otlp", "Where traces go.", "traces are not recorded"),
         "base_dir": unread(str, "./output", "Base directory."),
         "local_rank": unread(int, -1, "Rank."),

@@ -89,6 +89,7 @@ class AgenticPipeline(RLPipeline):
             self.validation_rollouter = self._rollouter("validation")
         self.environments.wait_ready()
         self.clusters.wait_ready()
+        self.account.watch(self.clusters)
 
     def _rollouter(self, purpose: Purpose) -> EnvRollouter:
         manager, limit_s = manager_of(self.config, purpose), job_limit_s(self.config, purpose)

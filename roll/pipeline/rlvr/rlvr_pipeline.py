@@ -139,6 +139,7 @@ class RLVRPipeline(RLPipeline):
         )
         pools.wait_ready()
         self.clusters.wait_ready()
+        self.account.watch(self.clusters)
 
     def _late_scorers(self, judges: EngineJudges) -> dict[str, GroupScorer]:
         """Of the domains whose rewards come after the rollout."""

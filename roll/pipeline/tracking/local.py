@@ -12,12 +12,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar
 
+from roll.pipeline.accounting.bounds import bound_of
 from roll.pipeline.tracking.tracker import Metrics, NamedTracker, TrackedRun
 
 logger = logging.getLogger(__name__)
 
 METRICS_FILE = "metrics.jsonl"
 SUMMARY_FILE = "summary.json"
+_OTHER_KEYS = frozenset({"step", "time", "bound"})  # of a line, beside its metrics
 
 
 class JsonlTracker(NamedTracker):
@@ -66,7 +68,7 @@ def read_metrics(path: Path) -> list[tuple[int, dict[str, float]]]:
     Calls for the same step are merged into one row. Numbers that JSON could not hold come back as NaN."""
     rows: dict[int, dict[str, float]] = {}
     for step, line in _lines(path):
-        row = {name: value for name, value in json.loads(line).items() if name not in ("step", "time")}
+        row = {name: value for name, value in json.loads(line).items() if name not in _OTHER_KEYS}
         metrics = {name: math.nan if value is None else value for name, value in row.items()}
         rows.setdefault(step, {}).update(metrics)
     return list(rows.items())
@@ -75,6 +77,8 @@ def read_metrics(path: Path) -> list[tuple[int, dict[str, float]]]:
 def _line(step: int, metrics: Metrics, moment: str | None = None) -> str:
     head = {"step": step} if moment is None else {"step": step, "time": moment}
     row = {**head, **{name: float(value) if math.isfinite(value) else None for name, value in metrics.items()}}
+    if (bound := bound_of(metrics)) is not None:
+        row["bound"] = bound.text
     return json.dumps(row) + "\n"
 
 

@@ -73,12 +73,10 @@ def test_its_name_and_its_value_are_checked_like_those_of_any_key(changes: dict[
 
 
 def test_settings_do_not_have_it() -> None:
-    made = checked(
-        {"profiler_memory": False, "actor_train.model_args.num_labels": 1, "transfer_backend.backend_name": None}
-    )
+    made = checked({"use_opd": False, "actor_train.model_args.num_labels": 1, "transfer_backend.backend_name": None})
     assert made.config is not None and made.problems == ()
     dump = made.config.model_dump()
-    assert not {"profiler_memory", "transfer_backend"} & dump.keys()
+    assert not {"use_opd", "transfer_backend"} & dump.keys()
     assert "num_labels" not in dump["actor_train"]["model_args"]
 
 

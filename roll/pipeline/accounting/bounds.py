@@ -1,0 +1,93 @@
+"""What bounds a step, in one line: what takes the largest share of it, and what would make that smaller."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from roll.utils.timing import phase_seconds
+
+_CROWDED = 0.2  # below this bubble the devices are busy: only more of them, or less to compute, make a step shorter
+_REWARDS_BIND = 0.8  # of the rollout, in which the processes of a reward were busy
+_STEADY_STEPS = 3
+
+_CAUSES: Mapping[str, tuple[str, ...]] = {
+    "rollout": ("rollout",),
+    "rewards": ("reward",),
+    "training": ("score", "train_critic", "train_actor", "train"),
+    "weights": ("weight_sync",),
+    "validation": ("validate",),
+    "checkpoint": ("checkpoint",),
+}
+
+
+@dataclass(frozen=True)
+class Bound:
+    """`cause` took `share` of the step."""
+
+    cause: str
+    share: float
+    text: str
+
+
+def bound_of(metrics: Mapping[str, float]) -> Bound | None:
+    """From the row of a step; None where it does not say how its time was spent, or what the devices did."""
+    phases = phase_seconds(metrics)
+    total = sum(phases.values())
+    bubble = metrics.get("goodput/bubble_fraction")
+    if not total or bubble is None:
+        return None
+    shares = {cause: sum(phases.get(name, 0.0) for name in names) / total for cause, names in _CAUSES.items()}
+    shares["driver"] = 1 - sum(shares.values())
+    cause = max(shares, key=lambda name: shares[name])
+    share = shares[cause]
+    return Bound(cause, share, _text(cause, share, bubble, phases, metrics))
+
+
+def _text(cause: str, share: float, bubble: float, phases: Mapping[str, float], metrics: Mapping[str, float]) -> str:
+    if cause in ("rollout", "training") and bubble < _CROWDED:
+        what = "sampling" if cause == "rollout" else "training"
+        return f"devices are busy {1 - bubble:.0%}, most of it {what} ({share:.0%}): more devices, or less to compute"
+    match cause:
+        case "rollout":
+            return _rollout_text(share, metrics)
+        case "rewards":
+            return f"all wait {share:.0%} for rewards after the rollout: more devices or processes for them"
+        case "training" if "rollout" not in phases:
+            return f"training takes {share:.0%}, on devices that are busy {1 - bubble:.0%}: see the trace"
+        case "training":
+            return f"engines wait {share:.0%} for training: more training devices, or async_generation_ratio"
+        case "weights":
+            return f"all wait {share:.0%} for weights to reach the engines: model_update_frequency, weight_sync_route"
+        case "validation":
+            return f"validation takes {share:.0%}: a larger eval_steps, or fewer rows"
+        case "checkpoint":
+            return f"checkpoints take {share:.0%}: a larger save_steps, or a faster disk"
+    return f"devices wait {share:.0%} for the driver: larger batches; the trace shows for what (profiler_timeline)"
+
+
+def _rollout_text(share: float, metrics: Mapping[str, float]) -> str:
+    busy = {name: value for name, value in metrics.items() if name.startswith("busy/rewards.")}
+    slowest = max(busy, key=lambda name: busy[name], default="")
+    if slowest and busy[slowest] >= _REWARDS_BIND * share:
+        domain = slowest.removeprefix("busy/").removesuffix("_fraction")
+        return f"all wait {share:.0%} for rollouts, whose rewards are busy: raise {domain}.world_size"
+    return f"trainer waits {share:.0%}: more rollout devices, async_generation_ratio or max_staleness"
+
+
+class BoundNotice:
+    """Says what bounds the steps once it has been the same for three of them, and again when it has become another for
+    as many: a step that was slow for once is no news."""
+
+    def __init__(self) -> None:
+        self._told = self._last = ""
+        self._num_steps = 0
+
+    def look(self, bound: Bound) -> str | None:
+        """The line to show, if any."""
+        self._num_steps = self._num_steps + 1 if bound.cause == self._last else 1
+        self._last = bound.cause
+        if bound.cause == self._told or self._num_steps < _STEADY_STEPS:
+            return None
+        self._told = bound.cause
+        return bound.text
