@@ -17,15 +17,15 @@ SAMPLING, HELD, AWAY = "sampling", "held", "away"
 
 
 class EngineMeter:
-    """An engine is away while something of it is off its devices, else held while a weight update or a pause keeps it
-    from sampling, else sampling while it works on an answer, else idle."""
+    """An engine is away while something of it is off its devices, else held while a weight update keeps it from
+    sampling, else sampling while it works on an answer, else idle."""
 
     def __init__(self, blueprint: Blueprint, clock: Callable[[], float] = time.perf_counter):
         self._role, self._rank = blueprint.role, blueprint.rank
         self._recomputes = not blueprint.keeps_kv
         self._meter = Meter(self._role, f"rank {self._rank}", clock)
         self._num_open = 0
-        self._holds: set[str] = set()
+        self._is_held = False
         self._away: frozenset[State] = frozenset()
 
     def begin(self, request: GenerationRequest) -> None:
@@ -50,12 +50,12 @@ class EngineMeter:
         """These never came."""
         self._open(-num_answers)
 
-    def hold(self, reason: str) -> None:
-        self._holds.add(reason)
+    def hold(self) -> None:
+        self._is_held = True
         self._look()
 
-    def release(self, reason: str) -> None:
-        self._holds.discard(reason)
+    def go_on(self) -> None:
+        self._is_held = False
         self._look()
 
     def leave(self, states: frozenset[State]) -> None:
@@ -76,7 +76,7 @@ class EngineMeter:
             self._look()
 
     def _look(self) -> None:
-        self._meter.go(AWAY if self._away else HELD if self._holds else SAMPLING if self._num_open else IDLE)
+        self._meter.go(AWAY if self._away else HELD if self._is_held else SAMPLING if self._num_open else IDLE)
 
 
 def recomputed(num_given: int, versions: np.ndarray) -> int:

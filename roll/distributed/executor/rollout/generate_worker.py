@@ -326,12 +326,12 @@ class GenerateWorker:
 
     async def _receive(self, source: BucketSource, is_first: bool, version: int | None) -> int:
         if is_first:
-            self._meter.hold("weight update")
+            self._meter.hold()
             await self.strategy.begin_weight_update()
         await self.strategy.import_weights(source)
         if version is not None:
             await self.strategy.finish_weight_update(version)
-            self._meter.release("weight update")
+            self._meter.go_on()
             self._has_weights.set()
         return self.strategy.policy_version
 

@@ -33,17 +33,15 @@ def test_an_engine_is_away_before_it_is_held_before_it_samples_and_the_rest_is_i
     clock.now += 1  # idle
     meter.begin(request(4, 2))
     clock.now += 2  # sampling
-    meter.hold("pause")
-    meter.hold("weight update")
+    meter.hold()
     clock.now += 3  # held
     meter.leave(frozenset({State.KV_CACHE, State.WEIGHTS}))
     clock.now += 4  # away
     meter.come_back(frozenset({State.WEIGHTS}))
     clock.now += 5  # a part still is
     meter.come_back(frozenset({State.KV_CACHE}))
-    meter.release("weight update")
-    clock.now += 6  # held by the pause
-    meter.release("pause")
+    clock.now += 6  # held
+    meter.go_on()
     clock.now += 7  # sampling
     meter.answered(request(4, 2), answer([0]))
     clock.now += 8  # still, the other answer

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from roll.configs.model import ModelArgs
 from roll.distributed.executor.blueprint import Blueprint
 from roll.distributed.executor.rollout.generate_worker import GenerateWorker
 from roll.distributed.strategy.base import ALL_STATES, State
-from roll.distributed.weights.bucket import GroupSpec
+from roll.distributed.weights.bucket import BucketSource, FileBucket, GroupSpec
 from roll.errors import EngineDied, StrategyError
 from roll.types.rollout import Answered, Generation, GenerationRequest, SamplingParams
 from roll.utils.meter import Look, Usage
@@ -120,8 +121,12 @@ class LengthsStrategy(FakeGenerateStrategy):
         for event in [event for name in request_ids or () for event in self.parts.get(name, ())]:
             event.set()
 
+    async def import_weights(self, source: BucketSource) -> None:
+        assert source is NO_BYTES
+
 
 NO_VERSIONS = np.zeros(2, np.int32)
+NO_BYTES = FileBucket(Path())
 
 
 async def settle() -> None:
@@ -319,9 +324,9 @@ def test_an_engine_says_how_long_it_was_held_and_how_many_tokens_it_sampled() ->
         first = worker.usage(Look())
         worker.submit([GenerationRequest("r", np.array([7, 1], np.int32), SamplingParams(3), 2, order=5)])
         await settle()
-        await worker.pause()
+        await worker.receive_weights(NO_BYTES, is_first=True, version=None)
         held = worker.usage(Look())
-        await worker.resume()
+        await worker.receive_weights(NO_BYTES, is_first=False, version=1)
         for event in strategy.ends.values():
             event.set()
         await worker.take()
