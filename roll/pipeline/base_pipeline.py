@@ -253,7 +253,7 @@ class RLPipeline(Run):
         self.recorder.record(step, records, kind, num_groups=len(groups))
 
     def _rollout_metrics(self, groups: StepGroups, trained: Sequence[TrajectoryGroup], step: int) -> dict[str, float]:
-        metrics = rollout_metrics(groups.sampled, trained, step)
+        metrics = rollout_metrics(groups, trained, step)
         if self.scheduler.filters:
             metrics |= filter_metrics(groups, trained)
         return metrics | self.running.actor_infer.metrics()

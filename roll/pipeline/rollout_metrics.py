@@ -8,15 +8,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from roll.distributed.scheduler.length_bias import length_bias
+from roll.distributed.scheduler.rollout_core import GroupsLeft, StepGroups
 from roll.types.rollout import TrajectoryGroup
 
 
-def rollout_metrics(
-    groups: Sequence[TrajectoryGroup], trained: Sequence[TrajectoryGroup], step: int
-) -> dict[str, float]:
+def rollout_metrics(taken: StepGroups, trained: Sequence[TrajectoryGroup], step: int) -> dict[str, float]:
     """Metrics under `rollout/` of all sampled groups; `trained` are those that the step learns from. Rewards and
     response lengths are over attempts that did not fail, however many rows an attempt has; `staleness` counts the steps
     between the version that sampled a token and the one this step trains."""
+    groups, left = taken.sampled, taken.left or GroupsLeft()
     rows = [t for group in groups for t in group.trajectories]
     lengths = np.concatenate([group.response_lengths[~np.isnan(group.rewards)] for group in groups])
     num_tokens = np.array([t.facts.num_tokens for t in rows])
@@ -31,7 +31,7 @@ def rollout_metrics(
     if len(lengths):
         metrics["rollout/response_length_mean"] = float(lengths.mean())
         metrics["rollout/response_length_max"] = float(lengths.max())
-    if (bias := length_bias(groups, trained)) is not None:
+    if (bias := length_bias([*groups, *left.results], trained, left.cut)) is not None:
         metrics["rollout/length_bias"] = bias
     if sampled:
         mean = np.average([facts.mean_version for facts in sampled], weights=[facts.num_sampled for facts in sampled])
@@ -42,6 +42,9 @@ def rollout_metrics(
         rewards = np.concatenate([group.rewards for group in groups if group.task.domain == domain])
         if not np.isnan(rewards).all():
             metrics[f"rollout/reward_mean/{domain}"] = float(np.nanmean(rewards))
+    if taken.left is not None:
+        counts = ("running", "finished", "cancelled", "deferred")
+        metrics |= {f"rollout/{name}_groups": float(getattr(left, name)) for name in counts}
     return metrics | _means_of_user_metrics(groups)
 
 

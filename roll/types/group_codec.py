@@ -33,6 +33,7 @@ class RecordedGroup:
     group_id: int
     task_id: str
     trajectories: tuple[Trajectory, ...]
+    surplus: tuple[tuple[int, bool], ...] = ()
 
 
 def encode(groups: Sequence[RecordedGroup]) -> tuple[Arrays, list[Header]]:
@@ -62,7 +63,7 @@ def decode(arrays: Mapping[str, np.ndarray], headers: Sequence[Header]) -> list[
     some: dict[str, Any] = {name: _parts(arrays[name], [header[name] for header in headers]) for name in _SOMETIMES}
     texts = _parts(arrays["texts"], [header["text"] for header in headers])
     rows: dict[int, list[Trajectory]] = {}
-    tasks: dict[int, str] = {}
+    first: dict[int, Header] = {}
     for i, header in enumerate(headers):
         text = texts[i]
         assert text is not None
@@ -74,8 +75,13 @@ def decode(arrays: Mapping[str, np.ndarray], headers: Sequence[Header]) -> list[
                 turns=tuple(Turn(**turn) for turn in header["turns"]),
             )
         )
-        tasks[header["group"]] = header["task"]
-    return [RecordedGroup(group, tasks[group], tuple(found)) for group, found in rows.items()]
+        first.setdefault(header["group"], header)
+    return [
+        RecordedGroup(
+            group, first[group]["task"], tuple(found), tuple((count, whole) for count, whole in first[group]["surplus"])
+        )
+        for group, found in rows.items()
+    ]
 
 
 def save_groups(directory: Path, groups: Sequence[RecordedGroup]) -> None:
@@ -100,6 +106,7 @@ def _header(group: RecordedGroup, row: Trajectory, num_bytes: int) -> Header:
     return {
         "group": group.group_id,
         "task": group.task_id,
+        "surplus": group.surplus,
         "text": num_bytes,
         **{name: None if (found := getattr(row, name)) is None else len(found) for name in _SOMETIMES},
         **{name: getattr(row, name) for name in _TOLD},

@@ -63,6 +63,11 @@ class RolloutBounds:
         """Groups that can be trained on before one is too old."""
         return (self.max_staleness + 1) * self.num_groups
 
+    @property
+    def leaves_groups(self) -> bool:
+        """True if a step may end while groups of its own or of later steps run or wait."""
+        return not self.is_in_order or self.additional > 0
+
 
 def rollout_bounds(config: AlgorithmConfig) -> RolloutBounds:
     """Those of a run. Where no group runs ahead a step has its own, whatever the age of the weights: then the engines'

@@ -9,17 +9,20 @@ import numpy as np
 from roll.types.rollout import TrajectoryGroup
 
 
-def length_bias(sampled: Sequence[TrajectoryGroup], trained: Sequence[TrajectoryGroup]) -> float | None:
+def length_bias(
+    begun: Sequence[TrajectoryGroup], trained: Sequence[TrajectoryGroup], cut: Sequence[tuple[int, bool]] = ()
+) -> float | None:
     """Mean length of the trained attempts over that of all that were begun; None without any. A failed attempt is known
-    to be at least as long as it is (Kaplan-Meier), since it may have been cut; so are those that redundancy cut. Where
-    the longest are all cut, the truth is below the figure.
+    to be at least as long as it is (Kaplan-Meier), since it may have been cut; so are those that redundancy cut. `cut`:
+    attempts of groups that were given up, as lengths, and whether each had come to its end. Where the longest are all
+    cut, the truth is below the figure.
 
     Example: answers of 10 and 20 tokens, trained on the first alone: 10 / 15.
     """
     kept = _lengths(trained)[_are_whole(trained)]
-    surplus = [attempt for group in sampled for attempt in group.surplus]
-    lengths = np.concatenate([_lengths(sampled), np.array([length for length, _ in surplus], np.int64)])
-    are_whole = np.concatenate([_are_whole(sampled), np.array([is_whole for _, is_whole in surplus], bool)])
+    others = [*cut, *(attempt for group in begun for attempt in group.surplus)]
+    lengths = np.concatenate([_lengths(begun), np.array([length for length, _ in others], np.int64)])
+    are_whole = np.concatenate([_are_whole(begun), np.array([is_whole for _, is_whole in others], bool)])
     if not len(kept) or not kept.sum():
         return None
     return float(kept.mean() / mean_of_censored(lengths, are_whole))

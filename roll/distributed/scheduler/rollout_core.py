@@ -10,7 +10,7 @@ Only asyncio, and no clock but the loop's: it runs on a virtual one unchanged.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Any
@@ -28,22 +28,29 @@ Play = Callable[[int], Coroutine[Any, Any, TrajectoryGroup]]
 @dataclass(frozen=True)
 class GroupsLeft:
     """How many groups a step left: that go on `running`, that are `finished` and wait for a step, that were `cancelled`
-    (finished ones whose result is thrown away included), and that were `deferred` now or earlier: they start again
-    under their numbers."""
+    (finished ones included, whose results are thrown away), and that were `deferred` now or earlier: they start again
+    under their numbers.
+
+    Of those that are given up for what they were doing (not where a step takes the first in the data): the `results`
+    that were there, and of the answers that others had begun, how many tokens each had and whether it was whole
+    (`cut`)."""
 
     running: int = 0
     finished: int = 0
     cancelled: int = 0
     deferred: int = 0
+    results: tuple[TrajectoryGroup, ...] = ()
+    cut: tuple[tuple[int, bool], ...] = ()
 
 
 @dataclass(frozen=True)
 class StepGroups:
-    """The groups of a step: those to train on, and those that the filter dropped, in the order of their numbers."""
+    """The groups of a step: those to train on, and those that the filter dropped, in the order of their numbers. `left`
+    is None where a step never leaves any."""
 
     kept: list[TrajectoryGroup]
     dropped: list[TrajectoryGroup]
-    left: GroupsLeft = GroupsLeft()
+    left: GroupsLeft | None = None
 
     @property
     def sampled(self) -> list[TrajectoryGroup]:
@@ -159,13 +166,13 @@ class RolloutCore:
         self._admit()
         await self._until_ready()
         self._taking = self._groups.oldest_finished(num_groups)
-        num_cancelled = await self._give_up() if self._bounds.alternates else 0
+        given_up = await self._give_up() if self._bounds.alternates else []
         taken, self._taking = self._taking, []
         self._step, self._num_taken = step + 1, self._num_taken + num_groups
         kept = [_result(group) for group in taken if group.is_kept]
         dropped = [*self._replaced, *((g.number, _result(g)) for g in taken if not g.is_kept)]
         self._replaced, self._num_dropped = [], 0
-        left = GroupsLeft(self.num_running, self._groups.num_finished, num_cancelled, len(self._deferred))
+        left = self._left(given_up) if self._bounds.leaves_groups else None
         return StepGroups(kept, [group for _, group in sorted(dropped, key=lambda entry: entry[0])], left)
 
     def published(self, version: int) -> None:
@@ -285,14 +292,18 @@ class RolloutCore:
             return False
         return can_take(groups.finished_by_deadline, groups.by_deadline, self._step, bounds.num_groups)
 
-    async def _give_up(self) -> int:
-        """Ends what a step left. Returns how many groups that were."""
-        left, self._groups = self._groups, ActiveGroups()
+    async def _give_up(self) -> list[ActiveGroup]:
+        """Ends what a step left, and returns it."""
+        left, self._groups = list(self._groups), ActiveGroups()
         if self._bounds.unfinished != "drop":
             for group in left:
                 heappush(self._deferred, group.number)
         await _cancel(left)
-        return len(left)
+        return left
+
+    def _left(self, given_up: Sequence[ActiveGroup]) -> GroupsLeft:
+        results = () if self._bounds.is_in_order else tuple(g.result for g in given_up if g.result is not None)
+        return GroupsLeft(self.num_running, self._groups.num_finished, len(given_up), len(self._deferred), results)
 
 
 def _result(group: ActiveGroup) -> TrajectoryGroup:
@@ -300,7 +311,7 @@ def _result(group: ActiveGroup) -> TrajectoryGroup:
     return group.result
 
 
-async def _cancel(groups: ActiveGroups) -> None:
+async def _cancel(groups: Iterable[ActiveGroup]) -> None:
     runs = [group.run for group in groups if group.run is not None]
     for run in runs:
         run.cancel()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,9 @@ from roll.types.rollout import AnyTrajectory, Generate, Rollouter, Trajectory, T
 
 Fetch = Callable[[Sequence[Sequence[AnyTrajectory]]], Sequence[Sequence[Trajectory]]]
 """The rows of groups with their tokens and texts, wherever these are."""
+
+Cut = Callable[[], Awaitable[Sequence[tuple[int, bool]]]]
+"""The answers of requests that were cancelled since the last time, as in `GroupsLeft.cut`."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +52,11 @@ class RolloutScheduler:
         settings: SchedulerSettings,
         keep: Keep | None = None,
         fetch: Fetch | None = None,
+        cut: Cut | None = None,
     ):
-        """`fetch` is needed where rows may be stored apart from what is known of them."""
-        self._fetch = fetch
+        """`fetch` is needed where rows may be stored apart from what is known of them. `cut` returns when the engines
+        have nothing more of requests that were cancelled."""
+        self._fetch, self._cut = fetch, cut
         self._loop, self._settings = loop, settings
         self._rollouter, self._generate = rollouter, generate
         self._tasks = NumberedTasks(source)
@@ -131,7 +136,10 @@ class RolloutScheduler:
             await self._core.cancel()
             raise
         self._tasks.keep_only(self._core.state().numbers)
-        return groups
+        if groups.left is None or not groups.left.cancelled or self._cut is None:
+            return groups
+        cut = tuple(await self._cut())
+        return groups if self._settings.bounds.is_in_order else replace(groups, left=replace(groups.left, cut=cut))
 
 
 def _check_failures(groups: Sequence[TrajectoryGroup], step: int, max_failed_fraction: float) -> None:

@@ -21,7 +21,7 @@ _DIRECTORY = "rollouts"
 def write_state(directory: Path, state: CoreState, groups: Sequence[TrajectoryGroup]) -> dict[str, Any]:
     """`groups`: all the results of the state, with their tokens."""
     recorded = [
-        RecordedGroup(group.group_id, group.task.task_id, tuple(_here(row) for row in group.trajectories))
+        RecordedGroup(group.group_id, group.task.task_id, tuple(map(_here, group.trajectories)), group.surplus)
         for group in groups
     ]
     if recorded:
@@ -64,7 +64,7 @@ def _group(task: Task, recorded: RecordedGroup) -> TrajectoryGroup:
     rows = recorded.trajectories
     if task.media:
         rows = tuple(replace(row, media=task.media) for row in rows)
-    return TrajectoryGroup(task, recorded.group_id, rows)
+    return TrajectoryGroup(task, recorded.group_id, rows, recorded.surplus)
 
 
 def _here(row: object) -> Trajectory:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from roll.distributed.scheduler.rollout_core import GroupsLeft, StepGroups
 from roll.pipeline.rollout_metrics import rollout_metrics
 from roll.types.rollout import FinishReason, Generation, Task, Trajectory, TrajectoryGroup
 
@@ -27,7 +28,7 @@ def test_lengths_ends_versions_and_rewards_are_those_counted_by_hand() -> None:
         group("sums", row(2, 1.0, 0, metrics={"format": 1.0}), row(4, 0.5, 1, version=2, reason="length")),
         group("words", row(6, 0.25, 0, metrics={"format": 0.0}), row(4, 0.0, 1, failure="timeout")),
     ]
-    metrics = rollout_metrics(groups, groups, step=5)
+    metrics = rollout_metrics(StepGroups(groups, []), groups, step=5)
     assert metrics == pytest.approx(
         {
             "rollout/failed_fraction": 1 / 4,
@@ -49,7 +50,7 @@ def test_lengths_ends_versions_and_rewards_are_those_counted_by_hand() -> None:
 def test_attempts_that_failed_are_counted_not_their_rows() -> None:
     """One attempt of three turns, a row each, and one that failed."""
     groups = [group("lake", *(row(2, 1.0, 0) for _ in range(3)), row(0, 0.0, 1, failure="crash"))]
-    assert rollout_metrics(groups, groups, step=5)["rollout/failed_fraction"] == 0.5
+    assert rollout_metrics(StepGroups(groups, []), groups, step=5)["rollout/failed_fraction"] == 0.5
 
 
 def test_an_attempt_of_several_rows_counts_once() -> None:
@@ -58,6 +59,18 @@ def test_an_attempt_of_several_rows_counts_once() -> None:
         group(tag, row(2, 1.0, 0), *(row(2, 0.0, 1) for _ in range(9)), row(5, 0.0, 2, failure="crash"))
         for tag in ("lake", "guess")
     ]
-    metrics = rollout_metrics(groups, groups, step=5)
+    metrics = rollout_metrics(StepGroups(groups, []), groups, step=5)
     assert metrics["rollout/reward_mean/lake"] == metrics["rollout/reward_mean/guess"] == 0.5
     assert (metrics["rollout/response_length_mean"], metrics["rollout/response_length_max"]) == (10.0, 18.0)
+
+
+def test_what_a_step_left_is_counted_and_what_was_cut_makes_the_trained_answers_shorter() -> None:
+    """Of 2, 4, 6 and 12 tokens, and one that was cut at 8, the step trains on the first two."""
+    taken, thrown_away = [group("sums", row(2, 1.0, 0), row(4, 0.5, 1))], group("sums", row(6, 1.0, 0))
+    left = GroupsLeft(
+        running=1, finished=2, cancelled=3, deferred=4, results=(thrown_away,), cut=((8, False), (12, True))
+    )
+    metrics = rollout_metrics(StepGroups(taken, [], left), taken, step=5)
+    counts = [metrics[f"rollout/{name}_groups"] for name in ("running", "finished", "cancelled", "deferred")]
+    assert counts == [1, 2, 3, 4]
+    assert metrics["rollout/length_bias"] == pytest.approx(3 / (2 + 4 / 5 * 2 + 3 / 5 * 2 + 2 / 5 * 6))

@@ -57,6 +57,8 @@ def test_the_bias_is_one_where_all_is_trained_on_and_below_where_the_long_ones_a
     assert length_bias([short, long], [short, long]) == 1.0
     assert length_bias([short, long], [short]) == 15 / 30
     assert length_bias([group(10, 20, cut=(1,))], [group(10, 20, cut=(1,))]) == 10 / 15
+    assert length_bias([short], [short], [(30, True)]) == 15 / 20
+    assert length_bias([short], [short], [(5, False), (30, True)]) == 15 / 20  # 5 says nothing of the others
     assert length_bias([short], []) is None
     assert length_bias([group(0, 0)], [group(0, 0)]) is None
 

@@ -14,6 +14,7 @@ from ray.exceptions import RayActorError
 
 from roll.distributed.executor.processes.cluster import WorkerHandles, death_of
 from roll.distributed.executor.processes.failures import Failure, worker_error
+from roll.distributed.executor.rollout.cut_answers import CutAnswers
 from roll.distributed.executor.rollout.engine_router import EngineRouter
 from roll.distributed.executor.rollout.finished_requests import FinishedRequests
 from roll.errors import RollError, StrategyError, WorkerError, describe
@@ -85,6 +86,7 @@ class EngineClient:
         self.name = name
         self._news = asyncio.Event()  # of an engine that is back, or is given up
         self.num_retries = 0
+        self.cut = CutAnswers()  # of requests that were cancelled
         self._router = EngineRouter(len(workers.handles))
         self._replicas = [_Replica(rank) for rank in range(len(workers.handles))]
         self._tasks = BackgroundTasks()
@@ -160,6 +162,7 @@ class EngineClient:
                 return
             error = worker_error(self.workers.role, "submit", [reply])
         for request in requests:
+            self.cut.comes(replica.rank, request.request_id, None)
             if (asked := replica.waiting.pop(request.request_id, None)) is not None:
                 self._router.add(replica.rank, -asked.num_open)
                 asked.fails(error)
@@ -169,7 +172,7 @@ class EngineClient:
         try:
             await asyncio.sleep(0)  # the other requests of this tick
             self._submit(replica)
-            while replica.waiting:
+            while replica.waiting or self.cut.waits_for(replica.rank):
                 reply, *handles = await self._take(replica)
                 if isinstance(reply, Failure):
                     raise worker_error(self.workers.role, "take", [reply])
@@ -199,7 +202,8 @@ class EngineClient:
     def _settle(self, replica: _Replica, finished: FinishedRequests, handles: Sequence[object]) -> None:
         for request_id, result in finished.unpack(handles):
             if (asked := replica.waiting.get(request_id)) is None:
-                continue  # cancelled meanwhile
+                self.cut.comes(replica.rank, request_id, None if isinstance(result, str) else result.values())
+                continue
             num_ended = asked.num_open if isinstance(result, str) else len(result)
             self._router.add(replica.rank, -num_ended)
             if num_ended == asked.num_open:
@@ -217,6 +221,7 @@ class EngineClient:
         if request in replica.outbox:
             replica.outbox.remove(request)
         else:
+            self.cut.owes(replica.rank, request.request_id, asked.num_open)
             self._call(replica, "abort", [request.request_id])
 
     def _fail(self, replica: _Replica, error: RollError) -> None:
@@ -225,6 +230,7 @@ class EngineClient:
             asked.fails(error)
         replica.waiting.clear()
         replica.outbox.clear()
+        self.cut.gone(replica.rank)
         self._router.leave(replica.rank)
         if self.waits or len(self._replicas) > 1:
             self._lost(replica.rank, error)

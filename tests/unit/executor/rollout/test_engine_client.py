@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -195,6 +195,34 @@ def test_who_gives_up_after_some_answers_leaves_no_load_and_has_the_others_cut()
         asked.cancel()
         await turns(lambda: bool(aborted))
         assert aborted == [["r"]] and client._router.load(0) == 0
+        cut = asyncio.create_task(client.cut.take())
+        whole, half = of_token(10), replace(of_token(11), finish_reason="abort")
+        engine.replies.put_nowait({0: whole})
+        await turns(engine.replies.empty)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not cut.done()  # one is to come
+        engine.replies.put_nowait({1: half})
+        assert await cut == [(1, True), (1, False)] and await client.cut.take() == []
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("reply", [Failure(0, "ValueError: no room"), None])
+def test_nobody_waits_for_what_an_engine_that_is_gone_had_of_a_request(reply: Failure | None) -> None:
+    async def play() -> None:
+        engine = Telling() if reply is None else Refusing(reply)
+        client = EngineClient(Workers([engine]))  # type: ignore[arg-type]
+        request = GenerationRequest("r", np.array([1], np.int32), SamplingParams(3))
+        asked = asyncio.create_task(client.generate(request))
+        await turns(lambda: bool(client._replicas[0].exchange))
+        if isinstance(engine, Telling):
+            await turns(lambda: bool(engine.submitted))
+            engine.replies.put_nowait(None)
+        else:
+            await asyncio.sleep(0)
+        asked.cancel()
+        assert await asyncio.wait_for(client.cut.take(), 60) == []
 
     asyncio.run(play())
 
