@@ -55,7 +55,7 @@ class Training:
         random = np.random.default_rng([self.seed, number, version])
         await asyncio.sleep(float(random.lognormal(0.0, 1.5)))
         asyncio.get_running_loop().call_soon(self.look)
-        return Played(Task(str(number), "d", np.zeros(1, np.int32)), number, (), version)
+        return Played(Task(str(number), "d", np.zeros(1, np.int32)), number, (), version=version)
 
     def look(self) -> None:
         self.moments.append(Moment(self.core.state(), self.steps_done, list(self.used)))

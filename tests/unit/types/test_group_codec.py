@@ -72,13 +72,13 @@ def facts(groups: list[RecordedGroup]) -> list[Any]:
     def of_row(row: Trajectory) -> dict[str, Any]:
         return {field.name: plain(getattr(row, field.name)) for field in fields(Trajectory)}
 
-    return [(group.group_id, group.task_id, list(map(of_row, group.trajectories))) for group in groups]
+    return [(group.group_id, group.task_id, group.surplus, list(map(of_row, group.trajectories))) for group in groups]
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.lists(rows(), min_size=1, max_size=4), max_size=4))
 def test_every_kind_of_row_comes_back_bit_for_bit(found: list[list[Trajectory]]) -> None:
-    groups = [RecordedGroup(7 * i, f"task {i}", tuple(group)) for i, group in enumerate(found)]
+    groups = [RecordedGroup(7 * i, f"task {i}", tuple(group), ((3, True), (i, False))) for i, group in enumerate(found)]
     arrays, headers = encode(groups)
     assert facts(decode(arrays, json.loads(json.dumps(headers)))) == facts(groups)
 
