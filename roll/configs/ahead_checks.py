@@ -10,15 +10,21 @@ from roll.configs.roles import ACTOR_TRAIN
 
 RATIO, STALENESS, INTERVAL = "async_generation_ratio", "max_staleness", "actor_train.model_update_frequency"
 KV = "kv_on_update"
+UNFINISHED, GRACE, ADDITIONAL = "unfinished_groups", "unfinished_grace_s", "max_additional_running_prompts"
 WEIGHT = "train_infer_correction.is_weight.enabled"
 
 
 def ahead_problems(config: AlgorithmConfig) -> Iterator[Problem]:
     yield from _bounds_problems(config)
-    if not config.runs_ahead:
-        return
-    yield from _judge_problems(config)
-    if config.rollout_mock.replays:
+    if config.unfinished_groups != "carry" and config.max_staleness:
+        yield Problem(
+            f"{UNFINISHED}: {config.unfinished_groups} and {STALENESS}: {config.max_staleness}: no group outlives its "
+            f"step then, so none grows old. Remove {STALENESS}, or set {UNFINISHED}: carry.",
+            (UNFINISHED, STALENESS),
+        )
+    if config.runs_ahead:
+        yield from _judge_problems(config)
+    if config.async_generation_ratio and config.rollout_mock.replays:
         yield Problem(
             f"{RATIO}: {config.async_generation_ratio:g}: with rollout_mock.mode: mock nothing is sampled that could "
             f"run ahead. Set {RATIO}: 0.",
@@ -92,12 +98,27 @@ def ahead_warnings(config: AlgorithmConfig, old_log_probs_are_own: bool) -> Iter
             f"{WEIGHT} is on by itself where rollouts run ahead, but stays off here: the engine's log-probs are not "
             "those of the whole distribution."
         )
+    yield from _idle_keys(config)
+
+
+def _idle_keys(config: AlgorithmConfig) -> Iterator[str]:
+    ratio, unfinished = config.async_generation_ratio, config.unfinished_groups
     if not config.runs_ahead:
+        why = f"{UNFINISHED} is {unfinished}, so no token is old" if ratio else f"{RATIO} is 0"
         for key in (STALENESS, "max_token_staleness", KV):
             if config.is_changed(key):
-                yield f"{key} does nothing: {RATIO} is 0."
+                yield f"{key} does nothing: {why}."
     elif config.kv_on_update == "keep" and any(config.roles[role] is ACTOR_TRAIN for role, _ in _sharing(config)):
         yield f"{KV}: keep does nothing: keys and values go when the engines give their devices up to actor_train."
+    if not ratio:
+        for key in (UNFINISHED, GRACE):
+            if config.is_changed(key):
+                yield f"{key} does nothing: {RATIO} is 0, so no step starts more groups than it takes."
+    if config.max_additional_running_prompts:
+        if not config.is_use_additional_prompts:
+            yield f"{ADDITIONAL} does nothing: is_use_additional_prompts is off."
+        elif ratio:
+            yield f"{ADDITIONAL} does nothing: the groups of {RATIO} are under way in any case."
 
 
 def _steps(count: int) -> str:

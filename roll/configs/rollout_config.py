@@ -69,6 +69,19 @@ class RolloutConfig(RunConfig):
         ge=0,
     )
 
+    unfinished_groups: Literal["carry", "drop", "defer"] = setting(
+        "carry",
+        "What becomes of groups that still run when a step has its own. carry: they go on, and a later step trains on "
+        "them. drop and defer: async_generation_ratio more groups are started in every step than it takes, the first "
+        "to finish are trained on, and the others are cut: for good (short answers win, see rollout/length_bias), or "
+        "until a step can be made of such groups alone, which then waits for all of them.",
+    )
+    unfinished_grace_s: float = setting(
+        0.0,
+        "Seconds that a step which could take its groups waits for older ones, before it takes younger ones instead.",
+        ge=0,
+    )
+
     # lengths in tokens
     prompt_length: int = setting(
         1024,
@@ -120,6 +133,13 @@ class RolloutConfig(RunConfig):
         "When query_filter_config drops groups, start others in their place, at most as many as a step has. Off: the "
         "step trains on what is left, in as many fewer updates; see on_empty for a step of which nothing is.",
     )
+    max_additional_running_prompts: int = setting(
+        0,
+        "With is_use_additional_prompts: so many more groups run from the start, in case that others are dropped. No "
+        "batch changes by it; what a step does not need starts again in the next one.",
+        ge=0,
+        le=MOST_GROUPS,
+    )
     on_empty: Literal["train_all", "skip_step", "fail"] = setting(
         "skip_step",
         "What becomes of a step whose groups are all dropped by query_filter_config or group_filter_cls: it trains on "
@@ -145,7 +165,7 @@ class RolloutConfig(RunConfig):
     @property
     def runs_ahead(self) -> bool:
         """True if groups of later steps run while a step trains."""
-        return self.async_generation_ratio > 0
+        return self.async_generation_ratio > 0 and self.unfinished_groups == "carry"
 
     @property
     def lengths(self) -> tuple[int, int, int]:

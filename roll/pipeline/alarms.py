@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 logger = logging.getLogger(__name__)
 
+SHORT = 0.9  # trained / begun length; below, it is said
 NO_SIGNAL = "actor/steps_without_signal"
 
 
@@ -28,6 +29,32 @@ class GapAlarm:
                 self._threshold,
             )
         self._is_on = difference > self._threshold
+
+
+class LengthAlarm:
+    """Says it once when the trained answers are much shorter than those that were begun."""
+
+    def __init__(self, drops_unfinished: bool):
+        """`drops_unfinished`: groups that still run when a step has its own are given up for good."""
+        self._causes = {
+            "rollout/filter_length_bias": "The filter drops long answers more often than short ones: look at the "
+            "thresholds of query_filter_config, or at group_filter_cls"
+        }
+        if drops_unfinished:
+            self._causes["rollout/length_bias"] = (
+                "The longest answers are dropped: unfinished_groups: carry or defer trains on them, a longer "
+                "unfinished_grace_s drops fewer"
+            )
+
+    def look(self, metrics: Mapping[str, float]) -> None:
+        for name in [name for name in self._causes if metrics.get(name, 1.0) < SHORT]:
+            logger.warning(
+                "%s is %.2f: the trained answers are shorter than those that were begun, from which the policy learns "
+                "to be short. %s.",
+                name,
+                metrics[name],
+                self._causes.pop(name),
+            )
 
 
 class CollapseAlarm:

@@ -63,7 +63,7 @@ from roll.distributed.scheduler.rollout_core import StepGroups
 from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler
 from roll.errors import ConfigError
 from roll.pipeline import settings
-from roll.pipeline.alarms import CollapseAlarm, GapAlarm
+from roll.pipeline.alarms import CollapseAlarm, GapAlarm, LengthAlarm
 from roll.pipeline.checkpoint import Checkpoint
 from roll.pipeline.filtered_step import FewGroupsAlarm, filter_metrics, kept_share, of_empty, of_kept, updates_of
 from roll.pipeline.late_rewards import LateRewards
@@ -124,6 +124,7 @@ class RLPipeline(Run):
         self.gap_alarm = GapAlarm(config.log_prob_diff_warning)
         self.collapse_alarm = CollapseAlarm(config.collapse_warning_steps)
         self.few_groups_alarm = FewGroupsAlarm()
+        self.length_alarm = LengthAlarm(plan.bounds.unfinished == "drop")
         self.changed_keys: frozenset[str] = frozenset()  # settings that are not the checkpoint's
         self.running_moments: dict[str, RunningMoments] = {}  # of the rewards, by domain
         self.late_rewards: LateRewards | None = None  # for what is rewarded after the rollout
@@ -256,6 +257,7 @@ class RLPipeline(Run):
         metrics = rollout_metrics(groups, trained, step)
         if self.scheduler.filters:
             metrics |= filter_metrics(groups, trained)
+        self.length_alarm.look(metrics)
         return metrics | self.running.actor_infer.metrics()
 
     def chosen_rows(self, num_rows: int, multiple: int, random: np.random.Generator) -> np.ndarray:

@@ -54,7 +54,15 @@ def filter_metrics(groups: StepGroups, trained: Sequence[TrajectoryGroup]) -> di
         "kept_groups_fraction": len(groups.kept) / len(sampled),
         "trained_rows_fraction": num_trained / sum(len(group.trajectories) for group in sampled),
     }
+    if (bias := _mean_length(groups.kept) / (_mean_length(sampled) or 1.0)) > 0:
+        metrics["filter_length_bias"] = bias
     return {f"rollout/{name}": value for name, value in metrics.items()}
+
+
+def _mean_length(groups: Sequence[TrajectoryGroup]) -> float:
+    """Of the attempts that did not fail; 0 without any."""
+    lengths = [n for g in groups for n, t in zip(g.response_lengths, g.attempts, strict=True) if t.failure is None]
+    return float(np.mean(lengths)) if lengths else 0.0
 
 
 def kept_share(groups: StepGroups) -> float:

@@ -1,8 +1,8 @@
 """Foreign keys and values: one table for everything that users of other configurations write and this one names
 otherwise.
 
-`RENAMED` keys mean the same as one of ours. `DROPPED` keys stood in ROLL's YAMLs and did nothing, or do nothing here. A
-path with `*` holds for every role.
+`RENAMED` keys mean the same as one of ours, in the same section or in one below it. `DROPPED` keys stood in ROLL's
+YAMLs and did nothing, or do nothing here. A path with `*` holds for every role.
 """
 
 from collections.abc import Iterator, Mapping
@@ -39,6 +39,9 @@ RENAMED: Mapping[tuple[str, str], str] = {
     ("RewardConfig", "max_retry_times"): "reward_retries",
     ("EnvManagerConfig", "max_retry_times"): "env_retries",
     ("RLVRConfig", "use_additional_prompts"): "is_use_additional_prompts",
+    ("RolloutConfig", "sync_interval"): "actor_train.model_update_frequency",
+    ("RolloutConfig", "sync_offset"): "async_generation_ratio",
+    ("RolloutConfig", "wait_after_min"): "unfinished_grace_s",
 }
 DROPPED: Mapping[tuple[str, str], str] = {
     ("DataArgs", "dataset_dir"): "file_name holds the whole path",
@@ -118,12 +121,14 @@ def apply_aliases(cls: type[Settings], tree: dict[str, Any]) -> tuple[list[Probl
             target = next((RENAMED[name, key] for name in names if (name, key) in RENAMED), None)
             reason = next((DROPPED[name, key] for name in names if (name, key) in DROPPED), None)
             if target is not None:
-                value = node.pop(key)
-                if target in node and node[target] != value:
-                    other = join(path, target)
-                    text = f"{here}: {show(value)} contradicts {other}: {show(node[target])}; both mean the same."
+                value, other = node.pop(key), join(path, target)
+                *below, name = target.split(".")
+                home: Any = node
+                for section in below:
+                    home = home.setdefault(section, {}) if isinstance(home, dict) else None
+                if isinstance(home, dict) and home.setdefault(name, value) != value:
+                    text = f"{here}: {show(value)} contradicts {other}: {show(home[name])}; both mean the same."
                     problems.append(Problem(f"{text} Keep one.", (here, other)))
-                node.setdefault(target, value)
             elif reason is not None and key not in known_keys(settings):
                 node.pop(key)
                 warnings.append(f"{here} does nothing here: {reason}.")

@@ -63,7 +63,6 @@ class LLMProxyConfig(Settings):
 
 
 NO_MEDIA = "images, video and audio are not read yet"
-ONE_BY_ONE = "a replacement is started for every group that is dropped"
 ROLE_DECIDES = "the role decides what stands on top of the model (the critic gets a value head)"
 
 INERT: Mapping[str, Mapping[str, InertKey]] = {
@@ -100,7 +99,6 @@ INERT: Mapping[str, Mapping[str, InertKey]] = {
         "is_num_return_sequences_expand": ignored(
             bool, False, "Send a prompt once per answer.", "an engine prefills a prompt once for all its answers"
         ),
-        "max_additional_running_prompts": ignored(int, 16, "How many more prompts.", ONE_BY_ONE),
         "router_args": section(RouterArgs, "Routing between engine replicas."),
         "transfer_backend": section(TransferBackendArgs, "Another road for rollout data."),
     },

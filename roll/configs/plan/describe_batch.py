@@ -38,7 +38,16 @@ def batch_rows(config: AlgorithmConfig, plan: BatchPlan) -> Iterator[tuple[str, 
 
 def _ahead_rows(config: AlgorithmConfig, plan: BatchPlan) -> Iterator[tuple[str, ...]]:
     bounds = plan.bounds
+    if bounds.additional:
+        yield "more", f"{bounds.additional} groups run in case that others are dropped (max_additional_running_prompts)"
     if not bounds.ahead:
+        return
+    if bounds.unfinished != "carry":
+        yield (
+            "started",
+            f"{bounds.num_groups + bounds.ahead} groups in a step (async_generation_ratio), the first count",
+        )
+        yield "", f"what still runs then: {bounds.unfinished} (unfinished_groups)"
         return
     groups = (
         f"{bounds.capacity} groups under way: those of {counted(bounds.sync_interval, 'step')} and {bounds.ahead} more"

@@ -72,10 +72,13 @@ class RolloutBounds:
 def rollout_bounds(config: AlgorithmConfig) -> RolloutBounds:
     """Those of a run. Where no group runs ahead a step has its own, whatever the age of the weights: then the engines'
     versions are not looked at. Raises ValueError as RolloutBounds does."""
-    if not config.runs_ahead:
-        return RolloutBounds(config.num_groups)
-    staleness = oldest_allowed(config)
-    return RolloutBounds(config.num_groups, groups_ahead(config), sync_interval(config), staleness)
+    groups, ahead, grace_s = config.num_groups, groups_ahead(config), config.unfinished_grace_s
+    if config.runs_ahead:
+        return RolloutBounds(groups, ahead, sync_interval(config), oldest_allowed(config), grace_s=grace_s)
+    if config.unfinished_groups != "carry":
+        return RolloutBounds(groups, ahead, unfinished=config.unfinished_groups, grace_s=grace_s)
+    replaces = config.is_use_additional_prompts and not config.rollout_mock.replays
+    return RolloutBounds(groups, additional=config.max_additional_running_prompts if replaces else 0)
 
 
 def sync_interval(config: AlgorithmConfig) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from typing import Any
 
@@ -104,7 +104,7 @@ class RolloutCore:
         others stand in their step without being trained on. `num_steps`: of the whole run; nothing is started that no
         step would take. `max_running`: groups at once; the others start, and count their age, as some finish."""
         self._play = play
-        self._bounds = bounds
+        self._bounds = bounds if keep is not None else replace(bounds, additional=0)
         self._keep = keep
         self._max_replacements, self._num_steps, self._max_running = max_replacements, num_steps, max_running
         self._next = 0

@@ -136,6 +136,7 @@ class RLVRPipeline(RLPipeline):
             ),
             self._keep(),
             fetched,
+            self.clusters.actor_infer.cut.take,
         )
         pools.wait_ready()
         self.clusters.wait_ready()

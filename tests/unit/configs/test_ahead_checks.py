@@ -4,12 +4,15 @@ from typing import Any
 
 import pytest
 
+from roll.configs.load.aliases import apply_aliases
 from roll.configs.plan.batch_plan import build_plan
 from roll.configs.plan.describe_batch import batch_rows
 from roll.configs.plan.rollout_bounds import RolloutBounds
-from tests.helpers.configs import config, problems, warnings_of
+from roll.pipeline.rlvr.rlvr_config import RLVRConfig
+from tests.helpers.configs import config, problems, tree, warnings_of
 
 AHEAD = "async_generation_ratio"
+MORE = "max_additional_running_prompts"
 EVERY = "actor_train.model_update_frequency"
 
 
@@ -23,6 +26,11 @@ EVERY = "actor_train.model_update_frequency"
         ({AHEAD: 0.1, "rollout_batch_size": 30}, RolloutBounds(30, 3, 1, 1)),  # 0.1 x 30 is more than 3 in floats
         ({AHEAD: 1.5, EVERY: 2}, RolloutBounds(32, 48, 2, 3)),
         ({AHEAD: 1, "max_staleness": 2}, RolloutBounds(32, 32, 1, 2)),
+        ({AHEAD: 1, "unfinished_grace_s": 3}, RolloutBounds(32, 32, 1, 1, grace_s=3)),
+        ({AHEAD: 0.25, "unfinished_groups": "drop"}, RolloutBounds(32, 8, unfinished="drop")),
+        ({AHEAD: 0.5, "unfinished_groups": "defer", EVERY: 2}, RolloutBounds(32, 16, unfinished="defer")),
+        ({"is_use_additional_prompts": True, MORE: 5}, RolloutBounds(32, additional=5)),
+        ({MORE: 5}, RolloutBounds(32)),
     ],
 )
 def test_bounds_follow_from_the_keys(changes: dict[str, Any], bounds: RolloutBounds) -> None:
@@ -58,6 +66,11 @@ def test_the_default_bound_can_always_be_kept(interval: int, ratio: float) -> No
             {EVERY: 3, "max_staleness": 1},
             "max_staleness: 1 cannot be kept with actor_train.model_update_frequency: 3: answers are up to 2 steps "
             "old. Set max_staleness: 2, or actor_train.model_update_frequency: 2.",
+        ),
+        (
+            {AHEAD: 1, "unfinished_groups": "drop", "max_staleness": 1},
+            "unfinished_groups: drop and max_staleness: 1: no group outlives its step then, so none grows old. Remove "
+            "max_staleness, or set unfinished_groups: carry.",
         ),
         (
             {AHEAD: 1, "rollout_mock": {"enable": True, "mode": "mock"}},
@@ -96,6 +109,10 @@ def test_the_plan_says_how_many_groups_are_under_way_and_how_old_they_grow() -> 
     assert "at most 80 groups under way: those of 2 steps and 16 more (async_generation_ratio: 0.5)" in rows
     assert "no token is more than 2 steps old (max_staleness)" in rows
     assert "loss weighted by p / p_engine per token, at most 1.2 (train_infer_correction.is_weight)" in rows
+    given = config({AHEAD: 0.5, "unfinished_groups": "drop"})
+    rows = [row[1] for row in batch_rows(given, build_plan(given))]
+    assert "48 groups in a step (async_generation_ratio), the first count" in rows
+    assert "what still runs then: drop (unfinished_groups)" in rows
     given = config()
     assert not any("under way" in row[1] for row in batch_rows(given, build_plan(given)))
 
@@ -109,6 +126,20 @@ def test_the_plan_says_how_many_groups_are_under_way_and_how_old_they_grow() -> 
             {AHEAD: 1, "kv_on_update": "keep", "actor_infer.device_mapping": [0, 1]},
             "kv_on_update: keep does nothing: keys and values go when the engines give their devices up to "
             "actor_train.",
+        ),
+        (
+            {"max_token_staleness": 2, AHEAD: 1, "unfinished_groups": "drop"},
+            "max_token_staleness does nothing: unfinished_groups is drop, so no token is old.",
+        ),
+        (
+            {"unfinished_groups": "defer"},
+            "unfinished_groups does nothing: async_generation_ratio is 0, so no step starts more groups than it takes.",
+        ),
+        ({MORE: 4}, "max_additional_running_prompts does nothing: is_use_additional_prompts is off."),
+        (
+            {MORE: 4, AHEAD: 1, "is_use_additional_prompts": True},
+            "max_additional_running_prompts does nothing: the groups of async_generation_ratio are under way in any "
+            "case.",
         ),
         ({"max_token_staleness": 2}, "max_token_staleness does nothing: async_generation_ratio is 0."),
         (
@@ -130,3 +161,12 @@ def test_what_works_otherwise_than_meant_is_said(changes: dict[str, Any], text: 
 
 def test_groups_ahead_are_nothing_to_warn_of() -> None:
     assert warnings_of(config({AHEAD: 1})) == warnings_of(config())
+
+
+def test_trinitys_names_for_the_same_are_understood() -> None:
+    given = tree({"sync_interval": 2, "sync_offset": 1, "wait_after_min": 5})
+    assert apply_aliases(RLVRConfig, given) == ([], [])
+    assert build_plan(RLVRConfig.model_validate(given)).bounds == RolloutBounds(32, 32, 2, 2, grace_s=5)
+    (wrong,), _ = apply_aliases(RLVRConfig, tree({"sync_interval": 2, EVERY: 3}))
+    assert wrong.text == f"sync_interval: 2 contradicts {EVERY}: 3; both mean the same. Keep one."
+    assert apply_aliases(RLVRConfig, {"sync_interval": 2, "actor_train": "none"}) == ([], [])  # said elsewhere

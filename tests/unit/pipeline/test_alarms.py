@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from roll.pipeline.alarms import NO_SIGNAL, CollapseAlarm, GapAlarm
+from roll.pipeline.alarms import NO_SIGNAL, CollapseAlarm, GapAlarm, LengthAlarm
 
 
 def test_it_warns_when_the_difference_rises_above_the_threshold_and_not_again_before_it_fell(
@@ -74,3 +74,19 @@ def test_numbers_that_are_none_are_said_when_they_appear(caplog: pytest.LogCaptu
         "collapse: not finite at step 4: critic/value_loss = inf",
         "collapse: not finite at step 6: actor/pg_loss = nan",
     ]
+
+
+def test_answers_that_are_too_short_are_said_once_with_what_would_help(caplog: pytest.LogCaptureFixture) -> None:
+    alarm, other = LengthAlarm(drops_unfinished=True), LengthAlarm(drops_unfinished=False)
+    short = {"rollout/length_bias": 0.72, "rollout/filter_length_bias": 0.95}
+    for alike in (other, alarm, alarm):
+        alike.look(short)
+    (said,) = caplog.messages
+    assert said.startswith("rollout/length_bias is 0.72") and "unfinished_groups: carry" in said
+    caplog.clear()
+    for _ in range(2):
+        alarm.look({"rollout/length_bias": 0.72, "rollout/filter_length_bias": 0.5})
+    (said,) = caplog.messages
+    assert said.startswith("rollout/filter_length_bias is 0.50") and "query_filter_config" in said
+    LengthAlarm(drops_unfinished=True).look({"rollout/length_bias": 0.9})
+    assert len(caplog.messages) == 1

@@ -56,6 +56,22 @@ def test_metrics_are_of_all_that_was_sampled_and_name_what_was_kept() -> None:
     assert seen == {"kept_reward_mean": 0.5, "reward_clip_fraction": 0.1, "trained_rows_fraction": 0.125}
 
 
+def test_a_filter_that_drops_long_answers_shows() -> None:
+    """Answers of 2 tokens are kept, those of 4 and 6 dropped."""
+
+    def long(group_id: int, length: int) -> TrajectoryGroup:
+        answer = Generation(
+            np.full(length, 5, np.int32), np.zeros(length, np.float32), np.zeros(length, np.int32), "stop"
+        )
+        rows = [Trajectory.from_generation(PROMPT, answer, 1.0, index=i, response_text="") for i in range(2)]
+        return TrajectoryGroup(Task(str(group_id), "math", PROMPT), group_id, tuple(rows))
+
+    groups = StepGroups([long(0, 2), long(1, 2)], [long(2, 4), long(3, 6)])
+    assert filter_metrics(groups, groups.kept)["rollout/filter_length_bias"] == 2 / 3.5
+    none = StepGroups([], groups.dropped)
+    assert "rollout/filter_length_bias" not in filter_metrics(none, [])
+
+
 def test_a_step_that_keeps_nothing_is_said_always_and_few_groups_once(caplog: pytest.LogCaptureFixture) -> None:
     alarm, one = FewGroupsAlarm(), group(0, 1.0, 0.0)
     with caplog.at_level(logging.WARNING):
