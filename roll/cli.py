@@ -31,13 +31,7 @@ def main(pipeline: str = "rlvr", argv: Sequence[str] | None = None, script: str 
     signal. Code beside the YAML can be imported."""
     arguments, overrides = _parser(pipeline).parse_known_args(argv)
     try:
-        folder, name = _place(arguments.config_path, arguments.config_name or "")
-        directory = _directory(folder, name, script)
-        add_folder(directory)
-        if not name:
-            raise ConfigError(
-                f"--config_name is missing. There: {', '.join(yaml_names(directory)) or 'no YAML'} in {directory}."
-            )
+        directory, name = find_yaml(arguments.config_path, arguments.config_name or "", script)
         spec = pipeline_of(pipeline)
         loaded = load(spec, directory, name, overrides)
         config, plan = loaded.config, loaded.plan
@@ -85,6 +79,19 @@ def _parser(pipeline: str) -> argparse.ArgumentParser:
         help="check, print the plan and stop; needs no GPU, model or data",
     )
     return parser
+
+
+def find_yaml(config_path: str, config_name: str, script: str | None = None) -> tuple[Path, str]:
+    """The directory and the name of a YAML; code beside it can be imported from now on. Raises ConfigError that says
+    where was looked, and what is there."""
+    folder, name = _place(config_path, config_name)
+    directory = _directory(folder, name, script)
+    add_folder(directory)
+    if not name:
+        raise ConfigError(
+            f"--config_name is missing. There: {', '.join(yaml_names(directory)) or 'no YAML'} in {directory}."
+        )
+    return directory, name
 
 
 def _place(config_path: str, config_name: str) -> tuple[str, str]:

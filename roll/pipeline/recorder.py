@@ -27,6 +27,10 @@ class RolloutRecord:
     finish_reason: str
     ground_truth: str | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+    prompt_tokens: int = 0
+    """Those that were not sampled."""
+    response_tokens: int = 0
+    """Of the whole attempt."""
     turns: tuple[Turn, ...] = ()
     """Of an attempt in an environment; in the JSONL only."""
 
@@ -34,6 +38,7 @@ class RolloutRecord:
 def rollout_records(group: TrajectoryGroup, texts: Sequence[RowTexts]) -> list[RolloutRecord]:
     """The attempts of a group as a person wants to see them; `texts` of each of its rows."""
     truth = group.task.payload.get("ground_truth")
+    lengths = dict(zip((t.index for t in group.attempts), group.response_lengths.tolist(), strict=True))
     return [
         RolloutRecord(
             prompt_text=group.task.prompt_text or (said.turns[0].observation if said.turns else ""),
@@ -44,6 +49,8 @@ def rollout_records(group: TrajectoryGroup, texts: Sequence[RowTexts]) -> list[R
             finish_reason=trajectory.finish_reason,
             ground_truth=None if truth is None else str(truth),
             extra=({"failure": trajectory.failure} if trajectory.failure else {}) | dict(trajectory.extra),
+            prompt_tokens=trajectory.facts.num_tokens - trajectory.facts.num_sampled,
+            response_tokens=lengths[trajectory.index],
             turns=said.turns,
         )
         for trajectory, said in zip(group.trajectories, texts, strict=True)

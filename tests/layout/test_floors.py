@@ -26,6 +26,7 @@ FLOORS = {
     "roll.pipeline.agentic": 11,
     "roll.pipeline.sft": 11,
     "roll.cli": 12,
+    "roll.distributed.scheduler.simulate": 13,  # a command of its own, beside the core that it plays
 }
 
 ENGINES = {"deepspeed", "vllm", "sglang", "megatron", "accelerate", "peft"}
@@ -42,6 +43,7 @@ FORBIDDEN = {
     "roll.models": ENGINES - {"megatron", "peft"},
     "roll.distributed.weights": {"transformers"} | ENGINES,
     "roll.distributed.scheduler": {"torch", "transformers"} | ENGINES,
+    "roll.distributed.scheduler.simulate": {"ray", "transformers"} | ENGINES,
     "roll.pipeline": ENGINES,
     "roll.pipeline.rlvr": ENGINES,
     "roll.pipeline.agentic": ENGINES,

@@ -88,11 +88,21 @@ def sync_interval(config: AlgorithmConfig) -> int:
 
 def groups_ahead(config: AlgorithmConfig) -> int:
     """Example: async_generation_ratio: 0.5 of 5 groups a step are 3."""
-    return math.ceil(round(config.async_generation_ratio * config.num_groups, 6))
+    return ahead_by(config.async_generation_ratio, config.num_groups)
+
+
+def ahead_by(ratio: float, num_groups: int) -> int:
+    """Example: ahead_by(0.5, 5) == 3"""
+    return math.ceil(round(ratio * num_groups, 6))
 
 
 def oldest_allowed(config: AlgorithmConfig) -> int:
     """Steps that a token may be old. Example: weights of every second step and a ratio of 0.5: 2."""
     if config.max_staleness is not None:
         return config.max_staleness
-    return math.ceil(sync_interval(config) - 1 + config.async_generation_ratio)
+    return least_staleness(config.async_generation_ratio, sync_interval(config))
+
+
+def least_staleness(ratio: float, interval: int) -> int:
+    """Steps that a token has to be allowed to be old. Example: least_staleness(0.5, 2) == 2"""
+    return math.ceil(interval - 1 + ratio)

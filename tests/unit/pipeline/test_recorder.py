@@ -49,6 +49,8 @@ def test_the_jsonl_file_holds_every_field(tmp_path):
         "finish_reason": "stop",
         "ground_truth": "x",
         "extra": {},
+        "prompt_tokens": 0,
+        "response_tokens": 0,
     }
     assert "reward failed" in (tmp_path / "step_000003.val.txt").read_text()
 

@@ -1,0 +1,76 @@
+"""Writes what things cost: the engines measured here, the trainer from a run of the same settings."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from roll.configs.algorithm import AlgorithmConfig
+from roll.configs.plan.batch_plan import BatchPlan
+from roll.distributed.scheduler.simulate.costs import Costs, write_costs
+from roll.distributed.scheduler.simulate.fit_run import Row, fit_decode, fit_trainer, rows_of_run
+from roll.distributed.scheduler.simulate.from_options import devices_of, load_yaml
+from roll.errors import ConfigError, RollError
+
+NUM_STEPS = 8
+_START = "import sys; from roll.cli import main; sys.exit(main(sys.argv[1], sys.argv[2:]))"
+
+
+def calibrate(options: argparse.Namespace, overrides: Sequence[str]) -> Iterator[str]:
+    """Writes the file and yields what it says. With a YAML the engine is measured here, and the trainer in two short
+    runs of it, one with half the groups, unless --run names one that has been. Without, all is taken from --run."""
+    if options.config_name is None:
+        if options.run is None:
+            raise ConfigError("calibrate: name a YAML (--config_name) to measure, or a run (--run) to read.")
+        rows = rows_of_run(options.run)
+        costs = {**fit_trainer(rows, options.train_devices or 1), "decode_s": fit_decode(rows, options.engines or 1)}
+        source = f"metrics of {options.run.name}"
+    else:
+        config, plan = load_yaml(options, overrides)
+        rows = rows_of_run(options.run) if options.run else _rows_of_short_runs(options, overrides, plan)
+        costs = {**fit_trainer(rows, devices_of(plan).train), **_engine_costs(config, plan)}
+        source = f"{options.config_name}, measured"
+    write_costs(options.out, Costs(**costs), {"from": source, "steps": len(rows)})
+    for name in (field.name for field in fields(Costs)):
+        yield f"{name:<24}{_shown(costs[name]) if name in costs else 'not measured: the default'}"
+    yield f"written to {options.out}"
+
+
+def _engine_costs(config: AlgorithmConfig, plan: BatchPlan) -> dict[str, Any]:
+    from roll.distributed.scheduler.simulate.measure_engine import measure_engine  # imports torch
+
+    return measure_engine(config, plan)
+
+
+def _rows_of_short_runs(options: argparse.Namespace, overrides: Sequence[str], plan: BatchPlan) -> list[Row]:
+    """Two sizes tell what a step costs beside its tokens."""
+    sizes = sorted({max(1, plan.num_groups // 2), plan.num_groups})
+    return [row for groups in sizes for row in _rows_of_short_run(options, overrides, groups, plan)]
+
+
+def _rows_of_short_run(
+    options: argparse.Namespace, overrides: Sequence[str], groups: int, plan: BatchPlan
+) -> Sequence[Row]:
+    with tempfile.TemporaryDirectory() as folder:
+        shorter = [f"max_steps={NUM_STEPS}", "eval_steps=-1", "save_steps=-1", "track_with=[jsonl]"]
+        shorter += [f"output_dir={folder}", f"logging_dir={folder}"]
+        if groups != plan.num_groups:
+            shorter.append(f"rollout_batch_size={groups}")
+        place = ["--config_path", options.config_path, "--config_name", options.config_name]
+        command = [sys.executable, "-c", _START, options.pipeline, *place, *overrides, *shorter]
+        done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
+        if done.returncode:
+            raise RollError(f"the run of {NUM_STEPS} steps ended with {done.returncode}:\n{done.stderr[-2000:]}")
+        return rows_of_run(Path(folder))
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(f"{count:g}: {seconds:.3g}" for count, seconds in value)
+    return f"{value:.4g}"

@@ -1,0 +1,165 @@
+"""From a YAML and the options of the command line to what is simulated."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from roll.cli import find_yaml
+from roll.configs.algorithm import AlgorithmConfig
+from roll.configs.plan.batch_plan import BatchPlan
+from roll.configs.plan.layout import RolePlace
+from roll.configs.plan.rollout_bounds import RolloutBounds, ahead_by, least_staleness
+from roll.distributed.scheduler.filters import make_filter
+from roll.distributed.scheduler.rollout_core import Keep
+from roll.distributed.scheduler.simulate.costs import Costs, read_costs
+from roll.distributed.scheduler.simulate.recorded import read_recorded
+from roll.distributed.scheduler.simulate.setup import Devices, Setup
+from roll.distributed.scheduler.simulate.step_model import PASSES
+from roll.distributed.scheduler.simulate.workload import Delays, LogNormal, Workload
+from roll.errors import ConfigError
+from roll.pipeline.load import load
+from roll.pipeline.rlvr.rlvr_config import RLVRConfig
+from roll.pipeline.spec import pipeline_of
+
+DEFAULT_CAP, MEDIAN_SHARE = 16_384, 2200 / 16_384
+
+
+def load_yaml(options: argparse.Namespace, overrides: Sequence[str]) -> tuple[AlgorithmConfig, BatchPlan]:
+    """Raises ConfigError as a start does, and for a pipeline that samples nothing."""
+    directory, name = find_yaml(options.config_path, options.config_name)
+    loaded = load(pipeline_of(options.pipeline), directory, name, overrides)
+    if not isinstance(loaded.config, AlgorithmConfig) or not isinstance(loaded.plan, BatchPlan):
+        raise ConfigError(f"--pipeline {options.pipeline}: it samples nothing that could be simulated.")
+    return loaded.config, loaded.plan
+
+
+def setup_of(options: argparse.Namespace, overrides: Sequence[str]) -> Setup:
+    """Options count before the YAML. Raises ConfigError for what does not fit together."""
+    costs = read_costs(options.calibration) if options.calibration else Costs()
+    if options.config_name is None:
+        if overrides:
+            raise ConfigError(f"{overrides[0]}: there is no such option, and no YAML (--config_name) to override.")
+        base = _default_setup(options, costs)
+    else:
+        base = _setup_of_yaml(options, *load_yaml(options, overrides), costs)
+    setup = replace(
+        base,
+        group_size=options.group_size or base.group_size,
+        max_running=options.max_running_requests or base.max_running,
+        reward_workers=options.reward_workers,
+        devices=_devices(options, base.devices),
+    )
+    return replace(setup, bounds=bounds_of(setup.bounds, options))
+
+
+def bounds_of(base: RolloutBounds, options: argparse.Namespace) -> RolloutBounds:
+    """With the options that are given. Raises ConfigError where a step would wait for ever."""
+    num_groups, ratio, staleness = options.groups or base.num_groups, options.async_generation_ratio, base.max_staleness
+    unfinished = options.unfinished or base.unfinished
+    if unfinished != "carry":
+        staleness = 0
+    elif ratio is not None:
+        staleness = least_staleness(ratio, base.sync_interval)
+    ratio = base.ahead / base.num_groups if ratio is None else ratio
+    staleness = staleness if options.max_staleness is None else options.max_staleness
+    grace_s = base.grace_s if options.grace_s is None else options.grace_s
+    ahead, interval = ahead_by(ratio, num_groups), base.sync_interval
+    try:
+        return RolloutBounds(num_groups, ahead, interval, staleness, unfinished, grace_s, base.additional)
+    except ValueError as error:
+        raise ConfigError(
+            f"--async_generation_ratio {ratio:g} and --max_staleness {staleness}: {error}. Raise --max_staleness to "
+            f"{least_staleness(ratio, interval)}."
+        ) from error
+
+
+def _default_setup(options: argparse.Namespace, costs: Costs) -> Setup:
+    workload = _workload(options, DEFAULT_CAP, 512)
+    return Setup(RolloutBounds(options.groups or 128), 16, Devices(16, 16, 1, True), workload, costs)
+
+
+def _setup_of_yaml(options: argparse.Namespace, config: AlgorithmConfig, plan: BatchPlan, costs: Costs) -> Setup:
+    layout = plan.layout
+    wanted = {
+        "values": plan.critic is not None,
+        "ref_log_probs": plan.needs_reference,
+        "old_log_probs": plan.old_log_probs.source == "pass",
+    }
+    passes = {name: _num_devices(layout[role]) for name, role in PASSES.items() if wanted[name]}
+    return Setup(
+        bounds=plan.bounds,
+        group_size=plan.group_size,
+        devices=devices_of(plan),
+        workload=_workload(options, plan.response_length, plan.prompt_length // 2),
+        costs=costs,
+        max_running=config.max_running_requests,
+        max_replacements=plan.num_groups if config.is_use_additional_prompts else 0,
+        keep=_filter_of(config),
+        passes=passes,
+        trains_critic=plan.critic is not None,
+    )
+
+
+def _num_devices(place: RolePlace) -> int:
+    """CPU workers count as one each."""
+    return len(place.device_ids) or len(place.workers)
+
+
+def devices_of(plan: BatchPlan) -> Devices:
+    """Raises ConfigError for devices of which some are shared."""
+    train, infer = plan.layout["actor_train"], plan.layout["actor_infer"]
+    is_shared = bool(train.device_ids) and train.device_ids == infer.device_ids
+    if not is_shared and train.device_ids & infer.device_ids:
+        raise ConfigError(
+            "actor_train.device_mapping and actor_infer.device_mapping share some devices and not all: that is not "
+            "simulated. Override one of them: actor_infer.device_mapping=..."
+        )
+    num_infer = _num_devices(infer)
+    return Devices(_num_devices(train), num_infer, num_infer // len(infer.workers), is_shared)
+
+
+def _filter_of(config: AlgorithmConfig) -> Keep | None:
+    """That of the first domain which filters: simulated groups are of no domain."""
+    rewards: Mapping[str, object] = config.rewards if isinstance(config, RLVRConfig) else {}
+    for reward in rewards.values():
+        keys = reward.query_filter_config  # type: ignore[attr-defined]
+        if keys.type != "no_filter":
+            return make_filter(keys.type, keys.filter_args)
+    return None
+
+
+def _devices(options: argparse.Namespace, base: Devices) -> Devices:
+    is_shared = base.is_shared if options.shared is None else options.shared
+    if options.train_devices is not None and options.shared is None:
+        is_shared = False
+    total = options.devices or base.total
+    per_engine = options.devices_per_engine or base.per_engine
+    try:
+        if is_shared:
+            return Devices(total, total, per_engine, True)
+        train = options.train_devices
+        if train is None:
+            train = base.train if not base.is_shared and not options.devices else max(1, total // 4)
+        return Devices(train, total - train, per_engine)
+    except ValueError as error:
+        raise ConfigError(f"--devices, --train_devices, --devices_per_engine: {error}.") from error
+
+
+def _workload(options: argparse.Namespace, cap: int, prompt: int) -> Workload:
+    delays = Delays(options.delay_s, options.delay_spread)
+    if options.lengths is not None:
+        return read_recorded(options.lengths, delays, options.seed)
+    cap = options.cap or cap
+    return LogNormal(
+        median=options.median_length or max(1.0, MEDIAN_SHARE * cap),
+        common=options.spread_of_prompts,
+        own=options.spread_of_answers,
+        cap=cap,
+        prompt=prompt if options.prompt_tokens is None else options.prompt_tokens,
+        turns=options.turns,
+        observation=options.observation_tokens,
+        delays=delays,
+        seed=options.seed,
+    )
