@@ -37,10 +37,12 @@ from roll.types.batch import LossScale, MicroBatch
 from roll.utils.imports import resolve
 from roll.utils.ports import free_port
 
+_BUCKET = {"reduce_bucket_size": 8_000_000}
+_ZERO3 = _BUCKET | {"stage": 3, "stage3_param_persistence_threshold": 0}
 FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "deepspeed_train, stage 0": ("deepspeed_train", {"zero_optimization": {"stage": 0}}),
-    "deepspeed_train, stage 2": ("deepspeed_train", {"zero_optimization": {"stage": 2, "reduce_bucket_size": 8000000}}),
-    "deepspeed_train, stage 3": ("deepspeed_train", {"zero_optimization": {"stage": 3, "reduce_bucket_size": 8000000}}),
+    "deepspeed_train, stage 2": ("deepspeed_train", {"zero_optimization": _BUCKET | {"stage": 2}}),
+    "deepspeed_train, stage 3": ("deepspeed_train", {"zero_optimization": _ZERO3}),
     "fsdp2_train": ("fsdp2_train", {}),
 }
 ROWS, TOKENS = 2, 64

@@ -34,9 +34,7 @@ def test_a_run_with_a_kl_term_starts_no_reference_and_its_engine_has_the_merged_
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["deepspeed_train", "fsdp2_train"])
 def test_the_demo_learns_with_adapters_alone(strategy: str, sort_data: Path, start_run: StartRun) -> None:
-    named = () if strategy == "deepspeed_train" else (
-        f"actor_train.strategy_args={{strategy_name: {strategy}}}",
-    )  # fmt: skip
+    named = (f"actor_train.strategy_args.strategy_name={strategy}", "~actor_train.strategy_args.strategy_config")
     run = start_run(sort_data, "tiny_sort_lora", "eval_steps=50", "save_steps=-1", *named)
     assert run.wait(900) == 0, run.text
     assert run.metrics[0]["val/reward_mean"] < 0.3

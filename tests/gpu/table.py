@@ -58,6 +58,19 @@ def _fsdp2(name: str, form: str, settings: dict[str, Any]) -> Check:
     )
 
 
+def _lora(name: str, kind: str, form: str, settings: dict[str, Any]) -> Check:
+    return Check(
+        name=f"train-lora-{name}",
+        path=f"{kind}_train, {form}, LoRA: updates equal peft + torch, also after a trip to host memory; resumes",
+        code="roll/models/lora.py",
+        function=f"{HERE}.trainers:trains",
+        arguments={"kind": kind, "settings": settings, "adapts": True},
+        limits=limits.TRAINER,
+        most_gpus=2,
+        packages=("peft", *["deepspeed"] * (kind == "deepspeed")),
+    )
+
+
 def _scorer(name: str, code: str, strategy: str, settings: dict[str, Any], *packages: str) -> Check:
     return Check(
         name=f"score-{name}",
@@ -154,6 +167,9 @@ CHECKS: tuple[Check, ...] = (
     _fsdp2("fsdp2-replicas", "every rank holds the model", {"fsdp_size": 1}),
     _fsdp2("fsdp2-waiting", "weights and optimizer wait in host memory", _WAITING),
     _fsdp2("fsdp2-cpuoffload", "everything in host memory", {"offload_policy": True}),
+    _lora("zero2", "deepspeed", "ZeRO 2", {"stage": 2}),
+    _lora("zero3", "deepspeed", "ZeRO 3", {"stage": 3}),
+    _lora("fsdp2", "fsdp2", "all ranks hold the model together", {}),
     _megatron("megatron", "each rank the whole model", {}),
     _megatron("megatron-distributed", "distributed optimizer", _SHARED),
     _megatron("megatron-tp2", "tensor parallel 2", _TP2, 2),

@@ -17,14 +17,17 @@ from tests.helpers import processes
 Kind = Literal["deepspeed", "megatron", "fsdp2"]
 
 
-def trains(place: Place, kind: Kind, settings: dict[str, Any], num_ranks: int | None = None) -> Figures:
+def trains(
+    place: Place, kind: Kind, settings: dict[str, Any], num_ranks: int | None = None, adapts: bool = False
+) -> Figures:
     """Two updates with a trip to host memory between them, against two without; three against the reference; one after
-    a checkpoint, against one without."""
+    a checkpoint, against one without. `adapts`: of adapters instead of the weights."""
     from tests.parity.strategies.reference import LEARNING_RATE, BentLoss, rows, train_reference
 
     model_dir = place.tiny_model()
-    want = train_reference(model_dir, rows(), BentLoss(), [LEARNING_RATE] * 3)
-    run = run_of(kind, model_dir, settings)
+    adapter = adapter_of(model_dir, place.directory) if adapts else None
+    want = train_reference(model_dir, rows(), BentLoss(), [LEARNING_RATE] * 3, adapter=adapter)
+    run = run_of(kind, model_dir, settings, lora_settings(adapter) if adapter else None)
     with _ranks(place, kind, num_ranks or len(place.devices)) as pool:
         # First, in fresh processes: nothing else is on their devices.
         travelled, stayed = (pool.run(update_after_a_trip, kind, run, trip)[0] for trip in (True, False))
@@ -43,6 +46,20 @@ def trains(place: Place, kind: Kind, settings: dict[str, Any], num_ranks: int | 
         "resume_difference": difference(saved["resumed"], saved["unbroken"]),
         "export_gb": travelled["export_bytes"] / 1e9,
     }
+
+
+def adapter_of(model_dir: Path, directory: Path) -> Path:
+    from transformers import AutoModelForCausalLM
+
+    from tests.parity.strategies.adapters import an_adapter
+
+    return an_adapter(AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32), directory / "adapter")
+
+
+def lora_settings(adapter: Path) -> dict[str, Any]:
+    from tests.parity.strategies.adapters import LORA
+
+    return LORA | {"adapter_name_or_path": str(adapter)}
 
 
 def update_after_a_trip(kind: Kind, run: Any, trip: bool) -> dict[str, Any]:

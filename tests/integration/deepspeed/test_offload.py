@@ -144,6 +144,14 @@ def test_a_trip_to_host_memory_changes_no_update(
         np.testing.assert_array_equal(travelled[name], weights, err_msg=name)
 
 
+@pytest.mark.parametrize("stage", [0, 2, 3])
+def test_a_trip_changes_no_update_of_adapters(stage: int, rank_pool: Pools, tiny_model_dir: Path) -> None:
+    """Frozen weights and adapters leave together and come back as they were."""
+    run = Run(tiny_model_dir, stage, model={"dtype": "bf16", "lora_target": "all-linear"})
+    stayed, travelled = (rank_pool(1).run(two_updates, run, takes_trip)[0] for takes_trip in (False, True))
+    assert max(float(np.abs(travelled[name] - stayed[name]).max()) for name in stayed) == 0
+
+
 def test_gradients_that_lie_in_host_memory_are_left_there(rank_pool: Pools, tiny_model_dir: Path) -> None:
     """With the optimizer in host memory ZeRO-3 keeps the gradients there; reloaded they would come to the GPU."""
     on_device = rank_pool(1).run(moved_by_deepspeed, Run(tiny_model_dir, 3))[0]

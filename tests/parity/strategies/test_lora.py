@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 
 from tests.helpers.processes import RankPool
 from tests.parity.strategies import runs
+from tests.parity.strategies.adapters import LORA, an_adapter
 from tests.parity.strategies.reference import (
     LEARNING_RATE,
     TEMPERATURE,
@@ -32,7 +33,6 @@ from tests.parity.strategies.runs import Run, my_micro_batches, one_update, trai
 from tests.parity.strategies.test_deepspeed_train import assert_same_training, largest_difference
 
 Pools = Callable[[int], RankPool]
-LORA: dict[str, Any] = {"lora_target": "all-linear", "lora_rank": 4, "lora_alpha": 6, "use_rslora": True}
 Engine = dict[str, Any]  # of Run: a ZeRO stage, or the settings of fsdp2_train
 FSDP2: Engine = {"fsdp2": {}}
 ON_HOST: Engine = {"fsdp2": {"offload_policy": True}}
@@ -41,22 +41,11 @@ OFFLOADED: Engine = {
     "stage": 3,
     "zero": {"offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}},
 }
+GATHERED: Engine = {"stage": 3, "zero": {"stage3_param_persistence_threshold": 100_000}}  # DeepSpeed's own default
 
 
 def zero(stage: int) -> Engine:
     return {"stage": stage}
-
-
-def an_adapter(model: torch.nn.Module, directory: Path, **more: Any) -> Path:
-    """Written by peft, with a B that is not 0."""
-    torch.manual_seed(0)
-    settings: dict[str, Any] = {"r": 4, "lora_alpha": 6, "use_rslora": True, "target_modules": "all-linear"}
-    peft_model = get_peft_model(model, LoraConfig(**settings | more))  # type: ignore[arg-type]
-    for name, parameter in peft_model.named_parameters():
-        if ".lora_B." in name:
-            torch.nn.init.normal_(parameter, std=0.05)
-    peft_model.save_pretrained(str(directory))
-    return directory
 
 
 @pytest.fixture(scope="module")
@@ -83,8 +72,8 @@ def run_of(model_dir: Path, engine: Engine, adapter: Path | None = None, **more:
         *(
             pytest.param(engine, world_size, marks=pytest.mark.slow)
             for engine, world_size in [
-                (zero(0), 1), (zero(0), 2), (zero(1), 2), (zero(2), 2), (zero(3), 1), (OFFLOADED, 2), (FSDP2, 1),
-                (FSDP2, 4), (ON_HOST, 2), (WAITING, 2), ({"fsdp2": {"fsdp_size": 1}}, 2),
+                (zero(0), 1), (zero(0), 2), (zero(1), 2), (zero(2), 2), (zero(3), 1), (GATHERED, 2), (OFFLOADED, 2),
+                (FSDP2, 1), (FSDP2, 4), (ON_HOST, 2), (WAITING, 2), ({"fsdp2": {"fsdp_size": 1}}, 2),
             ]
         ),
     ],

@@ -62,8 +62,10 @@ def _optimizer(engine: Any, stage: int) -> Iterator[torch.Tensor]:
         (1, {"dtype": "bf16"}),
         (2, {"dtype": "fp32"}),
         (2, {"dtype": "bf16", "freeze_module_prefix": "model.embed_tokens"}),
+        (2, {"dtype": "bf16", "lora_target": "all-linear", "lora_rank": 16, "additional_target": "lm_head"}),
         (3, {"dtype": "bf16"}),
         (3, {"dtype": "fp32"}),
+        (3, {"dtype": "bf16", "lora_target": "all-linear", "lora_rank": 16}),
     ],
     ids=str,
 )
@@ -95,7 +97,15 @@ def held_in_shards(run: Run) -> dict[str, int]:
         }
 
 
-@pytest.mark.parametrize("model", [{"dtype": "fp32"}, {"dtype": "bf16", "freeze_module_prefix": "model.embed_tokens"}])
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"dtype": "fp32"},
+        {"dtype": "bf16", "freeze_module_prefix": "model.embed_tokens"},
+        {"dtype": "bf16", "lora_target": "all-linear", "lora_rank": 16, "additional_target": "lm_head"},
+    ],
+    ids=str,
+)
 def test_ranks_hold_the_shards_that_the_plan_says(
     model: dict[str, Any], rank_pool: Pools, tiny_model_dir: Path
 ) -> None:

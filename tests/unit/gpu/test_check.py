@@ -8,7 +8,7 @@ import pytest
 from tests.gpu.check import Check, Limit, Machine, judge, num_devices, why_skipped
 from tests.gpu.table import CHECKS
 
-ENGINES = ("deepspeed", "megatron", "vllm", "sglang", "transformer_engine")
+ENGINES = ("deepspeed", "megatron", "vllm", "sglang", "transformer_engine", "peft")
 NAMES = [check.name for check in CHECKS]
 
 
@@ -43,7 +43,7 @@ def test_eight_gpus_run_everything():
 
 
 def test_an_engine_that_is_not_installed_skips_its_checks_only():
-    found = skipped(8, ["deepspeed", "megatron", "vllm"])
+    found = skipped(8, ["deepspeed", "megatron", "vllm", "peft"])
     assert found["run-sglang-tp2-apart"] == "sglang not installed"
     assert found["train-megatron-te"] == "transformer_engine not installed"
     assert all("sglang" in name or name == "train-megatron-te" for name in found)

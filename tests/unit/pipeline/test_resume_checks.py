@@ -93,6 +93,27 @@ def test_a_model_of_another_shape_is_refused(tmp_path: Path) -> None:
     assert resume(checkpoint, {"pretrain": str(tmp_path / "moved")}) == frozenset()
 
 
+LORA = {"actor_train.model_args.lora_target": "q_proj"}
+
+
+def test_adapters_go_on_with_the_model_that_they_were_trained_on(tmp_path: Path) -> None:
+    """A checkpoint holds them alone. Without LoRA the weights come from it, wherever the model lies now."""
+    found = refusal(saved(tmp_path, LORA), LORA | {"pretrain": "org/another"})
+    assert (
+        "actor_train.model_args.model_name_or_path: org/model -> org/another since the checkpoint, which hol" in found
+    )
+    assert resume(saved(tmp_path, {}), {"pretrain": "org/another"}) == frozenset()
+    assert resume(saved(tmp_path, LORA), LORA) == frozenset()
+
+
+def test_adapters_of_another_form_are_refused(tmp_path: Path) -> None:
+    then = saved(tmp_path, LORA)
+    assert "was saved with lora 'q_proj of rank 8 and alpha 16' (now 'q_proj of rank 4 and alpha 8')" in refusal(
+        then, LORA | {"actor_train.model_args.lora_rank": 4}
+    )
+    assert "was saved with lora 'q_proj of rank 8 and alpha 16' (now None)" in refusal(then, {})
+
+
 def test_a_critic_that_the_checkpoint_lacks_is_refused(tmp_path: Path) -> None:
     critic = {
         "strategy_args": {"strategy_name": "deepspeed_train"},

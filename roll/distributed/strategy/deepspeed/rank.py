@@ -19,7 +19,7 @@ from roll.distributed.strategy.base import RankContext
 from roll.distributed.strategy.data_parallel import evened_out
 from roll.distributed.strategy.deepspeed.config import EngineConfig
 from roll.models.hf import LogProbHead
-from roll.models.loading import LoadedModel, load_model
+from roll.models.loading import DTYPES, LoadedModel, load_model
 from roll.platforms.stores import bind_stores
 from roll.platforms.table import platform_of
 from roll.types.batch import MicroBatch
@@ -65,6 +65,9 @@ class DeepSpeedRank:
         torch.manual_seed(self.context.seed)
         with self._partitioned_loading():
             model = load_model(self.role.model_args, self.context.head, self.gathered, adapts=adapts)
+        if model.adapters is not None:  # peft makes them in fp32, and ZeRO-3 would leave them so
+            for parameter in model.module.parameters():
+                parameter.data = parameter.data.to(DTYPES[self.role.model_args.dtype])
         if self.config.partitions_weights and self.context.head == "lm":
             from deepspeed.utils import set_z3_leaf_modules
 
