@@ -19,7 +19,7 @@ from roll.types.columns import check_columns, columns, per_row, per_token, per_t
 from roll.types.media import Media
 from roll.types.ragged import sum_rows, token_indices
 
-FINISH_REASONS = ("stop", "length", "abort", "failed")
+FINISH_REASONS = ("stop", "length", "abort", "failed", "moved")
 
 
 @dataclass(frozen=True, kw_only=True)

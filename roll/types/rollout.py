@@ -17,7 +17,7 @@ import numpy as np
 from roll.types.columns import check_columns, per_token
 from roll.types.media import Media
 
-FinishReason = Literal["stop", "length", "abort", "failed"]
+FinishReason = Literal["stop", "length", "abort", "failed", "moved"]
 FIRST_IN_LINE = -1  # the order of requests that wait for no group of the training
 
 
@@ -79,7 +79,8 @@ class GenerationRequest:
     following of their group, which says what they are drawn from. Requests of one `session` build on each other, as the
     turns of an episode: they go to the same engine, which has their beginning cached. Where requests wait, those of the
     smallest `order` come first. As soon as `enough` answers are whole, if it is given, the others are cut short.
-    `tells_each`: answers are handed over as they end, and not with the last one."""
+    `tells_each`: answers are handed over as they end, and not with the last one. `prefix`: what is there already of
+    the one answer, which is to be continued."""
 
     request_id: str
     prompt_ids: np.ndarray  # int32 [P]
@@ -91,6 +92,7 @@ class GenerationRequest:
     order: int = 0
     enough: int | None = None
     tells_each: bool = False
+    prefix: Generation | None = None
 
     @property
     def samples(self) -> range:
@@ -110,7 +112,7 @@ class Generation:
 
     `policy_versions[t]` is the version of the weights that sampled token t: constant unless weights changed on the way.
     `finish_reason` is "stop" when the end-of-sequence token, a stop token or a stop string ended it, "length" at the
-    limit, "abort" when it was cut short (what was sampled is kept).
+    limit, "abort" when it was cut short (what was sampled is kept), "moved" when another engine is to go on with it.
     """
 
     token_ids: Annotated[np.ndarray, per_token(np.int32)]  # the end-of-sequence token included

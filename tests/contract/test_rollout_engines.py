@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ import pytest
 
 from roll.configs.strategy import narrowing_settings
 from roll.datasets.encoding import decoder
+from roll.distributed.executor.rollout.continuation import joined, rest_of
 from roll.distributed.strategy.base import State
 from roll.distributed.strategy.stop_strings import answer_texts
 from roll.errors import EngineDied, StrategyError
@@ -219,6 +221,23 @@ def test_abort_returns_the_partial_answer(harness: EngineHarness) -> None:
             assert_log_probs(harness.model, long.prompt_ids, answer)
     assert [g.finish_reason for g in whole] == ["length"]
     assert len(whole[0].token_ids) == 20
+
+
+def test_what_was_aborted_and_is_continued_equals_the_unbroken_answer(harness: EngineHarness) -> None:
+    """Greedy: token for token. Sampled: log-probs are those of the model, and the random numbers are new ones."""
+    for temperature in (0.0, 1.0):
+        whole = harness.request(prompt(19), max_new_tokens=40, temperature=temperature)
+        ((unbroken,),) = harness.generate(whole)
+        begun = harness.request(prompt(19), max_new_tokens=15, temperature=temperature)
+        ((part,),) = harness.generate(begun)
+        assert part.token_ids.tolist() == unbroken.token_ids[:15].tolist()
+        asked = replace(whole, request_id=f"{whole.request_id}~0@15", prefix=part)
+        ((rest,),) = harness.generate(rest_of(asked))
+        answer = joined(asked, rest, lambda: pytest.fail("no stop strings"))
+        assert answer.num_tokens == 40 and answer.finish_reason == "length"
+        assert_log_probs(harness.model, prompt(19), answer)
+        same = answer.token_ids.tolist() == unbroken.token_ids.tolist()
+        assert same is (temperature == 0)
 
 
 def test_abort_right_after_the_request_ends_it(harness: EngineHarness) -> None:

@@ -54,6 +54,16 @@ class StopStrings:
             self._candidates[strings] = table
         return table
 
+    def completed_after(self, strings: tuple[str, ...], before: np.ndarray, after: np.ndarray) -> int | None:
+        """How many tokens of `after` complete one of the strings that begins in `before`; None if none does."""
+        longest = max(map(len, strings))
+        for count in range(1, len(after) + 1):
+            if self.completes(strings, np.concatenate([before, after[:count]])):
+                return count
+            if len(self._decode(after[:count].tolist()).rstrip(_REPLACEMENT)) >= longest:
+                return None
+        return None
+
     def completes(self, strings: tuple[str, ...], token_ids: np.ndarray) -> bool:
         """True if the last of these tokens completes one of the strings (an earlier occurrence does not count)."""
         window = _MAX_TOKENS_PER_CHARACTER * max(map(len, strings)) + _EXTRA_TOKENS

@@ -30,7 +30,7 @@ class CutAnswers:
     def comes(self, rank: int, request_id: str, answers: Iterable[AnyGeneration] | None) -> None:
         """Some of what is owed, or None where the engine hands nothing over."""
         num_open = self._open.pop((rank, request_id), 0)
-        came = [(answer.num_tokens, answer.finish_reason != "abort") for answer in answers or ()]
+        came = [(answer.num_tokens, answer.finish_reason not in ("abort", "moved")) for answer in answers or ()]
         self._came += came
         if answers is not None and num_open > len(came):
             self._open[rank, request_id] = num_open - len(came)

@@ -5,22 +5,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import ray
 from ray.exceptions import RayActorError
 
 from roll.distributed.executor.processes.cluster import WorkerHandles, death_of
 from roll.distributed.executor.processes.failures import Failure, worker_error
+from roll.distributed.executor.rollout.continuation import Continuation
 from roll.distributed.executor.rollout.cut_answers import CutAnswers
 from roll.distributed.executor.rollout.engine_router import EngineRouter
 from roll.distributed.executor.rollout.finished_requests import FinishedRequests
 from roll.errors import RollError, StrategyError, WorkerError, describe
 from roll.types.rollout import AnyAnswered, AnyGeneration, GenerationRequest
-from roll.utils.background import BackgroundTasks
+from roll.utils.background import BackgroundTasks, start
 
+T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 RETRIED_REQUESTS = "rollout/retried_requests"  # the metric
@@ -30,31 +32,27 @@ _RETURN_POLL_S = 1.0
 
 @dataclass
 class _Asked:
-    """A request in the hands of an engine, with the answers that came, also from engines that died since."""
+    """What is asked of one engine: a request whole, or what is missing of one."""
 
     request: GenerationRequest
-    answered: AnyAnswered | None
-    answers: dict[int, AnyGeneration] = field(default_factory=dict)  # by number
-    num_open: int = 0  # answers that the present engine owes
-    future: asyncio.Future[list[AnyGeneration]] = field(init=False)
+    to: Continuation
+    num_open: int = field(init=False)  # answers that the engine owes
+    done: asyncio.Future[None] = field(init=False)
 
-    def asks(self) -> None:
+    def __post_init__(self) -> None:
         self.num_open = self.request.num_samples
-        self.future = asyncio.get_running_loop().create_future()
+        self.done = asyncio.get_running_loop().create_future()
 
     def comes(self, answers: Mapping[int, AnyGeneration]) -> None:
-        """What is told once stands: an answer that is sampled again may differ."""
         self.num_open -= len(answers)
-        for number in [number for number in answers if number not in self.answers]:
-            self.answers[number] = answers[number]
-            if self.answered is not None:
-                self.answered(number, answers[number])
-        if not self.num_open and not self.future.done():
-            self.future.set_result([self.answers[number] for number in self.request.samples])
+        for number, answer in answers.items():
+            self.to.comes(number, answer)
+        if not self.num_open and not self.done.done():
+            self.done.set_result(None)
 
     def fails(self, error: RollError) -> None:
-        if not self.future.done():
-            self.future.set_exception(error)
+        if not self.done.done():
+            self.done.set_exception(error)
 
 
 @dataclass
@@ -67,6 +65,7 @@ class _Replica:
     exchange: asyncio.Task[None] | None = None
     failure: RollError | None = None
     is_given_up: bool = False  # nobody brings it back
+    is_away: bool = False  # from its devices, and hands over what it is asked
 
 
 class EngineClient:
@@ -74,7 +73,8 @@ class EngineClient:
     `name` tells the clients apart, so that each takes its own answers; the engines know its requests as
     `<name>/<request id>`. Every client balances its own load.
 
-    Where there are several engines, one that dies is left out until it serves again, and its requests go to another.
+    Where there are several engines, one that dies, or gives its devices up, is left out until it serves again, and
+    what is missing of its requests goes to another: answers that came stand, and those that were handed over go on.
     A request that saw `_MAX_DEATHS` engines die is taken to be the cause, and fails. Where the class `waits`, requests
     for which no engine is left wait for one to come back."""
 
@@ -97,18 +97,29 @@ class EngineClient:
         it. Cancelling it aborts the request."""
         if self.name:  # an episode that is played again in another process asks under the same ids
             request = replace(request, request_id=f"{self.name}/{request.request_id}")
-        asked = _Asked(replace(request, tells_each=True) if answered else request, answered)
+        whole = Continuation(replace(request, tells_each=True) if answered else request, answered)
         deaths = 0
-        while True:
-            replica = await self._choose(request)
-            try:
-                return await self._ask(replica, asked)
-            except WorkerError as error:
-                deaths += 1
-                if deaths == _MAX_DEATHS or not (self.waits or self._router.has_engines):
-                    raise
-                self.num_retries += 1
-                logger.warning("request %s is asked again elsewhere: %s", request.request_id, error)
+        while (answers := whole.answers()) is None:
+            parts = [self._ask_somewhere(part, whole) for part in whole.missing()]
+            ended = [await parts[0]] if len(parts) == 1 else await _all(parts)
+            errors = [error for error in ended if error is not None]
+            if not errors:
+                continue
+            deaths += 1
+            if deaths == _MAX_DEATHS or not (self.waits or self._router.has_engines):
+                raise errors[0]
+            self.num_retries += 1
+            logger.warning("request %s is asked again elsewhere: %s", request.request_id, errors[0])
+        return answers
+
+    async def _ask_somewhere(self, part: GenerationRequest, whole: Continuation) -> WorkerError | None:
+        """Returns when the engine owes nothing of it any more; the error if it died."""
+        replica = await self._choose(part)
+        try:
+            await self._ask(replica, _Asked(part, whole))
+        except WorkerError as error:
+            return error
+        return None
 
     def loads(self) -> dict[int, int]:
         """The answers that each usable engine owes this client, by rank."""
@@ -116,19 +127,19 @@ class EngineClient:
 
     async def _choose(self, request: GenerationRequest) -> _Replica:
         while (rank := self._router.choose(request)) is None:
-            first = self._replicas[0]
-            if not self.waits or all(replica.is_given_up for replica in self._replicas):
-                assert first.failure is not None
-                raise first.failure
+            may_come = any(replica.is_away for replica in self._replicas)
+            if not may_come and (not self.waits or all(replica.is_given_up for replica in self._replicas)):
+                failure = self._replicas[0].failure
+                assert failure is not None
+                raise failure
             self._news.clear()  # of an engine that was given up while others may come back
             await self._news.wait()
         return self._replicas[rank]
 
-    async def _ask(self, replica: _Replica, asked: _Asked) -> list[AnyGeneration]:
+    async def _ask(self, replica: _Replica, asked: _Asked) -> None:
         request = asked.request
         if request.request_id in replica.waiting:
             raise ValueError(f"request {request.request_id!r} is in flight already")
-        asked.asks()
         replica.waiting[request.request_id] = asked
         self._router.add(replica.rank, request.num_samples)
         replica.outbox.append(request)
@@ -137,7 +148,7 @@ class EngineClient:
         elif len(replica.outbox) == 1:
             asyncio.get_running_loop().call_soon(self._submit, replica)
         try:
-            return await asked.future
+            await asked.done
         except asyncio.CancelledError:
             self._forget(replica, asked)
             raise
@@ -211,6 +222,8 @@ class EngineClient:
             if isinstance(result, str):
                 asked.fails(StrategyError(f"{self.workers.role} rank {replica.rank}: {result}"))
             else:
+                if any(answer.finish_reason == "moved" for answer in result.values()):
+                    self._went_away(replica)
                 asked.comes(result)
 
     def _forget(self, replica: _Replica, asked: _Asked) -> None:
@@ -235,6 +248,24 @@ class EngineClient:
         if self.waits or len(self._replicas) > 1:
             self._lost(replica.rank, error)
             self._tasks.start(self._await_return(replica))
+
+    def _went_away(self, replica: _Replica) -> None:
+        if not replica.is_away:
+            replica.is_away = True
+            self._router.close(replica.rank)
+            self._tasks.start(self._await_home(replica))
+
+    async def _await_home(self, replica: _Replica) -> None:
+        try:
+            reply = await self._call(replica, "wait_serving")
+        except RayActorError as error:
+            reply = death_of(error, replica.rank)
+        replica.is_away = False
+        if isinstance(reply, Failure) and replica.failure is None:
+            self._fail(replica, worker_error(self.workers.role, "wait_serving", [reply]))
+        elif replica.failure is None:
+            self._router.come(replica.rank)
+        self._news.set()
 
     def _lost(self, rank: int, error: RollError) -> None:
         """What else is to be done when this engine is gone."""
@@ -263,3 +294,13 @@ class EngineClient:
         """Why nobody will bring the engine back that failed with `error`; None where somebody may, as far as is known
         here."""
         return None
+
+
+async def _all(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """The first that fails ends the others."""
+    tasks = [start(work) for work in works]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()

@@ -27,6 +27,7 @@ class EngineRouter:
 
     def __init__(self, num_engines: int):
         self._loads = dict.fromkeys(range(num_engines), 0)  # of the usable ones
+        self._closed: dict[int, int] = {}  # loads of those that are away
         self._heap = [(0, rank) for rank in self._loads]  # each engine with its load, and with loads that it had
         self._total = 0
         self._sessions: OrderedDict[str, int] = OrderedDict()
@@ -43,10 +44,13 @@ class EngineRouter:
 
     def load(self, rank: int) -> int:
         """The answers that an engine owes; 0 for one that is gone."""
-        return self._loads.get(rank, 0)
+        return self._loads.get(rank, self._closed.get(rank, 0))
 
     def add(self, rank: int, num_answers: int) -> None:
-        """More, or fewer, are asked of a usable engine."""
+        """More, or fewer, are asked of a usable engine, or of one that is away."""
+        if rank in self._closed:
+            self._closed[rank] += num_answers
+            return
         load = self._loads[rank] = self._loads[rank] + num_answers
         self._total += num_answers
         heappush(self._heap, (load, rank))
@@ -54,14 +58,22 @@ class EngineRouter:
             self._heap = [(load, rank) for rank, load in self._loads.items()]
             heapify(self._heap)
 
+    def close(self, rank: int) -> None:
+        """The engine is away, and takes no requests until `come`; it may hand over what it owes."""
+        if rank in self._loads:
+            self._closed[rank] = self._loads.pop(rank)
+            self._total -= self._closed[rank]
+
     def leave(self, rank: int) -> None:
         """The engine is gone, with what it owed."""
         self._total -= self._loads.pop(rank, 0)
+        self._closed.pop(rank, None)
 
     def come(self, rank: int) -> None:
-        """The engine is back, and owes nothing."""
-        self._loads[rank] = 0
-        heappush(self._heap, (0, rank))
+        """The engine is back. One that was gone owes nothing."""
+        load = self._loads[rank] = self._closed.pop(rank, 0)
+        self._total += load
+        heappush(self._heap, (load, rank))
 
     def choose(self, request: GenerationRequest) -> int | None:
         """The rank for this request. None if no engine is usable."""

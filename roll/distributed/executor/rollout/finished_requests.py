@@ -103,8 +103,9 @@ class FinishedRequests:
 
 
 def is_large(results: Sequence[Finished]) -> bool:
-    answers = (answer for _, result in results if not isinstance(result, str) for answer in result.values())
-    return sum(len(answer.token_ids) for answer in answers) > DIRECT_TOKENS
+    """True if the tokens go to the object store; not where a client needs some, to have another engine go on."""
+    answers = [answer for _, result in results if not isinstance(result, str) for answer in result.values()]
+    return sum(len(a.token_ids) for a in answers) > DIRECT_TOKENS and all(a.finish_reason != "moved" for a in answers)
 
 
 def store(

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
@@ -15,10 +15,12 @@ import numpy as np
 from roll.datasets.encoding import Decode, decoder
 from roll.distributed.executor.blueprint import Blueprint
 from roll.distributed.executor.rollout.answer_slots import AnswerSlots
+from roll.distributed.executor.rollout.continuation import joined, names_of, rest_of
 from roll.distributed.executor.rollout.engine_meter import EngineMeter
 from roll.distributed.executor.rollout.finished_requests import Finished, FinishedRequests, is_large, store
 from roll.distributed.executor.worker import build_strategy
 from roll.distributed.strategy.base import GenerateStrategy, State
+from roll.distributed.strategy.stop_strings import StopStrings
 from roll.distributed.weights.bucket import BucketSource, GroupSpec
 from roll.errors import EngineDied, describe
 from roll.models.tokenizer import tokenizer_of
@@ -112,7 +114,10 @@ class GenerateWorker:
     gives no sign of life for `backend_timeout` is ended, as if it had died.
 
     An engine that `waits_for_weights` (it replaces one that died) refuses requests before its first weight update: who
-    sends them has not seen the death, and another engine serves them."""
+    sends them has not seen the death, and another engine serves them.
+
+    An engine that leaves its devices keeps its requests until it is back (`offload_states`), or ends them as "moved"
+    with what there is of their answers (`hand_over`): then another goes on with them."""
 
     def __init__(self, blueprint: Blueprint, max_answers: int | None = None, waits_for_weights: bool = False):
         self.strategy: GenerateStrategy = build_strategy(blueprint)
@@ -124,6 +129,9 @@ class GenerateWorker:
         self._flights: dict[str, _Flight] = {}  # by request
         self._death: str | None = None
         self._is_dead = asyncio.Event()
+        self._is_home = asyncio.Event()  # it hands nothing over
+        self._is_home.set()
+        self._away: frozenset[State] = frozenset()
         self._has_weights = asyncio.Event()
         if not waits_for_weights:
             self._has_weights.set()
@@ -193,6 +201,7 @@ class GenerateWorker:
     async def wait_serving(self) -> None:
         """Returns when the engine may be asked. Raises EngineDied if it cannot."""
         await self._has_weights.wait()
+        await self._is_home.wait()
         await self.check_health()
 
     def forget_client(self, client: str) -> None:
@@ -219,6 +228,8 @@ class GenerateWorker:
         """Begins as many answers as there are slots, then the others as slots come back."""
         parts: list[asyncio.Task[list[Generation]]] = []
         begun, total, place = 0, request.num_samples, self._slots.place(request.order)
+        if not self._is_home.is_set():
+            return dict.fromkeys(request.samples, self._cut_short(request))
         flight = self._flights[request.request_id] = _Flight(request)
         try:
             while begun < total:
@@ -231,7 +242,7 @@ class GenerateWorker:
                 parts.append(start(self._begin(part, flight, answered)))
                 begun += count
             answers = [answer for part in await asyncio.gather(*parts) for answer in part]
-            return dict(zip(request.samples, answers + [_NOTHING] * (total - begun), strict=True))
+            return dict(zip(request.samples, answers + [self._cut_short(request)] * (total - begun), strict=True))
         finally:
             for part in parts:
                 part.cancel()
@@ -240,12 +251,14 @@ class GenerateWorker:
     async def _begin(self, part: GenerationRequest, flight: _Flight, tell: Answered) -> list[Generation]:
         """Gives the slot of each answer back as soon as that is there."""
         num_open = part.num_samples
+        whole: dict[int, Generation] = {}
 
-        def answered(number: int, generation: Generation) -> None:
+        def answered(number: int, rest: Generation) -> None:
             nonlocal num_open
+            generation = whole[number] = self._ended(part, rest)
             num_open -= 1
             self._slots.give_back(1)
-            self._meter.answered(part, generation)
+            self._meter.answered(asked, rest)
             tell(number, generation)
             flight.num_whole += generation.finish_reason != "abort"
             if flight.num_whole == part.enough and not flight.is_aborted:
@@ -254,13 +267,28 @@ class GenerateWorker:
 
         if flight.is_aborted:
             self._slots.give_back(num_open)
-            return [_NOTHING] * num_open
-        self._meter.begin(part)
+            return [self._cut_short(part)] * num_open
+        asked = rest_of(part)
+        self._meter.begin(asked)
         try:
-            return await self.strategy.generate(part, answered)
+            await self.strategy.generate(asked, answered)
+            return [whole[number] for number in part.samples]
         finally:
             self._slots.give_back(num_open)
             self._meter.cut(num_open)
+
+    def _ended(self, part: GenerationRequest, rest: Generation) -> Generation:
+        generation = joined(part, rest, lambda: self._stop_strings)
+        is_moved = generation.finish_reason == "abort" and not self._is_home.is_set()
+        return replace(generation, finish_reason="moved") if is_moved else generation
+
+    def _cut_short(self, request: GenerationRequest) -> Generation:
+        """An answer that was not begun here."""
+        return self._ended(request, _NOTHING)
+
+    @cached_property
+    def _stop_strings(self) -> StopStrings:
+        return StopStrings.of(tokenizer_of(self._settings.model_args))
 
     async def _watch_engine(self) -> None:
         """Returns when the engine is gone."""
@@ -304,8 +332,9 @@ class GenerateWorker:
 
     async def abort(self, request_ids: Sequence[str] | None = None) -> None:
         await asyncio.sleep(0)  # what was submitted just now is in flight then
-        names = list(self._flights) if request_ids is None else request_ids
-        await self._cut([self._flights[name] for name in names if name in self._flights])
+        gone = None if request_ids is None else set(request_ids)
+        named = self._flights.items()
+        await self._cut([flight for name, flight in named if gone is None or not gone.isdisjoint(names_of(name))])
 
     async def _cut(self, flights: Sequence[_Flight]) -> None:
         for flight in flights:
@@ -316,6 +345,13 @@ class GenerateWorker:
     def usage(self, look: Look) -> Usage:
         """Where its time and its tokens went since the last time."""
         return self._meter.take(look)
+
+    async def hand_over(self, states: frozenset[State]) -> None:
+        """Leaves the devices until `load_states`, and ends what is in flight so that another engine can go on with it.
+        New requests are sent on in the same way."""
+        self._is_home.clear()
+        await self.abort()
+        await self.offload_states(states)
 
     async def join_weight_group(self, group: GroupSpec, first_rank: int) -> None:
         await self._while_alive(self.strategy.join_weight_group(group, first_rank))
@@ -337,11 +373,15 @@ class GenerateWorker:
 
     async def offload_states(self, states: frozenset[State]) -> None:
         self._meter.leave(states)
+        self._away |= states
         await self._while_alive(asyncio.to_thread(self.strategy.offload_states, states))
 
     async def load_states(self, states: frozenset[State]) -> None:
         await self._while_alive(asyncio.to_thread(self.strategy.load_states, states))
         self._meter.come_back(states)
+        self._away -= states
+        if not self._away:
+            self._is_home.set()
 
     async def shutdown(self) -> None:
         self._tasks.cancel()

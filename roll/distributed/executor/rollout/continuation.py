@@ -1,0 +1,118 @@
+"""Answers that come in pieces: what is there of one is not sampled again when its engine dies or leaves its devices."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import groupby
+
+import numpy as np
+
+from roll.distributed.strategy.stop_strings import StopStrings
+from roll.types.rollout import AnyAnswered, AnyGeneration, Generation, GenerationRequest
+
+_PIECE = "~"  # stands between the id of a request and the number of the answer with which a piece of it begins
+
+
+def names_of(request_id: str) -> tuple[str, ...]:
+    """What a request is known under: its id, and that of the request of which it is a piece."""
+    return (request_id, request_id.partition(_PIECE)[0])
+
+
+class Continuation:
+    """One request, as a client sees it, until all its answers are whole."""
+
+    def __init__(self, request: GenerationRequest, answered: AnyAnswered | None = None):
+        """`answered` is told of each answer once, by its number."""
+        self.request = request
+        self._answered = answered
+        self._answers: dict[int, AnyGeneration] = {}
+        self._prefixes: dict[int, Generation] = {}
+
+    def comes(self, number: int, answer: AnyGeneration) -> None:
+        """What is told once stands. An answer that is to go on elsewhere is kept as far as it is."""
+        if number in self._answers:
+            return
+        if isinstance(answer, Generation) and answer.finish_reason == "moved":
+            if answer.num_tokens < self.request.sampling.max_new_tokens:
+                self._prefixes[number] = answer
+                return
+            answer = replace(answer, finish_reason="length")
+        self._answers[number] = answer
+        if self._answered is not None:
+            self._answered(number, answer)
+
+    def answers(self) -> list[AnyGeneration] | None:
+        """In order, once all are there."""
+        if len(self._answers) < self.request.num_samples:
+            return None
+        return [self._answers[number] for number in self.request.samples]
+
+    def missing(self) -> list[GenerationRequest]:
+        """What is still to be asked: answers without a token together as far as their numbers follow each other, one
+        request for each of the others. The whole request the first time."""
+        begun = {number for number, prefix in self._prefixes.items() if prefix.num_tokens}
+        numbers = [number for number in self.request.samples if number not in self._answers]
+        if len(numbers) == self.request.num_samples and not begun:
+            return [self.request]
+        runs = groupby(numbers, key=lambda number: number if number in begun else -1 - self._gaps_before(number, begun))
+        parts = [list(run) for _, run in runs]
+        return [self._part(part[0], len(part), alone=len(parts) == 1) for part in parts]
+
+    def _gaps_before(self, number: int, begun: set[int]) -> int:
+        """Numbers that are not asked for with this one, up to it: equal for neighbours."""
+        return sum(other in self._answers or other in begun for other in self.request.samples if other < number)
+
+    def _part(self, first: int, count: int, alone: bool) -> GenerationRequest:
+        """The rest of a request of which `enough` answers do is no less than that only where it is one request."""
+        request, prefix = self.request, self._prefixes.get(first)
+        enough = None
+        if alone and request.enough is not None:
+            enough = request.enough - sum(answer.finish_reason != "abort" for answer in self._answers.values())
+        prefix = prefix if prefix is not None and prefix.num_tokens else None
+        name = f"{request.request_id}{_PIECE}{first}@{prefix.num_tokens if prefix else 0}"
+        return replace(request, request_id=name, first_sample=first, num_samples=count, enough=enough, prefix=prefix)
+
+
+def continued_seed(seed: int | None, position: int) -> int | None:
+    """Of an answer from this token on: the seed itself would give the random numbers of its beginning again."""
+    if seed is None or not position:
+        return seed
+    digest = hashlib.blake2b(f"{seed}@{position}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+def rest_of(request: GenerationRequest) -> GenerationRequest:
+    """What the engine is asked for: the prompt with what is there of the answer, and as many tokens less."""
+    prefix = request.prefix
+    if prefix is None:
+        return request
+    sampling, position = request.sampling, prefix.num_tokens
+    rest = replace(
+        sampling,
+        max_new_tokens=sampling.max_new_tokens - position,
+        min_new_tokens=max(0, sampling.min_new_tokens - position),
+        seed=continued_seed(sampling.seed, position),
+    )
+    prompt_ids = np.concatenate([request.prompt_ids, prefix.token_ids])
+    return replace(request, prompt_ids=prompt_ids, sampling=rest, prefix=None)
+
+
+def joined(request: GenerationRequest, rest: Generation, stop_strings: Callable[[], StopStrings]) -> Generation:
+    """The whole answer. It ends with a stop string that begins before the seam: the engine saw the rest alone."""
+    prefix = request.prefix
+    if prefix is None:
+        return rest
+    sampling, reason, end = request.sampling, rest.finish_reason, rest.num_tokens
+    if sampling.stop_strings:
+        early = max(0, sampling.min_new_tokens - prefix.num_tokens)  # so many tokens of the rest may not end it
+        before = np.concatenate([prefix.token_ids, rest.token_ids[:early]])
+        count = stop_strings().completed_after(sampling.stop_strings, before, rest.token_ids[early:])
+        if count is not None and early + count <= end:
+            end, reason = early + count, "stop"
+    pairs: Mapping[str, np.ndarray] = {
+        name: np.concatenate([getattr(prefix, name), getattr(rest, name)[:end]])
+        for name in ("token_ids", "log_probs", "policy_versions")
+    }
+    return Generation(**pairs, finish_reason=reason)
