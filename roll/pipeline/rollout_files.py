@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from roll.types.group_codec import RecordedGroup, decode, encode
+from roll.types.group_codec import RecordedGroup, decode, encode, joined
 
 _HEADERS, _GROUPS = "headers", "groups"
 
@@ -18,13 +18,13 @@ def write_groups(path: Path, groups: Sequence[RecordedGroup]) -> None:
     """Under another name until it is whole."""
     if any(row.media for group in groups for row in group.trajectories):
         raise ValueError("pictures of rollouts are not recorded")
-    arrays, headers = encode(groups)
+    pieces, headers = encode(groups)
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.unfinished")
     told = np.frombuffer(json.dumps(headers).encode("ascii"), np.uint8)
     numbers = np.array([group.group_id for group in groups], np.int64)
     with unfinished.open("wb") as stream:
-        np.savez(stream, **arrays, **{_GROUPS: numbers, _HEADERS: told})
+        np.savez(stream, **joined(pieces), **{_GROUPS: numbers, _HEADERS: told})
     os.replace(unfinished, path)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
 from roll.types.rollout import Trajectory, TrajectoryBase, Turn
 from roll.utils.plain import plain_fields
@@ -21,7 +21,18 @@ _PER_TOKEN = {"input_ids": np.int32, "response_mask": np.bool_, "log_probs": np.
 _SOMETIMES = ("token_rewards", "turn_rewards")  # float32, of some rows; their headers say how many
 _TOLD = [field.name for field in fields(TrajectoryBase) if field.name not in ("turn_rewards", "extra", "metrics")]
 
+_DTYPES: Mapping[str, type] = {
+    **_PER_TOKEN,
+    **dict.fromkeys(_SOMETIMES, np.float32),
+    "lengths": np.int64,
+    "version_values": np.int32,
+    "version_lengths": np.int32,
+    "texts": np.uint8,
+}
+_NAMES = {np.int64: "I64", np.int32: "I32", np.float32: "F32", np.bool_: "BOOL", np.uint8: "U8"}  # of safetensors
+
 Arrays = dict[str, np.ndarray]
+Pieces = dict[str, list[np.ndarray]]
 Header = dict[str, Any]
 
 
@@ -36,21 +47,26 @@ class RecordedGroup:
     surplus: tuple[tuple[int, bool], ...] = ()
 
 
-def encode(groups: Sequence[RecordedGroup]) -> tuple[Arrays, list[Header]]:
-    """Arrays over all rows, and a header for each row, as JSON values. Versions are runs: which, of how many tokens.
+def encode(groups: Sequence[RecordedGroup]) -> tuple[Pieces, list[Header]]:
+    """Arrays over all rows, each in the pieces that make it up, and a header for each row, as JSON values. Versions are
+    runs: which, of how many tokens.
 
     Example: a row with tokens of the versions [-1 -1 3 3 3] adds [-1 3] to version_values, [2 3] to version_lengths.
     """
     rows = [(group, row) for group in groups for row in group.trajectories]
-    arrays: Arrays = {"lengths": np.array([len(row.input_ids) for _, row in rows], np.int64)}
-    arrays |= {name: _flat([getattr(row, name) for _, row in rows], dtype) for name, dtype in _PER_TOKEN.items()}
-    values, lengths = zip(*(_runs(row.policy_versions) for _, row in rows), strict=True) if rows else ((), ())
-    arrays |= {"version_values": _flat(values, np.int32), "version_lengths": _flat(lengths, np.int32)}
+    pieces: Pieces = {"lengths": [np.array([len(row.input_ids) for _, row in rows], np.int64)]}
+    pieces |= {name: [_as(getattr(row, name), dtype) for _, row in rows] for name, dtype in _PER_TOKEN.items()}
+    runs = [_runs(row.policy_versions) for _, row in rows]
+    pieces |= {"version_values": [values for values, _ in runs], "version_lengths": [lengths for _, lengths in runs]}
     for name in _SOMETIMES:
-        arrays[name] = _flat([found for _, row in rows if (found := getattr(row, name)) is not None], np.float32)
-    texts = [row.response_text.encode("utf-8", "surrogatepass") for _, row in rows]
-    arrays["texts"] = np.frombuffer(b"".join(texts), np.uint8)
-    return arrays, [_header(group, row, len(text)) for (group, row), text in zip(rows, texts, strict=True)]
+        pieces[name] = [_as(found, np.float32) for _, row in rows if (found := getattr(row, name)) is not None]
+    texts = [np.frombuffer(row.response_text.encode("utf-8", "surrogatepass"), np.uint8) for _, row in rows]
+    headers = [_header(group, row, len(text)) for (group, row), text in zip(rows, texts, strict=True)]
+    return pieces | {"texts": texts}, headers
+
+
+def joined(pieces: Pieces) -> Arrays:
+    return {name: np.concatenate([np.zeros(0, _DTYPES[name]), *parts]) for name, parts in pieces.items()}
 
 
 def decode(arrays: Mapping[str, np.ndarray], headers: Sequence[Header]) -> list[RecordedGroup]:
@@ -86,9 +102,9 @@ def decode(arrays: Mapping[str, np.ndarray], headers: Sequence[Header]) -> list[
 
 def save_groups(directory: Path, groups: Sequence[RecordedGroup]) -> None:
     """Two files in a directory that is made."""
-    arrays, headers = encode(groups)
+    pieces, headers = encode(groups)
     directory.mkdir(parents=True)
-    save_file(arrays, directory / ARRAYS_FILE)
+    _save(directory / ARRAYS_FILE, pieces)
     with (directory / HEADERS_FILE).open("w", encoding="ascii") as stream:
         stream.writelines(json.dumps(header) + "\n" for header in headers)
 
@@ -116,13 +132,29 @@ def _header(group: RecordedGroup, row: Trajectory, num_bytes: int) -> Header:
     }
 
 
-def _flat(parts: Sequence[np.ndarray], dtype: type) -> np.ndarray:
-    return np.concatenate(parts).astype(dtype, copy=False) if parts else np.zeros(0, dtype)
+def _as(values: np.ndarray, dtype: type) -> np.ndarray:
+    return np.ascontiguousarray(values, dtype)
 
 
 def _runs(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     starts = np.concatenate([[0], np.flatnonzero(values[1:] != values[:-1]) + 1]) if len(values) else np.zeros(0, int)
-    return values[starts], np.diff(starts, append=len(values))
+    return _as(values[starts], np.int32), np.diff(starts, append=len(values)).astype(np.int32)
+
+
+def _save(path: Path, pieces: Pieces) -> None:
+    """As safetensors, piece by piece: their own writer wants each tensor in one, and copies it twice more."""
+    table, end = {}, 0
+    for name, parts in pieces.items():
+        begin, end = end, end + sum(part.nbytes for part in parts)
+        shape = [(end - begin) // np.dtype(_DTYPES[name]).itemsize]
+        table[name] = {"dtype": _NAMES[_DTYPES[name]], "shape": shape, "data_offsets": [begin, end]}
+    header = json.dumps(table).encode("ascii")
+    header += b" " * (-len(header) % 8)
+    with path.open("wb", buffering=1 << 20) as stream:
+        stream.write(len(header).to_bytes(8, "little") + header)
+        for parts in pieces.values():
+            for part in parts:
+                stream.write(part.data)
 
 
 def _split(values: np.ndarray, ends: np.ndarray) -> list[np.ndarray]:

@@ -16,6 +16,7 @@ from roll.types.group_codec import (
     RecordedGroup,
     decode,
     encode,
+    joined,
     load_groups,
     save_groups,
 )
@@ -79,8 +80,8 @@ def facts(groups: list[RecordedGroup]) -> list[Any]:
 @given(st.lists(st.lists(rows(), min_size=1, max_size=4), max_size=4))
 def test_every_kind_of_row_comes_back_bit_for_bit(found: list[list[Trajectory]]) -> None:
     groups = [RecordedGroup(7 * i, f"task {i}", tuple(group), ((3, True), (i, False))) for i, group in enumerate(found)]
-    arrays, headers = encode(groups)
-    assert facts(decode(arrays, json.loads(json.dumps(headers)))) == facts(groups)
+    pieces, headers = encode(groups)
+    assert facts(decode(joined(pieces), json.loads(json.dumps(headers)))) == facts(groups)
 
 
 def row(num_tokens: int, version: int, **more: Any) -> Trajectory:
@@ -96,7 +97,8 @@ def row(num_tokens: int, version: int, **more: Any) -> Trajectory:
 
 
 def test_versions_are_stored_as_runs() -> None:
-    arrays, _ = encode([RecordedGroup(0, "t", (row(4, 3), row(5, 3), row(2, 0), row(3, 9)))])
+    pieces, _ = encode([RecordedGroup(0, "t", (row(4, 3), row(5, 3), row(2, 0), row(3, 9)))])
+    arrays = joined(pieces)
     assert arrays["version_values"].tolist() == [-1, 3, -1, 3, -1, -1, 9]
     assert arrays["version_lengths"].tolist() == [2, 2, 2, 3, 2, 2, 1]
 
