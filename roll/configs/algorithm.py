@@ -67,6 +67,12 @@ class TrainInferCorrectionConfig(Settings):
     filters: tuple[TrainInferFilterConfig, ...] = setting((), "Filters, applied in turn.")
 
 
+def engine_length(worker: WorkerConfig) -> int | None:
+    """Most tokens of prompt and answer that the engine's settings allow, if they say."""
+    given = [worker.strategy_config.get(key) for key in MODEL_LENGTH_KEYS]
+    return min((limit for limit in given if type(limit) is int), default=None)
+
+
 class AlgorithmConfig(RolloutConfig):
     """What RLVR and agentic runs share: roles and mathematics."""
 
@@ -201,8 +207,7 @@ class AlgorithmConfig(RolloutConfig):
     @property
     def engine_length(self) -> int | None:
         """Most tokens of prompt and answer that the rollout engine's own settings allow, if they say."""
-        given = [self.actor_infer.strategy_config.get(key) for key in MODEL_LENGTH_KEYS]
-        return min((limit for limit in given if type(limit) is int), default=None)
+        return engine_length(self.actor_infer)
 
     @property
     @abstractmethod

@@ -8,6 +8,8 @@ from roll.configs.load.aliases import LLM_JUDGE, REWARD_MODEL
 from roll.pipeline.rlvr.judge.verdict import VerdictForm
 from roll.pipeline.rlvr.rewards.builtins import RewardType
 
+ANSWER_TOKENS = 512  # of a judge on engines that is not told how long it may talk
+
 
 class RewardFilterConfig(Settings):
     """`query_filter_config` of a domain."""

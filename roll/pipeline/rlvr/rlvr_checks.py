@@ -15,7 +15,7 @@ from roll.pipeline.data_files import (
     missing_data_files,
     unknown_templates,
 )
-from roll.pipeline.rlvr.judge.checks import engine_judge_problems, judge_problems, judge_warnings
+from roll.pipeline.rlvr.judge.checks import engine_judge_problems, judge_length_problems, judge_problems, judge_warnings
 from roll.pipeline.rlvr.reward_config import RewardConfig
 from roll.pipeline.rlvr.reward_model_checks import reward_model_problems, reward_model_warnings
 from roll.pipeline.rlvr.rewards.builtins import BUILTINS
@@ -79,8 +79,13 @@ def _unused_filters(config: RLVRConfig) -> Iterator[str]:
 
 
 def missing_files(config: RLVRConfig) -> list[Problem]:
-    """Data files that are not on this machine: all that a dry run says about the data."""
-    return [*missing_data_files(_data_args(config)), *unknown_templates(_templates(config))]
+    """Data files that are not on this machine, all that a dry run says about the data; and what models that are here
+    say of the lengths of judges."""
+    return [
+        *missing_data_files(_data_args(config)),
+        *unknown_templates(_templates(config)),
+        *judge_length_problems(config),
+    ]
 
 
 def _data_args(config: RLVRConfig) -> dict[str, DataArgs]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
+from roll.configs.algorithm import engine_length
 from roll.configs.load.aliases import LLM_JUDGE
 from roll.configs.problems import Problem
+from roll.pipeline.model_files import read_model_config, text_model
 from roll.pipeline.rlvr.judge.api import why_not_reached
 from roll.pipeline.rlvr.judge.build import address_of, way_of
 from roll.pipeline.rlvr.judge.prompts import ROLL_PROMPT
-from roll.pipeline.rlvr.reward_config import RewardConfig
+from roll.pipeline.rlvr.reward_config import ANSWER_TOKENS, RewardConfig
 from roll.pipeline.rlvr.rewards.builtins import BUILTINS
 from roll.pipeline.rlvr.rewards.parts import parts_of
 from roll.pipeline.rlvr.rlvr_config import JUDGE, RLVRConfig
@@ -171,6 +173,23 @@ def engine_judge_problems(config: RLVRConfig) -> Iterator[Problem]:
                 "and takes its turn then. Set is_use_additional_prompts: false, remove the filter, or give "
                 f"{role}.device_mapping devices of its own.",
                 ("is_use_additional_prompts", f"rewards.{domain}.query_filter_config", f"{role}.device_mapping"),
+            )
+
+
+def judge_length_problems(config: RLVRConfig) -> Iterator[Problem]:
+    """Of engines whose judge may say so much that no prompt fits: by their settings, or by the model's config.json."""
+    for domain, role in config.judge_of.items():
+        worker = config.sections[role]
+        model = read_model_config(worker.model_args)[0] or {}
+        positions = None if model.get("rope_scaling") else text_model(model).get("max_position_embeddings")
+        limits = [limit for limit in (engine_length(worker), positions) if type(limit) is int]
+        answer = config.rewards[domain].generating_args.max_new_tokens
+        if limits and (answer or ANSWER_TOKENS) >= min(limits):
+            key = f"rewards.{domain}.generating_args.max_new_tokens"
+            yield Problem(
+                f"{key}: {f'{ANSWER_TOKENS}, its default,' if answer is None else answer} leaves no room for a prompt: "
+                f"{role} holds {min(limits)} tokens of prompt and answer together. Lower it.",
+                (key, f"{role}.strategy_args.strategy_config", f"{role}.model_args.model_name_or_path"),
             )
 
 

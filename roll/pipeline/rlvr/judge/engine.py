@@ -22,13 +22,12 @@ from roll.distributed.strategy.stop_strings import answer_texts
 from roll.errors import RewardError, StrategyError
 from roll.models.tokenizer import tokenizer_key, tokenizer_of
 from roll.pipeline.rlvr.judge.judge import Reply
+from roll.pipeline.rlvr.reward_config import ANSWER_TOKENS
 from roll.pipeline.settings import sampling_params
 from roll.types.rollout import Generate, Generation, GenerationRequest, SamplingParams
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-ANSWER_TOKENS = 512  # of a judge that is not told how long it may talk
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from roll.pipeline.rlvr.judge.checks import judge_length_problems
 from roll.pipeline.rlvr.judge.prompts import PROMPTS, JudgePrompt, prompt_named
 from roll.pipeline.rlvr.reward_config import RewardConfig
 from roll.pipeline.rlvr.rewards.base import RewardInput
@@ -216,6 +218,24 @@ def asked_after_the_rollout(changes: dict[str, Any]) -> dict[str, Any]:
 )
 def test_engines_of_a_judge_that_cannot_work_are_refused(changes: dict[str, Any], said: str) -> None:
     assert any(said in found for found in problems(changes)), problems(changes)
+
+
+def test_a_judge_that_may_talk_until_no_prompt_fits_is_refused(make_tiny_model_dir: Callable[..., Path]) -> None:
+    """By the engine's own limit, or by the model's 512 positions, which a default of 512 tokens fills, too."""
+
+    def said(**keys: Any) -> list[str]:
+        return [problem.text for problem in judge_length_problems(config(engines(**keys)))]
+
+    told = "rewards.math.generating_args.max_new_tokens: {} leaves no room for a prompt: rewards.math holds {} tokens"
+    vllm = {"strategy_name": "vllm", "strategy_config": {"max_model_len": 700}}
+    assert said(generating_args={"max_new_tokens": 9999}) == [], "of a model that is not here nothing is known"
+    (short,) = said(strategy_args=vllm, generating_args={"max_new_tokens": 700})
+    assert short.startswith(told.format(700, 700))
+    assert said(strategy_args=vllm, generating_args={"max_new_tokens": 699}) == []
+    here = {"model_name_or_path": str(make_tiny_model_dir(max_position_embeddings=512))}
+    (default,) = said(strategy_args=vllm, model_args=here)
+    assert default.startswith(told.format("512, its default,", 512))
+    assert said(strategy_args=vllm, model_args=here, generating_args={"max_new_tokens": 100}) == []
 
 
 def test_a_judge_is_asked_after_the_rollout_where_it_shares_devices_and_beside_it_elsewhere() -> None:
