@@ -128,7 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     for processes in options.processes:
         seconds: dict[str, list[float]] = {way: [] for way in WAYS}
-        cpu_s = dict.fromkeys(WAYS, 0.0)
+        cpu_s: dict[str, float] = dict.fromkeys(WAYS, 0.0)
         for number in range(options.rounds):
             for way in WAYS:
                 started = time.process_time()
