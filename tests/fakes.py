@@ -360,6 +360,9 @@ class ToyJobWorker:
         failures, self.failures = self.failures, []
         return FinishedJobs(tuple(results), tuple(failures), self.tired, counts={"done": len(results)})
 
+    def heartbeat(self) -> None:
+        pass
+
     def cancel(self, job_ids: list[str]) -> None:
         for job_id in job_ids:
             self.tasks[job_id].cancel()

@@ -77,7 +77,9 @@ class EnvManagerConfig(WorkerConfig):
         None, "Seconds one reset or step of an environment may take. Default: env_monitor.hung_timeout.", gt=0
     )
     episode_timeout_s: float | None = setting(
-        None, "Seconds an episode may take, waiting for answers included. Default: env_monitor.hung_timeout.", gt=0
+        None,
+        "Seconds an episode may take, without the time that it waits for answers. Default: env_monitor.hung_timeout.",
+        gt=0,
     )
 
     @property

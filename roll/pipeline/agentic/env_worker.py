@@ -113,6 +113,9 @@ class EnvWorker:
             if job_id in self._tasks:
                 self._tasks[job_id].cancel()
 
+    def heartbeat(self) -> None:
+        """The loop comes by: episodes keep their own limits."""
+
     def _ended(self, job_id: str, task: asyncio.Task[list[Trajectory]]) -> None:
         """However it ended: a task that is cancelled before its first step runs no line of its own."""
         del self._tasks[job_id]

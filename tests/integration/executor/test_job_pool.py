@@ -114,6 +114,12 @@ def test_a_worker_that_falls_silent_is_replaced(make_pool: MakePool) -> None:
     assert not any(isinstance(reply, Exception) for reply in replies[1:])
 
 
+def test_a_worker_that_comes_by_keeps_a_job_beyond_its_limit(make_pool: MakePool) -> None:
+    pool = make_pool(1)
+    assert asyncio.run(pool.run(job("long", "wait", 3.0, limit_s=1.0))) == ("environments-0", 1)
+    assert pool.num_restarts == 0
+
+
 def test_a_job_that_raises_fails_alone_and_a_tired_worker_is_replaced_when_it_is_free(make_pool: MakePool) -> None:
     pool = make_pool(1)
 

@@ -32,8 +32,8 @@ class FatalJobError(WorkerError):
 
 @dataclass(frozen=True)
 class Job:
-    """One piece of work. `limit_s` is for a worker that does not answer any more: its own limits come first. One that
-    `is_first` waits for nothing but others that are."""
+    """One piece of work. After `limit_s`, and again and again, its worker has to give a sign of life; how long the work
+    may take is the worker's own affair. One that `is_first` waits for nothing but others that are."""
 
     job_id: str
     work: Any
@@ -63,6 +63,10 @@ class JobWorker(Protocol):
         ...
 
     def cancel(self, job_ids: list[str]) -> None: ...
+
+    def heartbeat(self) -> None:
+        """Says no more than that its event loop comes by."""
+        ...
 
 
 @dataclass
@@ -95,8 +99,8 @@ class JobPool:
     `jobs_per_worker`, the others wait in line. Its result is what `placed` makes of the worker's own and the handles of
     the values that came with it.
 
-    A worker that dies, or does not answer within a job's limit, is replaced. Its jobs run again elsewhere; one that
-    was there twice runs alone then, and is the one to blame if its worker dies again.
+    A worker that dies, or gives no sign of life when a job's limit is over, is replaced. Its jobs run again elsewhere;
+    one that was there twice runs alone then, and is the one to blame if its worker dies again.
     """
 
     def __init__(
@@ -284,12 +288,29 @@ class JobPool:
     def _not_answering(self, worker: _Worker, waiting: _Waiting) -> None:
         if worker.jobs.get(waiting.job.job_id) is not waiting:
             return
-        limit = waiting.job.limit_s
         if worker.ready is not None:  # still under construction: the job has not begun
-            loop = asyncio.get_running_loop()
-            waiting.alarm = loop.call_later(limit, self._not_answering, worker, waiting)
+            self._look_later(worker, waiting)
         else:
-            self._lost(worker, WorkerError(f"{self.role} rank {worker.seat.rank} gave no answer for {limit:g} s"))
+            self._tasks.start(self._look_after(worker, waiting))
+
+    def _look_later(self, worker: _Worker, waiting: _Waiting) -> None:
+        loop = asyncio.get_running_loop()
+        waiting.alarm = loop.call_later(waiting.job.limit_s, self._not_answering, worker, waiting)
+
+    async def _look_after(self, worker: _Worker, waiting: _Waiting) -> None:
+        """A worker that comes by keeps its own limits: the job may wait for engines that stand still."""
+        limit = waiting.job.limit_s
+        try:
+            async with asyncio.timeout(limit):
+                await worker.handle.call.remote("heartbeat")
+        except RayActorError:
+            return  # `take` says so, too
+        except TimeoutError:
+            if worker.jobs.get(waiting.job.job_id) is waiting:
+                self._lost(worker, WorkerError(f"{self.role} rank {worker.seat.rank} gave no answer for {limit:g} s"))
+            return
+        if worker.jobs.get(waiting.job.job_id) is waiting:
+            self._look_later(worker, waiting)
 
     def _lost(self, worker: _Worker, error: WorkerError) -> None:
         """The worker is dead or as good as dead: its jobs go back into the line."""

@@ -19,6 +19,7 @@ from roll.pipeline.agentic.env.base import SUCCESS, VALID
 from roll.pipeline.agentic.env.build import build_env
 from roll.pipeline.agentic.env_config import AGENT_NATIVE, EnvConfig
 from roll.pipeline.agentic.env_manager.chat import ChatEncoder
+from roll.pipeline.agentic.env_manager.clock import stopped
 from roll.pipeline.agentic.env_manager.env_calls import Seen, close_env, reset_env, step_env
 from roll.pipeline.agentic.env_manager.env_thread import EnvCrash, EnvHang, EnvThread
 from roll.pipeline.agentic.env_manager.forms import Form, PlayedTurn, Prompt, Scene, state_key
@@ -111,8 +112,8 @@ class EpisodePlayer:
         for attempt in range(1 + self._rules.retries):
             thread = EnvThread(job.name, self._turnstile)
             try:
-                async with asyncio.timeout(limit):
-                    return await self._attempt(job, attempt, thread, counts)
+                async with asyncio.timeout(limit) as clock:
+                    return await self._attempt(job, attempt, thread, counts, clock)
             except EnvCrash as error:
                 counts.crashes += 1
                 failure = str(error)
@@ -131,19 +132,28 @@ class EpisodePlayer:
                 self.num_abandoned_threads += thread.is_hung
         return [failed_row(job.index, f"{job.tag}: {failure}", counts.metrics())]
 
-    async def _attempt(self, job: EpisodeJob, attempt: int, thread: EnvThread, counts: Counts) -> list[Trajectory]:
+    async def _attempt(
+        self, job: EpisodeJob, attempt: int, thread: EnvThread, counts: Counts, clock: asyncio.Timeout
+    ) -> list[Trajectory]:
         env: Any = None
         try:
             env = await self._call(thread, "the constructor", build_env, self._rules.config)
             first, of_class = await self._call(thread, "reset", reset_env, env, job.env_seed, self._is_native)
             instruction = self._rules.config.env_instruction or of_class
-            turns, ended, is_cut = await self._turns(job, attempt, thread, env, first, instruction)
+            turns, ended, is_cut = await self._turns(job, attempt, thread, env, first, instruction, clock)
         finally:
             thread.close(None if env is None else lambda: close_env(env))
         return self._finished(job, turns, ended, is_cut, counts)
 
     async def _turns(
-        self, job: EpisodeJob, attempt: int, thread: EnvThread, env: Any, seen: Seen, instruction: str
+        self,
+        job: EpisodeJob,
+        attempt: int,
+        thread: EnvThread,
+        env: Any,
+        seen: Seen,
+        instruction: str,
+        clock: asyncio.Timeout,
     ) -> tuple[list[PlayedTurn], bool, bool]:
         """The turns, whether the environment ended them, and whether something did not fit."""
         rules, turns = self._rules, []
@@ -155,7 +165,8 @@ class EpisodePlayer:
             if prompt is None:
                 return turns, False, True
             is_cut = is_cut or prompt.is_cut
-            generation = await self._answer(job, attempt, number, prompt, longest)
+            with stopped(clock):
+                generation = await self._answer(job, attempt, number, prompt, longest)
             (response,) = answer_texts(self._decode, [generation], rules.sampling)
             answer = self._encoder.answer_opening + response
             action = self._pattern.find(answer)
