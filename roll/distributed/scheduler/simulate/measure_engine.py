@@ -61,13 +61,12 @@ async def _costs(engine: _Engine, plan: BatchPlan, running: list[int]) -> dict[s
     steps = [(median[n, long] - median[n, short]) / (long - short) for n in running]
     rising = np.maximum.accumulate(np.maximum(steps, 1e-7)).tolist()
     few = prompt // 4 or 1
-    prefill = max(median["prefill", prompt] - median["prefill", few], 1e-7) / (prompt - few)
-    request = median[1, short] - short * rising[0] - prompt // 2 * prefill
-    return {
-        "decode_s": [[n, step] for n, step in zip(running, rising, strict=True)],
-        "prefill_tokens_per_s": 1 / prefill,
-        "answer_s": max(0.0, request),
-    }
+    costs: dict[str, Any] = {"decode_s": [[n, step] for n, step in zip(running, rising, strict=True)]}
+    prefill = (median["prefill", prompt] - median["prefill", few]) / (prompt - few)
+    if prefill > 0:  # else it is lost in the noise
+        costs["prefill_tokens_per_s"] = 1 / prefill
+    request = median[1, short] - short * rising[0] - prompt // 2 * max(prefill, 0.0)
+    return costs | {"answer_s": max(0.0, request)}
 
 
 class _Engine:

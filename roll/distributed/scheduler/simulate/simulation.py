@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from roll.distributed.scheduler.length_bias import length_bias
-from roll.distributed.scheduler.rollout_core import RolloutCore, StepGroups
+from roll.distributed.scheduler.rollout_core import GroupsLeft, RolloutCore, StepGroups
 from roll.distributed.scheduler.simulate.engine_model import EngineSeconds
 from roll.distributed.scheduler.simulate.fleet import Fleet
 from roll.distributed.scheduler.simulate.rollouts import LengthSum, SimulatedRollouter
@@ -188,6 +188,7 @@ class _Tally:
                     num_tokens += count
         for group in groups.dropped:
             del rollouter.sampled[group.group_id]
+        left = groups.left or GroupsLeft()
         if self.setup.bounds.unfinished != "carry":  # the others are gone, or start again
             rollouter.sampled.clear()
         ages = tuple(step - self.started.pop(group.group_id) for group in groups.sampled)
@@ -201,7 +202,7 @@ class _Tally:
                 num_answers=sum(len(group.trajectories) for group in groups.kept),
                 num_tokens=round(num_tokens),
                 num_dropped=len(groups.dropped),
-                bias=length_bias(groups.sampled, groups.kept),
+                bias=length_bias([*groups.sampled, *left.results], groups.kept, left.cut),
             )
         )
 
