@@ -2,8 +2,10 @@
 
 import logging
 import sys
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Self, TextIO, cast
@@ -31,6 +33,7 @@ from roll.utils.timing import phase_seconds
 logger = logging.getLogger(__name__)
 
 _ROWS_PER_HEADER = 20
+_PACE_STEPS = 20
 _MIN_SHARE = 0.005  # phases below half a percent of the step are left out of the time split
 
 
@@ -110,18 +113,30 @@ class Display(ABC):
 
 
 class PlainDisplay(Display):
-    """One log line per step."""
+    """One log line per step, with the time that the rest will take at the pace of the last steps."""
 
-    def __init__(self, columns: Sequence[Column]):
+    def __init__(self, columns: Sequence[Column], clock: Callable[[], float] = time.monotonic):
         self._max_steps = 0
-        self._columns = columns
+        self._columns, self._clock = columns, clock
+        self._ends: deque[tuple[int, float]] = deque(maxlen=_PACE_STEPS)
 
     def start(self, steps_done: int, max_steps: int) -> None:
         del steps_done
         self._max_steps = max_steps
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        logger.info("%s", plain_line(step, self._max_steps, metrics, self._columns))
+        line = plain_line(step, self._max_steps, metrics, self._columns)
+        logger.info("%s", line if (left := self._left(step)) is None else f"{line}  left {duration(left)}")
+
+    def _left(self, step: int) -> float | None:
+        """Seconds until the last step ends; None before there is a pace. The first step is no measure of the others,
+        and the validation before it none at all."""
+        if step:
+            self._ends.append((step, self._clock()))
+        if len(self._ends) < 2 or step >= self._max_steps:
+            return None
+        (first, began), (last, ended) = self._ends[0], self._ends[-1]
+        return (self._max_steps - step) * (ended - began) / (last - first)
 
     def phase(self, name: str) -> None:
         return None

@@ -18,6 +18,7 @@ class Publisher:
         """Brings the trained weights to the engines, in steps that model_update_frequency names, in the last one, and
         where an engine that died has none. Groups that are under way stand still for as long as their engine reads,
         and go on with the new weights."""
+        scheduler.trained()
         is_due = version % self._frequency == 0 or is_last or clusters.actor_infer.waits_for_weights
         if is_due:
             self.send(clusters, version)

@@ -64,6 +64,7 @@ def trace_events(events: Sequence[Event]) -> Iterator[dict[str, Any]]:
 
 def _life(number: int, marks: Sequence[Mark]) -> Iterator[tuple[str, str, float]]:
     """Begin and end of the group as a whole, and within it of what it did from each stage to the next."""
+    marks = [mark for i, mark in enumerate(marks) if not i or mark.stage != marks[i - 1].stage]  # as turn after turn
     yield "b", f"group {number}", marks[0].at
     for mark, following in zip(marks, [*marks[1:], None], strict=True):
         yield "n", mark.stage, mark.at

@@ -10,11 +10,13 @@ from typing import Any
 
 from roll.configs.plan.rollout_bounds import RolloutBounds
 from roll.distributed.scheduler.event_loop import EventLoopThread
+from roll.distributed.scheduler.group_lives import GroupLives
 from roll.distributed.scheduler.numbered_tasks import NumberedTasks, TaskSource
 from roll.distributed.scheduler.rollout_core import CoreState, Keep, RolloutCore, StepGroups
 from roll.distributed.scheduler.saved_groups import read_state, write_state
 from roll.errors import RewardError
 from roll.types.rollout import AnyTrajectory, Generate, Rollouter, Trajectory, TrajectoryGroup
+from roll.utils.spans import Spans
 
 Fetch = Callable[[Sequence[Sequence[AnyTrajectory]]], Sequence[Sequence[Trajectory]]]
 """The rows of groups with their tokens and texts, wherever these are."""
@@ -53,12 +55,14 @@ class RolloutScheduler:
         keep: Keep | None = None,
         fetch: Fetch | None = None,
         cut: Cut | None = None,
+        spans: Spans | None = None,
     ):
         """`fetch` is needed where rows may be stored apart from what is known of them. `cut` returns when the engines
-        have nothing more of requests that were cancelled."""
+        have nothing more of requests that were cancelled. `spans` get the lives of the groups."""
         self._fetch, self._cut = fetch, cut
         self._loop, self._settings = loop, settings
-        self._rollouter, self._generate = rollouter, generate
+        self._rollouter = rollouter
+        self._lives = GroupLives(spans or Spans(0), generate)
         self._tasks = NumberedTasks(source)
         self._core = RolloutCore(
             self._play, settings.bounds, keep, settings.max_replacements, settings.num_steps, settings.max_running
@@ -111,13 +115,17 @@ class RolloutScheduler:
         kept = [group for group, keeps in zip(kept, verdicts, strict=True) if keeps]
         return replace(groups, kept=kept, dropped=dropped + late)
 
+    def trained(self) -> None:
+        """The step has learnt from its groups."""
+        self._lives.trained()
+
     def published(self, version: int) -> None:
         """The engines now sample from this version."""
         self._loop.run(self._published(version))
 
     def _play(self, number: int) -> Coroutine[Any, Any, TrajectoryGroup]:
-        step = number // self._settings.bounds.num_groups
-        return self._rollouter.run_group(self._tasks.draw(number), number, step, self._generate)
+        step, task = number // self._settings.bounds.num_groups, self._tasks.draw(number)
+        return self._lives.play(number, lambda generate: self._rollouter.run_group(task, number, step, generate))
 
     async def _state(self) -> tuple[CoreState, int, dict[str, Any]]:
         core = self._core.state()
@@ -127,6 +135,7 @@ class RolloutScheduler:
         self._core.restore(state, step)
 
     async def _published(self, version: int) -> None:
+        self._lives.published()
         self._core.published(version)
 
     async def _collect(self, step: int) -> StepGroups:
@@ -136,6 +145,7 @@ class RolloutScheduler:
             await self._core.cancel()
             raise
         self._tasks.keep_only(self._core.state().numbers)
+        self._lives.taken(groups)
         if groups.left is None or not groups.left.cancelled or self._cut is None:
             return groups
         cut = tuple(await self._cut())

@@ -82,6 +82,7 @@ class AgenticPipeline(RLPipeline):
             ),
             load_filter(manager.group_filter_cls) if manager.group_filter_cls else None,
             fetched,
+            spans=self.account.spans,
         )
         if config.val_env_manager is not None:
             val = EnvTaskSource(config.val_env_manager.slots, config.seeds("validation"), config.seed)

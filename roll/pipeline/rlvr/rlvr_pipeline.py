@@ -137,6 +137,7 @@ class RLVRPipeline(RLPipeline):
             self._keep(),
             fetched,
             self.clusters.actor_infer.cut.take,
+            spans=self.account.spans,
         )
         pools.wait_ready()
         self.clusters.wait_ready()

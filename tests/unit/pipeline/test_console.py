@@ -9,6 +9,7 @@ from rich.console import Console
 from roll.pipeline.base_pipeline import VIEW
 from roll.pipeline.console import (
     LastingStream,
+    PlainDisplay,
     header,
     make_display,
     plain_line,
@@ -16,6 +17,7 @@ from roll.pipeline.console import (
     terminal_handler,
     time_split,
 )
+from tests.helpers.clock import Clock
 
 METRICS = {
     "rollout/reward_mean": 0.5312,
@@ -62,6 +64,23 @@ def test_plain_display_logs_one_line_per_step(caplog):
         "step 3/100  reward 0.531  val 0.250  length 12.3  entropy 1.500  clip 0.021  grad 0.987  lr 1.0e-05  "
         "time 1.00 s: rollout 0.60 s 60%, train_actor 0.30 s 30%, other 0.10 s 10%",
         "done",
+    ]
+
+
+def test_from_the_second_step_on_a_line_says_how_long_the_rest_will_take(caplog):
+    caplog.set_level(logging.INFO)
+    clock = Clock()
+    display = PlainDisplay(VIEW.columns, clock)
+    display.start(0, 100)
+    for step, seconds in ((0, 50.0), (1, 30.0), (2, 2.0), (4, 6.0), (100, 1.0)):
+        clock.now += seconds
+        display.step(step, {})
+    assert [record.getMessage() for record in caplog.records] == [
+        "step 0/100",
+        "step 1/100",
+        "step 2/100  left 3 m 16 s",  # 98 steps of 2 s
+        "step 4/100  left 4 m 16 s",  # 96 steps of 8/3 s
+        "step 100/100",
     ]
 
 

@@ -15,6 +15,7 @@ from roll.configs.plan.rollout_bounds import RolloutBounds
 from roll.distributed.scheduler.event_loop import EventLoopThread
 from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler, SchedulerSettings
 from roll.errors import RewardError
+from roll.pipeline.rlvr.prompt_rollouter import tells_each
 from roll.types.rollout import (
     AnyAnswered,
     Generate,
@@ -25,6 +26,7 @@ from roll.types.rollout import (
     Trajectory,
     TrajectoryGroup,
 )
+from roll.utils.spans import Mark, Spans
 from tests.helpers.rollouts import here
 
 
@@ -179,3 +181,41 @@ def test_failures_of_dropped_groups_count_as_well(loop: EventLoopThread):
     scheduler = make(loop, DelayedRollouter(fail=True), keep=lambda g: False, num_groups=4)
     with pytest.raises(RewardError, match="4 of 4 attempts failed"):
         scheduler.collect(0)
+
+
+def test_every_stage_of_a_groups_life_is_marked_in_its_order(loop: EventLoopThread):
+    spans = Spans()
+    rollouter = DelayedRollouter()
+    settings = SchedulerSettings(RolloutBounds(num_groups=2), max_replacements=8)
+    scheduler = RolloutScheduler(
+        loop, rollouter, one_token, CountingSource(), settings, lambda group: group.group_id != 1, spans=spans
+    )
+    kept = [group.group_id for group in scheduler.collect(0).kept]
+    assert kept == [0, 2]
+    scheduler.trained()
+    scheduler.published(1)
+    lives: dict[int, list[str]] = {}
+    for event in spans.events():
+        assert isinstance(event, Mark)
+        lives.setdefault(event.number, []).append(event.stage)
+    whole = ["admitted", "generated", "scored", "taken", "trained", "published"]
+    assert lives == {0: whole, 1: ["admitted", "generated", "scored", "dropped"], 2: whole}
+
+
+def test_a_rollouter_sees_what_the_engines_take_through_the_marks(loop: EventLoopThread):
+    """Rewards are given answer by answer only where the way to the engines can tell of each."""
+
+    class Looking(DelayedRollouter):
+        async def run_group(self, task: Task, group_id: int, step: int, generate: Generate) -> TrajectoryGroup:
+            seen.append(tells_each(generate))
+            return await super().run_group(task, group_id, step, generate)
+
+    async def all_at_once(request: GenerationRequest) -> list[Generation]:
+        return await one_token(request)
+
+    seen: list[bool] = []
+    for generate in (one_token, all_at_once):
+        settings = SchedulerSettings(RolloutBounds(num_groups=1))
+        scheduler = RolloutScheduler(loop, Looking(), generate, CountingSource(), settings, spans=Spans())
+        scheduler.collect(0)
+    assert seen == [True, False]
