@@ -27,7 +27,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 SKIPPED_STEPS = 5
 
 
-def run_roll(data: Path, steps: int, ranks: int) -> dict[str, float]:
+def run_roll(data: Path, steps: int, ranks: int, *more: str) -> dict[str, float]:
     """Wall and CPU seconds per step of the example, and its phases."""
     with tempfile.TemporaryDirectory() as output:
         overrides = [
@@ -37,7 +37,7 @@ def run_roll(data: Path, steps: int, ranks: int) -> dict[str, float]:
             "eval_steps=-1",
             "save_steps=-1",
         ]
-        overrides += ["track_with=[jsonl]"]
+        overrides += ["track_with=[jsonl]", *more]
         if ranks == 2:
             overrides += ["num_gpus_per_node=3", "actor_train.device_mapping=[0,1]", "actor_infer.device_mapping=[2]"]
             overrides += ["actor_train.training_args.gradient_accumulation_steps=2"]
@@ -114,6 +114,7 @@ def main() -> None:
     contestants = {
         "plain": lambda: run_script(sys.executable, "plain_grpo.py", arguments.data, arguments.steps),
         "roll, 1 rank": lambda: run_roll(arguments.data, arguments.steps, 1),
+        "roll, timeline": lambda: run_roll(arguments.data, arguments.steps, 1, "profiler_timeline=true"),
         "roll, 2 ranks": lambda: run_roll(arguments.data, arguments.steps, 2),
     }
     if arguments.trl_python:

@@ -20,7 +20,7 @@ import ray
 
 from roll.distributed.executor.processes.environment import IMPORT_FOLDERS
 from roll.distributed.executor.processes.failures import Failure
-from roll.distributed.executor.processes.memory import seen
+from roll.distributed.executor.processes.memory import MemoryWatch
 from roll.utils.background import lost_failure
 from roll.utils.imports import add_folder, import_external, resolve
 from roll.utils.meter import IDLE, Look, Meter, Usage
@@ -43,7 +43,8 @@ class Host:
         self._rank = rank
         self._worker: Any = None
         self._build_failure: Failure | None = None
-        self._meter = Meter(os.environ.get("ROLL_ROLE", ""), f"rank {rank}")
+        role = os.environ.get("ROLL_ROLE", "")
+        self._meter, self._memory = Meter(role, f"rank {rank}"), MemoryWatch(f"{role}-{rank}")
 
     def free_port(self) -> int:
         """A port of this worker's node on which torch.distributed will listen."""
@@ -74,7 +75,7 @@ class Host:
 
     def usage(self, look: Look) -> Usage:
         """Its time by method since the last time."""
-        return seen(self._meter.take(look.trace), look, f"{os.environ.get('ROLL_ROLE', '')}-{self._rank}")
+        return self._memory.add_to(self._meter.take(look.trace), look)
 
     def call_split(self, method: str, num_values: int, *arguments: Any) -> tuple[Any, ...]:
         """For a method that returns (summary, value, ...): the driver reads the summary, the values stay in the

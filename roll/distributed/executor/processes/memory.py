@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,29 +13,39 @@ from typing import Any
 from roll.utils.meter import Look, Usage
 
 _KB = 1024
+_LOOK_EVERY_S = 30.0
 _MOST_ALLOCATIONS = 100_000  # in the history of a snapshot
 
 
-def seen(usage: Usage, look: Look, name: str) -> Usage:
-    """The usage, with the memory of this process and of those that it started. Where `look` asks for snapshots, the
-    allocator's history is recorded from now on, and what it holds is written to `<name>.pickle`, in place of the one
-    before. A process without a context on a GPU makes none: neither the driver, nor one whose engine has processes of
-    its own."""
-    usage, torch = replace(usage, host_bytes=host_peak()), _torch_with_gpu()
-    if torch is None:
-        return usage
-    if look.snapshots:
-        torch.cuda.memory._dump_snapshot(str(Path(look.snapshots, f"{name}.pickle")))
-        torch.cuda.memory._record_memory_history(max_entries=_MOST_ALLOCATIONS)
-    peak = int(torch.cuda.max_memory_allocated())
-    torch.cuda.reset_peak_memory_stats()
-    return replace(usage, device_bytes=peak, device_name=str(torch.cuda.get_device_name()))
+class MemoryWatch:
+    """The memory of this process and of those that it started, whom it looks for now and then: that takes milliseconds
+    where there are many threads. `name` is that of its snapshots."""
 
+    def __init__(self, name: str, clock: Callable[[], float] = time.monotonic):
+        self._name, self._clock = name, clock
+        self._family: list[str] = []
+        self._looked = -math.inf
 
-def host_peak(process: str = "self") -> int:
-    """The largest resident set so far of a process, and of those that it started and that still run, in bytes: an
-    upper bound where their peaks lie apart. 0 where the kernel does not tell."""
-    return sum(_resident_peak(Path("/proc", pid)) for pid in _family(process))
+    def add_to(self, usage: Usage, look: Look) -> Usage:
+        """The usage with the memory. Where `look` asks for snapshots, the allocator's history is recorded from now on,
+        and what it holds is written to `<name>.pickle`, in place of the one before. A process without a context on a
+        GPU makes none: neither the driver, nor one whose engine has processes of its own."""
+        usage, torch = replace(usage, host_bytes=self.host_peak()), _torch_with_gpu()
+        if torch is None:
+            return usage
+        if look.snapshots:
+            torch.cuda.memory._dump_snapshot(str(Path(look.snapshots, f"{self._name}.pickle")))
+            torch.cuda.memory._record_memory_history(max_entries=_MOST_ALLOCATIONS)
+        peak = int(torch.cuda.max_memory_allocated())
+        torch.cuda.reset_peak_memory_stats()
+        return replace(usage, device_bytes=peak, device_name=str(torch.cuda.get_device_name()))
+
+    def host_peak(self) -> int:
+        """The largest resident set so far of this process, and of those that it started and that still run, in bytes:
+        an upper bound where their peaks lie apart. 0 where the kernel does not tell."""
+        if self._clock() - self._looked >= _LOOK_EVERY_S:
+            self._family, self._looked = _family("self"), self._clock()
+        return sum(_resident_peak(Path("/proc", pid)) for pid in self._family)
 
 
 def _family(process: str) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from roll.distributed.executor.blueprint import Blueprint
-from roll.distributed.executor.processes.memory import seen
+from roll.distributed.executor.processes.memory import MemoryWatch
 from roll.distributed.strategy.base import State
 from roll.types.rollout import FIRST_IN_LINE, Generation, GenerationRequest
 from roll.utils.meter import IDLE, Look, Meter, Usage
@@ -24,6 +24,7 @@ class EngineMeter:
         self._role, self._rank = blueprint.role, blueprint.rank
         self._recomputes = not blueprint.keeps_kv
         self._meter = Meter(self._role, f"rank {self._rank}", clock)
+        self._memory = MemoryWatch(f"{self._role}-{self._rank}")
         self._num_open = 0
         self._is_held = False
         self._away: frozenset[State] = frozenset()
@@ -67,7 +68,7 @@ class EngineMeter:
         self._look()
 
     def take(self, look: Look) -> Usage:
-        return seen(self._meter.take(look.trace), look, f"{self._role}-{self._rank}")
+        return self._memory.add_to(self._meter.take(look.trace), look)
 
     def _open(self, num_answers: int) -> None:
         if num_answers:

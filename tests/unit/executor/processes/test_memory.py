@@ -4,30 +4,35 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import psutil
 import pytest
 
 from roll.distributed.executor.processes import memory
-from roll.distributed.executor.processes.memory import host_peak, seen
+from roll.distributed.executor.processes.memory import MemoryWatch
 from roll.utils.meter import Look, Usage
+from tests.helpers.clock import Clock
 
 NOTHING = Usage(0.0, {}, {})
+WATCH = MemoryWatch("actor_train-0")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak of a resident set is read from /proc")
 def test_the_peak_of_a_process_and_of_what_it_started_is_at_least_what_they_have() -> None:
     code = "import sys; taken = bytearray(b'x' * (64 << 20)); print(len(taken), flush=True); sys.stdin.read()"
-    before = host_peak()
+    clock = Clock()
+    watch = MemoryWatch("actor_infer-0", clock)
+    before = watch.host_peak()
+    assert before > 10 << 20
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None and child.stdout.readline()
-        assert host_peak(str(child.pid)) >= psutil.Process(child.pid).memory_info().rss >= 64 << 20
-        assert host_peak() >= before + (64 << 20)
+        assert watch.host_peak() < before + (64 << 20), "it looks for others now and then"
+        clock.now += 31
+        assert watch.host_peak() >= before + (64 << 20)
         child.communicate()
-    assert host_peak("999999999") == 0
+    assert watch.host_peak() < before + (64 << 20), "of those that still run"
 
 
 def test_a_process_without_a_context_on_a_gpu_has_no_peak_there(tmp_path: Path) -> None:
-    usage = seen(NOTHING, Look(snapshots=str(tmp_path)), "actor_train-0")
+    usage = WATCH.add_to(NOTHING, Look(snapshots=str(tmp_path)))
     assert (usage.device_bytes, usage.device_name) == (None, "")
     assert usage.host_bytes > 0 or sys.platform != "linux"
     assert list(tmp_path.iterdir()) == []
@@ -48,8 +53,8 @@ def test_a_process_on_a_gpu_tells_its_peak_since_the_last_time_and_writes_snapsh
         get_device_name=lambda: "NVIDIA H100 80GB HBM3",
     )
     monkeypatch.setattr(memory, "_torch_with_gpu", lambda: SimpleNamespace(cuda=cuda))
-    usage = seen(NOTHING, Look(), "actor_train-0")
+    usage = WATCH.add_to(NOTHING, Look())
     assert (usage.device_bytes, usage.device_name, told) == (123, "NVIDIA H100 80GB HBM3", ["reset"])
     told.clear()
-    seen(NOTHING, Look(snapshots=str(tmp_path)), "actor_train-0")
+    WATCH.add_to(NOTHING, Look(snapshots=str(tmp_path)))
     assert told == [("dump", str(tmp_path / "actor_train-0.pickle")), "record", "reset"]
