@@ -13,6 +13,12 @@ def batching_problems(
     """`longest` is the longest sequence of the run, in tokens; it follows from `length_keys`."""
     at, packing = role.name, worker.sequence_packing_args
     packs_by_tokens = worker.use_sequence_packing and packing.by_tokens
+    if worker.use_sequence_packing and worker.model_args.attn_implementation == "eager":
+        key = f"{at}.model_args.attn_implementation"
+        yield Problem(
+            f"{key}: eager with {at}.use_sequence_packing: true, for which it has no form. Use sdpa, or fa2 on a GPU.",
+            (key, f"{at}.use_sequence_packing"),
+        )
     for where, dynamic, tokens, packed in (
         (
             "train",
@@ -49,7 +55,7 @@ def batching_problems(
 
 
 def batching_warnings(role: str, worker: WorkerConfig) -> Iterator[str]:
-    """Settings of packing that nothing reads."""
+    """Settings of packing that nothing reads, and one that nothing reads because of it."""
     packing, at = worker.sequence_packing_args, f"{role}.sequence_packing_args"
     changed = [key for key in SequencePackingArgs.model_fields if getattr(packing, key) != getattr(_DEFAULTS, key)]
     verb = "does" if len(changed) == 1 else "do"
@@ -57,6 +63,11 @@ def batching_warnings(role: str, worker: WorkerConfig) -> Iterator[str]:
         yield f"{at} does nothing while {role}.use_sequence_packing is off."
     elif changed and not packing.by_tokens:
         yield f"{at}: {', '.join(changed)} {verb} nothing with algorithm: none; load_balance reads it."
+    for where in ("train", "infer"):
+        key = f"sequence_length_round_in_{where}"
+        by_tokens = worker.value(f"use_dynamic_batching_in_{where}")
+        if worker.use_sequence_packing and by_tokens and worker.is_changed(key):
+            yield f"{role}.{key} does nothing with {role}.use_sequence_packing: true: rows of a pack are not padded."
 
 
 _DEFAULTS = SequencePackingArgs()

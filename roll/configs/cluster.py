@@ -115,18 +115,37 @@ class WorkerConfig(Settings):
 
     use_dynamic_batching_in_train: bool = setting(False, "Micro batches by tokens instead of rows, in training.")
     max_tokens_per_microbatch_in_train: int = setting(
-        0, "With it: most tokens of a micro batch, padding included. Required.", ge=0
+        0, "With it: most tokens of a micro batch; padding counts where rows are not packed. Required.", ge=0
     )
     sequence_length_round_in_train: int = setting(4, "With it: lengths are rounded up to a multiple of this.", ge=1)
     use_dynamic_batching_in_infer: bool = setting(False, "Micro batches by tokens instead of rows, when scoring.")
     max_tokens_per_microbatch_in_infer: int | None = setting(
-        None, "With it: most tokens of a micro batch, padding included. Required.", ge=0
+        None, "With it: most tokens of a micro batch; padding counts where rows are not packed. Required.", ge=0
     )
     sequence_length_round_in_infer: int = setting(4, "With it: lengths are rounded up to a multiple of this.", ge=1)
     use_sequence_packing: bool = setting(
-        False, "Rows of a micro batch one after the other instead of padded ones. For the megatron strategies."
+        False,
+        "Rows of a micro batch one after the other instead of padded ones, in training and when scoring: same numbers, "
+        "less to compute. With use_dynamic_batching_in_train or _in_infer, or with algorithm: load_balance, micro "
+        "batches are packs filled up to a number of tokens. For models whose layers all attend (docs/trainers.md).",
     )
     sequence_packing_args: SequencePackingArgs = setting({}, "Details of sequence packing.")
+
+    @property
+    def packed_tokens_in_train(self) -> int | None:
+        """Most tokens of a pack in training; None where rows are not packed, or packed by their number."""
+        if self.use_sequence_packing and self.sequence_packing_args.by_tokens:
+            return self.sequence_packing_args.max_packed_sequence_length_train
+        packs = self.use_sequence_packing and self.use_dynamic_batching_in_train
+        return self.max_tokens_per_microbatch_in_train if packs else None
+
+    @property
+    def packed_tokens_in_infer(self) -> int | None:
+        """The same when scoring."""
+        if self.use_sequence_packing and self.sequence_packing_args.by_tokens:
+            return self.sequence_packing_args.max_packed_sequence_length_forward
+        packs = self.use_sequence_packing and self.use_dynamic_batching_in_infer
+        return self.max_tokens_per_microbatch_in_infer if packs else None
 
     @property
     def num_devices(self) -> int:

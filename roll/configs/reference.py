@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from roll.configs.base import Settings, nested_class
-from roll.configs.load.aliases import DROPPED, RENAMED, ROLL_REWARDS
+from roll.configs.load.aliases import AROUND, DROPPED, RENAMED, ROLL_REWARDS
 from roll.configs.load.inert_keys import InertKey, inert_keys
 from roll.utils.imports import resolve
 
@@ -146,7 +146,8 @@ def _aliases() -> Iterator[str]:
     yield "| section | key | becomes |"
     yield "|---|---|---|"
     for (section, key), target in RENAMED.items():
-        yield f"| {section} | `{key}` | `{target}` |"
+        where = " of the section around" if target.startswith(AROUND) else ""
+        yield f"| {section} | `{key}` | `{target.removeprefix(AROUND)}`{where} |"
     for (section, key), reason in DROPPED.items():
         yield f"| {section} | `{key}` | no effect: {_cell(reason)} |"
     for path, name in ROLL_REWARDS.items():

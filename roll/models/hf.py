@@ -13,8 +13,10 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional
+from transformers import PreTrainedModel
 
 from roll.models.head_scores import Bend, Tiling, head_scores
+from roll.models.pack import Pack
 
 _CHUNK_ELEMENTS = 2**26  # logits that exist at once: 256 MiB in fp32
 
@@ -70,7 +72,8 @@ class ValueHead(nn.Module):
 class TokenLogProbModel(nn.Module):
     """A causal language model that scores given tokens.
 
-    Rows are right padded, so that no sampled token sees padding and no attention mask is needed.
+    Rows are right padded, so that no sampled token sees padding and no attention mask is needed. With their `lengths`
+    they are computed as one pack, without the padding, by a model that takes packs (`packed_attention.py`).
     """
 
     def __init__(self, backbone: nn.Module, head: LogProbHead):
@@ -79,15 +82,20 @@ class TokenLogProbModel(nn.Module):
         self.head = head
 
     def forward(
-        self, input_ids: torch.Tensor, response_mask: torch.Tensor, temperature: float = 1.0, entropy: bool = False
+        self,
+        input_ids: torch.Tensor,
+        response_mask: torch.Tensor,
+        temperature: float = 1.0,
+        entropy: bool = False,
+        lengths: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Log-probs (and entropy) of input_ids where response_mask is True and 0 elsewhere. [B, T] -> fp32 [B, T].
 
         A row's first token is preceded by nothing: its log-prob is 0 whatever the mask says.
         """
-        hidden, positions = _hidden_before(self.backbone, input_ids, response_mask)
+        hidden, positions = _hidden_before(self.backbone, input_ids, response_mask, lengths)
         targets = input_ids[:, 1:].reshape(-1)[positions]
-        log_probs, entropies = self.head(hidden.index_select(0, positions), targets, temperature, entropy)
+        log_probs, entropies = self.head(hidden, targets, temperature, entropy)
         return (
             _at_positions(log_probs, positions, input_ids),
             None if entropies is None else _at_positions(entropies, positions, input_ids),
@@ -102,37 +110,54 @@ class TokenValueModel(nn.Module):
         self.backbone = backbone
         self.head = head
 
-    def forward(self, input_ids: torch.Tensor, response_mask: torch.Tensor) -> torch.Tensor:
-        """values[t] is read from the hidden state of t - 1, before token t is known. [B, T] -> fp32 [B, T]."""
-        hidden, positions = _hidden_before(self.backbone, input_ids, response_mask)
-        return _at_positions(self.head(hidden.index_select(0, positions)), positions, input_ids)
+    def forward(
+        self, input_ids: torch.Tensor, response_mask: torch.Tensor, lengths: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """values[t] is read from the hidden state of t - 1, before token t is known. [B, T] -> fp32 [B, T]. With
+        `lengths` the rows are one pack."""
+        hidden, positions = _hidden_before(self.backbone, input_ids, response_mask, lengths)
+        return _at_positions(self.head(hidden), positions, input_ids)
 
 
 class SequenceModel(nn.Module):
     """A model that gives whole rows numbers, as Hugging Face's own forward pass computes them: any architecture with a
-    sequence-classification head, looking both ways or not."""
+    sequence-classification head, looking both ways or not. As one pack: of those that have a linear layer on top of a
+    decoder."""
 
-    def __init__(self, pretrained: nn.Module, pad_token_id: int):
+    def __init__(self, pretrained: PreTrainedModel, pad_token_id: int):
         super().__init__()
         self.pretrained = pretrained
         self.pad_token_id = pad_token_id
 
-    def forward(self, input_ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    def forward(self, input_ids: torch.Tensor, lengths: torch.Tensor, packs: bool = False) -> torch.Tensor:
         """A number per label of the head. [B, T] -> fp32 [B, labels]. Decoders read it at a row's last token that is
         no padding token."""
-        inside = torch.arange(input_ids.shape[1], device=input_ids.device) < lengths[:, None]
+        columns = torch.arange(input_ids.shape[1], device=input_ids.device)
+        inside = columns < lengths[:, None]
         padded = torch.where(inside, input_ids, self.pad_token_id)
-        return self.pretrained(input_ids=padded, attention_mask=inside.long()).logits.float()
+        if not packs:
+            return self.pretrained(input_ids=padded, attention_mask=inside.long()).logits.float()
+        pack = Pack.of(input_ids, lengths)
+        hidden = self.pretrained.base_model(**pack.arguments).last_hidden_state[0]
+        last = torch.where(padded != self.pad_token_id, columns, 0).argmax(1)
+        score: Any = self.pretrained.score
+        return score(hidden.index_select(0, pack.places(torch.arange(len(last), device=last.device), last))).float()
 
 
 def _hidden_before(
-    backbone: nn.Module, input_ids: torch.Tensor, response_mask: torch.Tensor
+    backbone: nn.Module, input_ids: torch.Tensor, response_mask: torch.Tensor, lengths: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Hidden states of all tokens but each row's last, [B * (T - 1), H], and the indices of those that precede a
-    response token. The last token's state predicts nothing we have, so it is not computed."""
+    """Hidden states [n, H] of the tokens that precede a response token, and the indices of these among all tokens but
+    each row's last, [B * (T - 1)]. The last token's state predicts nothing we have, so it is not computed."""
+    positions = response_mask[:, 1:].reshape(-1).nonzero()[:, 0]
+    if lengths is not None:
+        pack = Pack.of(input_ids, (lengths - 1).clamp(min=1))
+        hidden = backbone(**pack.arguments).last_hidden_state[0]
+        width = max(input_ids.shape[1] - 1, 1)
+        return hidden.index_select(0, pack.places(positions // width, positions % width)), positions
     context = input_ids[:, :-1] if input_ids.shape[1] > 1 else input_ids
     hidden = backbone(input_ids=context, use_cache=False).last_hidden_state
-    return hidden.reshape(-1, hidden.shape[-1]), response_mask[:, 1:].reshape(-1).nonzero()[:, 0]
+    return hidden.reshape(-1, hidden.shape[-1]).index_select(0, positions), positions
 
 
 def _at_positions(values: torch.Tensor, positions: torch.Tensor, input_ids: torch.Tensor) -> torch.Tensor:

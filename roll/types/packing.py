@@ -6,10 +6,20 @@ import heapq
 
 import numpy as np
 
+_LINEAR = 24_576  # tokens of a row whose attention costs as much as its matrices: 6 x a hidden size of 4096
+
+
+def work(lengths: np.ndarray) -> np.ndarray:
+    """What rows cost, in tokens of a short row: matrices by the token, attention by the square of them.
+
+    Example: a row of 24 576 tokens costs as much as 49 152 tokens in short rows.
+    """
+    tokens = np.asarray(lengths, np.float64)
+    return tokens + tokens**2 / _LINEAR
+
 
 def balance(lengths: np.ndarray, num_parts: int) -> list[np.ndarray]:
-    """Splits rows into parts of equal count and nearly equal total length (longest first onto the lightest part with
-    room).
+    """Splits rows into parts of equal count and nearly equal work (longest first onto the lightest part with room).
 
     Example: lengths [9 1 5 5 7 3] in 2 parts -> [0 3 1] and [4 2 5], 15 tokens each.
     Raises ValueError if the rows do not divide into `num_parts`.
@@ -17,13 +27,14 @@ def balance(lengths: np.ndarray, num_parts: int) -> list[np.ndarray]:
     if len(lengths) % num_parts:
         raise ValueError(f"{len(lengths)} rows do not divide into {num_parts} parts")
     room = len(lengths) // num_parts
+    costs = work(lengths)
     parts: list[list[int]] = [[] for _ in range(num_parts)]
-    lightest = [(0, part) for part in range(num_parts)]
+    lightest = [(0.0, part) for part in range(num_parts)]
     for row in np.argsort(-lengths, kind="stable"):
         load, part = heapq.heappop(lightest)
         parts[part].append(int(row))
         if len(parts[part]) < room:
-            heapq.heappush(lightest, (load + int(lengths[row]), part))
+            heapq.heappush(lightest, (load + float(costs[row]), part))
     return [np.array(part, np.int64) for part in parts]
 
 
@@ -66,7 +77,7 @@ def micro_batches_by_tokens(
 
 def packs(lengths: np.ndarray, rows: np.ndarray, max_tokens: int, at_least: int = 1) -> list[np.ndarray]:
     """Rows in packs of at most `max_tokens` (a longer row stands alone): as few as first-fit decreasing needs, but
-    `at_least` (or one per row, if there are fewer), made even where that keeps the limit.
+    `at_least` (or one per row, if there are fewer), made even in work where that keeps the limit.
 
     Example: lengths [9 1 5 5 7 3] with 16 tokens: 30 tokens in the packs [0 3 1] and [4 2 5], 15 each.
     """
@@ -74,9 +85,19 @@ def packs(lengths: np.ndarray, rows: np.ndarray, max_tokens: int, at_least: int 
     fitted = _first_fit(lengths, by_length, max_tokens)
     count = min(max(len(fitted), at_least), len(rows))
     even = _lightest_first(lengths, by_length, count)
-    if count > len(fitted) or max((int(lengths[pack].sum()) for pack in even), default=0) <= max_tokens:
+    if all(len(pack) == 1 or int(lengths[pack].sum()) <= max_tokens for pack in even):
         return even
-    return fitted
+    return split_to(fitted, count)
+
+
+def split_to(batches: list[np.ndarray], count: int) -> list[np.ndarray]:
+    """The same rows in exactly `count` micro batches (at least as many as there are, at most one per row): those with
+    the most rows are halved."""
+    batches = list(batches)
+    while len(batches) < count:
+        largest = max(range(len(batches)), key=lambda i: len(batches[i]))
+        batches[largest : largest + 1] = np.array_split(batches[largest], 2)
+    return batches
 
 
 def _first_fit(lengths: np.ndarray, rows: np.ndarray, max_tokens: int) -> list[np.ndarray]:
@@ -97,10 +118,11 @@ def _first_fit(lengths: np.ndarray, rows: np.ndarray, max_tokens: int) -> list[n
 
 def _lightest_first(lengths: np.ndarray, rows: np.ndarray, count: int) -> list[np.ndarray]:
     """Every row onto the lightest of `count` packs."""
+    costs = work(lengths)
     filled: list[list[int]] = [[] for _ in range(count)]
-    lightest = [(0, pack) for pack in range(count)]
+    lightest = [(0.0, pack) for pack in range(count)]
     for row in rows:
         load, pack = heapq.heappop(lightest)
         filled[pack].append(int(row))
-        heapq.heappush(lightest, (load + int(lengths[row]), pack))
+        heapq.heappush(lightest, (load + float(costs[row]), pack))
     return [np.array(pack, np.int64) for pack in filled]

@@ -29,6 +29,8 @@ CASES = [
     Case("megatron_train", MEGATRON, 2, {"use_distributed_optimizer": True}),
     Case("fsdp2_train", FSDP2, 1),
     Case("fsdp2_train", FSDP2, 2),
+    Case("fsdp2_train", FSDP2, 2, packs=True),
+    Case("deepspeed_train", DEEPSPEED, 2, {"zero_optimization": ZERO3}, packs=True),
     Case("plain:SPEC", "plain_torch:PlainTrainStrategy", 1),  # of docs/adding_a_strategy.md
 ]
 

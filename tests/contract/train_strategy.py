@@ -42,10 +42,11 @@ class Case:
     world_size: int
     strategy_config: dict[str, Any] = field(default_factory=dict)
     folder: str = ""  # where its modules are, if they are not on the path
+    packs: bool = False
 
     def __str__(self) -> str:
         stage = self.strategy_config.get("zero_optimization", {}).get("stage")
-        return f"{self.strategy_name}{'' if stage is None else stage}-x{self.world_size}"
+        return f"{self.strategy_name}{'' if stage is None else stage}-x{self.world_size}{'-packs' * self.packs}"
 
 
 @contextmanager
@@ -55,6 +56,7 @@ def built(case: Case, model_dir: Path, role: str = "actor_train", **training: An
             "strategy_args": {"strategy_name": case.strategy_name, "strategy_config": case.strategy_config},
             "model_args": {"model_name_or_path": str(model_dir), "dtype": "fp32"},
             "training_args": {"learning_rate": LEARNING_RATE, "lr_scheduler_type": "cosine"} | training,
+            "use_sequence_packing": case.packs,
         }
     )
     plan = TrainPlan(

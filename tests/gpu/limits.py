@@ -54,6 +54,11 @@ ENGINE_DEATH = {
 }
 _FREED = Limit("a look at the sender, and its own end; the group's limit is 300", most=20)
 BROADCAST_DEATH = {"sender_s": _FREED, "receiver_s": _FREED}
+PACKED_ROWS = {
+    "output_gap": Limit(f"{_BF16}; rows that see each other are off by about 1", most=0.02),
+    "gradient_gap": Limit(f"{_BF16}, relative to the largest", most=0.03),
+    "flash_kernels": Limit("forward and backward", least=1, cuda_only=True),
+}
 LONG_ROW = {
     "math_kernels": Limit("that kernel keeps all scores: 2 GB a copy for 16k tokens", most=0),
     "flash_kernels": Limit("forward and backward", least=1),

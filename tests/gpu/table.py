@@ -170,6 +170,8 @@ CHECKS: tuple[Check, ...] = (
     _lora("zero2", "deepspeed", "ZeRO 2", {"stage": 2}),
     _lora("zero3", "deepspeed", "ZeRO 3", {"stage": 3}),
     _lora("fsdp2", "fsdp2", "all ranks hold the model together", {}),
+    _deepspeed("zero3-packed", "ZeRO 3, rows packed", {"stage": 3, "packs": True}),
+    _fsdp2("fsdp2-packed", "rows packed", {"packs": True}),
     _megatron("megatron", "each rank the whole model", {}),
     _megatron("megatron-distributed", "distributed optimizer", _SHARED),
     _megatron("megatron-tp2", "tensor parallel 2", _TP2, 2),
@@ -192,6 +194,13 @@ CHECKS: tuple[Check, ...] = (
         limits=limits.LONG_ROW,
         gpus=2,
         packages=("megatron",),
+    ),
+    _alone(
+        "packed-attention",
+        "rows packed, bf16, windows and grouped heads: torch's flash kernel gives what each row gives alone",
+        "roll/models/packed_attention.py",
+        "kernels:packed_rows",
+        limits=limits.PACKED_ROWS,
     ),
     _alone(
         "sglang-hash",

@@ -6,7 +6,7 @@ YAMLs and did nothing, or do nothing here. A path with `*` holds for every role.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 from roll.configs.base import Settings, join
 from roll.configs.load.known_keys import known_keys, path_text, sections
@@ -15,6 +15,9 @@ from roll.configs.strategies.table import OTHER_NAMES, spec_of
 from roll.configs.strategy import StrategyArgs
 
 CLASS_DECIDES = "the role decides which class runs it"
+
+AROUND = "../"
+"""In front of a key of the section around."""
 
 RENAMED: Mapping[tuple[str, str], str] = {
     ("DataArgs", "path"): "file_name",
@@ -27,6 +30,8 @@ RENAMED: Mapping[tuple[str, str], str] = {
     ("ModelArgs", "tokenizer"): "tokenizer_path",
     ("ModelArgs", "tokenizer_name_or_path"): "tokenizer_path",
     ("ModelArgs", "torch_dtype"): "dtype",
+    ("ModelArgs", "use_remove_padding"): f"{AROUND}use_sequence_packing",
+    ("WorkerConfig", "use_remove_padding"): "use_sequence_packing",
     ("GeneratingArgs", "min_tokens"): "min_new_tokens",
     ("GeneratingArgs", "stop"): "stop_strings",
     ("GeneratingArgs", "n"): "num_return_sequences",
@@ -48,9 +53,6 @@ DROPPED: Mapping[tuple[str, str], str] = {
     ("DataArgs", "interleave_probs"): "domain_interleave_probs sets the shares",
     ("DataArgs", "max_samples"): "all rows are read",
     ("DataArgs", "overwrite_cache"): "nothing is cached",
-    ("ModelArgs", "use_remove_padding"): "the strategy decides about padding",
-    ("WorkerConfig", "use_remove_padding"): "the strategy decides about padding",
-    ("RewardConfig", "use_remove_padding"): "the strategy decides about padding",
     ("RewardConfig", "reward_system_config"): "ROLL does not read it either",
     ("AlgorithmConfig", "reward_system_config"): "ROLL does not read it either",
     ("EnvConfig", "user_prompt_format"): "agent_template says how to answer",
@@ -113,7 +115,9 @@ def apply_aliases(cls: type[Settings], tree: dict[str, Any]) -> tuple[list[Probl
     """Renames and drops foreign keys of a raw tree in place. Returns problems (both spellings given) and warnings."""
     problems: list[Problem] = []
     warnings: list[str] = []
-    for settings, node, place in list(sections(cls, tree)):
+    found = list(sections(cls, tree))
+    around = {place: node for _, node, place in found}
+    for settings, node, place in found:
         path = path_text(place)
         for key in list(node):
             here = join(path, key)
@@ -121,9 +125,11 @@ def apply_aliases(cls: type[Settings], tree: dict[str, Any]) -> tuple[list[Probl
             target = next((RENAMED[name, key] for name in names if (name, key) in RENAMED), None)
             reason = next((DROPPED[name, key] for name in names if (name, key) in DROPPED), None)
             if target is not None:
-                value, other = node.pop(key), join(path, target)
+                value, home, at = node.pop(key), cast(Any, node), path
+                if target.startswith(AROUND):
+                    target, home, at = target.removeprefix(AROUND), around[place[:-1]], path_text(place[:-1])
+                other = join(at, target)
                 *below, name = target.split(".")
-                home: Any = node
                 for section in below:
                     home = home.setdefault(section, {}) if isinstance(home, dict) else None
                 if isinstance(home, dict) and home.setdefault(name, value) != value:

@@ -6,6 +6,7 @@ activation functions (Korthikanti et al., "Reducing Activation Recomputation in 
 the model's own widths, because the paper's 34 bytes per token and hidden unit are those of a 4h MLP without gates.
 """
 
+from roll.configs.cluster import WorkerConfig
 from roll.configs.memory.model_shape import ModelShape
 from roll.configs.memory.parts import Part, RoleFacts
 
@@ -61,6 +62,24 @@ def head_parts(shape: ModelShape, tokens: int, gradient_bytes: int, tensor: int 
         return ()
     gradient = gradient_bytes * shape.vocab_size * shape.hidden_size / tensor
     return (_chunk(shape, tokens, tensor, _CHUNK_COPIES), Part("gradient of the head", gradient, True))
+
+
+def fewer_to_train_on(worker: WorkerConfig) -> str:
+    """What makes the micro batches of a trainer smaller, with its keys."""
+    if worker.packed_tokens_in_train is None:
+        keys = "training_args.per_device_train_batch_size, max_tokens_per_microbatch_in_train"
+        return f"fewer rows or tokens in a micro batch ({keys})"
+    key = "sequence_packing_args.max_packed_sequence_length_train"
+    by_args = worker.sequence_packing_args.by_tokens
+    return f"fewer tokens in a pack ({key if by_args else 'max_tokens_per_microbatch_in_train'})"
+
+
+def fewer_to_score(worker: WorkerConfig) -> str:
+    """The same of passes without gradient."""
+    if worker.packed_tokens_in_infer is None:
+        return "a smaller infer_batch_size"
+    key = "sequence_packing_args.max_packed_sequence_length_forward"
+    return f"a smaller {key if worker.sequence_packing_args.by_tokens else 'max_tokens_per_microbatch_in_infer'}"
 
 
 def _chunk(shape: ModelShape, tokens: int, tensor: int, copies: int) -> Part:

@@ -9,7 +9,8 @@ and where, is that of DeepSpeed 0.19 as `deepspeed_config.py` sets it up.
 from collections.abc import Mapping
 from typing import Any
 
-from roll.configs.memory.activations import head_parts, scoring_parts, training_parts
+from roll.configs.cluster import WorkerConfig
+from roll.configs.memory.activations import fewer_to_score, fewer_to_train_on, head_parts, scoring_parts, training_parts
 from roll.configs.memory.parts import Part, Phase, RankMemory, RoleFacts, State, pinned, total
 from roll.configs.memory.trained import held_weights
 from roll.configs.strategies.deepspeed_config import zero_stage
@@ -71,7 +72,7 @@ def train_memory(facts: RoleFacts) -> RankMemory:
             "copies of weights, gradients, optimizer" if stage == 3 else "copies of weights, optimizer", blocks
         ),
         loading=() if stage == 3 else (Part("the whole model", size * facts.shape.num_elements),),
-        ways=_ways(stage, ranks),
+        ways=_ways(stage, ranks, facts.worker),
     )
 
 
@@ -92,7 +93,9 @@ def score_memory(facts: RoleFacts) -> RankMemory:
         else (),
         copies=() if on_host else pinned("copies of weights", tensors),
         loading=() if is_divided else (Part("the whole model", size * facts.shape.num_elements),),
-        ways={"scoring": "a smaller infer_batch_size, zero_optimization.stage: 3, or more devices in device_mapping"},
+        ways={
+            "scoring": f"{fewer_to_score(facts.worker)}, zero_optimization.stage: 3, or more devices in device_mapping"
+        },
     )
 
 
@@ -134,7 +137,7 @@ def _number(zero: Mapping[str, Any], key: str, default: int) -> float:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else default
 
 
-def _ways(stage: int, ranks: int) -> Mapping[Phase, str]:
+def _ways(stage: int, ranks: int, worker: WorkerConfig) -> Mapping[Phase, str]:
     """A higher stage divides by the ranks: one rank has nothing of it but what goes to the host."""
     divides = ranks > 1 and stage < 3
     to_host = ("offload_optimizer", 2), ("offload_param", 3)
@@ -144,8 +147,7 @@ def _ways(stage: int, ranks: int) -> Mapping[Phase, str]:
     training = f"zero_optimization.stage: {stage + 1} or more" if divides else optimizer
     devices = "more devices in device_mapping, " if stage > 0 else ""
     return {
-        "training": f"{training}, {devices}or fewer rows or tokens in a micro batch "
-        "(training_args.per_device_train_batch_size, max_tokens_per_microbatch_in_train)",
-        "scoring": f"{'zero_optimization.stage: 3' if divides else weights}, or a smaller infer_batch_size",
+        "training": f"{training}, {devices}or {fewer_to_train_on(worker)}",
+        "scoring": f"{'zero_optimization.stage: 3' if divides else weights}, or {fewer_to_score(worker)}",
         "publish": "a smaller model_update_buffer_size_mb",
     }

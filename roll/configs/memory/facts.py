@@ -30,18 +30,16 @@ def role_facts(
 
 
 def _score_tokens(worker: WorkerConfig, longest: int) -> int:
-    packing = worker.sequence_packing_args
-    if worker.use_sequence_packing and packing.by_tokens:
-        return packing.max_packed_sequence_length_forward or longest
+    if tokens := worker.packed_tokens_in_infer:
+        return tokens
     if worker.use_dynamic_batching_in_infer:
         return worker.max_tokens_per_microbatch_in_infer or longest
     return worker.infer_batch_size * longest
 
 
 def _train_tokens(worker: WorkerConfig, train: TrainPlan, longest: int) -> int:
-    packing = worker.sequence_packing_args
-    if worker.use_sequence_packing and packing.by_tokens:
-        return packing.max_packed_sequence_length_train or longest
+    if tokens := worker.packed_tokens_in_train:
+        return tokens
     if worker.use_dynamic_batching_in_train:
         return worker.max_tokens_per_microbatch_in_train or longest
     return train.micro_batch_size * longest

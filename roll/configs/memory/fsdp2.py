@@ -6,7 +6,7 @@ Whole weights exist while they are used, in model_args.dtype: those of one block
 `reshard_after_forward: false`), embedding and head.
 """
 
-from roll.configs.memory.activations import head_parts, scoring_parts, training_parts
+from roll.configs.memory.activations import fewer_to_score, fewer_to_train_on, head_parts, scoring_parts, training_parts
 from roll.configs.memory.model_shape import Weight
 from roll.configs.memory.parts import Part, RankMemory, RoleFacts, State, pinned, total
 from roll.configs.memory.trained import held_weights
@@ -54,10 +54,9 @@ def train_memory(facts: RoleFacts) -> RankMemory:
         copies=() if settings.offload_policy else pinned("copies of weights, optimizer", copied),
         loading=_loading(facts),
         ways={
-            "training": "more devices in device_mapping, strategy_config.optimizer_offload or offload_policy, or fewer "
-            "rows or tokens in a micro batch (training_args.per_device_train_batch_size, "
-            "max_tokens_per_microbatch_in_train)",
-            "scoring": "more devices in device_mapping, or a smaller infer_batch_size",
+            "training": "more devices in device_mapping, strategy_config.optimizer_offload or offload_policy, or "
+            + fewer_to_train_on(facts.worker),
+            "scoring": f"more devices in device_mapping, or {fewer_to_score(facts.worker)}",
             "publish": "a smaller model_update_buffer_size_mb",
         },
     )
@@ -74,7 +73,7 @@ def score_memory(facts: RoleFacts) -> RankMemory:
         host=pinned(f"weights ({_HOST})", shares) if on_host else (),
         copies=() if on_host else pinned("copies of weights", shares),
         loading=_loading(facts),
-        ways={"scoring": "more devices in device_mapping, or a smaller infer_batch_size"},
+        ways={"scoring": f"more devices in device_mapping, or {fewer_to_score(facts.worker)}"},
     )
 
 

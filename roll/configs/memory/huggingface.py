@@ -1,6 +1,6 @@
 """hf_infer: a whole model on every rank, to score or to sample."""
 
-from roll.configs.memory.activations import scoring_parts
+from roll.configs.memory.activations import fewer_to_score, scoring_parts
 from roll.configs.memory.engine import cache_bytes_per_token
 from roll.configs.memory.parts import CONTEXT, Part, RankMemory, RoleFacts
 
@@ -16,7 +16,10 @@ def score_memory(facts: RoleFacts) -> RankMemory:
         stays=_STAYS,
         copies=(Part("copies of weights", weights),),
         loading=(Part("the whole model", weights),),
-        ways={"scoring": "a smaller infer_batch_size; deepspeed_infer with stage 3, or megatron_infer, divide weights"},
+        ways={
+            "scoring": f"{fewer_to_score(facts.worker)}; deepspeed_infer with stage 3, or megatron_infer, "
+            "divide weights"
+        },
     )
 
 

@@ -23,7 +23,7 @@ def describe(config: RunConfig, plan: RunPlan, batch: Iterable[tuple[str, ...]])
             *_sharing_lines(plan.layout),
             *_share_lines(plan.layout, roles),
         ],
-        "Batch": table(batch),
+        "Batch": table([*batch, *_pack_rows(plan, roles)]),
         "Schedule": table(_schedule_rows(config, config.missing_validation)),
     }
     return "\n".join(line for title, lines in sections.items() for line in (title, *(f"  {line}" for line in lines)))
@@ -92,6 +92,22 @@ def _workers(place: RolePlace, worker: WorkerConfig) -> str:
         parts.append("rows packed")
     text = counted(len(place.workers), "worker")
     return f"{text} ({', '.join(parts)})" if parts else text
+
+
+def _pack_rows(plan: RunPlan, roles: Mapping[str, WorkerConfig]) -> Iterator[tuple[str, ...]]:
+    for role, worker in roles.items():
+        if not worker.use_sequence_packing:
+            continue
+        parts, train = [], plan.trains.get(role)
+        if train is not None:
+            rows, budget = train.micro_batch_size * train.accumulation, worker.packed_tokens_in_train
+            most = -(-rows // max(1, budget // plan.trained_length)) if budget else train.accumulation
+            size = f"up to {budget} tokens" if budget else f"{train.micro_batch_size} rows"
+            parts.append(f"{size} in training, where {rows} rows of a rank are at most {counted(most, 'pack')}")
+        if role in plan.scoring:
+            budget = worker.packed_tokens_in_infer
+            parts.append(f"{f'up to {budget} tokens' if budget else f'{worker.infer_batch_size} rows'} in scoring")
+        yield "packs", f"{role}: {'; '.join(parts)}"
 
 
 def _where(place: RolePlace) -> str:

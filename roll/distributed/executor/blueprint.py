@@ -50,9 +50,9 @@ class BatchLimits:
 
     @classmethod
     def for_scoring(cls, settings: WorkerConfig) -> BatchLimits:
-        packing = settings.sequence_packing_args
-        if settings.use_sequence_packing and packing.by_tokens:
-            tokens, at_least = packing.max_packed_sequence_length_forward, packing.min_num_micro_batches_forward
+        if tokens := settings.packed_tokens_in_infer:
+            packing = settings.sequence_packing_args
+            at_least = packing.min_num_micro_batches_forward if packing.by_tokens else 1
             return cls(settings.infer_batch_size, tokens, packs=True, at_least=at_least)
         if settings.use_dynamic_batching_in_infer:
             tokens, round_to = settings.max_tokens_per_microbatch_in_infer, settings.sequence_length_round_in_infer
@@ -61,9 +61,9 @@ class BatchLimits:
 
     @classmethod
     def for_training(cls, settings: WorkerConfig, plan: TrainPlan) -> BatchLimits:
-        packing = settings.sequence_packing_args
-        if settings.use_sequence_packing and packing.by_tokens:
-            tokens, at_least = packing.max_packed_sequence_length_train, packing.min_num_micro_batches_train
+        if tokens := settings.packed_tokens_in_train:
+            packing = settings.sequence_packing_args
+            at_least = packing.min_num_micro_batches_train if packing.by_tokens else 1
             return cls(plan.micro_batch_size, tokens, packs=True, at_least=at_least)
         if settings.use_dynamic_batching_in_train:
             tokens, round_to = settings.max_tokens_per_microbatch_in_train, settings.sequence_length_round_in_train

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from roll.distributed.executor.blueprint import BatchLimits
-from roll.types.packing import micro_batches_by_count, micro_batches_by_tokens, packs
+from roll.types.packing import micro_batches_by_count, micro_batches_by_tokens, packs, split_to
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,15 @@ def spread(shard_lengths: Sequence[np.ndarray], num_workers: int) -> list[list[P
     return pieces
 
 
-def micro_batches(lengths: np.ndarray, rows: np.ndarray, limits: BatchLimits) -> list[np.ndarray]:
-    """Micro batches within their limits."""
+def micro_batches(lengths: np.ndarray, rows: np.ndarray, limits: BatchLimits, at_least: int = 1) -> list[np.ndarray]:
+    """Micro batches within their limits. `at_least` so many, at most one per row: ranks make equally many passes."""
+    if limits.packs and limits.max_tokens is not None:
+        return packs(lengths, rows, limits.max_tokens, max(limits.at_least, at_least))
     if limits.max_tokens is None:
-        return micro_batches_by_count(lengths, rows, limits.num_rows)
-    if limits.packs:
-        return packs(lengths, rows, limits.max_tokens, limits.at_least)
-    return micro_batches_by_tokens(lengths, rows, limits.max_tokens, limits.round_to)
+        found = micro_batches_by_count(lengths, rows, limits.num_rows)
+    else:
+        found = micro_batches_by_tokens(lengths, rows, limits.max_tokens, limits.round_to)
+    return split_to(found, at_least)
 
 
 def without_idle(chunk: np.ndarray, idle: np.ndarray, lengths: np.ndarray, num_rows: int) -> np.ndarray:
@@ -57,13 +59,3 @@ def without_idle(chunk: np.ndarray, idle: np.ndarray, lengths: np.ndarray, num_r
     missing = max(0, num_rows - (len(chunk) - len(spare)))
     kept = spare[np.argsort(lengths[spare], kind="stable")[:missing]]
     return chunk[~idle[chunk] | np.isin(chunk, kept)]
-
-
-def split_to(batches: list[np.ndarray], count: int) -> list[np.ndarray]:
-    """The same rows in exactly `count` micro batches (at least as many as there are, at most one per row): the
-    largest are halved, so that all ranks have equally many."""
-    batches = list(batches)
-    while len(batches) < count:
-        largest = max(range(len(batches)), key=lambda i: len(batches[i]))
-        batches[largest : largest + 1] = np.array_split(batches[largest], 2)
-    return batches

@@ -14,7 +14,7 @@ from roll.algorithms.credit import assign_credit
 from roll.distributed.executor.blueprint import BatchLimits, Blueprint, WorkerInfo
 from roll.distributed.executor.jobs import RowCredit, TrainReport, TrainRequest
 from roll.distributed.executor.scores import join_scores
-from roll.distributed.executor.shards import micro_batches, split_to, without_idle
+from roll.distributed.executor.shards import micro_batches, without_idle
 from roll.distributed.executor.weights.lanes import Peers
 from roll.distributed.executor.weights.send_plan import SendPlan
 from roll.distributed.executor.weights.sender import WeightSender
@@ -231,8 +231,8 @@ class TrainWorker(ScoreWorker):
         self, request: TrainRequest, batch: Rows | TrainBatch, rows: np.ndarray, count: int, scale: LossScale
     ) -> tuple[MetricSums, dict[str, float]]:
         limits = request.limits
-        groups = micro_batches(rows_of(batch).lengths, rows, limits)
-        padded = _padded(self.strategy, batch, split_to(groups, count), limits)
+        groups = micro_batches(rows_of(batch).lengths, rows, limits, count)
+        padded = _padded(self.strategy, batch, groups, limits)
         sums, values = self.strategy.train_step(padded, request.job.loss, scale, request.job.temperature)
         return sums.to_floats(), values
 

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 
 from roll.algorithms.loss import Loss
+from roll.configs.cluster import WorkerConfig
 from roll.distributed.strategy.base import RankContext, ScoreStrategy
 from roll.errors import StrategyError
 from roll.models.hf import SequenceModel, TokenLogProbModel, TokenValueModel
 from roll.models.loading import LoadedModel
+from roll.models.pack_check import check_packs
+from roll.models.packed_attention import use_packed_attention
 from roll.types.batch import MicroBatch, TokenOutputs
 
 
 class ModelScoreStrategy(ScoreStrategy):
     """Log-probs of a policy, values of a critic, numbers of a reward model. `setup` of the subclass loads the model."""
 
+    role: WorkerConfig
     context: RankContext
     _model: LoadedModel | None = None
 
@@ -39,40 +43,62 @@ class ModelScoreStrategy(ScoreStrategy):
     ) -> list[TokenOutputs]:
         self._check_policy()
         outputs = []
-        with self._ready_to_score(), self._without_dropout():
-            for batch in self._evened_out(micro_batches):
-                log_probs, entropies = self.model.module(*self._inputs(batch), temperature, entropy)
-                outputs.append(
-                    TokenOutputs(log_probs=log_probs.cpu(), entropy=None if entropies is None else entropies.cpu())
-                )
+        for batch in self._batches(micro_batches):
+            log_probs, entropies = self._token_scores(self.model.module, batch, temperature, entropy)
+            outputs.append(
+                TokenOutputs(log_probs=log_probs.cpu(), entropy=None if entropies is None else entropies.cpu())
+            )
         return outputs[: len(micro_batches)]
 
     @torch.no_grad()
     def values(self, micro_batches: Sequence[MicroBatch]) -> list[TokenOutputs]:
         self._check_critic()
-        with self._ready_to_score(), self._without_dropout():
-            batches = self._evened_out(micro_batches)
-            outputs = [TokenOutputs(values=self.model.module(*self._inputs(batch)).cpu()) for batch in batches]
+        batches = self._batches(micro_batches)
+        outputs = [TokenOutputs(values=self._token_values(self.model.module, batch).cpu()) for batch in batches]
         return outputs[: len(micro_batches)]
 
     @torch.no_grad()
     def row_scores(self, micro_batches: Sequence[MicroBatch]) -> list[torch.Tensor]:
         if not isinstance(self.model.module, SequenceModel):
             raise StrategyError(f"{self.context.role} has no sequence-classification head and gives rows no numbers")
-        device = self.context.device
-        with self._ready_to_score():
-            batches = self._evened_out(micro_batches)
-            outputs = [self.model.module(b.input_ids.to(device), b.lengths.to(device)).cpu() for b in batches]
+        batches, packs = self._batches(micro_batches), self.role.use_sequence_packing
+        outputs = [self.model.module(batch.input_ids, batch.lengths, packs).cpu() for batch in batches]
         return outputs[: len(micro_batches)]
 
     def _outputs(self, forward: Callable[..., Any], batch: MicroBatch, loss: Loss, temperature: float) -> TokenOutputs:
         """What a loss needs, with gradient. `forward`: the model, or what an engine put around it."""
         if "values" in loss.needs:
             self._check_critic()
-            return TokenOutputs(values=forward(batch.input_ids, batch.response_mask))
+            return TokenOutputs(values=self._token_values(forward, batch))
         self._check_policy()
-        log_probs, entropy = forward(batch.input_ids, batch.response_mask, temperature, "entropy" in loss.needs)
+        log_probs, entropy = self._token_scores(forward, batch, temperature, "entropy" in loss.needs)
         return TokenOutputs(log_probs=log_probs, entropy=entropy)
+
+    def _token_scores(
+        self, forward: Callable[..., Any], batch: MicroBatch, temperature: float, entropy: bool
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        return forward(batch.input_ids, batch.response_mask, temperature, entropy, self._packed(batch))
+
+    def _token_values(self, forward: Callable[..., Any], batch: MicroBatch) -> torch.Tensor:
+        return forward(batch.input_ids, batch.response_mask, self._packed(batch))
+
+    def _packed(self, batch: MicroBatch) -> torch.Tensor | None:
+        """The lengths by which rows become a pack."""
+        return batch.lengths if self.role.use_sequence_packing else None
+
+    def _batches(self, micro_batches: Sequence[MicroBatch]) -> Iterator[MicroBatch]:
+        """On the device, while the weights are there to score; with those that keep ranks in step."""
+        with self._ready_to_score(), self._without_dropout():
+            for batch in self._evened_out(micro_batches):
+                yield batch.to(self.context.device)
+
+    @torch.no_grad()
+    def _take_packs(self) -> None:
+        """Makes the model take packs where the role wants them. Collective; comes last in `setup`."""
+        if self.role.use_sequence_packing:
+            use_packed_attention(self.model.pretrained)
+            with self._ready_to_score(), self._without_dropout():
+                check_packs(self.model, self.context.device)
 
     def _evened_out(self, micro_batches: Sequence[MicroBatch]) -> Sequence[MicroBatch]:
         """These, and behind them the empty ones that ranks need whose forward passes must be equal in number."""
@@ -85,10 +111,6 @@ class ModelScoreStrategy(ScoreStrategy):
     def _without_dropout(self) -> AbstractContextManager[None]:
         adapters = self.model.adapters
         return nullcontext() if adapters is None else adapters.without_dropout()
-
-    def _inputs(self, batch: MicroBatch) -> tuple[torch.Tensor, torch.Tensor]:
-        device = self.context.device
-        return batch.input_ids.to(device), batch.response_mask.to(device)
 
     def _check_policy(self) -> None:
         if not isinstance(self.model.module, TokenLogProbModel):

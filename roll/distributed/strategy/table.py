@@ -82,14 +82,16 @@ def _ability_problems(choice: Choice, spec: StrategySpec) -> Iterator[Problem]:
     if role.learns:
         who_can = ", ".join(n for n in serving(role.use) if STRATEGIES[n].adapts)
         yield from lora_problems(choice, spec.adapts, who_can)
-    if worker.use_sequence_packing and not spec.packs:
-        instead = [name for name in serving(role.use) if STRATEGIES[name].packs]
+    generates = role.use == "generate"
+    if worker.use_sequence_packing and (generates or not spec.packs):
+        instead = [] if generates else [name for name in serving(role.use) if STRATEGIES[name].packs]
         way_out = f"Use {' or '.join(instead)}, or set it to false" if instead else "Set it to false"
-        if role.use != "generate":
+        if not generates:
             where = "train" if role.learns else "infer"
             way_out += f"; use_dynamic_batching_in_{where} keeps padding small"
+        what = "rows to sample" if spec.packs else "rows"
         yield Problem(
-            f"{role.name}.use_sequence_packing: true with {spec.name}, which does not pack rows. {way_out}.",
+            f"{role.name}.use_sequence_packing: true with {spec.name}, which does not pack {what}. {way_out}.",
             (f"{role.name}.use_sequence_packing", key),
         )
 

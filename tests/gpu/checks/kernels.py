@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,39 @@ def _port(directory: Path, store: Any) -> int:
     while not path.exists():
         time.sleep(0.01)
     return int(path.read_text())
+
+
+def packed_rows(place: Place) -> Figures:
+    """Attention of packed rows in bf16 against the same rows one by one in fp32, with a window and without."""
+    import torch
+
+    from roll.models.packed_attention import packed_attention
+
+    lengths, heads, groups, width = (700, 1, 64, 129, 2048), 8, 2, 64
+    torch.manual_seed(0)
+    shapes = [(1, number, sum(lengths), width) for number in (heads, groups, groups)]
+    starts = torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
+    given = [torch.randn(shape).bfloat16() for shape in shapes]
+    names: set[str] = set()
+    gaps: dict[str, float] = {"output_gap": 0.0, "gradient_gap": 0.0}
+    for window in (0, 100):
+
+        def attend(device: str, dtype: torch.dtype, window: int = window) -> list[torch.Tensor]:
+            query, key, value = parts = [part.to(device, dtype).detach().requires_grad_() for part in given]
+            where = {"cu_seq_lens_q": starts.to(device), "max_length_q": max(lengths)}
+            output, _ = packed_attention(torch.nn.Identity(), query, key, value, window, **where)
+            output.float().square().sum().backward()
+            return [
+                output.detach().float().cpu(),
+                *(part.grad.float().cpu() for part in parts if part.grad is not None),
+            ]
+
+        want = attend("cpu", torch.float32)
+        got = attend(place.device, torch.bfloat16)
+        names |= set(_operations(partial(attend, place.device, torch.bfloat16)))
+        off = [float((a - b).abs().max() / max(1.0, float(b.abs().max()))) for a, b in zip(got, want, strict=True)]
+        gaps = {"output_gap": max(gaps["output_gap"], off[0]), "gradient_gap": max(gaps["gradient_gap"], *off[1:])}
+    return gaps | {"flash_kernels": float(sum("flash" in name or "varlen" in name for name in names))}
 
 
 def context_parallel_row(place: Place) -> Figures:

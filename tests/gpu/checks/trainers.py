@@ -154,13 +154,13 @@ def difference(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> float:
 
 
 def run_of(kind: Kind, model_dir: Path, settings: dict[str, Any], model: dict[str, Any] | None = None) -> Any:
-    run = helpers_of(kind).Run(model_dir, model=model or {})
+    run = helpers_of(kind).Run(model_dir, model=model or {}, packs=settings.get("packs", False))
+    own = {name: value for name, value in settings.items() if name != "packs"}
     if kind == "megatron":
-        own = {name: value for name, value in settings.items() if name != "packs"}
-        return replace(run, megatron=own, packs=settings.get("packs", False))
+        return replace(run, megatron=own)
     if kind == "fsdp2":
-        return replace(run, fsdp2=settings)
-    return replace(run, stage=settings["stage"], zero={name: settings[name] for name in settings if name != "stage"})
+        return replace(run, fsdp2=own)
+    return replace(run, stage=own.pop("stage"), zero=own)
 
 
 def helpers_of(kind: Kind) -> Any:

@@ -60,6 +60,7 @@ class Run:
     masters: bool = False  # record the fp32 master weights instead of the exported ones
     backend_timeout: int = 30
     fsdp2: dict[str, Any] | None = None
+    packs: bool = False
 
     def config(self) -> WorkerConfig:
         zero = {"stage": self.stage} | self.zero
@@ -85,6 +86,7 @@ class Run:
                 | self.model,
                 "training_args": training | {"lr_scheduler_type": "constant"} | self.training,
                 "backend_timeout": self.backend_timeout,
+                "use_sequence_packing": self.packs,
             }
         )
 

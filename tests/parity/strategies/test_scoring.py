@@ -30,6 +30,16 @@ class Scorer:
     class_path: str
     world_size: int = 1
     strategy_config: dict[str, Any] = field(default_factory=dict)
+    packs: bool = False
+
+    def config(self, model_dir: Path, dtype: str = "fp32") -> WorkerConfig:
+        return WorkerConfig.model_validate(
+            {
+                "strategy_args": {"strategy_name": self.name, "strategy_config": self.strategy_config},
+                "model_args": {"model_name_or_path": str(model_dir), "dtype": dtype},
+                "use_sequence_packing": self.packs,
+            }
+        )
 
 
 SCORERS = [
@@ -45,9 +55,8 @@ SCORERS = [
     Scorer("fsdp2_infer", FSDP2, 2),
     Scorer("fsdp2_infer", FSDP2, 2, {"param_offload": True, "reshard_after_forward": False}),
 ]
-
-
-IDS = ["hf", "ds", "ds-zero2", "ds-zero3-x2", "ds-zero3-offload-x2", "fsdp2-x2", "fsdp2-param-offload-x2"]
+PACKS = [replace(SCORERS[i], packs=True) for i in (0, 3, 5)]
+PACKS_IDS = ["hf-packs", "ds-zero3-x2-packs", "fsdp2-x2-packs"]
 
 
 def rows_of_texts() -> list[MicroBatch]:
@@ -60,12 +69,7 @@ def rows_of_texts() -> list[MicroBatch]:
 
 def numbers_of_rows(scorer: Scorer, model_dir: Path) -> list[torch.Tensor]:
     """Of the rows from 2r on, in 3 - 2r micro batches of rank r."""
-    config = WorkerConfig.model_validate(
-        {
-            "strategy_args": {"strategy_name": scorer.name, "strategy_config": scorer.strategy_config},
-            "model_args": {"model_name_or_path": str(model_dir), "dtype": "fp32"},
-        }
-    )
+    config = scorer.config(model_dir)
     where = replace(context("reference"), head="sequence")
     strategy: ScoreStrategy = resolve(scorer.class_path)(config, where)  # type: ignore[operator]
     strategy.setup()
@@ -81,12 +85,7 @@ def numbers_of_rows(scorer: Scorer, model_dir: Path) -> list[torch.Tensor]:
 
 def scored(scorer: Scorer, model_dir: Path, dtype: str, role: str) -> tuple[list[TokenOutputs], list[MicroBatch]]:
     """Outputs of this rank, rank r bringing 3 - 2r micro batches."""
-    config = WorkerConfig.model_validate(
-        {
-            "strategy_args": {"strategy_name": scorer.name, "strategy_config": scorer.strategy_config},
-            "model_args": {"model_name_or_path": str(model_dir), "dtype": dtype},
-        }
-    )
+    config = scorer.config(model_dir, dtype)
     where = context(role)
     cls = resolve(scorer.class_path)
     strategy: ScoreStrategy = cls(config, where)  # type: ignore[operator]
@@ -117,8 +116,17 @@ def assert_rows_equal(
 
 @pytest.mark.parametrize(
     "scorer",
-    SCORERS,
-    ids=["hf", "ds", "ds-zero2", "ds-zero3-x2", "ds-zero3-offload-x2", "fsdp2-x2", "fsdp2-param-offload-x2"],
+    [*SCORERS, *PACKS],
+    ids=[
+        "hf",
+        "ds",
+        "ds-zero2",
+        "ds-zero3-x2",
+        "ds-zero3-offload-x2",
+        "fsdp2-x2",
+        "fsdp2-param-offload-x2",
+        *PACKS_IDS,
+    ],
 )
 def test_log_probs_and_entropy_equal_a_plain_forward_pass(
     scorer: Scorer, rank_pool: Pools, tiny_model_dir: Path
@@ -146,7 +154,9 @@ def test_bf16_log_probs_stay_within_bf16_rounding(scorer: Scorer, rank_pool: Poo
         assert_rows_equal(output.log_probs, batch, want[i : i + 3], 3e-2)
 
 
-@pytest.mark.parametrize("scorer", [SCORERS[0], SCORERS[3], SCORERS[5]], ids=["hf", "ds-zero3-x2", "fsdp2-x2"])
+@pytest.mark.parametrize(
+    "scorer", [SCORERS[0], SCORERS[3], SCORERS[5], *PACKS], ids=["hf", "ds-zero3-x2", "fsdp2-x2", *PACKS_IDS]
+)
 def test_values_are_read_before_the_token_is_known(
     scorer: Scorer, rank_pool: Pools, tiny_model_dir: Path, tmp_path: Path
 ) -> None:
@@ -167,7 +177,9 @@ def test_values_are_read_before_the_token_is_known(
 
 @pytest.mark.parametrize("num_labels", [1, 3])
 @pytest.mark.parametrize(
-    "scorer", [SCORERS[0], SCORERS[1], SCORERS[3], SCORERS[5]], ids=["hf", "ds", "ds-zero3-x2", "fsdp2-x2"]
+    "scorer",
+    [SCORERS[0], SCORERS[1], SCORERS[3], SCORERS[5], *PACKS],
+    ids=["hf", "ds", "ds-zero3-x2", "fsdp2-x2", *PACKS_IDS],
 )
 def test_numbers_of_rows_are_those_of_hugging_faces_own_model(
     scorer: Scorer, num_labels: int, rank_pool: Pools, make_tiny_model_dir: Callable[..., Path]

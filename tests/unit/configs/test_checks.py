@@ -123,13 +123,23 @@ REFERENCE = {"strategy_args": {"strategy_name": "hf_infer"}, "device_mapping": [
             "actor_train.max_tokens_per_microbatch_in_train: 20 must be at least one sequence, 44 tokens",
         ),
         (
-            PACKED,
-            "actor_train.use_sequence_packing: true with deepspeed_train, which does not pack rows. Use "
-            "megatron_train, or set it to false; use_dynamic_batching_in_train keeps padding small.",
+            PACKED | {"actor_train.model_args.attn_implementation": "eager"},
+            "actor_train.model_args.attn_implementation: eager with actor_train.use_sequence_packing: true, for which "
+            "it has no form. Use sdpa, or fa2 on a GPU.",
         ),
         (
             {"actor_infer.use_sequence_packing": True},
             "actor_infer.use_sequence_packing: true with vllm, which does not pack rows. Set it to false.",
+        ),
+        (
+            {"actor_infer.use_sequence_packing": True, "actor_infer.strategy_args": {"strategy_name": "hf_infer"}},
+            "actor_infer.use_sequence_packing: true with hf_infer, which does not pack rows to sample. Set it to "
+            "false.",
+        ),
+        (
+            PACKED
+            | {"actor_train.use_dynamic_batching_in_train": True, "actor_train.max_tokens_per_microbatch_in_train": 43},
+            "actor_train.max_tokens_per_microbatch_in_train: 43 must be at least one sequence, 44 tokens",
         ),
         (
             MEGATRON | BALANCED | {"actor_train.sequence_packing_args.max_packed_sequence_length_forward": 44},
@@ -279,6 +289,15 @@ def warnings(changes: dict[str, Any]) -> list[str]:
         (
             {"actor_train.sequence_packing_args.algorithm": "load_balance"},
             "actor_train.sequence_packing_args does nothing while actor_train.use_sequence_packing is off.",
+        ),
+        (
+            PACKED
+            | {
+                "actor_train.use_dynamic_batching_in_train": True,
+                "actor_train.max_tokens_per_microbatch_in_train": 44,
+                "actor_train.sequence_length_round_in_train": 8,
+            },
+            "actor_train.sequence_length_round_in_train does nothing with actor_train.use_sequence_packing: true: rows",
         ),
         (
             MEGATRON | PACKED | {"actor_train.sequence_packing_args.max_packed_sequence_length_train": 100},

@@ -7,7 +7,7 @@ from roll.configs.cluster import WorkerConfig
 from roll.configs.plan.run_plan import TrainPlan
 from roll.distributed.executor.blueprint import BatchLimits
 from roll.distributed.executor.scores import ScorePiece, ScoreSet, join_scores
-from roll.distributed.executor.shards import Piece, micro_batches, split_to, spread, without_idle
+from roll.distributed.executor.shards import Piece, micro_batches, spread, without_idle
 
 
 def lengths_of(*lengths: int) -> np.ndarray:
@@ -65,6 +65,16 @@ def test_limits_follow_the_roles_settings():
         ({}, BatchLimits(4), BatchLimits(16)),
         ({"use_sequence_packing": True}, BatchLimits(4), BatchLimits(16)),
         (dynamic, BatchLimits(4, 50, 4), BatchLimits(16)),
+        (dynamic | {"use_sequence_packing": True}, BatchLimits(4, 50, packs=True), BatchLimits(16)),
+        (
+            {
+                "use_sequence_packing": True,
+                "use_dynamic_batching_in_infer": True,
+                "max_tokens_per_microbatch_in_infer": 70,
+            },
+            BatchLimits(4),
+            BatchLimits(16, 70, packs=True),
+        ),
         (packed, BatchLimits(4, 100, packs=True, at_least=3), BatchLimits(16, 200, packs=True)),
     ):
         worker = WorkerConfig.model_validate(settings)
@@ -72,11 +82,18 @@ def test_limits_follow_the_roles_settings():
         assert BatchLimits.for_scoring(worker) == scoring
 
 
-def test_split_to_keeps_all_rows_and_makes_the_count():
-    batches = [np.array([5, 3, 1]), np.array([0])]
-    assert [list(b) for b in split_to(batches, 4)] == [[5], [3], [1], [0]]
-    assert split_to(batches, 2) is not batches
-    assert [list(b) for b in split_to(batches, 2)] == [[5, 3, 1], [0]]
+@pytest.mark.parametrize(
+    "limits", [BatchLimits(3), BatchLimits(1, 18), BatchLimits(1, 18, packs=True)], ids=["count", "padded", "packed"]
+)
+def test_ranks_that_need_fewer_micro_batches_make_as_many_as_the_others(limits: BatchLimits):
+    """Down to single rows; the limit on tokens holds."""
+    lengths, rows = lengths_of(3, 9, 4, 8, 1), np.arange(5)
+    for count in range(len(micro_batches(lengths, rows, limits)), 6):
+        made = micro_batches(lengths, rows, limits, count)
+        assert len(made) == count
+        assert sorted(int(row) for batch in made for row in batch) == list(range(5))
+        if limits.packs:
+            assert max(int(lengths[batch].sum()) for batch in made) <= 18
 
 
 def test_idle_rows_are_left_out_but_for_the_shortest_that_are_needed():

@@ -1,5 +1,6 @@
 """Paths of a configuration that this machine cannot look at: a message, never a traceback."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,29 @@ def test_a_config_json_that_is_none_is_not_read(content: str, tmp_path: Path) ->
     (tmp_path / "config.json").write_bytes(content.encode("latin-1"))
     model, why = read_model_config(ModelArgs(model_name_or_path=str(tmp_path)))
     assert model is None and str(tmp_path / "config.json") in why
+
+
+@pytest.mark.parametrize(
+    "model, said",
+    [
+        ({"layer_types": ["linear_attention", "full_attention"]}, "layers of type linear_attention, which see past"),
+        ({"text_config": {"layer_types": ["conv"]}}, "layers of type conv, which see past"),
+        ({"attn_logit_softcapping": 50.0}, "attn_logit_softcapping: 50.0, which the kernels for packs do not have"),
+        ({"layer_types": ["sliding_attention", "full_attention"], "attn_logit_softcapping": None}, ""),
+    ],
+)
+def test_a_model_whose_rows_cannot_be_packed_is_told_before_it_is_loaded(
+    model: dict[str, object], said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "any"} | model))
+    for packs in (True, False):
+        changes = {"actor_train.model_args.model_name_or_path": str(tmp_path)}
+        report = machine_report(config(changes | {"actor_train.use_sequence_packing": packs}))
+        found = [problem.text for problem in report.problems if "use_sequence_packing" in problem.text]
+        assert len(found) == bool(said and packs)
+        if found:
+            assert found[0].startswith(f"actor_train.use_sequence_packing: true with {tmp_path}, whose config.json has")
+            assert said in found[0]
 
 
 def test_positions_of_a_model_are_those_that_its_role_gives_it(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from roll.types.batch import SampleBatch, TrainBatch
 from roll.types.collate import collate_groups, pad, padding_rows, row_meta, unpad
-from roll.types.packing import balance, micro_batches_by_count, micro_batches_by_tokens, packs, rows_by_rank
+from roll.types.packing import balance, micro_batches_by_count, micro_batches_by_tokens, packs, rows_by_rank, work
 from roll.types.ragged import sum_rows, token_indices
 from roll.types.rollout import Generation, SamplingParams, Task, Trajectory, TrajectoryGroup
 
@@ -148,6 +148,13 @@ def test_packs_are_few_and_then_even():
     assert [p.tolist() for p in packs(np.array([6, 4, 4, 3, 3]), np.arange(5), 10)] == [[0, 1], [2, 3, 4]]
     assert [len(p) for p in packs(lengths, np.arange(6), 100, at_least=3)] == [2, 2, 2]
     assert [p.tolist() for p in packs(lengths, np.arange(6), 4)] == [[0], [4], [2], [3], [5, 1]]
+
+
+def test_long_rows_weigh_more_than_their_tokens():
+    """Attention costs the square: beside a row of 24 576 tokens there is one short row, not two or three."""
+    lengths = np.array([24_576, *[8_192] * 6])
+    assert work(lengths) == pytest.approx([49_152, *[10_922.67] * 6], abs=0.01)
+    assert [sorted(p.tolist()) for p in packs(lengths, np.arange(7), 65_536)] == [[0, 6], [1, 2, 3, 4, 5]]
 
 
 def test_ranks_share_every_update_of_the_given_order():

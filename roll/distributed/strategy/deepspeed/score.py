@@ -18,7 +18,7 @@ class DeepSpeedScoreStrategy(ModelScoreStrategy):
 
     def __init__(self, role: WorkerConfig, context: RankContext):
         self.dp_rank, self.dp_size = context.rank, context.world_size
-        self.context = context
+        self.role, self.context = role, context
         self.rank = DeepSpeedRank(role, context, scoring_config(role))
 
     def setup(self) -> None:
@@ -30,6 +30,7 @@ class DeepSpeedScoreStrategy(ModelScoreStrategy):
         engine = self.rank.initialize(self._model.module)
         engine.eval()
         self._offload: ScorerOffload = ScorerOffload(engine, self.rank.config)
+        self._take_packs()
 
     def _evened_out(self, micro_batches: Sequence[MicroBatch]) -> Sequence[MicroBatch]:
         return self.rank.evened_out(micro_batches)

@@ -69,6 +69,7 @@ class DeepSpeedTrainStrategy(ModelScoreStrategy, TrainStrategy):
             self._engine = self.rank.initialize(self._model.module, optimizer=optimizer, lr_scheduler=self._schedule)
         self._offload: Offload = Offload(self.engine, self.rank.config)
         self._trainable = [parameter for parameter in self._model.module.parameters() if parameter.requires_grad]
+        self._take_packs()
 
     def train_step(
         self, micro_batches: Sequence[MicroBatch], loss: Loss, scale: LossScale, temperature: float

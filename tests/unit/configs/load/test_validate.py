@@ -128,10 +128,12 @@ def test_other_spellings_mean_the_same() -> None:
             "actor_train.data_args.path": "a.jsonl",
             "actor_train.data_args.file_name": ...,
             "actor_train.data_args.dataset_dir": "data",
+            "actor_train.model_args.use_remove_padding": True,
         }
     )
     assert made.config is not None and made.problems == ()
     assert made.warnings == ("actor_train.data_args.dataset_dir does nothing here: file_name holds the whole path.",)
+    assert made.config.actor_train.use_sequence_packing is True
     model = made.config.actor_train.model_args
     assert (model.attn_implementation, model.dtype) == ("fa2", "fp32")
     assert made.config.actor_infer.generating_args.top_k == 0
@@ -163,6 +165,11 @@ def test_two_spellings_that_disagree_are_a_problem() -> None:
     assert problems(changes) == [
         "actor_train.model_args.flash_attn: 'fa2' contradicts actor_train.model_args.attn_implementation: 'sdpa'; "
         "both mean the same. Keep one."
+    ]
+    changes = {"actor_train.model_args.use_remove_padding": True, "actor_train.use_sequence_packing": False}
+    assert problems(changes) == [
+        "actor_train.model_args.use_remove_padding: true contradicts actor_train.use_sequence_packing: false; both "
+        "mean the same. Keep one."
     ]
 
 

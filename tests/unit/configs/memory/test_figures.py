@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from roll.configs.memory.moments import MemoryPlan, Moment, memory_plan
-from roll.configs.memory.parts import GB, total
+from roll.configs.memory.parts import GB, Phase, total
 from roll.pipeline.load import load
 from roll.pipeline.memory_report import gather_facts
 from roll.pipeline.spec import PIPELINES
@@ -186,3 +186,23 @@ def test_what_is_told_to_make_a_trainer_smaller_does(
     ways = plan.roles["actor_train"].ways
     assert ways["training"].startswith(f"zero_optimization.{training}")
     assert ways["scoring"].startswith(f"zero_optimization.{scoring}")
+
+
+def test_a_pack_takes_the_memory_of_its_tokens_and_its_key_makes_it_smaller(shipped: Shipped) -> None:
+    """Activations grow with tokens: those of a pack, not of so many longest rows. What helps is the key that counts."""
+
+    def told(*overrides: str) -> tuple[float, dict[Phase, str]]:
+        plan = shipped(ZERO3, *overrides)
+        (part,) = [p for p in plan.roles["actor_train"].passes["training"] if p.name == "activations"]
+        return part.num_bytes, dict(plan.roles["actor_train"].ways)
+
+    at = "actor_train"
+    both = [f"++{at}.use_dynamic_batching_in_{where}=true" for where in ("train", "infer")]
+    packs = [*both, f"++{at}.use_sequence_packing=true", f"++{at}.max_tokens_per_microbatch_in_infer=10000"]
+    small, ways = told(*packs, f"++{at}.max_tokens_per_microbatch_in_train=10000")
+    large, _ = told(*packs, f"++{at}.max_tokens_per_microbatch_in_train=20000")
+    assert large == pytest.approx(2 * small)
+    assert ways["training"].endswith("or fewer tokens in a pack (max_tokens_per_microbatch_in_train)")
+    assert ways["scoring"].endswith("or a smaller max_tokens_per_microbatch_in_infer")
+    _, ways = told()
+    assert "fewer rows or tokens in a micro batch" in ways["training"] and "infer_batch_size" in ways["scoring"]

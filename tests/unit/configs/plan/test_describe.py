@@ -114,6 +114,22 @@ def test_expert_sizes_and_packing_are_shown_with_the_workers() -> None:
     assert "8 workers (tensor parallel 2, expert parallel 4, expert tensor parallel 2, rows packed)" in shown
 
 
+PACKED = {
+    "actor_train.use_sequence_packing": True,
+    "actor_train.use_dynamic_batching_in_train": True,
+    "actor_train.max_tokens_per_microbatch_in_train": 100,
+}
+
+
+def test_the_plan_says_how_large_packs_are_and_how_many_at_most() -> None:
+    """Rows are at most 44 tokens here: two of full length fit into 100."""
+    by_rows = text({"actor_train.use_sequence_packing": True})
+    assert "actor_train: 16 rows in training, where 32 rows of a rank are at most 2 packs; 16 rows in scor" in by_rows
+    by_tokens = text(PACKED)
+    assert "actor_train: up to 100 tokens in training, where 32 rows of a rank are at most 16 packs" in by_tokens
+    assert "packs" not in text()
+
+
 def test_nodes_that_nothing_uses_are_one_line() -> None:
     shown = text({"num_nodes": 100_000, "num_gpus_per_node": 1_000})
     assert "node 1..99999" in shown

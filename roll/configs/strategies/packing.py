@@ -1,0 +1,30 @@
+"""What of a Hugging Face model stands in the way of packing its rows, as far as config.json tells. What it does not
+tell, the model is asked when it is loaded (roll/models/pack_check.py)."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from roll.configs.problems import Problem
+from roll.configs.strategies.spec import Choice
+
+PACKABLE_LAYERS = frozenset({"full_attention", "sliding_attention"})
+
+
+def model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
+    """Of the strategies that run Hugging Face models."""
+    if not choice.worker.use_sequence_packing:
+        return
+    inner = model.get("text_config")
+    text = inner if isinstance(inner, Mapping) else model
+    layers = text.get("layer_types") or ()
+    others = sorted({str(kind) for kind in layers} - PACKABLE_LAYERS)
+    found = f"layers of type {', '.join(others)}, which see past the end of a row" if others else ""
+    if text.get("attn_logit_softcapping"):
+        found = f"attn_logit_softcapping: {text['attn_logit_softcapping']}, which the kernels for packs do not have"
+    if found:
+        key = f"{choice.role.name}.use_sequence_packing"
+        yield Problem(
+            f"{key}: true with {choice.worker.model_args.model_name_or_path}, whose config.json has {found}. Set it to "
+            "false; use_dynamic_batching_in_train and _in_infer keep padding small.",
+            (key, f"{choice.role.name}.model_args.model_name_or_path"),
+        )

@@ -1,0 +1,50 @@
+"""Whether the rows of a pack see nothing of each other: asked of the model itself, before it computes for anybody."""
+
+from __future__ import annotations
+
+import torch
+from transformers.modeling_layers import GenericForSequenceClassification
+
+from roll.models.hf import SequenceModel
+from roll.models.loading import LoadedModel
+from roll.models.packed_attention import refusal
+
+_LENGTHS = (7, 5)
+_TOLERANCE = {torch.float32: 1e-4}  # of the norm; leaks of random weights are above 1e-2
+_HALF = 3e-2
+
+
+def check_packs(model: LoadedModel, device: torch.device) -> None:
+    """StrategyError if the hidden states of a row depend on what stands before it in the pack: where a layer mixes
+    tokens other than by its attention function, or positions do not count within rows. A few tokens, three times."""
+    before = torch.arange(3, 3 + max(_LENGTHS), device=device)
+    row, lengths = before + 2, torch.tensor(_LENGTHS, device=device)
+    alone = _hidden(model, row[None], lengths[1:])
+    for other in (before, before.flip(0)):
+        behind = _hidden(model, torch.stack([other, row]), lengths)[-len(alone) :]
+        off = float((behind - alone).float().norm() / alone.float().norm())
+        if not off < _TOLERANCE.get(alone.dtype, _HALF):
+            raise refusal(f"a row is off by {off:.0%} behind another one")
+
+
+def _hidden(model: LoadedModel, input_ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    """Hidden states [N, H] of these rows, by the module's own pass, which gathers its weights."""
+    module, found = model.module, []
+    if isinstance(module, SequenceModel):
+        if not isinstance(module.pretrained, GenericForSequenceClassification):
+            raise refusal(f"{type(module.pretrained).__name__} reads rows in a way of its own")
+        backbone: torch.nn.Module = module.pretrained.base_model
+    else:
+        backbone = module.backbone
+    hook = backbone.register_forward_hook(lambda *call: found.append(call[-1].last_hidden_state[0]))
+    try:
+        if isinstance(module, SequenceModel):
+            module(input_ids, lengths, True)
+        else:
+            columns = torch.arange(input_ids.shape[1], device=input_ids.device)
+            module(input_ids, columns < lengths[:, None], lengths=lengths)
+    except TypeError as error:
+        raise refusal(f"its forward pass takes no packs: {error}") from error
+    finally:
+        hook.remove()
+    return found[0]
