@@ -86,8 +86,8 @@ def test_the_sglang_form_runs_on_two_training_ranks(sort_data: Path, start_run: 
 def test_ppo_with_reference_on_answers_of_varied_length(varied_sort_dir: Path, start_run: StartRun):
     """Everything that moves rows around, at once: answers of 6 to 15 tokens, two ranks with balanced rows, two updates
     per step with old log-probs of their own, micro batches by tokens, a critic of another layout, a reference for the
-    KL in the reward. Equal log-probs of engine and trainer, ratios near 1 and a KL that begins at 0 show that no value
-    reached a wrong row."""
+    KL in the reward, and groups that are the first 8 of 11 answers. Equal log-probs of engine and trainer, ratios near
+    1 and a KL that begins at 0 show that no value reached a wrong row."""
     run = start_run(
         varied_sort_dir,
         "tiny_sort_ppo",
@@ -106,10 +106,19 @@ def test_ppo_with_reference_on_answers_of_varied_length(varied_sort_dir: Path, s
         "reference.strategy_args.strategy_name=hf_infer",
         "reference.model_args.dtype=fp32",
         "reference.device_mapping=[2]",
+        "group_size_redundancy=3",
+        "max_running_requests=352",
+        "rewards.sort.reward_retries=1",
+        "rewards.sort.dynamic_timeout.enable=true",
+        "runner_state_report_interval=0.01",
     )
     assert run.wait() == 0, run.text
     assert_engine_and_trainer_agree(run)
     rows = run.metrics
+    assert all(0 < rows[step]["rollout/length_bias"] < 1 for step in (1, 2, 3)), "of 11 answers the longest are cut"
+    assert [rows[step]["rollout/failed_fraction"] for step in (1, 2, 3)] == [0, 0, 0]
+    assert [rows[step]["rollout/reward_retries_mean"] for step in (1, 2, 3)] == [0, 0, 0]
+    assert rows[1]["rollout/reward_timeout_s_mean"] <= 30 and "; the oldest, group 0, began 0 s ago" in run.text
     assert rows[1]["rollout/response_length_max"] > rows[1]["rollout/response_length_mean"] + 1
     assert abs(rows[1]["actor/kl_mean"]) < 1e-6
     assert abs(rows[1]["actor/ratio_mean"] - 1) < 0.02
