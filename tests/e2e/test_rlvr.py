@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -118,7 +119,8 @@ def test_ppo_with_reference_on_answers_of_varied_length(varied_sort_dir: Path, s
     assert all(0 < rows[step]["rollout/length_bias"] < 1 for step in (1, 2, 3)), "of 11 answers the longest are cut"
     assert [rows[step]["rollout/failed_fraction"] for step in (1, 2, 3)] == [0, 0, 0]
     assert [rows[step]["rollout/reward_retries_mean"] for step in (1, 2, 3)] == [0, 0, 0]
-    assert rows[1]["rollout/reward_timeout_s_mean"] <= 30 and "; the oldest, group 0, began 0 s ago" in run.text
+    assert rows[1]["rollout/reward_timeout_s_mean"] <= 30
+    assert re.search(r"; the oldest, group 0, began \d+ s ago", run.text)
     assert rows[1]["rollout/response_length_max"] > rows[1]["rollout/response_length_mean"] + 1
     assert abs(rows[1]["actor/kl_mean"]) < 1e-6
     assert abs(rows[1]["actor/ratio_mean"] - 1) < 0.02
