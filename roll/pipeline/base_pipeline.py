@@ -345,7 +345,7 @@ class RLPipeline(Run):
         if "init_kl_coef" not in self.changed_keys:
             self.kl_controller = replace(self.kl_controller, coef=float(state["kl_coef"]))
         self.running_moments = {domain: RunningMoments(**saved) for domain, saved in state["running_moments"].items()}
-        self.scheduler.restore(directory, state.get("groups"), steps_done)
+        self.account.brought(self.scheduler.restore(directory, state.get("groups"), steps_done))
         self.publisher.send(clusters, steps_done)
         self.scheduler.published(steps_done)
 

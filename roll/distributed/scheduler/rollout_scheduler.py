@@ -88,14 +88,15 @@ class RolloutScheduler:
             groups = [replace(group, trajectories=tuple(found)) for group, found in zip(groups, rows, strict=True)]
         return {"data": data, "groups": {"place": place, **write_state(directory, core, groups)}}
 
-    def restore(self, directory: Path, groups: Mapping[str, Any] | None, step: int) -> None:
+    def restore(self, directory: Path, groups: Mapping[str, Any] | None, step: int) -> int:
         """Goes on where `step` steps are done; the source stands where `save` said. `groups` is None in checkpoints
-        that do not know them: then every step has taken its own. Called before the first collect."""
+        that do not know them: then every step has taken its own. Called before the first collect. Returns how many
+        sampled tokens the finished groups have with which it goes on."""
         if not groups:
             number = step * self._settings.bounds.num_groups
             groups = {"place": number, "next": number, "active": []}
         state = read_state(directory, groups, self._tasks)
-        self._loop.run(self._restore(state, step))
+        return self._loop.run(self._restore(state, step))
 
     def collect(self, step: int) -> StepGroups:
         """The groups of this step, ordered by number. Raises RewardError when too many attempts failed."""
@@ -131,8 +132,10 @@ class RolloutScheduler:
         core = self._core.state()
         return core, *self._tasks.place(core.oldest)
 
-    async def _restore(self, state: CoreState, step: int) -> None:
+    async def _restore(self, state: CoreState, step: int) -> int:
         self._core.restore(state, step)
+        finished = [group.result for group in self._core.state().active if group.result is not None]
+        return sum(row.facts.num_sampled for group in finished for row in group.trajectories)
 
     async def _published(self, version: int) -> None:
         self._lives.published()

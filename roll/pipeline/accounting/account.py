@@ -15,7 +15,7 @@ from roll.configs.run import RunConfig
 from roll.distributed.executor.run_clusters import RunClusters
 from roll.distributed.executor.usage import RoleUsage
 from roll.pipeline.accounting.bounds import BoundNotice, bound_of
-from roll.pipeline.accounting.goodput import Sizes, goodput_metrics
+from roll.pipeline.accounting.goodput import Sizes, UsefulTokens, goodput_metrics
 from roll.pipeline.model_files import read_model_config
 from roll.utils.chrome_trace import write_chrome_trace
 from roll.utils.meter import Look
@@ -38,6 +38,7 @@ class Account:
         self._look = Look(config.profiler_timeline, snapshots)
         self._clusters: RunClusters | None = None
         self._sizes = Sizes({})
+        self._useful = UsefulTokens()
         self._since = time.perf_counter()
         self._offsets: defaultdict[tuple[str, int], ClockOffset] = defaultdict(ClockOffset)
         self._notice = BoundNotice()
@@ -54,8 +55,12 @@ class Account:
         learner = next(iter(self._config.learning_roles))
         self._sizes = Sizes(_shapes(self._config), learner=learner)
 
+    def brought(self, num_tokens: int) -> None:
+        """Sampled by the run that is resumed, in groups that no step has trained on."""
+        self._useful.brought(num_tokens)
+
     def begin(self) -> None:
-        """The first window begins here; what it took to get here counts nowhere."""
+        """The first window begins here; of what was before, only the tokens count that groups ahead sampled."""
         self._ask()
 
     def metrics(self, step: int) -> dict[str, float]:
@@ -68,7 +73,7 @@ class Account:
             self._write_memory(step, usages)
         peak = _peak(self._config, usages)
         sizes = Sizes(self._sizes.shapes, peak, self._sizes.learner)
-        return goodput_metrics(usages, sizes, self._since - since)
+        return goodput_metrics(usages, sizes, self._since - since) | self._useful.metrics()
 
     def look(self, step: int, metrics: Mapping[str, float]) -> None:
         """Says what bounds the steps where that is news."""
@@ -93,6 +98,7 @@ class Account:
     def _ask(self) -> Sequence[RoleUsage]:
         usages = self._clusters.usage(self._look) if self._clusters is not None else ()
         self._since = time.perf_counter()
+        self._useful.add(usages, self._sizes)
         for role in usages if self.spans.is_on else ():
             for worker in role.workers:
                 offset = self._offsets[role.role, worker.rank]

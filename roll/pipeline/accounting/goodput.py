@@ -26,11 +26,33 @@ class Sizes:
     sampler: str = "actor_infer"
 
 
+class UsefulTokens:
+    """How much of what was sampled is trained on, since the run was started or resumed: where rollouts run ahead, that
+    of one step is trained on in another."""
+
+    def __init__(self) -> None:
+        self._trained = self._sampled = 0.0
+
+    def brought(self, num_tokens: int) -> None:
+        """By finished groups of a checkpoint."""
+        self._sampled += num_tokens
+
+    def add(self, usages: Sequence[RoleUsage], sizes: Sizes) -> None:
+        for role in usages:
+            if role.role == sizes.learner and (work := role.work.get("train")) is not None:
+                self._trained += work.learnt
+            if role.role == sizes.sampler:
+                self._sampled += _count(role, "sampled_tokens")
+
+    def metrics(self) -> dict[str, float]:
+        return {"goodput/useful_fraction": self._trained / self._sampled} if self._sampled else {}
+
+
 def goodput_metrics(usages: Sequence[RoleUsage], sizes: Sizes, wall_s: float) -> dict[str, float]:
     """Of the `wall_s` seconds in which the workers did what they say."""
     metrics: dict[str, float] = {}
     loads: defaultdict[int, float] = defaultdict(float)
-    trained = sampled = 0.0
+    trained = 0.0
     for role in usages:
         if not role.workers:
             continue
@@ -44,7 +66,6 @@ def goodput_metrics(usages: Sequence[RoleUsage], sizes: Sizes, wall_s: float) ->
             trained = float(work.learnt)
             metrics["throughput/samples_per_s"] = work.rows / wall_s
         if role.role == sizes.sampler:
-            sampled = _count(role, "sampled_tokens")
             metrics["rollout/recomputed_tokens"] = _count(role, "recomputed_tokens")
             held = [worker.usage.seconds.get("held", 0.0) for worker in role.workers]
             metrics["sync/held_s"] = sum(held) / len(held)
@@ -53,8 +74,6 @@ def goodput_metrics(usages: Sequence[RoleUsage], sizes: Sizes, wall_s: float) ->
         metrics["goodput/trained_tokens_per_s"] = trained / wall_s
         metrics["goodput/trained_tokens_per_device_s"] = trained / wall_s / len(loads)
         metrics["goodput/bubble_fraction"] = 1 - sum(min(1.0, load) for load in loads.values()) / len(loads)
-    if sampled:
-        metrics["goodput/useful_fraction"] = trained / sampled
     return metrics | _mfu(usages, sizes, wall_s, len(loads))
 
 

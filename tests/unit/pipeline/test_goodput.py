@@ -6,7 +6,7 @@ from roll.configs.memory.flops import forward_flops, matrix_elements
 from roll.configs.memory.model_shape import ModelShape, model_shape
 from roll.configs.roles import Use
 from roll.distributed.executor.usage import RoleUsage, Work, WorkerUsage
-from roll.pipeline.accounting.goodput import Sizes, goodput_metrics
+from roll.pipeline.accounting.goodput import Sizes, UsefulTokens, goodput_metrics
 from roll.utils.meter import Usage
 
 NOTHING = Sizes({})
@@ -79,7 +79,6 @@ def test_tokens_are_counted_by_the_window_and_by_the_time_that_was_spent_on_them
     metrics = goodput_metrics(usages, NOTHING, 10.0)
     assert metrics["goodput/trained_tokens_per_s"] == pytest.approx(100)
     assert metrics["goodput/trained_tokens_per_device_s"] == pytest.approx(25)
-    assert metrics["goodput/useful_fraction"] == pytest.approx(0.5), "validation is not for training"
     assert metrics["throughput/actor_train/train_tokens_per_s"] == pytest.approx(1000)
     assert metrics["throughput/actor_train/score_tokens_per_s"] == pytest.approx(1500)
     assert metrics["throughput/actor_infer/sample_tokens_per_s"] == pytest.approx(420)
@@ -88,6 +87,25 @@ def test_tokens_are_counted_by_the_window_and_by_the_time_that_was_spent_on_them
     assert metrics["rollout/recomputed_tokens"] == 70
     assert metrics["memory/actor_infer_host_bytes"] == 20
     assert not [name for name in metrics if "mfu" in name], "of no known model"
+
+
+def test_what_was_sampled_ahead_is_useful_once_it_is_trained_on_and_never_more_than_wholly() -> None:
+    """Two steps' worth in the first step, one in the second, none in the last; validation is not for training."""
+    useful, fractions = UsefulTokens(), []
+    assert useful.metrics() == {}
+    for sampled in (200, 100, 0):
+        engine = worker(0, (1,), {}, sampled_tokens=sampled, other_tokens=50)
+        trainer = role("actor_train", "train", worker(0, (0,), {}), train=Work(rows=4, tokens=300, learnt=100))
+        useful.add([trainer, role("actor_infer", "generate", engine)], NOTHING)
+        fractions.append(useful.metrics()["goodput/useful_fraction"])
+    assert fractions == pytest.approx([1 / 2, 2 / 3, 1])
+
+
+def test_tokens_of_groups_from_a_checkpoint_were_sampled_too() -> None:
+    useful = UsefulTokens()
+    useful.brought(100)
+    useful.add([role("actor_train", "train", worker(0, (0,), {}), train=Work(rows=4, tokens=300, learnt=80))], NOTHING)
+    assert useful.metrics() == {"goodput/useful_fraction": pytest.approx(0.8)}
 
 
 def test_processes_without_devices_are_busy_in_whatever_they_do_and_fill_no_device() -> None:

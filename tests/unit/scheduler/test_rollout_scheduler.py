@@ -16,6 +16,7 @@ from roll.distributed.scheduler.event_loop import EventLoopThread
 from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler, SchedulerSettings
 from roll.errors import RewardError
 from roll.pipeline.rlvr.prompt_rollouter import tells_each
+from roll.types.group_codec import load_groups
 from roll.types.rollout import (
     AnyAnswered,
     Generate,
@@ -125,7 +126,8 @@ def test_state_points_at_the_groups_that_no_step_took(loop: EventLoopThread, tmp
     later = CountingSource()
     later.load_state_dict(state["data"])
     resumed = make(loop, DelayedRollouter(), later, num_groups=4, ahead=3, max_staleness=1)
-    resumed.restore(tmp_path, state["groups"], 1)
+    tokens = sum(row.facts.num_sampled for group in load_groups(tmp_path / "rollouts") for row in group.trajectories)
+    assert resumed.restore(tmp_path, state["groups"], 1) == tokens
     assert later.position == 11 and dict(resumed.save(tmp_path / "again")["groups"]["active"]) == active
     found = resumed.collect(1).kept
     assert [str(g.group_id) for g in found] == [g.task.task_id for g in found] and {g.group_id for g in found} <= set(
