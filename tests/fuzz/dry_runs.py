@@ -53,9 +53,11 @@ class Case:
 
 @cache
 def examples() -> dict[str, dict[str, Any]]:
-    """All shipped YAMLs that are whole configurations, by their path below examples/."""
+    """All shipped YAMLs that are whole configurations, by their path below examples/. Those that change another one's
+    keys would not find it in the folder of a case."""
     paths = [path for path in sorted(EXAMPLES.rglob("*.yaml")) if path.parent.name != "config"]
-    return {str(path.relative_to(EXAMPLES)): read_yaml(path) for path in paths}
+    read = {str(path.relative_to(EXAMPLES)): read_yaml(path) for path in paths}
+    return {path: keys for path, keys in read.items() if all("config/" in name for name in keys.get("defaults", ()))}
 
 
 def pipeline_of(example: str) -> str:
