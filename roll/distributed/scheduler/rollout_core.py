@@ -10,6 +10,7 @@ Only asyncio, and no clock but the loop's: it runs on a virtual one unchanged.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
@@ -113,7 +114,7 @@ class RolloutCore:
         self._num_taken = 0  # by steps whose weights are not published
         self._groups = ActiveGroups()
         self._taking: list[ActiveGroup] = []  # by the step that is about to have them
-        self._unstarted: list[ActiveGroup] = []  # of these: they wait to be started again in a resumed run
+        self._unstarted: deque[ActiveGroup] = deque()  # of these: they wait to be started again in a resumed run
         self._deferred: list[int] = []  # a heap of numbers
         self._plays_deferred = False  # in this step, and nothing else
         self._num_dropped = 0  # since the last step, where groups count in their order
@@ -123,7 +124,7 @@ class RolloutCore:
 
     @property
     def num_running(self) -> int:
-        return len(self._groups) - self._groups.num_finished
+        return len(self._groups) - self._groups.num_finished - len(self._unstarted)
 
     @property
     def _is_crowded(self) -> bool:
@@ -187,9 +188,8 @@ class RolloutCore:
         await _cancel(self._groups)
 
     def _admit(self) -> None:
-        for group in self._unstarted:
-            self._start(group)
-        self._unstarted = []
+        while self._unstarted and not self._is_crowded:
+            self._start(self._unstarted.popleft())
         while len(self._groups) < self._room() and not self._is_crowded:
             again = self._deferred and (self._plays_deferred or self._bounds.unfinished != "defer")
             number = heappop(self._deferred) if again else self._next

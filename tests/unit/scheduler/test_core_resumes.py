@@ -146,6 +146,27 @@ def test_a_resume_under_other_bounds_keeps_the_oldest_that_fit(
     assert list(state.deferred) == deferred
 
 
+def test_of_groups_that_start_again_no_more_run_at_once_than_may() -> None:
+    """6 were running; the resumed run may have 2 at once."""
+    training = Training(RolloutBounds(3, 3, max_staleness=1), 0)
+    core = training.core = RolloutCore(training.play, training.bounds, max_running=2)
+    most = 0
+
+    def look() -> None:
+        nonlocal most
+        most = max(most, core.num_running)
+
+    async def resumed() -> list[int]:
+        training.look = look  # type: ignore[method-assign]
+        core.restore(state_of(*((number, 0, False) for number in range(6))), 0)
+        core.published(0)
+        look()
+        return [group.group_id for step in (0, 1) for group in (await core.collect(step)).kept]
+
+    assert sorted(run_virtually(resumed())) == list(range(6))
+    assert most == 2 and training.played[:6] == list(range(6))
+
+
 def test_a_finished_group_that_would_be_too_old_is_played_again_under_its_number() -> None:
     """With 1 group a step, which may be 1 step old, the second group of version 4 would be trained on in step 6."""
     core = Training(RolloutBounds(1, 1, max_staleness=1), 0).core
