@@ -15,18 +15,25 @@ NO_SIGNAL = "actor/steps_without_signal"
 class GapAlarm:
     """Says it once when rollout engine and trainer begin to disagree, and again if they do so after they agreed."""
 
-    def __init__(self, threshold: float):
+    def __init__(self, threshold: float, keeps_kv: bool = False):
+        """`keeps_kv`: answers go on over keys and values of old weights, which is a difference in itself."""
         self._threshold = threshold
+        self._cause = (
+            "With kv_on_update: keep their tokens are sampled over keys and values of older weights: recompute has "
+            "none of these, and a lower learning_rate less of a difference"
+            if keeps_kv
+            else "Rollout engine and trainer do not agree about the sampled tokens: compare their dtypes and model "
+            "settings, or correct for it with train_infer_correction"
+        )
         self._is_on = False
 
     def look(self, difference: float) -> None:
         if difference > self._threshold and not self._is_on:
             logger.warning(
-                "train_infer/log_prob_diff_mean is %.3g, above log_prob_diff_warning: %g. Rollout engine and trainer "
-                "do not agree about the sampled tokens: compare their dtypes and model settings, or correct for it "
-                "with train_infer_correction.",
+                "train_infer/log_prob_diff_mean is %.3g, above log_prob_diff_warning: %g. %s.",
                 difference,
                 self._threshold,
+                self._cause,
             )
         self._is_on = difference > self._threshold
 

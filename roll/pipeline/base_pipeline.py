@@ -121,7 +121,7 @@ class RLPipeline(Run):
         self.value_loss = settings.value_loss(config)
         self.advantages = settings.advantage_settings(config)
         self.kl_controller = settings.kl_controller(config)
-        self.gap_alarm = GapAlarm(config.log_prob_diff_warning)
+        self.gap_alarm = GapAlarm(config.log_prob_diff_warning, plan.keeps_kv)
         self.collapse_alarm = CollapseAlarm(config.collapse_warning_steps)
         self.few_groups_alarm = FewGroupsAlarm()
         self.length_alarm = LengthAlarm(plan.bounds.unfinished == "drop")

@@ -22,6 +22,17 @@ def test_it_warns_when_the_difference_rises_above_the_threshold_and_not_again_be
     assert "log_prob_diff_mean is 0.3, above log_prob_diff_warning: 0.05" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("keeps_kv", "cause"), [(False, "compare their dtypes"), (True, "over keys and values of older weights")]
+)
+def test_where_old_keys_and_values_are_kept_the_warning_says_that_they_are_the_cause(
+    keeps_kv: bool, cause: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        GapAlarm(0.05, keeps_kv).look(0.07)
+    assert cause in caplog.text and caplog.text.count("older weights") == keeps_kv
+
+
 GOOD = {"rollout/reward_max": 1.0, "rollout/reward_min": 0.0, "actor/grad_norm": 0.5}
 ZERO = {"rollout/reward_max": 0.0, "rollout/reward_min": 0.0, "actor/grad_norm": 0.0}
 
