@@ -94,6 +94,13 @@ def test_head_in_chunks_changes_nothing(
     assert_same_training(rank_pool(world_size).run(runs.train, run)[0], reference)
 
 
+def test_a_tied_head_keeps_its_gradient_when_buckets_go_before_the_embedding_has_its_own(
+    rank_pool: Pools, tiny_tied_model_dir: Path, reference: Trace
+) -> None:
+    run = Run(tiny_tied_model_dir, 3, (3, 1, 2), zero={"reduce_bucket_size": 12_000})
+    assert_same_training(rank_pool(2).run(runs.train, run)[0], reference)
+
+
 def test_learning_rate_follows_the_schedule(rank_pool: Pools, tiny_tied_model_dir: Path) -> None:
     """Linear over 5 updates with 2 of warm-up: 1/3, 2/3, 1, 2/3, 1/3 of the peak; the parameters follow."""
     rates = [LEARNING_RATE * thirds / 3 for thirds in (1, 2, 3, 2, 1)]

@@ -78,7 +78,7 @@ class DeepSpeedRank:
         """The engine around a model; `parts` are deepspeed.initialize's optimizer and lr_scheduler."""
         import deepspeed
 
-        with _nothing_compiled():
+        with _nothing_compiled(), _head_reduced_as_a_whole():
             built = deepspeed.initialize(model=model, config=self.config.json, dist_init_required=False, **parts)
         self.engine = built[0]
         return self.engine
@@ -127,6 +127,22 @@ def _nothing_compiled() -> Iterator[None]:
         return function if function is not None else lambda decorated: decorated
 
     with replaced(torch, "compile", decorate):
+        yield
+
+
+@contextmanager
+def _head_reduced_as_a_whole() -> Iterator[None]:
+    """ZeRO-3 reduces the gradients of a leaf module when its backward pass is over. Those of a tied head are not there
+    yet, since the embedding's part is still to come: zeros would be reduced in their place, and what comes later be
+    lost once that bucket has gone. So the head's are reduced like all others, when they are whole."""
+    from deepspeed.runtime.zero import stage3
+
+    is_of_leaf = stage3.z3_leaf_parameter
+
+    def is_reduced_with_its_module(parameter: Any) -> bool:
+        return is_of_leaf(parameter) and not isinstance(parameter.ds_z3_leaf_module, LogProbHead)
+
+    with replaced(stage3, "z3_leaf_parameter", is_reduced_with_its_module):
         yield
 
 
