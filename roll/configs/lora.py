@@ -6,6 +6,7 @@ from typing import Any
 
 from roll.configs.memory.model_shape import model_shape
 from roll.configs.memory.trained import ALL_LINEAR, adapted, is_target, linear
+from roll.configs.model import ModelArgs
 from roll.configs.problems import Problem
 from roll.configs.strategies.spec import Choice, Package
 
@@ -18,6 +19,7 @@ REFUSED_WORDS: Mapping[str, str] = {  # others of ROLL's
 }
 _NEED_TARGET = ("adapter_name_or_path", "additional_target")
 _IDLE_WITHOUT = ("lora_rank", "lora_alpha", "use_rslora", "lora_dropout")
+_PATTERNS = ("rank_pattern", "alpha_pattern")
 
 
 def lora_problems(choice: Choice, trains_adapters: bool, who_can: str) -> Iterator[Problem]:
@@ -68,3 +70,16 @@ def lora_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Pr
     if any(is_target(weight, args.lora_target) for weight in linear(shape)) and not adapted(shape, args):
         frozen = f"{choice.role.name}.model_args.freeze_module_prefix"
         yield Problem(f"{frozen}: {args.freeze_module_prefix} leaves no layer that {key} names.", (frozen, key))
+
+
+def other_form(saved: Mapping[str, Any], args: ModelArgs) -> str | None:
+    """What peft's adapter_config.json says that these settings do not, as the end of a message; None: they agree."""
+    if patterns := [name for name in _PATTERNS if saved.get(name)]:
+        return f"has layers of a form of their own ({', '.join(patterns)}), which is not there. Choose another adapter"
+    wanted = {
+        "r": ("lora_rank", args.lora_rank),
+        "lora_alpha": ("lora_alpha", args.adapter_alpha),
+        "use_rslora": ("use_rslora", args.use_rslora),
+    }
+    differing = [f"{key}: {saved[name]}" for name, (key, value) in wanted.items() if saved.get(name, value) != value]
+    return f"was made with {', '.join(differing)}. Set that in model_args" if differing else None

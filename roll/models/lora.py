@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from roll.configs.lora import PEFT, REFUSED_WORDS
+from roll.configs.lora import PEFT, REFUSED_WORDS, other_form
 from roll.configs.memory.trained import ALL_LINEAR
 from roll.configs.model import ModelArgs
 from roll.configs.roles import Head
@@ -205,12 +205,8 @@ def _load(peft_model: Any, place: str, args: ModelArgs) -> None:
         weights = load_peft_weights(place, device="cpu")
     except (OSError, ValueError, TypeError, json.JSONDecodeError) as error:
         raise StrategyError(f"{key}: no adapter can be read: {error}") from error
-    wanted = {"r": args.lora_rank, "lora_alpha": args.adapter_alpha, "use_rslora": args.use_rslora}
-    there = {name: getattr(saved, name, None) for name in wanted}
-    if there != wanted:
-        keys = {"r": "lora_rank"}
-        was = ", ".join(f"{keys.get(n, n)}: {v}" for n, v in there.items() if v != wanted[n])
-        raise StrategyError(f"{key} was made with {was}. Set that in model_args")
+    if (why := other_form(vars(saved), args)) is not None:
+        raise StrategyError(f"{key} {why}")
     names = get_peft_model_state_dict(peft_model, state_dict=peft_model.state_dict(), save_embedding_layers=False)
     lacks, besides = sorted(names.keys() - weights.keys()), sorted(weights.keys() - names.keys())
     if lacks or besides:

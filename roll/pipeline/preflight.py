@@ -17,6 +17,7 @@ from roll.configs.strategies.spec import Choice
 from roll.configs.strategies.table import spec_of
 from roll.distributed.strategy.table import engine_problems, strategy_problems
 from roll.models.hub import INSTALL, is_on_modelscope
+from roll.pipeline.adapter_files import adapter_problems
 from roll.pipeline.model_files import read_model_config
 from roll.pipeline.tracking.build import missing_logins, tracker_problems
 from roll.utils.hub import is_hub_id
@@ -64,6 +65,7 @@ def machine_report(config: RunConfig) -> MachineReport:
         worker, spec = choice.worker, spec_of(choice.worker.strategy_name)
         problems += engine_problems(choice)
         problems += spec.findings(spec.machine_problems, Problem, choice)
+        problems += adapter_problems(choice) if choice.role.learns else ()
         model, why_not = read_model_config(worker.model_args)
         sizes = parallel_sizes(worker)
         if model is not None:
