@@ -140,6 +140,9 @@ class Prepared:
     def collect(self, step: int) -> StepGroups:
         return self.steps[step]
 
+    def trained(self) -> None:
+        pass
+
     def published(self, version: int) -> None:
         pass
 

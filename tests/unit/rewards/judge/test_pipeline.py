@@ -12,6 +12,7 @@ import pytest
 
 from roll.configs.plan.batch_plan import build_plan
 from roll.distributed.executor.placement import Claim, Placement
+from roll.distributed.executor.rollout.cut_answers import CutAnswers
 from roll.pipeline.rlvr import rlvr_pipeline
 from roll.pipeline.rlvr.rlvr_pipeline import RLVRPipeline
 from roll.types.rollout import Generation, GenerationRequest
@@ -24,6 +25,7 @@ class Engines:
     def __init__(self, role: str, answer: np.ndarray):
         self.role, self.devices, self.recovery = role, frozenset[int](), None
         self.answer, self.num_requests = answer, 0
+        self.cut = CutAnswers(are_taken=False)
 
     @property
     def everything(self) -> Claim:
