@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import defaultdict
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, TypeVar
 
 import numpy as np
 
@@ -16,8 +14,10 @@ from roll.datasets.encoding import Decode, decoder
 from roll.distributed.executor.blueprint import Blueprint
 from roll.distributed.executor.rollout.answer_slots import AnswerSlots
 from roll.distributed.executor.rollout.continuation import joined, names_of, rest_of
+from roll.distributed.executor.rollout.engine_life import EngineLife
 from roll.distributed.executor.rollout.engine_meter import EngineMeter
 from roll.distributed.executor.rollout.finished_requests import Finished, FinishedRequests, is_large, store
+from roll.distributed.executor.rollout.mailbox import Early, Mailbox
 from roll.distributed.executor.worker import build_strategy
 from roll.distributed.strategy.base import GenerateStrategy, State
 from roll.distributed.strategy.stop_strings import StopStrings
@@ -27,70 +27,11 @@ from roll.models.tokenizer import tokenizer_of
 from roll.types.batch import SampledRows
 from roll.types.rollout import Answered, Generation, GenerationRequest
 from roll.types.texts import TextTable
-from roll.utils.background import BackgroundTasks, contained, start
+from roll.utils.background import BackgroundTasks, start
 from roll.utils.meter import Look, Usage
 
-T = TypeVar("T")
-_LONGEST_WATCH_INTERVAL_S = 30.0
-# After the first result, a share of the time it took is spent on waiting for more: they travel together.
-_LINGER_FRACTION, _LONGEST_LINGER_S = 0.25, 0.02
-# Answers of a request that goes on wait for as long for others to travel with, as a share of the time they took.
-_EARLY_FRACTION, _LONGEST_EARLY_S = 0.1, 0.25
 _NO_WEIGHTS = "it took the place of one that died, and waits for weights"
 _NOTHING = Generation(np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros(0, np.int32), "abort")
-
-
-@dataclass
-class _Early:
-    """What a request that goes on has ready."""
-
-    request: GenerationRequest
-    started: float
-    answers: dict[int, Generation] = field(default_factory=dict)
-    taken: set[int] = field(default_factory=set)
-
-
-@dataclass
-class _Mailbox:
-    """What is ready for one client."""
-
-    finished: list[Finished] = field(default_factory=list)
-    early: dict[str, _Early] = field(default_factory=dict)  # by request
-    alarm: asyncio.TimerHandle | None = None  # for what came early
-    something: asyncio.Event = field(default_factory=asyncio.Event)
-    tasks: set[asyncio.Task[None]] = field(default_factory=set)  # what still runs
-    has_refused: bool = False  # requests, since the last take
-
-    def answered(self, early: _Early, number: int, generation: Generation) -> None:
-        early.answers[number] = generation
-        self.early[early.request.request_id] = early
-        if self.alarm is None:
-            loop = asyncio.get_running_loop()
-            linger_s = min(_LONGEST_EARLY_S, _EARLY_FRACTION * (loop.time() - early.started))
-            self.alarm = loop.call_later(linger_s, self.something.set)
-
-    def ended(self, early: _Early, result: Mapping[int, Generation] | str) -> None:
-        """Of the answers, those that are not taken yet are left."""
-        self.early.pop(early.request.request_id, None)
-        if not isinstance(result, str):
-            result = {number: answer for number, answer in result.items() if number not in early.taken}
-            if not result:
-                return
-        self.finished.append((early.request, result))
-        self.something.set()
-
-    def empty(self) -> list[Finished]:
-        """Everything that is there."""
-        results, self.finished = self.finished, []
-        for early in self.early.values():
-            results.append((early.request, early.answers))
-            early.taken |= early.answers.keys()
-            early.answers = {}
-        self.early = {}
-        if self.alarm is not None:
-            self.alarm.cancel()
-            self.alarm = None
-        return results
 
 
 @dataclass
@@ -121,33 +62,31 @@ class GenerateWorker:
 
     def __init__(self, blueprint: Blueprint, max_answers: int | None = None, waits_for_weights: bool = False):
         self.strategy: GenerateStrategy = build_strategy(blueprint)
-        self._role = blueprint.role
-        self._patience_s = 60.0 * blueprint.settings.backend_timeout
+        patience_s = 60.0 * blueprint.settings.backend_timeout
+        self._life = EngineLife(self.strategy, blueprint.role, patience_s, self._wake_clients)
         self._settings = blueprint.settings
         self._slots = AnswerSlots(max_answers)
         self._meter = EngineMeter(blueprint)
         self._flights: dict[str, _Flight] = {}  # by request
-        self._death: str | None = None
-        self._is_dead = asyncio.Event()
         self._is_home = asyncio.Event()  # it hands nothing over
         self._is_home.set()
         self._away: frozenset[State] = frozenset()
         self._has_weights = asyncio.Event()
         if not waits_for_weights:
             self._has_weights.set()
-        self._mailboxes: defaultdict[str, _Mailbox] = defaultdict(_Mailbox)
-        self._tasks = BackgroundTasks(on_failure=lambda error: self._died(describe(error)))
+        self._mailboxes: defaultdict[str, Mailbox] = defaultdict(Mailbox)
+        self._tasks = BackgroundTasks(on_failure=lambda error: self._life.died(describe(error)))
 
     async def setup(self) -> int:
         """Returns how many processes of the engine read weights."""
         self.strategy.setup()
         await self.strategy.start()
-        self._tasks.start(self._watch_engine())
+        self._tasks.start(self._life.watch())
         return self.strategy.num_weight_receivers
 
     def submit(self, requests: Sequence[GenerationRequest], client: str = "") -> None:
         mailbox = self._mailboxes[client]
-        if self._death is not None or not self._has_weights.is_set():
+        if self._life.death is not None or not self._has_weights.is_set():
             mailbox.has_refused = True
             mailbox.something.set()  # `take` says why
             return
@@ -169,16 +108,11 @@ class GenerateWorker:
             return FinishedRequests.pack(results, death), None, None
         return await asyncio.to_thread(lambda: store(results, self._decoders, death))  # loads them, the first time
 
-    async def _finished(self, mailbox: _Mailbox) -> tuple[list[Finished], str | None]:
-        started = time.monotonic()
-        await mailbox.something.wait()
-        if mailbox.tasks:
-            linger_s = min(_LONGEST_LINGER_S, _LINGER_FRACTION * (time.monotonic() - started))
-            await asyncio.wait(mailbox.tasks, timeout=linger_s)
-        results = mailbox.empty()
-        death = self._death or (_NO_WEIGHTS if mailbox.has_refused else None)
+    async def _finished(self, mailbox: Mailbox) -> tuple[list[Finished], str | None]:
+        results = await mailbox.wait()
+        death = self._life.death or (_NO_WEIGHTS if mailbox.has_refused else None)
         mailbox.has_refused = False
-        if self._death is None:
+        if self._life.death is None:
             mailbox.something.clear()
         return results, death
 
@@ -190,13 +124,11 @@ class GenerateWorker:
 
     async def check_health(self) -> None:
         """Raises EngineDied if the engine can serve no more requests."""
-        if self._death is not None:
-            raise EngineDied(self._death)
-        await self.strategy.check_health()
+        await self._life.check()
 
     async def wait_death(self) -> None:
         """Returns when the engine can serve no more requests."""
-        await self._is_dead.wait()
+        await self._life.wait_death()
 
     async def wait_serving(self) -> None:
         """Returns when the engine may be asked. Raises EngineDied if it cannot."""
@@ -206,20 +138,24 @@ class GenerateWorker:
 
     def forget_client(self, client: str) -> None:
         """The client is gone: nobody will take its answers, so its requests end."""
-        mailbox = self._mailboxes.pop(client, _Mailbox())
+        mailbox = self._mailboxes.pop(client, Mailbox())
         for task in mailbox.tasks:
             task.cancel()
         mailbox.something.set()
 
-    async def _serve(self, request: GenerationRequest, mailbox: _Mailbox) -> None:
-        early = _Early(request, asyncio.get_running_loop().time())
+    def _wake_clients(self) -> None:
+        for mailbox in self._mailboxes.values():
+            mailbox.something.set()
+
+    async def _serve(self, request: GenerationRequest, mailbox: Mailbox) -> None:
+        early = Early(request, asyncio.get_running_loop().time())
         answered = partial(mailbox.answered, early) if request.tells_each else _nobody
         try:
             result: Mapping[int, Generation] | str = await self._answer(request, answered)
         except Exception as error:
             if isinstance(error, EngineDied):
-                self._died(str(error))
-            if self._death is not None:
+                self._life.died(str(error))
+            if self._life.death is not None:
                 return  # it may be a consequence: the client asks another engine
             result = describe(error)
         mailbox.ended(early, result)
@@ -290,46 +226,6 @@ class GenerateWorker:
     def _stop_strings(self) -> StopStrings:
         return StopStrings.of(tokenizer_of(self._settings.model_args))
 
-    async def _watch_engine(self) -> None:
-        """Returns when the engine is gone."""
-        while self._death is None:
-            await asyncio.sleep(min(self._patience_s / 2, _LONGEST_WATCH_INTERVAL_S))
-            try:
-                await asyncio.wait_for(contained(self.strategy.heartbeat()), self._patience_s)
-            except TimeoutError:
-                self._died(
-                    f"the engine hangs: no sign of life for {self._patience_s / 60:g} min (backend_timeout of "
-                    f"{self._role}); its log may say why"
-                )
-                await asyncio.to_thread(self.strategy.shutdown)  # or it would keep its devices
-            except Exception as error:
-                self._died(describe(error))
-
-    async def _while_alive(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`. Raises EngineDied as soon as the engine is given up: one that hangs never answers."""
-        death = start(self._is_dead.wait())
-        outcome = asyncio.gather(start(work), return_exceptions=True)  # else what comes too late would be logged
-        try:
-            await asyncio.wait((outcome, death), return_when=asyncio.FIRST_COMPLETED)
-            if self._death is not None:
-                raise EngineDied(self._death)
-            (result,) = outcome.result()
-        finally:
-            outcome.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
-            outcome.cancel()
-            death.cancel()
-        if isinstance(result, EngineDied):
-            self._died(str(result))
-        if isinstance(result, BaseException):
-            raise result
-        return result
-
-    def _died(self, cause: str) -> None:
-        self._death = self._death or cause
-        self._is_dead.set()
-        for mailbox in self._mailboxes.values():
-            mailbox.something.set()
-
     async def abort(self, request_ids: Sequence[str] | None = None) -> None:
         await asyncio.sleep(0)  # what was submitted just now is in flight then
         gone = None if request_ids is None else set(request_ids)
@@ -340,7 +236,7 @@ class GenerateWorker:
         for flight in flights:
             flight.is_aborted = True
         self._slots.leave(flight.request.request_id for flight in flights)
-        await self._while_alive(self.strategy.abort([part for flight in flights for part in flight.parts]))
+        await self._life.while_alive(self.strategy.abort([part for flight in flights for part in flight.parts]))
 
     def usage(self, look: Look) -> Usage:
         """Where its time and its tokens went since the last time."""
@@ -354,11 +250,11 @@ class GenerateWorker:
         await self.offload_states(states)
 
     async def join_weight_group(self, group: GroupSpec, first_rank: int) -> None:
-        await self._while_alive(self.strategy.join_weight_group(group, first_rank))
+        await self._life.while_alive(self.strategy.join_weight_group(group, first_rank))
 
     async def receive_weights(self, source: BucketSource, is_first: bool, version: int | None) -> int:
         """One bucket. `version` comes with the last one, and ends the update. Returns the engine's version."""
-        return await self._while_alive(self._receive(source, is_first, version))
+        return await self._life.while_alive(self._receive(source, is_first, version))
 
     async def _receive(self, source: BucketSource, is_first: bool, version: int | None) -> int:
         if is_first:
@@ -374,10 +270,10 @@ class GenerateWorker:
     async def offload_states(self, states: frozenset[State]) -> None:
         self._meter.leave(states)
         self._away |= states
-        await self._while_alive(asyncio.to_thread(self.strategy.offload_states, states))
+        await self._life.while_alive(asyncio.to_thread(self.strategy.offload_states, states))
 
     async def load_states(self, states: frozenset[State]) -> None:
-        await self._while_alive(asyncio.to_thread(self.strategy.load_states, states))
+        await self._life.while_alive(asyncio.to_thread(self.strategy.load_states, states))
         self._meter.come_back(states)
         self._away -= states
         if not self._away:
