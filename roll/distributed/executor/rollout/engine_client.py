@@ -30,6 +30,10 @@ _MAX_DEATHS = 3
 _RETURN_POLL_S = 1.0
 
 
+class _RefusedError(WorkerError):
+    """The engine has no weights yet. No fault of a request."""
+
+
 @dataclass
 class _Asked:
     """What is asked of one engine: a request whole, or what is missing of one."""
@@ -105,7 +109,7 @@ class EngineClient:
             errors = [error for error in ended if error is not None]
             if not errors:
                 continue
-            deaths += 1
+            deaths += not all(isinstance(error, _RefusedError) for error in errors)
             if deaths == _MAX_DEATHS or not (self.waits or self._router.has_engines):
                 raise errors[0]
             self.num_retries += 1
@@ -188,9 +192,10 @@ class EngineClient:
                 if isinstance(reply, Failure):
                     raise worker_error(self.workers.role, "take", [reply])
                 self._settle(replica, reply, handles)
-                if reply.death is not None:
-                    failure = Failure(replica.rank, reply.death, died=True)
-                    raise worker_error(self.workers.role, "generate", [failure])
+                if (gone := reply.gone) is not None and not gone.died:
+                    raise _RefusedError(f"{self.workers.role} rank {replica.rank}: {gone.cause}")
+                if gone is not None:
+                    raise worker_error(self.workers.role, "generate", [Failure(replica.rank, gone.cause, died=True)])
         except RayActorError as error:
             failure = death_of(error, replica.rank)
             self._fail(replica, worker_error(self.workers.role, "generate", [failure]))

@@ -33,12 +33,20 @@ Finished = tuple[GenerationRequest, Mapping[int, Generation] | str]
 
 
 @dataclass(frozen=True)
+class Gone:
+    """Why an engine serves nobody at present: it `died`, or took the place of one that did and has no weights yet."""
+
+    cause: str
+    died: bool = True
+
+
+@dataclass(frozen=True)
 class FinishedRequests:
     """Answers of several requests as flat arrays: thousands of small arrays would cost more to send than to sample.
 
     `num_answers[i]` belong to request i, under their `numbers` there; an error text stands in their place when it
-    failed. `death` says why the engine is gone: then nothing more comes, and what is missing must be asked of another
-    engine. With `stored` the tokens travel apart, and here stands what is known of the row that is made of each answer.
+    failed. With `gone` nothing more comes, and what is missing must be asked of another engine. With `stored` the
+    tokens travel apart, and here stands what is known of the row that is made of each answer.
     """
 
     request_ids: tuple[str, ...]
@@ -50,12 +58,12 @@ class FinishedRequests:
     token_ids: np.ndarray
     log_probs: np.ndarray
     policy_versions: np.ndarray
-    death: str | None = None
+    gone: Gone | None = None
     stored: tuple[RowFacts, ...] | None = None
 
     @staticmethod
     def pack(
-        results: Sequence[Finished], death: str | None = None, stored: tuple[RowFacts, ...] | None = None
+        results: Sequence[Finished], gone: Gone | None = None, stored: tuple[RowFacts, ...] | None = None
     ) -> FinishedRequests:
         whole = [result for _, result in results if not isinstance(result, str)]
         answers = [answer for result in whole for answer in result.values()]
@@ -74,7 +82,7 @@ class FinishedRequests:
             token_ids=flat([a.token_ids for a in answers], np.int32),
             log_probs=flat([a.log_probs for a in answers], np.float32),
             policy_versions=flat([a.policy_versions for a in answers], np.int32),
-            death=death,
+            gone=gone,
             stored=stored,
         )
 
@@ -109,7 +117,7 @@ def is_large(results: Sequence[Finished]) -> bool:
 
 
 def store(
-    results: Sequence[Finished], decoders: tuple[Decode, Decode], death: str | None = None
+    results: Sequence[Finished], decoders: tuple[Decode, Decode], gone: Gone | None = None
 ) -> tuple[FinishedRequests, SampledRows, TextTable]:
     """What is known of the answers, the rows that are made of them, and what they say."""
     decode, decode_raw = decoders
@@ -125,5 +133,5 @@ def store(
         ]
         plain, raw = (answer_texts(form, answers, request.sampling) for form in (decode, decode_raw))
         texts += map(RowTexts, plain, raw)
-    finished = FinishedRequests.pack(results, death, tuple(row.facts for row in rows))
+    finished = FinishedRequests.pack(results, gone, tuple(row.facts for row in rows))
     return finished, sampled_rows(rows), TextTable.of(texts)

@@ -16,7 +16,7 @@ from roll.distributed.executor.rollout.answer_slots import AnswerSlots
 from roll.distributed.executor.rollout.continuation import joined, names_of, rest_of
 from roll.distributed.executor.rollout.engine_life import EngineLife
 from roll.distributed.executor.rollout.engine_meter import EngineMeter
-from roll.distributed.executor.rollout.finished_requests import Finished, FinishedRequests, is_large, store
+from roll.distributed.executor.rollout.finished_requests import Finished, FinishedRequests, Gone, is_large, store
 from roll.distributed.executor.rollout.mailbox import Early, Mailbox
 from roll.distributed.executor.worker import build_strategy
 from roll.distributed.strategy.base import GenerateStrategy, State
@@ -30,7 +30,7 @@ from roll.types.texts import TextTable
 from roll.utils.background import BackgroundTasks, start
 from roll.utils.meter import Look, Usage
 
-_NO_WEIGHTS = "it took the place of one that died, and waits for weights"
+_NO_WEIGHTS = Gone("it took the place of one that died, and waits for weights", died=False)
 _NOTHING = Generation(np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros(0, np.int32), "abort")
 
 
@@ -103,18 +103,19 @@ class GenerateWorker:
     async def take_apart(self, client: str = "") -> tuple[FinishedRequests, SampledRows | None, TextTable | None]:
         """The same for a client that reads no tokens: of many, only what is known of each answer comes first, then
         their rows, then their texts."""
-        results, death = await self._finished(self._mailboxes[client])
+        results, gone = await self._finished(self._mailboxes[client])
         if not is_large(results):
-            return FinishedRequests.pack(results, death), None, None
-        return await asyncio.to_thread(lambda: store(results, self._decoders, death))  # loads them, the first time
+            return FinishedRequests.pack(results, gone), None, None
+        return await asyncio.to_thread(lambda: store(results, self._decoders, gone))  # loads them, the first time
 
-    async def _finished(self, mailbox: Mailbox) -> tuple[list[Finished], str | None]:
+    async def _finished(self, mailbox: Mailbox) -> tuple[list[Finished], Gone | None]:
         results = await mailbox.wait()
-        death = self._life.death or (_NO_WEIGHTS if mailbox.has_refused else None)
+        refusal = _NO_WEIGHTS if mailbox.has_refused else None
+        gone = refusal if self._life.death is None else Gone(self._life.death)
         mailbox.has_refused = False
         if self._life.death is None:
             mailbox.something.clear()
-        return results, death
+        return results, gone
 
     @cached_property
     def _decoders(self) -> tuple[Decode, Decode]:

@@ -264,6 +264,25 @@ def test_where_no_engine_comes_back_a_request_that_waits_fails_with_the_cause() 
         asyncio.run(play())
 
 
+def test_engines_that_wait_for_weights_are_no_deaths_of_the_request_that_they_refuse() -> None:
+    """Three were replaced unseen by this client; the fourth serves."""
+
+    async def play() -> None:
+        blueprint = Blueprint("actor_infer", 0, 1, 0, 0, "cpu", "tests.fakes:FakeGenerateStrategy", WorkerConfig())
+        workers = [GenerateWorker(blueprint, waits_for_weights=rank < 3) for rank in range(4)]
+        for worker in workers:
+            await worker.setup()
+        client = EngineClient(Workers([Process(worker) for worker in workers]))  # type: ignore[arg-type]
+        request = GenerationRequest("r", np.array([7], np.int32), SamplingParams(3))
+        (answer,) = await asyncio.wait_for(client.generate(request), 60)
+        assert list(here(answer).token_ids) == [8, 9, 10]
+        assert client.num_retries == 3
+        for worker in workers:
+            await worker.shutdown()
+
+    asyncio.run(play())
+
+
 def test_requests_of_a_process_that_died_are_dropped_and_another_may_ask_under_the_same_ids() -> None:
     def request(*prompt: int) -> GenerationRequest:
         return GenerationRequest("train-0-0-0-0", np.array(prompt, np.int32), SamplingParams(3))

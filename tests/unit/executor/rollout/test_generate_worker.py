@@ -288,7 +288,7 @@ def test_an_engine_that_hangs_is_given_up_with_its_requests_and_ended() -> None:
         strategy.mood = "hang"
         worker.submit(one_request("r"))
         finished = await asyncio.wait_for(worker.take(), 60)
-        assert "no sign of life for 0.001 min (backend_timeout of actor_infer)" in str(finished.death)
+        assert "no sign of life for 0.001 min (backend_timeout of actor_infer)" in str(finished.gone)
         with pytest.raises(EngineDied, match="hangs"):
             await worker.check_health()
         await asyncio.wait_for(strategy.shut_down.wait(), 60)
@@ -296,7 +296,7 @@ def test_an_engine_that_hangs_is_given_up_with_its_requests_and_ended() -> None:
         late = await asyncio.wait_for(worker.take(), 60)
         assert [*finished.unpack(), *late.unpack()] == []  # no answer: the client asks another engine
         worker.submit(one_request("new"), "who does not know yet")
-        assert (await asyncio.wait_for(worker.take("who does not know yet"), 60)).death == finished.death
+        assert (await asyncio.wait_for(worker.take("who does not know yet"), 60)).gone == finished.gone
         assert strategy.moves == ["shutdown"]
 
     asyncio.run(hang())
