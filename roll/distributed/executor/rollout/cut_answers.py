@@ -12,9 +12,11 @@ CutAnswer = tuple[int, bool]
 
 
 class CutAnswers:
-    """Belongs to one event loop. An engine hands over what it has of a request that is aborted."""
+    """Belongs to one event loop. An engine hands over what it has of a request that is aborted. Lengths are kept until
+    `take`, where somebody takes them (`are_taken`)."""
 
-    def __init__(self) -> None:
+    def __init__(self, are_taken: bool) -> None:
+        self._are_taken = are_taken
         self._open: dict[tuple[int, str], int] = {}  # answers that an engine owes, by its rank and the request
         self._came: list[CutAnswer] = []
         self._all_came = asyncio.Event()
@@ -31,7 +33,8 @@ class CutAnswers:
         """Some of what is owed, or None where the engine hands nothing over."""
         num_open = self._open.pop((rank, request_id), 0)
         came = [(answer.num_tokens, answer.finish_reason not in ("abort", "moved")) for answer in answers or ()]
-        self._came += came
+        if self._are_taken:
+            self._came += came
         if answers is not None and num_open > len(came):
             self._open[rank, request_id] = num_open - len(came)
         elif not self._open:

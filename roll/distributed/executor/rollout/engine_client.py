@@ -84,13 +84,14 @@ class EngineClient:
 
     stores_answers: ClassVar[bool] = False  # True: of many tokens only handles come, see `take_apart`
     waits: ClassVar[bool] = False
+    takes_cut: ClassVar[bool] = False  # True: somebody reads the lengths of cancelled answers, `cut.take`
 
     def __init__(self, workers: WorkerHandles, name: str = ""):
         self.workers = workers
         self.name = name
         self._news = asyncio.Event()  # of an engine that is back, or is given up
         self.num_retries = 0
-        self.cut = CutAnswers()  # of requests that were cancelled
+        self.cut = CutAnswers(self.takes_cut)  # of requests that were cancelled
         self._router = EngineRouter(len(workers.handles))
         self._replicas = [_Replica(rank) for rank in range(len(workers.handles))]
         self._tasks = BackgroundTasks()

@@ -18,6 +18,7 @@ class GenerateCluster(EngineClient):
     alone."""
 
     stores_answers = True
+    takes_cut = True
 
     def __init__(self, cluster: Cluster, recovery: EngineRecovery | None = None):
         super().__init__(cluster.workers)
@@ -107,6 +108,7 @@ class ApartCluster(GenerateCluster):
     engine that was restarted serves at once. Meanwhile requests wait for it where there is no other."""
 
     stores_answers = False
+    takes_cut = False
     waits = True
 
     def _lost_for_good(self, rank: int, error: RollError) -> RollError | None:

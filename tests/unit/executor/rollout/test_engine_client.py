@@ -91,6 +91,10 @@ class Patient(EngineClient):
         return WorkerError(f"rank {rank} is lost") if rank in self.gone else None
 
 
+class Taking(EngineClient):
+    takes_cut = True
+
+
 @dataclass
 class Workers:
     handles: Sequence[Refusing | Process | Mortal | Telling]
@@ -186,7 +190,7 @@ def test_who_gives_up_after_some_answers_leaves_no_load_and_has_the_others_cut()
             return await reply(method, *arguments)
 
         engine.reply = watched  # type: ignore[method-assign]
-        client = EngineClient(Workers([engine]))  # type: ignore[arg-type]
+        client = Taking(Workers([engine]))  # type: ignore[arg-type]
         told: list[int] = []
         request = GenerationRequest("r", np.array([1], np.int32), SamplingParams(3), num_samples=3)
         asked = asyncio.create_task(client.generate(request, lambda number, answer: told.append(number)))
@@ -205,6 +209,29 @@ def test_who_gives_up_after_some_answers_leaves_no_load_and_has_the_others_cut()
         assert not cut.done()  # one is to come
         engine.replies.put_nowait({1: half})
         assert await cut == [(1, True), (1, False)] and await client.cut.take() == []
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize(("client_class", "num_kept"), [(Taking, 3), (EngineClient, 0)])
+def test_lengths_of_cancelled_answers_are_kept_only_where_somebody_takes_them(
+    client_class: type[EngineClient], num_kept: int
+) -> None:
+    """Else a client whose episodes are stopped would grow with every one."""
+
+    async def play() -> None:
+        engine = Telling()
+        client = client_class(Workers([engine]))  # type: ignore[arg-type]
+        for number in range(3):
+            request = GenerationRequest(f"r{number}", np.array([1], np.int32), SamplingParams(3))
+            asked = asyncio.create_task(client.generate(request))
+            await turns(lambda: bool(engine.submitted))
+            asked.cancel()
+            await turns(lambda: client.cut.waits_for(0))
+            engine.replies.put_nowait({0: of_token(10)})
+            await turns(lambda: not client.cut.waits_for(0))
+            engine.submitted.clear()
+        assert await client.cut.take() == [(1, True)] * num_kept
 
     asyncio.run(play())
 
