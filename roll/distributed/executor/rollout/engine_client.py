@@ -31,7 +31,7 @@ _RETURN_POLL_S = 1.0
 
 
 class _RefusedError(WorkerError):
-    """The engine has no weights yet. No fault of a request."""
+    """The engine took the place of one that died, and does not serve yet. Nobody died of the request."""
 
 
 @dataclass
@@ -252,7 +252,8 @@ class EngineClient:
         self.cut.gone(replica.rank)
         self._router.leave(replica.rank)
         if self.waits or len(self._replicas) > 1:
-            self._lost(replica.rank, error)
+            if not isinstance(error, _RefusedError):
+                self._lost(replica.rank, error)
             self._tasks.start(self._await_return(replica))
 
     def _went_away(self, replica: _Replica) -> None:

@@ -34,7 +34,7 @@ Finished = tuple[GenerationRequest, Mapping[int, Generation] | str]
 
 @dataclass(frozen=True)
 class Gone:
-    """Why an engine serves nobody at present: it `died`, or took the place of one that did and has no weights yet."""
+    """Why an engine serves nobody at present: it `died`, or took the place of one that did and is not ready yet."""
 
     cause: str
     died: bool = True

@@ -30,7 +30,7 @@ from roll.types.texts import TextTable
 from roll.utils.background import BackgroundTasks, start
 from roll.utils.meter import Look, Usage
 
-_NO_WEIGHTS = Gone("it took the place of one that died, and waits for weights", died=False)
+_NOT_READY = Gone("it took the place of one that died, and does not serve yet", died=False)
 _NOTHING = Generation(np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros(0, np.int32), "abort")
 
 
@@ -54,8 +54,8 @@ class GenerateWorker:
     at once, the others wait in line: an answer that ends makes room for one, of its own request or of another. One that
     gives no sign of life for `backend_timeout` is ended, as if it had died.
 
-    An engine that `waits_for_weights` (it replaces one that died) refuses requests before its first weight update: who
-    sends them has not seen the death, and another engine serves them.
+    An engine that takes the place of one that died refuses requests until it is set up, and, if it `waits_for_weights`,
+    until its first weight update: who sends them has not seen the death, and another engine serves them.
 
     An engine that leaves its devices keeps its requests until it is back (`offload_states`), or ends them as "moved"
     with what there is of their answers (`hand_over`): then another goes on with them."""
@@ -71,9 +71,8 @@ class GenerateWorker:
         self._is_home = asyncio.Event()  # it hands nothing over
         self._is_home.set()
         self._away: frozenset[State] = frozenset()
-        self._has_weights = asyncio.Event()
-        if not waits_for_weights:
-            self._has_weights.set()
+        self._waits_for_weights = waits_for_weights
+        self._serves = asyncio.Event()  # it is set up, and has the weights that it waits for
         self._mailboxes: defaultdict[str, Mailbox] = defaultdict(Mailbox)
         self._tasks = BackgroundTasks(on_failure=lambda error: self._life.died(describe(error)))
 
@@ -82,11 +81,13 @@ class GenerateWorker:
         self.strategy.setup()
         await self.strategy.start()
         self._tasks.start(self._life.watch())
+        if not self._waits_for_weights:
+            self._serves.set()
         return self.strategy.num_weight_receivers
 
     def submit(self, requests: Sequence[GenerationRequest], client: str = "") -> None:
         mailbox = self._mailboxes[client]
-        if self._life.death is not None or not self._has_weights.is_set():
+        if self._life.death is not None or not self._serves.is_set():
             mailbox.has_refused = True
             mailbox.something.set()  # `take` says why
             return
@@ -110,7 +111,7 @@ class GenerateWorker:
 
     async def _finished(self, mailbox: Mailbox) -> tuple[list[Finished], Gone | None]:
         results = await mailbox.wait()
-        refusal = _NO_WEIGHTS if mailbox.has_refused else None
+        refusal = _NOT_READY if mailbox.has_refused else None
         gone = refusal if self._life.death is None else Gone(self._life.death)
         mailbox.has_refused = False
         if self._life.death is None:
@@ -133,7 +134,7 @@ class GenerateWorker:
 
     async def wait_serving(self) -> None:
         """Returns when the engine may be asked. Raises EngineDied if it cannot."""
-        await self._has_weights.wait()
+        await self._serves.wait()
         await self._is_home.wait()
         await self.check_health()
 
@@ -265,7 +266,7 @@ class GenerateWorker:
         if version is not None:
             await self.strategy.finish_weight_update(version)
             self._meter.go_on()
-            self._has_weights.set()
+            self._serves.set()
         return self.strategy.policy_version
 
     async def offload_states(self, states: frozenset[State]) -> None:

@@ -83,9 +83,13 @@ class Patient(EngineClient):
 
     waits = True
 
-    def __init__(self, *engines: Mortal):
+    def __init__(self, *engines: Mortal | Process):
         super().__init__(Workers(engines))  # type: ignore[arg-type]
         self.gone: set[int] = set()
+        self.lost: list[int] = []
+
+    def _lost(self, rank: int, error: RollError) -> None:
+        self.lost.append(rank)
 
     def _lost_for_good(self, rank: int, error: RollError) -> RollError | None:
         return WorkerError(f"rank {rank} is lost") if rank in self.gone else None
@@ -306,6 +310,27 @@ def test_engines_that_wait_for_weights_are_no_deaths_of_the_request_that_they_re
         assert client.num_retries == 3
         for worker in workers:
             await worker.shutdown()
+
+    asyncio.run(play())
+
+
+def test_a_request_that_meets_an_engine_that_is_being_set_up_waits_for_it_and_has_nobody_restart_it() -> None:
+    """One that took the place of one that died unseen by this client, as a judge's engine that nobody asked."""
+
+    async def play() -> None:
+        blueprint = Blueprint("judge", 0, 1, 0, 0, "cpu", "tests.fakes:FakeGenerateStrategy", WorkerConfig())
+        worker = GenerateWorker(blueprint)
+        client = Patient(Process(worker))
+        answers = asyncio.create_task(
+            client.generate(GenerationRequest("r", np.array([7], np.int32), SamplingParams(3)))
+        )
+        await turns(lambda: client.num_retries == 1 or answers.done())
+        assert not answers.done(), "asked before it was set up"
+        await worker.setup()
+        (answer,) = await asyncio.wait_for(answers, 60)
+        assert list(here(answer).token_ids) == [8, 9, 10]
+        assert client.lost == []
+        await worker.shutdown()
 
     asyncio.run(play())
 

@@ -25,7 +25,7 @@ class Engines:
     def __init__(self, role: str, answer: np.ndarray):
         self.role, self.devices, self.recovery = role, frozenset[int](), None
         self.answer, self.num_requests = answer, 0
-        self.cut = CutAnswers()
+        self.cut = CutAnswers(are_taken=False)
 
     @property
     def everything(self) -> Claim:
