@@ -11,7 +11,7 @@ from pathlib import Path
 
 from roll.configs.load.loader import yaml_names
 from roll.configs.plan.describe import describe
-from roll.configs.problems import Problem, show, together
+from roll.configs.problems import Problem, together
 from roll.distributed.strategy.table import class_problems
 from roll.errors import ConfigError, RollError
 from roll.pipeline.load import Loaded, load
@@ -20,7 +20,7 @@ from roll.pipeline.preflight import choices, machine_report
 from roll.pipeline.spec import PipelineSpec, pipeline_of
 from roll.utils.imports import add_folder, import_all
 from roll.utils.paths import look_at
-from roll.utils.text import visible
+from roll.utils.text import show, visible
 
 EXIT_OK, EXIT_FAILED, EXIT_BAD_CONFIG, EXIT_INTERRUPTED = 0, 1, 2, 130
 

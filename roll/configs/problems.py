@@ -51,17 +51,6 @@ def together(texts: Iterable[str]) -> list[str]:
     ]
 
 
-def show(value: object, limit: int = 80) -> str:
-    """A value as it stands in a message: short, quoted when it is text."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    try:
-        text = repr(value)
-    except ValueError:  # Python writes no whole number of more than 4300 digits
-        text = f"a {type(value).__name__} too large to write"
-    return text if len(text) <= limit else text[: limit - 3] + "..."
-
-
 def ids_text(ids: Iterable[int]) -> str:
     """Device ids for people. Example: ids_text([0, 1, 2, 3, 8]) == "0..3, 8"; ids_text([0, 2, 4, 6]) == "0..6 by 2"."""
     parts: list[str] = []

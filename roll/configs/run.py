@@ -13,8 +13,8 @@ from roll.configs.data import Names, Place, split_text
 from roll.configs.limits import LARGEST_SEED, MOST_DEVICES_PER_NODE, MOST_NODES
 from roll.configs.load.defaults import DEVICES_PER_NODE, fill_run
 from roll.configs.model import Hub
-from roll.configs.problems import show
 from roll.configs.roles import Role
+from roll.utils.text import show
 
 Tracker = Literal["tensorboard", "wandb", "mlflow", "swanlab", "jsonl", "stdout"]
 TRACKER_WORDS = {"console": "stdout", "tracking": "wandb"}  # verl's

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from roll.configs.data import DataArgs
-from roll.configs.problems import show
 from roll.datasets.json_text import parse_whole
 from roll.datasets.loader import Row
 from roll.errors import ConfigError
+from roll.utils.text import show
 
 Message = Mapping[str, Any]
 GROUND_TRUTH = "ground_truth"  # the reference answer, whatever its column is called

@@ -9,9 +9,10 @@ from typing import Any, cast
 from pydantic import ValidationError
 
 from roll.configs.algorithm import AlgorithmConfig
-from roll.configs.problems import Problem, did_you_mean, show
+from roll.configs.problems import Problem, did_you_mean
 from roll.errors import AlgorithmError, describe
 from roll.utils.imports import resolve
+from roll.utils.text import show
 
 ESTIMATOR_KEYS = ("adv_estimator", "adv_args")
 LOSS_KEYS = ("pg_variant", "actor_train.pg_variant", "pg_args")

@@ -6,9 +6,9 @@ from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 from roll.configs.base import Settings, holds_mapping, join, nested_class
-from roll.configs.problems import show
 from roll.configs.run import RunConfig
 from roll.utils.secrets import redact
+from roll.utils.text import show
 
 Effect = Literal["applied", "refused", "free"]
 TRAINER = "<trainer>"

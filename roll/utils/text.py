@@ -37,6 +37,17 @@ def middle_left_out(text: str, num_characters: int) -> str:
     return f"{text[:half]}\n[... {len(text) - 2 * half} characters left out ...]\n{text[len(text) - half :]}"
 
 
+def show(value: object, limit: int = 80) -> str:
+    """A value as it stands in a message: short, quoted when it is text."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no whole number of more than 4300 digits
+        text = f"a {type(value).__name__} too large to write"
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
 def table(rows: Iterable[Sequence[str]]) -> list[str]:
     """Rows with aligned columns."""
     cells = [tuple(row) for row in rows]

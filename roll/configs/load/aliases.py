@@ -10,9 +10,10 @@ from typing import Any, cast
 
 from roll.configs.base import Settings, join
 from roll.configs.load.known_keys import known_keys, path_text, sections
-from roll.configs.problems import Problem, show
+from roll.configs.problems import Problem
 from roll.configs.strategies.table import OTHER_NAMES, spec_of
 from roll.configs.strategy import StrategyArgs
+from roll.utils.text import show
 
 CLASS_DECIDES = "the role decides which class runs it"
 

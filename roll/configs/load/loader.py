@@ -28,9 +28,10 @@ from roll.configs.load.known_keys import known_keys
 from roll.configs.load.overrides import apply_overrides
 from roll.configs.load.references import check_references, references
 from roll.configs.load.yaml_file import read_yaml
-from roll.configs.problems import nearest, show
+from roll.configs.problems import nearest
 from roll.errors import ConfigError
 from roll.utils.paths import look_at
+from roll.utils.text import show
 
 PACKAGED_FRAGMENTS = Path(__file__).parents[1] / "fragments" / "config"
 CHECKOUT_FRAGMENTS = Path(__file__).parents[3] / "examples" / "config"

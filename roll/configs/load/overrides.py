@@ -11,8 +11,9 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from roll.configs.load.references import WHOLE_REFERENCE, crosses_reference, lookup
 from roll.configs.load.yaml_file import MAX_DEPTH, unfit
-from roll.configs.problems import did_you_mean, show
+from roll.configs.problems import did_you_mean
 from roll.errors import ConfigError
+from roll.utils.text import show
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from typing import Any
 import yaml
 from omegaconf._utils import get_yaml_loader  # Hydra's dialect: 1e-6 is a number, a key stands once
 
-from roll.configs.problems import show
 from roll.errors import ConfigError
 from roll.utils.paths import look_at
+from roll.utils.text import show
 
 MAX_BYTES = 1 << 20
 MAX_NODES = 20_000  # aliases counted as what they stand for: Hydra copies them

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from roll.configs.problems import Problem, did_you_mean, show
+from roll.configs.problems import Problem, did_you_mean
+from roll.utils.text import show
 
 
 def _words(text: str) -> frozenset[str]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from roll.configs.cluster import WorkerConfig
 from roll.configs.plan.parallel import ParallelSizes, parallel_sizes
-from roll.configs.problems import Problem, show
+from roll.configs.problems import Problem
 from roll.configs.strategies.megatron_checks import (
     cpu_problems,
     megatron_problems,
@@ -17,6 +17,7 @@ from roll.configs.strategies.megatron_checks import (
 from roll.configs.strategies.megatron_config import split_settings
 from roll.configs.strategies.spec import Choice
 from roll.configs.strategies.trainer_kinds import megatron_misfits
+from roll.utils.text import show
 
 SIZES = {
     "tensor": "tensor_model_parallel_size",

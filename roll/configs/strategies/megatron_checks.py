@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from roll.configs.problems import Problem, did_you_mean, show
+from roll.configs.problems import Problem, did_you_mean
 from roll.configs.strategies.megatron_config import (
     ENGINE_KEYS,
     IDLE,
@@ -20,6 +20,7 @@ from roll.configs.strategies.megatron_config import (
     split_settings,
 )
 from roll.utils.imports import is_installed
+from roll.utils.text import show
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from roll.configs.problems import Problem, show
+from roll.configs.problems import Problem
+from roll.utils.text import show
 
 LARGEST_INT = 2**63 - 1
 WORDS = {

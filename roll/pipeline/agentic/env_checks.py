@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import regex
 
-from roll.configs.problems import Problem, did_you_mean, show
+from roll.configs.problems import Problem, did_you_mean
 from roll.pipeline.agentic.agentic_config import AgenticConfig, EnvManagerConfig
 from roll.pipeline.agentic.env.build import import_problems
 from roll.pipeline.agentic.env.table import ADAPTERS, ENVIRONMENTS, NOT_HERE, gem_id
@@ -13,6 +13,7 @@ from roll.pipeline.agentic.templates import OBSERVATIONS, STEP_FIELDS, TRAJECTOR
 from roll.pipeline.agentic.tools.table import NOT_HERE as TOOLS_NOT_HERE
 from roll.pipeline.agentic.tools.table import TOOLS
 from roll.utils.imports import split
+from roll.utils.text import show
 
 OTHER_MANAGERS: Mapping[str, str] = {
     "VLTrajEnvManager": ": it shows pictures, which are not read yet; in words trajectory does the same, with the same "

@@ -7,8 +7,9 @@ from dataclasses import dataclass, fields
 
 from roll.configs.cluster import WorkerConfig
 from roll.configs.limits import LARGEST
-from roll.configs.problems import Problem, nearest, show
+from roll.configs.problems import Problem, nearest
 from roll.configs.strategies.spec import Choice
+from roll.utils.text import show
 
 
 @dataclass(frozen=True)
