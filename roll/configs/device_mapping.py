@@ -4,6 +4,7 @@ evaluated."""
 import ast
 
 from roll.configs.limits import MOST_DEVICES
+from roll.utils.text import show
 
 GRAMMAR = "a list such as [0, 1, 2], list(range(start, stop[, step])), list([0, 1]), or a sum of these"
 
@@ -20,7 +21,7 @@ def parse_device_mapping(value: object) -> tuple[int, ...]:
     elif isinstance(value, list | tuple):
         ids = [_device_id(item) for item in value]
     else:
-        raise ValueError(f"{value!r} is not {GRAMMAR}")
+        raise ValueError(f"{show(value)} is not {GRAMMAR}")
     if not ids:
         raise ValueError("names no device; leave device_mapping out to run the role on CPU workers")
     return tuple(ids)
@@ -30,7 +31,7 @@ def _parse_text(text: str) -> list[int]:
     try:
         return _sequence(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, RecursionError, MemoryError):
-        raise ValueError(f"{text!r} is not {GRAMMAR}") from None
+        raise ValueError(f"{show(text)} is not {GRAMMAR}") from None
 
 
 def _sequence(node: ast.expr) -> list[int]:
@@ -46,7 +47,7 @@ def _sequence(node: ast.expr) -> list[int]:
             return _sequence(inner)
         case ast.Call(func=ast.Name(id="range"), args=bounds, keywords=[]) if 1 <= len(bounds) <= 3:
             return _range([_integer(bound) for bound in bounds])
-    raise ValueError(f"{ast.unparse(node)!r} is not {GRAMMAR}")
+    raise ValueError(f"{show(ast.unparse(node))} is not {GRAMMAR}")
 
 
 def _range(bounds: list[int]) -> list[int]:
@@ -64,12 +65,12 @@ def _integer(node: ast.expr) -> int:
             return value
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=value)) if type(value) is int:
             return -value
-    raise ValueError(f"{ast.unparse(node)!r} is not a whole number")
+    raise ValueError(f"{show(ast.unparse(node))} is not a whole number")
 
 
 def _device_id(value: object) -> int:
     if type(value) is not int or value < 0:
-        raise ValueError(f"{value!r} is not a device id (a whole number from 0 on)")
+        raise ValueError(f"{show(value)} is not a device id (a whole number from 0 on)")
     if value >= MOST_DEVICES:
         raise ValueError(f"device {value} is beyond the {MOST_DEVICES} devices that are possible")
     return value

@@ -6,6 +6,7 @@ from typing import Literal
 
 from roll.configs.problems import did_you_mean
 from roll.utils.imports import resolve
+from roll.utils.text import show
 
 MeanScope = Literal["batch", "group", "running", "leave_one_out"]
 StdScope = Literal["batch", "group", "running"]
@@ -100,7 +101,7 @@ def estimator_of(name: str) -> Estimator:
         return _declared(name)
     if name not in ESTIMATORS:
         known = f"{', '.join(ESTIMATORS)}, nor a function of your own, package.module:function"
-        raise ValueError(f"{name!r} is not one of {known}.{did_you_mean(name, ESTIMATORS)}")
+        raise ValueError(f"{show(name)} is not one of {known}.{did_you_mean(name, ESTIMATORS)}")
     return ESTIMATORS[name]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from roll.configs.problems import Problem, did_you_mean
 from roll.utils.imports import resolve
+from roll.utils.text import show
 
 OBJECTIVES = "roll.algorithms.objectives"
 Values = Mapping[str, Any]
@@ -116,7 +117,7 @@ def known_pg_variant(name: str) -> str:
             raise ValueError(f"{name} is a {type(found).__name__}; name a class whose objects are called")
     elif name not in POLICY_FORMS:
         known = f"{', '.join(POLICY_FORMS)}, nor a class of your own, package.module:Class"
-        raise ValueError(f"{name!r} is not one of {known}.{did_you_mean(name, POLICY_FORMS)}")
+        raise ValueError(f"{show(name)} is not one of {known}.{did_you_mean(name, POLICY_FORMS)}")
     return name
 
 

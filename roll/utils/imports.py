@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 from roll.errors import describe
+from roll.utils.text import show
 
 EXTERNAL_LIB = "ROLL_EXTERNAL_LIB"  # in the environment of every worker and of what it starts: names, with commas
 
@@ -62,7 +63,7 @@ def split(path: str, builtins: Mapping[str, str] | None = None) -> tuple[str, st
         module, _, attributes = path.rpartition(".")
     if not module or not all(part.isidentifier() for part in (module + "." + attributes).split(".")):
         known = f" or one of {', '.join(sorted(builtins))}" if builtins else ""
-        raise ImportError(f"{path!r} is not of the form package.module:object{known}")
+        raise ImportError(f"{show(path)} is not of the form package.module:object{known}")
     return module, attributes
 
 

@@ -10,6 +10,7 @@ from roll.configs.roles import TASKS, Use
 from roll.configs.strategies.spec import Choice, StrategySpec
 from roll.configs.strategies.table import STRATEGIES, load_spec, spec_of
 from roll.utils.imports import is_installed, resolve, split
+from roll.utils.text import show
 
 
 def strategy_class_path(strategy_name: str, use: Use) -> str:
@@ -99,7 +100,7 @@ def _ability_problems(choice: Choice, spec: StrategySpec) -> Iterator[Problem]:
 def unknown_strategy(key: str, name: str) -> Problem:
     match = nearest(name, STRATEGIES)
     hint = f"Did you mean {match}? " if match else ""
-    return Problem(f"{key}: unknown strategy {name!r}. {hint}Known: {', '.join(STRATEGIES)}.", (key,))
+    return Problem(f"{key}: unknown strategy {show(name)}. {hint}Known: {', '.join(STRATEGIES)}.", (key,))
 
 
 def engine_problems(choice: Choice) -> Iterator[Problem]:

@@ -22,6 +22,7 @@ from roll.pipeline.rlvr.rewards.builtins import BUILTINS
 from roll.pipeline.rlvr.rewards.parts import parts_of
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.utils.imports import split
+from roll.utils.text import show
 
 BUILT_IN = (*BUILTINS, REWARD_MODEL)
 
@@ -257,8 +258,8 @@ def _tag_problems(config: RLVRConfig) -> Iterator[Problem]:
         for tag in dict.fromkeys((domain, *worker.tag_included)):
             if tag in owner:
                 yield Problem(
-                    f"rewards.{domain}.tag_included: tag {tag!r} belongs to rewards.{owner[tag]} already. A tag has "
-                    "one domain.",
+                    f"rewards.{domain}.tag_included: tag {show(tag)} belongs to rewards.{owner[tag]} already. A tag "
+                    "has one domain.",
                     (f"rewards.{domain}.tag_included", f"rewards.{owner[tag]}.tag_included"),
                 )
             owner.setdefault(tag, domain)
@@ -271,8 +272,8 @@ def _data_problems(config: RLVRConfig) -> Iterator[Problem]:
     for at, data in _data_args(config).items():
         if data.prompt is not None and data.messages is not None:
             yield Problem(
-                f"{at}.prompt: {data.prompt!r} and {at}.messages: {data.messages!r} exclude each other: a row is a "
-                "bare prompt or a conversation. Remove one.",
+                f"{at}.prompt: {show(data.prompt)} and {at}.messages: {show(data.messages)} exclude each other: a row "
+                "is a bare prompt or a conversation. Remove one.",
                 (f"{at}.prompt", f"{at}.messages"),
             )
     yield from data_args_problems(_data_args(config))
