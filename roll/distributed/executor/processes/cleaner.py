@@ -1,8 +1,9 @@
 """Runs as a process of its own beside a local Ray cluster and cleans up when the driver is gone, however it went.
 
-Its standard input is a pipe that the driver holds: end of file means that the driver is done, or dead. Every process
-of the cluster carries MARK=<directory> in its environment, and so does whatever a worker starts. It imports nothing of
-roll but what keeps the workers' logs, when it comes to that: it starts in milliseconds (python -S).
+Its standard input is a pipe that the driver holds: end of file means that the driver is done, or dead. Before that come
+lines about whose death to tell (`driver_end`). Every process of the cluster carries MARK=<directory> in its
+environment, and so does whatever a worker starts. It imports nothing of roll but what keeps the workers' logs, when it
+comes to that: it starts in milliseconds (python -S).
 
     python -S cleaner.py DIRECTORY [LOGS]
 """
@@ -10,6 +11,7 @@ roll but what keeps the workers' logs, when it comes to that: it starts in milli
 import contextlib
 import os
 import pathlib
+import select
 import shutil
 import signal
 import sys
@@ -88,9 +90,35 @@ def _keep_logs(directory: str, logs: str) -> None:
     keep_logs(pathlib.Path(directory, RAY, "session_latest", "logs"), pathlib.Path(logs))
 
 
+def driver_end(pipe: int) -> "str | None":
+    """Waits until the other end of the pipe is closed. Lines in it: `PID TEXT`: should that process die before the
+    driver, TEXT is for the user, and Ray may end the driver before it can say so; an empty line: the driver has said
+    it, or ends by itself. What was left unsaid."""
+    events, texts, unsaid, is_said, rest = select.poll(), {}, None, False, b""
+    events.register(pipe, select.POLLIN)
+    while True:
+        ready = [descriptor for descriptor, _ in events.poll()]
+        if pipe in ready:
+            part = os.read(pipe, 1 << 16)
+            if not part:
+                return None if is_said else unsaid
+            *lines, rest = (rest + part).split(b"\n")
+            for line in lines:
+                pid, _, text = line.decode().partition(" ")
+                is_said = is_said or not pid
+                with contextlib.suppress(ValueError, ProcessLookupError):
+                    texts[descriptor := os.pidfd_open(int(pid))] = text
+                    events.register(descriptor, select.POLLIN)
+        for descriptor in texts.keys() & ready:
+            events.unregister(descriptor)
+            os.close(descriptor)
+            unsaid = texts.pop(descriptor)
+
+
 if __name__ == "__main__":
     for sent_to_all in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # it ends with the driver, not before
         signal.signal(sent_to_all, signal.SIG_IGN)
     sys.path.append(str(pathlib.Path(__file__).parents[4]))
-    sys.stdin.buffer.read()
+    if unsaid := driver_end(sys.stdin.fileno()):
+        sys.stderr.write(f"{unsaid}\n")
     clean(*sys.argv[1:])

@@ -20,7 +20,7 @@ from ray.exceptions import AuthenticationError
 from roll.distributed.executor.processes import cleaner
 from roll.distributed.executor.processes.cleaner_process import CleanerProcess
 from roll.distributed.executor.processes.ray_doors import own_doors, read_credentials, takes_everybody_in
-from roll.distributed.executor.processes.ray_watch import vital_processes, when_one_dies
+from roll.distributed.executor.processes.ray_watch import died, vital_processes, when_one_dies
 from roll.errors import ResourceError, WorkerError
 from roll.utils.network import LOOPBACK, address_of
 
@@ -35,6 +35,7 @@ _RAY_SETTINGS = {
     "RAY_prestart_worker_first_driver": "0",
     "RAY_enable_metrics_collection": "0",
 }
+_WITHOUT_IT = ": no worker can be reached without it. If nobody ended it, the host may be out of memory (`dmesg` says)."
 _CONNECT_TIMEOUT_S = 10
 _LEAST_OBJECT_STORE_BYTES = 1 << 30
 _OBJECT_STORE_SHARE = 0.3  # of what is free where the object store lives
@@ -76,6 +77,8 @@ class RayRuntime:
     def shutdown(self) -> None:
         """Disconnects. A cluster of our own ends with all its processes. Idempotent."""
         self._is_ending = True
+        if self._cleaner is not None:
+            self._cleaner.nothing_to_say()
         if self._connected_here and not self.is_lost and ray.is_initialized():
             ray.shutdown()
         self._connected_here = False
@@ -124,17 +127,18 @@ class RayRuntime:
             del os.environ[cleaner.MARK]  # Ray's processes have inherited it; what else we start is not theirs
         self.vital = vital_processes(str(self.directory))
         when_one_dies(self.vital, self._lost)
+        self._cleaner.say_if_dead({pid: f"{died(name, pid)}{_WITHOUT_IT}" for pid, name in self.vital.items()})
+        atexit.register(self._cleaner.nothing_to_say)  # Ray's own end of the cluster comes after it
 
     def _lost(self, what: str) -> None:
-        """Says it first of all: Ray may end this process at its next call."""
+        """Says it first of all: Ray may end this process at its next call; where it has, the cleaner says it."""
         if self._is_ending or self.is_lost:
             return
         self.is_lost = True
-        error = WorkerError(
-            f"{what}: no worker can be reached without it. If nobody ended it, the host may be out of memory (`dmesg` "
-            "says)."
-        )
+        error = WorkerError(f"{what}{_WITHOUT_IT}")
         logger.error("%s", error)
+        if self._cleaner is not None:
+            self._cleaner.nothing_to_say()
         atexit.unregister(ray.shutdown)
         if self._on_lost is not None:
             self._on_lost(error)

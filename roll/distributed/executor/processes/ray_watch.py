@@ -25,8 +25,12 @@ def when_one_dies(processes: Mapping[int, str], then: Callable[[str], None]) -> 
         when_gone(pid, partial(_say, name, pid, then))
 
 
+def died(name: str, pid: int, cause: str = "cause unknown") -> str:
+    return f"{name} on this host died (pid {pid}, {cause})"
+
+
 def _say(name: str, pid: int, then: Callable[[str], None]) -> None:
-    then(f"{name} on this host died (pid {pid}, {_cause(pid)})")
+    then(died(name, pid, _cause(pid)))
 
 
 def _name(pid: int) -> str:

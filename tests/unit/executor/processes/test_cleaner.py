@@ -118,6 +118,32 @@ def test_a_driver_cleans_up_itself_where_no_cleaner_can(tmp_path: Path, monkeypa
     assert not directory.exists()
 
 
+def watched_by(pid: int) -> int:
+    """How many processes that one watches."""
+    files = Path(f"/proc/{pid}/fd")
+    return sum(os.readlink(files / name) == "anon_inode:[pidfd]" for name in os.listdir(files))
+
+
+@pytest.mark.parametrize("is_said", [False, True])
+def test_the_cleaner_says_what_died_before_a_driver_that_could_not(
+    is_said: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Also the one in the place of another."""
+    running = CleanerProcess(str(tmp_path / "run"))
+    with subprocess.Popen(["sleep", "600"]) as mortal:
+        running.say_if_dead({mortal.pid: "It died.", os.getpid(): "This one lives."})
+        killed = running.pid
+        os.kill(killed, signal.SIGKILL)
+        wait_until(lambda: running.pid != killed)
+        wait_until(lambda: watched_by(running.pid) == 2)
+        if is_said:
+            running.nothing_to_say()
+        mortal.kill()
+    wait_until(lambda: watched_by(running.pid) == 1)
+    running.end()
+    assert capfd.readouterr().err == ("" if is_said else "It died.\n")
+
+
 def test_a_suspended_cleaner_cleans_all_the_same(tmp_path: Path) -> None:
     directory = tmp_path / "run"
     directory.mkdir()
