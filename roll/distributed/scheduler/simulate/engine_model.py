@@ -42,6 +42,10 @@ class Answer:
     def in_cache(self) -> float:
         return self.context + self.done
 
+    @property
+    def is_whole(self) -> bool:
+        return self.done >= self.length - _NOISE
+
     def tell(self) -> None:
         """That it has ended. Nobody is told twice, and nothing is kept alive by it."""
         ended, self.ended = self.ended, _nobody

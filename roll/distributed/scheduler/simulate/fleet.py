@@ -36,8 +36,9 @@ class Flight:
 class Seat:
     """An engine with the line before it, as its process has them."""
 
-    def __init__(self, engine: EngineModel, max_running: int | None):
-        self.engine = engine
+    def __init__(self, engine: EngineModel, max_running: int | None, cut: list[tuple[int, bool]]):
+        """`cut` gets the answers of what is cancelled: tokens, and whether each was whole."""
+        self.engine, self._cut = engine, cut
         self._slots = AnswerSlots(max_running)
 
     async def answer(self, flight: Flight) -> None:
@@ -67,6 +68,8 @@ class Seat:
             await done
         except asyncio.CancelledError:
             self.engine.abort(flight.answers)
+            if not request.session:  # of episodes nobody asks
+                self._cut += [(round(answer.done), answer.is_whole) for answer in flight.answers]
             self._slots.give_back(num_open - total + len(flight.answers))
             raise
 
@@ -91,7 +94,8 @@ class Fleet:
     def __init__(self, costs: Costs, num_engines: int, max_running: int | None, spans: Spans):
         self._costs = costs
         self._router = EngineRouter(num_engines)
-        self._seats = [Seat(EngineModel(costs, spans, str(rank)), max_running) for rank in range(num_engines)]
+        self.cut: list[tuple[int, bool]] = []  # answers of requests that were cancelled, as `GroupsLeft.cut` has them
+        self._seats = [Seat(EngineModel(costs, spans, str(rank)), max_running, self.cut) for rank in range(num_engines)]
         self._back = asyncio.Event()
         self.version = 0
 

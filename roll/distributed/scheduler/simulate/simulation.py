@@ -6,7 +6,7 @@ import asyncio
 import gc
 import statistics
 from collections import Counter
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -155,7 +155,8 @@ async def _play(setup: Setup, warmup: int, num_steps: int, keeps_trace: bool) ->
             before = _Counts.of(fleet, model, rollouter, loop.time())
         model.timer.reset()
         groups = await model.step(step)
-        tally.add(step, groups, model.timer.metrics(), rollouter)
+        tally.add(step, groups, model.timer.metrics(), rollouter, fleet.cut)
+        fleet.cut.clear()
     fleet.close()
     after = _Counts.of(fleet, model, rollouter, loop.time())
     for task in dying:
@@ -177,7 +178,14 @@ class _Tally:
         self.started: dict[int, int] = {}  # version, by number
         self.steps: list[StepReport] = []
 
-    def add(self, step: int, groups: StepGroups, metrics: Mapping[str, float], rollouter: SimulatedRollouter) -> None:
+    def add(
+        self,
+        step: int,
+        groups: StepGroups,
+        metrics: Mapping[str, float],
+        rollouter: SimulatedRollouter,
+        cut: Sequence[tuple[int, bool]],
+    ) -> None:
         numbers = tuple(group.group_id for group in groups.kept)
         token_ages: Counter[int] = Counter()
         num_tokens = 0.0
@@ -189,6 +197,7 @@ class _Tally:
         for group in groups.dropped:
             del rollouter.sampled[group.group_id]
         left = groups.left or GroupsLeft()
+        cut = () if self.setup.bounds.is_in_order else cut
         if self.setup.bounds.unfinished != "carry":  # the others are gone, or start again
             rollouter.sampled.clear()
         ages = tuple(step - self.started.pop(group.group_id) for group in groups.sampled)
@@ -202,7 +211,7 @@ class _Tally:
                 num_answers=sum(len(group.trajectories) for group in groups.kept),
                 num_tokens=round(num_tokens),
                 num_dropped=len(groups.dropped),
-                bias=length_bias([*groups.sampled, *left.results], groups.kept, left.cut),
+                bias=length_bias([*groups.sampled, *left.results], groups.kept, cut),
             )
         )
 

@@ -108,6 +108,16 @@ def test_a_tail_that_is_dropped_shortens_what_is_trained_and_the_engines_go_on_w
     assert step_seconds(later) == pytest.approx([4.0, 4.0, 9.0]) and later.length_ratio == pytest.approx(1.0)
 
 
+def test_answers_that_are_cut_count_in_the_length_bias_that_a_run_reports() -> None:
+    """Groups of two, of which one is trained on: answers of 2 and 3 tokens end at 3 s, when those of 1 and 9 are at 1
+    and 3. Begun are 1, 2 and 3, and one of more than 3: as far as is known their mean is 1 + 3/4 + 2/4."""
+    dropping = RolloutBounds(1, ahead=1, unfinished="drop")
+    report = simulate(setup([[2, 3], [1, 9]], dropping, group_size=2), 4, warmup=0)
+    assert step_seconds(report) == pytest.approx([3.0] * 4)
+    assert report.length_bias == pytest.approx(2.5 / (1 + 3 / 4 + 2 / 4))
+    assert report.length_ratio == pytest.approx(2.5 / 3.75)
+
+
 class Unsound(RolloutBounds):
     """Bounds that nobody checks."""
 
