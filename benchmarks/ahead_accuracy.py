@@ -26,6 +26,8 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
+from ratios import describe_ratios
+
 from roll.pipeline.tracking.local import METRICS_FILE, read_metrics
 from roll.utils.timing import phase_seconds
 
@@ -153,16 +155,11 @@ def pairs(results: Sequence[Result], accuracy: float) -> Iterator[str]:
         if not both:
             continue
         whole = [one.seconds[one.steps] / other.seconds[other.steps] for one, other in both]
-        yield f"{schedule}: {whole_text(whole)} x in seconds of all steps"
+        yield f"{schedule}: {describe_ratios(whole)}, in seconds of all steps"
         reached = [(one, one.reaches(accuracy), other, other.reaches(accuracy)) for one, other in both]
         until = [a.seconds[i] / b.seconds[j] for a, i, b, j in reached if i is not None and j is not None]
         if until:
-            yield f"{schedule}: {whole_text(until)} x in seconds until validation reaches {accuracy:g}"
-
-
-def whole_text(ratios: Sequence[float]) -> str:
-    listed = ", ".join(f"{ratio:.2f}" for ratio in sorted(ratios))
-    return f"median {statistics.median(ratios):.2f} of {len(ratios)} pairs ({listed})"
+            yield f"{schedule}: {describe_ratios(until)}, in seconds until validation reaches {accuracy:g}"
 
 
 def _by_schedule(results: Sequence[Result]) -> dict[str, list[Result]]:

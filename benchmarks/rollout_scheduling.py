@@ -24,6 +24,7 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from given_lengths import LENGTHS
+from ratios import describe_ratios
 
 from roll.configs.plan.rollout_bounds import RolloutBounds, ahead_by
 from roll.distributed.scheduler.simulate.costs import Costs
@@ -32,12 +33,14 @@ from roll.distributed.scheduler.simulate.setup import Devices, Setup
 from roll.distributed.scheduler.simulate.simulation import Report, simulate
 from roll.distributed.scheduler.simulate.workload import LogNormal
 from roll.pipeline.tracking.local import read_metrics
+from roll.utils.timing import phase_seconds
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 GROUPS, SIZE, CAP, PROMPT = 16, 4, 300, 14
 WORK = {"median": 30.0, "common": 0.9, "own": 0.7, "cap": CAP, "prompt": PROMPT}
 SCHEDULES = {"synchronous": (0.0, 0), "r 1 S 1": (1.0, 1), "r 1 S 2": (1.0, 2), "r .5 S 2": (0.5, 2)}
 SKIPPED_STEPS = 4
+PHASES = ("rollout", "gather", "train_actor", "weight_sync", "other")
 
 
 def run(data: Path, schedule: str, steps: int) -> Sequence[Row]:
@@ -116,6 +119,7 @@ def main() -> None:
     options = parser.parse_args()
     schedules = ["synchronous", *(name for name in options.schedules if name != "synchronous")]
     gains: dict[str, list[float]] = {name: [] for name in schedules}
+    agreement: dict[str, list[float]] = {name: [] for name in schedules}
     calibration: Sequence[Row] | None = None
     for number in range(options.pairs):
         found = {name: run(options.data, name, options.steps) for name in schedules}
@@ -125,6 +129,7 @@ def main() -> None:
             seconds = mean(rows, "time/step_s")
             report = play(name, calibration or synchronous, options.steps)
             gains[name].append(mean(synchronous, "time/step_s") / seconds)
+            agreement[name].append(report.step_s / seconds)
             line = {
                 "round": number + 1,
                 "schedule": name,
@@ -132,15 +137,19 @@ def main() -> None:
                 "median": round(median(rows, "time/step_s"), 3),
                 "x synchronous": round(gains[name][-1], 3),
                 "staleness": round(mean(rows, "rollout/staleness_mean"), 3),
+                "phases": {name: round(mean([phase_seconds(row) for row in rows], name), 3) for name in PHASES},
                 "simulated s/step": round(report.step_s, 3),
+                "simulated phases": {name: round(report.phase_s(name), 3) for name in PHASES},
                 "simulated median": round(report.median_step_s, 3),
                 "simulated staleness": round(report.token_staleness_mean, 3),
-                "simulated / real": round(report.step_s / seconds, 3),
+                "simulated / real": round(agreement[name][-1], 3),
             }
             print(json.dumps(line), flush=True)
         calibration = synchronous
     for name in schedules[1:]:
-        print(f"{name}: median {statistics.median(gains[name]):.2f} x synchronous of {len(gains[name])} pairs")
+        print(f"{name} against synchronous: {describe_ratios(gains[name])}")
+    for name in schedules:
+        print(f"simulated / real seconds, {name}: {describe_ratios(agreement[name])}")
 
 
 if __name__ == "__main__":
