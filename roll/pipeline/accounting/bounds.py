@@ -10,6 +10,7 @@ from roll.utils.timing import phase_seconds
 _CROWDED = 0.2  # below this bubble the devices are busy: only more of them, or less to compute, make a step shorter
 _REWARDS_BIND = 0.8  # of the rollout, in which the processes of a reward were busy
 _STEADY_STEPS = 3
+_AHEAD = "rollouts that run further ahead (docs/rollouts.md)"  # there are several ways to that
 
 _CAUSES: Mapping[str, tuple[str, ...]] = {
     "rollout": ("rollout",),
@@ -56,7 +57,7 @@ def _text(cause: str, share: float, bubble: float, phases: Mapping[str, float], 
         case "training" if "rollout" not in phases:
             return f"training takes {share:.0%}, on devices that are busy {1 - bubble:.0%}: see the trace"
         case "training":
-            return f"engines wait {share:.0%} for training: more training devices, or async_generation_ratio"
+            return f"engines wait {share:.0%} for training: more training devices, or {_AHEAD}"
         case "weights":
             return f"all wait {share:.0%} for weights to reach the engines: model_update_frequency, weight_sync_route"
         case "validation":
@@ -72,7 +73,7 @@ def _rollout_text(share: float, metrics: Mapping[str, float]) -> str:
     if slowest and busy[slowest] >= _REWARDS_BIND * share:
         domain = slowest.removeprefix("busy/").removesuffix("_fraction")
         return f"all wait {share:.0%} for rollouts, whose rewards are busy: raise {domain}.world_size"
-    return f"trainer waits {share:.0%}: more rollout devices, async_generation_ratio or max_staleness"
+    return f"trainer waits {share:.0%}: more rollout devices, or {_AHEAD}"
 
 
 class BoundNotice:

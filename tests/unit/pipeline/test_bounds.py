@@ -18,7 +18,7 @@ def row(bubble: float = 0.5, busy: dict[str, float] | None = None, **phases: flo
             row(rollout=3.8, train_actor=3.0, score=0.5, other=2.7),
             "rollout",
             0.38,
-            "trainer waits 38%: more rollout devices, async_generation_ratio or max_staleness",
+            "trainer waits 38%: more rollout devices, or rollouts that run further ahead (docs/rollouts.md)",
         ),
         (
             row(busy={"rewards.math": 0.5}, rollout=6.0, train_actor=4.0),
@@ -30,13 +30,14 @@ def row(bubble: float = 0.5, busy: dict[str, float] | None = None, **phases: flo
             row(busy={"rewards.math": 0.4}, rollout=6.0, train_actor=4.0),
             "rollout",
             0.6,
-            "trainer waits 60%: more rollout devices, async_generation_ratio or max_staleness",
+            "trainer waits 60%: more rollout devices, or rollouts that run further ahead (docs/rollouts.md)",
         ),
         (
             row(rollout=4.0, train_actor=3.0, train_critic=2.0, score=1.0),
             "training",
             0.6,
-            "engines wait 60% for training: more training devices, or async_generation_ratio",
+            "engines wait 60% for training: more training devices, or rollouts that run further ahead "
+            "(docs/rollouts.md)",
         ),
         (
             row(bubble=0.1, rollout=6.0, train_actor=4.0),
