@@ -80,7 +80,7 @@ def player(encoder: ChatEncoder, turns: int, together: int = 1) -> EpisodePlayer
 
 async def play(episodes: Iterable[int], by: EpisodePlayer) -> None:
     for number in episodes:
-        (row,) = await by.play(EpisodeJob("Slow", number, "train", 0, 0, number))
+        (row,) = await by.play(EpisodeJob("Slow", number, "train", 0, number))
         assert row.failure is None, row.failure
 
 

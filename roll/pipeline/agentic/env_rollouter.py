@@ -66,7 +66,7 @@ class EnvRollouter:
     async def run_group(self, task: Task, group_id: int, step: int, generate: Generate) -> TrajectoryGroup:
         """The episodes sample by a way of their own, from where they are played; `generate` is not used."""
         jobs = [
-            EpisodeJob(task.domain, int(str(task.payload["env_seed"])), self.purpose, step, group_id, index)
+            EpisodeJob(task.domain, int(str(task.payload["env_seed"])), self.purpose, group_id, index)
             for index in range(self.group_size + self.redundancy)
         ]
         attempts = await self._first_to_finish(jobs)

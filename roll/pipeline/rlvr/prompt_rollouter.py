@@ -49,13 +49,13 @@ class RewardService(Protocol):
     ) -> list[RewardOutcome]: ...
 
 
-def request_seed(seed: int, purpose: str, step: int, group_id: int) -> int:
-    """The seed of one group's request: the first 48 bits of blake2b over (seed, step, group_id, purpose).
+def request_seed(seed: int, purpose: str, group_id: int) -> int:
+    """The seed of one group's request: the first 48 bits of blake2b over (seed, 0, group_id, purpose).
 
-    The same on every machine and Python; 48 bits so that an engine may add a sample's index to it and no float rounds
-    it.
+    The same on every machine and Python, and in whichever step the group is played; 48 bits so that an engine may add a
+    sample's index to it and no float rounds it.
     """
-    message = struct.pack("<qqq", seed, step, group_id) + purpose.encode()
+    message = struct.pack("<qqq", seed, 0, group_id) + purpose.encode()
     return int.from_bytes(hashlib.blake2b(message, digest_size=6).digest(), "little")
 
 
@@ -84,11 +84,11 @@ class PromptRollouter:
     async def run_group(self, task: Task, group_id: int, step: int, generate: Generate) -> TrajectoryGroup:
         room = self._room(len(task.prompt_ids))
         request = GenerationRequest(
-            request_id=f"{self.purpose}-{step}-{group_id}",
+            request_id=f"{self.purpose}-{group_id}",
             prompt_ids=task.prompt_ids,
             sampling=replace(
                 self.sampling,
-                seed=request_seed(self.seed, self.purpose, step, group_id),
+                seed=request_seed(self.seed, self.purpose, group_id),
                 max_new_tokens=room,
                 min_new_tokens=min(room, self.sampling.min_new_tokens),
             ),

@@ -166,4 +166,4 @@ def player(
 
 
 def job(seed: int = 0, index: int = 0, group_id: int = 0) -> EpisodeJob:
-    return EpisodeJob("Corridor", seed, "train", 0, group_id, index)
+    return EpisodeJob("Corridor", seed, "train", group_id, index)

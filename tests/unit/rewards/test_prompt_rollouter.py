@@ -175,20 +175,29 @@ def test_an_aborted_answer_is_a_failure_and_not_scored() -> None:
 def test_one_request_per_group_with_a_seed_of_its_own() -> None:
     engine, outcome = Engine("stop"), RewardOutcome(0.0)
     subject = rollouter(Scores(outcome), 1)
-    for group_id, step in ((5, 2), (6, 2), (5, 3), (5, 2)):
-        run(subject, engine, group_id, step)
+    for group_id in (5, 6, 5):
+        run(subject, engine, group_id)
     run(replace(subject, purpose="validation"), engine)
     run(replace(subject, seed=43), engine)
     seeds = [request.sampling.seed for request in engine.requests]
-    assert seeds[3] == seeds[0] and len(set(seeds)) == 5
+    assert seeds[2] == seeds[0] and len(set(seeds)) == 4
     assert engine.requests[0].num_samples == 1 and engine.requests[0].sampling.max_new_tokens == 8
-    assert [r.request_id for r in engine.requests[:2]] == ["train-2-5", "train-2-6"]
+    assert [r.request_id for r in engine.requests[:2]] == ["train-5", "train-6"]
+
+
+def test_a_group_samples_under_the_seed_of_its_number_in_whichever_step_it_is_played() -> None:
+    """Resumed with another batch size, group 40 belongs to another step."""
+    engine, subject = Engine("stop"), rollouter(Scores(RewardOutcome(0.0)), 1)
+    for step in (5, 10):
+        run(subject, engine, 40, step)
+    first, second = (request.sampling.seed for request in engine.requests)
+    assert first == second == request_seed(42, "train", 40)
 
 
 def test_seeds_never_change() -> None:
-    assert request_seed(42, "train", 0, 0) == 180839773014818
-    assert request_seed(42, "validation", 7, 1234567) == 144630278216843
-    assert all(0 <= request_seed(1, "train", s, g) < 2**48 for s in range(20) for g in range(20))
+    assert request_seed(42, "train", 0) == 180839773014818
+    assert request_seed(42, "validation", 1234567) == 119845790607196
+    assert all(0 <= request_seed(1, "train", group) < 2**48 for group in range(400))
 
 
 def test_counts_that_do_not_fit_are_errors() -> None:
@@ -254,7 +263,7 @@ def test_with_redundancy_the_first_whole_answers_are_the_group_and_the_others_ar
     assert [t.index for t in group.trajectories] == [1, 2] and group.rewards.tolist() == [1.0, 2.0]
     assert [len(inputs) for _, inputs in scores.calls] == [2]
     assert group.surplus == ((1, False), (4, True), (5, False))
-    assert engine.requests[0].sampling.seed == request_seed(42, "train", 2, 5)
+    assert engine.requests[0].sampling.seed == request_seed(42, "train", 5)
 
 
 def test_where_redundancy_does_not_suffice_answers_that_were_cut_fill_the_group() -> None:

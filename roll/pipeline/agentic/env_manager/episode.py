@@ -45,13 +45,12 @@ class EpisodeJob:
     tag: str
     env_seed: int
     purpose: Purpose
-    step: int
     group_id: int
     index: int
 
     @property
     def name(self) -> str:
-        return f"{self.purpose}-{self.step}-{self.group_id}-{self.index}"
+        return f"{self.purpose}-{self.group_id}-{self.index}"
 
     @property
     def order(self) -> int:
@@ -237,7 +236,7 @@ class EpisodePlayer:
 
 def turn_seed(seed: int, job: EpisodeJob, turn: int, attempt: int) -> int:
     """The sampling seed of one answer: 48 bits that depend on all of these, and on nothing else."""
-    message = struct.pack("<qqqqqq", seed, job.step, job.group_id, job.index, turn, attempt) + job.purpose.encode()
+    message = struct.pack("<qqqqqq", seed, 0, job.group_id, job.index, turn, attempt) + job.purpose.encode()
     return int.from_bytes(hashlib.blake2b(message, digest_size=6).digest(), "little")
 
 
