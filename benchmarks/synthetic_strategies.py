@@ -63,7 +63,7 @@ class SyntheticEngine(GenerateStrategy):
     async def join_weight_group(self, group: GroupSpec, first_rank: int) -> None:
         raise NotImplementedError
 
-    async def begin_weight_update(self) -> None:
+    async def begin_weight_update(self, whole: bool = True) -> None:
         pass
 
     async def import_weights(self, source: BucketSource) -> None:
@@ -95,7 +95,7 @@ class SyntheticTrainer(TrainStrategy):
     ) -> tuple[MetricSums, dict[str, float]]:
         return MetricSums(), {"grad_norm": 1.0, "learning_rate": 0.0}
 
-    def export_weights(self, bucket_bytes: int, to: Collection[int] = ()) -> Iterator[WeightBucket]:
+    def export_weights(self, bucket_bytes: int, to: Collection[int] = (), whole: bool = True) -> Iterator[WeightBucket]:
         for bucket in fill_buckets(iter([("weight", torch.zeros(4))]), bucket_bytes):
             yield bucket if self.exports_weights or self.dp_rank in to else []
 

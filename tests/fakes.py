@@ -105,9 +105,11 @@ class FakeTrainStrategy(FakeScoreStrategy, TrainStrategy):
     def weight_value(self) -> float:
         return float(self.num_updates + self.context.seed)
 
-    def export_weights(self, bucket_bytes: int, to: Collection[int] = ()) -> Iterator[WeightBucket]:
+    def export_weights(self, bucket_bytes: int, to: Collection[int] = (), whole: bool = True) -> Iterator[WeightBucket]:
         value = self.weight_value
-        weights = [("a", torch.full((5,), value, dtype=torch.bfloat16)), ("b", torch.full((40, 10), value))]
+        weights = [("a", torch.full((5,), value, dtype=torch.bfloat16))]
+        if whole:  # "b" is as if frozen, and its value that of the last update with it
+            weights.append(("b", torch.full((40, 10), value)))
         weights.append((SENDER, torch.tensor([self.context.rank])))
         for bucket in fill_buckets(iter(weights), bucket_bytes):
             yield bucket if self.exports_weights or self.context.rank in to else []
@@ -200,12 +202,12 @@ class FakeGenerateStrategy(GenerateStrategy):
     def num_weight_receivers(self) -> int:
         return len(self.receivers)
 
-    async def begin_weight_update(self) -> None:
+    async def begin_weight_update(self, whole: bool = True) -> None:
         if self.mood == "refuse":
             raise StrategyError("no update today")
         if self.mood == "die":
             os.kill(os.getpid(), 9)
-        self.incoming = {}
+        self.incoming = {} if whole else dict(self.weights)
 
     async def import_weights(self, source: BucketSource) -> None:
         def read(receiver: WeightReceiver) -> dict[str, torch.Tensor]:

@@ -182,7 +182,8 @@ class RLPipeline(Run):
             else:
                 metrics |= self._learn(samples, step)
             with self.timer("weight_sync"):
-                self.publisher.publish(clusters, self.scheduler, step + 1, is_last=step + 1 == self.config.max_steps)
+                is_last = step + 1 == self.config.max_steps
+                metrics |= self.publisher.publish(clusters, self.scheduler, step + 1, is_last)
         return metrics | self.collapse_alarm.look(step + 1, metrics)
 
     def _learn(self, samples: StepSamples, step: int) -> dict[str, float]:

@@ -19,6 +19,7 @@ from roll.datasets.encoding import decoder
 from roll.distributed.executor.rollout.continuation import joined, rest_of
 from roll.distributed.strategy.base import State
 from roll.distributed.strategy.stop_strings import answer_texts
+from roll.distributed.weights.together import with_partners
 from roll.errors import EngineDied, StrategyError
 from roll.types.rollout import SamplingParams
 from tests.helpers.engines import (
@@ -487,6 +488,61 @@ def test_an_update_with_wrong_weights_is_refused_and_a_right_one_repairs_it(
             harness.run(harness.send(weights.items(), "file", tmp_path))
     assert harness.engine.policy_version == harness.version
     harness.run(harness.update(new, "memory", tmp_path))
+    (answers,) = harness.generate(harness.request(prompt(LONG_PROMPT)))
+    assert_log_probs(new, prompt(LONG_PROMPT), answers[0])
+
+
+CHANGES = {  # what training changed, and what is left as it is
+    "one of three matrices that engines fuse": ["model.layers.1.self_attn.q_proj.weight"],
+    "one of two, and a matrix alone": ["model.layers.0.mlp.up_proj.weight", "model.layers.1.self_attn.o_proj.weight"],
+    "the embedding, and the last norm": ["model.embed_tokens.weight", "model.norm.weight"],
+}
+
+
+def partly_changed(harness: EngineHarness, changed: list[str], seed: int) -> "PreTrainedModel":
+    """The engine's present model, of which these weights are others."""
+    new, now = changed_model(harness.model_dir, seed), dict(harness.model.named_parameters())
+    for name, parameter in new.named_parameters():
+        if name not in changed:
+            parameter.data.copy_(now[name].data)
+    return new
+
+
+def test_an_update_of_some_weights_leaves_the_others_as_they_are(harness: EngineHarness, tmp_path: Path) -> None:
+    """With what the engine may have fused with them; before and after a stay away from its devices."""
+    assert harness.engine.takes_parts
+    harness.run(harness.update(changed_model(harness.model_dir, 300), "memory", tmp_path))
+    for number, changed in enumerate(CHANGES.values()):
+        if number == 2:
+            harness.run(harness.leave())
+            harness.run(harness.come_back())
+        old, new = harness.model, partly_changed(harness, changed, 301 + number)
+        weights = dict(new.named_parameters())
+        sent = with_partners(weights, changed)
+        assert len(sent) < len(weights) / 3
+        some = [(name, tensor) for name, tensor in weights.items() if name in sent]
+        harness.run(harness.send(some, ROUTES[number % 3], tmp_path, harness.version + 1, whole=False))
+        harness.version, harness.model = harness.version + 1, new
+        (answers,) = harness.generate(harness.request(prompt(LONG_PROMPT)))
+        assert_log_probs(new, prompt(LONG_PROMPT), answers[0])
+        by_old = forward_log_probs(old, prompt(LONG_PROMPT), answers[0].token_ids)
+        assert np.abs(answers[0].log_probs - by_old).max() > 100 * TOLERANCE
+    harness.run(harness.update(changed_model(harness.model_dir, 310), "memory", tmp_path))
+    (answers,) = harness.generate(harness.request(prompt(LONG_PROMPT)))
+    assert_log_probs(harness.model, prompt(LONG_PROMPT), answers[0])
+
+
+def test_one_part_of_a_fused_layer_alone_is_exact_or_refused(harness: EngineHarness, tmp_path: Path) -> None:
+    name = "model.layers.1.self_attn.q_proj.weight"
+    new = partly_changed(harness, [name], 320)
+    part = [(name, new.get_parameter(name))]
+    if harness.name == "vllm":  # it packs fused layers as a whole
+        with pytest.raises(StrategyError, match="1 parameters were not sent: model.layers.1.self_attn.qkv_proj"):
+            harness.run(harness.send(part, "file", tmp_path, whole=False))
+        harness.run(harness.update(new, "memory", tmp_path))
+    else:
+        harness.run(harness.send(part, "memory", tmp_path, harness.version + 1, whole=False))
+        harness.version, harness.model = harness.version + 1, new
     (answers,) = harness.generate(harness.request(prompt(LONG_PROMPT)))
     assert_log_probs(new, prompt(LONG_PROMPT), answers[0])
 

@@ -106,13 +106,18 @@ class EngineHarness:
         assert self.engine.policy_version == self.version
 
     async def send(
-        self, weights: "Iterable[tuple[str, torch.Tensor]]", route: str, directory: Path, version: int = 10**6
+        self,
+        weights: "Iterable[tuple[str, torch.Tensor]]",
+        route: str,
+        directory: Path,
+        version: int = 10**6,
+        whole: bool = True,
     ) -> None:
         from roll.distributed.weights.bucket import fill_buckets
 
         buckets = list(fill_buckets(((name, tensor.detach()) for name, tensor in weights), BUCKET_BYTES))
-        assert len(buckets) > 2
-        await self.engine.begin_weight_update()
+        assert len(buckets) > 2 or not whole
+        await self.engine.begin_weight_update(whole)
         await getattr(self, f"_send_by_{route}")(buckets, directory)
         await self.engine.finish_weight_update(version)
 

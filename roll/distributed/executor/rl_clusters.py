@@ -60,13 +60,14 @@ class RLClusters(RunClusters):
         )
         self.weight_sync = WeightSync(trainer, engines, self._plan.bucket_bytes, plan)
 
-    def publish_weights(self, version: int) -> None:
+    def publish_weights(self, version: int) -> int:
         """Brings the trained weights to all engines. Requests in flight go on afterwards: an engine stands still from
-        the first to the last bucket that it reads. Engines that died take part again. Raises WorkerError if one cannot
-        be brought back."""
+        the first to the last bucket that it reads. Engines that died take part again. Returns how many bytes of weights
+        each engine got. Raises WorkerError if one cannot be brought back."""
         if self.actor_infer.heal():  # before the others stand still for it
             self.weight_sync.renew()
         self.weight_sync.publish_healing(version, self.actor_infer.heal)
+        return self.weight_sync.sent_bytes
 
     def start_job_pool(
         self,

@@ -16,7 +16,7 @@ from roll.distributed.executor.jobs import RowCredit, TrainReport, TrainRequest
 from roll.distributed.executor.scores import join_scores
 from roll.distributed.executor.shards import micro_batches, without_idle
 from roll.distributed.executor.weights.lanes import Peers
-from roll.distributed.executor.weights.send_plan import SendPlan
+from roll.distributed.executor.weights.send_plan import SendPlan, Sent
 from roll.distributed.executor.weights.sender import WeightSender
 from roll.distributed.strategy.base import RankContext, ScoreStrategy, State, TrainStrategy
 from roll.errors import StrategyError
@@ -185,10 +185,14 @@ class TrainWorker(ScoreWorker):
             directory.mkdir(parents=True, exist_ok=True)
             self.strategy.save_hf_model(directory)
 
-    def publish_weights(self, peers: Peers, plan: SendPlan, bucket_bytes: int, version: int) -> list[int] | None:
-        """Sends the weights to all receivers; collective. Returns on the plan's lead the versions they report, None
-        elsewhere."""
-        return self._sender.send(self.strategy.export_weights(bucket_bytes, plan.senders), peers, plan, version)
+    def publish_weights(
+        self, peers: Peers, plan: SendPlan, bucket_bytes: int, version: int, whole: bool = True
+    ) -> Sent | None:
+        """Sends the weights to all receivers, or unless `whole` those that training changes; collective. Returns
+        something on the plan's lead alone."""
+        buckets = self.strategy.export_weights(bucket_bytes, plan.senders, whole)
+        versions = self._sender.send(buckets, peers, plan, version, whole)
+        return None if versions is None else Sent(versions, self._sender.sent_bytes)
 
     def shutdown(self) -> None:
         self._sender.close()

@@ -112,10 +112,11 @@ class TrainStrategy(ScoreStrategy):
         clipping) and `learning_rate`."""
 
     @abstractmethod
-    def export_weights(self, bucket_bytes: int, to: Collection[int] = ()) -> Iterator[WeightBucket]:
+    def export_weights(self, bucket_bytes: int, to: Collection[int] = (), whole: bool = True) -> Iterator[WeightBucket]:
         """Full tensors under Hugging Face names, streamed in buckets of at most `bucket_bytes` (a larger tensor stands
         alone). Collective: every rank iterates to the end; ranks that are neither in `to` nor `exports_weights` ones
-        get empty buckets, equal in number."""
+        get empty buckets, equal in number. Unless `whole`, weights that training leaves as they are may be left out
+        (`roll.distributed.weights.together`), and are gathered nowhere then."""
 
     @property
     @abstractmethod
@@ -185,15 +186,21 @@ class GenerateStrategy(Strategy):
         """How many processes of this engine read weights (its tensor-parallel ranks)."""
         return 1
 
+    @property
+    def takes_parts(self) -> bool:
+        """True if weight updates may leave out what did not change; asked for once it is started."""
+        return True
+
     @abstractmethod
     async def join_weight_group(self, group: GroupSpec, first_rank: int) -> None:
         """Joins a broadcast group with `num_weight_receivers` ranks from `first_rank` on. Returns when all members are
         in."""
 
     @abstractmethod
-    async def begin_weight_update(self) -> None:
+    async def begin_weight_update(self, whole: bool = True) -> None:
         """Before the first bucket: nothing is sampled from here until `finish_weight_update`; requests in flight are
-        kept, and what arrives waits. Called again where an update was broken off."""
+        kept, and what arrives waits. Called again where an update was broken off. Unless the update is `whole`, weights
+        that do not come stay as they are: there has been a whole one before."""
 
     @abstractmethod
     async def import_weights(self, source: BucketSource) -> None:

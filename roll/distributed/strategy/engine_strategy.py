@@ -90,10 +90,10 @@ class EngineStrategy(GenerateStrategy):
             # A sample that the engine did not know yet is aborted in the next round.
             await self._while_alive(_wait_shortly(open_samples.values()))
 
-    async def begin_weight_update(self) -> None:
+    async def begin_weight_update(self, whole: bool = True) -> None:
         await self._hold("weight update")
         self._num_updates += 1
-        await self._begin_update()
+        await self._begin_update(whole)
 
     async def finish_weight_update(self, version: int) -> None:
         """StrategyError if parameters are missing or the version goes back: the engine then stays held until a full
@@ -183,11 +183,11 @@ class EngineStrategy(GenerateStrategy):
     async def _go_on_sampling(self) -> None: ...
 
     @abstractmethod
-    async def _begin_update(self) -> None: ...
+    async def _begin_update(self, whole: bool) -> None: ...
 
     @abstractmethod
     async def _finish_update(self) -> None:
-        """StrategyError if parameters are missing."""
+        """StrategyError if parameters are missing that had to come."""
 
     @abstractmethod
     async def _set_version(self, version: int) -> None:

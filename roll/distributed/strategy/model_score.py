@@ -11,9 +11,11 @@ import torch
 from roll.algorithms.loss import Loss
 from roll.configs.cluster import WorkerConfig
 from roll.distributed.strategy.base import RankContext, ScoreStrategy
+from roll.distributed.weights.together import with_partners
 from roll.errors import StrategyError
 from roll.models.hf import SequenceModel, TokenLogProbModel, TokenValueModel
 from roll.models.loading import LoadedModel
+from roll.models.lora import Exported
 from roll.models.pack_check import check_packs
 from roll.models.packed_attention import use_packed_attention
 from roll.types.batch import MicroBatch, TokenOutputs
@@ -64,6 +66,15 @@ class ModelScoreStrategy(ScoreStrategy):
         batches, packs = self._batches(micro_batches), self.role.use_sequence_packing
         outputs = [self.model.module(batch.input_ids, batch.lengths, packs).cpu() for batch in batches]
         return outputs[: len(micro_batches)]
+
+    def _exports(self, whole: bool) -> dict[str, Exported]:
+        """By name, the weights that are sent to an engine."""
+        exports = {export.name: export for export in self.model.exports}
+        if whole:
+            return exports
+        trained = {name for name, parameter in self.model.module.named_parameters() if parameter.requires_grad}
+        sent = with_partners(exports, {name for name, export in exports.items() if trained & {*export.parameters}})
+        return {name: export for name, export in exports.items() if name in sent}
 
     def _outputs(self, forward: Callable[..., Any], batch: MicroBatch, loss: Loss, temperature: float) -> TokenOutputs:
         """What a loss needs, with gradient. `forward`: the model, or what an engine put around it."""

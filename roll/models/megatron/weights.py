@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, zip_longest
 from typing import Any
@@ -115,6 +115,19 @@ class Exporter:
         self._shapes = shapes
         self._rank = dist.get_rank()
         self._plan = self._agree(weights, ties_head)
+        self.trained = self._agree_on_trained()
+
+    @property
+    def hf_names(self) -> list[str]:
+        """Of all tensors, on every rank."""
+        return [name for _, entry, _ in self._plan for name in entry.hf_names]
+
+    def _agree_on_trained(self) -> set[str]:
+        """Hugging Face names of what some rank trains."""
+        everybody: list[list[str]] = [[] for _ in range(dist.get_world_size())]
+        dist.all_gather_object(everybody, [name for name, p in self._mine.items() if p.requires_grad])
+        trained = {name for names in everybody for name in names}
+        return {hf_name for name, entry, _ in self._plan if name in trained for hf_name in entry.hf_names}
 
     def _agree(self, weights: WeightMap, ties_head: bool) -> list[tuple[str, Entry, list[Part]]]:
         own = {name: (_tensor_parallel(name)[0], tuple(p.shape), p.dtype) for name, p in self._mine.items()}
@@ -140,11 +153,15 @@ class Exporter:
         return next(iter(self._mine.values())).device
 
     @torch.no_grad()
-    def tensors(self, everywhere: bool = False) -> Iterator[tuple[str, torch.Tensor]]:
+    def tensors(
+        self, everywhere: bool = False, only: Collection[str] | None = None
+    ) -> Iterator[tuple[str, torch.Tensor]]:
         """(Hugging Face name, full tensor) in Hugging Face's order on every rank, which must all iterate to the end.
-        Unless `everywhere`, the tensors of ranks other than 0 have a shape and no content (device meta)."""
+        Unless `everywhere`, the tensors of ranks other than 0 have a shape and no content (device meta). `only`: names
+        of what is wanted; the rest stays where it is."""
         collect = self._spread if everywhere else self._collect
-        for _, together in groupby(self._plan, key=lambda item: item[1].order[:-1]):
+        plan = [step for step in self._plan if only is None or any(name in only for name in step[1].hf_names)]
+        for _, together in groupby(plan, key=lambda item: item[1].order[:-1]):
             merged = [
                 list(zip(entry.hf_names, entry.rule.merge(collect(name, parts), self._shapes), strict=True))
                 for name, entry, parts in together

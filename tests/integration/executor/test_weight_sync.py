@@ -39,6 +39,33 @@ def test_engines_hold_the_trainers_weights_after_publish(
     assert not list(tmp_path.glob("*/bucket*"))
 
 
+def test_what_training_does_not_change_goes_to_engines_once_and_to_new_ones_again(
+    trainer: Cluster, engines: Cluster
+) -> None:
+    """Of 5 numbers of 2 bytes that are trained, 400 of 4 that are not, and one of 8 that says who sent them."""
+    sync = WeightSync(trainer, engines, 1 << 20, SendPlan((Way("memory", (0,)),) * 2))
+    sent = []
+    for version in range(1, 6):
+        if version == 4:
+            sync.renew()  # an engine was restarted
+        sync.publish(version)
+        sent.append(sync.sent_bytes)
+        value = trainer.call_all("weight_value")[0]
+        assert engines.call_all("weight_sums") == [{"a": 5 * value, "b": 400 * value, "version": version}] * 2
+    assert sent == [1618, 18, 18, 1618, 18]
+
+
+def test_after_a_publish_that_failed_everything_is_sent(trainer: Cluster, engines: Cluster) -> None:
+    sync = WeightSync(trainer, engines, 1 << 20, SendPlan((Way("memory", (0,)),) * 2))
+    sync.publish(1)
+    engines.call_ranks("set_mood", [("",), ("refuse",)])
+    with pytest.raises(WorkerError, match="no update today"):
+        sync.publish(2)
+    engines.call_all("set_mood", "")
+    sync.publish(3)
+    assert sync.sent_bytes == 1618
+
+
 @pytest.mark.parametrize("route", ["memory", "broadcast"])
 def test_an_engine_that_refuses_ends_the_publish_and_leaves_nothing_behind(
     route: Literal["memory", "broadcast"], trainer: Cluster, engines: Cluster

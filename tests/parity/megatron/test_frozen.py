@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from roll.distributed.weights.together import with_partners
 from tests.helpers.processes import RankPool
-from tests.parity.megatron import models, ranks
+from tests.parity.megatron import models, partial, ranks
 from tests.parity.megatron.ranks import Run
 
 Pools = Callable[[int], RankPool]
 PP2: dict[str, Any] = {"pipeline_model_parallel_size": 2}
+TP2: dict[str, Any] = {"tensor_model_parallel_size": 2}
 SHARED: dict[str, Any] = {"use_distributed_optimizer": True}
 EMBEDDING = "model.embed_tokens"
 
@@ -86,3 +88,16 @@ def test_a_run_with_a_frozen_layer_goes_on_under_other_sizes(
 def test_single_experts_are_not_frozen(rank_pool: Pools, family_dir: Callable[..., Path]) -> None:
     run = frozen(family_dir("qwen3_moe"), "model.layers.0.mlp.experts.1", {})
     assert "'model.layers.0.mlp.experts.1' names single experts" in rank_pool(1).run(ranks.refusal, run)[0]
+
+
+@pytest.mark.parametrize("settings", [PP2, TP2], ids=["pp2", "tp2"])
+def test_what_is_frozen_is_neither_sent_to_engines_again_nor_gathered(
+    settings: dict[str, Any], rank_pool: Pools, family_dir: Callable[..., Path]
+) -> None:
+    prefixes = (EMBEDDING, "model.layers.0.", "model.layers.1.mlp")
+    run = frozen(family_dir("qwen2"), ",".join(prefixes), settings)
+    (whole, part, received), (_, nothing, sent) = rank_pool(2).run(partial.exports, run)
+    assert part.keys() == with_partners(whole, [name for name in whole if not name.startswith(prefixes)])
+    assert all(np.array_equal(part[name], whole[name]) for name in part) and not nothing
+    assert len(part) < len(whole) / 2
+    assert 0 < received == sent < 1.1 * sum(weight.size for weight in part.values())  # the vocabulary is padded

@@ -123,8 +123,9 @@ class Clusters:
     placement: Holding = field(default_factory=Holding)
     versions: list[int] = field(default_factory=list)
 
-    def publish_weights(self, version: int) -> None:
+    def publish_weights(self, version: int) -> int:
         self.versions.append(version)
+        return 0
 
     def close(self) -> None:
         pass

@@ -22,7 +22,7 @@ from roll.distributed.executor.worker import build_strategy
 from roll.distributed.strategy.base import GenerateStrategy, State
 from roll.distributed.strategy.stop_strings import StopStrings
 from roll.distributed.weights.bucket import BucketSource, GroupSpec
-from roll.errors import EngineDied, describe
+from roll.errors import EngineDied, StrategyError, describe
 from roll.models.tokenizer import tokenizer_of
 from roll.types.batch import SampledRows
 from roll.types.rollout import Answered, Generation, GenerationRequest
@@ -72,6 +72,7 @@ class GenerateWorker:
         self._is_home.set()
         self._away: frozenset[State] = frozenset()
         self._waits_for_weights = waits_for_weights
+        self._is_whole = False  # it has had all the trainer's weights once
         self._serves = asyncio.Event()  # it is set up, and has the weights that it waits for
         self._mailboxes: defaultdict[str, Mailbox] = defaultdict(Mailbox)
         self._tasks = BackgroundTasks(on_failure=lambda error: self._life.died(describe(error)))
@@ -84,6 +85,10 @@ class GenerateWorker:
         if not self._waits_for_weights:
             self._serves.set()
         return self.strategy.num_weight_receivers
+
+    def takes_parts(self) -> bool:
+        """Whether weight updates may leave out what did not change."""
+        return self.strategy.takes_parts
 
     def submit(self, requests: Sequence[GenerationRequest], client: str = "") -> None:
         mailbox = self._mailboxes[client]
@@ -254,17 +259,24 @@ class GenerateWorker:
     async def join_weight_group(self, group: GroupSpec, first_rank: int) -> None:
         await self._life.while_alive(self.strategy.join_weight_group(group, first_rank))
 
-    async def receive_weights(self, source: BucketSource, is_first: bool, version: int | None) -> int:
-        """One bucket. `version` comes with the last one, and ends the update. Returns the engine's version."""
-        return await self._life.while_alive(self._receive(source, is_first, version))
+    async def receive_weights(
+        self, source: BucketSource, is_first: bool, version: int | None, whole: bool = True
+    ) -> int:
+        """One bucket. `version` comes with the last one, and ends the update. Returns the engine's version. Unless
+        `whole`, the update brings only what training changes."""
+        return await self._life.while_alive(self._receive(source, is_first, version, whole))
 
-    async def _receive(self, source: BucketSource, is_first: bool, version: int | None) -> int:
+    async def _receive(self, source: BucketSource, is_first: bool, version: int | None, whole: bool) -> int:
         if is_first:
+            if not whole and not self._is_whole:
+                raise StrategyError("an update of some weights came to an engine that has not had all of them yet")
+            self._is_whole = not whole
             self._meter.hold()
-            await self.strategy.begin_weight_update()
+            await self.strategy.begin_weight_update(whole)
         await self.strategy.import_weights(source)
         if version is not None:
             await self.strategy.finish_weight_update(version)
+            self._is_whole = True
             self._meter.go_on()
             self._serves.set()
         return self.strategy.policy_version

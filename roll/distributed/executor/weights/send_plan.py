@@ -22,6 +22,14 @@ class Way:
 
 
 @dataclass(frozen=True)
+class Sent:
+    """The versions that the receivers report after an update, and the bytes of the weights in it."""
+
+    versions: list[int]
+    num_bytes: int
+
+
+@dataclass(frozen=True)
 class SendPlan:
     """One way per receiver. The trainer's rank `lead` drives the update, broadcasts and writes files; `senders` of
     shared memory and CUDA IPC may be others. `address`: where the lead can be reached, for broadcast. `directory`:

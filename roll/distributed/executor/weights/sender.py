@@ -29,13 +29,17 @@ class WeightSender:
         self._plan: SendPlan | None = None
         self._lanes: list[Lane] = []
         self._meetings: dict[tuple[int, ...], Meeting] = {}
+        self.sent_bytes = 0  # of the weights in the last update, whatever their receivers are
 
-    def send(self, buckets: Iterator[WeightBucket], peers: Peers, plan: SendPlan, version: int) -> list[int] | None:
+    def send(
+        self, buckets: Iterator[WeightBucket], peers: Peers, plan: SendPlan, version: int, whole: bool = True
+    ) -> list[int] | None:
         """Every rank of the trainer calls it. Returns on the lead the versions that the receivers report at the end,
         None elsewhere and after the failure of another rank. Raises as soon as a receiver fails (on the lead), or what
         this rank cannot do. In any case the buckets are drawn to the end, since that is collective.
 
-        While the receivers read bucket k, bucket k + 1 is written and bucket k + 2 is gathered.
+        While the receivers read bucket k, bucket k + 1 is written and bucket k + 2 is gathered. `whole`: for the
+        receivers, whether these are all the weights.
         """
         if plan.senders not in self._meetings:
             self._meetings[plan.senders] = Meeting(plan.senders)
@@ -44,7 +48,7 @@ class WeightSender:
             rounds.finish()
             return None
         try:
-            return self._send(rounds, peers, plan, version)
+            return self._send(rounds, peers, plan, version, whole)
         except OtherRankFailed:
             self.close()
             rounds.finish()
@@ -65,15 +69,17 @@ class WeightSender:
             lane.close()
         self._lanes, self._plan = [], None
 
-    def _send(self, rounds: Rounds, peers: Peers, plan: SendPlan, version: int) -> list[int] | None:
+    def _send(self, rounds: Rounds, peers: Peers, plan: SendPlan, version: int, whole: bool) -> list[int] | None:
         """The last meeting is for the lead to say that the last bucket was read."""
         lanes = self._open(peers, plan)
         bucket = rounds.next_bucket()
         if bucket is None:
             raise StrategyError("the trainer exports no weights")
         pending: PendingReplies | None = None
+        self.sent_bytes = 0
         for number in count():
             index = index_bucket(bucket)
+            self.sent_bytes += sum(entry.num_bytes for entry in index.entries)
             mine = {reader: place for lane in lanes for reader, place in lane.write(bucket, index, number % 2).items()}
             bucket = rounds.next_bucket()
             if pending is not None:
@@ -85,7 +91,7 @@ class WeightSender:
                 last_version = version if bucket is None else None
                 sources = _sources(plan, filled)
                 pending = peers.start(
-                    "receive_weights", {i: (source, number == 0, last_version) for i, source in sources.items()}
+                    "receive_weights", {i: (source, number == 0, last_version, whole) for i, source in sources.items()}
                 )
                 for lane in lanes:
                     lane.transmit(pending)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from roll.distributed.executor.processes.cluster import Cluster
-from roll.distributed.executor.weights.send_plan import SendPlan
+from roll.distributed.executor.weights.send_plan import SendPlan, Sent
 from roll.errors import WorkerError
 
 logger = logging.getLogger(__name__)
@@ -21,6 +21,8 @@ class WeightSync:
         self._engines = engines
         self._bucket_bytes = bucket_bytes
         self._plan = plan
+        self._whole_at: int | None = None  # the generation of receivers that have had all weights
+        self.sent_bytes = 0  # in the last update, to each engine
         logger.info("the weights of %s go to %s", trainer.role, _summary(plan))
 
     def renew(self) -> None:
@@ -41,15 +43,21 @@ class WeightSync:
                 self.renew()
 
     def publish(self, version: int) -> None:
-        """Returns when every engine uses the weights under this version."""
-        replies = self._trainer.call_all(
-            "publish_weights", self._engines.workers, self._plan, self._bucket_bytes, version
+        """Returns when every engine uses the weights under this version. Engines that have had all weights once get
+        those that training changes."""
+        whole, self._whole_at = self._whole_at != self._plan.generation, None  # unless it succeeds
+        replies: list[Sent | None] = self._trainer.call_all(
+            "publish_weights", self._engines.workers, self._plan, self._bucket_bytes, version, whole
         )
-        versions = replies[self._plan.lead]
-        if versions != [version] * len(self._engines):
+        sent = replies[self._plan.lead]
+        versions = None if sent is None else sent.versions
+        if sent is None or versions != [version] * len(self._engines):
             raise WorkerError(
                 f"after the weight update to version {version} the engines of {self._engines.role} report {versions}"
             )
+        self.sent_bytes = sent.num_bytes
+        if not whole or all(self._engines.call_all("takes_parts")):
+            self._whole_at = self._plan.generation
 
 
 def _summary(plan: SendPlan) -> str:

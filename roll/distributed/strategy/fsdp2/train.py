@@ -82,12 +82,12 @@ class Fsdp2TrainStrategy(ModelScoreStrategy, TrainStrategy):
     def exports_weights(self) -> bool:
         return self.context.rank == 0
 
-    def export_weights(self, bucket_bytes: int, to: Collection[int] = ()) -> Iterator[WeightBucket]:
-        """In model_args.dtype. Every rank gathers every weight, one at a time."""
+    def export_weights(self, bucket_bytes: int, to: Collection[int] = (), whole: bool = True) -> Iterator[WeightBucket]:
+        """In model_args.dtype. Every rank gathers every weight that is sent, one at a time."""
         is_wanted = self.exports_weights or self.context.rank in to
         dtype = DTYPES[self.role.model_args.dtype]
         with self.rank.weights_at_work():
-            shards, exports = self.rank.shards(), {export.name: export for export in self.model.exports}
+            shards, exports = self.rank.shards(), self._exports(whole)
             shapes = (
                 (name, torch.empty(shards[e.weight].shape, dtype=dtype, device="meta")) for name, e in exports.items()
             )
@@ -96,11 +96,11 @@ class Fsdp2TrainStrategy(ModelScoreStrategy, TrainStrategy):
                 for name, _ in bucket:
                     export = exports[name]
                     # Cast before it travels, unless an adapter is to be added in fp32.
-                    whole = {
+                    tensors = {
                         n: _whole(shards[n], dtype if export.adapter is None else shards[n].dtype)
                         for n in export.parameters
                     }
-                    value = export.value(whole.__getitem__, dtype) if is_wanted else None
+                    value = export.value(tensors.__getitem__, dtype) if is_wanted else None
                     if self.rank.settings.param_offload and self.rank.shard_group.size() == 1 and value is not None:
                         value = value.clone()  # the shard itself, which is about to leave
                     weights += [(name, value)] if value is not None else []

@@ -100,9 +100,9 @@ class HfGenerateStrategy(GenerateStrategy):
     async def join_weight_group(self, group: GroupSpec, first_rank: int) -> None:
         await self._call(lambda: self._receiver.join(group, first_rank))
 
-    async def begin_weight_update(self) -> None:
+    async def begin_weight_update(self, whole: bool = True) -> None:
         await self._running().hold("weight update")
-        await self._call(self._import.begin)
+        await self._call(lambda: self._import.begin(whole))
 
     async def import_weights(self, source: BucketSource) -> None:
         def receive() -> None:

@@ -32,16 +32,18 @@ class _Target:
 
 
 class ParameterImport:
-    """One update after the other: `begin`, any number of `add`, `finish`. Every parameter must be given once per
-    update; of tied parameters any one name will do. Experts may come as one tensor or one by one."""
+    """One update after the other: `begin`, any number of `add`, `finish`. In a whole update every parameter
+    must be given once; of tied parameters any one name will do. Experts may come as one tensor or one by one."""
 
     def __init__(self, model: torch.nn.Module):
         self._model = model
         self._targets = dict(_targets(model))
         self._missing: dict[int, set[tuple[int | None, int]]] = {}
 
-    def begin(self) -> None:
+    def begin(self, whole: bool = True) -> None:
         self._missing = {}
+        if not whole:
+            return
         for target in self._targets.values():
             parts = self._missing.setdefault(id(target.parameter), set())
             if target.expert is not None:

@@ -15,6 +15,7 @@ from roll.distributed.strategy.base import RankContext, State, TrainStrategy
 from roll.distributed.strategy.megatron.rank import MegatronRank
 from roll.distributed.strategy.saved_facts import required_facts
 from roll.distributed.weights.bucket import WeightBucket, fill_buckets
+from roll.distributed.weights.together import with_partners
 from roll.types.batch import LossScale, MicroBatch, TokenOutputs
 from roll.types.metrics import MetricSums
 
@@ -87,12 +88,14 @@ class MegatronTrainStrategy(TrainStrategy):
     def exports_weights(self) -> bool:
         return self.context.rank == 0
 
-    def export_weights(self, bucket_bytes: int, to: Collection[int] = ()) -> Iterator[WeightBucket]:
+    def export_weights(self, bucket_bytes: int, to: Collection[int] = (), whole: bool = True) -> Iterator[WeightBucket]:
         """The tensors of a bucket are valid until the next one is asked for. With other ranks than 0 in `to`, all ranks
         take part in a broadcast of every part."""
         self._updater.finish_gather()
         is_wanted = self.exports_weights or self.context.rank in to
-        for bucket in fill_buckets(self._exporter.tensors(everywhere=any(rank != 0 for rank in to)), bucket_bytes):
+        sent = None if whole else with_partners(self._exporter.hf_names, self._exporter.trained)
+        tensors = self._exporter.tensors(everywhere=any(rank != 0 for rank in to), only=sent)
+        for bucket in fill_buckets(tensors, bucket_bytes):
             yield bucket if is_wanted else []
 
     def all_reduce_sum(self, values: Sequence[float]) -> list[float]:

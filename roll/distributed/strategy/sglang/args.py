@@ -20,6 +20,7 @@ from roll.configs.strategies.spec import Choice
 from roll.configs.strategies.value_kinds import Kinds, class_annotations, kinds_of, misfits
 
 SOCKETS_VARIABLE = "ROLL_SOCKETS_DIRECTORY"
+REPACKS = "it packs layers anew after every weight update"
 STILL_RETIRING = "requests that have ended are still leaving the engine"  # asked again a moment later, they have left
 SPARE_POSITIONS = 8  # SGLang keeps some positions of context_length for itself (0.5.23: 2 of them, 6 of the prompt's)
 
@@ -40,6 +41,7 @@ _TAKEN: dict[str, tuple[str, tuple[Any, ...]]] = {
     "tokenizer_worker_num": ("requests enter by the worker's own process", (1,)),
     "sampling_backend": ("only this one draws every sample from its own seed", ("pytorch",)),
     "allow_auto_truncate": ("an over-long prompt is refused", (False,)),
+    "enable_weights_cpu_backup": ("weights that did not change are not sent again after an offload", (True,)),
     "speculative_algorithm": ("log-probs and seeds of drafted tokens are not checked here yet", ()),
     "disaggregation_mode": ("an engine prefills and decodes itself", ("null",)),
     "enable_lora": ("weight updates send whole weights", (False,)),

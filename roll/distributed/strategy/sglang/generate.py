@@ -14,6 +14,7 @@ from roll.distributed.strategy.base import RankContext, State
 from roll.distributed.strategy.engine_strategy import MEMORY_TAGS, EngineStrategy, InFlight, Samples, nothing
 from roll.distributed.strategy.request_checks import check_request
 from roll.distributed.strategy.sglang.args import (
+    REPACKS,
     SPARE_POSITIONS,
     STILL_RETIRING,
     argument_problems,
@@ -50,6 +51,7 @@ class SglangStrategy(EngineStrategy):
         super().__init__(role, context, argument_problems(context.role, role))
         self._engine: EngineProcesses | None = None
         self._max_tokens = 0
+        self._takes_parts = True
         self._limit_key = "context_length"  # what to raise for longer requests
         self._numbers = itertools.count()
 
@@ -76,10 +78,24 @@ class SglangStrategy(EngineStrategy):
         self._loop = asyncio.get_running_loop()
         try:
             await self._call("roll_setup")
+            self._takes_parts = await self._has_plain_layers()
             await self._set_version(0)
         except BaseException:
             self.shutdown()
             raise
+
+    async def _has_plain_layers(self) -> bool:
+        try:
+            await self._call("roll_check_plain_layers")
+        except StrategyError as error:
+            if REPACKS not in str(error):
+                raise
+            return False
+        return True
+
+    @property
+    def takes_parts(self) -> bool:
+        return self._takes_parts
 
     def _context_length(self, wanted: int | None) -> int:
         from sglang.srt.utils.hf_transformers import get_context_length
@@ -165,8 +181,8 @@ class SglangStrategy(EngineStrategy):
     async def _go_on_sampling(self) -> None:
         await self._call("roll_resume")
 
-    async def _begin_update(self) -> None:
-        await self._call("roll_begin_weight_update")
+    async def _begin_update(self, whole: bool) -> None:
+        await self._call("roll_begin_weight_update", whole=whole)
 
     async def _finish_update(self) -> None:
         await self._call("roll_finish_weight_update")

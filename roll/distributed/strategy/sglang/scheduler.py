@@ -14,6 +14,7 @@ import msgspec
 import psutil
 import torch
 from safetensors import safe_open
+from sglang.srt.layers.quantization.unquant import UnquantizedEmbeddingMethod, UnquantizedLinearMethod
 from sglang.srt.managers import scheduler as scheduler_module
 from sglang.srt.managers.detokenizer_manager import run_detokenizer_process
 from sglang.srt.managers.io_struct import (
@@ -24,8 +25,9 @@ from sglang.srt.managers.io_struct import (
 )
 from sglang.srt.managers.scheduler import Scheduler, run_scheduler_process
 from sglang.srt.runtime_context import get_model, get_parallel
+from sglang.srt.utils import use_intel_amx_backend
 
-from roll.distributed.strategy.sglang.args import STILL_RETIRING
+from roll.distributed.strategy.sglang.args import REPACKS, STILL_RETIRING
 from roll.distributed.strategy.sglang.fused import FusedWeights
 from roll.distributed.strategy.sglang.patches import install_patches
 from roll.distributed.weights.bucket import GroupSpec
@@ -57,6 +59,7 @@ class WeightUpdate:
         self._receiver = WeightReceiver(device, tp_rank)
         self._device = device
         self._is_open = False
+        self._is_whole = True
         self._sent: set[str] = set()
         self._expected = checkpoint_names(Path(model_path))
         config = next(iter(runners())).model.config
@@ -66,9 +69,10 @@ class WeightUpdate:
     def join(self, group: GroupSpec, first_rank: int) -> None:
         self._receiver.join(group, first_rank)
 
-    def begin(self) -> None:
+    def begin(self, whole: bool) -> None:
         if self._is_open:  # the last update broke off
             self._close()
+        self._is_whole = whole
         self._sent.clear()
         self._fused.rest()
         for runner in self._runners():
@@ -93,7 +97,7 @@ class WeightUpdate:
         self._close()
         self._receiver.rest()
         missing = sorted((self._expected or set()) - self._optional - self._sent)
-        if missing:
+        if missing and self._is_whole:
             raise StrategyError(f"{len(missing)} parameters were not sent: {', '.join(missing[:5])}")
 
     def _load(self, weights: Sequence[tuple[str, torch.Tensor]]) -> None:
@@ -127,10 +131,20 @@ class RollScheduler(Scheduler):
             workers = [worker for worker in (self.tp_worker, self.draft_worker) if worker is not None]
             return [runner for worker in workers for _, runner in worker.weight_update_runners()]
 
+        self.roll_runners = runners
         runner = runners()[0]
         self.roll_on_gpu = runner.device == "cuda"
         device = torch.device(runner.device, runner.gpu_id) if self.roll_on_gpu else torch.device(runner.device)
         self.roll_update = WeightUpdate(runners, get_parallel().tp_rank, get_model().model_path, device)
+
+    def roll_check_plain_layers(self) -> None:
+        """StrategyError if the model has layers that SGLang packs anew after every update, whether new weights have
+        come for them or not: those of mixtures, quantised ones."""
+        modules = [m for runner in self.roll_runners() for m in runner.model.modules()]
+        methods = {getattr(module, "quant_method", None) for module in modules}
+        plain = (UnquantizedLinearMethod, UnquantizedEmbeddingMethod, type(None))
+        if any(not isinstance(m, plain) for m in methods) or any(map(use_intel_amx_backend, modules)):
+            raise StrategyError(REPACKS)
 
     def roll_heartbeat(self) -> None:
         """Says no more than that no rank is stuck."""
@@ -150,8 +164,8 @@ class RollScheduler(Scheduler):
     def roll_join_weight_group(self, group: str, first_rank: int) -> None:
         self._on_all_ranks(lambda: self.roll_update.join(GroupSpec(**decode_message(group)), first_rank))
 
-    def roll_begin_weight_update(self) -> None:
-        self._on_all_ranks(self.roll_update.begin)
+    def roll_begin_weight_update(self, whole: bool) -> None:
+        self._on_all_ranks(lambda: self.roll_update.begin(whole))
 
     def roll_import_weights(self, source: str) -> None:
         self._on_all_ranks(lambda: self.roll_update.add(decode_message(source)))

@@ -124,8 +124,8 @@ class VllmStrategy(EngineStrategy):
         async with self._failures():
             await self._running().resume_generation()
 
-    async def _begin_update(self) -> None:
-        await self._rpc("roll_begin_weight_update")
+    async def _begin_update(self, whole: bool) -> None:
+        await self._rpc("roll_begin_weight_update", whole)
 
     async def _finish_update(self) -> None:
         missing = sorted({name for names in await self._rpc("roll_finish_weight_update") for name in names})

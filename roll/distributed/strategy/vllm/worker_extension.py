@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +12,8 @@ from vllm.model_executor.layers.attention import is_deferred_attention_layer
 from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+from vllm.model_executor.model_loader.reload.types import LayerReloadingInfo
 
 from roll.distributed.strategy.vllm.args import OWNER_VARIABLE
 from roll.distributed.weights.bucket import GroupSpec
@@ -32,8 +33,8 @@ import_external()
 class LayerwiseUpdate:
     """New weights for a vLLM model, layer by layer, into the memory of the old ones.
 
-    vLLM keeps what it is given until a layer is complete, and a layer may spread over several buckets: so it gets
-    copies.
+    vLLM keeps what it is given until a layer is complete, and a layer may spread over several buckets: what it still
+    waits with at the end of one is copied.
     """
 
     def __init__(self, model: torch.nn.Module, model_config: ModelConfig, device: torch.device, rank: int):
@@ -43,13 +44,17 @@ class LayerwiseUpdate:
         self._device = device
         self._missing: set[str] = set()
         self._is_open = False
+        self._is_whole = True
+        self._unfinished: dict[str, int] = {}  # numbers that came for layers which a whole update leaves incomplete
+        self._kernels: dict[UnquantizedFusedMoEMethod, Any] = {}
 
     def join(self, group: GroupSpec, first_rank: int) -> None:
         self._receiver.join(group, first_rank)
 
-    def begin(self) -> None:
+    def begin(self, whole: bool) -> None:
         if self._is_open:  # the last update broke off: vLLM must forget the parts it collected
-            self.finish()
+            self._close()
+        self._is_whole = whole
         self._missing = {
             f"{prefix}.{name}"
             for prefix, module in self._model.named_modules()
@@ -64,24 +69,52 @@ class LayerwiseUpdate:
         self._is_open = True
 
     def add(self, source: dict[str, Any]) -> None:
-        def copies() -> Iterator[tuple[str, torch.Tensor]]:
-            for name, tensor in self._receiver.read(decode_source(source)):
-                yield name, tensor.clone()
-
+        weights = list(self._receiver.read(decode_source(source)))
         with torch.device(self._device):
-            self._missing -= self._model.load_weights(copies())  # type: ignore[operator]
+            self._missing -= self._model.load_weights(iter(weights))  # type: ignore[operator]
+        self._keep_what_waits({tensor.untyped_storage().data_ptr() for _, tensor in weights})
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)  # the source may be overwritten once this returns
 
+    def _keep_what_waits(self, sources: set[int]) -> None:
+        """Copies tensors in these places that vLLM holds for a layer of which more is to come."""
+        for info in self._waiting().values():
+            for _, call in info.loaded_weights:
+                for name, value in call.arguments.items():
+                    call.arguments[name] = _copied(value, sources)
+
+    def _waiting(self) -> dict[str, LayerReloadingInfo]:
+        """Layers that have got something, and are not complete."""
+        infos = {name: get_layerwise_info(module) for name, module in self._model.named_modules()}
+        return {name: info for name, info in infos.items() if info.can_load() and info.loaded_weights}
+
     def finish(self) -> list[str]:
-        """Names of parameters that were not sent; they keep their old values."""
+        """Names of parameters that were not sent, and had to be; they keep their old values. Unless the update is
+        whole, these are layers of which only a part came."""
+        unfinished = {name: info.load_numel for name, info in self._waiting().items()}
+        if self._is_whole:
+            self._unfinished, missing = unfinished, self._missing
+        else:
+            missing = {name for name, numel in unfinished.items() if numel != self._unfinished.get(name)}
+        self._close()
+        return sorted(missing)
+
+    def _close(self) -> None:
+        """What got nothing keeps what it has, without a warning."""
+        untouched = [m for m in self._model.modules() if (i := get_layerwise_info(m)).can_load() and not i.load_numel]
+        for module in untouched:
+            get_layerwise_info(module).load_numel_total = 0
         with torch.device(self._device):
             finalize_layerwise_reload(self._model, self._model_config)
+        for module in untouched:
+            method = getattr(module, "quant_method", None)
+            if method in self._kernels:
+                method.moe_kernel = self._kernels[method]
+        self._kernels.clear()
         if self._device.type == "cpu":
             self._repack_heads()
         self._receiver.rest()
         self._is_open = False
-        return sorted(self._missing)
 
     def _have_experts_packed(self) -> None:
         """vLLM's CPU kernels want the experts of a mixture packed, which is done while their kernel is made and at no
@@ -89,6 +122,7 @@ class LayerwiseUpdate:
         for module in self._model.modules():
             method = getattr(module, "quant_method", None)
             if isinstance(method, UnquantizedFusedMoEMethod):
+                self._kernels[method] = method.moe_kernel
                 method.moe_kernel = None
 
     def _repack_heads(self) -> None:
@@ -97,6 +131,17 @@ class LayerwiseUpdate:
         for module in self._model.modules():
             if isinstance(module, ParallelLMHead):
                 module.quant_method.process_weights_after_loading(module)
+
+
+def _copied(value: Any, sources: set[int]) -> Any:
+    """An argument, and tensors in it that lie in `sources` as copies."""
+    if isinstance(value, torch.Tensor):
+        return value.clone() if value.untyped_storage().data_ptr() in sources else value
+    if isinstance(value, tuple):
+        return tuple(_copied(part, sources) for part in value)
+    if isinstance(value, dict):
+        return {name: _copied(part, sources) for name, part in value.items()}
+    return value
 
 
 class RollWorkerExtension:
@@ -119,9 +164,9 @@ class RollWorkerExtension:
     def roll_join_weight_group(self, group: dict[str, Any], first_rank: int) -> None:
         self.roll_update.join(GroupSpec(**group), first_rank)
 
-    def roll_begin_weight_update(self) -> None:
+    def roll_begin_weight_update(self, whole: bool) -> None:
         with set_current_vllm_config(self.vllm_config):
-            self.roll_update.begin()
+            self.roll_update.begin(whole)
 
     def roll_import_weights(self, source: dict[str, Any]) -> None:
         with set_current_vllm_config(self.vllm_config):

@@ -56,11 +56,12 @@ class Engines:
             return Answers([], StrategyError(f"bucket {number} is refused"))
         self.read.append({})
         for (engine, rank), receiver in self.receivers.items():
-            source, is_first, version = arguments[engine]
+            source, is_first, version, whole = arguments[engine]
+            assert whole
             assert (method, is_first, version is None) == ("receive_weights", number == 0, number < NUM_BUCKETS - 1)
             ((_, tensor),) = receiver.read(source)
             self.read[number][engine, rank] = float(tensor.mean())
-        return Answers([version for _, _, version in arguments.values()])
+        return Answers([version for _, _, version, _ in arguments.values()])
 
     def close(self) -> None:
         for receiver in self.receivers.values():

@@ -1,0 +1,54 @@
+"""What a trainer sends to engines that have its weights already: what training changes, with what engines may have
+fused with it. The rest is neither sent nor gathered."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from roll.distributed.weights.together import with_partners
+from tests.helpers.processes import RankPool
+from tests.parity.strategies import partial
+from tests.parity.strategies.runs import Run
+
+Pools = Callable[[int], RankPool]
+ENGINES: dict[str, dict[str, Any]] = {
+    "zero0": {"stage": 0},
+    "zero2": {"stage": 2},
+    "zero3": {"stage": 3},
+    "fsdp2": {"fsdp2": {}},
+    "fsdp2-offloaded": {"fsdp2": {"param_offload": True}},
+}
+FROZEN = "model.embed_tokens, model.layers.0., model.layers.1.self_attn.q_proj"
+LORA = {"lora_target": ["v_proj", "down_proj"], "lora_rank": 4}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("model", [{"freeze_module_prefix": FROZEN}, LORA], ids=["frozen", "lora"])
+def test_only_what_training_changes_is_gathered_and_sent_with_what_may_be_fused_with_it(
+    engine: str, model: dict[str, Any], rank_pool: Pools, tiny_tied_model_dir: Path
+) -> None:
+    run = Run(tiny_tied_model_dir, model=model, training={"learning_rate": 1e-2}, **ENGINES[engine])
+    lead, other = rank_pool(2).run(partial.exports, run)
+    if "lora_target" in model:  # A is random, B is 0: one update moves B alone, and so every one of its weights
+        changed = {n for n in lead.before if n.endswith(("v_proj.weight", "down_proj.weight"))}
+    else:
+        changed = {n for n in lead.before if not n.startswith(tuple(FROZEN.split(", ")))}
+    stayed = {name for name in lead.before if np.array_equal(lead.before[name], lead.after[name])}
+    assert stayed == lead.before.keys() - changed
+    assert lead.part.keys() == with_partners(lead.before, changed) < lead.before.keys()
+    assert all(np.array_equal(lead.part[name], lead.after[name]) for name in lead.part)
+    assert not other.part
+    sent, whole = (sum(tensor.size for tensor in weights.values()) for weights in (lead.part, lead.after))
+    adapters = lead.gathered - sent
+    assert sent < whole / 2
+    assert adapters == other.gathered - sent
+    assert (0 < adapters < sent / 4) if "lora_target" in model else adapters == 0
+
+
+@pytest.mark.parametrize("engine", ["zero3", "fsdp2"])
+def test_where_all_is_trained_all_is_sent(engine: str, rank_pool: Pools, tiny_tied_model_dir: Path) -> None:
+    lead, _ = rank_pool(2).run(partial.exports, Run(tiny_tied_model_dir, **ENGINES[engine]))
+    assert lead.part.keys() == lead.after.keys()
