@@ -93,7 +93,8 @@ class MegatronTrainStrategy(TrainStrategy):
         take part in a broadcast of every part."""
         self._updater.finish_gather()
         is_wanted = self.exports_weights or self.context.rank in to
-        sent = None if whole else with_partners(self._exporter.hf_names, self._exporter.trained)
+        is_all = whole or self.role.model_args.has_lora  # the weights that adapters change are themselves frozen
+        sent = None if is_all else with_partners(self._exporter.hf_names, self._exporter.trained)
         tensors = self._exporter.tensors(everywhere=any(rank != 0 for rank in to), only=sent)
         for bucket in fill_buckets(tensors, bucket_bytes):
             yield bucket if is_wanted else []
