@@ -33,6 +33,26 @@ Hub = Annotated[
 ]
 
 
+LOGITS_PER_CHUNK = 2**23  # of some columns of the vocabulary: a small tile is as fast, and stays in a CPU's cache
+LOGITS_PER_CHUNK_OF_SHARES = 2**26  # of some tokens: each costs a pass over the head's gradient
+
+
+class FusedKernelOptions(Settings):
+    """`fused_kernel_options`: how log-probs come from hidden states. The logits of all tokens never exist at once."""
+
+    logits_per_chunk: int | None = setting(
+        None,
+        "Logits that exist at once, of 4 bytes each and up to four times over. Fewer: less memory, and smaller matrix "
+        "products; the same numbers. Default: 8,388,608 (2^23), with the megatron strategies 2^26.",
+        ge=1,
+    )
+    impl_backend: Literal["torch", "cut_cross_entropy", "liger"] = setting(
+        "torch",
+        "Who computes log-probs where nothing else is asked for and the temperature is 1: torch, or on GPUs the "
+        "kernels of the package cut-cross-entropy. liger is refused, since its gradients are wrong for this.",
+    )
+
+
 class ModelArgs(Settings):
     """`model_args` of a role."""
 
@@ -55,6 +75,8 @@ class ModelArgs(Settings):
         None, "Which of torch's two checkpointing forms to use. None: the non-reentrant one."
     )
     model_config_kwargs: dict[str, Any] = setting({}, "Entries that overwrite the model's own config.json.")
+
+    fused_kernel_options: FusedKernelOptions = setting({}, "How log-probs come from hidden states.")
 
     freeze_module_prefix: str | None = setting(
         None,

@@ -33,6 +33,7 @@ SECTIONS: tuple[tuple[str, str], ...] = (
     ("strategy_config of fsdp2_train and fsdp2_infer", "roll.configs.strategies.fsdp2:Fsdp2Settings"),
     ("strategy_config of fsdp2: wrap_policy", "roll.configs.strategies.fsdp2:WrapPolicy"),
     ("A role: model_args", "roll.configs.model:ModelArgs"),
+    ("A role: model_args.fused_kernel_options", "roll.configs.model:FusedKernelOptions"),
     ("A role: training_args", "roll.configs.training:TrainingArgs"),
     ("A role: data_args", "roll.configs.data:DataArgs"),
     ("A role: generating_args", "roll.configs.rollout:GeneratingArgs"),

@@ -46,7 +46,7 @@ _TRAINING = frozenset({
 _READ_BY: Mapping[Use, frozenset[str]] = {
     "train": (_ON_DEVICES - {"model_args"}) | _MODEL | _SCORING | _TRAINING,
     "score": _FROZEN | _SCORING,
-    "generate": _FROZEN | {"generating_args", TOKENIZER},
+    "generate": (_FROZEN - {"model_args.fused_kernel_options"}) | {"generating_args", TOKENIZER},
     "cpu": _PROCESSES,
     "none": frozenset(),
 }

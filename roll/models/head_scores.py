@@ -1,4 +1,5 @@
-"""Log-probs and entropy of a language model's head, without the logits of all positions at once.
+"""What a language model's head says of tokens, without the logits of all positions at once: log-probs, entropy, the
+likeliest tokens, and how far the distribution is from that of another model.
 
 The vocabulary is taken in tiles: logits of all positions over some columns exist, are reduced to a few numbers per
 position and thrown away; the backward pass computes them again. A tile's rows of the weight's gradient are one matrix
@@ -8,138 +9,220 @@ weight's size is held beside the gradient itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn import functional
 
+from roll.models.head_tiles import PLAIN, Bend, Known, Pulls, Sums, arithmetic
+
+
+class Product(NamedTuple):
+    """A factor of the logits: states [N, H] and the weight that they meet, [V, H]."""
+
+    states: torch.Tensor
+    weight: torch.Tensor
+
+
+class Teacher(NamedTuple):
+    """Another model over the same vocabulary: hidden states of the same positions and its head. It gets no gradient.
+    Its weights are whole until the backward pass is over."""
+
+    hidden: torch.Tensor
+    weight: torch.Tensor
+    bias: torch.Tensor | None = None
+    bend: Bend = PLAIN
+
 
 @dataclass(frozen=True)
-class Bend:
-    """What happens to the head's logits before the softmax."""
+class Ask:
+    """What is wanted, and how: `tile_elements` logits at a time, by torch.compile if `compiled`."""
 
-    temperature: float = 1.0
-    softcap: float | None = None
+    tile_elements: int
+    bend: Bend = PLAIN
+    entropy: bool = False
+    top_k: int = 0
+    compiled: bool = False
 
-    def logits(self, raw: torch.Tensor) -> torch.Tensor:
-        logits = raw.float()
-        if self.softcap is not None:
-            logits = torch.tanh(logits / self.softcap) * self.softcap
-        return logits / self.temperature if self.temperature != 1 else logits
-
-    def slope_(self, slope: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
-        """In place: the gradient of the bent logits to that of the raw ones."""
-        if self.softcap is not None:
-            slope.mul_(1 - (logits * (self.temperature / self.softcap)) ** 2)
-        return slope.div_(self.temperature) if self.temperature != 1 else slope
+    def columns(self, positions: int) -> int:
+        """Of the vocabulary at a time."""
+        return max(1, self.tile_elements // max(positions, 1))
 
 
-@dataclass(frozen=True)
-class Tiling:
-    """`columns` of the vocabulary at a time; the entropy costs one product per logit."""
+class HeadScores(NamedTuple):
+    """In fp32. `log_probs` has the shape of the tokens asked about; all others are of positions: `entropy` [N],
+    `top_log_probs` and `top_ids` [N, k], largest first, and with a teacher q of the model p `forward_kl` KL(q | p) and
+    `reverse_kl` KL(p | q), [N]."""
 
-    columns: int
-    bend: Bend
-    entropy: bool
+    log_probs: torch.Tensor
+    entropy: torch.Tensor | None = None
+    top_log_probs: torch.Tensor | None = None
+    top_ids: torch.Tensor | None = None
+    forward_kl: torch.Tensor | None = None
+    reverse_kl: torch.Tensor | None = None
 
 
 def head_scores(
-    hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, targets: torch.Tensor, tiling: Tiling
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-prob of each target, and the entropy of the distribution (zeros unless asked for). hidden [N, H], weight
-    [V, H], targets [N] -> fp32 [N] each."""
-    log_probs, entropy = _HeadScores.apply(hidden, weight, bias, targets, tiling)  # type: ignore[misc]
-    return log_probs, entropy
+    products: Sequence[Product],
+    bias: torch.Tensor | None,
+    targets: torch.Tensor,
+    ask: Ask,
+    teacher: Teacher | None = None,
+) -> HeadScores:
+    """The logits are the sum of the `products`, one but for a head with a low-rank adapter, and the bias. `targets`,
+    tokens [N] or [N, m], are those whose log-probs are wanted.
+
+    Example, with logits (2, 1, 0): targets [0] gives log-prob -.408, entropy .832, top_k=2 ids (0, 1).
+    """
+    flat = [tensor for product in products for tensor in product]
+    found = _HeadScores.apply(ask, targets, teacher, bias, *flat)  # type: ignore[misc]
+    return HeadScores(*found)
 
 
 class _HeadScores(torch.autograd.Function):
     @staticmethod
     def forward(  # type: ignore[override]
         ctx: Any,
-        hidden: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
+        ask: Ask,
         targets: torch.Tensor,
-        tiling: Tiling,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        largest = hidden.new_full((len(targets),), torch.finfo(torch.float32).min, dtype=torch.float32)
-        total, weighted, of_target = hidden.new_zeros((3, len(targets)), dtype=torch.float32)
-        for span in _spans(weight, tiling):
-            logits = _logits(hidden, weight, bias, span, tiling)
-            before, largest = largest, torch.maximum(largest, logits.amax(1))
-            local, inside = _within(targets, span)
-            of_target = torch.where(inside, logits.gather(1, local[:, None])[:, 0], of_target)
-            shrink = before - largest
-            exponentials = logits.sub_(largest[:, None]).exp()
-            weighted = (weighted + shrink * total) * shrink.exp()  # the sum of exp(x - largest) (x - largest)
-            total = total * shrink.exp() + exponentials.sum(1)
-            if tiling.entropy:
-                weighted += exponentials.mul_(logits).sum(1)
-            del logits, exponentials  # or they would be there beside those of the next tile
-        log_total = total.log()
-        entropy = log_total - weighted / total if tiling.entropy else torch.zeros_like(total)
-        ctx.save_for_backward(hidden, weight, bias, targets, largest + log_total, entropy)
-        ctx.tiling = tiling
-        return of_target - largest - log_total, entropy
+        teacher: Teacher | None,
+        bias: torch.Tensor | None,
+        *flat: torch.Tensor,
+    ) -> tuple[torch.Tensor | None, ...]:
+        ctx.set_materialize_grads(False)
+        add_tile, _ = arithmetic(ask.compiled)
+        sums = Sums.none(flat[0], weighted=ask.entropy, difference=teacher is not None)
+        others = None if teacher is None else Sums.none(flat[0], weighted=False, difference=True)
+        ids = targets if targets.dim() == 2 else targets[:, None]
+        of_ids = flat[0].new_zeros(ids.shape, dtype=sums.total.dtype)
+        top: tuple[torch.Tensor, torch.Tensor] | None = None
+        for span in _spans(flat[1], ask.columns(len(targets))):
+            logits = ask.bend.logits(_raw(flat, bias, span))
+            theirs = None if teacher is None else _their_logits(teacher, span)
+            local, inside = _within(ids, span)
+            of_ids = torch.where(inside, logits.gather(1, local), of_ids)
+            if ask.top_k:
+                top = _likeliest(top, logits, span, ask.top_k)
+            sums = add_tile(sums, logits, theirs)
+            if others is not None:
+                others = add_tile(others, theirs, logits)
+            del logits, theirs  # or they would be there beside those of the next tile
+        log_total = sums.log_total
+        entropy = None if sums.weighted is None else sums.total.log() - sums.weighted / sums.total
+        forward_kl = reverse_kl = None
+        if others is not None:
+            assert others.difference is not None and sums.difference is not None
+            gap = others.log_total - log_total
+            forward_kl, reverse_kl = others.difference / others.total - gap, sums.difference / sums.total + gap
+        top_ids = None if top is None else top[1]
+        ctx.ask, ctx.teacher, ctx.shape = ask, teacher, targets.shape
+        their_total = None if others is None else others.log_total
+        ctx.save_for_backward(log_total, their_total, entropy, reverse_kl, ids, top_ids, bias, *flat)
+        if top_ids is not None:
+            ctx.mark_non_differentiable(top_ids)
+        top_log_probs = None if top is None else top[0] - log_total[:, None]
+        log_probs = (of_ids - log_total[:, None]).view(targets.shape)
+        return log_probs, entropy, top_log_probs, top_ids, forward_kl, reverse_kl
 
     @staticmethod
-    def backward(  # type: ignore[override]
-        ctx: Any, *gradients: torch.Tensor
-    ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None, None, None]:
-        hidden, weight, bias, targets, log_total, entropy = ctx.saved_tensors
-        of_log_prob, of_entropy = gradients
-        tiling: Tiling = ctx.tiling
-        wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[:3]
-        hidden_gradient = torch.zeros_like(hidden, dtype=torch.float32) if wants_hidden else None
-        weight_gradient = torch.empty_like(weight) if wants_weight else None
-        bias_gradient = torch.empty_like(bias) if wants_bias else None
-        for span in _spans(weight, tiling):
-            logits = _logits(hidden, weight, bias, span, tiling)
-            log_probs = logits - log_total[:, None]
-            # d log p(target) / d x = [target] - p;  d entropy / d x = -p (log p + entropy)
-            slope = log_probs.exp()
-            if tiling.entropy:
-                log_probs.add_(entropy[:, None]).mul_(of_entropy[:, None])
-                slope.mul_(log_probs.add_(of_log_prob[:, None])).neg_()
-            else:
-                slope.mul_(-of_log_prob[:, None])
-            local, inside = _within(targets, span)
-            slope.scatter_add_(1, local[:, None], torch.where(inside, of_log_prob, 0.0)[:, None])
-            slope = tiling.bend.slope_(slope, logits).to(weight.dtype)
-            del logits, log_probs  # or they would be there beside those of the next tile
-            if hidden_gradient is not None:
-                hidden_gradient += _fp32_product(slope, weight[span])
-            if weight_gradient is not None:
-                torch.mm(slope.T, hidden, out=weight_gradient[span])
-            if bias_gradient is not None:
-                bias_gradient[span] = slope.sum(0)
-        rounded = None if hidden_gradient is None else hidden_gradient.to(hidden.dtype)
-        return rounded, weight_gradient, bias_gradient, None, None
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+        log_total, their_total, entropy, reverse_kl, ids, top_ids, bias, *flat = ctx.saved_tensors
+        known = Known(log_total, their_total, entropy, reverse_kl)
+        of_log_probs, of_entropy, of_top, _, of_forward, of_reverse = gradients
+        pulled = [  # tokens and the gradients of their log-probs
+            (tokens, pull.view(tokens.shape))
+            for tokens, pull in ((ids, of_log_probs), (top_ids, of_top))
+            if pull is not None
+        ]
+        of_tokens = sum(pull.sum(1) for _, pull in pulled) if pulled else None
+        pulls = Pulls(of_tokens, of_entropy, of_forward, of_reverse)  # type: ignore[arg-type]
+        grown = _Gradients(flat, bias, ctx.needs_input_grad[3:])
+        needs_others = of_forward is not None or of_reverse is not None
+        ask: Ask = ctx.ask
+        _, tile_slope = arithmetic(ask.compiled)
+        for span in _spans(flat[1], ask.columns(len(ids))):
+            logits = ask.bend.logits(_raw(flat, bias, span))
+            theirs = _their_logits(ctx.teacher, span) if needs_others else None
+            slope = tile_slope(logits, theirs, known, pulls)
+            for tokens, pull in pulled:
+                local, inside = _within(tokens, span)
+                slope.scatter_add_(1, local, torch.where(inside, pull, 0.0))
+            slope = ask.bend.slope_(slope, logits).to(flat[1].dtype)
+            del logits, theirs  # or they would be there beside those of the next tile
+            grown.add(slope, span)
+        return None, None, None, *grown.rounded()
 
 
-def _spans(weight: torch.Tensor, tiling: Tiling) -> Iterator[slice]:
-    for start in range(0, len(weight), tiling.columns):
-        yield slice(start, min(start + tiling.columns, len(weight)))
+class _Gradients:
+    """Of the bias and the products' factors, as far as they are wanted; those of states add up in fp32."""
+
+    def __init__(self, flat: Sequence[torch.Tensor], bias: torch.Tensor | None, wanted: Sequence[bool]):
+        self._flat, self._dtype = flat, Sums.none(flat[0], False, False).total.dtype
+        self._bias = torch.empty_like(bias) if bias is not None and wanted[0] else None
+        self._found: list[torch.Tensor | None] = []
+        for i, tensor in enumerate(flat):
+            is_weight = i % 2 == 1
+            made = torch.empty_like(tensor) if is_weight else torch.zeros_like(tensor, dtype=self._dtype)
+            self._found.append(made if wanted[1 + i] else None)
+
+    def add(self, slope: torch.Tensor, span: slice) -> None:
+        for i in range(0, len(self._flat), 2):
+            states, weight = self._found[i], self._found[i + 1]
+            if states is not None:
+                states += _wide_product(slope, self._flat[i + 1][span], self._dtype)
+            if weight is not None:
+                torch.mm(slope.T, self._flat[i], out=weight[span])
+        if self._bias is not None:
+            self._bias[span] = slope.sum(0)
+
+    def rounded(self) -> Iterator[torch.Tensor | None]:
+        yield self._bias
+        for tensor, found in zip(self._flat, self._found, strict=True):
+            yield None if found is None else found.to(tensor.dtype)
 
 
-def _logits(
-    hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, span: slice, tiling: Tiling
-) -> torch.Tensor:
-    """Those of all positions over the columns of a tile, in fp32; the same in both passes."""
-    return tiling.bend.logits(functional.linear(hidden, weight[span], None if bias is None else bias[span]))
+def _spans(weight: torch.Tensor, columns: int) -> Iterator[slice]:
+    for start in range(0, len(weight), columns):
+        yield slice(start, min(start + columns, len(weight)))
 
 
-def _within(targets: torch.Tensor, span: slice) -> tuple[torch.Tensor, torch.Tensor]:
-    """The target's column in the tile (any, where it is in another) and whether it is there."""
-    local = targets - span.start
+def _raw(flat: Sequence[torch.Tensor], bias: torch.Tensor | None, span: slice) -> torch.Tensor:
+    """The products of all positions over the columns of a tile; the same in both passes."""
+    raw = functional.linear(flat[0], flat[1][span], None if bias is None else bias[span])
+    for i in range(2, len(flat), 2):
+        raw = raw + functional.linear(flat[i], flat[i + 1][span])
+    return raw
+
+
+def _their_logits(teacher: Teacher, span: slice) -> torch.Tensor:
+    bias = None if teacher.bias is None else teacher.bias[span]
+    return teacher.bend.logits(functional.linear(teacher.hidden, teacher.weight[span], bias))
+
+
+def _within(tokens: torch.Tensor, span: slice) -> tuple[torch.Tensor, torch.Tensor]:
+    """The tokens' columns in the tile (any, where they are in another) and whether they are there."""
+    local = tokens - span.start
     last = span.stop - span.start - 1
     return local.clamp(0, last), (local >= 0) & (local <= last)
 
 
-def _fp32_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+def _likeliest(
+    before: tuple[torch.Tensor, torch.Tensor] | None, logits: torch.Tensor, span: slice, k: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The k largest logits so far and their tokens."""
+    values, columns = logits.topk(min(k, logits.shape[1]))
+    tokens = columns + span.start
+    if before is not None:
+        values, tokens = torch.cat((before[0], values), 1), torch.cat((before[1], tokens), 1)
+        values, places = values.topk(min(k, values.shape[1]))
+        tokens = tokens.gather(1, places)
+    return values, tokens
+
+
+def _wide_product(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """a @ b, not rounded to the factors' dtype."""
-    if a.is_cuda and a.dtype != torch.float32:
-        return torch.mm(a, b, out_dtype=torch.float32)  # pyright: ignore[reportCallIssue]
-    return a.float() @ b.float()
+    if a.is_cuda and a.dtype != dtype:
+        return torch.mm(a, b, out_dtype=dtype)  # pyright: ignore[reportCallIssue]
+    return a.to(dtype) @ b.to(dtype)

@@ -2,12 +2,13 @@
 of whole rows.
 
 The model's own forward pass would return the logits of every position, [B, T, vocabulary] in fp32: for 8 rows of 4096
-tokens and a vocabulary of 152k that is 20 GB. Here the head sees the response positions only, and where they are many,
-some columns of the vocabulary at a time.
+tokens and a vocabulary of 152k that is 20 GB. Here the head sees the response positions only, and some columns of the
+vocabulary at a time.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,46 +16,52 @@ from torch import nn
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from roll.models.head_scores import Bend, Tiling, head_scores
+from roll.configs.model import LOGITS_PER_CHUNK, FusedKernelOptions
+from roll.models.head_kernels import kernel_log_probs
+from roll.models.head_scores import Ask, HeadScores, Product, Teacher, head_scores
+from roll.models.head_tiles import PLAIN, Bend
+from roll.models.lora import low_rank_part
 from roll.models.pack import Pack
 
-_CHUNK_ELEMENTS = 2**26  # logits that exist at once: 256 MiB in fp32
+_DEFAULTS = FusedKernelOptions()
 
 
 class LogProbHead(nn.Module):
-    """Hidden states to log-probs, without the logits of all of them at once.
+    """Hidden states to log-probs and what else is asked of the distribution, some logits at a time.
 
-    Where they are too many, the vocabulary is taken in tiles, and a tile's logits are computed again in the backward
-    pass; else nothing is computed twice. Under ZeRO-3 this module is a leaf: its weights are gathered once, not once
-    per tile, so that ranks with different numbers of tiles do not wait for each other.
+    Under ZeRO-3 this module is a leaf: its weights are gathered once, not once per chunk, so that ranks with different
+    numbers of chunks do not wait for each other.
     """
 
-    def __init__(self, lm_head: nn.Module, vocab_size: int, softcap: float | None = None):
+    def __init__(self, lm_head: nn.Module, bend: Bend = PLAIN, options: FusedKernelOptions = _DEFAULTS):
         super().__init__()
         self.lm_head = lm_head
-        self.softcap = softcap
-        self.vocab_size = vocab_size
-        self.positions_per_chunk = max(1, _CHUNK_ELEMENTS // vocab_size)  # whose logits may exist at once
+        self.bend = bend  # at temperature 1
+        self.logits_per_chunk = options.logits_per_chunk or LOGITS_PER_CHUNK
+        self.kernel = options.impl_backend
+        self.compiled = False
 
     def forward(
-        self, hidden: torch.Tensor, targets: torch.Tensor, temperature: float, entropy: bool
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Log-prob of each target, and entropy if asked for. hidden [N, H], targets [N] -> fp32 [N] each."""
-        bend = Bend(temperature, self.softcap)
-        if len(targets) <= self.positions_per_chunk:
-            return _score(bend.logits(self.lm_head(hidden)), targets, entropy)
-        columns = max(1, self.positions_per_chunk * self.vocab_size // len(targets))
-        head: Any = self.lm_head
-        log_probs, entropies = head_scores(hidden, head.weight, head.bias, targets, Tiling(columns, bend, entropy))
-        return log_probs, entropies if entropy else None
-
-
-def _score(logits: torch.Tensor, targets: torch.Tensor, entropy: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
-    if not entropy:
-        return -functional.cross_entropy(logits, targets, reduction="none"), None
-    all_log_probs = functional.log_softmax(logits, dim=-1)
-    log_probs = all_log_probs.gather(-1, targets[:, None])[:, 0]
-    return log_probs, -(all_log_probs.exp() * all_log_probs).sum(-1)
+        self,
+        hidden: torch.Tensor,
+        targets: torch.Tensor,
+        temperature: float = 1.0,
+        entropy: bool = False,
+        top_k: int = 0,
+        teacher: Teacher | None = None,
+    ) -> HeadScores:
+        """Of hidden [N, H]: log-probs of the targets, tokens [N] or [N, m], and what is asked for besides."""
+        layer: Any = self.lm_head
+        layer, low_rank = low_rank_part(layer, hidden)
+        products = [Product(hidden.to(layer.weight.dtype), layer.weight)]
+        if low_rank is not None:
+            products.append(Product(*low_rank))
+        ask = Ask(self.logits_per_chunk, replace(self.bend, temperature=temperature), entropy, top_k, self.compiled)
+        if teacher is None and self.kernel != "torch":
+            log_probs = kernel_log_probs(self.kernel, products, layer.bias, targets, ask)
+            if log_probs is not None:
+                return HeadScores(log_probs)
+        return head_scores(products, layer.bias, targets, ask, teacher)
 
 
 class ValueHead(nn.Module):
@@ -95,10 +102,10 @@ class TokenLogProbModel(nn.Module):
         """
         hidden, positions = _hidden_before(self.backbone, input_ids, response_mask, lengths)
         targets = input_ids[:, 1:].reshape(-1)[positions]
-        log_probs, entropies = self.head(hidden, targets, temperature, entropy)
+        found = self.head(hidden, targets, temperature, entropy)
         return (
-            _at_positions(log_probs, positions, input_ids),
-            None if entropies is None else _at_positions(entropies, positions, input_ids),
+            _at_positions(found.log_probs, positions, input_ids),
+            None if found.entropy is None else _at_positions(found.entropy, positions, input_ids),
         )
 
 

@@ -26,6 +26,7 @@ from transformers.utils import logging as transformers_logging
 from roll.configs.model import ModelArgs
 from roll.configs.roles import Head
 from roll.errors import StrategyError
+from roll.models.head_tiles import Bend
 from roll.models.hf import LogProbHead, SequenceModel, TokenLogProbModel, TokenValueModel, ValueHead
 from roll.models.lora import Adapters, Exported, add_adapters, plain_name
 
@@ -36,8 +37,14 @@ _ATTENTION = {"fa2": "flash_attention_2", "sdpa": "sdpa", "eager": "eager"}
 _DROPOUT_KEYS = (
     "attention_dropout", "hidden_dropout", "classifier_dropout", "dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop",
 )  # fmt: skip
-# Factors between the head and the logits, which some architectures hide in their own forward pass.
-_LOGIT_FACTORS = ("logits_scaling", "logit_scale", "lm_head_multiplier")
+# Factors between the head and the logits, which some architectures hide in their own forward pass: where config.json
+# has them, and whether they multiply (1) or divide (-1).
+_LOGIT_FACTORS: Mapping[str, Mapping[str, int]] = {
+    "logits_scaling": {"hyperclovax": 1}
+    | dict.fromkeys(("granite", "granitemoe", "granitemoeshared", "granitemoehybrid", "minicpm3"), -1),
+    "logit_scale": dict.fromkeys(("cohere", "cohere2", "cohere2_moe"), 1),
+    "lm_head_multiplier": {"falcon_h1": 1},
+}
 
 transformers_logging.disable_progress_bar()  # every rank would draw its own
 
@@ -87,18 +94,29 @@ def load_model(
 def load_policy(args: ModelArgs, empty: bool = False, adapts: bool = False) -> LoadedModel:
     """A causal language model that gives log-probs."""
     config = model_config(args)
-    for key in _LOGIT_FACTORS:
-        if getattr(config, key, 1) not in (1, None):
-            raise StrategyError(
-                f"{args.model_name_or_path}: {config.model_type} models scale their logits ({key}); not supported"
-            )
+    bend = Bend(softcap=getattr(config.get_text_config(), "final_logit_softcapping", None), factor=_factor(config))
     pretrained, _ = _load(AutoModelForCausalLM, args, config, empty)
     adapters = _adapters(pretrained, args, "lm", empty) if adapts else None
     lm_head = pretrained.get_output_embeddings()
-    softcap = getattr(config.get_text_config(), "final_logit_softcapping", None)
     assert lm_head is not None
-    head = LogProbHead(lm_head, config.get_text_config().vocab_size, softcap)
+    head = LogProbHead(lm_head, bend, args.fused_kernel_options)
     return _finish(TokenLogProbModel(pretrained.base_model, head), pretrained, args, adapters)
+
+
+def _factor(config: PretrainedConfig) -> float:
+    """By which the head's output is multiplied. StrategyError where an architecture has one that is not known."""
+    text, factor = config.get_text_config(), 1.0
+    for key, kinds in _LOGIT_FACTORS.items():
+        value = getattr(text, key, None)
+        if value in (1, None):
+            continue
+        if text.model_type not in kinds:
+            raise StrategyError(
+                f"{config.name_or_path}: {text.model_type} models scale their logits ({key}: {value}) in a way that is "
+                f"not known here. Known: {', '.join(kinds)}"
+            )
+        factor *= value ** kinds[text.model_type]
+    return factor
 
 
 def load_critic(

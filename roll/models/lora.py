@@ -115,6 +115,19 @@ class Adapters:
         config.save_pretrained(str(directory))
 
 
+def low_rank_part(layer: Any, states: torch.Tensor) -> tuple[Any, tuple[torch.Tensor, torch.Tensor] | None]:
+    """A linear layer without its adapter, and the factors of what that adds to its output: s A x and B. None: it has
+    none, or it is off."""
+    if not hasattr(layer, "lora_A"):
+        return layer, None
+    base = layer.get_base_layer()
+    if layer.disable_adapters:
+        return base, None
+    down, up = layer.lora_A[_ADAPTER], layer.lora_B[_ADAPTER]
+    states = layer.lora_dropout[_ADAPTER](states.to(down.weight.dtype))
+    return base, ((down(states) * layer.scaling[_ADAPTER]).to(up.weight.dtype), up.weight)
+
+
 def plain_name(name: str) -> str:
     """A weight's name in the model without adapters. Example: "q_proj.base_layer.weight" -> "q_proj.weight"."""
     for part in _PARTS:

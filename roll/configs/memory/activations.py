@@ -9,8 +9,8 @@ the model's own widths, because the paper's 34 bytes per token and hidden unit a
 from roll.configs.cluster import WorkerConfig
 from roll.configs.memory.model_shape import ModelShape
 from roll.configs.memory.parts import Part, RoleFacts
+from roll.configs.model import LOGITS_PER_CHUNK, LOGITS_PER_CHUNK_OF_SHARES
 
-CHUNK_ELEMENTS = 2**26  # logits that exist at once (roll/models/hf.py, vocab_parallel.py)
 _FP32 = 4
 _CHUNK_COPIES = 4  # of a chunk in fp32: logits, their exponentials, the gradient, and one on the way
 
@@ -46,22 +46,31 @@ def training_parts(facts: RoleFacts) -> tuple[Part, ...]:
     return (Part("activations", facts.train_tokens * (kept + again), True),)
 
 
-def scoring_parts(shape: ModelShape, dtype_bytes: int, tokens: int, tensor: int = 1) -> tuple[Part, ...]:
-    """Of a pass without gradient: one layer at its widest, and a chunk of logits."""
+def scoring_parts(
+    shape: ModelShape, dtype_bytes: int, tokens: int, tensor: int = 1, logits: int = LOGITS_PER_CHUNK_OF_SHARES
+) -> tuple[Part, ...]:
+    """Of a pass without gradient: one layer at its widest, and a chunk of so many logits."""
     attention = _projections(shape) + shape.num_heads * shape.head_dim
     routed = 2 * shape.experts_per_token * shape.hidden_size
     widest = max(3 * shape.ffn_width + routed, attention) / tensor
     per_token = dtype_bytes * (3 * shape.hidden_size + widest) + _FP32 * shape.hidden_size
-    return (Part("activations", tokens * per_token, True), _chunk(shape, tokens, tensor, copies=2))
+    return (Part("activations", tokens * per_token, True), _chunk(shape, tokens, tensor, logits, copies=2))
 
 
-def head_parts(shape: ModelShape, tokens: int, gradient_bytes: int, tensor: int = 1) -> tuple[Part, ...]:
+def head_parts(
+    shape: ModelShape, tokens: int, gradient_bytes: int, tensor: int = 1, logits: int = LOGITS_PER_CHUNK_OF_SHARES
+) -> tuple[Part, ...]:
     """What the log-probs of a training pass add: a chunk of logits, and the head's gradient before it goes to the
     others."""
     if shape.is_critic:
         return ()
     gradient = gradient_bytes * shape.vocab_size * shape.hidden_size / tensor
-    return (_chunk(shape, tokens, tensor, _CHUNK_COPIES), Part("gradient of the head", gradient, True))
+    return (_chunk(shape, tokens, tensor, logits, _CHUNK_COPIES), Part("gradient of the head", gradient, True))
+
+
+def logits_at_once(facts: RoleFacts) -> int:
+    """Of a role that runs a Hugging Face model on a rank that holds its head whole."""
+    return facts.worker.model_args.fused_kernel_options.logits_per_chunk or LOGITS_PER_CHUNK
 
 
 def fewer_to_train_on(worker: WorkerConfig) -> str:
@@ -82,8 +91,8 @@ def fewer_to_score(worker: WorkerConfig) -> str:
     return f"a smaller {key if worker.sequence_packing_args.by_tokens else 'max_tokens_per_microbatch_in_infer'}"
 
 
-def _chunk(shape: ModelShape, tokens: int, tensor: int, copies: int) -> Part:
-    elements = 0 if shape.is_critic else min(CHUNK_ELEMENTS, tokens * shape.vocab_size / tensor)
+def _chunk(shape: ModelShape, tokens: int, tensor: int, logits: int, copies: int) -> Part:
+    elements = 0 if shape.is_critic else min(logits, tokens * shape.vocab_size / tensor)
     return Part("logits", copies * _FP32 * elements, True)
 
 

@@ -13,6 +13,7 @@ from roll.configs.memory.activations import head_parts, kept_bytes, layer_bytes,
 from roll.configs.memory.model_shape import ModelShape, Weight
 from roll.configs.memory.parts import Part, Phase, RankMemory, RoleFacts, pinned, total
 from roll.configs.memory.trained import is_frozen
+from roll.configs.model import LOGITS_PER_CHUNK_OF_SHARES
 from roll.configs.plan.parallel import ParallelSizes, parallel_sizes
 from roll.configs.strategies.megatron_config import MegatronSettings, split_settings
 
@@ -51,7 +52,7 @@ def score_memory(facts: RoleFacts) -> RankMemory:
     tokens = facts.score_tokens // sizes.context
     return RankMemory(
         states={"weights": (Part("weights", facts.dtype_bytes * weights),)},
-        passes={"scoring": scoring_parts(facts.shape, facts.dtype_bytes, tokens, sizes.tensor)},
+        passes={"scoring": scoring_parts(facts.shape, facts.dtype_bytes, tokens, sizes.tensor, _logits(facts))},
         copies=(Part("copies of weights", facts.dtype_bytes * weights),),
         ways={"scoring": f"{_SIZES}, or a smaller infer_batch_size"},
     )
@@ -116,13 +117,13 @@ def _train_memory(facts: RoleFacts, stage: StageWeights, index: int) -> RankMemo
     step = () if fused else (Part("temporaries of AdamW", per_element, True),)
     backward = _activations(facts, settings, sizes, index)
     if index == sizes.pipeline - 1:
-        backward += head_parts(facts.shape, facts.train_tokens // sizes.context, 4, sizes.tensor)
+        backward += head_parts(facts.shape, facts.train_tokens // sizes.context, 4, sizes.tensor, _logits(facts))
     share = per_element / (4 * stage.trained) if stage.trained else 1
     tensors = [(4 * elements * share, copies) for elements in stage.tensors]
     flat = [size * stage.dense, size * stage.experts, size * stage.frozen]
     weights = flat if settings.use_distributed_optimizer else [size * elements for elements in stage.tensors]
     blocks = [*((block, 1) for block in weights), *tensors]
-    scoring = scoring_parts(facts.shape, size, facts.score_tokens // sizes.context, sizes.tensor)
+    scoring = scoring_parts(facts.shape, size, facts.score_tokens // sizes.context, sizes.tensor, _logits(facts))
     return RankMemory(
         states={
             "weights": (Part("weights", size * stage.all),),
@@ -190,3 +191,8 @@ def _ways(settings: MegatronSettings) -> Mapping[Phase, str]:
         "scoring": f"{_SIZES}, or a smaller infer_batch_size",
         "publish": "a smaller model_update_buffer_size_mb",
     }
+
+
+def _logits(facts: RoleFacts) -> int:
+    """That exist at once."""
+    return facts.worker.model_args.fused_kernel_options.logits_per_chunk or LOGITS_PER_CHUNK_OF_SHARES

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from roll.configs.base import Settings
+from roll.configs.fused_head import fused_head_problems
 from roll.configs.load.validate import validate
 from roll.configs.lora import PEFT, lora_problems
 from roll.configs.problems import Problem, nearest
@@ -84,6 +85,10 @@ def _ability_problems(choice: Choice, spec: StrategySpec) -> Iterator[Problem]:
         who_can = ", ".join(n for n in serving(role.use) if STRATEGIES[n].adapts)
         yield from lora_problems(choice, spec.adapts, who_can)
     generates = role.use == "generate"
+    if not generates:
+        yield from fused_head_problems(
+            choice, any(p.module == "transformers" for p in spec.packages) and not spec.sizes
+        )
     if worker.use_sequence_packing and (generates or not spec.packs):
         instead = [] if generates else [name for name in serving(role.use) if STRATEGIES[name].packs]
         way_out = f"Use {' or '.join(instead)}, or set it to false" if instead else "Set it to false"

@@ -120,7 +120,7 @@ def trainer(run: Run) -> Iterator[DeepSpeedTrainStrategy | Fsdp2TrainStrategy]:
     if run.positions_per_chunk is not None:
         head = strategy.model.module.head
         assert isinstance(head, LogProbHead)
-        head.positions_per_chunk = run.positions_per_chunk
+        head.logits_per_chunk = run.positions_per_chunk * strategy.model.pretrained.config.vocab_size
     try:
         yield strategy
     finally:

@@ -143,7 +143,7 @@ def test_switched_off_everything_is_the_base_and_stays_trainable(tiny_model_dir:
     ids, mask = torch.arange(3, 33).reshape(2, 15), torch.ones(2, 15, dtype=torch.bool)
     trained = [name for name, parameter in model.module.named_parameters() if parameter.requires_grad]
     for positions in (100, 2):
-        head.positions_per_chunk = base.module.head.positions_per_chunk = positions  # type: ignore[union-attr]
+        head.logits_per_chunk = base.module.head.logits_per_chunk = positions * 40  # type: ignore[union-attr]
         with model.adapters.off(), torch.no_grad():
             assert [n for n, p in model.module.named_parameters() if p.requires_grad] == trained
             assert torch.equal(model.module(ids, mask)[0], base.module(ids, mask)[0])

@@ -16,6 +16,8 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import nn
 
 from roll.algorithms.loss import Loss
+from roll.configs.cluster import WorkerConfig
+from roll.configs.model import LOGITS_PER_CHUNK_OF_SHARES
 from roll.distributed.strategy.megatron.inputs import ModelInput, SlotLayout, prepare
 from roll.distributed.strategy.megatron.vocab_parallel import VocabShare, token_scores
 from roll.distributed.strategy.model_score import empty_micro_batch
@@ -34,6 +36,7 @@ class Ask:
     entropy: bool
     values: bool
     vocab_size: int
+    logits_per_chunk: int
 
     @property
     def num_outputs(self) -> int:
@@ -49,7 +52,7 @@ def answer(model: TokenModel, hidden: torch.Tensor, ask: Ask) -> torch.Tensor:
     if ask.values:
         return model.output_layer(chosen)[None]
     tensor_group: Any = parallel_state.get_tensor_model_parallel_group()
-    share = VocabShare(tensor_group, ask.vocab_size, ask.temperature)
+    share = VocabShare(tensor_group, ask.vocab_size, ask.temperature, ask.logits_per_chunk)
 
     def scores(head: torch.Tensor) -> torch.Tensor:
         log_probs, entropy = token_scores(chosen, head, ask.targets, share)
@@ -83,16 +86,18 @@ class Passes:
         config: TransformerConfig,
         vocab_size: int,
         device: torch.device,
-        packs: bool,
+        role: WorkerConfig,
     ):
         self._chunks, self._config, self._vocab_size, self._device = list(chunks), config, vocab_size, device
         self._layout = SlotLayout(
             tensor=config.tensor_model_parallel_size if config.sequence_parallel else 1,
             context=config.context_parallel_size,
             context_rank=parallel_state.get_context_parallel_rank(),
-            packs=packs,
+            packs=role.use_sequence_packing,
         )
         self._stages = config.pipeline_model_parallel_size
+        chunk = role.model_args.fused_kernel_options.logits_per_chunk
+        self._logits_per_chunk = chunk or LOGITS_PER_CHUNK_OF_SHARES
 
     def train(self, batches: Sequence[MicroBatch], loss: Loss, scale: LossScale, temperature: float) -> MetricSums:
         """Leaves the summed gradients of all micro batches of all ranks where the optimizer takes them."""
@@ -165,7 +170,7 @@ class Passes:
         )
 
     def _ask(self, given: ModelInput, temperature: float, entropy: bool, values: bool) -> Ask:
-        return Ask(given.slots, given.targets, temperature, entropy, values, self._vocab_size)
+        return Ask(given.slots, given.targets, temperature, entropy, values, self._vocab_size, self._logits_per_chunk)
 
     def _inputs(self, batches: Sequence[MicroBatch]) -> list[ModelInput]:
         """The micro batches on the device, and those that keep ranks in step."""

@@ -31,11 +31,7 @@ class MegatronScoreStrategy(ScoreStrategy):
 
         model = self._model = load_model(self.rank)
         self._passes: Passes = Passes(
-            for_scoring(model),
-            model.config,
-            model.shapes.vocab_size,
-            self.context.device,
-            self.role.use_sequence_packing,
+            for_scoring(model), model.config, model.shapes.vocab_size, self.context.device, self.role
         )
 
     def log_probs(

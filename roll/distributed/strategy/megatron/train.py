@@ -54,7 +54,7 @@ class MegatronTrainStrategy(TrainStrategy):
             self._chunks, model.config, self.rank.settings, self.role.training_args, self.plan
         )
         self._passes: Passes = Passes(
-            self._chunks, model.config, model.shapes.vocab_size, self.context.device, self.role.use_sequence_packing
+            self._chunks, model.config, model.shapes.vocab_size, self.context.device, self.role
         )
         self._exporter: Exporter = Exporter(model.chunks, model.weights, model.shapes, model.ties_head)
         self._offload: Offload = Offload(self._chunks, self._updater.optimizer)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-CHUNK_ELEMENTS = 2**26  # logits that exist at once: 256 MiB in fp32
+from roll.configs.model import LOGITS_PER_CHUNK_OF_SHARES
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class VocabShare:
     group: dist.ProcessGroup
     vocab_size: int
     temperature: float = 1.0
-    chunk_elements: int = CHUNK_ELEMENTS
+    logits_per_chunk: int = LOGITS_PER_CHUNK_OF_SHARES
 
 
 def token_scores(
@@ -94,7 +94,7 @@ def _chunks(
     all)."""
     first = share.group.rank() * len(weight)
     columns = max(0, min(len(weight), share.vocab_size - first))
-    step = max(1, share.chunk_elements // max(columns, 1))
+    step = max(1, share.logits_per_chunk // max(columns, 1))
     for start in range(0, len(targets), step):
         span = slice(start, min(start + step, len(targets)))
         logits = (hidden[span] @ weight[:columns].T).float()

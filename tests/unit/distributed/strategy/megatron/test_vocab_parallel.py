@@ -89,9 +89,11 @@ def expected(temperature: float) -> tuple[torch.Tensor, ...]:
     return log_probs.detach(), entropy.detach(), hidden.grad, weight.grad
 
 
-@pytest.mark.parametrize("chunk_elements", [1, 20, 2**26], ids=["one", "some", "all"])
+@pytest.mark.parametrize("logits_per_chunk", [1, 20, 2**26], ids=["one", "some", "all"])
 @pytest.mark.parametrize(("ranks", "padded"), [(1, 13), (1, 16), (2, 16), (4, 24)])
-def test_scores_and_gradients_equal_those_of_the_whole_vocabulary(ranks: int, padded: int, chunk_elements: int) -> None:
+def test_scores_and_gradients_equal_those_of_the_whole_vocabulary(
+    ranks: int, padded: int, logits_per_chunk: int
+) -> None:
     """13 tokens on 4 ranks of 6 rows: the third rank has one real row, the fourth none."""
     temperature = 0.7
     hidden, weight, targets = inputs(padded)
@@ -100,7 +102,7 @@ def test_scores_and_gradients_equal_those_of_the_whole_vocabulary(ranks: int, pa
     def work(rank: int) -> tuple[torch.Tensor, ...]:
         mine = weight.chunk(ranks)[rank].clone().requires_grad_()
         states = hidden.clone().requires_grad_()
-        share = VocabShare(group.member(rank), VOCAB, temperature, chunk_elements)  # type: ignore[arg-type]
+        share = VocabShare(group.member(rank), VOCAB, temperature, logits_per_chunk)  # type: ignore[arg-type]
         log_probs, entropy = token_scores(states, mine, targets, share)
         (2 * log_probs.sum() - entropy.square().sum()).backward()
         assert states.grad is not None and mine.grad is not None
@@ -138,6 +140,6 @@ def test_logits_of_one_chunk_at_most_exist(monkeypatch: pytest.MonkeyPatch) -> N
             yield span, logits, local, inside
 
     monkeypatch.setattr(vocab_parallel, "_chunks", watched)
-    share = VocabShare(ThreadGroup(1).member(0), VOCAB, chunk_elements=3 * VOCAB)  # type: ignore[arg-type]
+    share = VocabShare(ThreadGroup(1).member(0), VOCAB, logits_per_chunk=3 * VOCAB)  # type: ignore[arg-type]
     token_scores(hidden, weight, targets, share)
     assert sizes == [3 * VOCAB, 3 * VOCAB, VOCAB]

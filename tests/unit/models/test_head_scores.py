@@ -1,0 +1,275 @@
+"""What the head says of tokens, chunk by chunk: against dense float64, with gradients, and never all logits at once."""
+
+import copy
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from roll.configs.model import FusedKernelOptions
+from roll.errors import StrategyError
+from roll.models import head_kernels
+from roll.models.head_scores import Ask, HeadScores, Product, Teacher, head_scores
+from roll.models.head_tiles import PLAIN, Bend
+from roll.models.hf import LogProbHead
+
+N, H, V, TEACHER_H = 9, 6, 13, 4
+SINGLE: Any = partial(torch.testing.assert_close, rtol=1e-5, atol=3e-6, check_dtype=False)
+DOUBLE: Any = partial(torch.testing.assert_close, rtol=1e-10, atol=1e-12)
+
+
+def head(bend: Bend = PLAIN, chunk: int = 100, size: int = H) -> LogProbHead:
+    """`chunk`: positions whose logits fit."""
+    torch.manual_seed(0)
+    return LogProbHead(torch.nn.Linear(size, V), bend, FusedKernelOptions(logits_per_chunk=chunk * V))
+
+
+def dense(logits: torch.Tensor, targets: torch.Tensor, top_k: int = 0, other: torch.Tensor | None = None) -> HeadScores:
+    """The same from whole logits, as a page of definitions has it."""
+    p = torch.log_softmax(logits, -1)
+    top = p.topk(top_k) if top_k else None
+    entropy = -(p.exp() * p).sum(-1)
+    log_probs = p.gather(1, targets.view(len(p), -1)).view(targets.shape)
+    forward = reverse = None
+    if other is not None:
+        q = torch.log_softmax(other, -1)
+        forward, reverse = (q.exp() * (q - p)).sum(-1), (p.exp() * (p - q)).sum(-1)
+    return HeadScores(log_probs, entropy, top.values if top else None, top.indices if top else None, forward, reverse)
+
+
+def bent(raw: torch.Tensor, bend: Bend) -> torch.Tensor:
+    logits = raw * bend.factor
+    if bend.softcap is not None:
+        logits = torch.tanh(logits / bend.softcap) * bend.softcap
+    return logits / bend.temperature
+
+
+def total(found: HeadScores) -> torch.Tensor:
+    """A loss with another weight for every number."""
+    terms = [found.log_probs, found.entropy, found.top_log_probs, found.forward_kl, found.reverse_kl]
+    weights = torch.Generator().manual_seed(1)
+    loss = torch.zeros((), dtype=torch.float64)
+    for term in terms:
+        if term is not None:
+            loss = loss + (term * torch.randn(term.shape, generator=weights, dtype=torch.float64)).sum()
+    return loss
+
+
+class Case:
+    """Hidden states of a student with a low-rank adapter on its head, and of a teacher of another width."""
+
+    def __init__(self, dtype: torch.dtype):
+        make = torch.Generator().manual_seed(3)
+
+        def draw(*shape: int) -> torch.Tensor:
+            return torch.randn(*shape, generator=make, dtype=torch.float64).to(dtype)
+
+        self.hidden, self.weight, self.bias = draw(N, H), draw(V, H), draw(V)
+        self.low, self.up = draw(N, 2), draw(V, 2)
+        self.teacher = Teacher(draw(N, TEACHER_H), draw(V, TEACHER_H), draw(V), Bend(temperature=1.3))
+        self.targets = torch.arange(2 * N).view(N, 2) * 5 % V
+        for tensor in self.leaves:
+            tensor.requires_grad_()
+
+    @property
+    def leaves(self) -> list[torch.Tensor]:
+        return [self.hidden, self.weight, self.bias, self.low, self.up]
+
+    def fused(self, ask: Ask) -> HeadScores:
+        products = [Product(self.hidden, self.weight), Product(self.low, self.up)]
+        return head_scores(products, self.bias, self.targets, ask, self.teacher)
+
+    def dense(self, ask: Ask) -> HeadScores:
+        their = self.teacher
+        assert their.bias is not None
+        raw = self.hidden.double() @ self.weight.double().T + self.bias.double()
+        raw = raw + self.low.double() @ self.up.double().T
+        other = bent(their.hidden.double() @ their.weight.double().T + their.bias.double(), their.bend)
+        return dense(bent(raw, ask.bend), self.targets, ask.top_k, other)
+
+
+@pytest.mark.parametrize("columns", [1, 4, 5, V], ids="columns={}".format)
+@pytest.mark.parametrize("bend", [Bend(), Bend(0.7, 2.0, 1.5)], ids=["plain", "bent"])
+@pytest.mark.parametrize(("dtype", "close"), [(torch.float64, DOUBLE), (torch.float32, SINGLE)], ids=["64", "32"])
+def test_everything_and_its_gradients_are_those_of_whole_logits_in_float64(
+    dtype: torch.dtype, close: Callable[..., None], bend: Bend, columns: int
+) -> None:
+    """Log-probs of two tokens per position, entropy, top 3, both divergences from a teacher; hidden states, weight,
+    bias and a low-rank adapter learn from the sum of all."""
+    case, exact = Case(dtype), Case(torch.float64)
+    ask = Ask(columns * N, bend, entropy=True, top_k=3)
+    found, wanted = case.fused(ask), exact.dense(ask)
+    for name, value in wanted._asdict().items():
+        close(getattr(found, name), value, msg=lambda text, name=name: f"{name}: {text}")
+    total(found).backward()
+    total(wanted).backward()
+    for mine, theirs in zip(case.leaves, exact.leaves, strict=True):
+        close(mine.grad, theirs.grad)
+    assert case.teacher.weight.grad is None
+
+
+@pytest.mark.parametrize("name", ["log_probs", "entropy", "top_log_probs", "forward_kl", "reverse_kl"])
+def test_each_number_alone_has_its_own_gradient(name: str) -> None:
+    case, exact = Case(torch.float64), Case(torch.float64)
+    ask = Ask(4 * N, Bend(0.7), entropy=True, top_k=3)
+    for made, found in ((case, case.fused(ask)), (exact, exact.dense(ask))):
+        (getattr(found, name) ** 2).sum().backward()
+        assert made.hidden.grad is not None and made.hidden.grad.any()
+    for mine, theirs in zip(case.leaves, exact.leaves, strict=True):
+        DOUBLE(mine.grad, theirs.grad)
+
+
+def test_a_model_is_no_way_from_itself_and_far_logits_make_no_infinity() -> None:
+    """Divergence 0 with gradient 0; logits of +-300 shifted by 200 on one side."""
+    make = torch.Generator().manual_seed(0)
+    hidden, weight = torch.randn(N, H, generator=make), torch.randn(V, H, generator=make)
+    states = (hidden * 100).requires_grad_()
+    teacher = Teacher(hidden * 100, weight, torch.full((V,), 200.0))
+    found = head_scores([Product(states, weight)], None, torch.zeros(N, dtype=torch.int64), Ask(4 * N), teacher)
+    assert found.forward_kl is not None and found.reverse_kl is not None
+    assert max(found.forward_kl.abs().max().item(), found.reverse_kl.abs().max().item()) < 2e-4
+    (found.forward_kl + found.reverse_kl).sum().backward()
+    assert states.grad is not None and float(states.grad.abs().max()) < 1e-3
+
+
+@pytest.mark.parametrize("frozen", ["head", "backbone"])
+def test_what_is_frozen_gets_no_gradient_and_the_rest_its_own(frozen: str) -> None:
+    made, hidden, targets = head(Bend(softcap=2.0), chunk=2), torch.randn(N, H), torch.arange(N) % V
+    exact = copy.deepcopy(made).double()
+    states, exact_states = hidden.clone(), hidden.double().requires_grad_()
+    states.requires_grad_(frozen != "backbone")
+    made.lm_head.requires_grad_(frozen != "head")
+    total(made(states, targets, 0.7, True)).backward()
+    raw: torch.Tensor = exact.lm_head(exact_states)
+    total(dense(bent(raw, Bend(0.7, 2.0)), targets)).backward()
+    if frozen == "backbone":
+        assert states.grad is None
+    else:
+        SINGLE(states.grad, exact_states.grad)
+    for parameter, reference in zip(made.lm_head.parameters(), exact.lm_head.parameters(), strict=True):
+        if frozen == "head":
+            assert parameter.grad is None
+        else:
+            SINGLE(parameter.grad, reference.grad)
+
+
+class Largest(TorchDispatchMode):
+    """The most elements of any tensor that was computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elements = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for made in result if isinstance(result, list | tuple) else [result]:
+            if isinstance(made, torch.Tensor):
+                self.elements = max(self.elements, made.numel())
+        return result
+
+
+def test_the_logits_of_all_positions_never_exist_at_once() -> None:
+    """40 positions of 13 logits are 520; 5 positions' worth of logits and the head's gradient (13 x 2) may exist."""
+    made, hidden = head(chunk=5, size=2), torch.randn(40, 2)
+    teacher = Teacher(torch.randn(40, 2), torch.randn(V, 2))
+    with Largest() as seen:
+        found = made(hidden.requires_grad_(), torch.arange(40) % V, 0.7, True, 3, teacher)
+        total(found).backward()
+    assert seen.elements <= 40 * 6  # six columns: of the top 3 so far and of three more
+
+
+def test_the_heads_gradient_in_bf16_is_rounded_once_however_many_chunks() -> None:
+    """Against float64, relative: bf16 rounds what flows into the head (2**-9 at most, 1.7e-3 in the mean) and the
+    result; a sum over 37 parts of the batch rounds 37 times more."""
+    torch.manual_seed(0)
+    hidden, targets, weight = torch.randn(37 * 8, 16).bfloat16(), torch.randint(0, 100, (37 * 8,)), torch.randn(37 * 8)
+    linear = torch.nn.Linear(16, 100, bias=False)
+    made = LogProbHead(linear).bfloat16()
+    exact = linear.weight.detach().double().requires_grad_()
+    errors = []
+    for chunk in (8, 37 * 8):
+        made.logits_per_chunk = chunk * 100
+        made.zero_grad()
+        (made(hidden, targets).log_probs * weight).sum().backward()
+        exact.grad = None
+        log_probs = torch.log_softmax(hidden.double() @ exact.T, -1)[range(37 * 8), targets]
+        (log_probs * weight).sum().backward()
+        assert linear.weight.grad is not None and exact.grad is not None
+        errors.append(float((linear.weight.grad.double() - exact.grad).norm() / exact.grad.norm()))
+    assert errors[0] < 1.1 * errors[1] < 4e-3
+
+
+def test_bf16_scores_are_fp32_of_bf16_products() -> None:
+    """Divergence and entropy within what rounded logits allow: 2**-9 of logits below 4."""
+    case, exact = Case(torch.bfloat16), Case(torch.bfloat16)
+    ask = Ask(4 * N, entropy=True, top_k=3)
+    found, wanted = case.fused(ask), exact.dense(ask)
+    for name, value in wanted._asdict().items():
+        mine = getattr(found, name)
+        if name != "top_ids":
+            assert mine.dtype == torch.float32
+            torch.testing.assert_close(mine.double(), value, rtol=0, atol=0.08)
+    total(found).backward()
+    assert all(leaf.grad is not None and leaf.grad.dtype == torch.bfloat16 for leaf in case.leaves)
+
+
+def test_the_likeliest_tokens_come_in_order_and_no_more_than_there_are() -> None:
+    found = head(chunk=1)(torch.randn(4, H), torch.arange(4), top_k=50)
+    assert found.top_ids is not None and found.top_log_probs is not None
+    assert found.top_ids.sort(1).values.tolist() == [list(range(V))] * 4
+    assert bool((found.top_log_probs.diff(dim=1) <= 0).all())
+
+
+def test_no_position_gives_nothing_and_a_gradient_of_zero() -> None:
+    made, hidden = head(), torch.randn(0, H, requires_grad=True)
+    found = made(hidden, torch.zeros(0, dtype=torch.int64), 1.0, True, 3)
+    total(found).backward()
+    weight: Any = made.lm_head.weight
+    assert found.log_probs.shape == (0,) and not weight.grad.any()
+
+
+def test_a_kernel_that_runs_on_gpus_only_is_refused_elsewhere() -> None:
+    made = head()
+    made.kernel = "cut_cross_entropy"
+    with pytest.raises(StrategyError, match="cut_cross_entropy runs on GPUs only, and this rank is on cpu"):
+        made(torch.randn(4, H), torch.arange(4))
+
+
+def test_a_kernel_is_asked_for_plain_log_probs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for the package, on a CPU: what it is called with, and that torch computes all else."""
+    calls: list[dict[str, Any]] = []
+
+    def linear_cross_entropy(states: Any, weight: Any, targets: Any, **options: Any) -> torch.Tensor:
+        calls.append(options)
+        logits = bent(states @ weight.T + options["bias"], Bend(softcap=options["softcap"]))
+        return torch.nn.functional.cross_entropy(logits, targets, reduction=options["reduction"])
+
+    package = SimpleNamespace(linear_cross_entropy=linear_cross_entropy)
+    monkeypatch.setattr(head_kernels, "_package", lambda name, device: package)
+    made, hidden, targets = head(Bend(softcap=2.0)), torch.randn(4, H), torch.arange(4)
+    plain = made(hidden, targets)
+    made.kernel = "cut_cross_entropy"
+    SINGLE(made(hidden, targets).log_probs, plain.log_probs)
+    assert [call["impl"] for call in calls] == ["cce_exact"]
+    made(hidden, targets, 0.7)
+    made(hidden, targets, entropy=True)
+    made(hidden, targets, top_k=2)
+    assert len(calls) == 1
+
+
+@pytest.mark.slow
+def test_compiled_chunks_give_the_same_numbers() -> None:
+    """By inductor and the machine's C++ compiler: tiles of two sizes, everything asked for, with gradients."""
+    case, exact = Case(torch.float32), Case(torch.float64)
+    ask = Ask(4 * N, Bend(0.7, 2.0), entropy=True, top_k=3, compiled=True)
+    found, wanted = case.fused(ask), exact.dense(ask)
+    for name, value in wanted._asdict().items():
+        SINGLE(getattr(found, name), value)
+    total(found).backward()
+    total(wanted).backward()
+    for mine, theirs in zip(case.leaves, exact.leaves, strict=True):
+        SINGLE(mine.grad, theirs.grad)
