@@ -3,9 +3,9 @@
     python benchmarks/chunked_log_prob.py [--positions 4096] [--vocab 32768] [--hidden 256] [--no-entropy]
 
 Forward and backward of log-prob and entropy on one thread, each form in a process of its own, so that one's peak does
-not hide the other's: `whole` logits; `head`, the head of Hugging Face models; `shares`, that of Megatron, where one rank
-has the whole vocabulary. Prints the peak above the inputs, CPU seconds, what both are of those of whole logits, and how
-far the norms of the gradients differ."""
+not hide the other's: `whole` logits; `head`, the head of Hugging Face models; `shares`, that of Megatron on one
+rank. Prints the peak above the inputs, CPU seconds, what both are of those of whole logits, and how far the norms
+of the gradients differ."""
 
 from __future__ import annotations
 

@@ -144,6 +144,12 @@ INERT: Mapping[str, Mapping[str, InertKey]] = {
     "ModelArgs": {
         "model_type": ignored(str | None, None, "Kind of head on the model.", ROLE_DECIDES),
         "num_labels": ignored(int, 1, "Width of that head.", ROLE_DECIDES),
+        "use_fused_kernels": ignored(
+            bool,
+            False,
+            "Log-probs without the logits of all tokens.",
+            "they never come from whole logits; fused_kernel_options says how",
+        ),
         "device_map": ignored(str | None, "balanced", "Placement of the layers.", "device_mapping places the role"),
         "autocast_adapter_dtype": ignored(
             bool, True, "Keep adapters in fp32.", "adapters have fp32 master weights and compute in dtype in any case"
