@@ -131,6 +131,12 @@ class WorkerConfig(Settings):
     )
     sequence_packing_args: SequencePackingArgs = setting({}, "Details of sequence packing.")
 
+    use_torch_compile: bool = setting(
+        False,
+        "The blocks of the model, and the arithmetic of its head, by torch.compile: less time per pass, and a minute "
+        "or more for the first ones. On a CPU it needs a C++ compiler.",
+    )
+
     @property
     def packed_tokens_in_train(self) -> int | None:
         """Most tokens of a pack in training; None where rows are not packed, or packed by their number."""

@@ -38,6 +38,7 @@ _FROZEN = (_ON_DEVICES - {"model_args"}) | (_MODEL - {f"model_args.{key}" for ke
 _SCORING = frozenset({
     "infer_batch_size", "use_dynamic_batching_in_infer", "max_tokens_per_microbatch_in_infer",
     "sequence_length_round_in_infer", "use_sequence_packing", "sequence_packing_args",
+    "use_torch_compile",
 })  # fmt: skip
 _TRAINING = frozenset({
     "training_args", "use_dynamic_batching_in_train", "max_tokens_per_microbatch_in_train",

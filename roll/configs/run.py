@@ -117,6 +117,12 @@ class RunConfig(Settings):
     )
     max_grad_norm: float = setting(1.0, "Gradients are scaled down to this norm; 0 is off.", ge=0)
 
+    is_offload_optimizer_states_in_train_step: bool = setting(
+        False,
+        "While a role computes gradients its optimizer's states wait in host memory, and come back for the update: "
+        "room for larger micro batches, for two transfers per update. Every train strategy.",
+    )
+
     external_lib: Modules = setting(
         (),
         "Module or modules that every process of the run imports before it loads a model, as to register models and "

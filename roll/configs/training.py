@@ -2,11 +2,16 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from roll.configs.base import Settings, setting
 
+ADAMW = ("adamw", "adamw_torch_fused", "AdamW")  # of other systems
 Share = Annotated[float, Field(ge=0, le=1)]
+Optimizer = Annotated[
+    Literal["adamw_torch", "muon"],
+    BeforeValidator(lambda value: "adamw_torch" if value in ADAMW else value),
+]
 Schedule = Literal["constant", "constant_with_warmup", "linear", "cosine"]
 
 
@@ -21,7 +26,13 @@ class TrainingArgs(Settings):
         "Forward-backward passes per optimizer update. Samples per update: this x per_device_train_batch_size x ranks.",
         ge=1,
     )
-    learning_rate: float = setting(5e-5, "Peak learning rate of AdamW.", ge=0, le=10)
+    optim: Optimizer = setting(
+        "adamw_torch",
+        "adamw_torch: AdamW. muon: Muon for the matrices of the layers, AdamW for embedding, head and vectors, under "
+        "one learning rate; fsdp2_train, and deepspeed_train without ZeRO (docs/trainers.md).",
+    )
+    muon_momentum: float = setting(0.95, "With optim: muon: decay of its gradient average.", ge=0, lt=1)
+    learning_rate: float = setting(5e-5, "Peak learning rate.", ge=0, le=10)
     lr_scheduler_type: Schedule = setting(
         "linear",
         "Shape of the learning rate after the warm-up: flat, a line to 0, or a half cosine to 0. It runs over "

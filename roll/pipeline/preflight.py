@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from roll.configs.cluster import WorkerConfig
+from roll.configs.compiling import compile_machine_problems
 from roll.configs.fused_head import fused_head_machine_problems
 from roll.configs.lora import lora_model_problems, lora_warnings
 from roll.configs.plan.parallel import parallel_sizes
@@ -65,6 +66,7 @@ def machine_report(config: RunConfig) -> MachineReport:
     for choice in choices(config):
         worker, spec = choice.worker, spec_of(choice.worker.strategy_name)
         problems += engine_problems(choice)
+        problems += compile_machine_problems(choice)
         problems += fused_head_machine_problems(choice)
         problems += spec.findings(spec.machine_problems, Problem, choice)
         problems += adapter_problems(choice) if choice.role.learns else ()

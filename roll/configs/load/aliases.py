@@ -32,6 +32,7 @@ RENAMED: Mapping[tuple[str, str], str] = {
     ("ModelArgs", "tokenizer_name_or_path"): "tokenizer_path",
     ("ModelArgs", "torch_dtype"): "dtype",
     ("ModelArgs", "use_remove_padding"): f"{AROUND}use_sequence_packing",
+    ("ModelArgs", "use_torch_compile"): f"{AROUND}use_torch_compile",
     ("WorkerConfig", "use_remove_padding"): "use_sequence_packing",
     ("GeneratingArgs", "min_tokens"): "min_new_tokens",
     ("GeneratingArgs", "stop"): "stop_strings",

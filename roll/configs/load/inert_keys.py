@@ -83,9 +83,6 @@ INERT: Mapping[str, Mapping[str, InertKey]] = {
             "Move a role's states to host memory between its turns.",
             "roles that share devices take turns by themselves",
         ),
-        "is_offload_optimizer_states_in_train_step": planned(
-            bool, False, "Keep optimizer states on the host while gradients are computed."
-        ),
         "otlp_output_dir": ignored(str, "./output/otlp", "Where traces go.", "traces are not recorded"),
         "base_dir": unread(str, "./output", "Base directory."),
         "local_rank": unread(int, -1, "Rank."),

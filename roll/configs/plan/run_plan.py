@@ -35,6 +35,7 @@ class TrainPlan:
     rounding: Rounding = "whole"  # of samples that do not split into updates; whole: they have to
     waits: int = 0  # steps of the run before it learns
     warmup_ratio: float = 0.0  # where warmup_updates follows from it
+    optimizer_waits: bool = False  # its states are in host memory while gradients are computed
 
     @property
     def samples_per_update(self) -> int:
@@ -139,5 +140,6 @@ def train_plan(
         warmup_ratio=0.0 if args.warmup_steps else args.warmup_ratio,
         max_grad_norm=config.max_grad_norm,
         rounding=rounding,
+        optimizer_waits=config.is_offload_optimizer_states_in_train_step,
     )
     return plan.over(config.max_steps)

@@ -14,6 +14,15 @@ def problems(choice: Choice) -> Iterator[Problem]:
     config = choice.worker.strategy_config
     yield from deepspeed_misfits(choice.at, config)
     yield from deepspeed_problems(choice.role.name, config, facts_of(choice))
+    args, dtype = choice.worker.training_args, choice.worker.model_args.dtype
+    if choice.role.learns and args.optim == "muon" and (zero_stage(config) or dtype != "fp32"):
+        key, stage = f"{choice.role.name}.training_args.optim", f"{choice.at}.zero_optimization.stage"
+        text = f"{key}: muon needs whole matrices, and ZeRO and bf16 lay weights end to end in one row. Use fsdp2_train"
+        yield Problem(f"{text}, or stage: 0 with model_args.dtype: fp32.", (key, stage, choice.name_key))
+    if choice.worker.use_torch_compile and zero_stage(config) == 3:
+        key, stage = f"{choice.role.name}.use_torch_compile", f"{choice.at}.zero_optimization.stage"
+        text = f"{key}: true with {stage}: 3, which gathers the weights of every layer inside of what is compiled."
+        yield Problem(f"{text} Use a lower stage, or an fsdp2 strategy.", (key, stage))
 
 
 def facts_of(choice: Choice) -> DeepSpeedFacts:

@@ -104,6 +104,10 @@ def problems(choice: Choice) -> Iterator[Problem]:
             at = f"{choice.at}.{key}"
             text = f"{at}: with offload_policy all of it is in host memory for good. Remove one of them."
             yield Problem(text, (at, f"{choice.at}.offload_policy"))
+    if choice.role.learns and worker.training_args.optim == "muon" and settings.offload_policy:
+        key, at = f"{name}.training_args.optim", f"{choice.at}.offload_policy"
+        text = f"{key}: muon gathers matrices between the ranks, and offload_policy keeps them in host memory."
+        yield Problem(f"{text} Use param_offload and optimizer_offload, or adamw_torch.", (key, at))
     if settings.optimizer_offload and not choice.role.learns:
         at = f"{choice.at}.optimizer_offload"
         yield Problem(f"{at}: {name} does not learn, and has no use for it. Remove it.", (at,))

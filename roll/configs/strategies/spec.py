@@ -74,6 +74,7 @@ class StrategySpec:
     packages: tuple[Package, ...] = ()
     devices_per_worker: bool = False  # several devices may form one worker
     adapts: bool = False  # a role that learns may train LoRA adapters
+    compiles: bool = False  # its model may run by torch.compile
     packs: bool = False  # rows may stand one after the other in one sequence
     settings: str = ""  # the class (roll.configs.base:Settings) that strategy_config must fit
     problems: str = ""  # (Choice) -> Problems that hold on any machine

@@ -13,6 +13,7 @@ from roll.configs.cluster import WorkerConfig
 from roll.distributed.strategy.base import RankContext, ScoreStrategy
 from roll.distributed.weights.together import with_partners
 from roll.errors import StrategyError
+from roll.models.compiled import compile_model
 from roll.models.hf import SequenceModel, TokenLogProbModel, TokenValueModel
 from roll.models.loading import LoadedModel
 from roll.models.lora import Exported
@@ -104,12 +105,14 @@ class ModelScoreStrategy(ScoreStrategy):
                 yield batch.to(self.context.device)
 
     @torch.no_grad()
-    def _take_packs(self) -> None:
-        """Makes the model take packs where the role wants them. Collective; comes last in `setup`."""
+    def _prepare(self) -> None:
+        """Makes the model take packs, and compiles it, where the role wants that. Collective; comes last in `setup`."""
         if self.role.use_sequence_packing:
             use_packed_attention(self.model.pretrained)
             with self._ready_to_score(), self._without_dropout():
                 check_packs(self.model, self.context.device)
+        if self.role.use_torch_compile:
+            compile_model(self.model)
 
     def _evened_out(self, micro_batches: Sequence[MicroBatch]) -> Sequence[MicroBatch]:
         """These, and behind them the empty ones that ranks need whose forward passes must be equal in number."""

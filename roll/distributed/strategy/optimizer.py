@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -11,7 +11,9 @@ from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
 from roll.configs.training import TrainingArgs
+from roll.distributed.strategy.muon import Muon
 from roll.errors import StrategyError
+from roll.models.hf import LogProbHead, ValueHead
 
 
 def parameter_groups(
@@ -32,11 +34,31 @@ def parameter_groups(
     return [group for group in groups if group["params"]]
 
 
+def optimizer_of(
+    module: nn.Module, args: TrainingArgs, dimensions: Callable[[nn.Parameter], int], one_group: bool = False
+) -> torch.optim.Optimizer:
+    """What `optim` names, over what a model trains. `dimensions`: of a whole parameter."""
+    parameters = list(module.parameters())
+    if args.optim == "adamw_torch":
+        return adamw(parameter_groups(((p, dimensions(p)) for p in parameters), args.weight_decay, one_group), args)
+    ends = [m for m in module.modules() if isinstance(m, nn.Embedding | LogProbHead | ValueHead)]
+    apart = {id(parameter) for end in ends for parameter in end.parameters()}
+    matrices = [p for p in parameters if id(p) not in apart and p.dim() > 1 and min(p.shape[-2:]) > 1]
+    taken = {id(matrix) for matrix in matrices}
+    groups = parameter_groups(((p, p.dim()) for p in parameters if id(p) not in taken), args.weight_decay)
+    trained = [matrix for matrix in matrices if matrix.requires_grad]
+    first = [{"params": trained, "weight_decay": args.weight_decay, "muon": True}] if trained else []
+    return Muon(first + groups, args.muon_momentum, **_adamw_settings(args))
+
+
 def adamw(groups: list[dict[str, Any]], args: TrainingArgs) -> torch.optim.AdamW:
     """AdamW with torch's fused kernel, on the CPU as on GPUs."""
-    return torch.optim.AdamW(
-        groups, lr=args.learning_rate, betas=(args.adam_beta1, args.adam_beta2), eps=args.adam_epsilon, fused=True
-    )
+    return torch.optim.AdamW(groups, **_adamw_settings(args))
+
+
+def _adamw_settings(args: TrainingArgs) -> dict[str, Any]:
+    betas = (args.adam_beta1, args.adam_beta2)
+    return {"lr": args.learning_rate, "betas": betas, "eps": args.adam_epsilon, "fused": True}
 
 
 def learning_rate_factor(

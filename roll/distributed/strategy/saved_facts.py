@@ -52,6 +52,7 @@ def required_facts(role: WorkerConfig, dp_size: int) -> dict[str, object]:
         "freeze_module_prefix": role.model_args.freeze_module_prefix,
         "lora": role.model_args.adapter_text,
         "dtype": role.model_args.dtype,
+        "optim": role.training_args.optim,
     }
     spec = spec_of(role.strategy_name)
     return spec.ask(spec.saved_facts, dict, facts, role, dp_size) if spec.saved_facts else facts | {"dp_size": dp_size}

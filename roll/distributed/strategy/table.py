@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from roll.configs.base import Settings
+from roll.configs.compiling import compile_problems
 from roll.configs.fused_head import fused_head_problems
 from roll.configs.load.validate import validate
 from roll.configs.lora import PEFT, lora_problems
@@ -85,7 +86,9 @@ def _ability_problems(choice: Choice, spec: StrategySpec) -> Iterator[Problem]:
         who_can = ", ".join(n for n in serving(role.use) if STRATEGIES[n].adapts)
         yield from lora_problems(choice, spec.adapts, who_can)
     generates = role.use == "generate"
+    who_compiles = ", ".join(name for name in serving(role.use) if STRATEGIES[name].compiles)
     if not generates:
+        yield from compile_problems(choice, spec.compiles, who_compiles)
         yield from fused_head_problems(
             choice, any(p.module == "transformers" for p in spec.packages) and not spec.sizes
         )

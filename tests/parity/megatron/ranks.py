@@ -59,6 +59,7 @@ class Run:
     vocab_size: int = 296
     total_updates: int = 100
     warmup_updates: int = 0
+    optimizer_waits: bool = False
 
     def config(self, strategy: str = "megatron_train") -> WorkerConfig:
         training = {
@@ -95,6 +96,7 @@ class Run:
             warmup_updates=self.warmup_updates,
             infer_batch_size=4,
             max_grad_norm=self.max_norm,
+            optimizer_waits=self.optimizer_waits,
         )
 
 

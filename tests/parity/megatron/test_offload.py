@@ -2,6 +2,7 @@
 second update must be the same, so weights, moments and the hooks that collect gradients all came back."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,3 +35,14 @@ def test_a_trip_to_host_memory_takes_everything_along_and_changes_no_update(
     assert travelled[0].grad_norm == stayed.grad_norm > 0
     for name, weights in stayed.parameters.items():
         np.testing.assert_array_equal(travelled[0].parameters[name], weights, err_msg=name)
+
+
+@pytest.mark.parametrize(("megatron", "model"), [({}, {}), (SHARED, BF16)], ids=["plain", "distributed-bf16"])
+def test_an_optimizer_that_waits_in_host_memory_during_the_passes_changes_nothing(
+    megatron: dict[str, Any], model: dict[str, Any], rank_pool: Pools, tiny_model_dir: Path
+) -> None:
+    """is_offload_optimizer_states_in_train_step. On a CPU the copies are made all the same."""
+    pool, run = rank_pool(2), Run(tiny_model_dir, megatron, model=model)
+    stayed, waited = (pool.run(ranks.train, replace(run, optimizer_waits=waits))[0] for waits in (False, True))
+    for name, weights in stayed.parameters[-1].items():
+        np.testing.assert_array_equal(waited.parameters[-1][name], weights, err_msg=name)

@@ -138,6 +138,28 @@ class Trace:
     metrics: list[dict[str, float]]
 
 
+class SlowMuon:
+    """Muon in float64 with the singular values themselves: f(s) = a s + b s^3 + c s^5, five times."""
+
+    def __init__(self, matrices: list[torch.nn.Parameter], weight_decay: float, momentum: float = 0.95):
+        self._matrices, self._decay, self._momentum = matrices, weight_decay, momentum
+        self._averages = [np.zeros(tuple(matrix.shape)) for matrix in matrices]
+
+    def step(self, rate: float) -> None:
+        for matrix, average in zip(self._matrices, self._averages, strict=True):
+            assert matrix.grad is not None
+            gradient = matrix.grad.double().numpy()
+            average *= self._momentum
+            average += gradient
+            left, values, right = np.linalg.svd(gradient + self._momentum * average, full_matrices=False)
+            values /= np.sqrt((values**2).sum(-1, keepdims=True))
+            for _ in range(5):
+                values = 3.4445 * values - 4.7750 * values**3 + 2.0315 * values**5
+            update = left * values[..., None, :] @ right * 0.2 * np.sqrt(max(matrix.shape[-2:]))
+            new = matrix.detach().double().numpy() * (1 - rate * self._decay) - rate * update
+            matrix.data = torch.from_numpy(new).to(matrix.dtype)
+
+
 @dataclass(frozen=True)
 class Change:
     """Other settings of the optimizer, from an update on."""
@@ -159,6 +181,7 @@ def train_reference(
     dtype: torch.dtype = torch.float32,
     change: Change | None = None,
     adapter: Path | None = None,
+    muon: bool = False,
 ) -> Trace:
     """One update per learning rate on all rows together, row by row without padding. `adapter`: a directory of peft's,
     which is trained instead of the weights; recorded are its gradients, and the weights with it."""
@@ -171,6 +194,9 @@ def train_reference(
         model = PeftModel.from_pretrained(model, str(adapter), is_trainable=True)
     matrices = [p for p in model.parameters() if p.dim() > 1 and p.requires_grad]
     others = [p for p in model.parameters() if p.dim() <= 1 and p.requires_grad]
+    layers = [p for n, p in model.named_parameters() if muon and p.dim() > 1 and ".layers." in n]
+    slow_muon = SlowMuon(layers, weight_decay)
+    matrices = [p for p in matrices if not any(p is taken for taken in layers)]
     optimizer = torch.optim.AdamW(
         [{"params": matrices, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}],
         lr=LEARNING_RATE,
@@ -201,6 +227,7 @@ def train_reference(
         if max_norm:
             torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
         optimizer.step()
+        slow_muon.step(learning_rate)
         trace.gradients = trace.gradients or gradients
         whole = model if adapter is None else copy.deepcopy(model).merge_and_unload()  # type: ignore[operator]
         trace.parameters.append({n: p.detach().numpy().copy() for n, p in whole.named_parameters()})

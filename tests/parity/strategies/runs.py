@@ -61,6 +61,8 @@ class Run:
     backend_timeout: int = 30
     fsdp2: dict[str, Any] | None = None
     packs: bool = False
+    compiled: bool = False
+    optimizer_waits: bool = False
 
     def config(self) -> WorkerConfig:
         zero = {"stage": self.stage} | self.zero
@@ -87,6 +89,7 @@ class Run:
                 "training_args": training | {"lr_scheduler_type": "constant"} | self.training,
                 "backend_timeout": self.backend_timeout,
                 "use_sequence_packing": self.packs,
+                "use_torch_compile": self.compiled,
             }
         )
 
@@ -102,6 +105,7 @@ class Run:
             warmup_updates=self.warmup_updates,
             infer_batch_size=4,
             max_grad_norm=self.max_norm,
+            optimizer_waits=self.optimizer_waits,
         )
 
 

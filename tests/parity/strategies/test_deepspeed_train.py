@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -180,3 +181,14 @@ def test_experts_are_exported_one_by_one_as_the_checkpoint_holds_them(
     want = load_file(tmp_path / "model.safetensors")
     assert "model.layers.1.mlp.experts.3.up_proj.weight" in want
     assert largest_difference(got, {name: weight.numpy() for name, weight in want.items()}) == 0
+
+
+@pytest.mark.parametrize(
+    ("stage", "fsdp2"), [(0, None), (1, None), (2, None), (3, None), (0, {})], ids=["0", "1", "2", "3", "fsdp2"]
+)
+def test_an_optimizer_that_waits_in_host_memory_during_the_passes_changes_nothing(
+    stage: int, fsdp2: dict[str, Any] | None, rank_pool: Pools, tiny_tied_model_dir: Path, reference: Trace
+) -> None:
+    """is_offload_optimizer_states_in_train_step. On a CPU the copies are made all the same."""
+    run = Run(tiny_tied_model_dir, stage, (3, 1, 2), fsdp2=fsdp2, optimizer_waits=True)
+    assert_same_training(rank_pool(2).run(runs.train, run)[0], reference)

@@ -236,3 +236,53 @@ def test_a_checkpoint_of_four_ranks_goes_on_with_two_that_hold_a_copy_each(
     want = rank_pool(4).run(runs.save_after, run, tmp_path)[0]
     got = rank_pool(2).run(runs.go_on, replace(run, updates=1, fsdp2=REPLICAS), tmp_path)[0]
     assert largest_difference(got.parameters[0], want) < 1e-6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("packs", [False, True], ids=["padded", "packed"])
+@pytest.mark.parametrize("settings", [FULL, None], ids=["fsdp2", "deepspeed"])
+def test_a_compiled_model_learns_the_same(
+    settings: dict[str, Any] | None, packs: bool, rank_pool: Pools, tiny_model_dir: Path
+) -> None:
+    """By inductor and the machine's C++ compiler, with recomputation, entropy and micro batches of other shapes."""
+    loss = BentLoss(entropy_coef=0.3)
+    want = train_reference(tiny_model_dir, rows(), loss, [LEARNING_RATE] * 3)
+    run = Run(
+        tiny_model_dir,
+        fsdp2=settings,
+        stage=2,
+        split=(3, 1, 2),
+        model={"disable_gradient_checkpointing": False},
+        loss=loss,
+        packs=packs,
+        compiled=True,
+    )
+    assert_same_training(rank_pool(2).run(runs.train, run)[0], want)
+
+
+@pytest.mark.parametrize(
+    "settings, world_size",
+    [(FULL, 2), (REPLICAS, 2), (WAITING_ON_HOST, 2), (None, 2)],
+    ids=["x2", "replicas", "waiting-on-host", "deepspeed"],
+)
+def test_three_updates_of_muon_equal_singular_values_in_float64(
+    settings: dict[str, Any] | None, world_size: int, rank_pool: Pools, tiny_model_dir: Path
+) -> None:
+    """Matrices of the layers by Muon, divided among the ranks; embedding, untied head and norms by torch's AdamW.
+    fp32: where a gradient has singular values near 0, the iteration multiplies what rounding leaves there by up to
+    3.44 ** 5 = 485 of an update of 1e-3 x .2 x 8."""
+    want = train_reference(tiny_model_dir, rows(), BentLoss(), [LEARNING_RATE] * 3, weight_decay=0.5, muon=True)
+    run = Run(tiny_model_dir, fsdp2=settings, split=(3, 1, 2), training={"optim": "muon", "weight_decay": 0.5})
+    got = rank_pool(world_size).run(runs.train, run)[0]
+    assert largest_difference(got.gradients, want.gradients) < 1e-5
+    for mine, theirs in zip(got.parameters, want.parameters, strict=True):
+        assert largest_difference(mine, theirs) < 1e-4
+    plain = train_reference(tiny_model_dir, rows(), BentLoss(), [LEARNING_RATE] * 3, weight_decay=0.5)
+    assert largest_difference(plain.parameters[2], want.parameters[2]) > 1e-3
+
+
+def test_a_checkpoint_of_muon_goes_on_under_other_ranks(rank_pool: Pools, tiny_model_dir: Path, tmp_path: Path) -> None:
+    run = run_of(tiny_model_dir, FULL, updates=2, training={"optim": "muon"})
+    want = rank_pool(2).run(runs.save_after, run, tmp_path)[0]
+    got = rank_pool(1).run(runs.go_on, replace(run, updates=1), tmp_path)[0]
+    assert largest_difference(got.parameters[0], want) < 1e-5

@@ -30,7 +30,7 @@ class DeepSpeedScoreStrategy(ModelScoreStrategy):
         engine = self.rank.initialize(self._model.module)
         engine.eval()
         self._offload: ScorerOffload = ScorerOffload(engine, self.rank.config)
-        self._take_packs()
+        self._prepare()
 
     def _evened_out(self, micro_batches: Sequence[MicroBatch]) -> Sequence[MicroBatch]:
         return self.rank.evened_out(micro_batches)

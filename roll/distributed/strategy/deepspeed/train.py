@@ -19,7 +19,7 @@ from roll.distributed.strategy.data_parallel import all_reduce
 from roll.distributed.strategy.deepspeed.config import training_config
 from roll.distributed.strategy.deepspeed.rank import DeepSpeedRank, full_dimensions, full_shape
 from roll.distributed.strategy.model_score import ModelScoreStrategy
-from roll.distributed.strategy.optimizer import adamw, not_finite, parameter_groups, schedule
+from roll.distributed.strategy.optimizer import not_finite, optimizer_of, schedule
 from roll.distributed.strategy.saved_facts import SavedFacts, required_facts
 from roll.distributed.weights.bucket import WeightBucket, fill_buckets
 from roll.errors import StrategyError
@@ -61,15 +61,14 @@ class DeepSpeedTrainStrategy(ModelScoreStrategy, TrainStrategy):
 
         self._has_one_group = one_group
         self._model = self.rank.load_model(adapts=True)
-        parameters = [(parameter, full_dimensions(parameter)) for parameter in self._model.module.parameters()]
         args = self.role.training_args
-        optimizer = adamw(parameter_groups(parameters, args.weight_decay, one_group), args)
+        optimizer = optimizer_of(self._model.module, args, full_dimensions, one_group)
         self._schedule = schedule(optimizer, args, self.plan.total_updates, self.plan.warmup_updates)
         with _no_dummy_step(optimizer):
             self._engine = self.rank.initialize(self._model.module, optimizer=optimizer, lr_scheduler=self._schedule)
         self._offload: Offload = Offload(self.engine, self.rank.config)
         self._trainable = [parameter for parameter in self._model.module.parameters() if parameter.requires_grad]
-        self._take_packs()
+        self._prepare()
 
     def train_step(
         self, micro_batches: Sequence[MicroBatch], loss: Loss, scale: LossScale, temperature: float
@@ -77,6 +76,8 @@ class DeepSpeedTrainStrategy(ModelScoreStrategy, TrainStrategy):
         if not micro_batches:
             raise ValueError("an update needs at least one micro batch on every rank")
         sums = MetricSums()
+        if self.plan.optimizer_waits:
+            self._offload.to_host(frozenset({State.OPTIMIZER}))
         for i, micro_batch in enumerate(micro_batches):
             # Explicit, because the number of micro batches may differ from update to update.
             self.engine.set_gradient_accumulation_boundary(i == len(micro_batches) - 1)
@@ -85,6 +86,8 @@ class DeepSpeedTrainStrategy(ModelScoreStrategy, TrainStrategy):
             self.engine.backward(total * self.dp_size if self.dp_size > 1 else total, scale_wrt_gas=False)
             sums.merge([metrics])
         learning_rate = float(self._schedule.get_last_lr()[0])
+        if self.plan.optimizer_waits:
+            self._offload.to_device(frozenset({State.OPTIMIZER}))
         grad_norm = self._step()
         return sums.to_floats(), {"grad_norm": grad_norm, "learning_rate": learning_rate}
 

@@ -18,7 +18,7 @@ from roll.distributed.strategy.saved_facts import SavedFacts
 from roll.models.dcp_files import OneByOne, PlainReader
 
 _FOLDER = "shards"
-_MOMENTS, _STEPS, _UPDATES = ("exp_avg", "exp_avg_sq"), "step", "updates_done"
+_MOMENTS, _MOMENTUM, _STEPS, _UPDATES = ("exp_avg", "exp_avg_sq"), "momentum_buffer", "step", "updates_done"
 
 
 def save(directory: Path, rank: Fsdp2Rank, updater: Updater, fixed: dict[str, object]) -> None:
@@ -47,11 +47,13 @@ def load(directory: Path, rank: Fsdp2Rank, updater: Updater) -> None:
     state: dict[str, torch.Tensor] = {f"model.{n}": shard.detach() for n, shard in _saved(rank, updater).items()}
     found: dict[str, dict[str, torch.Tensor]] = {}
     for name, shard in updater.trained.items():
-        if f"{_STEPS}.{name}" in there:  # a weight that no update has reached has none
+        if f"{_MOMENTUM}.{name}" in there:  # Muon's
+            found[name] = {_MOMENTUM: torch.zeros_like(shard.detach())}
+        elif f"{_STEPS}.{name}" in there:  # a weight that no update has reached has none
             device = local(shard).device if updater.optimizer.param_groups[0]["fused"] else "cpu"
             found[name] = {key: torch.zeros_like(shard.detach()) for key in _MOMENTS}
             found[name][_STEPS] = torch.zeros((), dtype=torch.float32, device=device)
-            state |= {f"{key}.{name}": value for key, value in found[name].items()}
+        state |= {f"{key}.{name}": value for key, value in found.get(name, {}).items()}
     state[_UPDATES] = torch.tensor(0)
     state_dict_loader.load(state, storage_reader=reader)
     updater.optimizer.state.clear()

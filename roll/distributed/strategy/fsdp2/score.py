@@ -28,7 +28,7 @@ class Fsdp2ScoreStrategy(ModelScoreStrategy):
         self._model.module.requires_grad_(False).eval()
         with self.rank.weights_at_work():
             pass  # they wait where they belong
-        self._take_packs()
+        self._prepare()
 
     def _evened_out(self, micro_batches: Sequence[MicroBatch]) -> Sequence[MicroBatch]:
         return evened_out(micro_batches, self.context)

@@ -47,7 +47,7 @@ class Fsdp2TrainStrategy(ModelScoreStrategy, TrainStrategy):
         self._updater = Updater(self.rank, self.role.training_args, self.plan)
         with self.rank.weights_at_work():
             pass  # they wait where they belong
-        self._take_packs()
+        self._prepare()
 
     @property
     def updater(self) -> Updater:

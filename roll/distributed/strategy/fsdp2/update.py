@@ -1,4 +1,4 @@
-"""One update after the other: the norm of the whole gradient, clipping, AdamW on this rank's shards."""
+"""One update after the other: the norm of the whole gradient, clipping, the optimizer on this rank's shards."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from roll.configs.training import TrainingArgs
 from roll.distributed.strategy.data_parallel import all_reduce
 from roll.distributed.strategy.fsdp2.rank import Fsdp2Rank, local
 from roll.distributed.strategy.host_copies import HostCopies
-from roll.distributed.strategy.optimizer import adamw, not_finite, parameter_groups, schedule
+from roll.distributed.strategy.optimizer import not_finite, optimizer_of, schedule
 
 _EPSILON = 1e-6  # of torch.nn.utils.clip_grad_norm_
 
@@ -26,10 +26,11 @@ class Updater:
         self._rank, self._max_norm = rank, plan.max_grad_norm
         shards = rank.shards()
         self.trained = {name: shard for name, shard in shards.items() if shard.requires_grad}
-        groups = parameter_groups(((shard, shard.dim()) for shard in shards.values()), args.weight_decay)
-        self.optimizer = adamw(groups, args)
+        self.optimizer = optimizer_of(rank.module, args, lambda shard: shard.dim())
         self.schedule = schedule(self.optimizer, args, plan.total_updates, plan.warmup_updates)
         self._copies = HostCopies()
+        own, given = plan.optimizer_waits, rank.settings
+        self._waits = (given.optimizer_offload or own) and not given.offload_policy  # between two updates
 
     def step(self, role: str) -> dict[str, float]:
         """Clips, updates, and returns `grad_norm` (before clipping) and `learning_rate`. StrategyError on every rank,
@@ -55,11 +56,11 @@ class Updater:
 
     @contextmanager
     def moments_at_work(self) -> Iterator[None]:
-        """Inside, the optimizer's states are on the device; afterwards where `optimizer_offload` wants them."""
-        if self._rank.settings.optimizer_offload:
+        """Inside, the optimizer's states are on the device; afterwards where settings want them."""
+        if self._waits:
             self._copies.bring_back(self._moments())
         yield
-        if self._rank.settings.optimizer_offload:
+        if self._waits:
             self._copies.take(self._moments())
 
     def offload(self) -> None:
@@ -67,7 +68,7 @@ class Updater:
             self._copies.take(self._moments())
 
     def load(self) -> None:
-        if not self._rank.settings.optimizer_offload:
+        if not self._waits:
             self._copies.bring_back(self._moments())
 
     def _moments(self) -> Iterator[torch.Tensor]:

@@ -21,7 +21,7 @@ class HfScoreStrategy(ModelScoreStrategy):
         self.platform.set_device(self.context.device)
         self._model = load_model(self.role.model_args, self.context.head)
         self._model.module.requires_grad_(False).eval().to(self.context.device)
-        self._take_packs()
+        self._prepare()
 
     def offload_states(self, states: frozenset[State]) -> None:
         if State.WEIGHTS in states and self.context.device.type != "cpu":

@@ -71,7 +71,11 @@ class MegatronTrainStrategy(TrainStrategy):
             raise ValueError("an update needs at least one micro batch on every rank")
         self.rank.check_head(values="values" in loss.needs)
         self._updater.clear()
+        if self.plan.optimizer_waits:
+            self._offload.to_host(frozenset({State.OPTIMIZER}))
         sums = self._passes.train(micro_batches, loss, scale, temperature)
+        if self.plan.optimizer_waits:
+            self._offload.to_device(frozenset({State.OPTIMIZER}))
         return sums, self._updater.step(self.context.role)
 
     def log_probs(
