@@ -14,8 +14,7 @@ PEFT = Package("peft", "lora")
 REFUSED_WORDS: Mapping[str, str] = {  # others of ROLL's
     "all-embedding": "adapters are for linear layers; additional_target: embed_tokens trains the embedding in full",
     "all-router": "adapters are for linear layers, and routers are none in transformers 5",
-    "lm_head": "the head gets no adapters; additional_target: lm_head trains it in full",
-    "score": "the head gets no adapters; a critic's is trained in full anyway",
+    "score": "a critic's head is trained in full, and gets no adapters",
 }
 _NEED_TARGET = ("adapter_name_or_path", "additional_target")
 _IDLE_WITHOUT = ("lora_rank", "lora_alpha", "use_rslora", "lora_dropout")

@@ -26,6 +26,7 @@ from roll.errors import StrategyError
 
 _ADAPTER = "default"  # peft's own name for the only one
 _PARTS = (".base_layer.", f".modules_to_save.{_ADAPTER}.")
+_ONE_WEIGHT = "embedding and head are one weight in this model (tie_word_embeddings)"
 _TASKS: Mapping[Head, str] = {"lm": "CAUSAL_LM", "value": "TOKEN_CLS"}
 Tensors = Callable[[str], torch.Tensor]
 
@@ -163,12 +164,15 @@ def add_adapters(pretrained: PreTrainedModel, args: ModelArgs, head: Head, empty
 
 def _targets(pretrained: PreTrainedModel, args: ModelArgs) -> list[str]:
     """Full names of the layers that lora_target names, without those that freeze_module_prefix names."""
-    linear = {name: m for name, m in pretrained.named_modules() if type(m) is nn.Linear and not _is_head(pretrained, m)}
+    linear = {name: module for name, module in pretrained.named_modules() if type(module) is nn.Linear}
+    layers = {name: module for name, module in linear.items() if not _is_head(pretrained, module)}
     found: dict[str, None] = {}
     for word in args.lora_target:
         if word in REFUSED_WORDS:
             raise StrategyError(f"model_args.lora_target: {word}: {REFUSED_WORDS[word]}")
-        named = linear if word == ALL_LINEAR else _named(linear, word)
+        named = list(layers) if word == ALL_LINEAR else _named(linear, word)
+        if _ties_ends(pretrained) and any(linear[name] is pretrained.get_output_embeddings() for name in named):
+            raise StrategyError(f"model_args.lora_target: {word}: {_ONE_WEIGHT}; an adapter would be of the head alone")
         if not named:
             there = ", ".join(sorted({name.rpartition(".")[2] for name in linear}))
             raise StrategyError(f"model_args.lora_target: no linear layer of the model is named {word}. It has {there}")
@@ -183,17 +187,13 @@ def _targets(pretrained: PreTrainedModel, args: ModelArgs) -> list[str]:
 
 def _trained_in_full(pretrained: PreTrainedModel, args: ModelArgs) -> list[str]:
     modules, found = dict(pretrained.named_modules()), []
-    tied = {id(module) for module in (pretrained.get_input_embeddings(), pretrained.get_output_embeddings())}
-    is_tied = bool(getattr(pretrained.config.get_text_config(), "tie_word_embeddings", False)) and len(tied) > 1
+    ends = {id(module) for module in (pretrained.get_input_embeddings(), pretrained.get_output_embeddings())}
     for word in args.additional_target:
         named = [name for name in _named(modules, word) if not f"{name}.weight".startswith(args.frozen_prefixes)]
         if not named:
             raise StrategyError(f"model_args.additional_target: no module of the model is named {word}")
-        if is_tied and any(id(modules[name]) in tied for name in named):
-            raise StrategyError(
-                f"model_args.additional_target: {word}: embedding and head are one weight in this model "
-                "(tie_word_embeddings); two would come of it"
-            )
+        if _ties_ends(pretrained) and any(id(modules[name]) in ends for name in named):
+            raise StrategyError(f"model_args.additional_target: {word}: {_ONE_WEIGHT}; two would come of it")
         found += named
     return found
 
@@ -201,6 +201,10 @@ def _trained_in_full(pretrained: PreTrainedModel, args: ModelArgs) -> list[str]:
 def _named(modules: Mapping[str, Any], word: str) -> list[str]:
     """As peft finds them: a whole name, or its last parts."""
     return [name for name in modules if name == word or name.endswith(f".{word}")]
+
+
+def _ties_ends(pretrained: PreTrainedModel) -> bool:
+    return bool(getattr(pretrained.config.get_text_config(), "tie_word_embeddings", False))
 
 
 def _is_head(pretrained: PreTrainedModel, module: nn.Module) -> bool:

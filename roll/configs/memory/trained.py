@@ -33,12 +33,19 @@ def adapted(shape: ModelShape, args: ModelArgs) -> list[Weight]:
 
 
 def linear(shape: ModelShape) -> Iterator[Weight]:
-    """Matrices of linear layers but the head's. Experts and routers are no such layers in transformers 5."""
-    return (weight for weight in shape.weights if weight.cut == "tensor" and len(weight.shape) == 2)
+    """Matrices of linear layers. Experts and routers are no such layers in transformers 5; nor is a head that is the
+    embedding."""
+    matrices = (weight for weight in shape.weights if len(weight.shape) == 2)
+    return (matrix for matrix in matrices if matrix.cut == "tensor" or _is_head(matrix))
 
 
 def is_target(weight: Weight, words: tuple[str, ...]) -> bool:
-    return ALL_LINEAR in words or _is_named(weight, words)
+    """`all-linear` is every one but the head."""
+    return (ALL_LINEAR in words and not _is_head(weight)) or _is_named(weight, words)
+
+
+def _is_head(weight: Weight) -> bool:
+    return weight.name == "lm_head.weight"
 
 
 def _is_named(weight: Weight, words: tuple[str, ...]) -> bool:

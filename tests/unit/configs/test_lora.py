@@ -50,7 +50,6 @@ def test_other_names_of_the_same_keys_are_taken() -> None:
             "actor_train.model_args.lora_dropout: 1.0 must be less than",
         ),
         ({"lora_target": "all-embedding"}, "lora_target: all-embedding: adapters are for linear layers; additional_ta"),
-        ({"lora_target": ["q_proj", "lm_head"]}, "lora_target: lm_head: the head gets no adapters; additional_target:"),
         ({"adapter_name_or_path": "/a"}, "adapter_name_or_path is for LoRA, which lora_target switches on. Set actor_"),
         ({"additional_target": "lm_head"}, "actor_train.model_args.additional_target is for LoRA, which lora_target "),
     ],
@@ -138,13 +137,13 @@ def shape_of(name: str, role: Role = ACTOR_TRAIN) -> ModelShape:
             {"lora_target": "query"},
             "qwen2.5-7b",
             "actor_train.model_args.lora_target: no linear layer of the model is named query. It has down_proj, "
-            "gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj, or write all-linear.",
+            "gate_proj, k_proj, lm_head, o_proj, q_proj, up_proj, v_proj, or write all-linear.",
         ),
         (
             {"lora_target": "gate_proj"},
             "qwen3-30b-a3b",
             "actor_train.model_args.lora_target: no linear layer of the model is named gate_proj. It has k_proj, "
-            "o_proj, q_proj, v_proj (adapters do not reach the experts of a mixture), or write all-linear.",
+            "lm_head, o_proj, q_proj, v_proj (adapters do not reach the experts of a mixture), or write all-linear.",
         ),
         (
             {"lora_target": "q_proj", "freeze_module_prefix": "model."},
@@ -153,6 +152,7 @@ def shape_of(name: str, role: Role = ACTOR_TRAIN) -> ModelShape:
             "actor_train.model_args.lora_target names.",
         ),
         ({"lora_target": "layers.3.mlp.up_proj"}, "qwen2.5-7b", None),
+        ({"lora_target": "lm_head"}, "qwen2.5-7b", None),
         ({"lora_target": "all-linear"}, "qwen3-30b-a3b", None),
         ({}, "qwen2.5-7b", None),
     ],
@@ -203,6 +203,16 @@ def test_a_module_trained_in_full_is_there_twice() -> None:
     )
     assert with_head["weights"] - without["weights"] == 2 * head
     assert with_head["optimizer"] - without["optimizer"] == 12 * head
+
+
+def test_the_heads_adapter_is_counted_where_it_is_named() -> None:
+    """Rank 1: 152,064 rows and 3584 columns; all-linear leaves it out."""
+    zero = {"zero_optimization": {"stage": 0}}
+    without, named = (
+        states_of(deepspeed, "deepspeed_train", zero, lora_target=target, lora_rank=1)
+        for target in (["all-linear"], ["all-linear", "lm_head"])
+    )
+    assert named["optimizer"] - without["optimizer"] == 12 * (152_064 + 3584)
 
 
 def test_a_critic_trains_its_head_in_place() -> None:

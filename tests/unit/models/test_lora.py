@@ -76,7 +76,7 @@ def test_all_linear_is_every_linear_layer_but_the_head(tiny_model_dir: Path) -> 
     [
         ({"lora_target": "query"}, "lora_target: no linear layer of the model is named query. It has down_proj, "),
         ({"lora_target": "embed_tokens"}, "no linear layer of the model is named embed_tokens"),
-        ({"lora_target": "lm_head"}, "lora_target: lm_head: the head gets no adapters; additional_target: lm_head"),
+        ({"lora_target": "lm_head"}, "lora_target: lm_head: embedding and head are one weight in this model"),
         ({"lora_target": "all-embedding"}, "lora_target: all-embedding: adapters are for linear layers"),
         ({"freeze_module_prefix": "model.layers"}, "freeze_module_prefix: model.layers leaves no layer that lora_targ"),
         ({"additional_target": "lm_head"}, "additional_target: lm_head: embedding and head are one weight"),
@@ -150,6 +150,31 @@ def test_switched_off_everything_is_the_base_and_stays_trainable(tiny_model_dir:
         with torch.no_grad():
             assert (model.module(ids, mask)[0] - base.module(ids, mask)[0]).abs().max() > 0.05
     assert [n for n, p in model.module.named_parameters() if p.requires_grad] == trained
+
+
+def test_an_adapter_of_the_head_is_part_of_its_log_probs_and_learns(tiny_model_dir: Path) -> None:
+    """Against peft's own forward pass of the whole model with dense logits; and the head without it, to the bit."""
+    model = with_b(loaded(tiny_model_dir, lora_target="lm_head, q_proj"))
+    assert "lm_head" in layers(model) and model.adapters is not None
+    ids, mask = torch.arange(3, 33).reshape(2, 15), torch.ones(2, 15, dtype=torch.bool)
+    head = {n: p for n, p in model.pretrained.named_parameters() if "lm_head.lora" in n}
+    found = []
+    for forward in (
+        lambda: model.module(ids, mask)[0][:, 1:],
+        lambda: model.pretrained(input_ids=ids).logits[:, :-1].log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0],
+    ):
+        log_probs = forward()
+        (log_probs * torch.linspace(-1, 1, 14)).sum().backward()
+        found.append([log_probs.detach(), *(p.grad for p in head.values())])
+        model.module.zero_grad()
+    for mine, theirs in zip(*found, strict=True):
+        assert mine.any()
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+    base = load_policy(ModelArgs(model_name_or_path=str(tiny_model_dir), dtype="fp32"))
+    with model.adapters.off(), torch.no_grad():
+        assert torch.equal(model.module(ids, mask)[0], base.module(ids, mask)[0])
+    want = base.pretrained.lm_head.weight + model.pretrained.lm_head.get_delta_weight("default")
+    assert torch.allclose(merged(model)["lm_head.weight"], want, atol=1e-7)
 
 
 def test_dropout_is_of_training_alone(tiny_model_dir: Path) -> None:
