@@ -65,7 +65,7 @@ def measure(form: str, positions: int, vocab: int, hidden_size: int, entropy: bo
     hidden = torch.randn(positions, hidden_size, generator=generator).requires_grad_()
     weight = (torch.randn(vocab, hidden_size, generator=generator) * 0.05).requires_grad_()
     targets = torch.randint(0, vocab, (positions,), generator=generator)
-    torch.ones(64, 64) @ torch.ones(64, 64)  # what the library sets up once
+    torch.mm(torch.ones(64, 64), torch.ones(64, 64))  # what the library sets up once
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     started = time.process_time()
     log_probs, entropies = {"whole": whole, "head": head, "shares": shares}[form](hidden, weight, targets, entropy)

@@ -98,4 +98,5 @@ def test_fsdp_size_says_how_many_of_four_ranks_hold_the_model_together(size: int
 
 
 def test_a_checkpoint_is_tied_neither_to_ranks_nor_to_dtype() -> None:
-    assert required_facts(worker({}), 4) == {"strategy_name": "fsdp2_train", "freeze_module_prefix": None, "lora": None}
+    facts = {"strategy_name": "fsdp2_train", "freeze_module_prefix": None, "lora": None, "optim": "adamw_torch"}
+    assert required_facts(worker({}), 4) == facts

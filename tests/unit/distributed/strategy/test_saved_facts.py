@@ -21,6 +21,7 @@ def test_deepspeed_is_tied_to_ranks_stage_and_dtype() -> None:
         "strategy_name": "deepspeed_train",
         "freeze_module_prefix": None,
         "lora": None,
+        "optim": "adamw_torch",
         "dtype": "fp32",
         "dp_size": 4,
         "zero_stage": 2,
@@ -33,6 +34,7 @@ def test_megatron_is_tied_to_no_sizes_and_with_shared_states_neither_to_dtype_no
         "strategy_name": "megatron_train",
         "freeze_module_prefix": None,
         "lora": None,
+        "optim": "adamw_torch",
         "use_distributed_optimizer": True,
     }
     assert required_facts(role("megatron_train", sizes | {"use_distributed_optimizer": True}), 1) == shared
