@@ -12,6 +12,7 @@ import numpy as np
 from roll.distributed.strategy.stop_strings import StopStrings
 from roll.types.rollout import AnyAnswered, AnyGeneration, Generation, GenerationRequest
 
+NOTHING = Generation(np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros(0, np.int32), "abort")
 _PIECE = "~"  # stands between the id of a request and the number of the answer with which a piece of it begins
 
 
@@ -29,6 +30,7 @@ class Continuation:
         self._answered = answered
         self._answers: dict[int, AnyGeneration] = {}
         self._prefixes: dict[int, Generation] = {}
+        self._num_whole = 0
 
     def comes(self, number: int, answer: AnyGeneration) -> None:
         """What is told once stands. An answer that is to go on elsewhere is kept as far as it is."""
@@ -39,15 +41,28 @@ class Continuation:
                 self._prefixes[number] = answer
                 return
             answer = replace(answer, finish_reason="length")
-        self._answers[number] = answer
-        if self._answered is not None:
-            self._answered(number, answer)
+        self._ends(number, answer)
+
+    @property
+    def has_enough(self) -> bool:
+        """True if nobody needs more than there is."""
+        return self.request.enough is not None and self._num_whole >= self.request.enough
 
     def answers(self) -> list[AnyGeneration] | None:
-        """In order, once all are there."""
+        """In order, once all are there, or enough of them and nothing is asked any more."""
+        if self.has_enough:
+            for number in self.request.samples:
+                if number not in self._answers:
+                    self._ends(number, replace(self._prefixes.get(number, NOTHING), finish_reason="abort"))
         if len(self._answers) < self.request.num_samples:
             return None
         return [self._answers[number] for number in self.request.samples]
+
+    def _ends(self, number: int, answer: AnyGeneration) -> None:
+        self._answers[number] = answer
+        self._num_whole += answer.finish_reason != "abort"
+        if self._answered is not None:
+            self._answered(number, answer)
 
     def missing(self) -> list[GenerationRequest]:
         """What is still to be asked: answers without a token together as far as their numbers follow each other, one
@@ -65,11 +80,9 @@ class Continuation:
         return sum(other in self._answers or other in begun for other in self.request.samples if other < number)
 
     def _part(self, first: int, count: int, alone: bool) -> GenerationRequest:
-        """The rest of a request of which `enough` answers do is no less than that only where it is one request."""
+        """An engine that is asked for the whole rest ends it when there is enough; of several, each ends its own."""
         request, prefix = self.request, self._prefixes.get(first)
-        enough = None
-        if alone and request.enough is not None:
-            enough = request.enough - sum(answer.finish_reason != "abort" for answer in self._answers.values())
+        enough = request.enough - self._num_whole if alone and request.enough is not None else None
         prefix = prefix if prefix is not None and prefix.num_tokens else None
         name = f"{request.request_id}{_PIECE}{first}@{prefix.num_tokens if prefix else 0}"
         return replace(request, request_id=name, first_sample=first, num_samples=count, enough=enough, prefix=prefix)

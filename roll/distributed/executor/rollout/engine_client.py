@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Coroutine, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
 import ray
@@ -16,7 +16,7 @@ from roll.distributed.executor.processes.cluster import WorkerHandles, death_of
 from roll.distributed.executor.processes.failures import Failure, worker_error
 from roll.distributed.executor.rollout.continuation import Continuation
 from roll.distributed.executor.rollout.cut_answers import CutAnswers
-from roll.distributed.executor.rollout.engine_router import EngineRouter
+from roll.distributed.executor.rollout.engine_choice import Asked, EngineChoice, Replica
 from roll.distributed.executor.rollout.finished_requests import FinishedRequests
 from roll.errors import RollError, StrategyError, WorkerError, describe
 from roll.types.rollout import AnyAnswered, AnyGeneration, GenerationRequest
@@ -34,44 +34,6 @@ class _RefusedError(WorkerError):
     """The engine took the place of one that died, and does not serve yet. Nobody died of the request."""
 
 
-@dataclass
-class _Asked:
-    """What is asked of one engine: a request whole, or what is missing of one."""
-
-    request: GenerationRequest
-    to: Continuation
-    num_open: int = field(init=False)  # answers that the engine owes
-    done: asyncio.Future[None] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.num_open = self.request.num_samples
-        self.done = asyncio.get_running_loop().create_future()
-
-    def comes(self, answers: Mapping[int, AnyGeneration]) -> None:
-        self.num_open -= len(answers)
-        for number, answer in answers.items():
-            self.to.comes(number, answer)
-        if not self.num_open and not self.done.done():
-            self.done.set_result(None)
-
-    def fails(self, error: RollError) -> None:
-        if not self.done.done():
-            self.done.set_exception(error)
-
-
-@dataclass
-class _Replica:
-    """One engine, as this client sees it. All fields belong to the event loop."""
-
-    rank: int
-    outbox: list[GenerationRequest] = field(default_factory=list)
-    waiting: dict[str, _Asked] = field(default_factory=dict)
-    exchange: asyncio.Task[None] | None = None
-    failure: RollError | None = None
-    is_given_up: bool = False  # nobody brings it back
-    is_away: bool = False  # from its devices, and hands over what it is asked
-
-
 class EngineClient:
     """Reaches the workers of actor_infer from one event loop. It can be sent to another process before its first use;
     `name` tells the clients apart, so that each takes its own answers; the engines know its requests as
@@ -79,6 +41,8 @@ class EngineClient:
 
     Where there are several engines, one that dies, or gives its devices up, is left out until it serves again, and
     what is missing of its requests goes to another: answers that came stand, and those that were handed over go on.
+    While engines are away the others get `room` answers each, at most; what is more waits here until one has room or is
+    back.
     A request that saw `_MAX_DEATHS` engines die is taken to be the cause, and fails. Where the class `waits`, requests
     for which no engine is left wait for one to come back."""
 
@@ -86,18 +50,17 @@ class EngineClient:
     waits: ClassVar[bool] = False
     takes_cut: ClassVar[bool] = False  # True: somebody reads the lengths of cancelled answers, `cut.take`
 
-    def __init__(self, workers: WorkerHandles, name: str = ""):
+    def __init__(self, workers: WorkerHandles, name: str = "", room: int | None = None):
         self.workers = workers
         self.name = name
-        self._news = asyncio.Event()  # of an engine that is back, or is given up
         self.num_retries = 0
         self.cut = CutAnswers(self.takes_cut)  # of requests that were cancelled
-        self._router = EngineRouter(len(workers.handles))
-        self._replicas = [_Replica(rank) for rank in range(len(workers.handles))]
+        self._engines = EngineChoice(len(workers.handles), room, self.waits)
+        self._router, self._replicas = self._engines.router, self._engines.replicas
         self._tasks = BackgroundTasks()
 
     async def generate(self, request: GenerationRequest, answered: AnyAnswered | None = None) -> list[AnyGeneration]:
-        """`request.num_samples` answers from one engine (see `EngineRouter`); `answered` is told of each as soon as it
+        """`request.num_samples` answers from one engine (see `EngineChoice`); `answered` is told of each as soon as it
         is here. Raises StrategyError if it refuses the request, WorkerError if no engine is left or too many died of
         it. Cancelling it aborts the request."""
         if self.name:  # an episode that is played again in another process asks under the same ids
@@ -105,8 +68,13 @@ class EngineClient:
         whole = Continuation(replace(request, tells_each=True) if answered else request, answered)
         deaths = 0
         while (answers := whole.answers()) is None:
-            parts = [self._ask_somewhere(part, whole) for part in whole.missing()]
-            ended = [await parts[0]] if len(parts) == 1 else await _all(parts)
+            parts = [Asked(part, whole) for part in whole.missing()]
+            if len(parts) == 1:
+                ended = [await self._ask_somewhere(parts[0])]
+            else:
+                for part in parts:
+                    part.parts = parts
+                ended = await _all([self._ask_somewhere(part) for part in parts])
             errors = [error for error in ended if error is not None]
             if not errors:
                 continue
@@ -117,11 +85,12 @@ class EngineClient:
             logger.warning("request %s is asked again elsewhere: %s", request.request_id, errors[0])
         return answers
 
-    async def _ask_somewhere(self, part: GenerationRequest, whole: Continuation) -> WorkerError | None:
+    async def _ask_somewhere(self, asked: Asked) -> WorkerError | None:
         """Returns when the engine owes nothing of it any more; the error if it died."""
-        replica = await self._choose(part)
+        if (replica := await self._engines.choose(asked)) is None:
+            return None
         try:
-            await self._ask(replica, _Asked(part, whole))
+            await self._ask(replica, asked)
         except WorkerError as error:
             return error
         return None
@@ -130,23 +99,12 @@ class EngineClient:
         """The answers that each usable engine owes this client, by rank."""
         return self._router.loads
 
-    async def _choose(self, request: GenerationRequest) -> _Replica:
-        while (rank := self._router.choose(request)) is None:
-            may_come = any(replica.is_away for replica in self._replicas)
-            if not may_come and (not self.waits or all(replica.is_given_up for replica in self._replicas)):
-                failure = self._replicas[0].failure
-                assert failure is not None
-                raise failure
-            self._news.clear()  # of an engine that was given up while others may come back
-            await self._news.wait()
-        return self._replicas[rank]
-
-    async def _ask(self, replica: _Replica, asked: _Asked) -> None:
+    async def _ask(self, replica: Replica, asked: Asked) -> None:
         request = asked.request
         if request.request_id in replica.waiting:
+            self._engines.give_back(asked)
             raise ValueError(f"request {request.request_id!r} is in flight already")
         replica.waiting[request.request_id] = asked
-        self._router.add(replica.rank, request.num_samples)
         replica.outbox.append(request)
         if replica.exchange is None or replica.exchange.done():
             replica.exchange = self._tasks.start(self._exchange(replica))
@@ -158,12 +116,12 @@ class EngineClient:
             self._forget(replica, asked)
             raise
 
-    def _submit(self, replica: _Replica) -> None:
+    def _submit(self, replica: Replica) -> None:
         requests, replica.outbox = replica.outbox, []
         if requests:
             self._tasks.start(self._hand_in(replica, requests))
 
-    async def _hand_in(self, replica: _Replica, requests: list[GenerationRequest]) -> None:
+    async def _hand_in(self, replica: Replica, requests: list[GenerationRequest]) -> None:
         """An engine that does not take them would leave them waiting: they fail with what it says."""
         try:
             reply = await self._call(replica, "submit", requests, self.name)
@@ -180,10 +138,10 @@ class EngineClient:
         for request in requests:
             self.cut.comes(replica.rank, request.request_id, None)
             if (asked := replica.waiting.pop(request.request_id, None)) is not None:
-                self._router.add(replica.rank, -asked.num_open)
+                self._engines.owes_less(replica.rank, asked.num_open)
                 asked.fails(error)
 
-    async def _exchange(self, replica: _Replica) -> None:
+    async def _exchange(self, replica: Replica) -> None:
         """Hands in requests and takes answers as long as something is waiting."""
         try:
             await asyncio.sleep(0)  # the other requests of this tick
@@ -205,7 +163,7 @@ class EngineClient:
         except Exception as error:  # a fault of ours must not leave everybody waiting
             self._fail(replica, WorkerError(f"{self.workers.role} rank {replica.rank}: {describe(error)}"))
 
-    async def _take(self, replica: _Replica) -> Sequence[Any]:
+    async def _take(self, replica: Replica) -> Sequence[Any]:
         """What came, and the handles of what is behind it."""
         if not self.stores_answers:
             return (await self._call(replica, "take", self.name),)
@@ -213,16 +171,15 @@ class EngineClient:
         reply, *handles = call.remote("take_apart", 2, self.name)
         return (await reply, *handles)
 
-    def _call(self, replica: _Replica, method: str, *arguments: object) -> ray.ObjectRef:
+    def _call(self, replica: Replica, method: str, *arguments: object) -> ray.ObjectRef:
         return self.workers.handles[replica.rank].call.remote(method, *arguments)
 
-    def _settle(self, replica: _Replica, finished: FinishedRequests, handles: Sequence[object]) -> None:
+    def _settle(self, replica: Replica, finished: FinishedRequests, handles: Sequence[object]) -> None:
         for request_id, result in finished.unpack(handles):
             if (asked := replica.waiting.get(request_id)) is None:
                 self.cut.comes(replica.rank, request_id, None if isinstance(result, str) else result.values())
                 continue
             num_ended = asked.num_open if isinstance(result, str) else len(result)
-            self._router.add(replica.rank, -num_ended)
             if num_ended == asked.num_open:
                 del replica.waiting[request_id]
             if isinstance(result, str):
@@ -231,38 +188,55 @@ class EngineClient:
                 if any(answer.finish_reason == "moved" for answer in result.values()):
                     self._went_away(replica)
                 asked.comes(result)
+                if asked.to.has_enough:
+                    for part in asked.parts:
+                        self._cut(part)
+            self._engines.owes_less(replica.rank, num_ended)
 
-    def _forget(self, replica: _Replica, asked: _Asked) -> None:
+    def _forget(self, replica: Replica, asked: Asked) -> None:
         request = asked.request
         if replica.waiting.pop(request.request_id, None) is None or replica.failure is not None:
             return
-        self._router.add(replica.rank, -asked.num_open)
         if request in replica.outbox:
             replica.outbox.remove(request)
         else:
             self.cut.owes(replica.rank, request.request_id, asked.num_open)
             self._call(replica, "abort", [request.request_id])
+        self._engines.owes_less(replica.rank, asked.num_open)
 
-    def _fail(self, replica: _Replica, error: RollError) -> None:
+    def _cut(self, asked: Asked) -> None:
+        """There are enough answers without it: it ends with what there is of it."""
+        if asked.is_cut:
+            return
+        asked.is_cut = True
+        replica = None if asked.rank is None else self._replicas[asked.rank]
+        if replica is None or asked.request.request_id not in replica.waiting:
+            self._engines.look_again()
+        elif asked.request in replica.outbox:
+            self._forget(replica, asked)
+            asked.ends()
+        elif not asked.done.done():
+            self._call(replica, "abort", [asked.request.request_id])
+
+    def _fail(self, replica: Replica, error: RollError) -> None:
         replica.failure = error
         for asked in replica.waiting.values():
             asked.fails(error)
         replica.waiting.clear()
         replica.outbox.clear()
         self.cut.gone(replica.rank)
-        self._router.leave(replica.rank)
+        self._engines.leave(replica)
         if self.waits or len(self._replicas) > 1:
             if not isinstance(error, _RefusedError):
                 self._lost(replica.rank, error)
             self._tasks.start(self._await_return(replica))
 
-    def _went_away(self, replica: _Replica) -> None:
+    def _went_away(self, replica: Replica) -> None:
         if not replica.is_away:
-            replica.is_away = True
-            self._router.close(replica.rank)
+            self._engines.close(replica)
             self._tasks.start(self._await_home(replica))
 
-    async def _await_home(self, replica: _Replica) -> None:
+    async def _await_home(self, replica: Replica) -> None:
         try:
             reply = await self._call(replica, "wait_serving")
         except RayActorError as error:
@@ -271,21 +245,22 @@ class EngineClient:
         if isinstance(reply, Failure) and replica.failure is None:
             self._fail(replica, worker_error(self.workers.role, "wait_serving", [reply]))
         elif replica.failure is None:
-            self._router.come(replica.rank)
-        self._news.set()
+            self._engines.come(replica)
+        else:
+            self._engines.look_again()
 
     def _lost(self, rank: int, error: RollError) -> None:
         """What else is to be done when this engine is gone."""
         logger.warning("%s", error)
 
-    async def _await_return(self, replica: _Replica) -> None:
+    async def _await_return(self, replica: Replica) -> None:
         """Asks now and then whether somebody has brought the engine back."""
         while True:
             await asyncio.sleep(_RETURN_POLL_S)
             assert replica.failure is not None
             if (lost := self._lost_for_good(replica.rank, replica.failure)) is not None:
                 replica.failure, replica.is_given_up = lost, True
-                self._news.set()
+                self._engines.look_again()
                 return
             try:
                 reply = await self._call(replica, "wait_serving")
@@ -293,8 +268,7 @@ class EngineClient:
                 continue
             if not isinstance(reply, Failure):
                 replica.failure = None
-                self._router.come(replica.rank)
-                self._news.set()
+                self._engines.come(replica)
                 return
 
     def _lost_for_good(self, rank: int, error: RollError) -> RollError | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import OrderedDict
 from heapq import heapify, heappop, heappush
 from typing import TypeVar
@@ -20,12 +21,16 @@ class EngineRouter:
     episode finds its beginning cached there), and where a prompt went (other attempts at it share its cache). An engine
     that is gone, or much more loaded than the others, is not waited for: then the session moves.
 
+    While some engines are away the others get no more than `room` answers each, if that is given: what is more waits
+    outside for the first that has room, rather than in the line of one that is full.
+
     What a request costs does not grow with the engines.
 
     Example: loads {0: 12, 1: 6}; a session that was on 0 stays there (12 <= 1.5 * 6 + 8), a new prompt goes to 1.
     """
 
-    def __init__(self, num_engines: int):
+    def __init__(self, num_engines: int, room: int | None = None):
+        self._room = room
         self._loads = dict.fromkeys(range(num_engines), 0)  # of the usable ones
         self._closed: dict[int, int] = {}  # loads of those that are away
         self._heap = [(0, rank) for rank in self._loads]  # each engine with its load, and with loads that it had
@@ -35,7 +40,8 @@ class EngineRouter:
 
     @property
     def has_engines(self) -> bool:
-        return bool(self._loads)
+        """Usable ones, or such as are away."""
+        return bool(self._loads or self._closed)
 
     @property
     def loads(self) -> dict[int, int]:
@@ -76,15 +82,18 @@ class EngineRouter:
         heappush(self._heap, (load, rank))
 
     def choose(self, request: GenerationRequest) -> int | None:
-        """The rank for this request. None if no engine is usable."""
+        """The rank for this request. None if no engine is usable, or none has room."""
         if not self._loads:
             return None
         emptiest = self._emptiest()
+        most = self._room if self._closed and self._room is not None else math.inf
+        if self._loads[emptiest] >= most:
+            return None
         if not self._total:
             self._prompts.clear()  # all are answered: the next ones may come after a weight update
         prompt = hashlib.blake2b(request.prompt_ids.tobytes(), digest_size=16).digest()
         known = (self._sessions.get(request.session), self._prompts.get(prompt))
-        bearable = _SPARE_FACTOR * self._loads[emptiest] + _SPARE_ANSWERS
+        bearable = min(_SPARE_FACTOR * self._loads[emptiest] + _SPARE_ANSWERS, most - 1)
         preferred = [rank for rank in known if rank is not None and self._loads.get(rank, bearable + 1) <= bearable]
         rank = preferred[0] if preferred else emptiest
         if request.session:

@@ -8,12 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
-import numpy as np
-
 from roll.datasets.encoding import Decode, decoder
 from roll.distributed.executor.blueprint import Blueprint
 from roll.distributed.executor.rollout.answer_slots import AnswerSlots
-from roll.distributed.executor.rollout.continuation import joined, names_of, rest_of
+from roll.distributed.executor.rollout.continuation import NOTHING, joined, names_of, rest_of
 from roll.distributed.executor.rollout.engine_life import EngineLife
 from roll.distributed.executor.rollout.engine_meter import EngineMeter
 from roll.distributed.executor.rollout.finished_requests import Finished, FinishedRequests, Gone, is_large, store
@@ -31,7 +29,6 @@ from roll.utils.background import BackgroundTasks, start
 from roll.utils.meter import Look, Usage
 
 _NOT_READY = Gone("it took the place of one that died, and does not serve yet", died=False)
-_NOTHING = Generation(np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros(0, np.int32), "abort")
 
 
 @dataclass
@@ -227,7 +224,7 @@ class GenerateWorker:
 
     def _cut_short(self, request: GenerationRequest) -> Generation:
         """An answer that was not begun here."""
-        return self._ended(request, _NOTHING)
+        return self._ended(request, NOTHING)
 
     @cached_property
     def _stop_strings(self) -> StopStrings:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from roll.configs.cluster import WorkerConfig
 from roll.distributed.executor.blueprint import Blueprint
+from roll.distributed.executor.rollout.continuation import Continuation
 from roll.distributed.executor.rollout.engine_client import EngineClient
 from roll.distributed.executor.rollout.generate_worker import GenerateWorker
 from roll.distributed.strategy.base import ALL_STATES
@@ -20,15 +22,18 @@ from tests.helpers.rollouts import here
 
 
 class Counting(FakeGenerateStrategy):
-    """Counts on from the last token of a prompt; after `most` tokens of an answer it waits to be aborted."""
+    """Counts on from the last token of a prompt; after `most` tokens of an answer, or after one of an answer in
+    `endless`, it waits to be aborted."""
 
     most = 10**6
+    endless: frozenset[int] = frozenset()
 
     async def _answer(self, request: GenerationRequest) -> list[Generation]:
         first, wanted = int(request.prompt_ids[-1]) + 1, request.sampling.max_new_tokens
-        if wanted > self.most:
+        most = 1 if request.first_sample in self.endless else self.most
+        if wanted > most:
             await self.aborted.setdefault(request.request_id, asyncio.Event()).wait()
-        count = min(wanted, self.most)
+        count = min(wanted, most)
         ids = np.arange(first, first + count, dtype=np.int32)
         reason = "length" if count == wanted else "abort"
         versions = np.full(count, self.version, np.int32)
@@ -144,3 +149,45 @@ def test_requests_of_which_a_piece_is_in_flight_are_aborted_by_their_own_name() 
         assert (here(answer).token_ids.tolist(), answer.finish_reason) == ([11, 12, 13, 14, 15], "abort")
 
     asyncio.run(asyncio.wait_for(play(), 120))
+
+
+def test_enough_answers_of_what_was_moved_end_the_others_wherever_they_are() -> None:
+    """The second engine goes on with three answers one by one, of which the first to end is enough."""
+
+    async def play() -> None:
+        first, second = Engine(version=1), Engine(version=2)
+        for engine in (first, second):
+            await engine.worker.setup()
+        client = EngineClient(Workers(first, second))  # type: ignore[arg-type]
+        first.strategy.most, second.strategy.endless = 4, frozenset({1, 2})
+        told: list[int] = []
+        asked = asyncio.create_task(
+            client.generate(replace(request("r", 3), enough=1), lambda number, answer: told.append(number))
+        )
+        await turns(lambda: bool(first.strategy.in_flight))
+        await first.worker.hand_over(ALL_STATES)
+        answers = await asked
+        assert [(here(answer).num_tokens, answer.finish_reason) for answer in answers] == [
+            (6, "length"),
+            (5, "abort"),
+            (5, "abort"),
+        ]
+        assert sorted(told) == [0, 1, 2]
+        assert not second.strategy.in_flight and client._router.load(0) == client._router.load(1) == 0
+
+    asyncio.run(asyncio.wait_for(play(), 60))
+
+
+def test_nobody_is_asked_for_more_once_enough_answers_are_whole() -> None:
+    """The engine has cut the others for that, and leaves at the same moment."""
+    whole = Continuation(replace(request("r", 3), enough=1))
+    begun = Generation(np.array([11], np.int32), np.zeros(1, np.float32), np.zeros(1, np.int32), "moved")
+    whole.comes(1, replace(begun, finish_reason="stop"))
+    whole.comes(2, begun)
+    answers = whole.answers()
+    assert answers is not None
+    assert [(here(answer).num_tokens, answer.finish_reason) for answer in answers] == [
+        (0, "abort"),
+        (1, "stop"),
+        (1, "abort"),
+    ]
