@@ -230,9 +230,13 @@ class FakeGenerateStrategy(GenerateStrategy):
         return {name: float(tensor.float().sum()) for name, tensor in self.weights.items()} | {"version": self.version}
 
     def offload_states(self, states: frozenset[State]) -> None:
+        if self.mood == "die on leaving":
+            os.kill(os.getpid(), 9)
         self.moves.append(move_text("offload", states))
 
     def load_states(self, states: frozenset[State]) -> None:
+        if self.mood == "die on return":
+            os.kill(os.getpid(), 9)
         self.moves.append(move_text("load", states))
 
 
@@ -271,7 +275,8 @@ class WatchedGenerateWorker(GenerateWorker):
         return self.strategy.senders
 
     def set_mood(self, mood: str) -> None:
-        """How the next weight update goes: "refuse", "die" (at once), "die midway", or "" (well)."""
+        """How the next weight update goes: "refuse", "die" (at once), "die midway", or "" (well); or that it
+        will "die on leaving" its devices, or "die on return"."""
         self.strategy.mood = mood
 
 

@@ -1,15 +1,16 @@
 """What rollouts that run ahead of training ask of a run."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.plan.derive import rollout_log_probs_are_full, weighs_importance
+from roll.configs.plan.layout import devices_apart
 from roll.configs.plan.rollout_bounds import groups_ahead, oldest_allowed, sync_interval
 from roll.configs.problems import Problem, ids_text
 from roll.configs.roles import ACTOR_TRAIN
 
 RATIO, STALENESS, INTERVAL = "async_generation_ratio", "max_staleness", "actor_train.model_update_frequency"
-KV = "kv_on_update"
+KV, PARTIAL = "kv_on_update", "partial_gpu_mode"
 UNFINISHED, GRACE, ADDITIONAL = "unfinished_groups", "unfinished_grace_s", "max_additional_running_prompts"
 WEIGHT = "train_infer_correction.is_weight.enabled"
 
@@ -60,17 +61,42 @@ def _bounds_problems(config: AlgorithmConfig) -> Iterator[Problem]:
 
 
 def _judge_problems(config: AlgorithmConfig) -> Iterator[Problem]:
-    """Engines give their devices up to other roles once a step, to a judge for every answer that it looks at."""
+    """A judge has its turn after the rollout of a step, for all its answers: too long for all engines to stand."""
+    total = config.actor_infer.num_workers
     for role, common in _sharing(config):
-        if config.roles[role].is_apart:
+        if config.roles[role].is_apart and not (config.partial_gpu_mode and _staying(config, common)):
             mappings = ("actor_infer.device_mapping", f"{role}.device_mapping")
+            alone = " (partial_gpu_mode: false)" if not config.partial_gpu_mode and _staying(config, common) else ""
             yield Problem(
                 f"{RATIO}: {config.async_generation_ratio:g}: {' and '.join(mappings)} share "
-                f"device{'s' if len(common) > 1 else ''} {ids_text(common)}: they take turns there, and a judge would "
-                f"stop the engines for every answer that it looks at. Give {role} devices of its own, or set "
+                f"device{'s' if len(common) > 1 else ''} {ids_text(common)}: they take turns there, and while the "
+                f"judge looks at the answers of a step none of {total} engine{'s' if total > 1 else ''} would be left "
+                f"to sample{alone}. Leave actor_infer at least one engine on devices that {role} has not, or set "
                 f"{RATIO}: 0.",
-                (RATIO, *mappings),
+                (RATIO, *mappings, "partial_gpu_mode"),
             )
+
+
+def _staying(config: AlgorithmConfig, taken: Collection[int]) -> int:
+    """Engines that stand on none of these devices."""
+    return len(devices_apart(config.actor_infer, taken))
+
+
+def _overlap_warnings(config: AlgorithmConfig) -> Iterator[str]:
+    """Devices on which nothing happens while another role has its turn on others."""
+    engines, is_partial = config.actor_infer, False
+    for role, common in _sharing(config):
+        own = sorted({*(engines.device_mapping or ())} - {*common})
+        is_partial = is_partial or bool(own)
+        if own and config.partial_gpu_mode and not _staying(config, common):
+            yield (
+                f"actor_infer has devices {ids_text(own)} that {role} has not, but each of its {engines.num_workers} "
+                f"engines of {engines.num_gpus_per_worker} devices (num_gpus_per_worker) also stands on some of "
+                f"{ids_text(common)}: all leave while {role} works. Order the ids of actor_infer.device_mapping so "
+                "that some engine stands on none of these."
+            )
+    if not config.partial_gpu_mode and not is_partial:
+        yield "partial_gpu_mode: false does nothing: no role shares a part of the devices of actor_infer."
 
 
 def _sharing(config: AlgorithmConfig) -> Iterator[tuple[str, list[int]]]:
@@ -98,6 +124,8 @@ def ahead_warnings(config: AlgorithmConfig, old_log_probs_are_own: bool) -> Iter
             f"{WEIGHT} is on by itself where rollouts run ahead, but stays off here: the engine's log-probs are not "
             "those of the whole distribution."
         )
+    if config.runs_ahead:
+        yield from _overlap_warnings(config)
     yield from _idle_keys(config)
 
 
@@ -105,10 +133,13 @@ def _idle_keys(config: AlgorithmConfig) -> Iterator[str]:
     ratio, unfinished = config.async_generation_ratio, config.unfinished_groups
     if not config.runs_ahead:
         why = f"{UNFINISHED} is {unfinished}, so no token is old" if ratio else f"{RATIO} is 0"
-        for key in (STALENESS, "max_token_staleness", KV):
+        for key in (STALENESS, "max_token_staleness", KV, PARTIAL):
             if config.is_changed(key):
                 yield f"{key} does nothing: {why}."
-    elif config.kv_on_update == "keep" and any(config.roles[role] is ACTOR_TRAIN for role, _ in _sharing(config)):
+    elif config.kv_on_update == "keep" and any(
+        config.roles[role] is ACTOR_TRAIN and not (config.partial_gpu_mode and _staying(config, common))
+        for role, common in _sharing(config)
+    ):
         yield f"{KV}: keep does nothing: keys and values go when the engines give their devices up to actor_train."
     if not ratio:
         for key in (UNFINISHED, GRACE):

@@ -117,7 +117,13 @@ class RolloutConfig(RunConfig):
         "What becomes of the keys and values of answers that are under way when weights change. recompute: the engine "
         "computes them anew, so that log-probs of later tokens are those of the new weights. keep: it goes on with the "
         "old ones, which costs nothing; log-probs of later tokens are what they were sampled from, of new weights over "
-        "keys of old ones. They are always computed anew where engines share devices and give them up.",
+        "keys of old ones. They are always computed anew by engines that have given their devices up meanwhile.",
+    )
+    partial_gpu_mode: bool = setting(
+        True,
+        "With async_generation_ratio, where actor_infer shares a part of its devices with roles that take turns there: "
+        "engines that stand on none of a role's devices go on sampling while that works, and take the answers of those "
+        "that leave. false: all engines leave.",
     )
     max_failed_fraction: float = setting(
         0.1,

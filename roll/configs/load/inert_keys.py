@@ -247,7 +247,6 @@ INERT: Mapping[str, Mapping[str, InertKey]] = {
     },
     "AgenticConfig": {
         "exp_mode": planned(str, "train", "What to do."),
-        "partial_gpu_mode": ignored(bool, True, "Share devices partly.", "roles that share devices take turns"),
         "skip_mock_system_prompt": ignored(bool, False, "No made-up system message.", "none is ever made up"),
         "render_save_dir": unread(str | None, None, "Directory of renderings."),
         "dirty_data_mask": unread(bool, False, "Mask of unsound data."),

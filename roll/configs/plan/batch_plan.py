@@ -73,6 +73,7 @@ def build_plan(config: AlgorithmConfig) -> BatchPlan:
         bucket_bytes=config.model_update_buffer_size_mb << 20,
         most_answers=config.max_running_requests,
         background=frozenset({"actor_infer"}) if config.runs_ahead else frozenset(),
+        leaving_whole=frozenset() if config.partial_gpu_mode else frozenset({"actor_infer"}),
         keeps_kv=config.kv_on_update == "keep",
         bounds=rollout_bounds(config),
         group_size=config.group_size,

@@ -21,6 +21,7 @@ def describe(config: RunConfig, plan: RunPlan, batch: Iterable[tuple[str, ...]])
         f"Devices: {_nodes(plan.layout)}": [
             *_device_lines(plan.layout),
             *_sharing_lines(plan.layout),
+            *_staying_lines(plan),
             *_share_lines(plan.layout, roles),
         ],
         "Batch": table([*batch, *_pack_rows(plan, roles)]),
@@ -152,6 +153,23 @@ def _sharing_lines(layout: Layout) -> Iterator[str]:
         for second in placed[i + 1 :]:
             if frozenset((first.role, second.role)) not in shared:
                 yield f"{first.role} and {second.role} are disjoint"
+
+
+def _staying_lines(plan: RunPlan) -> Iterator[str]:
+    """Which workers of roles that work in the background go on while others have their turns."""
+    for first, second, _ in plan.layout.shared():
+        for role, other in ((first, second), (second, first)):
+            if role not in plan.background:
+                continue
+            stay, total = plan.layout.apart(role, other), len(plan.layout[role].workers)
+            if stay and role not in plan.leaving_whole:
+                ids = ids_text([device for worker in stay for device in worker.devices])
+                yield (
+                    f"while {other} works, {len(stay)} of {counted(total, 'engine')} of {role} go on, on {ids}, also "
+                    "with answers of those that leave"
+                )
+            else:
+                yield f"while {other} works, all engines of {role} leave, and go on with their answers afterwards"
 
 
 def _share_lines(layout: Layout, roles: Mapping[str, WorkerConfig]) -> Iterator[str]:

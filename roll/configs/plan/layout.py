@@ -1,7 +1,7 @@
 """Where every role runs: its workers, their nodes and devices, and who takes turns with whom."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from roll.configs.cluster import WorkerConfig
@@ -48,6 +48,11 @@ class Layout:
         own = self[role].device_ids
         return any(own & place.device_ids for place in self.roles if place.role != role)
 
+    def apart(self, role: str, other: str) -> tuple[Seat, ...]:
+        """The workers of a role that stand on none of the devices of another."""
+        taken = self[other].device_ids
+        return tuple(worker for worker in self[role].workers if not taken & {*worker.devices})
+
     def shared(self) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
         """Pairs of roles that take turns, with the devices they share."""
         pairs: list[tuple[str, str, tuple[int, ...]]] = []
@@ -78,6 +83,13 @@ def _seats(worker: WorkerConfig, num_nodes: int, per_node: int) -> tuple[Seat, .
         local_rank = sum(other.node == node for other in seats)
         seats.append(Seat(rank, node, local_rank, devices, tuple(device % per_node for device in devices)))
     return tuple(seats)
+
+
+def devices_apart(worker: WorkerConfig, taken: Collection[int]) -> list[tuple[int, ...]]:
+    """The devices of each worker of a role that stands on none of these."""
+    ids, size = worker.device_mapping or (), worker.num_gpus_per_worker
+    found = [ids[first : first + size] for first in range(0, len(ids), size)]
+    return [devices for devices in found if not {*devices} & {*taken}]
 
 
 def layout_problems(roles: Mapping[str, WorkerConfig], num_nodes: int, per_node: int) -> Iterator[Problem]:

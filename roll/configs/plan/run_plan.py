@@ -88,6 +88,7 @@ class RunPlan:
     bucket_bytes: int = 0  # of a weight update; 0: weights go nowhere
     most_answers: int = 0  # in flight in one engine
     background: frozenset[str] = frozenset()  # roles that work whenever their devices are free
+    leaving_whole: frozenset[str] = frozenset()  # of these: all their engines leave devices where one has to
     keeps_kv: bool = False  # of answers in flight when weights change
 
     def over(self, run_steps: int) -> Self:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -16,16 +17,17 @@ logger = logging.getLogger(__name__)
 
 
 class Occupant(Protocol):
-    """What has states on devices: the workers of a role, be they a cluster, engines or a pool. Its methods begin what
-    they say; the caller waits. States are whole before the first `offload`, in whatever part each worker has of
-    them."""
+    """What has states on devices: the workers of a role, be they a cluster, engines or a pool. It has parts that come
+    and go by themselves: ranks that compute together are one, each engine is one. Its methods begin what they say, for
+    the parts of these numbers; the caller waits. States are whole before the first `offload`, in whatever part each
+    worker has of them."""
 
     @property
     def role(self) -> str: ...
 
     @property
-    def devices(self) -> frozenset[int]:
-        """Global ids; empty for a role on CPUs alone."""
+    def parts(self) -> Sequence[frozenset[int]]:
+        """The devices of each, as global ids; none of a part on CPUs alone."""
         ...
 
     @property
@@ -33,12 +35,21 @@ class Occupant(Protocol):
         """That every worker is constructed."""
         ...
 
-    def offload(self, states: frozenset[State]) -> Calls:
-        """Moves these states to host memory."""
+    def offload(self, states: frozenset[State], parts: Sequence[int]) -> Calls:
+        """Moves these states to host memory. What the parts are at stands still until they are back."""
         ...
 
-    def load(self, states: frozenset[State]) -> Calls:
+    def load(self, states: frozenset[State], parts: Sequence[int]) -> Calls:
         """Brings them back."""
+        ...
+
+
+class Tenant(Occupant, Protocol):
+    """Works whenever its devices are free."""
+
+    def hand_over(self, states: frozenset[State], parts: Sequence[int]) -> Calls:
+        """Moves these states to host memory; parts that stay go on with what these are at. They may be away already,
+        and then have nothing to move."""
         ...
 
 
@@ -50,17 +61,31 @@ class Claim:
     states: frozenset[State] = ALL_STATES
 
 
+@dataclass(frozen=True)
+class _Part:
+    occupant: Occupant
+    number: int
+    devices: frozenset[int]
+
+
+_States = Mapping[_Part, frozenset[State]]
+
+
 class Placement:
     """Moves states between devices and host memory where device mappings overlap. On disjoint devices it calls nobody.
 
     States stay where they are until somebody else needs the room: two turns of the same role in a row move nothing.
-    Roles that work in the background, as engines do whose requests run ahead of training, get their devices back as
-    soon as nobody holds them.
+    Tenants, such as engines whose requests run ahead of training, get their devices back as soon as nobody holds them.
+    Where some parts of a tenant have to leave and others stay, these go on with the work of those; where all leave it
+    stands still.
     """
 
-    def __init__(self, occupants: Sequence[Occupant], background: Sequence[Occupant] = ()):
-        self._resident = {occupant: frozenset[State]() for occupant in occupants}
-        self._background = tuple(background)
+    def __init__(self, occupants: Sequence[Occupant], background: Sequence[Tenant] = ()):
+        self._resident: dict[_Part, frozenset[State]] = {}
+        for occupant in occupants:
+            self._resident |= dict.fromkeys(_parts_of(occupant), frozenset[State]())
+        self._tenants: dict[Occupant, Tenant] = {tenant: tenant for tenant in background}
+        self._standing: set[_Part] = set()  # of tenants: away with what they were at
         self._num_holds = 0
         self._kept_free: list[frozenset[int]] = []
         self._setups: dict[Occupant, Callable[[], Calls]] = {}
@@ -68,13 +93,13 @@ class Placement:
 
     def join(self, occupant: Occupant) -> None:
         """Takes in a role that was constructed with all its states."""
-        self._resident[occupant] = ALL_STATES
+        self._resident |= dict.fromkeys(_parts_of(occupant), ALL_STATES)
 
     def start_setup(self, setups: Mapping[Occupant, Callable[[], Calls]], one_by_one: bool) -> None:
         """Begins the set-up of every role, which loads all its states. With `one_by_one`, roles that share devices take
         turns in it, each making room for the next; else (the devices are host memory) all go at once."""
         self._setups = dict(setups)
-        self._started = {o: setup() for o, setup in setups.items() if not (one_by_one and self._shares(o))}
+        self._started = {o: setup() for o, setup in setups.items() if not (one_by_one and self._shared(o))}
 
     def finish_setup(self) -> dict[Occupant, list[Any]]:
         """Returns when all are set up, with their replies. Raises WorkerError as soon as a worker cannot be."""
@@ -88,19 +113,19 @@ class Placement:
         for occupant, setup in self._setups.items():
             if occupant not in self._started:
                 _, replies[occupant] = wait_all([occupant.ready, setup()], on_done=say)
-                self._resident[occupant] = ALL_STATES
-                self._move([], [Claim(occupant)])
+                self.join(occupant)
+                self._offload(dict.fromkeys(self._shared(occupant), ALL_STATES))
         ready = [occupant.ready for occupant in self._started]
         answers = wait_all([*ready, *self._started.values()], on_done=say)[len(ready) :]
         for occupant, answer in zip(self._started, answers, strict=True):
             replies[occupant] = answer
-            self._resident[occupant] = ALL_STATES
+            self.join(occupant)
         return replies
 
     @contextmanager
     def hold(self, *claims: Claim) -> Iterator[None]:
         """Inside, the claimed states are on the devices, and nothing else is where two roles share them."""
-        self._make_room(claims)
+        self._make_room({part: claim.states for claim in claims for part in _parts_of(claim.occupant)})
         self._num_holds += 1
         yield
         self._num_holds -= 1
@@ -108,44 +133,91 @@ class Placement:
 
     @contextmanager
     def kept_free(self, *claims: Claim) -> Iterator[None]:
-        """Between the holds inside, nobody who works in the background comes back to the devices of these: what is one
-        turn of theirs moves nothing twice."""
-        self._kept_free.append(frozenset().union(*(claim.occupant.devices for claim in claims)))
+        """Between the holds inside, no tenant comes back to the devices of these: what is one turn of theirs moves
+        nothing twice."""
+        self._kept_free.append(frozenset().union(*(part for claim in claims for part in claim.occupant.parts)))
         yield
         self._kept_free.pop()
         self._call_back()
 
     def _call_back(self) -> None:
-        """Who works in the background comes back to devices that are free."""
+        """Tenants come back to devices that are free."""
         if self._num_holds:
             return
         busy = frozenset().union(*self._kept_free)
-        self._make_room([Claim(occupant) for occupant in self._background if not occupant.devices & busy])
+        back = [part for tenant in self._tenants for part in _parts_of(tenant) if not part.devices & busy]
+        self._make_room(dict.fromkeys(back, ALL_STATES))
 
-    def _make_room(self, claims: Sequence[Claim]) -> None:
-        wanted = {claim.occupant: claim.states for claim in claims}
-        offloads, loads = [], []
-        for occupant, resident in self._resident.items():
-            needed = wanted.get(occupant, frozenset())
-            crowded = any(_overlap(occupant, other) for other in wanted if other is not occupant)
-            if crowded and (surplus := resident - needed):
-                offloads.append(Claim(occupant, surplus))
-            if missing := needed - resident:
-                loads.append(Claim(occupant, missing))
-        self._move(loads, offloads)
-
-    def _shares(self, occupant: Occupant) -> bool:
-        return any(_overlap(occupant, other) for other in self._resident if other is not occupant)
-
-    def _move(self, loads: Sequence[Claim], offloads: Sequence[Claim]) -> None:
+    def _make_room(self, wanted: _States) -> None:
         """Offloads all, then loads all."""
-        wait_all([claim.occupant.offload(claim.states) for claim in offloads])
-        for claim in offloads:
-            self._resident[claim.occupant] -= claim.states
-        wait_all([claim.occupant.load(claim.states) for claim in loads])
-        for claim in loads:
-            self._resident[claim.occupant] |= claim.states
+        on_device: defaultdict[int, set[Occupant]] = defaultdict(set)
+        for part in wanted:
+            for device in part.devices:
+                on_device[device].add(part.occupant)
+        surplus, missing = {}, {}
+        for part, resident in self._resident.items():
+            needed = wanted.get(part, frozenset())
+            is_crowded = any(on_device.get(device, set()) - {part.occupant} for device in part.devices)
+            if is_crowded and resident - needed:
+                surplus[part] = resident - needed
+            if needed - resident:
+                missing[part] = needed - resident
+        self._offload(surplus)
+        self._load(missing)
+
+    def _shared(self, occupant: Occupant) -> list[_Part]:
+        """The parts of a role that share devices with another."""
+        others = frozenset().union(*(part.devices for part in self._resident if part.occupant is not occupant))
+        return [part for part in _parts_of(occupant) if part.devices & others]
+
+    def _offload(self, surplus: _States) -> None:
+        staying = self._staying(surplus)
+        calls = []
+        for (occupant, states), parts in _together(surplus).items():
+            tenant = self._tenants.get(occupant)
+            if tenant is None:
+                calls.append(occupant.offload(states, _numbers(parts)))
+            elif tenant in staying:
+                calls.append(tenant.hand_over(states, _numbers(parts)))
+            else:
+                calls.append(tenant.offload(states, _numbers(parts)))
+                self._standing |= {*parts}
+        wait_all(calls)
+        for part, states in surplus.items():
+            self._resident[part] -= states
+
+    def _load(self, missing: _States) -> None:
+        """Then parts that stand still hand over to those that are back before them."""
+        wait_all([o.load(states, _numbers(parts)) for (o, states), parts in _together(missing).items()])
+        for part, states in missing.items():
+            self._resident[part] |= states
+        self._standing = {part for part in self._standing if self._resident[part] != ALL_STATES}
+        staying = self._staying(dict.fromkeys(self._standing, ALL_STATES))
+        late = {part: frozenset[State]() for part in self._standing if part.occupant in staying}
+        self._standing -= late.keys()
+        moves = _together(late).items()
+        wait_all([self._tenants[o].hand_over(nothing, _numbers(parts)) for (o, nothing), parts in moves])
+
+    def _staying(self, leaving: Container[_Part]) -> set[Occupant]:
+        """Tenants of which a part works on while these leave."""
+        return {
+            part.occupant
+            for part, resident in self._resident.items()
+            if part.occupant in self._tenants and resident == ALL_STATES and part not in leaving
+        }
 
 
-def _overlap(one: Occupant, other: Occupant) -> bool:
-    return bool(one.devices & other.devices)
+def _parts_of(occupant: Occupant) -> list[_Part]:
+    return [_Part(occupant, number, devices) for number, devices in enumerate(occupant.parts)]
+
+
+def _together(moves: _States) -> dict[tuple[Occupant, frozenset[State]], list[_Part]]:
+    """What one call does."""
+    found: defaultdict[tuple[Occupant, frozenset[State]], list[_Part]] = defaultdict(list)
+    for part, states in moves.items():
+        found[part.occupant, states].append(part)
+    return found
+
+
+def _numbers(parts: Iterable[_Part]) -> list[int]:
+    return sorted(part.number for part in parts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -177,7 +178,11 @@ class RunClusters:
         """Engines that die are replaced where others can go on meanwhile, or where requests can wait for the new one,
         and where nobody waits for their GPUs."""
         layout, is_apart = self._plan.layout, self._config.roles[name].is_apart
-        facade = ApartCluster if is_apart else GenerateCluster
+        facade = partial(
+            ApartCluster if is_apart else GenerateCluster,
+            room=self._plan.most_answers,
+            leaves_whole=name in self._plan.leaving_whole,
+        )
         on_shared_gpus = self.resources.has_gpus and layout.shares_devices(name)
         if on_shared_gpus or (len(layout[name].workers) == 1 and not is_apart):
             return facade(self._cluster(name, settings))
@@ -185,7 +190,7 @@ class RunClusters:
         arguments = [(*arguments, not is_apart) for arguments in cluster.spec.arguments]
         recovery = EngineRecovery(cluster, RecoverySettings(cluster.spec.worker_class, arguments, not is_apart))
         self._recoveries.append(recovery)
-        return facade(cluster, recovery)
+        return facade(cluster, recovery=recovery)
 
     def _environment(self, settings: WorkerConfig) -> dict[str, str]:
         """What the YAML wants in the environment of a role's workers."""

@@ -69,6 +69,9 @@ def goodput_metrics(usages: Sequence[RoleUsage], sizes: Sizes, wall_s: float) ->
             metrics["rollout/recomputed_tokens"] = _count(role, "recomputed_tokens")
             held = [worker.usage.seconds.get("held", 0.0) for worker in role.workers]
             metrics["sync/held_s"] = sum(held) / len(held)
+            if any(away := [worker.usage.seconds.get("away", 0.0) for worker in role.workers]):
+                metrics["sync/away_s"] = sum(away) / len(away)
+                metrics["rollout/moved_answers"] = _count(role, "moved_answers")
         metrics |= _memory(role)
     if loads:
         metrics["goodput/trained_tokens_per_s"] = trained / wall_s

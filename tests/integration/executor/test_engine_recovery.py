@@ -17,12 +17,14 @@ from roll.distributed.executor.rollout.engine_recovery import MAX_RESTARTS, Engi
 from roll.distributed.executor.rollout.generate_cluster import ApartCluster, GenerateCluster
 from roll.distributed.executor.weights.send_plan import Route, SendPlan, Way
 from roll.distributed.executor.weights.sync import WeightSync
+from roll.distributed.strategy.base import State
 from roll.errors import WorkerError
 from roll.types.rollout import GenerationRequest, SamplingParams
 from tests.helpers.processes import shared_segments
 from tests.helpers.rollouts import here
 
 Start = Callable[..., Cluster]
+WEIGHTS = frozenset({State.WEIGHTS})
 Pair = Callable[..., GenerateCluster]
 
 
@@ -99,6 +101,37 @@ def test_an_engine_that_died_unnoticed_is_found_before_a_weight_update(pair_of_e
     assert rollout.heal() is True
     WeightSync(trainer, rollout.cluster, 1 << 20, SendPlan((Way("memory", (0,)),) * 2)).publish(3)
     assert [sums["version"] for sums in rollout.cluster.call_all("weight_sums")] == [3, 3]
+
+
+@pytest.mark.parametrize("mood", ["die on leaving", "die on return"])
+@pytest.mark.parametrize("is_tenant", [False, True], ids=["stands still", "hands over"])
+def test_an_engine_that_dies_of_a_turn_on_shared_devices_is_replaced(
+    mood: str, is_tenant: bool, pair_of_engines: Pair, trainer: Cluster
+) -> None:
+    rollout = pair_of_engines(devices=(1, 4))
+    engines = rollout.cluster
+    placement = Placement((trainer, rollout), [rollout] if is_tenant else [])
+    for occupant in (trainer, rollout):
+        placement.join(occupant)
+    engines.workers.start("set_mood", {0: (mood,)}).result()
+    with placement.kept_free(Claim(trainer)):
+        with placement.hold(Claim(trainer)):
+            pass
+        if mood == "die on leaving":
+            assert rollout.heal() is True
+        with placement.hold(Claim(trainer, WEIGHTS), Claim(rollout, WEIGHTS)):
+            assert rollout.heal() is (mood == "die on return")
+            WeightSync(trainer, engines, 1 << 20, SendPlan((Way("memory", (0,)),) * 2)).publish(1)
+    with placement.hold(Claim(rollout)):
+        assert [sums["version"] for sums in engines.call_all("weight_sums")] == [1, 1]
+    assert rollout.metrics()["rollout/restarted_engines"] == 1
+
+    async def ask() -> list[int]:
+        asked = (rollout.generate(request(f"r{i}", i)) for i in range(4))
+        answers = await asyncio.wait_for(asyncio.gather(*asked), 120)
+        return [here(answer).num_tokens for (answer,) in answers]
+
+    assert asyncio.run(ask()) == [3] * 4
 
 
 def test_an_engine_that_died_unnoticed_lets_nobody_wait(pair_of_engines: Pair, trainer: Cluster) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from roll.configs.load.aliases import apply_aliases
 from roll.configs.plan.batch_plan import build_plan
+from roll.configs.plan.describe import describe
 from roll.configs.plan.describe_batch import batch_rows
 from roll.configs.plan.rollout_bounds import RolloutBounds
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
@@ -83,17 +84,61 @@ def test_what_cannot_work_is_refused_with_the_numbers(changes: dict[str, Any], t
     assert problems(changes) == [text]
 
 
-def test_a_judge_needs_devices_of_its_own_where_rollouts_run_ahead() -> None:
+def test_a_judge_leaves_an_engine_where_rollouts_run_ahead() -> None:
     judge = {
         "reward": "llm_judge",
         "judge_model_type": "inference",
         "model_args": {"model_name_or_path": "org/judge"},
         "strategy_args": {"strategy_name": "vllm"},
     }
-    said = "share device 2: they take turns there, and a judge would stop the engines for every answer"
-    for ratio, at, refused in ((1, 2, True), (0, 2, False), (1, 3, False)):
-        given = {"rewards.math": judge | {"device_mapping": [at]}, AHEAD: ratio}
-        assert any(said in text for text in problems(given)) is refused
+    said = "share device 2: they take turns there, and while the judge looks at the answers of a step none of "
+    for ratio, at, engines, changes, refused in (
+        (1, 2, [2], {}, "1 engine would be left to sample."),
+        (0, 2, [2], {}, ""),
+        (1, 3, [2], {}, ""),
+        (1, 2, [2, 3], {}, ""),
+        (1, 2, [2, 3], {"partial_gpu_mode": False}, "2 engines would be left to sample (partial_gpu_mode: false)."),
+        (1, 2, [2, 3], {"actor_infer.num_gpus_per_worker": 2}, "1 engine would be left to sample."),
+    ):
+        given = {"rewards.math": judge | {"device_mapping": [at]}, AHEAD: ratio, **changes}
+        given |= {"actor_infer.device_mapping": engines}
+        assert [text for text in problems(given) if said in text] == [
+            text for text in problems(given) if refused and said + refused in text
+        ]
+        assert any(said in text for text in problems(given)) is bool(refused)
+
+
+OVERLAP = {AHEAD: 0.5, "actor_infer.device_mapping": [0, 1, 2, 3]}  # the trainer has 0 and 1
+
+
+def test_the_plan_says_which_engines_go_on_while_others_have_their_turns() -> None:
+    def said(changes: dict[str, Any]) -> list[str]:
+        made = config(OVERLAP | changes)
+        plan = build_plan(made)
+        return [line.strip() for line in describe(made, plan, []).splitlines() if "while actor_train works" in line]
+
+    leave = "while actor_train works, all engines of actor_infer leave, and go on with their answers afterwards"
+    go_on = "go on, on 2..3, also with answers of those that leave"
+    assert said({}) == [f"while actor_train works, 2 of 4 engines of actor_infer {go_on}"]
+    assert said({"actor_infer.num_gpus_per_worker": 2}) == [
+        f"while actor_train works, 1 of 2 engines of actor_infer {go_on}"
+    ]
+    assert said({"actor_infer.num_gpus_per_worker": 4}) == [leave]
+    assert said({"partial_gpu_mode": False}) == [leave]
+    assert said({AHEAD: 0}) == []
+
+
+def test_a_warning_names_devices_that_no_engine_can_use_while_others_have_their_turns() -> None:
+    def said(changes: dict[str, Any]) -> list[str]:
+        return [text for text in warnings_of(config(OVERLAP | changes)) if "2..3" in text]
+
+    assert said({}) == said({"actor_infer.num_gpus_per_worker": 2}) == said({"partial_gpu_mode": False}) == []
+    crossing = {"actor_infer.num_gpus_per_worker": 2, "actor_infer.device_mapping": [0, 2, 1, 3]}
+    assert said(crossing) == [
+        "actor_infer has devices 2..3 that actor_train has not, but each of its 2 engines of 2 devices "
+        "(num_gpus_per_worker) also stands on some of 0..1: all leave while actor_train works. Order the ids of "
+        "actor_infer.device_mapping so that some engine stands on none of these."
+    ]
 
 
 def test_engines_that_run_ahead_take_their_devices_back_from_whom_they_share_them_with() -> None:
@@ -121,6 +166,11 @@ def test_the_plan_says_how_many_groups_are_under_way_and_how_old_they_grow() -> 
     ("changes", "text"),
     [
         ({"max_staleness": 2}, "max_staleness does nothing: async_generation_ratio is 0."),
+        ({"partial_gpu_mode": False}, "partial_gpu_mode does nothing: async_generation_ratio is 0."),
+        (
+            {AHEAD: 1, "partial_gpu_mode": False},
+            "partial_gpu_mode: false does nothing: no role shares a part of the devices of actor_infer.",
+        ),
         ({"kv_on_update": "keep"}, "kv_on_update does nothing: async_generation_ratio is 0."),
         (
             {AHEAD: 1, "kv_on_update": "keep", "actor_infer.device_mapping": [0, 1]},

@@ -1,6 +1,6 @@
 """Who is on shared devices when, with roles that only write down what they are told."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
@@ -16,17 +16,20 @@ class Role:
     """States come and go at once."""
 
     def __init__(self, role: str, devices: set[int], moves: list[str]):
-        self.role, self.devices = role, frozenset(devices)
+        self.role, self.parts = role, (frozenset(devices),)
         self._moves = moves
 
     @property
     def ready(self) -> Calls:
         return Calls(self.role, "ready", {})
 
-    def offload(self, states: frozenset[State]) -> Calls:
+    def offload(self, states: frozenset[State], parts: Sequence[int]) -> Calls:
         return self._move("-", states)
 
-    def load(self, states: frozenset[State]) -> Calls:
+    def hand_over(self, states: frozenset[State], parts: Sequence[int]) -> Calls:
+        raise NotImplementedError
+
+    def load(self, states: frozenset[State], parts: Sequence[int]) -> Calls:
         return self._move("+", states)
 
     def _move(self, sign: str, states: frozenset[State]) -> Calls:

@@ -93,10 +93,15 @@ class TaskPool:
     def ready(self) -> Calls:
         return Calls(self.role, "start", {w.seat.rank: w.ready for w in self._workers if w.ready is not None})
 
-    def offload(self, states: frozenset[State]) -> Calls:
+    @property
+    def parts(self) -> tuple[frozenset[int]]:
+        """One: whoever is free takes a call."""
+        return (self.devices,)
+
+    def offload(self, states: frozenset[State], parts: Sequence[int]) -> Calls:
         return self._call_all("offload_states", states)
 
-    def load(self, states: frozenset[State]) -> Calls:
+    def load(self, states: frozenset[State], parts: Sequence[int]) -> Calls:
         return self._call_all("load_states", states)
 
     def wait_ready(self) -> None:

@@ -46,8 +46,16 @@ class WorkerSpec:
 class Calls:
     """One call that runs on several workers."""
 
-    def __init__(self, role: str, method: str, refs: Mapping[int, ray.ObjectRef], timeout_s: float | None = None):
-        self.role, self.method, self.refs, self.timeout_s = role, method, refs, timeout_s
+    def __init__(
+        self,
+        role: str,
+        method: str,
+        refs: Mapping[int, ray.ObjectRef],
+        timeout_s: float | None = None,
+        forgives: Callable[[Failure], bool] = lambda failure: False,
+    ):
+        """A failure that the caller `forgives` is a reply like another: None."""
+        self.role, self.method, self.refs, self.timeout_s, self.forgives = role, method, refs, timeout_s, forgives
 
     def result(self, timeout_s: float | None = None) -> list[Any]:
         """The replies by rank. On the first failure raises WorkerError, root cause first, and waits for nobody else.
@@ -98,7 +106,9 @@ def wait_all(
         i, rank = place[done[0]]
         reply = fetch(done[0], rank)
         if isinstance(reply, Failure):
-            raise calls[i].error(reply)
+            if not calls[i].forgives(reply):
+                raise calls[i].error(reply)
+            reply = None
         replies[i][rank] = reply
         if len(replies[i]) == len(calls[i].refs):
             on_done(calls[i])
@@ -165,13 +175,14 @@ class Cluster:
         return len(self.seats)
 
     @property
-    def devices(self) -> frozenset[int]:
-        return devices_of(self.seats)
+    def parts(self) -> tuple[frozenset[int]]:
+        """One: the ranks compute together (`placement.Occupant`)."""
+        return (devices_of(self.seats),)
 
-    def offload(self, states: frozenset[State]) -> Calls:
+    def offload(self, states: frozenset[State], parts: Sequence[int]) -> Calls:
         return self.start_all("offload_states", states)
 
-    def load(self, states: frozenset[State]) -> Calls:
+    def load(self, states: frozenset[State], parts: Sequence[int]) -> Calls:
         return self.start_all("load_states", states)
 
     def wait_ready(self, timeout_s: float | None = None) -> None:

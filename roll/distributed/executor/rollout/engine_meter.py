@@ -47,6 +47,10 @@ class EngineMeter:
             self._meter.count("recomputed_tokens", recomputed(given, answer.policy_versions))
         self._open(-1)
 
+    def moved(self) -> None:
+        """Another engine goes on with what there is of an answer."""
+        self._meter.count("moved_answers", 1)
+
     def cut(self, num_answers: int) -> None:
         """These never came."""
         self._open(-num_answers)

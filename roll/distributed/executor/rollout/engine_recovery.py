@@ -74,6 +74,11 @@ class EngineRecovery:
             if self.lost(rank):
                 logger.warning("%s rank %d does not answer: it is restarted", self._cluster.role, rank)
 
+    def replaces(self, failure: Failure) -> bool:
+        """True if an engine failed a call because it is dead, and somebody brings it back."""
+        self.notice()
+        return failure.rank in self.under_way()
+
     def failure(self, rank: int) -> BaseException | None:
         """Why this engine could not be brought back; None where it was, or may be yet."""
         with self._lock:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from roll.distributed.executor.placement import Claim
 from roll.distributed.executor.processes.cluster import Calls, Cluster
+from roll.distributed.executor.processes.resource_manager import devices_of
 from roll.distributed.executor.rollout.engine_client import RETRIED_REQUESTS, EngineClient
 from roll.distributed.executor.rollout.engine_recovery import EngineRecovery
 from roll.distributed.strategy.base import State
@@ -20,28 +21,44 @@ class GenerateCluster(EngineClient):
     stores_answers = True
     takes_cut = True
 
-    def __init__(self, cluster: Cluster, recovery: EngineRecovery | None = None):
-        super().__init__(cluster.workers)
+    def __init__(
+        self,
+        cluster: Cluster,
+        recovery: EngineRecovery | None = None,
+        room: int | None = None,
+        leaves_whole: bool = False,
+    ):
+        """`room`: answers that an engine works on at once. With `leaves_whole` all engines leave their devices where
+        one has to."""
+        super().__init__(cluster.workers, room=room)
         self.cluster = cluster
         self.recovery = recovery
+        self._room = room
+        ranks = range(len(cluster))
+        self._ranks_of_part = [list(ranks)] if leaves_whole else [[rank] for rank in ranks]
 
     @property
     def role(self) -> str:
         return self.cluster.role
 
     @property
-    def devices(self) -> frozenset[int]:
-        return self.cluster.devices
+    def parts(self) -> list[frozenset[int]]:
+        """Engines come and go one by one."""
+        seats = self.cluster.seats
+        return [devices_of(seats[rank] for rank in ranks) for ranks in self._ranks_of_part]
 
     @property
     def ready(self) -> Calls:
         return self.cluster.ready
 
-    def offload(self, states: frozenset[State]) -> Calls:
-        return self._move("offload_states", states)
+    def offload(self, states: frozenset[State], parts: Sequence[int]) -> Calls:
+        return self._move("offload_states", states, parts)
 
-    def load(self, states: frozenset[State]) -> Calls:
-        return self._move("load_states", states)
+    def load(self, states: frozenset[State], parts: Sequence[int]) -> Calls:
+        return self._move("load_states", states, parts)
+
+    def hand_over(self, states: frozenset[State], parts: Sequence[int]) -> Calls:
+        return self._move("hand_over", states, parts)
 
     @property
     def everything(self) -> Claim:
@@ -53,7 +70,7 @@ class GenerateCluster(EngineClient):
 
     def client(self, name: str = "") -> EngineClient:
         """Another way to the engines, to be sent to another process. Each needs a name of its own."""
-        return EngineClient(self.cluster.workers, name)
+        return EngineClient(self.cluster.workers, name, self._room)
 
     def forget_client(self, name: str) -> None:
         """The process of this client is gone: the engines drop its requests. Does not wait."""
@@ -81,12 +98,16 @@ class GenerateCluster(EngineClient):
             RETRIED_REQUESTS: float(self.num_retries),
         }
 
-    def _move(self, method: str, states: frozenset[State]) -> Calls:
-        """An engine that is being restarted comes back with all its states."""
-        if self.recovery is None:
-            return self.cluster.start_all(method, states)
-        self.recovery.notice()
-        return self.cluster.workers.start(method, dict.fromkeys(self.recovery.serving(), (states,)))
+    def _move(self, method: str, states: frozenset[State], parts: Sequence[int]) -> Calls:
+        """An engine that is being restarted, also one that dies of it, comes back with all its states."""
+        ranks, recovery = [rank for part in parts for rank in self._ranks_of_part[part]], self.recovery
+        if recovery is None:
+            return self.cluster.workers.start(method, dict.fromkeys(ranks, (states,)))
+        recovery.notice()
+        serving = {*recovery.serving()}
+        calls = self.cluster.workers.start(method, {rank: (states,) for rank in ranks if rank in serving})
+        calls.forgives = recovery.replaces
+        return calls
 
     def _tell(self, method: str, *arguments: object) -> None:
         if self.recovery is None:

@@ -220,7 +220,11 @@ class GenerateWorker:
     def _ended(self, part: GenerationRequest, rest: Generation) -> Generation:
         generation = joined(part, rest, lambda: self._stop_strings)
         is_moved = generation.finish_reason == "abort" and not self._is_home.is_set()
-        return replace(generation, finish_reason="moved") if is_moved else generation
+        if not is_moved:
+            return generation
+        if generation.num_tokens:
+            self._meter.moved()
+        return replace(generation, finish_reason="moved")
 
     def _cut_short(self, request: GenerationRequest) -> Generation:
         """An answer that was not begun here."""
