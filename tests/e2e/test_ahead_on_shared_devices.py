@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import Run
+from tests.e2e.test_ahead import assert_each_group_once, assert_never_too_old
 
 StartRun = Callable[..., Run]
 SHARED = ("num_gpus_per_node=1", "actor_infer.device_mapping=[0]", "max_staleness=2", "save_steps=-1")
@@ -28,6 +29,33 @@ def test_the_demo_learns_on_one_device_with_rollouts_half_a_step_ahead(sort_data
     assert run.metrics[0]["val/reward_mean"] < 0.15
     assert run.metrics[24]["val/reward_mean"] > 0.6
     assert 1 <= max(staleness(run)) <= 2
+    run.assert_all_gone()
+
+
+def test_an_engine_beside_the_trainers_device_goes_on_with_what_the_other_leaves_and_each_group_is_trained_once(
+    sort_data: Path, start_run: StartRun, tmp_path: Path
+):
+    dumps = tmp_path / "dumps"
+    run = start_run(
+        sort_data,
+        "tiny_sort",
+        *SHARED,
+        "num_gpus_per_node=2",
+        "actor_infer.device_mapping=[0,1]",
+        "async_generation_ratio=0.5",
+        "max_steps=8",
+        "eval_steps=8",
+        "rollout_mock.enable=true",
+        f"rollout_mock.dump_dir={dumps}",
+        name="partly",
+    )
+    assert run.wait() == 0, run.text
+    assert "while actor_train works, 1 of 2 engines of actor_infer go on, on 1," in run.text
+    assert_never_too_old(run, steps=8)
+    assert_each_group_once(dumps, num_groups=32, steps=8)
+    rows = [row for step, row in run.metrics.items() if step]
+    assert all(row["sync/away_s"] > 0 for row in rows)
+    assert sum(row["rollout/moved_answers"] for row in rows) > 0
     run.assert_all_gone()
 
 

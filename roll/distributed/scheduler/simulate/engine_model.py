@@ -11,7 +11,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from roll.distributed.scheduler.simulate.costs import Costs
 from roll.utils.spans import Interval, Spans
@@ -19,7 +19,7 @@ from roll.utils.spans import Interval, Spans
 _NOISE = 1e-6  # of a token: what rounding makes of a whole one
 
 
-def _nobody(answer: Answer) -> None:
+def nobody(answer: Answer) -> None:
     """Waits for it."""
 
 
@@ -48,7 +48,7 @@ class Answer:
 
     def tell(self) -> None:
         """That it has ended. Nobody is told twice, and nothing is kept alive by it."""
-        ended, self.ended = self.ended, _nobody
+        ended, self.ended = self.ended, nobody
         ended(self)
 
 
@@ -118,6 +118,27 @@ class EngineModel:
         self._admit()
         self._plan_soon()
 
+    def go_on_with(self, answers: list[Answer]) -> None:
+        """Answers of which another engine has sampled a part: each costs the prefill of all before its next token."""
+        self._advance()
+        for answer in answers:
+            self._wait_for_room(answer, math.ceil(answer.in_cache))
+        self._admit()
+        self._plan_soon()
+
+    def take_out(self, answers: list[Answer]) -> None:
+        """Another engine goes on with them."""
+        self._advance()
+        gone = {*answers}
+        for answer in answers:
+            if answer in self._running:
+                self._leave(answer)
+            answer.stay += 1  # its end is void
+        self._line = [entry for entry in self._line if entry[2] not in gone]
+        heapify(self._line)
+        self._cached.clear()
+        self._plan_soon()
+
     def stop(self, why: str) -> None:
         """It samples no more until `go_on`: "held" for new weights, or "away" from its devices."""
         self._advance()
@@ -159,7 +180,7 @@ class EngineModel:
             if answer in self._running:
                 self._leave(answer)
             answer.stay += 1  # its end is void
-            answer.is_lost, answer.ended = True, _nobody
+            answer.is_lost, answer.ended = True, nobody
         self._admit()
         self._plan_soon()
 

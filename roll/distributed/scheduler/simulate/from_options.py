@@ -77,7 +77,7 @@ def bounds_of(base: RolloutBounds, options: argparse.Namespace) -> RolloutBounds
 
 def _default_setup(options: argparse.Namespace, costs: Costs) -> Setup:
     workload = _workload(options, DEFAULT_CAP, 512)
-    return Setup(RolloutBounds(options.groups or 128), 16, Devices(16, 16, 1, True), workload, costs)
+    return Setup(RolloutBounds(options.groups or 128), 16, Devices.shared(16), workload, costs)
 
 
 def _setup_of_yaml(options: argparse.Namespace, config: AlgorithmConfig, plan: BatchPlan, costs: Costs) -> Setup:
@@ -108,16 +108,14 @@ def _num_devices(place: RolePlace) -> int:
 
 
 def devices_of(plan: BatchPlan) -> Devices:
-    """Raises ConfigError for devices of which some are shared."""
+    """Engines on some device of the trainer leave when it has its turn."""
     train, infer = plan.layout["actor_train"], plan.layout["actor_infer"]
-    is_shared = bool(train.device_ids) and train.device_ids == infer.device_ids
-    if not is_shared and train.device_ids & infer.device_ids:
-        raise ConfigError(
-            "actor_train.device_mapping and actor_infer.device_mapping share some devices and not all: that is not "
-            "simulated. Override one of them: actor_infer.device_mapping=..."
-        )
-    num_infer = _num_devices(infer)
-    return Devices(_num_devices(train), num_infer, num_infer // len(infer.workers), is_shared)
+    common, num_infer = len(train.device_ids & infer.device_ids), _num_devices(infer)
+    leaving = len(infer.workers) - len(plan.layout.apart("actor_infer", "actor_train"))
+    if "actor_infer" in plan.leaving_whole and leaving:
+        leaving = len(infer.workers)
+    devices = Devices(_num_devices(train), num_infer, num_infer // len(infer.workers), common)
+    return devices if leaving == devices.num_leaving else replace(devices, leaving=leaving)
 
 
 def _filter_of(config: AlgorithmConfig) -> Keep | None:
@@ -131,17 +129,23 @@ def _filter_of(config: AlgorithmConfig) -> Keep | None:
 
 
 def _devices(options: argparse.Namespace, base: Devices) -> Devices:
-    is_shared = base.is_shared if options.shared is None else options.shared
-    if options.train_devices is not None and options.shared is None:
-        is_shared = False
+    """The engines sample on all devices, or on those that do not train."""
+    given = (options.devices, options.devices_per_engine, options.train_devices, options.shared)
+    if all(value is None for value in given):
+        return base
+    is_shared = options.shared
+    if is_shared is None:
+        is_shared = bool(base.common) and options.train_devices is None
     total = options.devices or base.total
     per_engine = options.devices_per_engine or base.per_engine
+    train = options.train_devices
     try:
         if is_shared:
-            return Devices(total, total, per_engine, True)
-        train = options.train_devices
+            if train is None and not base.is_shared and base.common and not options.devices:
+                train = base.train
+            return Devices.shared(total, per_engine, train)
         if train is None:
-            train = base.train if not base.is_shared and not options.devices else max(1, total // 4)
+            train = base.train if not base.common and not options.devices else max(1, total // 4)
         return Devices(train, total - train, per_engine)
     except ValueError as error:
         raise ConfigError(f"--devices, --train_devices, --devices_per_engine: {error}.") from error

@@ -50,10 +50,12 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--groups", type=_count, help="per step. Default: the YAML's, or 128")
     parser.add_argument("--group_size", type=_count, help="answers of a group. Default: the YAML's, or 16")
     parser.add_argument("--devices", type=_count, help="of the run. Default: the YAML's, or 16")
-    parser.add_argument("--train_devices", type=_count, help="of these, where they are not shared")
+    parser.add_argument("--train_devices", type=_count, help="of these; the others sample, with --shared all")
     parser.add_argument("--devices_per_engine", type=_count)
     parser.add_argument(
-        "--shared", action=argparse.BooleanOptionalAction, help="all devices train and sample, in turns"
+        "--shared",
+        action=argparse.BooleanOptionalAction,
+        help="all devices sample, and train in turns, or --train_devices of them do",
     )
     parser.add_argument("--async_generation_ratio", type=_at_least(0.0), help="steps that groups run ahead")
     parser.add_argument("--max_staleness", type=_natural, help="in steps. Default: as in a run")

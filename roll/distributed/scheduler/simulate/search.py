@@ -18,8 +18,8 @@ class Found:
 
 
 def candidates(base: Setup, ratios: Sequence[float], train_shares: Sequence[float]) -> Iterator[tuple[float, Setup]]:
-    """The ratios with the least staleness that each allows and with one step more; the devices of `base` shared, and
-    split by these shares."""
+    """The ratios with the least staleness that each allows and with one step more; the devices of `base` shared, split
+    by these shares, and all sampling while these shares of them train."""
     for devices in _splits(base.devices, train_shares):
         for ratio in sorted(set(ratios)):
             least = least_staleness(ratio, base.bounds.sync_interval)
@@ -33,11 +33,13 @@ def candidates(base: Setup, ratios: Sequence[float], train_shares: Sequence[floa
 def _splits(devices: Devices, train_shares: Sequence[float]) -> Iterator[Devices]:
     total, per_engine = devices.total, devices.per_engine
     if total % per_engine == 0:
-        yield Devices(total, total, per_engine, True)
+        yield Devices.shared(total, per_engine)
     counts = {round(share * total / per_engine) * per_engine or per_engine for share in train_shares}
     for train in sorted(count + total % per_engine for count in counts):
         if 0 < train <= total - per_engine:
             yield Devices(train, total - train, per_engine)
+            if total % per_engine == 0:
+                yield Devices.shared(total, per_engine, train)
 
 
 def search(base: Setup, ratios: Sequence[float], train_shares: Sequence[float], num_steps: int) -> Iterator[Found]:

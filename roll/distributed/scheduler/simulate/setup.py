@@ -13,13 +13,14 @@ from roll.distributed.scheduler.simulate.workload import Workload
 
 @dataclass(frozen=True)
 class Devices:
-    """`train` and `infer` devices; all of them are the same where they are shared. The engines have `per_engine`
-    each."""
+    """`train` and `infer` devices, of which `common` are both's. The engines have `per_engine` each; `leaving` of them
+    stand on common devices: as many as those fill, unless it is given."""
 
     train: int
     infer: int
     per_engine: int = 1
-    is_shared: bool = False
+    common: int = 0
+    leaving: int | None = None
 
     def __post_init__(self) -> None:
         if self.train < 1 or self.per_engine < 1 or self.infer < 1 or self.infer % self.per_engine:
@@ -27,19 +28,39 @@ class Devices:
                 f"{self.train} devices that train and {self.infer} that sample, {self.per_engine} for each engine: "
                 "each needs at least one, and the engines whole ones"
             )
-        if self.is_shared and self.train != self.infer:
-            raise ValueError(f"shared devices are the same for both, not {self.train} and {self.infer}")
+        if self.common not in (0, min(self.train, self.infer)):
+            raise ValueError(
+                f"{self.train} devices that train and {self.infer} that sample have {self.common} in common: none, or "
+                "all of the one or the other"
+            )
+
+    @classmethod
+    def shared(cls, total: int, per_engine: int = 1, train: int | None = None) -> Devices:
+        """All sample, and `train` of them (default: all) take turns with the training."""
+        train = total if train is None else train
+        return cls(train, total, per_engine, train)
 
     @property
     def total(self) -> int:
-        return self.train if self.is_shared else self.train + self.infer
+        return self.train + self.infer - self.common
 
     @property
     def num_engines(self) -> int:
         return self.infer // self.per_engine
 
+    @property
+    def num_leaving(self) -> int:
+        return -(-self.common // self.per_engine) if self.leaving is None else self.leaving
+
+    @property
+    def is_shared(self) -> bool:
+        """All are both's."""
+        return self.train == self.infer == self.common
+
     def __str__(self) -> str:
-        return f"shared {self.train}" if self.is_shared else f"{self.train} + {self.infer}"
+        if self.is_shared:
+            return f"shared {self.train}"
+        return f"{self.train} of {self.infer}" if self.common == self.train else f"{self.train} + {self.infer}"
 
 
 @dataclass(frozen=True)

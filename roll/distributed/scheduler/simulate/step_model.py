@@ -64,12 +64,10 @@ class StepModel:
         if version % self._setup.bounds.sync_interval:
             return
         async with self.hold("actor_train", "actor_infer"):
-            if not self._are_away:
-                self._fleet.stop("held")
+            self._fleet.hold()
             await self._work("weight_sync", self._setup.costs.publish_s)
             self._fleet.set_version(version)
-            if not self._are_away:
-                self._fleet.go_on()
+            self._fleet.release()
         self._core.published(version)
 
     async def _work(self, what: str, seconds: float) -> None:
@@ -79,9 +77,9 @@ class StepModel:
 
     @asynccontextmanager
     async def hold(self, *roles: str, samples: bool = False) -> AsyncIterator[None]:
-        """What `Placement.hold` does: on shared devices the engines freeze while others are there, and come back
-        without their KV cache."""
-        if self._setup.devices.is_shared:
+        """What `Placement.hold` does: the engines on shared devices leave while others are there, and come back without
+        their KV cache."""
+        if self._setup.devices.common:
             await self._turn(leaves=not samples)
         yield
 
@@ -89,7 +87,7 @@ class StepModel:
     async def kept_free(self, *roles: str) -> AsyncIterator[None]:
         """After it, engines whose groups run ahead come back without being asked."""
         yield
-        if self._setup.devices.is_shared and not self._setup.bounds.alternates:
+        if self._setup.devices.common and not self._setup.bounds.alternates:
             await self._turn(leaves=False)
 
     async def _turn(self, leaves: bool) -> None:
@@ -97,10 +95,10 @@ class StepModel:
             return
         self._are_away = leaves
         if leaves:
-            self._fleet.stop("away")
+            self._fleet.leave(self._setup.devices.num_leaving)
         await asyncio.sleep(self._setup.costs.turn_s)
         if not leaves:
-            self._fleet.go_on()
+            self._fleet.come_back()
 
 
 def tokens_of(groups: list[TrajectoryGroup]) -> int:

@@ -45,7 +45,7 @@ def setup(lengths: Sequence[Sequence[int]], bounds: RolloutBounds, is_shared: bo
     given: dict[str, Any] = {
         "bounds": bounds,
         "group_size": len(lengths[0]),
-        "devices": Devices(1, 1, is_shared=is_shared),
+        "devices": Devices(1, 1, common=int(is_shared)),
         "workload": Given(lengths),
         "costs": costs(),
     }

@@ -55,10 +55,19 @@ def test_what_is_printed_names_the_run_its_phases_and_the_gain(
     assert json.loads(trace.read_text())["traceEvents"]
 
 
+def test_engines_that_share_a_part_of_their_devices_with_the_trainer_leave_one_by_one() -> None:
+    partly = (*TINY_SORT, "num_gpus_per_node=2", "actor_infer.device_mapping=[0,1]", "async_generation_ratio=0.5")
+    devices = made(*partly).devices
+    assert devices == Devices(1, 2, common=1) and (devices.num_leaving, devices.total) == (1, 2)
+    assert made(*partly, "partial_gpu_mode=false").devices == Devices(1, 2, common=1, leaving=2)
+    assert made("--shared", "--devices", "8", "--train_devices", "2").devices == Devices.shared(8, train=2)
+    assert str(Devices.shared(8, train=2)) == "2 of 8"
+
+
 def test_a_search_marks_what_nothing_beats(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["search", *SMALL, "--ratios", "0", "1", "--train_shares", "0.5"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 1 + 2 * 3 + 1  # shared and split: synchronous, and one ahead at staleness 1 and 2
+    assert len(lines) == 1 + 3 * 3 + 1  # shared, split, half shared: synchronous, and one ahead at staleness 1 and 2
     assert sum(line.endswith("<") for line in lines[1:-1]) >= 1
 
 
@@ -66,7 +75,7 @@ def test_candidates_are_those_that_can_meet_their_deadlines_and_the_frontier_fal
     base = made(*SMALL, "--devices", "8", "--devices_per_engine", "2")
     found = list(candidates(base, [0.0, 0.5, 2.0], [0.1, 0.5, 0.9]))
     assert [str(devices) for devices in dict.fromkeys(setup.devices for _, setup in found)] == [
-        "shared 8", "2 + 6", "4 + 4"
+        "shared 8", "2 + 6", "2 of 8", "4 + 4", "4 of 8"
     ]  # fmt: skip
     assert {(ratio, setup.bounds.max_staleness) for ratio, setup in found} == {
         (0.0, 0), (0.5, 1), (0.5, 2), (2.0, 2), (2.0, 3)

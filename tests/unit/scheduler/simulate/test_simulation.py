@@ -5,15 +5,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from roll.configs.plan.rollout_bounds import RolloutBounds
 from roll.distributed.scheduler.filters import make_filter
+from roll.distributed.scheduler.simulate.costs import Costs
 from roll.distributed.scheduler.simulate.setup import Devices, Setup
 from roll.distributed.scheduler.simulate.simulation import Report, simulate
 from roll.distributed.scheduler.simulate.workload import Delays, LogNormal
 from roll.distributed.scheduler.virtual_time import Deadlock
 from roll.utils.chrome_trace import write_chrome_trace
-from tests.unit.scheduler.simulate.schedules import Given, costs, setup
+from tests.unit.scheduler.simulate.schedules import AT_ONCE, Given, costs, setup
 
 SYNC, ONE_AHEAD = RolloutBounds(1), RolloutBounds(1, ahead=1, max_staleness=1)
 
@@ -62,6 +65,59 @@ def test_shared_devices_freeze_the_tail_and_resume_it_in_the_next_step() -> None
     assert [step.groups for step in report.steps] == [(0,), (2,), (1,)]
     assert [step.ages for step in report.steps] == [(0,), (0,), (2,)]
     assert report.fraction("away") == pytest.approx((5.0 + 5.0 + 5.0) / 25)
+
+
+def test_engines_beside_the_trainers_device_go_on_with_what_the_other_leaves() -> None:
+    """Two groups at a time on two engines, one a step; training takes 5 s on the device of the first. The group that is
+    left at 2 s has 8 tokens to go: 5 while the trainer works, and 3 in the next step, on whichever engine."""
+    made = costs(train_tokens_per_s=2 / 5, prefill_tokens_per_s=AT_ONCE)
+    bounds = RolloutBounds(1, 1, 1, 2)
+    for lengths in ([[2], [10]], [[10], [2]]):  # the long one begins on the first engine, or on the second
+        partly = setup(lengths, bounds, devices=Devices(1, 2, common=1), costs=made)
+        report = simulate(partly, 1, warmup=0)
+        assert step_seconds(report) == pytest.approx([7.0])
+        whole = simulate(replace(partly, devices=Devices(1, 2, common=1, leaving=2)), 1, warmup=0)
+        assert (report.num_sampled, whole.num_sampled) == pytest.approx((2 + 2 + 5, 2 + 2))
+        assert report.engines.away == pytest.approx(5.0) and whole.engines.away == pytest.approx(10.0)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    num_engines=st.integers(1, 4),
+    per_engine=st.integers(1, 2),
+    train=st.integers(1, 8),
+    ratio=st.integers(0, 6),
+    slots=st.integers(1, 5),
+    seed=st.integers(0, 99),
+    deaths=st.lists(st.tuples(st.floats(0, 500), st.integers(0, 3)), max_size=1),
+)
+def test_whatever_is_shared_each_group_is_trained_once_within_the_bound_and_what_it_sampled_is_whole(
+    num_engines: int,
+    per_engine: int,
+    train: int,
+    ratio: int,
+    slots: int,
+    seed: int,
+    deaths: list[tuple[float, int]],
+) -> None:
+    infer = num_engines * per_engine
+    bounds = RolloutBounds(3, ratio, 1, 2)
+    made = Setup(
+        bounds,
+        2,
+        Devices(train, infer, per_engine, common=min(train, infer)),
+        LogNormal(median=20, cap=200, prompt=5, seed=seed),
+        Costs(train_tokens_per_s=50.0),
+        max_running=slots,
+        deaths=tuple((at, rank) for at, rank in deaths if rank < num_engines),
+    )
+    report = simulate(made, 5, warmup=0)
+    trained = [number for step in report.steps for number in step.groups]
+    assert len(set(trained)) == len(trained) == 15
+    assert max(max(step.token_ages) for step in report.steps) <= 2
+    for step in report.steps:
+        lengths = sum(int(made.workload.group(number, 2).lengths.sum()) for number in step.groups)
+        assert step.num_tokens == pytest.approx(lengths)
 
 
 def test_answers_that_wait_for_a_slot_come_one_after_the_other() -> None:
@@ -147,7 +203,7 @@ def test_equal_seeds_give_equal_traces(tmp_path: Path) -> None:
     assert names >= {"busy", "held", "train_actor", "weight_sync"}
 
 
-SHARED = Devices(16, 16, is_shared=True)
+SHARED = Devices.shared(16)
 
 
 def test_schedules_come_in_the_order_of_their_tails() -> None:
