@@ -82,7 +82,7 @@ class Seat:
             await self._begin_all(flight, begun, done, ended)
             await done
         except asyncio.CancelledError:
-            if not done.done():
+            if done.cancelled() or not done.done():  # else the engine is rid of them
                 left = self._open_of(flight)
                 self.engine.abort(left)
                 self._slots.give_back(len(left))
@@ -155,9 +155,9 @@ class Fleet:
         while flight.open:
             asked = Asked(flight.request, whole)
             asked.num_open = len(flight.open)
-            replica = await self._choice.choose(asked)
-            assert replica is not None
             try:
+                replica = await self._choice.choose(asked)
+                assert replica is not None
                 await self._seats[replica.rank].answer(flight)
             except EngineLost:
                 flight.begins_anew()

@@ -112,7 +112,7 @@ def devices_of(plan: BatchPlan) -> Devices:
     train, infer = plan.layout["actor_train"], plan.layout["actor_infer"]
     common, num_infer = len(train.device_ids & infer.device_ids), _num_devices(infer)
     leaving = len(infer.workers) - len(plan.layout.apart("actor_infer", "actor_train"))
-    if "actor_infer" in plan.leaving_whole and leaving:
+    if infer.role in plan.leaving_whole and leaving:
         leaving = len(infer.workers)
     devices = Devices(_num_devices(train), num_infer, num_infer // len(infer.workers), common)
     return devices if leaving == devices.num_leaving else replace(devices, leaving=leaving)
