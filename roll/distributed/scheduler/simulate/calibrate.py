@@ -14,17 +14,19 @@ from typing import Any
 from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.distributed.scheduler.simulate.costs import Costs, write_costs
-from roll.distributed.scheduler.simulate.fit_run import Row, fit_decode, fit_trainer, rows_of_run
+from roll.distributed.scheduler.simulate.fit_run import Row, fit_beside, fit_decode, fit_trainer, rows_of_run
 from roll.distributed.scheduler.simulate.from_options import devices_of, load_yaml
 from roll.errors import ConfigError, RollError
 
 NUM_STEPS = 8
+_SYNCHRONOUS = ("async_generation_ratio=0",)
+_AHEAD = ("async_generation_ratio=1", "max_staleness=null", "unfinished_groups=carry")
 _START = "import sys; from roll.cli import main; sys.exit(main(sys.argv[1], sys.argv[2:]))"
 
 
 def calibrate(options: argparse.Namespace, overrides: Sequence[str]) -> Iterator[str]:
-    """Writes the file and yields what it says. With a YAML the engine is measured here, and the trainer in two short
-    runs of it, one with half the groups, unless --run names one that has been. Without, all is taken from --run."""
+    """Writes the file and yields what it says. With a YAML the engine is measured here, and the trainer in short runs
+    of it, unless --run names one that has been. Without, all is taken from --run."""
     if options.config_name is None:
         if options.run is None:
             raise ConfigError("calibrate: name a YAML (--config_name) to measure, or a run (--run) to read.")
@@ -33,8 +35,8 @@ def calibrate(options: argparse.Namespace, overrides: Sequence[str]) -> Iterator
         source = f"metrics of {options.run.name}"
     else:
         config, plan = load_yaml(options, overrides)
-        rows = rows_of_run(options.run) if options.run else _rows_of_short_runs(options, overrides, plan)
-        costs = {**fit_trainer(rows, devices_of(plan).train), **_engine_costs(config, plan)}
+        rows, more = (rows_of_run(options.run), {}) if options.run else _measured_runs(options, overrides)
+        costs = {**fit_trainer(rows, devices_of(plan).train), **_engine_costs(config, plan), **more}
         source = f"{options.config_name}, measured"
     write_costs(options.out, Costs(**costs), {"from": source, "steps": len(rows)})
     for name in (field.name for field in fields(Costs)):
@@ -48,20 +50,43 @@ def _engine_costs(config: AlgorithmConfig, plan: BatchPlan) -> dict[str, Any]:
     return measure_engine(config, plan)
 
 
-def _rows_of_short_runs(options: argparse.Namespace, overrides: Sequence[str], plan: BatchPlan) -> list[Row]:
-    """Two sizes tell what a step costs beside its tokens."""
-    sizes = sorted({max(1, plan.num_groups // 2), plan.num_groups})
-    return [row for groups in sizes for row in _rows_of_short_run(options, overrides, groups, plan)]
+def _measured_runs(options: argparse.Namespace, overrides: Sequence[str]) -> tuple[list[Row], dict[str, Any]]:
+    """Rows of two short synchronous runs, whose sizes tell what a step costs beside its tokens; and, where trainer and
+    engines have devices of their own, what a third one tells that runs ahead: how much they slow each other down."""
+    alone = [*overrides, *_SYNCHRONOUS]
+    whole = _rows_of_short_run(options, alone)
+    rows = [*_rows_of_short_run(options, [*alone, *other_size(options, alone)]), *whole]
+    _, plan = load_yaml(options, alone)
+    ahead = [*overrides, *_AHEAD]
+    if devices_of(plan).is_shared or not _works(options, ahead):
+        return rows, {}
+    return rows, {"beside": fit_beside(whole, _rows_of_short_run(options, ahead))}
 
 
-def _rows_of_short_run(
-    options: argparse.Namespace, overrides: Sequence[str], groups: int, plan: BatchPlan
-) -> Sequence[Row]:
+def other_size(options: argparse.Namespace, overrides: Sequence[str]) -> Sequence[str]:
+    """Overrides for half of a step's groups, in smaller updates where they would not fill one; else for twice as
+    many."""
+    config, _ = load_yaml(options, overrides)
+    at = "actor_train.training_args.gradient_accumulation_steps"
+    half = f"rollout_batch_size={max(1, config.rollout_batch_size // 2)}"
+    accumulated = config.actor_train.training_args.gradient_accumulation_steps
+    double = [f"rollout_batch_size={2 * config.rollout_batch_size}"]
+    smaller = ([half], [half, f"{at}={max(1, accumulated // 2)}"])
+    return next((size for size in smaller if _works(options, [*overrides, *size])), double)
+
+
+def _works(options: argparse.Namespace, overrides: Sequence[str]) -> bool:
+    try:
+        load_yaml(options, overrides)
+    except ConfigError:
+        return False
+    return True
+
+
+def _rows_of_short_run(options: argparse.Namespace, overrides: Sequence[str]) -> Sequence[Row]:
     with tempfile.TemporaryDirectory() as folder:
         shorter = [f"max_steps={NUM_STEPS}", "eval_steps=-1", "save_steps=-1", "track_with=[jsonl]"]
         shorter += [f"output_dir={folder}", f"logging_dir={folder}"]
-        if groups != plan.num_groups:
-            shorter.append(f"rollout_batch_size={groups}")
         place = ["--config_path", options.config_path, "--config_name", options.config_name]
         command = [sys.executable, "-c", _START, options.pipeline, *place, *overrides, *shorter]
         done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)

@@ -39,6 +39,9 @@ class Costs:
     """Of each step, on the driver: making rows, metrics, files."""
     answer_s: float = 0.0
     """Of each request on its way to the engine and back."""
+    beside: float = 1.0
+    """So many times as long takes a decode step while the trainer or the driver works, and their work while the engines
+    sample: above 1 where they share the cores and the memory of a host."""
     restart_s: float = 60.0
     """Until an engine that died serves again."""
 
@@ -68,6 +71,9 @@ def _problems(costs: Costs) -> Iterator[str]:
         elif field.name == "kv_tokens":
             if value is not None and value < 1:
                 yield f"kv_tokens: {value} is not above 0"
+        elif field.name == "beside":
+            if not 1 <= value < math.inf:
+                yield f"beside: {value} is not at least 1"
         elif not math.isfinite(value) or value < 0 or (value == 0 and field.name.endswith("_per_s")):
             yield f"{field.name}: {value} is not {'above' if field.name.endswith('_per_s') else 'at least'} 0"
 

@@ -94,6 +94,7 @@ class EngineModel:
         self._at = self._loop.time()
         self._stalled_until = 0.0
         self._stopped: str | None = None  # why it stands still
+        self._slowness = 1.0
         self._timer: asyncio.TimerHandle | None = None
         self._is_plan_due = False
 
@@ -152,6 +153,12 @@ class EngineModel:
         if recompute:
             self._cached.clear()
             self._prefill(math.ceil(self.kv_tokens))
+        self._plan_soon()
+
+    def slow_down(self, slowness: float) -> None:
+        """Each decode step takes so many times as long from now on."""
+        self._advance()
+        self._slowness = slowness
         self._plan_soon()
 
     def set_version(self, version: int) -> None:
@@ -272,8 +279,8 @@ class EngineModel:
 
     def _rate(self) -> tuple[float, float]:
         """Seconds of the next step, and by how much each further one takes longer, since the contexts grow."""
-        slope = self._costs.decode_context_s
-        first = self._costs.decode_step_s(len(self._running)) + slope * self.kv_tokens
+        slope = self._costs.decode_context_s * self._slowness
+        first = self._costs.decode_step_s(len(self._running)) * self._slowness + slope * self.kv_tokens
         return first, slope * len(self._running)
 
     def _seconds_for(self, steps: float) -> float:

@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from roll.configs.roles import ACTOR_INFER
 from roll.distributed.scheduler.simulate.step_model import PASSES
 from roll.errors import ConfigError
 from roll.pipeline.tracking.local import METRICS_FILE, read_metrics
 from roll.utils.timing import phase_seconds
 
 Row = Mapping[str, float]
+_MOST_LOST = 0.75
 SKIPPED_STEPS = 2  # the first ones warm up
 
 
@@ -45,6 +47,22 @@ def fit_trainer(rows: Sequence[Row], train_devices: int) -> dict[str, Any]:
     if num_passes and scored_s:
         costs["score_tokens_per_s"] = num_passes * sum(tokens) / scored_s / train_devices
     return costs
+
+
+def fit_beside(alone: Sequence[Row], together: Sequence[Row]) -> float:
+    """Of training in synchronous steps, and in those of a run ahead with the same settings: how many times as long it
+    takes while engines sample, which they do for a part of it.
+
+    Example: 3 s where it was 2 s, with engines that were busy throughout: 1.5; for two thirds of the time: 2.
+    """
+    slower = _train_s_per_token(together) / _train_s_per_token(alone)
+    busy = statistics.fmean(row[f"busy/{ACTOR_INFER.name}_fraction"] for row in together)
+    lost = (1 - 1 / max(slower, 1.0)) / max(busy, 1e-9)
+    return 1 / (1 - min(lost, _MOST_LOST))
+
+
+def _train_s_per_token(rows: Sequence[Row]) -> float:
+    return sum(phase_seconds(row)["train_actor"] for row in rows) / sum(row["rollout/num_tokens"] for row in rows)
 
 
 def fit_decode(rows: Sequence[Row], num_engines: int) -> list[list[float]]:

@@ -200,6 +200,10 @@ class Fleet:
         for rank in set(range(len(self._seats))) - self._away:
             self.engines[rank].go_on(True)
 
+    def slow_down(self, slowness: float) -> None:
+        for engine in self.engines:
+            engine.slow_down(slowness)
+
     def set_version(self, version: int) -> None:
         self.version = version
         for engine in self.engines:

@@ -13,6 +13,7 @@ from roll.types.rollout import TrajectoryGroup
 from roll.utils.spans import Spans
 from roll.utils.timing import Timer
 
+_NO_TIME = 1e-9  # seconds
 PASSES = {"old_log_probs": "actor_train", "ref_log_probs": "reference", "values": "critic"}  # whose they are
 
 
@@ -34,7 +35,7 @@ class StepModel:
             for group in those:
                 self._spans.mark(group.group_id, stage)
         with self.timer("gather"):
-            await asyncio.sleep(self._setup.costs.driver_s)
+            await self._beside_engines(self._setup.costs.driver_s)
         async with self.kept_free("actor_train"):
             if groups.kept:
                 await self._learn(groups)
@@ -71,9 +72,24 @@ class StepModel:
         self._core.published(version)
 
     async def _work(self, what: str, seconds: float) -> None:
+        started = self._loop.time()
         with self._spans.span("actor_train", "0", what):
+            await self._beside_engines(seconds)
+        self.train_busy_s += self._loop.time() - started
+
+    async def _beside_engines(self, seconds: float) -> None:
+        """What takes so many seconds alone: while engines sample, they and it get `1 / beside` of their speed."""
+        slowness = self._setup.costs.beside
+        if slowness == 1 or not seconds:
             await asyncio.sleep(seconds)
-        self.train_busy_s += seconds
+            return
+        self._fleet.slow_down(slowness)
+        while seconds > _NO_TIME:
+            started, busy = self._loop.time(), self._fleet.seconds.busy
+            await asyncio.sleep(seconds)
+            share = (self._fleet.seconds.busy - busy) / self._setup.devices.num_engines
+            seconds -= self._loop.time() - started - share * (1 - 1 / slowness)
+        self._fleet.slow_down(1.0)
 
     @asynccontextmanager
     async def hold(self, *roles: str, samples: bool = False) -> AsyncIterator[None]:

@@ -9,6 +9,7 @@ import pytest
 
 from roll.configs.plan.rollout_bounds import RolloutBounds
 from roll.distributed.scheduler.simulate import __main__ as command
+from roll.distributed.scheduler.simulate.calibrate import other_size
 from roll.distributed.scheduler.simulate.costs import Costs, write_costs
 from roll.distributed.scheduler.simulate.from_options import setup_of
 from roll.distributed.scheduler.simulate.options import parse
@@ -18,6 +19,7 @@ from roll.distributed.scheduler.simulate.workload import LogNormal
 
 SMALL = ["--groups", "4", "--group_size", "2", "--cap", "400", "--devices", "2", "--steps", "2"]
 FOLDER = str(Path(__file__).resolve().parents[4] / "examples" / "tiny-sort")
+ACCUMULATED = "actor_train.training_args.gradient_accumulation_steps"
 TINY_SORT = ["--config_path", FOLDER, "--config_name", "tiny_sort"]
 
 
@@ -37,6 +39,25 @@ def test_a_yaml_gives_batch_lengths_and_devices_and_overrides_change_it() -> Non
     assert (setup.bounds, setup.group_size, setup.max_running) == (RolloutBounds(32), 8, 64)
     assert setup.devices == Devices(1, 1) and not setup.trains_critic and setup.passes == {"old_log_probs": 1}
     assert isinstance(setup.workload, LogNormal) and (setup.workload.cap, setup.workload.prompt) == (24, 16)
+
+
+@pytest.mark.parametrize(
+    "example, pipeline, overrides, expected",
+    [
+        ("tiny_sort", "rlvr", (), ["rollout_batch_size=16", f"{ACCUMULATED}=2"]),
+        ("tiny_sort", "rlvr", (f"{ACCUMULATED}=2",), ["rollout_batch_size=16"]),
+        ("tiny_sort", "rlvr", ("actor_train.training_args.per_device_train_batch_size=256", f"{ACCUMULATED}=1"),
+         ["rollout_batch_size=64"]),
+        ("tiny_frozen_lake", "agentic", (), ["rollout_batch_size=64"]),
+    ],
+)  # fmt: skip
+def test_the_second_size_of_a_calibration_is_one_that_can_be_trained_on(
+    example: str, pipeline: str, overrides: tuple[str, ...], expected: list[str]
+) -> None:
+    folder = str(Path(FOLDER).parent / example.replace("_", "-"))
+    place = ["--config_path", folder, "--config_name", example, "--pipeline", pipeline]
+    options, _ = parse(["calibrate", *place, "--out", "costs.json"])
+    assert other_size(options, overrides) == expected
 
 
 def test_what_is_printed_names_the_run_its_phases_and_the_gain(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from roll.distributed.scheduler.simulate.costs import Costs, read_costs, write_costs
-from roll.distributed.scheduler.simulate.fit_run import fit_decode, fit_trainer, line_through, rows_of_run
+from roll.distributed.scheduler.simulate.fit_run import fit_beside, fit_decode, fit_trainer, line_through, rows_of_run
 from roll.errors import ConfigError
 from roll.pipeline.tracking.local import write_metrics
 
@@ -33,6 +33,7 @@ def test_a_file_gives_back_what_was_written(tmp_path: Path) -> None:
         ({"costs": {"publish_s": "2"}}, "costs.publish_s: '2' is not a number"),
         ({"costs": {"publish_s": -1}}, "publish_s: -1 is not at least 0"),
         ({"costs": {"train_tokens_per_s": 0}}, "train_tokens_per_s: 0 is not above 0"),
+        ({"costs": {"beside": 0.5}}, "beside: 0.5 is not at least 1"),
         ({"costs": {"kv_tokens": 0}}, "kv_tokens: 0 is not above 0"),
         ({"costs": {"decode_s": [[1, 2, 3]]}}, r"costs.decode_s is no list of \[running answers, seconds\]"),
         ({"costs": {"decode_s": [[2, 0.1], [1, 0.2]]}}, "no rising numbers of running answers"),
@@ -87,6 +88,21 @@ def test_costs_are_read_off_the_metrics_of_a_run(tmp_path: Path) -> None:
     )
     (one, first), (most, last) = fit_decode(rows, num_engines=2)
     assert (one, first) == (1, pytest.approx(0.011)) and last == pytest.approx(0.01 + 0.001 * most)
+
+
+def test_training_that_is_slower_beside_busy_engines_tells_how_much_slower_both_are() -> None:
+    """3 ms a token for 2: with engines busy all the time each gets 2/3 of its speed; with engines that are busy for two
+    thirds of it, half of it. Never below 1, and noise makes no standstill."""
+    alone = [{"rollout/num_tokens": n, "time/train_actor_s": 0.002 * n} for n in (100.0, 300.0)]
+
+    def together(seconds: float, busy: float) -> list[dict[str, float]]:
+        row = {"rollout/num_tokens": 200.0, "time/train_actor_s": 200 * seconds, "busy/actor_infer_fraction": busy}
+        return [row, row]
+
+    assert fit_beside(alone, together(0.003, 1.0)) == pytest.approx(1.5)
+    assert fit_beside(alone, together(0.003, 2 / 3)) == pytest.approx(2.0)
+    assert fit_beside(alone, together(0.001, 1.0)) == 1.0
+    assert fit_beside(alone, together(0.1, 0.2)) == pytest.approx(4.0)
 
 
 def test_steps_of_one_size_tell_a_rate_and_no_overhead() -> None:

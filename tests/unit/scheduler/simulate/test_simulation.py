@@ -54,6 +54,19 @@ def test_one_group_ahead_hides_training_behind_rollout() -> None:
     assert synchronous.step_s == pytest.approx(6.0) and report.step_s == pytest.approx(20 / 6)
 
 
+def test_trainer_and_engine_slow_each_other_down_while_both_work() -> None:
+    """Groups of one answer of 4 s, training 2 s, each half as fast beside the other. Step 0 takes group 0 at 4, when
+    nothing else runs: group 1 has ended as well. Training is alone until 6, when group 2 begins; step 1 takes group 1
+    at once and needs 4 s beside group 2, of which 2 tokens come meanwhile; the other two take 2 s. Step 2 trains beside
+    group 3, and so on."""
+    made = costs(train_tokens_per_s=2.0, beside=2.0)
+    report = simulate(setup([[4]], ONE_AHEAD, costs=made), 4, warmup=0)
+    assert step_seconds(report) == pytest.approx([6.0, 4.0, 6.0, 4.0])
+    assert report.train_busy_s == pytest.approx(2.0 + 4.0 + 4.0 + 4.0)
+    shared = setup([[4]], RolloutBounds(1), is_shared=True, costs=made)
+    assert step_seconds(simulate(shared, 2, warmup=0)) == pytest.approx([6.0, 6.0])
+
+
 def test_shared_devices_freeze_the_tail_and_resume_it_in_the_next_step() -> None:
     """Groups of 2 s and 10 s; one is trained in each step, one more may run. A turn takes 1 s, training 3 s: step 0
     takes group 0 at 2 s, when the other has 8 s to go and is away until 7; step 1 takes group 2 at 9 s, and step 2 has
