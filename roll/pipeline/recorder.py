@@ -84,6 +84,7 @@ class RolloutRecorder:
         self.limits = limits or RecordLimits()
         self._working = True
         self._told: set[tuple[str, str]] = set()
+        self._sizes: dict[Path, int] | None = None  # of the files, the oldest first; looked at once
 
     def choose(self, groups: Sequence[TrajectoryGroup]) -> list[TrajectoryGroup]:
         """The groups of which `record` would write, none when nothing can be written any more."""
@@ -103,13 +104,13 @@ class RolloutRecorder:
             self._tell_if_dropped(name, value)
         num_groups = num_groups or len({record.group_id for record in records})
         stem = f"step_{step:06d}" + ("" if kind == "train" else f".{kind}")
-        text = self.directory / f"{stem}.txt"
+        text, lines = self.directory / f"{stem}.txt", self.directory / f"{stem}.jsonl"
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             text.write_text(render(step, kind, groups, num_groups), encoding="utf-8")
             rows = [json.dumps(_row(step, record), allow_nan=False) for group in groups for record in group]
-            (self.directory / f"{stem}.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
-            self._remove_oldest(stem)
+            lines.write_text("\n".join(rows) + "\n", encoding="utf-8")
+            self._remove_oldest((lines, text))
         except OSError as error:
             self._working = False
             logger.warning("sample rollouts are not recorded any more, the run goes on: %s", error)
@@ -121,16 +122,25 @@ class RolloutRecorder:
             self._told.add((name, value))
             logger.warning("extra.%s of a sample rollout is left out of its record: %s", name, value.strip("()"))
 
-    def _remove_oldest(self, stem: str) -> None:
-        """By time, since a run that starts anew may find later steps of another; what was just written stays."""
-        found = {path: path.stat() for path in self.directory.glob("step_*")}
-        total = sum(stat.st_size for stat in found.values())
-        for path in sorted(found, key=lambda path: (found[path].st_mtime_ns, path.name)):
+    def _remove_oldest(self, written: Sequence[Path]) -> None:
+        """What was just written stays."""
+        if self._sizes is None:
+            self._sizes = _sizes_by_age(self.directory)
+        for path in written:
+            self._sizes.pop(path, None)
+            self._sizes[path] = path.stat().st_size
+        total = sum(self._sizes.values())
+        for path in list(self._sizes)[: -len(written)]:
             if total <= self.limits.total_bytes:
                 return
-            if path.name not in (f"{stem}.txt", f"{stem}.jsonl"):
-                path.unlink()
-                total -= found[path].st_size
+            path.unlink(missing_ok=True)
+            total -= self._sizes.pop(path)
+
+
+def _sizes_by_age(directory: Path) -> dict[Path, int]:
+    """By time, since a run that starts anew may find later steps of another."""
+    found = {path: path.stat() for path in directory.glob("step_*")}
+    return {path: found[path].st_size for path in sorted(found, key=lambda path: (found[path].st_mtime_ns, path.name))}
 
 
 def _row(step: int, record: RolloutRecord) -> dict[str, Any]:

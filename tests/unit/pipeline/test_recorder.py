@@ -3,6 +3,7 @@ import math
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -87,6 +88,19 @@ def test_later_steps_of_an_earlier_run_make_room_for_the_first_of_this_one(tmp_p
     for step in (1, 2):
         recorder.record(step, [record(0, response_text="x" * 2_000)])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step_000002.jsonl", "step_000002.txt"]
+
+
+def test_the_files_of_a_run_are_listed_once_and_one_that_somebody_removed_is_not_missed(tmp_path, monkeypatch):
+    listed: list[Path] = []
+    glob = Path.glob
+    monkeypatch.setattr(Path, "glob", lambda self, pattern: listed.append(self) or glob(self, pattern))
+    recorder = RolloutRecorder(tmp_path, RecordLimits(total_bytes=5_000))
+    for step in range(4):
+        path = recorder.record(step, [record(0, response_text="x" * 2_000)])
+        assert path is not None
+        path.unlink()
+    assert listed == [tmp_path]
+    assert [path.name for path in tmp_path.iterdir()] == ["step_000003.jsonl"]
 
 
 def test_control_characters_of_a_model_do_not_reach_the_readers_terminal(tmp_path):
