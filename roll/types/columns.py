@@ -57,14 +57,12 @@ def _marks(hint: Any) -> tuple[Any, ...]:
 def check_columns(owner: object, sizes: Mapping[Unit, int]) -> None:
     """ValueError for a column of another length, another dtype or more dimensions. Absent columns are None."""
     for name, column in columns(type(owner)).items():
-        values = getattr(owner, name)
-        if values is None:
+        values, size = getattr(owner, name), sizes[column.unit]
+        if values is None or (type(values) is np.ndarray and values.shape == (size,) and column.holds(values.dtype)):
             continue
-        size = sizes[column.unit]
         where = f"{type(owner).__name__}.{name}"
         if not isinstance(values, np.ndarray):
             raise ValueError(f"{where} is a {type(values).__name__}, not a numpy array of {column.dtype.name}")
         if len(values) != size:
             raise ValueError(f"{where} has {len(values)} entries for {size} {column.unit}")
-        if values.ndim != 1 or not column.holds(values.dtype):
-            raise ValueError(f"{where} is {values.dtype} {list(values.shape)}, not {column.dtype.name} [{size}]")
+        raise ValueError(f"{where} is {values.dtype} {list(values.shape)}, not {column.dtype.name} [{size}]")

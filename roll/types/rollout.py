@@ -251,12 +251,13 @@ class Trajectory(TrajectoryBase):
     def facts(self) -> RowFacts:
         mask = self.response_mask
         sampled = self.policy_versions[self.policy_versions >= 0]
+        oldest, newest = (int(sampled.min()), int(sampled.max())) if len(sampled) else (-1, -1)
         return RowFacts(
             num_tokens=len(mask),
             num_sampled=int(np.count_nonzero(mask)),
-            num_turns=int(mask[:1].sum() + np.count_nonzero(mask[1:] & ~mask[:-1])),
-            oldest_version=int(sampled.min()) if len(sampled) else -1,
-            mean_version=float(sampled.mean()) if len(sampled) else -1.0,
+            num_turns=int(np.count_nonzero(mask[:1]) + np.count_nonzero(mask[1:] > mask[:-1])),
+            oldest_version=oldest,
+            mean_version=float(oldest if oldest == newest else sampled.mean()),
         )
 
     @staticmethod
