@@ -40,11 +40,11 @@ class EngineMeter:
 
     def answered(self, request: GenerationRequest, answer: Generation) -> None:
         """An answer is there, whole or cut short."""
-        given, sampled = len(request.prompt_ids), answer.num_tokens
+        given, sampled, versions = len(request.prompt_ids), answer.num_tokens, answer.policy_versions
         self._meter.count("other_tokens" if request.order == FIRST_IN_LINE else "sampled_tokens", sampled)
         self._meter.count("pairs", sampled * given + sampled * (sampled + 1) / 2)
-        if self._recomputes:
-            self._meter.count("recomputed_tokens", recomputed(given, answer.policy_versions))
+        if self._recomputes and sampled and versions[0] != versions[-1]:
+            self._meter.count("recomputed_tokens", recomputed(given, versions))
         self._open(-1)
 
     def moved(self) -> None:
