@@ -26,7 +26,7 @@ from roll.utils.imports import add_folder, import_external, resolve
 from roll.utils.meter import IDLE, Look, Meter, Usage
 from roll.utils.ports import free_port
 
-_TOGETHER_S = 0.003
+_TOGETHER_S = 0.01  # a message costs about 2 ms of two processes
 
 
 class Host:
