@@ -1,13 +1,14 @@
 """What a rollout engine does per second behind roll, and by itself.
 
     python examples/tiny-sort/prepare.py --out output/tiny-sort
-    python benchmarks/engines.py --model output/tiny-sort/model [--engines vllm sglang hf_infer] [--rounds 3]
+    python benchmarks/engines.py --model output/tiny-sort/model [--engines vllm sglang hf_infer] [--rounds 8]
 
 Every engine answers the same 64 requests at once: prompts of 16 to 79 tokens, each answer of 64 tokens, log-probs
 included, each drawn from a seed of its own, fp32 on one device. Once behind `GenerateStrategy`, once called directly
-with the same settings (hf_infer: `generate` of transformers on one padded batch, without seeds). Each form runs in a
-process of its own, so that start-up counts too. The first round warms up and is not counted. CPU seconds are those of
-all the engine's processes, per 1000 tokens: on a busy machine they say more than wall time.
+with the same settings (hf_infer: `generate` of transformers on one padded batch, without seeds). Each form runs in
+processes of its own, and the two take turns, round by round: the ratios are those of a round, of which the median is
+shown. The first round warms up and is not counted. CPU seconds are those of all the engine's processes, per 1000
+tokens: on a busy machine they say more than wall time.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import argparse
 import asyncio
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -39,6 +41,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "vllm": {"max_model_len": MAX_TOKENS, "enforce_eager": True},
     "sglang": {"context_length": MAX_TOKENS},
 }
+COLUMNS = {"start_s": 1, "tokens_per_s": 0, "cpu_s_per_1000_tokens": 3}  # with the digits to show
+MARK = "engines.py: "  # before what this script says: engines print, too
 Round = Callable[[int], Awaitable[int]]  # number of the round -> tokens sampled
 
 
@@ -169,60 +173,112 @@ def cpu_seconds() -> float:
     return sum(t.user + t.system for t in times)
 
 
-async def measure(engine: str, form: str, model: str, rounds: int, on_cpu: bool) -> dict[str, float]:
+async def serve(engine: str, form: str, model: str, on_cpu: bool) -> None:
+    """Starts the engine, says how long that took, and then runs the rounds whose numbers come, a line of JSON each."""
     bare = {"hf_infer": start_bare_hf_infer, "vllm": start_bare_vllm, "sglang": start_bare_sglang}
     started = time.perf_counter()
     run = await (start_ours(engine, model, on_cpu) if form == "roll" else bare[engine](model, on_cpu))
-    start_s = time.perf_counter() - started
-    speeds, costs = [], []
-    for number in range(1 + rounds):
+    say({"start_s": time.perf_counter() - started})
+    while line := await asyncio.to_thread(sys.stdin.readline):
         wall, cpu = time.perf_counter(), cpu_seconds()
-        num_tokens = await run(number)
+        num_tokens = await run(int(line))
         assert num_tokens == NUM_REQUESTS * NUM_TOKENS, num_tokens
-        speeds.append(num_tokens / (time.perf_counter() - wall))
-        costs.append(1000 * (cpu_seconds() - cpu) / num_tokens)
-    return {
-        "start_s": start_s,
-        "tokens_per_s": statistics.median(speeds[1:]),
-        "cpu_s_per_1000_tokens": statistics.median(costs[1:]),
-    }
+        seconds = time.perf_counter() - wall
+        say({"tokens_per_s": num_tokens / seconds, "cpu_s_per_1000_tokens": 1000 * (cpu_seconds() - cpu) / num_tokens})
 
 
-def run_apart(engine: str, form: str, arguments: argparse.Namespace) -> dict[str, float]:
-    """`measure` in a process group of its own, which is ended afterwards."""
-    command = [sys.executable, __file__, "--measure", engine, form, "--model", arguments.model]
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
-    command += ["--rounds", str(arguments.rounds), *(["--gpu"] if arguments.gpu else [])]
-    result = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-    return json.loads(result.stdout.splitlines()[-1])
+def say(values: dict[str, float]) -> None:
+    sys.stdout.write(MARK + json.dumps(values) + "\n")
+    sys.stdout.flush()
+
+
+class Form:
+    """One form of an engine in a process group of its own, which stands still while the other one has its turn: some
+    engines look for work all the time."""
+
+    def __init__(self, engine: str, form: str, arguments: argparse.Namespace):
+        command = [sys.executable, __file__, "--serve", engine, form, "--model", arguments.model]
+        command += ["--gpu"] if arguments.gpu else []
+        self._process = subprocess.Popen(
+            command,
+            env=os.environ | {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self.started = self._answer()
+        self._signal(signal.SIGSTOP)
+
+    def run(self, number: int) -> dict[str, float]:
+        self._signal(signal.SIGCONT)
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{number}\n")
+        self._process.stdin.flush()
+        answer = self._answer()
+        self._signal(signal.SIGSTOP)
+        return answer
+
+    def close(self) -> None:
+        self._signal(signal.SIGKILL)
+        self._process.wait()
+
+    def _answer(self) -> dict[str, float]:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith(MARK):
+                return json.loads(line.removeprefix(MARK))
+        raise SystemExit("the engine ended before it answered")
+
+    def _signal(self, number: int) -> None:
+        os.killpg(self._process.pid, number)
+
+
+def compare(engine: str, arguments: argparse.Namespace) -> None:
+    """The two forms take turns, each the first in every other round. Ratios are medians over the rounds."""
+    forms = {form: Form(engine, form, arguments) for form in ("bare", "roll")}
+    results: dict[str, list[dict[str, float]]] = {form: [] for form in forms}
+    try:
+        for number in range(1 + arguments.rounds):
+            for form in forms if number % 2 else reversed(forms):
+                results[form].append(forms[form].run(number) | forms[form].started)
+    finally:
+        for process in forms.values():
+            process.close()
+    counted = {form: rounds[1:] for form, rounds in results.items()}
+    for form, rounds in counted.items():
+        show(engine, form, {name: statistics.median(r[name] for r in rounds) for name in COLUMNS}, "")
+    pairs = list(zip(counted["bare"], counted["roll"], strict=True))
+    show(
+        engine,
+        "ratio",
+        {name: statistics.median(ours[name] / bare[name] for bare, ours in pairs) for name in COLUMNS},
+        "x",
+    )
+
+
+def show(engine: str, form: str, values: dict[str, float], unit: str) -> None:
+    digits = dict.fromkeys(COLUMNS, 2) if unit else COLUMNS
+    numbers = "".join(f"{values[name]:{12 - len(unit)}.{digits[name]}f}{unit}" for name in COLUMNS)
+    sys.stdout.write(f"{engine:10}{form:6}{numbers}\n")
+    sys.stdout.flush()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--model", required=True, help="a model directory; tokens 10 to 199 are sampled as prompts")
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=ENGINES)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--gpu", action="store_true")
-    parser.add_argument("--measure", nargs=2, metavar=("ENGINE", "FORM"), help=argparse.SUPPRESS)
+    parser.add_argument("--serve", nargs=2, metavar=("ENGINE", "FORM"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.measure:
-        engine, form = arguments.measure
-        report = asyncio.run(measure(engine, form, arguments.model, arguments.rounds, not arguments.gpu))
-        sys.stdout.write(json.dumps(report) + "\n")
-        sys.stdout.flush()
-        for child in psutil.Process().children(recursive=True):
-            child.kill()
-        os._exit(0)
-    sys.stdout.write(f"{'engine':10}{'form':6}{'start s':>9}{'tokens/s':>10}{'cpu s/1000 tokens':>19}\n")
+    if arguments.serve:
+        engine, form = arguments.serve
+        asyncio.run(serve(engine, form, arguments.model, not arguments.gpu))
+        return
+    sys.stdout.write(f"{'engine':10}{'form':6}{'start s':>12}{'tokens/s':>12}{'CPU s/1000':>12}\n")
     for engine in arguments.engines:
-        reports = {form: run_apart(engine, form, arguments) for form in ("bare", "roll")}
-        for form, report in reports.items():
-            numbers = f"{report['start_s']:9.1f}{report['tokens_per_s']:10.0f}{report['cpu_s_per_1000_tokens']:19.3f}"
-            sys.stdout.write(f"{engine:10}{form:6}{numbers}\n")
-        ratio = {name: reports["roll"][name] / reports["bare"][name] for name in reports["bare"]}
-        numbers = f"{ratio['start_s']:8.2f}x{ratio['tokens_per_s']:9.2f}x{ratio['cpu_s_per_1000_tokens']:18.2f}x"
-        sys.stdout.write(f"{engine:10}{'ratio':6}{numbers}\n")
-        sys.stdout.flush()
+        compare(engine, arguments)
 
 
 if __name__ == "__main__":
