@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import inspect
 import signal
 import threading
 from collections.abc import Callable
@@ -11,6 +12,8 @@ from typing import TypeVar
 
 T = TypeVar("T")
 REPEAT_S = 0.25  # a first alarm may end in an `except:` of the code it is to stop
+# Without Python's own wrapper, which looks every handler up among enums: that takes longer than many a reward.
+_set_handler = inspect.unwrap(signal.signal)
 
 
 class TimeLimitReached(BaseException):
@@ -33,11 +36,11 @@ def _call_with_alarm(seconds: float, call: Callable[[], T]) -> T:
     def stop(signum: int, frame: FrameType | None) -> None:
         raise TimeLimitReached
 
-    previous = signal.signal(signal.SIGALRM, stop)
+    previous = _set_handler(signal.SIGALRM, stop)
 
     def disarm() -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, previous)
+        _set_handler(signal.SIGALRM, previous)
 
     try:
         try:
