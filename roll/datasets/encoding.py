@@ -226,13 +226,14 @@ class _Encoder:
 
 
 def decoder(tokenizer: PreTrainedTokenizerBase, skip_special_tokens: bool = True) -> Decode:
-    """Token ids to texts, many at once. A fast tokenizer that cleans nothing up afterwards is asked directly."""
+    """Token ids to texts. A fast tokenizer that cleans nothing up afterwards is asked directly, and row by row: its own
+    threads would cost more than a group's answers take, where others use the cores."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None or getattr(tokenizer, "clean_up_tokenization_spaces", False):
         return lambda ids: tokenizer.batch_decode(
             [row.tolist() for row in ids], skip_special_tokens=skip_special_tokens
         )
-    return lambda ids: backend.decode_batch([row.tolist() for row in ids], skip_special_tokens=skip_special_tokens)
+    return lambda ids: [backend.decode(row.tolist(), skip_special_tokens=skip_special_tokens) for row in ids]
 
 
 def _batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
