@@ -40,8 +40,9 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ from roll.distributed.scheduler.event_loop import EventLoopThread
 from roll.distributed.scheduler.numbered_tasks import TaskSource
 from roll.distributed.scheduler.rollout_core import StepGroups
 from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler
-from roll.errors import ConfigError
+from roll.errors import AlgorithmError, ConfigError
 from roll.pipeline import settings
 from roll.pipeline.alarms import CollapseAlarm, GapAlarm, LengthAlarm
 from roll.pipeline.checkpoint import Checkpoint
@@ -82,6 +83,7 @@ from roll.pipeline.view import Column, Curve, View
 from roll.types.batch import RowMeta
 from roll.types.metrics import prefixed
 from roll.types.rollout import Rollouter, TrajectoryGroup
+from roll.utils.once import Once
 
 logger = logging.getLogger(__name__)
 
@@ -174,19 +176,19 @@ class RLPipeline(Run):
             with self.timer("dump"):
                 self.dump.write(step + 1, groups.sampled)
         with self.timer("gather"):
-            samples, metrics = self.gather(groups, step)
-        del groups  # their tokens are in the shards now
+            samples, trained = self.gather(groups, step)
+        report = Once(partial(self.report, groups, trained, step))
+        del groups, trained  # their tokens are in the shards now
         with clusters.placement.kept_free(clusters.actor_train.everything):
-            if samples is None:
-                metrics["actor/num_updates"] = 0.0
-            else:
-                metrics |= self._learn(samples, step)
+            metrics = {"actor/num_updates": 0.0} if samples is None else self._learn(samples, report, step)
+            metrics = report() | metrics
             with self.timer("weight_sync"):
                 is_last = step + 1 == self.config.max_steps
                 metrics |= self.publisher.publish(clusters, self.scheduler, step + 1, is_last)
         return metrics | self.collapse_alarm.look(step + 1, metrics)
 
-    def _learn(self, samples: StepSamples, step: int) -> dict[str, float]:
+    def _learn(self, samples: StepSamples, report: Callable[[], object], step: int) -> dict[str, float]:
+        """`report` is called while the first ranks train."""
         clusters, hold = self.running, self.running.placement.hold
         with self.timer("score"):
             scores = token_scores(clusters, self.plan, samples, self.temperature, self.timer)
@@ -198,12 +200,13 @@ class RLPipeline(Run):
 
         if clusters.critic is not None and samples.critic is not None:
             with self.timer("train_critic"), hold(clusters.critic.everything):
-                critic = clusters.critic.train(samples.critic, self._critic_job(samples, credit), scores)
+                critic = clusters.critic.train(samples.critic, self._critic_job(samples, credit), scores, report)
             metrics |= prefixed("critic", _with_explained_variance(critic))
         if clusters.critic is None or step >= self.config.critic_warmup:
             job = self._actor_job(samples, credit)
             with self.timer("train_actor"), hold(clusters.actor_train.everything):
-                metrics |= self._actor_metrics(clusters.actor_train.train(samples.policy, job, scores), samples, step)
+                learnt = clusters.actor_train.train(samples.policy, job, scores, report)
+            metrics |= self._actor_metrics(learnt, samples, step)
             metrics["actor/num_updates"] = float(job.num_updates * job.epochs)
         return metrics
 
@@ -217,18 +220,20 @@ class RLPipeline(Run):
         assert self.clusters is not None
         return self.clusters
 
-    def gather(self, groups: StepGroups, step: int) -> tuple[StepSamples | None, dict[str, float]]:
-        """Flat rows, shared out to the ranks that will train on them. Rows that do not fill the updates are padded with
-        rows that have nothing to train on, which cannot change the gradient. None where the filter kept nothing and
-        what it dropped is not trained on (`on_empty`)."""
-        self._record(step + 1, groups.kept or groups.dropped)
+    def gather(self, groups: StepGroups, step: int) -> tuple[StepSamples | None, Sequence[TrajectoryGroup]]:
+        """Flat rows, shared out to the ranks that will train on them, and the groups that they are of. Rows that do not
+        fill the updates are padded with rows that have nothing to train on, which cannot change the gradient. None
+        where the filter kept nothing and what it dropped is not trained on (`on_empty`)."""
         trained = groups
         if self.scheduler.filters:
-            trained = of_empty(groups, self.config.on_empty, self.plan.num_groups, step)
+            try:
+                trained = of_empty(groups, self.config.on_empty, self.plan.num_groups, step)
+            except AlgorithmError:  # somebody will want to see them
+                self._record(step + 1, groups.dropped)
+                raise
             self.few_groups_alarm.look(groups, self.plan.num_groups, step, self.config.on_empty)
-        metrics = self._rollout_metrics(groups, trained.kept, step)
         if not trained.kept:
-            return None, metrics
+            return None, ()
         if self.board is not None:
             self.board.take(trained.kept)
         sampled, num_kept, share = StepRows(trained.kept), len(trained.kept), kept_share(trained)
@@ -238,15 +243,20 @@ class RLPipeline(Run):
         rows = self.chosen_rows(len(sampled), updates * actor.dp_size, random)
         policy = share_rows(sampled, rows, (updates, actor.dp_size), self.running.actor_train, random)
         if critic is None:
-            return StepSamples(policy, updates, None, 0, share), metrics
+            return StepSamples(policy, updates, None, 0, share), trained.kept
         critic_updates = updates_of(critic.updates_per_epoch, num_kept, self.plan.num_groups)
         same = (critic.dp_size, critic_updates) == (actor.dp_size, updates)
         if same:
-            return StepSamples(policy, updates, policy, critic_updates, share), metrics
+            return StepSamples(policy, updates, policy, critic_updates, share), trained.kept
         assert self.running.critic is not None
         random = np.random.default_rng([self.config.seed, step])
         others = share_rows(sampled, rows, (critic_updates, critic.dp_size), self.running.critic, random)
-        return StepSamples(policy, updates, others, critic_updates, share), metrics
+        return StepSamples(policy, updates, others, critic_updates, share), trained.kept
+
+    def report(self, groups: StepGroups, trained: Sequence[TrajectoryGroup], step: int) -> dict[str, float]:
+        """Records a few of the step's groups, and gives the metrics of its rollouts. Nothing waits for it."""
+        self._record(step + 1, groups.kept or groups.dropped)
+        return self._rollout_metrics(groups, trained, step)
 
     def _record(self, step: int, groups: Sequence[TrajectoryGroup], kind: str = "train") -> None:
         """Texts are asked for where they are recorded only."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -149,10 +149,14 @@ class TrainCluster(ScoreCluster):
         return tuple(Shard(rows, *values[first_of[dp_rank]]) for dp_rank, rows in enumerate(rows_by_rank))
 
     def train(
-        self, samples: RowSet | SampleSet, job: TrainJob, scores: Mapping[str, ScoreSet] = MappingProxyType({})
+        self,
+        samples: RowSet | SampleSet,
+        job: TrainJob,
+        scores: Mapping[str, ScoreSet] = MappingProxyType({}),
+        meanwhile: Callable[[], object] = lambda: None,
     ) -> dict[str, float]:
         """Assigns credit and makes `num_updates * epochs` updates. `scores` by field of TokenScores: old_log_probs,
-        ref_log_probs, values. Returns metrics without a prefix."""
+        ref_log_probs, values. `meanwhile` is called while the ranks are at it. Returns metrics without a prefix."""
         if len(samples.shards) != self.dp_size:
             raise StrategyError(
                 f"{self.cluster.role} has {self.dp_size} data-parallel ranks, the samples {len(samples.shards)} shards"
@@ -165,7 +169,9 @@ class TrainCluster(ScoreCluster):
             request = TrainRequest(job.of(shard.rows), shard.rows, self._train_limits, counts)
             kinds = [(kind, piece.rows, piece.lengths) for kind, piece in pieces]
             per_rank.append((request, kinds, shard.handle, *(piece.handle for _, piece in pieces)))
-        reports: list[TrainReport] = self.cluster.call_ranks("train", per_rank)
+        calls = self.cluster.start_ranks("train", per_rank)
+        meanwhile()
+        reports: list[TrainReport] = calls.result()
         lengths = np.concatenate([_lengths_of(samples, shard) for shard in samples.shards])
         self._note("train", lengths, job.epochs).learnt += reports[0].num_tokens
         return MetricSums().merge(report.sums for report in reports).result() | reports[0].last

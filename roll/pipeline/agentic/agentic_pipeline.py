@@ -109,17 +109,20 @@ class AgenticPipeline(RLPipeline):
             self.running.actor_infer.abort()
         return groups
 
-    def gather(self, groups: StepGroups, step: int) -> tuple[StepSamples | None, dict[str, float]]:
+    def gather(self, groups: StepGroups, step: int) -> tuple[StepSamples | None, Sequence[TrajectoryGroup]]:
         sampled = groups.sampled
         if all(trajectory.failure for group in sampled for trajectory in group.trajectories):
             raise EnvError(f"step {step}: every episode failed: {sampled[0].trajectories[0].failure}")
-        samples, metrics = super().gather(groups, step)
+        return super().gather(groups, step)
+
+    def report(self, groups: StepGroups, trained: Sequence[TrajectoryGroup], step: int) -> dict[str, float]:
+        metrics = super().report(groups, trained, step)
         for name in (CRASHES, HANGS):  # told below, as sums
             metrics.pop(f"rollout/{name}_mean", None)
         if RETRIED_REQUESTS in metrics:
             metrics[RETRIED_REQUESTS] += self.environments.counts[RETRIED_REQUESTS]
-        metrics |= episode_metrics(sampled, "env") | {"env/restarted_workers": float(self.environments.num_restarts)}
-        return samples, metrics
+        restarted = {"env/restarted_workers": float(self.environments.num_restarts)}
+        return metrics | episode_metrics(groups.sampled, "env") | restarted
 
     def chosen_rows(self, num_rows: int, multiple: int, random: np.random.Generator) -> np.ndarray:
         """`padding` as ever; the other modes of batch_adjust_mode repeat rows or leave some out."""

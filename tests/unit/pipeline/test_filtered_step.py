@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,15 +84,19 @@ def test_a_step_that_keeps_nothing_is_said_always_and_few_groups_once(caplog: py
 
 
 class Trainer:
-    """A role that learns, in name: it writes down what it was given."""
+    """A role that learns, in name: it writes down what it was given, and what it was told meanwhile."""
 
     everything = weights = "all of it"
 
     def __init__(self) -> None:
         self.jobs: list[tuple[TrainJob, SampleSet]] = []
+        self.told: list[object] = []
 
-    def train(self, samples: SampleSet, job: TrainJob, scores: dict[str, object]) -> dict[str, float]:
+    def train(
+        self, samples: SampleSet, job: TrainJob, scores: dict[str, object], meanwhile: Callable[[], object]
+    ) -> dict[str, float]:
         self.jobs.append((job, samples))
+        self.told.append(meanwhile())
         return {}
 
     def values(self, samples: SampleSet) -> None:
@@ -215,8 +219,11 @@ def test_a_step_of_which_nothing_is_kept_trains_on_as_many_groups_as_planned_or_
     assert (metrics["rollout/kept_groups"], metrics["rollout/trained_rows_fraction"]) == (0, 8 / 12)
 
     pipeline.config = pipeline.config.model_copy(update={"on_empty": "fail"})
+    recorded = pipeline.recorder.directory / "step_000001.txt"
+    recorded.unlink()
     with pytest.raises(AlgorithmError, match="step 1: the filter dropped all 12 groups, and on_empty is fail"):
         pipeline.step(0)
+    assert "group 0 " in recorded.read_text()
 
 
 def test_without_a_filter_every_step_makes_the_planned_updates(pipeline: RLVRPipeline) -> None:
@@ -227,6 +234,20 @@ def test_without_a_filter_every_step_makes_the_planned_updates(pipeline: RLVRPip
     assert [jobs[0][0].num_updates for jobs in (clusters.actor_train.jobs, clusters.critic.jobs)] == [4, 2]
     assert metrics["rollout/reward_mean"] == 0.5
     assert "rollout/kept_groups" not in metrics
+
+
+def test_what_a_step_says_of_its_rollouts_is_worked_out_once_while_the_first_ranks_train(
+    pipeline: RLVRPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reports: list[int] = []
+    monkeypatch.setattr(pipeline, "report", lambda groups, trained, step: reports.append(step) or {"told": float(step)})
+    groups = [group(i, 1.0, 0.0) for i in range(8)]
+    pipeline.scheduler = Prepared([StepGroups(groups, [])], filters=False)  # type: ignore[assignment]
+    metrics = pipeline.step(0)
+    clusters: Clusters = pipeline.clusters  # type: ignore[assignment]
+    assert reports == [0]
+    assert clusters.critic.told == clusters.actor_train.told == [{"told": 0.0}]
+    assert metrics["told"] == 0 and metrics["actor/num_updates"] == 4
 
 
 @pytest.mark.parametrize("mode", ["padding", "copy", "delete", "auto", "random_sample"])
