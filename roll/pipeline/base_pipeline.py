@@ -182,6 +182,7 @@ class RLPipeline(Run):
         with clusters.placement.kept_free(clusters.actor_train.everything):
             metrics = {"actor/num_updates": 0.0} if samples is None else self._learn(samples, report, step)
             metrics = report() | metrics
+            self.account.ask()
             with self.timer("weight_sync"):
                 is_last = step + 1 == self.config.max_steps
                 metrics |= self.publisher.publish(clusters, self.scheduler, step + 1, is_last)

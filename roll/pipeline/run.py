@@ -210,6 +210,7 @@ class Run(ABC):
                 self._report()
         if self.interrupts.requested and saved < steps_done:
             self._save(steps_done)
+        self.account.end()
         self.interrupts.patient = False
 
     def _report(self) -> None:

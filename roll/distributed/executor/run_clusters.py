@@ -26,7 +26,7 @@ from roll.distributed.executor.processes.suspension import SuspensionWatch
 from roll.distributed.executor.roles import ScoreCluster, TrainCluster
 from roll.distributed.executor.rollout.engine_recovery import MAX_RESTARTS, EngineRecovery, RecoverySettings
 from roll.distributed.executor.rollout.generate_cluster import ApartCluster, GenerateCluster
-from roll.distributed.executor.usage import RoleUsage, ask
+from roll.distributed.executor.usage import Question, RoleUsage
 from roll.distributed.strategy.table import strategy_class_path
 from roll.errors import WorkerError
 from roll.models.hub import local_model
@@ -120,18 +120,21 @@ class RunClusters:
         self._pools.append(pool)
         return pool
 
-    def usage(self, look: Look) -> list[RoleUsage]:
-        """What the roles did since this was asked last. One call per worker."""
-        found = ask(self._clusters, look)
-        learners = {**self.scorers, **self.trainers}
-        usages = [
-            RoleUsage(
-                role, self._config.roles[role].use, workers, learners[role].take_work() if role in learners else {}
-            )
-            for role, workers in found.items()
-        ]
+    def ask_usage(self, look: Look) -> Callable[[], list[RoleUsage]]:
+        """Asks what the roles did since this was asked last, one call per worker. What is returned waits for their
+        answers."""
+        question, learners = Question(self._clusters, look), {**self.scorers, **self.trainers}
+        work = {role: learners[role].take_work() for role in learners}
         pools = [pool for pool in self._pools if isinstance(pool, TaskPool)]
-        return usages + [RoleUsage(pool.role, "cpu", pool.usage(look)) for pool in pools]
+        of_pools = [RoleUsage(pool.role, "cpu", pool.usage(look)) for pool in pools]
+        roles = self._config.roles
+        return lambda: [
+            *(
+                RoleUsage(role, roles[role].use, found, work.get(role, {}))
+                for role, found in question.answers().items()
+            ),
+            *of_pools,
+        ]
 
     def close(self) -> None:
         """Ends all processes. Engines get a moment to end theirs; workers that hang are killed all the same."""

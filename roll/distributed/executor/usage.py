@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import ray
@@ -48,26 +49,34 @@ class RoleUsage:
     work: Mapping[str, Work] = field(default_factory=dict)
 
 
-def ask(clusters: Sequence[Cluster], look: Look) -> dict[str, list[WorkerUsage]]:
-    """By role. All are asked at once; one that is gone, or does not answer, is left out."""
-    asked = time.perf_counter()
-    try:
-        pending = {ref: (cluster, rank) for cluster in clusters for rank, ref in cluster.ask_usage(look).items()}
-        found: dict[str, list[WorkerUsage]] = {cluster.role: [] for cluster in clusters}
-        while pending:
-            left = max(0.0, asked + _LIMIT_S - time.perf_counter())
-            # the time of each answer is worth a wait of its own only where it tells how far a clock is away
-            done, _ = ray.wait(list(pending), num_returns=1 if look.trace else len(pending), timeout=left)
-            answered = time.perf_counter()
-            for ref in done:
-                cluster, rank = pending.pop(ref)
-                reply = fetch(ref, rank)
-                if isinstance(reply, Usage):
-                    found[cluster.role].append(
-                        WorkerUsage(rank, tuple(cluster.seats[rank].devices), reply, asked, answered)
-                    )
-            if not done:
-                break
-    except RayError:  # Ray is gone, which others tell
-        return {}
-    return found
+class Question:
+    """What every worker did, asked of all at once: they answer while something else goes on. One that is gone, or does
+    not answer, is left out."""
+
+    def __init__(self, clusters: Sequence[Cluster], look: Look):
+        self._look, self._asked = look, time.perf_counter()
+        self._found: dict[str, list[WorkerUsage]] = {cluster.role: [] for cluster in clusters}
+        self._pending: dict[ray.ObjectRef, tuple[Cluster, int]] = {}
+        with suppress(RayError):  # Ray is gone, which others tell
+            for cluster in clusters:
+                self._pending |= {ref: (cluster, rank) for rank, ref in cluster.ask_usage(look).items()}
+
+    def answers(self) -> dict[str, list[WorkerUsage]]:
+        """By role; waits for them."""
+        with suppress(RayError):
+            while self._pending and self._take():
+                pass
+        return self._found
+
+    def _take(self) -> bool:
+        """Some of the answers; False if none came in time. When each came is worth a wait of its own only where it
+        tells how far a clock is away."""
+        left, pending = max(0.0, self._asked + _LIMIT_S - time.perf_counter()), list(self._pending)
+        done, _ = ray.wait(pending, num_returns=1 if self._look.trace else len(pending), timeout=left)
+        answered = time.perf_counter()
+        for ref in done:
+            cluster, rank = self._pending.pop(ref)
+            if isinstance(reply := fetch(ref, rank), Usage):
+                devices = tuple(cluster.seats[rank].devices)
+                self._found[cluster.role].append(WorkerUsage(rank, devices, reply, self._asked, answered))
+        return bool(done)

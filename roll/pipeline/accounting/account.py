@@ -6,7 +6,7 @@ import json
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from roll.configs.memory.flops import peak_flops
@@ -27,8 +27,8 @@ TRACE_FILE, MEMORY_FILE = "trace.json", "memory.jsonl"
 
 
 class Account:
-    """Asks the workers once per step. A window goes from one question to the next: validation is in it, and a
-    checkpoint that is written after the question belongs to the next one."""
+    """Asks the workers once per step, when it has learnt: they answer while its weights are published. A window goes
+    from one question to the next, so what follows the training of a step belongs to the window of the next one."""
 
     def __init__(self, config: RunConfig):
         self._config = config
@@ -40,6 +40,8 @@ class Account:
         self._sizes = Sizes({})
         self._useful = UsefulTokens()
         self._since = time.perf_counter()
+        self._wall_s = 0.0
+        self._answers: Callable[[], Sequence[RoleUsage]] | None = None  # to what was asked last
         self._offsets: defaultdict[tuple[str, int], ClockOffset] = defaultdict(ClockOffset)
         self._notice = BoundNotice()
 
@@ -61,19 +63,35 @@ class Account:
 
     def begin(self) -> None:
         """The first window begins here; of what was before, only the tokens count that groups ahead sampled."""
-        self._ask()
+        self.ask()
+        self._take()
+
+    def ask(self) -> None:
+        """A window ends here. With a timeline the answers are waited for: how long they take tells of their clocks."""
+        now = time.perf_counter()
+        self._wall_s, self._since = now - self._since, now
+        self._answers = (lambda: ()) if self._clusters is None else self._clusters.ask_usage(self._look)
+        if self.spans.is_on:
+            answers = self._answers()
+            self._answers = lambda: answers
+
+    def end(self) -> None:
+        """The steps are over: what came after the last question is in the timeline, too."""
+        if self.spans.is_on:
+            self.begin()
 
     def metrics(self, step: int) -> dict[str, float]:
-        """Of the window that ends here."""
+        """Of the window that ended last; ends it where nobody has."""
         if self._clusters is None:
             return {}
-        since = self._since
-        usages = self._ask()
+        if self._answers is None:
+            self.ask()
+        usages = self._take()
         if self._look.snapshots:
             self._write_memory(step, usages)
         peak = _peak(self._config, usages)
         sizes = Sizes(self._sizes.shapes, peak, self._sizes.learner)
-        return goodput_metrics(usages, sizes, self._since - since) | self._useful.metrics()
+        return goodput_metrics(usages, sizes, self._wall_s) | self._useful.metrics()
 
     def look(self, step: int, metrics: Mapping[str, float]) -> None:
         """Says what bounds the steps where that is news."""
@@ -95,9 +113,9 @@ class Account:
         else:
             logger.info("the timeline is in %s; ui.perfetto.dev shows it", path)
 
-    def _ask(self) -> Sequence[RoleUsage]:
-        usages = self._clusters.usage(self._look) if self._clusters is not None else ()
-        self._since = time.perf_counter()
+    def _take(self) -> Sequence[RoleUsage]:
+        usages = () if self._answers is None else self._answers()
+        self._answers = None
         self._useful.add(usages, self._sizes)
         for role in usages if self.spans.is_on else ():
             for worker in role.workers:

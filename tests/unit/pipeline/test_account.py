@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,14 @@ class Clusters:
 
     def __init__(self) -> None:
         self.asked: list[Look] = []
+        self.num_heard = 0
 
-    def usage(self, look: Look) -> list[RoleUsage]:
+    def ask_usage(self, look: Look) -> Callable[[], list[RoleUsage]]:
         self.asked.append(look)
+        return lambda: self.answers(look)
+
+    def answers(self, look: Look) -> list[RoleUsage]:
+        self.num_heard += 1
         now = float(10 * len(self.asked))
         trained: tuple[Event, ...] = (Interval("actor_train", "rank 0", "train", 1000 + now - 4, 1000 + now - 2),)
         sampled: tuple[Event, ...] = (
@@ -54,6 +60,20 @@ def test_a_run_without_profiles_asks_for_sums_alone_and_writes_nothing(tmp_path:
     assert metrics["goodput/bubble_fraction"] == pytest.approx(0.7)
     assert metrics["goodput/useful_fraction"] == pytest.approx(0.8)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("timeline", [False, True])
+def test_workers_answer_while_something_else_goes_on_but_for_a_timeline(timeline: bool, tmp_path: Path) -> None:
+    made, clusters = account(tmp_path, profiler_timeline=timeline)
+    made.begin()
+    made.ask()
+    assert (len(clusters.asked), clusters.num_heard) == (2, 2 if timeline else 1)
+    made.metrics(1)
+    assert (len(clusters.asked), clusters.num_heard) == (2, 2)
+    made.metrics(2)  # of a step that did not ask
+    assert (len(clusters.asked), clusters.num_heard) == (3, 3)
+    made.end()
+    assert len(clusters.asked) == (4 if timeline else 3)
 
 
 def test_a_run_that_has_no_workers_has_no_account(tmp_path: Path) -> None:
