@@ -5,12 +5,14 @@
 128 groups of 16 answers, log-normal lengths with a part common to a group and one per answer (median 2200, mean about
 3300, cap 16384 tokens), all sampled at once at 10 ms a token, and a reward of 2 s in so many processes. Answers go the
 way of a run, through the queue of an engine's process (`GenerateWorker`), `EngineClient` and `PromptRollouter`, but for
-Ray, on a virtual clock: a busy machine changes nothing. Four ways with the same lengths, new ones in each round:
+Ray, on a virtual clock: a busy machine changes nothing. Four ways with the same lengths, new ones in each round, and
+what would be the best one:
 
     none      no reward
     each      an answer is scored as soon as it is there
     together  the answers of a group are scored when all are there, in as many processes as are free
     one call  the same in one process, one after the other
+    bound     what no way beats: a process that is free takes any answer that is there
 
 Of each the median over the rounds of its seconds, and of its seconds over those of `none` in the same round, with the
 quartiles; and the CPU time of this process for an answer.
@@ -26,6 +28,7 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
+from heapq import heapreplace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -42,7 +45,7 @@ from roll.distributed.executor.blueprint import Blueprint
 from roll.distributed.executor.rollout.engine_client import EngineClient
 from roll.distributed.executor.rollout.generate_worker import GenerateWorker
 from roll.distributed.scheduler.virtual_time import run_virtually
-from roll.pipeline.rlvr.prompt_rollouter import PromptRollouter
+from roll.pipeline.rlvr.prompt_rollouter import PromptRollouter, request_seed
 from roll.pipeline.rlvr.rewards.base import RewardInput, RewardOutcome
 from roll.types.rollout import Answered, Generation, GenerationRequest, Place, SamplingParams, Task
 
@@ -52,16 +55,30 @@ MEDIAN, CAP, COMMON, OWN = 2200, 16384, 0.75, 0.58
 WAYS = ("none", "each", "together", "one call")
 
 
+def sampling_seconds(seed: int | None) -> np.ndarray:
+    """Of the answers of a group."""
+    random = np.random.default_rng(seed)
+    drawn = MEDIAN * np.exp(COMMON * random.standard_normal() + OWN * random.standard_normal(GROUP_SIZE))
+    return TOKEN_S * np.minimum(drawn, CAP)
+
+
+def bound(processes: int, number: int) -> float:
+    """Seconds of a rollout whose rewards never wait for anything but a process."""
+    seeds = [request_seed(number, "train", group) for group in range(NUM_GROUPS)]
+    free, end = [0.0] * processes, 0.0
+    for there in sorted(second for seed in seeds for second in sampling_seconds(seed)):
+        end = max(there, heapreplace(free, max(there, free[0]) + REWARD_S)) + REWARD_S
+    return end
+
+
 class Clock(SyntheticEngine):
     """Answers take as long as they are; of their tokens there is one."""
 
     async def generate(self, request: GenerationRequest, answered: Answered | None = None) -> list[Generation]:
-        random = np.random.default_rng(request.sampling.seed)
-        drawn = MEDIAN * np.exp(COMMON * random.standard_normal() + OWN * random.standard_normal(GROUP_SIZE))
-        lengths = np.minimum(drawn, CAP)
+        sampling_s = sampling_seconds(request.sampling.seed)
 
         async def answer(index: int) -> Generation:
-            await asyncio.sleep(TOKEN_S * lengths[index])
+            await asyncio.sleep(sampling_s[index])
             generation = Generation(np.ones(1, np.int32), np.zeros(1, np.float32), np.zeros(1, np.int32), "stop")
             if answered is not None:
                 answered(index, generation)
@@ -134,11 +151,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 started = time.process_time()
                 seconds[way].append(run_virtually(step(way, processes, number)))
                 cpu_s[way] += time.process_time() - started
+        seconds["bound"] = [bound(processes, number) for number in range(options.rounds)]
         for way, found in seconds.items():
             ratios = np.array(found) / np.array(seconds["none"])
             low, middle, high = np.quantile(ratios, [0.25, 0.5, 0.75]).round(3).tolist()
             row = {"processes": processes, "way": way, "s": round(statistics.median(found), 1), "x none": middle}
-            each_ms = 1000 * cpu_s[way] / (options.rounds * NUM_GROUPS * GROUP_SIZE)
+            each_ms = 1000 * cpu_s.get(way, 0.0) / (options.rounds * NUM_GROUPS * GROUP_SIZE)
             print(json.dumps({**row, "quartiles": [low, high], "CPU ms per answer": round(each_ms, 3)}), flush=True)
 
 
