@@ -7,8 +7,9 @@ The whole pipeline, one engine and one trainer on a core each, with answers of g
 (given_lengths.py). Schedules take turns, so that a busy machine disturbs all alike; each is compared with the
 synchronous run of its own round. The simulator gets its costs from the synchronous run of the round before (of the
 first round: of the same), and how much trainer and engine slow each other down on the two cores from its run with r 1;
-it plays the lengths that the runs had. What other processes took of the cores is told: it slows a run ahead down, which
-needs both, more than a synchronous one.
+it plays the lengths that the runs had. Prompts, and answers that new weights find under way, cost a prefill only with
+--calibration, since synchronous runs do not tell what that takes. What other processes took of the cores is told: it
+slows a run ahead down, which needs both, more than a synchronous one.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from given_lengths import LENGTHS
 from ratios import describe_ratios
 
 from roll.configs.plan.rollout_bounds import RolloutBounds, ahead_by
-from roll.distributed.scheduler.simulate.costs import Costs
+from roll.distributed.scheduler.simulate.costs import Costs, read_costs
 from roll.distributed.scheduler.simulate.fit_run import Row, fit_beside, fit_decode, fit_trainer
 from roll.distributed.scheduler.simulate.setup import Devices, Setup
 from roll.distributed.scheduler.simulate.simulation import Report, simulate
@@ -47,6 +48,7 @@ GROUPS, SIZE, CAP, PROMPT = 16, 4, 300, 14
 WORK = {"median": 30.0, "common": 0.9, "own": 0.7, "cap": CAP, "prompt": PROMPT}
 SCHEDULES = {"synchronous": (0.0, 0), "r 1 S 1": (1.0, 1), "r 1 S 2": (1.0, 2), "r .5 S 2": (0.5, 2)}
 SKIPPED_STEPS = 4
+AT_ONCE = 1e9  # tokens per second
 AHEAD = "r 1 S 2"  # tells how much trainer and engine slow each other down
 
 
@@ -126,14 +128,14 @@ def _cpu_seconds(pid: int) -> float:
     return total
 
 
-def play(schedule: str, calibration: Round, steps: int) -> Report:
+def play(schedule: str, calibration: Round, steps: int, prefill: float) -> Report:
     """The same in the simulator."""
     ratio, staleness = SCHEDULES[schedule]
     synchronous, ahead = calibration["synchronous"]["rows"], calibration.get(AHEAD)
     costs = Costs(
         **fit_trainer(synchronous, 1),  # type: ignore[arg-type]
         decode_s=fit_decode(synchronous, 1),  # type: ignore[arg-type]
-        prefill_tokens_per_s=1e9,
+        prefill_tokens_per_s=prefill,
         beside=1.0 if ahead is None else fit_beside(synchronous, ahead["rows"]),
     )
     setup = Setup(
@@ -158,6 +160,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, required=True, help="file of rounds, one a line; new ones are added")
     parser.add_argument("--steps", type=int, default=24)
     parser.add_argument("--schedules", nargs="+", choices=SCHEDULES, default=["synchronous", "r 1 S 2"])
+    parser.add_argument("--calibration", type=Path, help="file of `simulate calibrate`: what a prefill costs")
     options = parser.parse_args()
     if options.pairs and options.data is None:
         parser.error("--data is needed, but for --pairs 0")
@@ -167,10 +170,11 @@ def main() -> None:
         with options.results.open("a", encoding="utf-8") as file:
             file.write(json.dumps(found) + "\n")
     with options.results.open(encoding="utf-8") as file:
-        compare([json.loads(line) for line in file])
+        rounds = [json.loads(line) for line in file]
+    compare(rounds, read_costs(options.calibration).prefill_tokens_per_s if options.calibration else AT_ONCE)
 
 
-def compare(rounds: Sequence[Round]) -> None:
+def compare(rounds: Sequence[Round], prefill: float) -> None:
     gains: dict[str, list[float]] = {}
     agreement: dict[str, list[float]] = {}
     for number, found in enumerate(rounds):
@@ -179,7 +183,7 @@ def compare(rounds: Sequence[Round]) -> None:
         for name, one in found.items():
             # the mean, since the steps of a run ahead are uneven; the simulator's is to be within 15 % of it
             rows, seconds = one["rows"], mean(one["rows"], "time/step_s")
-            report = play(name, calibration, len(rows))
+            report = play(name, calibration, len(rows), prefill)
             gains.setdefault(name, []).append(synchronous / seconds)
             agreement.setdefault(name, []).append(report.step_s / seconds)
             line = {
