@@ -12,12 +12,12 @@ def batching_problems(
 ) -> Iterator[Problem]:
     """`longest` is the longest sequence of the run, in tokens; it follows from `length_keys`."""
     at, packing = role.name, worker.sequence_packing_args
-    packs_by_tokens = worker.use_sequence_packing and packing.by_tokens
-    if worker.use_sequence_packing and worker.model_args.attn_implementation == "eager":
-        key = f"{at}.model_args.attn_implementation"
+    packs_by_tokens = worker.packs_rows and packing.by_tokens
+    if worker.packs_rows and worker.model_args.attn_implementation == "eager":
+        key, (switch, value) = f"{at}.model_args.attn_implementation", worker.packing_switch
         yield Problem(
-            f"{key}: eager with {at}.use_sequence_packing: true, for which it has no form. Use sdpa, or fa2 on a GPU.",
-            (key, f"{at}.use_sequence_packing"),
+            f"{key}: eager with {at}.{switch}: {value}, for which it has no form. Use sdpa, or fa2 on a GPU.",
+            (key, f"{at}.{switch}"),
         )
     for where, dynamic, tokens, packed in (
         (
@@ -59,15 +59,16 @@ def batching_warnings(role: str, worker: WorkerConfig) -> Iterator[str]:
     packing, at = worker.sequence_packing_args, f"{role}.sequence_packing_args"
     changed = [key for key in SequencePackingArgs.model_fields if getattr(packing, key) != getattr(_DEFAULTS, key)]
     verb = "does" if len(changed) == 1 else "do"
-    if changed and not worker.use_sequence_packing:
+    if changed and not worker.packs_rows:
         yield f"{at} does nothing while {role}.use_sequence_packing is off."
     elif changed and not packing.by_tokens:
         yield f"{at}: {', '.join(changed)} {verb} nothing with algorithm: none; load_balance reads it."
     for where in ("train", "infer"):
         key = f"sequence_length_round_in_{where}"
         by_tokens = worker.value(f"use_dynamic_batching_in_{where}")
-        if worker.use_sequence_packing and by_tokens and worker.is_changed(key):
-            yield f"{role}.{key} does nothing with {role}.use_sequence_packing: true: rows of a pack are not padded."
+        if worker.packs_rows and by_tokens and worker.is_changed(key):
+            switch = ": ".join(worker.packing_switch)
+            yield f"{role}.{key} does nothing with {role}.{switch}: rows of a pack are not padded."
 
 
 _DEFAULTS = SequencePackingArgs()

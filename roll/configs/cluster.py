@@ -138,19 +138,30 @@ class WorkerConfig(Settings):
     )
 
     @property
+    def packs_rows(self) -> bool:
+        """True where the rows of a micro batch are one sequence, as those are that ranks share."""
+        return self.use_sequence_packing or self.model_args.ulysses_size > 1
+
+    @property
+    def packing_switch(self) -> tuple[str, str]:
+        """The key that makes it so, and its value."""
+        sequence = ("model_args.ulysses_size", str(self.model_args.ulysses_size))
+        return ("use_sequence_packing", "true") if self.use_sequence_packing else sequence
+
+    @property
     def packed_tokens_in_train(self) -> int | None:
         """Most tokens of a pack in training; None where rows are not packed, or packed by their number."""
-        if self.use_sequence_packing and self.sequence_packing_args.by_tokens:
+        if self.packs_rows and self.sequence_packing_args.by_tokens:
             return self.sequence_packing_args.max_packed_sequence_length_train
-        packs = self.use_sequence_packing and self.use_dynamic_batching_in_train
+        packs = self.packs_rows and self.use_dynamic_batching_in_train
         return self.max_tokens_per_microbatch_in_train if packs else None
 
     @property
     def packed_tokens_in_infer(self) -> int | None:
         """The same when scoring."""
-        if self.use_sequence_packing and self.sequence_packing_args.by_tokens:
+        if self.packs_rows and self.sequence_packing_args.by_tokens:
             return self.sequence_packing_args.max_packed_sequence_length_forward
-        packs = self.use_sequence_packing and self.use_dynamic_batching_in_infer
+        packs = self.packs_rows and self.use_dynamic_batching_in_infer
         return self.max_tokens_per_microbatch_in_infer if packs else None
 
     @property

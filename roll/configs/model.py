@@ -74,6 +74,13 @@ class ModelArgs(Settings):
     gradient_checkpointing_use_reentrant: bool | None = setting(
         None, "Which of torch's two checkpointing forms to use. None: the non-reentrant one."
     )
+    ulysses_size: int = setting(
+        1,
+        "With deepspeed and fsdp2: so many neighbouring ranks take the same rows, each a part of every sequence, in "
+        "attention a part of the heads (DeepSpeed Ulysses). Rows are packed, and batches are counted by ranks / "
+        "ulysses_size. See docs/trainers.md.",
+        ge=1,
+    )
     model_config_kwargs: dict[str, Any] = setting({}, "Entries that overwrite the model's own config.json.")
 
     fused_kernel_options: FusedKernelOptions = setting({}, "How log-probs come from hidden states.")

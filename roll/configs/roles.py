@@ -35,6 +35,7 @@ _TRAINING_MODEL = {
 TOKENIZER = "model_args.tokenizer_path"
 _MODEL = frozenset(f"model_args.{key}" for key in ModelArgs.model_fields) - {TOKENIZER}
 _FROZEN = (_ON_DEVICES - {"model_args"}) | (_MODEL - {f"model_args.{key}" for key in _TRAINING_MODEL})
+_TRAINERS_ONLY = frozenset({"model_args.fused_kernel_options", "model_args.ulysses_size"})
 _SCORING = frozenset({
     "infer_batch_size", "use_dynamic_batching_in_infer", "max_tokens_per_microbatch_in_infer",
     "sequence_length_round_in_infer", "use_sequence_packing", "sequence_packing_args",
@@ -47,7 +48,7 @@ _TRAINING = frozenset({
 _READ_BY: Mapping[Use, frozenset[str]] = {
     "train": (_ON_DEVICES - {"model_args"}) | _MODEL | _SCORING | _TRAINING,
     "score": _FROZEN | _SCORING,
-    "generate": (_FROZEN - {"model_args.fused_kernel_options"}) | {"generating_args", TOKENIZER},
+    "generate": (_FROZEN - _TRAINERS_ONLY) | {"generating_args", TOKENIZER},
     "cpu": _PROCESSES,
     "none": frozenset(),
 }

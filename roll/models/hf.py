@@ -22,6 +22,7 @@ from roll.models.head_scores import Ask, HeadScores, Product, Teacher, head_scor
 from roll.models.head_tiles import PLAIN, Bend
 from roll.models.lora import low_rank_part
 from roll.models.pack import Pack
+from roll.models.sequence_ranks import SequenceRanks
 
 _DEFAULTS = FusedKernelOptions()
 
@@ -80,7 +81,8 @@ class TokenLogProbModel(nn.Module):
     """A causal language model that scores given tokens.
 
     Rows are right padded, so that no sampled token sees padding and no attention mask is needed. With their `lengths`
-    they are computed as one pack, without the padding, by a model that takes packs (`packed_attention.py`).
+    they are computed as one pack, without the padding, by a model that takes packs (`packed_attention.py`). `ranks`
+    that are given the same rows share the pack; each gets all outputs.
     """
 
     def __init__(self, backbone: nn.Module, head: LogProbHead):
@@ -95,17 +97,18 @@ class TokenLogProbModel(nn.Module):
         temperature: float = 1.0,
         entropy: bool = False,
         lengths: torch.Tensor | None = None,
+        ranks: SequenceRanks | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Log-probs (and entropy) of input_ids where response_mask is True and 0 elsewhere. [B, T] -> fp32 [B, T].
 
         A row's first token is preceded by nothing: its log-prob is 0 whatever the mask says.
         """
-        hidden, positions = _hidden_before(self.backbone, input_ids, response_mask, lengths)
+        hidden, positions = _hidden_before(self.backbone, input_ids, response_mask, lengths, ranks)
         targets = input_ids[:, 1:].reshape(-1)[positions]
         found = self.head(hidden, targets, temperature, entropy)
         return (
-            _at_positions(found.log_probs, positions, input_ids),
-            None if found.entropy is None else _at_positions(found.entropy, positions, input_ids),
+            _at_positions(found.log_probs, positions, input_ids, ranks),
+            None if found.entropy is None else _at_positions(found.entropy, positions, input_ids, ranks),
         )
 
 
@@ -118,12 +121,16 @@ class TokenValueModel(nn.Module):
         self.head = head
 
     def forward(
-        self, input_ids: torch.Tensor, response_mask: torch.Tensor, lengths: torch.Tensor | None = None
+        self,
+        input_ids: torch.Tensor,
+        response_mask: torch.Tensor,
+        lengths: torch.Tensor | None = None,
+        ranks: SequenceRanks | None = None,
     ) -> torch.Tensor:
         """values[t] is read from the hidden state of t - 1, before token t is known. [B, T] -> fp32 [B, T]. With
-        `lengths` the rows are one pack."""
-        hidden, positions = _hidden_before(self.backbone, input_ids, response_mask, lengths)
-        return _at_positions(self.head(hidden), positions, input_ids)
+        `lengths` the rows are one pack, which `ranks` share."""
+        hidden, positions = _hidden_before(self.backbone, input_ids, response_mask, lengths, ranks)
+        return _at_positions(self.head(hidden), positions, input_ids, ranks)
 
 
 class SequenceModel(nn.Module):
@@ -136,7 +143,13 @@ class SequenceModel(nn.Module):
         self.pretrained = pretrained
         self.pad_token_id = pad_token_id
 
-    def forward(self, input_ids: torch.Tensor, lengths: torch.Tensor, packs: bool = False) -> torch.Tensor:
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        lengths: torch.Tensor,
+        packs: bool = False,
+        ranks: SequenceRanks | None = None,
+    ) -> torch.Tensor:
         """A number per label of the head. [B, T] -> fp32 [B, labels]. Decoders read it at a row's last token that is
         no padding token."""
         columns = torch.arange(input_ids.shape[1], device=input_ids.device)
@@ -144,30 +157,53 @@ class SequenceModel(nn.Module):
         padded = torch.where(inside, input_ids, self.pad_token_id)
         if not packs:
             return self.pretrained(input_ids=padded, attention_mask=inside.long()).logits.float()
-        pack = Pack.of(input_ids, lengths)
+        pack = _pack(input_ids, lengths, ranks)
         hidden = self.pretrained.base_model(**pack.arguments).last_hidden_state[0]
         last = torch.where(padded != self.pad_token_id, columns, 0).argmax(1)
+        rows = torch.arange(len(last), device=last.device)
+        places = pack.places(rows, last)
         score: Any = self.pretrained.score
-        return score(hidden.index_select(0, pack.places(torch.arange(len(last), device=last.device), last))).float()
+        if ranks is None:
+            return score(hidden.index_select(0, places)).float()
+        own = pack.has(places)
+        numbers = score(hidden.index_select(0, places[own])).float()
+        return ranks.whole(numbers.new_zeros(len(rows), numbers.shape[1]).index_copy(0, rows[own], numbers))
+
+
+def _pack(input_ids: torch.Tensor, counts: torch.Tensor, ranks: SequenceRanks | None) -> Pack:
+    pack = Pack.of(input_ids, counts)
+    return pack if ranks is None else pack.shared(ranks)
 
 
 def _hidden_before(
-    backbone: nn.Module, input_ids: torch.Tensor, response_mask: torch.Tensor, lengths: torch.Tensor | None
+    backbone: nn.Module,
+    input_ids: torch.Tensor,
+    response_mask: torch.Tensor,
+    lengths: torch.Tensor | None,
+    ranks: SequenceRanks | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Hidden states [n, H] of the tokens that precede a response token, and the indices of these among all tokens but
-    each row's last, [B * (T - 1)]. The last token's state predicts nothing we have, so it is not computed."""
+    each row's last, [B * (T - 1)]; of a pack that ranks share, this rank's. The last token's state predicts nothing we
+    have, so it is not computed."""
     positions = response_mask[:, 1:].reshape(-1).nonzero()[:, 0]
     if lengths is not None:
-        pack = Pack.of(input_ids, (lengths - 1).clamp(min=1))
+        pack = _pack(input_ids, (lengths - 1).clamp(min=1), ranks)
         hidden = backbone(**pack.arguments).last_hidden_state[0]
         width = max(input_ids.shape[1] - 1, 1)
-        return hidden.index_select(0, pack.places(positions // width, positions % width)), positions
+        places = pack.places(positions // width, positions % width)
+        if ranks is not None:
+            own = pack.has(places)
+            places, positions = places[own], positions[own]
+        return hidden.index_select(0, places), positions
     context = input_ids[:, :-1] if input_ids.shape[1] > 1 else input_ids
     hidden = backbone(input_ids=context, use_cache=False).last_hidden_state
     return hidden.reshape(-1, hidden.shape[-1]).index_select(0, positions), positions
 
 
-def _at_positions(values: torch.Tensor, positions: torch.Tensor, input_ids: torch.Tensor) -> torch.Tensor:
+def _at_positions(
+    values: torch.Tensor, positions: torch.Tensor, input_ids: torch.Tensor, ranks: SequenceRanks | None
+) -> torch.Tensor:
     rows, width = input_ids.shape
     flat = values.new_zeros(rows * (width - 1)).index_copy(0, positions, values)
+    flat = flat if ranks is None else ranks.whole(flat)
     return functional.pad(flat.view(rows, width - 1), (1, 0))

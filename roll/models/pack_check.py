@@ -8,26 +8,30 @@ from transformers.modeling_layers import GenericForSequenceClassification
 from roll.models.hf import SequenceModel
 from roll.models.loading import LoadedModel
 from roll.models.packed_attention import refusal
+from roll.models.sequence_ranks import SequenceRanks
 
 _LENGTHS = (7, 5)
 _TOLERANCE = {torch.float32: 1e-4}  # of the norm; leaks of random weights are above 1e-2
 _HALF = 3e-2
 
 
-def check_packs(model: LoadedModel, device: torch.device) -> None:
-    """StrategyError if the hidden states of a row depend on what stands before it in the pack: where a layer mixes
-    tokens other than by its attention function, or positions do not count within rows. A few tokens, three times."""
+def check_packs(model: LoadedModel, device: torch.device, ranks: SequenceRanks | None = None) -> None:
+    """StrategyError if the hidden states of a row depend on what stands before it in the pack, or on which of the
+    `ranks` computes a token: where a layer mixes tokens other than by its attention function, or positions do not count
+    within rows. A few tokens, three times."""
     before = torch.arange(3, 3 + max(_LENGTHS), device=device)
     row, lengths = before + 2, torch.tensor(_LENGTHS, device=device)
     alone = _hidden(model, row[None], lengths[1:])
     for other in (before, before.flip(0)):
-        behind = _hidden(model, torch.stack([other, row]), lengths)[-len(alone) :]
+        behind = _hidden(model, torch.stack([other, row]), lengths, ranks)[-len(alone) :]
         off = float((behind - alone).float().norm() / alone.float().norm())
         if not off < _TOLERANCE.get(alone.dtype, _HALF):
             raise refusal(f"a row is off by {off:.0%} behind another one")
 
 
-def _hidden(model: LoadedModel, input_ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+def _hidden(
+    model: LoadedModel, input_ids: torch.Tensor, lengths: torch.Tensor, ranks: SequenceRanks | None = None
+) -> torch.Tensor:
     """Hidden states [N, H] of these rows, by the module's own pass, which gathers its weights."""
     module, found = model.module, []
     if isinstance(module, SequenceModel):
@@ -39,12 +43,15 @@ def _hidden(model: LoadedModel, input_ids: torch.Tensor, lengths: torch.Tensor) 
     hook = backbone.register_forward_hook(lambda *call: found.append(call[-1].last_hidden_state[0]))
     try:
         if isinstance(module, SequenceModel):
-            module(input_ids, lengths, True)
+            module(input_ids, lengths, True, ranks)
         else:
             columns = torch.arange(input_ids.shape[1], device=input_ids.device)
-            module(input_ids, columns < lengths[:, None], lengths=lengths)
+            module(input_ids, columns < lengths[:, None], lengths=lengths, ranks=ranks)
     except TypeError as error:
         raise refusal(f"its forward pass takes no packs: {error}") from error
     finally:
         hook.remove()
-    return found[0]
+    if ranks is None:
+        return found[0]
+    num_tokens = int((lengths if isinstance(module, SequenceModel) else lengths - 1).sum())
+    return ranks.joined(found[0])[:num_tokens]

@@ -12,18 +12,19 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 
 from roll.configs.strategies.packing import PACKABLE_LAYERS
 from roll.errors import StrategyError
+from roll.models.sequence_ranks import SequenceRanks
 
 PACKED_ATTENTION = "roll_packed"
 _OTHER_FORMS = ("softcap", "s_aux", "position_bias")
 
 
-def use_packed_attention(model: PreTrainedModel) -> None:
-    """Makes a model that runs sdpa take packs; flash_attention_2 takes them as it is, by the same arguments.
-    StrategyError for layers that look at rows in another way."""
+def use_packed_attention(model: PreTrainedModel, is_shared: bool = False) -> None:
+    """Makes a model that runs sdpa take packs; flash_attention_2 takes them as it is, by the same arguments, but for
+    those that ranks share (`is_shared`). StrategyError for layers that look at rows in another way."""
     config = model.config.get_text_config()
     if others := sorted(set(getattr(config, "layer_types", None) or ()) - PACKABLE_LAYERS):
         raise refusal(f"it has layers of type {', '.join(others)}")
-    if config._attn_implementation == "flash_attention_2":
+    if config._attn_implementation == "flash_attention_2" and not is_shared:
         return
     AttentionInterface.register(PACKED_ATTENTION, packed_attention)
     AttentionMaskInterface.register(PACKED_ATTENTION, reach)
@@ -57,10 +58,12 @@ def packed_attention(
     sliding_window: int | None = None,
     cu_seq_lens_q: torch.Tensor | None = None,
     max_length_q: int = 0,
+    sequence_ranks: SequenceRanks | None = None,
     **kwargs: object,
 ) -> tuple[torch.Tensor, None]:
     """Query [1, heads, N, D] with keys and values [1, groups, N, D] -> [1, N, heads, D]. `attention_mask`: what `reach`
-    said of this layer. StrategyError for whatever would see other tokens than in a row of its own."""
+    said of this layer. Where ranks share the pack, N are this rank's tokens. StrategyError for whatever would see other
+    tokens than in a row of its own."""
     if cu_seq_lens_q is None or not isinstance(attention_mask, int):
         raise refusal(f"{type(module).__name__} is not told where the rows of a pack begin")
     if sliding_window is not None and sliding_window != attention_mask:
@@ -71,9 +74,27 @@ def packed_attention(
         raise refusal(f"{type(module).__name__} computes with {' and '.join(forms)}")
     if key.shape[2] != query.shape[2]:
         raise refusal(f"{type(module).__name__} has {key.shape[2]} keys for {query.shape[2]} tokens")
+    if sequence_ranks is not None:
+        query, key, value = _some_heads(query, key, value, sequence_ranks)
     if query.is_cuda and query.dtype != torch.float32:
-        return _by_kernel(query, key, value, cu_seq_lens_q, max_length_q, scaling, attention_mask), None
-    return _row_by_row(query, key, value, cu_seq_lens_q, scaling, attention_mask), None
+        output = _by_kernel(query, key, value, cu_seq_lens_q, max_length_q, scaling, attention_mask)
+    else:
+        output = _row_by_row(query, key, value, cu_seq_lens_q, scaling, attention_mask)
+    return output if sequence_ranks is None else sequence_ranks.split_tokens(output), None
+
+
+def _some_heads(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, ranks: SequenceRanks
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """This rank's heads of all tokens. Key-value heads that are too few to divide are repeated as often as it takes."""
+    heads, groups = query.shape[1], key.shape[1]
+    if heads % ranks.size:
+        raise refusal(f"{ranks.size} ranks (ulysses_size) do not divide its {heads} attention heads")
+    each = heads // groups
+    times = next(n for n in range(1, each + 1) if each % n == 0 and groups * n % ranks.size == 0)
+    if times > 1:
+        key, value = key.repeat_interleave(times, 1), value.repeat_interleave(times, 1)
+    return ranks.split_heads(query), ranks.split_heads(key), ranks.split_heads(value)
 
 
 def _row_by_row(
@@ -132,4 +153,7 @@ def _by_kernel(
 
 
 def refusal(why: str) -> StrategyError:
-    return StrategyError(f"use_sequence_packing does not work with this model: {why}. Set it to false")
+    return StrategyError(
+        f"use_sequence_packing does not work with this model: {why}. Set it to false, and ulysses_size, which packs "
+        "rows as well, to 1"
+    )

@@ -77,7 +77,7 @@ def machine_report(config: RunConfig) -> MachineReport:
             continue
         if spec.looks_at_model:
             unchecked.append(f"{choice.role.name}: {spec.looks_at_model} ({why_not}).")
-        if max(sizes.tensor, sizes.pipeline, sizes.expert) > 1:
+        if max(sizes.tensor, sizes.pipeline, sizes.expert, sizes.sequence) > 1:
             unchecked.append(f"{choice.role.name}: heads and layers against the parallel sizes ({why_not}).")
     tracking = tracker_problems(config.track_with, config.tracker_kwargs)
     tracking += missing_logins(config.track_with, config.tracker_kwargs)

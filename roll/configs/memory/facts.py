@@ -19,14 +19,19 @@ def role_facts(
         use=role.use,
         num_ranks=worker.num_workers,
         shares_devices=plan.layout.shares_devices(role.name),
-        score_tokens=_score_tokens(worker, plan.trained_length) if role.name in plan.scoring else 0,
-        train_tokens=_train_tokens(worker, learns, plan.trained_length) if learns else 0,
+        score_tokens=_share(worker, _score_tokens(worker, plan.trained_length)) if role.name in plan.scoring else 0,
+        train_tokens=_share(worker, _train_tokens(worker, learns, plan.trained_length)) if learns else 0,
         train=learns,
         gpu_bytes=gpu_bytes,
         bucket_bytes=plan.bucket_bytes if publishes else 0,
         most_answers=plan.most_answers,
         longest=0 if role.is_apart else plan.longest_row,
     )
+
+
+def _share(worker: WorkerConfig, tokens: int) -> int:
+    """Of one rank, where several share every sequence."""
+    return -(-tokens // worker.model_args.ulysses_size)
 
 
 def _score_tokens(worker: WorkerConfig, longest: int) -> int:

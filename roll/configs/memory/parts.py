@@ -32,7 +32,8 @@ class Part:
 @dataclass(frozen=True)
 class RoleFacts:
     """A role as the arithmetic sees it. `score_tokens` and `train_tokens` are those of its largest micro batch (0: it
-    has none). `gpu_bytes`: the memory of a GPU, if known."""
+    has none), a rank's part of it where ranks share sequences (ulysses_size). `gpu_bytes`: the memory of a GPU, if
+    known."""
 
     worker: WorkerConfig
     shape: ModelShape

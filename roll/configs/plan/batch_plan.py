@@ -151,7 +151,10 @@ def batch_problems(config: AlgorithmConfig) -> Iterator[Problem]:
 def _indivisible(config: AlgorithmConfig, plan: TrainPlan) -> Problem:
     groups_key, size_key = config.batch_keys
     args = f"{plan.role}.training_args"
-    samples, per_update = plan.samples_per_step, plan.samples_per_update
+    samples, per_update, sequence = plan.samples_per_step, plan.samples_per_update, plan.sequence_size
+    ranks = f"{plan.dp_size} data-parallel ranks"
+    if sequence > 1:
+        ranks += f", which are {plan.dp_size * sequence} / {plan.role}.model_args.ulysses_size {sequence}"
     step = math.lcm(per_update, config.group_size) // config.group_size
     ways = [f"{groups_key}: {any_of(_multiples_near(config.rollout_batch_size, step))}"]
     for key, value, others in (
@@ -163,8 +166,8 @@ def _indivisible(config: AlgorithmConfig, plan: TrainPlan) -> Problem:
     return Problem(
         f"{plan.role}: a step has {config.num_groups} x {config.group_size} = {samples} samples ({groups_key}, "
         f"{size_key}), which do not split into updates of {per_update} ({args}.per_device_train_batch_size "
-        f"{plan.micro_batch_size} x gradient_accumulation_steps {plan.accumulation} x {plan.dp_size} data-parallel "
-        f"ranks). Nearest values that work: {'; or '.join(ways)}.",
+        f"{plan.micro_batch_size} x gradient_accumulation_steps {plan.accumulation} x {ranks}). "
+        f"Nearest values that work: {'; or '.join(ways)}.",
         (
             groups_key,
             size_key,
@@ -172,6 +175,7 @@ def _indivisible(config: AlgorithmConfig, plan: TrainPlan) -> Problem:
             f"{args}.gradient_accumulation_steps",
             f"{plan.role}.device_mapping",
             f"{plan.role}.world_size",
+            f"{plan.role}.model_args.ulysses_size",
             f"{plan.role}.strategy_args",
         ),
     )

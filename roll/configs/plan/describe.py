@@ -38,8 +38,11 @@ def train_rows(config: RunConfig, plan: RunPlan) -> Iterator[tuple[str, ...]]:
 
 
 def update_sum(train: TrainPlan) -> str:
-    """Example: "64 per update (16 x 2 x 2)": rows of a micro batch, passes, ranks."""
-    return f"{train.samples_per_update} per update ({train.micro_batch_size} x {train.accumulation} x {train.dp_size})"
+    """Example: "64 per update (16 x 2 x 2)": rows of a micro batch, passes, data-parallel ranks; "... x 4 / 2" where 2
+    of 4 ranks share sequences."""
+    sequence = train.sequence_size
+    ranks = f"{train.dp_size * sequence} / {sequence}" if sequence > 1 else str(train.dp_size)
+    return f"{train.samples_per_update} per update ({train.micro_batch_size} x {train.accumulation} x {ranks})"
 
 
 def run_length(config: RunConfig) -> str:
@@ -89,7 +92,7 @@ def _workers(place: RolePlace, worker: WorkerConfig) -> str:
     parts = [
         f"{name.replace('_', ' ')} parallel {size}" for name, size in vars(sizes).items() if name != "data" and size > 1
     ]
-    if worker.use_sequence_packing:
+    if worker.packs_rows:
         parts.append("rows packed")
     text = counted(len(place.workers), "worker")
     return f"{text} ({', '.join(parts)})" if parts else text
@@ -97,7 +100,7 @@ def _workers(place: RolePlace, worker: WorkerConfig) -> str:
 
 def _pack_rows(plan: RunPlan, roles: Mapping[str, WorkerConfig]) -> Iterator[tuple[str, ...]]:
     for role, worker in roles.items():
-        if not worker.use_sequence_packing:
+        if not worker.packs_rows:
             continue
         parts, train = [], plan.trains.get(role)
         if train is not None:

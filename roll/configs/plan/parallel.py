@@ -8,7 +8,8 @@ from roll.configs.strategies.table import spec_of
 
 @dataclass(frozen=True)
 class ParallelSizes:
-    """Sizes with data x tensor x pipeline x context = ranks. The expert sizes divide the ranks of a pipeline stage
+    """Sizes with data x tensor x pipeline x context x sequence = ranks; `sequence` is that of the trainers that keep
+    every layer whole (ulysses_size). The expert sizes divide the ranks of a pipeline stage
     once more, for the experts' weights alone: they do not divide the batch.
 
     Example: 8 ranks of megatron_train with tensor 2 and pipeline 2 have data 2; with expert 2 as well, still 2.
@@ -18,6 +19,7 @@ class ParallelSizes:
     tensor: int = 1
     pipeline: int = 1
     context: int = 1
+    sequence: int = 1
     expert: int = 1
     expert_tensor: int = 1
 

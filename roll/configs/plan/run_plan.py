@@ -36,6 +36,7 @@ class TrainPlan:
     waits: int = 0  # steps of the run before it learns
     warmup_ratio: float = 0.0  # where warmup_updates follows from it
     optimizer_waits: bool = False  # its states are in host memory while gradients are computed
+    sequence_size: int = 1  # ranks that take the same rows and share every sequence
 
     @property
     def samples_per_update(self) -> int:
@@ -125,7 +126,8 @@ def train_plan(
 ) -> TrainPlan:
     """The plan of a role that learns. `samples_per_step`: as many as one update takes, if not given; `waits`: steps of
     the run before it learns."""
-    args, dp_size = worker.training_args, parallel_sizes(worker).data
+    args, sizes = worker.training_args, parallel_sizes(worker)
+    dp_size = sizes.data
     update = args.per_device_train_batch_size * args.gradient_accumulation_steps * dp_size
     plan = TrainPlan(
         role=role,
@@ -142,5 +144,6 @@ def train_plan(
         max_grad_norm=config.max_grad_norm,
         rounding=rounding,
         optimizer_waits=config.is_offload_optimizer_states_in_train_step,
+        sequence_size=sizes.sequence,
     )
     return plan.over(config.max_steps)

@@ -6,12 +6,14 @@ from roll.configs.cluster import WorkerConfig
 from roll.configs.plan.parallel import parallel_sizes
 from roll.configs.problems import Problem
 from roll.configs.strategies.deepspeed_config import DeepSpeedFacts, deepspeed_problems, zero_stage
+from roll.configs.strategies.sequence_parallel import ranks_problems
 from roll.configs.strategies.spec import Choice
 from roll.configs.strategies.trainer_kinds import deepspeed_misfits
 
 
 def problems(choice: Choice) -> Iterator[Problem]:
     config = choice.worker.strategy_config
+    yield from ranks_problems(choice)
     yield from deepspeed_misfits(choice.at, config)
     yield from deepspeed_problems(choice.role.name, config, facts_of(choice))
     args, dtype = choice.worker.training_args, choice.worker.model_args.dtype
@@ -40,5 +42,6 @@ def facts_of(choice: Choice) -> DeepSpeedFacts:
 
 
 def saved_facts(facts: dict[str, object], worker: WorkerConfig, dp_size: int) -> dict[str, object]:
-    """One file per rank, cut by the ZeRO stage."""
-    return facts | {"dp_size": dp_size, "zero_stage": zero_stage(worker.strategy_config)}
+    """One file per rank, cut by the ZeRO stage. `dp_size` counts those that share sequences, too."""
+    ranks = dp_size * worker.model_args.ulysses_size
+    return facts | {"dp_size": ranks, "zero_stage": zero_stage(worker.strategy_config)}

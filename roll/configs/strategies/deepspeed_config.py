@@ -83,7 +83,7 @@ ONE_VALUE: Mapping[str, tuple[object, str]] = {
     "gradient_allreduce_op": ("mean", "the loss counts on gradients that are averaged over the ranks"),
     "tensor_parallel.autotp_size": (1, f"{_ALL_RANKS}; tensor parallel is a matter of the megatron strategies"),
     "expert_parallel.autoep_size": (1, f"{_ALL_RANKS}; expert parallel is a matter of the megatron strategies"),
-    "sequence_parallel_size": (1, f"{_ALL_RANKS}; context parallel is a matter of the megatron strategies"),
+    "sequence_parallel_size": (1, "model_args.ulysses_size says how many ranks share a sequence"),
     "data_parallel_size": (None, "it is the number of the role's ranks, from device_mapping"),
 }
 DTYPE_SECTIONS = {"bf16": "bf16", "fp16": "fp16"}

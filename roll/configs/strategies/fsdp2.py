@@ -10,6 +10,7 @@ from roll.configs.cluster import WorkerConfig
 from roll.configs.data import Names
 from roll.configs.model import DTYPES
 from roll.configs.problems import Problem
+from roll.configs.strategies.sequence_parallel import ranks_problems
 from roll.configs.strategies.spec import Choice
 
 NumberFormat = Annotated[
@@ -78,6 +79,7 @@ def shard_size(settings: Fsdp2Settings, num_ranks: int) -> int:
 def problems(choice: Choice) -> Iterator[Problem]:
     """What the class of its settings cannot know."""
     worker, name = choice.worker, choice.role.name
+    yield from ranks_problems(choice)
     if worker.model_args.dtype == "fp16":
         key = f"{name}.model_args.dtype"
         yield Problem(f"{key}: fp16 with {worker.strategy_name}, which scales no loss. Use bf16, or fp32.", (key,))

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from roll.configs.problems import Problem
+from roll.configs.strategies.sequence_parallel import head_problems
 from roll.configs.strategies.spec import Choice
 
 PACKABLE_LAYERS = frozenset({"full_attention", "sliding_attention"})
@@ -12,7 +13,7 @@ PACKABLE_LAYERS = frozenset({"full_attention", "sliding_attention"})
 
 def model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
     """Of the strategies that run Hugging Face models."""
-    if not choice.worker.use_sequence_packing:
+    if not choice.worker.packs_rows:
         return
     inner = model.get("text_config")
     text = inner if isinstance(inner, Mapping) else model
@@ -21,10 +22,16 @@ def model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem
     found = f"layers of type {', '.join(others)}, which see past the end of a row" if others else ""
     if text.get("attn_logit_softcapping"):
         found = f"attn_logit_softcapping: {text['attn_logit_softcapping']}, which the kernels for packs do not have"
-    if found:
-        key = f"{choice.role.name}.use_sequence_packing"
-        yield Problem(
-            f"{key}: true with {choice.worker.model_args.model_name_or_path}, whose config.json has {found}. Set it to "
-            "false; use_dynamic_batching_in_train and _in_infer keep padding small.",
-            (key, f"{choice.role.name}.model_args.model_name_or_path"),
-        )
+    args = choice.worker.model_args
+    keys = {
+        f"{choice.role.name}.use_sequence_packing": ("true", "false") if choice.worker.use_sequence_packing else None,
+        f"{choice.role.name}.model_args.ulysses_size": (args.ulysses_size, 1) if args.ulysses_size > 1 else None,
+    }
+    for key, values in keys.items() if found else ():
+        if values is not None:
+            yield Problem(
+                f"{key}: {values[0]} with {args.model_name_or_path}, whose config.json has {found}. Set it to "
+                f"{values[1]}; use_dynamic_batching_in_train and _in_infer keep padding small.",
+                (key, f"{choice.role.name}.model_args.model_name_or_path"),
+            )
+    yield from head_problems(choice, text)

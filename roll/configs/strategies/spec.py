@@ -76,6 +76,7 @@ class StrategySpec:
     adapts: bool = False  # a role that learns may train LoRA adapters
     compiles: bool = False  # its model may run by torch.compile
     packs: bool = False  # rows may stand one after the other in one sequence
+    shares_sequences: bool = False  # that sequence may be divided over ranks (ulysses_size)
     settings: str = ""  # the class (roll.configs.base:Settings) that strategy_config must fit
     problems: str = ""  # (Choice) -> Problems that hold on any machine
     warnings: str = ""  # (Choice) -> texts

@@ -49,6 +49,8 @@ _SPECS = (
         packs=True,
         compiles=True,
         model_problems=f"{_CONFIGS}.packing:model_problems",
+        shares_sequences=True,
+        sizes=f"{_CONFIGS}.sequence_parallel:sizes",
         memory={"train": f"{_MEMORY}.deepspeed:train_memory"},
     ),
     StrategySpec(
@@ -60,6 +62,8 @@ _SPECS = (
         packs=True,
         compiles=True,
         model_problems=f"{_CONFIGS}.packing:model_problems",
+        shares_sequences=True,
+        sizes=f"{_CONFIGS}.sequence_parallel:sizes",
         memory={"score": f"{_MEMORY}.deepspeed:score_memory"},
     ),
     StrategySpec(
@@ -128,6 +132,8 @@ _SPECS = (
         packs=True,
         compiles=True,
         model_problems=f"{_CONFIGS}.packing:model_problems",
+        shares_sequences=True,
+        sizes=f"{_CONFIGS}.sequence_parallel:sizes",
         memory={"train": f"{_MEMORY}.fsdp2:train_memory"},
     ),
     StrategySpec(
@@ -141,6 +147,8 @@ _SPECS = (
         packs=True,
         compiles=True,
         model_problems=f"{_CONFIGS}.packing:model_problems",
+        shares_sequences=True,
+        sizes=f"{_CONFIGS}.sequence_parallel:sizes",
         memory={"score": f"{_MEMORY}.fsdp2:score_memory"},
     ),
     StrategySpec("diffusion_deepspeed_train", {}, planned=("train",), packages=_DEEPSPEED),

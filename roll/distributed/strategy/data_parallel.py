@@ -1,15 +1,55 @@
-"""What ranks that hold one model for different rows ask of each other."""
+"""Which ranks of a role take which rows, and what they ask of each other."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 
+from roll.configs.cluster import WorkerConfig
 from roll.distributed.strategy.base import RankContext
 from roll.distributed.strategy.model_score import empty_micro_batch
+from roll.models.sequence_ranks import SequenceRanks
 from roll.types.batch import MicroBatch
+
+
+@dataclass(frozen=True)
+class RowShare:
+    """The rows of a rank: those of all ranks with the same `rank` here, `ulysses_size` neighbours in the role."""
+
+    rank: int
+    size: int
+
+    @classmethod
+    def of(cls, role: WorkerConfig, context: RankContext) -> RowShare:
+        together = role.model_args.ulysses_size
+        return cls(context.rank // together, context.world_size // together)
+
+
+@dataclass(frozen=True)
+class RankGroups:
+    """`sequence`: the ranks that take the same rows, each a part of every sequence; None: each rank is alone with its
+    rows. `data`: ranks that have all rows among them, each of them once; None: these are all ranks."""
+
+    sequence: SequenceRanks | None = None
+    data: dist.ProcessGroup | None = None
+
+    @classmethod
+    def made(cls, role: WorkerConfig, context: RankContext) -> RankGroups:
+        """Collective over the role's ranks, whose process group is there."""
+        size, timeout = role.model_args.ulysses_size, timedelta(minutes=role.backend_timeout)
+        if size == 1:
+            return cls()
+        ranks = torch.arange(context.world_size).view(-1, size)
+        together = [dist.new_group(each, timeout) for each in ranks.tolist()]
+        apart = [dist.new_group(each, timeout) for each in ranks.T.tolist()]
+        share, place = divmod(context.rank, size)
+        own, others = together[share], apart[place]
+        assert isinstance(own, dist.ProcessGroup) and isinstance(others, dist.ProcessGroup)
+        return cls(SequenceRanks(own, place, size), others)
 
 
 def all_reduce(

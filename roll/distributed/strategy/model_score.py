@@ -19,6 +19,7 @@ from roll.models.loading import LoadedModel
 from roll.models.lora import Exported
 from roll.models.pack_check import check_packs
 from roll.models.packed_attention import use_packed_attention
+from roll.models.sequence_ranks import SequenceRanks
 from roll.types.batch import MicroBatch, TokenOutputs
 
 
@@ -28,6 +29,11 @@ class ModelScoreStrategy(ScoreStrategy):
     role: WorkerConfig
     context: RankContext
     _model: LoadedModel | None = None
+
+    @property
+    def sequence_ranks(self) -> SequenceRanks | None:
+        """Those that take the same rows as this one and share every sequence; None: it is alone with its rows."""
+        return None
 
     @property
     def model(self) -> LoadedModel:
@@ -64,8 +70,9 @@ class ModelScoreStrategy(ScoreStrategy):
     def row_scores(self, micro_batches: Sequence[MicroBatch]) -> list[torch.Tensor]:
         if not isinstance(self.model.module, SequenceModel):
             raise StrategyError(f"{self.context.role} has no sequence-classification head and gives rows no numbers")
-        batches, packs = self._batches(micro_batches), self.role.use_sequence_packing
-        outputs = [self.model.module(batch.input_ids, batch.lengths, packs).cpu() for batch in batches]
+        forward, packs, ranks = self.model.module, self.role.packs_rows, self.sequence_ranks
+        batches = self._batches(micro_batches)
+        outputs = [forward(batch.input_ids, batch.lengths, packs, ranks).cpu() for batch in batches]
         return outputs[: len(micro_batches)]
 
     def _exports(self, whole: bool) -> dict[str, Exported]:
@@ -89,14 +96,15 @@ class ModelScoreStrategy(ScoreStrategy):
     def _token_scores(
         self, forward: Callable[..., Any], batch: MicroBatch, temperature: float, entropy: bool
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        return forward(batch.input_ids, batch.response_mask, temperature, entropy, self._packed(batch))
+        packed = self._packed(batch)
+        return forward(batch.input_ids, batch.response_mask, temperature, entropy, packed, self.sequence_ranks)
 
     def _token_values(self, forward: Callable[..., Any], batch: MicroBatch) -> torch.Tensor:
-        return forward(batch.input_ids, batch.response_mask, self._packed(batch))
+        return forward(batch.input_ids, batch.response_mask, self._packed(batch), self.sequence_ranks)
 
     def _packed(self, batch: MicroBatch) -> torch.Tensor | None:
         """The lengths by which rows become a pack."""
-        return batch.lengths if self.role.use_sequence_packing else None
+        return batch.lengths if self.role.packs_rows else None
 
     def _batches(self, micro_batches: Sequence[MicroBatch]) -> Iterator[MicroBatch]:
         """On the device, while the weights are there to score; with those that keep ranks in step."""
@@ -107,10 +115,10 @@ class ModelScoreStrategy(ScoreStrategy):
     @torch.no_grad()
     def _prepare(self) -> None:
         """Makes the model take packs, and compiles it, where the role wants that. Collective; comes last in `setup`."""
-        if self.role.use_sequence_packing:
-            use_packed_attention(self.model.pretrained)
+        if self.role.packs_rows:
+            use_packed_attention(self.model.pretrained, self.sequence_ranks is not None)
             with self._ready_to_score(), self._without_dropout():
-                check_packs(self.model, self.context.device)
+                check_packs(self.model, self.context.device, self.sequence_ranks)
         if self.role.use_torch_compile:
             compile_model(self.model)
 

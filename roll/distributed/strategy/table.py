@@ -85,6 +85,7 @@ def _ability_problems(choice: Choice, spec: StrategySpec) -> Iterator[Problem]:
     if role.learns:
         who_can = ", ".join(n for n in serving(role.use) if STRATEGIES[n].adapts)
         yield from lora_problems(choice, spec.adapts, who_can)
+    yield from _sharing_problems(choice)
     generates = role.use == "generate"
     who_compiles = ", ".join(name for name in serving(role.use) if STRATEGIES[name].compiles)
     if not generates:
@@ -102,6 +103,19 @@ def _ability_problems(choice: Choice, spec: StrategySpec) -> Iterator[Problem]:
         yield Problem(
             f"{role.name}.use_sequence_packing: true with {spec.name}, which does not pack {what}. {way_out}.",
             (f"{role.name}.use_sequence_packing", key),
+        )
+
+
+def _sharing_problems(choice: Choice) -> Iterator[Problem]:
+    role, spec, size = choice.role, spec_of(choice.worker.strategy_name), choice.worker.model_args.ulysses_size
+    if size > 1 and not spec.shares_sequences and role.use in ("train", "score"):
+        instead = [name for name in serving(role.use) if STRATEGIES[name].shares_sequences]
+        own_way = ", or the parallel sizes of its strategy_config" if spec.sizes else ""
+        key = f"{role.name}.model_args.ulysses_size"
+        yield Problem(
+            f"{key}: {size} with {spec.name}, whose ranks do not share sequences so. Use {' or '.join(instead)}"
+            f"{own_way}, or set it to 1.",
+            (key, choice.name_key),
         )
 
 

@@ -63,6 +63,7 @@ class Run:
     packs: bool = False
     compiled: bool = False
     optimizer_waits: bool = False
+    sequence: int = 1  # neighbouring ranks that share every sequence
 
     def config(self) -> WorkerConfig:
         zero = {"stage": self.stage} | self.zero
@@ -84,6 +85,7 @@ class Run:
                     "model_name_or_path": str(self.model_dir),
                     "dtype": "fp32",
                     "disable_gradient_checkpointing": True,
+                    "ulysses_size": self.sequence,
                 }
                 | self.model,
                 "training_args": training | {"lr_scheduler_type": "constant"} | self.training,
@@ -119,7 +121,7 @@ def context(role: str = "actor_train") -> RankContext:
 def trainer(run: Run) -> Iterator[DeepSpeedTrainStrategy | Fsdp2TrainStrategy]:
     where = context(run.role)
     kind = DeepSpeedTrainStrategy if run.fsdp2 is None else Fsdp2TrainStrategy
-    strategy = kind(run.config(), where, run.plan(where.world_size))
+    strategy = kind(run.config(), where, run.plan(where.world_size // run.sequence))
     strategy.setup()
     if run.positions_per_chunk is not None:
         head = strategy.model.module.head
@@ -131,9 +133,9 @@ def trainer(run: Run) -> Iterator[DeepSpeedTrainStrategy | Fsdp2TrainStrategy]:
         strategy.shutdown()
 
 
-def my_micro_batches(run: Run, rank: int, world_size: int) -> list[MicroBatch]:
+def my_micro_batches(run: Run, dp_rank: int, dp_size: int) -> list[MicroBatch]:
     """This rank's rows in micro batches of `run.split`'s proportions."""
-    mine = rows()[rank::world_size]
+    mine = rows()[dp_rank::dp_size]
     bounds = np.round(np.cumsum((0, *run.split)) / sum(run.split) * len(mine)).astype(int)
     return [join(mine[a:b]) for a, b in itertools.pairwise(bounds)]
 

@@ -31,12 +31,17 @@ class Scorer:
     world_size: int = 1
     strategy_config: dict[str, Any] = field(default_factory=dict)
     packs: bool = False
+    sequence: int = 1  # neighbouring ranks that share every sequence
 
     def config(self, model_dir: Path, dtype: str = "fp32") -> WorkerConfig:
         return WorkerConfig.model_validate(
             {
                 "strategy_args": {"strategy_name": self.name, "strategy_config": self.strategy_config},
-                "model_args": {"model_name_or_path": str(model_dir), "dtype": dtype},
+                "model_args": {
+                    "model_name_or_path": str(model_dir),
+                    "dtype": dtype,
+                    "ulysses_size": self.sequence,
+                },
                 "use_sequence_packing": self.packs,
             }
         )
@@ -57,6 +62,9 @@ SCORERS = [
 ]
 PACKS = [replace(SCORERS[i], packs=True) for i in (0, 3, 5)]
 PACKS_IDS = ["hf-packs", "ds-zero3-x2-packs", "fsdp2-x2-packs"]
+SHARED_IDS = ["ds-zero3-x2-shared", "fsdp2-x2-shared", "ds-zero3-x4-shared", "fsdp2-x4-shared"]
+ZERO3, FSDP, *LARGE = [replace(SCORERS[i], world_size=size, sequence=2) for size in (2, 4) for i in (3, 5)]
+SHARED = [ZERO3, FSDP, *(pytest.param(scorer, marks=pytest.mark.slow) for scorer in LARGE)]
 
 
 def rows_of_texts() -> list[MicroBatch]:
@@ -68,15 +76,15 @@ def rows_of_texts() -> list[MicroBatch]:
 
 
 def numbers_of_rows(scorer: Scorer, model_dir: Path) -> list[torch.Tensor]:
-    """Of the rows from 2r on, in 3 - 2r micro batches of rank r."""
+    """Of the rows from 2r on, in 3 - 2r micro batches of data-parallel rank r."""
     config = scorer.config(model_dir)
     where = replace(context("reference"), head="sequence")
     strategy: ScoreStrategy = resolve(scorer.class_path)(config, where)  # type: ignore[operator]
     strategy.setup()
     strategy.offload_states(ALL_STATES)
     strategy.load_states(ALL_STATES)
-    taken = rows_of_texts()[2 * where.rank :]
-    outputs = strategy.row_scores([join(taken[i : i + 2]) for i in range(0, 6 - 4 * where.rank, 2)])
+    taken = rows_of_texts()[2 * strategy.dp_rank :]
+    outputs = strategy.row_scores([join(taken[i : i + 2]) for i in range(0, 6 - 4 * strategy.dp_rank, 2)])
     with pytest.raises(StrategyError, match="sequence head and gives no log-probs"):
         strategy.log_probs([], 1.0)
     strategy.shutdown()
@@ -84,13 +92,13 @@ def numbers_of_rows(scorer: Scorer, model_dir: Path) -> list[torch.Tensor]:
 
 
 def scored(scorer: Scorer, model_dir: Path, dtype: str, role: str) -> tuple[list[TokenOutputs], list[MicroBatch]]:
-    """Outputs of this rank, rank r bringing 3 - 2r micro batches."""
+    """Outputs of this rank, data-parallel rank r bringing 3 - 2r micro batches."""
     config = scorer.config(model_dir, dtype)
     where = context(role)
     cls = resolve(scorer.class_path)
     strategy: ScoreStrategy = cls(config, where)  # type: ignore[operator]
     strategy.setup()
-    batches = [join(rows()[i : i + 3]) for i in range(3 - 2 * where.rank)]
+    batches = [join(rows()[i : i + 3]) for i in range(3 - 2 * strategy.dp_rank)]
     if role == "critic":
         outputs = strategy.values(batches)
         with pytest.raises(StrategyError, match="value head"):
@@ -116,7 +124,7 @@ def assert_rows_equal(
 
 @pytest.mark.parametrize(
     "scorer",
-    [*SCORERS, *PACKS],
+    [*SCORERS, *PACKS, *SHARED],
     ids=[
         "hf",
         "ds",
@@ -126,6 +134,7 @@ def assert_rows_equal(
         "fsdp2-x2",
         "fsdp2-param-offload-x2",
         *PACKS_IDS,
+        *SHARED_IDS,
     ],
 )
 def test_log_probs_and_entropy_equal_a_plain_forward_pass(
@@ -155,7 +164,9 @@ def test_bf16_log_probs_stay_within_bf16_rounding(scorer: Scorer, rank_pool: Poo
 
 
 @pytest.mark.parametrize(
-    "scorer", [SCORERS[0], SCORERS[3], SCORERS[5], *PACKS], ids=["hf", "ds-zero3-x2", "fsdp2-x2", *PACKS_IDS]
+    "scorer",
+    [SCORERS[0], SCORERS[3], SCORERS[5], *PACKS, FSDP],
+    ids=["hf", "ds-zero3-x2", "fsdp2-x2", *PACKS_IDS, "fsdp2-x2-shared"],
 )
 def test_values_are_read_before_the_token_is_known(
     scorer: Scorer, rank_pool: Pools, tiny_model_dir: Path, tmp_path: Path
@@ -178,8 +189,8 @@ def test_values_are_read_before_the_token_is_known(
 @pytest.mark.parametrize("num_labels", [1, 3])
 @pytest.mark.parametrize(
     "scorer",
-    [SCORERS[0], SCORERS[1], SCORERS[3], SCORERS[5], *PACKS],
-    ids=["hf", "ds", "ds-zero3-x2", "fsdp2-x2", *PACKS_IDS],
+    [SCORERS[0], SCORERS[1], SCORERS[3], SCORERS[5], *PACKS, *SHARED],
+    ids=["hf", "ds", "ds-zero3-x2", "fsdp2-x2", *PACKS_IDS, *SHARED_IDS],
 )
 def test_numbers_of_rows_are_those_of_hugging_faces_own_model(
     scorer: Scorer, num_labels: int, rank_pool: Pools, make_tiny_model_dir: Callable[..., Path]
@@ -190,7 +201,7 @@ def test_numbers_of_rows_are_those_of_hugging_faces_own_model(
     with torch.no_grad():
         want = torch.cat([model(input_ids=row.input_ids).logits for row in rows_of_texts()])
     assert float(want.std(0).min()) > 0.01 and want.shape == (8, num_labels)
-    for rank, outputs in enumerate(rank_pool(scorer.world_size).run(numbers_of_rows, scorer, directory)):
-        got = torch.cat(outputs)
+    for place, outputs in enumerate(rank_pool(scorer.world_size).run(numbers_of_rows, scorer, directory)):
+        got, rank = torch.cat(outputs), place // scorer.sequence
         assert got.dtype == torch.float32 and got.shape == (6 - 4 * rank, num_labels)
         torch.testing.assert_close(got, want[2 * rank :][: len(got)], rtol=0, atol=1e-5)

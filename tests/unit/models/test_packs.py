@@ -31,7 +31,14 @@ from roll.models.hf import SequenceModel
 from roll.models.loading import LoadedModel, load_model
 from roll.models.pack import Pack
 from roll.models.pack_check import check_packs
-from roll.models.packed_attention import PACKED_ATTENTION, packed_attention, reach, use_packed_attention
+from roll.models.packed_attention import (
+    PACKED_ATTENTION,
+    _some_heads,
+    packed_attention,
+    reach,
+    use_packed_attention,
+)
+from roll.models.sequence_ranks import SequenceRanks
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 64,
@@ -100,6 +107,52 @@ def test_a_pack_is_the_first_tokens_of_each_row_without_padding() -> None:
     assert pack.input_ids.tolist() == [[5, 9, 8, 3, 11]] and pack.position_ids.tolist() == [[0, 1, 0, 1, 2]]
     assert pack.starts.tolist() == [0, 2, 5] and pack.longest == 3
     assert pack.places(torch.tensor([1, 0, 1]), torch.tensor([2, 1, 0])).tolist() == [4, 1, 2]
+
+
+class Alone(SequenceRanks):
+    """One of several ranks, which takes its heads of the tokens that are there."""
+
+    def split_heads(self, part: torch.Tensor) -> torch.Tensor:
+        return part.chunk(self.size, 1)[self.rank]
+
+
+def ranks(size: int) -> list[Alone]:
+    return [Alone(None, rank, size) for rank in range(size)]  # type: ignore[arg-type]
+
+
+def test_ranks_that_share_a_pack_have_equal_parts_of_it() -> None:
+    """5 tokens for 2 ranks: a sixth stands alone at the end."""
+    pack = Pack.of(torch.tensor([[5, 9, 4], [8, 3, 0]]), torch.tensor([3, 2]))
+    first, second = (pack.shared(each) for each in ranks(2))
+    assert first.input_ids.tolist() == [[5, 9, 4]] and first.position_ids.tolist() == [[0, 1, 2]]
+    assert second.input_ids.tolist() == [[8, 3, 0]] and second.position_ids.tolist() == [[0, 1, 0]]
+    assert first.starts.tolist() == second.starts.tolist() == [0, 3, 5, 6]
+    places = second.places(torch.tensor([0, 1]), torch.tensor([2, 1]))
+    assert places.tolist() == [-1, 1] and second.has(places).tolist() == [False, True]
+    assert pack.shared(ranks(5)[4]).starts.tolist() == [0, 3, 5]
+
+
+@pytest.mark.parametrize("heads, groups, size", [(4, 4, 2), (4, 2, 2), (4, 1, 4), (6, 3, 2), (12, 2, 4), (12, 4, 6)])
+def test_heads_of_a_rank_see_their_own_key_value_heads(heads: int, groups: int, size: int) -> None:
+    """Also where key-value heads are fewer than the ranks, or do not divide by them."""
+    torch.manual_seed(0)
+    query, key, value = torch.randn(1, heads, 3, 2), torch.randn(1, groups, 3, 2), torch.randn(1, groups, 3, 2)
+    each = heads // groups
+    want = [(key[0, head // each], value[0, head // each]) for head in range(heads)]
+    for rank in ranks(size):
+        q, k, v = _some_heads(query, key, value, rank)
+        first, times = rank.rank * heads // size, q.shape[1] // k.shape[1]
+        assert q.shape[1] == heads // size and k.shape[1] * times == q.shape[1]
+        for head in range(heads // size):
+            assert torch.equal(q[0, head], query[0, first + head])
+            assert torch.equal(k[0, head // times], want[first + head][0])
+            assert torch.equal(v[0, head // times], want[first + head][1])
+
+
+def test_heads_that_ranks_do_not_divide_are_refused() -> None:
+    query, key = torch.randn(1, 6, 3, 2), torch.randn(1, 2, 3, 2)
+    with pytest.raises(StrategyError, match=r"4 ranks \(ulysses_size\) do not divide its 6 attention heads"):
+        _some_heads(query, key, key, ranks(4)[0])
 
 
 @pytest.mark.parametrize("recomputes", [False, True], ids=["kept", "recomputed"])

@@ -46,7 +46,7 @@ def training_config(role: WorkerConfig, plan: TrainPlan) -> EngineConfig:
         dtype=role.model_args.dtype,
         micro_batch_size=plan.micro_batch_size,
         accumulation=plan.accumulation,
-        dp_size=plan.dp_size,
+        dp_size=plan.dp_size * role.model_args.ulysses_size,  # DeepSpeed counts every rank
         max_grad_norm=plan.max_grad_norm,
     )
     json = complete_deepspeed_config(role.strategy_config, facts)

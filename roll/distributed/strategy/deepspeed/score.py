@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 from roll.configs.cluster import WorkerConfig
 from roll.distributed.strategy.base import RankContext, State
+from roll.distributed.strategy.data_parallel import RankGroups, RowShare
 from roll.distributed.strategy.deepspeed.config import scoring_config
 from roll.distributed.strategy.deepspeed.rank import DeepSpeedRank
 from roll.distributed.strategy.model_score import ModelScoreStrategy
+from roll.models.sequence_ranks import SequenceRanks
 from roll.types.batch import MicroBatch
 
 
@@ -17,12 +19,14 @@ class DeepSpeedScoreStrategy(ModelScoreStrategy):
     single device can score."""
 
     def __init__(self, role: WorkerConfig, context: RankContext):
-        self.dp_rank, self.dp_size = context.rank, context.world_size
+        share = RowShare.of(role, context)
+        self.dp_rank, self.dp_size = share.rank, share.size
         self.role, self.context = role, context
         self.rank = DeepSpeedRank(role, context, scoring_config(role))
 
     def setup(self) -> None:
         self.rank.start()
+        self._groups = RankGroups.made(self.role, self.context)
         from roll.distributed.strategy.deepspeed.offload import ScorerOffload
 
         self._model = self.rank.load_model()
@@ -31,6 +35,10 @@ class DeepSpeedScoreStrategy(ModelScoreStrategy):
         engine.eval()
         self._offload: ScorerOffload = ScorerOffload(engine, self.rank.config)
         self._prepare()
+
+    @property
+    def sequence_ranks(self) -> SequenceRanks | None:
+        return self._groups.sequence
 
     def _evened_out(self, micro_batches: Sequence[MicroBatch]) -> Sequence[MicroBatch]:
         return self.rank.evened_out(micro_batches)

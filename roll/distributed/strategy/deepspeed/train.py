@@ -15,7 +15,7 @@ from roll.algorithms.loss import Loss
 from roll.configs.cluster import WorkerConfig
 from roll.configs.plan.run_plan import TrainPlan
 from roll.distributed.strategy.base import RankContext, State, TrainStrategy
-from roll.distributed.strategy.data_parallel import all_reduce
+from roll.distributed.strategy.data_parallel import RankGroups, RowShare, all_reduce
 from roll.distributed.strategy.deepspeed.config import training_config
 from roll.distributed.strategy.deepspeed.rank import DeepSpeedRank, full_dimensions, full_shape
 from roll.distributed.strategy.model_score import ModelScoreStrategy
@@ -24,6 +24,7 @@ from roll.distributed.strategy.saved_facts import SavedFacts, required_facts
 from roll.distributed.weights.bucket import WeightBucket, fill_buckets
 from roll.errors import StrategyError
 from roll.models.loading import write_hf_model
+from roll.models.sequence_ranks import SequenceRanks
 from roll.types.batch import LossScale, MicroBatch
 from roll.types.metrics import MetricSums
 
@@ -42,7 +43,8 @@ class DeepSpeedTrainStrategy(ModelScoreStrategy, TrainStrategy):
 
     def __init__(self, role: WorkerConfig, context: RankContext, plan: TrainPlan):
         self.role, self.context, self.plan = role, context, plan
-        self.dp_rank, self.dp_size = context.rank, context.world_size
+        share = RowShare.of(role, context)
+        self.dp_rank, self.dp_size = share.rank, share.size
         self.rank = DeepSpeedRank(role, context, training_config(role, plan))
         self._engine: DeepSpeedEngine | None = None
 
@@ -53,6 +55,7 @@ class DeepSpeedTrainStrategy(ModelScoreStrategy, TrainStrategy):
 
     def setup(self) -> None:
         self.rank.start()
+        self._groups = RankGroups.made(self.role, self.context)
         self._build()
 
     def _build(self, one_group: bool = False) -> None:
@@ -75,7 +78,7 @@ class DeepSpeedTrainStrategy(ModelScoreStrategy, TrainStrategy):
     ) -> tuple[MetricSums, dict[str, float]]:
         if not micro_batches:
             raise ValueError("an update needs at least one micro batch on every rank")
-        sums = MetricSums()
+        sums, ranks = MetricSums(), self.context.world_size
         if self.plan.optimizer_waits:
             self._offload.to_host(frozenset({State.OPTIMIZER}))
         for i, micro_batch in enumerate(micro_batches):
@@ -83,7 +86,7 @@ class DeepSpeedTrainStrategy(ModelScoreStrategy, TrainStrategy):
             self.engine.set_gradient_accumulation_boundary(i == len(micro_batches) - 1)
             batch = micro_batch.to(self.context.device)
             total, metrics = loss(self._outputs(self.engine, batch, loss, temperature), batch, scale)
-            self.engine.backward(total * self.dp_size if self.dp_size > 1 else total, scale_wrt_gas=False)
+            self.engine.backward(total * ranks if ranks > 1 else total, scale_wrt_gas=False)
             sums.merge([metrics])
         learning_rate = float(self._schedule.get_last_lr()[0])
         if self.plan.optimizer_waits:
@@ -111,6 +114,10 @@ class DeepSpeedTrainStrategy(ModelScoreStrategy, TrainStrategy):
             torch.nn.utils.clip_grads_with_norm_(self._trainable, self.rank.config.own_clip, norm)
         return norm
 
+    @property
+    def sequence_ranks(self) -> SequenceRanks | None:
+        return self._groups.sequence
+
     def _evened_out(self, micro_batches: Sequence[MicroBatch]) -> Sequence[MicroBatch]:
         return self.rank.evened_out(micro_batches)
 
@@ -130,7 +137,7 @@ class DeepSpeedTrainStrategy(ModelScoreStrategy, TrainStrategy):
                 yield self.model.in_checkpoint_form(weights)
 
     def all_reduce_sum(self, values: Sequence[float]) -> list[float]:
-        return all_reduce(values, self.context)
+        return all_reduce(values, self.context, group=self._groups.data)
 
     def save_checkpoint(self, directory: Path) -> None:
         from roll.distributed.strategy.deepspeed import checkpoint as deepspeed_checkpoint
@@ -162,7 +169,7 @@ class DeepSpeedTrainStrategy(ModelScoreStrategy, TrainStrategy):
         weights, trained = self.weights_on_host(), self._trained_on_host() if self._has_adapters else {}
         if self.exports_weights:
             write_hf_model(directory, self.model, self.role.model_args, self.context.head, weights, trained)
-        self.all_reduce_sum([0.0])  # nobody goes on before the files are there
+        all_reduce([0.0], self.context)  # nobody goes on before the files are there
 
     def _trained_on_host(self) -> dict[str, torch.Tensor]:
         """By their names in `pretrained`. Collective."""

@@ -7,10 +7,11 @@ from contextlib import AbstractContextManager
 
 from roll.configs.cluster import WorkerConfig
 from roll.distributed.strategy.base import RankContext, State
-from roll.distributed.strategy.data_parallel import evened_out
+from roll.distributed.strategy.data_parallel import RankGroups, RowShare, evened_out
 from roll.distributed.strategy.fsdp2.rank import Fsdp2Rank
 from roll.distributed.strategy.model_score import ModelScoreStrategy
 from roll.models.loading import DTYPES
+from roll.models.sequence_ranks import SequenceRanks
 from roll.types.batch import MicroBatch
 
 
@@ -19,16 +20,22 @@ class Fsdp2ScoreStrategy(ModelScoreStrategy):
 
     def __init__(self, role: WorkerConfig, context: RankContext):
         self.role, self.context = role, context
-        self.dp_rank, self.dp_size = context.rank, context.world_size
+        share = RowShare.of(role, context)
+        self.dp_rank, self.dp_size = share.rank, share.size
         self.rank = Fsdp2Rank(role, context)
 
     def setup(self) -> None:
         self.rank.start()
+        self._groups = RankGroups.made(self.role, self.context)
         self._model = self.rank.load_model(DTYPES[self.role.model_args.dtype])
         self._model.module.requires_grad_(False).eval()
         with self.rank.weights_at_work():
             pass  # they wait where they belong
         self._prepare()
+
+    @property
+    def sequence_ranks(self) -> SequenceRanks | None:
+        return self._groups.sequence
 
     def _evened_out(self, micro_batches: Sequence[MicroBatch]) -> Sequence[MicroBatch]:
         return evened_out(micro_batches, self.context)

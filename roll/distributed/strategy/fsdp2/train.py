@@ -14,7 +14,7 @@ from roll.algorithms.loss import Loss
 from roll.configs.cluster import WorkerConfig
 from roll.configs.plan.run_plan import TrainPlan
 from roll.distributed.strategy.base import RankContext, State, TrainStrategy
-from roll.distributed.strategy.data_parallel import all_reduce, evened_out
+from roll.distributed.strategy.data_parallel import RankGroups, RowShare, all_reduce, evened_out
 from roll.distributed.strategy.fsdp2 import checkpoint
 from roll.distributed.strategy.fsdp2.rank import Fsdp2Rank
 from roll.distributed.strategy.fsdp2.update import Updater
@@ -23,6 +23,7 @@ from roll.distributed.strategy.saved_facts import SavedFacts, required_facts
 from roll.distributed.weights.bucket import WeightBucket, fill_buckets
 from roll.errors import StrategyError
 from roll.models.loading import DTYPES, write_hf_model
+from roll.models.sequence_ranks import SequenceRanks
 from roll.types.batch import LossScale, MicroBatch
 from roll.types.metrics import MetricSums
 
@@ -37,12 +38,14 @@ class Fsdp2TrainStrategy(ModelScoreStrategy, TrainStrategy):
 
     def __init__(self, role: WorkerConfig, context: RankContext, plan: TrainPlan):
         self.role, self.context, self.plan = role, context, plan
-        self.dp_rank, self.dp_size = context.rank, context.world_size
+        share = RowShare.of(role, context)
+        self.dp_rank, self.dp_size = share.rank, share.size
         self.rank = Fsdp2Rank(role, context)
         self._updater: Updater | None = None
 
     def setup(self) -> None:
         self.rank.start()
+        self._groups = RankGroups.made(self.role, self.context)
         self._model = self.rank.load_model(torch.float32, adapts=True)
         self._updater = Updater(self.rank, self.role.training_args, self.plan)
         with self.rank.weights_at_work():
@@ -59,7 +62,7 @@ class Fsdp2TrainStrategy(ModelScoreStrategy, TrainStrategy):
     ) -> tuple[MetricSums, dict[str, float]]:
         if not micro_batches:
             raise ValueError("an update needs at least one micro batch on every rank")
-        module, sums = self.model.module, MetricSums()
+        module, sums, ranks = self.model.module, MetricSums(), self.context.world_size
         assert isinstance(module, FSDPModule)
         with self.rank.weights_at_work():
             for i, micro_batch in enumerate(micro_batches):
@@ -67,10 +70,14 @@ class Fsdp2TrainStrategy(ModelScoreStrategy, TrainStrategy):
                 module.set_requires_all_reduce(i == len(micro_batches) - 1)
                 batch = micro_batch.to(self.context.device)
                 total, metrics = loss(self._outputs(module, batch, loss, temperature), batch, scale)
-                (total * self.dp_size if self.dp_size > 1 else total).backward()
+                (total * ranks if ranks > 1 else total).backward()
                 sums.merge([metrics])
             facts = self.updater.step(self.context.role)
         return sums.to_floats(), facts
+
+    @property
+    def sequence_ranks(self) -> SequenceRanks | None:
+        return self._groups.sequence
 
     def _evened_out(self, micro_batches: Sequence[MicroBatch]) -> Sequence[MicroBatch]:
         return evened_out(micro_batches, self.context)
@@ -107,7 +114,7 @@ class Fsdp2TrainStrategy(ModelScoreStrategy, TrainStrategy):
                 yield self.model.in_checkpoint_form(weights)
 
     def all_reduce_sum(self, values: Sequence[float]) -> list[float]:
-        return all_reduce(values, self.context)
+        return all_reduce(values, self.context, group=self._groups.data)
 
     def save_checkpoint(self, directory: Path) -> None:
         with self.rank.weights_at_work():
@@ -132,7 +139,7 @@ class Fsdp2TrainStrategy(ModelScoreStrategy, TrainStrategy):
                     trained[self.model.hf_names[name]] = _whole(shard, shard.dtype).to("cpu", copy=True)
         if self.exports_weights:
             write_hf_model(directory, self.model, self.role.model_args, self.context.head, weights, trained)
-        self.all_reduce_sum([0.0])  # nobody goes on before the files are there
+        all_reduce([0.0], self.context)  # nobody goes on before the files are there
 
     def offload_states(self, states: frozenset[State]) -> None:
         """On a CPU everything is in host memory already; gradients are nowhere between two updates."""

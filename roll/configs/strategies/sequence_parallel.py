@@ -1,0 +1,42 @@
+"""`ulysses_size` of the strategies whose ranks may share sequences: sizes, and what stands in the way."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from roll.configs.cluster import WorkerConfig
+from roll.configs.plan.parallel import ParallelSizes
+from roll.configs.problems import Problem
+from roll.configs.strategies.spec import Choice
+
+
+def sizes(worker: WorkerConfig) -> ParallelSizes:
+    together = worker.model_args.ulysses_size
+    return ParallelSizes(data=max(1, worker.num_workers // together), sequence=together)
+
+
+def ranks_problems(choice: Choice) -> Iterator[Problem]:
+    """Ranks that do not divide into groups."""
+    worker, name = choice.worker, choice.role.name
+    together, ranks = worker.model_args.ulysses_size, worker.num_workers
+    if ranks % together:
+        fitting = [n for n in range(1, ranks + 1) if ranks % n == 0]
+        key = f"{name}.model_args.ulysses_size"
+        yield Problem(
+            f"{key}: {together} does not divide the role's {ranks} ranks. Use one of {fitting}, or a multiple of "
+            f"{together} devices.",
+            (key, f"{name}.device_mapping", f"{name}.world_size"),
+        )
+
+
+def head_problems(choice: Choice, text: Mapping[str, Any]) -> Iterator[Problem]:
+    """Heads that do not divide, by the config.json of the model (of its text part). Key-value heads may be too few:
+    they are repeated."""
+    together, heads = choice.worker.model_args.ulysses_size, text.get("num_attention_heads")
+    if type(heads) is int and heads % together:
+        key = f"{choice.role.name}.model_args.ulysses_size"
+        fitting = ", ".join(str(n) for n in range(1, heads + 1) if heads % n == 0)
+        model = choice.worker.model_args.model_name_or_path
+        yield Problem(
+            f"{key}: {together} does not divide the {heads} attention heads of {model}. Sizes that do: {fitting}.",
+            (key, f"{choice.role.name}.model_args.model_name_or_path"),
+        )
