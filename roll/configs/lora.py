@@ -4,8 +4,8 @@ model."""
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from roll.configs.memory.model_shape import model_shape
-from roll.configs.memory.trained import ALL_LINEAR, adapted, is_target, linear
+from roll.configs.memory.model_shape import ModelShape, model_shape
+from roll.configs.memory.trained import ALL_LINEAR, adapted, is_named, is_target, linear, modules_of
 from roll.configs.model import ModelArgs
 from roll.configs.problems import Problem
 from roll.configs.strategies.spec import Choice, Package
@@ -18,6 +18,7 @@ REFUSED_WORDS: Mapping[str, str] = {  # others of ROLL's
 }
 _NEED_TARGET = ("adapter_name_or_path", "additional_target")
 _IDLE_WITHOUT = ("lora_rank", "lora_alpha", "use_rslora", "lora_dropout")
+_TIED = ("embed_tokens", "lm_head")
 _PATTERNS = ("rank_pattern", "alpha_pattern")
 
 
@@ -69,6 +70,23 @@ def lora_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Pr
     if any(is_target(weight, args.lora_target) for weight in linear(shape)) and not adapted(shape, args):
         frozen = f"{choice.role.name}.model_args.freeze_module_prefix"
         yield Problem(f"{frozen}: {args.freeze_module_prefix} leaves no layer that {key} names.", (frozen, key))
+    yield from _in_full_problems(shape, args, f"{choice.role.name}.model_args.additional_target")
+
+
+def _in_full_problems(shape: ModelShape, args: ModelArgs, key: str) -> Iterator[Problem]:
+    """Of the modules that are trained in full beside the adapters."""
+    modules = modules_of(shape)
+    for word in args.additional_target:
+        if shape.ties_head and word.rpartition(".")[2] in _TIED:
+            text = f"{key}: {word}: embedding and head are one weight in this model (tie_word_embeddings); two would"
+            yield Problem(f"{text} come of it. Remove it.", (key,))
+        elif not (named := [module for module in modules if is_named(module, (word,))]):
+            there = ", ".join(sorted({name for module in modules if not (name := module.rpartition(".")[2]).isdigit()}))
+            yield Problem(f"{key}: no module of the model that has weights is named {word}. It has {there}.", (key,))
+        elif all(f"{module}.weight".startswith(args.frozen_prefixes) for module in named):
+            frozen = key.replace("additional_target", "freeze_module_prefix")
+            text = f"{frozen}: {args.freeze_module_prefix} leaves no module that {key}: {word} names"
+            yield Problem(f"{text}. Remove one of them.", (frozen, key))
 
 
 def other_form(saved: Mapping[str, Any], args: ModelArgs) -> str | None:

@@ -1,6 +1,6 @@
 """How much of a model is trained, and what LoRA puts beside it."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from roll.configs.memory.model_shape import ModelShape, Weight
@@ -21,9 +21,8 @@ def held_weights(shape: ModelShape, args: ModelArgs) -> list[tuple[Weight, bool]
         return [(weight, not is_frozen(weight, args.frozen_prefixes)) for weight in shape.weights]
     held = [(weight, shape.is_critic and weight.name.startswith("score.")) for weight in shape.weights]
     held += [(part, True) for weight in adapted(shape, args) for part in _adapter(weight, args.lora_rank)]
-    copied = (
-        w for w in shape.weights if not is_frozen(w, args.frozen_prefixes) and _is_named(w, args.additional_target)
-    )
+    in_full = {module for module in modules_of(shape) if is_named(module, args.additional_target)}
+    copied = (w for w in shape.weights if not is_frozen(w, args.frozen_prefixes) and _is_below(w, in_full))
     return held + [(weight, True) for weight in copied]
 
 
@@ -41,15 +40,33 @@ def linear(shape: ModelShape) -> Iterator[Weight]:
 
 def is_target(weight: Weight, words: tuple[str, ...]) -> bool:
     """`all-linear` is every one but the head."""
-    return (ALL_LINEAR in words and not _is_head(weight)) or _is_named(weight, words)
+    return (ALL_LINEAR in words and not _is_head(weight)) or is_named(_module(weight), words)
 
 
 def _is_head(weight: Weight) -> bool:
     return weight.name == "lm_head.weight"
 
 
-def _is_named(weight: Weight, words: tuple[str, ...]) -> bool:
-    module = weight.name.rpartition(".")[0]
+def _module(weight: Weight) -> str:
+    return weight.name.rpartition(".")[0]
+
+
+def _is_below(weight: Weight, modules: Collection[str]) -> bool:
+    parts = weight.name.split(".")
+    return any(".".join(parts[:count]) in modules for count in range(1, len(parts)))
+
+
+def modules_of(shape: ModelShape) -> list[str]:
+    """All that have weights, those that hold others included."""
+    found: dict[str, None] = {}
+    for weight in shape.weights:
+        parts = weight.name.split(".")[:-1]
+        found |= dict.fromkeys(".".join(parts[:count]) for count in range(1, len(parts) + 1))
+    return list(found)
+
+
+def is_named(module: str, words: tuple[str, ...]) -> bool:
+    """As peft finds modules: by a whole name, or its last parts."""
     return any(module == word or module.endswith(f".{word}") for word in words)
 
 

@@ -153,6 +153,20 @@ def shape_of(name: str, role: Role = ACTOR_TRAIN) -> ModelShape:
         ),
         ({"lora_target": "layers.3.mlp.up_proj"}, "qwen2.5-7b", None),
         ({"lora_target": "lm_head"}, "qwen2.5-7b", None),
+        (
+            {"lora_target": "q_proj", "additional_target": "lm_heads"},
+            "qwen2.5-7b",
+            "actor_train.model_args.additional_target: no module of the model that has weights is named lm_heads. It "
+            "has down_proj, embed_tokens, gate_proj, input_layernorm, k_proj, layers, lm_head, mlp, model, norm, "
+            "o_proj, post_attention_layernorm, q_proj, self_attn, up_proj, v_proj.",
+        ),
+        (
+            {"lora_target": "q_proj", "additional_target": "embed_tokens", "freeze_module_prefix": "model.embed"},
+            "qwen2.5-7b",
+            "actor_train.model_args.freeze_module_prefix: model.embed leaves no module that "
+            "actor_train.model_args.additional_target: embed_tokens names. Remove one of them.",
+        ),
+        ({"lora_target": "q_proj", "additional_target": ["lm_head", "layers.3.mlp", "norm"]}, "qwen2.5-7b", None),
         ({"lora_target": "all-linear"}, "qwen3-30b-a3b", None),
         ({}, "qwen2.5-7b", None),
     ],
@@ -161,6 +175,15 @@ def test_targets_are_held_against_the_models_layers(args: dict[str, Any], name: 
     worker = config({"actor_train.model_args": args}).actor_train
     found = [problem.text for problem in lora_model_problems(Choice(ACTOR_TRAIN, worker), model(name))]
     assert found == ([] if said is None else [said])
+
+
+def test_one_weight_of_embedding_and_head_cannot_be_trained_in_full() -> None:
+    tied = model("qwen2.5-7b") | {"tie_word_embeddings": True}
+    worker = config({"actor_train.model_args": {"lora_target": "q_proj", "additional_target": "lm_head"}}).actor_train
+    assert [problem.text for problem in lora_model_problems(Choice(ACTOR_TRAIN, worker), tied)] == [
+        "actor_train.model_args.additional_target: lm_head: embedding and head are one weight in this model "
+        "(tie_word_embeddings); two would come of it. Remove it."
+    ]
 
 
 def adapter_elements(rank: int) -> int:
