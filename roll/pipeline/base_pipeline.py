@@ -341,7 +341,7 @@ class RLPipeline(Run):
             with hold(clusters.critic.everything):
                 clusters.critic.save_checkpoint(directory / "critic")
         return {
-            **self.scheduler.save(directory),
+            **self.scheduler.save(directory, ends=self.interrupts.requested),
             "kl_coef": self.kl_controller.coef,
             "running_moments": {domain: asdict(moments) for domain, moments in self.running_moments.items()},
             **state_of_roles(self.config, self.plan),

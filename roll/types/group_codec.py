@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 from roll.types.rollout import Trajectory, TrajectoryBase, Turn
 from roll.utils.plain import plain_fields
 
-ARRAYS_FILE, HEADERS_FILE = "finished.safetensors", "finished.jsonl"
+FINISHED, BEGUN = "finished", "begun"
 
 _PER_TOKEN = {"input_ids": np.int32, "response_mask": np.bool_, "log_probs": np.float32}
 _SOMETIMES = ("token_rewards", "turn_rewards")  # float32, of some rows; their headers say how many
@@ -100,22 +100,29 @@ def decode(arrays: Mapping[str, np.ndarray], headers: Sequence[Header]) -> list[
     ]
 
 
-def save_groups(directory: Path, groups: Sequence[RecordedGroup]) -> None:
-    """Two files in a directory that is made."""
+def save_groups(directory: Path, groups: Sequence[RecordedGroup], name: str = FINISHED) -> None:
+    """Two files of that name, in a directory that is made."""
+    arrays, told = files_of(directory, name)
     pieces, headers = encode(groups)
-    directory.mkdir(parents=True)
-    _save(directory / ARRAYS_FILE, pieces)
-    with (directory / HEADERS_FILE).open("w", encoding="ascii") as stream:
+    directory.mkdir(parents=True, exist_ok=True)
+    _save(arrays, pieces)
+    with told.open("w", encoding="ascii") as stream:
         stream.writelines(json.dumps(header) + "\n" for header in headers)
 
 
-def load_groups(directory: Path) -> list[RecordedGroup]:
-    """What is saved there; nothing if there is no such directory."""
-    if not directory.is_dir():
+def load_groups(directory: Path, name: str = FINISHED) -> list[RecordedGroup]:
+    """What is saved there; nothing if there are no such files."""
+    arrays, told = files_of(directory, name)
+    if not told.exists():
         return []
-    with (directory / HEADERS_FILE).open(encoding="ascii") as stream:
+    with told.open(encoding="ascii") as stream:
         headers = [json.loads(line) for line in stream]
-    return decode(load_file(directory / ARRAYS_FILE), headers)
+    return decode(load_file(arrays), headers)
+
+
+def files_of(directory: Path, name: str = FINISHED) -> tuple[Path, Path]:
+    """Of the arrays, and of the headers."""
+    return directory / f"{name}.safetensors", directory / f"{name}.jsonl"
 
 
 def _header(group: RecordedGroup, row: Trajectory, num_bytes: int) -> Header:

@@ -80,7 +80,8 @@ class GenerationRequest:
     turns of an episode: they go to the same engine, which has their beginning cached. Where requests wait, those of the
     smallest `order` come first. As soon as `enough` answers are whole, if it is given, the others are cut short.
     `tells_each`: answers are handed over as they end, and not with the last one. `prefix`: what is there already of
-    the one answer, which is to be continued."""
+    the one answer, which is to be continued. `begun`: what a run that ended left of the answers, by number; those that
+    are "moved" are to be continued."""
 
     request_id: str
     prompt_ids: np.ndarray  # int32 [P]
@@ -93,6 +94,7 @@ class GenerationRequest:
     enough: int | None = None
     tells_each: bool = False
     prefix: Generation | None = None
+    begun: Mapping[int, Generation] = field(default_factory=dict)
 
     @property
     def samples(self) -> range:
@@ -164,6 +166,17 @@ class StoredGeneration:
 
 
 AnyGeneration = Generation | StoredGeneration
+
+
+@dataclass(frozen=True)
+class BegunRequest:
+    """What there is of the answers to a request that is given up, by number; "moved" are those to be continued."""
+
+    request_id: str
+    prompt_ids: np.ndarray
+    answers: Mapping[int, AnyGeneration]
+
+
 Answered = Callable[[int, Generation], None]
 """Is told of an answer as soon as it is there, with its number in the group."""
 AnyAnswered = Callable[[int, AnyGeneration], None]

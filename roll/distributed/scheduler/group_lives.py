@@ -17,19 +17,19 @@ class GroupLives:
     """Marks the stages of groups that the driver sees; an engine marks where it begins one. Where an environment asks
     the engines by itself, nobody here knows when a group was generated."""
 
-    def __init__(self, spans: Spans, generate: Generate):
-        self._spans, self._generate = spans, generate
+    def __init__(self, spans: Spans):
+        self._spans = spans
         self._taken: list[int] = []  # by a step whose weights are not published
 
-    async def play(self, number: int, run: Run) -> TrajectoryGroup:
+    async def play(self, number: int, engines: Generate, run: Run) -> TrajectoryGroup:
         """What `run` makes, given a way to the engines."""
         if not self._spans.is_on:
-            return await run(self._generate)
+            return await run(engines)
         self._spans.mark(number, "admitted")
 
-        @wraps(self._generate)  # a rollouter looks at what it takes
+        @wraps(engines)  # a rollouter looks at what it takes
         async def generate(*arguments: Any) -> Sequence[AnyGeneration]:
-            generations = await self._generate(*arguments)
+            generations = await engines(*arguments)
             self._spans.mark(number, "generated")
             return generations
 

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from roll.configs.plan.rollout_bounds import RolloutBounds
+from roll.distributed.scheduler.begun_answers import BegunAnswers, BegunGroups, GiveUp, rows_of, young_enough
 from roll.distributed.scheduler.event_loop import EventLoopThread
 from roll.distributed.scheduler.group_lives import GroupLives
 from roll.distributed.scheduler.numbered_tasks import NumberedTasks, TaskSource
 from roll.distributed.scheduler.rollout_core import CoreState, Keep, RolloutCore, StepGroups
 from roll.distributed.scheduler.saved_groups import read_state, write_state
 from roll.errors import RewardError
-from roll.types.rollout import AnyTrajectory, Generate, Rollouter, Trajectory, TrajectoryGroup
+from roll.types.rollout import AnyTrajectory, Generate, Rollouter, Task, Trajectory, TrajectoryGroup
 from roll.utils.spans import Spans
 
 Fetch = Callable[[Sequence[Sequence[AnyTrajectory]]], Sequence[Sequence[Trajectory]]]
@@ -56,13 +57,16 @@ class RolloutScheduler:
         fetch: Fetch | None = None,
         cut: Cut | None = None,
         spans: Spans | None = None,
+        give_up: GiveUp | None = None,
     ):
         """`fetch` is needed where rows may be stored apart from what is known of them. `cut` returns when the engines
-        have nothing more of requests that were cancelled. `spans` get the lives of the groups."""
+        have nothing more of requests that were cancelled. `spans` get the lives of the groups. `give_up`: how the run
+        gets what there is of answers when it ends; without it they are sampled again."""
         self._fetch, self._cut = fetch, cut
         self._loop, self._settings = loop, settings
         self._rollouter = rollouter
-        self._lives = GroupLives(spans or Spans(0), generate)
+        self._lives = GroupLives(spans or Spans(0))
+        self._begun = BegunAnswers(generate, give_up)
         self._tasks = NumberedTasks(source)
         self._core = RolloutCore(
             self._play, settings.bounds, keep, settings.max_replacements, settings.num_steps, settings.max_running
@@ -77,26 +81,34 @@ class RolloutScheduler:
     def num_running(self) -> int:
         return self._core.num_running
 
-    def save(self, directory: Path) -> dict[str, Any]:
+    def save(self, directory: Path, ends: bool = False) -> dict[str, Any]:
         """The state, as JSON values: `data` is where the source stood at number `groups.place`. Finished groups that no
-        step took are written below the directory; the others are played again, under their numbers."""
+        step took are written below the directory; the others are played again, under their numbers. With `ends` nothing
+        is collected any more, and what there is of the others' answers is written, too."""
+        begun = self._loop.run(self._begun.give_up()) if ends else {}
         core, place, data = self._loop.run(self._state())
         finished = [group.result for group in core.active if group.result is not None]
-        groups = [*finished, *(group for _, group in core.replaced)]
-        if groups and self._fetch is not None:
-            rows = self._fetch([group.trajectories for group in groups])
-            groups = [replace(group, trajectories=tuple(found)) for group, found in zip(groups, rows, strict=True)]
-        return {"data": data, "groups": {"place": place, **write_state(directory, core, groups)}}
+        groups = self._fetched([*finished, *(group for _, group in core.replaced)])
+        running = [group.number for group in core.active if group.result is None and group.number in begun]
+        parts = [TrajectoryGroup(self._tasks.draw(number), number, rows_of(begun[number])) for number in running]
+        state = write_state(directory, core, groups, self._fetched([part for part in parts if part.trajectories]))
+        return {"data": data, "groups": {"place": place, **state}}
+
+    def _fetched(self, groups: list[TrajectoryGroup]) -> list[TrajectoryGroup]:
+        if not groups or self._fetch is None:
+            return groups
+        rows = self._fetch([group.trajectories for group in groups])
+        return [replace(group, trajectories=tuple(found)) for group, found in zip(groups, rows, strict=True)]
 
     def restore(self, directory: Path, groups: Mapping[str, Any] | None, step: int) -> int:
         """Goes on where `step` steps are done; the source stands where `save` said. `groups` is None in checkpoints
         that do not know them: then every step has taken its own. Called before the first collect. Returns how many
-        sampled tokens the finished groups have with which it goes on."""
+        sampled tokens there are with which it goes on."""
         if not groups:
             number = step * self._settings.bounds.num_groups
             groups = {"place": number, "next": number, "active": []}
-        state = read_state(directory, groups, self._tasks)
-        return self._loop.run(self._restore(state, step))
+        state, begun = read_state(directory, groups, self._tasks)
+        return self._loop.run(self._restore(state, begun, step))
 
     def collect(self, step: int) -> StepGroups:
         """The groups of this step, ordered by number. Raises RewardError when too many attempts failed."""
@@ -125,17 +137,27 @@ class RolloutScheduler:
         self._loop.run(self._published(version))
 
     def _play(self, number: int) -> Coroutine[Any, Any, TrajectoryGroup]:
-        step, task = number // self._settings.bounds.num_groups, self._tasks.draw(number)
-        return self._lives.play(number, lambda generate: self._rollouter.run_group(task, number, step, generate))
+        return self._played(number, self._tasks.draw(number))
+
+    async def _played(self, number: int, task: Task) -> TrajectoryGroup:
+        step, run = number // self._settings.bounds.num_groups, self._rollouter.run_group
+        with self._begun.group(number) as engines:
+            return await self._lives.play(number, engines, lambda generate: run(task, number, step, generate))
 
     async def _state(self) -> tuple[CoreState, int, dict[str, Any]]:
         core = self._core.state()
         return core, *self._tasks.place(core.oldest)
 
-    async def _restore(self, state: CoreState, step: int) -> int:
+    async def _restore(self, state: CoreState, begun: BegunGroups, step: int) -> int:
         self._core.restore(state, step)
-        finished = [group.result for group in self._core.state().active if group.result is not None]
-        return sum(row.facts.num_sampled for group in finished for row in group.trajectories)
+        active = self._core.state().active
+        finished = [group.result for group in active if group.result is not None]
+        oldest = {group.number: group.admitted_at for group in active if group.result is None}
+        usable = {n: young_enough(begun[n], version) for n, version in oldest.items() if n in begun}
+        self._begun.restore(usable)
+        answers = [answer for some in usable.values() for found in some for answer in found.answers.values()]
+        num_finished = sum(row.facts.num_sampled for group in finished for row in group.trajectories)
+        return num_finished + sum(answer.num_tokens for answer in answers)
 
     async def _published(self, version: int) -> None:
         self._lives.published()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,8 @@ from roll.types.batch import RowMeta
 from roll.types.rollout import Task, TrajectoryGroup
 
 logger = logging.getLogger(__name__)
+
+_GIVE_UP_S = 60.0  # in which engines hand over what they have of answers when the run ends, where nobody hurries
 
 
 def check_difficulty(tasks: Sequence[Task]) -> None:
@@ -138,6 +141,7 @@ class RLVRPipeline(RLPipeline):
             fetched,
             self.clusters.actor_infer.cut.take,
             spans=self.account.spans,
+            give_up=partial(self.clusters.actor_infer.give_up, config.interrupt_timeout / 4 or _GIVE_UP_S),
         )
         pools.wait_ready()
         self.clusters.wait_ready()

@@ -11,11 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roll.types.group_codec import (
-    ARRAYS_FILE,
-    HEADERS_FILE,
     RecordedGroup,
     decode,
     encode,
+    files_of,
     joined,
     load_groups,
     save_groups,
@@ -106,8 +105,9 @@ def test_versions_are_stored_as_runs() -> None:
 def test_files_are_tensors_and_one_line_of_json_for_each_row(tmp_path: Path) -> None:
     groups = [RecordedGroup(3, "a", (row(4, 1, index=0), row(9, 2, index=1))), RecordedGroup(5, "b", (row(2, 0),))]
     save_groups(tmp_path / "rollouts", groups)
-    assert {path.name for path in (tmp_path / "rollouts").iterdir()} == {ARRAYS_FILE, HEADERS_FILE}
-    lines = (tmp_path / "rollouts" / HEADERS_FILE).read_text().splitlines()
+    arrays, headers = files_of(tmp_path / "rollouts")
+    assert {*(tmp_path / "rollouts").iterdir()} == {arrays, headers}
+    lines = headers.read_text().splitlines()
     assert [(json.loads(line)["group"], json.loads(line)["reward"]) for line in lines] == [(3, 0.1 + 0.2)] * 2 + [
         (5, 0.1 + 0.2)
     ]

@@ -10,7 +10,7 @@ from itertools import groupby
 import numpy as np
 
 from roll.distributed.strategy.stop_strings import StopStrings
-from roll.types.rollout import AnyAnswered, AnyGeneration, Generation, GenerationRequest
+from roll.types.rollout import AnyAnswered, AnyGeneration, BegunRequest, Generation, GenerationRequest
 
 NOTHING = Generation(np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros(0, np.int32), "abort")
 _PIECE = "~"  # stands between the id of a request and the number of the answer with which a piece of it begins
@@ -31,10 +31,25 @@ class Continuation:
         self._answers: dict[int, AnyGeneration] = {}
         self._prefixes: dict[int, Generation] = {}
         self._num_whole = 0
+        self._cut: dict[int, AnyGeneration] = {}  # once it is given up
+        self._is_given_up = False
+
+    def give_up(self) -> None:
+        """What is cut short from now on may go on in another run."""
+        self._is_given_up = True
+
+    def begun(self) -> BegunRequest:
+        """What there is of it."""
+        return BegunRequest(
+            self.request.request_id, self.request.prompt_ids, self._prefixes | self._cut | self._answers
+        )
 
     def comes(self, number: int, answer: AnyGeneration) -> None:
         """What is told once stands. An answer that is to go on elsewhere is kept as far as it is."""
         if number in self._answers:
+            return
+        if self._is_given_up and answer.finish_reason in ("abort", "moved") and not self.has_enough:
+            self._cut[number] = replace(answer, finish_reason="moved")
             return
         if isinstance(answer, Generation) and answer.finish_reason == "moved":
             if answer.num_tokens < self.request.sampling.max_new_tokens:

@@ -1,5 +1,6 @@
 """Answers that come in pieces: what is asked next, and what the whole is."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -129,3 +130,31 @@ def test_a_stop_string_across_the_seam_ends_the_answer(
     assert tiny_tokenizer.decode(whole.token_ids) == expected
     assert whole.finish_reason == ("length" if len(expected) == len(before + after) else "stop")
     assert len(whole.log_probs) == len(whole.policy_versions) == whole.num_tokens
+
+
+def test_what_is_cut_short_after_it_was_given_up_is_where_another_run_begins() -> None:
+    whole = Continuation(request(3))
+    whole.comes(0, generation([5, 6], "stop"))
+    whole.give_up()
+    whole.comes(1, generation([7], "abort"))
+    whole.comes(2, generation([], "abort"))
+    assert whole.answers() is None
+    begun = whole.begun()
+    assert begun.request_id == "r" and {n: a.finish_reason for n, a in begun.answers.items()} == {
+        0: "stop",
+        1: "moved",
+        2: "moved",
+    }
+    again = Continuation(request(3))
+    for number, answer in begun.answers.items():
+        again.comes(number, answer)
+    assert asked(again) == [("r~1@1", [1], 1), ("r~2@0", [2], 0)]
+
+
+def test_surplus_that_redundancy_cuts_is_not_begun_again() -> None:
+    whole = Continuation(replace(request(2), enough=1))
+    whole.comes(0, generation([5], "stop"))
+    whole.give_up()
+    whole.comes(1, generation([7], "abort"))
+    answers = whole.answers()
+    assert answers is not None and [answer.finish_reason for answer in answers] == ["stop", "abort"]

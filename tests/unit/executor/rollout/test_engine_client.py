@@ -365,3 +365,60 @@ def test_requests_of_a_process_that_died_are_dropped_and_another_may_ask_under_t
         unanswered.cancel()
 
     asyncio.run(play())
+
+
+NO_IDS = np.zeros(0, np.int32)
+
+
+def test_what_a_client_gives_up_another_run_goes_on_with() -> None:
+    """Who asked waits on: the run ends. The engine has one answer whole, one begun and one in line."""
+
+    async def play() -> None:
+        engine = Telling()
+        client = EngineClient(Workers([engine]))  # type: ignore[arg-type]
+        request = GenerationRequest("r", np.array([1], np.int32), SamplingParams(3, seed=5), num_samples=3)
+        asked = asyncio.create_task(client.generate(request, lambda number, answer: None))
+        await turns(lambda: bool(engine.submitted))
+        engine.replies.put_nowait({2: of_token(12)})
+        given_up = asyncio.create_task(client.give_up(limit_s=600))
+        half = replace(of_token(11), finish_reason="abort")
+        engine.replies.put_nowait({0: half, 1: Generation(NO_IDS, np.zeros(0, np.float32), NO_IDS, "abort")})
+        (begun,) = await given_up
+        assert not asked.done()
+        asked.cancel()
+        assert {n: (here(a).token_ids.tolist(), a.finish_reason) for n, a in begun.answers.items()} == {
+            0: ([11], "moved"),
+            1: ([], "moved"),
+            2: ([12], "stop"),
+        }
+
+        later, told = Telling(), list[int]()
+        rest = replace(request, begun={number: here(answer) for number, answer in begun.answers.items()})
+        again = asyncio.create_task(
+            EngineClient(Workers([later])).generate(rest, lambda number, answer: told.append(number))  # type: ignore[arg-type]
+        )
+        await turns(lambda: len(later.submitted) == 2)
+        assert told == [2]
+        parts = [
+            (list(part.samples), part.prefix.token_ids.tolist() if part.prefix else []) for part in later.submitted
+        ]
+        assert parts == [([0], [11]), ([1], [])] and not any(part.begun for part in later.submitted)
+        again.cancel()
+
+    asyncio.run(play())
+
+
+def test_an_engine_that_hands_nothing_over_does_not_hold_up_the_end() -> None:
+    async def play() -> None:
+        engine = Telling()
+        client = EngineClient(Workers([engine]))  # type: ignore[arg-type]
+        request = GenerationRequest("r", np.array([1], np.int32), SamplingParams(3), num_samples=2)
+        asked = asyncio.create_task(client.generate(request, lambda number, answer: None))
+        await turns(lambda: bool(engine.submitted))
+        engine.replies.put_nowait({1: of_token(12)})
+        await turns(lambda: client._router.load(0) == 1)
+        (begun,) = await client.give_up(limit_s=0.0)
+        assert list(begun.answers) == [1]
+        asked.cancel()
+
+    asyncio.run(play())
