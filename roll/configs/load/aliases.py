@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from roll.configs.base import Settings, join
+from roll.configs.load.ahead_names import take_ahead_names
 from roll.configs.load.known_keys import known_keys, path_text, sections
 from roll.configs.problems import Problem
 from roll.configs.strategies.table import OTHER_NAMES, spec_of
@@ -50,7 +51,10 @@ RENAMED: Mapping[tuple[str, str], str] = {
     ("RLVRConfig", "use_additional_prompts"): "is_use_additional_prompts",
     ("RolloutConfig", "sync_interval"): "actor_train.model_update_frequency",
     ("RolloutConfig", "sync_offset"): "async_generation_ratio",
+    ("RolloutConfig", "trigger_parameter_sync_step"): "actor_train.model_update_frequency",
     ("RolloutConfig", "wait_after_min"): "unfinished_grace_s",
+    ("AlgorithmConfig", "model_update_frequency"): "actor_train.model_update_frequency",
+    ("AlgorithmConfig", "use_rollout_log_probs"): "force_disable_old_logprobs_recompute",
 }
 DROPPED: Mapping[tuple[str, str], str] = {
     ("DataArgs", "dataset_dir"): "file_name holds the whole path",
@@ -117,7 +121,7 @@ ROLL_WORKERS: Mapping[str, str] = {
 
 def apply_aliases(cls: type[Settings], tree: dict[str, Any]) -> tuple[list[Problem], list[str]]:
     """Renames and drops foreign keys of a raw tree in place. Returns problems (both spellings given) and warnings."""
-    problems: list[Problem] = []
+    problems: list[Problem] = list(take_ahead_names(cls, tree))
     warnings: list[str] = []
     found = list(sections(cls, tree))
     around = {place: node for _, node, place in found}

@@ -220,3 +220,60 @@ def test_trinitys_names_for_the_same_are_understood() -> None:
     (wrong,), _ = apply_aliases(RLVRConfig, tree({"sync_interval": 2, EVERY: 3}))
     assert wrong.text == f"sync_interval: 2 contradicts {EVERY}: 3; both mean the same. Keep one."
     assert apply_aliases(RLVRConfig, {"sync_interval": 2, "actor_train": "none"}) == ([], [])  # said elsewhere
+
+
+def test_names_of_trinity_and_verl_are_taken_in_their_sections() -> None:
+    changes: dict[str, Any] = {
+        "synchronizer": {"sync_interval": 2, "sync_offset": 1, "sync_style": "fixed"},
+        "explorer": {"runner_state_report_interval": 60, "over_rollout": {"ratio": 0.0}},
+    }
+    given = tree(changes)
+    assert apply_aliases(RLVRConfig, given) == ([], [])
+    trinity = RLVRConfig.model_validate(given)
+    assert build_plan(trinity).bounds == RolloutBounds(32, 32, 2, 2)
+    assert trinity.runner_state_report_interval == 60
+    section = {"trigger_parameter_sync_step": 2, "partial_rollout": True, "use_rollout_log_probs": True}
+    given = tree({"async_training": section})
+    assert apply_aliases(RLVRConfig, given) == ([], [])
+    verl = RLVRConfig.model_validate(given)
+    assert (verl.actor_train.model_update_frequency, verl.force_disable_old_logprobs_recompute) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"over_rollout": {"ratio": 0.2, "wait_after_min": 30}, "rollout_batch_size": 40},
+            "over_rollout: {'ratio': 0.2, 'wait_after_min': 30} has no key of its own here. Write unfinished_groups: "
+            "drop, async_generation_ratio: 0.25, rollout_batch_size: 32, unfinished_grace_s: 30.",
+        ),
+        (
+            {"async_training": {"staleness_threshold": 0.5, "trigger_parameter_sync_step": 4}},
+            "async_training.staleness_threshold: 0.5 has no key of its own here. Write async_generation_ratio: 2 (the "
+            "share, 0.5, of the 4 steps between two publishes), and max_staleness for the age of a token.",
+        ),
+        (
+            {"sync_style": "dynamic_by_explorer"},
+            "sync_style: 'dynamic_by_explorer' has no key of its own here. Write sync_style: fixed: weights go to the "
+            "engines after every actor_train.model_update_frequency steps (1: each), and answers under way go on with "
+            "them.",
+        ),
+        (
+            {"explorer": {"max_retry_times": 2}},
+            "explorer.max_retry_times: 2 has no key of its own here. Write rewards.<domain>.reward_retries: 2 or "
+            "train_env_manager.env_retries: 2.",
+        ),
+        (
+            {"dynamic_timeout": {"enable": True, "ratio": 3.0}},
+            "dynamic_timeout: {'enable': True, 'ratio': 3.0} has no key of its own here. Write "
+            "rewards.<domain>.dynamic_timeout, with the same ratio.",
+        ),
+        (
+            {"partial_rollout": False},
+            "partial_rollout: false has no key of its own here. Write nothing: answers under way always go on with new "
+            "weights, and every token knows its own.",
+        ),
+    ],
+)
+def test_names_that_no_key_renames_are_told_with_their_numbers(changes: dict[str, Any], said: str) -> None:
+    assert problems(changes) == [said]
