@@ -11,6 +11,7 @@ import numpy as np
 from roll.algorithms.advantage import reward_metrics
 from roll.distributed.scheduler.rollout_core import StepGroups
 from roll.errors import AlgorithmError
+from roll.pipeline.rollout_metrics import reward_means
 from roll.types.rollout import TrajectoryGroup
 
 logger = logging.getLogger(__name__)
@@ -56,7 +57,8 @@ def filter_metrics(groups: StepGroups, trained: Sequence[TrajectoryGroup]) -> di
     }
     if (bias := _mean_length(groups.kept) / (_mean_length(sampled) or 1.0)) > 0:
         metrics["filter_length_bias"] = bias
-    return {f"rollout/{name}": value for name, value in metrics.items()}
+    by_domain = reward_means("rollout/kept_reward_mean", trained, sampled)
+    return {f"rollout/{name}": value for name, value in metrics.items()} | by_domain
 
 
 def _mean_length(groups: Sequence[TrajectoryGroup]) -> float:

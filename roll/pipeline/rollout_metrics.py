@@ -37,15 +37,21 @@ def rollout_metrics(taken: StepGroups, trained: Sequence[TrajectoryGroup], step:
         mean = np.average([facts.mean_version for facts in sampled], weights=[facts.num_sampled for facts in sampled])
         metrics["rollout/staleness_mean"] = float(step - mean)
         metrics["rollout/staleness_max"] = float(step - min(facts.oldest_version for facts in sampled))
-    domains = sorted({group.task.domain for group in groups})
-    for domain in domains if len(domains) > 1 else ():
-        rewards = np.concatenate([group.rewards for group in groups if group.task.domain == domain])
-        if not np.isnan(rewards).all():
-            metrics[f"rollout/reward_mean/{domain}"] = float(np.nanmean(rewards))
+    metrics |= reward_means("rollout/reward_mean", groups, groups)
     if taken.left is not None:
         counts = ("running", "finished", "cancelled", "deferred")
         metrics |= {f"rollout/{name}_groups": float(getattr(left, name)) for name in counts}
     return metrics | _means_of_user_metrics(groups)
+
+
+def reward_means(name: str, groups: Sequence[TrajectoryGroup], sampled: Sequence[TrajectoryGroup]) -> dict[str, float]:
+    """The mean reward of these groups in each domain, where several were sampled."""
+    rewards: dict[str, list[np.ndarray]] = defaultdict(list)
+    for group in groups:
+        rewards[group.task.domain].append(group.rewards[~np.isnan(group.rewards)])
+    joined = {domain: np.concatenate(found) for domain, found in sorted(rewards.items())}
+    several = len({group.task.domain for group in sampled}) > 1
+    return {f"{name}/{domain}": float(found.mean()) for domain, found in joined.items() if several and len(found)}
 
 
 def _means_of_user_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:

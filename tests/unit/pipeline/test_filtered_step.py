@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,21 @@ def test_metrics_are_of_all_that_was_sampled_and_name_what_was_kept() -> None:
     assert metrics["rollout/kept_groups_fraction"] == metrics["rollout/trained_rows_fraction"] == 0.25
     seen = of_kept({"reward_mean": 0.5, "reward_clip_fraction": 0.1, "trained_rows_fraction": 0.5}, kept_share(groups))
     assert seen == {"kept_reward_mean": 0.5, "reward_clip_fraction": 0.1, "trained_rows_fraction": 0.125}
+
+
+def test_what_a_filter_kept_of_each_domain_is_told_where_there_are_several() -> None:
+    def of(domain: str, found: TrajectoryGroup) -> TrajectoryGroup:
+        return replace(found, task=replace(found.task, domain=domain))
+
+    kept = [group(0, 1.0, 0.0), of("code", group(1, 1.0, 1.0, 0.5, failed=1))]
+    groups = StepGroups(kept, [group(2, 0.0, 0.0), of("logic", group(3, 0.0, 0.0))])
+    metrics = filter_metrics(groups, kept)
+    assert {name: value for name, value in metrics.items() if "kept_reward_mean/" in name} == {
+        "rollout/kept_reward_mean/code": 0.75,
+        "rollout/kept_reward_mean/math": 0.5,
+    }
+    alone = filter_metrics(StepGroups(kept[:1], groups.dropped[:1]), kept[:1])
+    assert not [name for name in alone if "kept_reward_mean/" in name]
 
 
 def test_a_filter_that_drops_long_answers_shows() -> None:
