@@ -21,6 +21,7 @@ from roll.configs.roles import ROLES
 from roll.distributed.strategy.base import RankContext, TrainStrategy
 from roll.distributed.strategy.deepspeed.train import DeepSpeedTrainStrategy
 from roll.distributed.strategy.fsdp2.train import Fsdp2TrainStrategy
+from roll.models.head_scores import HeadScores, Teacher
 from roll.models.hf import LogProbHead
 from roll.types.batch import MicroBatch
 from tests.helpers.processes import DEVICE_VARIABLE
@@ -215,6 +216,26 @@ def save_after(run: Run, directory: Path, one_group: bool = False) -> dict[str, 
         for _ in range(run.updates):
             one_update(strategy, run)
         strategy.save_checkpoint(directory)
+        one_update(strategy, run)
+        return exported(strategy)
+
+
+def learns_from_a_teacher(run: Run) -> dict[str, np.ndarray]:
+    """The weights after an update whose log-probs have all else in them that the head can be asked for."""
+    with trainer(run) as strategy:
+        head: Any = strategy.model.module.head
+        weights = torch.Generator().manual_seed(5)
+        size = strategy.model.pretrained.config.vocab_size
+        matrix = torch.randn(size, 8, generator=weights)
+        plain = head.forward
+
+        def forward(hidden: torch.Tensor, targets: torch.Tensor, temperature: float, entropy: bool) -> HeadScores:
+            states = hidden.detach()[:, :8]  # of the same rows, whatever the ranks and micro batches
+            found = plain(hidden, targets, temperature, entropy, 3, Teacher(states, matrix))
+            top = found.top_log_probs.sum(1)
+            return found._replace(log_probs=found.log_probs + top - found.forward_kl - 0.5 * found.reverse_kl)
+
+        head.forward = forward
         one_update(strategy, run)
         return exported(strategy)
 
