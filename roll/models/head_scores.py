@@ -117,13 +117,14 @@ class _HeadScores(torch.autograd.Function):
             gap = others.log_total - log_total
             forward_kl, reverse_kl = others.difference / others.total - gap, sums.difference / sums.total + gap
         top_ids = None if top is None else top[1]
-        ctx.ask, ctx.teacher, ctx.shape = ask, teacher, targets.shape
+        ctx.ask, ctx.teacher = ask, teacher
         their_total = None if others is None else others.log_total
         ctx.save_for_backward(log_total, their_total, entropy, reverse_kl, ids, top_ids, bias, *flat)
         if top_ids is not None:
             ctx.mark_non_differentiable(top_ids)
         top_log_probs = None if top is None else top[0] - log_total[:, None]
-        log_probs = (of_ids - log_total[:, None]).view(targets.shape)
+        # No view: FSDP2 warns of a module that gives one.
+        log_probs = of_ids[:, 0] - log_total if targets.dim() == 1 else of_ids - log_total[:, None]
         return log_probs, entropy, top_log_probs, top_ids, forward_kl, reverse_kl
 
     @staticmethod

@@ -181,7 +181,6 @@ def train_reference(
     dtype: torch.dtype = torch.float32,
     change: Change | None = None,
     adapter: Path | None = None,
-    muon: bool = False,
 ) -> Trace:
     """One update per learning rate on all rows together, row by row without padding. `adapter`: a directory of peft's,
     which is trained instead of the weights; recorded are its gradients, and the weights with it."""
@@ -194,9 +193,6 @@ def train_reference(
         model = PeftModel.from_pretrained(model, str(adapter), is_trainable=True)
     matrices = [p for p in model.parameters() if p.dim() > 1 and p.requires_grad]
     others = [p for p in model.parameters() if p.dim() <= 1 and p.requires_grad]
-    layers = [p for n, p in model.named_parameters() if muon and p.dim() > 1 and ".layers." in n]
-    slow_muon = SlowMuon(layers, weight_decay)
-    matrices = [p for p in matrices if not any(p is taken for taken in layers)]
     optimizer = torch.optim.AdamW(
         [{"params": matrices, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}],
         lr=LEARNING_RATE,
@@ -227,7 +223,6 @@ def train_reference(
         if max_norm:
             torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
         optimizer.step()
-        slow_muon.step(learning_rate)
         trace.gradients = trace.gradients or gradients
         whole = model if adapter is None else copy.deepcopy(model).merge_and_unload()  # type: ignore[operator]
         trace.parameters.append({n: p.detach().numpy().copy() for n, p in whole.named_parameters()})

@@ -232,6 +232,11 @@ def test_no_position_gives_nothing_and_a_gradient_of_zero() -> None:
     assert found.log_probs.shape == (0,) and not weight.grad.any()
 
 
+def test_nothing_that_comes_out_is_a_view_of_which_fsdp2_would_warn() -> None:
+    found = head()(torch.randn(4, H), torch.arange(4), 1.0, True, 3)
+    assert not [name for name, value in found._asdict().items() if value is not None and value._is_view()]
+
+
 def test_a_kernel_that_runs_on_gpus_only_is_refused_elsewhere() -> None:
     made = head()
     made.kernel = "cut_cross_entropy"
