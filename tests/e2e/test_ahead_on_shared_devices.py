@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import Run
-from tests.e2e.test_ahead import assert_each_group_once, assert_never_too_old
+from tests.e2e.test_ahead import assert_each_group_once
 
 StartRun = Callable[..., Run]
 SHARED = ("num_gpus_per_node=1", "actor_infer.device_mapping=[0]", "max_staleness=2", "save_steps=-1")
@@ -32,6 +32,7 @@ def test_the_demo_learns_on_one_device_with_rollouts_half_a_step_ahead(sort_data
     run.assert_all_gone()
 
 
+@pytest.mark.slow
 def test_an_engine_beside_the_trainers_device_goes_on_with_what_the_other_leaves_and_each_group_is_trained_once(
     sort_data: Path, start_run: StartRun, tmp_path: Path
 ):
@@ -50,8 +51,7 @@ def test_an_engine_beside_the_trainers_device_goes_on_with_what_the_other_leaves
         name="partly",
     )
     assert run.wait() == 0, run.text
-    assert "while actor_train works, 1 of 2 engines of actor_infer go on, on 1," in run.text
-    assert_never_too_old(run, steps=8)
+    assert 1 <= max(staleness(run)) <= 2
     assert_each_group_once(dumps, num_groups=32, steps=8)
     rows = [row for step, row in run.metrics.items() if step]
     assert all(row["sync/away_s"] > 0 for row in rows)

@@ -89,6 +89,24 @@ def test_tokens_are_counted_by_the_window_and_by_the_time_that_was_spent_on_them
     assert not [name for name in metrics if "mfu" in name], "of no known model"
 
 
+def test_on_devices_shared_in_part_each_device_is_busy_with_whoever_works_there() -> None:
+    usages = [
+        role("actor_train", "train", worker(0, (0,), {"train": 4.0, "idle": 6.0})),
+        role(
+            "actor_infer",
+            "generate",
+            worker(0, (0,), {"sampling": 3.0, "away": 5.0, "idle": 2.0}, sampled_tokens=30, moved_answers=6),
+            worker(1, (1,), {"sampling": 9.0, "idle": 1.0}, sampled_tokens=90),
+        ),
+    ]
+    metrics = goodput_metrics(usages, NOTHING, 10.0)
+    assert metrics["goodput/bubble_fraction"] == pytest.approx(1 - (0.7 + 0.9) / 2)
+    assert (metrics["busy/actor_train_fraction"], metrics["busy/actor_infer_fraction"]) == pytest.approx((0.4, 0.6))
+    assert (metrics["sync/away_s"], metrics["rollout/moved_answers"]) == (pytest.approx(2.5), 6)
+    apart = [role("actor_infer", "generate", worker(0, (0,), {"sampling": 3.0, "idle": 7.0}))]
+    assert not {"sync/away_s", "rollout/moved_answers"} & goodput_metrics(apart, NOTHING, 10.0).keys()
+
+
 def test_what_was_sampled_ahead_is_useful_once_it_is_trained_on_and_never_more_than_wholly() -> None:
     """Two steps' worth in the first step, one in the second, none in the last; validation is not for training."""
     useful, fractions = UsefulTokens(), []
