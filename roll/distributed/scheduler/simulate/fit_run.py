@@ -67,7 +67,13 @@ def _train_s_per_token(rows: Sequence[Row]) -> float:
 
 def fit_decode(rows: Sequence[Row], num_engines: int) -> list[list[float]]:
     """Points of `decode_s`. A step of a + b x running, summed over a synchronous rollout in which all answers begin at
-    once, is a x longest answer + b x tokens of an engine; so a and b come from the steps by least squares."""
+    once, is a x longest answer + b x tokens of an engine; so a and b come from the steps by least squares. Raises
+    ConfigError for a run whose answers began in other steps than they ended."""
+    if any(row.get("rollout/running_groups") or row.get("rollout/finished_groups") for row in rows):
+        raise ConfigError(
+            "--run: its rollouts ran ahead of the training, so that its steps do not tell what decoding costs. Name "
+            "its YAML (--config_name), for which the engine is measured, or a synchronous run."
+        )
     longest = np.array([row["rollout/response_length_max"] for row in rows])
     sampled = np.array([_sampled(row) / num_engines for row in rows])
     seconds = np.array([phase_seconds(row)["rollout"] for row in rows])

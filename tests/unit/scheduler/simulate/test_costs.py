@@ -90,6 +90,12 @@ def test_costs_are_read_off_the_metrics_of_a_run(tmp_path: Path) -> None:
     assert (one, first) == (1, pytest.approx(0.011)) and last == pytest.approx(0.01 + 0.001 * most)
 
 
+def test_a_run_that_was_ahead_does_not_tell_what_decoding_costs() -> None:
+    rows = [metrics(400 * n, 50) | {"rollout/running_groups": float(n > 1)} for n in range(1, 4)]
+    with pytest.raises(ConfigError, match="--run: its rollouts ran ahead"):
+        fit_decode(rows, num_engines=1)
+
+
 def test_training_that_is_slower_beside_busy_engines_tells_how_much_slower_both_are() -> None:
     """3 ms a token for 2: with engines busy all the time each gets 2/3 of its speed; with engines that are busy for two
     thirds of it, half of it. Never below 1, and noise makes no standstill."""
