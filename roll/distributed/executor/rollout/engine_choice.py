@@ -82,18 +82,14 @@ class EngineChoice:
         failure where none is left."""
         rank = None if self._has_line() else self._reserve(asked)
         while not asked.is_cut:
-            if rank is not None:
+            if rank is None:
+                rank = await self._wait(asked)
+            else:
                 replica = self.replicas[rank]
                 if replica.failure is None and not replica.is_away:
                     return replica
                 self.give_back(asked)  # it went between the call and now
-            self._raise_if_none_comes()
-            try:
-                rank = await self._wait(asked)
-            except asyncio.CancelledError:
-                self.give_back(asked)
-                raise
-            if rank is None:
+            if asked.rank is None:
                 rank = self._reserve(asked)
         self.give_back(asked)
         return None
@@ -145,10 +141,15 @@ class EngineChoice:
 
     async def _wait(self, asked: Asked) -> int | None:
         """The rank that has room for it; None after `look_again`."""
+        self._raise_if_none_comes()
         called: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
         self._num_arrived += 1
         heappush(self._line, _Waiting(asked.request.order, self._num_arrived, asked, called))
-        return await called
+        try:
+            return await called
+        except asyncio.CancelledError:
+            self.give_back(asked)
+            raise
 
     def _has_line(self) -> bool:
         while self._line and self._line[0].called.done():

@@ -129,3 +129,27 @@ def test_when_the_last_engine_that_stays_dies_requests_wait_for_those_that_are_a
         assert players.take() == {"2": 0}
 
     play(work())
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_request_whose_engine_goes_in_the_tick_in_which_it_was_called_gets_another(dies: bool) -> None:
+    async def work() -> None:
+        engines = EngineChoice(2, room=1, waits=False)
+        players = Players(engines)
+        first, second = engines.replicas
+        engines.close(first)
+        await players.begin(asked(1), asked(2))
+        assert players.take() == {"1": 1}
+        engines.owes_less(1, 1)  # calls 2
+        first.is_away = False
+        engines.come(first)
+        if dies:
+            second.failure = WorkerError("it died")
+            engines.leave(second)
+        else:
+            engines.close(second)
+        await settled()
+        assert players.take() == {"2": 0}
+        assert (engines.router.load(0), engines.router.load(1)) == (1, 0)
+
+    play(work())
