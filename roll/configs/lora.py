@@ -9,6 +9,7 @@ from roll.configs.memory.trained import ALL_LINEAR, adapted, is_named, is_target
 from roll.configs.model import ModelArgs
 from roll.configs.problems import Problem
 from roll.configs.strategies.spec import Choice, Package
+from roll.configs.strategies.table import STRATEGIES, spec_of
 
 PEFT = Package("peft", "lora")
 REFUSED_WORDS: Mapping[str, str] = {  # others of ROLL's
@@ -19,6 +20,10 @@ REFUSED_WORDS: Mapping[str, str] = {  # others of ROLL's
 _NEED_TARGET = ("adapter_name_or_path", "additional_target")
 _IDLE_WITHOUT = ("lora_rank", "lora_alpha", "use_rslora", "lora_dropout")
 _TIED = ("embed_tokens", "lm_head")
+EXPERTS_AND_RSLORA = (
+    "true with adapters on the experts of a mixture, whose gate and up peft fuses as it loads them: it keeps alpha / "
+    "r, not alpha / sqrt(r). Set it to false, and lora_alpha to as much more"
+)
 _PATTERNS = ("rank_pattern", "alpha_pattern")
 
 
@@ -61,13 +66,21 @@ def lora_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Pr
     shape, _ = model_shape(model, choice.role.head or "lm")
     if shape is None or not args.has_lora:
         return
-    there = sorted({weight.name.split(".")[-2] for weight in linear(shape)})
+    experts = spec_of(choice.worker.strategy_name).adapts_experts
+    weights = list(linear(shape, experts))
+    there = sorted({weight.name.split(".")[-2] for weight in weights})
     for word in args.lora_target:
-        if word != ALL_LINEAR and not any(is_target(weight, (word,)) for weight in linear(shape)):
+        if word != ALL_LINEAR and not any(is_target(weight, (word,)) for weight in weights):
             text = f"{key}: no linear layer of the model is named {word}. It has {', '.join(there)}"
-            mixture = " (adapters do not reach the experts of a mixture)" if shape.experts_per_token else ""
-            yield Problem(f"{text}{mixture}, or write {ALL_LINEAR}.", (key,))
-    if any(is_target(weight, args.lora_target) for weight in linear(shape)) and not adapted(shape, args):
+            mixture = shape.experts_per_token and not experts
+            why = f" (with {choice.worker.strategy_name} the experts of a mixture get no adapters;" if mixture else ""
+            why += f" with {', '.join(_adapting_experts())} they do)" if mixture else ""
+            yield Problem(f"{text}{why}, or write {ALL_LINEAR}.", (key,))
+    chosen = adapted(shape, args, experts)
+    if args.use_rslora and any(weight.cut == "expert" for weight in chosen):
+        rslora = f"{choice.role.name}.model_args.use_rslora"
+        yield Problem(f"{rslora}: {EXPERTS_AND_RSLORA}.", (rslora, key))
+    if any(is_target(weight, args.lora_target) for weight in weights) and not chosen:
         frozen = f"{choice.role.name}.model_args.freeze_module_prefix"
         yield Problem(f"{frozen}: {args.freeze_module_prefix} leaves no layer that {key} names.", (frozen, key))
     yield from _in_full_problems(shape, args, f"{choice.role.name}.model_args.additional_target")
@@ -87,6 +100,10 @@ def _in_full_problems(shape: ModelShape, args: ModelArgs, key: str) -> Iterator[
             frozen = key.replace("additional_target", "freeze_module_prefix")
             text = f"{frozen}: {args.freeze_module_prefix} leaves no module that {key}: {word} names"
             yield Problem(f"{text}. Remove one of them.", (frozen, key))
+
+
+def _adapting_experts() -> list[str]:
+    return [name for name, spec in STRATEGIES.items() if spec.adapts_experts]
 
 
 def other_form(saved: Mapping[str, Any], args: ModelArgs) -> str | None:

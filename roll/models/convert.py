@@ -69,13 +69,15 @@ class Converter:
     def to_hf(self, checkpoint: Path, out: Path) -> None:
         from roll.models.megatron import dist_files
         from roll.models.megatron.hf_files import write_model
-        from roll.models.megatron.weights import Exporter
+        from roll.models.megatron.weights import Exporter, global_parameters, untied
 
         source = checkpoint / _FOLDER
+        dist_files.refuse_adapters(source)
         state: dict[str, Any] = {"model": self.chunk.sharded_state_dict(metadata=dist_files.layout_metadata())}
         self.chunk.load_state_dict(dist_files.read(state, source)["model"])
         out.mkdir(parents=True, exist_ok=True)
-        exporter = Exporter([self.chunk], self.weights, self.shapes, self.ties_head)
+        parameters = untied(global_parameters([self.chunk]), self.ties_head)
+        exporter = Exporter(parameters, self.weights.entry, self.shapes, torch.device("cpu"))
         write_model(out, self.hf, self.critic, exporter.tensors())
         AutoTokenizer.from_pretrained(self.model).save_pretrained(out)
 

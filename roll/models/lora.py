@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +25,7 @@ from roll.configs.roles import Head
 from roll.errors import StrategyError
 
 _ADAPTER = "default"  # peft's own name for the only one
+_PREFIX = "base_model.model."  # of names in peft's files
 _PARTS = (".base_layer.", f".modules_to_save.{_ADAPTER}.")
 _ONE_WEIGHT = "embedding and head are one weight in this model (tie_word_embeddings)"
 _TASKS: Mapping[Head, str] = {"lm": "CAUSAL_LM", "value": "TOKEN_CLS"}
@@ -104,16 +105,36 @@ class Adapters:
     def save(self, directory: Path, base: str, trained: Mapping[str, torch.Tensor]) -> None:
         """A directory that peft loads. `trained`: whole tensors by the names in `pretrained`."""
         from peft import get_peft_model_state_dict
-        from safetensors.torch import save_file
 
-        state = {f"base_model.model.{name}": tensor for name, tensor in trained.items()}
+        state = {f"{_PREFIX}{name}": tensor for name, tensor in trained.items()}
         named = get_peft_model_state_dict(self._peft, state_dict=state, save_embedding_layers=False)
-        directory.mkdir(parents=True, exist_ok=True)
-        save_file(
-            {name: tensor.contiguous() for name, tensor in named.items()}, directory / "adapter_model.safetensors"
-        )
-        config = replace(self._peft.peft_config[_ADAPTER], inference_mode=True, base_model_name_or_path=base)
-        config.save_pretrained(str(directory))
+        _write(directory, replace(self._peft.peft_config[_ADAPTER], base_model_name_or_path=base), named)
+
+
+@dataclass(frozen=True)
+class SavedAdapter:
+    """What a PEFT directory is made of: settings of a role, full names of layers and of modules that are trained in
+    full, and whole tensors, by the names that peft gives them without its own prefix."""
+
+    args: ModelArgs
+    head: Head
+    targets: Sequence[str]
+    trained_in_full: Sequence[str]
+    weights: Mapping[str, torch.Tensor]
+
+    def write(self, directory: Path) -> None:
+        config = _config(self.args, list(self.targets), list(self.trained_in_full))
+        config.task_type = _TASKS[self.head]
+        config.base_model_name_or_path = str(self.args.model_name_or_path)
+        _write(directory, config, {f"{_PREFIX}{name}": tensor for name, tensor in self.weights.items()})
+
+
+def _write(directory: Path, config: Any, weights: Mapping[str, torch.Tensor]) -> None:
+    from safetensors.torch import save_file
+
+    directory.mkdir(parents=True, exist_ok=True)
+    save_file({name: tensor.contiguous() for name, tensor in weights.items()}, directory / "adapter_model.safetensors")
+    replace(config, inference_mode=True).save_pretrained(str(directory))
 
 
 def low_rank_part(layer: Any, states: torch.Tensor) -> tuple[Any, tuple[torch.Tensor, torch.Tensor] | None]:
@@ -139,18 +160,9 @@ def plain_name(name: str) -> str:
 def add_adapters(pretrained: PreTrainedModel, args: ModelArgs, head: Head, empty: bool) -> Adapters:
     """Puts the adapters of a role on its model, whose weights are frozen from then on. A critic's value head is trained
     in full. `empty`: their form alone."""
-    try:
-        from peft import LoraConfig, get_peft_model
-    except ImportError as error:
-        raise StrategyError(f"model_args.lora_target needs the package peft. Install it: {PEFT.install}") from error
-    config = LoraConfig(
-        r=args.lora_rank,
-        lora_alpha=args.adapter_alpha,
-        use_rslora=args.use_rslora,
-        lora_dropout=args.lora_dropout,
-        target_modules=_targets(pretrained, args),
-        modules_to_save=_trained_in_full(pretrained, args) or None,
-    )
+    config = _config(args, _targets(pretrained, args), _trained_in_full(pretrained, args))
+    from peft import get_peft_model
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what is checked here
         peft_model = get_peft_model(pretrained, config)
@@ -158,20 +170,41 @@ def add_adapters(pretrained: PreTrainedModel, args: ModelArgs, head: Head, empty
     if head == "value":
         pretrained.get_submodule("score").requires_grad_(True)
     if args.adapter_name_or_path is not None and not empty:
-        _load(peft_model, args.adapter_name_or_path, args)
+        _load(peft_model, args)
     return Adapters(peft_model)
 
 
+def _config(args: ModelArgs, targets: list[str], trained_in_full: list[str]) -> Any:
+    try:
+        from peft import LoraConfig
+    except ImportError as error:
+        raise StrategyError(f"model_args.lora_target needs the package peft. Install it: {PEFT.install}") from error
+    return LoraConfig(
+        r=args.lora_rank,
+        lora_alpha=args.adapter_alpha,
+        use_rslora=args.use_rslora,
+        lora_dropout=args.lora_dropout,
+        target_modules=targets,
+        modules_to_save=trained_in_full or None,
+    )
+
+
 def _targets(pretrained: PreTrainedModel, args: ModelArgs) -> list[str]:
-    """Full names of the layers that lora_target names, without those that freeze_module_prefix names."""
     linear = {name: module for name, module in pretrained.named_modules() if type(module) is nn.Linear}
-    layers = {name: module for name, module in linear.items() if not _is_head(pretrained, module)}
+    heads = [name for name, module in linear.items() if _is_head(pretrained, module)]
+    tied = [name for name in heads if _ties_ends(pretrained) and linear[name] is pretrained.get_output_embeddings()]
+    return targets(list(linear), args, heads, tied)
+
+
+def targets(linear: Sequence[str], args: ModelArgs, heads: Sequence[str] = (), tied: Sequence[str] = ()) -> list[str]:
+    """Of linear layers, by their full names, those that lora_target names, without those that freeze_module_prefix
+    names. `heads` are none of all-linear; `tied` ones are the embedding."""
     found: dict[str, None] = {}
     for word in args.lora_target:
         if word in REFUSED_WORDS:
             raise StrategyError(f"model_args.lora_target: {word}: {REFUSED_WORDS[word]}")
-        named = list(layers) if word == ALL_LINEAR else _named(linear, word)
-        if _ties_ends(pretrained) and any(linear[name] is pretrained.get_output_embeddings() for name in named):
+        named = [n for n in linear if n not in heads] if word == ALL_LINEAR else _named(linear, word)
+        if set(named) & set(tied):
             raise StrategyError(f"model_args.lora_target: {word}: {_ONE_WEIGHT}; an adapter would be of the head alone")
         if not named:
             there = ", ".join(sorted({name.rpartition(".")[2] for name in linear}))
@@ -186,19 +219,27 @@ def _targets(pretrained: PreTrainedModel, args: ModelArgs) -> list[str]:
 
 
 def _trained_in_full(pretrained: PreTrainedModel, args: ModelArgs) -> list[str]:
-    modules, found = dict(pretrained.named_modules()), []
+    modules = dict(pretrained.named_modules())
     ends = {id(module) for module in (pretrained.get_input_embeddings(), pretrained.get_output_embeddings())}
+    tied = [name for name, module in modules.items() if _ties_ends(pretrained) and id(module) in ends]
+    return trained_in_full(list(modules), tied, args)
+
+
+def trained_in_full(modules: Sequence[str], tied: Sequence[str], args: ModelArgs) -> list[str]:
+    """Of modules, by their full names, those that additional_target names. `tied`: embedding and head, where they are
+    one weight."""
+    found = []
     for word in args.additional_target:
         named = [name for name in _named(modules, word) if not f"{name}.weight".startswith(args.frozen_prefixes)]
         if not named:
             raise StrategyError(f"model_args.additional_target: no module of the model is named {word}")
-        if _ties_ends(pretrained) and any(id(modules[name]) in ends for name in named):
+        if set(named) & set(tied):
             raise StrategyError(f"model_args.additional_target: {word}: {_ONE_WEIGHT}; two would come of it")
         found += named
     return found
 
 
-def _named(modules: Mapping[str, Any], word: str) -> list[str]:
+def _named(modules: Sequence[str], word: str) -> list[str]:
     """As peft finds them: a whole name, or its last parts."""
     return [name for name in modules if name == word or name.endswith(f".{word}")]
 
@@ -211,27 +252,41 @@ def _is_head(pretrained: PreTrainedModel, module: nn.Module) -> bool:
     return module is pretrained.get_output_embeddings() or module is getattr(pretrained, "score", None)
 
 
-def _load(peft_model: Any, place: str, args: ModelArgs) -> None:
-    """StrategyError if the adapters that lie there are not the ones that the settings describe."""
-    from peft import PeftConfig, get_peft_model_state_dict, set_peft_model_state_dict
+def _load(peft_model: Any, args: ModelArgs) -> None:
+    from peft import get_peft_model_state_dict, set_peft_model_state_dict
+
+    names = get_peft_model_state_dict(peft_model, state_dict=peft_model.state_dict(), save_embedding_layers=False)
+    weights = read_adapter([name.removeprefix(_PREFIX) for name in names], args)
+    try:
+        set_peft_model_state_dict(peft_model, {f"{_PREFIX}{name}": tensor for name, tensor in weights.items()})
+    except RuntimeError as error:
+        raise StrategyError(f"{_at(args)} does not fit the model: {error}") from error
+
+
+def read_adapter(names: Sequence[str], args: ModelArgs) -> dict[str, torch.Tensor]:
+    """The adapter that lies at adapter_name_or_path, by names without peft's prefix. StrategyError if it is not the one
+    that the settings describe: it must hold the tensors of these names."""
+    from peft import PeftConfig
     from peft.utils import load_peft_weights
 
-    key = f"model_args.adapter_name_or_path: {place}"
+    place, key = str(args.adapter_name_or_path), _at(args)
     try:
         saved = PeftConfig.from_pretrained(place)
-        weights = load_peft_weights(place, device="cpu")
+        weights = {
+            name.removeprefix(_PREFIX): tensor for name, tensor in load_peft_weights(place, device="cpu").items()
+        }
     except (OSError, ValueError, TypeError, json.JSONDecodeError) as error:
         raise StrategyError(f"{key}: no adapter can be read: {error}") from error
     if (why := other_form(vars(saved), args)) is not None:
         raise StrategyError(f"{key} {why}")
-    names = get_peft_model_state_dict(peft_model, state_dict=peft_model.state_dict(), save_embedding_layers=False)
-    lacks, besides = sorted(names.keys() - weights.keys()), sorted(weights.keys() - names.keys())
+    lacks, besides = sorted(set(names) - weights.keys()), sorted(weights.keys() - set(names))
     if lacks or besides:
         raise StrategyError(
             f"{key} has adapters for other layers than lora_target and additional_target name: it lacks "
             f"{', '.join(lacks[:3]) or 'none'}, and has {', '.join(besides[:3]) or 'none'} besides"
         )
-    try:
-        set_peft_model_state_dict(peft_model, weights)
-    except RuntimeError as error:
-        raise StrategyError(f"{key} does not fit the model: {error}") from error
+    return weights
+
+
+def _at(args: ModelArgs) -> str:
+    return f"model_args.adapter_name_or_path: {args.adapter_name_or_path}"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from roll.configs.memory.activations import head_parts, kept_bytes, layer_bytes, scoring_parts
 from roll.configs.memory.model_shape import ModelShape, Weight
 from roll.configs.memory.parts import Part, Phase, RankMemory, RoleFacts, pinned, total
-from roll.configs.memory.trained import is_frozen
+from roll.configs.memory.trained import held_weights, is_frozen
 from roll.configs.model import LOGITS_PER_CHUNK_OF_SHARES
 from roll.configs.plan.parallel import ParallelSizes, parallel_sizes
 from roll.configs.strategies.megatron_config import MegatronSettings, split_settings
@@ -62,18 +62,27 @@ def stage_weights(facts: RoleFacts) -> Iterator[StageWeights]:
     """What each pipeline stage's ranks hold."""
     settings, sizes = split_settings(facts.worker.strategy_config)[0], parallel_sizes(facts.worker)
     for first, last in _layers(facts.shape, settings):
-        held = [weight for weight in facts.shape.weights if first <= weight.layer < last]
+        everything = _held(facts)
+        held = [item for item in everything if first <= item[0].layer < last]
         if last > facts.shape.num_layers and facts.shape.ties_head and sizes.pipeline > 1:
-            held += [weight for weight in facts.shape.weights if weight.block == "embedding"]  # the last stage's copy
-        yield _stage(held, facts, settings, sizes)
+            held += [item for item in everything if item[0].block == "embedding"]  # the last stage's copy
+        yield _stage(held, settings, sizes)
 
 
-def _stage(held: list[Weight], facts: RoleFacts, settings: MegatronSettings, sizes: ParallelSizes) -> StageWeights:
+def _held(facts: RoleFacts) -> list[tuple[Weight, bool]]:
+    """Every weight, and whether it is trained."""
+    args = facts.worker.model_args
+    if facts.use == "train":
+        return held_weights(facts.shape, args, experts=True)
+    return [(weight, not is_frozen(weight, args.frozen_prefixes)) for weight in facts.shape.weights]
+
+
+def _stage(held: list[tuple[Weight, bool]], settings: MegatronSettings, sizes: ParallelSizes) -> StageWeights:
     counts = {"dense": 0.0, "expert": 0.0, "frozen": 0.0}
     blocks: dict[tuple[int, str], float] = {}
-    for weight in held:
+    for weight, is_trained in held:
         mine = rank_elements(weight, sizes.tensor, settings.expert_model_parallel_size, settings.expert_tensor_size)
-        if is_frozen(weight, facts.worker.model_args.frozen_prefixes):
+        if not is_trained:
             counts["frozen"] += mine
             continue
         counts["expert" if weight.cut == "expert" else "dense"] += mine
@@ -87,12 +96,18 @@ def rank_elements(weight: Weight, tensor: int, expert: int = 1, expert_tensor: i
         case "whole":
             return weight.num_elements
         case "tensor":
-            return weight.num_elements / tensor
+            return weight.num_elements / (1 if _is_whole_factor(weight) else tensor)
         case "vocabulary":
             step = 8 * tensor
             return -(-weight.shape[0] // step) * step * weight.shape[1] / tensor
         case "expert":
-            return weight.num_elements / (expert * expert_tensor)
+            return weight.num_elements / (expert * (1 if _is_whole_factor(weight) else expert_tensor))
+
+
+def _is_whole_factor(weight: Weight) -> bool:
+    """Of an adapter, the factor on the side that tensor parallelism does not divide."""
+    by_input = any(f".{name}." in weight.name for name in ("o_proj", "down_proj"))
+    return weight.name.endswith(".lora_B.weight" if by_input else ".lora_A.weight")
 
 
 def _layers(shape: ModelShape, settings: MegatronSettings) -> Iterator[tuple[int, int]]:
@@ -121,7 +136,8 @@ def _train_memory(facts: RoleFacts, stage: StageWeights, index: int) -> RankMemo
     share = per_element / (4 * stage.trained) if stage.trained else 1
     tensors = [(4 * elements * share, copies) for elements in stage.tensors]
     flat = [size * stage.dense, size * stage.experts, size * stage.frozen]
-    weights = flat if settings.use_distributed_optimizer else [size * elements for elements in stage.tensors]
+    single = [*(size * elements for elements in stage.tensors), size * stage.frozen]
+    weights = flat if settings.use_distributed_optimizer else single
     blocks = [*((block, 1) for block in weights), *tensors]
     scoring = scoring_parts(facts.shape, size, facts.score_tokens // sizes.context, sizes.tensor, _logits(facts))
     return RankMemory(

@@ -7,6 +7,7 @@ from roll.configs.memory.model_shape import ModelShape, Weight
 from roll.configs.model import ModelArgs
 
 ALL_LINEAR = "all-linear"
+_OTHER_NAMES = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}  # of experts, in Mixtral's files
 
 
 def is_frozen(weight: Weight, prefixes: tuple[str, ...]) -> bool:
@@ -14,28 +15,30 @@ def is_frozen(weight: Weight, prefixes: tuple[str, ...]) -> bool:
     return weight.name.startswith(tuple(prefix.replace("block_sparse_moe", "mlp") for prefix in prefixes))
 
 
-def held_weights(shape: ModelShape, args: ModelArgs) -> list[tuple[Weight, bool]]:
+def held_weights(shape: ModelShape, args: ModelArgs, experts: bool = False) -> list[tuple[Weight, bool]]:
     """The weights of a model that learns, and whether each is trained. With LoRA these are its adapters, copies of what
-    additional_target names, and a critic's head."""
+    additional_target names, and a critic's head. `experts`: those of a mixture get adapters as well."""
     if not args.has_lora:
         return [(weight, not is_frozen(weight, args.frozen_prefixes)) for weight in shape.weights]
     held = [(weight, shape.is_critic and weight.name.startswith("score.")) for weight in shape.weights]
-    held += [(part, True) for weight in adapted(shape, args) for part in _adapter(weight, args.lora_rank)]
+    held += [(part, True) for weight in adapted(shape, args, experts) for part in _adapter(weight, args.lora_rank)]
     in_full = {module for module in modules_of(shape) if is_named(module, args.additional_target)}
     copied = (w for w in shape.weights if not is_frozen(w, args.frozen_prefixes) and _is_below(w, in_full))
     return held + [(weight, True) for weight in copied]
 
 
-def adapted(shape: ModelShape, args: ModelArgs) -> list[Weight]:
+def adapted(shape: ModelShape, args: ModelArgs, experts: bool = False) -> list[Weight]:
     """The matrices that get adapters."""
-    return [w for w in linear(shape) if not is_frozen(w, args.frozen_prefixes) and is_target(w, args.lora_target)]
+    there = linear(shape, experts)
+    return [w for w in there if not is_frozen(w, args.frozen_prefixes) and is_target(w, args.lora_target)]
 
 
-def linear(shape: ModelShape) -> Iterator[Weight]:
-    """Matrices of linear layers. Experts and routers are no such layers in transformers 5; nor is a head that is the
-    embedding."""
+def linear(shape: ModelShape, experts: bool = False) -> Iterator[Weight]:
+    """Matrices of linear layers. Experts are such layers in Megatron and not in transformers 5, routers in neither; nor
+    is a head that is the embedding."""
+    cuts = ("tensor", "expert") if experts else ("tensor",)
     matrices = (weight for weight in shape.weights if len(weight.shape) == 2)
-    return (matrix for matrix in matrices if matrix.cut == "tensor" or _is_head(matrix))
+    return (matrix for matrix in matrices if matrix.cut in cuts or _is_head(matrix))
 
 
 def is_target(weight: Weight, words: tuple[str, ...]) -> bool:
@@ -67,7 +70,7 @@ def modules_of(shape: ModelShape) -> list[str]:
 
 def is_named(module: str, words: tuple[str, ...]) -> bool:
     """As peft finds modules: by a whole name, or its last parts."""
-    return any(module == word or module.endswith(f".{word}") for word in words)
+    return any(module == word or module.endswith(f".{_OTHER_NAMES.get(word, word)}") for word in words)
 
 
 def _adapter(weight: Weight, rank: int) -> tuple[Weight, Weight]:

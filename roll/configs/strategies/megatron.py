@@ -14,7 +14,7 @@ from roll.configs.strategies.megatron_checks import (
     ranks_problems,
     repeated_problems,
 )
-from roll.configs.strategies.megatron_config import split_settings
+from roll.configs.strategies.megatron_config import MegatronSettings, split_settings
 from roll.configs.strategies.spec import Choice
 from roll.configs.strategies.trainer_kinds import megatron_misfits
 from roll.utils.text import show
@@ -38,7 +38,10 @@ def problems(choice: Choice) -> Iterator[Problem]:
     yield from megatron_misfits(at, config)
     wrong = list(megatron_problems(at, config))
     if not wrong:
-        wrong += ranks_problems(at, split_settings(config)[0], worker.num_workers)
+        settings, _ = split_settings(config)
+        wrong += ranks_problems(at, settings, worker.num_workers)
+        if choice.role.learns and worker.model_args.has_lora:
+            wrong += _lora_problems(choice, settings)
     yield from wrong
     yield from repeated_problems(at, config, _repeated_values(choice))
 
@@ -94,6 +97,20 @@ def saved_facts(facts: dict[str, object], worker: WorkerConfig, dp_size: int) ->
     if settings.use_distributed_optimizer:
         return {key: value for key, value in facts.items() if key != "dtype"}
     return facts | {"expert parallel": settings.expert_model_parallel_size > 1}
+
+
+def _lora_problems(choice: Choice, settings: MegatronSettings) -> Iterator[Problem]:
+    for word in choice.worker.model_args.lora_target:
+        if word.rpartition(".")[2] == "lm_head":
+            key, full = (f"{choice.role.name}.model_args.{name}" for name in ("lora_target", "additional_target"))
+            yield Problem(f"{key}: {word}: with Megatron the head gets no adapter. {full}: lm_head trains it.", (key,))
+    if settings.transformer_impl == "transformer_engine":
+        key, impl = f"{choice.role.name}.model_args.lora_target", f"{choice.at}.transformer_impl"
+        yield Problem(
+            f"{key}: layers of transformer-engine get no adapters yet. Set {impl}: local and {choice.at}."
+            "moe_grouped_gemm: false, or take deepspeed_train or fsdp2_train, or remove lora_target.",
+            (key, impl),
+        )
 
 
 def _repeated_values(choice: Choice) -> dict[str, object]:

@@ -74,6 +74,7 @@ class StrategySpec:
     packages: tuple[Package, ...] = ()
     devices_per_worker: bool = False  # several devices may form one worker
     adapts: bool = False  # a role that learns may train LoRA adapters
+    adapts_experts: bool = False  # on each matrix of each expert of a mixture, too
     compiles: bool = False  # its model may run by torch.compile
     packs: bool = False  # rows may stand one after the other in one sequence
     shares_sequences: bool = False  # that sequence may be divided over ranks (ulysses_size)

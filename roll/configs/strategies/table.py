@@ -24,6 +24,8 @@ def _megatron(name: str, use: Use, path: str, memory: str) -> StrategySpec:
         name,
         {use: f"{_CLASSES}.megatron.{path}"},
         heads=("lm", "value"),
+        adapts=use == "train",
+        adapts_experts=use == "train",
         packages=_MEGATRON,
         packs=True,
         problems=f"{_CONFIGS}.megatron:problems",

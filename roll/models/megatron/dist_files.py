@@ -15,7 +15,8 @@ from megatron.core.dist_checkpointing.strategies.torch import (
 )
 from torch.distributed.checkpoint.state_dict_saver import save as write_checkpoint
 
-from roll.models.dcp_files import OneByOne
+from roll.errors import StrategyError
+from roll.models.dcp_files import OneByOne, PlainReader
 from roll.models.megatron.plain_files import plain_files
 from roll.platforms.cpu_stand_ins.megatron import cuda_method_stays
 
@@ -48,6 +49,15 @@ def write(state: dict[str, Any], directory: Path, metadata: dict[str, Any]) -> N
     """Collective; `directory` exists and all ranks see it."""
     content = {key: value for key, value in metadata.items() if key != "dp_cp_group"}
     dist_checkpointing.save(state, str(directory), SynchronousWriter("torch_dist", 1), content_metadata=content)
+
+
+def refuse_adapters(directory: Path) -> None:
+    """StrategyError for what a trainer of adapters wrote: there is no whole model in it."""
+    if any(".lora_A." in name for name in PlainReader(directory).read_metadata().state_dict_metadata):
+        raise StrategyError(
+            f"{directory} holds adapters alone. The merged model is in the folder hf_model that the trainer saved, and "
+            "adapters that peft loads in hf_model/adapter."
+        )
 
 
 def read(state: dict[str, Any], directory: Path) -> dict[str, Any]:

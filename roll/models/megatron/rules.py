@@ -85,6 +85,23 @@ class Columns(Rule):
 
 
 @dataclass(frozen=True)
+class Rows(Rule):
+    """A matrix whose output is divided: [out / size, in]."""
+
+    name: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.name,)
+
+    def split(self, full: Sequence[torch.Tensor], rank: int, size: int, shapes: Shapes) -> torch.Tensor:
+        return full[0].chunk(size)[rank]
+
+    def merge(self, parts: Sequence[torch.Tensor], shapes: Shapes) -> list[torch.Tensor]:
+        return [torch.cat(list(parts))]
+
+
+@dataclass(frozen=True)
 class Vocabulary(Rule):
     """A row per token: [padded vocabulary / size, hidden]. Rows beyond the vocabulary are zeros and leave again on the
     way back."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, zip_longest
 from typing import Any
@@ -60,12 +60,17 @@ def global_parameters(chunks: Sequence[nn.Module]) -> Iterator[tuple[str, nn.Par
             yield name, parameter
 
 
+def untied(parameters: Iterable[tuple[str, nn.Parameter]], ties_head: bool) -> dict[str, nn.Parameter]:
+    """Without the copy of the embedding that a last stage has for its head."""
+    return {name: parameter for name, parameter in parameters if not (ties_head and name == HEAD)}
+
+
 def _first_expert(model: Any) -> int:
     local = int(model.config.num_moe_experts) // parallel_state.get_expert_model_parallel_world_size()
     return local * int(parallel_state.get_expert_model_parallel_rank())
 
 
-def _tensor_parallel(name: str) -> tuple[int, int]:
+def tensor_parallel(name: str) -> tuple[int, int]:
     """Rank and number of ranks that share this parameter."""
     if _EXPERT.search(name):
         rank, size = (
@@ -86,7 +91,7 @@ def load(chunks: Sequence[nn.Module], reader: HfReader, weights: WeightMap, shap
             names = weights.entry(EMBEDDING).hf_names
         if names[0] in VALUE_HEAD and names[0] not in reader:
             continue
-        rank, size = _tensor_parallel(name)
+        rank, size = tensor_parallel(name)
         part = entry.rule.split([reader.get(n) for n in names], rank, size, shapes)
         if part.shape != parameter.shape:
             raise StrategyError(
@@ -110,27 +115,38 @@ class Exporter:
 
     RECEIVER = 0
 
-    def __init__(self, chunks: Sequence[nn.Module], weights: WeightMap, shapes: Shapes, ties_head: bool):
-        self._mine = dict(global_parameters(chunks))
-        self._shapes = shapes
+    def __init__(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        entry: Callable[[str], Entry],
+        shapes: Shapes,
+        device: torch.device,
+        value: Callable[[str, torch.Tensor], torch.Tensor] = lambda name, parameter: parameter.detach(),
+        changed: Collection[str] = (),
+    ):
+        """`parameters`: this rank's, by their names in the whole model, on `device`; `entry` says what they are there.
+        `value`: what is sent for one of them, in its shape and dtype; `changed`: those of which that changes, though
+        they are frozen."""
+        self._mine, self._value = dict(parameters), value
+        self._shapes, self._device = shapes, device
         self._rank = dist.get_rank()
-        self._plan = self._agree(weights, ties_head)
-        self.trained = self._agree_on_trained()
+        self._plan = self._agree(entry)
+        self.trained = self._agree_on_trained(changed)
 
     @property
     def hf_names(self) -> list[str]:
         """Of all tensors, on every rank."""
         return [name for _, entry, _ in self._plan for name in entry.hf_names]
 
-    def _agree_on_trained(self) -> set[str]:
-        """Hugging Face names of what some rank trains."""
+    def _agree_on_trained(self, changed: Collection[str]) -> set[str]:
+        """Hugging Face names of what training changes on some rank."""
         everybody: list[list[str]] = [[] for _ in range(dist.get_world_size())]
-        dist.all_gather_object(everybody, [name for name, p in self._mine.items() if p.requires_grad])
+        dist.all_gather_object(everybody, [n for n, p in self._mine.items() if p.requires_grad or n in changed])
         trained = {name for names in everybody for name in names}
         return {hf_name for name, entry, _ in self._plan if name in trained for hf_name in entry.hf_names}
 
-    def _agree(self, weights: WeightMap, ties_head: bool) -> list[tuple[str, Entry, list[Part]]]:
-        own = {name: (_tensor_parallel(name)[0], tuple(p.shape), p.dtype) for name, p in self._mine.items()}
+    def _agree(self, entry_of: Callable[[str], Entry]) -> list[tuple[str, Entry, list[Part]]]:
+        own = {name: (tensor_parallel(name)[0], tuple(p.shape), p.dtype) for name, p in self._mine.items()}
         everybody: list[dict[str, tuple[int, tuple[int, ...], torch.dtype]]] = [
             {} for _ in range(dist.get_world_size())
         ]
@@ -141,16 +157,13 @@ class Exporter:
                 parts.setdefault(name, {}).setdefault(part, Part(owner, shape, dtype))
         plan = []
         for name in parts:
-            if name == HEAD and ties_head:
-                continue
-            entry = weights.entry(name)
+            entry = entry_of(name)
             found = [parts[name][i] for i in sorted(parts[name])]
             plan.append((name, entry, found if entry.rule.is_split else found[:1]))
         return sorted(plan, key=lambda item: item[1].order)
 
-    @property
-    def _device(self) -> torch.device:
-        return next(iter(self._mine.values())).device
+    def _own(self, name: str) -> torch.Tensor:
+        return self._value(name, self._mine[name])
 
     @torch.no_grad()
     def tensors(
@@ -174,7 +187,7 @@ class Exporter:
         tensors, sends = [], []
         for part in parts:
             if part.owner == self._rank:
-                tensors.append(self._mine[name].detach().contiguous())
+                tensors.append(self._own(name).contiguous())
             else:
                 tensors.append(torch.empty(part.shape, dtype=part.dtype, device=self._device))
             sends.append(dist.broadcast(tensors[-1], part.owner, async_op=True))
@@ -186,11 +199,8 @@ class Exporter:
     def _collect(self, name: str, parts: Sequence[Part]) -> list[torch.Tensor]:
         """On rank 0."""
         if self._rank != self.RECEIVER:
-            sends = [
-                dist.isend(self._mine[name].detach().contiguous(), self.RECEIVER)
-                for p in parts
-                if p.owner == self._rank
-            ]
+            mine = [self._own(name).contiguous() for p in parts if p.owner == self._rank]  # kept until they are sent
+            sends = [dist.isend(tensor, self.RECEIVER) for tensor in mine]
             for send in sends:
                 if send is not None:
                     send.wait()
@@ -198,7 +208,7 @@ class Exporter:
         tensors, receives = [], []
         for part in parts:
             if part.owner == self._rank:
-                tensors.append(self._mine[name].detach())
+                tensors.append(self._own(name))
                 continue
             tensors.append(torch.empty(part.shape, dtype=part.dtype, device=self._device))
             receives.append(dist.irecv(tensors[-1], part.owner))

@@ -142,8 +142,10 @@ def exported(strategy: MegatronTrainStrategy, bucket_bytes: int = 1 << 16) -> di
 
 
 def gradients(strategy: MegatronTrainStrategy) -> dict[str, np.ndarray]:
-    """The summed gradients under Hugging Face names, as the exporter sees them in the weights' place."""
-    exporter = strategy._exporter
+    """The summed gradients under Hugging Face names, those of adapters under peft's, as the exporter sees them in the
+    weights' place."""
+    adapters = strategy.model.adapters
+    exporter = strategy._exporter if adapters is None else adapters._exporter
     weights = exporter._mine
     exporter._mine = {name: p.main_grad.to(p.dtype, copy=True) for name, p in weights.items()}  # type: ignore[attr-defined, assignment]
     try:
@@ -386,3 +388,37 @@ def tensors_of_optimizer(strategy: MegatronTrainStrategy) -> Iterator[torch.Tens
     for part in optimizer.chained_optimizers:
         for parameter, state in part.optimizer.state.items():
             yield from (parameter, state["exp_avg"], state["exp_avg_sq"])
+
+
+def log_probs(run: Run) -> np.ndarray:
+    """Of all rows."""
+    with trainer(run) as strategy:
+        return _log_probs(strategy, run)
+
+
+def looks(run: Run) -> tuple[np.ndarray, ...]:
+    """Log-probs without adapters, then those with them, before and after an update; without comes first of all."""
+    with trainer(run) as strategy:
+        before = _log_probs(strategy, run, base=True), _log_probs(strategy, run)
+        one_update(strategy, run)
+        return *before, _log_probs(strategy, run, base=True), _log_probs(strategy, run)
+
+
+def _log_probs(strategy: MegatronTrainStrategy, run: Run, base: bool = False) -> np.ndarray:
+    score = strategy.base_log_probs if base else strategy.log_probs
+    found = score([join(rows(vocab_size=run.vocab_size))], TEMPERATURE)[0].log_probs
+    assert found is not None
+    return found.numpy()
+
+
+def saved_as_hugging_face(run: Run, directory: Path) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """The exported weights after an update, with which the model was saved, and log-probs with the adapters off."""
+    with trainer(run) as strategy:
+        one_update(strategy, run)
+        strategy.save_hf_model(directory)
+        return exported(strategy), _log_probs(strategy, run, base=True)
+
+
+def fresh_export(run: Run) -> dict[str, np.ndarray]:
+    with trainer(run) as strategy:
+        return exported(strategy)

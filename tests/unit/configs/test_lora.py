@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from roll.configs.lora import lora_model_problems
-from roll.configs.memory import deepspeed, fsdp2
+from roll.configs.lora import lora_model_problems, lora_problems
+from roll.configs.memory import deepspeed, fsdp2, megatron
 from roll.configs.memory.model_shape import ModelShape, model_shape
 from roll.configs.memory.parts import RoleFacts
 from roll.configs.model import ModelArgs
@@ -61,12 +61,21 @@ def test_settings_that_cannot_work_are_refused(changes: dict[str, Any], said: st
 
 
 def test_a_strategy_that_trains_no_adapters_is_refused_and_those_that_do_are_named() -> None:
-    found = problems(LORA | {"actor_train.strategy_args.strategy_name": "megatron_train"})
-    assert found == [
-        "actor_train.model_args.lora_target: megatron_train trains no adapters yet. Strategies that do: "
-        "deepspeed_train, fsdp2_train. Or remove lora_target, and all weights are trained."
+    """One of a user's own: all of ours do."""
+    choice = Choice(ACTOR_TRAIN, config(LORA).actor_train)
+    assert [problem.text for problem in lora_problems(choice, False, "fsdp2_train, megatron_train")] == [
+        "actor_train.model_args.lora_target: deepspeed_train trains no adapters yet. Strategies that do: "
+        "fsdp2_train, megatron_train. Or remove lora_target, and all weights are trained."
     ]
-    assert problems(LORA) == problems(LORA | {"actor_train.strategy_args.strategy_name": "fsdp2_train"}) == []
+    for name in ("deepspeed_train", "fsdp2_train", "megatron_train"):
+        assert problems(LORA | {"actor_train.strategy_args.strategy_name": name}) == []
+
+
+def test_layers_of_transformer_engine_get_no_adapters() -> None:
+    megatron = {"strategy_name": "megatron_train", "strategy_config": {"transformer_impl": "transformer_engine"}}
+    found = problems(LORA | {"actor_train.strategy_args": megatron})
+    said = "actor_train.model_args.lora_target: layers of transformer-engine get no adapters yet."
+    assert [text for text in found if text.startswith(said)]
 
 
 def test_settings_of_adapters_without_a_target_are_said_to_do_nothing() -> None:
@@ -143,7 +152,8 @@ def shape_of(name: str, role: Role = ACTOR_TRAIN) -> ModelShape:
             {"lora_target": "gate_proj"},
             "qwen3-30b-a3b",
             "actor_train.model_args.lora_target: no linear layer of the model is named gate_proj. It has k_proj, "
-            "lm_head, o_proj, q_proj, v_proj (adapters do not reach the experts of a mixture), or write all-linear.",
+            "lm_head, o_proj, q_proj, v_proj (with deepspeed_train the experts of a mixture get no adapters; with "
+            "megatron_train they do), or write all-linear.",
         ),
         (
             {"lora_target": "q_proj", "freeze_module_prefix": "model."},
@@ -186,6 +196,12 @@ def test_one_weight_of_embedding_and_head_cannot_be_trained_in_full() -> None:
     ]
 
 
+def test_experts_are_linear_layers_of_megatron() -> None:
+    changes = {"strategy_args": {"strategy_name": "megatron_train"}, "model_args": {"lora_target": "gate_proj"}}
+    worker = config({f"actor_train.{key}": value for key, value in changes.items()}).actor_train
+    assert not list(lora_model_problems(Choice(ACTOR_TRAIN, worker), model("qwen3-30b-a3b")))
+
+
 def adapter_elements(rank: int) -> int:
     """Of Qwen2.5-7B: 28 layers; hidden size 3584, keys and values 512, MLP 18944."""
     inputs_and_outputs = [(3584, 3584), (3584, 512), (3584, 512), (3584, 3584)]
@@ -216,6 +232,15 @@ def test_a_frozen_base_has_neither_gradients_nor_moments() -> None:
         "gradients": 4 * adapters / 4,
         "optimizer": 8 * adapters / 4,
     }
+
+
+def test_tensor_parallel_divides_one_factor_of_every_adapter() -> None:
+    """A of q, k, v, gate and up is whole on each rank, and B of o and down."""
+    whole = 28 * 16 * (5 * 3584 + 2 * 3584)
+    held = (adapter_elements(16) - whole) / 2 + whole
+    states = states_of(megatron, "megatron_train", {"tensor_model_parallel_size": 2, "use_distributed_optimizer": True})
+    assert states["gradients"] == 4 * held
+    assert states["optimizer"] == 12 * held
 
 
 def test_a_module_trained_in_full_is_there_twice() -> None:

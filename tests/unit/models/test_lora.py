@@ -96,7 +96,7 @@ def test_what_does_not_fit_the_model_is_refused(given: dict[str, Any], said: str
         ({"lora_rank": 4}, "was made with lora_rank: 2, lora_alpha: 4. Set that in model_args"),
         ({"use_rslora": True}, "was made with use_rslora: False"),
         ({"lora_target": "q_proj"}, "has adapters for other layers than .* lacks none, and has .*down_proj.* besides"),
-        ({"additional_target": "norm"}, "it lacks base_model.model.model.norm.weight, and has none besides"),
+        ({"additional_target": "norm"}, "it lacks model.norm.weight, and has none besides"),
     ],
     ids=str,
 )

@@ -21,21 +21,29 @@ from roll.distributed.strategy.saved_facts import SavedFacts
 from roll.errors import StrategyError
 from roll.models.megatron.dist_files import layout_metadata, read, write
 from roll.models.megatron.hf_files import CHECKPOINT_FOLDER
+from roll.models.megatron.low_rank import CHILD
 
 if TYPE_CHECKING:
     from roll.distributed.strategy.megatron.optimizer import Updater
+    from roll.models.megatron.lora import MegatronAdapters
 
 
-def save(directory: Path, chunks: Sequence[Any], updater: Updater, fixed: Mapping[str, object]) -> None:
-    """Weights, optimizer, schedule and random state. `fixed` is what a loader must agree with, whatever its layout.
-    Collective; `directory` is seen by all ranks."""
+def save(
+    directory: Path,
+    chunks: Sequence[Any],
+    updater: Updater,
+    adapters: MegatronAdapters | None,
+    fixed: Mapping[str, object],
+) -> None:
+    """Weights (those that are trained, beside adapters), optimizer, schedule and random state. `fixed` is what a loader
+    must agree with, whatever its layout. Collective; `directory` is seen by all ranks."""
     target = directory / CHECKPOINT_FOLDER
     if dist.get_rank() == 0:
         target.mkdir(parents=True, exist_ok=True)
     dist.barrier()
     metadata = layout_metadata()
     _prime(updater.optimizer)
-    write(_sharded_state(chunks, updater, metadata, is_loading=False), target, metadata)
+    write(_sharded_state(chunks, updater, adapters, metadata, is_loading=False), target, metadata)
     of_tracker = {"tracker": dict(_tracker().get_states())}
     torch.save(random_state() | of_tracker, random_state_file(directory, dist.get_rank()))
     if dist.get_rank() == 0:
@@ -43,7 +51,13 @@ def save(directory: Path, chunks: Sequence[Any], updater: Updater, fixed: Mappin
     dist.barrier()
 
 
-def load(directory: Path, chunks: Sequence[Any], updater: Updater, fixed: Mapping[str, object]) -> None:
+def load(
+    directory: Path,
+    chunks: Sequence[Any],
+    updater: Updater,
+    adapters: MegatronAdapters | None,
+    fixed: Mapping[str, object],
+) -> None:
     """Restores what `save` wrote, also under other parallel sizes; the optimizer's settings stay the updater's. Random
     states come back under the same sizes only; under others nothing that trains draws from them. Collective.
     StrategyError, with nothing loaded, if it was written under other `fixed`."""
@@ -54,10 +68,10 @@ def load(directory: Path, chunks: Sequence[Any], updater: Updater, fixed: Mappin
     if wrong := saved.disagreements(fixed):
         raise StrategyError(f"{directory} was saved with {', '.join(wrong)}. Resume with the same, or start anew.")
     _prime(updater.optimizer)
-    state = _sharded_state(chunks, updater, layout_metadata(), is_loading=True)
+    state = _sharded_state(chunks, updater, adapters, layout_metadata(), is_loading=True)
     loaded = read(state, source)
     for key, chunk in _named(chunks):
-        chunk.load_state_dict(loaded[key])
+        chunk.load_state_dict(loaded[key], strict=adapters is None)
     updater.updates_done = int(loaded["updates_done"])
     if _is_shared(updater.optimizer):
         _set_steps(updater.optimizer, updater.updates_done)  # the rest was read into its place
@@ -74,9 +88,15 @@ def load(directory: Path, chunks: Sequence[Any], updater: Updater, fixed: Mappin
 
 
 def _sharded_state(
-    chunks: Sequence[Any], updater: Updater, metadata: dict[str, Any], is_loading: bool
+    chunks: Sequence[Any],
+    updater: Updater,
+    adapters: MegatronAdapters | None,
+    metadata: dict[str, Any],
+    is_loading: bool,
 ) -> dict[str, Any]:
     models = {key: chunk.sharded_state_dict(metadata=metadata) for key, chunk in _named(chunks)}
+    if adapters is not None:
+        models = {key: _trained(models[key], chunk) | adapters.sharded_state(chunk) for key, chunk in _named(chunks)}
     state = {**models, "updates_done": updater.updates_done}
     if _is_shared(updater.optimizer):
         return state | {"share": [share_of(part, models) for part in _parts(updater.optimizer)]}
@@ -84,6 +104,13 @@ def _sharded_state(
         models if len(models) > 1 else models["model"], is_loading=is_loading, metadata=metadata
     )
     return state | {"optimizer": of_optimizer}
+
+
+def _trained(described: Mapping[str, Any], chunk: Any) -> dict[str, Any]:
+    """What is trained in full beside adapters, which are described by their own names."""
+    trained = {id(parameter) for parameter in chunk.parameters() if parameter.requires_grad}
+    found = {name: place for name, place in described.items() if id(getattr(place, "data", None)) in trained}
+    return {name: place for name, place in found.items() if f".{CHILD}." not in name}
 
 
 def _is_shared(optimizer: Any) -> bool:

@@ -20,9 +20,10 @@ from roll.models.loading import DTYPES, model_config
 from roll.models.megatron.config import Numbers, check_sizes, shapes_of, transformer_config
 from roll.models.megatron.family import EMBEDDING, HEAD, WeightMap, family_of
 from roll.models.megatron.hf_files import HfReader
+from roll.models.megatron.lora import Base, MegatronAdapters
 from roll.models.megatron.model import Blueprint, TokenModel, build_chunks
 from roll.models.megatron.rules import Shapes
-from roll.models.megatron.weights import global_parameters, load
+from roll.models.megatron.weights import Exporter, global_parameters, load, untied
 
 _SINGLE_EXPERTS = re.compile(r"\.experts\.\d")
 
@@ -37,10 +38,19 @@ class Model:
     weights: WeightMap
     shapes: Shapes
     ties_head: bool
+    adapters: MegatronAdapters | None = None
+
+    def exporter(self) -> Exporter:
+        """Of the model as Hugging Face has it, adapters merged into it. Collective."""
+        if self.adapters is not None:
+            return self.adapters.merged_exporter()
+        device = next(self.chunks[0].parameters()).device
+        return Exporter(untied(global_parameters(self.chunks), self.ties_head), self.weights.entry, self.shapes, device)
 
 
-def load_model(rank: MegatronRank) -> Model:
-    """Builds this rank's part and fills it from the model's files. Collective."""
+def load_model(rank: MegatronRank, adapts: bool = False) -> Model:
+    """Builds this rank's part and fills it from the model's files, with the role's adapters if it `adapts`.
+    Collective."""
     args = rank.role.model_args
     hf = model_config(args, num_labels=1) if rank.is_critic else model_config(args)
     family = family_of(hf)
@@ -54,8 +64,15 @@ def load_model(rank: MegatronRank) -> Model:
         load(chunks, reader, weights, shapes, blueprint.ties_head)
     for chunk in chunks:
         chunk.to(rank.device)
-    freeze(chunks, weights, args.freeze_module_prefix, blueprint.ties_head)
-    return Model(chunks, config, hf, weights, shapes, blueprint.ties_head)
+    adapters = None
+    if adapts and args.has_lora:
+        base = Base(chunks, weights, shapes, blueprint.ties_head, rank.context.head, rank.device)
+        adapters = MegatronAdapters(base, args, rank.context.seed)
+    else:
+        freeze(chunks, weights, args.freeze_module_prefix, blueprint.ties_head)
+    if adapters is not None or args.freeze_module_prefix:
+        begin_graphs(chunks)
+    return Model(chunks, config, hf, weights, shapes, blueprint.ties_head, adapters)
 
 
 def for_scoring(model: Model) -> Sequence[nn.Module]:
@@ -90,12 +107,16 @@ def freeze(chunks: Sequence[TokenModel], weights: WeightMap, prefixes: str | Non
         torch.distributed.all_reduce(found)
         if not found:
             raise StrategyError(f"model_args.freeze_module_prefix: no parameter's name begins with {prefix!r}")
+
+
+def begin_graphs(chunks: Sequence[TokenModel]) -> None:
+    """Layers that are recomputed get no gradient unless their input wants one, which that of a frozen embedding does
+    not: Megatron's checkpoint is a reentrant autograd function, and a stage without a gradient stops its pipeline."""
     for chunk in chunks:
-        if chunk.pre_process and prefixes:
+        if chunk.pre_process:
             chunk.embedding.register_forward_hook(_begin_graph)
 
 
 def _begin_graph(module: nn.Module, inputs: Any, output: torch.Tensor) -> torch.Tensor:
-    """Layers that are recomputed get no gradient unless their input wants one, which that of a frozen embedding does
-    not: Megatron's checkpoint is a reentrant autograd function, and a stage without a gradient stops its pipeline."""
-    return output.requires_grad_() if torch.is_grad_enabled() else output
+    wants = torch.is_grad_enabled() and not output.requires_grad
+    return output.requires_grad_() if wants else output

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.optimizer import optimizer as megatron_optimizer
@@ -21,9 +24,14 @@ from roll.distributed.strategy.optimizer import learning_rate_factor, not_finite
 from roll.platforms.cpu_stand_ins.megatron import cuda_type_names
 
 
-def wrap(chunks: Sequence[nn.Module], config: TransformerConfig, settings: MegatronSettings) -> list[Any]:
+def wrap(
+    chunks: Sequence[nn.Module],
+    config: TransformerConfig,
+    settings: MegatronSettings,
+    partly_summed: Sequence[nn.Parameter] = (),
+) -> list[Any]:
     """The chunks with gradient buffers that are summed (not averaged) over data- and context-parallel ranks, in
-    fp32."""
+    fp32; those of `partly_summed` over the tensor-parallel ranks of experts as well."""
     ddp = DistributedDataParallelConfig(
         grad_reduce_in_fp32=True,
         overlap_grad_reduce=settings.overlap_grad_reduce,
@@ -35,16 +43,24 @@ def wrap(chunks: Sequence[nn.Module], config: TransformerConfig, settings: Megat
     )
     modules = [Float16Module(config, chunk) if config.bf16 else chunk for chunk in chunks]
     wrapped = [DistributedDataParallel(config, ddp, module) for module in modules]
-    config.finalize_model_grads_func = _finalize
+    config.finalize_model_grads_func = partial(_finalize, partly_summed)
     if settings.overlap_grad_reduce:
         per_chunk: Any = [chunk.no_sync for chunk in wrapped]
         config.no_sync_func = per_chunk if len(per_chunk) > 1 else per_chunk[0]
     return wrapped
 
 
-def _finalize(model: list[Any], num_tokens: torch.Tensor | None = None, **options: Any) -> None:
+def _finalize(
+    partly_summed: Sequence[Any], model: list[Any], num_tokens: torch.Tensor | None = None, **options: Any
+) -> None:
     """Without Megatron's division by the number of tokens: the loss has divided by the global counts."""
     finalize_model_grads(model, None, **options)
+    if partly_summed:
+        flat = torch.cat([parameter.main_grad.flatten() for parameter in partly_summed])
+        dist.all_reduce(flat, group=parallel_state.get_expert_tensor_parallel_group())
+        sizes = [parameter.main_grad.numel() for parameter in partly_summed]
+        for parameter, part in zip(partly_summed, flat.split(sizes), strict=True):
+            parameter.main_grad.copy_(part.view_as(parameter.main_grad))
 
 
 class Updater:

@@ -46,17 +46,17 @@ class MegatronTrainStrategy(TrainStrategy):
         from roll.distributed.strategy.megatron.offload import Offload
         from roll.distributed.strategy.megatron.optimizer import Updater, wrap
         from roll.distributed.strategy.megatron.passes import Passes
-        from roll.models.megatron.weights import Exporter
 
-        model = self._model = load_model(self.rank)
-        self._chunks = wrap(model.chunks, model.config, self.rank.settings)
+        model = self._model = load_model(self.rank, adapts=True)
+        partly_summed = model.adapters.partly_summed if model.adapters is not None else ()
+        self._chunks = wrap(model.chunks, model.config, self.rank.settings, partly_summed)
         self._updater: Updater = Updater(
             self._chunks, model.config, self.rank.settings, self.role.training_args, self.plan
         )
         self._passes: Passes = Passes(
             self._chunks, model.config, model.shapes.vocab_size, self.context.device, self.role
         )
-        self._exporter: Exporter = Exporter(model.chunks, model.weights, model.shapes, model.ties_head)
+        self._exporter: Exporter = model.exporter()
         self._offload: Offload = Offload(self._chunks, self._updater.optimizer)
 
     @property
@@ -84,6 +84,13 @@ class MegatronTrainStrategy(TrainStrategy):
         self.rank.check_head(values=False)
         return self._passes.score(micro_batches, temperature, entropy)
 
+    def base_log_probs(self, micro_batches: Sequence[MicroBatch], temperature: float) -> list[TokenOutputs]:
+        if self.model.adapters is None:
+            return super().base_log_probs(micro_batches, temperature)
+        self._updater.finish_gather()
+        with self.model.adapters.off():
+            return self.log_probs(micro_batches, temperature)
+
     def values(self, micro_batches: Sequence[MicroBatch]) -> list[TokenOutputs]:
         self.rank.check_head(values=True)
         return self._passes.score(micro_batches, 1.0, values=True)
@@ -97,8 +104,7 @@ class MegatronTrainStrategy(TrainStrategy):
         take part in a broadcast of every part."""
         self._updater.finish_gather()
         is_wanted = self.exports_weights or self.context.rank in to
-        is_all = whole or self.role.model_args.has_lora  # the weights that adapters change are themselves frozen
-        sent = None if is_all else with_partners(self._exporter.hf_names, self._exporter.trained)
+        sent = None if whole else with_partners(self._exporter.hf_names, self._exporter.trained)
         tensors = self._exporter.tensors(everywhere=any(rank != 0 for rank in to), only=sent)
         for bucket in fill_buckets(tensors, bucket_bytes):
             yield bucket if is_wanted else []
@@ -110,15 +116,20 @@ class MegatronTrainStrategy(TrainStrategy):
         from roll.distributed.strategy.megatron import checkpoint
 
         self._updater.finish_gather()
-        checkpoint.save(directory, self._chunks, self._updater, required_facts(self.role, self.dp_size))
+        checkpoint.save(
+            directory, self._chunks, self._updater, self.model.adapters, required_facts(self.role, self.dp_size)
+        )
 
     def load_checkpoint(self, directory: Path) -> None:
         from roll.distributed.strategy.megatron import checkpoint
 
-        checkpoint.load(directory, self._chunks, self._updater, required_facts(self.role, self.dp_size))
+        checkpoint.load(
+            directory, self._chunks, self._updater, self.model.adapters, required_facts(self.role, self.dp_size)
+        )
 
     def save_hf_model(self, directory: Path) -> None:
         """config.json and safetensors; tokenizer files are the caller's. Memory stays at one file."""
+        from roll.models.loading import ADAPTER_FOLDER
         from roll.models.megatron.hf_files import write_model
 
         self._updater.finish_gather()
@@ -128,6 +139,8 @@ class MegatronTrainStrategy(TrainStrategy):
         else:
             for _ in tensors:
                 pass
+        if self.model.adapters is not None:
+            self.model.adapters.save(directory / ADAPTER_FOLDER)
         torch.distributed.barrier()  # nobody goes on before the files are there
 
     def offload_states(self, states: frozenset[State]) -> None:

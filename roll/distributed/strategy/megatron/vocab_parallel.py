@@ -67,12 +67,13 @@ class _TokenScores(torch.autograd.Function):
         return sums[2] - log_total, log_total - mean
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None, None, None]:  # type: ignore[override]
         hidden, weight, targets, log_total, mean = ctx.saved_tensors
         of_log_prob, of_entropy = gradients
         share: VocabShare = ctx.share
         hidden_gradient = torch.zeros_like(hidden)
-        weight_gradient = torch.zeros_like(weight, dtype=torch.float32)
+        trains_head = ctx.needs_input_grad[1]
+        weight_gradient = torch.zeros_like(weight, dtype=torch.float32) if trains_head else None
         for span, logits, local, inside in _chunks(hidden, weight, targets, share):
             if logits.shape[1] == 0:
                 continue
@@ -83,8 +84,9 @@ class _TokenScores(torch.autograd.Function):
             slope.scatter_add_(1, local[:, None], torch.where(inside, of_log_prob[span], 0.0)[:, None])
             slope = slope.div_(share.temperature).to(weight.dtype)
             hidden_gradient[span] = slope @ weight[: slope.shape[1]]
-            weight_gradient[: slope.shape[1]] += slope.T @ hidden[span]
-        return hidden_gradient, weight_gradient.to(weight.dtype), None, None
+            if weight_gradient is not None:
+                weight_gradient[: slope.shape[1]] += slope.T @ hidden[span]
+        return hidden_gradient, None if weight_gradient is None else weight_gradient.to(weight.dtype), None, None
 
 
 def _chunks(
