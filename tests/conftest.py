@@ -34,6 +34,14 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     return report
 
 
+def pytest_configure() -> None:
+    """Examples are the same in every run, and a machine that stalls fails none."""
+    from hypothesis import HealthCheck, settings
+
+    settings.register_profile("roll", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("roll")
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--faults", type=int, default=1000, help="faults of tests/e2e/test_faults_seeded.py")
     parser.addoption("--fault-seed", type=int, default=0, help="they are drawn with this seed")

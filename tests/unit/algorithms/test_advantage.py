@@ -51,7 +51,7 @@ def test_all_failed_and_no_rows_give_zeros_and_no_metrics(estimator: str) -> Non
     assert len(group_advantages(np.array([]), np.array([], np.int64), setting)[0]) == 0
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     rewards=st.lists(st.one_of(st.floats(-10, 10, width=32), st.just(NAN)), min_size=1, max_size=12),
     estimator=st.sampled_from(["grpo", "rloo", "reinforce_plus_plus_baseline"]),

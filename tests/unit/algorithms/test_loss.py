@@ -71,7 +71,7 @@ def with_padding_rows(batch: TrainBatch, count: int) -> TrainBatch:
     return TrainBatch(samples=SampleBatch.concatenate([batch.samples, extra]), **extended)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(data=st.data())
 @pytest.mark.parametrize("name", LOSSES)
 def test_split_padding_rows_and_width_change_nothing(name: str, data: st.DataObject) -> None:

@@ -11,7 +11,7 @@ from roll.algorithms.normalize import RunningMoments, moments_by_key, whiten
 from tests.unit.algorithms.rows import alone
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.lists(st.floats(-100, 100), max_size=5), max_size=6))
 def test_running_moments_are_those_of_all_values_together(parts: list[list[float]]) -> None:
     moments = RunningMoments()

@@ -60,7 +60,7 @@ def test_interleave_spreads_evenly() -> None:
     assert interleave({"a": 4, "b": 2}) == ["a", "b", "a", "a", "b", "a"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     sizes=st.dictionaries(st.sampled_from(["a", "b", "c", "d"]), st.integers(1, 9), min_size=1),
     block=st.integers(1, 12),
@@ -87,7 +87,7 @@ def test_the_stream_does_not_depend_on_interruptions(
     assert stream == unbroken
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(weights=st.lists(st.integers(0, 50), min_size=1, max_size=6), count=st.integers(1, 40))
 def test_apportioning_always_adds_up_and_never_drifts(weights: list[int], count: int) -> None:
     if not sum(weights):

@@ -63,7 +63,7 @@ def played(shape: Shape) -> Play:
     return run_virtually(work())
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(shapes())
 def test_whatever_is_shared_every_answer_is_whole_and_trained_on_once_within_the_bound(shape: Shape) -> None:
     play = played(shape)

@@ -84,7 +84,7 @@ def third(number: int) -> bool:
     return number % 3 == 1
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(bounds_within_a_step(), SEEDS, st.integers(0, 4), st.booleans())
 def test_a_batch_is_whole_and_nothing_outlives_its_step(
     bounds: RolloutBounds, seed: int, replacements: int, keeps_none: bool
@@ -100,7 +100,7 @@ def test_a_batch_is_whole_and_nothing_outlives_its_step(
         assert step.left is None or (step.left.running, step.left.finished) == (0, 0)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(1, 5), st.integers(0, 8), st.integers(0, 4), SEEDS, SEEDS)
 def test_groups_in_advance_of_a_filter_change_no_batch(
     num_groups: int, additional: int, replacements: int, seed: int, other: int
@@ -127,7 +127,7 @@ def test_groups_in_advance_of_a_filter_save_the_second_wait() -> None:
     assert time_of(4) == pytest.approx(20) and time_of(0) >= 60
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(1, 5), st.integers(0, 6), SEEDS)
 def test_over_rollout_takes_those_that_end_first_and_drops_the_others_for_good(n: int, ahead: int, seed: int) -> None:
     seconds = lengths(seed)
@@ -139,7 +139,7 @@ def test_over_rollout_takes_those_that_end_first_and_drops_the_others_for_good(n
     assert len(found.cancelled) == 5 * ahead
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.integers(1, 5), st.integers(0, 8), st.integers(1, 9), st.sampled_from([0.0, 0.5]), st.integers(0, 3), SEEDS)
 def test_deferring_trains_every_number_in_the_end(
     n: int, ahead: int, steps: int, grace_s: float, replacements: int, seed: int
@@ -177,7 +177,7 @@ def test_within_the_grace_older_groups_take_the_place_of_younger_ones(
     assert (found.kept, found.waited_s) == ([kept], [pytest.approx(waited_s)])
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(bounds_within_a_step(), SEEDS, st.integers(0, 12))
 def test_a_group_that_fails_ends_the_step_that_needs_it(bounds: RolloutBounds, seed: int, failing: int) -> None:
     class Failing(Training):

@@ -79,7 +79,7 @@ def waiting(state: CoreState) -> list[int]:
     return sorted([*(g.number for g in state.active), *state.deferred, *(number for number, _ in state.replaced)])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(any_bounds(), any_bounds(), st.integers(0, 999), st.integers(1, 3), st.integers(0, 999))
 def test_every_number_is_used_once_over_a_stop_at_any_moment_and_a_resume_under_any_bounds(
     before: RolloutBounds, after: RolloutBounds, seed: int, replacements: int, moment: int
@@ -100,7 +100,7 @@ def test_every_number_is_used_once_over_a_stop_at_any_moment_and_a_resume_under_
         assert not second.ages or max(second.ages) <= after.max_staleness
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(any_bounds(), st.integers(0, 999), st.integers(0, 999))
 def test_under_the_same_bounds_no_finished_group_is_played_again_and_no_deadline_changes(
     bounds: RolloutBounds, seed: int, moment: int

@@ -85,7 +85,7 @@ def lengths(seed: int) -> Callable[[int], float]:
     return lambda number: float(np.random.default_rng([seed, number]).lognormal(0.0, 1.5))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     bounds_that_cannot_deadlock(),
     st.integers(0, 999),
@@ -108,7 +108,7 @@ def test_bounds_hold_in_every_schedule(
     assert again.kept == found.kept
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(1, 5), st.integers(0, 999), st.integers(0, 999), st.integers(0, 6), st.integers(1, 8))
 def test_without_staleness_a_step_depends_on_the_data_alone(
     num_groups: int, seed: int, other: int, replacements: int, steps: int
@@ -134,7 +134,7 @@ def test_without_staleness_a_step_depends_on_the_data_alone(
         assert firsts == [step * num_groups for step in range(steps)]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(bounds_that_cannot_deadlock(), st.integers(0, 999), st.integers(1, 8), st.integers(0, 4))
 def test_a_filter_never_leaves_a_step_waiting(bounds: RolloutBounds, seed: int, steps: int, replacements: int) -> None:
     """Even one that keeps nothing."""

@@ -74,7 +74,7 @@ def test_fields_of_the_wrong_length_are_refused_by_name():
 rows_of_tokens = st.lists(st.lists(st.integers(0, 99), min_size=1, max_size=6), min_size=1, max_size=8)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(rows_of_tokens, st.data(), st.integers(1, 8))
 def test_select_pad_and_unpad_agree_with_plain_lists(responses: list[list[int]], data: st.DataObject, round_to: int):
     samples = collate_groups([group_of(responses)])
@@ -101,7 +101,7 @@ def test_token_indices_and_row_sums():
     assert sum_rows(np.arange(9.0), lengths).tolist() == [3, 7, 26]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(1, 5), st.data())
 def test_balanced_parts_have_equal_counts_and_hold_every_row_once(num_parts: int, data: st.DataObject):
     room = data.draw(st.integers(0, 5))
@@ -120,7 +120,7 @@ def test_balance_example_of_the_docstring():
         balance(lengths, 4)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=20), st.integers(1, 100), st.integers(1, 8))
 def test_micro_batches_hold_every_row_once_within_their_limit(lengths: list[int], limit: int, round_to: int):
     array, rows = np.array(lengths), np.arange(len(lengths))
@@ -131,7 +131,7 @@ def test_micro_batches_hold_every_row_once_within_their_limit(lengths: list[int]
         assert len(batch) == 1 or len(batch) * width <= limit
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=20), st.integers(1, 100), st.integers(1, 8))
 def test_packs_hold_every_row_once_within_their_limit(lengths: list[int], limit: int, at_least: int):
     array, rows = np.array(lengths), np.arange(len(lengths))[::-1]

@@ -75,7 +75,7 @@ def facts(groups: list[RecordedGroup]) -> list[Any]:
     return [(group.group_id, group.task_id, group.surplus, list(map(of_row, group.trajectories))) for group in groups]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.lists(rows(), min_size=1, max_size=4), max_size=4))
 def test_every_kind_of_row_comes_back_bit_for_bit(found: list[list[Trajectory]]) -> None:
     groups = [RecordedGroup(7 * i, f"task {i}", tuple(group), ((3, True), (i, False))) for i, group in enumerate(found)]

@@ -30,7 +30,7 @@ def updates_by_counting(samples: int, per_device: int, accumulation: int, ranks:
     return updates
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     prompts=st.integers(1, 40),
     group=st.integers(2, 8),
@@ -62,7 +62,7 @@ def test_updates_equal_those_of_a_trainer_that_counts(
         assert plan.samples_per_update == per_device * accumulation * ranks
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(prompts=st.integers(1, 50), per_device=st.integers(1, 20), accumulation=st.integers(1, 9))
 def test_every_value_that_a_message_proposes_works(prompts: int, per_device: int, accumulation: int) -> None:
     base = {"rollout_batch_size": prompts, PER_DEVICE: per_device, ACCUMULATION: accumulation}
@@ -141,7 +141,7 @@ def test_the_critic_has_its_own_arithmetic_and_the_actor_skips_the_warm_up_steps
     assert (plan.actor_train.updates_per_step, plan.actor_train.total_updates) == (4, 60)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(prompts=st.integers(1, 200), weights=st.lists(st.integers(0, 20), min_size=2, max_size=5).filter(any))
 def test_domain_prompts_sum_to_the_batch_and_miss_their_share_by_less_than_one(
     prompts: int, weights: list[int]

@@ -128,7 +128,7 @@ def by_all_events(made: Costs, jobs: list[tuple[float, int]]) -> dict[int, float
     return ends
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 40).map(lambda n: n / 4), st.integers(1, 30)), min_size=1, max_size=12))
 def test_a_shared_counter_gives_what_all_events_one_by_one_give(jobs: list[tuple[float, int]]) -> None:
     made = costs(decode_s=((1, 0.5), (3, 0.75), (8, 2.0)))

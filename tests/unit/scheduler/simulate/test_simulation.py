@@ -94,7 +94,7 @@ def test_engines_beside_the_trainers_device_go_on_with_what_the_other_leaves() -
         assert report.engines.away == pytest.approx(5.0) and whole.engines.away == pytest.approx(10.0)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     num_engines=st.integers(1, 4),
     per_engine=st.integers(1, 2),
