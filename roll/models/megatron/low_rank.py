@@ -79,6 +79,7 @@ class LayerAdapters(nn.Module):
                 self._mark(getattr(pair, factor), (factor == "lora_A") == by_input, is_expert)
         order = torch.cat([rows for name, rows in layers.items() if name in chosen]).to(weight.device)
         in_order = torch.equal(order, torch.arange(len(weight), device=weight.device))
+        self.rows: torch.Tensor | None
         self.register_buffer("rows", None if in_order else order, persistent=False)
         linear.register_forward_hook(self._added)
 
@@ -127,7 +128,8 @@ class LayerAdapters(nn.Module):
     def _random(self) -> AbstractContextManager[None]:
         """Draws that are the same on ranks with the same input, and others on ranks with other inputs."""
         differs = self.by_input or self.by_position
-        return get_cuda_rng_tracker().fork() if differs else nullcontext()
+        tracker: Any = get_cuda_rng_tracker()
+        return tracker.fork() if differs else nullcontext()
 
     def _exchanged(self, low: torch.Tensor) -> torch.Tensor:
         """A times the input, as B needs it: of all positions of the rank's rows, or of its positions of all rows."""
