@@ -96,7 +96,9 @@ def saved_facts(facts: dict[str, object], worker: WorkerConfig, dp_size: int) ->
     facts = facts | {"use_distributed_optimizer": settings.use_distributed_optimizer}
     if settings.use_distributed_optimizer:
         return {key: value for key, value in facts.items() if key != "dtype"}
-    return facts | {"expert parallel": settings.expert_model_parallel_size > 1}
+    same_ranks = settings.expert_model_parallel_size == 1
+    same_ranks = same_ranks and settings.expert_tensor_size == settings.tensor_model_parallel_size
+    return facts | {"expert parallel": not same_ranks}
 
 
 def _lora_problems(choice: Choice, settings: MegatronSettings) -> Iterator[Problem]:

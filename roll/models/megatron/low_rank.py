@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from megatron.core import parallel_state
 from megatron.core.tensor_parallel import (
     copy_to_tensor_model_parallel_region,
     gather_from_sequence_parallel_region,
@@ -76,18 +75,18 @@ class LayerAdapters(nn.Module):
             pair = Pair(a.to(weight, copy=True), torch.zeros(len(rows), form.rank).to(weight))
             self.pairs[name.rpartition(".")[2]] = pair
             for factor in FACTORS:
-                self._mark(getattr(pair, factor), (factor == "lora_A") == by_input, is_expert)
+                self._mark(getattr(pair, factor), (factor == "lora_A") == by_input, weight)
         order = torch.cat([rows for name, rows in layers.items() if name in chosen]).to(weight.device)
         in_order = torch.equal(order, torch.arange(len(weight), device=weight.device))
         self.rows: torch.Tensor | None
         self.register_buffer("rows", None if in_order else order, persistent=False)
         linear.register_forward_hook(self._added)
 
-    def _mark(self, parameter: Any, is_divided: bool, is_expert: bool) -> None:
+    def _mark(self, parameter: Any, is_divided: bool, weight: Any) -> None:
         """For Megatron: which parameters the norm of the gradient counts once, whose gradients are summed over which
         ranks."""
         set_tensor_model_parallel_attributes(parameter, True, 0, 1)
-        parameter.allreduce = not (is_expert and parallel_state.get_expert_model_parallel_world_size() > 1)
+        parameter.allreduce = weight.allreduce
         if not is_divided:
             parameter.shared = self.group.rank() > 0
             parameter.sequence_parallel = self.by_position

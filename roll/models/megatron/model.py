@@ -113,6 +113,8 @@ def _build(blueprint: Blueprint, stage: int | None, top: Top) -> TokenModel:
         position_embedding_type="rope",
         vp_stage=stage,
     )
+    if config.num_moe_experts and config.expert_tensor_parallel_size != config.tensor_model_parallel_size:
+        _sum_among_experts(model)
     model.rotary_pos_emb.inv_freq = rope_of(hf).frequencies.to(blueprint.device)
     model.top = top
     if blueprint.is_critic and model.post_process:
@@ -121,3 +123,11 @@ def _build(blueprint: Blueprint, stage: int | None, top: Top) -> TokenModel:
     elif model.post_process:
         model.output_layer.forward = model._apply_to_head  # type: ignore[method-assign]
     return model
+
+
+def _sum_among_experts(model: TokenModel) -> None:
+    """Ranks that hold the same experts are others than those that hold the same layers: gradients of experts are summed
+    over their own. Megatron (0.16) does so with expert_model_parallel_size above 1 alone."""
+    for name, parameter in model.named_parameters():
+        if ".experts." in name:
+            parameter.allreduce = False  # type: ignore[attr-defined]

@@ -22,6 +22,9 @@ CASES: dict[str, tuple[int, str, dict[str, Any], dict[str, Any]]] = {
     "ep2": (2, "qwen3_moe", EP2, {}),
     "ep2-allgather": (2, "qwen3_moe", EP2 | ALLGATHER, {"split": (3, 1)}),
     "tp2": (2, "mixtral", {"tensor_model_parallel_size": 2}, {}),  # sequence_parallel is on all the same
+    "tp2-etp1-shared": (
+        2, "qwen3_moe", TP2 | {"expert_tensor_parallel_size": 1, "use_distributed_optimizer": True}, {},
+    ),
     "ep2-recompute": (2, "mixtral", EP2 | {"moe_layer_recompute": True}, {}),
     "ep2-dp2-shared": (4, "mixtral", EP2 | {"use_distributed_optimizer": True}, {}),
     "tp2-ep2": (4, "qwen3_moe", TP2 | EP2, {"split": (3, 1)}),
@@ -31,7 +34,7 @@ CASES: dict[str, tuple[int, str, dict[str, Any], dict[str, Any]]] = {
     "cp2-ep2-packed": (2, "mixtral", CP2 | EP2, {"packs": True}),
     "ep2-recompute-full": (2, "qwen3_moe", EP2 | {"recompute_granularity": "full"}, {}),
     "tp2-ep2-etp2-allgather": (4, "mixtral", TP2 | EP2 | ALLGATHER | {"expert_tensor_parallel_size": 2}, {}),
-}
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
