@@ -27,13 +27,16 @@ _SECTIONS: Mapping[str, tuple[str, ...]] = {
 _INERT: Mapping[str, tuple[Any, ...]] = {
     "sync_style": ("fixed",),
     "partial_rollout": (True,),
-    "over_rollout": ({}, {"ratio": 0}),
-    "dynamic_timeout": ({}, {"enable": False}),
+    "over_rollout": (),
+    "dynamic_timeout": (),
     "require_batches": (),
     "staleness_threshold": (0,),
     "max_retry_times": (0,),
 }
 """Values that ask for what is there anyway."""
+
+_SWITCHES: Mapping[str, str] = {"over_rollout": "ratio", "dynamic_timeout": "enable"}
+"""What turns a section on: without it the rest of the section asks for nothing."""
 
 Tree = Mapping[str, Any]
 
@@ -111,9 +114,14 @@ def take_ahead_names(cls: type[Settings], tree: dict[str, Any]) -> Iterator[Prob
             del tree[section]
     given = dict(tree)
     for name, instead in _INSTEAD.items():
-        if name in tree and (value := tree.pop(name)) not in _INERT[name]:
+        if name in tree and not _is_inert(name, value := tree.pop(name)):
             key = at.get(name, name)
             yield Problem(f"{key}: {show(value)} has no key of its own here. Write {instead(value, given)}.", (key,))
+
+
+def _is_inert(name: str, value: Any) -> bool:
+    is_off = name in _SWITCHES and isinstance(value, dict) and not value.get(_SWITCHES[name])
+    return value is None or is_off or value in _INERT[name]
 
 
 def _interval(tree: Tree) -> Any:

@@ -225,7 +225,12 @@ def test_trinitys_names_for_the_same_are_understood() -> None:
 def test_names_of_trinity_and_verl_are_taken_in_their_sections() -> None:
     changes: dict[str, Any] = {
         "synchronizer": {"sync_interval": 2, "sync_offset": 1, "sync_style": "fixed"},
-        "explorer": {"runner_state_report_interval": 60, "over_rollout": {"ratio": 0.0}},
+        "explorer": {
+            "runner_state_report_interval": 60,
+            "over_rollout": {"ratio": 0.0, "wait_after_min": 30.0},
+            "dynamic_timeout": {"enable": False, "ratio": 3.0},
+            "max_retry_times": None,
+        },
     }
     given = tree(changes)
     assert apply_aliases(RLVRConfig, given) == ([], [])
