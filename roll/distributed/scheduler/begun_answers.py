@@ -46,7 +46,7 @@ class BegunAnswers:
     def group(self, number: int) -> Iterator[Generate]:
         """A way to the engines for this group."""
         answered = self._answered[number] = {}
-        saved = self._saved.pop(number, {})
+        saved = self._saved.setdefault(number, {})
 
         @wraps(self._generate)  # a rollouter looks at what it takes
         async def generate(request: GenerationRequest, *arguments: Any) -> Sequence[AnyGeneration]:
@@ -62,17 +62,16 @@ class BegunAnswers:
         try:
             yield generate
         finally:
-            del self._answered[number]
+            del self._answered[number], self._saved[number]
 
     async def give_up(self) -> dict[int, list[BegunRequest]]:
-        """Ends all requests; what there is of the groups that are not finished."""
+        """Ends all requests; what there is of the groups that are not finished, or have yet to go on."""
         if self._give_up is None:
             return {}
         found = {request.request_id: request for request in await self._give_up()}
-        groups = {
-            number: [request for name, whole in asked.items() if (request := whole or found.get(name)) is not None]
-            for number, asked in self._answered.items()
-        }
+        groups = {number: list(saved.values()) for number, saved in self._saved.items()}
+        for number, asked in self._answered.items():
+            groups[number] += [request for name, whole in asked.items() if (request := whole or found.get(name))]
         return {number: requests for number, requests in groups.items() if requests}
 
 

@@ -212,6 +212,30 @@ def test_a_prompt_that_is_another_one_now_is_answered_from_its_beginning(loop: E
     assert begun_of(engine.asked[1]) == {}
 
 
+def test_what_has_yet_to_go_on_when_the_run_ends_again_is_saved_again(loop: EventLoopThread, tmp_path: Path):
+    hang = {number: {0: generation([5, number], "moved")} for number in (1, 4, 5)}
+    state, source, engine = ended(loop, tmp_path / "first", hang), Source(), Engine({1: hang[1]})
+    source.load_state_dict(state["data"])
+    settings = SchedulerSettings(BOUNDS, max_running=1)
+    scheduler = RolloutScheduler(
+        loop, Rollouter(), engine.generate, source, settings, fetch=fetch, give_up=engine.give_up
+    )
+    scheduler.restore(tmp_path / "first", state["groups"], 1)
+    scheduler.published(1)
+    loop.run(_until_asked(engine, 1))
+    scheduler.save(tmp_path / "second", ends=True)
+    loop.run(scheduler._core.cancel())
+    again = load_groups(tmp_path / "second" / "rollouts", BEGUN)
+    assert {group.group_id: group.trajectories[0].input_ids.tolist()[-2:] for group in again} == {
+        number: [5, number] for number in hang
+    }
+
+
+async def _until_asked(engine: Engine, number: int) -> None:
+    while number not in engine.asked:
+        await asyncio.sleep(0)
+
+
 class Longer(Source):
     """Other prompts of the same names."""
 
