@@ -112,7 +112,8 @@ def driver_end(pipe: int) -> "str | None":
         for descriptor in texts.keys() & ready:
             events.unregister(descriptor)
             os.close(descriptor)
-            unsaid = texts.pop(descriptor)
+            text = texts.pop(descriptor)
+            unsaid = unsaid or text  # others may die of the first death
 
 
 if __name__ == "__main__":

@@ -144,6 +144,18 @@ def test_the_cleaner_says_what_died_before_a_driver_that_could_not(
     assert capfd.readouterr().err == ("" if is_said else "It died.\n")
 
 
+def test_of_several_deaths_the_cleaner_says_the_first(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    running = CleanerProcess(str(tmp_path / "run"))
+    with subprocess.Popen(["sleep", "600"]) as first, subprocess.Popen(["sleep", "600"]) as second:
+        running.say_if_dead({second.pid: "It followed.", first.pid: "It died."})
+        wait_until(lambda: watched_by(running.pid) == 2)
+        for num_left, mortal in ((1, first), (0, second)):
+            mortal.kill()
+            wait_until(lambda num_left=num_left: watched_by(running.pid) == num_left)
+    running.end()
+    assert capfd.readouterr().err == "It died.\n"
+
+
 def test_a_suspended_cleaner_cleans_all_the_same(tmp_path: Path) -> None:
     directory = tmp_path / "run"
     directory.mkdir()
