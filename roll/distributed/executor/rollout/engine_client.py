@@ -113,7 +113,7 @@ class EngineClient:
                 self._call(replica, "abort", list(replica.waiting))
         if owed := [asked.done for replica in self._replicas for asked in replica.waiting.values()]:
             await asyncio.wait(owed, timeout=limit_s)
-        return [whole.begun() for whole in self._open if whole.answers() is None]
+        return [whole.begun() for whole in self._open]
 
     async def _ask_somewhere(self, asked: Asked) -> WorkerError | None:
         """Returns when the engine owes nothing of it any more; the error if it died."""

@@ -408,6 +408,22 @@ def test_what_a_client_gives_up_another_run_goes_on_with() -> None:
     asyncio.run(play())
 
 
+def test_whole_answers_are_not_lost_where_the_engine_still_owes_what_nobody_needs() -> None:
+    async def play() -> None:
+        engine = Telling()
+        client = EngineClient(Workers([engine]))  # type: ignore[arg-type]
+        request = GenerationRequest("r", np.array([1], np.int32), SamplingParams(3), num_samples=3, enough=2)
+        asked = asyncio.create_task(client.generate(request, lambda number, answer: None))
+        await turns(lambda: bool(engine.submitted))
+        engine.replies.put_nowait({0: of_token(11), 1: of_token(12)})
+        await turns(lambda: client._router.load(0) == 1)
+        (begun,) = await client.give_up(limit_s=0.0)
+        assert {n: here(answer).token_ids.tolist() for n, answer in begun.answers.items()} == {0: [11], 1: [12]}
+        asked.cancel()
+
+    asyncio.run(play())
+
+
 def test_an_engine_that_hands_nothing_over_does_not_hold_up_the_end() -> None:
     async def play() -> None:
         engine = Telling()
