@@ -252,6 +252,8 @@ class EngineClient:
             self._call(replica, "abort", [asked.request.request_id])
 
     def _fail(self, replica: Replica, error: RollError) -> None:
+        if replica.failure is not None:  # two calls may tell of one death
+            return
         replica.failure = error
         for asked in replica.waiting.values():
             asked.fails(error)
