@@ -1,11 +1,21 @@
 """LoRA before anything starts: what the settings of a role that learns say against themselves, and against its
 model."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from roll.configs.memory.model_shape import ModelShape, model_shape
-from roll.configs.memory.trained import ALL_LINEAR, adapted, is_named, is_target, linear, modules_of
+from roll.configs.memory.model_shape import model_shape
+from roll.configs.memory.trained import (
+    ALL_LINEAR,
+    EXPERT,
+    MIXTRAL_FILES,
+    adapted,
+    ends_with,
+    is_target,
+    linear,
+    modules_of,
+    renamed,
+)
 from roll.configs.model import ModelArgs
 from roll.configs.problems import Problem
 from roll.configs.strategies.spec import Choice, Package
@@ -20,6 +30,7 @@ REFUSED_WORDS: Mapping[str, str] = {  # others of ROLL's
 _NEED_TARGET = ("adapter_name_or_path", "additional_target")
 _IDLE_WITHOUT = ("lora_rank", "lora_alpha", "use_rslora", "lora_dropout")
 _TIED = ("embed_tokens", "lm_head")
+_ONE_PARAMETER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"), ("w1", "w3"))  # in Megatron
 EXPERTS_AND_RSLORA = (
     "true with adapters on the experts of a mixture, whose gate and up peft fuses as it loads them: it keeps alpha / "
     "r, not alpha / sqrt(r). Set it to false, and lora_alpha to as much more"
@@ -67,10 +78,12 @@ def lora_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Pr
     if shape is None or not args.has_lora:
         return
     experts = spec_of(choice.worker.strategy_name).adapts_experts
+    files = MIXTRAL_FILES if experts and model.get("model_type") == "mixtral" else {}
     weights = list(linear(shape, experts))
-    there = sorted({weight.name.split(".")[-2] for weight in weights})
+    layers = [renamed(weight.name.removesuffix(".weight"), files) for weight in weights]
+    there = sorted({layer.rpartition(".")[2] for layer in layers})
     for word in args.lora_target:
-        if word != ALL_LINEAR and not any(is_target(weight, (word,)) for weight in weights):
+        if word != ALL_LINEAR and not any(ends_with(layer, word) for layer in layers):
             text = f"{key}: no linear layer of the model is named {word}. It has {', '.join(there)}"
             mixture = shape.experts_per_token and not experts
             why = f" (with {choice.worker.strategy_name} the experts of a mixture get no adapters;" if mixture else ""
@@ -83,23 +96,44 @@ def lora_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Pr
     if any(is_target(weight, args.lora_target) for weight in weights) and not chosen:
         frozen = f"{choice.role.name}.model_args.freeze_module_prefix"
         yield Problem(f"{frozen}: {args.freeze_module_prefix} leaves no layer that {key} names.", (frozen, key))
-    yield from _in_full_problems(shape, args, f"{choice.role.name}.model_args.additional_target")
-
-
-def _in_full_problems(shape: ModelShape, args: ModelArgs, key: str) -> Iterator[Problem]:
-    """Of the modules that are trained in full beside the adapters."""
     modules = modules_of(shape)
+    at = f"{choice.role.name}.model_args.additional_target"
+    if not experts:
+        modules = [module for module in modules if EXPERT not in module]
+        yield from _in_full_problems(modules, shape.ties_head, args, at)
+        return
+    own = {weight.name.rpartition(".")[0] for weight in shape.weights}
+    modules = [renamed(module, files) for module in modules if module in own]
+    yield from _in_full_problems(modules, shape.ties_head, args, at, "weights of its own")
+    yield from _part_problems(modules, args, at)
+
+
+def _in_full_problems(
+    modules: Sequence[str], ties_head: bool, args: ModelArgs, key: str, what: str = "weights"
+) -> Iterator[Problem]:
+    """Of the modules that are trained in full beside the adapters."""
     for word in args.additional_target:
-        if shape.ties_head and word.rpartition(".")[2] in _TIED:
+        if ties_head and word.rpartition(".")[2] in _TIED:
             text = f"{key}: {word}: embedding and head are one weight in this model (tie_word_embeddings); two would"
             yield Problem(f"{text} come of it. Remove it.", (key,))
-        elif not (named := [module for module in modules if is_named(module, (word,))]):
+        elif not (named := [module for module in modules if ends_with(module, word)]):
             there = ", ".join(sorted({name for module in modules if not (name := module.rpartition(".")[2]).isdigit()}))
-            yield Problem(f"{key}: no module of the model that has weights is named {word}. It has {there}.", (key,))
+            yield Problem(f"{key}: no module of the model that has {what} is named {word}. It has {there}.", (key,))
         elif all(f"{module}.weight".startswith(args.frozen_prefixes) for module in named):
             frozen = key.replace("additional_target", "freeze_module_prefix")
             text = f"{frozen}: {args.freeze_module_prefix} leaves no module that {key}: {word} names"
             yield Problem(f"{text}. Remove one of them.", (frozen, key))
+
+
+def _part_problems(modules: Sequence[str], args: ModelArgs, key: str) -> Iterator[Problem]:
+    """Of modules that are one parameter with others in Megatron, which is trained whole or not at all."""
+    free = [module for module in modules if not f"{module}.weight".startswith(args.frozen_prefixes)]
+    chosen = {module for module in free if any(ends_with(module, word) for word in args.additional_target)}
+    for partners in _ONE_PARAMETER:
+        named = ((module, last) for module in chosen if (last := module.rpartition(".")[2]) in partners)
+        if any(module.removesuffix(last) + other not in chosen for module, last in named for other in partners):
+            text = f"{key}: {', '.join(partners)} are one parameter in Megatron, of which only a part is named"
+            yield Problem(f"{text}. Name all of them, or none.", (key,))
 
 
 def _adapting_experts() -> list[str]:

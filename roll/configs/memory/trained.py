@@ -1,13 +1,15 @@
 """How much of a model is trained, and what LoRA puts beside it."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from roll.configs.memory.model_shape import ModelShape, Weight
 from roll.configs.model import ModelArgs
 
 ALL_LINEAR = "all-linear"
-_OTHER_NAMES = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}  # of experts, in Mixtral's files
+MIXTRAL_FILES = {"mlp": "block_sparse_moe", "gate_proj": "w1", "down_proj": "w2", "up_proj": "w3"}
+EXPERT = "{expert}"  # stands for the number of each
+_OTHER_NAMES = {there: own for own, there in MIXTRAL_FILES.items()}
 
 
 def is_frozen(weight: Weight, prefixes: tuple[str, ...]) -> bool:
@@ -69,8 +71,22 @@ def modules_of(shape: ModelShape) -> list[str]:
 
 
 def is_named(module: str, words: tuple[str, ...]) -> bool:
+    """By any of these words, in which Mixtral's modules may be called as in its files."""
+    others = (renamed(word, _OTHER_NAMES) for word in words)
+    return any(ends_with(module, word) for word in (*words, *others))
+
+
+def renamed(name: str, names: Mapping[str, str]) -> str:
+    """With other names for some of its parts."""
+    return ".".join(names.get(part, part) for part in name.split("."))
+
+
+def ends_with(module: str, word: str) -> bool:
     """As peft finds modules: by a whole name, or its last parts."""
-    return any(module == word or module.endswith(f".{_OTHER_NAMES.get(word, word)}") for word in words)
+    wanted = word.split(".")
+    last = module.split(".")[-len(wanted) :]
+    pairs = zip(last, wanted, strict=False)
+    return len(last) == len(wanted) and all(a == b or (a == EXPERT and b.isdigit()) for a, b in pairs)
 
 
 def _adapter(weight: Weight, rank: int) -> tuple[Weight, Weight]:

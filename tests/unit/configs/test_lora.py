@@ -202,6 +202,45 @@ def test_experts_are_linear_layers_of_megatron() -> None:
     assert not list(lora_model_problems(Choice(ACTOR_TRAIN, worker), model("qwen3-30b-a3b")))
 
 
+MIXTRAL = {"model_type": "mixtral", "num_local_experts": 8}
+WHERE = "actor_train.model_args."
+LACKS, PART = "no module of the model that has weights", "are one parameter in Megatron, of which only a part is named"
+
+
+@pytest.mark.parametrize(
+    ("changes", "args", "said"),
+    [
+        ({}, {"lora_target": "experts.7.gate_proj"}, None),
+        ({}, {"lora_target": "experts.gate_proj"}, "lora_target: no linear layer of the model is named experts.g"),
+        (MIXTRAL, {"lora_target": "block_sparse_moe.experts.7.w1, w2"}, None),
+        (MIXTRAL, {"lora_target": "gate_proj"}, "gate_proj. It has k_proj, lm_head, o_proj, q_proj, v_proj, w1, "),
+        (MIXTRAL, {"additional_target": "block_sparse_moe.gate"}, None),
+        (MIXTRAL, {"additional_target": "mlp.gate"}, f"{LACKS} of its own is named mlp.gate."),
+        ({}, {"additional_target": "mlp"}, f"{LACKS} of its own is named mlp."),
+        ({}, {"additional_target": "k_proj"}, f"additional_target: q_proj, k_proj, v_proj {PART}. Name all"),
+        ({}, {"additional_target": "gate_proj, up_proj, q_proj"}, f"additional_target: q_proj, k_proj, v_proj {PART}"),
+        ({}, {"additional_target": "layers.3.self_attn.q_proj, k_proj, v_proj"}, PART),
+        ({}, {"additional_target": "q_proj, k_proj, v_proj, o_proj, gate, norm"}, None),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_modules_are_called_as_the_trainer_knows_them(
+    changes: dict[str, Any], args: dict[str, Any], said: str | None
+) -> None:
+    """Megatron's have weights of their own and the names of the model's files."""
+    given = {"strategy_args": {"strategy_name": "megatron_train"}, "model_args": {"lora_target": "o_proj"} | args}
+    choice = Choice(ACTOR_TRAIN, config({f"actor_train.{key}": value for key, value in given.items()}).actor_train)
+    found = [problem.text for problem in lora_model_problems(choice, model("qwen3-30b-a3b") | changes)]
+    assert len(found) == (said is not None) and all(WHERE in text and str(said) in text for text in found)
+
+
+@pytest.mark.parametrize("word", ["down_proj", "experts.0.down_proj"])
+def test_experts_are_one_module_of_hugging_face(word: str) -> None:
+    worker = config({"actor_train.model_args": {"lora_target": "q_proj", "additional_target": word}}).actor_train
+    found = [problem.text for problem in lora_model_problems(Choice(ACTOR_TRAIN, worker), model("qwen3-30b-a3b"))]
+    assert len(found) == 1 and f"{LACKS} is named {word}. It has embed_tokens, experts, gate, input" in found[0]
+
+
 def adapter_elements(rank: int) -> int:
     """Of Qwen2.5-7B: 28 layers; hidden size 3584, keys and values 512, MLP 18944."""
     inputs_and_outputs = [(3584, 3584), (3584, 512), (3584, 512), (3584, 3584)]
