@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from roll.configs.problems import Problem
-from roll.configs.strategies.sequence_parallel import head_problems
+from roll.configs.strategies.sequence_parallel import head_problems, rope_problems
 from roll.configs.strategies.spec import Choice
 
 PACKABLE_LAYERS = frozenset({"full_attention", "sliding_attention"})
@@ -35,3 +35,4 @@ def model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem
                 (key, f"{choice.role.name}.model_args.model_name_or_path"),
             )
     yield from head_problems(choice, text)
+    yield from rope_problems(choice, text)

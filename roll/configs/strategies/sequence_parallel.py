@@ -8,6 +8,8 @@ from roll.configs.plan.parallel import ParallelSizes
 from roll.configs.problems import Problem
 from roll.configs.strategies.spec import Choice
 
+_CHANGING_ROPE = frozenset({"dynamic", "longrope", "su"})  # su: as longrope was called
+
 
 def sizes(worker: WorkerConfig) -> ParallelSizes:
     together = worker.model_args.ulysses_size
@@ -38,5 +40,20 @@ def head_problems(choice: Choice, text: Mapping[str, Any]) -> Iterator[Problem]:
         model = choice.worker.model_args.model_name_or_path
         yield Problem(
             f"{key}: {together} does not divide the {heads} attention heads of {model}. Sizes that do: {fitting}.",
+            (key, f"{choice.role.name}.model_args.model_name_or_path"),
+        )
+
+
+def rope_problems(choice: Choice, text: Mapping[str, Any]) -> Iterator[Problem]:
+    """Rotary frequencies that a model takes anew from the positions it is given: those of a part are other ones than
+    those of the whole sequence."""
+    given = text.get("rope_parameters") or text.get("rope_scaling")
+    found = given if isinstance(given, Mapping) else {}
+    kinds = {one.get("rope_type", one.get("type")) for one in (found, *found.values()) if isinstance(one, Mapping)}
+    args, key = choice.worker.model_args, f"{choice.role.name}.model_args.ulysses_size"
+    if args.ulysses_size > 1 and (changing := sorted(kinds & _CHANGING_ROPE)):
+        yield Problem(
+            f"{key}: {args.ulysses_size} with {args.model_name_or_path}, whose config.json has rope_type "
+            f"{changing[0]}: its rotary frequencies follow the longest position that a rank sees. Set it to 1.",
             (key, f"{choice.role.name}.model_args.model_name_or_path"),
         )

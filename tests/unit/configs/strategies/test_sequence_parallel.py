@@ -101,6 +101,25 @@ def test_a_model_that_cannot_be_packed_cannot_share_sequences() -> None:
     assert "Set it to 1;" in said
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("rope_scaling", {"type": "longrope", "long_factor": [4.0]}),
+        ("rope_parameters", {"rope_type": "dynamic", "factor": 4.0}),
+        (
+            "rope_parameters",
+            {"full_attention": {"rope_type": "longrope"}, "sliding_attention": {"rope_type": "default"}},
+        ),
+    ],
+)
+def test_frequencies_that_follow_the_positions_of_a_rank_are_refused(key: str, value: dict[str, Any]) -> None:
+    (said,) = problems_of(2, {"num_attention_heads": 4, key: value})
+    assert said.startswith(f"{SIZE}: 2 with org/model, whose config.json has rope_type ")
+    assert problems_of(1, {"num_attention_heads": 4, key: value}) == []
+    assert problems_of(2, {"num_attention_heads": 4, key: {"rope_type": "yarn", "factor": 4.0}}) == []
+    assert problems_of(2, {"num_attention_heads": 4, key: None}) == []
+
+
 def test_memory_counts_a_ranks_part_of_a_pack() -> None:
     sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
     shape, why_not = model_shape(sizes | {"intermediate_size": 96, "vocab_size": 100, "model_type": "qwen2"})
