@@ -24,8 +24,8 @@ _SHAPE_KEYS = (
     "num_key_value_heads", "head_dim", "vocab_size", "num_experts", "num_local_experts", "moe_intermediate_size",
 )  # fmt: skip
 _COUNTS = (
-    "rollout_batch_size, the group size, per_device_train_batch_size, gradient_accumulation_steps, ppo_epochs and the "
-    "number of ranks"
+    "rollout_batch_size, the group size, per_device_train_batch_size, gradient_accumulation_steps, ppo_epochs, "
+    "ulysses_size and the number of ranks"
 )
 
 

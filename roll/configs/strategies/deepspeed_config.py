@@ -109,7 +109,10 @@ class DeepSpeedFacts:
         return {
             "train_micro_batch_size_per_gpu": (self.micro_batch_size, "training_args.per_device_train_batch_size"),
             "gradient_accumulation_steps": (self.accumulation, "training_args.gradient_accumulation_steps"),
-            "train_batch_size": (per_update, "per_device_train_batch_size x gradient_accumulation_steps x ranks"),
+            "train_batch_size": (
+                per_update,
+                "per_device_train_batch_size x gradient_accumulation_steps x data-parallel ranks",
+            ),
             "gradient_clipping": (self.max_grad_norm or 0.0, "max_grad_norm"),
         }
 

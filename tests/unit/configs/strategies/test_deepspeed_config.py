@@ -46,7 +46,7 @@ def said(config: dict[str, Any], facts: DeepSpeedFacts = FACTS) -> list[str]:
         (
             {"train_batch_size": 64},
             f"{AT}.train_batch_size: 64 contradicts actor_train.per_device_train_batch_size x "
-            "gradient_accumulation_steps x ranks: 128. Remove it or write `auto`.",
+            "gradient_accumulation_steps x data-parallel ranks: 128. Remove it or write `auto`.",
         ),
         ({"gradient_clipping": 0.5}, f"{AT}.gradient_clipping: 0.5 contradicts max_grad_norm: 1.0."),
         ({"optimizer": {"type": "AdamW"}}, f"{AT}.optimizer: the optimizer and its schedule are set in actor_train."),
