@@ -37,13 +37,15 @@ _ATTENTION = {"fa2": "flash_attention_2", "sdpa": "sdpa", "eager": "eager"}
 _DROPOUT_KEYS = (
     "attention_dropout", "hidden_dropout", "classifier_dropout", "dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop",
 )  # fmt: skip
-# Factors between the head and the logits, which some architectures hide in their own forward pass: where config.json
-# has them, and whether they multiply (1) or divide (-1).
+# What some architectures do between the head and the logits, hidden in their own forward pass: where config.json has
+# soft caps, and factors with whether they multiply (1) or divide (-1).
+_SOFTCAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
 _LOGIT_FACTORS: Mapping[str, Mapping[str, int]] = {
     "logits_scaling": {"hyperclovax": 1}
     | dict.fromkeys(("granite", "granitemoe", "granitemoeshared", "granitemoehybrid", "minicpm3"), -1),
     "logit_scale": dict.fromkeys(("cohere", "cohere2", "cohere2_moe"), 1),
     "lm_head_multiplier": {"falcon_h1": 1},
+    "logits_mup_width_multiplier": {},
 }
 
 transformers_logging.disable_progress_bar()  # every rank would draw its own
@@ -94,13 +96,25 @@ def load_model(
 def load_policy(args: ModelArgs, empty: bool = False, adapts: bool = False) -> LoadedModel:
     """A causal language model that gives log-probs."""
     config = model_config(args)
-    bend = Bend(softcap=getattr(config.get_text_config(), "final_logit_softcapping", None), factor=_factor(config))
+    caps = (getattr(config.get_text_config(), key, None) for key in _SOFTCAPS)
+    bend = Bend(softcap=next(filter(None, caps), None), factor=_factor(config))
     pretrained, _ = _load(AutoModelForCausalLM, args, config, empty)
+    _check_head(pretrained)
     adapters = _adapters(pretrained, args, "lm", empty) if adapts else None
     lm_head = pretrained.get_output_embeddings()
     assert lm_head is not None
     head = LogProbHead(lm_head, bend, args.fused_kernel_options)
     return _finish(TokenLogProbModel(pretrained.base_model, head), pretrained, args, adapters)
+
+
+def _check_head(pretrained: PreTrainedModel) -> None:
+    """StrategyError where more than one linear layer stands between the backbone and the logits."""
+    seen = {id(p) for part in (pretrained.base_model, pretrained.get_output_embeddings()) for p in part.parameters()}
+    if others := [name for name, parameter in pretrained.named_parameters() if id(parameter) not in seen]:
+        raise StrategyError(
+            f"{pretrained.name_or_path}: {type(pretrained).__name__} has a head of several layers, and log-probs are "
+            f"computed from one linear layer. Beside it stand {', '.join(others[:3])}"
+        )
 
 
 def _factor(config: PretrainedConfig) -> float:
@@ -113,7 +127,7 @@ def _factor(config: PretrainedConfig) -> float:
         if text.model_type not in kinds:
             raise StrategyError(
                 f"{config.name_or_path}: {text.model_type} models scale their logits ({key}: {value}) in a way that is "
-                f"not known here. Known: {', '.join(kinds)}"
+                f"not known here. Known: {', '.join(kinds) or 'none'}"
             )
         factor *= value ** kinds[text.model_type]
     return factor

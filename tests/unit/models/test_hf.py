@@ -15,9 +15,11 @@ from transformers import (
     GraniteConfig,
     HyperCLOVAXConfig,
     MixtralConfig,
+    ModernBertDecoderConfig,
     PhimoeConfig,
     PretrainedConfig,
     Qwen3Config,
+    RecurrentGemmaConfig,
 )
 
 from roll.configs.model import ModelArgs
@@ -171,6 +173,7 @@ FACTORS: list[tuple[Any, str, float]] = [
     (Cohere2Config, "logit_scale", 0.25),
     (HyperCLOVAXConfig, "logits_scaling", 0.25),
     (Gemma2Config, "final_logit_softcapping", 2.0),
+    (RecurrentGemmaConfig, "logits_soft_cap", 2.0),
 ]
 
 
@@ -198,7 +201,7 @@ def test_what_an_architecture_does_to_its_logits_is_done_to_log_probs(
     wanted = torch.log_softmax(logits.double() / 0.7, -1)[0, 1, IDS[0, 2]]
     found = float(load_policy(model_args(tmp_path)).module(IDS, MASK, 0.7)[0][0, 2])
     assert found == pytest.approx(float(wanted), abs=1e-5)
-    config.update({key: 1.0 if key != "final_logit_softcapping" else None})
+    config.update({key: {"final_logit_softcapping": None, "logits_soft_cap": 1e6}.get(key, 1.0)})
     AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     config.save_pretrained(tmp_path)
     assert abs(float(load_policy(model_args(tmp_path)).module(IDS, MASK, 0.7)[0][0, 2]) - found) > 0.05
@@ -209,4 +212,13 @@ def test_architectures_with_an_unknown_factor_on_the_logits_are_refused(tmp_path
     config.logits_scaling = 4.0
     config.save_pretrained(tmp_path)
     with pytest.raises(StrategyError, match="qwen3 models scale their logits .logits_scaling: 4.0"):
+        load_policy(model_args(tmp_path))
+
+
+def test_a_head_of_several_layers_is_refused(tmp_path: Path) -> None:
+    config = ModernBertDecoderConfig(
+        vocab_size=40, hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2, pad_token_id=0
+    )
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    with pytest.raises(StrategyError, match=r"has a head of several layers.*lm_head\.dense"):
         load_policy(model_args(tmp_path))
