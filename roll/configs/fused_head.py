@@ -16,7 +16,7 @@ _WRONG = (
 )
 
 
-def fused_head_problems(choice: Choice, runs_hugging_face: bool) -> Iterator[Problem]:
+def fused_head_problems(choice: Choice, takes_kernels: bool) -> Iterator[Problem]:
     """Whatever the machine."""
     options, key = choice.worker.model_args.fused_kernel_options, _key(choice)
     if options.model_fields_set and choice.role.head != "lm":
@@ -24,7 +24,7 @@ def fused_head_problems(choice: Choice, runs_hugging_face: bool) -> Iterator[Pro
         yield Problem(f"{at}: {choice.role.name} computes no log-probs, and has no use for it. Remove it.", (at,))
     elif options.impl_backend == "liger":
         yield Problem(f"{key}: liger: {_WRONG}. Use {' or '.join(KERNELS)} on GPUs, or torch.", (key,))
-    elif options.impl_backend != "torch" and not runs_hugging_face:
+    elif options.impl_backend != "torch" and not takes_kernels:
         name = choice.worker.strategy_name
         text = f"{options.impl_backend} with {name}, which divides the head among its ranks. Use torch, or remove it."
         yield Problem(f"{key}: {text}", (key, choice.name_key))

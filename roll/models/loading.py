@@ -101,15 +101,20 @@ def load_policy(args: ModelArgs, empty: bool = False, adapts: bool = False) -> L
     pretrained, _ = _load(AutoModelForCausalLM, args, config, empty)
     _check_head(pretrained)
     adapters = _adapters(pretrained, args, "lm", empty) if adapts else None
-    lm_head = pretrained.get_output_embeddings()
-    assert lm_head is not None
+    lm_head = _lm_head(pretrained)
     head = LogProbHead(lm_head, bend, args.fused_kernel_options)
     return _finish(TokenLogProbModel(pretrained.base_model, head), pretrained, args, adapters)
 
 
+def _lm_head(pretrained: PreTrainedModel) -> nn.Module:
+    lm_head = pretrained.get_output_embeddings()
+    assert lm_head is not None
+    return lm_head
+
+
 def _check_head(pretrained: PreTrainedModel) -> None:
     """StrategyError where more than one linear layer stands between the backbone and the logits."""
-    seen = {id(p) for part in (pretrained.base_model, pretrained.get_output_embeddings()) for p in part.parameters()}
+    seen = {id(p) for part in (pretrained.base_model, _lm_head(pretrained)) for p in part.parameters()}
     if others := [name for name, parameter in pretrained.named_parameters() if id(parameter) not in seen]:
         raise StrategyError(
             f"{pretrained.name_or_path}: {type(pretrained).__name__} has a head of several layers, and log-probs are "

@@ -49,7 +49,7 @@ def rope_problems(choice: Choice, text: Mapping[str, Any]) -> Iterator[Problem]:
     those of the whole sequence."""
     given = text.get("rope_parameters") or text.get("rope_scaling")
     found = given if isinstance(given, Mapping) else {}
-    kinds = {one.get("rope_type", one.get("type")) for one in (found, *found.values()) if isinstance(one, Mapping)}
+    kinds = {str(one.get("rope_type", one.get("type"))) for one in (found, *found.values()) if isinstance(one, Mapping)}
     args, key = choice.worker.model_args, f"{choice.role.name}.model_args.ulysses_size"
     if args.ulysses_size > 1 and (changing := sorted(kinds & _CHANGING_ROPE)):
         yield Problem(

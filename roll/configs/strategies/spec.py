@@ -76,6 +76,7 @@ class StrategySpec:
     adapts: bool = False  # a role that learns may train LoRA adapters
     adapts_experts: bool = False  # on each matrix of each expert of a mixture, too
     compiles: bool = False  # its model may run by torch.compile
+    head_kernels: bool = False  # a kernel may compute its log-probs from hidden states
     packs: bool = False  # rows may stand one after the other in one sequence
     shares_sequences: bool = False  # that sequence may be divided over ranks (ulysses_size)
     settings: str = ""  # the class (roll.configs.base:Settings) that strategy_config must fit

@@ -90,9 +90,7 @@ def _ability_problems(choice: Choice, spec: StrategySpec) -> Iterator[Problem]:
     who_compiles = ", ".join(name for name in serving(role.use) if STRATEGIES[name].compiles)
     if not generates:
         yield from compile_problems(choice, spec.compiles, who_compiles)
-        yield from fused_head_problems(
-            choice, any(p.module == "transformers" for p in spec.packages) and not spec.sizes
-        )
+        yield from fused_head_problems(choice, spec.head_kernels)
     if worker.use_sequence_packing and (generates or not spec.packs):
         instead = [] if generates else [name for name in serving(role.use) if STRATEGIES[name].packs]
         way_out = f"Use {' or '.join(instead)}, or set it to false" if instead else "Set it to false"

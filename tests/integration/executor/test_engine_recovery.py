@@ -135,7 +135,8 @@ def test_an_engine_that_dies_of_a_turn_on_shared_devices_is_replaced(
 
 
 def test_an_engine_that_died_unnoticed_lets_nobody_wait(pair_of_engines: Pair, trainer: Cluster) -> None:
-    rollout = pair_of_engines(devices=(1, 2))
+    """Neither who asks it nor who needs its device; it comes back with its states on the device."""
+    rollout = pair_of_engines(devices=(0, 1))
     recovery, engines = rollout.recovery, rollout.cluster
     assert recovery is not None
     os.kill(engines.call_all("process_id")[1], signal.SIGKILL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,6 +13,8 @@ from roll.errors import WorkerError
 
 logger = logging.getLogger(__name__)
 
+_GENERATIONS = itertools.count(1)  # one trainer may send to several roles, one after another
+
 
 class WeightSync:
     """Publishes the trainer's weights to all engines. The buckets go from the sending ranks to the engines directly."""
@@ -21,13 +24,14 @@ class WeightSync:
         self._engines = engines
         self._bucket_bytes = bucket_bytes
         self._plan = plan
+        self.renew()
         self._whole_at: int | None = None  # the generation of receivers that have had all weights
         self.sent_bytes = 0  # in the last update, to each engine
         logger.info("the weights of %s go to %s", trainer.role, _summary(plan))
 
     def renew(self) -> None:
         """Called when an engine was restarted: buffers and groups that it had joined are of no use to it."""
-        self._plan = replace(self._plan, generation=self._plan.generation + 1)
+        self._plan = replace(self._plan, generation=next(_GENERATIONS))
 
     def publish_healing(self, version: int, heal: Callable[[], bool]) -> None:
         """`publish` to engines that may die on the way: `heal` brings dead ones back and says whether there were any.
