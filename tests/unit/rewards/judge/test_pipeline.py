@@ -23,7 +23,7 @@ class Engines:
     """Of one role: each answer is the role's own."""
 
     def __init__(self, role: str, answer: np.ndarray):
-        self.role, self.devices, self.recovery = role, frozenset[int](), None
+        self.role, self.parts, self.recovery = role, (), None
         self.answer, self.num_requests = answer, 0
         self.cut = CutAnswers(are_taken=False)
 
