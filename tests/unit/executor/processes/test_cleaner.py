@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -119,9 +120,13 @@ def test_a_driver_cleans_up_itself_where_no_cleaner_can(tmp_path: Path, monkeypa
 
 
 def watched_by(pid: int) -> int:
-    """How many processes that one watches."""
-    files = Path(f"/proc/{pid}/fd")
-    return sum(os.readlink(files / name) == "anon_inode:[pidfd]" for name in os.listdir(files))
+    """How many processes that one watches; it may open and close files meanwhile."""
+    files, found = Path(f"/proc/{pid}/fd"), 0
+    with suppress(OSError):
+        for name in os.listdir(files):
+            with suppress(OSError):
+                found += os.readlink(files / name) == "anon_inode:[pidfd]"
+    return found
 
 
 @pytest.mark.parametrize("is_said", [False, True])
@@ -130,7 +135,8 @@ def test_the_cleaner_says_what_died_before_a_driver_that_could_not(
 ) -> None:
     """Also the one in the place of another."""
     running = CleanerProcess(str(tmp_path / "run"))
-    with subprocess.Popen(["sleep", "600"]) as mortal:
+    mortal = subprocess.Popen(["sleep", "600"])
+    try:
         running.say_if_dead({mortal.pid: "It died.", os.getpid(): "This one lives."})
         killed = running.pid
         os.kill(killed, signal.SIGKILL)
@@ -138,7 +144,9 @@ def test_the_cleaner_says_what_died_before_a_driver_that_could_not(
         wait_until(lambda: watched_by(running.pid) == 2)
         if is_said:
             running.nothing_to_say()
+    finally:
         mortal.kill()
+        mortal.wait()
     wait_until(lambda: watched_by(running.pid) == 1)
     running.end()
     assert capfd.readouterr().err == ("" if is_said else "It died.\n")
