@@ -38,12 +38,19 @@ def kept_bytes(
 
 
 def training_parts(facts: RoleFacts) -> tuple[Part, ...]:
-    """Of a training pass on a rank that holds every layer whole: what is kept of each, and one layer computed again."""
+    """Of a training pass on a rank that holds every layer whole: what is kept of each, one layer computed again, and
+    what log-probs add."""
     shape, size = facts.shape, facts.dtype_bytes
     recomputes = not facts.worker.model_args.disable_gradient_checkpointing
     kept = shape.num_layers * kept_bytes(shape, size, recomputes)
     again = layer_bytes(shape, size) if recomputes else 0
-    return (Part("activations", facts.train_tokens * (kept + again), True),)
+    activations = Part("activations", facts.train_tokens * (kept + again), True)
+    return (activations, *head_parts(shape, facts.train_tokens, size, logits=_logits(facts)))
+
+
+def whole_scoring_parts(facts: RoleFacts) -> tuple[Part, ...]:
+    """Of a pass without gradient on a rank that holds every layer whole."""
+    return scoring_parts(facts.shape, facts.dtype_bytes, facts.score_tokens, logits=_logits(facts))
 
 
 def scoring_parts(
@@ -68,11 +75,6 @@ def head_parts(
     return (_chunk(shape, tokens, tensor, logits, _CHUNK_COPIES), Part("gradient of the head", gradient, True))
 
 
-def logits_at_once(facts: RoleFacts) -> int:
-    """Of a role that runs a Hugging Face model on a rank that holds its head whole."""
-    return facts.worker.model_args.fused_kernel_options.logits_per_chunk or LOGITS_PER_CHUNK
-
-
 def fewer_to_train_on(worker: WorkerConfig) -> str:
     """What makes the micro batches of a trainer smaller, with its keys."""
     if worker.packed_tokens_in_train is None:
@@ -89,6 +91,11 @@ def fewer_to_score(worker: WorkerConfig) -> str:
         return "a smaller infer_batch_size"
     key = "sequence_packing_args.max_packed_sequence_length_forward"
     return f"a smaller {key if worker.sequence_packing_args.by_tokens else 'max_tokens_per_microbatch_in_infer'}"
+
+
+def _logits(facts: RoleFacts) -> int:
+    """That exist at once."""
+    return facts.worker.model_args.fused_kernel_options.logits_per_chunk or LOGITS_PER_CHUNK
 
 
 def _chunk(shape: ModelShape, tokens: int, tensor: int, logits: int, copies: int) -> Part:

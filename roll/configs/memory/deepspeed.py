@@ -10,14 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from roll.configs.cluster import WorkerConfig
-from roll.configs.memory.activations import (
-    fewer_to_score,
-    fewer_to_train_on,
-    head_parts,
-    logits_at_once,
-    scoring_parts,
-    training_parts,
-)
+from roll.configs.memory.activations import fewer_to_score, fewer_to_train_on, training_parts, whole_scoring_parts
 from roll.configs.memory.parts import Part, Phase, RankMemory, RoleFacts, State, pinned, total
 from roll.configs.memory.trained import held_weights
 from roll.configs.strategies.deepspeed_config import zero_stage
@@ -66,16 +59,11 @@ def train_memory(facts: RoleFacts) -> RankMemory:
     gathered = _gathered(facts, zero) if stage == 3 else ()
     between = (Part("gradient bucket", bucket, True),) if 0 < stage < 3 else ()
     step = (Part("gradients in fp32", 4 * trained / ranks, True),) if 0 < stage < 3 else ()
-    activations = (
-        training_parts(facts)
-        + head_parts(facts.shape, facts.train_tokens, size, logits=logits_at_once(facts))
-        + gathered
-        + between
-    )
+    activations = training_parts(facts) + gathered + between
     return RankMemory(
         states=on_gpu,
         passes={
-            "scoring": gathered + scoring_parts(facts.shape, size, facts.score_tokens, logits=logits_at_once(facts)),
+            "scoring": gathered + whole_scoring_parts(facts),
             "training": max(activations, step, key=total),
             "publish": (Part("buckets", 3 * facts.bucket_bytes, True),),
         },
@@ -99,9 +87,7 @@ def score_memory(facts: RoleFacts) -> RankMemory:
     tensors = [(size * each.num_elements / each.count / parts, each.count) for each in facts.shape.weights]
     return RankMemory(
         states={"weights": () if on_host else (Part("weights", weights),)},
-        passes={
-            "scoring": gathered + scoring_parts(facts.shape, size, facts.score_tokens, logits=logits_at_once(facts))
-        },
+        passes={"scoring": gathered + whole_scoring_parts(facts)},
         host=pinned("weights (offload_param)", [(weights, 1)])
         if _mapping(zero, "offload_param").get("device") == "cpu" and on_host
         else (),

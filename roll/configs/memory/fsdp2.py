@@ -6,14 +6,7 @@ Whole weights exist while they are used, in model_args.dtype: those of one block
 `reshard_after_forward: false`), embedding and head.
 """
 
-from roll.configs.memory.activations import (
-    fewer_to_score,
-    fewer_to_train_on,
-    head_parts,
-    logits_at_once,
-    scoring_parts,
-    training_parts,
-)
+from roll.configs.memory.activations import fewer_to_score, fewer_to_train_on, training_parts, whole_scoring_parts
 from roll.configs.memory.model_shape import Weight
 from roll.configs.memory.parts import Part, RankMemory, RoleFacts, State, pinned, total
 from roll.configs.memory.trained import held_weights
@@ -47,20 +40,13 @@ def train_memory(facts: RoleFacts) -> RankMemory:
         states["optimizer"] = ()
     block = max(_blocks(facts))
     backward = Part("gradients of a block", (size + _FP32) * block, True)
-    activations = (
-        training_parts(facts)
-        + head_parts(facts.shape, facts.train_tokens, size, logits=logits_at_once(facts))
-        + (backward,)
-    )
+    activations = (*training_parts(facts), backward)
     step = (Part("optimizer, in its step", 2 * gradients),) if settings.optimizer_offload else ()
     copied = [(_FP32 * share, 3) if is_trained else (kept_in * share, 1) for share, is_trained in shares]
     return RankMemory(
         states=states,
         passes={
-            "scoring": (
-                *_gathered(facts),
-                *scoring_parts(facts.shape, size, facts.score_tokens, logits=logits_at_once(facts)),
-            ),
+            "scoring": (*_gathered(facts), *whole_scoring_parts(facts)),
             "training": max((*_gathered(facts), *activations), step, key=total),
             "publish": (Part("buckets", 3 * facts.bucket_bytes, True),),
         },
@@ -83,12 +69,7 @@ def score_memory(facts: RoleFacts) -> RankMemory:
     weights = sum(share for share, _ in shares)
     return RankMemory(
         states={"weights": () if on_host else (Part("weights", weights),)},
-        passes={
-            "scoring": (
-                *_gathered(facts),
-                *scoring_parts(facts.shape, size, facts.score_tokens, logits=logits_at_once(facts)),
-            )
-        },
+        passes={"scoring": (*_gathered(facts), *whole_scoring_parts(facts))},
         host=pinned(f"weights ({_HOST})", shares) if on_host else (),
         copies=() if on_host else pinned("copies of weights", shares),
         loading=_loading(facts),

@@ -1,6 +1,6 @@
 """hf_infer: a whole model on every rank, to score or to sample."""
 
-from roll.configs.memory.activations import fewer_to_score, logits_at_once, scoring_parts
+from roll.configs.memory.activations import fewer_to_score, scoring_parts, whole_scoring_parts
 from roll.configs.memory.engine import cache_bytes_per_token
 from roll.configs.memory.parts import CONTEXT, Part, RankMemory, RoleFacts
 
@@ -12,9 +12,7 @@ def score_memory(facts: RoleFacts) -> RankMemory:
     weights = facts.dtype_bytes * facts.shape.num_elements
     return RankMemory(
         states={"weights": (Part("weights", weights),)},
-        passes={
-            "scoring": scoring_parts(facts.shape, facts.dtype_bytes, facts.score_tokens, logits=logits_at_once(facts))
-        },
+        passes={"scoring": whole_scoring_parts(facts)},
         stays=_STAYS,
         copies=(Part("copies of weights", weights),),
         loading=(Part("the whole model", weights),),
