@@ -26,7 +26,7 @@ from roll.utils.imports import add_folder, import_external, resolve
 from roll.utils.meter import IDLE, Look, Meter, Usage
 from roll.utils.ports import free_port
 
-_TOGETHER_S = 0.01  # a message costs about 2 ms of two processes
+_TOGETHER_S = 0.01
 
 
 class Host:
@@ -92,8 +92,8 @@ class PoolHost(Host):
     """A worker that goes through a batch of calls and streams the replies."""
 
     def run_batch(self, calls: Sequence[tuple[str, tuple[Any, ...]]]) -> Iterator[list[Any]]:
-        """Yields the replies in order; quick ones travel together, and none waits for a slow one. References among the
-        arguments are what they stand for."""
+        """Yields the replies in order; those of calls that were quick travel together, with the first that was not.
+        References among the arguments are what they stand for."""
         replies: list[Any] = []
         fetched: dict[ray.ObjectRef, Any] = {}
         last = time.monotonic()
