@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from roll.pipeline.rollout_files import group_ids
-from tests.e2e.conftest import Run
+from roll.pipeline.rollout_files import group_ids, read_groups
+from roll.types.group_codec import BEGUN, load_groups
+from tests.e2e.conftest import END_LIMIT_S, Run
 
 StartRun = Callable[..., Run]
 
@@ -56,6 +59,46 @@ def test_the_agentic_demo_learns_from_episodes_that_ran_ahead(lake_data: Path, s
     assert_never_too_old(run, steps=12)
     assert_each_group_once(dumps, num_groups=16, steps=12)
     run.assert_all_gone()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT], ids=lambda sent: sent.name)
+def test_a_run_that_ended_with_groups_in_flight_goes_on_with_what_was_saved_and_trains_each_once(
+    sent: signal.Signals, sort_data: Path, start_run: StartRun, tmp_path: Path
+):
+    """Finished groups come back as they were; of those that were under way what a run that is told to end could save.
+    Engines sample few answers at once, so that there is always something in flight."""
+    dumps = tmp_path / "dumps"
+    settings = (
+        "max_steps=16",
+        "eval_steps=-1",
+        "save_steps=4",
+        "max_running_requests=16",
+        "rollout_mock.enable=true",
+        f"rollout_mock.dump_dir={dumps}",
+    )
+    run = start_run(sort_data, "tiny_sort_async", *settings)
+    run.wait_for_step(6)
+    run.process.send_signal(sent)
+    assert run.wait(END_LIMIT_S) == (130 if sent == signal.SIGINT else -sent), run.text
+    run.kill()
+    checkpoint = max((run.output_dir / "checkpoints").glob("step_*"))
+    finished = load_groups(checkpoint / "rollouts")
+    begun = load_groups(checkpoint / "rollouts", BEGUN) if sent == signal.SIGINT else []
+    assert finished and bool(begun) == (sent == signal.SIGINT)
+    resumed = start_run(sort_data, "tiny_sort_async", *settings, "resume_from_checkpoint=true")
+    assert resumed.wait() == 0, resumed.text
+    assert_each_group_once(dumps, num_groups=32, steps=16)
+    groups = [group for file in dumps.glob("step_*.npz") for group in read_groups(file)]
+    trained = {(group.group_id, row.index): row for group in groups for row in group.trajectories}
+    num_longer = 0
+    for saved, row in [(group.group_id, row) for group in (*finished, *begun) for row in group.trajectories]:
+        later, size = trained[saved, row.index], len(row.input_ids)
+        for name in ("input_ids", "log_probs", "policy_versions"):
+            np.testing.assert_array_equal(getattr(later, name)[:size], getattr(row, name))
+        num_longer += len(later.input_ids) > size
+    assert bool(num_longer) == bool(begun)
+    resumed.assert_all_gone()
 
 
 def assert_never_too_old(run: Run, steps: int) -> None:

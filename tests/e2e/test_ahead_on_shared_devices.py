@@ -43,6 +43,7 @@ def test_an_engine_beside_the_trainers_device_goes_on_with_what_the_other_leaves
         *SHARED,
         "num_gpus_per_node=2",
         "actor_infer.device_mapping=[0,1]",
+        "max_running_requests=16",  # so that engines are at work when a step has its groups
         "async_generation_ratio=0.5",
         "max_steps=8",
         "eval_steps=8",
