@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 from tests.helpers.processes import RankError, RankPool
 from tests.parity.strategies import runs
+from tests.parity.strategies.models import save_critic
 from tests.parity.strategies.reference import (
     LEARNING_RATE,
     BentLoss,
@@ -179,12 +180,7 @@ def test_critic_equals_torch_adamw_on_a_token_classifier(
     world_size: int, rank_pool: Pools, tiny_model_dir: Path, tmp_path: Path
 ) -> None:
     """A value head that is not zero, one row of weights for two ranks, trained for three updates."""
-    from transformers import AutoModelForTokenClassification
-
-    torch.manual_seed(0)
-    start = AutoModelForTokenClassification.from_pretrained(tiny_model_dir, dtype=torch.float32, num_labels=1)
-    torch.nn.init.normal_(start.score.weight, std=0.1)
-    start.save_pretrained(tmp_path)
+    save_critic(tiny_model_dir, tmp_path)
     want = train_reference(tmp_path, rows(), SquaredValueLoss(), [LEARNING_RATE] * 3)
     run = run_of(tmp_path, FULL, split=(3, 1, 2), loss=SquaredValueLoss(), role="critic")
     assert_same_training(rank_pool(world_size).run(runs.train, run)[0], want)
@@ -252,7 +248,9 @@ def test_a_checkpoint_of_four_ranks_goes_on_with_two_that_hold_a_copy_each(
 def test_a_compiled_model_learns_the_same(
     settings: dict[str, Any] | None, packs: bool, rank_pool: Pools, tiny_model_dir: Path
 ) -> None:
-    """By inductor and the machine's C++ compiler, with recomputation, entropy and micro batches of other shapes."""
+    """By inductor and the machine's C++ compiler, with recomputation, entropy and micro batches of other shapes. Its
+    kernels round otherwise: gradients are as near as ever, and AdamW moves one weight of 250,000, whose gradient is
+    1.7e-7, by 2.1e-5 more."""
     loss = BentLoss(entropy_coef=0.3)
     want = train_reference(tiny_model_dir, rows(), loss, [LEARNING_RATE] * 3)
     run = Run(
@@ -265,7 +263,7 @@ def test_a_compiled_model_learns_the_same(
         packs=packs,
         compiled=True,
     )
-    assert_same_training(rank_pool(2).run(runs.train, run)[0], want)
+    assert_same_training(rank_pool(2).run(runs.train, run)[0], want, parameter_tolerance=3e-5)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 from tests.helpers.processes import RankPool
 from tests.parity.strategies import runs
 from tests.parity.strategies.adapters import LORA, an_adapter
+from tests.parity.strategies.models import save_critic
 from tests.parity.strategies.reference import (
     LEARNING_RATE,
     TEMPERATURE,
@@ -227,10 +228,7 @@ def test_a_critic_learns_its_head_in_full(
     engine: Engine, world_size: int, rank_pool: Pools, tiny_model_dir: Path, tmp_path: Path
 ) -> None:
     """Against peft on a token classifier, whose head peft trains as well."""
-    torch.manual_seed(0)
-    start = AutoModelForTokenClassification.from_pretrained(tiny_model_dir, dtype=torch.float32, num_labels=1)
-    torch.nn.init.normal_(start.score.weight, std=0.1)
-    start.save_pretrained(tmp_path / "critic")
+    start = save_critic(tiny_model_dir, tmp_path / "critic")
     more = {"target_modules": ["q_proj", "down_proj"], "modules_to_save": ["score"]}
     an_adapter(start, tmp_path / "adapter", **more)
     want = train_reference(

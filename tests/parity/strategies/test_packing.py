@@ -1,7 +1,5 @@
 """Training on packs against Hugging Face + torch.optim.AdamW in one process, which sees each row alone and unpadded."""
 
-import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +9,7 @@ import torch
 
 from tests.helpers.processes import RankError, RankPool
 from tests.parity.strategies import runs
+from tests.parity.strategies.models import save_critic, save_windowed
 from tests.parity.strategies.reference import LEARNING_RATE, BentLoss, SquaredValueLoss, rows, train_reference
 from tests.parity.strategies.runs import Run
 from tests.parity.strategies.test_deepspeed_train import assert_same_training
@@ -30,15 +29,7 @@ WINDOW = 4
 def windowed_model_dir(tiny_model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny model, the second layer of which sees a few tokens back."""
     directory = tmp_path_factory.mktemp("windowed")
-    shutil.copytree(tiny_model_dir, directory, dirs_exist_ok=True)
-    changed = {
-        "use_sliding_window": True,
-        "sliding_window": WINDOW,
-        "max_window_layers": 1,
-        "layer_types": ["full_attention", "sliding_attention"],
-    }
-    config = json.loads((directory / "config.json").read_text())
-    (directory / "config.json").write_text(json.dumps(config | changed))
+    save_windowed(tiny_model_dir, directory, WINDOW)
     return directory
 
 
@@ -67,12 +58,7 @@ def test_three_updates_on_packs_equal_torch_adamw(trainer: str, rank_pool: Pools
 def test_a_critic_on_packs_equals_torch_adamw_on_a_token_classifier(
     trainer: str, rank_pool: Pools, tiny_model_dir: Path, tmp_path: Path
 ) -> None:
-    from transformers import AutoModelForTokenClassification
-
-    torch.manual_seed(0)
-    start = AutoModelForTokenClassification.from_pretrained(tiny_model_dir, dtype=torch.float32, num_labels=1)
-    torch.nn.init.normal_(start.score.weight, std=0.1)
-    start.save_pretrained(tmp_path)
+    save_critic(tiny_model_dir, tmp_path)
     want = train_reference(tmp_path, rows(), SquaredValueLoss(), [LEARNING_RATE] * 3)
     world_size, given = TRAINERS[trainer]
     run = Run(tmp_path, split=(3, 1, 2), loss=SquaredValueLoss(), role="critic", packs=True, **given)

@@ -3,8 +3,6 @@ alone, unpadded and whole."""
 
 from __future__ import annotations
 
-import json
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,11 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
+from transformers import AutoModelForCausalLM
 
 from tests.helpers.processes import RankPool
 from tests.parity.strategies import runs
 from tests.parity.strategies.adapters import LORA, an_adapter
+from tests.parity.strategies.models import save_critic, save_windowed
 from tests.parity.strategies.reference import (
     LEARNING_RATE,
     TEMPERATURE,
@@ -47,15 +46,7 @@ def zero(stage: int) -> Engine:
 def windowed_model_dir(make_tiny_model_dir: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """4 heads and one key-value head, an untied head; the second layer sees a few tokens back."""
     directory = tmp_path_factory.mktemp("windowed")
-    shutil.copytree(make_tiny_model_dir(num_kv_heads=1, tie_word_embeddings=False), directory, dirs_exist_ok=True)
-    changed = {
-        "use_sliding_window": True,
-        "sliding_window": WINDOW,
-        "max_window_layers": 1,
-        "layer_types": ["full_attention", "sliding_attention"],
-    }
-    config = json.loads((directory / "config.json").read_text())
-    (directory / "config.json").write_text(json.dumps(config | changed))
+    save_windowed(make_tiny_model_dir(num_kv_heads=1, tie_word_embeddings=False), directory, WINDOW)
     return directory
 
 
@@ -122,10 +113,7 @@ def test_three_updates_of_adapters_equal_peft_and_torch_adamw(
 def test_a_critic_with_shared_sequences_equals_torch_adamw_on_a_token_classifier(
     engine: Engine, rank_pool: Pools, tiny_model_dir: Path, tmp_path: Path
 ) -> None:
-    torch.manual_seed(0)
-    start = AutoModelForTokenClassification.from_pretrained(tiny_model_dir, dtype=torch.float32, num_labels=1)
-    torch.nn.init.normal_(start.score.weight, std=0.1)
-    start.save_pretrained(tmp_path)
+    save_critic(tiny_model_dir, tmp_path)
     want = train_reference(tmp_path, rows(), SquaredValueLoss(), [LEARNING_RATE] * 3)
     run = Run(tmp_path, split=(3, 1, 2), loss=SquaredValueLoss(), role="critic", sequence=2, **engine)
     assert_same_training(rank_pool(2).run(runs.train, run)[0], want)
