@@ -125,7 +125,7 @@ class LayerAdapters(nn.Module):
             return functional.dropout(given, self.form.dropout)
 
     def _random(self) -> AbstractContextManager[None]:
-        """Draws that are the same on tensor-parallel ranks with the same input, and others on those with parts of it."""
+        """Draws that tensor-parallel ranks with the same input have in common, and those with parts of it have not."""
         differs = self.by_input or self.by_position
         tracker: Any = get_cuda_rng_tracker()
         return tracker.fork() if differs else nullcontext()

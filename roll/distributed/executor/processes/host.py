@@ -92,7 +92,7 @@ class PoolHost(Host):
     """A worker that goes through a batch of calls and streams the replies."""
 
     def run_batch(self, calls: Sequence[tuple[str, tuple[Any, ...]]]) -> Iterator[list[Any]]:
-        """Yields the replies in order; those of calls that were quick travel together, with the first that was not.
+        """Yields the replies in order; those of quick calls travel together, with the first that was not.
         References among the arguments are what they stand for."""
         replies: list[Any] = []
         fetched: dict[ray.ObjectRef, Any] = {}

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from roll.configs.cluster import WorkerConfig
 from roll.configs.strategies.megatron_checks import (
     ModelFacts,
     cpu_problems,
@@ -15,6 +16,7 @@ from roll.configs.strategies.megatron_checks import (
     sizes_problems,
 )
 from roll.configs.strategies.megatron_config import PASSED_ON, SET_ELSEWHERE, MegatronSettings, split_settings
+from roll.distributed.strategy.saved_facts import required_facts
 from roll.utils.imports import is_installed
 
 AT = "actor_train.strategy_args.strategy_config"
@@ -242,3 +244,19 @@ def test_sizes_that_do_not_divide_the_model_come_with_the_nearest_that_do(
     found = [problem.text for problem in sizes_problems(AT, MegatronSettings.model_validate(settings), model)]
     assert len(found) == 1
     assert message in found[0]
+
+
+@pytest.mark.parametrize(
+    ("config", "is_apart"),
+    [
+        ({"tensor_model_parallel_size": 2}, False),
+        ({"tensor_model_parallel_size": 2, "expert_tensor_parallel_size": 1}, True),
+        ({"expert_model_parallel_size": 2}, True),
+    ],
+)
+def test_a_checkpoint_is_tied_to_whether_experts_have_an_optimizer_of_their_own(
+    config: dict[str, Any], is_apart: bool
+) -> None:
+    strategy = {"strategy_name": "megatron_train", "strategy_config": config | {"use_distributed_optimizer": False}}
+    worker = WorkerConfig.model_validate({"device_mapping": [0, 1], "strategy_args": strategy})
+    assert required_facts(worker, 1)["expert parallel"] is is_apart
