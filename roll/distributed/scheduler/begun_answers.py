@@ -118,10 +118,15 @@ def _row(request: BegunRequest, number: int, answer: AnyGeneration) -> AnyTrajec
 
 
 def _fitting(found: BegunRequest, request: GenerationRequest) -> dict[int, Generation]:
-    """What the request would ask for as well: another group size or length may hold now."""
+    """What the request would ask for as well: another group size or length may hold now. What only an earlier, shorter
+    limit had ended goes on."""
     longest = request.sampling.max_new_tokens
     return {
-        number: answer
+        number: replace(answer, finish_reason="moved") if _was_cut(answer, longest) else answer
         for number, answer in found.answers.items()
         if number in request.samples and isinstance(answer, Generation) and answer.num_tokens <= longest
     }
+
+
+def _was_cut(answer: Generation, longest: int) -> bool:
+    return answer.finish_reason == "length" and answer.num_tokens < longest

@@ -203,6 +203,14 @@ def test_what_another_length_or_group_size_does_not_ask_for_is_left_out(loop: Ev
     assert begun_of(engine.asked[1]) == {1: ([5, 6], "moved")}
 
 
+def test_what_only_a_shorter_limit_had_ended_goes_on_under_a_longer_one(loop: EventLoopThread, tmp_path: Path):
+    hang: Mapping[int, Mapping[int, AnyGeneration]] = {
+        1: {0: generation([5, 6], "length"), 1: generation([5, 6, 7], "length")}
+    }
+    engine, _, _ = resumed(loop, tmp_path, ended(loop, tmp_path, hang), longest=3)
+    assert begun_of(engine.asked[1]) == {0: ([5, 6], "moved"), 1: ([5, 6, 7], "length")}
+
+
 def test_a_prompt_that_is_another_one_now_is_answered_from_its_beginning(loop: EventLoopThread, tmp_path: Path):
     state = ended(loop, tmp_path, {1: {0: generation([5, 6], "moved")}})
     scheduler = make(loop, engine := Engine(), Longer(), Rollouter())
