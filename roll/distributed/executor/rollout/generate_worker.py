@@ -222,7 +222,7 @@ class GenerateWorker:
         is_moved = generation.finish_reason == "abort" and not self._is_home.is_set()
         if not is_moved:
             return generation
-        if generation.num_tokens:
+        if rest.num_tokens:
             self._meter.moved()
         return replace(generation, finish_reason="moved")
 
