@@ -44,6 +44,7 @@ def pytest_configure() -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--faults", type=int, default=1000, help="faults of tests/e2e/test_faults_seeded.py")
+    parser.addoption("--proof", action="store_true", help="what cases of tests/parity measure goes to docs/parity.md")
     parser.addoption("--fault-seed", type=int, default=0, help="they are drawn with this seed")
 
 

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from roll.types.batch import TokenOutputs
 from tests.parity.megatron import models
 from tests.parity.strategies.reference import (
     BETAS,
@@ -110,10 +111,9 @@ def train(model_dir: Path, family: str, factors: Factors, learning_rates: list[f
     given, loss, trace = rows(vocab_size=models.VOCAB_SIZE), BentLoss(), Trace({}, [], [])
     for learning_rate in learning_rates:
         optimizer.zero_grad()
-        for row in given:
-            from roll.types.batch import TokenOutputs
-
+        for index, row in enumerate(given):
             log_probs, entropy = naive_log_probs(model, row, TEMPERATURE)
+            trace.scores.setdefault(index, log_probs[0].detach().numpy())
             loss(TokenOutputs(log_probs=log_probs, entropy=entropy), row, scale_of(given))[0].backward()
         gradients = {
             name: np.zeros(factor.shape, np.float32) if factor.grad is None else factor.grad.numpy().copy()

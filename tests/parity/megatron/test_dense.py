@@ -26,6 +26,7 @@ def reference(tiny_tied_model_dir: Path) -> Trace:
     return train_reference(tiny_tied_model_dir, rows(), BentLoss(), [LEARNING_RATE] * 3)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "settings",
     [TP2, TP2 | SP, PP2, CP2, {}, SHARED, SHARED | TP2],
@@ -56,6 +57,7 @@ FOUR = {
 }
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("name", list(FOUR))
 @pytest.mark.parametrize("arch", ["qwen3"])
 def test_four_ranks_train_as_one_process_does(
@@ -76,6 +78,7 @@ UNEVEN = {
 }
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("name", list(UNEVEN))
 def test_stages_that_count_embedding_and_loss_as_layers_train_as_one_process_does(
     name: str, rank_pool: Pools, make_tiny_model_dir: Callable[..., Path]

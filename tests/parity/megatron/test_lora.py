@@ -2,6 +2,7 @@
 another form, against W + s B A written out."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ def reference(tiny_tied_model_dir: Path, adapter: Path) -> Trace:
 
 def under_plain_names(trace: Trace) -> Trace:
     """As peft's files have them."""
-    return Trace({n.replace(".default", ""): g for n, g in trace.gradients.items()}, trace.parameters, trace.metrics)
+    return replace(trace, gradients={n.replace(".default", ""): g for n, g in trace.gradients.items()})
 
 
 def run_of(model_dir: Path, settings: dict[str, Any], adapter: Path | None = None, **more: Any) -> Run:
@@ -83,6 +84,7 @@ DENSE = {
 FAST = ("tp2", "tp2-sp", "pp2", "tp2-pp2-sp-shared")
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("name", [n if n in FAST else pytest.param(n, marks=SLOW) for n in DENSE])
 def test_three_updates_equal_peft_and_torch_adamw_on_the_whole_batch(
     name: str, rank_pool: Pools, tiny_tied_model_dir: Path, adapter: Path, reference: Trace
@@ -107,6 +109,7 @@ MIXTURES = {
 }  # fmt: skip
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("name", [n if n in ("tp2", "ep2") else pytest.param(n, marks=SLOW) for n in MIXTURES])
 def test_experts_are_linear_layers_with_adapters(
     name: str, rank_pool: Pools, family_dir: Callable[..., Path], tmp_path: Path

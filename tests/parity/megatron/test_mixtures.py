@@ -1,6 +1,7 @@
 """Models with experts against Hugging Face + torch.optim.AdamW in one process."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +45,11 @@ def references(family_dir: Callable[..., Path]) -> dict[str, Trace]:
         loss, given = BentLoss(), rows(vocab_size=models.VOCAB_SIZE)
         trace = train_reference(family_dir(family), given, loss, [LEARNING_RATE] * 3, max_norm=0.5, weight_decay=0.1)
         stored = [models.as_stored(parameters, family) for parameters in trace.parameters]
-        made[family] = Trace(models.as_stored(trace.gradients, family), stored, trace.metrics)
+        made[family] = replace(trace, gradients=models.as_stored(trace.gradients, family), parameters=stored)
     return made
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("name", list(CASES))
 def test_experts_on_several_ranks_train_as_one_process_does(
     name: str, rank_pool: Pools, family_dir: Callable[..., Path], references: dict[str, Trace]

@@ -4,7 +4,7 @@ AdamW."""
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 from roll.algorithms.loss import Need
 from roll.types.batch import LossScale, MicroBatch, TokenOutputs
 from roll.types.metrics import MetricSums
+from tests.parity.proof import Case
 
 TEMPERATURE = 0.8
 BETAS, EPSILON, LEARNING_RATE = (0.9, 0.95), 1e-6, 1e-3
@@ -131,11 +132,13 @@ def naive_log_probs(model: torch.nn.Module, row: MicroBatch, temperature: float)
 @dataclass
 class Trace:
     """What a training run did: gradients of the first update, and parameters after every update; metrics of every
-    update."""
+    update. `scores`: of the tokens of these rows before the first update, log-probs or a critic's values."""
 
     gradients: dict[str, np.ndarray]
     parameters: list[dict[str, np.ndarray]]
     metrics: list[dict[str, float]]
+    scores: dict[int, np.ndarray] = field(default_factory=dict)
+    case: Case | None = None
 
 
 class SlowMuon:
@@ -208,14 +211,16 @@ def train_reference(
                 group["betas"], group["eps"], max_norm = change.betas, change.epsilon, change.max_norm
                 group["weight_decay"] = change.weight_decay if group is optimizer.param_groups[0] else 0.0
         optimizer.zero_grad()
-        for row in parts:
+        for index, row in enumerate(parts):
             if critic:
                 states = model(input_ids=row.input_ids).logits[..., 0].float()
-                values = torch.cat([torch.zeros(1, 1), states[:, :-1]], 1) * row.response_mask
-                outputs = TokenOutputs(values=values)
+                scores = torch.cat([torch.zeros(1, 1), states[:, :-1]], 1) * row.response_mask
+                outputs = TokenOutputs(values=scores)
             else:
-                log_probs, entropy = naive_log_probs(model, row, TEMPERATURE)
-                outputs = TokenOutputs(log_probs=log_probs, entropy=entropy)
+                scores, entropy = naive_log_probs(model, row, TEMPERATURE)
+                outputs = TokenOutputs(log_probs=scores, entropy=entropy)
+            if update == 0:
+                trace.scores[index] = scores[0].detach().numpy()
             loss(outputs, row, scale)[0].backward()
         with_gradient = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
         gradients = {n.removeprefix("base_model.model."): g.numpy().copy() for n, g in with_gradient.items()}

@@ -25,6 +25,7 @@ from roll.models.head_scores import HeadScores, Teacher
 from roll.models.hf import LogProbHead
 from roll.types.batch import MicroBatch
 from tests.helpers.processes import DEVICE_VARIABLE
+from tests.parity.proof import Case
 from tests.parity.strategies.reference import (
     BETAS,
     EPSILON,
@@ -37,6 +38,8 @@ from tests.parity.strategies.reference import (
     rows,
     scale_of,
 )
+
+SWITCH = {"True": "", "False": " false"}
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,35 @@ class Run:
             optimizer_waits=self.optimizer_waits,
         )
 
+    def case(self, num_ranks: int) -> Case:
+        if self.fsdp2 is None:
+            name, divided_by = "deepspeed_train", f"ZeRO {self.stage}"
+        else:
+            name, divided_by = "fsdp2_train", "FSDP2"
+        given = told(self.zero | (self.fsdp2 or {}) | ({"optimizer_waits": True} if self.optimizer_waits else {}))
+        return Case(
+            name,
+            num_ranks,
+            ", ".join([divided_by, *given]),
+            self.sequence,
+            "packed" if self.packs or self.sequence > 1 else "padded",
+            trains(self.role, self.model),
+            str(self.model.get("dtype", "fp32")),
+        )
+
+
+def told(settings: dict[str, Any], short: dict[str, str] | None = None) -> list[str]:
+    """Settings in a cell of a table: switches that are on, and sections, by their names alone."""
+    names = short or {}
+    return [
+        names.get(key, key) + ("" if isinstance(value, dict) else SWITCH.get(str(value), f" {value}"))
+        for key, value in settings.items()
+    ]
+
+
+def trains(role: str, model: dict[str, Any]) -> str:
+    return f"{'critic' if role == 'critic' else 'policy'}{', LoRA' if 'lora_target' in model else ''}"
+
 
 def context(role: str = "actor_train") -> RankContext:
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -168,7 +200,7 @@ def one_update(strategy: TrainStrategy, run: Run) -> dict[str, float]:
 def train(run: Run) -> Trace:
     """The updates of `run` on this rank."""
     with trainer(run) as strategy:
-        trace = Trace({}, [], [])
+        trace = Trace({}, [], [], first_scores(strategy, run.role, rows()), run.case(strategy.context.world_size))
         with gradients_before_a_step(strategy, run) as trace.gradients:
             trace.metrics.append(one_update(strategy, run))
         trace.parameters.append(masters(strategy, run) if run.masters else exported(strategy))
@@ -176,6 +208,18 @@ def train(run: Run) -> Trace:
             trace.metrics.append(one_update(strategy, run))
             trace.parameters.append(masters(strategy, run) if run.masters else exported(strategy))
         return trace
+
+
+def first_scores(strategy: TrainStrategy, role: str, given: list[MicroBatch]) -> dict[int, np.ndarray]:
+    """Log-probs, or values, of those rows that are this rank's, scored together."""
+    mine = range(len(given))[strategy.dp_rank :: strategy.dp_size]
+    batch = join([given[row] for row in mine])
+    if role == "critic":
+        found = strategy.values([batch])[0].values
+    else:
+        found = strategy.log_probs([batch], TEMPERATURE)[0].log_probs
+    assert found is not None
+    return {row: found[i, : given[row].input_ids.shape[1]].numpy() for i, row in enumerate(mine)}
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 
 from tests.helpers.processes import RankPool
+from tests.parity.compare import assert_same_training, largest_difference
 from tests.parity.strategies import runs
 from tests.parity.strategies.adapters import LORA, an_adapter
 from tests.parity.strategies.models import save_critic
@@ -31,7 +32,6 @@ from tests.parity.strategies.reference import (
     train_reference,
 )
 from tests.parity.strategies.runs import Run, my_micro_batches, one_update, trainer
-from tests.parity.strategies.test_deepspeed_train import assert_same_training, largest_difference
 
 Pools = Callable[[int], RankPool]
 Engine = dict[str, Any]  # of Run: a ZeRO stage, or the settings of fsdp2_train
@@ -65,6 +65,7 @@ def run_of(model_dir: Path, engine: Engine, adapter: Path | None = None, **more:
     return Run(model_dir, model=model, **engine, **more)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "engine, world_size",
     [
@@ -223,6 +224,7 @@ def test_recomputation_of_either_form_changes_no_gradient(
     assert largest_difference(got.gradients, reference.gradients) < 1e-6
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("engine, world_size", [pytest.param(zero(3), 2, marks=pytest.mark.slow), (FSDP2, 2)], ids=str)
 def test_a_critic_learns_its_head_in_full(
     engine: Engine, world_size: int, rank_pool: Pools, tiny_model_dir: Path, tmp_path: Path

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from tests.helpers.processes import RankError, RankPool
+from tests.parity.compare import assert_same_training
 from tests.parity.strategies import runs
 from tests.parity.strategies.models import save_critic, save_windowed
 from tests.parity.strategies.reference import LEARNING_RATE, BentLoss, SquaredValueLoss, rows, train_reference
 from tests.parity.strategies.runs import Run
-from tests.parity.strategies.test_deepspeed_train import assert_same_training
 
 Pools = Callable[[int], RankPool]
 TRAINERS: dict[str, tuple[int, dict[str, Any]]] = {
@@ -33,6 +33,7 @@ def windowed_model_dir(tiny_model_dir: Path, tmp_path_factory: pytest.TempPathFa
     return directory
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("trainer", TRAINERS)
 def test_three_updates_on_packs_equal_torch_adamw(trainer: str, rank_pool: Pools, windowed_model_dir: Path) -> None:
     """Gradient of the first update, parameters and gradient norm of three: a window that is shorter than most rows,
@@ -54,6 +55,7 @@ def test_three_updates_on_packs_equal_torch_adamw(trainer: str, rank_pool: Pools
     assert_same_training(rank_pool(world_size).run(runs.train, run)[0], want)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("trainer", ["zero3-x2", "fsdp2-x2"])
 def test_a_critic_on_packs_equals_torch_adamw_on_a_token_classifier(
     trainer: str, rank_pool: Pools, tiny_model_dir: Path, tmp_path: Path

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from tests.helpers.processes import RankPool
+from tests.parity.compare import PARAMETER_TOLERANCE, largest_difference
 from tests.parity.megatron import ranks
 from tests.parity.strategies import runs
 from tests.parity.strategies.reference import LEARNING_RATE, BentLoss, Change, Trace, rows, train_reference
 from tests.parity.strategies.runs import Run
-from tests.parity.strategies.test_deepspeed_train import PARAMETER_TOLERANCE, largest_difference
 
 Pools = Callable[[int], RankPool]
 

@@ -13,6 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from tests.helpers.processes import RankPool
+from tests.parity.compare import PARAMETER_TOLERANCE, assert_same_training, largest_difference
 from tests.parity.strategies import runs
 from tests.parity.strategies.adapters import LORA, an_adapter
 from tests.parity.strategies.models import save_critic, save_windowed
@@ -26,11 +27,6 @@ from tests.parity.strategies.reference import (
     train_reference,
 )
 from tests.parity.strategies.runs import Run, trainer
-from tests.parity.strategies.test_deepspeed_train import (
-    PARAMETER_TOLERANCE,
-    assert_same_training,
-    largest_difference,
-)
 
 Pools = Callable[[int], RankPool]
 Engine = dict[str, Any]  # of Run: a ZeRO stage, or the settings of fsdp2_train
@@ -53,6 +49,7 @@ def windowed_model_dir(make_tiny_model_dir: Callable[..., Path], tmp_path_factor
 LOSS, MAX_NORM = BentLoss(entropy_coef=0.3), 0.05
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "engine, world_size, sequence",
     [
@@ -90,6 +87,7 @@ def test_three_updates_with_shared_sequences_equal_torch_adamw(
         assert_same_training(trace if trace.parameters[0] else replace(trace, parameters=want.parameters), want)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "engine, world_size",
     [
@@ -109,6 +107,7 @@ def test_three_updates_of_adapters_equal_peft_and_torch_adamw(
     assert_same_training(rank_pool(world_size).run(runs.train, run)[0], want)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("engine", [zero(3), pytest.param({"fsdp2": {}}, marks=slow)], ids=str)
 def test_a_critic_with_shared_sequences_equals_torch_adamw_on_a_token_classifier(
     engine: Engine, rank_pool: Pools, tiny_model_dir: Path, tmp_path: Path

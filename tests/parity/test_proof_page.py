@@ -1,0 +1,46 @@
+"""docs/parity.md against the cases that there are, and how it is written."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.parity import proof
+from tests.parity.proof import UNKNOWN, Case, Difference, Differences
+
+CASE = Case("fsdp2_train", 2, "FSDP2", 1, "padded", "policy", "fp32")
+ROW = (*proof.named(CASE), "1.0e-7 (1e-6)", "-", "-", "-")
+
+
+def test_the_page_has_a_row_for_every_case_and_no_other() -> None:
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "proof", "tests/parity"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True, cwd=proof.PAGE.parents[1]).stdout
+    cases = {proof.short(line) for line in said.splitlines() if "::" in line}
+    rows = proof.read(proof.PAGE.read_text(encoding="utf-8"))
+    assert len(cases) > 100
+    assert rows.keys() == cases, "run `pytest tests/parity --proof -k NAME` for cases that are new"
+    assert {row[0] for row in rows.values()} >= {"deepspeed_train", "fsdp2_train", "megatron_train"}
+
+
+def test_the_largest_difference_of_several_ranks_is_told_with_its_tolerance() -> None:
+    ranks = [Differences(Difference(seen, 1e-6), None, Difference(seen, 0.02), None) for seen in (1.5e-7, 2.25e-12)]
+    assert proof.figures(ranks) == ("1.5e-7 (1e-6)", "-", "1.5e-7 (2e-2)", "-")
+
+
+def test_a_page_keeps_its_text_and_the_rows_that_were_not_run_again() -> None:
+    page = proof.write("Text.\n\n", {"a.py::one[x-{'b': 1}]": ROW, "a.py::gone": ROW, "b.py::other": ROW})
+    assert proof.read(page) == {"a.py::one[x-{'b': 1}]": ROW, "a.py::gone": ROW, "b.py::other": ROW}
+    new = (*ROW[:7], "2.0e-7 (1e-6)", "-", "-", "-")
+    tests = ["a.py::one[x-{'b': 1}]", "a.py::two", "a.py::three"]
+    rows = proof.merged(proof.read(page), tests, {"a.py::two": new})
+    assert rows == {tests[0]: ROW, "a.py::two": new, "a.py::three": UNKNOWN, "b.py::other": ROW}
+    again = proof.write(page, rows)
+    assert again.startswith("Text.\n\n| strategy | ranks |") and again.count("| strategy |") == 1
+    assert proof.read(again) == rows
+    assert again.splitlines()[-1].endswith("`a.py::three` |")
+
+
+@pytest.mark.parametrize("text", ["1.0e-12 (1e-5)", "0.0e+00 (1e-6)"])
+def test_figures_are_short(text: str) -> None:
+    seen, tolerance = text.split(" ")
+    assert str(Difference(float(seen), float(tolerance.strip("()")))) == text.replace("0.0e+00", "0")
