@@ -1,5 +1,6 @@
 """Every YAML in examples/ has a plan that works."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from roll.cli import main
 from roll.configs.strategies.deepspeed_config import DeepSpeedFacts, deepspeed_problems
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+MODELS = EXAMPLES.parent / "tests" / "unit" / "configs" / "memory" / "models"
 FRAGMENTS = sorted((EXAMPLES / "config").glob("deepspeed_*.yaml"))
 RECIPES = sorted(
     path
@@ -37,6 +39,45 @@ def test_a_shipped_recipe_has_a_plan_that_works(path: Path, capsys: pytest.Captu
     assert "The plan works." in shown
     doing_nothing = [line for line in shown.splitlines() if "do nothing" in line or "does nothing" in line]
     assert doing_nothing == []
+
+
+@pytest.mark.parametrize(
+    ("recipe", "model", "most"),
+    [
+        ("qwen2.5-7B-rlvr/rlvr_fsdp2", "qwen2.5-7b", 34),
+        ("qwen2.5-7B-rlvr/rlvr_lora_1gpu", "qwen2.5-7b", 29),
+        ("qwen3-8B-rlvr/rlvr_fsdp2", "qwen3-8b", 36),
+        ("qwen3-8B-rlvr/rlvr_lora_1gpu", "qwen3-8b", 31),
+        ("qwen3-30B-A3B-rlvr/rlvr_fsdp2", "qwen3-30b-a3b", 48),
+    ],
+)
+def test_a_recipe_trains_on_gpus_of_80_gb_with_what_the_page_on_trainers_says(
+    recipe: str,
+    model: str,
+    most: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "config.json").write_text((MODELS / f"{model}.json").read_text())
+    (tmp_path / "tokenizer.json").write_text("{}")
+    monkeypatch.setenv("MODEL", str(tmp_path))
+    folder, _, name = recipe.partition("/")
+    given = [
+        "--config_path",
+        str(EXAMPLES / folder),
+        "--config_name",
+        name,
+        "--dry_run",
+        "gpu_memory_gb=80",
+        "host_memory_gb=1000",
+    ]
+    assert main("rlvr", given) == 0, capsys.readouterr().err
+    shown = capsys.readouterr().out
+    assert "does not fit" not in shown
+    assert re.search(rf"training +actor_train +~{most} ", shown), shown
+    page = (EXAMPLES.parent / "docs" / "trainers.md").read_text(encoding="utf-8")
+    assert re.search(rf"\| `{recipe}.yaml` \| \d+ \| ~{most} GB \|", page)
 
 
 @pytest.mark.parametrize("path", FRAGMENTS, ids=lambda path: path.stem)
