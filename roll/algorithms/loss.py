@@ -14,7 +14,7 @@ from roll.algorithms.off_policy import TrainInferCorrection, correct_mismatch, r
 from roll.types.batch import LossScale, MicroBatch, TokenOutputs
 from roll.types.metrics import MetricSums
 
-Need = Literal["log_probs", "entropy", "values"]
+Need = Literal["log_probs", "entropy", "values", "balance"]
 LossAggMode = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"]
 
 

@@ -85,6 +85,18 @@ class ModelArgs(Settings):
 
     fused_kernel_options: FusedKernelOptions = setting({}, "How log-probs come from hidden states.")
 
+    moe_aux_loss_coef: float | None = setting(
+        None,
+        "Weight of the load-balancing loss of a mixture model in training. For every layer with experts, E x the sum "
+        "over its E experts of (share of the choices that fell on it) x (mean probability of it), 1 where tokens are "
+        "spread evenly; summed over the layers, taken within a micro batch, mean over the tokens of the update. One "
+        "definition for all trainers, that of Megatron's moe_aux_loss_coeff. Hugging Face's router_aux_loss_coef "
+        "weighs a loss that multiplies shares and probabilities after it has averaged them over all layers, and that "
+        "is num_experts_per_tok where tokens are spread evenly: with one layer of experts, its coefficient x "
+        "num_experts_per_tok is this one. Default: none.",
+        ge=0,
+    )
+
     freeze_module_prefix: str | None = setting(
         None,
         "Parameters whose name begins with this are not trained, and get no adapters; several, separated by commas.",

@@ -9,7 +9,7 @@ vocabulary at a time.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -22,6 +22,7 @@ from roll.models.head_scores import Ask, HeadScores, Product, Teacher, head_scor
 from roll.models.head_tiles import PLAIN, Bend
 from roll.models.lora import low_rank_part
 from roll.models.pack import Pack
+from roll.models.router_balance import balances
 from roll.models.sequence_ranks import SequenceRanks
 
 _DEFAULTS = FusedKernelOptions()
@@ -98,18 +99,22 @@ class TokenLogProbModel(nn.Module):
         entropy: bool = False,
         lengths: torch.Tensor | None = None,
         ranks: SequenceRanks | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        balanced: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor | None, ...]:
         """Log-probs (and entropy) of input_ids where response_mask is True and 0 elsewhere. [B, T] -> fp32 [B, T].
 
-        A row's first token is preceded by nothing: its log-prob is 0 whatever the mask says.
+        A row's first token is preceded by nothing: its log-prob is 0 whatever the mask says. With the lengths of the
+        rows as `balanced`, what the routers of a mixture say comes third (`router_balance.py`).
         """
-        hidden, positions = _hidden_before(self.backbone, input_ids, response_mask, lengths, ranks)
+        seen = _seen_before(self.backbone, input_ids, response_mask, lengths, ranks, balanced)
+        positions = seen.positions
         targets = input_ids[:, 1:].reshape(-1)[positions]
-        found = self.head(hidden, targets, temperature, entropy)
-        return (
+        found = self.head(seen.hidden, targets, temperature, entropy)
+        scores = (
             _at_positions(found.log_probs, positions, input_ids, ranks),
             None if found.entropy is None else _at_positions(found.entropy, positions, input_ids, ranks),
         )
+        return scores if balanced is None else (*scores, seen.balance)
 
 
 class TokenValueModel(nn.Module):
@@ -126,11 +131,13 @@ class TokenValueModel(nn.Module):
         response_mask: torch.Tensor,
         lengths: torch.Tensor | None = None,
         ranks: SequenceRanks | None = None,
-    ) -> torch.Tensor:
+        balanced: torch.Tensor | None = None,
+    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor | None]:
         """values[t] is read from the hidden state of t - 1, before token t is known. [B, T] -> fp32 [B, T]. With
-        `lengths` the rows are one pack, which `ranks` share."""
-        hidden, positions = _hidden_before(self.backbone, input_ids, response_mask, lengths, ranks)
-        return _at_positions(self.head(hidden), positions, input_ids, ranks)
+        `lengths` the rows are one pack, which `ranks` share; `balanced` as in the policy."""
+        seen = _seen_before(self.backbone, input_ids, response_mask, lengths, ranks, balanced)
+        values = _at_positions(self.head(seen.hidden), seen.positions, input_ids, ranks)
+        return values if balanced is None else (values, seen.balance)
 
 
 class SequenceModel(nn.Module):
@@ -175,29 +182,50 @@ def _pack(input_ids: torch.Tensor, counts: torch.Tensor, ranks: SequenceRanks | 
     return pack if ranks is None else pack.shared(ranks)
 
 
-def _hidden_before(
+class _Seen(NamedTuple):
+    """Hidden states [n, H] of the tokens that precede a response token, and the indices of these among all tokens but
+    each row's last, [B * (T - 1)]; of a pack that ranks share, this rank's. The balance of the layers' routers, where
+    it is wanted."""
+
+    hidden: torch.Tensor
+    positions: torch.Tensor
+    balance: torch.Tensor | None
+
+
+def _seen_before(
     backbone: nn.Module,
     input_ids: torch.Tensor,
     response_mask: torch.Tensor,
     lengths: torch.Tensor | None,
     ranks: SequenceRanks | None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Hidden states [n, H] of the tokens that precede a response token, and the indices of these among all tokens but
-    each row's last, [B * (T - 1)]; of a pack that ranks share, this rank's. The last token's state predicts nothing we
-    have, so it is not computed."""
+    balanced: torch.Tensor | None,
+) -> _Seen:
+    """A row's last token predicts nothing we have, so it is not computed."""
     positions = response_mask[:, 1:].reshape(-1).nonzero()[:, 0]
+    told: dict[str, Any] = {} if balanced is None else {"output_router_logits": True}
     if lengths is not None:
         pack = _pack(input_ids, (lengths - 1).clamp(min=1), ranks)
-        hidden = backbone(**pack.arguments).last_hidden_state[0]
+        output = backbone(**pack.arguments, **told)
+        balance = None if balanced is None else _balance(backbone, output, pack.is_row_token(), ranks)
+        hidden = output.last_hidden_state[0]
         width = max(input_ids.shape[1] - 1, 1)
         places = pack.places(positions // width, positions % width)
         if ranks is not None:
             own = pack.has(places)
             places, positions = places[own], positions[own]
-        return hidden.index_select(0, places), positions
+        return _Seen(hidden.index_select(0, places), positions, balance)
     context = input_ids[:, :-1] if input_ids.shape[1] > 1 else input_ids
-    hidden = backbone(input_ids=context, use_cache=False).last_hidden_state
-    return hidden.reshape(-1, hidden.shape[-1]).index_select(0, positions), positions
+    output = backbone(input_ids=context, use_cache=False, **told)
+    balance = None
+    if balanced is not None:
+        inside = torch.arange(context.shape[1], device=context.device) < (balanced - 1).clamp(min=1)[:, None]
+        balance = _balance(backbone, output, inside.flatten(), None)
+    hidden = output.last_hidden_state
+    return _Seen(hidden.reshape(-1, hidden.shape[-1]).index_select(0, positions), positions, balance)
+
+
+def _balance(backbone: Any, output: Any, counted: torch.Tensor, ranks: SequenceRanks | None) -> torch.Tensor:
+    return balances(output.router_logits, backbone.config.get_text_config().num_experts_per_tok, counted, ranks)
 
 
 def _at_positions(

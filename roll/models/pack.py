@@ -20,6 +20,7 @@ class Pack:
     position_ids: torch.Tensor  # int64 [1, N]: each row counts from 0
     starts: torch.Tensor  # int32 [B + 1]: where each row begins, and N; of the whole pack
     longest: int
+    num_tokens: int  # of the rows, all ranks together
     ranks: SequenceRanks | None = None
 
     @classmethod
@@ -36,6 +37,7 @@ class Pack:
             columns.expand_as(inside)[inside][None],
             functional.pad(counts.cumsum(0), (1, 0)).to(torch.int32),
             int(counts.max()),
+            int(counts.sum()),
         )
 
     def shared(self, ranks: SequenceRanks) -> Pack:
@@ -72,6 +74,12 @@ class Pack:
         """Where in the pack these tokens are; in this rank's part, outside of it for those of others."""
         first = 0 if self.ranks is None else self.ranks.rank * self.input_ids.shape[1]
         return self.starts[:-1].index_select(0, rows) + columns - first
+
+    def is_row_token(self) -> torch.Tensor:
+        """Which tokens of this rank's part are of rows [N], and not what makes the parts equally long."""
+        count = self.input_ids.shape[1]
+        first = 0 if self.ranks is None else self.ranks.rank * count
+        return torch.arange(first, first + count, device=self.input_ids.device) < self.num_tokens
 
     def has(self, places: torch.Tensor) -> torch.Tensor:
         """Which of the places are in this rank's part."""

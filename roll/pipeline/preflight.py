@@ -12,6 +12,7 @@ from roll.configs.cluster import WorkerConfig
 from roll.configs.compiling import compile_machine_problems
 from roll.configs.fused_head import fused_head_machine_problems
 from roll.configs.lora import lora_model_problems, lora_warnings
+from roll.configs.mixture import balance_model_problems
 from roll.configs.plan.parallel import parallel_sizes
 from roll.configs.problems import Problem
 from roll.configs.run import RunConfig
@@ -146,6 +147,7 @@ def _shape_problems(config: RunConfig, choice: Choice, model: Mapping[str, Any])
         yield from _head_problems(choice.role.name, worker, model)
     if choice.role.learns:
         yield from lora_model_problems(choice, model)
+        yield from balance_model_problems(choice, model)
     if choice.role.head == "sequence":
         yield from _sequence_head_problems(choice, model)
         return

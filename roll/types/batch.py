@@ -193,12 +193,14 @@ class TokenOutputs:
     None.
 
     Log-probs and entropy are of the full distribution at the sampling temperature. values[t] is the critic's estimate
-    of the return from the state before token t is sampled.
+    of the return from the state before token t is sampled. `balance`, one number for each layer with experts, is that
+    of roll/algorithms/router_balance.py.
     """
 
     log_probs: torch.Tensor | None = None
     entropy: torch.Tensor | None = None
     values: torch.Tensor | None = None
+    balance: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)

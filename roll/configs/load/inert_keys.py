@@ -151,7 +151,6 @@ INERT: Mapping[str, Mapping[str, InertKey]] = {
         "autocast_adapter_dtype": ignored(
             bool, True, "Keep adapters in fp32.", "adapters have fp32 master weights and compute in dtype in any case"
         ),
-        "moe_aux_loss_coef": planned(float | None, None, "Weight of the load-balancing loss of mixture models."),
     },
     "TrainingArgs": {
         "max_steps": ignored(int, -1, "Length of the training.", "the run's max_steps counts"),

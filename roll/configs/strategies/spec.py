@@ -75,6 +75,7 @@ class StrategySpec:
     devices_per_worker: bool = False  # several devices may form one worker
     adapts: bool = False  # a role that learns may train LoRA adapters
     adapts_experts: bool = False  # on each matrix of each expert of a mixture, too
+    balances: bool = False  # a mixture may train with a load-balancing loss
     compiles: bool = False  # its model may run by torch.compile
     head_kernels: bool = False  # a kernel may compute its log-probs from hidden states
     packs: bool = False  # rows may stand one after the other in one sequence

@@ -19,6 +19,7 @@ from roll.models.loading import LoadedModel
 from roll.models.lora import Exported
 from roll.models.pack_check import check_packs
 from roll.models.packed_attention import use_packed_attention
+from roll.models.router_balance import check_routers
 from roll.models.sequence_ranks import SequenceRanks
 from roll.types.batch import MicroBatch, TokenOutputs
 
@@ -86,12 +87,18 @@ class ModelScoreStrategy(ScoreStrategy):
 
     def _outputs(self, forward: Callable[..., Any], batch: MicroBatch, loss: Loss, temperature: float) -> TokenOutputs:
         """What a loss needs, with gradient. `forward`: the model, or what an engine put around it."""
+        packed, balanced = self._packed(batch), batch.lengths if "balance" in loss.needs else None
         if "values" in loss.needs:
             self._check_critic()
-            return TokenOutputs(values=self._token_values(forward, batch))
+            found = forward(batch.input_ids, batch.response_mask, packed, self.sequence_ranks, balanced)
+            values, balance = (found, None) if balanced is None else found
+            return TokenOutputs(values=values, balance=balance)
         self._check_policy()
-        log_probs, entropy = self._token_scores(forward, batch, temperature, "entropy" in loss.needs)
-        return TokenOutputs(log_probs=log_probs, entropy=entropy)
+        wants_entropy = "entropy" in loss.needs
+        log_probs, entropy, *balance = forward(
+            batch.input_ids, batch.response_mask, temperature, wants_entropy, packed, self.sequence_ranks, balanced
+        )
+        return TokenOutputs(log_probs=log_probs, entropy=entropy, balance=balance[0] if balance else None)
 
     def _token_scores(
         self, forward: Callable[..., Any], batch: MicroBatch, temperature: float, entropy: bool
@@ -133,6 +140,11 @@ class ModelScoreStrategy(ScoreStrategy):
     def _without_dropout(self) -> AbstractContextManager[None]:
         adapters = self.model.adapters
         return nullcontext() if adapters is None else adapters.without_dropout()
+
+    def _check_balance(self) -> None:
+        """Of a model that is trained."""
+        if self.role.model_args.moe_aux_loss_coef:
+            check_routers(self.model.pretrained)
 
     def _check_policy(self) -> None:
         if not isinstance(self.model.module, TokenLogProbModel):

@@ -7,6 +7,7 @@ from roll.configs.compiling import compile_problems
 from roll.configs.fused_head import fused_head_problems
 from roll.configs.load.validate import validate
 from roll.configs.lora import PEFT, lora_problems
+from roll.configs.mixture import balance_problems
 from roll.configs.problems import Problem, nearest
 from roll.configs.roles import TASKS, Use
 from roll.configs.strategies.spec import Choice, StrategySpec
@@ -85,6 +86,8 @@ def _ability_problems(choice: Choice, spec: StrategySpec) -> Iterator[Problem]:
     if role.learns:
         who_can = ", ".join(n for n in serving(role.use) if STRATEGIES[n].adapts)
         yield from lora_problems(choice, spec.adapts, who_can)
+        balancing = ", ".join(name for name in serving(role.use) if STRATEGIES[name].balances)
+        yield from balance_problems(choice, spec.balances, balancing)
     yield from _sharing_problems(choice)
     generates = role.use == "generate"
     who_compiles = ", ".join(name for name in serving(role.use) if STRATEGIES[name].compiles)

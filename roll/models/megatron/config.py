@@ -24,11 +24,12 @@ logger = logging.getLogger(__name__)
 @dataclass(frozen=True)
 class Numbers:
     """Where the model lives and in which number format; whether activations are recomputed when nothing else is
-    said."""
+    said; whether the load-balancing loss of a mixture is trained on."""
 
     dtype: torch.dtype
     device: torch.device
     recompute: bool = False
+    balances: bool = False
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,11 @@ def transformer_config(
         "transformer_impl": settings.transformer_impl,
     }
     values |= (
-        _parallel(settings) | _recompute(settings, numbers) | _mixture(settings) | family.settings(config) | passed_on
+        _parallel(settings)
+        | _recompute(settings, numbers)
+        | _mixture(settings, numbers)
+        | family.settings(config)
+        | passed_on
     )
     if values.get("num_moe_experts") and settings.tensor_model_parallel_size > 1 and not settings.sequence_parallel:
         logger.warning("sequence_parallel is on: Megatron trains experts with tensor parallel only so.")
@@ -156,12 +161,12 @@ def _recompute(s: MegatronSettings, numbers: Numbers) -> dict[str, Any]:
     return values
 
 
-def _mixture(s: MegatronSettings) -> dict[str, Any]:
+def _mixture(s: MegatronSettings, numbers: Numbers) -> dict[str, Any]:
     return {
         "moe_token_dispatcher_type": s.moe_token_dispatcher_type,
         "moe_grouped_gemm": s.moe_grouped_gemm,
         "moe_shared_expert_overlap": s.moe_shared_expert_overlap,
-        "moe_router_load_balancing_type": "none",
-        "moe_aux_loss_coeff": 0.0,
+        "moe_router_load_balancing_type": "aux_loss" if numbers.balances else "none",
+        "moe_aux_loss_coeff": 0.0,  # each update sets its own
         "moe_router_dtype": "fp32",
     }

@@ -1,6 +1,6 @@
-"""Two modules given to megatron-core through its ModuleSpecs, because its own local ones refuse what is needed here:
-`Norm` may stand under sequence parallelism, `CoreAttention` takes packed rows and shares a sequence among
-context-parallel ranks, with torch's fused attention on every device."""
+"""Modules given to megatron-core through its ModuleSpecs, because its own local ones refuse what is needed here: `Norm`
+may stand under sequence parallelism, `CoreAttention` takes packed rows and shares a sequence among context-parallel
+ranks, with torch's fused attention on every device. And the router of router.py."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from megatron.core.transformer.transformer_block import TransformerBlockSubmodul
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch.nn import functional
 from torch.nn.attention.bias import causal_lower_right
+
+from roll.models.megatron.router import BalancingRouter
 
 
 class Norm(torch.nn.RMSNorm):
@@ -146,6 +148,9 @@ class CoreAttention(MegatronModule):
 def block_spec(config: TransformerConfig, vp_stage: int | None) -> TransformerBlockSubmodules:
     """The layers of one stage, of the implementation that the settings choose."""
     layer, norm = _engine_layer(config) if config.transformer_impl == "transformer_engine" else _local_layer(config)
+    if config.num_moe_experts:
+        parts: Any = layer.submodules
+        parts.mlp.submodules.router = BalancingRouter
     count = get_num_layers_to_build(config, vp_stage=vp_stage)
     return TransformerBlockSubmodules(layer_specs=[layer] * count, layer_norm=norm)  # type: ignore[arg-type]
 

@@ -48,9 +48,24 @@ class TokenModel(GPTModel):
         return hidden_states
 
     def forward(  # type: ignore[override]
-        self, input_ids: torch.Tensor, packed: PackedSeqParams | None, request: Any
+        self,
+        input_ids: torch.Tensor,
+        packed: PackedSeqParams | None,
+        request: Any,
+        padding: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        hidden = super().forward(input_ids, None, None, packed_seq_params=packed)  # type: ignore[arg-type]
+        """`padding` [b, s]: slots that no router's balance counts; None: nobody asks for it."""
+        if padding is not None and self.config.sequence_parallel and not self.pre_process:
+            # Megatron (0.16) shares it among the ranks on the first stage alone.
+            size, rank = self.config.tensor_model_parallel_size, parallel_state.get_tensor_model_parallel_rank()
+            padding = padding.chunk(size, 1)[rank].contiguous()
+        hidden = super().forward(  # type: ignore[arg-type]
+            input_ids,
+            None,  # type: ignore[arg-type]
+            None,  # type: ignore[arg-type]
+            packed_seq_params=packed,  # type: ignore[arg-type]
+            padding_mask=padding,
+        )
         return self.top(self, hidden, request) if self.post_process else hidden
 
     def gathered(self, hidden: torch.Tensor, parallel_output: bool) -> torch.Tensor:

@@ -25,6 +25,7 @@ from roll.errors import StrategyError
 from roll.types.batch import MicroBatch
 from tests.helpers.processes import DEVICE_VARIABLE
 from tests.parity.proof import Case
+from tests.parity.strategies.balance import Balanced
 from tests.parity.strategies.reference import (
     BETAS,
     EPSILON,
@@ -183,6 +184,24 @@ def one_update(strategy: MegatronTrainStrategy, run: Run) -> dict[str, float]:
     batches = my_micro_batches(run, strategy.dp_rank, strategy.dp_size)
     scale = scale_of(rows(vocab_size=run.vocab_size))
     return strategy.train_step(batches, run.loss, scale, TEMPERATURE)[1]  # type: ignore[arg-type]
+
+
+def balanced(run: Run) -> Balanced:
+    """One update with a load-balancing loss; the metric is that of all ranks."""
+    with trainer(run) as strategy:
+        found: dict[str, np.ndarray] = {}
+        step = strategy._updater.step
+
+        def step_and_record(role: str) -> dict[str, float]:
+            found.update(gradients(strategy))
+            return step(role)
+
+        strategy._updater.step = step_and_record  # type: ignore[method-assign]
+        batches = my_micro_batches(run, strategy.dp_rank, strategy.dp_size)
+        scale = scale_of(rows(vocab_size=run.vocab_size))
+        sums, _ = strategy.train_step(batches, run.loss, scale, TEMPERATURE)  # type: ignore[arg-type]
+        total, count = strategy.all_reduce_sum([float(number) for number in sums.means["moe_aux_loss"]])
+        return Balanced(found, total / count)
 
 
 @dataclass(frozen=True)

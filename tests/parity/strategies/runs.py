@@ -26,6 +26,7 @@ from roll.models.hf import LogProbHead
 from roll.types.batch import MicroBatch
 from tests.helpers.processes import DEVICE_VARIABLE
 from tests.parity.proof import Case
+from tests.parity.strategies.balance import Balanced
 from tests.parity.strategies.reference import (
     BETAS,
     EPSILON,
@@ -220,6 +221,15 @@ def first_scores(strategy: TrainStrategy, role: str, given: list[MicroBatch]) ->
         found = strategy.log_probs([batch], TEMPERATURE)[0].log_probs
     assert found is not None
     return {row: found[i, : given[row].input_ids.shape[1]].numpy() for i, row in enumerate(mine)}
+
+
+def balanced(run: Run) -> Balanced:
+    """One update with a load-balancing loss; the metric is that of all ranks."""
+    with trainer(run) as strategy, gradients_before_a_step(strategy, run) as gradients:
+        batches = my_micro_batches(run, strategy.dp_rank, strategy.dp_size)
+        sums, _ = strategy.train_step(batches, run.loss, scale_of(rows()), TEMPERATURE)  # type: ignore[arg-type]
+        total, count = strategy.all_reduce_sum([float(number) for number in sums.means["moe_aux_loss"]])
+        return Balanced(gradients, total / count)
 
 
 @contextmanager

@@ -58,6 +58,10 @@ REFERENCE = {"strategy_args": {"strategy_name": "hf_infer"}, "device_mapping": [
             "skip_idle_rows: true has no rows to skip: entropy_loss_coef adds a term to every row.",
         ),
         (
+            {"skip_idle_rows": True, "actor_train.model_args.moe_aux_loss_coef": 0.01},
+            "skip_idle_rows: true has no rows to skip: actor_train.model_args.moe_aux_loss_coef adds a term to every ",
+        ),
+        (
             {"skip_idle_rows": True, "pg_variant": "kimi15"},
             "skip_idle_rows: true has no rows to skip: pg_variant: kimi15 may have a loss where the advantage is 0.",
         ),

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from roll.algorithms.loss import Loss
+from roll.algorithms.router_balance import with_balance
 from roll.configs.cluster import WorkerConfig
 from roll.configs.plan.run_plan import TrainPlan
 from roll.distributed.strategy.base import RankContext, State, TrainStrategy
@@ -64,6 +65,7 @@ class DeepSpeedTrainStrategy(ModelScoreStrategy, TrainStrategy):
 
         self._has_one_group = one_group
         self._model = self.rank.load_model(adapts=True)
+        self._check_balance()
         args = self.role.training_args
         optimizer = optimizer_of(self._model.module, args, full_dimensions, one_group)
         self._schedule = schedule(optimizer, args, self.plan.total_updates, self.plan.warmup_updates)
@@ -79,6 +81,7 @@ class DeepSpeedTrainStrategy(ModelScoreStrategy, TrainStrategy):
         if not micro_batches:
             raise ValueError("an update needs at least one micro batch on every rank")
         sums, ranks = MetricSums(), self.context.world_size
+        loss = with_balance(loss, self.role.model_args.moe_aux_loss_coef, micro_batches, self.all_reduce_sum)
         if self.plan.optimizer_waits:
             self._offload.to_host(frozenset({State.OPTIMIZER}))
         for i, micro_batch in enumerate(micro_batches):

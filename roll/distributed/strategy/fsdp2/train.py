@@ -11,6 +11,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from roll.algorithms.loss import Loss
+from roll.algorithms.router_balance import with_balance
 from roll.configs.cluster import WorkerConfig
 from roll.configs.plan.run_plan import TrainPlan
 from roll.distributed.strategy.base import RankContext, State, TrainStrategy
@@ -47,6 +48,7 @@ class Fsdp2TrainStrategy(ModelScoreStrategy, TrainStrategy):
         self.rank.start()
         self._groups = RankGroups.made(self.role, self.context)
         self._model = self.rank.load_model(torch.float32, adapts=True)
+        self._check_balance()
         self._updater = Updater(self.rank, self.role.training_args, self.plan)
         with self.rank.weights_at_work():
             pass  # they wait where they belong
@@ -63,6 +65,7 @@ class Fsdp2TrainStrategy(ModelScoreStrategy, TrainStrategy):
         if not micro_batches:
             raise ValueError("an update needs at least one micro batch on every rank")
         module, sums, ranks = self.model.module, MetricSums(), self.context.world_size
+        loss = with_balance(loss, self.role.model_args.moe_aux_loss_coef, micro_batches, self.all_reduce_sum)
         assert isinstance(module, FSDPModule)
         with self.rank.weights_at_work():
             for i, micro_batch in enumerate(micro_batches):

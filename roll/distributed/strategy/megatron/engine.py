@@ -48,14 +48,15 @@ class Model:
         return Exporter(untied(global_parameters(self.chunks), self.ties_head), self.weights.entry, self.shapes, device)
 
 
-def load_model(rank: MegatronRank, adapts: bool = False) -> Model:
-    """Builds this rank's part and fills it from the model's files, with the role's adapters if it `adapts`.
-    Collective."""
+def load_model(rank: MegatronRank, trains: bool = False) -> Model:
+    """Builds this rank's part and fills it from the model's files; if it `trains`, with the role's adapters and the
+    load-balancing loss. Collective."""
     args = rank.role.model_args
     hf = model_config(args, num_labels=1) if rank.is_critic else model_config(args)
     family = family_of(hf)
     check_sizes(hf, rank.settings)
-    numbers = Numbers(DTYPES[args.dtype], rank.device, not args.disable_gradient_checkpointing)
+    balances = trains and bool(args.moe_aux_loss_coef)
+    numbers = Numbers(DTYPES[args.dtype], rank.device, not args.disable_gradient_checkpointing, balances)
     config = transformer_config(hf, family, rank.settings, rank.passed_on, numbers)
     blueprint = Blueprint(hf, config, rank.is_critic, rank.device)
     chunks = build_chunks(blueprint, answer)
@@ -65,7 +66,7 @@ def load_model(rank: MegatronRank, adapts: bool = False) -> Model:
     for chunk in chunks:
         chunk.to(rank.device)
     adapters = None
-    if adapts and args.has_lora:
+    if trains and args.has_lora:
         base = Base(chunks, weights, shapes, blueprint.ties_head, rank.context.head, rank.device)
         adapters = MegatronAdapters(base, args, rank.context.seed)
     else:

@@ -51,6 +51,7 @@ class ModelInput:
     slots: torch.Tensor  # int64 [n]: flat positions in hidden states [slots, rows, h]
     targets: torch.Tensor  # int64 [n]: the token that each predicts
     places: torch.Tensor  # int64 [n]: flat positions of those tokens in [B, T]
+    padding: torch.Tensor  # bool [rows, slots]: no tokens that predict one; all, where nothing counts
     counts: bool = True  # False: only there to keep ranks in step
 
 
@@ -70,7 +71,19 @@ def prepare(batch: MicroBatch, layout: SlotLayout, extent: tuple[int, int], coun
     slots = (follows & flat_mask[next_place]).nonzero()[:, 0]
     places = next_place[slots]
     shape = (-1, 1 if layout.packs else extent[0])
-    return ModelInput(batch, ids.view(shape).T.contiguous(), packed, slots, flat_ids[places], places, counts)
+    lengths = (batch.lengths - 1).clamp(min=1)
+    seen = (rows < len(batch)) & (positions < lengths[rows.clamp(max=len(batch) - 1)])
+    padding = ~seen if counts else torch.ones_like(seen)
+    return ModelInput(
+        batch,
+        ids.view(shape).T.contiguous(),
+        packed,
+        slots,
+        flat_ids[places],
+        places,
+        padding.view(shape).T.contiguous(),
+        counts,
+    )
 
 
 def _padded_slots(

@@ -96,6 +96,7 @@ class Passes:
             packs=role.use_sequence_packing,
         )
         self._stages = config.pipeline_model_parallel_size
+        self._balances = config.moe_router_load_balancing_type == "aux_loss"
         chunk = role.model_args.fused_kernel_options.logits_per_chunk
         self._logits_per_chunk = chunk or LOGITS_PER_CHUNK_OF_SHARES
 
@@ -154,7 +155,8 @@ class Passes:
 
         def step(source: Iterator[ModelInput], model: nn.Module) -> tuple[torch.Tensor, Callable[..., Any]]:
             given = next(source)
-            return model(given.input_ids, given.packed, ask(given)), partial(conclude, given)
+            padding = None if forward_only or not self._balances else given.padding
+            return model(given.input_ids, given.packed, ask(given), padding), partial(conclude, given)
 
         sources = [iter(inputs) for _ in self._chunks]
         rows, positions = self._extent([given.batch for given in inputs])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from roll.algorithms.loss import Loss
+from roll.algorithms.router_balance import tokens_of_update, tokens_seen
 from roll.configs.cluster import WorkerConfig
 from roll.configs.plan.run_plan import TrainPlan
 from roll.distributed.strategy.base import RankContext, State, TrainStrategy
@@ -47,7 +48,7 @@ class MegatronTrainStrategy(TrainStrategy):
         from roll.distributed.strategy.megatron.optimizer import Updater, wrap
         from roll.distributed.strategy.megatron.passes import Passes
 
-        model = self._model = load_model(self.rank, adapts=True)
+        model = self._model = load_model(self.rank, trains=True)
         partly_summed = model.adapters.partly_summed if model.adapters is not None else ()
         self._chunks = wrap(model.chunks, model.config, self.rank.settings, partly_summed)
         self._updater: Updater = Updater(
@@ -73,10 +74,21 @@ class MegatronTrainStrategy(TrainStrategy):
         self._updater.clear()
         if self.plan.optimizer_waits:
             self._offload.to_host(frozenset({State.OPTIMIZER}))
+        coef = self.role.model_args.moe_aux_loss_coef
+        if coef:
+            self.model.config.moe_aux_loss_coeff = coef / tokens_of_update(micro_batches, self.all_reduce_sum)
         sums = self._passes.train(micro_batches, loss, scale, temperature)
+        if coef:
+            self._tell_balance(micro_batches, sums)
         if self.plan.optimizer_waits:
             self._offload.to_device(frozenset({State.OPTIMIZER}))
         return sums, self._updater.step(self.context.role)
+
+    def _tell_balance(self, micro_batches: Sequence[MicroBatch], sums: MetricSums) -> None:
+        from roll.models.megatron.router import mean_balance
+
+        tokens = sum(tokens_seen(batch.lengths) for batch in micro_batches)
+        sums.add("moe_aux_loss", mean_balance(self.model.chunks, self.context.device), float(tokens))
 
     def log_probs(
         self, micro_batches: Sequence[MicroBatch], temperature: float, entropy: bool = False

@@ -1,0 +1,51 @@
+"""`model_args.moe_aux_loss_coef`: what a role cannot do with it, before anything starts."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from roll.configs.problems import Problem
+from roll.configs.strategies.spec import Choice
+
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+
+
+def balance_problems(choice: Choice, balances: bool, who_can: str) -> Iterator[Problem]:
+    """Whatever the model. `who_can`: strategies that add the load-balancing loss."""
+    args, key = choice.worker.model_args, _key(choice)
+    if not args.moe_aux_loss_coef:
+        return
+    if not balances:
+        text = f"{key}: {choice.worker.strategy_name} adds no load-balancing loss. Strategies that do: {who_can}."
+        yield Problem(f"{text} Or remove it.", (key, choice.name_key))
+    for other, is_on, why in (
+        (
+            f"{choice.role.name}.use_torch_compile",
+            choice.worker.use_torch_compile,
+            "what routers say is not told there",
+        ),
+        (
+            f"{choice.role.name}.model_args.gradient_checkpointing_use_reentrant",
+            args.gradient_checkpointing_use_reentrant and not args.disable_gradient_checkpointing,
+            "what routers say has no gradient there",
+        ),
+    ):
+        if is_on:
+            text = f"{key}: {args.moe_aux_loss_coef:g} with {other}: true: {why}. Set that to false, or remove the key."
+            yield Problem(text, (key, other))
+
+
+def balance_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
+    """Of a model whose config.json is there."""
+    args, inner = choice.worker.model_args, model.get("text_config")
+    text = inner if isinstance(inner, Mapping) else model
+    if args.moe_aux_loss_coef and "num_hidden_layers" in text and not any(text.get(key) for key in _EXPERTS):
+        key = _key(choice)
+        yield Problem(
+            f"{key}: {args.moe_aux_loss_coef:g}, but {args.model_name_or_path} has no experts that tokens could be "
+            "spread over. Remove it.",
+            (key, f"{choice.role.name}.model_args.model_name_or_path"),
+        )
+
+
+def _key(choice: Choice) -> str:
+    return f"{choice.role.name}.model_args.moe_aux_loss_coef"
