@@ -67,7 +67,11 @@ class DataArgs(Settings):
     id: str = setting(
         "id", "Column with the row's id. Rows without one are named by file and line, those that share one by both."
     )
-    ground_truth: str = setting("ground_truth", "Column with the reference answer, handed to the reward.")
+    ground_truth: str = setting(
+        "ground_truth",
+        "Column with the reference answer, handed to the reward; column.name where a column holds mappings "
+        "(reward_model.ground_truth, as verl's rows have it).",
+    )
     domain_interleave_probs: dict[str, float] | None = setting(
         None,
         "Share of each domain in a step's prompts, in proportion to their sum; a domain without one gets none. "

@@ -174,7 +174,7 @@ class _Turns:
 
 
 def _text(row: Row, column: str, key: str) -> str:
-    value = row.values.get(column)
+    value = row.value(column)
     if not isinstance(value, str):
         state = "is missing" if value is None else f"holds {type(value).__name__}, not a text"
         names = ", ".join(map(str, row.values)) or "none"

@@ -38,6 +38,15 @@ class Row:
     def where(self) -> str:
         return f"{self.file}:{self.place}"
 
+    def value(self, column: str) -> Any:
+        """What a column holds; of one that holds mappings also an entry, as in reward_model.ground_truth. None where
+        nothing is."""
+        if column in self.values or "." not in column:
+            return self.values.get(column)
+        outer, _, name = column.partition(".")
+        inner = self.values.get(outer)
+        return inner.get(name) if isinstance(inner, Mapping) else None
+
 
 class DataSource(ABC):
     """Rows under one name. `key`: the YAML key that names it."""

@@ -99,9 +99,10 @@ class RowReader:
 
     def payload(self, row: Row) -> dict[str, Any]:
         """All columns of the row; the reference answer is there as `ground_truth` whatever its column is called."""
-        if self._args.ground_truth == "ground_truth" or self._args.ground_truth not in row.values:
+        value = row.value(self._args.ground_truth)
+        if value is None and self._args.ground_truth not in row.values:
             return dict(row.values)
-        return {**row.values, "ground_truth": row.values[self._args.ground_truth]}
+        return {**row.values, "ground_truth": value}
 
     def _domain(self, row: Row) -> str:
         tag = row.values.get(self._args.tag)
@@ -122,7 +123,7 @@ class RowReader:
 
     def ground_truth(self, row: Row) -> Any:
         """The row's reference answer, None if it has none."""
-        value = row.values.get(self._args.ground_truth)
+        value = row.value(self._args.ground_truth)
         return None if value == "" else value
 
     def _require(self, row: Row, domain: str, column: str) -> None:
@@ -142,7 +143,7 @@ class RowReader:
 
     def _require_one(self, row: Row, domain: str, columns: Sequence[str]) -> None:
         names = [self._args.ground_truth if column == GROUND_TRUTH else column for column in columns]
-        if all(row.values.get(name) in (None, "") for name in names):
+        if all(row.value(name) in (None, "") for name in names):
             raise ConfigError(
                 f"{row.where}: none of the columns {', '.join(names)} has a value, and rewards.{domain} needs one; the "
                 f"row has {_names(row)}"

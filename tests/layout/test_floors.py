@@ -26,6 +26,10 @@ FLOORS = {
     "roll.pipeline.agentic": 11,
     "roll.pipeline.sft": 11,
     "roll.cli": 12,
+    "roll.importers": 12,
+    "roll.commands": 13,
+    "roll.__main__": 14,
+    "roll.importers.__main__": 14,
     "roll.distributed.scheduler.simulate": 13,  # a command of its own, beside the core that it plays
 }
 
@@ -49,6 +53,8 @@ FORBIDDEN = {
     "roll.pipeline.agentic": ENGINES,
     "roll.pipeline.sft": ENGINES,
     "roll.cli": {"torch", "ray", "transformers"} | ENGINES,
+    "roll.importers": {"torch", "ray", "numpy", "transformers"} | ENGINES,
+    "roll.commands": {"torch", "ray", "numpy", "transformers"} | ENGINES,
 }
 
 

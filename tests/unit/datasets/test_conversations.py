@@ -35,6 +35,13 @@ def load(path: Path, tokenizer: "Tokenizer", *rows: dict[str, Any], longest: int
     return load_conversations(args, KEY, columns(**more), tokenizer, longest, template)
 
 
+def test_a_text_may_be_an_entry_of_a_column(tmp_path: Path, tiny_tokenizer: "Tokenizer") -> None:
+    row = {"extra_info": {"question": "31", "answer": "13"}}
+    inner = load(tmp_path, tiny_tokenizer, row, prompt="extra_info.question", response="extra_info.answer")
+    plain = load(tmp_path, tiny_tokenizer, {"prompt": "31", "answer": "13"})
+    assert learnt(inner, tiny_tokenizer) == learnt(plain, tiny_tokenizer)
+
+
 def learnt(rows: Rows, tokenizer: "Tokenizer") -> list[str]:
     """The texts that are learnt, row by row."""
     ids, masks = (np.split(values, np.cumsum(rows.lengths)[:-1]) for values in (rows.input_ids, rows.response_mask))

@@ -163,6 +163,17 @@ def test_prompts_too_long_are_an_error_that_counts_them_all(tmp_path: Path, tiny
     assert len(load(tmp_path, tiny_tokenizer, LONG, longest=7, template="plain").tasks) == 3
 
 
+def _nested(answer: str) -> dict[str, object]:
+    return {"reward_model": {"style": "rule", "ground_truth": answer}}
+
+
+def test_a_ground_truth_may_be_an_entry_of_a_column(tmp_path: Path, tiny_tokenizer: "Tokenizer") -> None:
+    """Rows of verl have it in reward_model."""
+    rows = [{"prompt": "1", "tag": "math", **_nested("5")}]
+    (task,) = load(tmp_path, tiny_tokenizer, rows, ground_truth="reward_model.ground_truth").tasks
+    assert task.payload == {"prompt": "1", "tag": "math", "ground_truth": "5", **_nested("5")}
+
+
 def test_payload_has_all_columns_and_the_ground_truth(tmp_path: Path, tiny_tokenizer: "Tokenizer") -> None:
     (task,) = load(tmp_path, tiny_tokenizer, [row("1", answer=5, level="hard")], ground_truth="answer").tasks
     assert task.payload == {"prompt": "1", "tag": "math", "ground_truth": 5, "answer": 5, "level": "hard"}

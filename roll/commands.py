@@ -1,0 +1,64 @@
+"""The command `roll`, also `python -m roll`: a word for each thing that is no run of a pipeline."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from roll.errors import ConfigError, RollError
+from roll.utils.imports import resolve
+from roll.utils.text import visible
+
+OK, FAILED, BAD_USE = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class Subcommand:
+    """`function`, package.module:object, gets the words behind the name and gives the lines to show; ConfigError and
+    RollError are told."""
+
+    help: str
+    function: str
+
+
+SUBCOMMANDS: Mapping[str, Subcommand] = {
+    "import": Subcommand(
+        "a configuration of verl, Trinity-RFT or an older ROLL as a YAML", "roll.importers.command:run"
+    ),
+}
+"""A new one is a line here."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """0 done, 1 it failed, 2 the words or what they name cannot work."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words or words[0] not in SUBCOMMANDS:
+        is_asked = bool(words) and words[0] in ("-h", "--help", "help")
+        print(_usage(), file=sys.stdout if is_asked else sys.stderr, flush=True)
+        return OK if is_asked else BAD_USE
+    try:
+        run = cast("Callable[[Sequence[str]], Sequence[str]]", resolve(SUBCOMMANDS[words[0]].function))
+        print(*map(visible, run(words[1:])), sep="\n", flush=True)
+        return OK
+    except ConfigError as error:
+        _complain(f"roll {words[0]} cannot do this:", error.problems)
+        return BAD_USE
+    except RollError as error:
+        _complain(f"roll {words[0]} failed:", [str(error)])
+        return FAILED
+
+
+def _usage() -> str:
+    width = max(map(len, SUBCOMMANDS))
+    lines = [f"  {name:<{width}}  {command.help}" for name, command in SUBCOMMANDS.items()]
+    return "\n".join(["roll COMMAND ...   (--help behind a command tells more)", *lines])
+
+
+def _complain(title: str, problems: Sequence[str]) -> None:
+    print(title, *(f"  - {visible(problem)}" for problem in problems), sep="\n", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,97 @@
+"""`roll import`: a configuration of verl, Trinity-RFT or an older ROLL becomes a YAML of here, with a report."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from roll.errors import ConfigError
+from roll.importers.convert import Imported, convert
+from roll.importers.given import YAML_ENDINGS, Given, read
+from roll.importers.old_roll import convert_roll, is_roll
+from roll.importers.report import command, report, summary, yaml_text
+from roll.importers.trinity import is_trinity, trinity_table
+from roll.importers.verl import is_verl, verl_keys, verl_table
+
+SYSTEMS = ("verl", "trinity", "roll")
+USAGE = """roll import FILE --out my.yaml [key=value ...]
+
+FILE is a YAML of verl, Trinity-RFT or ROLL, or a shell script with verl's command, which is read and never run; without
+one, all keys are key=value words. The YAML is written to --out, the report beside it (my.report.md)."""
+
+
+def run(argv: Sequence[str]) -> list[str]:
+    """Does an import and says what was done. Raises ConfigError for what cannot be imported."""
+    options, words = _parser().parse_known_args(argv)
+    files = [word for word in words if "=" not in word or Path(word).is_file()]
+    overrides = [word for word in words if word not in files]
+    if len(files) > 1:
+        raise ConfigError(f"one file at a time: {' and '.join(files)} are {len(files)}.")
+    if not files and not overrides:
+        raise ConfigError("nothing to import: name a YAML or a script, or give key=value words.")
+    source = Path(files[0]) if files else None
+    target = Path(options.out or f"{source.stem if source else 'imported'}.roll.yaml")
+    if target.suffix not in YAML_ENDINGS:
+        raise ConfigError(f"--out {target}: a configuration is a file that ends in .yaml.")
+    return _write(imported_from(read(source, overrides), options.system, source), source, target, options.force)
+
+
+def imported_from(given: Given, system: str | None = None, source: Path | None = None) -> Imported:
+    """The import of what was read. `system` None: what the keys say."""
+    kind = system or system_of(given)
+    notes = _notes(given)
+    if kind == "verl":
+        return convert(verl_keys(given), verl_table(given), notes)
+    if kind == "trinity":
+        return convert(given.keys, trinity_table(given), notes)
+    return convert_roll(given, source)
+
+
+def system_of(given: Given) -> str:
+    """Whose keys they are. Raises ConfigError where nothing tells."""
+    for name, is_it in (("verl", is_verl), ("trinity", is_trinity), ("roll", is_roll)):
+        if is_it(given.tree):
+            return name
+    if given.command is not None:
+        return "verl"
+    raise ConfigError(f"whose configuration this is, its keys do not tell: say --from {', '.join(SYSTEMS)}.")
+
+
+def _notes(given: Given) -> list[str]:
+    found = given.command
+    if found is None:
+        return []
+    words = [word for word in (*found.flags, *found.others) if word]
+    return [
+        f"The command: {' '.join(found.program)}",
+        *([f"Words beside the keys, which say nothing here: {' '.join(words)}"] if words else []),
+        *found.notes,
+    ]
+
+
+def _write(imported: Imported, source: Path | None, target: Path, force: bool) -> list[str]:
+    page = target.with_name(f"{target.stem}.report.md")
+    if not force and (there := [path for path in (target, page) if path.exists()]):
+        raise ConfigError(f"{' and '.join(map(str, there))} exists already; --force writes over it.")
+    name = source.name if source else "the command line"
+    try:
+        target.write_text(yaml_text(imported, name), encoding="utf-8")
+        page.write_text(report(imported, name, str(target)), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{target} cannot be written: {error.strerror or error}.") from None
+    lost = [f"  {entry.key}: {entry.note}" for entry in imported.entries if entry.outcome == "not to be had"]
+    return [
+        f"{summary(imported)}.",
+        *(["Not to be had:", *lost] if lost else []),
+        f"Written: {target}, and {page} with every key. Look at the plan:",
+        f"  {command(imported, str(target))}",
+    ]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="roll import", usage=USAGE, allow_abbrev=False)
+    parser.add_argument("--out", help="where the YAML goes; default: <name of the file>.roll.yaml in this folder")
+    parser.add_argument("--from", dest="system", choices=SYSTEMS, help="whose keys they are; default: they tell")
+    parser.add_argument("--force", action="store_true", help="write over files that are there")
+    return parser

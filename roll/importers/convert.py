@@ -1,0 +1,186 @@
+"""From the keys of another system to those of a YAML here, with an entry of the report for every one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from roll.importers.rows import NOTHING, AsksNothing, Each, Look, Near, NotHere, Outcome, Row, Sum, Table
+from roll.importers.shell import is_open
+from roll.utils.secrets import MASK, is_secret_key
+from roll.utils.text import show
+
+Tree = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What became of one key of the source."""
+
+    key: str
+    value: Any
+    outcome: Outcome
+    note: str
+
+
+@dataclass(frozen=True)
+class Imported:
+    """The YAML, an entry for every given key, and what was written because the other system has it as a default."""
+
+    system: str
+    pipeline: str
+    tree: Tree
+    entries: tuple[Entry, ...]
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def convert(keys: Iterable[tuple[str, Any]], table: Table, notes: Iterable[str] = ()) -> Imported:
+    """The import of the given keys by a table."""
+    given = [(key, table.canonical(key), value) for key, value in keys]
+    first: dict[str, tuple[str, Any]] = {}
+    for key, known_as, value in given:
+        held = first.get(known_as)
+        if held is None or _rank(table, key, known_as) < _rank(table, held[0], known_as):
+            first[known_as] = (key, value)
+    return _Conversion(table, {known_as: value for known_as, (_, value) in first.items()}).run(
+        given, {known_as: key for known_as, (key, _) in first.items()}, tuple(notes)
+    )
+
+
+def _rank(table: Table, key: str, known_as: str) -> int:
+    """Of two keys that mean the same, the system's own name counts before that of a system below it."""
+    return 1 if key.endswith(known_as) and key != known_as else 0
+
+
+class _Conversion:
+    def __init__(self, table: Table, values: Mapping[str, Any]):
+        self._table = table
+        self._values = values
+        own = {row.key: row.default for row in table.rows if row.default is not NOTHING}
+        self._defaults = own | dict(table.derived(values))
+        self._look = Look(values, self._defaults)
+        self._tree: Tree = {}
+        self._writer: dict[str, str] = {}
+        self._sums: dict[str, Sum | NotHere] = {}
+
+    def run(self, given: list[tuple[str, str, Any]], names: Mapping[str, str], notes: tuple[str, ...]) -> Imported:
+        by_key: dict[str, Entry] = {}
+        order = {row.key: i for i, row in enumerate(self._table.rows)}
+        known = sorted(self._values.items(), key=lambda item: order.get(item[0], len(order)))
+        for known_as, value in known:
+            by_key[known_as] = self._entry(names[known_as], known_as, value)
+        defaults = dict(self._by_default())
+        for row in self._table.rows:
+            if row.sum and not self._unmet(row):
+                self._sum(row.sum)
+        entries = [
+            by_key[known_as]
+            if names[known_as] == key
+            else Entry(key, value, "asks for nothing", f"{names[known_as]} says the same and counts")
+            for key, known_as, value in given
+        ]
+        return Imported(self._table.system, self._table.pipeline, self._tree, tuple(entries), defaults, notes)
+
+    def _entry(self, key: str, known_as: str, value: Any) -> Entry:
+        row = self._table.row(known_as)
+        if row is None:
+            text = f"the importer does not know this key of {self._table.system}.{self._table.nearest(known_as)}"
+            return Entry(key, value, "not to be had", text)
+        reason = self._unmet(row)
+        if reason:
+            return Entry(key, value, "asks for nothing", reason)
+        if _is_among(value, row.idle):
+            return Entry(key, value, "asks for nothing", row.note or "it is how things are here anyway")
+        if row.sum:
+            return self._summed(row, key, known_as, value)
+        if not row.targets:
+            return Entry(key, value, row.outcome, row.note)
+        return self._written(row, key, known_as, value)
+
+    def _written(self, row: Row, key: str, known_as: str, value: Any) -> Entry:
+        if value is None or value == "":
+            return Entry(key, value, "asks for nothing", "empty: not given")
+        try:
+            found = row.via(value)
+        except NotHere as reason:
+            return Entry(key, value, "not to be had", str(reason))
+        except AsksNothing as reason:
+            return Entry(key, value, "asks for nothing", str(reason))
+        except (TypeError, ValueError):
+            return Entry(key, value, "not to be had", f"{show(value)} is not what this key takes")
+        note, outcome = row.note, row.outcome
+        if isinstance(found, Near):
+            note, outcome, found = found.note, "approximated", found.value
+        if is_open(value):
+            note, outcome = "the script leaves it open: set it in the YAML", "approximated"
+        told = []
+        for target, part in _parts(row, found, known_as):
+            writer = self._put(target, part, key)
+            shown = MASK if is_secret_key(key) else show(part)
+            told.append(f"{target}: {shown}" if writer == key else f"{target} is set by {writer}")
+        return Entry(key, value, outcome, "; ".join([*told, *([note] if note else [])]))
+
+    def _summed(self, row: Row, key: str, known_as: str, value: Any) -> Entry:
+        made = self._sum(row.sum)
+        if isinstance(made, NotHere):
+            return Entry(key, value, "not to be had", str(made))
+        if known_as in made.lost:
+            return Entry(key, value, "not to be had", made.lost[known_as])
+        text = " ".join(filter(None, (made.text, made.near, row.note)))
+        if not made.settings:
+            return Entry(key, value, "asks for nothing", text)
+        return Entry(key, value, "approximated" if made.near else "mapped", text)
+
+    def _sum(self, name: str) -> Sum | NotHere:
+        if name not in self._sums:
+            try:
+                made: Sum | NotHere = self._table.sums[name](self._look)
+            except NotHere as reason:
+                made = reason
+            self._sums[name] = made
+            if isinstance(made, Sum):
+                for target, value in made.settings.items():
+                    self._put(target, value, name)
+        return self._sums[name]
+
+    def _by_default(self) -> Iterator[tuple[str, str]]:
+        """Writes what holds in the other system where nothing is said, since other defaults hold here."""
+        for row in self._table.rows:
+            default = self._defaults.get(row.key)
+            if not row.targets or default is None or self._values.get(row.key) is not None or self._unmet(row):
+                continue
+            if _is_among(default, row.idle):
+                continue
+            found = row.via(default)
+            found = found.value if isinstance(found, Near) else found
+            for target, part in _parts(row, found, row.key):
+                if self._put(target, part, row.key) == row.key:
+                    yield target, f"{row.key} is {show(default)} there"
+
+    def _unmet(self, row: Row) -> str:
+        return self._table.conditions[row.needs](self._look) if row.needs else ""
+
+    def _put(self, target: str, value: Any, writer: str) -> str:
+        """Writes a value unless something stands there, and says who wrote what stands there now."""
+        *sections, name = target.split(".")
+        node = self._tree
+        for section in sections:
+            node = node.setdefault(section, {})
+        if name not in node:
+            node[name] = value
+            self._writer[target] = writer
+        return self._writer.get(target, writer)
+
+
+def _parts(row: Row, found: Any, known_as: str) -> list[tuple[str, Any]]:
+    """Targets with their values; `*` in a target is the last part of the key."""
+    values = found.values if isinstance(found, Each) else [found] * len(row.targets)
+    targets = [target.replace("*", known_as.rpartition(".")[2]) for target in row.targets]
+    return list(zip(targets, values, strict=True))
+
+
+def _is_among(value: Any, values: tuple[Any, ...]) -> bool:
+    """Equality that tells 0 from false."""
+    return any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in values)

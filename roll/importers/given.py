@@ -1,0 +1,89 @@
+"""What is imported: the keys of a foreign configuration with their values, in the order in which they are written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from roll.configs.base import join
+from roll.configs.load.overrides import apply_overrides
+from roll.configs.load.yaml_file import read_yaml
+from roll.importers.shell import Command, command_of
+
+YAML_ENDINGS = (".yaml", ".yml")
+_OF_ENVIRONMENT = re.compile(r"\$\{oc\.env:[^{}]*\}")
+
+
+@dataclass(frozen=True)
+class Given:
+    """`tree` as it is written, `keys` with `${...}` resolved where they lead somewhere. A text that names the
+    environment stays as it is: what a machine has in it does not belong into a file."""
+
+    tree: Mapping[str, Any]
+    keys: tuple[tuple[str, Any], ...]
+    command: Command | None = None
+
+
+def read(path: Path | None, overrides: Sequence[str] = ()) -> Given:
+    """The keys of a YAML, or of the command in a shell script, and of overrides. Raises ConfigError for what cannot be
+    read."""
+    command = None
+    if path is None:
+        tree: dict[str, Any] = {}
+    elif path.suffix in YAML_ENDINGS:
+        tree = read_yaml(path)
+    else:
+        command = command_of(path)
+        tree = {}
+        apply_overrides(tree, command.overrides)
+    apply_overrides(tree, overrides)
+    return Given(tree, tuple(_resolved(tree)), command)
+
+
+def leaves(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every key with its value; lists of sections are gone through by number, other lists are values.
+
+    Example: {"a": {"b": 1}, "c": [{"d": 2}]} has a.b and c.0.d.
+    """
+    for key, value in tree.items():
+        here = join(path, key)
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, here)
+        elif isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value):
+            for i, item in enumerate(value):
+                yield from leaves(item, f"{here}.{i}")
+        else:
+            yield here, value
+
+
+def _resolved(tree: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    config = OmegaConf.create(dict(tree))
+    for key, written in leaves(tree):
+        yield key, _value(config, key, written)
+
+
+def _value(config: Any, key: str, written: Any) -> Any:
+    if not isinstance(written, str) or "${" not in written:
+        return written
+    try:
+        value = OmegaConf.select(config, key)
+    except (OmegaConfBaseException, ValueError):
+        return written
+    is_open = isinstance(value, str) and not _OF_ENVIRONMENT.sub("", written).count("${")
+    if value is None or is_open:
+        return written if is_open or not _is_known(config, key) else None
+    return OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
+
+
+def _is_known(config: Any, key: str) -> bool:
+    """True for a reference to something that is null, and not to nothing."""
+    try:
+        return not OmegaConf.is_missing(config, key)
+    except (OmegaConfBaseException, ValueError):
+        return False

@@ -1,0 +1,108 @@
+"""A YAML of ROLL, old or new: its keys are those of here, so it stays as it is but for those that are not."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from roll.configs.base import Settings, holds_mapping, join, nested_class
+from roll.configs.load.aliases import AROUND, DROPPED, RENAMED
+from roll.configs.load.inert_keys import InertKey, inert_keys
+from roll.configs.load.known_keys import known_keys
+from roll.configs.load.references import references
+from roll.configs.problems import nearest
+from roll.errors import ConfigError
+from roll.importers.convert import Entry, Imported
+from roll.importers.given import Given, leaves
+from roll.pipeline.spec import PIPELINES
+from roll.utils.text import show
+
+_SIGNS = ("actor_train", "actor_infer", "rollout_batch_size", "sft_train", "custom_envs")
+
+
+def is_roll(tree: Mapping[str, Any]) -> bool:
+    return any(key in tree for key in _SIGNS)
+
+
+def convert_roll(given: Given, source: Path | None) -> Imported:
+    """The YAML without the keys that would be refused, and with the names of here."""
+    if source is None:
+        raise ConfigError("a YAML of ROLL is imported from its file.")
+    pipeline = _pipeline(given.tree)
+    cls = PIPELINES[pipeline].config_class()
+    tree = copy.deepcopy(dict(given.tree))
+    variables = {name.split(".")[0] for name in references(tree)}
+    entries = tuple(_entries(cls, tree, variables))
+    notes = ["Fragments of its defaults list are looked for beside the YAML, then among those of roll."]
+    return Imported("roll", pipeline, tree, entries, notes=tuple(notes) if "defaults" in tree else ())
+
+
+def _pipeline(tree: Mapping[str, Any]) -> str:
+    if "custom_envs" in tree or "train_env_manager" in tree:
+        return "agentic"
+    return "sft" if "sft_train" in tree else "rlvr"
+
+
+def _entries(cls: type[Settings], node: dict[str, Any], variables: set[str], path: str = "") -> Iterator[Entry]:
+    """One for each leaf of a section, which is changed in place."""
+    known, inert = known_keys(cls), inert_keys(cls)
+    names = [base.__name__ for base in cls.__mro__]
+    for key in list(node):
+        here, value = join(path, key), node[key]
+        renamed = next((RENAMED[name, key] for name in names if (name, key) in RENAMED), None)
+        dropped = next((DROPPED[name, key] for name in names if (name, key) in DROPPED), None)
+        if not path and (key in variables or key in ("defaults", "hydra")):
+            yield from _told(here, value, "mapped", "stays as it is")
+        elif renamed is not None:
+            target = renamed.removeprefix(AROUND)
+            yield from _told(here, value, "mapped", f"{target} is its name here; this one is understood as well")
+        elif key in inert:
+            yield from _inert(here, node, key, inert[key])
+        elif key in known:
+            yield from _known(here, node, key, known[key], variables)
+        else:
+            del node[key]
+            match = nearest(str(key), known)
+            hint = f"the nearest key is {match}" if match else "nothing here has this name"
+            if dropped is not None:
+                yield from _told(here, value, "asks for nothing", dropped)
+            else:
+                yield from _told(here, value, "not to be had", f"no key of {path or 'a YAML'} here; {hint}")
+
+
+def _known(here: str, node: dict[str, Any], key: str, annotation: Any, variables: set[str]) -> Iterator[Entry]:
+    inner, value = nested_class(annotation), node[key]
+    if inner is None or not isinstance(value, dict | list):
+        yield from _told(here, value, "mapped", "the same here")
+    elif isinstance(value, list):
+        for i, item in enumerate(value):
+            if isinstance(item, dict):
+                yield from _entries(inner, item, variables, f"{here}.{i}")
+            else:
+                yield from _told(f"{here}.{i}", item, "mapped", "the same here")
+    elif holds_mapping(annotation):
+        for name, child in value.items():
+            if isinstance(child, dict):
+                yield from _entries(inner, child, variables, join(here, name))
+            else:
+                yield from _told(join(here, name), child, "mapped", "the same here")
+    else:
+        yield from _entries(inner, value, variables, here)
+
+
+def _inert(here: str, node: dict[str, Any], key: str, inert: InertKey) -> Iterator[Entry]:
+    """A key that does nothing here is left out; one that asks for what is not here is not to be had."""
+    value = node.pop(key)
+    asks = value is not None and value not in (inert.default, *inert.inert)
+    if inert.kind == "planned" and asks:
+        yield from _told(here, value, "not to be had", f"not implemented: {inert.help}")
+    else:
+        yield from _told(here, value, "asks for nothing", inert.reason or "it is how things are here anyway")
+
+
+def _told(here: str, value: Any, outcome: Any, note: str) -> Iterator[Entry]:
+    """An entry for every leaf below a key."""
+    for key, leaf in leaves({here: value}):
+        yield Entry(key, leaf, outcome, note if outcome != "mapped" else f"{note}: {show(leaf)}")

@@ -1,0 +1,160 @@
+"""What a table of another system's keys is made of: a row for each key, one place for each fact."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+from roll.configs.problems import nearest
+
+Outcome = Literal["mapped", "approximated", "not to be had", "asks for nothing"]
+NOTHING: Any = object()
+"""In place of a default: the key has none of its own that matters here."""
+
+
+@dataclass(frozen=True)
+class Near:
+    """A value that is not the same, and how it differs."""
+
+    value: Any
+    note: str
+
+
+@dataclass(frozen=True)
+class Each:
+    """A value for every target of the row, in their order."""
+
+    values: tuple[Any, ...]
+
+
+class NotHere(Exception):
+    """A value that cannot be had, with the reason and the nearest thing."""
+
+
+class AsksNothing(Exception):
+    """A value that changes nothing here, with the reason."""
+
+
+def same(value: Any) -> Any:
+    return value
+
+
+@dataclass(frozen=True)
+class Row:
+    """`key` may have `*` for one part and `**` for any number of them. With `targets` the value is written there, with
+    `sum` an arithmetic over several keys has read it, with neither there is nothing to write: `note` says why. `*` in a
+    target is the last part of the key."""
+
+    key: str
+    targets: tuple[str, ...] = ()
+    via: Callable[[Any], Any] = same
+    default: Any = NOTHING
+    """What holds in the other system where the key is not given: it is written as well."""
+    needs: str = ""
+    """The condition without which the key asks for nothing."""
+    idle: tuple[Any, ...] = ()
+    """Values that ask for nothing here."""
+    sum: str = ""
+    note: str = ""
+    outcome: Outcome = "mapped"
+
+
+def to(key: str, *targets: str, **more: Any) -> Row:
+    return Row(key, targets, **more)
+
+
+def summed(key: str, sum: str, default: Any = NOTHING, **more: Any) -> Row:
+    return Row(key, sum=sum, default=default, **more)
+
+
+def lacks(key: str, note: str, *idle: Any, default: Any = NOTHING) -> Row:
+    """A key that is not to be had, but at the values that ask for nothing: null and `idle`."""
+    return Row(key, note=note, idle=(None, *idle), outcome="not to be had", default=default)
+
+
+def needless(key: str, note: str, **more: Any) -> Row:
+    return Row(key, note=note, outcome="asks for nothing", **more)
+
+
+@dataclass(frozen=True)
+class Sum:
+    """What an arithmetic writes, and the words for it. `near` says how it differs from what was asked, `lost` names
+    keys that it could not serve, with the reason."""
+
+    settings: Mapping[str, Any]
+    text: str
+    near: str = ""
+    lost: Mapping[str, str] = field(default_factory=dict)
+
+
+class Look:
+    """The value of a key of the other system: as given, or its default there."""
+
+    def __init__(self, given: Mapping[str, Any], defaults: Mapping[str, Any]):
+        self._given = given
+        self._defaults = defaults
+
+    def __call__(self, key: str, default: Any = None) -> Any:
+        value = self._given.get(key)
+        return self._defaults.get(key, default) if value is None else value
+
+    def is_given(self, key: str) -> bool:
+        return self._given.get(key) is not None
+
+    def below(self, prefix: str) -> dict[str, Any]:
+        """The given keys of a section, without its name."""
+        return {key[len(prefix) + 1 :]: value for key, value in self._given.items() if key.startswith(prefix + ".")}
+
+    def number(self, key: str, default: Any = None) -> int:
+        """A whole number. Raises NotHere for what is none."""
+        value = self(key, default)
+        if isinstance(value, str) and re.fullmatch(r"\s*-?\d+\s*", value):
+            value = int(value)
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise NotHere(f"{key}: {value} is no whole number. Set it: {key}=8 behind the file")
+        return value
+
+
+Condition = Callable[[Look], str]
+"""Empty where it holds, else the reason why it does not."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A system's keys for one kind of training. `canonical` is the key under which the rows know a given one;
+    `derived` are defaults that follow from what is given, over those of the rows."""
+
+    system: str
+    pipeline: str
+    rows: tuple[Row, ...]
+    sums: Mapping[str, Callable[[Look], Sum]]
+    conditions: Mapping[str, Condition]
+    canonical: Callable[[str], str] = same
+    derived: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda given: {}
+
+    @cached_property
+    def _exact(self) -> dict[str, Row]:
+        return {row.key: row for row in self.rows if "*" not in row.key}
+
+    @cached_property
+    def _patterns(self) -> list[tuple[re.Pattern[str], Row]]:
+        return [(_pattern(row.key), row) for row in self.rows if "*" in row.key]
+
+    def row(self, key: str) -> Row | None:
+        """The row of a key: its own, or the first pattern that fits."""
+        return self._exact.get(key) or next((row for form, row in self._patterns if form.fullmatch(key)), None)
+
+    def nearest(self, key: str) -> str:
+        """A sentence with the key that an unknown one may be a slip of, or nothing."""
+        match = nearest(key, self._exact, cutoff=0.9)
+        return f" Did you mean {match}?" if match else ""
+
+
+def _pattern(key: str) -> re.Pattern[str]:
+    parts = re.split(r"(\*\*|\*)", key)
+    return re.compile("".join({"**": ".*", "*": "[^.]+"}.get(part, re.escape(part)) for part in parts))

@@ -1,0 +1,275 @@
+"""Trinity-RFT's keys: what verl calls them, and those of its own (which rows know with `trinity.` before them)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from roll.importers import words
+from roll.importers.rows import Row, lacks, needless, summed, to
+from roll.importers.verl_conditions import ACTOR, CRITIC, MODEL, ROLLOUT
+
+EMBEDDED = "trainer.trainer_config"
+_ENGINE, _TASKS, _EVAL = (
+    "explorer.rollout_model",
+    "buffer.explorer_input.taskset",
+    "buffer.explorer_input.eval_tasksets",
+)
+_BUFFER = "buffer.trainer_input.experience_buffer"
+_ONE_BUFFER = "samples of a step are trained on in that step; rollout_mock records and replays rollouts"
+_VALIDATION = "validation"
+
+RENAMED: Mapping[str, str] = {
+    "project": "trainer.project_name",
+    "name": "trainer.experiment_name",
+    "algorithm.repeat_times": f"{ROLLOUT}.n",
+    "algorithm.entropy_loss_fn_args.entropy_coef": f"{ACTOR}.entropy_coeff",
+    "algorithm.kl_loss_fn_args.kl_coef": f"{ACTOR}.kl_loss_coef",
+    "algorithm.kl_penalty_fn_args.kl_coef": "algorithm.kl_ctrl.kl_coef",
+    "algorithm.policy_loss_fn_args.clip_range": f"{ACTOR}.clip_ratio",
+    "algorithm.policy_loss_fn_args.clip_range_low": f"{ACTOR}.clip_ratio_low",
+    "algorithm.policy_loss_fn_args.clip_range_high": f"{ACTOR}.clip_ratio_high",
+    "algorithm.policy_loss_fn_args.loss_agg_mode": f"{ACTOR}.loss_agg_mode",
+    "algorithm.loss_agg_mode": f"{ACTOR}.loss_agg_mode",
+    "algorithm.advantage_fn_args.gamma": "algorithm.gamma",
+    "algorithm.advantage_fn_args.lam": "algorithm.lam",
+    "model.model_path": f"{MODEL}.path",
+    "model.critic_model_path": f"{CRITIC}.model.path",
+    "model.max_prompt_tokens": "data.max_prompt_length",
+    "model.max_response_tokens": "data.max_response_length",
+    "cluster.node_num": "trainer.nnodes",
+    "cluster.gpu_per_node": "trainer.n_gpus_per_node",
+    "buffer.batch_size": "data.train_batch_size",
+    "buffer.total_epochs": "trainer.total_epochs",
+    "explorer.eval_interval": "trainer.test_freq",
+    "explorer.eval_on_startup": "trainer.val_before_train",
+    f"{_ENGINE}.tensor_parallel_size": f"{ROLLOUT}.tensor_model_parallel_size",
+    f"{_ENGINE}.enforce_eager": f"{ROLLOUT}.enforce_eager",
+    f"{_ENGINE}.enable_prefix_caching": f"{ROLLOUT}.enable_prefix_caching",
+    f"{_ENGINE}.enable_chunked_prefill": f"{ROLLOUT}.enable_chunked_prefill",
+    f"{_ENGINE}.gpu_memory_utilization": f"{ROLLOUT}.gpu_memory_utilization",
+    f"{_ENGINE}.max_model_len": f"{ROLLOUT}.max_model_len",
+    f"{_ENGINE}.dtype": f"{ROLLOUT}.dtype",
+    f"{_ENGINE}.ignore_eos": f"{ROLLOUT}.ignore_eos",
+    f"{_TASKS}.rollout_args.temperature": f"{ROLLOUT}.temperature",
+    f"{_TASKS}.rollout_args.top_p": f"{ROLLOUT}.top_p",
+    f"{_TASKS}.rollout_args.top_k": f"{ROLLOUT}.top_k",
+    "monitor.monitor_type": "trainer.logger",
+    "trainer.save_interval": "trainer.save_freq",
+    "trainer.trainer_strategy": f"{ACTOR}.strategy",
+    "trainer.grad_clip": f"{ACTOR}.grad_clip",
+    "trainer.actor_grad_clip": f"{ACTOR}.grad_clip",
+    "trainer.use_dynamic_bsz": f"{ACTOR}.use_dynamic_bsz",
+    "trainer.max_token_len_per_gpu": f"{ACTOR}.ppo_max_token_len_per_gpu",
+    "trainer.ppo_max_token_len_per_gpu": f"{ACTOR}.ppo_max_token_len_per_gpu",
+    "trainer.ulysses_sequence_parallel_size": f"{ACTOR}.ulysses_sequence_parallel_size",
+    "trainer.max_checkpoints_to_keep": "trainer.max_actor_ckpt_to_keep",
+}
+RENAMED_SECTIONS: Mapping[str, str] = {
+    "algorithm.optimizer": f"{ACTOR}.optim",
+    f"{EMBEDDED}.actor_rollout_ref": "actor_rollout_ref",
+    f"{EMBEDDED}.critic": "critic",
+    f"{EMBEDDED}.trainer": "trainer",
+    f"{EMBEDDED}.algorithm": "algorithm",
+    f"{EMBEDDED}.data": "data",
+}
+
+
+def _own(row: Row) -> Row:
+    return Row(**{**row.__dict__, "key": f"trinity.{row.key}"})
+
+
+_SHARED = (
+    lacks("mode", "one program does both; a run of a part alone is not here", "both", "train"),
+    summed("checkpoint_root_dir", "folders"),
+    needless("continue_from_checkpoint", "resume_from_checkpoint: true goes on from the newest checkpoint"),
+    needless("ray_namespace", "every run has a cluster, or a namespace, of its own"),
+    needless("group", "exp_name and output_dir name a run"),
+    needless("log.**", "logging_dir has a file for every worker"),
+    lacks("stages.**", "one YAML is one kind of training; hf_model of a checkpoint is the pretrain of the next"),
+    lacks("service.**", "filter rows before the run"),
+    lacks(
+        "data_processor.**", "filter rows before the run; query_filter_config and reward_manager_config act on rewards"
+    ),
+    lacks("monitor.monitor_args.**", "tracker_kwargs.<tracker> has a tracker's settings"),
+    lacks("monitor.monitor_args", "tracker_kwargs.<tracker> has a tracker's settings", {}),
+    to("monitor.enable_ray_timeline", "profiler_timeline", idle=(False,)),
+    lacks("model.custom_chat_template", "data_args.template takes the path of a file with it"),
+    to("model.chat_template_path", "global_template"),
+    lacks("trainer.trainer_type", "roll trains with its own strategies", "verl"),
+    lacks(
+        "trainer.trainer_config_path", "a file of its own: give its keys behind this one, as trainer.trainer_config.x=y"
+    ),
+    needless("trainer.name", "roles have the names of the YAML"),
+    lacks("trainer.save_strategy", "every rank writes its part at once", "unrestricted"),
+    needless("trainer.save_hf_checkpoint", "every checkpoint has an hf_model"),
+    needless("trainer.enable_preview", "rollout_dump_dir has answers of training and validation"),
+    needless("buffer.max_retry_*", "rows are read from files"),
+    needless("synchronizer.sync_timeout", "rpc_timeout is the limit of a call"),
+)
+
+OWN_ROWS: tuple[Row, ...] = tuple(
+    map(
+        _own,
+        (
+            *_SHARED,
+            summed("algorithm.algorithm_type", "algorithm", "grpo"),
+            *(summed(f"algorithm.{name}", "algorithm") for name in ("advantage_fn", "policy_loss_fn")),
+            *(summed(f"algorithm.{name}", "algorithm") for name in ("kl_penalty_fn", "kl_loss_fn")),
+            lacks("algorithm.entropy_loss_fn", "entropy_loss_coef weighs the entropy", "default", "none", "basic"),
+            lacks("algorithm.sample_strategy", "a step trains on the groups it took", "default", "warmup"),
+            lacks("algorithm.sample_strategy_args**", "a step trains on the groups it took"),
+            lacks("algorithm.*_args.**", "the chosen function has no such setting here"),
+            lacks("algorithm.*_args", "the chosen function has no such setting here", {}),
+            to(
+                "algorithm.use_token_level_loss",
+                "loss_agg_mode",
+                via=lambda v: "token-mean" if v else "seq-mean-token-mean",
+            ),
+            summed("model.max_model_len", "lengths"),
+            to("model.min_response_tokens", "actor_infer.generating_args.min_new_tokens", idle=(0, 1)),
+            needless("model.enable_prompt_truncation", "data_args.truncation says what becomes of a long prompt"),
+            summed("buffer.train_batch_size", "actor batches"),
+            summed("buffer.total_steps", "steps"),
+            summed("trainer.total_steps", "steps"),
+            summed(f"{_TASKS}.path", "tasks"),
+            to(f"{_TASKS}.subset_name", "actor_train.data_args.subset"),
+            to(f"{_TASKS}.split", "actor_train.data_args.split"),
+            to(f"{_TASKS}.format.prompt_key", "actor_train.data_args.prompt", default="prompt"),
+            to(f"{_TASKS}.format.response_key", "actor_train.data_args.ground_truth", default="response"),
+            needless(f"{_TASKS}.repeat_times", "algorithm.repeat_times counts"),
+            needless("*.*.name", "roles have the names of the YAML"),
+            needless("**.name", "roles have the names of the YAML"),
+            lacks(f"{_TASKS}.storage_type", "rows are read from files, folders, addresses and the hub", "file"),
+            lacks(f"{_TASKS}.task_selector.**", "rows come shuffled; set data_args.shuffle", "random", "sequential"),
+            summed(f"{_TASKS}.reward_fn_args.enable_overlong_penalty", "trinity rewards"),
+            summed(f"{_TASKS}.reward_fn_args.penalty_factor", "trinity rewards"),
+            summed(f"{_TASKS}.reward_fn_args.max_response_length", "trinity rewards"),
+            summed(f"{_TASKS}.reward_fn_args.cache_length", "trinity rewards"),
+            summed("buffer.explorer_input.default_reward_fn_type", "trinity rewards"),
+            summed(f"{_TASKS}.default_reward_fn_type", "trinity rewards"),
+            summed("buffer.explorer_input.default_workflow_type", "trinity rewards"),
+            summed(f"{_TASKS}.default_workflow_type", "trinity rewards"),
+            needless("buffer.explorer_input.default_eval_workflow_type", "validation scores as training does"),
+            lacks("**.system_prompt", "the rows' messages have it, or a template file of data_args.template"),
+            lacks("**.reply_prefix", "the rows' messages have it, or a template file of data_args.template"),
+            lacks("**.workflow_args.**", "arguments of a reward are reward_args"),
+            lacks("**.reward_fn_args.**", "arguments of a reward are reward_args"),
+            needless("**.rollout_args.logprobs", "the sampled token's log-prob is always returned"),
+            lacks(f"{_TASKS}.**", "data_args has the keys of rows (docs/data.md)"),
+            to(f"{_EVAL}.0.path", f"{_VALIDATION}.data_args.file_name", via=words.files),
+            to(f"{_EVAL}.0.split", f"{_VALIDATION}.data_args.split"),
+            to(f"{_EVAL}.0.subset_name", f"{_VALIDATION}.data_args.subset"),
+            to(f"{_EVAL}.0.repeat_times", f"{_VALIDATION}.generating_args.num_return_sequences"),
+            to(f"{_EVAL}.0.format.prompt_key", f"{_VALIDATION}.data_args.prompt"),
+            to(f"{_EVAL}.0.format.response_key", f"{_VALIDATION}.data_args.ground_truth"),
+            to(
+                f"{_EVAL}.0.rollout_args.temperature",
+                f"{_VALIDATION}.generating_args.temperature",
+                via=words.number,
+                default=1.0,
+                needs="eval set",
+            ),
+            to(f"{_EVAL}.0.rollout_args.top_p", f"{_VALIDATION}.generating_args.top_p", via=words.number),
+            to(f"{_EVAL}.0.rollout_args.top_k", f"{_VALIDATION}.generating_args.top_k"),
+            lacks(f"{_EVAL}.0.storage_type", "rows are read from files, folders, addresses and the hub", "file"),
+            lacks(f"{_EVAL}.0.**", "validation.data_args and generating_args have the keys of a validation"),
+            lacks(f"{_EVAL}.**", "there is one validation: its file_name may list several files"),
+            needless(_EVAL, "no validation"),
+            lacks(f"{_BUFFER}.replay_buffer.enable", "samples are trained on once", False),
+            needless(f"{_BUFFER}.**", _ONE_BUFFER),
+            lacks(
+                "buffer.trainer_input.**", "rows of answers are fine-tuned on in a run of their own (docs/sft.md)", 0
+            ),
+            needless("buffer.cache_dir", "rows are read from files"),
+            summed(f"{_ENGINE}.engine_num", "placement", 1),
+            to(
+                f"{_ENGINE}.engine_type",
+                "actor_infer.strategy_args.strategy_name",
+                via=lambda value: words.engine(str(value).removesuffix("_async")),
+            ),
+            needless(f"{_ENGINE}.use_v1", "there is no other engine any more"),
+            needless(f"{_ENGINE}.seed", "seed of the run counts"),
+            lacks(f"{_ENGINE}.enable_history", "calls of environments are recorded by themselves", False),
+            lacks(f"{_ENGINE}.enable_*", "templates and tools are the rows' or an agent's", False),
+            lacks(f"{_ENGINE}.*", "the lengths of the run count"),
+            lacks("explorer.auxiliary_models.**", "judges and reward models are rewards (docs/judges.md)"),
+            needless("explorer.auxiliary_models", "none"),
+            needless("explorer.runner_*", "groups run as coroutines of one loop; max_running_requests bounds answers"),
+            to("explorer.runner_state_report_interval", "runner_state_report_interval"),
+            lacks("explorer.max_repeat_times_per_runner", "groups run as coroutines of one loop"),
+            to("explorer.max_timeout", "rewards.trinity.timeout_s", via=words.number, note="of scoring an answer"),
+            to("explorer.max_retry_times", "rewards.trinity.reward_retries", note="of scoring an answer"),
+            to("explorer.env_vars", "system_envs", idle=({},)),
+            lacks("explorer.bench_on_latest_checkpoint", "there is no run of a validation alone", False),
+            lacks("explorer.over_rollout.ratio", "unfinished_groups: drop (docs/rollouts.md)", 0, 0.0),
+            needless("explorer.over_rollout.*", "unfinished_groups: drop (docs/rollouts.md)"),
+            to("explorer.dynamic_timeout.enable", "rewards.trinity.dynamic_timeout.enable", idle=(False,)),
+            needless("explorer.dynamic_timeout.*", "dynamic_timeout has its ratio"),
+            lacks(
+                "synchronizer.sync_method",
+                "weights go by memory, collectives or a file, by placement",
+                "nccl",
+                "checkpoint",
+            ),
+            lacks(
+                "synchronizer.sync_style", "weights go to the engines after every model_update_frequency steps", "fixed"
+            ),
+            summed("synchronizer.sync_interval", "ahead", 1),
+            summed("synchronizer.sync_offset", "ahead", 0),
+            needless("synchronizer.wait_for_checkpoint", "weights go by memory, collectives or a file"),
+        ),
+    )
+)
+
+SFT_RENAMED: Mapping[str, str] = {
+    "project": "trainer.project_name",
+    "name": "trainer.experiment_name",
+    "model.model_path": "model.partial_pretrain",
+    "cluster.node_num": "trainer.nnodes",
+    "cluster.gpu_per_node": "trainer.n_gpus_per_node",
+    "buffer.train_batch_size": "data.train_batch_size",
+    "buffer.total_epochs": "trainer.total_epochs",
+    "buffer.total_steps": "trainer.total_training_steps",
+    "trainer.total_steps": "trainer.total_training_steps",
+    "trainer.save_interval": "trainer.save_freq",
+    "trainer.trainer_strategy": "model.strategy",
+    "trainer.grad_clip": "optim.clip_grad",
+    "trainer.use_dynamic_bsz": "data.use_dynamic_bsz",
+    "trainer.max_token_len_per_gpu": "data.max_token_len_per_gpu",
+    "trainer.ulysses_sequence_parallel_size": "ulysses_sequence_parallel_size",
+    "monitor.monitor_type": "trainer.logger",
+    f"{_BUFFER}.path": "data.train_files",
+    f"{_BUFFER}.format.messages_key": "data.multiturn.messages_key",
+    f"{_BUFFER}.format.prompt_key": "data.prompt_key",
+    f"{_BUFFER}.format.response_key": "data.response_key",
+    f"{EMBEDDED}.actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": "data.micro_batch_size_per_gpu",
+    f"{EMBEDDED}.actor_rollout_ref.actor.optim.lr": "optim.lr",
+    f"{EMBEDDED}.actor_rollout_ref.actor.strategy": "model.strategy",
+    f"{EMBEDDED}.actor_rollout_ref.model.use_remove_padding": "use_remove_padding",
+}
+SFT_ROWS: tuple[Row, ...] = (
+    to("optim.warmup_style", "sft_train.training_args.lr_scheduler_type", via=words.schedule),
+    to("optim.lr_scheduler_type", "sft_train.training_args.lr_scheduler_type", via=words.schedule),
+    *map(
+        _own,
+        (
+            *_SHARED,
+            Row("algorithm.algorithm_type", note="supervised fine-tuning: start_sft_pipeline.py"),
+            lacks("algorithm.**", "the loss is that of fine-tuning: the mean over learnt tokens"),
+            summed("model.max_prompt_tokens", "row length"),
+            summed("model.max_response_tokens", "row length"),
+            summed("model.max_model_len", "row length"),
+            summed(f"{_BUFFER}.format.prompt_type", "columns"),
+            to(f"{_BUFFER}.format.system_prompt_key", "system_key"),
+            to(f"{_BUFFER}.subset_name", "sft_train.data_args.subset"),
+            to(f"{_BUFFER}.split", "sft_train.data_args.split"),
+            lacks(f"{_BUFFER}.storage_type", "rows are read from files, folders, addresses and the hub", "file"),
+            needless(f"{_BUFFER}.enable_progress_bar", "the table of steps shows where a run is"),
+            needless("**.name", "roles have the names of the YAML"),
+            lacks(f"{_BUFFER}.**", "data_args has the keys of rows (docs/data.md)"),
+            needless("buffer.batch_size", "train_batch_size counts in fine-tuning"),
+            needless("synchronizer.*", "no engine samples in fine-tuning"),
+            needless("explorer.**", "no engine samples in fine-tuning"),
+        ),
+    ),
+)

@@ -1,0 +1,59 @@
+"""verl's tables, and which of them a configuration needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from roll.importers.given import Given
+from roll.importers.rows import Table
+from roll.importers.verl_conditions import CONDITIONS
+from roll.importers.verl_rows import ROWS
+from roll.importers.verl_sft_rows import SFT
+from roll.importers.verl_sums import SUMS
+
+_OF_SFT = ("model.partial_pretrain", "data.prompt_dict_keys", "data.multiturn.enable", "data.max_length", "optim.lr")
+CONFIG_NAME = "config-name"
+FLAGS: Mapping[str, str] = {
+    "nproc-per-node": "trainer.n_gpus_per_node",
+    "nnodes": "trainer.nnodes",
+    CONFIG_NAME: "actor_rollout_ref.actor.strategy",
+}
+"""Words of the command that say what a key says as well."""
+
+
+def is_verl(tree: Mapping[str, Any]) -> bool:
+    return "actor_rollout_ref" in tree or "partial_pretrain" in (tree.get("model") or {})
+
+
+def verl_table(given: Given) -> Table:
+    keys = {key for key, _ in given.keys}
+    program = " ".join(given.command.program) if given.command else ""
+    is_sft = "sft_trainer" in program or any(key in keys for key in _OF_SFT)
+    return VERL_SFT if is_sft and "actor_rollout_ref" not in given.tree else VERL_RL
+
+
+def verl_keys(given: Given) -> list[tuple[str, Any]]:
+    """The keys with what the words of a launcher and the name of the configuration say beside them."""
+    keys = list(given.keys)
+    if given.command is None:
+        return keys
+    there = {key for key, _ in keys}
+    for flag, known_as in FLAGS.items():
+        value = given.command.flag(flag)
+        if value is None or known_as in there:
+            continue
+        if flag == CONFIG_NAME:
+            keys += [(f"--{flag}", "megatron")] if "megatron" in value else []
+        elif value.isdecimal():
+            keys.append((f"--{flag}", int(value)))
+    return keys
+
+
+def _known_as(key: str) -> str:
+    return FLAGS.get(key.removeprefix("--"), key)
+
+
+VERL_RL = Table("verl", "rlvr", ROWS, SUMS, CONDITIONS, _known_as)
+VERL_SFT = replace(SFT, canonical=_known_as)

@@ -1,0 +1,125 @@
+"""What several tables of verl's keys share: reasons, and the rows that every role has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from roll.importers import words
+from roll.importers.rows import AsksNothing, NotHere, Row, lacks, needless, to
+
+TRAIN, INFER = "actor_train", "actor_infer"
+PROFILES = "profiler_timeline and profiler_memory record a run here (docs/profiling.md)"
+NO_PICTURES = "pictures, videos and sound are not read yet"
+OWN_CODE = "models are loaded without code of their own"
+ITSELF = "roll does it by itself"
+TURNS = "roles that share devices take turns: what waits is in host memory anyway"
+
+
+def only_true(value: object) -> object:
+    if value:
+        raise AsksNothing("it is how things are here anyway")
+    raise NotHere("it cannot be switched off")
+
+
+def _steps(value: object) -> object:
+    if not isinstance(value, int) or value <= 0:
+        raise AsksNothing("not given")
+    return value
+
+
+def optimizer(section: str, role: str, rate: float) -> Iterator[Row]:
+    at, args = f"{section}.optim", f"{role}.training_args"
+    need = "critic" if role == "critic" else ""
+    yield to(f"{at}.lr", f"{args}.learning_rate", via=words.number, default=rate, needs=need)
+    yield to(f"{at}.lr_warmup_steps_ratio", f"{args}.warmup_ratio", via=words.number, needs=need)
+    yield to(f"{at}.lr_warmup_steps", f"{args}.warmup_steps", via=_steps, needs=need)
+    yield to(f"{at}.weight_decay", f"{args}.weight_decay", via=words.number, default=0.01, needs=need)
+    yield to(f"{at}.lr_scheduler_type", f"{args}.lr_scheduler_type", via=words.schedule, needs=need)
+    yield to(f"{at}.lr_decay_style", f"{args}.lr_scheduler_type", via=words.schedule, needs=need)
+    yield to(f"{at}.warmup_style", f"{args}.lr_scheduler_type", via=words.schedule, default="constant", needs=need)
+    ratio = "critic cosine" if role == "critic" else "actor cosine"
+    yield to(
+        f"{at}.min_lr_ratio", f"{args}.lr_scheduler_kwargs.min_lr_ratio", via=words.number, needs=ratio, idle=(None,)
+    )
+    yield to(f"{at}.betas", f"{args}.adam_beta1", f"{args}.adam_beta2", via=words.betas, needs=need)
+    yield to(f"{at}.eps", f"{args}.adam_epsilon", via=words.number, needs=need)
+    yield to(f"{at}.optimizer", f"{args}.optim", via=_adam, needs=need)
+    yield lacks(f"{at}.num_cycles", "a cosine falls once, from its peak to its end", 0.5)
+    yield lacks(
+        f"{at}.min_lr", "the end of a schedule is a share of its peak: lr_scheduler_kwargs.min_lr_ratio", 0, 0.0
+    )
+    yield lacks(f"{at}.lr_warmup_init", "a warm-up begins at 1 / (n + 1) of its peak", 0, 0.0)
+    yield needless(f"{at}.total_training_steps", "the program derives it, there as here")
+    yield needless(f"{at}.optimizer_impl", "one optimizer for all: AdamW of the strategy")
+    yield lacks(f"{at}.override_optimizer_config", "the optimizer has the settings of training_args", {})
+    yield lacks(f"{at}.weight_decay_incr_style", "weight decay is constant", "constant")
+    yield lacks(f"{at}.lr_decay_steps", "a schedule runs over the whole run")
+    yield lacks(f"{at}.lr_wsd_**", "there is no such schedule; cosine or linear are near", "exponential")
+    yield lacks(f"{at}.use_checkpoint_opt_param_scheduler", "a resumed run goes on with its schedule", False)
+
+
+def _adam(value: object) -> object:
+    if str(value).lower() not in ("adam", "adamw"):
+        raise NotHere(f"there is no optimizer {value} here; there are adamw_torch and muon")
+    return "adamw_torch"
+
+
+def fsdp(section: str, role: str, need: str, learns: bool) -> Iterator[Row]:
+    at, config = f"{section}.fsdp_config", f"{role}.strategy_args.strategy_config"
+    names = ["fsdp_size", "reshard_after_forward", "forward_prefetch"]
+    names += ["wrap_policy.min_num_params", "wrap_policy.transformer_layer_cls_to_wrap"]
+    for name in names:
+        yield to(f"{at}.{name}", f"{config}.{name}", needs=need)
+    yield needless(f"{at}.param_offload", TURNS, needs=need)
+    yield needless(f"{at}.optimizer_offload", TURNS, needs=need)
+    yield needless(f"{at}.grad_offload", "gradients live in an update only", needs=need)
+    yield to(f"{at}.offload_policy", f"{config}.offload_policy", needs=need, idle=(False,))
+    yield to(f"{at}.mixed_precision.param_dtype", f"{role}.model_args.dtype", via=words.dtype, needs=need)
+    yield to(f"{at}.mixed_precision.reduce_dtype", f"{config}.reduce_dtype", via=words.dtype, needs=need)
+    yield lacks(f"{at}.mixed_precision.buffer_dtype", "buffers keep their format", "fp32")
+    yield lacks(f"{at}.model_dtype", "master weights are fp32 in any case", "fp32", "float32", "bf16", "bfloat16")
+    yield to(f"{at}.dtype", f"{role}.model_args.dtype", via=words.dtype, needs=need)
+    yield to(f"{at}.ulysses_sequence_parallel_size", f"{role}.model_args.ulysses_size", needs=need)
+    yield lacks(f"{at}.use_orig_params", "FSDP2 always has the original parameters", False, True)
+    yield lacks(f"{at}.entropy_**", "the head is computed in tiles, here always", False)
+    for name in ("strategy", "use_torch_compile", "forward_only", "full_determinism", "seed"):
+        yield needless(f"{at}.{name}", "set by the role and the run")
+    if learns:
+        yield to(f"{section}.ulysses_sequence_parallel_size", f"{role}.model_args.ulysses_size", needs=need, idle=(1,))
+
+
+def megatron(section: str, role: str, need: str, learns: bool) -> Iterator[Row]:
+    at, config = f"{section}.megatron", f"{role}.strategy_args.strategy_config"
+    sizes = ["tensor_model_parallel_size", "pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size"]
+    sizes += ["context_parallel_size", "expert_model_parallel_size", "expert_tensor_parallel_size"]
+    for name in sizes:
+        yield to(f"{at}.{name}", f"{config}.{name}", needs=need, idle=(None,))
+    yield to(f"{at}.sequence_parallel", f"{config}.sequence_parallel", default=True, needs=need)
+    if learns:
+        yield to(f"{at}.use_distributed_optimizer", f"{config}.use_distributed_optimizer", default=True, needs=need)
+        for name in ("recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules"):
+            idle = (None, ["core_attn"]) if name == "recompute_modules" else (None,)
+            yield to(f"{at}.override_transformer_config.{name}", f"{config}.{name}", needs=need, idle=idle)
+    yield needless(f"{at}.param_offload", TURNS, needs=need)
+    yield needless(f"{at}.grad_offload", "gradients live in an update only", needs=need)
+    yield needless(f"{at}.optimizer_offload", TURNS, needs=need)
+    for name in ("use_mbridge", "vanilla_mbridge", "use_dist_checkpointing", "dist_checkpointing_*", "forward_only"):
+        yield needless(f"{at}.{name}", "weights of Hugging Face are read and written directly")
+    yield needless(f"{at}.seed", "seed of the run counts")
+    yield to(f"{at}.dtype", f"{role}.model_args.dtype", via=words.dtype, needs=need)
+    yield lacks(f"{at}.override_transformer_config.attention_backend", "attention is the fused kernel", "flash", "auto")
+    yield lacks(
+        f"{at}.override_**",
+        f"keys of Megatron's that have a place here go into {config} (docs/config_reference.md)",
+        {},
+    )
+
+
+def checkpoint(section: str) -> Iterator[Row]:
+    yield needless(f"{section}.checkpoint.**", "a checkpoint holds all that the run goes on with, and an HF model")
+    yield lacks(f"{section}.load_weight", "weights are always read", True)
+    yield lacks(f"{section}.data_loader_seed", "seed of the run counts for every stream")
+    yield needless(f"{section}.nccl_timeout", "backend_timeout (minutes) and rpc_timeout (seconds) are the limits here")
+    yield needless(f"{section}.entropy_**", "the head is computed in tiles, here always")
+    yield needless(f"{section}.use_fused_kernels", "log-probs never come from whole logits")
+    yield needless(f"{section}._target_", "classes of verl's")

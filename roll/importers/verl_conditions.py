@@ -1,0 +1,109 @@
+"""Sections of verl's keys, and what decides whether they ask for anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from roll.importers.rows import Condition, Look
+
+ACTOR, ROLLOUT, REF, CRITIC = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.ref", "critic"
+MODEL = "actor_rollout_ref.model"
+MEGATRON = "megatron"
+
+
+OVERLONG = (
+    "reward_model.overlong_buffer",
+    "reward_model.reward_kwargs.overlong_buffer_cfg",
+    "custom_reward_function.overlong_buffer",
+    "reward.reward_kwargs.overlong_buffer_cfg",
+)
+"""Sections in which versions of verl have DAPO's soft penalty."""
+
+
+def has_critic(look: Look) -> str:
+    enable = look(f"{CRITIC}.enable")
+    name = look("algorithm.adv_estimator")
+    is_there = name == "gae" if enable is None else enable
+    return "" if is_there else f"no critic runs: algorithm.adv_estimator is {name}"
+
+
+def kl_in_loss(look: Look) -> str:
+    return "" if look(f"{ACTOR}.use_kl_loss") else "actor.use_kl_loss is off: no KL in the loss"
+
+
+def kl_in_reward(look: Look) -> str:
+    return "" if look("algorithm.use_kl_in_reward") else "algorithm.use_kl_in_reward is off: no KL in the reward"
+
+
+def has_reference(look: Look) -> str:
+    return kl_in_loss(look) and kl_in_reward(look) and "no KL term is on: no reference runs"
+
+
+def _adapts_kl(look: Look) -> str:
+    return kl_in_reward(look) or ("" if look("algorithm.kl_ctrl.type") == "adaptive" else "kl_ctrl.type is fixed")
+
+
+def _has_reward_model(look: Look) -> str:
+    return "" if look("reward_model.enable") else "reward_model.enable is off"
+
+
+def _has_lora(look: Look) -> str:
+    return "" if (look(f"{MODEL}.lora_rank") or 0) > 0 else "lora_rank is 0: no adapters"
+
+
+def _is_cosine(section: str) -> Condition:
+    def condition(look: Look) -> str:
+        name = look(f"{section}.optim.lr_scheduler_type") or look(f"{section}.optim.warmup_style")
+        return "" if name == "cosine" else "only a cosine ends above 0"
+
+    return condition
+
+
+def runs_on(section: str, megatron: bool) -> Condition:
+    """That a role trains with Megatron, or that it does not."""
+
+    def condition(look: Look) -> str:
+        if section != ACTOR and (reason := (has_critic if section == CRITIC else has_reference)(look)):
+            return reason
+        name = strategy_of(look, section)
+        return "" if (name == MEGATRON) == megatron else f"{section} runs on {name}"
+
+    return condition
+
+
+def validates(look: Look) -> str:
+    return "" if look("data.val_files") else "there are no data.val_files: no validation"
+
+
+def counts_epochs(look: Look) -> str:
+    return "" if look("trainer.total_training_steps") is None else "trainer.total_training_steps counts"
+
+
+def _filters(look: Look) -> str:
+    return "" if look("algorithm.filter_groups.enable") else "algorithm.filter_groups.enable is off"
+
+
+CONDITIONS: Mapping[str, Condition] = {
+    "critic": has_critic,
+    "kl loss": kl_in_loss,
+    "kl reward": kl_in_reward,
+    "adaptive kl": _adapts_kl,
+    "reference": has_reference,
+    "reward model": _has_reward_model,
+    "lora": _has_lora,
+    "validation": validates,
+    "filter": _filters,
+    "epochs": counts_epochs,
+    "actor cosine": _is_cosine(ACTOR),
+    "critic cosine": lambda look: has_critic(look) or _is_cosine(CRITIC)(look),
+    "actor fsdp": runs_on(ACTOR, megatron=False),
+    "actor megatron": runs_on(ACTOR, megatron=True),
+    "ref fsdp": runs_on(REF, megatron=False),
+    "ref megatron": runs_on(REF, megatron=True),
+    "critic fsdp": runs_on(CRITIC, megatron=False),
+    "critic megatron": runs_on(CRITIC, megatron=True),
+}
+
+
+def strategy_of(look: Look, section: str) -> str:
+    return str(look(f"{section}.strategy") or look(f"{ACTOR}.strategy"))

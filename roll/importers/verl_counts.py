@@ -1,0 +1,181 @@
+"""verl's batches, devices and engines: what several keys say together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from roll.configs.strategies.table import spec_of
+from roll.importers.arithmetic import devices, split
+from roll.importers.rows import Look, Near, Sum
+from roll.importers.verl_conditions import ACTOR, CRITIC, MEGATRON, REF, ROLLOUT, has_critic, has_reference, strategy_of
+from roll.importers.words import engine, number, scorer, trainer
+
+_SECTIONS = {"actor_train": ACTOR, "reference": REF, "critic": CRITIC}
+MINI_BATCH = "ppo_mini_batch_size"
+
+
+def gpus(look: Look) -> int:
+    return look.number("trainer.nnodes") * look.number("trainer.n_gpus_per_node")
+
+
+def _ranks(look: Look, section: str, total: int) -> tuple[int, str]:
+    """Data-parallel ranks of a role, and how they come about."""
+    if strategy_of(look, section) == MEGATRON:
+        sizes = [
+            look.number(f"{section}.megatron.{kind}_size", 1)
+            for kind in ("tensor_model_parallel", "pipeline_model_parallel", "context_parallel")
+        ]
+        model = sizes[0] * sizes[1] * sizes[2]
+        return max(1, total // model), f"{total} GPUs / (tensor {sizes[0]} x pipeline {sizes[1]} x context {sizes[2]})"
+    together = look.number(f"{section}.ulysses_sequence_parallel_size", 1)
+    return max(1, total // together), f"{total} GPUs" + (f" / {together} that share sequences" if together > 1 else "")
+
+
+def micro_batch(look: Look, section: str, names: tuple[str, ...], ranks: int) -> int | None:
+    """A micro batch of one rank: as given, or its share of one that old YAMLs give for all ranks."""
+    for name in names:
+        if look(f"{section}.{name}_per_gpu") is not None:
+            return look.number(f"{section}.{name}_per_gpu")
+        if look(f"{section}.{name}") is not None:
+            return max(1, look.number(f"{section}.{name}") // ranks)
+    return None
+
+
+def batches(
+    role: str, trainer_gpus: Callable[[Look], int] = gpus, per_update: Callable[[Look], int] | None = None
+) -> Callable[[Look], Sum]:
+    """Prompts, samples, micro batches and accumulation of a role that learns."""
+    section = _SECTIONS[role]
+
+    def sum(look: Look) -> Sum:
+        prompts, group = look.number("data.train_batch_size"), look.number(f"{ROLLOUT}.n")
+        ranks, how = _ranks(look, section, trainer_gpus(look))
+        micro = micro_batch(look, section, ("ppo_micro_batch_size",), ranks)
+        if per_update is not None:
+            update, told = per_update(look), ""
+        else:
+            mini = look.number(f"{section}.{MINI_BATCH}", look.number(f"{ACTOR}.{MINI_BATCH}"))
+            update, told = min(mini, prompts) * group, f" = {MINI_BATCH} {mini} x {group}"
+        made = split(prompts * group, update, ranks, micro or 1)
+        args = f"{role}.training_args"
+        settings: dict[str, Any] = {
+            f"{args}.per_device_train_batch_size": made.micro,
+            f"{args}.gradient_accumulation_steps": made.passes,
+        }
+        if role == "actor_train":
+            settings |= {"rollout_batch_size": prompts, "num_return_sequences_in_group": group}
+        text = (
+            f"{role}: {prompts} prompts x {group} answers = {prompts * group} samples per step; "
+            f"{made.text} ({how}){told}."
+        )
+        near = made.near
+        if micro is not None and micro != made.micro:
+            near = f"{near} The micro batch is {made.micro} instead of {micro}, to divide {made.micro * made.passes}."
+        return Sum(settings, text, near.strip())
+
+    return sum
+
+
+def scoring(role: str, section: str, names: tuple[str, ...]) -> Callable[[Look], Sum]:
+    """Samples of one pass when log-probs or values are computed."""
+
+    def sum(look: Look) -> Sum:
+        ranks, _ = _ranks(look, _SECTIONS[role], gpus(look))
+        micro = micro_batch(look, section, names, ranks)
+        if micro is None:
+            return Sum({}, "not given: infer_batch_size keeps its default")
+        return Sum({f"{role}.infer_batch_size": micro}, f"{role}.infer_batch_size: {micro}, of one rank.")
+
+    return sum
+
+
+def token_batches(role: str, section: str, switch: str, most: str, kind: str) -> Callable[[Look], Sum]:
+    """Micro batches by tokens."""
+
+    def sum(look: Look) -> Sum:
+        on = look(f"{section}.{switch}", look(f"{ACTOR}.use_dynamic_bsz"))
+        if not on:
+            return Sum({}, f"{switch} is off: micro batches are counted in rows")
+        tokens = look.number(f"{section}.{most}", look(f"{ACTOR}.ppo_max_token_len_per_gpu"))
+        together = 1
+        if strategy_of(look, _SECTIONS[role]) != MEGATRON:
+            together = look.number(f"{_SECTIONS[role]}.ulysses_sequence_parallel_size", 1)
+        longest = look.number("data.max_prompt_length") + look.number("data.max_response_length")
+        found = max(tokens * together, longest)
+        shared = f" = {tokens} x {together} ranks that share sequences" if together > 1 else ""
+        key = f"{role}.max_tokens_per_microbatch_in_{kind}"
+        near = "" if found == tokens * together else f"At least the longest row, {longest}."
+        return Sum({f"{role}.use_dynamic_batching_in_{kind}": True, key: found}, f"{key}: {found}{shared}.", near)
+
+    return sum
+
+
+def placement(look: Look) -> Sum:
+    """verl's roles share all GPUs and take turns."""
+    nodes, per_node = look.number("trainer.nnodes"), look.number("trainer.n_gpus_per_node")
+    everything = devices(0, nodes * per_node)
+    roles = ["actor_train", "actor_infer"]
+    roles += ["reference"] if not has_reference(look) else []
+    roles += ["critic"] if not has_critic(look) else []
+    settings: dict[str, Any] = {f"{role}.device_mapping": everything for role in roles}
+    settings |= {"num_nodes": nodes, "num_gpus_per_node": per_node} | _strategies(look)
+    together = look.number(f"{ROLLOUT}.tensor_model_parallel_size")
+    text = (
+        f"{nodes} x {per_node} GPUs, which {', '.join(roles)} share in turn; engines of {together} GPUs: "
+        f"{nodes * per_node // together} of them."
+    )
+    return Sum(settings, text)
+
+
+def _strategies(look: Look) -> dict[str, Any]:
+    """Of roles of which nothing is said: the policy's."""
+    found: dict[str, Any] = {}
+    if not has_reference(look) and not look.is_given(f"{REF}.strategy"):
+        found["reference"] = scorer(strategy_of(look, REF))
+    if not has_critic(look) and not look.is_given(f"{CRITIC}.strategy"):
+        found["critic"] = trainer(strategy_of(look, CRITIC))
+    return {
+        f"{role}.strategy_args.strategy_name": name.value if isinstance(name, Near) else name
+        for role, name in found.items()
+    }
+
+
+def engine_arguments(look: Look) -> Sum:
+    """The engine's share of memory and its own arguments, by its name for them."""
+    spec = spec_of(engine(look(f"{ROLLOUT}.name")))
+    config, at = dict[str, Any](), "actor_infer.strategy_args.strategy_config"
+    if spec.share is None:
+        return Sum({}, f"{spec.name} has no settings of its own")
+    config[spec.share.name] = number(look(f"{ROLLOUT}.gpu_memory_utilization"))
+    names = _OWN_NAMES.get(spec.share.name, {})
+    config[names["tensor_model_parallel_size"]] = look.number(f"{ROLLOUT}.tensor_model_parallel_size")
+    lost: dict[str, str] = {}
+    for key, name in names.items():
+        value = look(f"{ROLLOUT}.{key}")
+        if look.is_given(f"{ROLLOUT}.{key}"):
+            config.setdefault(name, value)
+    for key in ("enforce_eager", "max_num_batched_tokens", "max_model_len", "enable_chunked_prefill"):
+        if look.is_given(f"{ROLLOUT}.{key}") and key not in names:
+            lost[f"{ROLLOUT}.{key}"] = f"{spec.name} has no such argument; its own go into {at}"
+    config |= look.below(f"{ROLLOUT}.engine_kwargs.{spec.name}")
+    told = ", ".join(f"{name} {value}" for name, value in config.items())
+    return Sum({f"{at}.{name}": value for name, value in config.items()}, f"{at}: {told}.", lost=lost)
+
+
+_OWN_NAMES: Mapping[str, Mapping[str, str]] = {
+    "gpu_memory_utilization": {
+        "tensor_model_parallel_size": "tensor_parallel_size",
+        "enforce_eager": "enforce_eager",
+        "max_num_batched_tokens": "max_num_batched_tokens",
+        "max_model_len": "max_model_len",
+        "enable_chunked_prefill": "enable_chunked_prefill",
+        "enable_prefix_caching": "enable_prefix_caching",
+    },
+    "mem_fraction_static": {
+        "tensor_model_parallel_size": "tp_size",
+        "enforce_eager": "disable_cuda_graph",
+        "max_model_len": "context_length",
+    },
+}
+"""By the argument for the share of memory, which tells the engines apart: what verl calls their other arguments."""

@@ -1,0 +1,244 @@
+"""verl's keys of the roles: the model, the policy where it trains and samples, the reference, the critic."""
+
+from __future__ import annotations
+
+from roll.importers import words
+from roll.importers.rows import Row, lacks, needless, summed, to
+from roll.importers.verl_common import (
+    INFER,
+    ITSELF,
+    OWN_CODE,
+    TRAIN,
+    TURNS,
+    checkpoint,
+    fsdp,
+    megatron,
+    only_true,
+    optimizer,
+)
+from roll.importers.verl_conditions import ACTOR, CRITIC, MODEL, REF, ROLLOUT
+
+MODEL_ROWS: tuple[Row, ...] = (
+    to(f"{MODEL}.path", "pretrain", default="~/models/deepseek-llm-7b-chat"),
+    to(f"{MODEL}.tokenizer_path", f"{TRAIN}.model_args.tokenizer_path"),
+    to(f"{MODEL}.external_lib", "external_lib", idle=(None,)),
+    to(
+        f"{MODEL}.override_config.attn_implementation",
+        f"{TRAIN}.model_args.attn_implementation",
+        via=lambda v: {"flash_attention_2": "fa2"}.get(v, v),
+    ),
+    lacks(f"{MODEL}.override_config", "model_args.model_config_kwargs takes entries of config.json", {}),
+    lacks(
+        f"{MODEL}.override_config.model_config.**", "model_args.model_config_kwargs takes entries of config.json", {}
+    ),
+    lacks(f"{MODEL}.override_config.model_config", "model_args.model_config_kwargs takes entries of config.json", {}),
+    lacks(f"{MODEL}.override_config.moe_config.freeze_moe_router", "freeze_module_prefix freezes by beginnings", False),
+    to(
+        f"{MODEL}.enable_gradient_checkpointing",
+        f"{TRAIN}.model_args.disable_gradient_checkpointing",
+        via=words.opposite,
+        default=True,
+    ),
+    lacks(f"{MODEL}.enable_activation_offload", "activations are kept or computed again, not moved", False),
+    to(
+        f"{MODEL}.use_remove_padding",
+        f"{TRAIN}.use_sequence_packing",
+        note="rows without padding: of a reference, set reference.use_sequence_packing",
+    ),
+    summed(f"{MODEL}.lora_rank", "lora", 0),
+    summed(f"{MODEL}.lora_alpha", "lora", 16, needs="lora"),
+    summed(f"{MODEL}.target_modules", "lora", "all-linear", needs="lora"),
+    to(f"{MODEL}.lora_adapter_path", f"{TRAIN}.model_args.adapter_name_or_path", needs="lora"),
+    lacks(f"{MODEL}.exclude_modules", "lora_target names what gets adapters"),
+    lacks(f"{MODEL}.lora.**", "keys of adapters are lora_target, lora_rank, lora_alpha (docs/lora.md)", 0),
+    lacks(f"{MODEL}.use_liger", "model_args.use_torch_compile fuses what is beside the matrices", False),
+    needless(f"{MODEL}.use_fused_kernels", "log-probs never come from whole logits"),
+    to(
+        f"{MODEL}.fused_kernel_options.impl_backend",
+        f"{TRAIN}.model_args.fused_kernel_options.impl_backend",
+        via=words.word({"torch": "torch"}, "kernel"),
+    ),
+    needless(f"{MODEL}.use_shm", ITSELF),
+    to(f"{MODEL}.override_config.*", f"{TRAIN}.model_args.model_config_kwargs.*"),
+    lacks(f"{MODEL}.trust_remote_code", OWN_CODE, False),
+    lacks(f"{MODEL}.custom_chat_template", "data_args.template takes the path of a file with it"),
+    lacks(f"{MODEL}.hf_config_path", "the configuration is read beside the weights"),
+    needless(f"{MODEL}._target_", "classes of verl's"),
+    to("actor_rollout_ref.hybrid_engine", via=only_true),
+    needless("actor_rollout_ref.nccl_timeout", "backend_timeout (minutes) and rpc_timeout (seconds) are the limits"),
+)
+
+ACTOR_ROWS: tuple[Row, ...] = (
+    to(f"{ACTOR}.strategy", f"{TRAIN}.strategy_args.strategy_name", via=words.trainer, default="fsdp"),
+    summed(f"{ACTOR}.ppo_mini_batch_size", "actor batches", 256),
+    summed(f"{ACTOR}.ppo_micro_batch_size", "actor batches"),
+    summed(f"{ACTOR}.ppo_micro_batch_size_per_gpu", "actor batches"),
+    summed(f"{ACTOR}.use_dynamic_bsz", "actor tokens", False),
+    summed(f"{ACTOR}.ppo_max_token_len_per_gpu", "actor tokens", 16384),
+    summed(f"{ACTOR}.clip_ratio", "policy", 0.2),
+    summed(f"{ACTOR}.clip_ratio_low", "policy"),
+    summed(f"{ACTOR}.clip_ratio_high", "policy"),
+    summed(f"{ACTOR}.clip_ratio_c", "policy", 3.0),
+    summed(f"{ACTOR}.policy_loss.loss_mode", "policy", "vanilla"),
+    needless(f"{ACTOR}.policy_loss.*", "the chosen loss_mode has no such setting here"),
+    summed(f"{ACTOR}.tis_imp_ratio_cap", "correction"),
+    to(f"{ACTOR}.loss_agg_mode", "loss_agg_mode", via=words.aggregation, default="token-mean"),
+    to(
+        f"{ACTOR}.use_token_level_loss",
+        "loss_agg_mode",
+        via=lambda value: "token-mean" if value else "seq-mean-token-mean",
+    ),
+    lacks(f"{ACTOR}.loss_scale_factor", "loss_agg_mode says what a loss is divided by"),
+    to(f"{ACTOR}.entropy_coeff", "entropy_loss_coef", via=words.number, default=0.0),
+    lacks(f"{ACTOR}.calculate_entropy", "actor/entropy is always recorded", False, True),
+    to(f"{ACTOR}.use_kl_loss", "use_kl_loss", default=False),
+    to(f"{ACTOR}.kl_loss_coef", "kl_loss_coef", via=words.number, default=0.001, needs="kl loss"),
+    to(f"{ACTOR}.kl_loss_type", "kl_loss_type", via=words.kl, default="low_var_kl", needs="kl loss"),
+    to(f"{ACTOR}.ppo_epochs", "ppo_epochs", default=1),
+    lacks(f"{ACTOR}.shuffle", "updates take the rows in the order of the rollout", False),
+    to(f"{ACTOR}.grad_clip", "max_grad_norm", via=words.number, default=1.0),
+    to(f"{ACTOR}.optim.clip_grad", "max_grad_norm", via=words.number),
+    to(f"{ACTOR}.use_torch_compile", f"{TRAIN}.use_torch_compile", idle=(False,)),
+    to(f"{ACTOR}.use_remove_padding", f"{TRAIN}.use_sequence_packing"),
+    lacks(f"{ACTOR}.freeze_vision_tower", "model_args.freeze_module_prefix freezes parts by name", False),
+    lacks(f"{ACTOR}.router_replay.**", "expert choices of the rollout are not reused in training", "disabled"),
+    *optimizer(ACTOR, TRAIN, 1e-6),
+    *fsdp(ACTOR, TRAIN, "actor fsdp", learns=True),
+    *megatron(ACTOR, TRAIN, "actor megatron", learns=True),
+    *checkpoint(ACTOR),
+)
+
+REF_ROWS: tuple[Row, ...] = (
+    to(f"{REF}.strategy", "reference.strategy_args.strategy_name", via=words.scorer, needs="reference"),
+    summed(f"{REF}.log_prob_micro_batch_size", "ref scoring", needs="reference"),
+    summed(f"{REF}.log_prob_micro_batch_size_per_gpu", "ref scoring", needs="reference"),
+    summed(f"{REF}.log_prob_use_dynamic_bsz", "ref tokens", needs="reference"),
+    summed(f"{REF}.log_prob_max_token_len_per_gpu", "ref tokens", needs="reference"),
+    to(f"{REF}.use_torch_compile", "reference.use_torch_compile", needs="reference", idle=(False, True)),
+    to(f"{REF}.ulysses_sequence_parallel_size", "reference.model_args.ulysses_size", needs="ref fsdp", idle=(1,)),
+    to(f"{REF}.model.path", "reference.model_args.model_name_or_path", needs="reference"),
+    lacks(f"{REF}.model", "the reference is the starting policy"),
+    *fsdp(REF, "reference", "ref fsdp", learns=False),
+    *megatron(REF, "reference", "ref megatron", learns=False),
+    *checkpoint(REF),
+)
+
+ROLLOUT_ROWS: tuple[Row, ...] = (
+    to(f"{ROLLOUT}.name", f"{INFER}.strategy_args.strategy_name", via=words.engine, default="vllm"),
+    lacks(f"{ROLLOUT}.mode", "requests are always in flight one by one", "async", "sync"),
+    to(f"{ROLLOUT}.temperature", f"{INFER}.generating_args.temperature", via=words.number, default=1.0),
+    to(f"{ROLLOUT}.top_k", f"{INFER}.generating_args.top_k", default=-1),
+    to(f"{ROLLOUT}.top_p", f"{INFER}.generating_args.top_p", via=words.number, default=1.0),
+    to(f"{ROLLOUT}.repetition_penalty", f"{INFER}.generating_args.repetition_penalty", via=words.number),
+    lacks(f"{ROLLOUT}.do_sample", "temperature: 0 is how to be greedy", True),
+    to(f"{ROLLOUT}.ignore_eos", f"{INFER}.generating_args.ignore_eos", idle=(False,)),
+    summed(f"{ROLLOUT}.n", "actor batches", 1),
+    needless(f"{ROLLOUT}.prompt_length", "data.max_prompt_length counts"),
+    needless(f"{ROLLOUT}.response_length", "data.max_response_length counts"),
+    to(f"{ROLLOUT}.dtype", f"{INFER}.model_args.dtype", via=words.dtype),
+    to(f"{ROLLOUT}.max_num_seqs", "max_running_requests", default=1024, note="answers in flight per engine"),
+    summed(f"{ROLLOUT}.tensor_model_parallel_size", "engine", 2),
+    summed(f"{ROLLOUT}.gpu_memory_utilization", "engine", 0.5),
+    *(
+        summed(f"{ROLLOUT}.{name}", "engine")
+        for name in ("enforce_eager", "max_num_batched_tokens", "max_model_len", "enable_chunked_prefill")
+    ),
+    summed(f"{ROLLOUT}.enable_prefix_caching", "engine"),
+    summed(f"{ROLLOUT}.engine_kwargs.*.*", "engine"),
+    needless(f"{ROLLOUT}.engine_kwargs.*", "empty"),
+    lacks(f"{ROLLOUT}.pipeline_model_parallel_size", "engines share layers by tensor parallel", 1),
+    lacks(f"{ROLLOUT}.data_parallel_size", "several engines are what device_mapping makes", 1),
+    lacks(f"{ROLLOUT}.expert_parallel_size", "strategy_config.enable_expert_parallel of vLLM", 1),
+    summed(f"{ROLLOUT}.log_prob_micro_batch_size", "actor scoring"),
+    summed(f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu", "actor scoring"),
+    summed(f"{ROLLOUT}.log_prob_use_dynamic_bsz", "actor scoring tokens"),
+    summed(f"{ROLLOUT}.log_prob_max_token_len_per_gpu", "actor scoring tokens"),
+    *(
+        summed(f"{ROLLOUT}.val_kwargs.{name}", "validation", default, needs="validation")
+        for name, default in (("do_sample", False), ("temperature", 0), ("top_p", 1.0), ("top_k", -1), ("n", 1))
+    ),
+    to(f"{ROLLOUT}.update_weights_bucket_megabytes", "model_update_buffer_size_mb"),
+    needless(f"{ROLLOUT}.free_cache_engine", TURNS),
+    needless(f"{ROLLOUT}.load_format", "engines get the trainer's weights before they sample"),
+    needless(f"{ROLLOUT}.layered_summon", "weights travel in buckets"),
+    needless(f"{ROLLOUT}.disable_log_stats", "rollout/ metrics are always recorded"),
+    needless(f"{ROLLOUT}.calculate_log_probs", "the engine's log-probs are always kept"),
+    needless(f"{ROLLOUT}.multi_stage_wake_up", TURNS),
+    needless(f"{ROLLOUT}.skip_tokenizer_init", ITSELF),
+    lacks(
+        f"{ROLLOUT}.over_sample_rate", "group_size_redundancy, or unfinished_groups: drop (docs/rollouts.md)", 0, 0.0
+    ),
+    lacks(f"{ROLLOUT}.skip_rollout", "rollout_mock records and replays rollouts", False),
+    needless(f"{ROLLOUT}.skip_*", "rollout_mock records and replays rollouts"),
+    lacks(
+        f"{ROLLOUT}.multi_turn.enable", "answers of several turns are agentic runs: start_agentic_pipeline.py", False
+    ),
+    needless(f"{ROLLOUT}.multi_turn.*", "multi_turn.enable is off"),
+    lacks(f"{ROLLOUT}.agent.agent_loop_config_path", "user_defined_rollout_loop_cls names a loop of one's own"),
+    needless(f"{ROLLOUT}.agent.**", "groups are made by one loop of coroutines"),
+    lacks(f"{ROLLOUT}.trace.backend", "rollout_dump_dir and save_logging_board_dir hold the answers"),
+    needless(f"{ROLLOUT}.trace.*", "no trace is asked for"),
+    lacks(f"{ROLLOUT}.prometheus.enable", "metrics go to the trackers", False),
+    needless(f"{ROLLOUT}.prometheus.*", "metrics go to the trackers"),
+    lacks(f"{ROLLOUT}.quantization**", "engines have the policy's number format", False),
+    needless(f"{ROLLOUT}.use_block_quant_rollout", "nothing is quantised"),
+    needless(f"{ROLLOUT}.layer_name_map.*", "weights have the names of Hugging Face"),
+    lacks(f"{ROLLOUT}.cudagraph_capture_sizes", "strategy_config.compilation_config of vLLM"),
+    *checkpoint(ROLLOUT),
+)
+
+CRITIC_ROWS: tuple[Row, ...] = (
+    to(f"{CRITIC}.strategy", "critic.strategy_args.strategy_name", via=words.trainer, needs="critic"),
+    Row(f"{CRITIC}.enable", outcome="asks for nothing", note="the critic runs where adv_estimator needs one"),
+    to(f"{CRITIC}.model.path", "reward_pretrain", needs="critic", note="the critic starts from it"),
+    to(f"{CRITIC}.model.tokenizer_path", "critic.model_args.tokenizer_path", needs="critic"),
+    to(f"{CRITIC}.model.external_lib", "external_lib", needs="critic", idle=(None,)),
+    to(
+        f"{CRITIC}.model.enable_gradient_checkpointing",
+        "critic.model_args.disable_gradient_checkpointing",
+        via=words.opposite,
+        default=True,
+        needs="critic",
+    ),
+    to(f"{CRITIC}.model.use_remove_padding", "critic.use_sequence_packing", needs="critic"),
+    lacks(f"{CRITIC}.model.lora_rank", "the critic is trained in full", 0),
+    needless(f"{CRITIC}.model.lora_alpha", "the critic is trained in full"),
+    needless(f"{CRITIC}.model.target_modules", "the critic is trained in full"),
+    lacks(
+        f"{CRITIC}.model.override_config**", "critic.model_args.model_config_kwargs takes entries of config.json", {}
+    ),
+    lacks(f"{CRITIC}.model.trust_remote_code", OWN_CODE, False),
+    lacks(f"{CRITIC}.model.enable_activation_offload", "activations are kept or computed again, not moved", False),
+    needless(f"{CRITIC}.model.use_shm", ITSELF),
+    needless(f"{CRITIC}.model._target_", "classes of verl's"),
+    summed(f"{CRITIC}.ppo_mini_batch_size", "critic batches", needs="critic"),
+    summed(f"{CRITIC}.ppo_micro_batch_size", "critic batches", needs="critic"),
+    summed(f"{CRITIC}.ppo_micro_batch_size_per_gpu", "critic batches", needs="critic"),
+    summed(f"{CRITIC}.forward_micro_batch_size", "critic scoring", needs="critic"),
+    summed(f"{CRITIC}.forward_micro_batch_size_per_gpu", "critic scoring", needs="critic"),
+    summed(f"{CRITIC}.use_dynamic_bsz", "critic tokens", needs="critic"),
+    summed(f"{CRITIC}.ppo_max_token_len_per_gpu", "critic tokens", 32768, needs="critic"),
+    summed(f"{CRITIC}.forward_max_token_len_per_gpu", "critic scoring tokens", 32768, needs="critic"),
+    Row(
+        f"{CRITIC}.ppo_epochs",
+        outcome="asks for nothing",
+        needs="critic",
+        note="ppo_epochs counts for policy and critic",
+    ),
+    lacks(f"{CRITIC}.shuffle", "updates take the rows in the order of the rollout", False),
+    needless(f"{CRITIC}.rollout_n", "rollout.n counts"),
+    to(f"{CRITIC}.cliprange_value", "value_clip", via=words.number, default=0.5, needs="critic"),
+    needless(f"{CRITIC}.loss_agg_mode", "the value loss is a mean over the tokens"),
+    needless(f"{CRITIC}.grad_clip", "max_grad_norm counts for policy and critic"),
+    needless(f"{CRITIC}.optim.clip_grad", "max_grad_norm counts for policy and critic"),
+    *optimizer(CRITIC, "critic", 1e-5),
+    *(
+        row
+        for section in (f"{CRITIC}.model", CRITIC)
+        for row in fsdp(section, "critic", "critic fsdp", learns=section == CRITIC)
+    ),
+    *megatron(CRITIC, "critic", "critic megatron", learns=True),
+    *checkpoint(CRITIC),
+)
+
+ROLE_ROWS: tuple[Row, ...] = (*MODEL_ROWS, *ACTOR_ROWS, *REF_ROWS, *ROLLOUT_ROWS, *CRITIC_ROWS)

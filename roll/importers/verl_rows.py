@@ -1,0 +1,152 @@
+"""verl's keys for reinforcement learning (`ppo_trainer`, `ppo_megatron_trainer` and what builds on them)."""
+
+from __future__ import annotations
+
+from roll.importers import words
+from roll.importers.rows import Row, lacks, needless, summed, to
+from roll.importers.verl_common import ITSELF, NO_PICTURES, OWN_CODE, PROFILES, TRAIN
+from roll.importers.verl_conditions import OVERLONG
+from roll.importers.verl_role_rows import ROLE_ROWS
+
+_DATA = (
+    to("data.train_files", f"{TRAIN}.data_args.file_name", via=words.files),
+    to("data.val_files", "validation.data_args.file_name", via=words.files),
+    to("data.tokenizer", f"{TRAIN}.model_args.tokenizer_path"),
+    to(
+        "data.prompt_key",
+        f"{TRAIN}.data_args.messages",
+        default="prompt",
+        note="verl's prompts are chat messages; the answer to compare with is the column reward_model.ground_truth",
+    ),
+    summed("data.reward_fn_key", "rewards", "data_source"),
+    to("data.max_prompt_length", "prompt_length", default=512),
+    to("data.max_response_length", "response_length", default=512),
+    summed("data.train_batch_size", "actor batches", 1024),
+    summed("data.gen_batch_size", "filter", needs="filter"),
+    to("data.val_batch_size", "val_batch_size", idle=(None,)),
+    to("data.shuffle", f"{TRAIN}.data_args.shuffle", default=True),
+    to("data.seed", "seed", idle=(None,)),
+    summed("data.truncation", "rows", "error"),
+    summed("data.filter_overlong_prompts", "rows", False),
+    needless("data.filter_overlong_prompts_workers", "prompts are measured as they are needed"),
+    needless("data.dataloader_num_workers", "prompts are read as they are needed"),
+    lacks("data.validation_shuffle", "all rows are validated, in their order", False),
+    lacks("data.*_max_samples", "all rows are read; data_args.split takes a part of a data set of the hub", -1),
+    needless("data.image_key", NO_PICTURES),
+    needless("data.video_key", NO_PICTURES),
+    needless("data.image_patch_size", NO_PICTURES),
+    needless("data.return_*", "messages, texts and tokens of a row are kept where something reads them"),
+    needless("data.use_shm", ITSELF),
+    lacks("data.trust_remote_code", OWN_CODE, False),
+    lacks("data.custom_cls.*", "rows of one's own become a file of rows: docs/data.md"),
+    lacks("data.sampler.*", "rows come shuffled, or in their order"),
+    lacks("data.datagen.*", "rows are there before the run"),
+    lacks("data.apply_chat_template_kwargs", "data_args.template takes a Jinja file with such settings in it", {}),
+    lacks("data.tool_config_path", "tools belong to agentic runs: custom_envs.<tag>.tool_wrapper"),
+    lacks("data.apply_chat_template_kwargs.*", "data_args.template takes a Jinja file with such settings in it"),
+)
+
+_ALGORITHM = (
+    to("algorithm.adv_estimator", "adv_estimator", via=words.estimator, default="gae"),
+    to("algorithm.gamma", "gamma", via=words.number, default=1.0),
+    to("algorithm.lam", "lambd", via=words.number, default=1.0, needs="critic"),
+    summed("algorithm.norm_adv_by_std_in_grpo", "norms", True),
+    to("algorithm.use_kl_in_reward", "add_token_level_kl", default=False),
+    to("algorithm.kl_penalty", "kl_penalty", via=words.kl, default="kl", needs="kl reward"),
+    to("algorithm.kl_ctrl.kl_coef", "init_kl_coef", via=words.number, default=0.001, needs="kl reward"),
+    Row("algorithm.kl_ctrl.type", default="fixed", idle=("fixed",), note="target_kl adapts it", needs="kl reward"),
+    to("algorithm.kl_ctrl.target_kl", "target_kl", via=words.number, default=0.1, needs="adaptive kl"),
+    to("algorithm.kl_ctrl.horizon", "kl_horizon", default=10000, needs="adaptive kl"),
+    summed("algorithm.filter_groups.enable", "filter", False, needs="filter"),
+    summed("algorithm.filter_groups.max_num_gen_batches", "filter", needs="filter"),
+    needless("algorithm.filter_groups.metric", "groups are compared by their rewards"),
+    lacks("algorithm.use_pf_ppo", "rows are not drawn again by weight; difficulty_loss_weight weighs them", False),
+    needless("algorithm.pf_ppo.*", "use_pf_ppo is off"),
+    summed("algorithm.rollout_is", "correction", False),
+    summed("algorithm.rollout_is_level", "correction", "token"),
+    summed("algorithm.rollout_is_threshold", "correction"),
+    lacks("algorithm.rollout_is_**", "train_infer_correction.filters leaves tokens out by such bounds"),
+    lacks("algorithm.rollout_correction.**", "train_infer_correction has such weights and filters"),
+    needless("algorithm._target_", "classes of verl's"),
+    needless("algorithm.kl_ctrl._target_", "classes of verl's"),
+)
+
+_REWARD = (
+    summed("reward_model.enable", "rewards", False),
+    summed("reward_model.model.path", "rewards", needs="reward model"),
+    summed("reward_model.micro_batch_size", "rewards", needs="reward model"),
+    summed("reward_model.micro_batch_size_per_gpu", "rewards", needs="reward model"),
+    summed("reward_model.max_length", "rewards", needs="reward model"),
+    needless("reward_model.model.input_tokenizer", "answers are rendered anew where tokenizers differ"),
+    needless("reward_model.model.**", "hf_infer scores; its keys are in docs/reward_models.md"),
+    needless("reward_model.fsdp_config.**", "hf_infer scores; its keys are in docs/reward_models.md"),
+    needless("reward_model.megatron.**", "hf_infer scores; its keys are in docs/reward_models.md"),
+    lacks("reward_model.sandbox_fusion.url", "reward: code_sandbox runs code here, or at code_url"),
+    needless("reward_model.sandbox_fusion.*", "code_sandbox has limits of its own (docs/code_sandbox.md)"),
+    lacks(
+        "reward_model.reward_manager", "rewards run in worker processes of their own", "naive", "dapo", "prime", "batch"
+    ),
+    *(summed(f"{section}.{name}", "rewards") for section in OVERLONG for name in ("enable", "len", "penalty_factor")),
+    *(needless(f"{section}.log", "rollout/reward_overlong_mean is always recorded") for section in OVERLONG),
+    needless("reward_model.reward_kwargs.max_resp_len", "response_length counts"),
+    lacks("reward_model.reward_kwargs.**", "reward_args has the arguments of a reward"),
+    needless("reward_model.*", "how rewards are computed is the domain's: rewards.<domain> (docs/rewards.md)"),
+    summed("custom_reward_function.path", "rewards"),
+    lacks("custom_reward_function.name", "rewards.<domain>.reward names module and function", "compute_score"),
+    lacks("custom_reward_function.reward_kwargs.*", "reward_args has the arguments of a reward"),
+    lacks("custom_reward_function.reward_kwargs", "reward_args has the arguments of a reward", {}),
+)
+
+_TRAINER = (
+    summed("trainer.nnodes", "placement", 1),
+    summed("trainer.n_gpus_per_node", "placement", 8),
+    to(
+        "trainer.total_epochs",
+        "num_train_epochs",
+        default=30,
+        needs="epochs",
+        note="the run counts its steps when it knows its rows: rows x epochs / rollout_batch_size",
+    ),
+    to("trainer.total_training_steps", "max_steps", idle=(None,), note="it wins over epochs, there as here"),
+    summed("trainer.project_name", "trackers", "verl_examples"),
+    to("trainer.experiment_name", "exp_name", default="gsm8k"),
+    summed("trainer.logger", "trackers", ["console", "wandb"]),
+    needless("trainer.log_val_generations", "rollout_dump_dir has answers of training and validation"),
+    to("trainer.rollout_data_dir", "rollout_dump_dir", idle=(None,)),
+    lacks("trainer.validation_data_dir", "rollout_dump_dir has answers of training and validation"),
+    to("trainer.save_freq", "save_steps", via=words.positive, default=-1),
+    to("trainer.test_freq", "eval_steps", via=words.positive, default=-1),
+    to("trainer.val_before_train", "val_before_train", needs="validation"),
+    lacks("trainer.val_only", "there is no run of a validation alone", False),
+    to("trainer.critic_warmup", "critic_warmup", default=0, needs="critic"),
+    to("trainer.default_local_dir", "checkpoint_config.output_dir"),
+    lacks("trainer.default_hdfs_dir", "checkpoints go into a directory; copy it from there"),
+    summed("trainer.resume_mode", "resume", "auto"),
+    summed("trainer.resume_from_path", "resume"),
+    to("trainer.max_actor_ckpt_to_keep", "max_ckpt_to_keep", idle=(None,)),
+    needless("trainer.max_critic_ckpt_to_keep", "a checkpoint holds all roles"),
+    lacks("trainer.remove_previous_ckpt_in_save", "max_ckpt_to_keep: 1", False),
+    lacks("trainer.del_local_ckpt_after_load", "max_ckpt_to_keep says how many stay", False),
+    needless("trainer.balance_batch", "rows are divided over ranks by work"),
+    lacks("trainer.device", "the platform is found: CUDA, or a CPU", "cuda"),
+    needless("trainer.esi_*", "interrupt_timeout is the time after SIGTERM"),
+    needless("trainer.ray_wait_register_center_timeout", "rpc_timeout is the limit of a call"),
+    needless("trainer.use_legacy_worker_impl", "classes of verl's"),
+    needless("trainer.use_v1", "classes of verl's"),
+    lacks("trainer.profile_**", PROFILES),
+    needless("trainer.npu_profile.**", PROFILES),
+)
+
+_OTHERS = (
+    needless("**._target_", "classes of verl's"),
+    needless("**.profiler.**", PROFILES),
+    needless("global_profiler.**", PROFILES),
+    needless("ray_kwargs.**", "a Ray cluster is joined at RAY_ADDRESS, or started"),
+    needless("ray_init.**", "a Ray cluster is joined at RAY_ADDRESS, or started"),
+    needless("defaults", "verl's defaults are known to the importer; fragments of one's own are not read"),
+    needless("defaults.**", "verl's defaults are known to the importer; fragments of one's own are not read"),
+    needless("hydra.**", "of Hydra's own"),
+)
+
+ROWS: tuple[Row, ...] = (*_DATA, *_ALGORITHM, *ROLE_ROWS, *_REWARD, *_TRAINER, *_OTHERS)
+"""A key stands in one row; of two that fit, the first."""

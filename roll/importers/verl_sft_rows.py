@@ -1,0 +1,182 @@
+"""verl's keys for supervised fine-tuning (`sft_trainer`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from roll.importers import words
+from roll.importers.arithmetic import devices, split
+from roll.importers.rows import AsksNothing, Condition, Look, Row, Sum, Table, lacks, needless, summed, to
+from roll.importers.verl_conditions import counts_epochs
+from roll.importers.verl_counts import gpus
+from roll.importers.verl_sums import board
+
+ROLE = "sft_train"
+_ARGS, _MODEL, _DATA = f"{ROLE}.training_args", f"{ROLE}.model_args", f"{ROLE}.data_args"
+_CONFIG = f"{ROLE}.strategy_args.strategy_config"
+_OWN_CODE = "models are loaded without code of their own"
+
+
+def _batches(look: Look) -> Sum:
+    rows = look.number("data.train_batch_size")
+    together = look.number("ulysses_sequence_parallel_size")
+    ranks = max(1, gpus(look) // together)
+    micro = look.number("data.micro_batch_size_per_gpu")
+    if not look.is_given("data.micro_batch_size_per_gpu") and look.is_given("data.micro_batch_size"):
+        micro = max(1, look.number("data.micro_batch_size") // ranks)
+    made = split(rows, rows, ranks, micro)
+    settings = {
+        f"{_ARGS}.per_device_train_batch_size": made.micro,
+        f"{_ARGS}.gradient_accumulation_steps": made.passes,
+    }
+    return Sum(settings, f"{rows} rows in every step: {made.text} ({gpus(look)} GPUs / {together}).", made.near)
+
+
+def _placement(look: Look) -> Sum:
+    nodes, per_node = look.number("trainer.nnodes"), look.number("trainer.n_gpus_per_node")
+    settings = {
+        "num_nodes": nodes,
+        "num_gpus_per_node": per_node,
+        f"{ROLE}.device_mapping": devices(0, nodes * per_node),
+    }
+    return Sum(settings, f"{nodes} x {per_node} GPUs train.")
+
+
+def _columns(look: Look) -> Sum:
+    """Conversations, or a prompt and a response; of each, the first of the columns that verl would look into."""
+    if look("data.multiturn.enable"):
+        name = look("data.multiturn.messages_key")
+        settings = {f"{_DATA}.messages": name}
+        settings |= {"validation.data_args.messages": name} if look("data.val_files") else {}
+        return Sum(settings, f"data_args.messages: {name}, of which every answer is learnt.")
+    inner = {kind: words.files(look(f"data.{kind}_dict_keys") or []) for kind in ("prompt", "response")}
+    names = {
+        kind: f"{look(f'data.{kind}_key')}" + (f".{keys[0]}" if keys and _is_nested(look, kind) else "")
+        for kind, keys in inner.items()
+    }
+    settings = {f"{kind}_key": name for kind, name in names.items()}
+    return Sum(settings, f"prompt_key: {names['prompt']}, response_key: {names['response']}.")
+
+
+def _is_nested(look: Look, kind: str) -> bool:
+    """verl's keys within a column count where the column is another one than the key itself."""
+    return look.is_given(f"data.{kind}_dict_keys") and look(f"data.{kind}_dict_keys") != [look(f"data.{kind}_key")]
+
+
+def _has_lora(look: Look) -> str:
+    return "" if (look("model.lora_rank") or 0) > 0 else "lora_rank is 0: no adapters"
+
+
+def _lora(look: Look) -> Sum:
+    rank = look.number("model.lora_rank")
+    if rank <= 0:
+        return Sum({}, "lora_rank is 0: no adapters")
+    settings = {
+        f"{_MODEL}.lora_target": look("model.target_modules"),
+        f"{_MODEL}.lora_rank": rank,
+        f"{_MODEL}.lora_alpha": look("model.lora_alpha"),
+    }
+    return Sum(settings, f"{_MODEL}: lora_target, lora_rank {rank} (docs/lora.md).")
+
+
+def _limit(value: object) -> object:
+    if value == "middle":
+        return words.truncation(value)
+    return value
+
+
+def _not_never(value: Any) -> Any:
+    if value in (None, "disable", "auto"):
+        raise AsksNothing("not given")
+    return value
+
+
+_CONDITIONS: Mapping[str, Condition] = {"lora": _has_lora, "epochs": counts_epochs}
+_SUMS: Mapping[str, Callable[[Look], Sum]] = {
+    "batches": _batches,
+    "placement": _placement,
+    "columns": _columns,
+    "trackers": board,
+    "lora": _lora,
+}
+
+_ROWS: tuple[Row, ...] = (
+    to("model.partial_pretrain", "pretrain", default="~/models/gemma-1.1-7b-it"),
+    to("model.path", "pretrain"),
+    to("model.strategy", f"{ROLE}.strategy_args.strategy_name", via=words.trainer, default="fsdp"),
+    to("engine.strategy", f"{ROLE}.strategy_args.strategy_name", via=words.trainer),
+    to("data.train_files", f"{_DATA}.file_name", via=words.files),
+    to("data.val_files", "validation.data_args.file_name", via=words.files),
+    summed("data.train_batch_size", "batches", 256),
+    summed("data.micro_batch_size_per_gpu", "batches", 4),
+    summed("data.micro_batch_size", "batches"),
+    summed("ulysses_sequence_parallel_size", "batches", 1),
+    to("data.max_length", "sequence_length", default=1024),
+    to("data.truncation", f"{_DATA}.truncation", via=_limit, default="error"),
+    summed("data.prompt_key", "columns", "question"),
+    summed("data.response_key", "columns", "answer"),
+    summed("data.prompt_dict_keys", "columns"),
+    summed("data.response_dict_keys", "columns"),
+    summed("data.multiturn.enable", "columns", False),
+    summed("data.multiturn.messages_key", "columns", "messages"),
+    lacks("data.multiturn.*", "tools and switches of thinking are what the rows' template makes of them"),
+    lacks("data.chat_template", "data_args.template takes the path of a file with it"),
+    lacks("data.custom_cls.*", "rows of one's own become a file of rows: docs/data.md"),
+    lacks("data.*_max_samples", "all rows are read; data_args.split takes a part of a data set of the hub", -1),
+    needless("data.balance_dp_token", "rows are divided over ranks by work"),
+    needless("data.use_shm", "files are read once"),
+    needless("data.num_workers", "rows are read as they are needed"),
+    to("data.use_dynamic_bsz", f"{ROLE}.use_dynamic_batching_in_train", idle=(False,)),
+    to("data.max_token_len_per_gpu", f"{ROLE}.max_tokens_per_microbatch_in_train"),
+    to(
+        "model.enable_gradient_checkpointing",
+        f"{_MODEL}.disable_gradient_checkpointing",
+        via=words.opposite,
+        default=False,
+    ),
+    to("model.fsdp_config.wrap_policy.min_num_params", f"{_CONFIG}.wrap_policy.min_num_params", idle=(0,)),
+    to("model.fsdp_config.cpu_offload", f"{_CONFIG}.offload_policy", idle=(False,)),
+    to("model.fsdp_config.offload_params", f"{_CONFIG}.offload_policy", idle=(False,)),
+    lacks("model.fsdp_config.model_dtype", "master weights are fp32 in any case", "fp32", "bf16"),
+    to("model.external_lib", "external_lib", idle=(None,)),
+    lacks("model.trust_remote_code", _OWN_CODE, False),
+    summed("model.lora_rank", "lora", 0),
+    summed("model.lora_alpha", "lora", 16, needs="lora"),
+    summed("model.target_modules", "lora", "all-linear", needs="lora"),
+    lacks("model.use_liger", "model_args.use_torch_compile fuses what is beside the matrices", False),
+    needless("model.use_shm", "files are read once"),
+    to("use_remove_padding", f"{ROLE}.use_sequence_packing"),
+    to("optim.lr", f"{_ARGS}.learning_rate", via=words.number, default=1e-5),
+    to("optim.betas", f"{_ARGS}.adam_beta1", f"{_ARGS}.adam_beta2", via=words.betas, default=[0.9, 0.95]),
+    to("optim.weight_decay", f"{_ARGS}.weight_decay", via=words.number, default=0.01),
+    to("optim.warmup_steps_ratio", f"{_ARGS}.warmup_ratio", via=words.number, default=0.1),
+    to("optim.lr_warmup_steps_ratio", f"{_ARGS}.warmup_ratio", via=words.number),
+    to("optim.clip_grad", "max_grad_norm", via=words.number, default=1.0),
+    to("optim.lr_scheduler", f"{_ARGS}.lr_scheduler_type", via=words.schedule, default="cosine"),
+    summed("trainer.nnodes", "placement", 1),
+    summed("trainer.n_gpus_per_node", "placement", 8),
+    to("trainer.total_epochs", "num_train_epochs", default=4, needs="epochs"),
+    to("trainer.total_training_steps", "max_steps", idle=(None,), note="it wins over epochs, there as here"),
+    summed("trainer.project_name", "trackers", "gsm8k-sft"),
+    to("trainer.experiment_name", "exp_name", default="test"),
+    summed("trainer.logger", "trackers", ["console", "wandb"]),
+    to("trainer.seed", "seed", default=1),
+    to("trainer.save_freq", "save_steps", via=words.positive, default=-1),
+    to("trainer.test_freq", "eval_steps", via=words.positive, default=-1),
+    to("trainer.default_local_dir", "checkpoint_config.output_dir"),
+    lacks("trainer.default_hdfs_dir", "checkpoints go into a directory; copy it from there"),
+    to("trainer.resume_path", "resume_from_checkpoint", via=_not_never),
+    to("trainer.resume_from_path", "resume_from_checkpoint", via=_not_never),
+    lacks("trainer.resume_mode", "resume_from_checkpoint: true or a path", "disable"),
+    to("trainer.max_ckpt_to_keep", "max_ckpt_to_keep", idle=(None,)),
+    lacks("trainer.device", "the platform is found: CUDA, or a CPU", "cuda"),
+    needless("trainer.checkpoint.**", "a checkpoint holds all that the run goes on with, and an HF model"),
+    needless("checkpoint.**", "a checkpoint holds all that the run goes on with, and an HF model"),
+    needless("**._target_", "classes of verl's"),
+    needless("**.profiler.**", "profiler_timeline and profiler_memory record a run here (docs/profiling.md)"),
+    needless("hydra.**", "of Hydra's own"),
+    needless("defaults**", "verl's defaults are known to the importer; fragments of one's own are not read"),
+)
+
+SFT = Table("verl", "sft", _ROWS, _SUMS, _CONDITIONS)

@@ -1,0 +1,236 @@
+"""What several keys of verl say together: the form of the loss, rewards, rows, trackers; and the table of all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from roll.importers.arithmetic import devices
+from roll.importers.rows import Look, NotHere, Sum
+from roll.importers.verl_conditions import ACTOR, CRITIC, MODEL, OVERLONG, REF, ROLLOUT, validates
+from roll.importers.verl_counts import (
+    batches,
+    engine_arguments,
+    gpus,
+    micro_batch,
+    placement,
+    scoring,
+    token_batches,
+)
+from roll.importers.words import number, trackers
+
+DOMAIN = "verl"
+
+
+def policy_form(look: Look) -> Sum:
+    mode = look(f"{ACTOR}.policy_loss.loss_mode")
+    low, high = (number(look(f"{ACTOR}.clip_ratio_{side}", look(f"{ACTOR}.clip_ratio"))) for side in ("low", "high"))
+    if mode == "cispo":
+        settings: dict[str, Any] = {"pg_variant": "cispo", "cispo_epsilon_low": low, "cispo_epsilon_high": high}
+        return Sum(settings, f"pg_variant: cispo, weights in [1 - {low:g}, 1 + {high:g}].")
+    if mode == "gpg":
+        return Sum({"pg_variant": "vanilla"}, "pg_variant: vanilla: the policy gradient without a ratio.")
+    near = ""
+    if mode not in ("vanilla", "gspo"):
+        near = f"There is no loss {mode} here; the clipped ratio stands in (pg_variant: ppo)."
+    settings = {"pg_variant": "ppo", "dual_clip_loss": mode != "gspo"}
+    if mode == "gspo":
+        settings["importance_sampling"] = "seq"
+    if low == high:
+        settings["pg_clip"] = low
+    else:
+        settings |= {"use_pg_clip_range": True, "pg_clip_low": low, "pg_clip_high": high}
+    if mode != "gspo":
+        settings["dual_clip_ratio_c"] = number(look(f"{ACTOR}.clip_ratio_c"))
+    ratio = "one ratio per answer" if mode == "gspo" else "a ratio per token"
+    bound = "" if mode == "gspo" else f", dual clip at {settings['dual_clip_ratio_c']:g}"
+    return Sum(settings, f"pg_variant: ppo, {ratio} in [1 - {low:g}, 1 + {high:g}]{bound}.", near)
+
+
+def norms(look: Look) -> Sum:
+    """What verl does to advantages by definition."""
+    name = look("algorithm.adv_estimator")
+    if name == "gae":
+        return Sum({"whiten_advantages": True}, "whiten_advantages: true: verl whitens what GAE gives.")
+    if name == "gpg" or (name in ("grpo", "grpo_vectorized") and not look("algorithm.norm_adv_by_std_in_grpo")):
+        return Sum({"norm_std_type": "none"}, "norm_std_type: none: advantages are not divided by the deviation.")
+    return Sum({}, "as the estimator has it here")
+
+
+def correction(look: Look) -> Sum:
+    """Truncated importance sampling between engine and trainer."""
+    cap = look(f"{ACTOR}.tis_imp_ratio_cap")
+    level, bound = look("algorithm.rollout_is_level"), look("algorithm.rollout_is_threshold")
+    is_on = (cap is not None and number(cap) > 0) or bool(look("algorithm.rollout_is"))
+    at = "train_infer_correction.is_weight"
+    if not is_on:
+        return Sum({}, "off; here it is on where rollouts run ahead")
+    bound = number(cap if cap is not None and number(cap) > 0 else bound if bound is not None else 2)
+    kind = str(level or "token")
+    return Sum(
+        {f"{at}.enabled": True, f"{at}.weight_type": kind, f"{at}.upper_bound": bound},
+        f"{at}: weights per {kind}, at most {bound:g}.",
+    )
+
+
+# --- rewards
+
+
+def rewards(look: Look) -> Sum:
+    """One domain takes all rows. verl chooses a function by the column data_source; here a table of names does."""
+    at = f"rewards.{DOMAIN}"
+    lost = {}
+    if look("custom_reward_function.path"):
+        lost["custom_reward_function.path"] = (
+            "a reward of one's own takes other arguments here: math_rule stands in; put yours into "
+            f"{at}.reward (docs/adding_a_reward.md)"
+        )
+    if look("reward_model.enable"):
+        return _reward_model(look, at, lost)
+    parts: list[dict[str, Any]] = []
+    text = f"{at}.reward: math_rule."
+    buffer = _overlong(look)
+    if buffer:
+        most = look.number("data.max_response_length")
+        args = {"max_tokens": most, "cache_tokens": int(buffer["len"])}
+        weight = number(buffer.get("penalty_factor", 1.0))
+        parts = [{"reward": "overlong", "reward_args": args, "weight": weight}]
+        text += f" overlong: 0 up to {most - args['cache_tokens']} tokens, then down to -{weight:g} at {most}."
+    settings: dict[str, Any] = {f"{at}.reward": "math_rule"}
+    settings |= {f"{at}.reward_manager_config": parts} if parts else {}
+    near = "verl chooses the reward by the column data_source; here math_rule scores all rows (docs/rewards.md)."
+    return Sum(settings, text, near, lost)
+
+
+def _overlong(look: Look) -> dict[str, Any]:
+    """DAPO's buffer, wherever this version of verl has it."""
+    for section in OVERLONG:
+        found = look.below(section)
+        if found.get("enable") and found.get("len"):
+            return found
+    return {}
+
+
+def _reward_model(look: Look, at: str, lost: Mapping[str, str]) -> Sum:
+    path, everything = look("reward_model.model.path"), devices(0, gpus(look))
+    micro = micro_batch(look, "reward_model", ("micro_batch_size",), gpus(look))
+    settings: dict[str, Any] = {
+        f"{at}.reward": "reward_model",
+        f"{at}.strategy_args.strategy_name": "hf_infer",
+        f"{at}.device_mapping": everything,
+    }
+    settings |= {"reward_pretrain": path} if path else {}
+    settings |= {f"{at}.infer_batch_size": micro} if micro else {}
+    if look("reward_model.max_length"):
+        settings[f"{at}.reward_args.max_length"] = look.number("reward_model.max_length")
+    if not path:
+        raise NotHere("reward_model.model.path is missing: set reward_pretrain")
+    return Sum(settings, f"{at}: the reward model {path} on all GPUs, in turn (docs/reward_models.md).", lost=lost)
+
+
+# --- the rest
+
+
+def board(look: Look) -> Sum:
+    """Trackers, and the project's name in those that have projects."""
+    found = trackers(look("trainer.logger"))
+    names, near = (found.value, found.note) if not isinstance(found, list) else (found, "")
+    settings: dict[str, Any] = {"track_with": names}
+    if "wandb" in names:
+        settings["tracker_kwargs"] = {"wandb": {"project": look("trainer.project_name")}}
+    return Sum(settings, f"track_with: {', '.join(names)}.", near)
+
+
+def rows_of_data(look: Look) -> Sum:
+    """Prompts above the limit are left out before the run, or treated as truncation says. Rows of verl have their
+    answer in a column of mappings."""
+    if look("data.filter_overlong_prompts"):
+        rule, near = "drop", ""
+    else:
+        rule, near = look("data.truncation"), ""
+        if rule == "middle":
+            rule, near = "left", "Nothing is cut in the middle here; left keeps the end of a prompt."
+    sections = ["actor_train", *([] if validates(look) else ["validation"])]
+    settings = {f"{section}.data_args.truncation": rule for section in sections}
+    settings |= {f"{section}.data_args.messages": look("data.prompt_key") for section in sections}
+    settings |= {f"{section}.data_args.ground_truth": "reward_model.ground_truth" for section in sections}
+    return Sum(settings, f"data_args.truncation: {rule}.", near)
+
+
+def validation_sampling(look: Look) -> Sum:
+    at = f"{ROLLOUT}.val_kwargs"
+    sampled = look(f"{at}.do_sample")
+    temperature = number(look(f"{at}.temperature")) if sampled else 0.0
+    args = "validation.generating_args"
+    answers = look.number(f"{at}.n")
+    settings = {f"{args}.temperature": temperature, f"{args}.num_return_sequences": answers}
+    if temperature:
+        settings |= {f"{args}.top_p": number(look(f"{at}.top_p")), f"{args}.top_k": look.number(f"{at}.top_k")}
+    text = f"{args}: {'greedy' if not temperature else f'temperature {temperature:g}'}, {answers} per prompt."
+    return Sum(settings, text)
+
+
+def group_filter(look: Look) -> Sum:
+    """Dynamic sampling: groups whose answers are all right or all wrong are replaced."""
+    prompts, at = look.number("data.train_batch_size"), f"rewards.{DOMAIN}.query_filter_config"
+    more = max(0, look.number("data.gen_batch_size", prompts) - prompts)
+    settings = {
+        f"{at}.type": "std_filter",
+        f"{at}.filter_args": {"std_threshold": 0.0},
+        "is_use_additional_prompts": True,
+        "max_additional_running_prompts": more,
+    }
+    return Sum(
+        settings,
+        f"{at}: groups with equal rewards are dropped; {more} more prompts than the {prompts} of a step run at once.",
+        "A step starts at most as many groups again as it has, where verl counts max_num_gen_batches.",
+    )
+
+
+def adapters(look: Look) -> Sum:
+    rank, alpha = look.number(f"{MODEL}.lora_rank"), look(f"{MODEL}.lora_alpha")
+    if rank <= 0:
+        return Sum({}, "lora_rank is 0: no adapters")
+    names = look(f"{MODEL}.target_modules")
+    args = "actor_train.model_args"
+    settings = {f"{args}.lora_target": names, f"{args}.lora_rank": rank, f"{args}.lora_alpha": alpha}
+    return Sum(settings, f"{args}: lora_target {names}, lora_rank {rank}, lora_alpha {alpha} (docs/lora.md).")
+
+
+def resume(look: Look) -> Sum:
+    mode, path = look("trainer.resume_mode"), look("trainer.resume_from_path")
+    value: Any = {"auto": True, "disable": False, "resume_path": path}.get(mode, mode)
+    return Sum({"resume_from_checkpoint": value}, f"resume_from_checkpoint: {value}.")
+
+
+SUMS: Mapping[str, Callable[[Look], Sum]] = {
+    "placement": placement,
+    "actor batches": batches("actor_train"),
+    "critic batches": batches("critic"),
+    "policy": policy_form,
+    "norms": norms,
+    "correction": correction,
+    "rewards": rewards,
+    "trackers": board,
+    "rows": rows_of_data,
+    "validation": validation_sampling,
+    "engine": engine_arguments,
+    "filter": group_filter,
+    "lora": adapters,
+    "resume": resume,
+    "actor scoring": scoring("actor_train", ROLLOUT, ("log_prob_micro_batch_size",)),
+    "ref scoring": scoring("reference", REF, ("log_prob_micro_batch_size",)),
+    "critic scoring": scoring("critic", CRITIC, ("forward_micro_batch_size", "ppo_micro_batch_size")),
+    "actor tokens": token_batches("actor_train", ACTOR, "use_dynamic_bsz", "ppo_max_token_len_per_gpu", "train"),
+    "actor scoring tokens": token_batches(
+        "actor_train", ROLLOUT, "log_prob_use_dynamic_bsz", "log_prob_max_token_len_per_gpu", "infer"
+    ),
+    "ref tokens": token_batches(
+        "reference", REF, "log_prob_use_dynamic_bsz", "log_prob_max_token_len_per_gpu", "infer"
+    ),
+    "critic tokens": token_batches("critic", CRITIC, "use_dynamic_bsz", "ppo_max_token_len_per_gpu", "train"),
+    "critic scoring tokens": token_batches(
+        "critic", CRITIC, "use_dynamic_bsz", "forward_max_token_len_per_gpu", "infer"
+    ),
+}
+"""By the name that rows give. Those of roles or switches that are off write nothing."""

@@ -1,0 +1,154 @@
+"""Values of other systems in the words of here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, get_args
+
+from roll.configs.model import DTYPES
+from roll.configs.run import TRACKER_WORDS, Tracker
+from roll.configs.strategies.table import STRATEGIES, spec_of
+from roll.importers.rows import Each, Near, NotHere
+from roll.utils.text import show
+
+_TRAINERS: Mapping[str, tuple[str, str]] = {
+    "fsdp": ("fsdp2_train", "fsdp2_infer"),
+    "fsdp2": ("fsdp2_train", "fsdp2_infer"),
+    "megatron": ("megatron_train", "megatron_infer"),
+}
+_KL: Mapping[str, str] = {
+    "kl": "k1",
+    "k1": "k1",
+    "abs": "abs",
+    "mse": "k2",
+    "k2": "k2",
+    "low_var_kl": "k3",
+    "k3": "k3",
+}
+_ESTIMATORS: Mapping[str, str | Near] = {
+    "gae": "gae",
+    "grpo": "grpo",
+    "rloo": "rloo",
+    "reinforce_plus_plus": "reinforce_plus_plus",
+    "reinforce_plus_plus_baseline": "reinforce_plus_plus_baseline",
+    "grpo_vectorized": "grpo",
+    "rloo_vectorized": "rloo",
+    "remax": Near("rloo", "there is no remax here; rloo takes the others of the group as the baseline"),
+    "opo": Near("rloo", "there is no opo here; rloo weighs the answers of a group alike, whatever their length"),
+    "grpo_passk": Near("grpo", "there is no pass@k form here; grpo rewards every right answer"),
+    "gpg": Near("grpo", "there is no gpg here; norm_std_type: none leaves the deviation out, as gpg does"),
+}
+_SCHEDULES: Mapping[str, str] = {
+    "constant": "constant_with_warmup",
+    "constant_with_warmup": "constant_with_warmup",
+    "cosine": "cosine",
+    "cosine_with_min_lr": "cosine",
+    "linear": "linear",
+}
+_AGGREGATIONS = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean")
+_TRACKERS: tuple[str, ...] = get_args(Tracker)
+
+
+def word(table: Mapping[str, Any], what: str) -> Callable[[Any], Any]:
+    """A translation by a table; other words are refused with those there are."""
+
+    def translated(value: Any) -> Any:
+        if value not in table:
+            raise NotHere(f"there is no {what} {show(value)} here; there are {', '.join(table)}")
+        return table[value]
+
+    return translated
+
+
+def trainer(value: Any) -> Any:
+    return _strategy(value, 0)
+
+
+def scorer(value: Any) -> Any:
+    return _strategy(value, 1)
+
+
+def _strategy(value: Any, which: int) -> Any:
+    name = word(_TRAINERS, "trainer")(value)[which]
+    return Near(name, "torch's second FSDP stands for its first") if value == "fsdp" else name
+
+
+def engine(value: Any) -> Any:
+    name = f"{value}_infer" if value == "hf" else str(value)
+    if "generate" not in spec_of(name).classes:
+        there = ", ".join(spec.name for spec in STRATEGIES.values() if "generate" in spec.classes)
+        raise NotHere(f"there is no engine {show(value)} here; there are {there}")
+    return name
+
+
+def kl(value: Any) -> Any:
+    """A `+` behind the name asks verl for the gradient of k2 whatever the value is."""
+    if isinstance(value, str) and value.endswith("+"):
+        return Near(kl(value[:-1]), "the gradient is that of the named estimator, where + asks for that of k2")
+    if value == "full":
+        raise NotHere("KL over the whole vocabulary is not here yet; k3 stands in, as by default")
+    return word(_KL, "estimator of the KL")(value)
+
+
+def estimator(value: Any) -> Any:
+    return word(_ESTIMATORS, "estimator")(value)
+
+
+def aggregation(value: Any) -> Any:
+    if value == "seq-mean-token-sum-norm":
+        return Near(
+            value,
+            "here it is also divided by the rows of the update, and by response_length for the padded width: a "
+            "coefficient beside it keeps its weight, max_grad_norm meets a smaller gradient",
+        )
+    return word({name: name for name in _AGGREGATIONS}, "loss_agg_mode")(value)
+
+
+def schedule(value: Any) -> Any:
+    return word(_SCHEDULES, "schedule")(value)
+
+
+def dtype(value: Any) -> Any:
+    return word({name: name for name in DTYPES.values()} | DTYPES, "number format")(value)
+
+
+def trackers(value: Any) -> Any:
+    names = [value] if isinstance(value, str) else list(value)
+    known = [TRACKER_WORDS.get(name, name) for name in names]
+    here = [name for name in known if name in _TRACKERS]
+    if lost := [name for name in known if name not in _TRACKERS]:
+        return Near(here or ["jsonl"], f"{', '.join(lost)}: not here; there are {', '.join(_TRACKERS)}")
+    return here
+
+
+def truncation(value: Any) -> Any:
+    if value == "middle":
+        return Near("left", "nothing is cut in the middle here; left keeps the end of a prompt")
+    return word({name: name for name in ("error", "left", "right")}, "truncation")(value)
+
+
+def files(value: Any) -> list[str]:
+    return [value] if isinstance(value, str) else [str(item) for item in value]
+
+
+def positive(value: Any) -> int:
+    """Counts of which -1 and null mean never or all."""
+    return int(value) if int(value) > 0 else -1
+
+
+def opposite(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(value)
+    return not value
+
+
+def number(value: Any) -> float:
+    """Also of a text such as 1e-6, which YAML does not take for a number."""
+    if isinstance(value, bool):
+        raise ValueError(value)
+    return float(value)
+
+
+def betas(value: Any) -> Each:
+    first, second = value
+    return Each((number(first), number(second)))

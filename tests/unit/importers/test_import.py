@@ -1,0 +1,173 @@
+"""Configurations of other systems become YAMLs that a dry run takes, and a report with every key of theirs once."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import yaml
+
+from roll.cli import main
+from roll.commands import main as roll
+from roll.importers.command import imported_from
+from roll.importers.convert import Imported
+from roll.importers.given import read
+
+FOLDER = Path(__file__).parents[2] / "importers"
+SOURCES = sorted(path for path in FOLDER.iterdir() if path.suffix in (".yaml", ".sh"))
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name in ("TRAIN_FILE", "SUMS_CHECKPOINTS"):
+        monkeypatch.setenv(name, f"data/{name}.parquet")
+    return tmp_path
+
+
+def imported(name: str, *overrides: str) -> Imported:
+    path = FOLDER / name
+    return imported_from(read(path, overrides), source=path)
+
+
+def entry(found: Imported, key: str) -> tuple[str, str]:
+    return next((entry.outcome, entry.note) for entry in found.entries if entry.key == key)
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.name)
+def test_what_is_imported_passes_a_dry_run(source: Path, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert roll(["import", str(source), "--out", "my.yaml"]) == 0
+    pipeline = imported(source.name).pipeline
+    code = main(pipeline, ["--config_path", str(place), "--config_name", "my", "--dry_run"])
+    shown = capsys.readouterr()
+    assert code == 0, shown.err + (place / "my.yaml").read_text()
+    assert "The plan works." in shown.out
+    assert " do nothing" not in shown.out and "does nothing" not in shown.out, shown.out
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.name)
+def test_every_given_key_is_in_the_report_once(source: Path) -> None:
+    given = read(source)
+    told = Counter(entry.key for entry in imported(source.name).entries)
+    words = {key for key in told if key.startswith("--")}  # of a launcher, beside the keys
+    assert {key: told[key] for key in told.keys() - words} == {key: 1 for key, _ in given.keys}
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.name)
+def test_only_what_is_new_to_the_importer_is_unknown(source: Path) -> None:
+    lost = {entry.key for entry in imported(source.name).entries if "does not know" in entry.note}
+    assert lost == set()
+
+
+def test_a_script_is_read_with_its_variables_arrays_and_arithmetic() -> None:
+    tree = imported("verl_grpo_megatron.sh").tree
+    assert tree["pretrain"] == "org/model"
+    assert tree["prompt_length"] == 512 and tree["response_length"] == 1024
+    assert tree["actor_train"]["data_args"]["file_name"] == [
+        "${oc.env:HOME}/data/sums/train.parquet",
+        "${oc.env:HOME}/data/sums/more.parquet",
+    ]
+    assert tree["actor_train"]["strategy_args"]["strategy_name"] == "megatron_train"  # by the name of the configuration
+    assert tree["actor_train"]["model_args"]["model_config_kwargs"] == {"attention_dropout": 0.0}
+
+
+def test_mini_batches_become_accumulation() -> None:
+    """64 prompts x 4 answers; updates of 32 prompts x 4 = 128 samples on 8 / (2 x 2) = 2 ranks of 64: 4 x 16."""
+    found = imported("verl_grpo_megatron.sh")
+    args = found.tree["actor_train"]["training_args"]
+    assert (args["per_device_train_batch_size"], args["gradient_accumulation_steps"]) == (4, 16)
+    assert (found.tree["rollout_batch_size"], found.tree["num_return_sequences_in_group"]) == (64, 4)
+    outcome, note = entry(found, "actor_rollout_ref.actor.ppo_mini_batch_size")
+    assert outcome == "mapped"
+    assert "64 prompts x 4 answers = 256 samples per step; 128 samples per update = 4 x 16 passes x 2 ranks" in note
+
+
+def test_the_other_systems_defaults_are_written_where_ours_differ() -> None:
+    found = imported("verl_ppo_fsdp.yaml")
+    assert found.tree["dual_clip_ratio_c"] == 3.0 and found.tree["loss_agg_mode"] == "token-mean"
+    assert found.tree["critic"]["training_args"]["weight_decay"] == 0.01
+    assert found.defaults["critic.training_args.weight_decay"] == "critic.optim.weight_decay is 0.01 there"
+    assert found.tree["target_kl"] == 0.2 and found.tree["init_kl_coef"] == 0.002
+
+
+def test_a_value_that_is_not_here_says_what_stands_in_for_it() -> None:
+    found = imported("verl_ppo_fsdp.yaml", "algorithm.adv_estimator=remax", "algorithm.adv_estimator=remax")
+    assert entry(found, "algorithm.adv_estimator") == (
+        "approximated",
+        "adv_estimator: 'rloo'; there is no remax here; rloo takes the others of the group as the baseline",
+    )
+    assert entry(found, "critic.optim.lr")[0] == "asks for nothing"
+    assert entry(found, "data.truncation")[0] == "approximated"
+
+
+def test_keys_alone_are_taken_without_a_file() -> None:
+    words = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=8", "data.train_batch_sise=64"]
+    found = imported_from(read(None, words))
+    assert found.tree["num_return_sequences_in_group"] == 8
+    outcome, note = entry(found, "data.train_batch_sise")
+    assert outcome == "not to be had" and "Did you mean data.train_batch_size?" in note
+
+
+def test_engines_of_trinity_have_devices_of_their_own() -> None:
+    tree = imported("trinity_ppo_megatron.yaml").tree
+    assert tree["actor_infer"]["device_mapping"] == "list(range(6, 8))"
+    assert {tree[role]["device_mapping"] for role in ("actor_train", "reference", "critic")} == {"list(range(0, 6))"}
+    assert tree["prompt_length"] == 256 and tree["adv_estimator"] == "gae"
+
+
+def test_steps_of_trinity_are_updates() -> None:
+    """32 tasks x 16 answers in train batches of 256: a step here makes two updates, so 100 of theirs are 50."""
+    found = imported("trinity_dapo.yaml")
+    assert found.tree["max_steps"] == 50
+    assert found.tree["async_generation_ratio"] == 1.0
+    assert entry(found, "synchronizer.sync_style")[0] == "not to be had"
+
+
+def test_secrets_are_in_no_report(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert roll(["import", str(FOLDER / "trinity_dapo.yaml"), "--out", "my.yaml"]) == 0
+    assert "sk-sums" not in (place / "my.report.md").read_text() + capsys.readouterr().out
+
+
+def test_what_a_script_leaves_open_is_said() -> None:
+    found = imported("verl_sft.sh")
+    assert entry(found, "trainer.default_local_dir")[0] == "approximated"
+    assert found.tree["num_gpus_per_node"] == 4  # by the words of the launcher
+    assert found.tree["sft_train"]["model_args"]["lora_target"] == "all-linear"
+
+
+def test_an_old_yaml_of_roll_loses_what_would_be_refused() -> None:
+    found = imported("roll_old.yaml")
+    assert "frobnicate" not in found.tree and "use_opd" not in found.tree
+    assert entry(found, "use_opd")[0] == "not to be had"
+    assert entry(found, "frobnicate")[0] == "not to be had"
+    assert entry(found, "val_greedy")[0] == "asks for nothing"
+    assert entry(found, "actor_train.model_args.flash_attn") == (
+        "mapped",
+        "attn_implementation is its name here; this one is understood as well: 'fa2'",
+    )
+
+
+@pytest.mark.parametrize(
+    "words, told",
+    [
+        (["import"], "nothing to import"),
+        (["import", "none.yaml"], "none.yaml"),
+        (["import", "a.yaml", "b.yaml"], "one file at a time"),
+        (["import", "x.y=1", "--from", "verl", "--out", "my.txt"], "ends in .yaml"),
+        (["import", "x.y=1"], "whose configuration this is"),
+        (["frobnicate"], "roll COMMAND"),
+    ],
+)
+def test_what_cannot_be_imported_is_refused_with_2(
+    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert roll(words) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_files_that_are_there_are_kept(place: Path) -> None:
+    (place / "my.yaml").write_text("mine: 1\n")
+    words = ["import", str(FOLDER / "verl_sft.sh"), "--out", "my.yaml"]
+    assert roll(words) == 2 and (place / "my.yaml").read_text() == "mine: 1\n"
+    assert roll([*words, "--force"]) == 0 and yaml.safe_load((place / "my.yaml").read_text())["pretrain"] == "org/model"
+    assert json.dumps(imported("verl_sft.sh").tree)
