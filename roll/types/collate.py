@@ -86,10 +86,8 @@ def stored(trajectories: Sequence[Trajectory]) -> list[StoredTrajectory]:
     ]
 
 
-def placed(rows: Sequence[AnyTrajectory] | None, handles: Sequence[object]) -> list[AnyTrajectory] | None:
+def placed(rows: Sequence[AnyTrajectory], handles: Sequence[object]) -> list[AnyTrajectory]:
     """The rows, those that are stored with the handles on their tokens and texts."""
-    if rows is None:
-        return None
     tokens, texts = handles
     return [
         replace(row, place=Place(tokens, texts, row.place.row)) if isinstance(row, StoredTrajectory) else row

@@ -27,8 +27,8 @@ from roll.errors import EnvError
 from roll.pipeline.agentic.agentic_config import ROLE, AgenticConfig
 from roll.pipeline.agentic.baselines import baselines
 from roll.pipeline.agentic.env.table import ENVIRONMENTS
-from roll.pipeline.agentic.env_manager.episode import Counts, EpisodeJob, Purpose, failed_row
-from roll.pipeline.agentic.env_rollouter import EnvRollouter, EnvTaskSource
+from roll.pipeline.agentic.env_manager.episode import Counts, CutEpisode, EpisodeJob, Purpose, failed_row
+from roll.pipeline.agentic.env_rollouter import EnvRollouter, EnvTaskSource, Played
 from roll.pipeline.agentic.episode_metrics import CRASHES, HANGS, episode_metrics
 from roll.pipeline.agentic.group_filters import load_filter
 from roll.pipeline.agentic.settings import episode_settings, job_limit_s, manager_of
@@ -64,13 +64,13 @@ class AgenticPipeline(RLPipeline):
         logger.info("starting Ray")
         self.clusters = RLClusters(config, plan, on_lost=self.interrupts.fail)
         self.environments = self.clusters.start_job_pool(
-            ROLE, config.cpu_roles[ROLE], _WORKER, (self.clusters.config,), config.jobs_per_worker, placed
+            ROLE, config.cpu_roles[ROLE], _WORKER, (self.clusters.config,), config.jobs_per_worker, _placed
         )
         self.tokenizer = policy_tokenizer("actor_train", config.actor_train.model_args)
-        manager = config.train_env_manager
+        manager, train = config.train_env_manager, self._rollouter("train")
         self.scheduler = RolloutScheduler(
             self.loop,
-            self.for_training(self._rollouter("train")),
+            self.for_training(train),
             self.clusters.actor_infer.generate,
             self.source,
             SchedulerSettings(
@@ -82,6 +82,7 @@ class AgenticPipeline(RLPipeline):
             ),
             load_filter(manager.group_filter_cls) if manager.group_filter_cls else None,
             fetched,
+            train.take_cut,
             spans=self.account.spans,
         )
         if config.val_env_manager is not None:
@@ -96,6 +97,7 @@ class AgenticPipeline(RLPipeline):
         manager, limit_s = manager_of(self.config, purpose), job_limit_s(self.config, purpose)
         return EnvRollouter(
             partial(play_in, self.environments, limit_s),
+            lambda job: self.environments.stop(job.name),
             manager.group_size,
             manager.group_size_redundancy,
             purpose=purpose,
@@ -191,7 +193,11 @@ class AgenticPipeline(RLPipeline):
         return state
 
 
-async def play_in(pool: JobPool, limit_s: float, job: EpisodeJob) -> Sequence[AnyTrajectory]:
+def _placed(result: Sequence[AnyTrajectory] | CutEpisode, handles: Sequence[object]) -> Played:
+    return result if isinstance(result, CutEpisode) else placed(result, handles)
+
+
+async def play_in(pool: JobPool, limit_s: float, job: EpisodeJob) -> Played:
     """An episode whose environment takes every process with it is a failed one, as if it had raised; so is one over
     which its process falls silent. That the workers cannot play at all raises WorkerError."""
     try:

@@ -5,17 +5,22 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import struct
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from roll.pipeline.agentic.env_manager.episode import EpisodeJob, Purpose
+from roll.pipeline.agentic.env_manager.episode import CutEpisode, EpisodeJob, Purpose
 from roll.types.rollout import AnyTrajectory, Generate, Task, TrajectoryGroup
 from roll.utils.background import start
 
-Play = Callable[[EpisodeJob], Coroutine[Any, Any, Sequence[AnyTrajectory]]]
+Played = Sequence[AnyTrajectory] | CutEpisode | None
+"""The rows of an episode; of one that was stopped what is known of it, None if it had not begun."""
+Play = Callable[[EpisodeJob], Coroutine[Any, Any, Played]]
+Length = tuple[int, bool]
+"""Tokens of an episode, and whether it had come to its end."""
+_STOP_LIMIT_S = 5.0  # an environment may keep its whole process busy
 
 
 @dataclass
@@ -56,12 +61,14 @@ class EnvTaskSource:
 @dataclass
 class EnvRollouter:
     """Plays `group_size` episodes of a task, `redundancy` more to choose from: the first that finish without failure
-    count, the rest is stopped."""
+    count, the rest is stopped. `stop` has `play` return soon."""
 
     play: Play
+    stop: Callable[[EpisodeJob], None]
     group_size: int
     redundancy: int = 0
     purpose: Purpose = "train"
+    _cut: list[Length] = field(default_factory=list)
 
     async def run_group(self, task: Task, group_id: int, step: int, generate: Generate) -> TrajectoryGroup:
         """The episodes sample by a way of their own, from where they are played; `generate` is not used."""
@@ -69,22 +76,63 @@ class EnvRollouter:
             EpisodeJob(task.domain, int(str(task.payload["env_seed"])), self.purpose, group_id, index)
             for index in range(self.group_size + self.redundancy)
         ]
-        attempts = await self._first_to_finish(jobs)
-        return TrajectoryGroup(task, group_id, tuple(row for rows in attempts for row in rows))
+        attempts, surplus = await self._first_to_finish(jobs)
+        return TrajectoryGroup(task, group_id, tuple(row for rows in attempts for row in rows), tuple(surplus))
 
-    async def _first_to_finish(self, jobs: Sequence[EpisodeJob]) -> list[Sequence[AnyTrajectory]]:
-        running = {start(self.play(job)) for job in jobs}
+    async def take_cut(self) -> list[Length]:
+        """Of the groups that were cancelled since the last time: the episodes that had begun."""
+        cut, self._cut = self._cut, []
+        return cut
+
+    async def _first_to_finish(self, jobs: Sequence[EpisodeJob]) -> tuple[list[Sequence[AnyTrajectory]], list[Length]]:
+        """The attempts, and how long the others were when they were stopped."""
+        running = {start(self.play(job)): job for job in jobs}
         good: list[Sequence[AnyTrajectory]] = []
         failed: list[Sequence[AnyTrajectory]] = []
         try:
             while running and len(good) < self.group_size:
-                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                for rows in [episode.result() for episode in done]:
+                done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                for episode in done:
+                    del running[episode]
+                    rows = episode.result()
+                    assert isinstance(rows, Sequence), "only this stops an episode"
                     (failed if rows[0].failure else good).append(rows)
-        finally:
-            for episode in running:
-                episode.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
+        except asyncio.CancelledError:
+            self._cut += lengths_of(good) + await self._stopped(running)
+            raise
+        except BaseException:
+            await _cancelled(running)
+            raise
         good.sort(key=lambda rows: rows[0].index)
         failed.sort(key=lambda rows: rows[0].index)
-        return (good + failed)[: self.group_size]
+        surplus = lengths_of(good[self.group_size :]) + await self._stopped(running)
+        return (good + failed)[: self.group_size], surplus
+
+    async def _stopped(self, running: Mapping[asyncio.Task[Played], EpisodeJob]) -> list[Length]:
+        """Ends these episodes; how long those are whose process says so soon."""
+        if not running:
+            return []
+        for job in running.values():
+            self.stop(job)
+        try:
+            ended, _ = await asyncio.wait(running, timeout=_STOP_LIMIT_S)
+        finally:
+            await _cancelled(running)
+        return lengths_of(episode.result() for episode in ended if episode.exception() is None)
+
+
+async def _cancelled(running: Iterable[asyncio.Task[Played]]) -> None:
+    for episode in running:
+        episode.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
+
+
+def lengths_of(episodes: Iterable[Played]) -> list[Length]:
+    """Of those that had begun and have not failed."""
+    lengths: list[Length] = []
+    for played in episodes:
+        if isinstance(played, CutEpisode):
+            lengths.append((played.num_tokens, False))
+        elif played is not None and not played[0].failure:
+            lengths.append((sum(row.facts.num_sampled for row in played), True))
+    return lengths

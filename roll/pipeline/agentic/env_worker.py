@@ -14,7 +14,7 @@ from roll.errors import describe
 from roll.models.tokenizer import tokenizer_of
 from roll.pipeline.agentic.agentic_config import AgenticConfig
 from roll.pipeline.agentic.env_manager.chat import ChatEncoder
-from roll.pipeline.agentic.env_manager.episode import EpisodeJob, EpisodePlayer, Purpose
+from roll.pipeline.agentic.env_manager.episode import Counts, CutEpisode, EpisodeJob, EpisodePlayer, Purpose
 from roll.pipeline.agentic.env_manager.forms import make_form
 from roll.pipeline.agentic.settings import episode_rules
 from roll.types.batch import SampledRows
@@ -37,11 +37,11 @@ class Players:
         self._players: dict[tuple[str, Purpose], EpisodePlayer] = {}
         self._turnstiles: dict[str, asyncio.Semaphore] = {}
 
-    async def play(self, job: EpisodeJob) -> list[Trajectory]:
+    async def play(self, job: EpisodeJob, counts: Counts) -> list[Trajectory]:
         key = (job.tag, job.purpose)
         if key not in self._players:
             self._players[key] = self._make(job.tag, job.purpose)
-        return await self._players[key].play(job)
+        return await self._players[key].play(job, counts)
 
     @property
     def num_abandoned_threads(self) -> int:
@@ -68,7 +68,7 @@ class EnvWorker:
         self._engines = engines
         self._num_retries_told = 0
         self._tasks: dict[str, asyncio.Task[list[Trajectory]]] = {}
-        self._results: list[tuple[str, list[Trajectory] | None]] = []
+        self._results: list[tuple[str, list[Trajectory] | CutEpisode]] = []
         self._failures: list[tuple[str, str]] = []
 
     @cached_property
@@ -77,9 +77,10 @@ class EnvWorker:
 
     def submit(self, jobs: list[Job]) -> None:
         for job in jobs:
-            task = start(self._players.play(job.work))
+            counts = Counts()
+            task = start(self._players.play(job.work, counts))
             self._tasks[job.job_id] = task
-            task.add_done_callback(partial(self._ended, job.job_id))
+            task.add_done_callback(partial(self._ended, job.job_id, counts))
 
     async def take(self) -> FinishedJobs:
         """Everything that ended since the last take, at least one episode: waits for it."""
@@ -97,12 +98,12 @@ class EnvWorker:
     async def take_apart(self) -> tuple[FinishedJobs, SampledRows | None, TextTable | None]:
         """The same; of many tokens, only what is known of each episode comes first, then the rows, then their texts."""
         finished = await self.take()
-        rows = [row for _, episode in finished.results for row in episode or ()]
+        rows = [row for _, episode in finished.results if not isinstance(episode, CutEpisode) for row in episode]
         if sum(len(row.input_ids) for row in rows) <= DIRECT_TOKENS:
             return finished, None, None
         following = iter(stored(rows))
         results = tuple(
-            (job_id, None if episode is None else [next(following) for _ in episode])
+            (job_id, episode if isinstance(episode, CutEpisode) else [next(following) for _ in episode])
             for job_id, episode in finished.results
         )
         texts = TextTable.of([RowTexts(row.response_text, turns=row.turns) for row in rows])
@@ -116,11 +117,11 @@ class EnvWorker:
     def heartbeat(self) -> None:
         """The loop comes by: episodes keep their own limits."""
 
-    def _ended(self, job_id: str, task: asyncio.Task[list[Trajectory]]) -> None:
+    def _ended(self, job_id: str, counts: Counts, task: asyncio.Task[list[Trajectory]]) -> None:
         """However it ended: a task that is cancelled before its first step runs no line of its own."""
         del self._tasks[job_id]
         if task.cancelled():
-            self._results.append((job_id, None))
+            self._results.append((job_id, CutEpisode(counts.num_tokens)))
         elif (error := task.exception()) is not None:  # an engine that died, or a fault of ours
             logger.debug("episode %s", job_id, exc_info=error)
             self._failures.append((job_id, describe(error)))

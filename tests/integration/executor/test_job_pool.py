@@ -69,6 +69,23 @@ def test_a_cancelled_job_is_cancelled_where_it_runs_and_frees_its_place(make_poo
     assert pool.num_restarts == 0
 
 
+def test_a_stopped_job_returns_what_its_worker_has_of_it_and_one_that_has_not_begun_nothing(
+    make_pool: MakePool,
+) -> None:
+    pool = make_pool(1, jobs_per_worker=2)
+
+    async def ask() -> list[object]:
+        jobs = [asyncio.create_task(pool.run(job("begun", "wait", 60)))]
+        await pool.run(job("handed in with it", "wait", 0))
+        jobs += [asyncio.create_task(pool.run(job(name, "wait", 60))) for name in ("to be handed in", "in line")]
+        await asyncio.sleep(0)
+        for name in ("in line", "to be handed in", "begun"):
+            pool.stop(name)
+        return await asyncio.gather(*jobs)
+
+    assert asyncio.run(ask()) == [("environments-0", 2), None, None]
+
+
 def test_a_job_that_is_first_waits_for_nothing_but_others_that_are(make_pool: MakePool) -> None:
     pool, ended = make_pool(1, jobs_per_worker=1), []
 

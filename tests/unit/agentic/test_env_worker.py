@@ -12,6 +12,7 @@ from roll.distributed.executor.pools.job_pool import FinishedJobs, Job
 from roll.distributed.executor.rollout.engine_client import RETRIED_REQUESTS
 from roll.pipeline.agentic.agentic_config import AgenticConfig
 from roll.pipeline.agentic.env_manager.chat import ChatEncoder
+from roll.pipeline.agentic.env_manager.episode import CutEpisode
 from roll.pipeline.agentic.env_worker import EnvWorker
 from roll.types.batch import SampledRows
 from roll.types.collate import placed, split_rows
@@ -66,7 +67,7 @@ def test_no_result_is_lost_between_takes(tiny_tied_model_dir: Path, tiny_tokeniz
 
     results, num_takes = asyncio.run(play())
     assert num_takes > 1
-    assert results.pop(job(index=7).name) is None
+    assert results.pop(job(index=7).name) == CutEpisode(0)
     assert all(rows[0].reward == 1.5 for rows in results.values())
 
 

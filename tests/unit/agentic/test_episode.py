@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerFast
 from roll.errors import EnvError
 from roll.pipeline.agentic.env_manager.chat import ChatEncoder
 from roll.pipeline.agentic.env_manager.env_thread import EnvThread
+from roll.pipeline.agentic.env_manager.episode import Counts
 from roll.pipeline.agentic.env_manager.forms import check_same, make_form
 from roll.types.rollout import Trajectory
 from tests.unit.agentic.parts import GO, Crowded, Misbehaving, Script, env_config, job, player
@@ -314,3 +315,9 @@ def test_a_cancelled_call_and_the_closing_after_it_take_one_place(room: int) -> 
         return was_locked
 
     assert asyncio.run(asyncio.wait_for(cancel(), 30)) is (room == 1)
+
+
+def test_tokens_are_counted_turn_by_turn_of_the_attempt_that_is_played(encoder: ChatEncoder) -> None:
+    counts = Counts(num_tokens=99)
+    (row,) = asyncio.run(player(encoder, Script(encoder, [GO]), env_config()).play(job(), counts))
+    assert counts.num_tokens == row.facts.num_sampled > 0

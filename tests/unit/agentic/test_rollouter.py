@@ -10,8 +10,8 @@ import pytest
 from roll.distributed.executor.pools.job_pool import FatalJobError, Job
 from roll.pipeline.agentic.agentic_config import TRAIN_SEEDS, VAL_SEEDS
 from roll.pipeline.agentic.agentic_pipeline import adjusted_rows, play_in
-from roll.pipeline.agentic.env_manager.episode import EpisodeJob, failed_row
-from roll.pipeline.agentic.env_rollouter import EnvRollouter, EnvTaskSource
+from roll.pipeline.agentic.env_manager.episode import CutEpisode, EpisodeJob, failed_row
+from roll.pipeline.agentic.env_rollouter import EnvRollouter, EnvTaskSource, Played
 from roll.pipeline.agentic.episode_metrics import episode_metrics
 from roll.types.collate import row_meta
 from roll.types.rollout import AnyAnswered, Generation, GenerationRequest, Trajectory, TrajectoryGroup
@@ -39,28 +39,66 @@ def run(rollouter: EnvRollouter, group_id: int = 0) -> TrajectoryGroup:
     return asyncio.run(rollouter.run_group(task, group_id, 0, nobody))
 
 
-def test_the_first_to_finish_count_and_the_rest_is_stopped() -> None:
-    stopped: list[int] = []
+class Stage:
+    """Episodes with index in `long` play until they are stopped: those have sampled 10 tokens and their index, but for
+    `unborn`, which have not begun."""
 
-    async def play(job: EpisodeJob) -> list[Trajectory]:
-        try:
-            await asyncio.sleep(5 if job.index in (1, 2) else 0.01 * (6 - job.index))
-        except asyncio.CancelledError:
-            stopped.append(job.index)
-            raise
-        return [row(job.index)]
+    def __init__(self, long: tuple[int, ...] = (), unborn: tuple[int, ...] = ()):
+        self.long, self.unborn = long, unborn
+        self.stopped: dict[int, asyncio.Event] = {}
 
-    group = run(EnvRollouter(play, group_size=4, redundancy=2))
+    async def play(self, job: EpisodeJob) -> Played:
+        if job.index not in self.long:
+            return [row(job.index)]
+        self.stopped[job.index] = asyncio.Event()
+        await self.stopped[job.index].wait()
+        return None if job.index in self.unborn else CutEpisode(10 + job.index)
+
+    def stop(self, job: EpisodeJob) -> None:
+        if job.index in self.stopped:
+            self.stopped[job.index].set()
+
+
+def refuse(job: EpisodeJob) -> None:
+    raise AssertionError("nothing is left to stop")
+
+
+def test_the_first_to_finish_count_and_the_rest_is_stopped_and_told_by_its_length() -> None:
+    stage = Stage(long=(1, 2))
+    group = run(EnvRollouter(stage.play, stage.stop, group_size=4, redundancy=2))
     assert [t.index for t in group.trajectories] == [0, 3, 4, 5]
-    assert sorted(stopped) == [1, 2]
+    assert sorted(group.surplus) == [(11, False), (12, False)]
+
+
+def test_what_ends_at_the_same_moment_and_is_not_needed_is_told_as_whole() -> None:
+    group = run(EnvRollouter(Stage().play, refuse, group_size=2, redundancy=1))
+    assert len(group.trajectories) == 2 and group.surplus == ((2, True),)
+
+
+def test_a_cancelled_group_tells_how_long_the_episodes_were_that_had_begun() -> None:
+    stage = Stage(long=(1, 2), unborn=(2,))
+    rollouter = EnvRollouter(stage.play, stage.stop, group_size=3)
+
+    async def cancel() -> list[tuple[int, bool]]:
+        (task,) = source().next_tasks(1)
+        group = asyncio.create_task(rollouter.run_group(task, 0, 0, nobody))
+        while len(stage.stopped) < 2:
+            await asyncio.sleep(0)
+        group.cancel()
+        await asyncio.gather(group, return_exceptions=True)
+        assert group.cancelled()
+        return await rollouter.take_cut()
+
+    assert sorted(asyncio.run(cancel())) == [(2, True), (11, False)]
+    assert asyncio.run(rollouter.take_cut()) == []
 
 
 def test_a_failed_episode_counts_only_when_nothing_can_take_its_place() -> None:
     async def play(job: EpisodeJob) -> list[Trajectory]:
         return [failed_row(job.index, "broke", {})] if job.index < 2 else [row(job.index)]
 
-    assert [t.failure for t in run(EnvRollouter(play, 3, redundancy=2)).trajectories] == [None] * 3
-    assert [t.failure for t in run(EnvRollouter(play, 3, redundancy=1)).trajectories] == [None, None, "broke"]
+    assert [t.failure for t in run(EnvRollouter(play, refuse, 3, redundancy=2)).trajectories] == [None] * 3
+    assert [t.failure for t in run(EnvRollouter(play, refuse, 3, redundancy=1)).trajectories] == [None, None, "broke"]
 
 
 def test_tasks_follow_from_seed_and_place_and_validation_has_others() -> None:
@@ -117,6 +155,6 @@ def test_an_episode_that_kills_every_process_fails_alone_and_is_counted() -> Non
     async def play(job: EpisodeJob) -> list[Trajectory]:
         return await play_in(Lethal(), 9.0, job)  # type: ignore[arg-type]
 
-    group = run(EnvRollouter(play, 3))
+    group = run(EnvRollouter(play, refuse, 3))
     assert [t.failure for t in group.trajectories] == [None, None, "a: environments rank 0 died in run: SIGSEGV"]
     assert episode_metrics([group], "env")["env/crashes"] == 1

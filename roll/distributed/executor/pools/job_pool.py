@@ -74,6 +74,7 @@ class _Waiting:
     job: Job
     future: asyncio.Future[Any]
     deaths: int = 0  # of workers under it
+    is_stopped: bool = False
     alarm: asyncio.TimerHandle | None = None
 
 
@@ -153,8 +154,16 @@ class JobPool:
         try:
             return await waiting.future
         except asyncio.CancelledError:
-            self._forget(waiting)
+            self._end(waiting)
             raise
+
+    def stop(self, job_id: str) -> None:
+        """Ends a job early: `run` returns what its worker hands over of it, None where none has begun it, or its result
+        where it came first."""
+        for jobs in (self._queue, *(worker.jobs.values() for worker in self._workers)):
+            for waiting in list(jobs):
+                if waiting.job.job_id == job_id:
+                    self._end(waiting)
 
     def kill(self) -> None:
         """Ends all worker processes at once."""
@@ -264,15 +273,11 @@ class JobPool:
         worker.jobs.pop(waiting.job.job_id, None)
         if waiting.alarm is not None:
             waiting.alarm.cancel()
-        if waiting.future.done():
-            return
-        if isinstance(result, Exception):
-            waiting.future.set_exception(result)
-        else:
-            waiting.future.set_result(result)
+        _settle(waiting, result)
 
-    def _forget(self, waiting: _Waiting) -> None:
-        """Its caller gave up."""
+    def _end(self, waiting: _Waiting) -> None:
+        """Nobody needs its result any more."""
+        waiting.is_stopped = True
         for worker in self._workers:
             if worker.jobs.get(waiting.job.job_id) is waiting:
                 if waiting.job in worker.outbox:
@@ -282,6 +287,7 @@ class JobPool:
                     worker.handle.call.remote("cancel", [waiting.job.job_id])
         if waiting in self._queue:
             self._queue.remove(waiting)
+            _settle(waiting, None)
 
     # --- workers that are gone
 
@@ -324,7 +330,9 @@ class JobPool:
                 fatal = FatalJobError(str(error))
                 fatal.__cause__ = error
                 self._close(worker, waiting, fatal)
-            elif not waiting.future.done():
+            elif waiting.is_stopped:
+                _settle(waiting, None)
+            else:
                 self._queue.appendleft(waiting)
         self._replace(worker)
         self._dispatch()
@@ -347,3 +355,12 @@ class JobPool:
         actor = ray.remote(AsyncHost).options(**options, max_concurrency=_MAX_CONCURRENCY)
         handle = actor.remote(seat.rank, {"CUDA_VISIBLE_DEVICES": ""})
         return _Worker(name, seat, handle, handle.build.remote(self._worker_class, self._arguments_of(name), 0))
+
+
+def _settle(waiting: _Waiting, result: Any) -> None:
+    if waiting.future.done():
+        return
+    if isinstance(result, Exception):
+        waiting.future.set_exception(result)
+    else:
+        waiting.future.set_result(result)

@@ -73,12 +73,20 @@ class EpisodeRules:
     retries: int
 
 
+@dataclass(frozen=True)
+class CutEpisode:
+    """What is known of an episode that was stopped: how many tokens the policy had sampled in the turns before."""
+
+    num_tokens: int
+
+
 @dataclass
 class Counts:
-    """What went wrong on the way."""
+    """What went wrong on the way, and how many tokens were sampled since it last began anew."""
 
     crashes: int = 0
     hangs: int = 0
+    num_tokens: int = 0
 
     def metrics(self) -> dict[str, float]:
         return {CRASHES: float(self.crashes), HANGS: float(self.hangs)}
@@ -102,14 +110,15 @@ class EpisodePlayer:
         self._turnstile = turnstile
         self.num_abandoned_threads = 0
 
-    async def play(self, job: EpisodeJob) -> list[Trajectory]:
+    async def play(self, job: EpisodeJob, counts: Counts | None = None) -> list[Trajectory]:
         """The rows of the episode. An environment that crashes or hangs is replaced, up to `retries` times; after that
-        the one row says why it failed."""
-        counts = Counts()
+        the one row says why it failed. `counts` are kept up to date on the way."""
+        counts = counts or Counts()
         limit = self._rules.episode_timeout_s
         failure = ""
         for attempt in range(1 + self._rules.retries):
             thread = EnvThread(job.name, self._turnstile)
+            counts.num_tokens = 0
             try:
                 async with asyncio.timeout(limit) as clock:
                     return await self._attempt(job, attempt, thread, counts, clock)
@@ -139,7 +148,7 @@ class EpisodePlayer:
             env = await self._call(thread, "the constructor", build_env, self._rules.config)
             first, of_class = await self._call(thread, "reset", reset_env, env, job.env_seed, self._is_native)
             instruction = self._rules.config.env_instruction or of_class
-            turns, ended, is_cut = await self._turns(job, attempt, thread, env, first, instruction, clock)
+            turns, ended, is_cut = await self._turns(job, attempt, thread, env, first, instruction, counts, clock)
         finally:
             thread.close(None if env is None else lambda: close_env(env))
         return self._finished(job, turns, ended, is_cut, counts)
@@ -152,6 +161,7 @@ class EpisodePlayer:
         env: Any,
         seen: Seen,
         instruction: str,
+        counts: Counts,
         clock: asyncio.Timeout,
     ) -> tuple[list[PlayedTurn], bool, bool]:
         """The turns, whether the environment ended them, and whether something did not fit."""
@@ -166,6 +176,7 @@ class EpisodePlayer:
             is_cut = is_cut or prompt.is_cut
             with stopped(clock):
                 generation = await self._answer(job, attempt, number, prompt, longest)
+            counts.num_tokens += generation.num_tokens
             (response,) = answer_texts(self._decode, [generation], rules.sampling)
             answer = self._encoder.answer_opening + response
             action = self._pattern.find(answer)
