@@ -24,6 +24,7 @@ class Subcommand:
 
 
 SUBCOMMANDS: Mapping[str, Subcommand] = {
+    "explain": Subcommand("an algorithm: formula, settings, a worked example", "roll.algorithms.explain:run"),
     "import": Subcommand(
         "a configuration of verl, Trinity-RFT or an older ROLL as a YAML", "roll.importers.command:run"
     ),

@@ -11,6 +11,7 @@ from roll.configs.cluster import PgVariant, WorkerConfig
 from roll.configs.data import Place
 from roll.configs.estimators import Estimator, estimator_of
 from roll.configs.policy_losses import PolicyForm, last_name, policy_form_of
+from roll.configs.presets import known_algorithm
 from roll.configs.roles import ROLES
 from roll.configs.rollout_config import RolloutConfig
 
@@ -89,6 +90,12 @@ class AlgorithmConfig(RolloutConfig):
         None,
         "The frozen starting policy; started when a KL term needs it. With LoRA it is the policy without its adapters, "
         "and nothing is started.",
+    )
+
+    algorithm: Annotated[str, AfterValidator(known_algorithm)] | None = setting(
+        None,
+        "An algorithm by name, which fills in the keys of its advantages, loss and filters; what the YAML says itself "
+        "stays. The plan shows what it sets, `roll explain NAME` the formula. docs/algorithms.md.",
     )
 
     # advantages

@@ -29,6 +29,7 @@ FLOORS = {
     "roll.importers": 12,
     "roll.commands": 13,
     "roll.__main__": 14,
+    "roll.algorithms.explain": 14,  # a command of its own: what the code of a run computes
     "roll.importers.__main__": 14,
     "roll.distributed.scheduler.simulate": 13,  # a command of its own, beside the core that it plays
 }

@@ -7,6 +7,7 @@ from roll.configs.plan.batch_plan import BatchPlan
 from roll.configs.plan.derive import weighs_importance
 from roll.configs.plan.describe import counted, update_sum, updates_in_run
 from roll.configs.plan.run_plan import TrainPlan
+from roll.configs.presets import preset_rows
 
 _OLD = {
     "update": "from the update's own forward pass",
@@ -34,6 +35,7 @@ def batch_rows(config: AlgorithmConfig, plan: BatchPlan) -> Iterator[tuple[str, 
     validation = (plan.val_prompt_length, plan.val_response_length)
     if validation != (plan.prompt_length, plan.response_length):
         yield "", f"in validation {validation[0]} + {validation[1]} = {plan.val_sequence_length}"
+    yield from preset_rows(config.algorithm, config.value)
 
 
 def _ahead_rows(config: AlgorithmConfig, plan: BatchPlan) -> Iterator[tuple[str, ...]]:

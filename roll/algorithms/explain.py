@@ -1,0 +1,147 @@
+"""`roll explain NAME`, also `python -m roll.algorithms.explain NAME`: an algorithm's formula, settings, and a worked
+example that the code of a run computes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from roll.algorithms.advantage import group_advantages
+from roll.algorithms.credit import assign_credit
+from roll.commands import main
+from roll.configs.load.validate import validate
+from roll.configs.plan.batch_plan import build_plan
+from roll.configs.presets import PRESETS, Preset, known_algorithm
+from roll.errors import ConfigError
+from roll.pipeline.rlvr.rlvr_config import RLVRConfig
+from roll.pipeline.settings import advantage_settings, credit_settings, policy_loss
+from roll.types.batch import LossScale, SampleBatch, TokenOutputs, TokenScores
+from roll.types.collate import pad
+from roll.utils.text import table
+
+REWARDS = (1.0, 0.0, 0.0, 1.0)
+RATIOS = ((1.0, 1.5), (1.0, 0.5, 1.0), (1.4,), (0.7, 1.0))
+"""p_new / p_old of every token of the four answers."""
+OLD, VALUE, LONGEST = 0.5, 0.4, 4
+"""p_old of every token; what a critic says of every state; the longest possible answer."""
+_ROLE = {"strategy_args": {"strategy_name": "hf_infer"}, "device_mapping": [0]}
+
+
+@dataclass(frozen=True)
+class Worked:
+    """Of every token its advantage and the gradient of the loss by its log-prob, and the loss of the update."""
+
+    advantages: tuple[tuple[float, ...], ...]
+    gradients: tuple[tuple[float, ...], ...]
+    loss: float
+
+
+def run(argv: Sequence[str]) -> list[str]:
+    """The lines for one name; without one, all there are. Raises ConfigError for a name that is none."""
+    if not argv:
+        return ["roll explain NAME:", *table((preset.name, preset.paper) for preset in PRESETS.values())]
+    try:
+        return list(_explained(PRESETS[known_algorithm(argv[0])]))
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
+def worked(name: str) -> Worked:
+    """A group of four answers as one update, by the code that a run calls."""
+    config = _config(name)
+    samples = _samples()
+    values, _ = group_advantages(samples.rewards, samples.group_ids, advantage_settings(config))
+    critic = np.full(samples.num_tokens, VALUE, np.float32) if config.needs_critic else None
+    old = np.full(samples.num_tokens, np.log(OLD), np.float32)
+    scores = TokenScores(old_log_probs=old, values=critic)
+    batch, _ = assign_credit(samples, scores, values, credit_settings(config, 0.0), list)
+    loss, micro = policy_loss(config, build_plan(config)), pad(batch, np.arange(len(samples)))
+    ratios = torch.zeros(micro.input_ids.shape)
+    for row, own in enumerate(RATIOS):
+        ratios[row, : len(own)] = torch.tensor(own).log()
+    log_probs = (ratios + np.log(OLD)).requires_grad_()
+    outputs = TokenOutputs(log_probs=log_probs, entropy=torch.zeros(micro.input_ids.shape))
+    total, _ = loss(outputs, micro, LossScale(samples.num_tokens, len(samples)))
+    (gradient,) = torch.autograd.grad(total, log_probs)
+    assert micro.advantages is not None
+    return Worked(_rows(micro.advantages), _rows(gradient), float(total.detach()))
+
+
+def _rows(values: torch.Tensor) -> tuple[tuple[float, ...], ...]:
+    return tuple(tuple(values[row, : len(own)].tolist()) for row, own in enumerate(RATIOS))
+
+
+def _config(name: str) -> RLVRConfig:
+    """The smallest run with this algorithm."""
+    tree: dict[str, Any] = {
+        "algorithm": name,
+        "pretrain": "model",
+        "prompt_length": 4,
+        "response_length": LONGEST,
+        "rollout_batch_size": 2,
+        "num_return_sequences_in_group": len(REWARDS),
+        "actor_train": {**_ROLE, "training_args": {"per_device_train_batch_size": len(REWARDS)}},
+        "actor_infer": _ROLE,
+        "critic": {**_ROLE, "training_args": {"per_device_train_batch_size": len(REWARDS)}},
+        "rewards": {"task": {"reward": "math_rule"}},
+    }
+    config = validate(RLVRConfig, tree).config
+    assert config is not None
+    return config
+
+
+def _samples() -> SampleBatch:
+    lengths = [len(own) for own in RATIOS]
+    rows, tokens = len(lengths), sum(lengths)
+    return SampleBatch(
+        lengths=np.array(lengths, np.int32),
+        input_ids=np.zeros(tokens, np.int32),
+        response_mask=np.ones(tokens, bool),
+        rollout_log_probs=np.full(tokens, np.log(OLD), np.float32),
+        policy_versions=np.zeros(tokens, np.int32),
+        rewards=np.array(REWARDS, np.float32),
+        group_ids=np.zeros(rows, np.int64),
+        trajectory_ids=np.arange(rows, dtype=np.int64),
+        turns=np.zeros(rows, np.int32),
+        domains=np.full(rows, "task"),
+        finish_reasons=np.zeros(rows, np.int8),
+        loss_weights=np.ones(rows, np.float32),
+    )
+
+
+def _explained(preset: Preset) -> Iterator[str]:
+    yield f"{preset.name}: {preset.paper}"
+    yield "Formula"
+    yield from (f"  {line}" for line in preset.formula)
+    yield f"Settings: `algorithm: {preset.name}` fills these in, each may be given otherwise"
+    yield from (f"  {key}: {_yaml(value)}" for key, value in preset.settings.items())
+    if preset.beside:
+        yield f"  Left to the YAML: {preset.beside}"
+    found = worked(preset.name)
+    critic = f", a critic says {VALUE:g} of every state" if preset.settings["adv_estimator"] == "gae" else ""
+    yield f"Worked: one prompt, {len(REWARDS)} answers, one update; p_old is {OLD:g} everywhere{critic}"
+    rows = [("answer", "reward", "r of its tokens", "A", "d loss / d log p of its tokens")]
+    for i, (reward, ratios) in enumerate(zip(REWARDS, RATIOS, strict=True)):
+        rows.append(
+            (str(i + 1), f"{reward:g}", _numbers(ratios), _numbers(found.advantages[i]), _numbers(found.gradients[i]))
+        )
+    yield from (f"  {line}" for line in table(rows))
+    yield f"  loss of the update: {found.loss:.4f}"
+
+
+def _numbers(values: Sequence[float]) -> str:
+    different = values[:1] if len(set(values)) == 1 and len(values) > 1 else values
+    return " ".join(f"{value:.4g}" for value in different) + (" each" if len(different) < len(values) else "")
+
+
+def _yaml(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+if __name__ == "__main__":
+    sys.exit(main(["explain", *sys.argv[1:]]))

@@ -1,0 +1,99 @@
+"""What `roll explain` prints is what the formulas give: each worked example against a few lines of float arithmetic."""
+
+from collections.abc import Callable
+
+import pytest
+
+from roll.algorithms.explain import OLD, RATIOS, REWARDS, VALUE, worked
+from roll.commands import main
+from roll.configs.presets import PRESETS
+
+N, S, LONGEST = sum(map(len, RATIOS)), len(RATIOS), 4
+HALF = 0.5
+DEVIATION = (1 / 3) ** 0.5  # of 1, 0, 0, 1, by n - 1
+
+
+def geometric(row: int) -> float:
+    product = 1.0
+    for ratio in RATIOS[row]:
+        product *= ratio
+    return product ** (1 / len(RATIOS[row]))
+
+
+def clipped(ratio: float, advantage: float, low: float, high: float) -> float:
+    """d/d log p of -min(r A, clip(r) A)."""
+    binds = (advantage > 0 and ratio > 1 + high) or (advantage < 0 and ratio < 1 - low)
+    return 0.0 if binds else -ratio * advantage
+
+
+def per_token(form: Callable[[int, float], float], weight: Callable[[int], float]) -> list[list[float]]:
+    return [[weight(i) * form(i, ratio) for ratio in row] for i, row in enumerate(RATIOS)]
+
+
+CENTRED = [reward - HALF for reward in REWARDS]
+SCALED = [value / DEVIATION for value in CENTRED]
+OTHERS = [reward - (sum(REWARDS) - reward) / 3 for reward in REWARDS]
+
+
+def in_mean(_: int) -> float:
+    return 1 / N
+
+
+def in_rows(i: int) -> float:
+    return 1 / S / len(RATIOS[i])
+
+
+def in_sums(_: int) -> float:
+    return 1 / S
+
+
+def near_one(i: int) -> float:
+    """-A s of GSPO's clip at 3e-4 and 4e-4."""
+    return clipped(geometric(i), SCALED[i], 3e-4, 4e-4)
+
+
+EXPECTED = {
+    "grpo": per_token(lambda i, r: clipped(r, SCALED[i], 0.2, 0.2), in_rows),
+    "dr_grpo": per_token(lambda i, r: clipped(r, CENTRED[i], 0.2, 0.2), lambda i: 1 / S / LONGEST),
+    "dapo": per_token(lambda i, r: clipped(r, SCALED[i], 0.2, 0.28), in_mean),
+    "gspo": per_token(lambda i, _: near_one(i), in_rows),
+    "rloo": per_token(lambda i, _: -OTHERS[i], in_sums),
+    "reinforce": per_token(lambda i, _: -REWARDS[i], in_sums),
+    "cispo": per_token(lambda i, r: -min(r, 1.28) * SCALED[i], in_mean),
+    "topr": per_token(lambda i, _: -CENTRED[i] * (min(1.0, geometric(i)) if CENTRED[i] < 0 else 1.0), in_sums),
+}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_the_gradient_is_that_of_the_formula(name: str) -> None:
+    found = worked(name).gradients
+    assert [pytest.approx(row, rel=1e-5, abs=1e-7) for row in EXPECTED[name]] == [list(row) for row in found]
+
+
+def test_advantages_of_ppo_are_gae_whitened() -> None:
+    """Deltas of a critic that says .4 everywhere: 0 within an answer, reward - .4 at its end."""
+    lengths = map(len, RATIOS)
+    flat = [
+        0.95 ** (n - 1 - t) * (reward - VALUE) for n, reward in zip(lengths, REWARDS, strict=True) for t in range(n)
+    ]
+    mean = sum(flat) / N
+    deviation = (sum((value - mean) ** 2 for value in flat) / (N - 1) + 1e-8) ** 0.5
+    found = [value for row in worked("ppo").advantages for value in row]
+    assert found == pytest.approx([(value - mean) / deviation for value in flat], rel=1e-4)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_algorithm_is_explained(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", name]) == 0
+    shown = capsys.readouterr().out
+    assert all(line in shown for line in PRESETS[name].formula)
+    assert all(key in shown for key in PRESETS[name].settings)
+    assert f"loss of the update: {worked(name).loss:.4f}" in shown and f"p_old is {OLD:g}" in shown
+
+
+def test_names_are_listed_and_unknown_ones_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain"]) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in PRESETS)
+    assert main(["explain", "dappo"]) == 2
+    assert "Did you mean dapo?" in capsys.readouterr().err
