@@ -9,6 +9,12 @@ from typing import Any
 import torch
 
 
+def draw_apart(seed: int, place: int) -> None:
+    """From here on ranks in different places draw different numbers: those of dropout. Called once all weights are
+    there, which all ranks have drawn alike."""
+    torch.manual_seed(seed + place)
+
+
 def random_state() -> dict[str, Any]:
     return {"cpu": torch.get_rng_state(), "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []}
 

@@ -469,6 +469,17 @@ def saved_as_hugging_face(run: Run, directory: Path) -> tuple[dict[str, np.ndarr
         return exported(strategy), _log_probs(strategy, run, base=True)
 
 
+def first_draws(run: Run) -> list[float]:
+    """Of the two generators that dropout draws from."""
+    from megatron.core.tensor_parallel.random import get_cuda_rng_tracker
+
+    with trainer(run):
+        own = float(torch.rand(()))
+        tracker: Any = get_cuda_rng_tracker()
+        with tracker.fork():
+            return [own, float(torch.rand(()))]
+
+
 def fresh_export(run: Run) -> dict[str, np.ndarray]:
     with trainer(run) as strategy:
         return exported(strategy)

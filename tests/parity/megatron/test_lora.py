@@ -232,6 +232,16 @@ def test_dropout_is_of_training_alone_and_goes_on_with_a_checkpoint(
     assert rank_pool(2).run(ranks.weights_around_an_update, plain)[0].grad_norm != norm
 
 
+@pytest.mark.parametrize("settings", [{}, pytest.param({"context_parallel_size": 2}, marks=SLOW)], ids=["dp2", "cp2"])
+def test_ranks_with_other_tokens_drop_other_inputs(
+    settings: dict[str, Any], rank_pool: Pools, family_dir: Callable[..., Path]
+) -> None:
+    """Their generators say so, which agreed before and gave every rank the same masks."""
+    run = run_of(family_dir("qwen2"), settings, model={"lora_dropout": 0.3}, vocab_size=models.VOCAB_SIZE)
+    one, other = rank_pool(2).run(ranks.first_draws, run)
+    assert not set(one) & set(other) and len(set(one)) == len(one)
+
+
 def test_adapters_of_experts_are_saved_as_peft_reads_them(
     rank_pool: Pools, family_dir: Callable[..., Path], tmp_path: Path
 ) -> None:

@@ -29,9 +29,10 @@ from tests.parity.strategies.reference import (
     join,
     naive_log_probs,
     rows,
+    scale_of,
     train_reference,
 )
-from tests.parity.strategies.runs import Run, my_micro_batches, one_update, trainer
+from tests.parity.strategies.runs import Run, gradients_before_a_step, my_micro_batches, one_update, trainer
 
 Pools = Callable[[int], RankPool]
 Engine = dict[str, Any]  # of Run: a ZeRO stage, or the settings of fsdp2_train
@@ -250,6 +251,52 @@ def test_a_critic_learns_its_head_in_full(
         model={"lora_target": ["q_proj", "down_proj"]},
     )
     assert_same_training(rank_pool(world_size).run(runs.train, run)[0], want)
+
+
+def losses_of_equal_rows(run: Run) -> float:
+    """Of this rank, which has the same rows as the others, in an update with dropout."""
+    with trainer(run) as strategy:
+        given = rows()
+        scale = scale_of([row for row in given for _ in range(strategy.dp_size)])
+        return float(strategy.train_step([join(given)], run.loss, scale, TEMPERATURE)[0].means["loss"][0])
+
+
+@pytest.mark.parametrize("engine", [zero(2), FSDP2], ids=str)
+def test_ranks_drop_different_inputs_of_their_adapters(
+    engine: Engine, rank_pool: Pools, tiny_tied_model_dir: Path, adapter: Path
+) -> None:
+    """Of the same rows, which without dropout give the same to the bit."""
+    runs_of = [run_of(tiny_tied_model_dir, engine, adapter, model={"lora_dropout": share}) for share in (0.0, 0.5)]
+    plain, dropped = (rank_pool(2).run(losses_of_equal_rows, run) for run in runs_of)
+    assert plain[0] == plain[1]
+    assert len({plain[0], *dropped}) == 3
+
+
+def gradients_with_idle_rows(run: Run) -> list[tuple[dict[str, np.ndarray], float]]:
+    """Gradients, and their norm, of an update in which every second row has no advantage, and of one without them."""
+    found = []
+    for leaves_out in (False, True):
+        with trainer(run) as strategy, gradients_before_a_step(strategy, run) as gradients:
+            given = rows()
+            own = [
+                replace(row, advantages=torch.zeros_like(row.advantages)) if i % 2 else row  # type: ignore[arg-type]
+                for i, row in list(enumerate(given))[4 * strategy.dp_rank :][:4]
+            ]
+            norm = strategy.train_step([join(own[:: 1 + leaves_out])], run.loss, scale_of(given), TEMPERATURE)[1]
+            found.append((gradients, norm["grad_norm"]))
+    return found
+
+
+@pytest.mark.parametrize("engine", [zero(2), FSDP2], ids=str)
+def test_rows_that_move_nothing_can_be_left_out(
+    engine: Engine, rank_pool: Pools, tiny_tied_model_dir: Path, adapter: Path
+) -> None:
+    """skip_idle_rows: the same gradient of the adapters without their passes."""
+    run = run_of(tiny_tied_model_dir, engine, adapter)
+    (whole, norm), (fewer, other) = rank_pool(2).run(gradients_with_idle_rows, run)[0]
+    assert max(np.abs(gradient).max() for gradient in whole.values()) > 1e-3
+    assert largest_difference(whole, fewer) < 1e-7
+    assert other == pytest.approx(norm, rel=1e-6)
 
 
 def test_layers_below_a_frozen_prefix_get_no_adapters(rank_pool: Pools, tiny_tied_model_dir: Path) -> None:

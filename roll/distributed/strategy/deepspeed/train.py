@@ -21,6 +21,7 @@ from roll.distributed.strategy.deepspeed.config import training_config
 from roll.distributed.strategy.deepspeed.rank import DeepSpeedRank, full_dimensions, full_shape
 from roll.distributed.strategy.model_score import ModelScoreStrategy
 from roll.distributed.strategy.optimizer import not_finite, optimizer_of, schedule
+from roll.distributed.strategy.random_state import draw_apart
 from roll.distributed.strategy.saved_facts import SavedFacts, required_facts
 from roll.distributed.weights.bucket import WeightBucket, fill_buckets
 from roll.errors import StrategyError
@@ -74,6 +75,7 @@ class DeepSpeedTrainStrategy(ModelScoreStrategy, TrainStrategy):
         self._offload: Offload = Offload(self.engine, self.rank.config)
         self._trainable = [parameter for parameter in self._model.module.parameters() if parameter.requires_grad]
         self._prepare()
+        draw_apart(self.context.seed, self.context.rank)
 
     def train_step(
         self, micro_batches: Sequence[MicroBatch], loss: Loss, scale: LossScale, temperature: float

@@ -20,6 +20,7 @@ from roll.distributed.strategy.fsdp2 import checkpoint
 from roll.distributed.strategy.fsdp2.rank import Fsdp2Rank
 from roll.distributed.strategy.fsdp2.update import Updater
 from roll.distributed.strategy.model_score import ModelScoreStrategy
+from roll.distributed.strategy.random_state import draw_apart
 from roll.distributed.strategy.saved_facts import SavedFacts, required_facts
 from roll.distributed.weights.bucket import WeightBucket, fill_buckets
 from roll.errors import StrategyError
@@ -53,6 +54,7 @@ class Fsdp2TrainStrategy(ModelScoreStrategy, TrainStrategy):
         with self.rank.weights_at_work():
             pass  # they wait where they belong
         self._prepare()
+        draw_apart(self.context.seed, self.context.rank)
 
     @property
     def updater(self) -> Updater:

@@ -94,6 +94,16 @@ class MegatronRank:
         torch.manual_seed(self.context.seed)
         model_parallel_cuda_manual_seed(self.context.seed, force_reset_rng=True)
 
+    def draw_apart(self) -> None:
+        """From here on ranks draw different numbers, for dropout, but for tensor-parallel ones where they hold the same
+        inputs. Called once all weights are there, which all ranks have drawn alike."""
+        from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
+
+        size = self.settings.tensor_model_parallel_size
+        seed = self.context.seed + self.context.rank // size * size  # the tracker adds the tensor-parallel rank
+        torch.manual_seed(seed)
+        model_parallel_cuda_manual_seed(seed, force_reset_rng=True)
+
     def all_reduce_data(self, values: Sequence[float], op: Any = dist.ReduceOp.SUM) -> list[float]:
         """Elementwise over the data-parallel ranks, in float64."""
         from megatron.core import parallel_state

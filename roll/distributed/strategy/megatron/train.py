@@ -59,6 +59,7 @@ class MegatronTrainStrategy(TrainStrategy):
         )
         self._exporter: Exporter = model.exporter()
         self._offload: Offload = Offload(self._chunks, self._updater.optimizer)
+        self.rank.draw_apart()
 
     @property
     def model(self) -> Model:
