@@ -1,0 +1,72 @@
+"""A conversation as tokens: which there are, and which are learnt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+from roll.datasets.loader import Row
+from roll.datasets.templates import PromptTemplate
+from roll.errors import ConfigError
+
+Message = dict[str, Any]
+Piece = tuple[str, bool]  # a text, and whether its tokens are learnt
+
+
+class Turns:
+    """Renders a conversation turn by turn, as a run would see it: what the model is asked is tokenized by itself, and
+    so is what it answers."""
+
+    def __init__(self, template: PromptTemplate, train_on: Literal["all", "last"]):
+        self._template, self._train_on = template, train_on
+        self._tokenizer = template.tokenizer
+        self._special = frozenset(template.tokenizer.all_special_ids)
+
+    def encode(self, messages: Sequence[Message], row: Row) -> tuple[list[int], list[bool]]:
+        tokens: list[int] = []
+        mask: list[bool] = []
+        for text, is_learnt in self._pieces(messages, row):
+            starts = self._template.adds_special_tokens and not tokens
+            ids = self._tokenizer(text, add_special_tokens=starts, verbose=False)["input_ids"]
+            tokens += ids
+            mask += self._learnt(ids) if is_learnt else [False] * len(ids)
+        return tokens, mask
+
+    def _learnt(self, ids: Sequence[int]) -> list[bool]:
+        """An answer up to its end-of-turn token; what the template writes behind it is not the model's."""
+        ends = [place for place, token in enumerate(ids) if token in self._special]
+        count = ends[-1] + 1 if ends else len(ids)
+        return [place < count for place in range(len(ids))]
+
+    def _pieces(self, messages: Sequence[Message], row: Row) -> Iterator[Piece]:
+        template = self._template
+        if template.is_plain or template.form.takes_one_prompt:
+            yield from self._one_answer(messages, row)
+            return
+        answers = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
+        done = ""
+        for place in answers if self._train_on == "all" else answers[-1:]:
+            before = self._render(messages[:place], row, asks=True)
+            whole = self._render(messages[: place + 1], row, asks=False)
+            if not (before.startswith(done) and whole.startswith(before)):
+                raise ConfigError(
+                    f"{row.where}: {template.key}: the template writes turn {place + 1} otherwise once more follow, so "
+                    "the turns cannot be learnt in one row. Set train_on: last, or another template"
+                )
+            yield before[len(done) :], False
+            yield whole[len(before) :], True
+            done = whole
+
+    def _one_answer(self, messages: Sequence[Message], row: Row) -> Iterator[Piece]:
+        """With templates that are made for one prompt, whose answer ends with the tokenizer's own token."""
+        if [message["role"] for message in messages] != ["user", "assistant"]:
+            raise ConfigError(
+                f"{row.where}: {self._template.key}: it takes one prompt and one response, the row holds "
+                f"{', '.join(message['role'] for message in messages)}. Use native, or a Jinja file"
+            )
+        prompt = messages[0]["content"]
+        yield prompt if self._template.is_plain else self._render(messages[:1], row, asks=True), False
+        yield f"{messages[1]['content']}{self._tokenizer.eos_token or ''}", True
+
+    def _render(self, messages: Sequence[Message], row: Row, asks: bool) -> str:
+        return self._template.render_messages(messages, row, asks)
