@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from roll.configs.data import DataArgs
 from roll.datasets.json_text import parse_whole
@@ -41,16 +41,18 @@ class Columns:
         """The row's conversation, which ends with the assistant. Raises ConfigError that names the row and the key."""
         if row.fault:
             raise ConfigError(f"{row.where}: {row.fault}")
-        if args.messages is not None or (row.values.get("messages") is not None and self.prompt not in row.values):
-            messages = _conversation(row, args.messages or "messages", key)
+        if args.messages is not None or (row.value("messages") is not None and self.prompt not in row.values):
+            column = args.messages or "messages"
+            messages = messages_in(row.value(column), row, column, f"{key}.messages")
+            messages = ends_with_answer(messages, row, column)
         else:
-            texts = [_text(row, self.prompt, "prompt_key")]
-            if self.query is not None and row.values.get(self.query):
-                texts.append(_text(row, self.query, "query_key"))
-            answer = {"role": "assistant", "content": _text(row, self.response, "response_key")}
+            texts = [text_in(row, self.prompt, "prompt_key")]
+            if self.query is not None and row.value(self.query):
+                texts.append(text_in(row, self.query, "query_key"))
+            answer = {"role": "assistant", "content": text_in(row, self.response, "response_key")}
             messages = [{"role": "user", "content": "\n".join(texts)}, answer]
         if self.system is not None and messages[0]["role"] != "system":
-            messages.insert(0, {"role": "system", "content": _text(row, self.system, "system_key")})
+            messages.insert(0, {"role": "system", "content": text_in(row, self.system, "system_key")})
         return messages
 
 
@@ -94,7 +96,13 @@ def load_conversations(
     return Rows.of(ids, trained)
 
 
-def look_at_rows(args: DataArgs, key: str, columns: Columns) -> Iterator[str]:
+class Reads(Protocol):
+    """How a row is read. Raises ConfigError that names the row and the key."""
+
+    def read(self, row: Row, args: DataArgs, key: str) -> object: ...
+
+
+def look_at_rows(args: DataArgs, key: str, columns: Reads) -> Iterator[str]:
     """What is wrong with what `data_args` name, and with the first rows of each file."""
     sources, problems = data_sources(args, key)
     yield from problems
@@ -113,19 +121,32 @@ def look_at_rows(args: DataArgs, key: str, columns: Columns) -> Iterator[str]:
             yield f"{key}.file_name: {source.name} has {len(wrong) - MOST_PROBLEMS} more problems of this sort"
 
 
-def _text(row: Row, column: str, key: str) -> str:
+def text_in(row: Row, column: str, key: str) -> str:
+    """What stands in the column that `key` names. Raises ConfigError where it is no text."""
     value = row.value(column)
     if not isinstance(value, str):
-        state = "is missing" if value is None else f"holds {type(value).__name__}, not a text"
-        names = ", ".join(map(str, row.values)) or "none"
-        raise ConfigError(
-            f"{row.where}: column {column!r} {state}; the row has {names}. Set {key} to the column's name"
-        )
+        raise ConfigError(not_there(row, column, key, value, "a text"))
     return value
 
 
-def _conversation(row: Row, column: str, key: str) -> list[Message]:
-    value = row.values.get(column)
+def not_there(row: Row, column: str, key: str, value: object, wanted: str) -> str:
+    state = "is missing" if value is None else f"holds {type(value).__name__}, not {wanted}"
+    names = ", ".join(map(str, row.values)) or "none"
+    return f"{row.where}: column {column!r} {state}; the row has {names}. Set {key} to the column's name"
+
+
+def ends_with_answer(messages: list[Message], row: Row, column: str) -> list[Message]:
+    """The messages. Raises ConfigError where the last one is not the assistant's."""
+    if messages[-1]["role"] != "assistant":
+        raise ConfigError(
+            f"{row.where}: column {column!r} ends with a message of {messages[-1]['role']!r}; the last turn must be "
+            "the assistant's, which is learnt"
+        )
+    return messages
+
+
+def messages_in(value: object, row: Row, column: str, key: str) -> list[Message]:
+    """The messages that a column holds, as a list or as JSON. Raises ConfigError where it holds something else."""
     if isinstance(value, str):
         try:
             value = parse_whole(value).value
@@ -133,12 +154,7 @@ def _conversation(row: Row, column: str, key: str) -> list[Message]:
             raise ConfigError(f"{row.where}: column {column!r} is a text but not JSON ({error.msg})") from error
     if not isinstance(value, list) or not value or not all(_is_message(message) for message in value):
         raise ConfigError(
-            f"{row.where}: column {column!r} ({key}.messages) must be a list of messages, each with role and content"
-        )
-    if value[-1]["role"] != "assistant":
-        raise ConfigError(
-            f"{row.where}: column {column!r} ends with a message of {value[-1]['role']!r}; the last turn must be the "
-            "assistant's, which is learnt"
+            f"{row.where}: column {column!r} ({key}) must be a list of messages, each with role and content"
         )
     return [dict(message) for message in value]
 

@@ -10,30 +10,36 @@ import numpy as np
 
 from roll.errors import ConfigError
 from roll.types.batch import Rows
+from roll.types.columns import columns
 
 
 class RowSource:
-    """Goes through the rows epoch after epoch; with `shuffle`, in a new order each time. `key` is the YAML path of
-    the data, for messages."""
+    """Goes through the rows epoch after epoch; with `shuffle`, in a new order each time. Rows that belong together come
+    together. `key` is the YAML path of the data, for messages."""
 
     def __init__(self, rows: Rows, seed: int, shuffle: bool, key: str):
         if not len(rows):
             raise ConfigError(f"{key}: there are no rows to train on")
-        self._rows, self._seed, self._shuffle, self._key = rows, seed, shuffle, key
+        self.rows = rows
+        self._seed, self._shuffle, self._key = seed, shuffle, key
         self._drawn = 0
         self._contents = _digest(rows)
         self._order: tuple[int, np.ndarray] = (-1, np.empty(0, np.int64))  # epoch, its order
 
     def next_rows(self, count: int) -> Rows:
         """The next so many rows; they may end one epoch and begin the next."""
+        return self.rows.select(self.next_places(count))
+
+    def next_places(self, count: int) -> np.ndarray:
+        """Which rows these are, int64."""
         drawn = np.arange(self._drawn, self._drawn + count)
         self._drawn += count
-        return self._rows.select(np.array([self._row_at(int(place)) for place in drawn], np.int64))
+        return np.array([self._row_at(int(place)) for place in drawn], np.int64)
 
     @property
     def epochs(self) -> float:
         """How often the rows have been gone through. Example: 30 drawn of 20 rows are 1.5."""
-        return self._drawn / len(self._rows)
+        return self._drawn / len(self.rows)
 
     def state_dict(self) -> dict[str, Any]:
         return {"drawn": self._drawn, "contents": self._contents}
@@ -48,17 +54,20 @@ class RowSource:
         self._drawn = int(state["drawn"])
 
     def _row_at(self, place: int) -> int:
-        epoch, within = divmod(place, len(self._rows))
+        epoch, within = divmod(place, len(self.rows))
         if not self._shuffle:
             return within
         if self._order[0] != epoch:
             random = np.random.default_rng([self._seed, epoch])
-            self._order = epoch, random.permutation(len(self._rows))
+            together = self.rows.together
+            firsts = together * random.permutation(len(self.rows) // together)
+            self._order = epoch, (firsts[:, None] + np.arange(together)).ravel()
         return int(self._order[1][within])
 
 
 def _digest(rows: Rows) -> str:
     digest = hashlib.blake2b(digest_size=16)
-    for values in (rows.lengths, rows.input_ids, rows.response_mask, rows.loss_weights):
-        digest.update(values.tobytes())
+    for name in columns(type(rows)):
+        if (values := getattr(rows, name)) is not None:
+            digest.update(values.tobytes())
     return digest.hexdigest()

@@ -22,10 +22,11 @@ class Turns:
         self._tokenizer = template.tokenizer
         self._special = frozenset(template.tokenizer.all_special_ids)
 
-    def encode(self, messages: Sequence[Message], row: Row) -> tuple[list[int], list[bool]]:
+    def encode(self, messages: Sequence[Message], row: Row, given: int = 0) -> tuple[list[int], list[bool]]:
+        """Tokens, and which are learnt: none of the first `given` messages."""
         tokens: list[int] = []
         mask: list[bool] = []
-        for text, is_learnt in self._pieces(messages, row):
+        for text, is_learnt in self._pieces(messages, row, given):
             starts = self._template.adds_special_tokens and not tokens
             ids = self._tokenizer(text, add_special_tokens=starts, verbose=False)["input_ids"]
             tokens += ids
@@ -38,12 +39,12 @@ class Turns:
         count = ends[-1] + 1 if ends else len(ids)
         return [place < count for place in range(len(ids))]
 
-    def _pieces(self, messages: Sequence[Message], row: Row) -> Iterator[Piece]:
+    def _pieces(self, messages: Sequence[Message], row: Row, given: int) -> Iterator[Piece]:
         template = self._template
         if template.is_plain or template.form.takes_one_prompt:
             yield from self._one_answer(messages, row)
             return
-        answers = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
+        answers = [place for place, message in enumerate(messages) if message["role"] == "assistant" and place >= given]
         done = ""
         for place in answers if self._train_on == "all" else answers[-1:]:
             before = self._render(messages[:place], row, asks=True)

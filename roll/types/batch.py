@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -24,8 +24,10 @@ FINISH_REASONS = ("stop", "length", "abort", "failed", "moved")
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """Token rows to score or to train on, wherever they come from: R rows, N tokens in all."""
+    """Token rows to score or to train on, wherever they come from: R rows, N tokens in all. So many neighbours as
+    `together` says are drawn, and trained on, as one."""
 
+    together: ClassVar[int] = 1
     lengths: Annotated[np.ndarray, per_row(np.int32)]
     input_ids: Annotated[np.ndarray, per_token(np.int32)]
     response_mask: Annotated[np.ndarray, per_token(np.bool_)]  # True where the loss counts: what the policy sampled
@@ -83,6 +85,20 @@ class Rows:
             if parts:
                 joined[name] = sum(parts, ()) if name == "media" else np.concatenate(parts)
         return cls(**joined)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairRows(Rows):
+    """Rows 2i and 2i + 1 answer the same prompt, and the first is the better answer."""
+
+    together: ClassVar[int] = 2
+    margins: Annotated[np.ndarray, per_row(np.float32)]  # by how much, on both rows of a pair; 0 unless the data say
+    ref_log_probs: Annotated[np.ndarray | None, per_token(np.float32)] = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self) % 2:
+            raise ValueError(f"PairRows has {len(self)} rows, which are no pairs")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,171 @@
+"""Pairs of answers, the better one first: rows with `chosen` and `rejected` become token ids."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from roll.configs.data import DataArgs
+from roll.datasets.conversations import ends_with_answer, messages_in, not_there, text_in
+from roll.datasets.loader import Row
+from roll.datasets.sources import data_sources
+from roll.datasets.templates import PromptTemplate
+from roll.datasets.turns import Message, Turns
+from roll.errors import ConfigError
+from roll.types.batch import PairRows, Rows
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+logger = logging.getLogger(__name__)
+
+Encoded = tuple[list[int], list[bool]]  # tokens, and which of them are the answer's
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two conversations that end with the assistant. They share their first `given` messages."""
+
+    chosen: Sequence[Message]
+    rejected: Sequence[Message]
+    margin: float = 0.0
+
+    @property
+    def is_tie(self) -> bool:
+        return self.chosen == self.rejected
+
+    @property
+    def given(self) -> int:
+        """Never their last ones: those are compared."""
+        both = zip(self.chosen[:-1], self.rejected[:-1], strict=False)
+        differing = [place for place, (a, b) in enumerate(both) if a != b]
+        return differing[0] if differing else min(len(self.chosen), len(self.rejected)) - 1
+
+
+@dataclass(frozen=True)
+class PairColumns:
+    """Where a row has its texts."""
+
+    prompt: str
+    query: str | None
+    chosen: str
+    rejected: str
+    system: str | None
+    margin: str | None = None
+
+    def read(self, row: Row, args: DataArgs, key: str) -> Pair:
+        """The row's pair. Raises ConfigError that names the row and the key."""
+        if row.fault:
+            raise ConfigError(f"{row.where}: {row.fault}")
+        pair = Pair(
+            self._conversation(row, self.chosen, "chosen_key"),
+            self._conversation(row, self.rejected, "rejected_key"),
+            0.0 if self.margin is None else _number(row, self.margin, "margin_key"),
+        )
+        starts = [messages[pair.given]["role"] for messages in (pair.chosen, pair.rejected)]
+        if pair.given == 0 or starts != ["assistant", "assistant"]:
+            raise ConfigError(
+                f"{row.where}: columns {self.chosen!r} and {self.rejected!r} differ in message {pair.given + 1}, of "
+                f"{' and '.join(map(repr, starts))}: they must answer the same prompt"
+            )
+        return pair
+
+    def _conversation(self, row: Row, column: str, key: str) -> list[Message]:
+        """An answer alone, as a text or as messages, is that to the row's prompt."""
+        value = row.value(column)
+        if isinstance(value, str):
+            answer = [{"role": "assistant", "content": value}]
+        elif isinstance(value, Mapping | list):
+            answer = messages_in([value] if isinstance(value, Mapping) else value, row, column, key)
+        else:
+            raise ConfigError(not_there(row, column, key, value, "a text or messages"))
+        whole = answer if answer[0]["role"] != "assistant" else self._prompt(row) + answer
+        if self.system is not None and whole[0]["role"] != "system":
+            whole = [{"role": "system", "content": text_in(row, self.system, "system_key")}, *whole]
+        return ends_with_answer(whole, row, column)
+
+    def _prompt(self, row: Row) -> list[Message]:
+        value = row.value(self.prompt)
+        if isinstance(value, list):
+            return messages_in(value, row, self.prompt, "prompt_key")
+        texts = [text_in(row, self.prompt, "prompt_key")]
+        if self.query is not None and row.value(self.query):
+            texts.append(text_in(row, self.query, "query_key"))
+        return [{"role": "user", "content": "\n".join(texts)}]
+
+
+def load_pairs(
+    args: DataArgs,
+    key: str,
+    columns: PairColumns,
+    tokenizer: PreTrainedTokenizerBase,
+    max_tokens: int,
+    template: str | None = None,
+) -> PairRows:
+    """All pairs of `data_args` (at YAML path `key`), but for those whose answers are the same. Raises ConfigError for a
+    row that cannot be read or rendered, and for rows longer than `max_tokens` under `truncation: error`."""
+    sources, problems = data_sources(args, key)
+    if problems:
+        raise ConfigError(*problems)
+    at = "global_template" if template is not None else f"{key}.template"
+    turns = Turns(PromptTemplate.load(template or args.template, tokenizer, at), "all")
+    kept: list[tuple[Sequence[Encoded], float]] = []
+    num_pairs = num_ties = num_long = longest = 0
+    for row in (row for source in sources for row in source.rows()):
+        num_pairs += 1
+        pair = columns.read(row, args, key)
+        if pair.is_tie:
+            num_ties += 1
+            continue
+        answers = (pair.chosen, pair.rejected)
+        both: Sequence[Encoded] = [turns.encode(answer, row, pair.given) for answer in answers]
+        length = max(len(ids) for ids, _ in both)
+        longest = max(longest, length)
+        if length > max_tokens:
+            num_long += 1
+            both = _cut(both, max_tokens, args.truncation)
+        if both and all(any(mask) for _, mask in both):
+            kept.append((both, pair.margin))
+    if args.truncation == "error" and num_long:
+        raise ConfigError(
+            f"{key}: {num_long} of {num_pairs} pairs have a row longer than sequence_length = {max_tokens} tokens; the "
+            f"longest has {longest}. Raise sequence_length, or set {key}.truncation: left, right or drop"
+        )
+    if not kept:
+        raise ConfigError(f"{key}.file_name: no pairs to learn from in {', '.join(args.file_name)} ({num_pairs} rows)")
+    counts = f"{num_long} too long, {num_ties} with the same answer twice"
+    logger.info("%s: %d pairs, %s, %d used", key, num_pairs, counts, len(kept))
+    return _pair_rows(kept)
+
+
+def _cut(both: Sequence[Encoded], max_tokens: int, how: Literal["error", "left", "right", "drop"]) -> Sequence[Encoded]:
+    """The rows of a pair within their length; none where that leaves nothing to compare. `left` takes as much of the
+    prompt of both, so that they still answer the same one, and leaves the pair out where the prompt is too short."""
+    excess = max(len(ids) for ids, _ in both) - max_tokens
+    shared = min([*mask, True].index(True) for _, mask in both)
+    if how == "right":
+        return [(ids[:max_tokens], mask[:max_tokens]) for ids, mask in both]
+    return [(ids[excess:], mask[excess:]) for ids, mask in both] if how == "left" and excess < shared else ()
+
+
+def _pair_rows(pairs: Sequence[tuple[Sequence[Encoded], float]]) -> PairRows:
+    rows = [row for both, _ in pairs for row in both]
+    flat = Rows.of([ids for ids, _ in rows], [mask for _, mask in rows])
+    return PairRows(
+        lengths=flat.lengths,
+        input_ids=flat.input_ids,
+        response_mask=flat.response_mask,
+        loss_weights=flat.loss_weights,
+        margins=np.repeat(np.array([margin for _, margin in pairs], np.float32), 2),
+    )
+
+
+def _number(row: Row, column: str, key: str) -> float:
+    value = row.value(column)
+    if isinstance(value, int | float) and not isinstance(value, bool) and np.isfinite(value):
+        return float(value)
+    raise ConfigError(not_there(row, column, key, value, "a finite number"))
