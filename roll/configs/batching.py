@@ -10,7 +10,8 @@ from roll.configs.roles import Role
 def batching_problems(
     role: Role, worker: WorkerConfig, longest: int, length_keys: tuple[str, ...]
 ) -> Iterator[Problem]:
-    """`longest` is the longest sequence of the run, in tokens; it follows from `length_keys`."""
+    """`longest` is the longest sequence of the run, in tokens; it follows from `length_keys`. A micro batch of training
+    holds at least the rows that are learnt together."""
     at, packing = role.name, worker.sequence_packing_args
     packs_by_tokens = worker.packs_rows and packing.by_tokens
     if worker.packs_rows and worker.model_args.attn_implementation == "eager":
@@ -34,22 +35,24 @@ def batching_problems(
         ),
     ):
         switch = f"{at}.use_dynamic_batching_in_{where}"
+        together = role.rows_together if where == "train" else 1
+        least, named = together * longest, "one sequence" if together == 1 else f"{together} sequences of one pair"
         if dynamic and packs_by_tokens:
             yield Problem(
                 f"{switch} and {at}.sequence_packing_args.algorithm: load_balance both make micro batches by tokens. "
                 "Remove one.",
                 (switch, f"{at}.sequence_packing_args.algorithm"),
             )
-        elif dynamic and (tokens or 0) < longest:
+        elif dynamic and (tokens or 0) < least:
             key = f"{at}.max_tokens_per_microbatch_in_{where}"
             yield Problem(
-                f"{key}: {tokens or 0} must be at least one sequence, {longest} tokens, with {switch}.",
+                f"{key}: {tokens or 0} must be at least {named}, {least} tokens, with {switch}.",
                 (key, *length_keys),
             )
-        if packs_by_tokens and (where == "infer" or role.learns) and (packed or 0) < longest:
+        if packs_by_tokens and (where == "infer" or role.learns) and (packed or 0) < least:
             key = f"{at}.sequence_packing_args.max_packed_sequence_length_{'train' if where == 'train' else 'forward'}"
             yield Problem(
-                f"{key}: {packed or 0} must be at least one sequence, {longest} tokens, with algorithm: load_balance.",
+                f"{key}: {packed or 0} must be at least {named}, {least} tokens, with algorithm: load_balance.",
                 (key, *length_keys),
             )
 

@@ -63,6 +63,7 @@ class Role:
     the first that is given counts. `is_needed`: there is no run without it. `is_apart`: its prompts are no rows of the
     run, and weights of the run never reach it, as a judge's. `also_reads`: keys of its section that
     others of its use do not read (`section`, or `section.key`). `why_not`: why it reads no others, in a few words.
+    `rows_together`: neighbouring rows that it learns as one sample, 2 of a pair.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Role:
     is_apart: bool = False
     also_reads: frozenset[str] = frozenset()
     why_not: str = ""
+    rows_together: int = 1
 
     def __post_init__(self) -> None:
         if self.use not in TASKS:

@@ -16,7 +16,7 @@ from roll.configs.plan.run_plan import RunPlan
 from roll.configs.run import RunConfig
 from roll.datasets.row_source import RowSource
 from roll.distributed.executor.jobs import TrainJob
-from roll.distributed.executor.roles import TrainCluster, share, total_of
+from roll.distributed.executor.roles import ScoreCluster, TrainCluster, share, total_of
 from roll.distributed.executor.run_clusters import RunClusters
 from roll.pipeline.checkpoint import Checkpoint
 from roll.pipeline.length import of_known_length
@@ -25,7 +25,7 @@ from roll.pipeline.run import Run
 from roll.pipeline.view import Column, Curve, View
 from roll.types.batch import Rows, RowSet
 from roll.types.metrics import prefixed
-from roll.types.packing import rows_by_rank
+from roll.types.packing import neighbours_by_rank
 
 logger = logging.getLogger(__name__)
 
@@ -93,25 +93,34 @@ class RowPipeline(Run):
         return self.running.trainers[self.train_plan.role]
 
     def step(self, step: int) -> dict[str, float]:
-        rows = self.source.next_rows(self.train_plan.samples_per_step)
+        rows = self.rows_at(self.source.next_places(self.train_plan.samples_per_step))
         with self.timer("train"), self.running.placement.hold(self.trainer.everything):
             metrics = self.trainer.train(self.shared(rows), TrainJob(self.loss, temperature=1.0, num_updates=1))
         counts = {"epochs": self.source.epochs, "trained_tokens": float(rows.response_lengths.sum())}
         return prefixed("train", metrics | counts)
 
+    def rows_at(self, places: np.ndarray) -> Rows:
+        """These rows of the training, as the loss takes them."""
+        return self.source.rows.select(places)
+
     def shared(self, rows: Rows) -> RowSet:
-        """The rows where the workers can read them, each rank's about as many tokens as the others'."""
-        order = np.arange(len(rows))
-        return RowSet(rows.lengths, share(rows, rows_by_rank(rows.lengths, order, 1, self.train_plan.dp_size)))
+        """The rows where the workers can read them, each rank's about as many tokens as the others'. Those that belong
+        together stay so."""
+        by_rank = neighbours_by_rank(rows.lengths, rows.together, self.train_plan.dp_size)
+        return RowSet(rows.lengths, share(rows, by_rank))
+
+    def to_score(self, rows: Rows, cluster: ScoreCluster) -> RowSet:
+        """The rows where the workers of this cluster can read them."""
+        parts = np.array_split(np.arange(len(rows)), min(len(rows), cluster.dp_size))
+        return RowSet(rows.lengths, share(rows, parts))
 
     def evaluate(self, steps_done: int) -> dict[str, float]:
         """The mean negative log-likelihood of the validation's tokens."""
         rows = self.validation
         if rows is None:
             return {}
-        parts = np.array_split(np.arange(len(rows)), min(len(rows), self.train_plan.dp_size))
         with self.running.placement.hold(self.trainer.weights):
-            scores = self.trainer.log_probs(RowSet(rows.lengths, share(rows, parts)), temperature=1.0)
+            scores = self.trainer.log_probs(self.to_score(rows, self.trainer), temperature=1.0)
         return {"val/nll_mean": -total_of(scores) / max(1, int(rows.response_lengths.sum()))}
 
     def save(self, directory: Path) -> dict[str, Any]:

@@ -159,6 +159,9 @@ def rows_of(batch: Rows | TrainBatch) -> Rows:
     return batch.samples if isinstance(batch, TrainBatch) else batch
 
 
+_PER_ROW = ("lengths", "loss_weights", "margins")
+
+
 @dataclass(frozen=True)
 class MicroBatch:
     """Rows as a model takes them: torch, right padded. B rows of T tokens; every [B, T] field is aligned with
@@ -178,12 +181,13 @@ class MicroBatch:
     values: torch.Tensor | None = None
     returns: torch.Tensor | None = None
     lag: torch.Tensor | None = None  # int64 [B, T], 0 outside response_mask; None: nothing is older than the weights
+    margins: torch.Tensor | None = None  # floating point [B], of pairs
     media: tuple[Media, ...] | None = None  # of each row
 
     def __post_init__(self) -> None:
         kinds = {"input_ids": torch.int64, "lengths": torch.int64, "response_mask": torch.bool, "lag": torch.int64}
         for name, value in self._tensors().items():
-            shape = self.input_ids.shape[:1] if name in ("lengths", "loss_weights") else self.input_ids.shape
+            shape = self.input_ids.shape[:1] if name in _PER_ROW else self.input_ids.shape
             if value.shape != shape:
                 raise ValueError(f"MicroBatch.{name} is {list(value.shape)}, not {list(shape)}, as input_ids ask for")
             if value.dtype != kinds[name] if name in kinds else not value.is_floating_point():

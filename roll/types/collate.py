@@ -10,7 +10,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from roll.types.batch import FINISH_REASONS, MicroBatch, RowMeta, Rows, SampleBatch, SampledRows, TrainBatch, rows_of
+from roll.types.batch import (
+    FINISH_REASONS,
+    MicroBatch,
+    PairRows,
+    RowMeta,
+    Rows,
+    SampleBatch,
+    SampledRows,
+    TrainBatch,
+    rows_of,
+)
 from roll.types.columns import columns
 from roll.types.ragged import token_indices
 from roll.types.rollout import (
@@ -187,7 +197,11 @@ def pad(batch: Rows | TrainBatch, rows: np.ndarray, round_to: int = 1) -> MicroB
         out[inside] = values[tokens]
         return torch.from_numpy(out)
 
-    given = {"rollout_log_probs": source.rollout_log_probs} if isinstance(source, SampledRows) else {}
+    given: dict[str, np.ndarray | None] = {}
+    if isinstance(source, SampledRows):
+        given["rollout_log_probs"] = source.rollout_log_probs
+    if isinstance(source, PairRows):
+        given["ref_log_probs"] = source.ref_log_probs
     if isinstance(batch, TrainBatch):
         given |= {name: getattr(batch, name) for name in columns(TrainBatch)}
     return MicroBatch(
@@ -196,6 +210,7 @@ def pad(batch: Rows | TrainBatch, rows: np.ndarray, round_to: int = 1) -> MicroB
         response_mask=padded(source.response_mask, bool),
         loss_weights=torch.from_numpy(source.loss_weights[rows]),
         media=None if source.media is None else tuple(source.media[row] for row in rows),
+        margins=torch.from_numpy(source.margins[rows]) if isinstance(source, PairRows) else None,
         **{name: padded(values, values.dtype.type) for name, values in given.items() if values is not None},
     )
 

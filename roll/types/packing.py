@@ -53,6 +53,16 @@ def rows_by_rank(lengths: np.ndarray, order: np.ndarray, num_updates: int, num_r
     return [np.concatenate(parts) for parts in ranks]
 
 
+def neighbours_by_rank(lengths: np.ndarray, together: int, num_ranks: int) -> list[np.ndarray]:
+    """The rows of each rank in one update, balanced; so many neighbours as `together` says stay neighbours.
+
+    Example: lengths [1 2 9 9 5 5 4 4] in pairs on 2 ranks -> [2 3 0 1] and [4 5 6 7].
+    """
+    units = np.arange(len(lengths)).reshape(-1, together)
+    parts = rows_by_rank(lengths[units].sum(1), np.arange(len(units)), 1, num_ranks)
+    return [units[part].ravel() for part in parts]
+
+
 def micro_batches_by_count(lengths: np.ndarray, rows: np.ndarray, rows_per_micro_batch: int) -> list[np.ndarray]:
     """Micro batches of a fixed row count (the last may be smaller), rows of similar length together to save padding."""
     by_length = rows[np.argsort(-lengths[rows], kind="stable")]

@@ -39,10 +39,12 @@ def train_rows(config: RunConfig, plan: RunPlan) -> Iterator[tuple[str, ...]]:
 
 def update_sum(train: TrainPlan) -> str:
     """Example: "64 per update (16 x 2 x 2)": rows of a micro batch, passes, data-parallel ranks; "... x 4 / 2" where 2
-    of 4 ranks share sequences."""
+    of 4 ranks share sequences; "32 pairs per update (8 x 2 x 2)"."""
     sequence = train.sequence_size
     ranks = f"{train.dp_size * sequence} / {sequence}" if sequence > 1 else str(train.dp_size)
-    return f"{train.samples_per_update} per update ({train.micro_batch_size} x {train.accumulation} x {ranks})"
+    together = train.rows_together
+    update, micro = train.samples_per_update // together, train.micro_batch_size // together
+    return f"{update}{' pairs' * (together > 1)} per update ({micro} x {train.accumulation} x {ranks})"
 
 
 def run_length(config: RunConfig) -> str:

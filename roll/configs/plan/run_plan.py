@@ -16,7 +16,7 @@ Rounding = Literal["whole", "up", "down", "nearest"]
 
 @dataclass(frozen=True)
 class TrainPlan:
-    """The arithmetic of one role that learns.
+    """The arithmetic of one role that learns. A sample is a row, or `rows_together` of them; counts are of rows.
 
     Example: 32 prompts x 8 answers = 256 samples; micro batch 16, accumulation 2, 2 ranks: 64 samples per update, 4
     updates per step and epoch.
@@ -37,6 +37,7 @@ class TrainPlan:
     warmup_ratio: float = 0.0  # where warmup_updates follows from it
     optimizer_waits: bool = False  # its states are in host memory while gradients are computed
     sequence_size: int = 1  # ranks that take the same rows and share every sequence
+    rows_together: int = 1  # in one micro batch
 
     @property
     def samples_per_update(self) -> int:
@@ -127,12 +128,13 @@ def train_plan(
     """The plan of a role that learns. `samples_per_step`: as many as one update takes, if not given; `waits`: steps of
     the run before it learns."""
     args, sizes = worker.training_args, parallel_sizes(worker)
-    dp_size = sizes.data
-    update = args.per_device_train_batch_size * args.gradient_accumulation_steps * dp_size
+    dp_size, together = sizes.data, config.roles[role].rows_together
+    micro_batch_size = args.per_device_train_batch_size * together
+    update = micro_batch_size * args.gradient_accumulation_steps * dp_size
     plan = TrainPlan(
         role=role,
         samples_per_step=update if samples_per_step is None else samples_per_step,
-        micro_batch_size=args.per_device_train_batch_size,
+        micro_batch_size=micro_batch_size,
         accumulation=args.gradient_accumulation_steps,
         dp_size=dp_size,
         epochs=epochs,
@@ -145,5 +147,6 @@ def train_plan(
         rounding=rounding,
         optimizer_waits=config.is_offload_optimizer_states_in_train_step,
         sequence_size=sizes.sequence,
+        rows_together=together,
     )
     return plan.over(config.max_steps)

@@ -40,13 +40,15 @@ class WorkerInfo:
 @dataclass(frozen=True)
 class BatchLimits:
     """How rows are grouped into micro batches: by count; by padded tokens when `max_tokens` is given (T rounded up to
-    `round_to`); by their own tokens with `packs`, and then into `at_least` so many."""
+    `round_to`); by their own tokens with `packs`, and then into `at_least` so many. `together`: so many neighbours are
+    in one."""
 
     num_rows: int
     max_tokens: int | None = None
     round_to: int = 1
     packs: bool = False
     at_least: int = 1
+    together: int = 1
 
     @classmethod
     def for_scoring(cls, settings: WorkerConfig) -> BatchLimits:
@@ -64,8 +66,8 @@ class BatchLimits:
         if tokens := settings.packed_tokens_in_train:
             packing = settings.sequence_packing_args
             at_least = packing.min_num_micro_batches_train if packing.by_tokens else 1
-            return cls(plan.micro_batch_size, tokens, packs=True, at_least=at_least)
+            return cls(plan.micro_batch_size, tokens, packs=True, at_least=at_least, together=plan.rows_together)
         if settings.use_dynamic_batching_in_train:
             tokens, round_to = settings.max_tokens_per_microbatch_in_train, settings.sequence_length_round_in_train
-            return cls(plan.micro_batch_size, tokens, round_to)
-        return cls(plan.micro_batch_size)
+            return cls(plan.micro_batch_size, tokens, round_to, together=plan.rows_together)
+        return cls(plan.micro_batch_size, together=plan.rows_together)

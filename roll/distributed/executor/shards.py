@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -42,7 +42,10 @@ def spread(shard_lengths: Sequence[np.ndarray], num_workers: int) -> list[list[P
 
 
 def micro_batches(lengths: np.ndarray, rows: np.ndarray, limits: BatchLimits, at_least: int = 1) -> list[np.ndarray]:
-    """Micro batches within their limits. `at_least` so many, at most one per row: ranks make equally many passes."""
+    """Micro batches within their limits. `at_least` so many, at most one per row: ranks make equally many passes. Rows
+    that stay together are neighbours in `rows`, and as they were in their micro batch."""
+    if limits.together > 1:
+        return _of_units(lengths, rows.reshape(-1, limits.together), limits, at_least)
     if limits.packs and limits.max_tokens is not None:
         return packs(lengths, rows, limits.max_tokens, max(limits.at_least, at_least))
     if limits.max_tokens is None:
@@ -50,6 +53,15 @@ def micro_batches(lengths: np.ndarray, rows: np.ndarray, limits: BatchLimits, at
     else:
         found = micro_batches_by_tokens(lengths, rows, limits.max_tokens, limits.round_to)
     return split_to(found, at_least)
+
+
+def _of_units(lengths: np.ndarray, units: np.ndarray, limits: BatchLimits, at_least: int) -> list[np.ndarray]:
+    """The same of units of rows: a pack holds all their tokens, and a padded micro batch is as wide as the longest."""
+    count, of_each = units.shape[1], lengths[units]
+    tokens = limits.max_tokens if limits.packs or limits.max_tokens is None else limits.max_tokens // count
+    size = of_each.sum(1) if limits.packs else of_each.max(1)
+    own = replace(limits, num_rows=max(1, limits.num_rows // count), max_tokens=tokens, together=1)
+    return [units[batch].ravel() for batch in micro_batches(size, np.arange(len(units)), own, at_least)]
 
 
 def without_idle(chunk: np.ndarray, idle: np.ndarray, lengths: np.ndarray, num_rows: int) -> np.ndarray:

@@ -8,6 +8,7 @@ from roll.configs.plan.run_plan import TrainPlan
 from roll.distributed.executor.blueprint import BatchLimits
 from roll.distributed.executor.scores import ScorePiece, ScoreSet, join_scores
 from roll.distributed.executor.shards import Piece, micro_batches, spread, without_idle
+from roll.types.packing import neighbours_by_rank
 
 
 def lengths_of(*lengths: int) -> np.ndarray:
@@ -125,3 +126,33 @@ def test_a_score_set_finds_the_pieces_of_some_rows():
     first = ScorePiece(np.array([0, 2]), lengths_of(1, 1), "a")
     second = ScorePiece(np.array([1, 3]), lengths_of(1, 1), "b")
     assert ScoreSet((first, second)).of(np.array([3, 9])) == (second,)
+
+
+@given(
+    lengths=st.lists(st.integers(1, 30), min_size=2, max_size=24).filter(lambda found: len(found) % 2 == 0),
+    limits=st.sampled_from(
+        [
+            BatchLimits(2, together=2),
+            BatchLimits(6, together=2),
+            BatchLimits(1, max_tokens=70, together=2),
+            BatchLimits(1, max_tokens=70, round_to=4, together=2),
+            BatchLimits(1, max_tokens=70, packs=True, at_least=2, together=2),
+        ]
+    ),
+)
+def test_pairs_are_never_split(lengths: list[int], limits: BatchLimits) -> None:
+    of_rows = np.array(lengths, np.int32)
+    groups = micro_batches(of_rows, np.arange(len(of_rows)), limits)
+    assert sorted(np.concatenate(groups).tolist()) == list(range(len(of_rows)))
+    for group in groups:
+        assert (group[::2] % 2 == 0).all() and (group[1::2] == group[::2] + 1).all()
+        if limits.max_tokens is None:
+            assert len(group) <= limits.num_rows
+        elif len(group) > 2:
+            width = -(-int(of_rows[group].max()) // limits.round_to) * limits.round_to
+            size = int(of_rows[group].sum()) if limits.packs else len(group) * width
+            assert size <= limits.max_tokens
+    pairs = len(of_rows) // 2
+    assert len(micro_batches(of_rows, np.arange(len(of_rows)), limits, at_least=pairs)) == pairs
+    for rank in (part for ranks in (1, pairs) for part in neighbours_by_rank(of_rows, 2, ranks)):
+        assert (rank[::2] % 2 == 0).all() and (rank[1::2] == rank[::2] + 1).all()
