@@ -5,6 +5,8 @@ The task: "3142" -> "<answer>1234</answer>". Written under --out:
                    format and which digits to use, and is right only by chance
     train.jsonl    prompt, ground_truth, tag
     test.jsonl     the same, with answers (digit multisets) that occur neither in training nor in the warm-up
+    pairs.jsonl, test_pairs.jsonl   the same prompts with the right answer (chosen) and the digits in another order
+                   (rejected)
     manifest.json  the arguments above files were made with; running again with the same ones does nothing
 """
 
@@ -56,6 +58,13 @@ class Row:
     tag: str
 
 
+@dataclass(frozen=True)
+class Pair:
+    prompt: str
+    chosen: str
+    rejected: str
+
+
 def make_prompts(min_digits: int, max_digits: int, prompts_per_length: int, rng: random.Random) -> list[str]:
     """Distinct digit strings, up to `prompts_per_length` of each length (of three digits, only 1000 exist)."""
     prompts: list[str] = []
@@ -88,6 +97,18 @@ def make_data(settings: Settings) -> tuple[list[Row], list[Row]]:
     prompts = make_prompts(settings.min_digits, settings.max_digits, settings.prompts_per_length, rng)
     rows = [Row(prompt, "".join(sorted(prompt)), TAG) for prompt in prompts]
     return split_by_answer(rows, settings.num_test, rng)
+
+
+def make_pairs(rows: Sequence[Row], seed: int) -> list[Pair]:
+    """The right answer and a wrong order of the same digits; rows whose digits have one order only have no pair."""
+    rng, pairs = random.Random(seed), []
+    for row in rows:
+        wrong = row.ground_truth
+        while wrong == row.ground_truth and len(set(wrong)) > 1:
+            wrong = "".join(rng.sample(wrong, len(wrong)))
+        if wrong != row.ground_truth:
+            pairs.append(Pair(row.prompt, f"<answer>{row.ground_truth}</answer>", f"<answer>{wrong}</answer>"))
+    return pairs
 
 
 class WarmUpData:
@@ -136,14 +157,14 @@ def warm_up(model: PreTrainedModel, data: WarmUpData, settings: Settings) -> flo
     return loss.item()
 
 
-def write_jsonl(path: Path, rows: Sequence[Row]) -> None:
+def write_jsonl(path: Path, rows: Sequence[Row | Pair]) -> None:
     path.write_text("".join(json.dumps(asdict(row)) + "\n" for row in rows), encoding="utf-8")
 
 
 def prepare(out: Path, settings: Settings) -> bool:
     """Fill `out`; False where it already holds what these settings make. The manifest comes last: half is not done."""
-    manifest = out / "manifest.json"
-    if manifest.is_file() and json.loads(manifest.read_text(encoding="utf-8")) == asdict(settings):
+    manifest, pairs = out / "manifest.json", out / "pairs.jsonl"
+    if manifest.is_file() and pairs.is_file() and json.loads(manifest.read_text(encoding="utf-8")) == asdict(settings):
         return False
     manifest.unlink(missing_ok=True)
     shutil.rmtree(out / "model", ignore_errors=True)
@@ -152,6 +173,8 @@ def prepare(out: Path, settings: Settings) -> bool:
     train, test = make_data(settings)
     write_jsonl(out / "train.jsonl", train)
     write_jsonl(out / "test.jsonl", test)
+    write_jsonl(pairs, make_pairs(train, settings.seed))
+    write_jsonl(out / "test_pairs.jsonl", make_pairs(test, settings.seed))
     print(f"   {len(train)} prompts to train on, {len(test)} to test with (no answer in common)", flush=True)
 
     tokenizer = build_tokenizer()

@@ -113,14 +113,14 @@ class PolicyLoss:
         mask, metrics = batch.response_mask, MetricSums()
         num_tokens, num_counted = mask.sum(), self.aggregation.count(mask)
         divisor = self.aggregation.denominator(scale)
-        log_probs = _inside(outputs.log_probs, mask, "PolicyLoss", "log_probs")
+        log_probs = inside(outputs.log_probs, mask, "PolicyLoss", "log_probs")
         own = log_probs.detach()
-        old = own if batch.old_log_probs is None else _inside(batch.old_log_probs, mask, "PolicyLoss", "old_log_probs")
+        old = own if batch.old_log_probs is None else inside(batch.old_log_probs, mask, "PolicyLoss", "old_log_probs")
 
-        advantages = _inside(batch.advantages, mask, "PolicyLoss", "advantages")
+        advantages = inside(batch.advantages, mask, "PolicyLoss", "advantages")
         log_ratio = self._log_ratio(log_probs - old, mask, metrics)
         losses = self.objective(PolicyTokens(log_probs, log_ratio, advantages, mask), metrics)
-        rollout = _inside(batch.rollout_log_probs, mask, "PolicyLoss", "rollout_log_probs")
+        rollout = inside(batch.rollout_log_probs, mask, "PolicyLoss", "rollout_log_probs")
         trained_on = log_probs if batch.old_log_probs is None or self.old_is_rollout else old
         if self.correction is not None:
             losses = losses * correct_mismatch(trained_on, rollout, mask, self.correction, metrics)
@@ -129,7 +129,7 @@ class PolicyLoss:
         loss = self.rl_loss_coef * policy_loss
 
         if batch.ref_log_probs is not None:
-            reference = _inside(batch.ref_log_probs, mask, "PolicyLoss", "ref_log_probs")
+            reference = inside(batch.ref_log_probs, mask, "PolicyLoss", "ref_log_probs")
             current = log_probs if self.kl_loss_coef else own
             kl_loss = self.aggregation.total(estimate_kl(current, reference, self.kl_loss_estimator), mask, None)
             metrics.add("kl_loss", kl_loss.detach(), num_counted)
@@ -138,7 +138,7 @@ class PolicyLoss:
             raise ValueError("PolicyLoss.kl_loss_coef needs ref_log_probs")
 
         if "entropy" in self.needs:
-            entropy = _inside(outputs.entropy, mask, "PolicyLoss", "entropy")
+            entropy = inside(outputs.entropy, mask, "PolicyLoss", "entropy")
             metrics.add("entropy_mean", entropy.detach().sum(), num_tokens)
             if self.entropy_loss_coef:
                 loss = loss - self.entropy_loss_coef * self.aggregation.total(entropy, mask, None)
@@ -189,11 +189,11 @@ class ValueLoss:
     def __call__(self, outputs: TokenOutputs, batch: MicroBatch, scale: LossScale) -> tuple[torch.Tensor, MetricSums]:
         mask, metrics = batch.response_mask, MetricSums()
         num_tokens = mask.sum()
-        values = _inside(outputs.values, mask, "ValueLoss", "values")
-        returns = _inside(batch.returns, mask, "ValueLoss", "returns")
+        values = inside(outputs.values, mask, "ValueLoss", "values")
+        returns = inside(batch.returns, mask, "ValueLoss", "returns")
         squares = (values - returns).square()
         if self.value_clip is not None:
-            before = _inside(batch.values, mask, "ValueLoss", "values before the update")
+            before = inside(batch.values, mask, "ValueLoss", "values before the update")
             moved = values - before
             # where nothing is clipped, V itself: before + moved is V but for rounding, which would count as a clip
             bound = before + moved.clamp(-self.value_clip, self.value_clip)
@@ -234,13 +234,13 @@ class SupervisedLoss:
 
     def __call__(self, outputs: TokenOutputs, batch: MicroBatch, scale: LossScale) -> tuple[torch.Tensor, MetricSums]:
         mask, metrics = batch.response_mask, MetricSums()
-        log_probs = _inside(outputs.log_probs, mask, "SupervisedLoss", "log_probs")
+        log_probs = inside(outputs.log_probs, mask, "SupervisedLoss", "log_probs")
         total = self.aggregation.total(-log_probs, mask, batch.loss_weights)
         metrics.add("nll_mean", -log_probs.detach().sum(), mask.sum())
         return total / self.aggregation.denominator(scale), metrics
 
 
-def _inside(values: torch.Tensor | None, mask: torch.Tensor, owner: str, name: str) -> torch.Tensor:
+def inside(values: torch.Tensor | None, mask: torch.Tensor, owner: str, name: str) -> torch.Tensor:
     """The values with an exact 0 (and no gradient) outside the mask, whatever stood there."""
     if values is None:
         raise ValueError(f"{owner} needs {name}")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from roll.configs.ahead_checks import ahead_problems, ahead_warnings
 from roll.configs.algorithm import MODEL_LENGTH_KEYS, AlgorithmConfig
 from roll.configs.estimators import ESTIMATORS
+from roll.configs.lora import reference_problems
 from roll.configs.plan.batch_plan import batch_problems, role_train_plan
 from roll.configs.plan.derive import compares_within_groups, old_log_probs, weighs_importance
 from roll.configs.policy_losses import POLICY_FORMS
@@ -103,7 +104,7 @@ def algorithm_problems(config: AlgorithmConfig) -> Iterator[Problem]:
     elif not config.counts_epochs:
         yield from critic_warmup_problems(config)
     if config.policy_is_reference:
-        yield from _reference_of_lora(config)
+        yield from reference_problems(config.reference, config.actor_train)
     elif config.needs_reference and config.reference is None:
         why = ", ".join(config.kl_terms) or "enable_reference"
         yield Problem(
@@ -140,19 +141,6 @@ def algorithm_problems(config: AlgorithmConfig) -> Iterator[Problem]:
         yield Problem(
             "enable_old_logprobs_recompute and force_disable_old_logprobs_recompute exclude each other. Remove one.",
             ("enable_old_logprobs_recompute", "force_disable_old_logprobs_recompute"),
-        )
-
-
-def _reference_of_lora(config: AlgorithmConfig) -> Iterator[Problem]:
-    """A reference section that means another model than the policy without its adapters."""
-    own, policy = config.reference, config.actor_train.model_args.model_name_or_path
-    given = own.model_args.model_name_or_path if own is not None else None
-    if given not in (None, policy):
-        key = "reference.model_args.model_name_or_path"
-        yield Problem(
-            f"{key}: {given} is not the model of actor_train, {policy}. With actor_train.model_args.lora_target the "
-            "reference is the policy without its adapters. Remove it, or lora_target.",
-            (key, "actor_train.model_args.model_name_or_path", "actor_train.model_args.lora_target"),
         )
 
 

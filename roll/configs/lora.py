@@ -4,6 +4,7 @@ model."""
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from roll.configs.cluster import WorkerConfig
 from roll.configs.memory.model_shape import model_shape
 from roll.configs.memory.trained import (
     ALL_LINEAR,
@@ -36,6 +37,19 @@ EXPERTS_AND_RSLORA = (
     "r, not alpha / sqrt(r). Set it to false, and lora_alpha to as much more"
 )
 _PATTERNS = ("rank_pattern", "alpha_pattern")
+
+
+def reference_problems(reference: WorkerConfig | None, policy: WorkerConfig) -> Iterator[Problem]:
+    """Of a policy with adapters, whose reference it is without them: a section that means another model."""
+    given = reference.model_args.model_name_or_path if reference is not None else None
+    if given not in (None, policy.model_args.model_name_or_path):
+        key = "reference.model_args.model_name_or_path"
+        yield Problem(
+            f"{key}: {given} is not the model of actor_train, {policy.model_args.model_name_or_path}. With "
+            "actor_train.model_args.lora_target the reference is the policy without its adapters. Remove it, or "
+            "lora_target.",
+            (key, "actor_train.model_args.model_name_or_path", "actor_train.model_args.lora_target"),
+        )
 
 
 def lora_problems(choice: Choice, trains_adapters: bool, who_can: str) -> Iterator[Problem]:

@@ -61,9 +61,9 @@ class Role:
     `use`: what its workers do (none: a section with the keys of a role, and no workers of its own). `head`: what stands
     on its model, None without one. `model_keys`: the run's keys that name its model, where model_name_or_path does not;
     the first that is given counts. `is_needed`: there is no run without it. `is_apart`: its prompts are no rows of the
-    run, and weights of the run never reach it, as a judge's. `also_reads`: keys of its section that
-    others of its use do not read (`section`, or `section.key`). `why_not`: why it reads no others, in a few words.
-    `rows_together`: neighbouring rows that it learns as one sample, 2 of a pair.
+    run, and weights of the run never reach it, as a judge's. `also_reads`: keys of its section that others of its use
+    do not read (`section`, or `section.key`). `why_not`: why it reads no others, in a few words. `rows_together`:
+    neighbouring rows that it learns as one sample, 2 of a pair.
     """
 
     name: str

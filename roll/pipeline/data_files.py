@@ -61,6 +61,16 @@ def missing_data_files(places: Mapping[str, DataArgs]) -> Iterator[Problem]:
         yield from (Problem(f"{problem}.", (f"{at}.file_name",)) for problem in problems)
 
 
+def missing_rows(places: Mapping[str, DataArgs], global_template: str | None) -> Iterator[Problem]:
+    """What is not on this machine of runs that learn from given rows: their files, and the templates in use."""
+    yield from missing_data_files(places)
+    yield from unknown_templates(
+        {f"{at}.template": args.template for at, args in places.items()}
+        if global_template is None
+        else {"global_template": global_template}
+    )
+
+
 def unknown_templates(names: Mapping[str, str]) -> Iterator[Problem]:
     """`names`: the chat templates in use, by their YAML path."""
     for key, name in names.items():

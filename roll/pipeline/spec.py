@@ -93,6 +93,7 @@ _RL_PROBLEMS = (
 )
 _RL_WARNINGS = ("roll.configs.checks:config_warnings",)
 _RLVR, _AGENTIC, _SFT = "roll.pipeline.rlvr", "roll.pipeline.agentic", "roll.pipeline.sft"
+_DPO, _PAIRS = "roll.pipeline.dpo", "roll.pipeline.pair_checks"
 
 PIPELINES: Mapping[str, PipelineSpec] = {
     spec.name: spec
@@ -126,6 +127,17 @@ PIPELINES: Mapping[str, PipelineSpec] = {
             warnings=(f"{_SFT}.sft_checks:sft_warnings",),
             machine_problems=(f"{_SFT}.sft_checks:missing_files",),
             data_problems=(f"{_SFT}.sft_checks:row_problems",),
+        ),
+        PipelineSpec(
+            "dpo",
+            config=f"{_DPO}.dpo_config:DPOConfig",
+            run_class=f"{_DPO}.dpo_pipeline:DPOPipeline",
+            plan=f"{_DPO}.dpo_config:dpo_plan",
+            batch=f"{_DPO}.dpo_config:dpo_rows",
+            problems=(f"{_PAIRS}:pair_problems", f"{_DPO}.dpo_checks:dpo_problems"),
+            warnings=(f"{_PAIRS}:pair_warnings", f"{_DPO}.dpo_checks:dpo_warnings"),
+            machine_problems=(f"{_PAIRS}:missing_files",),
+            data_problems=(f"{_PAIRS}:row_problems",),
         ),
     )
 }

@@ -50,7 +50,9 @@ class Case:
 
 
 @contextmanager
-def built(case: Case, model_dir: Path, role: str = "actor_train", **training: Any) -> Iterator[TrainStrategy]:
+def built(
+    case: Case, model_dir: Path, role: str = "actor_train", max_norm: float = 1.0, **training: Any
+) -> Iterator[TrainStrategy]:
     config = WorkerConfig.model_validate(
         {
             "strategy_args": {"strategy_name": case.strategy_name, "strategy_config": case.strategy_config},
@@ -60,7 +62,16 @@ def built(case: Case, model_dir: Path, role: str = "actor_train", **training: An
         }
     )
     plan = TrainPlan(
-        role, 8, 8 // case.world_size, 1, case.world_size, 1, steps=20, warmup_updates=0, infer_batch_size=4
+        role,
+        8,
+        8 // case.world_size,
+        1,
+        case.world_size,
+        1,
+        steps=20,
+        warmup_updates=0,
+        infer_batch_size=4,
+        max_grad_norm=max_norm,
     )
     if case.folder:
         add_folder(Path(case.folder))

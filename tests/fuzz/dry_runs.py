@@ -62,7 +62,8 @@ def examples() -> dict[str, dict[str, Any]]:
 
 def pipeline_of(example: str) -> str:
     keys = examples()[example]
-    return "agentic" if "custom_envs" in keys else "sft" if "sft_train" in keys else "rlvr"
+    sections = {"custom_envs": "agentic", "sft_train": "sft", "actor_infer": "rlvr"}
+    return next((kind for section, kind in sections.items() if section in keys), "dpo")
 
 
 def fault_of(case: Case, directory: Path) -> str | None:

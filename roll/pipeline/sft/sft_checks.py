@@ -4,12 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from roll.configs.data import DataArgs
 from roll.configs.problems import Problem
-from roll.pipeline.data_files import (
-    data_args_problems,
-    data_args_warnings,
-    missing_data_files,
-    unknown_templates,
-)
+from roll.pipeline.data_files import data_args_problems, data_args_warnings, missing_rows
 from roll.pipeline.sft.sft_config import SFTConfig
 
 
@@ -29,14 +24,7 @@ def sft_warnings(config: SFTConfig) -> Iterator[str]:
 
 def missing_files(config: SFTConfig) -> Iterator[Problem]:
     """Data files and templates that are not on this machine."""
-    places = _data_args(config)
-    yield from missing_data_files(places)
-    whole = config.global_template
-    yield from unknown_templates(
-        {f"{at}.template": args.template for at, args in places.items()}
-        if whole is None
-        else {"global_template": whole}
-    )
+    yield from missing_rows(_data_args(config), config.global_template)
 
 
 def row_problems(config: SFTConfig) -> Iterator[str]:

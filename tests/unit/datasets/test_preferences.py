@@ -96,7 +96,7 @@ def test_names_of_columns_margins_and_ties(tmp_path: Path, tiny_tokenizer: "Toke
         {"question": "31", "good": "13", "bad": "13", "lead": 0},  # nothing to compare
         {"question": "42", "good": "24", "bad": "42", "lead": 2},
     ]
-    names = {"prompt": "question", "chosen": "good", "rejected": "bad", "margin": "lead"}
+    names: dict[str, Any] = {"prompt": "question", "chosen": "good", "rejected": "bad", "margin": "lead"}
     assert load(tmp_path, tiny_tokenizer, *rows, **names).margins.tolist() == [0.5, 0.5, 2, 2]
 
 

@@ -17,11 +17,11 @@ RECIPES = sorted(
     for path in EXAMPLES.glob("*/*.yaml")
     if path.parent.name != "config" and "rewards" in yaml.safe_load(path.read_text(encoding="utf-8"))
 )
-SUPERVISED = sorted(path for path in EXAMPLES.glob("*/*_sft.yaml"))
+OF_ROWS = {path: kind for kind in ("sft", "dpo") for path in sorted(EXAMPLES.glob(f"*/*_{kind}.yaml"))}
 
 
 def test_there_are_recipes_and_fragments_to_check() -> None:
-    assert len(SUPERVISED) >= 1
+    assert sorted(OF_ROWS.values()) == ["dpo", "sft"]
     assert len(RECIPES) >= 9
     assert [path.stem for path in FRAGMENTS] == [
         "deepspeed_zero",
@@ -31,10 +31,10 @@ def test_there_are_recipes_and_fragments_to_check() -> None:
     ]
 
 
-@pytest.mark.parametrize("path", RECIPES + SUPERVISED, ids=lambda path: f"{path.parent.name}/{path.stem}")
+@pytest.mark.parametrize("path", RECIPES + list(OF_ROWS), ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_a_shipped_recipe_has_a_plan_that_works(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--config_path", str(path.parent), "--config_name", path.stem, "--dry_run"]
-    assert main("sft" if path in SUPERVISED else "rlvr", arguments) == 0, capsys.readouterr().err
+    assert main(OF_ROWS.get(path, "rlvr"), arguments) == 0, capsys.readouterr().err
     shown = capsys.readouterr().out
     assert "The plan works." in shown
     doing_nothing = [line for line in shown.splitlines() if "do nothing" in line or "does nothing" in line]

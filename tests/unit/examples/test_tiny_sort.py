@@ -21,6 +21,16 @@ def test_prompts_are_distinct_and_as_long_as_asked(sort_task: ModuleType) -> Non
     assert {len(prompt) for prompt in prompts} == set(range(3, 13))
 
 
+def test_pairs_are_the_right_answer_and_another_order_of_its_digits(sort_task: ModuleType) -> None:
+    rows = [sort_task.Row(prompt, "".join(sorted(prompt)), "sort") for prompt in ("3142", "7777", "0001", "90")]
+    pairs = sort_task.make_pairs(rows, seed=0)
+    assert [pair.prompt for pair in pairs] == ["3142", "0001", "90"]  # of 7777 there is one order
+    assert [pair.chosen for pair in pairs] == [f"<answer>{digits}</answer>" for digits in ("1234", "0001", "09")]
+    for pair in pairs:
+        assert pair.rejected != pair.chosen and sorted(pair.rejected) == sorted(pair.chosen)
+    assert pairs == sort_task.make_pairs(rows, seed=0)
+
+
 def test_warm_up_answers_with_the_prompts_own_digits_in_random_order(sort_task: ModuleType) -> None:
     tokenizer = sort_task.build_tokenizer()
     data = sort_task.WarmUpData(["3142", "90"], tokenizer, seed=0)

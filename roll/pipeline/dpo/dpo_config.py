@@ -1,0 +1,73 @@
+"""Settings of direct preference optimization."""
+
+from collections.abc import Iterator, Mapping
+
+from roll.configs.base import setting
+from roll.configs.cluster import WorkerConfig
+from roll.configs.plan.describe import train_rows
+from roll.configs.plan.run_plan import RunPlan, build_run_plan
+from roll.configs.roles import REFERENCE, TOKENIZER, Role
+from roll.pipeline.pair_config import VALIDATION, PairConfig
+
+ACTOR_TRAIN = Role(
+    "actor_train",
+    "train",
+    "lm",
+    ("pretrain",),
+    is_needed=True,
+    also_reads=frozenset({"data_args", TOKENIZER}),
+    why_not="this role learns from pairs",
+    rows_together=2,
+)
+
+
+class DPOConfig(PairConfig):
+    """All keys of direct preference optimization."""
+
+    role_table = {role.name: role for role in (ACTOR_TRAIN, REFERENCE, VALIDATION)}
+    learner = ACTOR_TRAIN.name
+
+    actor_train: WorkerConfig = setting({}, "The model that learns. A sample of its batches is a pair.")
+    reference: WorkerConfig | None = setting(
+        None, "The model it is compared with, by default that of `pretrain`. With LoRA it is actor_train's own."
+    )
+
+    # loss
+    beta: float = setting(0.1, "Reward of an answer: this x (log p - log p of the reference).", gt=0)
+    ipo: bool = setting(False, "IPO's squared loss in place of DPO's.")
+    label_smoothing: float = setting(
+        0.0, "Share of pairs that are taken to be labelled the wrong way round (cDPO).", ge=0, lt=0.5
+    )
+    average_log_probs: bool = setting(
+        False, "Log-probs of an answer are means over its tokens, not sums: its length does not count."
+    )
+    reference_free: bool = setting(False, "Compare with nothing: the reference's log-probs are 0.")
+    sft_loss_coef: float = setting(
+        0.0, "Adds so much of the chosen answers' negative log-likelihood per token to the loss.", ge=0
+    )
+
+    @property
+    def policy_is_reference(self) -> bool:
+        """True if the reference is the policy with its adapters switched off, which takes no role of its own."""
+        return not self.reference_free and self.actor_train.model_args.has_lora
+
+    @property
+    def model_roles(self) -> Mapping[str, WorkerConfig]:
+        is_started = not (self.reference_free or self.policy_is_reference)
+        return {name: worker for name, worker in super().model_roles.items() if name != "reference" or is_started}
+
+
+def dpo_plan(config: DPOConfig) -> RunPlan:
+    """An update per step; with a validation, or as its own reference, the model scores as well."""
+    scores = config.validation is not None or config.policy_is_reference
+    return build_run_plan(config, frozenset({ACTOR_TRAIN.name}) if scores else frozenset())
+
+
+def dpo_rows(config: DPOConfig, plan: RunPlan) -> Iterator[tuple[str, ...]]:
+    """What the printed plan says of a step."""
+    yield from train_rows(config, plan)
+    if config.reference_free:
+        yield "reference", "none"
+        return
+    who = "actor_train without its adapters" if config.policy_is_reference else "reference"
+    yield "reference", f"{who}: log-probs of every row once, in the first epoch"

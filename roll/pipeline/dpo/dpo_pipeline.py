@@ -1,0 +1,91 @@
+"""Direct preference optimization: the policy learns by how much more it likes the better answer than a reference
+does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from roll.algorithms.preference import DPOLoss
+from roll.configs.plan.run_plan import RunPlan
+from roll.distributed.executor.step_rows import rows_of_scores
+from roll.pipeline.checkpoint import Checkpoint
+from roll.pipeline.dpo.dpo_config import DPOConfig
+from roll.pipeline.dpo.kept_scores import KeptLogProbs
+from roll.pipeline.pair_pipeline import PairPipeline
+from roll.types.batch import PairRows, Rows
+from roll.types.metrics import MetricSums
+from roll.types.ragged import sum_rows
+
+
+class DPOPipeline(PairPipeline):
+    """Log-probs of the reference are computed when a row is drawn first, and kept."""
+
+    config: DPOConfig
+    loss: DPOLoss
+
+    def __init__(self, config: DPOConfig, plan: RunPlan):
+        super().__init__(config, plan)
+        self.loss = DPOLoss(
+            beta=config.beta,
+            ipo=config.ipo,
+            label_smoothing=config.label_smoothing,
+            average_log_probs=config.average_log_probs,
+            reference_free=config.reference_free,
+            sft_loss_coef=config.sft_loss_coef,
+        )
+
+    def prepare(self, checkpoint: Checkpoint | None) -> None:
+        super().prepare(checkpoint)
+        self._kept = self._to_keep(self.source.rows)
+        self._kept_validation = None if self.validation is None else self._to_keep(self.validation)
+        if checkpoint is not None and not self.config.reference_free:
+            self._kept.load(checkpoint.path)
+
+    def _to_keep(self, rows: Rows) -> KeptLogProbs:
+        config = self.config
+        model = config.actor_train if config.policy_is_reference or config.reference is None else config.reference
+        return KeptLogProbs(rows, str(model.model_args.model_name_or_path))
+
+    def rows_at(self, places: np.ndarray) -> Rows:
+        rows = super().rows_at(places)
+        assert isinstance(rows, PairRows)
+        return replace(rows, ref_log_probs=self._reference(self.source.rows, places, self._kept))
+
+    def _reference(self, rows: Rows, places: np.ndarray, kept: KeptLogProbs) -> np.ndarray | None:
+        if self.config.reference_free:
+            return None
+        missing = kept.missing(places)
+        if len(missing):
+            with self.timer("ref_log_probs"):
+                kept.keep(missing, self._reference_scores(rows.select(missing)))
+        return kept.of(places)
+
+    def _reference_scores(self, rows: Rows) -> dict[int, np.ndarray]:
+        hold = self.running.placement.hold
+        if self.config.policy_is_reference:
+            with hold(self.trainer.weights):
+                return rows_of_scores(self.trainer.base_log_probs(self.to_score(rows, self.trainer), temperature=1.0))
+        reference = self.running.scorers["reference"]
+        with hold(reference.everything):
+            return rows_of_scores(reference.log_probs(self.to_score(rows, reference), temperature=1.0))
+
+    def judged(self, pairs: PairRows) -> MetricSums:
+        with self.running.placement.hold(self.trainer.weights):
+            scores = rows_of_scores(self.trainer.log_probs(self.to_score(pairs, self.trainer), temperature=1.0))
+        log_probs = np.concatenate([scores[row] for row in range(len(pairs))]).astype(np.float64)
+        kept = self._kept_validation
+        reference = None if kept is None else self._reference(pairs, np.arange(len(pairs)), kept)
+        gaps = log_probs if reference is None else log_probs - reference
+        of_rows = (sum_rows(values, pairs.lengths) for values in (log_probs, gaps))
+        return self.loss.of_rows(*map(torch.from_numpy, (*of_rows, pairs.response_lengths)))[1]
+
+    def save(self, directory: Path) -> dict[str, Any]:
+        state = super().save(directory)
+        if not self.config.reference_free:
+            self._kept.save(directory)
+        return state
