@@ -24,7 +24,15 @@ and an error otherwise; those marked *no effect* are accepted with a warning tha
 
 HEADS = ("| key | type | default | meaning |", "|---|---|---|---|")
 AGENTIC = "roll.pipeline.agentic.agentic_config"
-SHOWN_WITHOUT_INHERITED = ("RewardConfig", "AgenticConfig", "EnvManagerConfig", "SFTConfig", "PairConfig", "DPOConfig")
+SHOWN_WITHOUT_INHERITED = (
+    "RewardConfig",
+    "AgenticConfig",
+    "EnvManagerConfig",
+    "SFTConfig",
+    "PairConfig",
+    "DPOConfig",
+    "RMConfig",
+)
 SECTIONS: tuple[tuple[str, str], ...] = (
     ("Top level", "roll.pipeline.rlvr.rlvr_config:RLVRConfig"),
     ("checkpoint_config", "roll.configs.run:CheckpointConfig"),
@@ -45,6 +53,7 @@ SECTIONS: tuple[tuple[str, str], ...] = (
     ("Top level of supervised fine-tuning (beside the keys of every run)", "roll.pipeline.sft.sft_config:SFTConfig"),
     ("Top level of runs that learn from pairs (beside the keys of every run)", "roll.pipeline.pair_config:PairConfig"),
     ("Top level of DPO (beside those of pairs)", "roll.pipeline.dpo.dpo_config:DPOConfig"),
+    ("Top level of reward-model training (beside those of pairs)", "roll.pipeline.rm.rm_config:RMConfig"),
     ("custom_envs.TAG", f"{AGENTIC}:EnvConfig"),
     ("train_env_manager, val_env_manager (beside the keys of a role)", f"{AGENTIC}:EnvManagerConfig"),
     ("env manager: llm_proxy", "roll.configs.load.inert_keys:LLMProxyConfig"),

@@ -14,7 +14,7 @@ from roll.configs.model import ModelArgs
 from roll.configs.policy_losses import POLICY_FORMS, last_name
 
 Use = Literal["train", "score", "generate", "cpu", "none"]
-Head = Literal["lm", "value", "sequence"]
+Head = Literal["lm", "value", "sequence", "reward"]
 
 TASKS: Mapping[Use, str] = {
     "train": "learns",
@@ -59,11 +59,12 @@ class Role:
     """One row. `name` is the YAML path of its section.
 
     `use`: what its workers do (none: a section with the keys of a role, and no workers of its own). `head`: what stands
-    on its model, None without one. `model_keys`: the run's keys that name its model, where model_name_or_path does not;
-    the first that is given counts. `is_needed`: there is no run without it. `is_apart`: its prompts are no rows of the
-    run, and weights of the run never reach it, as a judge's. `also_reads`: keys of its section that others of its use
-    do not read (`section`, or `section.key`). `why_not`: why it reads no others, in a few words. `rows_together`:
-    neighbouring rows that it learns as one sample, 2 of a pair.
+    on its model, None without one; a reward head is a sequence head of one label that learns. `model_keys`: the run's
+    keys that name its model, where model_name_or_path does not; the first that is given counts. `is_needed`: there is
+    no run without it. `is_apart`: its prompts are no rows of the run, and weights of the run never reach it, as a
+    judge's. `also_reads`: keys of its section that others of its use do not read (`section`, or `section.key`).
+    `why_not`: why it reads no others, in a few words. `rows_together`: neighbouring rows that it learns as one sample,
+    2 of a pair.
     """
 
     name: str
@@ -80,7 +81,9 @@ class Role:
         if self.use not in TASKS:
             raise ValueError(f"the role {self.name} has the use {self.use!r}, which is none of {', '.join(TASKS)}")
         if self.use in ("train", "score", "generate") and self.head is None:
-            raise ValueError(f"the role {self.name}, which {TASKS[self.use]}, has no head: lm, value or sequence")
+            raise ValueError(
+                f"the role {self.name}, which {TASKS[self.use]}, has no head: lm, value, sequence or reward"
+            )
 
     @property
     def learns(self) -> bool:

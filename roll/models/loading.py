@@ -88,8 +88,8 @@ def load_model(
 ) -> LoadedModel:
     """The model of a role. `gather` makes partitioned parameters whole while they are written (ZeRO-3). `empty`: only
     its form, on torch's meta device, from config.json alone. `adapts`: with the adapters that `args` ask for."""
-    if head == "value":
-        return load_critic(args, gather, empty, adapts)
+    if head in ("value", "reward"):
+        return load_critic(args, gather, empty, adapts, head)
     return load_sequence_model(args, empty) if head == "sequence" else load_policy(args, empty, adapts)
 
 
@@ -143,42 +143,40 @@ def load_critic(
     gather: GatherParameters = lambda parameters: nullcontext(),
     empty: bool = False,
     adapts: bool = False,
+    head: Head = "value",
 ) -> LoadedModel:
-    """A backbone with a value head (Hugging Face: token classification with one label).
+    """A backbone with a value head (Hugging Face: token classification with one label), or a reward head (sequence
+    classification with one label), which gives values all the same.
 
     A checkpoint without the head gets one of zeros, so that a new critic begins by predicting 0 everywhere. `gather`
     makes partitioned parameters whole while they are written (ZeRO-3).
     """
     config = model_config(args, num_labels=1)
+    if head == "reward":
+        _padding_token(args, config)
+    kind = AutoModelForTokenClassification if head == "value" else AutoModelForSequenceClassification
     try:
-        pretrained, missing = _load(
-            AutoModelForTokenClassification, args, config, empty, may_lack=("score.weight", "score.bias")
-        )
+        pretrained, missing = _load(kind, args, config, empty, may_lack=("score.weight", "score.bias"))
     except ValueError as error:
         raise StrategyError(
-            f"{args.model_name_or_path}: no value head for {config.model_type} models: {error}"
+            f"{args.model_name_or_path}: no {head} head for {config.model_type} models: {error}"
         ) from error
     score = getattr(pretrained, "score", None)
     if not isinstance(score, nn.Linear):
-        raise StrategyError(f"{args.model_name_or_path}: no value head for {config.model_type} models")
+        raise StrategyError(f"{args.model_name_or_path}: no {head} head for {config.model_type} models")
     if "score.weight" in missing:
         parameters = list(score.parameters())
         with gather(parameters), torch.no_grad():
             for parameter in parameters:
                 parameter.zero_()
-    adapters = _adapters(pretrained, args, "value", empty) if adapts else None
+    adapters = _adapters(pretrained, args, head, empty) if adapts else None
     return _finish(TokenValueModel(pretrained.base_model, ValueHead(score)), pretrained, args, adapters)
 
 
 def load_sequence_model(args: ModelArgs, empty: bool = False) -> LoadedModel:
     """A model with a sequence-classification head, such as a reward model. Its checkpoint has to hold the head."""
     config = model_config(args)
-    pad_token_id = getattr(config.get_text_config(), "pad_token_id", None)
-    if pad_token_id is None:
-        raise StrategyError(
-            f"{args.model_name_or_path}: config.json has no pad_token_id, by which rows of a batch are told from their "
-            "padding. Set model_args.model_config_kwargs.pad_token_id to the tokenizer's"
-        )
+    pad_token_id = _padding_token(args, config)
     config.get_text_config().use_cache = False  # one pass per row: keys and values would be kept for nothing
     try:
         pretrained, _ = _load(AutoModelForSequenceClassification, args, config, empty)
@@ -187,6 +185,16 @@ def load_sequence_model(args: ModelArgs, empty: bool = False) -> LoadedModel:
             f"{args.model_name_or_path}: no sequence-classification head can be loaded: {error}"
         ) from error
     return _finish(SequenceModel(pretrained, pad_token_id), pretrained, args)
+
+
+def _padding_token(args: ModelArgs, config: PretrainedConfig) -> int:
+    pad_token_id = getattr(config.get_text_config(), "pad_token_id", None)
+    if pad_token_id is None:
+        raise StrategyError(
+            f"{args.model_name_or_path}: config.json has no pad_token_id, by which rows of a batch are told from their "
+            "padding. Set model_args.model_config_kwargs.pad_token_id to the tokenizer's"
+        )
+    return pad_token_id
 
 
 def model_config(args: ModelArgs, **overrides: object) -> PretrainedConfig:

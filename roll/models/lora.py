@@ -28,7 +28,7 @@ _ADAPTER = "default"  # peft's own name for the only one
 _PREFIX = "base_model.model."  # of names in peft's files
 _PARTS = (".base_layer.", f".modules_to_save.{_ADAPTER}.")
 _ONE_WEIGHT = "embedding and head are one weight in this model (tie_word_embeddings)"
-_TASKS: Mapping[Head, str] = {"lm": "CAUSAL_LM", "value": "TOKEN_CLS"}
+_TASKS: Mapping[Head, str] = {"lm": "CAUSAL_LM", "value": "TOKEN_CLS", "reward": "SEQ_CLS"}
 Tensors = Callable[[str], torch.Tensor]
 
 
@@ -167,7 +167,7 @@ def add_adapters(pretrained: PreTrainedModel, args: ModelArgs, head: Head, empty
         warnings.simplefilter("ignore")  # of what is checked here
         peft_model = get_peft_model(pretrained, config)
     peft_model.peft_config[_ADAPTER].task_type = _TASKS[head]  # earlier, it would have peft copy a critic's head
-    if head == "value":
+    if head != "lm":
         pretrained.get_submodule("score").requires_grad_(True)
     if args.adapter_name_or_path is not None and not empty:
         _load(peft_model, args)

@@ -148,8 +148,9 @@ def _shape_problems(config: RunConfig, choice: Choice, model: Mapping[str, Any])
     if choice.role.learns:
         yield from lora_model_problems(choice, model)
         yield from balance_model_problems(choice, model)
-    if choice.role.head == "sequence":
+    if choice.role.head in ("sequence", "reward"):
         yield from _sequence_head_problems(choice, model)
+    if choice.role.head == "sequence":
         return
     if choice.role.is_apart:  # its prompts are no rows of the run
         return
@@ -167,7 +168,8 @@ def _shape_problems(config: RunConfig, choice: Choice, model: Mapping[str, Any])
 def _sequence_head_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
     name, key = choice.worker.model_args.model_name_or_path, f"{choice.role.name}.model_args.model_name_or_path"
     kinds = model.get("architectures")
-    if isinstance(kinds, list) and kinds and not any("SequenceClassification" in str(kind) for kind in kinds):
+    is_given = choice.role.head == "sequence"  # one that learns gets it
+    if is_given and isinstance(kinds, list) and kinds and not any("SequenceClassification" in str(k) for k in kinds):
         yield Problem(
             f"{key}: {name} is a {', '.join(map(str, kinds))}, without the sequence-classification head that "
             f"{choice.role.name} needs. Name a reward model, as ...ForSequenceClassification.",

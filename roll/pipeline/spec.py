@@ -93,7 +93,7 @@ _RL_PROBLEMS = (
 )
 _RL_WARNINGS = ("roll.configs.checks:config_warnings",)
 _RLVR, _AGENTIC, _SFT = "roll.pipeline.rlvr", "roll.pipeline.agentic", "roll.pipeline.sft"
-_DPO, _PAIRS = "roll.pipeline.dpo", "roll.pipeline.pair_checks"
+_DPO, _RM, _PAIRS = "roll.pipeline.dpo", "roll.pipeline.rm", "roll.pipeline.pair_checks"
 
 PIPELINES: Mapping[str, PipelineSpec] = {
     spec.name: spec
@@ -136,6 +136,16 @@ PIPELINES: Mapping[str, PipelineSpec] = {
             batch=f"{_DPO}.dpo_config:dpo_rows",
             problems=(f"{_PAIRS}:pair_problems", f"{_DPO}.dpo_checks:dpo_problems"),
             warnings=(f"{_PAIRS}:pair_warnings", f"{_DPO}.dpo_checks:dpo_warnings"),
+            machine_problems=(f"{_PAIRS}:missing_files",),
+            data_problems=(f"{_PAIRS}:row_problems",),
+        ),
+        PipelineSpec(
+            "rm",
+            config=f"{_RM}.rm_config:RMConfig",
+            run_class=f"{_RM}.rm_pipeline:RMPipeline",
+            plan=f"{_RM}.rm_config:rm_plan",
+            problems=(f"{_PAIRS}:pair_problems",),
+            warnings=(f"{_PAIRS}:pair_warnings",),
             machine_problems=(f"{_PAIRS}:missing_files",),
             data_problems=(f"{_PAIRS}:row_problems",),
         ),

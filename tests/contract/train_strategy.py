@@ -16,6 +16,7 @@ from roll.algorithms.loss import PolicyLoss, SupervisedLoss
 from roll.algorithms.objectives import PolicyGradient
 from roll.configs.cluster import WorkerConfig
 from roll.configs.plan.run_plan import TrainPlan
+from roll.configs.roles import Head
 from roll.distributed.strategy.base import ALL_STATES, TrainStrategy
 from roll.errors import StrategyError
 from roll.types.batch import MicroBatch
@@ -51,7 +52,12 @@ class Case:
 
 @contextmanager
 def built(
-    case: Case, model_dir: Path, role: str = "actor_train", max_norm: float = 1.0, **training: Any
+    case: Case,
+    model_dir: Path,
+    role: str = "actor_train",
+    max_norm: float = 1.0,
+    head: Head | None = None,
+    **training: Any,
 ) -> Iterator[TrainStrategy]:
     config = WorkerConfig.model_validate(
         {
@@ -76,7 +82,8 @@ def built(
     if case.folder:
         add_folder(Path(case.folder))
     cls = resolve(case.class_path)
-    strategy: TrainStrategy = cls(config, context(role), plan)  # type: ignore[operator]
+    where = context(role) if head is None else replace(context(role), head=head)
+    strategy: TrainStrategy = cls(config, where, plan)  # type: ignore[operator]
     strategy.setup()
     try:
         yield strategy

@@ -131,6 +131,8 @@ def _shape(model: Mapping[str, Any], family: _Family, head: Head) -> ModelShape:
     weights.append(Weight("model.norm.weight", (hidden,), "whole", layers, "norm"))
     if head == "sequence":
         weights.append(Weight("score.weight", (num_labels(model), hidden), "whole", layers, "score"))
+    elif head == "reward":
+        weights.append(Weight("score.weight", (1, hidden), "whole", layers, "score"))
     elif head == "value":
         weights.append(Weight("score.weight", (1, hidden), "whole", layers, "score"))
         weights.append(Weight("score.bias", (1,), "whole", layers, "bias of the score"))

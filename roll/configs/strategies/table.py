@@ -44,7 +44,7 @@ _SPECS = (
     StrategySpec(
         "deepspeed_train",
         {"train": f"{_CLASSES}.deepspeed.train:DeepSpeedTrainStrategy"},
-        heads=("lm", "value"),
+        heads=("lm", "value", "reward"),
         adapts=True,
         balances=True,
         packages=_DEEPSPEED,
@@ -130,7 +130,7 @@ _SPECS = (
     StrategySpec(
         "fsdp2_train",
         {"train": f"{_CLASSES}.fsdp2.train:Fsdp2TrainStrategy"},
-        heads=("lm", "value"),
+        heads=("lm", "value", "reward"),
         adapts=True,
         balances=True,
         packages=_TORCH,

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch.nn.functional import logsigmoid
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 from roll.algorithms.loss import Loss
-from roll.algorithms.preference import DPOLoss
+from roll.algorithms.preference import BradleyTerryLoss, DPOLoss
 from roll.distributed.executor.blueprint import BatchLimits
 from roll.distributed.executor.shards import micro_batches
 from roll.distributed.strategy.base import TrainStrategy
+from roll.pipeline.rm.rm_pipeline import read_at_the_end
 from roll.types.batch import LossScale, PairRows
 from roll.types.collate import pad
 from roll.types.packing import neighbours_by_rank
@@ -61,6 +62,33 @@ def dpo_update(case: Case, model_dir: Path, limits: BatchLimits) -> tuple[Gradie
         return update(strategy, LOSS, pairs(), limits)
 
 
+def save_reward_model(model_dir: Path, directory: Path) -> None:
+    """A sequence classifier on the layers of this model, with a head that is not zero."""
+    torch.manual_seed(0)
+    model = AutoModelForSequenceClassification.from_pretrained(model_dir, dtype=torch.float32, num_labels=1)
+    torch.nn.init.normal_(model.score.weight, std=0.1)
+    model.save_pretrained(directory)
+
+
+def rm_update(case: Case, model_dir: Path, limits: BatchLimits) -> tuple[Gradients, float, float]:
+    with built(case, model_dir, max_norm=0.0, head="reward", **LINEAR) as strategy:
+        return update(strategy, BradleyTerryLoss(), read_at_the_end(pairs(), padding=0), limits)
+
+
+def rm_reference(model_dir: Path) -> tuple[Gradients, float, float]:
+    """The number is read where Hugging Face reads it."""
+    model, rows = AutoModelForSequenceClassification.from_pretrained(model_dir, dtype=torch.float32), pairs()
+    ends = np.cumsum(rows.lengths)
+    rewards = []
+    for end, length in zip(ends.tolist(), rows.lengths.tolist(), strict=True):
+        ids = torch.from_numpy(rows.input_ids[end - length : end].astype(np.int64))[None]
+        rewards.append(model(input_ids=ids).logits[0, 0])
+    gaps = [rewards[i] - rewards[i + 1] - float(rows.margins[i]) for i in range(0, len(rows), 2)]
+    total = -logsigmoid(torch.stack(gaps)).mean()
+    total.backward()
+    return gradients_of(model), *facts(model, total)
+
+
 def dpo_reference(model_dir: Path) -> tuple[Gradients, float, float]:
     """The same pair by pair, without padding, with the formula written out."""
     model, rows, losses = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32), pairs(), []
@@ -82,6 +110,14 @@ def dpo_reference(model_dir: Path) -> tuple[Gradients, float, float]:
         losses.append(one)
     total = torch.stack(losses).mean()
     total.backward()
-    gradients = {name: p.grad.numpy() for name, p in model.named_parameters() if p.grad is not None}
-    norm = float(np.sqrt(sum((g.astype(np.float64) ** 2).sum() for g in gradients.values())))
-    return gradients, norm, float(total.detach())
+    return gradients_of(model), *facts(model, total)
+
+
+def gradients_of(model: torch.nn.Module) -> Gradients:
+    return {name: p.grad.numpy() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def facts(model: torch.nn.Module, total: torch.Tensor) -> tuple[float, float]:
+    """The norm of the gradient, and the loss."""
+    norm = float(np.sqrt(sum((g.astype(np.float64) ** 2).sum() for g in gradients_of(model).values())))
+    return norm, float(total.detach())

@@ -54,6 +54,23 @@ def test_the_gradient_of_pairs_is_hugging_faces_however_they_are_spread(
             assert_same(gradients, want)
 
 
+@pytest.mark.parametrize(
+    ("case", "limits"),
+    [pytest.param(*CASES[0]), *(pytest.param(*CASES[place], marks=pytest.mark.slow) for place in (1, 3, 5))],
+    ids=lambda given: str(given) if isinstance(given, Case) else "",
+)
+def test_the_gradient_of_a_reward_model_is_hugging_faces(
+    case: Case, limits: BatchLimits, rank_pool: Pools, tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    pairs.save_reward_model(tiny_model_dir, tmp_path)
+    want, norm, loss = pairs.rm_reference(tmp_path)
+    for gradients, rank_norm, rank_loss in rank_pool(case.world_size).run(pairs.rm_update, case, tmp_path, limits):
+        assert rank_loss == pytest.approx(loss, rel=1e-5)
+        assert rank_norm == pytest.approx(norm, rel=1e-4)
+        if gradients:
+            assert_same(gradients, want)
+
+
 def assert_same(got: Gradients, want: Gradients) -> None:
     """A weight of 1 that moves by 1e-3 is told to 6e-8."""
     assert got.keys() == want.keys()

@@ -17,11 +17,11 @@ RECIPES = sorted(
     for path in EXAMPLES.glob("*/*.yaml")
     if path.parent.name != "config" and "rewards" in yaml.safe_load(path.read_text(encoding="utf-8"))
 )
-OF_ROWS = {path: kind for kind in ("sft", "dpo") for path in sorted(EXAMPLES.glob(f"*/*_{kind}.yaml"))}
+OF_ROWS = {path: kind for kind in ("sft", "dpo", "rm") for path in sorted(EXAMPLES.glob(f"*/*_{kind}.yaml"))}
 
 
 def test_there_are_recipes_and_fragments_to_check() -> None:
-    assert sorted(OF_ROWS.values()) == ["dpo", "sft"]
+    assert sorted(OF_ROWS.values()) == ["dpo", "rm", "sft"]
     assert len(RECIPES) >= 9
     assert [path.stem for path in FRAGMENTS] == [
         "deepspeed_zero",

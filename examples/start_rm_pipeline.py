@@ -1,0 +1,12 @@
+"""Starts reward-model training: `python examples/start_rm_pipeline.py --config_path tiny-sort --config_name
+tiny_sort_rm`."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that a checkout runs without being installed
+
+from roll.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main("rm", script=__file__))

@@ -1,0 +1,44 @@
+"""Reward-model training before anything starts: where the number is read, and what the role needs."""
+
+from typing import Any
+
+import numpy as np
+
+from roll.configs.strategies.table import STRATEGIES
+from roll.pipeline.rm.rm_config import REWARD_TRAIN, RMConfig, rm_plan
+from roll.pipeline.rm.rm_pipeline import read_at_the_end
+from roll.types.batch import PairRows, Rows
+
+PADDING = 9
+
+
+def test_the_number_is_read_behind_the_end_of_the_answer_and_before_padding() -> None:
+    """The last row ends with tokens that count for nobody: what the template writes behind the answer, and before it
+    the padding token, at which Hugging Face does not read."""
+    ids = [[1, 2, 3], [1, 4, 5, 6, PADDING, 7]]
+    masks = [[False, True, True], [False, True, True, True, True, False]]
+    flat = Rows.of(ids, masks)
+    names = ("lengths", "input_ids", "response_mask", "loss_weights")
+    margins = np.array([0.5, 0.5], np.float32)
+    pairs = PairRows(**{name: getattr(flat, name) for name in names}, margins=margins)
+    rows = read_at_the_end(pairs, PADDING)
+    assert rows.lengths.tolist() == [4, 5]
+    assert rows.input_ids.tolist() == [1, 2, 3, PADDING, 1, 4, 5, 6, PADDING]
+    assert np.flatnonzero(rows.response_mask).tolist() == [3, 8]
+    assert rows.margins.tolist() == [0.5, 0.5]
+
+
+def config(**changed: Any) -> RMConfig:
+    return RMConfig.model_validate({"pretrain": "model", "num_gpus_per_node": 1} | changed)
+
+
+def test_a_validation_is_scored_by_the_model_that_learns() -> None:
+    role: dict[str, Any] = {"strategy_args": {"strategy_name": "deepspeed_train"}, "device_mapping": [0]}
+    assert rm_plan(config(reward_train=role)).scoring == frozenset()
+    assert rm_plan(config(reward_train=role, validation={})).scoring == {"reward_train"}
+    assert config(reward_train=role, margin_key="lead").margin_column == "lead"
+
+
+def test_the_strategies_that_train_a_reward_head() -> None:
+    able = {name for name, spec in STRATEGIES.items() if REWARD_TRAIN.head in spec.heads}
+    assert able == {"deepspeed_train", "fsdp2_train"}
