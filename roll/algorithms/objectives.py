@@ -119,6 +119,22 @@ class SquaredPenalty:
         return penalty - tokens.advantages * tokens.log_probs
 
 
+@dataclass(frozen=True)
+class SoftGate:
+    """SAPO (arXiv 2511.20347): -f(r) A with f(r) = 4 / tau * sigmoid(tau (r - 1)), a gate in place of PPO's clip. Its
+    slope is 1 at r = 1 and fades on both sides, the faster the larger tau is; one for A > 0, one for the others."""
+
+    tau_positive: float = 1.0
+    tau_negative: float = 1.05
+
+    def __call__(self, tokens: PolicyTokens, metrics: MetricSums) -> torch.Tensor:
+        tau = torch.where(tokens.advantages > 0, self.tau_positive, self.tau_negative)
+        gate = torch.sigmoid(tau * (ratio_of(tokens.log_ratio) - 1))
+        slope = (4 * gate * (1 - gate)).detach()
+        metrics.add("soft_gate_mean", (slope * tokens.mask).sum(), tokens.mask.sum())
+        return -4 / tau * gate * tokens.advantages
+
+
 def _count_clipped(metrics: MetricSums, low: torch.Tensor, high: torch.Tensor, mask: torch.Tensor) -> None:
     num_tokens, num_low, num_high = mask.sum(), low.sum(), high.sum()
     metrics.add("clip_fraction", num_low + num_high, num_tokens)
@@ -155,3 +171,7 @@ def topr(topr_positive_weight: float, topr_negative_weight: float) -> TaperedWei
 
 def kimi15(kimi15_tau: float) -> SquaredPenalty:
     return SquaredPenalty(kimi15_tau)
+
+
+def sapo(sapo_tau_positive: float, sapo_tau_negative: float) -> SoftGate:
+    return SoftGate(sapo_tau_positive, sapo_tau_negative)

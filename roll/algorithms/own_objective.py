@@ -21,10 +21,10 @@ TAKEN = frozenset({
     "advantage_abs_mean", "advantage_clip_fraction", "advantage_max", "advantage_mean", "approx_kl", "clip_fraction",
     "clip_high_fraction", "clip_low_fraction", "dual_clip_fraction", "entropy_mean", "grad_norm",
     "is_weight_clip_fraction", "is_weight_mean", "kl_coef", "kl_loss", "kl_mean", "learning_rate",
-    "masked_stale_fraction", "mismatch_kept_fraction", "nll_mean", "num_updates", "pg_loss", "ratio_max", "ratio_mean",
-    "ratio_penalty_mean", "return_mean", "settled_fraction", "skipped_fraction", "skipped_updates",
-    "steps_without_signal", "token_reward_clip_fraction", "train_infer_log_prob_diff_max",
-    "train_infer_log_prob_diff_mean",
+    "masked_stale_fraction", "mismatch_kept_fraction", "moe_aux_loss", "nll_mean", "num_updates", "pg_loss",
+    "ratio_max", "ratio_mean", "ratio_penalty_mean", "return_mean", "settled_fraction", "skipped_fraction",
+    "skipped_updates", "soft_gate_mean", "steps_without_signal", "token_reward_clip_fraction",
+    "train_infer_log_prob_diff_max", "train_infer_log_prob_diff_mean",
 })  # fmt: skip
 """Metrics of the actor that mean something already."""
 

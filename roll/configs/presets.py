@@ -192,6 +192,16 @@ _ROWS = (
         ),
     ),
     Preset(
+        "sapo",
+        "SAPO, arXiv 2511.20347",
+        {"adv_estimator": "grpo", "pg_variant": "sapo", "loss_agg_mode": "seq-mean-token-mean"},
+        (
+            _GROUP,
+            "loss of a token = -4 / tau sigmoid(tau (r - 1)) A, r = p_new / p_old, another tau where A > 0",
+            "loss of an update = the mean over its answers of the mean over their tokens",
+        ),
+    ),
+    Preset(
         "kimi15",
         "Kimi k1.5, arXiv 2501.12599",
         {

@@ -24,6 +24,7 @@ from roll.algorithms.objectives import (
     ClippedRatio,
     Objective,
     PolicyGradient,
+    SoftGate,
     SquaredPenalty,
     TaperedWeight,
 )
@@ -162,6 +163,9 @@ def slow_objective(
             return -weight * advantage * log_prob
         case TaperedWeight(positive, negative):
             return -(positive if advantage > 0 else negative * min(r, 1.0)) * advantage * log_prob
+        case SoftGate(positive, negative):
+            tau = positive if advantage > 0 else negative
+            return -4 / tau / (1 + torch.exp(-tau * (torch.exp(log_ratio) - 1))) * advantage
         case SquaredPenalty(tau):
             return -advantage * log_prob + tau * log_ratio * log_ratio / 2
     raise NotImplementedError(objective)
@@ -203,6 +207,7 @@ OBJECTIVES: dict[str, Objective] = {
     "cispo, settled dropped": BoundedWeight(0.9, 1.15, drops_settled=True),
     "topr": TaperedWeight(0.8, 1.3),
     "kimi15": SquaredPenalty(0.6),
+    "sapo": SoftGate(0.7, 1.6),
 }
 KINDS: tuple[Literal["seq", "segment"], ...] = ("seq", "segment")
 CASES: dict[str, PolicyLoss] = {
@@ -298,6 +303,7 @@ def test_the_cases_really_clip_and_filter() -> None:
     assert 0 < result("cispo, settled dropped")["settled_fraction"] < result("cispo")["clip_fraction"]
     assert 0 < result("topr")["clip_high_fraction"] < 1
     assert result("kimi15")["ratio_penalty_mean"] > 0
+    assert 0 < result("sapo")["soft_gate_mean"] < 1
     assert 0 < result("weight token")["is_weight_clip_fraction"] < 1
     for granularity in GRANULARITIES:
         assert 0 < result(f"filter {granularity}")["mismatch_kept_fraction"] < 1, granularity

@@ -1,5 +1,6 @@
 """What `roll explain` prints is what the formulas give: each worked example against a few lines of float arithmetic."""
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -52,6 +53,12 @@ def near_one(i: int) -> float:
     return clipped(geometric(i), SCALED[i], 3e-4, 4e-4)
 
 
+def soft(ratio: float, advantage: float) -> float:
+    """d/d log p of -4 / tau sigmoid(tau (r - 1)) A."""
+    gate = 1 / (1 + math.exp(-(1.0 if advantage > 0 else 1.05) * (ratio - 1)))
+    return -4 * gate * (1 - gate) * ratio * advantage
+
+
 EXPECTED = {
     "grpo": per_token(lambda i, r: clipped(r, SCALED[i], 0.2, 0.2), in_rows),
     "dr_grpo": per_token(lambda i, r: clipped(r, CENTRED[i], 0.2, 0.2), lambda i: 1 / S / LONGEST),
@@ -60,6 +67,7 @@ EXPECTED = {
     "rloo": per_token(lambda i, _: -OTHERS[i], in_sums),
     "reinforce": per_token(lambda i, _: -REWARDS[i], in_sums),
     "cispo": per_token(lambda i, r: -min(r, 1.28) * SCALED[i], in_mean),
+    "sapo": per_token(lambda i, r: soft(r, SCALED[i]), in_rows),
     "topr": per_token(lambda i, _: -CENTRED[i] * (min(1.0, geometric(i)) if CENTRED[i] < 0 else 1.0), in_sums),
 }
 
