@@ -41,6 +41,7 @@ _ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
     "rloo": {"algorithm.adv_estimator": "rloo"},
     "reinforceplusplus": {"algorithm.adv_estimator": "reinforce_plus_plus"},
     "gspo": {"algorithm.adv_estimator": "grpo", f"{ACTOR}.policy_loss.loss_mode": "gspo"},
+    "sapo": {"algorithm.adv_estimator": "grpo", f"{ACTOR}.policy_loss.loss_mode": "sapo"},
     "cispo": {"algorithm.adv_estimator": "grpo", f"{ACTOR}.policy_loss.loss_mode": "cispo"},
 }
 

@@ -30,6 +30,10 @@ def policy_form(look: Look) -> Sum:
         return Sum(settings, f"pg_variant: cispo, weights in [1 - {low:g}, 1 + {high:g}].")
     if mode == "gpg":
         return Sum({"pg_variant": "vanilla"}, "pg_variant: vanilla: the policy gradient without a ratio.")
+    if mode == "sapo":
+        taus = {f"sapo_tau_{kind}": number(look(f"{ACTOR}.tau_{kind[:3]}")) for kind in ("positive", "negative")}
+        told = ", ".join(f"{key} {value:g}" for key, value in taus.items())
+        return Sum({"pg_variant": "sapo", **taus}, f"pg_variant: sapo, {told}.")
     near = ""
     if mode not in ("vanilla", "gspo"):
         near = f"There is no loss {mode} here; the clipped ratio stands in (pg_variant: ppo)."

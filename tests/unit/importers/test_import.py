@@ -100,6 +100,14 @@ def test_a_value_that_is_not_here_says_what_stands_in_for_it() -> None:
     assert entry(found, "data.truncation")[0] == "approximated"
 
 
+def test_a_loss_by_name_brings_its_keys() -> None:
+    words = ("actor_rollout_ref.actor.policy_loss.loss_mode=sapo", "actor_rollout_ref.actor.tau_neg=1.2")
+    found = imported("verl_ppo_fsdp.yaml", *words)
+    keys = ("pg_variant", "sapo_tau_positive", "sapo_tau_negative")
+    assert tuple(found.tree[key] for key in keys) == ("sapo", 1.0, 1.2)
+    assert "pg_clip" not in found.tree and entry(found, words[0].partition("=")[0])[0] == "mapped"
+
+
 def test_keys_alone_are_taken_without_a_file() -> None:
     words = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=8", "data.train_batch_sise=64"]
     found = imported_from(read(None, words))

@@ -1,0 +1,64 @@
+"""The tables of foreign keys: what they write are keys of here, and no key stands in two rows."""
+
+from collections import Counter
+
+import pytest
+
+from roll.configs.base import Settings, holds_mapping, nested_class
+from roll.configs.load.known_keys import known_keys
+from roll.importers.rows import Table
+from roll.importers.trinity import TRINITY_RL, TRINITY_SFT
+from roll.importers.verl import VERL_RL, VERL_SFT
+from roll.pipeline.rlvr.rlvr_config import RLVRConfig
+from roll.pipeline.sft.sft_config import SFTConfig
+
+TABLES = {"verl": VERL_RL, "verl sft": VERL_SFT, "trinity": TRINITY_RL, "trinity sft": TRINITY_SFT}
+CONFIGS: dict[str, type[Settings]] = {"rlvr": RLVRConfig, "sft": SFTConfig}
+OF_NO_TRAINING = """
+    actor.checkpoint.async_save actor.profiler.tool_config.nsys.discrete actor.megatron.override_ddp_config
+    actor.optim.lr_wsd_decay_style actor.policy_loss.clip_cov_ratio actor.calculate_sum_pi_squared actor.mtp.enable
+    ref.megatron.use_mbridge ref.load_weight ref.entropy_checkpointing ref.profiler.enable
+    rollout.agent.custom_async_server.path rollout.trace.token2text rollout.prometheus.port rollout.multi_turn.format
+    rollout.layer_name_map.qkv_layer_name rollout.engine_kwargs.vllm rollout.checkpoint_engine.backend
+    model.override_config.moe_config.freeze_moe_router model.tiled_mlp.enabled model.lora.type model.use_shm
+"""
+BESIDE = """
+    data.sampler.class_path data.datagen.path data.apply_chat_template_kwargs.enable_thinking data.train_max_samples
+    critic.checkpoint.load_contents critic.model.fsdp_config.fsdp_size critic.megatron.tensor_model_parallel_size
+    reward_model.sandbox_fusion.max_concurrent reward_model.profiler.tool reward.num_workers algorithm.pf_ppo.weight_pow
+    trainer.esi_redundant_time trainer.default_hdfs_dir global_profiler.tool ray_kwargs.ray_init.num_cpus hydra.run.dir
+"""
+
+
+def is_known(target: str, cls: type[Settings]) -> bool:
+    """True for a key of a section, and for whatever stands in a section without a class."""
+    current: type[Settings] | None = cls
+    parts = target.split(".")
+    while parts and current is not None:
+        keys, name = known_keys(current), parts.pop(0)
+        if name not in keys:
+            return False
+        current = nested_class(keys[name])
+        if parts and current is not None and holds_mapping(keys[name]):
+            parts.pop(0)
+    return True
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_target_is_a_key_of_here(name: str) -> None:
+    table = TABLES[name]
+    written = {target for row in table.rows for target in row.targets}
+    assert written and {target for target in written if not is_known(target, CONFIGS[table.pipeline])} == set()
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_key_stands_in_one_row_and_has_its_sum_and_its_condition(name: str) -> None:
+    table: Table = TABLES[name]
+    assert [key for key, count in Counter(row.key for row in table.rows).items() if count > 1] == []
+    assert {row.sum for row in table.rows if row.sum} <= table.sums.keys()
+    assert {row.needs for row in table.rows if row.needs} <= table.conditions.keys()
+
+
+def test_keys_of_verl_that_ask_for_no_training_are_known_as_well() -> None:
+    keys = [f"actor_rollout_ref.{key}" for key in OF_NO_TRAINING.split()] + BESIDE.split()
+    assert len(keys) > 30 and [key for key in keys if VERL_RL.row(key) is None] == []
