@@ -3,6 +3,7 @@ works."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import gcd
 from typing import Any
 
 from pydantic import ValidationError
@@ -25,7 +26,8 @@ from roll.utils.text import show
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What parallel sizes must divide. A width of 0: the model has no such matrices."""
+    """What parallel sizes must divide. A width of 0: the model has no such matrices. `ffn_width`: of dense layers
+    and of experts that every token goes to; where they differ, what divides both."""
 
     num_heads: int
     num_kv_heads: int
@@ -44,14 +46,16 @@ class ModelFacts:
         experts = model.get("num_experts") or model.get("num_local_experts") or 0
         width = model.get("intermediate_size") or 0
         expert_width = model.get("moe_intermediate_size") or width
-        if not all(type(number) is int for number in (kv_heads, experts, width, expert_width)):
+        shared = model.get("shared_expert_intermediate_size") or 0
+        if not all(type(number) is int for number in (kv_heads, experts, width, expert_width, shared)):
             return None
+        has_dense = not experts or bool(model.get("mlp_only_layers")) or (model.get("decoder_sparse_step") or 1) != 1
         return cls(
             num_heads=heads,
             num_kv_heads=kv_heads,
             num_layers=layers,
             num_experts=experts,
-            ffn_width=0 if experts else width,
+            ffn_width=gcd(width if has_dense else 0, shared if experts else 0),
             expert_width=expert_width if experts else 0,
         )
 

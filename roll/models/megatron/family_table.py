@@ -24,9 +24,8 @@ FAMILIES: Mapping[str, KnownFamily] = {  # by the model_type of config.json
     "qwen2": KnownFamily("qwen2", {"use_sliding_window": False, **_GATED}),
     "qwen3": KnownFamily("qwen3", _QWEN3),
     "mixtral": KnownFamily("mixtral", {"sliding_window": None, **_GATED}),
-    "qwen3_moe": KnownFamily(
-        "qwen3_moe", {**_QWEN3, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": []}
-    ),
+    "qwen2_moe": KnownFamily("qwen2_moe", {"qkv_bias": True, "use_sliding_window": False, **_GATED}),
+    "qwen3_moe": KnownFamily("qwen3_moe", _QWEN3),
 }
 
 

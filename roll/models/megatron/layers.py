@@ -17,6 +17,7 @@ from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
 from megatron.core.transformer.transformer_config import TransformerConfig
+from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
 from torch.nn import functional
 from torch.nn.attention.bias import causal_lower_right
 
@@ -147,32 +148,38 @@ class CoreAttention(MegatronModule):
 
 def block_spec(config: TransformerConfig, vp_stage: int | None) -> TransformerBlockSubmodules:
     """The layers of one stage, of the implementation that the settings choose."""
-    layer, norm = _engine_layer(config) if config.transformer_impl == "transformer_engine" else _local_layer(config)
+    build = _engine_layer if config.transformer_impl == "transformer_engine" else _local_layer
+    dense, norm = build(config, None)
+    kinds = {0: dense}
     if config.num_moe_experts:
-        parts: Any = layer.submodules
+        kinds[1], _ = build(config, config.num_moe_experts)
+        parts: Any = kinds[1].submodules
         parts.mlp.submodules.router = BalancingRouter
-    count = get_num_layers_to_build(config, vp_stage=vp_stage)
-    return TransformerBlockSubmodules(layer_specs=[layer] * count, layer_norm=norm)  # type: ignore[arg-type]
+    everywhere = [int(bool(config.num_moe_experts))] * config.num_layers
+    pattern = config.moe_layer_freq if isinstance(config.moe_layer_freq, list) else everywhere
+    first = get_transformer_layer_offset(config, vp_stage=vp_stage)
+    own = pattern[first : first + get_num_layers_to_build(config, vp_stage=vp_stage)]
+    return TransformerBlockSubmodules(layer_specs=[kinds[kind] for kind in own], layer_norm=norm)  # type: ignore[arg-type]
 
 
-def _engine_layer(config: TransformerConfig) -> tuple[ModuleSpec, Any]:
+def _engine_layer(config: TransformerConfig, num_experts: int | None) -> tuple[ModuleSpec, Any]:
     """transformer-engine's layer as it is: its norm and attention take what ours do."""
     from megatron.core.extensions.transformer_engine import TENorm
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_with_transformer_engine_spec
 
     layer = get_gpt_layer_with_transformer_engine_spec(
-        num_experts=config.num_moe_experts,
-        moe_grouped_gemm=config.moe_grouped_gemm,
+        num_experts=num_experts,
+        moe_grouped_gemm=config.moe_grouped_gemm and num_experts is not None,
         qk_layernorm=config.qk_layernorm,
     )
     return layer, TENorm
 
 
-def _local_layer(config: TransformerConfig) -> tuple[ModuleSpec, Any]:
+def _local_layer(config: TransformerConfig, num_experts: int | None) -> tuple[ModuleSpec, Any]:
     """Megatron's local layer with the two modules above."""
     layer: ModuleSpec = copy.deepcopy(
         get_gpt_layer_local_spec(
-            num_experts=config.num_moe_experts,
+            num_experts=num_experts,
             qk_layernorm=config.qk_layernorm,
             normalization="RMSNorm",
         )

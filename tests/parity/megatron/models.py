@@ -12,6 +12,7 @@ from transformers import (
     MixtralConfig,
     PretrainedConfig,
     Qwen2Config,
+    Qwen2MoeConfig,
     Qwen3Config,
     Qwen3MoeConfig,
 )
@@ -47,6 +48,9 @@ def config(family: str, **changes: object) -> PretrainedConfig:
     if family == "mixtral":
         return MixtralConfig(num_local_experts=4, num_experts_per_tok=2, router_aux_loss_coef=0.0, **shape)  # type: ignore[arg-type]
     experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": True}
+    if family == "qwen2_moe":
+        shared = {"shared_expert_intermediate_size": 40, "router_aux_loss_coef": 0.0}
+        return Qwen2MoeConfig(**shape | experts | shared | changes)  # type: ignore[arg-type]
     return Qwen3MoeConfig(**shape | experts | heads | {"router_aux_loss_coef": 0.0})  # type: ignore[arg-type]
 
 

@@ -27,6 +27,9 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3": ("qwen3", {}),
     "mixtral": ("mixtral", {}),
     "qwen3_moe": ("qwen3_moe", {}),
+    "qwen3_moe-dense-first": ("qwen3_moe", {"mlp_only_layers": [0], "norm_topk_prob": False}),
+    "qwen2_moe": ("qwen2_moe", {}),
+    "qwen2_moe-every-second": ("qwen2_moe", {"decoder_sparse_step": 2, "norm_topk_prob": False}),
 }
 
 
@@ -38,7 +41,7 @@ def test_log_probs_entropy_and_exported_weights_are_the_models_own(
     Frequencies of scaled rotary embeddings differ from plain ones from the first position on."""
     family, changes = FAMILIES[name]
     model_dir = family_dir(family, **changes)
-    settings = TP2 if name in ("llama", "qwen2-tied", "qwen3", "mixtral") else PP2
+    settings = TP2 if name in ("llama", "qwen2-tied", "qwen3", "mixtral", "qwen2_moe") else PP2
     run = Run(model_dir, settings, vocab_size=models.VOCAB_SIZE)
     outputs = rank_pool(2).run(ranks.scores_and_weights, run)
     model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float64, experts_implementation="eager")
@@ -58,7 +61,8 @@ def test_a_model_of_an_unknown_family_is_refused_with_the_known_ones(rank_pool: 
 
     GPT2Config().save_pretrained(tmp_path)
     with pytest.raises(
-        AssertionError, match="megatron knows no gpt2 models; it knows llama, qwen2, qwen3, mixtral, qwen3_moe"
+        AssertionError,
+        match="megatron knows no gpt2 models; it knows llama, qwen2, qwen3, mixtral, qwen2_moe, qwen3_moe",
     ):
         rank_pool(2).run(ranks.scores_and_weights, Run(tmp_path, TP2))
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,28 +35,42 @@ CASES: dict[str, tuple[int, str, dict[str, Any], dict[str, Any]]] = {
     "cp2-ep2": (2, "qwen3_moe", CP2 | EP2, {"split": (3, 1)}),
     "cp2-ep2-packed": (2, "mixtral", CP2 | EP2, {"packs": True}),
     "ep2-recompute-full": (2, "qwen3_moe", EP2 | {"recompute_granularity": "full"}, {}),
+    "tp2-shared-expert": (2, "qwen2_moe", TP2, {"split": (3, 1)}),
+    "ep2-dense-first": (2, "dense-first", EP2, {}),
     "tp2-ep2-etp2-allgather": (4, "mixtral", TP2 | EP2 | ALLGATHER | {"expert_tensor_parallel_size": 2}, {}),
 }  # fmt: skip
 
 
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "qwen3_moe": ("qwen3_moe", {}),
+    "mixtral": ("mixtral", {}),
+    "qwen2_moe": ("qwen2_moe", {}),
+    "dense-first": ("qwen3_moe", {"mlp_only_layers": [0], "norm_topk_prob": False}),
+}
+
+
 @pytest.fixture(scope="module")
-def references(family_dir: Callable[..., Path]) -> dict[str, Trace]:
-    made = {}
-    for family in ("qwen3_moe", "mixtral"):
-        loss, given = BentLoss(), rows(vocab_size=models.VOCAB_SIZE)
-        trace = train_reference(family_dir(family), given, loss, [LEARNING_RATE] * 3, max_norm=0.5, weight_decay=0.1)
+def references(family_dir: Callable[..., Path]) -> Callable[[str], Trace]:
+    @cache
+    def made(model: str) -> Trace:
+        family, changes = MODELS[model]
+        loss, given, where = BentLoss(), rows(vocab_size=models.VOCAB_SIZE), family_dir(family, **changes)
+        trace = train_reference(where, given, loss, [LEARNING_RATE] * 3, max_norm=0.5, weight_decay=0.1)
         stored = [models.as_stored(parameters, family) for parameters in trace.parameters]
-        made[family] = replace(trace, gradients=models.as_stored(trace.gradients, family), parameters=stored)
+        return replace(trace, gradients=models.as_stored(trace.gradients, family), parameters=stored)
+
     return made
 
 
 @pytest.mark.proof
 @pytest.mark.parametrize("name", list(CASES))
 def test_experts_on_several_ranks_train_as_one_process_does(
-    name: str, rank_pool: Pools, family_dir: Callable[..., Path], references: dict[str, Trace]
+    name: str, rank_pool: Pools, family_dir: Callable[..., Path], references: Callable[[str], Trace]
 ) -> None:
     """The reference computes every expert on every row in one process, so routing, the tokens' travel, gradients of
     experts that only some ranks hold and the norm over all of them are compared. Load balancing losses are off."""
-    world_size, family, settings, options = CASES[name]
-    run = Run(family_dir(family), settings, max_norm=0.5, weight_decay=0.1, vocab_size=models.VOCAB_SIZE, **options)
-    assert_same_training(rank_pool(world_size).run(ranks.train, run)[0], references[family])
+    world_size, model, settings, options = CASES[name]
+    family, changes = MODELS[model]
+    where = family_dir(family, **changes)
+    run = Run(where, settings, max_norm=0.5, weight_decay=0.1, vocab_size=models.VOCAB_SIZE, **options)
+    assert_same_training(rank_pool(world_size).run(ranks.train, run)[0], references(model))

@@ -1,4 +1,4 @@
-"""Qwen3-MoE: Qwen3's attention, experts in every layer."""
+"""Qwen3-MoE: Qwen3's attention, experts in every layer or in some."""
 
 from typing import Any
 
@@ -17,15 +17,23 @@ EXPERTS: dict[str, Rule] = {
 }
 
 
-def settings(config: PretrainedConfig) -> dict[str, Any]:
-    return qwen3.settings(config) | {
+def mixture(config: PretrainedConfig) -> dict[str, Any]:
+    """What Qwen's mixtures have in common. With norm_topk_prob the chosen experts' weights sum to 1: softmax after the
+    choice."""
+    return {
         "num_moe_experts": config.num_experts,
         "moe_router_topk": config.num_experts_per_tok,
         "moe_ffn_hidden_size": config.moe_intermediate_size,
-        "moe_router_pre_softmax": False,
+        "moe_router_pre_softmax": not config.norm_topk_prob,
+        "moe_layer_freq": [
+            int(layer not in config.mlp_only_layers and (layer + 1) % config.decoder_sparse_step == 0)
+            for layer in range(config.num_hidden_layers)
+        ],
     }
 
 
-# With norm_topk_prob the chosen experts' weights sum to 1: softmax after the choice. Every layer has experts
-# (family_table.py sees to both).
-FAMILY = Family(qwen3.ATTENTION | EXPERTS | llama.NORMS, settings)
+def settings(config: PretrainedConfig) -> dict[str, Any]:
+    return qwen3.settings(config) | mixture(config)
+
+
+FAMILY = Family(qwen3.ATTENTION | llama.MLP | EXPERTS | llama.NORMS, settings)

@@ -192,6 +192,16 @@ def test_layers_of_a_package_that_is_missing_are_refused_with_how_to_get_it() ->
             ModelFacts(32, 4, 48, 128, 0, 768),
         ),
         (
+            {"num_attention_heads": 8, "num_hidden_layers": 4, "num_experts": 4, "intermediate_size": 96,
+             "moe_intermediate_size": 32, "mlp_only_layers": [0]},
+            ModelFacts(8, 8, 4, 4, 96, 32),
+        ),
+        (
+            {"num_attention_heads": 8, "num_hidden_layers": 4, "num_experts": 4, "intermediate_size": 96,
+             "moe_intermediate_size": 32, "decoder_sparse_step": 2, "shared_expert_intermediate_size": 64},
+            ModelFacts(8, 8, 4, 4, 32, 32),
+        ),
+        (
             {"num_attention_heads": 32, "num_key_value_heads": 8, "num_hidden_layers": 32, "num_local_experts": 8,
              "intermediate_size": 14336},
             ModelFacts(32, 8, 32, 8, 0, 14336),
