@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -250,14 +250,24 @@ def write_hf_model(
     weights: dict[str, torch.Tensor],
     trained: Mapping[str, torch.Tensor],
 ) -> None:
-    """config.json and safetensors of `weights`; those that adapters are made of, by the names of `pretrained`, in a
-    folder `adapter` beside them that peft loads."""
+    """config.json and safetensors of `weights`, and what the model keeps beside them without training it; those that
+    adapters are made of, by the names of `pretrained`, in a folder `adapter` beside them that peft loads."""
     form = load_model(args, head, empty=True).pretrained
+    weights = weights | dict(model.in_checkpoint_form(list(_kept_buffers(model.pretrained))))
     if form.can_generate():
         form.generation_config = model.pretrained.generation_config
     form.save_pretrained(directory, state_dict=weights)
     if model.adapters is not None:
         model.adapters.save(directory / ADAPTER_FOLDER, str(args.model_name_or_path), trained)
+
+
+def _kept_buffers(pretrained: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
+    """Numbers that a model file has to hold and no optimizer knows, such as the bias by which routers of DeepSeek-V3
+    and GLM-4-MoE choose."""
+    for prefix, module in pretrained.named_modules():
+        for name, buffer in module.named_buffers(recurse=False):
+            if name not in module._non_persistent_buffers_set:
+                yield plain_name(f"{prefix}.{name}"), buffer.detach().to("cpu", copy=True)
 
 
 def _adapters(pretrained: PreTrainedModel, args: ModelArgs, head: Head, empty: bool) -> Adapters | None:

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import (
     AutoModelForCausalLM,
     Cohere2Config,
     CohereConfig,
     Gemma2Config,
+    Glm4MoeConfig,
     GraniteConfig,
     HyperCLOVAXConfig,
     MixtralConfig,
@@ -25,7 +27,7 @@ from transformers import (
 from roll.configs.model import ModelArgs
 from roll.errors import StrategyError
 from roll.models.hf import TokenValueModel
-from roll.models.loading import LoadedModel, load_critic, load_policy
+from roll.models.loading import LoadedModel, load_critic, load_policy, write_hf_model
 
 
 def model_args(model_dir: Path, **options: object) -> ModelArgs:
@@ -222,3 +224,23 @@ def test_a_head_of_several_layers_is_refused(tmp_path: Path) -> None:
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
     with pytest.raises(StrategyError, match=r"has a head of several layers.*lm_head\.dense"):
         load_policy(model_args(tmp_path))
+
+
+def test_a_saved_model_holds_what_is_kept_beside_its_weights(tmp_path: Path) -> None:
+    """The bias by which routers of GLM-4-MoE choose is no parameter, and a model without it cannot be loaded."""
+    mixture = {key: value for key, value in MIXTURE.items() if key != "num_local_experts"}
+    small = {"head_dim": 8, "moe_intermediate_size": 8, "n_routed_experts": 4, "num_experts_per_tok": 2}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        made = AutoModelForCausalLM.from_config(Glm4MoeConfig(**mixture, **small, num_mtp_layers=0))  # type: ignore[arg-type]
+        made.get_buffer("model.layers.1.mlp.gate.e_score_correction_bias").normal_()
+    made.save_pretrained(tmp_path / "first")
+    args = model_args(tmp_path / "first")
+    model = load_policy(args)
+    parameters = dict(model.module.named_parameters())
+    weights = [(export.name, parameters[export.weight].detach()) for export in model.exports]
+    write_hf_model(tmp_path / "second", model, args, "lm", dict(model.in_checkpoint_form(weights)), {})
+    first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("first", "second"))
+    assert first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+    assert "model.layers.1.mlp.gate.e_score_correction_bias" in second
+    load_policy(model_args(tmp_path / "second"))
