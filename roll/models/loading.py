@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from roll.errors import StrategyError
 from roll.models.head_tiles import Bend
 from roll.models.hf import LogProbHead, SequenceModel, TokenLogProbModel, TokenValueModel, ValueHead
 from roll.models.lora import Adapters, Exported, add_adapters, plain_name
+from roll.models.prediction_heads import prediction_heads
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 ADAPTER_FOLDER = "adapter"
@@ -254,6 +256,9 @@ def write_hf_model(
     adapters are made of, by the names of `pretrained`, in a folder `adapter` beside them that peft loads."""
     form = load_model(args, head, empty=True).pretrained
     weights = weights | dict(model.in_checkpoint_form(list(_kept_buffers(model.pretrained))))
+    if head == "lm":
+        layers = getattr(model.pretrained.config.get_text_config(), "num_hidden_layers", sys.maxsize)
+        weights |= dict(prediction_heads(str(args.model_name_or_path), layers))
     if form.can_generate():
         form.generation_config = model.pretrained.generation_config
     form.save_pretrained(directory, state_dict=weights)

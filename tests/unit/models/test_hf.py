@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForCausalLM,
     Cohere2Config,
@@ -28,6 +28,7 @@ from roll.configs.model import ModelArgs
 from roll.errors import StrategyError
 from roll.models.hf import TokenValueModel
 from roll.models.loading import LoadedModel, load_critic, load_policy, write_hf_model
+from roll.models.prediction_heads import is_of_prediction_head
 
 
 def model_args(model_dir: Path, **options: object) -> ModelArgs:
@@ -226,21 +227,55 @@ def test_a_head_of_several_layers_is_refused(tmp_path: Path) -> None:
         load_policy(model_args(tmp_path))
 
 
-def test_a_saved_model_holds_what_is_kept_beside_its_weights(tmp_path: Path) -> None:
-    """The bias by which routers of GLM-4-MoE choose is no parameter, and a model without it cannot be loaded."""
+@pytest.fixture(scope="module")
+def glm_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small GLM-4-MoE with a head that predicts one token more, as its files have it: as a layer behind the last."""
+    directory = tmp_path_factory.mktemp("glm")
     mixture = {key: value for key, value in MIXTURE.items() if key != "num_local_experts"}
     small = {"head_dim": 8, "moe_intermediate_size": 8, "n_routed_experts": 4, "num_experts_per_tok": 2}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        made = AutoModelForCausalLM.from_config(Glm4MoeConfig(**mixture, **small, num_mtp_layers=0))  # type: ignore[arg-type]
+        made = AutoModelForCausalLM.from_config(Glm4MoeConfig(**mixture, **small, num_mtp_layers=1))  # type: ignore[arg-type]
         made.get_buffer("model.layers.1.mlp.gate.e_score_correction_bias").normal_()
-    made.save_pretrained(tmp_path / "first")
-    args = model_args(tmp_path / "first")
+        made.save_pretrained(directory)
+        heads = {"eh_proj.weight": (16, 32), "enorm.weight": (16,), "mlp.experts.3.down_proj.weight": (16, 8)}
+        more = {f"model.layers.2.{name}": torch.randn(shape) for name, shape in heads.items()}
+    file = directory / "model.safetensors"
+    save_file(load_file(file) | more | {"mtp.fc.weight": torch.ones(2, 2)}, file, metadata={"format": "pt"})
+    return directory
+
+
+def test_a_saved_model_holds_what_is_kept_beside_its_weights(glm_dir: Path, tmp_path: Path) -> None:
+    """The bias by which routers of GLM-4-MoE choose is no parameter, and a model without it cannot be loaded; heads
+    that predict further tokens are no part of the model that is trained."""
+    args = model_args(glm_dir)
     model = load_policy(args)
     parameters = dict(model.module.named_parameters())
-    weights = [(export.name, parameters[export.weight].detach()) for export in model.exports]
-    write_hf_model(tmp_path / "second", model, args, "lm", dict(model.in_checkpoint_form(weights)), {})
-    first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("first", "second"))
-    assert first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
-    assert "model.layers.1.mlp.gate.e_score_correction_bias" in second
-    load_policy(model_args(tmp_path / "second"))
+    weights = [(export.name, parameters[export.weight].detach() + 1) for export in model.exports]
+    write_hf_model(tmp_path, model, args, "lm", dict(model.in_checkpoint_form(weights)), {})
+    before, after = (load_file(directory / "model.safetensors") for directory in (glm_dir, tmp_path))
+    assert before.keys() == after.keys()
+    same = {name for name in before if torch.equal(before[name], after[name])}
+    assert same == {
+        "model.layers.1.mlp.gate.e_score_correction_bias",
+        "model.layers.2.eh_proj.weight",
+        "model.layers.2.enorm.weight",
+        "model.layers.2.mlp.experts.3.down_proj.weight",
+        "mtp.fc.weight",
+    }
+    load_policy(model_args(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "is_one"),
+    [
+        ("model.layers.61.eh_proj.weight", True),
+        ("model.layers.60.mlp.gate.weight", False),
+        ("mtp.layers.0.mlp.up_proj.weight", True),
+        ("model.mtp_layers.0.input_proj.weight", True),
+        ("model.mtp.layers.0.enorm.weight", True),
+        ("lm_head.weight", False),
+    ],
+)
+def test_heads_that_predict_further_tokens_are_known_by_their_names(name: str, is_one: bool) -> None:
+    assert is_of_prediction_head(name, 61) == is_one
