@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from roll.configs.base import Settings, join
 from roll.configs.load.ahead_names import take_ahead_names
+from roll.configs.load.inert_keys import COMMUNICATORS_STAY
 from roll.configs.load.known_keys import known_keys, path_text, sections
 from roll.configs.problems import Problem
 from roll.configs.strategies.table import OTHER_NAMES, spec_of
@@ -68,7 +69,7 @@ DROPPED: Mapping[tuple[str, str], str] = {
     ("AlgorithmConfig", "reward_scale"): "ROLL does not read it either; see norm_std_type",
     ("AlgorithmConfig", "reward_shift"): "ROLL does not read it either; see norm_mean_type",
     ("AlgorithmConfig", "reward_norm"): "ROLL does not read it either; see norm_mean_type and norm_std_type",
-    ("AlgorithmConfig", "offload_nccl"): "communication buffers stay on the devices",
+    ("AlgorithmConfig", "offload_nccl"): COMMUNICATORS_STAY,
     ("AlgorithmConfig", "model_name"): "pretrain names the model",
     ("RLVRConfig", "default_history_length"): "only agentic runs have a history",
     ("AgenticConfig", "default_history_length"): "history_length of an entry of custom_envs sets it",

@@ -62,6 +62,11 @@ class LLMProxyConfig(Settings):
     """`llm_proxy`: who answers in an episode."""
 
 
+COMMUNICATORS_STAY = (
+    "communication buffers stay on the devices: NCCL gives them back with the communicator, which FSDP2's meshes, "
+    "ZeRO's engine and Megatron's buckets hold as long as they live, and torch has no call that suspends one; "
+    "NCCL_BUFFSIZE in system_envs makes them smaller"
+)
 NO_MEDIA = "images, video and audio are not read yet"
 ROLE_DECIDES = "the role decides what stands on top of the model (the critic gets a value head)"
 
@@ -122,9 +127,7 @@ INERT: Mapping[str, Mapping[str, InertKey]] = {
         "max_concurrency": ignored(
             int, 1, "Calls in flight per worker.", "each kind of worker knows how many it takes"
         ),
-        "offload_nccl": ignored(
-            bool, False, "Free NCCL's buffers while the role waits.", "communication buffers stay on the devices"
-        ),
+        "offload_nccl": ignored(bool, False, "Free NCCL's buffers while the role waits.", COMMUNICATORS_STAY),
         "logits_in_fp32": ignored(bool, False, "Log-probs from fp32 logits.", "log-probs are always computed in fp32"),
         "apply_loss_scale": planned(
             bool, True, "Cancel the backend's own averaging; the loss here is always normalised globally."
