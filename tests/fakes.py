@@ -105,7 +105,9 @@ class FakeTrainStrategy(FakeScoreStrategy, TrainStrategy):
     def weight_value(self) -> float:
         return float(self.num_updates + self.context.seed)
 
-    def export_weights(self, bucket_bytes: int, to: Collection[int] = (), whole: bool = True) -> Iterator[WeightBucket]:
+    def export_weights(
+        self, bucket_bytes: int, to: Collection[int] = (), whole: bool = True, merged: bool = True
+    ) -> Iterator[WeightBucket]:
         value = self.weight_value
         weights = [("a", torch.full((5,), value, dtype=torch.bfloat16))]
         if whole:  # "b" is as if frozen, and its value that of the last update with it

@@ -13,6 +13,7 @@ from roll.configs.policy_losses import POLICY_FORMS
 from roll.configs.problems import Problem, ids_text
 from roll.configs.rollout_checks import VAL_LENGTH_KEYS, length_problems
 from roll.configs.rollout_config import LENGTH_KEYS
+from roll.configs.sent_adapters import sent_adapter_problems
 from roll.configs.strategy import narrowing_settings
 from roll.configs.switches import IS_WEIGHT, RL, switched_off
 
@@ -247,6 +248,7 @@ CHECKS: tuple[Callable[[AlgorithmConfig], Iterator[Problem]], ...] = (
     data_problems,
     batch_problems,
     sync_problems,
+    sent_adapter_problems,
     ahead_problems,
 )
 

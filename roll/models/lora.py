@@ -30,27 +30,42 @@ _PARTS = (".base_layer.", f".modules_to_save.{_ADAPTER}.")
 _ONE_WEIGHT = "embedding and head are one weight in this model (tie_word_embeddings)"
 _TASKS: Mapping[Head, str] = {"lm": "CAUSAL_LM", "value": "TOKEN_CLS", "reward": "SEQ_CLS"}
 Tensors = Callable[[str], torch.Tensor]
+FACTORS = ("lora_A", "lora_B")
 
 
 @dataclass(frozen=True)
 class Exported:
     """A weight as a Hugging Face checkpoint has it, and the parameters of the trained module that make it. `adapter`:
-    names of A and B, and s."""
+    names of A and B, and s. `scale`: of what is sent."""
 
     name: str
     weight: str
     adapter: tuple[str, str, float] | None = None
+    scale: float = 1.0
 
     @property
     def parameters(self) -> tuple[str, ...]:
         return (self.weight,) if self.adapter is None else (self.weight, *self.adapter[:2])
+
+    def bare(self) -> Exported:
+        """The weight without its adapter."""
+        return replace(self, adapter=None)
+
+    def apart(self) -> Iterator[Exported]:
+        """The adapter by itself, under the names of peft's files without their prefix: A, and s B, so that nobody who
+        gets it need know alpha."""
+        if self.adapter is not None:
+            a, b, scale = self.adapter
+            layer = self.name.removesuffix(".weight")
+            yield Exported(f"{layer}.{FACTORS[0]}.weight", a)
+            yield Exported(f"{layer}.{FACTORS[1]}.weight", b, scale=scale)
 
     def value(self, whole: Tensors, dtype: torch.dtype) -> torch.Tensor:
         """The weight with its adapter in it, added in fp32; `whole` gives the full tensor of a parameter. Without one
         that tensor itself, where the dtype is its own."""
         weight = whole(self.weight).detach()
         if self.adapter is None:
-            return weight.to(dtype)
+            return weight.to(dtype) if self.scale == 1 else (weight.float() * self.scale).to(dtype)
         a, b, scale = self.adapter
         low_rank = whole(b).detach().float() @ whole(a).detach().float()
         return torch.add(weight.float(), low_rank.to(weight.device), alpha=scale).to(dtype)

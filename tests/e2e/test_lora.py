@@ -60,6 +60,24 @@ def test_engines_in_processes_of_their_own_have_the_merged_weights(
 
 
 @pytest.mark.slow
+def test_vllm_samples_with_adapters_that_were_sent_by_themselves(sort_data: Path, start_run: StartRun) -> None:
+    """The model once, and of every update A and B alone."""
+    pytest.importorskip("vllm", reason="vllm is not installed")
+    named = ("actor_infer.strategy_args.strategy_name=vllm", "max_steps=3", "eval_steps=-1", "save_steps=3")
+    run = start_run(sort_data, "tiny_sort_lora", *named, "+actor_infer.strategy_args.strategy_config.enable_lora=true")
+    assert run.wait() == 0, run.text
+    assert max(run.metrics[step]["train_infer/log_prob_diff_max"] for step in (1, 2, 3)) < 1e-4
+    adapter = load_file(next(run.output_dir.rglob("adapter/adapter_model.safetensors")))
+    alone = sum(tensor.nbytes for tensor in adapter.values())
+    assert [run.metrics[step]["sync/sent_bytes"] for step in (1, 2, 3)] == [
+        model_bytes(sort_data) + alone,
+        alone,
+        alone,
+    ]
+    run.assert_all_gone()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["deepspeed_train", "fsdp2_train"])
 def test_the_demo_learns_with_adapters_alone(strategy: str, sort_data: Path, start_run: StartRun) -> None:
     named = (f"actor_train.strategy_args.strategy_name={strategy}", "~actor_train.strategy_args.strategy_config")

@@ -57,6 +57,7 @@ class EngineHarness:
         num_gpus_per_worker: int = 1,
         device: str = "cpu",
         dtype: str = "fp32",
+        adapter_rank: int | None = None,
         **strategy_config: Any,
     ):
         from roll.utils.imports import resolve
@@ -74,7 +75,7 @@ class EngineHarness:
 
         strategy_class: Any = resolve(strategy_class_path(name, "generate"))
         self.engine: GenerateStrategy = strategy_class(
-            role(name, model_dir, num_gpus_per_worker, config, dtype), rank_context(device)
+            role(name, model_dir, num_gpus_per_worker, config, dtype), rank_context(device, adapter_rank)
         )
         self.engine.setup()
         self.run(self.engine.start(), timeout_s=600)  # seconds, unless the machine is busy
@@ -239,12 +240,13 @@ def role(
     )
 
 
-def rank_context(device: str = "cpu") -> Any:
+def rank_context(device: str = "cpu", adapter_rank: int | None = None) -> Any:
     import torch
 
     from roll.distributed.strategy.base import RankContext
 
-    return RankContext("actor_infer", 0, 1, 0, seed=7, device=torch.device(device if device == "cpu" else "cuda:0"))
+    place = torch.device(device if device == "cpu" else "cuda:0")
+    return RankContext("actor_infer", 0, 1, 0, seed=7, device=place, adapter_rank=adapter_rank)
 
 
 def load_model(model_dir: Path) -> "PreTrainedModel":

@@ -12,6 +12,7 @@ from roll.configs.plan.rollout_bounds import RolloutBounds, rollout_bounds
 from roll.configs.plan.run_plan import RunPlan, TrainPlan, plan_layout, train_plan
 from roll.configs.problems import Problem
 from roll.configs.roles import Role
+from roll.configs.sent_adapters import sent_adapter_rank
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +76,7 @@ def build_plan(config: AlgorithmConfig) -> BatchPlan:
         background=frozenset({"actor_infer"}) if config.runs_ahead else frozenset(),
         leaving_whole=frozenset() if config.partial_gpu_mode else frozenset({"actor_infer"}),
         keeps_kv=config.kv_on_update == "keep",
+        adapter_rank=sent_adapter_rank(config),
         bounds=rollout_bounds(config),
         group_size=config.group_size,
         prompt_length=prompt,

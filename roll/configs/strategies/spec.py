@@ -74,6 +74,9 @@ class StrategySpec:
     packages: tuple[Package, ...] = ()
     devices_per_worker: bool = False  # several devices may form one worker
     adapts: bool = False  # a role that learns may train LoRA adapters
+    sends_adapters: bool = False  # by themselves, not merged into weights
+    adapter_key: str = ""  # key of strategy_config by which an engine gets them so
+    largest_adapter: int = 0  # the rank up to which it does
     adapts_experts: bool = False  # on each matrix of each expert of a mixture, too
     balances: bool = False  # a mixture may train with a load-balancing loss
     compiles: bool = False  # its model may run by torch.compile

@@ -26,6 +26,7 @@ class Blueprint:
     shares_devices: bool = False
     head: Head = "lm"
     keeps_kv: bool = False
+    adapter_rank: int | None = None  # of LoRA adapters that are sent by themselves
 
 
 @dataclass(frozen=True)

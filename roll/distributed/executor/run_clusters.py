@@ -223,6 +223,7 @@ class RunClusters:
                 shares_devices=self._plan.layout.shares_devices(name),
                 head=role.head,
                 keeps_kv=self._plan.keeps_kv,
+                adapter_rank=self._plan.adapter_rank,
             )
             for seat in seats
         ]

@@ -55,6 +55,7 @@ def build_strategy(blueprint: Blueprint, *more: Any) -> Any:
         shares_devices=blueprint.shares_devices,
         head=blueprint.head,
         keeps_kv=blueprint.keeps_kv,
+        adapter_rank=blueprint.adapter_rank,
     )
     constructor: Any = resolve(blueprint.strategy_class)
     settings = blueprint.settings
@@ -129,6 +130,7 @@ class TrainWorker(ScoreWorker):
     def __init__(self, blueprint: Blueprint):
         self.strategy = build_strategy(blueprint, blueprint.plan)
         self._sender = WeightSender(blueprint.rank, torch.device(blueprint.device))
+        self._sends_adapters = blueprint.adapter_rank is not None
 
     def setup(self) -> WorkerInfo:
         self.strategy.setup()
@@ -190,7 +192,7 @@ class TrainWorker(ScoreWorker):
     ) -> Sent | None:
         """Sends the weights to all receivers, or unless `whole` those that training changes; collective. Returns
         something on the plan's lead alone."""
-        buckets = self.strategy.export_weights(bucket_bytes, plan.senders, whole)
+        buckets = self.strategy.export_weights(bucket_bytes, plan.senders, whole, not self._sends_adapters)
         versions = self._sender.send(buckets, peers, plan, version, whole)
         return None if versions is None else Sent(versions, self._sender.sent_bytes)
 

@@ -49,6 +49,7 @@ class RankContext:
     shares_devices: bool = False  # another role has states on them as well
     head: Head = "lm"
     keeps_kv: bool = False  # of an engine: weights change under the keys and values of requests in flight
+    adapter_rank: int | None = None  # of an engine: it gets LoRA adapters of this rank beside weights that stay
 
 
 class Strategy(ABC):
@@ -112,11 +113,14 @@ class TrainStrategy(ScoreStrategy):
         clipping) and `learning_rate`."""
 
     @abstractmethod
-    def export_weights(self, bucket_bytes: int, to: Collection[int] = (), whole: bool = True) -> Iterator[WeightBucket]:
+    def export_weights(
+        self, bucket_bytes: int, to: Collection[int] = (), whole: bool = True, merged: bool = True
+    ) -> Iterator[WeightBucket]:
         """Full tensors under Hugging Face names, streamed in buckets of at most `bucket_bytes` (a larger tensor stands
         alone). Collective: every rank iterates to the end; ranks that are neither in `to` nor `exports_weights` ones
         get empty buckets, equal in number. Unless `whole`, weights that training leaves as they are may be left out
-        (`roll.distributed.weights.together`), and are gathered nowhere then."""
+        (`roll.distributed.weights.together`), and are gathered nowhere then. Unless `merged`, LoRA adapters are not
+        added to the weights, but follow them, by peft's names without its prefix: A, and s B."""
 
     @property
     @abstractmethod

@@ -76,9 +76,12 @@ class ModelScoreStrategy(ScoreStrategy):
         outputs = [forward(batch.input_ids, batch.lengths, packs, ranks).cpu() for batch in batches]
         return outputs[: len(micro_batches)]
 
-    def _exports(self, whole: bool) -> dict[str, Exported]:
+    def _exports(self, whole: bool, merged: bool = True) -> dict[str, Exported]:
         """By name, the weights that are sent to an engine."""
         exports = {export.name: export for export in self.model.exports}
+        if not merged:
+            apart = {part.name: part for export in exports.values() for part in export.apart()}
+            return {name: export.bare() for name, export in exports.items()} | apart if whole else apart
         if whole:
             return exports
         trained = {name for name, parameter in self.model.module.named_parameters() if parameter.requires_grad}

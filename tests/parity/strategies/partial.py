@@ -12,7 +12,7 @@ import numpy as np
 from roll.distributed.strategy.base import TrainStrategy
 from roll.distributed.strategy.deepspeed.rank import DeepSpeedRank
 from roll.distributed.strategy.fsdp2 import train as fsdp2_train
-from tests.parity.strategies.runs import Run, one_update, trainer
+from tests.parity.strategies.runs import Run, masters, one_update, trainer
 
 Weights = dict[str, np.ndarray]
 
@@ -38,9 +38,21 @@ def exports(run: Run) -> Exports:
         return Exports(before, collected(strategy, whole=True), part, sum(numels))
 
 
-def collected(strategy: TrainStrategy, whole: bool) -> Weights:
+def apart(run: Run) -> tuple[Weights, Weights, int, dict[str, np.ndarray]]:
+    """After an update: what is sent first where adapters are not merged, then what is sent later and how many numbers
+    were gathered for it; and the adapters as they are."""
+    with trainer(run) as strategy:
+        one_update(strategy, run)
+        numels: list[int] = []
+        first = collected(strategy, whole=True, merged=False)
+        with counting(numels):
+            later = collected(strategy, whole=False, merged=False)
+        return first, later, sum(numels), masters(strategy, run)
+
+
+def collected(strategy: TrainStrategy, whole: bool, merged: bool = True) -> Weights:
     weights: Weights = {}
-    for bucket in strategy.export_weights(1 << 16, whole=whole):
+    for bucket in strategy.export_weights(1 << 16, whole=whole, merged=merged):
         weights |= {name: tensor.float().cpu().numpy().copy() for name, tensor in bucket}
     return weights
 

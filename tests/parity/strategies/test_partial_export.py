@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.torch import load_file
 
 from roll.distributed.weights.together import with_partners
 from tests.helpers.processes import RankPool
@@ -52,3 +53,23 @@ def test_only_what_training_changes_is_gathered_and_sent_with_what_may_be_fused_
 def test_where_all_is_trained_all_is_sent(engine: str, rank_pool: Pools, tiny_tied_model_dir: Path) -> None:
     lead, _ = rank_pool(2).run(partial.exports, Run(tiny_tied_model_dir, **ENGINES[engine]))
     assert lead.part.keys() == lead.after.keys()
+
+
+@pytest.mark.parametrize("engine", ["zero2", "zero3", "fsdp2"])
+def test_adapters_that_are_sent_by_themselves_are_a_and_s_b_beside_weights_that_stay(
+    engine: str, rank_pool: Pools, tiny_tied_model_dir: Path
+) -> None:
+    """s is alpha / r = 4. After the first time nothing else is gathered or sent."""
+    model = LORA | {"lora_alpha": 16}
+    run = Run(tiny_tied_model_dir, model=model, training={"learning_rate": 1e-2}, **ENGINES[engine])
+    (first, later, gathered, own), (nothing, *_) = rank_pool(2).run(partial.apart, run)
+    assert not nothing
+    start = load_file(tiny_tied_model_dir / "model.safetensors")
+    assert first.keys() == start.keys() | later.keys() and len(later) == 2 * 2 * 2
+    assert all(np.array_equal(first[name], start[name].numpy()) for name in start)
+    for name, tensor in later.items():
+        layer, factor = name.removesuffix(".weight").rsplit(".", 1)
+        kept = own[f"{layer}.{factor}.default.weight"]
+        assert np.array_equal(tensor, kept * (4 if factor == "lora_B" else 1)) and np.abs(kept).max() > 1e-3
+        assert np.array_equal(first[name], tensor)
+    assert gathered == sum(tensor.size for tensor in later.values())

@@ -15,6 +15,7 @@ from roll.configs.plan.batch_plan import build_plan
 from roll.configs.plan.describe import describe
 from roll.configs.plan.describe_batch import batch_rows
 from roll.configs.roles import ACTOR_TRAIN, CRITIC, Role
+from roll.configs.sent_adapters import sent_adapter_model_problems
 from roll.configs.strategies.spec import Choice
 from roll.distributed.strategy import table
 from roll.distributed.strategy.table import engine_problems
@@ -307,3 +308,68 @@ def test_a_critic_trains_its_head_in_place() -> None:
     facts = RoleFacts(worker, shape_of("qwen2.5-7b", CRITIC), "train", 1, shares_devices=False)
     states = {p.name: p.num_bytes for parts in deepspeed.train_memory(facts).states.values() for p in parts}
     assert states["optimizer"] == 12 * (28 * 2 * 3584 + 3584 + 1)
+
+
+SENT = "actor_infer.strategy_args"
+ENABLED = LORA | {SENT: {"strategy_name": "vllm", "strategy_config": {"enable_lora": True}}}
+KEY = "actor_infer.strategy_args.strategy_config.enable_lora"
+
+
+def test_engines_that_get_adapters_by_themselves_know_their_rank() -> None:
+    run = checked(ENABLED | {"actor_train.model_args.lora_rank": 12}).config
+    assert run is not None and build_plan(run).adapter_rank == 12
+    for changes in (LORA, ENABLED | {SENT: {"strategy_name": "vllm", "strategy_config": {"enable_lora": False}}}):
+        merged = checked(changes).config
+        assert merged is not None and build_plan(merged).adapter_rank is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"actor_train.model_args.lora_target": []},
+            "true sends LoRA adapters to the engine, and actor_train trains no",
+        ),
+        (
+            {"actor_train.strategy_args.strategy_name": "megatron_train"},
+            "true with megatron_train, which merges adapters",
+        ),
+        (
+            {"actor_train.model_args.additional_target": "lm_head"},
+            "additional_target trains lm_head in full. Remove one",
+        ),
+        (
+            {"actor_train.model_args.lora_target": "q_proj, lm_head"},
+            "true sends no adapter of lm_head, which actor_trai",
+        ),
+        (
+            {"actor_train.model_args.lora_rank": 600},
+            "actor_train.model_args.lora_rank: 600; vllm takes at most 512. Low",
+        ),
+    ],
+    ids=str,
+)
+def test_adapters_that_cannot_be_sent_by_themselves_are_refused(changes: dict[str, Any], said: str) -> None:
+    found = [text for text in problems(ENABLED | changes) if text.startswith(KEY)]
+    assert len(found) == 1 and said in found[0]
+
+
+def test_an_engine_that_no_adapter_reaches_is_refused_one() -> None:
+    judge = {
+        "reward": "llm_judge",
+        "judge_model_type": "inference",
+        "model_args": {"model_name_or_path": "org/judge"},
+        "strategy_args": ENABLED[SENT],
+        "device_mapping": [3],
+    }
+    (said,) = (text for text in problems(LORA | {"rewards.math": judge}) if "adapter" in text)
+    key = "rewards.math.strategy_args.strategy_config.enable_lora"
+    assert said == f"{key}: no adapter ever reaches rewards.math. Remove it."
+
+
+def test_a_mixture_gets_merged_weights() -> None:
+    choice = next(choice for choice in choices(config(ENABLED)) if choice.role.use == "generate")
+    model = json.loads((MODELS / "qwen3-30b-a3b.json").read_text())
+    (found,) = sent_adapter_model_problems(choice, model)
+    assert found.text.startswith(f"{KEY}: true with a mixture (org/model): the engine would put adapters on its exp")
+    assert not list(sent_adapter_model_problems(choice, json.loads((MODELS / "qwen2.5-7b.json").read_text())))

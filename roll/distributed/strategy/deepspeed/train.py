@@ -130,10 +130,12 @@ class DeepSpeedTrainStrategy(ModelScoreStrategy, TrainStrategy):
     def exports_weights(self) -> bool:
         return self.context.rank == 0
 
-    def export_weights(self, bucket_bytes: int, to: Collection[int] = (), whole: bool = True) -> Iterator[WeightBucket]:
+    def export_weights(
+        self, bucket_bytes: int, to: Collection[int] = (), whole: bool = True, merged: bool = True
+    ) -> Iterator[WeightBucket]:
         """The tensors of a bucket are valid until the next one is asked for."""
         is_wanted = self.exports_weights or self.context.rank in to
-        parameters, exports = dict(self.model.module.named_parameters()), self._exports(whole)
+        parameters, exports = dict(self.model.module.named_parameters()), self._exports(whole, merged)
         shapes = ((name, _form(parameters[export.weight])) for name, export in exports.items())
         for bucket in fill_buckets(shapes, bucket_bytes):
             chosen = [(exports[name], form.dtype) for name, form in bucket]

@@ -94,12 +94,14 @@ class Fsdp2TrainStrategy(ModelScoreStrategy, TrainStrategy):
     def exports_weights(self) -> bool:
         return self.context.rank == 0
 
-    def export_weights(self, bucket_bytes: int, to: Collection[int] = (), whole: bool = True) -> Iterator[WeightBucket]:
+    def export_weights(
+        self, bucket_bytes: int, to: Collection[int] = (), whole: bool = True, merged: bool = True
+    ) -> Iterator[WeightBucket]:
         """In model_args.dtype. Every rank gathers every weight that is sent, one at a time."""
         is_wanted = self.exports_weights or self.context.rank in to
         dtype = DTYPES[self.role.model_args.dtype]
         with self.rank.weights_at_work():
-            shards, exports = self.rank.shards(), self._exports(whole)
+            shards, exports = self.rank.shards(), self._exports(whole, merged)
             shapes = (
                 (name, torch.empty(shards[e.weight].shape, dtype=dtype, device="meta")) for name, e in exports.items()
             )

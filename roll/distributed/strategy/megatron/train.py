@@ -17,6 +17,7 @@ from roll.distributed.strategy.megatron.rank import MegatronRank
 from roll.distributed.strategy.saved_facts import required_facts
 from roll.distributed.weights.bucket import WeightBucket, fill_buckets
 from roll.distributed.weights.together import with_partners
+from roll.errors import StrategyError
 from roll.types.batch import LossScale, MicroBatch, TokenOutputs
 from roll.types.metrics import MetricSums
 
@@ -112,9 +113,13 @@ class MegatronTrainStrategy(TrainStrategy):
     def exports_weights(self) -> bool:
         return self.context.rank == 0
 
-    def export_weights(self, bucket_bytes: int, to: Collection[int] = (), whole: bool = True) -> Iterator[WeightBucket]:
+    def export_weights(
+        self, bucket_bytes: int, to: Collection[int] = (), whole: bool = True, merged: bool = True
+    ) -> Iterator[WeightBucket]:
         """The tensors of a bucket are valid until the next one is asked for. With other ranks than 0 in `to`, all ranks
         take part in a broadcast of every part."""
+        if not merged:
+            raise StrategyError("megatron_train sends adapters merged into the weights, not by themselves")
         self._updater.finish_gather()
         is_wanted = self.exports_weights or self.context.rank in to
         sent = None if whole else with_partners(self._exporter.hf_names, self._exporter.trained)

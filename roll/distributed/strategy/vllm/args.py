@@ -21,10 +21,12 @@ from roll.utils.network import LOOPBACK
 
 WORKER_EXTENSION = "roll.distributed.strategy.vllm.worker_extension.RollWorkerExtension"
 OWNER_VARIABLE = "ROLL_ENGINE_OWNER_PID"
+ADAPTER_NAME, ADAPTER_ID = "policy", 1
 
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 _CPU_KV_CACHE_BYTES = 256 << 20
 _CPU_MAX_NUM_SEQS = 256
+_ADAPTER_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # for which vLLM has room, and no others
 
 # Keys of AsyncEngineArgs that belong to another setting, or that the strategy relies on.
 _TAKEN = {
@@ -33,6 +35,9 @@ _TAKEN = {
     "worker_extension_cls": "weight updates need ours",
     "logprobs_mode": "log-probs must be those of the distribution that was sampled from (processed_logprobs)",
     "data_parallel_size": "more devices in device_mapping give more engines",
+    "max_lora_rank": "it follows actor_train.model_args.lora_rank",
+    "max_loras": "the policy's adapter is the only one",
+    "max_cpu_loras": "the policy's adapter is the only one",
 }
 # Ranges that the fields do not state, beyond which an engine fails after minutes.
 _COUNT: dict[str, float] = {"least": 1}
@@ -77,7 +82,9 @@ def environment(role: WorkerConfig, on_cpu: bool, directory: Path) -> dict[str, 
     return worker_environment(on_cpu, directory)
 
 
-def engine_arguments(role: WorkerConfig, on_cpu: bool, seed: int, shares_devices: bool = False) -> dict[str, Any]:
+def engine_arguments(
+    role: WorkerConfig, on_cpu: bool, seed: int, shares_devices: bool = False, adapter_rank: int | None = None
+) -> dict[str, Any]:
     """Keyword arguments of AsyncEngineArgs: ours, and over them the user's `strategy_config`."""
     given = {key: value for key, value in role.strategy_config.items() if value is not None}
     pipeline = int(given.get("pipeline_parallel_size", 1))
@@ -89,6 +96,8 @@ def engine_arguments(role: WorkerConfig, on_cpu: bool, seed: int, shares_devices
         "enable_prefix_caching": True,
         "disable_log_stats": True,
     }
+    if adapter_rank is not None:
+        arguments |= {"enable_lora": True, "max_lora_rank": next(r for r in _ADAPTER_RANKS if r >= adapter_rank)}
     if role.model_args.model_config_kwargs:
         arguments["hf_overrides"] = role.model_args.model_config_kwargs
     if on_cpu:

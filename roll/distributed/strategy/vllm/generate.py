@@ -13,6 +13,8 @@ from roll.distributed.strategy.base import RankContext, State
 from roll.distributed.strategy.engine_strategy import MEMORY_TAGS, EngineStrategy, InFlight, Samples, nothing
 from roll.distributed.strategy.request_checks import check_request
 from roll.distributed.strategy.vllm.args import (
+    ADAPTER_ID,
+    ADAPTER_NAME,
     OWNER_VARIABLE,
     argument_problems,
     engine_arguments,
@@ -26,6 +28,7 @@ from roll.types.rollout import Generation, GenerationRequest
 from roll.utils.ports import free_port
 
 if TYPE_CHECKING:
+    from vllm.lora.request import LoRARequest
     from vllm.v1.engine.async_llm import AsyncLLM
 
     from roll.configs.cluster import WorkerConfig
@@ -56,7 +59,8 @@ class VllmStrategy(EngineStrategy):
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
 
-        arguments = engine_arguments(self._role, self._on_cpu, self._context.seed, self._context.shares_devices)
+        where = self._context
+        arguments = engine_arguments(self._role, self._on_cpu, where.seed, where.shares_devices, where.adapter_rank)
         os.environ[OWNER_VARIABLE] = str(os.getpid())
         try:
             self._engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
@@ -106,10 +110,20 @@ class VllmStrategy(EngineStrategy):
             prompt = tokens_input(request.prompt_ids.tolist(), cache_salt=self._cache_key)
             parameters = to_vllm(request.sampling, index)
             # FINAL_ONLY: one output, when the sample has ended
-            answers = [output.outputs[0] async for output in self._running().generate(prompt, parameters, name)]
+            outputs = self._running().generate(prompt, parameters, name, lora_request=self._adapter())
+            answers = [output.outputs[0] async for output in outputs]
         if not answers:
             raise StrategyError(f"vllm gave no answer to request {request.request_id}")
         return to_generation(answers[-1])
+
+    def _adapter(self) -> LoRARequest | None:
+        """Every request has it, whose weights are 0 before the first update: in a batch that some rows of have an
+        adapter, vLLM 0.32 on a CPU gives it to the others, too."""
+        if self._context.adapter_rank is None:
+            return None
+        from vllm.lora.request import LoRARequest
+
+        return LoRARequest(ADAPTER_NAME, ADAPTER_ID, "in memory")
 
     async def _abort_samples(self, samples: Samples) -> None:
         async with self._failures():

@@ -15,6 +15,7 @@ from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, i
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 from vllm.model_executor.model_loader.reload.types import LayerReloadingInfo
 
+from roll.distributed.strategy.vllm.adapters import AdapterUpdate
 from roll.distributed.strategy.vllm.args import OWNER_VARIABLE
 from roll.distributed.weights.bucket import GroupSpec
 from roll.distributed.weights.messages import decode_source
@@ -37,8 +38,16 @@ class LayerwiseUpdate:
     waits with at the end of one is copied.
     """
 
-    def __init__(self, model: torch.nn.Module, model_config: ModelConfig, device: torch.device, rank: int):
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        model_config: ModelConfig,
+        device: torch.device,
+        rank: int,
+        adapters: AdapterUpdate | None = None,
+    ):
         self._model = model
+        self._adapters = adapters
         self._model_config = model_config
         self._receiver = WeightReceiver(device, rank)
         self._device = device
@@ -52,6 +61,10 @@ class LayerwiseUpdate:
         self._receiver.join(group, first_rank)
 
     def begin(self, whole: bool) -> None:
+        if self._adapters is not None:
+            self._adapters.begin()
+            if not whole:
+                return  # nothing else will come
         if self._is_open:  # the last update broke off: vLLM must forget the parts it collected
             self._close()
         self._is_whole = whole
@@ -63,6 +76,7 @@ class LayerwiseUpdate:
         }
         # Tied weights have two names, of which the model lists and loads the first.
         self._missing &= {name for name, _ in self._model.named_parameters()}
+        self._missing = {name.replace(".base_layer.", ".") for name in self._missing}  # beside adapters
         initialize_layerwise_reload(self._model)
         if self._device.type == "cpu":
             self._have_experts_packed()
@@ -70,6 +84,10 @@ class LayerwiseUpdate:
 
     def add(self, source: dict[str, Any]) -> None:
         weights = list(self._receiver.read(decode_source(source)))
+        if self._adapters is not None:
+            weights = self._adapters.take(weights)
+        if not weights:
+            return
         with torch.device(self._device):
             self._missing -= self._model.load_weights(iter(weights))  # type: ignore[operator]
         self._keep_what_waits({tensor.untyped_storage().data_ptr() for _, tensor in weights})
@@ -91,13 +109,20 @@ class LayerwiseUpdate:
     def finish(self) -> list[str]:
         """Names of parameters that were not sent, and had to be; they keep their old values. Unless the update is
         whole, these are layers of which only a part came."""
+        missing = [] if self._adapters is None else self._adapters.finish()
+        if self._is_open:
+            missing += self._finish_weights()
+        self._receiver.rest()
+        return sorted(missing)
+
+    def _finish_weights(self) -> set[str]:
         unfinished = {name: info.load_numel for name, info in self._waiting().items()}
         if self._is_whole:
             self._unfinished, missing = unfinished, self._missing
         else:
             missing = {name for name, numel in unfinished.items() if numel != self._unfinished.get(name)}
         self._close()
-        return sorted(missing)
+        return missing
 
     def _close(self) -> None:
         """What got nothing keeps what it has, without a warning."""
@@ -113,7 +138,6 @@ class LayerwiseUpdate:
         self._kernels.clear()
         if self._device.type == "cpu":
             self._repack_heads()
-        self._receiver.rest()
         self._is_open = False
 
     def _have_experts_packed(self) -> None:
@@ -156,7 +180,9 @@ class RollWorkerExtension:
 
     def roll_setup(self) -> None:
         """Called once, before the others."""
-        self.roll_update = LayerwiseUpdate(self.model_runner.get_model(), self.model_config, self.device, self.rank)
+        runner = self.model_runner
+        adapters = AdapterUpdate(runner.lora_manager) if self.vllm_config.lora_config is not None else None
+        self.roll_update = LayerwiseUpdate(runner.get_model(), self.model_config, self.device, self.rank, adapters)
 
     def roll_heartbeat(self) -> None:
         """Says no more than that this process is not stuck."""

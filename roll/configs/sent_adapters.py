@@ -1,0 +1,70 @@
+"""LoRA adapters that travel to engines by themselves, beside weights that stay: what switches that on, and what it
+needs."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from roll.configs.algorithm import AlgorithmConfig
+from roll.configs.cluster import WorkerConfig
+from roll.configs.problems import Problem
+from roll.configs.strategies.spec import Choice
+from roll.configs.strategies.table import STRATEGIES, spec_of
+
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+_LORA = "actor_train.model_args.lora_target"
+
+
+def sent_adapter_rank(config: AlgorithmConfig) -> int | None:
+    """None: engines get whole weights, adapters merged into them."""
+    return config.actor_train.model_args.lora_rank if _key(config, "actor_infer") else None
+
+
+def sent_adapter_problems(config: AlgorithmConfig) -> Iterator[Problem]:
+    for name in config.model_roles:
+        if config.roles[name].is_apart and (key := _key(config, name)):
+            yield Problem(f"{key}: no adapter ever reaches {name}. Remove it.", (key,))
+    if not (key := _key(config, "actor_infer")):
+        return
+    trainer, args = config.actor_train, config.actor_train.model_args
+    if not args.has_lora:
+        text = f"{key}: true sends LoRA adapters to the engine, and actor_train trains none. Set {_LORA}, or remove it."
+        yield Problem(text, (key, _LORA))
+        return
+    if not spec_of(trainer.strategy_name).sends_adapters:
+        who_can = ", ".join(name for name, spec in STRATEGIES.items() if spec.sends_adapters)
+        yield Problem(
+            f"{key}: true with {trainer.strategy_name}, which merges adapters into the weights that it sends. "
+            f"Strategies that send adapters: {who_can}. Or remove it.",
+            (key, "actor_train.strategy_args.strategy_name"),
+        )
+    if args.additional_target:
+        at, words = "actor_train.model_args.additional_target", ", ".join(args.additional_target)
+        text = f"{key}: true sends adapters alone, but {at} trains {words} in full. Remove one of them."
+        yield Problem(text, (key, at))
+    if any(word.rpartition(".")[2] == "lm_head" for word in args.lora_target):
+        text = f"{key}: true sends no adapter of lm_head, which {_LORA} names. Remove one of them."
+        yield Problem(text, (key, _LORA))
+    most = spec_of(config.actor_infer.strategy_name).largest_adapter
+    if args.lora_rank > most:
+        at = "actor_train.model_args.lora_rank"
+        text = f"{key}: true with {at}: {args.lora_rank}; {config.actor_infer.strategy_name} takes at most {most}"
+        yield Problem(f"{text}. Lower it, or remove {key}.", (key, at))
+
+
+def sent_adapter_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
+    """Of a model whose config.json is there."""
+    key = _switch(choice.role.name, choice.worker)
+    if key and any(model.get(experts) for experts in _EXPERTS):
+        model_name = choice.worker.model_args.model_name_or_path
+        text = f"{key}: true with a mixture ({model_name}): the engine would put adapters on its experts, which have"
+        yield Problem(f"{text} none. Remove it: merged weights are sent then.", (key,))
+
+
+def _key(config: AlgorithmConfig, role: str) -> str:
+    """The YAML path of the switch, where it is on."""
+    return _switch(role, config.model_roles[role])
+
+
+def _switch(role: str, worker: WorkerConfig) -> str:
+    name = spec_of(worker.strategy_name).adapter_key
+    return f"{role}.strategy_args.strategy_config.{name}" if name and worker.strategy_config.get(name) else ""
