@@ -221,7 +221,7 @@ _ROWS = (
 PRESETS: Mapping[str, Preset] = {row.name: row for row in _ROWS}
 """By name, in the order in which messages list them."""
 
-_OTHER_SCRIPTS: Mapping[str, str] = {"sft": "start_sft_pipeline.py"}
+_OTHER_SCRIPTS: Mapping[str, str] = {"sft": "start_sft_pipeline.py", "dpo": "start_dpo_pipeline.py"}
 
 
 def known_algorithm(name: str) -> str:

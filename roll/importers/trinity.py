@@ -25,7 +25,10 @@ def trinity_table(given: Given) -> Table:
     """Raises ConfigError for a kind of training that is not here."""
     kind = dict(given.keys).get("algorithm.algorithm_type", "grpo")
     if kind == "dpo":
-        raise ConfigError("algorithm.algorithm_type: dpo: there is no pipeline of preferences to import it into.")
+        raise ConfigError(
+            "algorithm.algorithm_type: dpo is not imported. Write the YAML for examples/start_dpo_pipeline.py: "
+            "kl_loss_fn_args.kl_coef is its beta."
+        )
     return TRINITY_SFT if kind == "sft" else TRINITY_RL
 
 

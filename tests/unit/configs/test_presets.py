@@ -76,6 +76,7 @@ def test_the_tree_that_was_read_is_not_changed() -> None:
     [
         ("dappo", r"'dappo' is not one of ppo, grpo, dr_grpo, dapo, .*Did you mean dapo\?"),
         ("sft", "sft is a pipeline of its own: examples/start_sft_pipeline.py"),
+        ("dpo", "dpo is a pipeline of its own: examples/start_dpo_pipeline.py"),
     ],
 )
 def test_an_unknown_name_is_refused_with_those_there_are(name: str, told: str) -> None:

@@ -163,6 +163,7 @@ def test_an_old_yaml_of_roll_loses_what_would_be_refused() -> None:
         (["import", "a.yaml", "b.yaml"], "one file at a time"),
         (["import", "x.y=1", "--from", "verl", "--out", "my.txt"], "ends in .yaml"),
         (["import", "x.y=1"], "whose configuration this is"),
+        (["import", "algorithm.algorithm_type=dpo", "buffer.batch_size=1"], "examples/start_dpo_pipeline.py"),
         (["frobnicate"], "roll COMMAND"),
     ],
 )
