@@ -192,7 +192,8 @@ class TrainWorker(ScoreWorker):
     ) -> Sent | None:
         """Sends the weights to all receivers, or unless `whole` those that training changes; collective. Returns
         something on the plan's lead alone."""
-        buckets = self.strategy.export_weights(bucket_bytes, plan.senders, whole, not self._sends_adapters)
+        asked = {"merged": False} if self._sends_adapters else {}  # which only strategies that can send them take
+        buckets = self.strategy.export_weights(bucket_bytes, plan.senders, whole, **asked)
         versions = self._sender.send(buckets, peers, plan, version, whole)
         return None if versions is None else Sent(versions, self._sender.sent_bytes)
 

@@ -186,7 +186,7 @@ def test_a_model_that_megatron_does_not_know_is_refused_with_the_families_it_doe
     (model / "config.json").write_text(json.dumps({"model_type": "gpt2", "n_head": 4}))
     message = (
         "actor_train.strategy_args.strategy_name: megatron knows no gpt2 models; it knows llama, qwen2, qwen3, "
-        "mixtral, qwen3_moe. docs/adding_a_model.md shows how to add one; the "
+        "mixtral, qwen2_moe, qwen3_moe. docs/adding_a_model.md shows how to add one; the "
         "deepspeed strategies take any Hugging Face model."
     )
     assert message in refused(capsys, *MEGATRON)
