@@ -35,10 +35,6 @@ class Pair:
     margin: float = 0.0
 
     @property
-    def is_tie(self) -> bool:
-        return self.chosen == self.rejected
-
-    @property
     def given(self) -> int:
         """Never their last ones: those are compared."""
         both = zip(self.chosen[:-1], self.rejected[:-1], strict=False)
@@ -106,8 +102,9 @@ def load_pairs(
     max_tokens: int,
     template: str | None = None,
 ) -> PairRows:
-    """All pairs of `data_args` (at YAML path `key`), but for those whose answers are the same. Raises ConfigError for a
-    row that cannot be read or rendered, and for rows longer than `max_tokens` under `truncation: error`."""
+    """All pairs of `data_args` (at YAML path `key`), but for those whose rows are the same, or become so where they are
+    cut. Raises ConfigError for a row that cannot be read or rendered, and for rows longer than `max_tokens` under
+    `truncation: error`."""
     sources, problems = data_sources(args, key)
     if problems:
         raise ConfigError(*problems)
@@ -118,26 +115,24 @@ def load_pairs(
     for row in (row for source in sources for row in source.rows()):
         num_pairs += 1
         pair = columns.read(row, args, key)
-        if pair.is_tie:
-            num_ties += 1
-            continue
         answers = (pair.chosen, pair.rejected)
         both: Sequence[Encoded] = [turns.encode(answer, row, pair.given) for answer in answers]
-        length = max(len(ids) for ids, _ in both)
-        longest = max(longest, length)
-        if length > max_tokens:
-            num_long += 1
+        if both[0] != both[1] and (length := max(len(ids) for ids, _ in both)) > max_tokens:
+            num_long, longest = num_long + 1, max(longest, length)
             both = _cut(both, max_tokens, args.truncation)
-        if both and all(any(mask) for _, mask in both):
+        if both and both[0] == both[1]:  # as messages they may differ, in what the template does not show
+            num_ties += 1
+        elif both and all(any(mask) for _, mask in both):
             kept.append((both, pair.margin))
     if args.truncation == "error" and num_long:
         raise ConfigError(
             f"{key}: {num_long} of {num_pairs} pairs have a row longer than sequence_length = {max_tokens} tokens; the "
             f"longest has {longest}. Raise sequence_length, or set {key}.truncation: left, right or drop"
         )
-    if not kept:
-        raise ConfigError(f"{key}.file_name: no pairs to learn from in {', '.join(args.file_name)} ({num_pairs} rows)")
     counts = f"{num_long} too long, {num_ties} with the same answer twice"
+    if not kept:
+        names = ", ".join(args.file_name)
+        raise ConfigError(f"{key}.file_name: no pairs to learn from in {names} ({num_pairs} rows, {counts})")
     logger.info("%s: %d pairs, %s, %d used", key, num_pairs, counts, len(kept))
     return _pair_rows(kept)
 

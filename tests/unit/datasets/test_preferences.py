@@ -100,6 +100,18 @@ def test_names_of_columns_margins_and_ties(tmp_path: Path, tiny_tokenizer: "Toke
     assert load(tmp_path, tiny_tokenizer, *rows, **names).margins.tolist() == [0.5, 0.5, 2, 2]
 
 
+def test_pairs_whose_rows_are_the_same_are_left_out_whatever_makes_them_so(
+    tmp_path: Path, tiny_tokenizer: "Tokenizer"
+) -> None:
+    not_shown = {"prompt": "31", "chosen": answer("13") | {"id": "a"}, "rejected": answer("13") | {"id": "b"}}
+    differs_late = {"prompt": "31", "chosen": "1" * 40 + "2", "rejected": "1" * 40 + "3"}
+    cut: dict[str, Any] = {"longest": 30, "args": {"truncation": "right"}}
+    assert len(load(tmp_path, tiny_tokenizer, TEXTS, not_shown)) == 2
+    assert len(load(tmp_path, tiny_tokenizer, TEXTS, differs_late, **cut)) == 2
+    with pytest.raises(ConfigError, match=r"no pairs to learn from in .* \(2 rows, 1 too long, 2 with the same answer"):
+        load(tmp_path, tiny_tokenizer, not_shown, differs_late, **cut)
+
+
 def test_pairs_too_long_stop_the_run_are_left_out_or_cut(tmp_path: Path, tiny_tokenizer: "Tokenizer") -> None:
     long = {"prompt": "1" * 30, "chosen": "13", "rejected": "3" * 12}
     longest = int(load(tmp_path, tiny_tokenizer, long).lengths.max())
