@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from roll.configs.data import DataArgs
+from roll.configs.limits import LARGEST
 from roll.datasets.conversations import ends_with_answer, messages_in, not_there, text_in
 from roll.datasets.loader import Row
 from roll.datasets.sources import data_sources
@@ -161,6 +162,6 @@ def _pair_rows(pairs: Sequence[tuple[Sequence[Encoded], float]]) -> PairRows:
 
 def _number(row: Row, column: str, key: str) -> float:
     value = row.value(column)
-    if isinstance(value, int | float) and not isinstance(value, bool) and np.isfinite(value):
+    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST:  # NaN is not
         return float(value)
-    raise ConfigError(not_there(row, column, key, value, "a finite number"))
+    raise ConfigError(not_there(row, column, key, value, f"a number of at most {LARGEST:g}"))

@@ -151,7 +151,10 @@ def test_pairs_too_long_stop_the_run_are_left_out_or_cut(tmp_path: Path, tiny_to
             "differ in message 1, of 'user' and 'user': they must answer the same prompt",
         ),
         ({"chosen": [user("1"), user("2")], "rejected": [user("1"), answer("3")]}, "ends with a message of 'user'"),
-        ({"prompt": "1", "chosen": "2", "rejected": "3", "lead": "x"}, "column 'lead' holds str, not a finite number"),
+        (TEXTS | {"lead": "x"}, r"column 'lead' holds str, not a number of at most 1e\+09"),
+        (TEXTS | {"lead": float("nan")}, "column 'lead' holds float, not a number"),
+        (TEXTS | {"lead": 1e39}, "column 'lead' holds float, not a number"),  # float32 has no such number
+        (TEXTS | {"lead": 10**400}, "column 'lead' holds int, not a number"),
     ],
 )
 def test_what_is_no_pair_is_named_before_anything_is_loaded(row: dict[str, Any], message: str, tmp_path: Path) -> None:
