@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_REMEDY = "Set another template, or give pairs that differ in their last answer alone"
 Encoded = tuple[list[int], list[bool]]  # tokens, and which of them are the answer's
 
 
@@ -110,7 +111,7 @@ def load_pairs(
     if problems:
         raise ConfigError(*problems)
     at = "global_template" if template is not None else f"{key}.template"
-    turns = Turns(PromptTemplate.load(template or args.template, tokenizer, at), "all")
+    turns = Turns(PromptTemplate.load(template or args.template, tokenizer, at), "all", _REMEDY)
     kept: list[tuple[Sequence[Encoded], float]] = []
     num_pairs = num_ties = num_long = longest = 0
     for row in (row for source in sources for row in source.rows()):

@@ -15,10 +15,15 @@ Piece = tuple[str, bool]  # a text, and whether its tokens are learnt
 
 class Turns:
     """Renders a conversation turn by turn, as a run would see it: what the model is asked is tokenized by itself, and
-    so is what it answers."""
+    so is what it answers. `remedy`: what to do where a template cannot write all turns in one row."""
 
-    def __init__(self, template: PromptTemplate, train_on: Literal["all", "last"]):
-        self._template, self._train_on = template, train_on
+    def __init__(
+        self,
+        template: PromptTemplate,
+        train_on: Literal["all", "last"],
+        remedy: str = "Set train_on: last, or another template",
+    ):
+        self._template, self._train_on, self._remedy = template, train_on, remedy
         self._tokenizer = template.tokenizer
         self._special = frozenset(template.tokenizer.all_special_ids)
 
@@ -52,7 +57,7 @@ class Turns:
             if not (before.startswith(done) and whole.startswith(before)):
                 raise ConfigError(
                     f"{row.where}: {template.key}: the template writes turn {place + 1} otherwise once more follow, so "
-                    "the turns cannot be learnt in one row. Set train_on: last, or another template"
+                    f"the turns cannot be learnt in one row. {self._remedy}"
                 )
             yield before[len(done) :], False
             yield whole[len(before) :], True

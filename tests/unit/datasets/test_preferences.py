@@ -84,6 +84,21 @@ def test_turns_that_both_share_are_the_prompt(tmp_path: Path, tiny_tokenizer: "T
     assert compared == [f"24{end}", f"42{end}6{end}"]
 
 
+def test_a_template_that_rewrites_earlier_turns_compares_last_answers_alone(
+    tmp_path: Path, tiny_tokenizer: "Tokenizer"
+) -> None:
+    (tmp_path / "last.jinja").write_text(
+        "{% for m in messages %}{% if m.role == 'user' %}Q{{ m.content }}{% elif loop.last %}A{{ m.content }}"
+        "{% endif %}{% endfor %}"
+    )
+    begun, template = [user("31"), answer("13"), user("42")], str(tmp_path / "last.jinja")
+    row = {"chosen": [*begun, answer("24")], "rejected": [*begun, answer("42")]}
+    assert len(load(tmp_path, tiny_tokenizer, row, template=template)) == 2
+    row = {"chosen": [*begun, answer("24")], "rejected": [user("31"), answer("31"), user("42"), answer("24")]}
+    with pytest.raises(ConfigError, match=r"in one row\. Set another template, or give pairs that differ in their"):
+        load(tmp_path, tiny_tokenizer, row, template=template)
+
+
 def test_plain_rows_are_prompt_answer_and_end(tmp_path: Path, tiny_tokenizer: "Tokenizer") -> None:
     end = tiny_tokenizer.eos_token
     rows = load(tmp_path, tiny_tokenizer, TEXTS | {"more": "7"}, template="plain", query="more")
