@@ -46,7 +46,10 @@ class KeptLogProbs:
         np.savez(directory / FILE, values=values, is_there=self._is_there, model=np.array(self._model))
 
     def load(self, directory: Path) -> None:
-        """What was saved of the same rows. That of another model is left."""
+        """What was saved of the same rows. That of another model is left; a run without reference saved nothing."""
+        if not (directory / FILE).is_file():
+            logger.warning("there is no %s: the log-probs of %s are computed anew", directory / FILE, self._model)
+            return
         with np.load(directory / FILE, allow_pickle=False) as saved:
             if str(saved["model"]) != self._model:
                 logger.warning(

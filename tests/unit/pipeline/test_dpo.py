@@ -87,5 +87,8 @@ def test_log_probs_are_asked_for_once_and_come_back_from_a_checkpoint(tmp_path: 
     other.load(tmp_path)
     assert again.of(places).tolist() == kept.of(places).tolist() and again.missing(places).tolist() == []
     assert other.missing(np.array([0, 1, 2])).tolist() == [0, 1, 2]
+    without = KeptLogProbs(rows, "model")
+    without.load(tmp_path / "of_a_run_without_reference")
+    assert without.missing(np.array([0, 1, 2])).tolist() == [0, 1, 2]
     with pytest.raises(StrategyError, match="not finite"):
         kept.keep(np.array([0]), {0: np.array([0, np.nan], np.float32)})
