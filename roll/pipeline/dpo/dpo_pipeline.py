@@ -15,7 +15,7 @@ from roll.configs.plan.run_plan import RunPlan
 from roll.distributed.executor.step_rows import rows_of_scores
 from roll.pipeline.checkpoint import Checkpoint
 from roll.pipeline.dpo.dpo_config import DPOConfig
-from roll.pipeline.dpo.kept_scores import KeptLogProbs
+from roll.pipeline.dpo.kept_scores import KeptLogProbs, name_of
 from roll.pipeline.pair_pipeline import PairPipeline
 from roll.types.batch import PairRows, Rows
 from roll.types.metrics import MetricSums
@@ -49,7 +49,7 @@ class DPOPipeline(PairPipeline):
     def _to_keep(self, rows: Rows) -> KeptLogProbs:
         config = self.config
         model = config.actor_train if config.policy_is_reference or config.reference is None else config.reference
-        return KeptLogProbs(rows, str(model.model_args.model_name_or_path))
+        return KeptLogProbs(rows, name_of(model.model_args))
 
     def rows_at(self, places: np.ndarray) -> Rows:
         rows = super().rows_at(places)

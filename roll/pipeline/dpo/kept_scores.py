@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from roll.configs.model import ModelArgs
 from roll.errors import StrategyError
 from roll.types.batch import Rows
 from roll.types.ragged import token_indices
@@ -15,6 +16,12 @@ from roll.types.ragged import token_indices
 logger = logging.getLogger(__name__)
 
 FILE = "reference_log_probs.npz"
+
+
+def name_of(args: ModelArgs) -> str:
+    """A model, with what of its settings decides its log-probs."""
+    changed = (f", {key}: {value}" for key, value in sorted(args.model_config_kwargs.items()))
+    return f"{args.model_name_or_path} ({args.dtype}{''.join(changed)})"
 
 
 class KeptLogProbs:
