@@ -172,6 +172,11 @@ def load_critic(
             for parameter in parameters:
                 parameter.zero_()
     adapters = _adapters(pretrained, args, head, empty) if adapts else None
+    if adapters is not None and adapters.head:
+        with gather(list(score.parameters())), torch.no_grad():
+            for name, parameter in score.named_parameters():
+                if name in adapters.head:
+                    parameter.copy_(adapters.head[name])
     return _finish(TokenValueModel(pretrained.base_model, ValueHead(score)), pretrained, args, adapters)
 
 

@@ -26,6 +26,7 @@ from roll.errors import StrategyError
 
 _ADAPTER = "default"  # peft's own name for the only one
 _PREFIX = "base_model.model."  # of names in peft's files
+_SCORE = "score"  # the head of a critic or a reward model
 _PARTS = (".base_layer.", f".modules_to_save.{_ADAPTER}.")
 _ONE_WEIGHT = "embedding and head are one weight in this model (tie_word_embeddings)"
 _TASKS: Mapping[Head, str] = {"lm": "CAUSAL_LM", "value": "TOKEN_CLS", "reward": "SEQ_CLS"}
@@ -72,10 +73,11 @@ class Exported:
 
 
 class Adapters:
-    """Those of one model, and modules that are trained in full beside them."""
+    """Those of one model, and modules that are trained in full beside them. `head`: weights of the `score` of a model
+    that has one, where the adapter that was loaded holds them."""
 
-    def __init__(self, peft_model: Any):
-        self._peft = peft_model
+    def __init__(self, peft_model: Any, head: Mapping[str, torch.Tensor]):
+        self._peft, self.head = peft_model, head
         self._dropouts = [module for name, module in peft_model.named_modules() if f".lora_dropout.{_ADAPTER}" in name]
 
     @contextmanager
@@ -123,7 +125,12 @@ class Adapters:
 
         state = {f"{_PREFIX}{name}": tensor for name, tensor in trained.items()}
         named = get_peft_model_state_dict(self._peft, state_dict=state, save_embedding_layers=False)
-        _write(directory, replace(self._peft.peft_config[_ADAPTER], base_model_name_or_path=base), named)
+        config = replace(self._peft.peft_config[_ADAPTER], base_model_name_or_path=base)
+        places = [f"{_PREFIX}{_SCORE}.{part}" for part in ("weight", "bias")]
+        if heads := {name: state[name] for name in places if name in state}:
+            named |= heads
+            config = replace(config, modules_to_save=sorted({*(config.modules_to_save or ()), _SCORE}))
+        _write(directory, config, named)
 
 
 @dataclass(frozen=True)
@@ -183,10 +190,9 @@ def add_adapters(pretrained: PreTrainedModel, args: ModelArgs, head: Head, empty
         peft_model = get_peft_model(pretrained, config)
     peft_model.peft_config[_ADAPTER].task_type = _TASKS[head]  # earlier, it would have peft copy a critic's head
     if head != "lm":
-        pretrained.get_submodule("score").requires_grad_(True)
-    if args.adapter_name_or_path is not None and not empty:
-        _load(peft_model, args)
-    return Adapters(peft_model)
+        pretrained.get_submodule(_SCORE).requires_grad_(True)
+    loads = args.adapter_name_or_path is not None and not empty
+    return Adapters(peft_model, _load(peft_model, args, head) if loads else {})
 
 
 def _config(args: ModelArgs, targets: list[str], trained_in_full: list[str]) -> Any:
@@ -267,20 +273,24 @@ def _is_head(pretrained: PreTrainedModel, module: nn.Module) -> bool:
     return module is pretrained.get_output_embeddings() or module is getattr(pretrained, "score", None)
 
 
-def _load(peft_model: Any, args: ModelArgs) -> None:
+def _load(peft_model: Any, args: ModelArgs, head: Head) -> dict[str, torch.Tensor]:
+    """The weights of the head, which are the caller's to put in place: an engine may hold it in parts."""
     from peft import get_peft_model_state_dict, set_peft_model_state_dict
 
     names = get_peft_model_state_dict(peft_model, state_dict=peft_model.state_dict(), save_embedding_layers=False)
-    weights = read_adapter([name.removeprefix(_PREFIX) for name in names], args)
+    own = f"{_SCORE}." if head != "lm" else None
+    weights = read_adapter([name.removeprefix(_PREFIX) for name in names], args, own)
+    heads = {name.removeprefix(own): weights.pop(name) for name in list(weights) if own and name.startswith(own)}
     try:
         set_peft_model_state_dict(peft_model, {f"{_PREFIX}{name}": tensor for name, tensor in weights.items()})
     except RuntimeError as error:
         raise StrategyError(f"{_at(args)} does not fit the model: {error}") from error
+    return heads
 
 
-def read_adapter(names: Sequence[str], args: ModelArgs) -> dict[str, torch.Tensor]:
+def read_adapter(names: Sequence[str], args: ModelArgs, may_hold: str | None = None) -> dict[str, torch.Tensor]:
     """The adapter that lies at adapter_name_or_path, by names without peft's prefix. StrategyError if it is not the one
-    that the settings describe: it must hold the tensors of these names."""
+    that the settings describe: it must hold the tensors of these names, and may hold others that begin so."""
     from peft import PeftConfig
     from peft.utils import load_peft_weights
 
@@ -294,7 +304,8 @@ def read_adapter(names: Sequence[str], args: ModelArgs) -> dict[str, torch.Tenso
         raise StrategyError(f"{key}: no adapter can be read: {error}") from error
     if (why := other_form(vars(saved), args)) is not None:
         raise StrategyError(f"{key} {why}")
-    lacks, besides = sorted(set(names) - weights.keys()), sorted(weights.keys() - set(names))
+    lacks = sorted(set(names) - weights.keys())
+    besides = sorted(n for n in weights.keys() - set(names) if may_hold is None or not n.startswith(may_hold))
     if lacks or besides:
         raise StrategyError(
             f"{key} has adapters for other layers than lora_target and additional_target name: it lacks "

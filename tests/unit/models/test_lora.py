@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoModelForSequenceClassification
 
 from roll.configs.model import ModelArgs
 from roll.errors import StrategyError
@@ -185,6 +186,31 @@ def test_dropout_is_of_training_alone(tiny_model_dir: Path) -> None:
         with model.adapters.without_dropout():
             assert torch.equal(model.module(ids, mask)[0], model.module(ids, mask)[0])
         assert not torch.equal(model.module(ids, mask)[0], model.module(ids, mask)[0])
+
+
+@torch.no_grad()
+def test_the_adapter_of_a_reward_model_has_its_head_for_peft_and_for_a_start(
+    tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    from peft import PeftModel
+
+    def reward_model(**more: Any) -> LoadedModel:
+        given = {"model_name_or_path": str(tiny_model_dir), "dtype": "fp32", "lora_target": "q_proj", "lora_rank": 2}
+        return load_model(ModelArgs.model_validate(given | more), "reward", adapts=True)
+
+    model = with_b(reward_model())
+    torch.nn.init.normal_(model.pretrained.get_parameter("score.weight"))
+    trained = {model.hf_names[n]: p.detach() for n, p in model.module.named_parameters() if p.requires_grad}
+    args = ModelArgs(model_name_or_path=str(tiny_model_dir), dtype="fp32")
+    write_hf_model(tmp_path, model, args, "reward", merged(model), trained)
+
+    ids = torch.arange(3, 18)[None]
+    want = model.pretrained(input_ids=ids).logits
+    base = AutoModelForSequenceClassification.from_pretrained(tiny_model_dir, dtype=torch.float32, num_labels=1)
+    peft_model = PeftModel.from_pretrained(base, str(tmp_path / "adapter"))
+    torch.testing.assert_close(peft_model(input_ids=ids).logits, want)
+    again = reward_model(adapter_name_or_path=str(tmp_path / "adapter"))
+    torch.testing.assert_close(again.pretrained(input_ids=ids).logits, want)
 
 
 def test_a_model_that_only_scores_has_no_adapters(make_tiny_model_dir: Callable[..., Path]) -> None:
