@@ -163,6 +163,10 @@ def load_critic(
         raise StrategyError(
             f"{args.model_name_or_path}: no {head} head for {config.model_type} models: {error}"
         ) from error
+    except RuntimeError as error:  # transformers names what does not fit in a report of its own
+        raise StrategyError(
+            f"{args.model_name_or_path} has weights of other shapes than a {config.model_type} model with one label"
+        ) from error
     score = getattr(pretrained, "score", None)
     if not isinstance(score, nn.Linear):
         raise StrategyError(f"{args.model_name_or_path}: no {head} head for {config.model_type} models")

@@ -3,7 +3,7 @@ refuses to start."""
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -178,12 +178,26 @@ def _sequence_head_problems(choice: Choice, model: Mapping[str, Any]) -> Iterato
             f"{choice.role.name} needs. Name a reward model, as ...ForSequenceClassification.",
             (key,),
         )
+    elif not is_given and isinstance(kinds, list) and _num_labels(kinds, model) > 1:
+        yield Problem(
+            f"{key}: the head of {name} gives {_num_labels(kinds, model)} numbers (config.json: id2label), and the "
+            f"reward is one. Name a reward model with one label, or a causal language model.",
+            (key,),
+        )
     elif model.get("pad_token_id") is None:
         yield Problem(
             f"{key}: config.json of {name} has no pad_token_id, by which rows of a batch are told from their padding. "
             f"Set {choice.role.name}.model_args.model_config_kwargs.pad_token_id to the tokenizer's.",
             (key, f"{choice.role.name}.model_args.model_config_kwargs"),
         )
+
+
+def _num_labels(kinds: Sequence[object], model: Mapping[str, Any]) -> int:
+    """Of a saved sequence-classification model; 0 of others. Where config.json says nothing, transformers takes 2."""
+    labels = model.get("id2label")
+    if not any("SequenceClassification" in str(kind) for kind in kinds):
+        return 0
+    return len(labels) if isinstance(labels, Mapping) else 2
 
 
 def _head_problems(role: str, worker: WorkerConfig, model: Mapping[str, Any]) -> Iterator[Problem]:

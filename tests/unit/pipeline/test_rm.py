@@ -1,10 +1,17 @@
 """Reward-model training before anything starts: where the number is read, and what the role needs."""
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
+from roll.configs.model import ModelArgs
 from roll.configs.strategies.table import STRATEGIES
+from roll.errors import StrategyError
+from roll.models.loading import load_model
+from roll.pipeline.preflight import machine_report
 from roll.pipeline.rm.rm_config import REWARD_TRAIN, RMConfig, rm_plan
 from roll.pipeline.rm.rm_pipeline import read_at_the_end
 from roll.types.batch import PairRows, Rows
@@ -37,6 +44,22 @@ def test_a_validation_is_scored_by_the_model_that_learns() -> None:
     assert rm_plan(config(reward_train=role)).scoring == frozenset()
     assert rm_plan(config(reward_train=role, validation={})).scoring == {"reward_train"}
     assert config(reward_train=role, margin_key="lead").margin_column == "lead"
+
+
+def test_a_model_whose_head_gives_several_numbers_is_refused_before_a_run(
+    make_tiny_model_dir: Callable[..., Path],
+) -> None:
+    def said(model: Path) -> list[str]:
+        role = {"strategy_args": {"strategy_name": "deepspeed_train"}, "device_mapping": [0]}
+        report = machine_report(config(pretrain=str(model), reward_train=role, track_with=[]))
+        return [problem.text for problem in report.problems if "reward_train" in problem.text]
+
+    assert said(make_tiny_model_dir()) == said(make_tiny_model_dir(num_labels=1)) == []
+    for labels in (2, 3):
+        model = make_tiny_model_dir(num_labels=labels)
+        assert f"gives {labels} numbers (config.json: id2label), and the reward is one" in said(model)[0]
+        with pytest.raises(StrategyError, match="other shapes than a qwen2 model with one label"):
+            load_model(ModelArgs(model_name_or_path=str(model), dtype="fp32"), "reward")
 
 
 def test_the_strategies_that_train_a_reward_head() -> None:
