@@ -15,6 +15,7 @@ from roll.pipeline.preflight import machine_report
 from roll.pipeline.rm.rm_config import REWARD_TRAIN, RMConfig, rm_plan
 from roll.pipeline.rm.rm_pipeline import read_at_the_end
 from roll.types.batch import PairRows, Rows
+from roll.utils.secrets import is_secret_key
 
 PADDING = 9
 
@@ -44,6 +45,7 @@ def test_a_validation_is_scored_by_the_model_that_learns() -> None:
     assert rm_plan(config(reward_train=role)).scoring == frozenset()
     assert rm_plan(config(reward_train=role, validation={})).scoring == {"reward_train"}
     assert config(reward_train=role, margin_key="lead").margin_column == "lead"
+    assert not is_secret_key("margin_key")  # or copies of the configuration would hide the column's name
 
 
 def test_a_model_whose_head_gives_several_numbers_is_refused_before_a_run(
