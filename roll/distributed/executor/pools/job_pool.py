@@ -284,10 +284,14 @@ class JobPool:
                     worker.outbox.remove(waiting.job)
                     self._close(worker, waiting, None)
                 else:  # its place is free when the worker says that it has ended
-                    worker.handle.call.remote("cancel", [waiting.job.job_id])
+                    asyncio.get_running_loop().call_soon(self._cancel, worker, waiting.job.job_id)
         if waiting in self._queue:
             self._queue.remove(waiting)
             _settle(waiting, None)
+
+    def _cancel(self, worker: _Worker, job_id: str) -> None:
+        """Of a job that was taken from the outbox: by now it is on its way, and the worker knows it first."""
+        worker.handle.call.remote("cancel", [job_id])
 
     # --- workers that are gone
 
