@@ -264,7 +264,9 @@ def write_hf_model(
     """config.json and safetensors of `weights`, and what the model keeps beside them without training it; those that
     adapters are made of, by the names of `pretrained`, in a folder `adapter` beside them that peft loads."""
     form = load_model(args, head, empty=True).pretrained
-    weights = weights | dict(model.in_checkpoint_form(list(_kept_buffers(model.pretrained))))
+    kept = dict(_kept_buffers(model.pretrained))
+    beside = [(plain_name(name), buffer) for name, buffer in kept.items() if ".original_module." not in name]
+    weights = weights | dict(model.in_checkpoint_form(beside))
     if head == "lm":
         layers = getattr(model.pretrained.config.get_text_config(), "num_hidden_layers", sys.maxsize)
         weights |= dict(prediction_heads(str(args.model_name_or_path), layers))
@@ -272,16 +274,16 @@ def write_hf_model(
         form.generation_config = model.pretrained.generation_config
     form.save_pretrained(directory, state_dict=weights)
     if model.adapters is not None:
-        model.adapters.save(directory / ADAPTER_FOLDER, str(args.model_name_or_path), trained)
+        model.adapters.save(directory / ADAPTER_FOLDER, str(args.model_name_or_path), {**kept, **trained})
 
 
 def _kept_buffers(pretrained: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
     """Numbers that a model file has to hold and no optimizer knows, such as the bias by which routers of DeepSeek-V3
-    and GLM-4-MoE choose."""
+    and GLM-4-MoE choose; by their names in `pretrained`."""
     for prefix, module in pretrained.named_modules():
         for name, buffer in module.named_buffers(recurse=False):
             if name not in module._non_persistent_buffers_set:
-                yield plain_name(f"{prefix}.{name}"), buffer.detach().to("cpu", copy=True)
+                yield f"{prefix}.{name}".removeprefix("."), buffer.detach().to("cpu", copy=True)
 
 
 def _adapters(pretrained: PreTrainedModel, args: ModelArgs, head: Head, empty: bool) -> Adapters | None:

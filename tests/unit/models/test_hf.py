@@ -266,6 +266,24 @@ def test_a_saved_model_holds_what_is_kept_beside_its_weights(glm_dir: Path, tmp_
     load_policy(model_args(tmp_path))
 
 
+def test_a_router_that_is_trained_in_full_beside_adapters_is_saved_with_its_bias(glm_dir: Path, tmp_path: Path) -> None:
+    """In the merged model, and in the adapter, which is a start for others."""
+    chosen = {"lora_target": "q_proj", "additional_target": "mlp.gate"}
+    args = model_args(glm_dir, **chosen)
+    model = load_policy(args, adapts=True)
+    parameters = dict(model.module.named_parameters())
+    weights = [(export.name, export.value(parameters.__getitem__, torch.float32)) for export in model.exports]
+    trained = {model.hf_names[name]: value.detach() for name, value in parameters.items() if value.requires_grad}
+    write_hf_model(tmp_path, model, args, "lm", dict(model.in_checkpoint_form(weights)), trained)
+    before, after = (load_file(directory / "model.safetensors") for directory in (glm_dir, tmp_path))
+    assert before.keys() == after.keys()
+    bias = "model.layers.1.mlp.gate.e_score_correction_bias"
+    assert torch.equal(before[bias], after[bias])
+    started = load_policy(model_args(glm_dir, **chosen, adapter_name_or_path=str(tmp_path / "adapter")), adapts=True)
+    kept = started.pretrained.get_buffer(bias.replace("gate.", "gate.modules_to_save.default."))
+    assert torch.equal(kept, before[bias])
+
+
 @pytest.mark.parametrize(
     ("name", "is_one"),
     [
