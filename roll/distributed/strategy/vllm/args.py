@@ -39,6 +39,7 @@ _TAKEN = {
     "max_loras": "the policy's adapter is the only one",
     "max_cpu_loras": "the policy's adapter is the only one",
 }
+_MAY_BE_ONE = ("data_parallel_size", "max_loras", "max_cpu_loras")  # of these: what they are anyway
 # Ranges that the fields do not state, beyond which an engine fails after minutes.
 _COUNT: dict[str, float] = {"least": 1}
 _RANGES: dict[str, dict[str, float]] = {
@@ -139,7 +140,7 @@ def argument_problems(role_name: str, role: WorkerConfig) -> Iterator[Problem]:
         given = {key: value for key, value in role.strategy_config.items() if key not in _TAKEN}
         yield from misfits(at, given, kinds)
     for key in role.strategy_config:
-        if key in _TAKEN and role.strategy_config[key] not in (None, 1):
+        if key in _TAKEN and role.strategy_config[key] not in ((None, 1) if key in _MAY_BE_ONE else (None,)):
             yield Problem(f"{at}.{key} cannot be set: {_TAKEN[key]}.", (f"{at}.{key}",))
         elif known is not None and key not in known:
             match = nearest(key, known)
