@@ -36,15 +36,24 @@ def balance_problems(choice: Choice, balances: bool, who_can: str) -> Iterator[P
 
 def balance_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
     """Of a model whose config.json is there."""
-    args, inner = choice.worker.model_args, model.get("text_config")
-    text = inner if isinstance(inner, Mapping) else model
-    if args.moe_aux_loss_coef and "num_hidden_layers" in text and not any(text.get(key) for key in _EXPERTS):
+    args = choice.worker.model_args
+    if args.moe_aux_loss_coef and "num_hidden_layers" in _text(model) and not has_experts(model):
         key = _key(choice)
         yield Problem(
             f"{key}: {args.moe_aux_loss_coef:g}, but {args.model_name_or_path} has no experts that tokens could be "
             "spread over. Remove it.",
             (key, f"{choice.role.name}.model_args.model_name_or_path"),
         )
+
+
+def has_experts(model: Mapping[str, Any]) -> bool:
+    """Of a config.json, whose language model may have a section of its own."""
+    return any(_text(model).get(key) for key in _EXPERTS)
+
+
+def _text(model: Mapping[str, Any]) -> Mapping[str, Any]:
+    inner = model.get("text_config")
+    return inner if isinstance(inner, Mapping) else model
 
 
 def _key(choice: Choice) -> str:

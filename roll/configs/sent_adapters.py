@@ -6,11 +6,11 @@ from typing import Any
 
 from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.cluster import WorkerConfig
+from roll.configs.mixture import has_experts
 from roll.configs.problems import Problem
 from roll.configs.strategies.spec import Choice
 from roll.configs.strategies.table import STRATEGIES, spec_of
 
-_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 _LORA = "actor_train.model_args.lora_target"
 
 
@@ -54,7 +54,7 @@ def sent_adapter_problems(config: AlgorithmConfig) -> Iterator[Problem]:
 def sent_adapter_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
     """Of a model whose config.json is there."""
     key = _switch(choice.role.name, choice.worker)
-    if key and any(model.get(experts) for experts in _EXPERTS):
+    if key and has_experts(model):
         model_name = choice.worker.model_args.model_name_or_path
         text = f"{key}: true with a mixture ({model_name}): the engine would put adapters on its experts, which have"
         yield Problem(f"{text} none. Remove it: merged weights are sent then.", (key,))

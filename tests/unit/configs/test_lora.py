@@ -372,4 +372,5 @@ def test_a_mixture_gets_merged_weights() -> None:
     model = json.loads((MODELS / "qwen3-30b-a3b.json").read_text())
     (found,) = sent_adapter_model_problems(choice, model)
     assert found.text.startswith(f"{KEY}: true with a mixture (org/model): the engine would put adapters on its exp")
+    assert list(sent_adapter_model_problems(choice, {"text_config": model})) == [found]
     assert not list(sent_adapter_model_problems(choice, json.loads((MODELS / "qwen2.5-7b.json").read_text())))
