@@ -97,15 +97,19 @@ class EnvRollouter:
                     rows = episode.result()
                     assert isinstance(rows, Sequence), "only this stops an episode"
                     (failed if rows[0].failure else good).append(rows)
+            good.sort(key=lambda rows: rows[0].index)
+            surplus = lengths_of(good[self.group_size :]) + await self._stopped(running)
         except asyncio.CancelledError:
-            self._cut += lengths_of(good) + await self._stopped(running)
+            try:
+                lengths = lengths_of(good) + await self._stopped(running)
+            finally:
+                await _cancelled(running)
+            self._cut += lengths  # which `take_cut` may have emptied meanwhile
             raise
         except BaseException:
             await _cancelled(running)
             raise
-        good.sort(key=lambda rows: rows[0].index)
         failed.sort(key=lambda rows: rows[0].index)
-        surplus = lengths_of(good[self.group_size :]) + await self._stopped(running)
         return (good + failed)[: self.group_size], surplus
 
     async def _stopped(self, running: Mapping[asyncio.Task[Played], EpisodeJob]) -> list[Length]:
@@ -114,11 +118,10 @@ class EnvRollouter:
             return []
         for job in running.values():
             self.stop(job)
-        try:
-            ended, _ = await asyncio.wait(running, timeout=_STOP_LIMIT_S)
-        finally:
-            await _cancelled(running)
-        return lengths_of(episode.result() for episode in ended if episode.exception() is None)
+        ended, late = await asyncio.wait(running, timeout=_STOP_LIMIT_S)
+        await _cancelled(late)
+        whole = (episode for episode in ended if not episode.cancelled() and episode.exception() is None)
+        return lengths_of(episode.result() for episode in whole)
 
 
 async def _cancelled(running: Iterable[asyncio.Task[Played]]) -> None:
