@@ -28,6 +28,8 @@ _GRADIENT = "loss of a token = -A log p"
 _KL = "a KL to the reference: use_kl_loss and kl_loss_coef, with a section reference"
 _AGENTIC_FILTER = "roll.pipeline.agentic.group_filters:DropEqualRewards"
 _FILTER = {"type": "std_filter", "filter_args": {"std_threshold": 0.0}}
+_OFF_AT_NULL = ("value_clip", "group_filter_cls")
+"""Keys of which null is a value; at all others it means that nothing is said."""
 
 _ROWS = (
     Preset(
@@ -239,7 +241,8 @@ def fill_algorithm(filled: dict[str, Any]) -> None:
     preset = PRESETS.get(name) if isinstance(name, str) else None
     for key, value in preset.settings.items() if preset else ():
         for holder, last in _places(filled, key):
-            holder.setdefault(last, value)
+            if holder.get(last) is None and not (last in holder and last in _OFF_AT_NULL):
+                holder[last] = value
 
 
 def _places(tree: dict[str, Any], key: str) -> Iterator[tuple[dict[str, Any], str]]:

@@ -44,6 +44,14 @@ def test_what_the_yaml_says_stays() -> None:
 
 
 @pytest.mark.parametrize("name", PRESETS)
+def test_a_key_at_null_says_nothing_where_null_is_no_value(name: str) -> None:
+    plain = {key: None for key in PRESETS[name].settings if "." not in key and key != "value_clip"}
+    filled = config({"algorithm": name})
+    found = config({"algorithm": name, **plain})
+    assert {key: found.value(key) for key in plain} == {key: filled.value(key) for key in plain}
+
+
+@pytest.mark.parametrize("name", PRESETS)
 def test_nothing_that_a_preset_sets_is_without_effect(name: str) -> None:
     assert [text for text in warnings_of(config({"algorithm": name})) if "nothing" in text] == []
 
