@@ -28,6 +28,10 @@ _LOSSES: Mapping[str, str] = {
     "cispo": "cispo",
     "sapo": "sapo",
 }
+_OWN_BOUNDS: Mapping[str, tuple[float, float]] = {"gspo": (3e-4, 4e-4), "cispo": (1.0, 0.28)}
+"""Of losses that have other reaches of the clip than .2 where none is given."""
+_GROUPS: Mapping[str, int] = {"ppo": 1, "dapo": 16}
+"""Answers per task where repeat_times is not given; 2 in all other algorithms."""
 _ADVANTAGES: Mapping[str, str] = {
     "ppo": "gae",
     "grpo": "grpo",
@@ -69,6 +73,8 @@ def algorithm_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
         found[f"{ACTOR}.policy_loss.loss_mode"] = _LOSSES[loss]
     if advantage in _ADVANTAGES:
         found["algorithm.adv_estimator"] = _ADVANTAGES[advantage]
+    found |= _defaults_of_loss(given, str(found.get(f"{ACTOR}.policy_loss.loss_mode")))
+    found[f"{ROLLOUT}.n"] = _GROUPS.get(str(given.get(_TYPE, "grpo")), 2)
     in_loss, in_reward = (given.get(f"{_OWN}algorithm.{name}_fn") for name in ("kl_loss", "kl_penalty"))
     if in_loss is not None:
         found |= {f"{ACTOR}.use_kl_loss": in_loss != "none"}
@@ -80,6 +86,15 @@ def algorithm_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
         found["data.max_prompt_length"] = total - response
     elif isinstance(total, int) and isinstance(prompt := given.get("data.max_prompt_length"), int):
         found["data.max_response_length"] = total - prompt
+    return found
+
+
+def _defaults_of_loss(given: Mapping[str, Any], mode: str) -> dict[str, Any]:
+    """Those of policy_loss_fn_args: none where one reach of the clip is given."""
+    found: dict[str, Any] = {f"{ACTOR}.loss_agg_mode": "seq-mean-token-mean"} if mode == "gspo" else {}
+    names = [f"{ACTOR}.clip_ratio{side}" for side in ("_low", "_high", "")]
+    if mode in _OWN_BOUNDS and all(given.get(name) is None for name in names):
+        found |= zip(names, _OWN_BOUNDS[mode], strict=False)
     return found
 
 
@@ -238,6 +253,7 @@ def _counts_epochs(look: Look) -> str:
 
 
 TRINITY_CONDITIONS: Mapping[str, Condition] = {
+    "own aggregation": lambda look: "",
     "epochs": _counts_epochs,
     "eval set": lambda look: "" if look(_EVAL) else "there are no eval_tasksets",
     "validation": lambda look: "" if look(_EVAL) else "there are no eval_tasksets: no validation",

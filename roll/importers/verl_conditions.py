@@ -20,6 +20,10 @@ OVERLONG = (
 """Sections in which versions of verl have DAPO's soft penalty."""
 
 
+PER_ANSWER = ("gspo", "sapo")
+"""Losses that verl averages over answers, whatever loss_agg_mode says."""
+
+
 def has_critic(look: Look) -> str:
     enable = look(f"{CRITIC}.enable")
     name = look("algorithm.adv_estimator")
@@ -41,6 +45,11 @@ def has_reference(look: Look) -> str:
 
 def _adapts_kl(look: Look) -> str:
     return kl_in_reward(look) or ("" if look("algorithm.kl_ctrl.type") == "adaptive" else "kl_ctrl.type is fixed")
+
+
+def _aggregates(look: Look) -> str:
+    mode = look(f"{ACTOR}.policy_loss.loss_mode")
+    return f"loss_mode: {mode} is seq-mean-token-mean in any case" if mode in PER_ANSWER else ""
 
 
 def _has_reward_model(look: Look) -> str:
@@ -89,6 +98,7 @@ CONDITIONS: Mapping[str, Condition] = {
     "kl reward": kl_in_reward,
     "adaptive kl": _adapts_kl,
     "reference": has_reference,
+    "own aggregation": _aggregates,
     "reward model": _has_reward_model,
     "lora": _has_lora,
     "validation": validates,

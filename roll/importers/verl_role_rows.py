@@ -87,7 +87,13 @@ ACTOR_ROWS: tuple[Row, ...] = (
     summed(f"{ACTOR}.tau_neg", "policy", 1.05),
     needless(f"{ACTOR}.policy_loss.*", "the chosen loss_mode has no such setting here"),
     summed(f"{ACTOR}.tis_imp_ratio_cap", "correction"),
-    to(f"{ACTOR}.loss_agg_mode", "loss_agg_mode", via=words.aggregation, default="token-mean"),
+    to(
+        f"{ACTOR}.loss_agg_mode",
+        "loss_agg_mode",
+        via=words.aggregation,
+        default="token-mean",
+        needs="own aggregation",
+    ),
     to(
         f"{ACTOR}.use_token_level_loss",
         "loss_agg_mode",

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -106,6 +107,34 @@ def test_a_loss_by_name_brings_its_keys() -> None:
     keys = ("pg_variant", "sapo_tau_positive", "sapo_tau_negative")
     assert tuple(found.tree[key] for key in keys) == ("sapo", 1.0, 1.2)
     assert "pg_clip" not in found.tree and entry(found, words[0].partition("=")[0])[0] == "mapped"
+
+
+@pytest.mark.parametrize("mode", ["gspo", "sapo"])
+def test_a_loss_that_verl_averages_over_answers_does_so_here(mode: str) -> None:
+    words = ("algorithm.adv_estimator=grpo", f"actor_rollout_ref.actor.policy_loss.loss_mode={mode}")
+    found = imported_from(read(None, [*words, "actor_rollout_ref.actor.loss_agg_mode=token-mean"]))
+    assert found.tree.get("loss_agg_mode", "seq-mean-token-mean") == "seq-mean-token-mean"
+    assert entry(found, "actor_rollout_ref.actor.loss_agg_mode")[0] == "asks for nothing"
+
+
+@pytest.mark.parametrize(
+    "name, group, settings",
+    [
+        ("ppo", 1, {"pg_clip": 0.2, "loss_agg_mode": "token-mean"}),
+        ("grpo", 2, {"pg_clip": 0.2, "loss_agg_mode": "token-mean"}),
+        ("gspo", 2, {"pg_clip_low": 3e-4, "pg_clip_high": 4e-4, "loss_agg_mode": "seq-mean-token-mean"}),
+        ("cispo", 2, {"cispo_epsilon_low": 1.0, "cispo_epsilon_high": 0.28, "loss_agg_mode": "token-mean"}),
+        ("sapo", 2, {"loss_agg_mode": "token-mean"}),
+    ],
+)
+def test_an_algorithm_of_trinity_has_its_own_group_and_bounds(name: str, group: int, settings: dict[str, Any]) -> None:
+    words = [f"algorithm.algorithm_type={name}", "buffer.batch_size=8"]
+    found = imported_from(read(None, words)).tree
+    assert found["num_return_sequences_in_group"] == group
+    assert {key: found[key] for key in settings} == settings
+    given = imported_from(read(None, [*words, "algorithm.policy_loss_fn_args.clip_range=0.1"])).tree
+    assert 0.1 in given.values() or name == "sapo"
+    assert given.get("pg_clip_low") is None
 
 
 def test_keys_alone_are_taken_without_a_file() -> None:
