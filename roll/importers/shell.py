@@ -71,15 +71,20 @@ def find_command(text: str, path: str = "the script") -> Command:
     if not found:
         raise ConfigError(f"{path}: no command with key=value words is in it, such as `python -m ... data.x=1`.")
     words = max(found, key=lambda words: sum(map(_is_override, words)))
-    start = next(i for i, word in enumerate(words) if _is_override(word))
+    start = _start(words)
     rest = words[start:]
+    others = [f"Not imported, another command: {' '.join(more[: _start(more)])} ..." for more in found if more != words]
     return Command(
         tuple(words[:start]),
         tuple(word for word in rest if _is_override(word)),
         tuple(word for word in rest if word.startswith("-")),
         tuple(word for word in rest if not _is_override(word) and not word.startswith("-")),
-        tuple(dict.fromkeys(script.notes)),
+        tuple(dict.fromkeys([*others, *script.notes])),
     )
+
+
+def _start(words: list[str]) -> int:
+    return next(i for i, word in enumerate(words) if _is_override(word))
 
 
 def _is_override(word: str) -> bool:
@@ -103,6 +108,8 @@ class _Script:
             words = self._command(bool(blocks))
             if not words:
                 continue
+            if words[0] == "for" and len(words) > 1:
+                self._leave_open(words[1])
             if words[0] in _BLOCKS:
                 blocks.append(_BLOCKS[words[0]])
             elif blocks and words[0] == blocks[-1]:
@@ -126,6 +133,7 @@ class _Script:
         name, adds, value = match.groups()
         if is_conditional:
             self.notes.append(f"{name}={value} stands in an if or a loop and is not followed.")
+            self._leave_open(name)
             return True
         array = self._array() if not value and self.text[self.at : self.at + 1] == "(" else None
         if array is not None:
@@ -133,6 +141,10 @@ class _Script:
         else:
             self.variables[name] = self.variables.get(name, "") + value if adds else value
         return True
+
+    def _leave_open(self, name: str) -> None:
+        """For a variable without a value so far, of which only a run of the script would tell."""
+        self.variables.setdefault(name, f"${{{name}}}")
 
     def _array(self) -> list[str]:
         self.at += 1
@@ -177,10 +189,19 @@ class _Script:
 
     def _redirection(self, before: str) -> list[str]:
         """Takes `2>&1`, `> file` and the like out; what stands before is a word unless it is a number."""
+        is_text = self.text.startswith("<<", self.at) and not self.text.startswith("<<<", self.at)
         while self.at < len(self.text) and self.text[self.at] in "<>&":
             self.at += 1
-        self._words()
+        words = self._words()
+        if is_text and words:
+            self._cut_out(words[0].removeprefix("-"))
         return [] if before.isdecimal() or not before else [before]
+
+    def _cut_out(self, end: str) -> None:
+        """Takes away the lines of a here-document, which follow this one: no commands."""
+        head, newline, lines = self.text[self.at :].partition("\n")
+        body = re.split(rf"^\t*{re.escape(end)}$", lines, maxsplit=1, flags=re.MULTILINE)
+        self.text = self.text[: self.at] + head + newline + (body[1].removeprefix("\n") if len(body) > 1 else "")
 
     def _pieces(self) -> list[str]:
         """What the next characters of a word stand for: one text, or the entries of an array or of a variable that
@@ -224,7 +245,7 @@ class _Script:
         if rest.startswith("$(("):
             inside = self._until("))", 3)
             value = whole_number(inside, self.variables)
-            return [f"$(({inside}))" if value is None else str(value)], False
+            return [f"$(({inside}))" if value is None else str(value)], True
         if rest.startswith("$("):
             return [f"$({self._until(')', 2)})"], True
         if rest.startswith("`"):

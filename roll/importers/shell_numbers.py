@@ -18,11 +18,11 @@ _OPERATORS: Mapping[type, Callable[[int, int], int]] = {
 
 
 def whole_number(text: str, variables: Mapping[str, str]) -> int | None:
-    """Whole-number arithmetic as a shell does it; None for anything else."""
+    """Whole-number arithmetic as a shell does it; None for anything else, and where a variable is not known."""
     plain = re.sub(r"\$\{?(\w+)\}?", r"\1", text).strip()
     try:
         return _computed(ast.parse(plain, mode="eval").body, variables)
-    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError):
+    except (SyntaxError, ValueError, KeyError, ZeroDivisionError, RecursionError):
         return None
 
 
@@ -31,7 +31,7 @@ def _computed(node: ast.expr, variables: Mapping[str, str]) -> int:
         case ast.Constant(value=int() as value) if abs(value) < 1 << 63:
             return value
         case ast.Name(id=name):
-            return int(variables.get(name) or 0)
+            return int(variables[name] or 0)
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return -_computed(operand, variables)
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:

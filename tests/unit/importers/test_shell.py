@@ -23,7 +23,11 @@ def overrides(text: str) -> tuple[str, ...]:
         ("a=${X:-7}\nb=${Y:-$a}\npython x a.b=$a a.c=${b}", ("a.b=7", "a.c=7")),
         ("python x a.b=$(cat file) a.c=`id` a.d=$1", ("a.b=$(cat file)", "a.c=`id`", "a.d=$1")),
         ("python x +a.b=1 ++a.c=2 ~a.d=3", ("+a.b=1", "++a.c=2", "~a.d=3")),
-        ("if [ $x = 1 ]; then\n  n=5\nfi\nfor i in 1 2; do python x a.b=$n; done", ("a.b=",)),
+        ("if [ $x = 1 ]; then\n  n=5\nfi\nfor i in 1 2; do python x a.b=$n$i; done", ("a.b=${n}${i}",)),
+        ("n=1\nif true; then\n n=2\nfi\npython x a.b=$n", ("a.b=1",)),
+        ("python x a.b=$((NODES * 8)) a.c=$((n + 1))", ("a.b=$((NODES * 8))", "a.c=$((n + 1))")),
+        ("cat <<-'END' >x.sh\npython y a.b=1 a.c=2\n\tEND\npython x a.b=3", ("a.b=3",)),
+        ("cat <<A <<B\ny a.b=1\nA\ny a.b=2\nB\npython x a.b=3 <<< word", ("a.b=3",)),
         ("python x a.b=$HOME/x a.c=$unset", ("a.b=${oc.env:HOME}/x", "a.c=")),
         ('m=a.b\npython x "a.c=say \\"hi\\"" a.d=\\$5', ('a.c=say "hi"', "a.d=$5")),
         ("python x a.b=1 && python y a.b=2 a.c=3", ("a.b=2", "a.c=3")),
@@ -43,6 +47,11 @@ def test_nothing_of_a_script_is_run(tmp_path: Path) -> None:
 def test_what_stands_in_an_if_is_not_followed_and_said() -> None:
     notes = find_command("if true; then\n export n=5\nfi\npython x a.b=1").notes
     assert notes == ("n=5 stands in an if or a loop and is not followed.",)
+
+
+def test_every_other_command_is_said() -> None:
+    notes = find_command("python -m x a.b=1\npython -m y a.b=2 a.c=3\n").notes
+    assert notes == ("Not imported, another command: python -m x ...",)
 
 
 def test_words_of_a_launcher_are_known() -> None:
