@@ -153,14 +153,20 @@ class _Conversion:
                 continue
             if _is_among(default, row.idle):
                 continue
-            found = row.via(default)
+            try:
+                found = row.via(default)
+            except NotHere:  # by another key, which has been told
+                continue
             found = found.value if isinstance(found, Near) else found
             for target, part in _parts(row, found, row.key):
                 if self._put(target, part, row.key) == row.key:
                     yield target, f"{row.key} is {show(default)} there"
 
     def _unmet(self, row: Row) -> str:
-        return self._table.conditions[row.needs](self._look) if row.needs else ""
+        try:
+            return self._table.conditions[row.needs](self._look) if row.needs else ""
+        except NotHere as reason:
+            return str(reason)
 
     def _put(self, target: str, value: Any, writer: str) -> str:
         """Writes a value unless something stands there, and says who wrote what stands there now."""

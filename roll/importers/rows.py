@@ -119,6 +119,21 @@ class Look:
             raise NotHere(f"{key}: {value} is no whole number. Set it: {key}=8 behind the file")
         return value
 
+    def size(self, key: str, default: Any = None) -> int:
+        """A whole number above 0."""
+        value = self.number(key, default)
+        if value < 1:
+            raise NotHere(f"{key}: {value} must be at least 1")
+        return value
+
+    def amount(self, key: str, default: Any = None) -> float:
+        """A number. Raises NotHere for what is none."""
+        value = self(key, default)
+        try:
+            return float("" if isinstance(value, bool) else value)
+        except (TypeError, ValueError):
+            raise NotHere(f"{key}: {value} is no number. Set it: {key}=0.5 behind the file") from None
+
 
 Condition = Callable[[Look], str]
 """Empty where it holds, else the reason why it does not."""

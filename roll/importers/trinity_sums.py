@@ -111,13 +111,20 @@ def _algorithm(look: Look) -> Sum:
     for key, table in (("policy_loss_fn", _LOSSES), ("advantage_fn", _ADVANTAGES)):
         if given[key] is not None and given[key] not in table:
             lost[f"{_OWN}algorithm.{key}"] = f"there is no {given[key]} here; there are {', '.join(table)}"
+    for key in ("kl_loss_fn", "kl_penalty_fn"):
+        kind = look(f"{_OWN}algorithm.{key}")
+        if kind not in (None, "none"):
+            try:
+                words.kl(kind)
+            except NotHere as reason:
+                lost[f"{_OWN}algorithm.{key}"] = str(reason)
     text = f"{name}: adv_estimator {settings['adv_estimator']}, loss {look(f'{ACTOR}.policy_loss.loss_mode')}, KL in "
     text += f"the loss {'on' if look(f'{ACTOR}.use_kl_loss') else 'off'}."
     return Sum(settings, text, near, lost)
 
 
 def _engine_gpus(look: Look) -> int:
-    return look.number(_ENGINES) * look.number(f"{ROLLOUT}.tensor_model_parallel_size")
+    return look.size(_ENGINES) * look.size(f"{ROLLOUT}.tensor_model_parallel_size")
 
 
 def trainer_gpus(look: Look) -> int:
@@ -136,9 +143,9 @@ def _placement(look: Look) -> Sum:
         key: devices(0, train) if key.endswith(".device_mapping") else value for key, value in made.settings.items()
     }
     settings["actor_infer.device_mapping"] = devices(train, total - train)
-    size = look.number(f"{ROLLOUT}.tensor_model_parallel_size")
+    size = look.size(f"{ROLLOUT}.tensor_model_parallel_size")
     text = (
-        f"{look.number(_ENGINES)} engines x {size} GPUs = {total - train}: devices {train} to {total - 1}; the "
+        f"{look.size(_ENGINES)} engines x {size} GPUs = {total - train}: devices {train} to {total - 1}; the "
         f"trainer has the other {train}."
     )
     return Sum(settings, text)
@@ -198,7 +205,7 @@ def _rewards(look: Look) -> Sum:
     if look(f"{args}.enable_overlong_penalty"):
         most, cache = look.number(f"{args}.max_response_length"), look.number(f"{args}.cache_length")
         part = {"reward": "overlong", "reward_args": {"max_tokens": most, "cache_tokens": cache}}
-        weight = words.number(look(f"{args}.penalty_factor", 1.0))
+        weight = look.amount(f"{args}.penalty_factor", 1.0)
         settings[f"{at}.reward_manager_config"] = [{**part, "weight": weight}]
         text += f" overlong: from {most - cache} to {most} tokens down to -{weight:g}."
     name = look("trinity.buffer.explorer_input.default_reward_fn_type") or look(f"{_TASKS}.default_reward_fn_type")

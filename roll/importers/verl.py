@@ -24,7 +24,8 @@ FLAGS: Mapping[str, str] = {
 
 
 def is_verl(tree: Mapping[str, Any]) -> bool:
-    return "actor_rollout_ref" in tree or "partial_pretrain" in (tree.get("model") or {})
+    model = tree.get("model")
+    return "actor_rollout_ref" in tree or (isinstance(model, Mapping) and "partial_pretrain" in model)
 
 
 def verl_table(given: Given) -> Table:

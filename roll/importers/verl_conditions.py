@@ -57,7 +57,7 @@ def _has_reward_model(look: Look) -> str:
 
 
 def _has_lora(look: Look) -> str:
-    return "" if (look(f"{MODEL}.lora_rank") or 0) > 0 else "lora_rank is 0: no adapters"
+    return "" if look.number(f"{MODEL}.lora_rank", 0) > 0 else "lora_rank is 0: no adapters"
 
 
 def _is_cosine(section: str) -> Condition:

@@ -9,26 +9,26 @@ from roll.configs.strategies.table import spec_of
 from roll.importers.arithmetic import devices, split
 from roll.importers.rows import Look, Near, Sum
 from roll.importers.verl_conditions import ACTOR, CRITIC, MEGATRON, REF, ROLLOUT, has_critic, has_reference, strategy_of
-from roll.importers.words import engine, number, scorer, trainer
+from roll.importers.words import engine, scorer, trainer
 
 _SECTIONS = {"actor_train": ACTOR, "reference": REF, "critic": CRITIC}
 MINI_BATCH = "ppo_mini_batch_size"
 
 
 def gpus(look: Look) -> int:
-    return look.number("trainer.nnodes") * look.number("trainer.n_gpus_per_node")
+    return look.size("trainer.nnodes") * look.size("trainer.n_gpus_per_node")
 
 
 def _ranks(look: Look, section: str, total: int) -> tuple[int, str]:
     """Data-parallel ranks of a role, and how they come about."""
     if strategy_of(look, section) == MEGATRON:
         sizes = [
-            look.number(f"{section}.megatron.{kind}_size", 1)
+            look.size(f"{section}.megatron.{kind}_size", 1)
             for kind in ("tensor_model_parallel", "pipeline_model_parallel", "context_parallel")
         ]
         model = sizes[0] * sizes[1] * sizes[2]
         return max(1, total // model), f"{total} GPUs / (tensor {sizes[0]} x pipeline {sizes[1]} x context {sizes[2]})"
-    together = look.number(f"{section}.ulysses_sequence_parallel_size", 1)
+    together = look.size(f"{section}.ulysses_sequence_parallel_size", 1)
     return max(1, total // together), f"{total} GPUs" + (f" / {together} that share sequences" if together > 1 else "")
 
 
@@ -49,13 +49,13 @@ def batches(
     section = _SECTIONS[role]
 
     def sum(look: Look) -> Sum:
-        prompts, group = look.number("data.train_batch_size"), look.number(f"{ROLLOUT}.n")
+        prompts, group = look.size("data.train_batch_size"), look.size(f"{ROLLOUT}.n")
         ranks, how = _ranks(look, section, trainer_gpus(look))
         micro = micro_batch(look, section, ("ppo_micro_batch_size",), ranks)
         if per_update is not None:
             update, told = per_update(look), ""
         else:
-            mini = look.number(f"{section}.{MINI_BATCH}", look.number(f"{ACTOR}.{MINI_BATCH}"))
+            mini = look.size(f"{section}.{MINI_BATCH}", look.number(f"{ACTOR}.{MINI_BATCH}"))
             update, told = min(mini, prompts) * group, f" = {MINI_BATCH} {mini} x {group}"
         made = split(prompts * group, update, ranks, micro or 1)
         args = f"{role}.training_args"
@@ -100,7 +100,7 @@ def token_batches(role: str, section: str, switch: str, most: str, kind: str) ->
         tokens = look.number(f"{section}.{most}", look(f"{ACTOR}.ppo_max_token_len_per_gpu"))
         together = 1
         if strategy_of(look, _SECTIONS[role]) != MEGATRON:
-            together = look.number(f"{_SECTIONS[role]}.ulysses_sequence_parallel_size", 1)
+            together = look.size(f"{_SECTIONS[role]}.ulysses_sequence_parallel_size", 1)
         longest = look.number("data.max_prompt_length") + look.number("data.max_response_length")
         found = max(tokens * together, longest)
         shared = f" = {tokens} x {together} ranks that share sequences" if together > 1 else ""
@@ -113,14 +113,14 @@ def token_batches(role: str, section: str, switch: str, most: str, kind: str) ->
 
 def placement(look: Look) -> Sum:
     """verl's roles share all GPUs and take turns."""
-    nodes, per_node = look.number("trainer.nnodes"), look.number("trainer.n_gpus_per_node")
+    nodes, per_node = look.size("trainer.nnodes"), look.size("trainer.n_gpus_per_node")
     everything = devices(0, nodes * per_node)
     roles = ["actor_train", "actor_infer"]
     roles += ["reference"] if not has_reference(look) else []
     roles += ["critic"] if not has_critic(look) else []
     settings: dict[str, Any] = {f"{role}.device_mapping": everything for role in roles}
     settings |= {"num_nodes": nodes, "num_gpus_per_node": per_node} | _strategies(look)
-    together = look.number(f"{ROLLOUT}.tensor_model_parallel_size")
+    together = look.size(f"{ROLLOUT}.tensor_model_parallel_size")
     text = (
         f"{nodes} x {per_node} GPUs, which {', '.join(roles)} share in turn; engines of {together} GPUs: "
         f"{nodes * per_node // together} of them."
@@ -147,9 +147,9 @@ def engine_arguments(look: Look) -> Sum:
     config, at = dict[str, Any](), "actor_infer.strategy_args.strategy_config"
     if spec.share is None:
         return Sum({}, f"{spec.name} has no settings of its own")
-    config[spec.share.name] = number(look(f"{ROLLOUT}.gpu_memory_utilization"))
+    config[spec.share.name] = look.amount(f"{ROLLOUT}.gpu_memory_utilization")
     names = _OWN_NAMES.get(spec.share.name, {})
-    config[names["tensor_model_parallel_size"]] = look.number(f"{ROLLOUT}.tensor_model_parallel_size")
+    config[names["tensor_model_parallel_size"]] = look.size(f"{ROLLOUT}.tensor_model_parallel_size")
     lost: dict[str, str] = {}
     for key, name in names.items():
         value = look(f"{ROLLOUT}.{key}")

@@ -19,8 +19,8 @@ _OWN_CODE = "models are loaded without code of their own"
 
 
 def _batches(look: Look) -> Sum:
-    rows = look.number("data.train_batch_size")
-    together = look.number("ulysses_sequence_parallel_size")
+    rows = look.size("data.train_batch_size")
+    together = look.size("ulysses_sequence_parallel_size")
     ranks = max(1, gpus(look) // together)
     micro = look.number("data.micro_batch_size_per_gpu")
     if not look.is_given("data.micro_batch_size_per_gpu") and look.is_given("data.micro_batch_size"):
@@ -34,7 +34,7 @@ def _batches(look: Look) -> Sum:
 
 
 def _placement(look: Look) -> Sum:
-    nodes, per_node = look.number("trainer.nnodes"), look.number("trainer.n_gpus_per_node")
+    nodes, per_node = look.size("trainer.nnodes"), look.size("trainer.n_gpus_per_node")
     settings = {
         "num_nodes": nodes,
         "num_gpus_per_node": per_node,
@@ -65,7 +65,7 @@ def _is_nested(look: Look, kind: str) -> bool:
 
 
 def _has_lora(look: Look) -> str:
-    return "" if (look("model.lora_rank") or 0) > 0 else "lora_rank is 0: no adapters"
+    return "" if look.number("model.lora_rank", 0) > 0 else "lora_rank is 0: no adapters"
 
 
 def _lora(look: Look) -> Sum:

@@ -17,21 +17,21 @@ from roll.importers.verl_counts import (
     scoring,
     token_batches,
 )
-from roll.importers.words import number, trackers
+from roll.importers.words import trackers
 
 DOMAIN = "verl"
 
 
 def policy_form(look: Look) -> Sum:
     mode = look(f"{ACTOR}.policy_loss.loss_mode")
-    low, high = (number(look(f"{ACTOR}.clip_ratio_{side}", look(f"{ACTOR}.clip_ratio"))) for side in ("low", "high"))
+    low, high = (look.amount(f"{ACTOR}.clip_ratio_{side}", look(f"{ACTOR}.clip_ratio")) for side in ("low", "high"))
     if mode == "cispo":
         settings: dict[str, Any] = {"pg_variant": "cispo", "cispo_epsilon_low": low, "cispo_epsilon_high": high}
         return Sum(settings, f"pg_variant: cispo, weights in [1 - {low:g}, 1 + {high:g}].")
     if mode == "gpg":
         return Sum({"pg_variant": "vanilla"}, "pg_variant: vanilla: the policy gradient without a ratio.")
     if mode == "sapo":
-        taus = {f"sapo_tau_{kind}": number(look(f"{ACTOR}.tau_{kind[:3]}")) for kind in ("positive", "negative")}
+        taus = {f"sapo_tau_{kind}": look.amount(f"{ACTOR}.tau_{kind[:3]}") for kind in ("positive", "negative")}
         told = ", ".join(f"{key} {value:g}" for key, value in taus.items())
         return Sum({"pg_variant": "sapo", **taus}, f"pg_variant: sapo, {told}.")
     near = ""
@@ -45,7 +45,7 @@ def policy_form(look: Look) -> Sum:
     else:
         settings |= {"use_pg_clip_range": True, "pg_clip_low": low, "pg_clip_high": high}
     if mode != "gspo":
-        settings["dual_clip_ratio_c"] = number(look(f"{ACTOR}.clip_ratio_c"))
+        settings["dual_clip_ratio_c"] = look.amount(f"{ACTOR}.clip_ratio_c")
     ratio = "one ratio per answer" if mode == "gspo" else "a ratio per token"
     bound = "" if mode == "gspo" else f", dual clip at {settings['dual_clip_ratio_c']:g}"
     return Sum(settings, f"pg_variant: ppo, {ratio} in [1 - {low:g}, 1 + {high:g}]{bound}.", near)
@@ -63,13 +63,13 @@ def norms(look: Look) -> Sum:
 
 def correction(look: Look) -> Sum:
     """Truncated importance sampling between engine and trainer."""
-    cap = look(f"{ACTOR}.tis_imp_ratio_cap")
-    level, bound = look("algorithm.rollout_is_level"), look("algorithm.rollout_is_threshold")
-    is_on = (cap is not None and number(cap) > 0) or bool(look("algorithm.rollout_is"))
+    cap = look.amount(f"{ACTOR}.tis_imp_ratio_cap", 0)
+    level, bound = look("algorithm.rollout_is_level"), look.amount("algorithm.rollout_is_threshold", 2)
+    is_on = cap > 0 or bool(look("algorithm.rollout_is"))
     at = "train_infer_correction.is_weight"
     if not is_on:
         return Sum({}, "off; here it is on where rollouts run ahead")
-    bound = number(cap if cap is not None and number(cap) > 0 else bound if bound is not None else 2)
+    bound = cap if cap > 0 else bound
     kind = str(level or "token")
     return Sum(
         {f"{at}.enabled": True, f"{at}.weight_type": kind, f"{at}.upper_bound": bound},
@@ -96,8 +96,8 @@ def rewards(look: Look) -> Sum:
     buffer = _overlong(look)
     if buffer:
         most = look.number("data.max_response_length")
-        args = {"max_tokens": most, "cache_tokens": int(buffer["len"])}
-        weight = number(buffer.get("penalty_factor", 1.0))
+        args = {"max_tokens": most, "cache_tokens": look.size(f"{buffer}.len")}
+        weight = look.amount(f"{buffer}.penalty_factor", 1.0)
         parts = [{"reward": "overlong", "reward_args": args, "weight": weight}]
         text += f" overlong: 0 up to {most - args['cache_tokens']} tokens, then down to -{weight:g} at {most}."
     settings: dict[str, Any] = {f"{at}.reward": "math_rule"}
@@ -106,13 +106,9 @@ def rewards(look: Look) -> Sum:
     return Sum(settings, text, near, lost)
 
 
-def _overlong(look: Look) -> dict[str, Any]:
-    """DAPO's buffer, wherever this version of verl has it."""
-    for section in OVERLONG:
-        found = look.below(section)
-        if found.get("enable") and found.get("len"):
-            return found
-    return {}
+def _overlong(look: Look) -> str:
+    """The section of DAPO's buffer, wherever this version of verl has it; empty where it is off."""
+    return next((at for at in OVERLONG if look(f"{at}.enable") and look(f"{at}.len")), "")
 
 
 def _reward_model(look: Look, at: str, lost: Mapping[str, str]) -> Sum:
@@ -164,12 +160,12 @@ def rows_of_data(look: Look) -> Sum:
 def validation_sampling(look: Look) -> Sum:
     at = f"{ROLLOUT}.val_kwargs"
     sampled = look(f"{at}.do_sample")
-    temperature = number(look(f"{at}.temperature")) if sampled else 0.0
+    temperature = look.amount(f"{at}.temperature") if sampled else 0.0
     args = "validation.generating_args"
     answers = look.number(f"{at}.n")
     settings = {f"{args}.temperature": temperature, f"{args}.num_return_sequences": answers}
     if temperature:
-        settings |= {f"{args}.top_p": number(look(f"{at}.top_p")), f"{args}.top_k": look.number(f"{at}.top_k")}
+        settings |= {f"{args}.top_p": look.amount(f"{at}.top_p"), f"{args}.top_k": look.number(f"{at}.top_k")}
     text = f"{args}: {'greedy' if not temperature else f'temperature {temperature:g}'}, {answers} per prompt."
     return Sum(settings, text)
 

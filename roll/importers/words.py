@@ -113,7 +113,9 @@ def dtype(value: Any) -> Any:
 
 
 def trackers(value: Any) -> Any:
-    names = [value] if isinstance(value, str) else list(value)
+    if not isinstance(value, str | list):
+        raise NotHere(f"{show(value)} names no trackers; there are {', '.join(_TRACKERS)}")
+    names = [value] if isinstance(value, str) else value
     known = [TRACKER_WORDS.get(name, name) for name in names]
     here = [name for name in known if name in _TRACKERS]
     if lost := [name for name in known if name not in _TRACKERS]:

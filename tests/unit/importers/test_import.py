@@ -10,6 +10,7 @@ import yaml
 
 from roll.cli import main
 from roll.commands import main as roll
+from roll.errors import ConfigError
 from roll.importers.command import imported_from
 from roll.importers.convert import Imported
 from roll.importers.given import read
@@ -135,6 +136,34 @@ def test_an_algorithm_of_trinity_has_its_own_group_and_bounds(name: str, group: 
     given = imported_from(read(None, [*words, "algorithm.policy_loss_fn_args.clip_range=0.1"])).tree
     assert 0.1 in given.values() or name == "sapo"
     assert given.get("pg_clip_low") is None
+
+
+@pytest.mark.parametrize(
+    "word, told",
+    [
+        ("actor_rollout_ref.actor.clip_ratio_low=${oc.env:LOW}", "is no number"),
+        ("actor_rollout_ref.actor.tis_imp_ratio_cap=x", "is no number"),
+        ("actor_rollout_ref.model.lora_rank=${oc.env:RANK}", "is no whole number"),
+        ("actor_rollout_ref.rollout.tensor_model_parallel_size=0", "must be at least 1"),
+        ("actor_rollout_ref.actor.ulysses_sequence_parallel_size=0", ""),
+        ("actor_rollout_ref.rollout.n=0", "must be at least 1"),
+        ("trainer.nnodes=0", "must be at least 1"),
+        ("trainer.logger=5", "names no trackers"),
+        ("algorithm.kl_loss_fn=corrected_k3", "there is no estimator of the KL"),
+        ("actor_rollout_ref.rollout.gpu_memory_utilization=true", "is no number"),
+    ],
+)
+def test_a_value_that_counts_for_nothing_is_told_by_its_key(word: str, told: str) -> None:
+    key = word.partition("=")[0]
+    system = "trinity" if "_fn" in key else "verl"
+    found = imported_from(read(None, ["algorithm.adv_estimator=grpo", word]), system)
+    outcome, note = entry(found, key)
+    assert told in note and (outcome == "not to be had" or not told)
+
+
+def test_a_model_that_is_no_section_is_of_nobody() -> None:
+    with pytest.raises(ConfigError, match="its keys do not tell"):
+        imported_from(read(None, ["model=5"]))
 
 
 def test_keys_alone_are_taken_without_a_file() -> None:
