@@ -43,7 +43,9 @@ class Worked:
 
 def run(argv: Sequence[str]) -> list[str]:
     """The lines for one name; without one, all there are. Raises ConfigError for a name that is none."""
-    if not argv:
+    if len(argv) > 1:
+        raise ConfigError(f"one name at a time, not {' '.join(argv)}.")
+    if not argv or argv[0] in ("-h", "--help"):
         return ["roll explain NAME:", *table((preset.name, preset.paper) for preset in PRESETS.values())]
     try:
         return list(_explained(PRESETS[known_algorithm(argv[0])]))

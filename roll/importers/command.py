@@ -24,6 +24,8 @@ one, all keys are key=value words. The YAML is written to --out, the report besi
 def run(argv: Sequence[str]) -> list[str]:
     """Does an import and says what was done. Raises ConfigError for what cannot be imported."""
     options, words = _parser().parse_known_args(argv)
+    if unknown := [word for word in words if word.startswith("-") and not Path(word).is_file()]:
+        raise ConfigError(f"{', '.join(unknown)}: no option here; roll import --help has those there are.")
     files = [word for word in words if "=" not in word or Path(word).is_file()]
     overrides = [word for word in words if word not in files]
     if len(files) > 1:

@@ -105,3 +105,11 @@ def test_names_are_listed_and_unknown_ones_refused(capsys: pytest.CaptureFixture
     assert all(name in shown for name in PRESETS)
     assert main(["explain", "dappo"]) == 2
     assert "Did you mean dapo?" in capsys.readouterr().err
+
+
+def test_help_lists_the_names_and_a_second_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in PRESETS)
+    assert main(["explain", "dapo", "gspo"]) == 2
+    assert "one name at a time" in capsys.readouterr().err

@@ -238,3 +238,8 @@ def test_files_that_are_there_are_kept(place: Path) -> None:
     assert roll(words) == 2 and (place / "my.yaml").read_text() == "mine: 1\n"
     assert roll([*words, "--force"]) == 0 and yaml.safe_load((place / "my.yaml").read_text())["pretrain"] == "org/model"
     assert json.dumps(imported("verl_sft.sh").tree)
+
+
+def test_an_option_that_is_none_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert roll(["import", "a.b=1", "--bogus"]) == 2
+    assert "--bogus: no option here" in capsys.readouterr().err
