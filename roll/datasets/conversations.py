@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -14,6 +14,7 @@ from roll.datasets.json_text import parse_whole
 from roll.datasets.loader import Row
 from roll.datasets.sources import data_sources
 from roll.datasets.templates import PromptTemplate
+from roll.datasets.tool_calls import Tool, tools_in, with_arguments
 from roll.datasets.turns import Message, Turns
 from roll.errors import ConfigError
 from roll.types.batch import Rows
@@ -28,6 +29,14 @@ MOST_PROBLEMS = 5
 
 
 @dataclass(frozen=True)
+class Conversation:
+    """Messages, of which the assistant's is the last, and the tools that were offered."""
+
+    messages: list[Message]
+    tools: Sequence[Tool] = ()
+
+
+@dataclass(frozen=True)
 class Columns:
     """Where a row has its texts, and what of a conversation is learnt: all turns of the assistant, or the last."""
 
@@ -35,9 +44,10 @@ class Columns:
     query: str | None
     response: str
     system: str | None
+    tools: str | None = None
     train_on: Literal["all", "last"] = "all"
 
-    def read(self, row: Row, args: DataArgs, key: str) -> list[Message]:
+    def read(self, row: Row, args: DataArgs, key: str) -> Conversation:
         """The row's conversation, which ends with the assistant. Raises ConfigError that names the row and the key."""
         if row.fault:
             raise ConfigError(f"{row.where}: {row.fault}")
@@ -53,7 +63,11 @@ class Columns:
             messages = [{"role": "user", "content": "\n".join(texts)}, answer]
         if self.system is not None and messages[0]["role"] != "system":
             messages.insert(0, {"role": "system", "content": text_in(row, self.system, "system_key")})
-        return messages
+        try:
+            messages = [with_arguments(message) for message in messages]
+        except ValueError as error:
+            raise ConfigError(f"{row.where}: arguments of a tool call are no JSON ({error})") from error
+        return Conversation(messages, () if self.tools is None else tools_in(row, self.tools))
 
 
 def load_conversations(
@@ -73,10 +87,11 @@ def load_conversations(
     turns = Turns(PromptTemplate.load(template or args.template, tokenizer, at), columns.train_on)
     ids: list[list[int]] = []
     trained: list[list[bool]] = []
-    num_rows = num_long = longest = 0
+    num_rows = num_with_tools = num_long = longest = 0
     for row in (row for source in sources for row in source.rows()):
-        tokens, mask = turns.encode(columns.read(row, args, key), row)
-        num_rows += 1
+        conversation = columns.read(row, args, key)
+        tokens, mask = turns.encode(conversation.messages, row, tools=conversation.tools)
+        num_rows, num_with_tools = num_rows + 1, num_with_tools + bool(conversation.tools)
         if len(tokens) > max_tokens:
             num_long, longest = num_long + 1, max(longest, len(tokens))
             cut = slice(-max_tokens, None) if args.truncation == "left" else slice(max_tokens)
@@ -92,7 +107,8 @@ def load_conversations(
         )
     if not ids:
         raise ConfigError(f"{key}.file_name: no rows to learn from in {', '.join(args.file_name)} ({num_rows} rows)")
-    logger.info("%s: %d rows, %d of them too long, %d used", key, num_rows, num_long, len(ids))
+    counts = f"{num_with_tools} of them with tools, {num_long} too long"
+    logger.info("%s: %d rows, %s, %d used", key, num_rows, counts, len(ids))
     return Rows.of(ids, trained)
 
 

@@ -19,6 +19,7 @@ from roll.configs.problems import did_you_mean
 from roll.datasets.forms import FORMS, OWN_WORDS, Form
 from roll.datasets.loader import Row
 from roll.datasets.rows import Example
+from roll.datasets.tool_calls import Tool
 from roll.errors import ConfigError
 from roll.utils.paths import look_at
 
@@ -111,13 +112,16 @@ class PromptTemplate:
             return example.text
         return self.render_messages(example.messages, example.row)
 
-    def render_messages(self, messages: Sequence[Mapping[str, Any]], row: Row, asks: bool = True) -> str:
+    def render_messages(
+        self, messages: Sequence[Mapping[str, Any]], row: Row, asks: bool = True, tools: Sequence[Tool] = ()
+    ) -> str:
         """The text of these messages; with `asks`, up to where the answer to them begins."""
         from jinja2 import TemplateError
 
         try:
             text = self.tokenizer.apply_chat_template(
                 self.form.adapted([dict(message) for message in messages]),
+                tools=[dict(tool) for tool in tools] or None,
                 chat_template=self.form.source,
                 add_generation_prompt=asks,
                 tokenize=False,

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from roll.datasets.loader import Row
 from roll.datasets.templates import PromptTemplate
+from roll.datasets.tool_calls import Tool
 from roll.errors import ConfigError
 
 Message = dict[str, Any]
@@ -26,12 +27,18 @@ class Turns:
         self._template, self._train_on, self._remedy = template, train_on, remedy
         self._tokenizer = template.tokenizer
         self._special = frozenset(template.tokenizer.all_special_ids)
+        self._writes_tools: bool | None = None
 
-    def encode(self, messages: Sequence[Message], row: Row, given: int = 0) -> tuple[list[int], list[bool]]:
-        """Tokens, and which are learnt: none of the first `given` messages."""
+    def encode(
+        self, messages: Sequence[Message], row: Row, given: int = 0, tools: Sequence[Tool] = ()
+    ) -> tuple[list[int], list[bool]]:
+        """Tokens, and which are learnt: none of the first `given` messages. Raises ConfigError for tools of which the
+        template writes nothing."""
+        if tools:
+            self._check_tools(messages, row, tools)
         tokens: list[int] = []
         mask: list[bool] = []
-        for text, is_learnt in self._pieces(messages, row, given):
+        for text, is_learnt in self._pieces(messages, row, given, tools):
             starts = self._template.adds_special_tokens and not tokens
             ids = self._tokenizer(text, add_special_tokens=starts, verbose=False)["input_ids"]
             tokens += ids
@@ -44,16 +51,16 @@ class Turns:
         count = ends[-1] + 1 if ends else len(ids)
         return [place < count for place in range(len(ids))]
 
-    def _pieces(self, messages: Sequence[Message], row: Row, given: int) -> Iterator[Piece]:
+    def _pieces(self, messages: Sequence[Message], row: Row, given: int, tools: Sequence[Tool]) -> Iterator[Piece]:
         template = self._template
-        if template.is_plain or template.form.takes_one_prompt:
-            yield from self._one_answer(messages, row)
+        if self._takes_one_prompt:
+            yield from self._one_answer(messages, row, tools)
             return
         answers = [place for place, message in enumerate(messages) if message["role"] == "assistant" and place >= given]
         done = ""
         for place in answers if self._train_on == "all" else answers[-1:]:
-            before = self._render(messages[:place], row, asks=True)
-            whole = self._render(messages[: place + 1], row, asks=False)
+            before = template.render_messages(messages[:place], row, True, tools)
+            whole = template.render_messages(messages[: place + 1], row, False, tools)
             if not (before.startswith(done) and whole.startswith(before)):
                 raise ConfigError(
                     f"{row.where}: {template.key}: the template writes turn {place + 1} otherwise once more follow, so "
@@ -63,16 +70,33 @@ class Turns:
             yield whole[len(before) :], True
             done = whole
 
-    def _one_answer(self, messages: Sequence[Message], row: Row) -> Iterator[Piece]:
+    def _one_answer(self, messages: Sequence[Message], row: Row, tools: Sequence[Tool]) -> Iterator[Piece]:
         """With templates that are made for one prompt, whose answer ends with the tokenizer's own token."""
         if [message["role"] for message in messages] != ["user", "assistant"]:
             raise ConfigError(
                 f"{row.where}: {self._template.key}: it takes one prompt and one response, the row holds "
                 f"{', '.join(message['role'] for message in messages)}. Use native, or a Jinja file"
             )
-        prompt = messages[0]["content"]
-        yield prompt if self._template.is_plain else self._render(messages[:1], row, asks=True), False
+        if messages[1].get("tool_calls"):
+            raise ConfigError(
+                f"{row.where}: {self._template.key}: it writes no tool calls. Use native, or a Jinja file"
+            )
+        prompt, is_plain = messages[0]["content"], self._template.is_plain
+        yield prompt if is_plain else self._template.render_messages(messages[:1], row, True, tools), False
         yield f"{messages[1]['content']}{self._tokenizer.eos_token or ''}", True
 
-    def _render(self, messages: Sequence[Message], row: Row, asks: bool) -> str:
-        return self._template.render_messages(messages, row, asks)
+    @property
+    def _takes_one_prompt(self) -> bool:
+        return self._template.is_plain or self._template.form.takes_one_prompt
+
+    def _check_tools(self, messages: Sequence[Message], row: Row, tools: Sequence[Tool]) -> None:
+        """Once: it is the template that writes tools, and not the row."""
+        if self._writes_tools is None:
+            shown = messages[:1] if self._takes_one_prompt else messages
+            with_them, without = (self._template.render_messages(shown, row, False, some) for some in (tools, ()))
+            self._writes_tools = not self._template.is_plain and with_them != without
+        if not self._writes_tools:
+            raise ConfigError(
+                f"{row.where}: {self._template.key}: the row offers tools, of which the template writes nothing. Use a "
+                "template that does (native, if the tokenizer's own one does), or set tools_key: null"
+            )

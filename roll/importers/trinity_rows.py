@@ -240,6 +240,7 @@ SFT_RENAMED: Mapping[str, str] = {
     "monitor.monitor_type": "trainer.logger",
     f"{_BUFFER}.path": "data.train_files",
     f"{_BUFFER}.format.messages_key": "data.multiturn.messages_key",
+    f"{_BUFFER}.format.tools_key": "data.multiturn.tools_key",
     f"{_BUFFER}.format.prompt_key": "data.prompt_key",
     f"{_BUFFER}.format.response_key": "data.response_key",
     f"{EMBEDDED}.actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": "data.micro_batch_size_per_gpu",

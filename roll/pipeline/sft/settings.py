@@ -7,4 +7,5 @@ from roll.pipeline.sft.sft_config import SFTConfig
 
 
 def columns(config: SFTConfig) -> Columns:
-    return Columns(config.prompt_key, config.query_key, config.response_key, config.system_key, config.train_on)
+    names = (config.prompt_key, config.query_key, config.response_key, config.system_key, config.tools_key)
+    return Columns(*names, config.train_on)

@@ -40,6 +40,10 @@ class SFTConfig(RunConfig):
     query_key: str | None = setting(None, "Column with more of the prompt, which follows it on a line of its own.")
     response_key: str = setting("output", "Column with the response.")
     system_key: str | None = setting(None, "Column with the system prompt. None: none but the template's own.")
+    tools_key: str | None = setting(
+        "tools",
+        "Column with the tools that a row offers, if it has any: a list of JSON schemas, or its text. null: none.",
+    )
     train_on: Literal["all", "last"] = setting(
         "all", "Of rows with messages: learn every turn of the assistant, or the last one alone."
     )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from roll.datasets.templates import PromptTemplate
+from roll.datasets.tool_calls import with_arguments
 from roll.errors import ConfigError, EnvError, describe
 from roll.pipeline.agentic.env.base import Conversation
 
@@ -47,7 +47,7 @@ class ChatEncoder:
         messages = [dict(message) for message in conversation.messages]
         try:
             if self._reads_tool_calls:
-                messages = [_with_arguments(message) for message in messages]
+                messages = [with_arguments(message) for message in messages]
             return self._encode(self._rendered(messages, tools=list(conversation.tools) or None))
         except Exception as error:  # whatever a template raises
             raise EnvError(
@@ -97,14 +97,3 @@ class ChatEncoder:
                 **self._template.form.variables,
             )
         )
-
-
-def _with_arguments(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Raises ValueError for arguments that are no JSON."""
-    calls = []
-    for call in message.get("tool_calls") or ():
-        function = dict(call["function"])
-        if isinstance(function.get("arguments"), str):
-            function["arguments"] = json.loads(function["arguments"])
-        calls.append({**call, "function": function})
-    return {**message, "tool_calls": calls} if calls else dict(message)

@@ -1,0 +1,49 @@
+"""The tools that a conversation offers, and calls of them, as chat templates take them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from roll.datasets.json_text import parse_whole
+from roll.datasets.loader import Row
+from roll.errors import ConfigError
+
+Tool = Mapping[str, Any]  # a JSON schema, as transformers' templates read it
+
+
+def tools_in(row: Row, column: str) -> tuple[Tool, ...]:
+    """The tools that a column holds, as a list or as JSON; none where the row has none. Raises ConfigError where it
+    holds something else."""
+    value = row.value(column)
+    if isinstance(value, str) and value:
+        try:
+            value = parse_whole(value).value
+        except json.JSONDecodeError as error:
+            raise ConfigError(f"{row.where}: column {column!r} is a text but not JSON ({error.msg})") from error
+    if not value:
+        return ()
+    if not isinstance(value, list) or not all(isinstance(tool, Mapping) for tool in value):
+        raise ConfigError(
+            f"{row.where}: column {column!r} (tools_key) must be a list of tools, each a JSON schema. Set tools_key "
+            "to another column, or to null if the rows have no tools"
+        )
+    return tuple(value)
+
+
+def with_arguments(message: Mapping[str, Any]) -> dict[str, Any]:
+    """The message, with arguments of its tool calls that are JSON texts as mappings. Raises ValueError for others."""
+    calls = [_with_arguments(call) for call in message.get("tool_calls") or ()]
+    return {**message, "tool_calls": calls} if calls else dict(message)
+
+
+def _with_arguments(call: object) -> dict[str, Any]:
+    """A call is {"function": {"name", "arguments"}}, or what is in there by itself."""
+    if not isinstance(call, Mapping):
+        raise ValueError(f"a tool call is {type(call).__name__}, not a mapping")
+    inner = call.get("function")
+    if isinstance(inner, Mapping):
+        return {**call, "function": _with_arguments(inner)}
+    arguments = call.get("arguments")
+    return {**call, "arguments": json.loads(arguments)} if isinstance(arguments, str) else dict(call)
