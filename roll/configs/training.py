@@ -6,11 +6,14 @@ from pydantic import BeforeValidator, Field
 
 from roll.configs.base import Settings, setting
 
-ADAMW = ("adamw", "adamw_torch_fused", "AdamW")  # of other systems
+ADAMW: tuple[str, ...] = ("adamw", "adamw_torch_fused", "AdamW")  # of other systems
+EIGHT_BIT = "adamw_bnb_8bit"
+EIGHT_BIT_NAMES: tuple[str, ...] = ("adamw_8bit", "AdamW8bit")
 Share = Annotated[float, Field(ge=0, le=1)]
+_OTHERS: dict[str, str] = {**dict.fromkeys(ADAMW, "adamw_torch"), **dict.fromkeys(EIGHT_BIT_NAMES, EIGHT_BIT)}
 Optimizer = Annotated[
-    Literal["adamw_torch", "muon"],
-    BeforeValidator(lambda value: "adamw_torch" if value in ADAMW else value),
+    Literal["adamw_torch", "adamw_bnb_8bit", "muon"],
+    BeforeValidator(lambda value: _OTHERS.get(value, value) if isinstance(value, str) else value),
 ]
 Schedule = Literal["constant", "constant_with_warmup", "linear", "cosine"]
 
@@ -28,7 +31,8 @@ class TrainingArgs(Settings):
     )
     optim: Optimizer = setting(
         "adamw_torch",
-        "adamw_torch: AdamW. muon: Muon for the matrices of the layers, AdamW for embedding, head and vectors, under "
+        "adamw_torch: AdamW. adamw_bnb_8bit (adamw_8bit): AdamW of bitsandbytes, with moments of 8 bits; fsdp2_train "
+        "and deepspeed_train. muon: Muon for the matrices of the layers, AdamW for embedding, head and vectors, under "
         "one learning rate; fsdp2_train, and deepspeed_train without ZeRO (docs/trainers.md).",
     )
     muon_momentum: float = setting(0.95, "With optim: muon: decay of its gradient average.", ge=0, lt=1)

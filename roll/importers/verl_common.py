@@ -60,8 +60,10 @@ def optimizer(section: str, role: str, rate: float) -> Iterator[Row]:
 
 
 def _adam(value: object) -> object:
+    if str(value) == "AdamW8bit":
+        return "adamw_bnb_8bit"
     if str(value).lower() not in ("adam", "adamw"):
-        raise NotHere(f"there is no optimizer {value} here; there are adamw_torch and muon")
+        raise NotHere(f"there is no optimizer {value} here; there are adamw_torch, adamw_bnb_8bit and muon")
     return "adamw_torch"
 
 

@@ -13,6 +13,7 @@ from roll.configs.compiling import compile_machine_problems
 from roll.configs.fused_head import fused_head_machine_problems
 from roll.configs.lora import lora_model_problems, lora_warnings
 from roll.configs.mixture import balance_model_problems
+from roll.configs.optimizers import optimizer_machine_problems
 from roll.configs.plan.parallel import parallel_sizes
 from roll.configs.problems import Problem
 from roll.configs.run import RunConfig
@@ -69,6 +70,7 @@ def machine_report(config: RunConfig) -> MachineReport:
         worker, spec = choice.worker, spec_of(choice.worker.strategy_name)
         problems += engine_problems(choice)
         problems += compile_machine_problems(choice)
+        problems += optimizer_machine_problems(choice)
         problems += fused_head_machine_problems(choice)
         problems += spec.findings(spec.machine_problems, Problem, choice)
         problems += adapter_problems(choice) if choice.role.learns else ()

@@ -13,7 +13,9 @@ from roll.configs.cluster import WorkerConfig
 from roll.configs.memory.activations import fewer_to_score, fewer_to_train_on, training_parts, whole_scoring_parts
 from roll.configs.memory.parts import Part, Phase, RankMemory, RoleFacts, State, pinned, total
 from roll.configs.memory.trained import held_weights
+from roll.configs.optimizers import moment_bytes
 from roll.configs.strategies.deepspeed_config import zero_stage
+from roll.configs.training import EIGHT_BIT
 
 _BUCKET = 500_000_000  # elements: DeepSpeed's own reduce_bucket_size
 _LIVE = 1_000_000_000  # and stage3_max_live_parameters
@@ -29,7 +31,11 @@ def train_memory(facts: RoleFacts) -> RankMemory:
     weights = size * sum(weight.num_elements for weight, _ in held) / (ranks if stage == 3 else 1)
     shares_masters = size == 4 and stage == 0  # ZeRO keeps fp32 copies of fp32 weights, too
     moments = _master_bytes(config) * trained / (ranks if stage else 1)
-    optimizer = moments * (2 if shares_masters else 3)
+    optim = facts.worker.training_args.optim
+    divided = ranks if stage else 1
+    flat = [trained / divided] if not shares_masters else [w.num_elements for w, is_trained in held if is_trained]
+    kept = 0 if shares_masters else moments
+    optimizer = kept + sum(moment_bytes(optim, each, _master_bytes(config)) for each in flat)
     gradients = _gradient_bytes(config, stage, size) * trained / (ranks if stage >= 2 else 1)
     bucket = size * _number(zero, "reduce_bucket_size", _BUCKET)
     optimizer_on_host, weights_on_host = _on_host(zero, "offload_optimizer"), _on_host(zero, "offload_param")
@@ -55,7 +61,10 @@ def train_memory(facts: RoleFacts) -> RankMemory:
     if stage == 3 and not gradients_on_host:
         blocks += [(gradients, 1), (bucket, 1)]
     if not optimizer_on_host:
-        blocks += [(buffer, count * (2 if shares_masters else 3)) for buffer, count in _sub_groups(moments, zero)]
+        if optim == EIGHT_BIT:
+            blocks += [*([] if shares_masters else _sub_groups(moments, zero)), (optimizer - kept, 1)]
+        else:
+            blocks += [(buffer, count * (2 if shares_masters else 3)) for buffer, count in _sub_groups(moments, zero)]
     gathered = _gathered(facts, zero) if stage == 3 else ()
     between = (Part("gradient bucket", bucket, True),) if 0 < stage < 3 else ()
     step = (Part("gradients in fp32", 4 * trained / ranks, True),) if 0 < stage < 3 else ()

@@ -10,6 +10,7 @@ from roll.configs.memory.activations import fewer_to_score, fewer_to_train_on, t
 from roll.configs.memory.model_shape import Weight
 from roll.configs.memory.parts import Part, RankMemory, RoleFacts, State, pinned, total
 from roll.configs.memory.trained import held_weights
+from roll.configs.optimizers import moment_bytes
 from roll.configs.strategies.fsdp2 import Fsdp2Settings, shard_size
 
 _FP32 = 4
@@ -26,23 +27,25 @@ def train_memory(facts: RoleFacts) -> RankMemory:
     trained = [share for share, is_trained in shares if is_trained]
     weights = sum((_FP32 if is_trained else kept_in) * share for share, is_trained in shares)
     gradients = _FP32 * sum(trained)
+    moments = [moment_bytes(facts.worker.training_args.optim, share) for share in trained]
     states: dict[State, tuple[Part, ...]] = {
         "weights": (Part("weights", weights),),
         "gradients": (Part("gradients", gradients),),
-        "optimizer": (Part("optimizer", 2 * gradients),),
+        "optimizer": (Part("optimizer", sum(moments)),),
     }
     host: tuple[Part, ...] = ()
     if settings.offload_policy:
         host = tuple(part for name, parts in states.items() for part in pinned(f"{name} ({_HOST})", _sizes(parts)))
         states = {"weights": (), "gradients": (), "optimizer": ()}
     elif settings.optimizer_offload:
-        host = pinned("optimizer (optimizer_offload)", [(_FP32 * share, 2) for share in trained])
+        host = pinned("optimizer (optimizer_offload)", [(size / 2, 2) for size in moments])
         states["optimizer"] = ()
     block = max(_blocks(facts))
     backward = Part("gradients of a block", (size + _FP32) * block, True)
     activations = (*training_parts(facts), backward)
-    step = (Part("optimizer, in its step", 2 * gradients),) if settings.optimizer_offload else ()
-    copied = [(_FP32 * share, 3) if is_trained else (kept_in * share, 1) for share, is_trained in shares]
+    step = (Part("optimizer, in its step", sum(moments)),) if settings.optimizer_offload else ()
+    copied = [((_FP32 if is_trained else kept_in) * share, 1) for share, is_trained in shares]
+    copied += [(size / 2, 2) for size in moments]
     return RankMemory(
         states=states,
         passes={

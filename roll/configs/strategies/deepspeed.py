@@ -5,10 +5,11 @@ from collections.abc import Iterator
 from roll.configs.cluster import WorkerConfig
 from roll.configs.plan.parallel import parallel_sizes
 from roll.configs.problems import Problem
-from roll.configs.strategies.deepspeed_config import DeepSpeedFacts, deepspeed_problems, zero_stage
+from roll.configs.strategies.deepspeed_config import DeepSpeedFacts, deepspeed_problems, offloads_optimizer, zero_stage
 from roll.configs.strategies.sequence_parallel import ranks_problems
 from roll.configs.strategies.spec import Choice
 from roll.configs.strategies.trainer_kinds import deepspeed_misfits
+from roll.configs.training import EIGHT_BIT
 
 
 def problems(choice: Choice) -> Iterator[Problem]:
@@ -21,6 +22,10 @@ def problems(choice: Choice) -> Iterator[Problem]:
         key, stage = f"{choice.role.name}.training_args.optim", f"{choice.at}.zero_optimization.stage"
         text = f"{key}: muon needs whole matrices, and ZeRO and bf16 lay weights end to end in one row. Use fsdp2_train"
         yield Problem(f"{text}, or stage: 0 with model_args.dtype: fp32.", (key, stage, choice.name_key))
+    if choice.role.learns and args.optim == EIGHT_BIT and offloads_optimizer(config):
+        key, at = f"{choice.role.name}.training_args.optim", f"{choice.at}.zero_optimization.offload_optimizer"
+        text = f"{key}: {EIGHT_BIT} computes on the GPU, and {at} keeps its states in host memory. Remove one of them."
+        yield Problem(text, (key, at))
     if choice.worker.use_torch_compile and zero_stage(config) == 3:
         key, stage = f"{choice.role.name}.use_torch_compile", f"{choice.at}.zero_optimization.stage"
         text = f"{key}: true with {stage}: 3, which gathers the weights of every layer inside of what is compiled."

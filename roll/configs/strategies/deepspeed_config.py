@@ -178,6 +178,11 @@ def complete_deepspeed_config(config: Mapping[str, Any], facts: DeepSpeedFacts) 
     return _without_auto(filled)
 
 
+def offloads_optimizer(config: Mapping[str, Any]) -> bool:
+    """Whether the optimizer's states are to live in host memory or on a disk."""
+    return _section(_section(config, "zero_optimization"), "offload_optimizer").get("device", "none") != "none"
+
+
 def zero_stage(config: Mapping[str, Any]) -> int:
     """ZeRO stage of a DeepSpeed configuration; 0 when it says nothing."""
     stage = _section(config, "zero_optimization").get("stage", 0)

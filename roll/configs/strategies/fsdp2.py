@@ -12,6 +12,7 @@ from roll.configs.model import DTYPES
 from roll.configs.problems import Problem
 from roll.configs.strategies.sequence_parallel import ranks_problems
 from roll.configs.strategies.spec import Choice
+from roll.configs.training import EIGHT_BIT
 
 NumberFormat = Annotated[
     Literal["fp32", "bf16"],
@@ -110,6 +111,10 @@ def problems(choice: Choice) -> Iterator[Problem]:
         key, at = f"{name}.training_args.optim", f"{choice.at}.offload_policy"
         text = f"{key}: muon gathers matrices between the ranks, and offload_policy keeps them in host memory."
         yield Problem(f"{text} Use param_offload and optimizer_offload, or adamw_torch.", (key, at))
+    if choice.role.learns and worker.training_args.optim == EIGHT_BIT and settings.offload_policy:
+        key, at = f"{name}.training_args.optim", f"{choice.at}.offload_policy"
+        text = f"{key}: {EIGHT_BIT} computes where the weights are, and offload_policy keeps them in host memory."
+        yield Problem(f"{text} Use param_offload and optimizer_offload, or adamw_torch.", (key, at))
     if settings.optimizer_offload and not choice.role.learns:
         at = f"{choice.at}.optimizer_offload"
         yield Problem(f"{at}: {name} does not learn, and has no use for it. Remove it.", (at,))
@@ -121,5 +126,11 @@ def warnings(choice: Choice) -> Iterator[str]:
 
 
 def saved_facts(facts: dict[str, object], worker: WorkerConfig, dp_size: int) -> dict[str, object]:
-    """Files hold fp32 weights and moments by the parameter's name: any number of ranks reads them, in any dtype."""
-    return {key: value for key, value in facts.items() if key != "dtype"}
+    """Files hold fp32 weights and moments by the parameter's name: any number of ranks reads them, in any dtype.
+    Moments of 8 bits are each rank's own."""
+    found = {key: value for key, value in facts.items() if key != "dtype"}
+    if worker.training_args.optim != EIGHT_BIT:
+        return found
+    ranks = dp_size * worker.model_args.ulysses_size
+    size = Fsdp2Settings.model_validate(worker.strategy_config)
+    return found | {"dp_size": ranks, "fsdp_size": shard_size(size, ranks)}

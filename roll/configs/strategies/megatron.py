@@ -32,9 +32,9 @@ def problems(choice: Choice) -> Iterator[Problem]:
     at, worker = choice.at, choice.worker
     config = worker.strategy_config
     yield from parallel_problems(choice.role.name, worker)
-    if choice.role.learns and worker.training_args.optim == "muon":
+    if choice.role.learns and (optim := worker.training_args.optim) != "adamw_torch":
         key = f"{choice.role.name}.training_args.optim"
-        yield Problem(f"{key}: muon with {worker.strategy_name}, which has AdamW alone. Use fsdp2_train.", (key,))
+        yield Problem(f"{key}: {optim} with {worker.strategy_name}, which has AdamW alone. Use fsdp2_train.", (key,))
     yield from megatron_misfits(at, config)
     wrong = list(megatron_problems(at, config))
     if not wrong:

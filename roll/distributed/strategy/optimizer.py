@@ -10,7 +10,8 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
-from roll.configs.training import TrainingArgs
+from roll.configs.training import EIGHT_BIT, TrainingArgs
+from roll.distributed.strategy.eight_bit import adamw_8bit
 from roll.distributed.strategy.muon import Muon
 from roll.errors import StrategyError
 from roll.models.hf import LogProbHead, ValueHead
@@ -41,6 +42,9 @@ def optimizer_of(
     parameters = list(module.parameters())
     if args.optim == "adamw_torch":
         return adamw(parameter_groups(((p, dimensions(p)) for p in parameters), args.weight_decay, one_group), args)
+    if args.optim == EIGHT_BIT:
+        groups = parameter_groups(((p, dimensions(p)) for p in parameters), args.weight_decay, one_group)
+        return adamw_8bit(groups, **_rates(args))
     ends = [m for m in module.modules() if isinstance(m, nn.Embedding | LogProbHead | ValueHead)]
     apart = {id(parameter) for end in ends for parameter in end.parameters()}
     matrices = [p for p in parameters if id(p) not in apart and p.dim() > 1 and min(p.shape[-2:]) > 1]
@@ -57,8 +61,11 @@ def adamw(groups: list[dict[str, Any]], args: TrainingArgs) -> torch.optim.AdamW
 
 
 def _adamw_settings(args: TrainingArgs) -> dict[str, Any]:
-    betas = (args.adam_beta1, args.adam_beta2)
-    return {"lr": args.learning_rate, "betas": betas, "eps": args.adam_epsilon, "fused": True}
+    return {**_rates(args), "fused": True}
+
+
+def _rates(args: TrainingArgs) -> dict[str, Any]:
+    return {"lr": args.learning_rate, "betas": (args.adam_beta1, args.adam_beta2), "eps": args.adam_epsilon}
 
 
 def learning_rate_factor(

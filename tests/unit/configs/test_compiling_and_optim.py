@@ -4,13 +4,15 @@ from typing import Any
 
 import pytest
 
-from roll.configs import compiling
+from roll.configs import compiling, optimizers
 from roll.configs.compiling import compile_machine_problems
+from roll.configs.optimizers import moment_bytes, optimizer_machine_problems
 from roll.configs.plan.batch_plan import build_plan
-from roll.pipeline.preflight import choices
+from roll.pipeline.preflight import choices, machine_report
 from tests.helpers.configs import checked, config, problems
 
 NAME, SETTINGS = (f"actor_train.strategy_args.strategy_{key}" for key in ("name", "config"))
+EIGHT_BIT = {"actor_train.training_args.optim": "adamw_8bit"}
 COMPILED, MUON = {"actor_train.use_torch_compile": True}, {"actor_train.training_args.optim": "muon"}
 STAGE_3 = {f"{SETTINGS}.zero_optimization.stage": 3}
 
@@ -30,8 +32,21 @@ STAGE_3 = {f"{SETTINGS}.zero_optimization.stage": 3}
             MUON | {NAME: "fsdp2_train", f"{SETTINGS}.offload_policy": True},
             "actor_train.training_args.optim: muon gathers matrices between the ranks, and offload_policy keeps them ",
         ),
+        (
+            EIGHT_BIT | {NAME: "megatron_train"},
+            "actor_train.training_args.optim: adamw_bnb_8bit with megatron_train, which has AdamW alone",
+        ),
+        (
+            EIGHT_BIT | {NAME: "fsdp2_train", f"{SETTINGS}.offload_policy": True},
+            "actor_train.training_args.optim: adamw_bnb_8bit computes where the weights are, and offload_policy keeps",
+        ),
+        (
+            EIGHT_BIT | STAGE_3 | {f"{SETTINGS}.zero_optimization.offload_optimizer.device": "cpu"},
+            "actor_train.training_args.optim: adamw_bnb_8bit computes on the GPU, and "
+            f"{SETTINGS}.zero_optimization.offload_optimizer keeps its states in host memory",
+        ),
     ],
-    ids=["megatron", "zero-3", "muon-bf16", "muon-megatron", "muon-offload"],
+    ids=["megatron", "zero-3", "muon-bf16", "muon-megatron", "muon-offload", "8-megatron", "8-fsdp2", "8-deepspeed"],
 )
 def test_what_a_strategy_cannot_do_is_refused(changes: dict[str, Any], said: str) -> None:
     found = problems(changes)
@@ -45,6 +60,30 @@ def test_what_it_can_do_passes_and_words_of_others_are_taken() -> None:
     found = checked(given).config
     assert found is not None and found.actor_train.use_torch_compile
     assert found.actor_train.training_args.optim == "adamw_torch"
+
+
+def test_an_optimizer_of_8_bits_passes_and_needs_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    for strategy in ({}, STAGE_3, {NAME: "fsdp2_train", SETTINGS: {}}):
+        assert problems(EIGHT_BIT | strategy) == []
+    learns, scores = (choices(config(EIGHT_BIT))[place] for place in (0, -1))
+    assert learns.role.learns and learns.worker.training_args.optim == "adamw_bnb_8bit" and not scores.role.learns
+    monkeypatch.setattr(optimizers, "is_installed", lambda name: False)
+    (said,) = optimizer_machine_problems(learns)
+    assert said.text.startswith(
+        "actor_train.training_args.optim: adamw_bnb_8bit needs the package bitsandbytes, which is not installed. "
+        "Install it: pip install 'bitsandbytes>=0.49'"
+    )
+    assert not list(optimizer_machine_problems(scores))
+    assert said.text in [problem.text for problem in machine_report(config(EIGHT_BIT)).problems]
+    monkeypatch.setattr(optimizers, "is_installed", lambda name: name == "bitsandbytes")
+    assert not list(optimizer_machine_problems(learns))
+
+
+def test_moments_of_8_bits_take_a_byte_each_and_a_scale_per_256() -> None:
+    """By hand: 100,000 elements are 391 blocks; tensors below 4,096 elements keep fp32."""
+    assert moment_bytes("adamw_bnb_8bit", 100_000) == 2 * 100_000 + 2 * 4 * 391
+    assert moment_bytes("adamw_bnb_8bit", 4095) == 8 * 4095
+    assert moment_bytes("adamw_torch", 100_000) == 800_000
 
 
 def test_an_optimizer_waits_in_host_memory_if_the_run_says_so() -> None:

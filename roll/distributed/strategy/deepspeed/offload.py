@@ -109,6 +109,8 @@ class Offload:
         if self._config.partitions_weights and not self._config.keeps_on_host("offload_optimizer"):
             yield from optimizer.fp32_partitioned_groups_flat
             yield from _moments(optimizer.optimizer)
+        elif self._config.stage > 0 and not self._config.keeps_on_host("offload_optimizer"):
+            yield from _eight_bit(optimizer.optimizer)
         elif self._config.stage == 0:
             basic: Any = self._engine.basic_optimizer
             yield from _moments(basic)
@@ -151,3 +153,9 @@ def _moments(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
     """Without the counts of steps, which torch keeps in host memory."""
     for state in optimizer.state.values():
         yield from (value for value in state.values() if torch.is_tensor(value) and value.ndim)
+
+
+def _eight_bit(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+    """Moments of which DeepSpeed knows nothing: it looks for those of AdamW by name."""
+    states = [state for state in optimizer.state.values() if "state1" in state]
+    yield from (value for state in states for value in state.values() if torch.is_tensor(value) and value.ndim)

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 
+from roll.distributed.strategy.eight_bit import OfShards
 from roll.distributed.strategy.fsdp2.rank import Fsdp2Rank, local
 from roll.distributed.strategy.fsdp2.update import Updater
 from roll.distributed.strategy.optimizer import go_on_after
@@ -23,16 +24,20 @@ _MOMENTS, _MOMENTUM, _STEPS, _UPDATES = ("exp_avg", "exp_avg_sq"), "momentum_buf
 
 def save(directory: Path, rank: Fsdp2Rank, updater: Updater, fixed: dict[str, object]) -> None:
     """Weights, optimizer, place in the schedule and random state. Collective; `directory` is seen by all ranks."""
-    target, context = directory / _FOLDER, rank.context
+    target, context, optimizer = directory / _FOLDER, rank.context, updater.optimizer
     if context.rank == 0:
         target.mkdir(parents=True, exist_ok=True)
     dist.barrier()
     with updater.moments_at_work():
         state: dict[str, torch.Tensor] = {f"model.{n}": shard.detach() for n, shard in _saved(rank, updater).items()}
         for name, shard in updater.trained.items():
-            state |= {f"{key}.{name}": value for key, value in updater.optimizer.state.get(shard, {}).items()}
+            if not isinstance(optimizer, OfShards):
+                state |= {f"{key}.{name}": value for key, value in optimizer.state.get(shard, {}).items()}
         state[_UPDATES] = torch.tensor(updater.schedule.last_epoch)
         state_dict_saver.save(state, storage_writer=OneByOne(target))
+        if isinstance(optimizer, OfShards):
+            own = {name: optimizer.saved(shard) for name, shard in updater.trained.items()}
+            torch.save(own, _own_moments(directory, context.rank))
     torch.save(random_state(), random_state_file(directory, context.rank))
     if context.rank == 0:
         SavedFacts(fixed, _layout(rank)).write(directory)
@@ -60,9 +65,17 @@ def load(directory: Path, rank: Fsdp2Rank, updater: Updater) -> None:
     with updater.moments_at_work():
         for name, values in found.items():
             updater.optimizer.state[updater.trained[name]] = values
+        if isinstance(optimizer := updater.optimizer, OfShards):
+            own = torch.load(_own_moments(directory, rank.context.rank), weights_only=True, map_location="cpu")
+            optimizer.restore({updater.trained[name]: values for name, values in own.items()})
     go_on_after(updater.schedule, int(state[_UPDATES]))
     if SavedFacts.read(directory).layout == _layout(rank):
         set_random_state(torch.load(random_state_file(directory, rank.context.rank), weights_only=True))
+
+
+def _own_moments(directory: Path, rank: int) -> Path:
+    """Moments of 8 bits, whose blocks no other number of ranks could read."""
+    return directory / f"moments_{rank}.pt"
 
 
 def _saved(rank: Fsdp2Rank, updater: Updater) -> Mapping[str, torch.Tensor]:

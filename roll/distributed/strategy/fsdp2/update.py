@@ -74,4 +74,5 @@ class Updater:
     def _moments(self) -> Iterator[torch.Tensor]:
         """Without the counts of steps, single numbers."""
         for state in self.optimizer.state.values():
-            yield from (local(value) for value in state.values() if isinstance(value, DTensor))
+            tensors = [value for value in state.values() if torch.is_tensor(value) and value.ndim]
+            yield from (local(value) if isinstance(value, DTensor) else value for value in tensors)
