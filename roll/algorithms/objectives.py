@@ -10,7 +10,7 @@ from typing import Protocol
 
 import torch
 
-from roll.algorithms.off_policy import ratio_of
+from roll.algorithms.off_policy import ratio_of, row_means
 from roll.types.metrics import MetricSums
 
 
@@ -135,6 +135,25 @@ class SoftGate:
         return -4 / tau * gate * tokens.advantages
 
 
+@dataclass(frozen=True)
+class ClippedGeometricMean:
+    """GMPO (arXiv 2507.20673): -s A with s the geometric mean of the row's ratios, each kept below e^high where A > 0
+    and above e^-low where A < 0. One token far from the old policy weighs less than in the mean of r A, so the bounds
+    are wide; a token out of them does not learn, though its row does."""
+
+    low: float = 0.4
+    high: float = 0.4
+
+    def __call__(self, tokens: PolicyTokens, metrics: MetricSums) -> torch.Tensor:
+        log_ratio = torch.where(tokens.mask, tokens.log_ratio, 0.0)  # a shared ratio stands outside the mask, too
+        positive, negative = tokens.advantages > 0, tokens.advantages < 0
+        seen = log_ratio.detach()
+        _count_clipped(metrics, negative & (seen < -self.low), positive & (seen > self.high), tokens.mask)
+        bounded = torch.where(positive, log_ratio.clamp(max=self.high), log_ratio)
+        bounded = torch.where(negative, log_ratio.clamp(min=-self.low), bounded)
+        return -ratio_of(row_means(bounded, tokens.mask)) * tokens.advantages
+
+
 def _count_clipped(metrics: MetricSums, low: torch.Tensor, high: torch.Tensor, mask: torch.Tensor) -> None:
     num_tokens, num_low, num_high = mask.sum(), low.sum(), high.sum()
     metrics.add("clip_fraction", num_low + num_high, num_tokens)
@@ -175,3 +194,7 @@ def kimi15(kimi15_tau: float) -> SquaredPenalty:
 
 def sapo(sapo_tau_positive: float, sapo_tau_negative: float) -> SoftGate:
     return SoftGate(sapo_tau_positive, sapo_tau_negative)
+
+
+def gmpo(gmpo_clip_low: float, gmpo_clip_high: float) -> ClippedGeometricMean:
+    return ClippedGeometricMean(gmpo_clip_low, gmpo_clip_high)

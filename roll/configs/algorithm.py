@@ -133,7 +133,8 @@ class AlgorithmConfig(RolloutConfig):
         "the ratio of new to old policy. ppo: clipped ratio. vanilla: policy gradient without ratio. tis: weighted by "
         "r within tis_lower_bound and tis_upper_bound. cispo: weighted by r within 1 - cispo_epsilon_low and 1 + "
         "cispo_epsilon_high. topr: negative advantages weighted by min(r, 1). "
-        "kimi15: a penalty on (log r)^2. sapo: a soft gate on r. Default: ppo.",
+        "kimi15: a penalty on (log r)^2. sapo: a soft gate on r. gmpo: the geometric mean of a sample's clipped r. "
+        "Default: ppo.",
     )
     pg_args: dict[str, Any] = setting({}, "Arguments of a pg_variant of your own.")
     ppo_epochs: int = setting(1, "Passes over a step's samples.", ge=1)
@@ -155,6 +156,12 @@ class AlgorithmConfig(RolloutConfig):
         1.0, "With pg_variant sapo: how fast the gate closes as r leaves 1, where the advantage is above 0.", gt=0
     )
     sapo_tau_negative: float = setting(1.05, "With pg_variant sapo: the same for other advantages.", gt=0)
+    gmpo_clip_low: float = setting(
+        0.4, "With pg_variant gmpo: log r of a token is at least minus this, where the advantage is below 0.", gt=0
+    )
+    gmpo_clip_high: float = setting(
+        0.4, "With pg_variant gmpo: log r of a token is at most this, where the advantage is above 0.", gt=0
+    )
     loss_agg_mode: LossAggMode = setting(
         "seq-mean-token-mean",
         "token-mean: mean over all response tokens of the update. seq-mean-token-mean: mean of each sample's mean. "

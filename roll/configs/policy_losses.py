@@ -92,6 +92,7 @@ _ROWS = (
     PolicyForm(
         "kimi15", f"{OBJECTIVES}:kimi15", ("kimi15_tau",), weighs_by_ratio=True, is_zero_without_advantage=False
     ),
+    PolicyForm("gmpo", f"{OBJECTIVES}:gmpo", ("gmpo_clip_low", "gmpo_clip_high"), weighs_by_ratio=True),
     PolicyForm("sapo", f"{OBJECTIVES}:sapo", ("sapo_tau_positive", "sapo_tau_negative"), weighs_by_ratio=True),
 )
 POLICY_FORMS: Mapping[str, PolicyForm] = {row.name: row for row in _ROWS}

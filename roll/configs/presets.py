@@ -204,6 +204,23 @@ _ROWS = (
         ),
     ),
     Preset(
+        "gmpo",
+        "GMPO, arXiv 2507.20673",
+        {
+            "adv_estimator": "grpo",
+            "pg_variant": "gmpo",
+            "gmpo_clip_low": 0.4,
+            "gmpo_clip_high": 0.4,
+            "loss_agg_mode": "seq-mean-token-mean",
+        },
+        (
+            _GROUP,
+            "loss of a token = -s A, s = the geometric mean of the answer's r = p_new / p_old, each kept below e^high "
+            "where A > 0 and above e^-low where A < 0",
+            "loss of an update = the mean over its answers",
+        ),
+    ),
+    Preset(
         "kimi15",
         "Kimi k1.5, arXiv 2501.12599",
         {

@@ -21,6 +21,7 @@ from roll.algorithms.kl import KLEstimator, estimate_kl
 from roll.algorithms.loss import Aggregation, LossAggMode, PolicyLoss, SupervisedLoss, ValueLoss, explained_variance
 from roll.algorithms.objectives import (
     BoundedWeight,
+    ClippedGeometricMean,
     ClippedRatio,
     Objective,
     PolicyGradient,
@@ -107,6 +108,8 @@ def slow_policy_loss(loss: PolicyLoss, batch: TrainBatch, theta: torch.Tensor, e
             loss.correction, row, {t: theta[t] if batch.old_log_probs is None else old[t] for t in row}, rollout
         )
 
+        if isinstance(loss.objective, ClippedGeometricMean):
+            log_ratio = slow_geometric_mean(loss.objective, row, log_ratio, batch.advantages)
         policy, kl = [], []
         for t in row:
             advantage = float(batch.advantages[t])
@@ -122,6 +125,17 @@ def slow_policy_loss(loss: PolicyLoss, batch: TrainBatch, theta: torch.Tensor, e
     kl_loss = aggregated(kl_rows, ones, mode)
     bonus = aggregated(entropy_rows, ones, mode)
     return loss.rl_loss_coef * (policy_loss + loss.kl_loss_coef * kl_loss) - loss.entropy_loss_coef * bonus
+
+
+def slow_geometric_mean(
+    objective: ClippedGeometricMean, row: Sequence[int], log_ratio: dict[int, torch.Tensor], advantages: np.ndarray
+) -> dict[int, torch.Tensor]:
+    """Of each token, the log of the row's product of bounded ratios, to the power of 1 / tokens."""
+    total = torch.zeros((), dtype=torch.float64)
+    for t in row:
+        bound = objective.high if advantages[t] > 0 else -objective.low
+        total = total + (bound if (log_ratio[t].item() - bound) * advantages[t] > 0 else log_ratio[t])
+    return {t: total / len(row) for t in row}
 
 
 def slow_kl(estimator: KLEstimator, d: torch.Tensor) -> torch.Tensor:
@@ -163,6 +177,8 @@ def slow_objective(
             return -weight * advantage * log_prob
         case TaperedWeight(positive, negative):
             return -(positive if advantage > 0 else negative * min(r, 1.0)) * advantage * log_prob
+        case ClippedGeometricMean():
+            return -torch.exp(log_ratio) * advantage
         case SoftGate(positive, negative):
             tau = positive if advantage > 0 else negative
             return -4 / tau / (1 + torch.exp(-tau * (torch.exp(log_ratio) - 1))) * advantage
@@ -208,6 +224,7 @@ OBJECTIVES: dict[str, Objective] = {
     "topr": TaperedWeight(0.8, 1.3),
     "kimi15": SquaredPenalty(0.6),
     "sapo": SoftGate(0.7, 1.6),
+    "gmpo": ClippedGeometricMean(0.2, 0.05),
 }
 KINDS: tuple[Literal["seq", "segment"], ...] = ("seq", "segment")
 CASES: dict[str, PolicyLoss] = {
@@ -304,6 +321,8 @@ def test_the_cases_really_clip_and_filter() -> None:
     assert 0 < result("topr")["clip_high_fraction"] < 1
     assert result("kimi15")["ratio_penalty_mean"] > 0
     assert 0 < result("sapo")["soft_gate_mean"] < 1
+    for key in ("clip_low_fraction", "clip_high_fraction"):
+        assert 0 < result("gmpo")[key] < 1, key
     assert 0 < result("weight token")["is_weight_clip_fraction"] < 1
     for granularity in GRANULARITIES:
         assert 0 < result(f"filter {granularity}")["mismatch_kept_fraction"] < 1, granularity

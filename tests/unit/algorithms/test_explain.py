@@ -59,6 +59,13 @@ def soft(ratio: float, advantage: float) -> float:
     return -4 * gate * (1 - gate) * ratio * advantage
 
 
+def bounded_mean(i: int, ratio: float) -> float:
+    """-s A of GMPO's clip at e^.4 and e^-.4; 0 for a token that it binds."""
+    highest, lowest = (math.exp(0.4), 0.0) if SCALED[i] > 0 else (math.inf, math.exp(-0.4))
+    bounded = [min(max(r, lowest), highest) for r in RATIOS[i]]
+    return -(math.prod(bounded) ** (1 / len(bounded))) * SCALED[i] if lowest < ratio < highest else 0.0
+
+
 EXPECTED = {
     "grpo": per_token(lambda i, r: clipped(r, SCALED[i], 0.2, 0.2), in_rows),
     "dr_grpo": per_token(lambda i, r: clipped(r, CENTRED[i], 0.2, 0.2), lambda i: 1 / S / LONGEST),
@@ -68,6 +75,7 @@ EXPECTED = {
     "reinforce": per_token(lambda i, _: -REWARDS[i], in_sums),
     "cispo": per_token(lambda i, r: -min(r, 1.28) * SCALED[i], in_mean),
     "sapo": per_token(lambda i, r: soft(r, SCALED[i]), in_rows),
+    "gmpo": per_token(bounded_mean, in_rows),
     "topr": per_token(lambda i, _: -CENTRED[i] * (min(1.0, geometric(i)) if CENTRED[i] < 0 else 1.0), in_sums),
 }
 

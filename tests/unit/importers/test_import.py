@@ -166,6 +166,14 @@ def test_a_model_that_is_no_section_is_of_nobody() -> None:
         imported_from(read(None, ["model=5"]))
 
 
+def test_a_mean_over_answers_stays_one_whatever_the_loss_would_aggregate_by() -> None:
+    words = ("policy_loss.loss_mode=geo_mean", "clip_ratio=0.4", "clip_ratio_high=0.3", "loss_agg_mode=token-mean")
+    found = imported("verl_ppo_fsdp.yaml", *(f"actor_rollout_ref.actor.{word}" for word in words))
+    keys = ("pg_variant", "gmpo_clip_low", "gmpo_clip_high", "loss_agg_mode")
+    assert tuple(found.tree[key] for key in keys) == ("gmpo", 0.4, 0.3, "seq-mean-token-mean")
+    assert "is set by" in entry(found, "actor_rollout_ref.actor.loss_agg_mode")[1]
+
+
 def test_keys_alone_are_taken_without_a_file() -> None:
     words = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=8", "data.train_batch_sise=64"]
     found = imported_from(read(None, words))

@@ -7,6 +7,7 @@ import pytest
 from roll.algorithms.loss import PolicyLoss
 from roll.algorithms.objectives import (
     BoundedWeight,
+    ClippedGeometricMean,
     ClippedRatio,
     Objective,
     PolicyGradient,
@@ -69,6 +70,7 @@ def test_without_it_the_loss_corrects_nothing() -> None:
         ({"pg_variant": "cispo", "cispo_use_unified_mask": True}, BoundedWeight(0.9, 1.1, drops_settled=True)),
         ({"pg_variant": "topr", "actor_train.topr_negative_weight": 0.5}, TaperedWeight(1.0, 0.5)),
         ({"actor_train.pg_variant": "kimi15", "kimi15_tau": 0.3}, SquaredPenalty(0.3)),
+        ({"pg_variant": "gmpo", "gmpo_clip_high": 0.5}, ClippedGeometricMean(0.4, 0.5)),
         ({"pg_variant": "sapo", "sapo_tau_negative": 2.0}, SoftGate(1.0, 2.0)),
     ],
 )
