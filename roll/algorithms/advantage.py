@@ -66,6 +66,7 @@ class Attempts:
     rewards: np.ndarray  # float64
     groups: np.ndarray  # int64: the same number for attempts at the same task
     domains: np.ndarray  # text
+    lengths: np.ndarray  # response tokens
 
     def __len__(self) -> int:
         return len(self.rewards)
@@ -85,7 +86,7 @@ class AdvantageSettings:
     norm_std_type: StdType = "default"
     reward_clip: float | None = None
     limits: tuple[float, float] | None = None  # normalised values are cut to this range, before reward_clip
-    args: Mapping[str, Any] = field(default_factory=dict)  # of an estimator of the user's own
+    args: Mapping[str, Any] = field(default_factory=dict)  # of the estimator's function
 
     def __post_init__(self) -> None:
         estimator_of(self.estimator)
@@ -111,27 +112,32 @@ def group_advantages(
     settings: AdvantageSettings,
     domains: np.ndarray | None = None,
     running: Mapping[str, RunningMoments] | None = None,
+    lengths: np.ndarray | None = None,
 ) -> tuple[np.ndarray, dict[str, float]]:
     """(reward - mean) / std of every row, or what the estimator's own function says, clipped to +-reward_clip. float32
-    [R], and metrics.
+    [R], and metrics. `lengths`: response tokens; None: all alike.
 
     - `batch` moments are over all rows, or over those of the row's domain when `domains` are given; deviations are
       sample deviations (n - 1) of the raw rewards.
     - `running` moments are by domain ("" without domains) and include this step if the caller has updated them.
     - A failed attempt (NaN) is left out of every mean and gets 0.
     - A group with equal rewards, or with one attempt that did not fail, gets exactly 0 from a group or leave-one-out
-      mean.
+      mean, and from functions that compare within groups; asymre's shift alone leaves equal rewards something.
     - A deviation of 0 divides nothing.
 
     Example: rewards [1 0 0 NaN] in one group: grpo [1.155 -.577 -.577 0], rloo [1 -.5 -.5 0], reinforce [1 0 0 0].
     """
     rewards = np.asarray(rewards, np.float64)
     domains = np.full(len(rewards), "") if domains is None else domains
-    row = estimator_of(settings.estimator)
+    row, group = estimator_of(settings.estimator), moments_by_key(rewards, group_ids)
     if row.takes_norms:
-        values = settings.within_limits(_normalised(rewards, group_ids, settings, domains, running))
+        values = _centred(rewards, group, settings, domains, running)
     else:
-        values = _values_by_function(row, rewards, group_ids, settings, domains)
+        lengths = np.ones(len(rewards), np.int64) if lengths is None else lengths
+        values = _values_by_function(row, Attempts(rewards, np.asarray(group_ids), domains, lengths), settings)
+    if (std_type := settings.norms[1]) is not None:
+        values = divide_by_std(values, _moments(std_type, rewards, group, domains, running).std)
+    values = settings.within_limits(values)
     failed = np.isnan(rewards)
     metrics = reward_metrics(rewards, group_ids)
     if settings.reward_clip is not None:
@@ -140,39 +146,40 @@ def group_advantages(
     return np.where(failed, 0.0, values).astype(np.float32), metrics
 
 
-def _normalised(
+def _centred(
     rewards: np.ndarray,
-    group_ids: np.ndarray,
+    group: KeyMoments,
     settings: AdvantageSettings,
     domains: np.ndarray,
     running: Mapping[str, RunningMoments] | None,
 ) -> np.ndarray:
-    group = moments_by_key(rewards, group_ids)
-    mean_type, std_type = settings.norms
-    if mean_type is None:
-        values = rewards
-    elif mean_type == "leave_one_out":
-        # r - mean of the n - 1 others = (r - mean of all n) * n / (n - 1)
-        values = (rewards - group.mean) * group.count / np.maximum(group.count - 1, 1)
-    else:
-        values = rewards - _moments(mean_type, rewards, group, domains, running).mean
-    if std_type is not None:
-        values = divide_by_std(values, _moments(std_type, rewards, group, domains, running).std)
-    return values
+    match settings.norms[0]:
+        case None:
+            return rewards
+        case "leave_one_out":
+            # r - mean of the n - 1 others = (r - mean of all n) * n / (n - 1)
+            return (rewards - group.mean) * group.count / np.maximum(group.count - 1, 1)
+        case scope:
+            return rewards - _moments(scope, rewards, group, domains, running).mean
 
 
-def _values_by_function(
-    row: Estimator, rewards: np.ndarray, group_ids: np.ndarray, settings: AdvantageSettings, domains: np.ndarray
-) -> np.ndarray:
+def _values_by_function(row: Estimator, rows: Attempts, settings: AdvantageSettings) -> np.ndarray:
+    """What the function makes of the attempts that did not fail; 0 for the others."""
     assert row.function is not None
-    known = ~np.isnan(rewards)
-    attempts = Attempts(rewards[known], np.asarray(group_ids)[known], np.asarray(domains)[known])
-    values = np.zeros(len(rewards))
-    if len(attempts):
+    known = ~np.isnan(rows.rewards)
+    attempts = Attempts(
+        *(np.asarray(column)[known] for column in (rows.rewards, rows.groups, rows.domains, rows.lengths))
+    )
+    values = np.zeros(len(rows))
+    if not len(attempts):
+        return values
+    function = cast(Callable[..., Any], resolve(row.function))
+    if row.is_own:
         name = f"adv_estimator: {row.name}"
-        function = cast(Callable[..., Any], resolve(row.function))
         returned = call_own(name, function, attempts, **settings.args)
         values[known] = one_each(name, "attempts", returned, attempts.rewards, attempts.groups)
+    else:
+        values[known] = function(attempts, **settings.args)
     return values
 
 

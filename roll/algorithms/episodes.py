@@ -58,7 +58,13 @@ def episode_advantages(meta: RowMeta, settings: EpisodeSettings) -> tuple[np.nda
     """
     _, first, episode = np.unique(meta.trajectory_ids, return_index=True, return_inverse=True)
     domains = meta.domains[first] if settings.by_domain else None
-    values, metrics = group_advantages(meta.rewards[first], meta.group_ids[first], settings.advantages, domains)
+    values, metrics = group_advantages(
+        meta.rewards[first],
+        meta.group_ids[first],
+        settings.advantages,
+        domains,
+        lengths=np.bincount(episode, meta.response_lengths),
+    )
     return values[episode], metrics
 
 

@@ -57,7 +57,8 @@ def worked(name: str) -> Worked:
     """A group of four answers as one update, by the code that a run calls."""
     config = _config(name)
     samples = _samples()
-    values, _ = group_advantages(samples.rewards, samples.group_ids, advantage_settings(config))
+    of_rows = (samples.rewards, samples.group_ids, advantage_settings(config))
+    values, _ = group_advantages(*of_rows, lengths=samples.response_lengths)
     critic = np.full(samples.num_tokens, VALUE, np.float32) if config.needs_critic else None
     old = np.full(samples.num_tokens, np.log(OLD), np.float32)
     scores = TokenScores(old_log_probs=old, values=critic)

@@ -103,11 +103,18 @@ class AlgorithmConfig(RolloutConfig):
         "grpo",
         "How credit is computed: a name, or a function of your own as package.module:function (docs/"
         "adding_an_estimator.md). grpo: reward against its group's mean and deviation. rloo: against the mean of the "
-        "others in its group. reinforce and its ++ forms: discounted reward. gae: with a critic. gigpo, "
-        "step_reinforce and agentic_reinforce are for agentic runs. Default: gae when a critic is given, grpo "
-        "otherwise.",
+        "others in its group. opo: against its group's mean weighted by length. gpg: against its group's mean, over "
+        "the share of samples in groups whose rewards differ. grpo_passk: the lead of a group's best over its second. "
+        "asymre: against its group's mean plus asymre_baseline_shift. reinforce and its ++ forms: discounted reward. "
+        "gae: with a critic. gigpo, step_reinforce and agentic_reinforce are for agentic runs. Default: gae when a "
+        "critic is given, grpo otherwise.",
     )
     adv_args: dict[str, Any] = setting({}, "Keyword arguments of an adv_estimator of your own.")
+    asymre_baseline_shift: float = setting(
+        -0.1,
+        "With adv_estimator asymre: what is added to the mean of the group. Below 0, right answers count more than "
+        "wrong ones; the more so, the older the answers are.",
+    )
     gamma: float = setting(1.0, "Discount per token (reinforce, gae).", ge=0, le=1)
     lambd: float = setting(0.95, "Lambda of GAE: 1 trusts the return, 0 the critic.", ge=0, le=1)
     norm_mean_type: MeanScope = setting(
@@ -119,7 +126,7 @@ class AlgorithmConfig(RolloutConfig):
     norm_std_type: StdScope = setting(
         "default",
         "Divide by the deviation of this scope; none: by nothing (with grpo: Dr. GRPO). default, null: as "
-        "adv_estimator has it (grpo group, the others none).",
+        "adv_estimator has it (grpo and grpo_passk group, the others none).",
     )
     reward_clip: float | None = setting(None, "Rewards are cut to [-this, this].", gt=0)
     whiten_rewards: bool = setting(False, "Whiten token rewards over the batch.")
@@ -302,6 +309,12 @@ class AlgorithmConfig(RolloutConfig):
     def estimator(self) -> Estimator:
         """What is to be known of adv_estimator."""
         return estimator_of(self.adv_estimator)
+
+    @property
+    def estimator_args(self) -> dict[str, Any]:
+        """Arguments of the estimator's function: adv_args of the user's own, else the keys that belong to it."""
+        row = self.estimator
+        return self.adv_args if row.is_own else {key: self.value(key) for key in row.weights if not row.per_turn}
 
     @property
     def policy_form(self) -> PolicyForm:

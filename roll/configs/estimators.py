@@ -12,6 +12,7 @@ MeanScope = Literal["batch", "group", "running", "leave_one_out"]
 StdScope = Literal["batch", "group", "running"]
 
 EPISODES = "roll.algorithms.episodes"
+BASELINES = "roll.algorithms.baselines"
 DECLARED = "declared_estimator"
 """The attribute of a user's function that holds its row (`estimator` in roll/algorithms/advantage.py puts it there)."""
 
@@ -28,11 +29,11 @@ class Estimator:
     mean: MeanScope | None = None
     """What the mean is taken over, None: nothing is subtracted. `norm_mean_type` overrules it."""
     std: StdScope | None = None
-    """The same of the deviation. `norm_std_type` overrules it."""
+    """The same of the deviation, which also divides what `function` gives. `norm_std_type` overrules it."""
     scopes: tuple[str, ...] = ("batch", "group", "running", "leave_one_out")
     """What the two keys may name beside `none`."""
     function: str | None = None
-    """package.module:object, called with the Attempts or the Turns of a step."""
+    """package.module:object, called with the Attempts of a step and its keys (`weights`) by name, or with the Turns."""
     per_turn: bool = False
     steps_only: bool = False
     """One row per turn: it compares what followed on single turns."""
@@ -58,6 +59,11 @@ class Estimator:
         return self.per_turn or self.function is None
 
     @property
+    def takes_std(self) -> bool:
+        """True if norm_std_type has."""
+        return self.takes_norms or self.std is not None
+
+    @property
     def keys(self) -> tuple[str, ...]:
         """The keys of a YAML that it reads and that not every estimator does."""
         return (self.discount, *(("lambd",) if self.needs_critic else ()), *self.weights)
@@ -70,6 +76,10 @@ _ROWS = (
     Estimator("reinforce_plus_plus_baseline", mean="group", whitens=True),
     Estimator("grpo", mean="group", std="group"),
     Estimator("rloo", mean="leave_one_out"),
+    Estimator("opo", function=f"{BASELINES}:opo", needs_groups=True),
+    Estimator("gpg", function=f"{BASELINES}:gpg", needs_groups=True),
+    Estimator("grpo_passk", std="group", function=f"{BASELINES}:grpo_passk", needs_groups=True),
+    Estimator("asymre", function=f"{BASELINES}:asymre", needs_groups=True, weights=("asymre_baseline_shift",)),
     Estimator(
         "gigpo",
         mean="group",

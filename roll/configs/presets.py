@@ -131,6 +131,53 @@ _ROWS = (
         beside="a KL in the reward: add_token_level_kl and init_kl_coef, with a section reference",
     ),
     Preset(
+        "opo",
+        "On-policy RL with optimal reward baseline, arXiv 2505.23585",
+        {"adv_estimator": "opo", "pg_variant": "vanilla", "loss_agg_mode": "seq-mean-token-sum"},
+        (
+            "A = reward - mean of the group weighted by the lengths of its answers",
+            _GRADIENT,
+            "loss of an update = the mean over its answers of the sum over their tokens",
+        ),
+        beside="exactly one update per step, without a KL and an entropy term",
+    ),
+    Preset(
+        "gpg",
+        "GPG, arXiv 2504.02546",
+        {"adv_estimator": "gpg", "pg_variant": "vanilla", "loss_agg_mode": "token-mean"},
+        (
+            "A = (reward - mean of the group) x answers of the step / those in groups whose rewards differ",
+            _GRADIENT,
+            "loss of an update = the mean over its tokens",
+        ),
+    ),
+    Preset(
+        "grpo_passk",
+        "Inference time objectives, arXiv 2503.19595",
+        {"adv_estimator": "grpo_passk", "pg_variant": "ppo", "pg_clip": 0.2, "loss_agg_mode": "token-mean"},
+        (
+            "A = (best reward of the group - best of the others) / deviation of the group: 0 for all but the best",
+            _CLIP,
+            "loss of an update = the mean over its tokens",
+        ),
+        beside="norm_std_type: none leaves the deviation out, as the paper does",
+    ),
+    Preset(
+        "asymre",
+        "Asymmetric REINFORCE, arXiv 2506.20520",
+        {
+            "adv_estimator": "asymre",
+            "asymre_baseline_shift": -0.1,
+            "pg_variant": "vanilla",
+            "loss_agg_mode": "seq-mean-token-sum",
+        },
+        (
+            "A = reward - (mean of the group + shift)",
+            _GRADIENT,
+            "loss of an update = the mean over its answers of the sum over their tokens",
+        ),
+    ),
+    Preset(
         "reinforce",
         "Williams 1992",
         {"adv_estimator": "reinforce", "pg_variant": "vanilla", "loss_agg_mode": "seq-mean-token-sum"},

@@ -118,6 +118,7 @@ OWN_ROWS: tuple[Row, ...] = tuple(
             lacks("algorithm.entropy_loss_fn", "entropy_loss_coef weighs the entropy", "default", "none", "basic"),
             lacks("algorithm.sample_strategy", "a step trains on the groups it took", "default", "warmup"),
             lacks("algorithm.sample_strategy_args**", "a step trains on the groups it took"),
+            to("algorithm.advantage_fn_args.baseline_shift", "asymre_baseline_shift", via=words.number),
             lacks("algorithm.*_args.**", "the chosen function has no such setting here"),
             lacks("algorithm.*_args", "the chosen function has no such setting here", {}),
             to(

@@ -37,6 +37,7 @@ _ADVANTAGES: Mapping[str, str] = {
     "grpo": "grpo",
     "rloo": "rloo",
     "reinforceplusplus": "reinforce_plus_plus",
+    "asymre": "asymre",
 }
 _ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
     "ppo": {"algorithm.adv_estimator": "gae"},
@@ -44,6 +45,11 @@ _ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
     "dapo": {"algorithm.adv_estimator": "grpo", f"{ACTOR}.clip_ratio_high": 0.28, f"{ACTOR}.use_kl_loss": False},
     "rloo": {"algorithm.adv_estimator": "rloo"},
     "reinforceplusplus": {"algorithm.adv_estimator": "reinforce_plus_plus"},
+    "asymre": {
+        "algorithm.adv_estimator": "asymre",
+        f"{ACTOR}.policy_loss.loss_mode": "gpg",  # the policy gradient without a ratio
+        f"{ACTOR}.use_kl_loss": False,
+    },
     "gspo": {"algorithm.adv_estimator": "grpo", f"{ACTOR}.policy_loss.loss_mode": "gspo"},
     "sapo": {"algorithm.adv_estimator": "grpo", f"{ACTOR}.policy_loss.loss_mode": "sapo"},
     "cispo": {"algorithm.adv_estimator": "grpo", f"{ACTOR}.policy_loss.loss_mode": "cispo"},
@@ -106,6 +112,8 @@ def _algorithm(look: Look) -> Sum:
     near, lost = "", {}
     if name == "topr":
         settings["pg_variant"] = "topr"
+    elif name == "asymre":
+        near = "There the loss is also divided by 1 + tau, which max_grad_norm alone notices."
     elif name not in _ALGORITHMS:
         near = f"There is no algorithm {name} here; grpo stands in."
     for key, table in (("policy_loss_fn", _LOSSES), ("advantage_fn", _ADVANTAGES)):

@@ -60,7 +60,8 @@ def norms(look: Look) -> Sum:
     name = look("algorithm.adv_estimator")
     if name == "gae":
         return Sum({"whiten_advantages": True}, "whiten_advantages: true: verl whitens what GAE gives.")
-    if name == "gpg" or (name in ("grpo", "grpo_vectorized") and not look("algorithm.norm_adv_by_std_in_grpo")):
+    by_deviation = ("grpo", "grpo_vectorized", "grpo_passk")
+    if name in by_deviation and not look("algorithm.norm_adv_by_std_in_grpo"):
         return Sum({"norm_std_type": "none"}, "norm_std_type: none: advantages are not divided by the deviation.")
     return Sum({}, "as the estimator has it here")
 

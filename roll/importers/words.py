@@ -34,9 +34,10 @@ _ESTIMATORS: Mapping[str, str | Near] = {
     "grpo_vectorized": "grpo",
     "rloo_vectorized": "rloo",
     "remax": Near("rloo", "there is no remax here; rloo takes the others of the group as the baseline"),
-    "opo": Near("rloo", "there is no opo here; rloo weighs the answers of a group alike, whatever their length"),
-    "grpo_passk": Near("grpo", "there is no pass@k form here; grpo rewards every right answer"),
-    "gpg": Near("grpo", "there is no gpg here; norm_std_type: none leaves the deviation out, as gpg does"),
+    "opo": "opo",
+    "grpo_passk": "grpo_passk",
+    "gpg": Near("gpg", "the factor counts groups whose rewards differ, as the paper does; verl rewards other than 0"),
+    "asymre": "asymre",
 }
 _SCHEDULES: Mapping[str, str] = {
     "constant": "constant_with_warmup",

@@ -296,7 +296,7 @@ class RLPipeline(Run):
         if "running" in self.advantages.norms:
             self._update_running_moments(meta)
         values, metrics = group_advantages(
-            meta.rewards, meta.group_ids, self.advantages, meta.domains, self.running_moments
+            meta.rewards, meta.group_ids, self.advantages, meta.domains, self.running_moments, meta.response_lengths
         )
         return values, None, metrics
 

@@ -28,7 +28,8 @@ def own_code_problems(config: AlgorithmConfig) -> list[Problem]:
 
 def _estimator_problems(config: AlgorithmConfig) -> Iterator[Problem]:
     row, args = config.estimator, config.adv_args
-    if not row.takes_norms and config.reward_norms != ("default", "default"):
+    mean, std = config.reward_norms
+    if (mean != "default" and not row.takes_norms) or (std != "default" and not row.takes_std):
         yield Problem(
             f"adv_estimator: {row.name} says by itself what a reward is worth, so norm_mean_type, norm_std_type and "
             "reward_normalization do nothing. Remove them.",

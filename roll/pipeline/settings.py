@@ -27,7 +27,7 @@ def advantage_settings(config: AlgorithmConfig) -> AdvantageSettings:
         norm_mean_type=config.norm_mean_type,
         norm_std_type=config.norm_std_type,  # type: ignore[arg-type]
         reward_clip=config.reward_clip,
-        args=config.adv_args,
+        args=config.estimator_args,
     )
 
 

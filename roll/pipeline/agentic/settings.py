@@ -58,7 +58,7 @@ def episode_settings(config: AgenticConfig) -> EpisodeSettings:
             std,  # type: ignore[arg-type]
             config.reward_clip,
             config.reward_normalization.limits,
-            config.adv_args,
+            config.estimator_args,
         ),
         turn_gamma=config.value(config.estimator.discount),
         episode_weight=config.episode_reward_weight,

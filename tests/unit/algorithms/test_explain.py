@@ -33,6 +33,7 @@ def per_token(form: Callable[[int, float], float], weight: Callable[[int], float
 
 CENTRED = [reward - HALF for reward in REWARDS]
 SCALED = [value / DEVIATION for value in CENTRED]
+BY_LENGTH = sum(reward * len(row) for reward, row in zip(REWARDS, RATIOS, strict=True)) / N
 OTHERS = [reward - (sum(REWARDS) - reward) / 3 for reward in REWARDS]
 
 
@@ -72,6 +73,10 @@ EXPECTED = {
     "dapo": per_token(lambda i, r: clipped(r, SCALED[i], 0.2, 0.28), in_mean),
     "gspo": per_token(lambda i, _: near_one(i), in_rows),
     "rloo": per_token(lambda i, _: -OTHERS[i], in_sums),
+    "opo": per_token(lambda i, _: -(REWARDS[i] - BY_LENGTH), in_sums),
+    "gpg": per_token(lambda i, _: -CENTRED[i], in_mean),
+    "grpo_passk": per_token(lambda i, _: 0.0, in_mean),  # of two best answers neither is ahead
+    "asymre": per_token(lambda i, _: -(CENTRED[i] + 0.1), in_sums),
     "reinforce": per_token(lambda i, _: -REWARDS[i], in_sums),
     "cispo": per_token(lambda i, r: -min(r, 1.28) * SCALED[i], in_mean),
     "sapo": per_token(lambda i, r: soft(r, SCALED[i]), in_rows),

@@ -174,6 +174,19 @@ def test_a_mean_over_answers_stays_one_whatever_the_loss_would_aggregate_by() ->
     assert "is set by" in entry(found, "actor_rollout_ref.actor.loss_agg_mode")[1]
 
 
+@pytest.mark.parametrize("name", ["opo", "gpg", "grpo_passk"])
+def test_estimators_of_verl_have_their_names_here(name: str) -> None:
+    words = (f"algorithm.adv_estimator={name}", "algorithm.norm_adv_by_std_in_grpo=false")
+    tree = imported("verl_ppo_fsdp.yaml", *words).tree
+    assert (tree["adv_estimator"], tree.get("norm_std_type")) == (name, "none" if name == "grpo_passk" else None)
+
+
+def test_asymmetric_reinforce_of_trinity_is_one_of_here() -> None:
+    words = ("algorithm.algorithm_type=asymre", "algorithm.advantage_fn_args.baseline_shift=-0.2")
+    tree = imported("trinity_ppo_megatron.yaml", *words).tree
+    assert (tree["adv_estimator"], tree["pg_variant"], tree["asymre_baseline_shift"]) == ("asymre", "vanilla", -0.2)
+
+
 def test_keys_alone_are_taken_without_a_file() -> None:
     words = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=8", "data.train_batch_sise=64"]
     found = imported_from(read(None, words))

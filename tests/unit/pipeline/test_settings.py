@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from roll.algorithms.advantage import AdvantageSettings
 from roll.algorithms.loss import PolicyLoss
 from roll.algorithms.objectives import (
     BoundedWeight,
@@ -18,8 +19,9 @@ from roll.algorithms.objectives import (
 from roll.algorithms.off_policy import ImportanceWeight, MismatchFilter, TrainInferCorrection
 from roll.configs.plan.batch_plan import build_plan
 from roll.configs.plan.derive import old_log_probs
+from roll.pipeline.own_code import own_code_problems
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
-from roll.pipeline.settings import credit_settings, policy_loss, sampling_params
+from roll.pipeline.settings import advantage_settings, credit_settings, policy_loss, sampling_params
 from tests.helpers.configs import config
 
 FILTER = {"enabled": True, "agg_type": "sequence", "ratio_low": 0.5, "ratio_high": 2.0, "diff_enabled": True}
@@ -76,6 +78,19 @@ def test_without_it_the_loss_corrects_nothing() -> None:
 )
 def test_pg_variant_and_its_keys_choose_the_objective(keys: dict[str, Any], objective: Objective) -> None:
     assert loss_of(config(keys)).objective == objective
+
+
+def test_keys_of_an_estimator_reach_its_function_and_only_pass_at_k_takes_a_deviation() -> None:
+    given = config({"adv_estimator": "asymre", "asymre_baseline_shift": -0.3})
+    assert advantage_settings(given) == AdvantageSettings("asymre", args={"asymre_baseline_shift": -0.3})
+    lead = config({"adv_estimator": "grpo_passk", "norm_std_type": "none"})
+    assert own_code_problems(lead) == [] and advantage_settings(lead).norms == (None, None)
+    for keys in (
+        {"adv_estimator": "grpo_passk", "norm_mean_type": "batch"},
+        {"adv_estimator": "opo", "norm_std_type": "group"},
+    ):
+        (problem,) = own_code_problems(config(keys))
+        assert "says by itself what a reward is worth" in problem.text
 
 
 def test_with_the_engines_log_probs_as_old_ones_the_gap_is_taken_from_the_present_policy() -> None:

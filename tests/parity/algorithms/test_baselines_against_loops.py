@@ -1,0 +1,137 @@
+"""Row values by functions of the attempts against loops in float64, written from the formulas of docs/algorithms.md.
+
+The loops take plain Python numbers, one group at a time, and share no code with roll.algorithms. Not covered: what
+makes tokens of the values (test_credit_against_loops.py); the gradient is that of the policy loss with the values as
+constants (test_losses_against_loops.py).
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from roll.algorithms.advantage import AdvantageSettings, StdType, group_advantages
+from roll.algorithms.episodes import EpisodeSettings, episode_advantages
+from roll.types.batch import RowMeta
+
+Groups = list[list[tuple[float, int]]]
+"""Reward and length of the attempts of each group."""
+NAN = float("nan")
+
+
+def slow_opo(groups: Groups) -> list[list[float]]:
+    baselines = [sum(n * r for r, n in group) / sum(n for _, n in group) for group in groups]
+    return [[r - baseline for r, _ in group] for group, baseline in zip(groups, baselines, strict=True)]
+
+
+def slow_gpg(groups: Groups) -> list[list[float]]:
+    telling = sum(len(group) for group in groups if len({r for r, _ in group}) > 1)
+    factor = sum(map(len, groups)) / telling
+    return [[factor * (r - statistics.fmean(r for r, _ in group)) for r, _ in group] for group in groups]
+
+
+def slow_lead(groups: Groups) -> list[list[float]]:
+    """The best of all minus the best without this one, for every attempt by its definition."""
+    values = []
+    for group in groups:
+        rewards = [r for r, _ in group]
+        others = [rewards[:i] + rewards[i + 1 :] for i in range(len(rewards))]
+        values.append([max(rewards) - max(rest, default=max(rewards)) for rest in others])
+    return values
+
+
+def slow_passk(groups: Groups) -> list[list[float]]:
+    values = []
+    for group, leads in zip(groups, slow_lead(groups), strict=True):
+        spread = statistics.stdev(r for r, _ in group) if len({r for r, _ in group}) > 1 else 0.0
+        values.append([lead / (spread + 1e-6) if spread else lead for lead in leads])
+    return values
+
+
+def slow_asymre(groups: Groups) -> list[list[float]]:
+    return [
+        [r - (statistics.fmean(s for s, _ in group) - 0.25) if len(group) > 1 else 0.0 for r, _ in group]
+        for group in groups
+    ]
+
+
+BASELINES: dict[str, Callable[[Groups], list[list[float]]]] = {
+    "opo": slow_opo,
+    "gpg": slow_gpg,
+    "grpo_passk": slow_passk,
+    "asymre": slow_asymre,
+}
+
+
+def settings_of(name: str, std: StdType = "default") -> AdvantageSettings:
+    args = {"asymre_baseline_shift": -0.25} if name == "asymre" else {}
+    return AdvantageSettings(name, norm_std_type=std, args=args)
+
+
+def random_rows(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rewards, groups, lengths: ties, failed attempts, groups with equal rewards and with one attempt."""
+    rng = np.random.default_rng(seed)
+    groups = np.append(rng.permutation(np.repeat(np.arange(7) * 10 - 1, 4)), [999])
+    rewards = rng.choice([0.0, 0.25, 1.0, -0.5], len(groups)).astype(np.float32)
+    rewards[groups == 19] = 0.1
+    rewards[[2, 9, 10]] = NAN
+    return rewards, groups, rng.integers(1, 40, len(groups))
+
+
+def expected_of(name: str, loop: Callable[[Groups], list[list[float]]], seed: int) -> np.ndarray:
+    rewards, groups, lengths = random_rows(seed)
+    rows = [np.flatnonzero((groups == group) & ~np.isnan(rewards)) for group in np.unique(groups)]
+    rows = [row for row in rows if len(row)]
+    values = loop([[(float(rewards[i]), int(lengths[i])) for i in row] for row in rows])
+    expected = np.zeros(len(rewards))
+    for row, of_group in zip(rows, values, strict=True):
+        expected[row] = of_group
+    return expected
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("name", BASELINES)
+def test_row_values_equal_the_loop(name: str, seed: int) -> None:
+    rewards, groups, lengths = random_rows(seed)
+    values, _ = group_advantages(rewards, groups, settings_of(name), lengths=lengths)
+    np.testing.assert_allclose(values, expected_of(name, BASELINES[name], seed), rtol=2e-6, atol=1e-6)
+    assert np.abs(values).max() > 0.1 and set(values[groups == 999]) == {0.0}
+    if name != "asymre":
+        assert set(values[groups == 19]) == {0.0}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_pass_at_k_goes_without_its_deviation(seed: int) -> None:
+    rewards, groups, lengths = random_rows(seed)
+    values, _ = group_advantages(rewards, groups, settings_of("grpo_passk", None), lengths=lengths)
+    np.testing.assert_allclose(values, expected_of("grpo_passk", slow_lead, seed), rtol=2e-6, atol=1e-6)
+
+
+def test_examples_of_the_docstrings() -> None:
+    def values(name: str, rewards: list[float], lengths: list[int], std: StdType = "default") -> list[float]:
+        at = np.zeros(len(rewards), np.int64)
+        return group_advantages(np.array(rewards), at, settings_of(name, std), lengths=np.array(lengths))[0].tolist()
+
+    assert values("opo", [1, 0], [1, 3]) == [0.75, -0.25]
+    assert values("grpo_passk", [1, 0.4, 0], [1, 1, 1], None) == pytest.approx([0.6, 0, 0])
+    assert values("grpo_passk", [1, 1, 0], [1, 1, 1]) == [0, 0, 0]
+
+
+def test_the_length_of_an_episode_is_that_of_all_its_rows() -> None:
+    """Two episodes of a group, one in two rows: 1 + 2 tokens earn 1, 1 token earns 0; the baseline is 3 / 4."""
+    rows = 3
+    meta = RowMeta(
+        lengths=np.ones(rows, np.int32),
+        response_lengths=np.array([1, 1, 2]),
+        rewards=np.array([1, 0, 1], np.float32),
+        group_ids=np.zeros(rows, np.int64),
+        trajectory_ids=np.array([4, 7, 4]),
+        turns=np.array([0, 0, 1], np.int32),
+        domains=np.full(rows, "tag"),
+        finish_reasons=np.zeros(rows, np.int8),
+    )
+    values, _ = episode_advantages(meta, EpisodeSettings(settings_of("opo")))
+    assert values.tolist() == [0.25, -0.75, 0.25]
