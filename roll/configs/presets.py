@@ -1,8 +1,8 @@
-"""Algorithms by name: the keys that `algorithm` fills in. What a YAML says itself stays."""
+"""The table of algorithms by name: the keys that `algorithm` fills in."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,8 +28,6 @@ _GRADIENT = "loss of a token = -A log p"
 _KL = "a KL to the reference: use_kl_loss and kl_loss_coef, with a section reference"
 _AGENTIC_FILTER = "roll.pipeline.agentic.group_filters:DropEqualRewards"
 _FILTER = {"type": "std_filter", "filter_args": {"std_threshold": 0.0}}
-_OFF_AT_NULL = ("value_clip", "group_filter_cls")
-"""Keys of which null is a value; at all others it means that nothing is said."""
 
 _ROWS = (
     Preset(
@@ -297,43 +295,3 @@ def known_algorithm(name: str) -> str:
     if name not in PRESETS:
         raise ValueError(f"{show(name)} is not one of {', '.join(PRESETS)}.{did_you_mean(name, PRESETS)}")
     return name
-
-
-def fill_algorithm(filled: dict[str, Any]) -> None:
-    """Puts in what the algorithm of a raw tree asks for, where the tree says nothing."""
-    name = filled.get("algorithm")
-    preset = PRESETS.get(name) if isinstance(name, str) else None
-    for key, value in preset.settings.items() if preset else ():
-        for holder, last in _places(filled, key):
-            if holder.get(last) is None and not (last in holder and last in _OFF_AT_NULL):
-                holder[last] = value
-
-
-def _places(tree: dict[str, Any], key: str) -> Iterator[tuple[dict[str, Any], str]]:
-    """Where a key belongs; nowhere in a tree without its section."""
-    section, _, last = key.rpartition(".")
-    if not section:
-        yield tree, key
-        return
-    name, star, _ = section.partition(".*")
-    inner = tree.get(name)
-    if not isinstance(inner, Mapping):
-        return
-    tree[name] = {key: dict(value) if star and isinstance(value, Mapping) else value for key, value in inner.items()}
-    yield from ((entry, last) for entry in (tree[name].values() if star else [tree[name]]) if isinstance(entry, dict))
-
-
-def preset_rows(name: str | None, value: Any) -> Iterator[tuple[str, str]]:
-    """Rows of a plan: what the algorithm has set, and what the YAML says instead. `value` gives the value of a key."""
-    if name is None:
-        return
-    plain = {key: wanted for key, wanted in PRESETS[name].settings.items() if "." not in key}
-    kept = {key: wanted for key, wanted in plain.items() if value(key) == (None if wanted == "none" else wanted)}
-    yield "algorithm", f"{name} sets " + ", ".join(f"{key} {_text(wanted)}" for key, wanted in kept.items())
-    if others := [key for key in plain if key not in kept]:
-        told = ", ".join(f"{key} {_text(value(key))} instead of {_text(plain[key])}" for key in others)
-        yield "", f"the YAML has {told}"
-
-
-def _text(value: object) -> str:
-    return "none" if value is None else str(value).lower() if isinstance(value, bool) else f"{value}"

@@ -6,7 +6,7 @@ from typing import Any
 
 from roll.configs.device_mapping import parse_device_mapping
 from roll.configs.load.aliases import LLM_JUDGE, REWARD_MODEL, ROLL_REWARD_KEYS, ROLL_REWARDS
-from roll.configs.presets import fill_algorithm
+from roll.configs.preset_keys import fill_algorithm
 from roll.configs.roles import ACTOR_INFER, ACTOR_TRAIN, REWARD_PRETRAIN, Role, Use
 from roll.configs.strategies.table import OTHER_NAMES, spec_of
 

@@ -7,7 +7,7 @@ from roll.configs.plan.batch_plan import BatchPlan
 from roll.configs.plan.derive import weighs_importance
 from roll.configs.plan.describe import counted, update_sum, updates_in_run
 from roll.configs.plan.run_plan import TrainPlan
-from roll.configs.presets import preset_rows
+from roll.configs.preset_keys import preset_rows
 
 _OLD = {
     "update": "from the update's own forward pass",
