@@ -46,7 +46,8 @@ def save(directory: Path, rank: Fsdp2Rank, updater: Updater, fixed: dict[str, ob
 
 def load(directory: Path, rank: Fsdp2Rank, updater: Updater) -> None:
     """Restores what `save` wrote, under the optimizer settings that the updater was built with. Random states come back
-    under the same number of ranks only; under another nothing that trains draws from them. Collective."""
+    under the same number of ranks only; under another lora_dropout, which alone draws from them, begins anew.
+    Collective."""
     reader = PlainReader(directory / _FOLDER)
     there = reader.read_metadata().state_dict_metadata
     state: dict[str, torch.Tensor] = {f"model.{n}": shard.detach() for n, shard in _saved(rank, updater).items()}

@@ -59,8 +59,8 @@ def load(
     fixed: Mapping[str, object],
 ) -> None:
     """Restores what `save` wrote, also under other parallel sizes; the optimizer's settings stay the updater's. Random
-    states come back under the same sizes only; under others nothing that trains draws from them. Collective.
-    StrategyError, with nothing loaded, if it was written under other `fixed`."""
+    states come back under the same sizes only; under others lora_dropout, which alone draws from them, begins anew.
+    Collective. StrategyError, with nothing loaded, if it was written under other `fixed`."""
     source = directory / CHECKPOINT_FOLDER
     saved = SavedFacts.read(directory)
     if saved.layout is None:
