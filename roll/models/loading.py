@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -268,8 +267,7 @@ def write_hf_model(
     beside = [(plain_name(name), buffer) for name, buffer in kept.items() if ".original_module." not in name]
     weights = weights | dict(model.in_checkpoint_form(beside))
     if head == "lm":
-        layers = getattr(model.pretrained.config.get_text_config(), "num_hidden_layers", sys.maxsize)
-        weights |= dict(prediction_heads(str(args.model_name_or_path), layers))
+        weights |= dict(prediction_heads(str(args.model_name_or_path)))
     if form.can_generate():
         form.generation_config = model.pretrained.generation_config
     form.save_pretrained(directory, state_dict=weights)

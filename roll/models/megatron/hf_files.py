@@ -14,11 +14,10 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification, PretrainedConfig
-from transformers.utils.hub import cached_file
 
 from roll.errors import StrategyError
+from roll.models.tensor_files import INDEX, WHOLE, tensor_files
 
-_WHOLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _BYTES_PER_FILE = 1 << 30
 CHECKPOINT_FOLDER = "megatron"  # of a trainer's checkpoint directory: what Megatron itself wrote
 _EXPERT = re.compile(r"^(.*\.experts\.)(\d+)\.(gate_proj|up_proj|down_proj)\.weight$")
@@ -29,7 +28,9 @@ class HfReader:
 
     def __init__(self, model: str):
         self.model = model
-        self._files = _files_of(model)
+        self._files = tensor_files(model)
+        if not self._files:
+            raise StrategyError(f"{model} has neither {WHOLE} nor {INDEX}; megatron reads safetensors only")
         self._open: dict[str, Any] = {}
 
     def __enter__(self) -> Self:
@@ -73,19 +74,6 @@ class HfReader:
         return tensor.chunk(2)[0 if part == "gate_proj" else 1]
 
 
-def _files_of(model: str) -> dict[str, str]:
-    whole = cached_file(model, _WHOLE, _raise_exceptions_for_missing_entries=False)
-    if whole is not None:
-        with safe_open(whole, framework="pt") as file:
-            return dict.fromkeys(file.keys(), whole)
-    index = cached_file(model, _INDEX, _raise_exceptions_for_missing_entries=False)
-    if index is None:
-        raise StrategyError(f"{model} has neither {_WHOLE} nor {_INDEX}; megatron reads safetensors only")
-    names: dict[str, str] = json.loads(Path(index).read_text())["weight_map"]
-    paths = {file: cached_file(model, file) for file in set(names.values())}
-    return {name: str(paths[file]) for name, file in names.items()}
-
-
 def write_model(
     directory: Path, config: PretrainedConfig, is_critic: bool, tensors: Iterable[tuple[str, torch.Tensor]]
 ) -> None:
@@ -111,14 +99,14 @@ def write_files(
         save_file(part, path, metadata={"format": "pt"})
         written.append((path, list(part)))
     if len(written) == 1:
-        written[0][0].rename(directory / _WHOLE)
+        written[0][0].rename(directory / WHOLE)
         return
     weight_map: dict[str, str] = {}
     for number, (path, names) in enumerate(written, 1):
         final = directory / f"model-{number:05d}-of-{len(written):05d}.safetensors"
         path.rename(final)
         weight_map |= dict.fromkeys(names, final.name)
-    (directory / _INDEX).write_text(json.dumps({"metadata": {"total_size": total}, "weight_map": weight_map}, indent=2))
+    (directory / INDEX).write_text(json.dumps({"metadata": {"total_size": total}, "weight_map": weight_map}, indent=2))
 
 
 def _in_parts(tensors: Iterable[tuple[str, torch.Tensor]], bytes_per_file: int) -> Iterator[dict[str, torch.Tensor]]:

@@ -284,6 +284,16 @@ def test_a_router_that_is_trained_in_full_beside_adapters_is_saved_with_its_bias
     assert torch.equal(kept, before[bias])
 
 
+def test_layers_that_a_run_leaves_out_are_no_heads(tiny_model_dir: Path, tmp_path: Path) -> None:
+    fewer = {"num_hidden_layers": 1, "layer_types": ["full_attention"]}
+    args = model_args(tiny_model_dir, model_config_kwargs=fewer)
+    model = load_policy(args)
+    parameters = dict(model.module.named_parameters())
+    weights = [(export.name, parameters[export.weight].detach()) for export in model.exports]
+    write_hf_model(tmp_path, model, args, "lm", dict(model.in_checkpoint_form(weights)), {})
+    assert not [name for name in load_file(tmp_path / "model.safetensors") if ".layers.1." in name]
+
+
 @pytest.mark.parametrize(
     ("name", "is_one"),
     [
