@@ -14,7 +14,7 @@ import torch
 from roll.algorithms.loss import Loss
 from roll.configs.cluster import WorkerConfig
 from roll.configs.plan.run_plan import TrainPlan
-from roll.distributed.executor.pools.job_pool import FinishedJobs, Job
+from roll.distributed.executor.pools.job import FinishedJobs, Job
 from roll.distributed.executor.rollout.generate_worker import GenerateWorker
 from roll.distributed.executor.worker import TrainWorker
 from roll.distributed.strategy.base import GenerateStrategy, RankContext, ScoreStrategy, State, TrainStrategy

@@ -16,7 +16,8 @@ from roll.algorithms.credit import CreditSettings
 from roll.algorithms.episodes import episode_advantages, turn_advantages
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.distributed.executor.jobs import TurnValues
-from roll.distributed.executor.pools.job_pool import FatalJobError, Job, JobPool
+from roll.distributed.executor.pools.job import FatalJobError, Job
+from roll.distributed.executor.pools.job_pool import JobPool
 from roll.distributed.executor.rl_clusters import RLClusters
 from roll.distributed.executor.rollout.engine_client import RETRIED_REQUESTS
 from roll.distributed.executor.step_rows import fetched

@@ -7,7 +7,7 @@ import logging
 from dataclasses import replace
 from functools import cached_property, partial
 
-from roll.distributed.executor.pools.job_pool import FinishedJobs, Job
+from roll.distributed.executor.pools.job import FinishedJobs, Job
 from roll.distributed.executor.rollout.engine_client import RETRIED_REQUESTS, EngineClient
 from roll.distributed.executor.rollout.finished_requests import DIRECT_TOKENS
 from roll.errors import describe

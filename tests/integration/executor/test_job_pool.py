@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from roll.configs.plan.layout import RolePlace, Seat
-from roll.distributed.executor.pools.job_pool import FatalJobError, Job, JobPool
+from roll.distributed.executor.pools.job import FatalJobError, Job
+from roll.distributed.executor.pools.job_pool import JobPool
 from roll.distributed.executor.processes.resource_manager import ResourceManager
 from roll.errors import WorkerError
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from roll.distributed.executor.pools.job_pool import FinishedJobs, Job
+from roll.distributed.executor.pools.job import FinishedJobs, Job
 from roll.distributed.executor.rollout.engine_client import RETRIED_REQUESTS
 from roll.pipeline.agentic.agentic_config import AgenticConfig
 from roll.pipeline.agentic.env_manager.chat import ChatEncoder

@@ -7,7 +7,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from roll.distributed.executor.pools.job_pool import FatalJobError, Job
+from roll.distributed.executor.pools.job import FatalJobError, Job
 from roll.pipeline.agentic.agentic_config import TRAIN_SEEDS, VAL_SEEDS
 from roll.pipeline.agentic.agentic_pipeline import adjusted_rows, play_in
 from roll.pipeline.agentic.env_manager.episode import CutEpisode, EpisodeJob, failed_row

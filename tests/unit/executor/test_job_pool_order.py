@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from roll.distributed.executor.pools import job_pool
-from roll.distributed.executor.pools.job_pool import Job, JobPool
+from roll.distributed.executor.pools.job import Job
+from roll.distributed.executor.pools.job_pool import JobPool
 
 
 class Calls:

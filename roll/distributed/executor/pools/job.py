@@ -1,0 +1,52 @@
+"""What a pool of jobs and its workers tell each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from roll.errors import WorkerError
+
+
+class FatalJobError(WorkerError):
+    """One worker after the other died of a job, or fell silent over it; the last one ran nothing else."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One piece of work. After `limit_s`, and again and again, its worker has to give a sign of life; how long the work
+    may take is the worker's own affair. One that `is_first` waits for nothing but others that are."""
+
+    job_id: str
+    work: Any
+    limit_s: float
+    is_first: bool = False
+
+
+@dataclass(frozen=True)
+class FinishedJobs:
+    """What a worker hands over: results by job id, in place of one a text if the worker itself failed at it.
+    `wants_rest`: it carries what it cannot get rid of (threads that hang) and should be replaced when it is free.
+    `counts`: what happened since the last time, to be added up over all workers."""
+
+    results: tuple[tuple[str, Any], ...]
+    failures: tuple[tuple[str, str], ...] = ()
+    wants_rest: bool = False
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+
+class JobWorker(Protocol):
+    """What runs in a worker process. Its methods are called on one event loop."""
+
+    def submit(self, jobs: list[Job]) -> None: ...
+
+    async def take_apart(self) -> tuple[FinishedJobs, Any, Any]:
+        """What ended, and two values that stay in the object store: results may refer to them."""
+        ...
+
+    def cancel(self, job_ids: list[str]) -> None: ...
+
+    def heartbeat(self) -> None:
+        """Says no more than that its event loop comes by."""
+        ...
