@@ -93,7 +93,7 @@ _RL_PROBLEMS = (
 )
 _RL_WARNINGS = ("roll.configs.checks:config_warnings",)
 _RLVR, _AGENTIC, _SFT = "roll.pipeline.rlvr", "roll.pipeline.agentic", "roll.pipeline.sft"
-_DPO, _RM, _PAIRS = "roll.pipeline.dpo", "roll.pipeline.rm", "roll.pipeline.pair_checks"
+_DPO, _RM, _PAIRS, _ROWS = "roll.pipeline.dpo", "roll.pipeline.rm", "roll.pipeline.pair_checks", "roll.pipeline.row"
 
 PIPELINES: Mapping[str, PipelineSpec] = {
     spec.name: spec
@@ -122,10 +122,10 @@ PIPELINES: Mapping[str, PipelineSpec] = {
             "sft",
             config=f"{_SFT}.sft_config:SFTConfig",
             run_class=f"{_SFT}.sft_pipeline:SFTPipeline",
-            plan=f"{_SFT}.sft_config:sft_plan",
-            problems=(f"{_SFT}.sft_checks:sft_problems",),
+            plan=f"{_ROWS}_config:row_plan",
+            problems=(f"{_ROWS}_checks:file_problems",),
             warnings=(f"{_SFT}.sft_checks:sft_warnings",),
-            machine_problems=(f"{_SFT}.sft_checks:missing_files",),
+            machine_problems=(f"{_ROWS}_checks:missing_files",),
             data_problems=(f"{_SFT}.sft_checks:row_problems",),
         ),
         PipelineSpec(
@@ -134,19 +134,19 @@ PIPELINES: Mapping[str, PipelineSpec] = {
             run_class=f"{_DPO}.dpo_pipeline:DPOPipeline",
             plan=f"{_DPO}.dpo_config:dpo_plan",
             batch=f"{_DPO}.dpo_config:dpo_rows",
-            problems=(f"{_PAIRS}:pair_problems", f"{_DPO}.dpo_checks:dpo_problems"),
+            problems=(f"{_ROWS}_checks:file_problems", f"{_DPO}.dpo_checks:dpo_problems"),
             warnings=(f"{_PAIRS}:pair_warnings", f"{_DPO}.dpo_checks:dpo_warnings"),
-            machine_problems=(f"{_PAIRS}:missing_files",),
+            machine_problems=(f"{_ROWS}_checks:missing_files",),
             data_problems=(f"{_PAIRS}:row_problems",),
         ),
         PipelineSpec(
             "rm",
             config=f"{_RM}.rm_config:RMConfig",
             run_class=f"{_RM}.rm_pipeline:RMPipeline",
-            plan=f"{_RM}.rm_config:rm_plan",
-            problems=(f"{_PAIRS}:pair_problems",),
+            plan=f"{_ROWS}_config:row_plan",
+            problems=(f"{_ROWS}_checks:file_problems",),
             warnings=(f"{_PAIRS}:pair_warnings",),
-            machine_problems=(f"{_PAIRS}:missing_files",),
+            machine_problems=(f"{_ROWS}_checks:missing_files",),
             data_problems=(f"{_PAIRS}:row_problems",),
         ),
     )

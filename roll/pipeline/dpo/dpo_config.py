@@ -7,7 +7,8 @@ from roll.configs.cluster import WorkerConfig
 from roll.configs.plan.describe import train_rows
 from roll.configs.plan.run_plan import RunPlan, build_run_plan
 from roll.configs.roles import REFERENCE, TOKENIZER, Role
-from roll.pipeline.pair_config import VALIDATION, PairConfig
+from roll.pipeline.pair_config import PairConfig
+from roll.pipeline.row_config import VALIDATION
 
 ACTOR_TRAIN = Role(
     "actor_train",

@@ -2,9 +2,9 @@
 
 from roll.configs.base import setting
 from roll.configs.cluster import WorkerConfig
-from roll.configs.plan.run_plan import RunPlan, build_run_plan
 from roll.configs.roles import TOKENIZER, Role
-from roll.pipeline.pair_config import VALIDATION, PairConfig
+from roll.pipeline.pair_config import PairConfig
+from roll.pipeline.row_config import VALIDATION
 
 REWARD_TRAIN = Role(
     "reward_train",
@@ -32,8 +32,3 @@ class RMConfig(PairConfig):
     @property
     def margin_column(self) -> str | None:
         return self.margin_key
-
-
-def rm_plan(config: RMConfig) -> RunPlan:
-    """An update per step; with a validation, the model scores as well."""
-    return build_run_plan(config, frozenset() if config.validation is None else frozenset({REWARD_TRAIN.name}))

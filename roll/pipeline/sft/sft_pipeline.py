@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from roll.algorithms.loss import SupervisedLoss
-from roll.configs.data import DataArgs
 from roll.datasets.conversations import load_conversations
 from roll.pipeline.policy_tokenizer import policy_tokenizer
 from roll.pipeline.row_pipeline import RowPipeline
@@ -22,16 +21,11 @@ class SFTPipeline(RowPipeline):
     loss = SupervisedLoss()
 
     def load_rows(self) -> tuple[Rows, Rows | None]:
-        config = self.config
-        self.tokenizer = policy_tokenizer("sft_train", config.sft_train.model_args)
-        held_out = config.validation
-        rows = self._load(config.sft_train.data_args, "sft_train.data_args")
-        return rows, None if held_out is None else self._load(held_out.data_args, "validation.data_args")
-
-    def _load(self, args: DataArgs, key: str) -> Rows:
-        return load_conversations(
-            args, key, columns(self.config), self.tokenizer, self.config.sequence_length, self.config.global_template
-        )
+        config, learner = self.config, self.config.sft_train
+        self.tokenizer = policy_tokenizer("sft_train", learner.model_args)
+        reads = columns(config), self.tokenizer, config.sequence_length, config.global_template
+        rows, *held_out = (load_conversations(args, at, *reads) for at, args in config.data_args.items())
+        return rows, held_out[0] if held_out else None
 
     def save(self, directory: Path) -> dict[str, Any]:
         state = super().save(directory)

@@ -12,8 +12,9 @@ from roll.configs.strategies.table import STRATEGIES
 from roll.errors import StrategyError
 from roll.models.loading import load_model
 from roll.pipeline.preflight import machine_report
-from roll.pipeline.rm.rm_config import REWARD_TRAIN, RMConfig, rm_plan
+from roll.pipeline.rm.rm_config import REWARD_TRAIN, RMConfig
 from roll.pipeline.rm.rm_pipeline import read_at_the_end
+from roll.pipeline.row_config import row_plan
 from roll.types.batch import PairRows, Rows
 from roll.utils.secrets import is_secret_key
 
@@ -42,8 +43,8 @@ def config(**changed: Any) -> RMConfig:
 
 def test_a_validation_is_scored_by_the_model_that_learns() -> None:
     role: dict[str, Any] = {"strategy_args": {"strategy_name": "deepspeed_train"}, "device_mapping": [0]}
-    assert rm_plan(config(reward_train=role)).scoring == frozenset()
-    assert rm_plan(config(reward_train=role, validation={})).scoring == {"reward_train"}
+    assert row_plan(config(reward_train=role)).scoring == frozenset()
+    assert row_plan(config(reward_train=role, validation={})).scoring == {"reward_train"}
     assert config(reward_train=role, margin_key="lead").margin_column == "lead"
     assert not is_secret_key("margin_key")  # or copies of the configuration would hide the column's name
 

@@ -1,0 +1,52 @@
+"""Settings of runs whose rows are there before them, whatever they learn of them."""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from roll.configs.base import setting
+from roll.configs.cluster import WorkerConfig
+from roll.configs.data import DataArgs
+from roll.configs.limits import LARGEST
+from roll.configs.plan.run_plan import RunPlan, build_run_plan
+from roll.configs.roles import Role
+from roll.configs.run import RunConfig
+
+VALIDATION = Role(
+    "validation",
+    "none",
+    also_reads=frozenset({"data_args"}),
+    why_not="validation has no workers of its own: the model that learns scores its rows",
+)
+
+
+class RowConfig(RunConfig):
+    """Rows, the columns that all kinds have, and their length. `learner`: the role that learns."""
+
+    learner: ClassVar[str]
+
+    validation: WorkerConfig | None = setting(None, "Held-out rows (data_args). None: no validation.")
+    sequence_length: int = setting(
+        1024, "Longest row in tokens; see data_args.truncation and docs/data.md.", ge=2, le=LARGEST
+    )
+    global_template: str | None = setting(None, "Chat template of all rows; wins over data_args.template.")
+    query_key: str | None = setting(None, "Column with more of the prompt, which follows it on a line of its own.")
+    system_key: str | None = setting(None, "Column with the system prompt. None: none but the template's own.")
+
+    @property
+    def trained_length(self) -> int:
+        return self.sequence_length
+
+    @property
+    def missing_validation(self) -> str:
+        return "validation" if self.validation is None else ""
+
+    @property
+    def data_args(self) -> Mapping[str, DataArgs]:
+        """Those that are read, by their YAML path."""
+        places = {f"{self.learner}.data_args": self.value(self.learner).data_args}
+        return places if self.validation is None else places | {"validation.data_args": self.validation.data_args}
+
+
+def row_plan(config: RowConfig) -> RunPlan:
+    """An update per step; with a validation, the model scores as well."""
+    return build_run_plan(config, frozenset() if config.validation is None else frozenset({config.learner}))
