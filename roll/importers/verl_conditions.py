@@ -20,7 +20,7 @@ OVERLONG = (
 """Sections in which versions of verl have DAPO's soft penalty."""
 
 
-PER_ANSWER = ("gspo", "sapo")
+PER_ANSWER = ("gspo", "sapo", "geo_mean")
 """Losses that verl averages over answers, whatever loss_agg_mode says."""
 
 

@@ -30,7 +30,6 @@ def policy_form(look: Look) -> Sum:
         return Sum(settings, f"pg_variant: cispo, weights in [1 - {low:g}, 1 + {high:g}].")
     if mode == "geo_mean":
         settings = {"pg_variant": "gmpo", "gmpo_clip_low": low, "gmpo_clip_high": high}
-        settings["loss_agg_mode"] = "seq-mean-token-mean"  # whatever verl's loss_agg_mode says
         return Sum(settings, f"pg_variant: gmpo, log r in [-{low:g}, {high:g}], a mean over the answers.")
     if mode == "gpg":
         return Sum({"pg_variant": "vanilla"}, "pg_variant: vanilla: the policy gradient without a ratio.")
