@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 logger = logging.getLogger(__name__)
 
+GAP = "train_infer/log_prob_diff_mean"
 SHORT = 0.9  # trained / begun length; below, it is said
 NO_SIGNAL = "actor/steps_without_signal"
 
@@ -27,10 +28,11 @@ class GapAlarm:
         )
         self._is_on = False
 
-    def look(self, difference: float) -> None:
+    def look(self, difference: float, metric: str = GAP) -> None:
         if difference > self._threshold and not self._is_on:
             logger.warning(
-                "train_infer/log_prob_diff_mean is %.3g, above log_prob_diff_warning: %g. %s.",
+                "%s is %.3g, above log_prob_diff_warning: %g. %s.",
+                metric,
                 difference,
                 self._threshold,
                 self._cause,

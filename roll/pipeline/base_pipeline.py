@@ -64,8 +64,9 @@ from roll.distributed.scheduler.rollout_core import StepGroups
 from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler
 from roll.errors import AlgorithmError, ConfigError
 from roll.pipeline import settings
-from roll.pipeline.alarms import CollapseAlarm, GapAlarm, LengthAlarm
+from roll.pipeline.alarms import GAP, CollapseAlarm, GapAlarm, LengthAlarm
 from roll.pipeline.checkpoint import Checkpoint
+from roll.pipeline.engine_probe import EngineProbe
 from roll.pipeline.filtered_step import FewGroupsAlarm, filter_metrics, kept_share, of_empty, of_kept, updates_of
 from roll.pipeline.late_rewards import LateRewards
 from roll.pipeline.logging_board import LoggingBoard
@@ -134,6 +135,10 @@ class RLPipeline(Run):
         self.board: LoggingBoard | None = None
         self.dump = RolloutDump(Path(config.rollout_mock.dump_dir)) if config.rollout_mock.dumps else None
         self.publisher = Publisher(config.actor_train.model_update_frequency, config.runs_ahead)
+        self.probe: EngineProbe | None = None  # where no token that is trained on may be of the weights that learn
+        if config.runs_ahead:
+            sampling = settings.sampling_params(config.actor_infer.generating_args, plan.response_length)
+            self.probe = EngineProbe(sampling, config.seed, self.gap_alarm)
         self.recorded: RecordedRollouter | None = None  # what is trained on instead of new rollouts
 
     @abstractmethod
@@ -177,6 +182,8 @@ class RLPipeline(Run):
                 self.dump.write(step + 1, groups.sampled)
         with self.timer("gather"):
             samples, trained = self.gather(groups, step)
+        if self.probe is not None:
+            self.probe.take_prompt(trained)
         report = Once(partial(self.report, groups, trained, step))
         del groups, trained  # their tokens are in the shards now
         with clusters.placement.kept_free(clusters.actor_train.everything):
@@ -186,6 +193,8 @@ class RLPipeline(Run):
             with self.timer("weight_sync"):
                 is_last = step + 1 == self.config.max_steps
                 metrics |= self.publisher.publish(clusters, self.scheduler, step + 1, is_last)
+        if self.probe is not None and self.publisher.engine_version == step + 1:
+            self.probe.ask(clusters.actor_infer, metrics, step + 1)
         return metrics | self.collapse_alarm.look(step + 1, metrics)
 
     def _learn(self, samples: StepSamples, report: Callable[[], object], step: int) -> dict[str, float]:
@@ -198,6 +207,8 @@ class RLPipeline(Run):
                 self.board.write(step + 1, scores)
         credit, metrics = self.assign_credit(samples, step)
         metrics = prefixed("rollout", of_kept(metrics, samples.kept_share) if self.scheduler.filters else metrics)
+        if self.probe is not None:
+            metrics |= self.probe.compare(clusters, self.plan.actor_train.dp_size, self.temperature, step)
 
         if clusters.critic is not None and samples.critic is not None:
             with self.timer("train_critic"), hold(clusters.critic.everything):
@@ -325,7 +336,7 @@ class RLPipeline(Run):
             metrics["kl_coef"] = self.kl_controller.coef
         gap = {name: metrics.pop(name) for name in list(metrics) if name.startswith("train_infer_")}
         named = {f"train_infer/{name.removeprefix('train_infer_')}": value for name, value in gap.items()}
-        difference = named.get("train_infer/log_prob_diff_mean")
+        difference = named.get(GAP)
         if difference is None:  # nothing was of the weights that learn
             named.pop("train_infer/log_prob_diff_max", None)
         elif self.config.runs_ahead or (self.recorded is None and self.publisher.engine_version == step):

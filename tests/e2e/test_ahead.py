@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from roll.pipeline.engine_probe import PROBE_GAP
 from roll.pipeline.rollout_files import group_ids, read_groups
 from roll.types.group_codec import BEGUN, load_groups
 from tests.e2e.conftest import END_LIMIT_S, Run
@@ -111,6 +112,7 @@ def assert_never_too_old(run: Run, steps: int) -> None:
     assert all(row["rollout/staleness_mean"] <= row["rollout/staleness_max"] for row in rows)
     assert "train_infer/log_prob_diff_mean/lag_1" in rows[-1]
     gaps = [row["train_infer/log_prob_diff_max"] for row in rows if "train_infer/log_prob_diff_max" in row]
+    gaps += [row[PROBE_GAP] for row in rows if PROBE_GAP in row]
     assert gaps and max(gaps) < 1e-4, gaps
 
 

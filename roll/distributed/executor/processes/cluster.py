@@ -64,10 +64,14 @@ class Calls:
 
     def raise_failures(self) -> None:
         """Raises WorkerError if a call has failed already; does not wait."""
-        done, _ = ray.wait(list(self.refs.values()), num_returns=len(self.refs), timeout=0)
-        for rank, ref in self.refs.items():
-            if ref in done and isinstance(reply := fetch(ref, rank), Failure):
+        for reply in self.replies_so_far().values():
+            if isinstance(reply, Failure):
                 raise self.error(reply)
+
+    def replies_so_far(self) -> dict[int, Any]:
+        """What came, by rank; a failure is a reply like another. Does not wait."""
+        done, _ = ray.wait(list(self.refs.values()), num_returns=len(self.refs), timeout=0)
+        return {rank: fetch(ref, rank) for rank, ref in self.refs.items() if ref in done}
 
     def error(self, first: Failure) -> WorkerError:
         """What to raise when one rank has failed: waits a moment for what the others have to say."""

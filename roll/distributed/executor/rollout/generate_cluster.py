@@ -11,6 +11,7 @@ from roll.distributed.executor.rollout.engine_client import RETRIED_REQUESTS, En
 from roll.distributed.executor.rollout.engine_recovery import EngineRecovery
 from roll.distributed.strategy.base import State
 from roll.errors import RollError, WorkerError, describe
+from roll.types.rollout import GenerationRequest
 
 
 class GenerateCluster(EngineClient):
@@ -79,6 +80,11 @@ class GenerateCluster(EngineClient):
     def abort(self, request_ids: Sequence[str] | None = None) -> None:
         """These requests (None: all) end early, with what was sampled."""
         self._tell("abort", request_ids)
+
+    def probe(self, request: GenerationRequest) -> Calls:
+        """Asks every engine that serves for one answer, beside the requests of all clients. Does not wait."""
+        serving = range(len(self.cluster)) if self.recovery is None else self.recovery.serving()
+        return self.cluster.workers.start("probe", dict.fromkeys(serving, (request,)))
 
     def heal(self) -> bool:
         """Before a weight update: returns when all engines can take part in it. True if some were restarted."""
