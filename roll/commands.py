@@ -24,6 +24,7 @@ class Subcommand:
 
 
 SUBCOMMANDS: Mapping[str, Subcommand] = {
+    "eval": Subcommand("a model or a checkpoint, measured on a YAML's evaluation sets", "roll.evaluate:run"),
     "explain": Subcommand("an algorithm: formula, settings, a worked example", "roll.algorithms.explain:run"),
     "import": Subcommand(
         "a configuration of verl, Trinity-RFT or an older ROLL as a YAML", "roll.importers.command:run"

@@ -10,6 +10,7 @@ from roll.configs.base import Settings, setting
 from roll.configs.cluster import PgVariant, WorkerConfig
 from roll.configs.data import Place
 from roll.configs.estimators import Estimator, estimator_of
+from roll.configs.modes import is_started
 from roll.configs.policy_losses import PolicyForm, last_name, policy_form_of
 from roll.configs.presets import known_algorithm
 from roll.configs.roles import ROLES
@@ -260,7 +261,11 @@ class AlgorithmConfig(RolloutConfig):
             "critic": self.needs_critic,
             "reference": self.needs_reference and not self.policy_is_reference,
         }
-        return {name: worker for name, worker in super().model_roles.items() if is_needed.get(name, True)}
+        return {
+            name: worker
+            for name, worker in super().model_roles.items()
+            if is_needed.get(name, True) and is_started(self.roles[name], self.mode)
+        }
 
     @property
     def kl_terms(self) -> tuple[str, ...]:

@@ -50,6 +50,7 @@ SECTIONS: tuple[tuple[str, str], ...] = (
     ("rewards.DOMAIN.reward_manager_config", "roll.pipeline.rlvr.reward_config:RewardPart"),
     ("rewards.DOMAIN.reward_args of reward_model", "roll.pipeline.rlvr.reward_config:RewardModelArgs"),
     ("rewards.DOMAIN.query_filter_config", "roll.pipeline.rlvr.reward_config:RewardFilterConfig"),
+    ("eval_sets.NAME", "roll.pipeline.rlvr.eval_sets:EvalSetConfig"),
     ("Top level of agentic runs (beside the keys that RLVR shares)", f"{AGENTIC}:AgenticConfig"),
     ("Top level of runs on rows of their own (beside the keys of every run)", "roll.pipeline.row_config:RowConfig"),
     ("Top level of supervised fine-tuning (beside those of rows)", "roll.pipeline.sft.sft_config:SFTConfig"),

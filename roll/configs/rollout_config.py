@@ -8,6 +8,7 @@ from pydantic import BeforeValidator
 from roll.configs.base import Settings, setting
 from roll.configs.data import Place
 from roll.configs.limits import MOST_GROUPS
+from roll.configs.modes import LEARNS, SAMPLES, Mode
 from roll.configs.run import RunConfig
 
 ROLL_LOOP = "roll.distributed.scheduler.user_defined_rollout_loop.UserDefinedRolloutLoop"
@@ -41,6 +42,11 @@ class RolloutMockConfig(Settings):
 class RolloutConfig(RunConfig):
     """What RLVR and agentic runs share beside the mathematics."""
 
+    mode: Mode = setting(
+        "both",
+        "Which parts of the run this process does. both: it samples and learns. bench: it validates the model, or the "
+        "checkpoint that resume_from_checkpoint names, and learns nothing. docs/modes.md.",
+    )
     rollout_batch_size: int = setting(
         128,
         "Prompts per step, each sampled num_return_sequences_in_group times (agentic: trajectories per step).",
@@ -167,6 +173,16 @@ class RolloutConfig(RunConfig):
     # output
     rollout_mock: RolloutMockConfig = setting({}, "Record rollouts, or replay recorded ones.")
     rollout_dump_dir: Place | None = setting(None, "Where sample rollouts go. Default: <output_dir>/rollouts.")
+
+    @property
+    def samples(self) -> bool:
+        """True if this process has rollout engines."""
+        return self.mode in SAMPLES
+
+    @property
+    def learns(self) -> bool:
+        """True if this process trains."""
+        return self.mode in LEARNS
 
     @property
     def runs_ahead(self) -> bool:

@@ -65,6 +65,7 @@ from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler
 from roll.errors import AlgorithmError, ConfigError
 from roll.pipeline import settings
 from roll.pipeline.alarms import GAP, CollapseAlarm, GapAlarm, LengthAlarm
+from roll.pipeline.bench import checkpoint_to_measure, of_checkpoint, told
 from roll.pipeline.checkpoint import Checkpoint
 from roll.pipeline.engine_probe import EngineProbe
 from roll.pipeline.filtered_step import FewGroupsAlarm, filter_metrics, kept_share, of_empty, of_kept, updates_of
@@ -145,9 +146,31 @@ class RLPipeline(Run):
     def load_data(self) -> TaskSource:
         """The tasks to train on, from the first one on; raises ConfigError for what is wrong with the data."""
 
+    def load_validation(self) -> None:
+        """What validation needs of files; raises ConfigError likewise."""
+
+    def find_checkpoint(self) -> Checkpoint | None:
+        if self.config.learns:
+            return super().find_checkpoint()
+        return checkpoint_to_measure(self.checkpoints, self.config.resume_from_checkpoint)
+
+    @property
+    def stands_beside(self) -> bool:
+        return not self.config.learns
+
+    def has_work(self, steps_done: int) -> bool:
+        return self.stands_beside or super().has_work(steps_done)
+
     def prepare(self, checkpoint: Checkpoint | None) -> None:
         """Data are read here although processes could start meanwhile: what is refused must cost no device a
         minute."""
+        self.load_validation()
+        if self.config.learns:
+            self._prepare_training(checkpoint)
+        elif checkpoint is not None:
+            self.config = of_checkpoint(self.config, checkpoint)
+
+    def _prepare_training(self, checkpoint: Checkpoint | None) -> None:
         config = self.config
         self.rollout_loop = load_loop(config.user_defined_rollout_loop_cls)
         self.recorded = RecordedRollouter(config) if config.rollout_mock.replays else None
@@ -169,6 +192,16 @@ class RLPipeline(Run):
             report = RolloutReport(self.config.runner_state_report_interval, self.running.actor_infer.loads)
             rollouter = ReportedRollouter(rollouter, report)
         return rollouter
+
+    def _loop(self, steps_done: int) -> None:
+        if self.config.learns:
+            super()._loop(steps_done)
+            return
+        metrics = self.evaluate(steps_done)
+        self._rows.append((steps_done, metrics))
+        self._report()
+        for line in told(metrics):
+            logger.info("%s", line)
 
     def step(self, step: int) -> dict[str, float]:
         clusters, hold = self.running, self.running.placement.hold
@@ -359,6 +392,8 @@ class RLPipeline(Run):
         }
 
     def restore(self, directory: Path, state: Mapping[str, Any], steps_done: int) -> None:
+        if not self.config.learns:  # its weights are the engines' already
+            return
         clusters, hold = self.running, self.running.placement.hold
         with hold(clusters.actor_train.everything):
             clusters.actor_train.load_checkpoint(directory / "actor_train")

@@ -75,12 +75,13 @@ class CheckpointStore:
         """The newest complete checkpoint. One that is not complete is skipped with a warning."""
         return next(iter(self._newest_first()), None)
 
-    def resolve(self, resume_from_checkpoint: bool | str) -> Checkpoint | None:
+    def resolve(self, resume_from_checkpoint: bool | str, cleans: bool = True) -> Checkpoint | None:
         """The checkpoint to resume from: True the newest that is undamaged, if there is any, a path that one, False
-        none.
+        none. `cleans`: of what killed runs left; not where the run that writes here may be on another machine.
 
         Raises ConfigError when the path is no complete checkpoint or damaged, and when all there are are damaged."""
-        self.clean()
+        if cleans:
+            self.clean()
         if isinstance(resume_from_checkpoint, str):
             return self._at(Path(resume_from_checkpoint).expanduser().absolute())
         if resume_from_checkpoint:

@@ -10,6 +10,8 @@ from roll.datasets.loader import ENDINGS, DataFile
 from roll.datasets.sources import data_sources, has_ending, names_data_set
 from roll.datasets.templates import template_problem
 
+_VALIDATED = ("validation.", "eval_sets.")
+
 
 def data_args_problems(places: Mapping[str, DataArgs]) -> Iterator[Problem]:
     """What contradicts itself on any machine. `places`: the data_args that are read, by their YAML path."""
@@ -27,7 +29,7 @@ def data_args_problems(places: Mapping[str, DataArgs]) -> Iterator[Problem]:
                 (f"{at}.dataset_type", f"{at}.file_name"),
             )
         sets = [name for name in args.file_name if names_data_set(name)]
-        if sets and at == "validation.data_args" and args.split is None:
+        if sets and at.startswith(_VALIDATED) and args.split is None:
             yield Problem(
                 f"{at}.split is missing: which split of {sets[0]} is validated? {DEFAULT_SPLIT} is what is trained on "
                 "by default.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import comb
 
 import numpy as np
@@ -24,12 +24,28 @@ def pass_at_k(num_samples: int, num_solved: int, k: int) -> float:
     return 1.0 - comb(num_samples - num_solved, k) / comb(num_samples, k)
 
 
-def validation_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
-    """`val/reward_mean`, the same per tag where there are several, pass@k for k = 2, 4, 8 ... up to the group size, the
-    mean response length, and the fraction of failed attempts. A failed attempt counts as unsolved with reward 0 here:
-    validation must not look better because scoring broke, and `val/failed_fraction` shows it."""
+def validation_metrics(
+    groups: Sequence[TrajectoryGroup], name: str = "", pass_at: Sequence[int] = ()
+) -> dict[str, float]:
+    """`val/reward_mean`, the same per tag where there are several, pass@k for k = 2, 4, 8 ... up to the group size, or
+    for those of `pass_at`, the mean response length, and the fraction of failed attempts. A failed attempt counts as
+    unsolved with reward 0 here: validation must not look better because scoring broke, and `val/failed_fraction` shows
+    it. `name`: of an evaluation set, whose metrics are `val/<name>/reward_mean` and so on."""
     if not groups:
         return {}
+    metrics = _metrics(groups, pass_at)
+    return metrics if not name else {f"val/{name}/{key.removeprefix('val/')}": metrics[key] for key in metrics}
+
+
+def mean_of_sets(rewards: Mapping[str, float]) -> dict[str, float]:
+    """`val/reward_mean` where there are evaluation sets alone: each counts alike, however large it is.
+
+    Example: sets with the mean rewards 0.5 and 1.0 have 0.75 together.
+    """
+    return {"val/reward_mean": float(np.mean(list(rewards.values())))} if rewards else {}
+
+
+def _metrics(groups: Sequence[TrajectoryGroup], pass_at: Sequence[int]) -> dict[str, float]:
     by_tag: dict[str, list[TrajectoryGroup]] = defaultdict(list)
     for group in groups:
         by_tag[str(group.task.payload.get("tag", group.task.domain))].append(group)
@@ -41,7 +57,7 @@ def validation_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
     }
     if len(by_tag) > 1:
         metrics |= {f"val/reward_mean/{tag}": _mean_reward(of_tag) for tag, of_tag in sorted(by_tag.items())}
-    for k in _powers_of_two(min(len(group.attempts) for group in groups)):
+    for k in pass_at or _powers_of_two(min(len(group.attempts) for group in groups)):
         metrics[f"val/pass_at_{k}"] = _pass(groups, k)
         if len(by_tag) > 1:
             metrics |= {f"val/pass_at_{k}/{tag}": _pass(of_tag, k) for tag, of_tag in sorted(by_tag.items())}

@@ -101,7 +101,7 @@ RULES = (
             "*.num_gpus_per_worker", "*.worker_cls", "network_interface", "profiler_*", "gpu_peak_tflops",
         )
     ),
-    *(Rule(pattern, "free", _VALIDATION) for pattern in ("eval_steps", "val_*", "validation*")),
+    *(Rule(pattern, "free", _VALIDATION) for pattern in ("eval_steps", "val_*", "validation*", "eval_sets*")),
     *(
         Rule(pattern, "free", _SPEED)
         for pattern in (

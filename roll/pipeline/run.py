@@ -141,15 +141,15 @@ class Run(ABC):
 
     def _run(self) -> None:
         started = time.perf_counter()
-        checkpoint = self.checkpoints.resolve(self.config.resume_from_checkpoint)
+        checkpoint = self.find_checkpoint()
         self.prepare(checkpoint)
-        if self.config.counts_epochs:
+        if self.config.counts_epochs and not self.stands_beside:
             raise ConfigError("num_train_epochs: a run of this kind does not count rows. Set max_steps.")
-        steps_done = checkpoint.state.steps_done if checkpoint is not None else 0
+        steps_done = self.begins_at(checkpoint)
         self.trackers = self._start_trackers(steps_done)
         failed = True
         try:
-            if steps_done < self.config.max_steps:
+            if self.has_work(steps_done):
                 self.build()
                 if checkpoint is not None:
                     logger.info("taking up the checkpoint of step %d", steps_done)
@@ -164,13 +164,30 @@ class Run(ABC):
                     key,
                     self.config.max_steps,
                 )
-            if checkpoint is not None:
+            if checkpoint is not None and not self.stands_beside:
                 self._rows = [*read_metrics(checkpoint.path / METRICS_FILE)]
             self.display.start(steps_done, self.config.max_steps)
             self._loop(steps_done)
             failed = False
         finally:
             self._finish(failed)
+
+    @property
+    def stands_beside(self) -> bool:
+        """True of a process beside the run whose checkpoints it reads: it has metrics of its own."""
+        return False
+
+    def find_checkpoint(self) -> Checkpoint | None:
+        """The one to go on from."""
+        return self.checkpoints.resolve(self.config.resume_from_checkpoint)
+
+    def begins_at(self, checkpoint: Checkpoint | None) -> int:
+        """The steps that are done."""
+        return checkpoint.state.steps_done if checkpoint is not None else 0
+
+    def has_work(self, steps_done: int) -> bool:
+        """False if nothing is to be started."""
+        return steps_done < self.config.max_steps
 
     def _start_trackers(self, steps_done: int) -> Trackers:
         """Before anything that takes minutes and devices: a service may refuse."""
@@ -179,7 +196,7 @@ class Run(ABC):
             self.config.tracker_kwargs,
             self.config.logging_dir,
             self.config.model_dump(mode="json"),
-            steps_done + 1 if steps_done else 0,
+            steps_done + 1 if steps_done and not self.stands_beside else 0,
         )
 
     def _loop(self, steps_done: int) -> None:

@@ -90,6 +90,7 @@ _RL_PROBLEMS = (
     "roll.pipeline.own_code:own_code_problems",
     "roll.pipeline.rollout_loop:loop_problems",
     "roll.pipeline.rehearsal:rehearsal_problems",
+    "roll.pipeline.bench:bench_problems",
 )
 _RL_WARNINGS = ("roll.configs.checks:config_warnings",)
 _RLVR, _AGENTIC, _SFT = "roll.pipeline.rlvr", "roll.pipeline.agentic", "roll.pipeline.sft"

@@ -29,6 +29,7 @@ FLOORS = {
     "roll.pipeline.rm": 11,
     "roll.cli": 12,
     "roll.importers": 12,
+    "roll.evaluate": 13,
     "roll.commands": 13,
     "roll.__main__": 14,
     "roll.algorithms.explain": 14,  # a command of its own: what the code of a run computes

@@ -6,6 +6,7 @@ from typing import Any
 
 from roll.configs.device_mapping import parse_device_mapping
 from roll.configs.load.aliases import LLM_JUDGE, REWARD_MODEL, ROLL_REWARD_KEYS, ROLL_REWARDS
+from roll.configs.modes import apart
 from roll.configs.preset_keys import fill_algorithm
 from roll.configs.roles import ACTOR_INFER, ACTOR_TRAIN, REWARD_PRETRAIN, Role, Use
 from roll.configs.strategies.table import OTHER_NAMES, spec_of
@@ -62,7 +63,7 @@ def fill_run(tree: Mapping[str, Any], roles: Mapping[str, Role]) -> dict[str, An
 
 def fill_roles(tree: Mapping[str, Any], roles: Mapping[str, Role]) -> dict[str, Any]:
     """The same, and the estimator, rewards and validation of reinforcement learning."""
-    filled = fill_run(tree, roles)
+    filled = fill_run(apart(tree), roles)
     fill_algorithm(filled)
     for domain, worker in (_opened(filled, "rewards") or {}).items():
         if isinstance(worker, Mapping):
@@ -81,6 +82,9 @@ def fill_roles(tree: Mapping[str, Any], roles: Mapping[str, Role]) -> dict[str, 
         _name(validation, "validation")
         if not validation.get("generating_args"):
             validation["generating_args"] = {"temperature": 0.0}
+    for name, section in (_opened(filled, "eval_sets") or {}).items():
+        if isinstance(section, Mapping) and not section.get("generating_args"):
+            filled["eval_sets"][name] = {**section, "generating_args": {"temperature": 0.0}}
     if filled.get("adv_estimator") is None:
         filled["adv_estimator"] = "gae" if filled.get("critic") else "grpo"
     if not filled.get("rollout_dump_dir"):

@@ -59,7 +59,7 @@ class BatchPlan(RunPlan):
 def build_plan(config: AlgorithmConfig) -> BatchPlan:
     """The plan of a checked configuration."""
     trains = {name: role_train_plan(config, name, worker) for name, worker in config.learning_roles.items()}
-    old = old_log_probs(config, trains["actor_train"].updates_per_step)
+    old = old_log_probs(config, role_train_plan(config, "actor_train", config.actor_train).updates_per_step)
     prompt, response, _ = config.lengths
     val_prompt, val_response, _ = config.val_lengths
     reference = config.actor_train if config.policy_is_reference else config.reference
@@ -77,6 +77,7 @@ def build_plan(config: AlgorithmConfig) -> BatchPlan:
         leaving_whole=frozenset() if config.partial_gpu_mode else frozenset({"actor_infer"}),
         keeps_kv=config.kv_on_update == "keep",
         adapter_rank=sent_adapter_rank(config),
+        fixed_weights=not config.learns,
         bounds=rollout_bounds(config),
         group_size=config.group_size,
         prompt_length=prompt,

@@ -23,7 +23,8 @@ STORED_BYTES_PER_TOKEN = 40
 
 
 class RLClusters(RunClusters):
-    """The roles by the names that the step knows them by. `critic` and `reference` are None where the run has none."""
+    """The roles by the names that the step knows them by. `critic` and `reference` are None where the run has none;
+    without a trainer there is no `weight_sync` (`mode`)."""
 
     weight_sync: WeightSync
     _config: AlgorithmConfig
@@ -49,6 +50,8 @@ class RLClusters(RunClusters):
 
     def _take_replies(self, replies: Mapping[Occupant, list[Any]]) -> None:
         super()._take_replies(replies)
+        if not self._config.learns:
+            return
         trainer, engines = self.actor_train.cluster, self.actor_infer.cluster
         plan = plan_send(
             trainer.seats,

@@ -190,8 +190,9 @@ class RunClusters:
         if on_shared_gpus or (len(layout[name].workers) == 1 and not is_apart):
             return facade(self._cluster(name, settings))
         cluster = self._cluster(name, settings, max_restarts=MAX_RESTARTS)
-        arguments = [(*arguments, not is_apart) for arguments in cluster.spec.arguments]
-        recovery = EngineRecovery(cluster, RecoverySettings(cluster.spec.worker_class, arguments, not is_apart))
+        waits = not (is_apart or self._plan.fixed_weights)  # for weights, before it serves
+        arguments = [(*arguments, waits) for arguments in cluster.spec.arguments]
+        recovery = EngineRecovery(cluster, RecoverySettings(cluster.spec.worker_class, arguments, waits))
         self._recoveries.append(recovery)
         return facade(cluster, recovery=recovery)
 

@@ -54,7 +54,7 @@ class Account:
         self._clusters = clusters
         if self._look.snapshots:
             self._directory.mkdir(parents=True, exist_ok=True)
-        learner = next(iter(self._config.learning_roles))
+        learner = next(iter(self._config.learning_roles), "")
         self._sizes = Sizes(_shapes(self._config), learner=learner)
 
     def brought(self, num_tokens: int) -> None:

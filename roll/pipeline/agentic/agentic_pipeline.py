@@ -22,7 +22,7 @@ from roll.distributed.executor.rl_clusters import RLClusters
 from roll.distributed.executor.rollout.engine_client import RETRIED_REQUESTS
 from roll.distributed.executor.step_rows import fetched
 from roll.distributed.scheduler.numbered_tasks import TaskSource
-from roll.distributed.scheduler.rollout_core import StepGroups
+from roll.distributed.scheduler.rollout_core import Keep, StepGroups
 from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler, SchedulerSettings
 from roll.errors import EnvError
 from roll.pipeline.agentic.agentic_config import ROLE, AgenticConfig
@@ -61,18 +61,30 @@ class AgenticPipeline(RLPipeline):
         return EnvTaskSource(self.config.train_env_manager.slots, self.config.seeds("train"), self.config.seed)
 
     def build(self) -> None:
-        config, plan = self.config, self.plan
+        config = self.config
         logger.info("starting Ray")
-        self.clusters = RLClusters(config, plan, on_lost=self.interrupts.fail)
+        self.clusters = RLClusters(config, self.plan, on_lost=self.interrupts.fail)
         self.environments = self.clusters.start_job_pool(
             ROLE, config.cpu_roles[ROLE], _WORKER, (self.clusters.config,), config.jobs_per_worker, _placed
         )
         self.tokenizer = policy_tokenizer("actor_train", config.actor_train.model_args)
-        manager, train = config.train_env_manager, self._rollouter("train")
-        self.scheduler = RolloutScheduler(
+        if config.learns:
+            self.scheduler = self._scheduler()
+        if config.val_env_manager is not None:
+            val = EnvTaskSource(config.val_env_manager.slots, config.seeds("validation"), config.seed)
+            self.validation_tasks = val.fixed_tasks(config.val_batch_size // config.val_env_manager.group_size)
+            self.validation_rollouter = self._rollouter("validation")
+        self.environments.wait_ready()
+        self.clusters.wait_ready()
+        self.account.watch(self.clusters)
+
+    def _scheduler(self) -> RolloutScheduler:
+        config, plan, manager = self.config, self.plan, self.config.train_env_manager
+        train = self._rollouter("train")
+        return RolloutScheduler(
             self.loop,
             self.for_training(train),
-            self.clusters.actor_infer.generate,
+            self.running.actor_infer.generate,
             self.source,
             SchedulerSettings(
                 plan.bounds,
@@ -81,18 +93,15 @@ class AgenticPipeline(RLPipeline):
                 num_steps=config.max_steps,
                 max_running=manager.num_env_groups,
             ),
-            load_filter(manager.group_filter_cls) if manager.group_filter_cls else None,
+            self._keep(),
             fetched,
             train.take_cut,
             spans=self.account.spans,
         )
-        if config.val_env_manager is not None:
-            val = EnvTaskSource(config.val_env_manager.slots, config.seeds("validation"), config.seed)
-            self.validation_tasks = val.fixed_tasks(config.val_batch_size // config.val_env_manager.group_size)
-            self.validation_rollouter = self._rollouter("validation")
-        self.environments.wait_ready()
-        self.clusters.wait_ready()
-        self.account.watch(self.clusters)
+
+    def _keep(self) -> Keep | None:
+        path = self.config.train_env_manager.group_filter_cls
+        return load_filter(path) if path else None
 
     def _rollouter(self, purpose: Purpose) -> EnvRollouter:
         manager, limit_s = manager_of(self.config, purpose), job_limit_s(self.config, purpose)

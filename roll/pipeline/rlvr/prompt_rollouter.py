@@ -8,7 +8,7 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, Protocol, TypeGuard
+from typing import Protocol, TypeGuard
 
 import numpy as np
 
@@ -34,6 +34,7 @@ from roll.types.rollout import (
 
 Decode = Callable[[Sequence[np.ndarray]], list[str]]
 ABORTED = "generation was aborted"
+TRAINING = "train"
 
 
 class RewardService(Protocol):
@@ -75,7 +76,7 @@ class PromptRollouter:
     sampling: SamplingParams
     group_size: int
     seed: int
-    purpose: Literal["train", "validation"] = "train"
+    purpose: str = TRAINING  # its random streams hang on it
     decode_raw: Decode | None = None
     late: frozenset[str] = frozenset()  # domains whose answers are scored after the rollout
     redundancy: int = 0
@@ -94,7 +95,7 @@ class PromptRollouter:
             ),
             num_samples=self.group_size + self.redundancy,
             media=task.media,
-            order=group_id if self.purpose == "train" else FIRST_IN_LINE,
+            order=group_id if self.purpose == TRAINING else FIRST_IN_LINE,
             enough=self.group_size if self.redundancy else None,
         )
         scores = EarlyScores(partial(self._scored, task))

@@ -156,8 +156,7 @@ def _way(key: str, given: Mapping[str, object], num_labels: int, reuses: bool) -
 def _templates(config: RLVRConfig) -> list[str]:
     if config.global_template is not None:
         return [config.global_template]
-    sections = (config.actor_train, config.validation)
-    return [section.data_args.template for section in sections if section is not None]
+    return [section.data_args.template for section in (config.actor_train, *config.validated)]
 
 
 def _is_own_form(name: str) -> bool:

@@ -15,6 +15,7 @@ from roll.pipeline.data_files import (
     missing_data_files,
     unknown_templates,
 )
+from roll.pipeline.rlvr.eval_sets import eval_set_problems
 from roll.pipeline.rlvr.judge.checks import engine_judge_problems, judge_length_problems, judge_problems, judge_warnings
 from roll.pipeline.rlvr.reward_config import RewardConfig
 from roll.pipeline.rlvr.reward_model_checks import reward_model_problems, reward_model_warnings
@@ -34,15 +35,19 @@ def rlvr_problems(config: RLVRConfig) -> list[Problem]:
         *_redundancy_problems(config),
         *_tag_problems(config),
         *_data_problems(config),
+        *eval_set_problems(config.eval_sets),
         *_validation_problems(config),
     ]
 
 
 def rlvr_warnings(config: RLVRConfig) -> list[str]:
     found: list[str] = []
-    for key in ("shuffle", "domain_interleave_probs"):
-        if config.validation and key in config.validation.data_args.model_fields_set:
-            found.append(f"validation.data_args.{key} does nothing: all rows are validated, in their order.")
+    found += [
+        f"{validated.at}.data_args.{key} does nothing: all rows are validated, in their order."
+        for key in ("shuffle", "domain_interleave_probs")
+        for validated in config.validated
+        if key in validated.data_args.model_fields_set
+    ]
     found += [said for key, name in _templates(config).items() if (said := template_warning(name, key)) is not None]
     found += [
         f"rewards.{domain}.reward_type does nothing here: {reward.reward} knows one kind of reward."
@@ -61,12 +66,13 @@ def rlvr_warnings(config: RLVRConfig) -> list[str]:
     ]
     found += [*switched_off(config, RLVR), *_unused_filters(config)]
     found += [text for d, reward in config.rewards.items() for text in switched_off(reward, REWARD, f"rewards.{d}")]
-    sampling = config.validation.generating_args if config.validation else None
-    if sampling and sampling.temperature == 0 and (sampling.num_return_sequences or 1) > 1:
-        found.append(
-            f"validation.generating_args: temperature 0 is greedy, so all {sampling.num_return_sequences} answers to a "
-            "prompt are the same."
-        )
+    for validated in config.validated:
+        sampling = validated.generating_args
+        if sampling.temperature == 0 and (sampling.num_return_sequences or 1) > 1:
+            found.append(
+                f"{validated.at}.generating_args: temperature 0 is greedy, so all {sampling.num_return_sequences} "
+                "answers to a prompt are the same."
+            )
     return [*found, *data_args_warnings(_data_args(config)), *reward_model_warnings(config)]
 
 
@@ -91,10 +97,8 @@ def missing_files(config: RLVRConfig) -> list[Problem]:
 
 def _data_args(config: RLVRConfig) -> dict[str, DataArgs]:
     """The data_args that are read, by their YAML path."""
-    places = {"actor_train.data_args": config.actor_train.data_args}
-    if config.validation:
-        places["validation.data_args"] = config.validation.data_args
-    return places
+    places = {"actor_train.data_args": config.actor_train.data_args} if config.learns else {}
+    return places | {f"{validated.at}.data_args": validated.data_args for validated in config.validated}
 
 
 def _templates(config: RLVRConfig) -> dict[str, str]:
@@ -122,9 +126,8 @@ def data_and_reward_problems(config: RLVRConfig) -> list[str]:
         for tag, name in config.tag_to_template.items()
         if (wrong := template_problem(name, f"tag_to_template.{tag}")) is not None
     ]
-    problems += data_preflight(config.actor_train.data_args, "actor_train.data_args", domains, template)
-    if config.validation is not None:
-        problems += data_preflight(config.validation.data_args, "validation.data_args", domains, template)
+    for at, args in _data_args(config).items():
+        problems += data_preflight(args, at, domains, template)
     return problems
 
 
@@ -280,25 +283,18 @@ def _data_problems(config: RLVRConfig) -> Iterator[Problem]:
 
 
 def _validation_problems(config: RLVRConfig) -> Iterator[Problem]:
-    if config.validation is None:
-        return
-    keys, response = config.validation.generating_args, config.val_lengths[1]
-    given = keys.max_new_tokens
-    if keys.min_new_tokens > min(given or response, response):
-        yield Problem(
-            f"validation.generating_args.min_new_tokens: {keys.min_new_tokens} is more than the longest answer, "
-            f"{min(given or response, response)} tokens. Lower it.",
-            ("validation.generating_args.min_new_tokens", "validation.generating_args.max_new_tokens", *LENGTH_KEYS),
-        )
-    if given is not None and given > response:
-        yield Problem(
-            f"validation.generating_args.max_new_tokens: {given} is more than the {response} tokens that "
-            "val_sequence_length and val_prompt_length (or sequence_length and prompt_length) leave for an answer.",
-            (
-                "validation.generating_args.max_new_tokens",
-                "prompt_length",
-                "response_length",
-                "sequence_length",
-                "val_sequence_length",
-            ),
-        )
+    for validated in config.validated:
+        at, keys, response = f"{validated.at}.generating_args", validated.generating_args, config.val_lengths[1]
+        given = keys.max_new_tokens
+        if keys.min_new_tokens > min(given or response, response):
+            yield Problem(
+                f"{at}.min_new_tokens: {keys.min_new_tokens} is more than the longest answer, "
+                f"{min(given or response, response)} tokens. Lower it.",
+                (f"{at}.min_new_tokens", f"{at}.max_new_tokens", *LENGTH_KEYS),
+            )
+        if given is not None and given > response:
+            yield Problem(
+                f"{at}.max_new_tokens: {given} is more than the {response} tokens that "
+                "val_sequence_length and val_prompt_length (or sequence_length and prompt_length) leave for an answer.",
+                (f"{at}.max_new_tokens", *LENGTH_KEYS, "val_sequence_length"),
+            )

@@ -12,6 +12,7 @@ from roll.configs.data import Place
 from roll.configs.limits import MOST_GROUPS
 from roll.configs.load.defaults import fill_roles
 from roll.configs.roles import ROLES, Role, reward_model_role
+from roll.pipeline.rlvr.eval_sets import EvalSetConfig, Validated
 from roll.pipeline.rlvr.reward_config import RewardConfig
 
 REWARD_READS, REWARD_IS = frozenset({"tag_included"}), "this reward is a function and runs on the CPU"
@@ -62,6 +63,11 @@ class RLVRConfig(AlgorithmConfig):
         None,
         "Rows (data_args) and sampling (generating_args) of the validation. Without generating_args it is greedy. "
         "None: no validation.",
+    )
+    eval_sets: dict[str, EvalSetConfig] = setting(
+        {},
+        "Evaluation sets by name, validated beside `validation` or in its place; metrics are val/NAME/... "
+        "docs/modes.md.",
     )
     global_template: str | None = setting(None, "Chat template of all roles; wins over data_args.template.")
     tag_to_template: dict[str, str] = setting(
@@ -191,7 +197,17 @@ class RLVRConfig(AlgorithmConfig):
 
     @property
     def missing_validation(self) -> str:
-        return "validation" if self.validation is None else ""
+        return "" if self.validated else "validation"
+
+    @property
+    def validated(self) -> tuple[Validated, ...]:
+        """What is validated, `validation` first."""
+        keys = self.validation
+        main = () if keys is None else (Validated("", VALIDATION.name, keys.data_args, keys.generating_args),)
+        return *main, *(
+            Validated(name, f"eval_sets.{name}", keys.data_args, keys.generating_args, keys.pass_at)
+            for name, keys in self.eval_sets.items()
+        )
 
 
 def _reward_role(name: str, worker: RewardConfig) -> Role:

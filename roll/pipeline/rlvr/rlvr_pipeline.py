@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,21 +24,21 @@ from roll.distributed.scheduler.rollout_core import Keep, StepGroups
 from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler, SchedulerSettings
 from roll.errors import ConfigError
 from roll.pipeline.base_pipeline import RLPipeline
-from roll.pipeline.evaluation import validation_metrics
 from roll.pipeline.late_rewards import GroupScorer, LateRewards
 from roll.pipeline.length import of_known_length
 from roll.pipeline.logging_board import LoggingBoard
 from roll.pipeline.policy_tokenizer import policy_tokenizer
 from roll.pipeline.rlvr.judge.engine import JudgeText
 from roll.pipeline.rlvr.judge.service import EngineJudges, LateJudge
-from roll.pipeline.rlvr.prompt_rollouter import PromptRollouter
+from roll.pipeline.rlvr.prompt_rollouter import PromptRollouter, RewardService
 from roll.pipeline.rlvr.reward_model import RewardModel, answer_readers
 from roll.pipeline.rlvr.reward_service import RewardPools, RewardsByDomain
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.pipeline.rlvr.settings import data_domains, row_weight_settings
+from roll.pipeline.rlvr.validation import Validation, ValidationSet
 from roll.pipeline.settings import policy_loss, sampling_params
 from roll.types.batch import RowMeta
-from roll.types.rollout import Task, TrajectoryGroup
+from roll.types.rollout import SamplingParams, Task, TrajectoryGroup
 
 logger = logging.getLogger(__name__)
 
@@ -65,21 +65,24 @@ class RLVRPipeline(RLPipeline):
         super().__init__(config, plan)
         self.policy_loss = policy_loss(config, plan, config.rl_loss_coef)
         self.row_weight_settings = row_weight_settings(config)
-        self.validation_tasks: Sequence[Task] = ()
+        self.validation_tasks: Sequence[Sequence[Task]] = ()  # by what is validated
         self.judge_texts: Mapping[str, JudgeText] = {}
 
-    def load_data(self) -> TaskSource:
-        config, plan = self.config, self.plan
+    def load_validation(self) -> None:
+        config = self.config
         self.tokenizer = policy_tokenizer("actor_train", config.actor_train.model_args)
         self.answer_readers = answer_readers(config, self.tokenizer)
         self.judge_texts = {role: JudgeText.load(role, worker) for role, worker in config.judge_roles.items()}
+        self.validation_tasks = [
+            self._load_tasks(validated.data_args, f"{validated.at}.data_args", self.plan.val_prompt_length)
+            for validated in config.validated
+        ]
+
+    def load_data(self) -> TaskSource:
+        config, plan = self.config, self.plan
         tasks = self._load_tasks(config.actor_train.data_args, "actor_train.data_args", plan.prompt_length)
         if config.difficulty_loss_weight:
             check_difficulty(tasks)
-        if config.validation is not None:
-            self.validation_tasks = self._load_tasks(
-                config.validation.data_args, "validation.data_args", plan.val_prompt_length
-            )
         source = TaskMixer(
             tasks,
             block=plan.num_groups,
@@ -91,45 +94,60 @@ class RLVRPipeline(RLPipeline):
         return source
 
     def build(self) -> None:
-        config, plan = self.config, self.plan
+        config = self.config
         logger.info("starting Ray")
-        self.clusters = RLClusters(config, plan, on_lost=self.interrupts.fail)
+        self.clusters = RLClusters(config, self.plan, on_lost=self.interrupts.fail)
         pools = RewardPools(self.clusters, config.pool_rewards)
         judges = EngineJudges(config, self.clusters.engines, self.judge_texts)
         rewards = RewardsByDomain({domain: judges if domain in config.judge_of else pools for domain in config.rewards})
-        late = config.late_domains
-        if late:
+        if config.late_domains:
             self.late_rewards = LateRewards(self._late_scorers(judges), self.clusters.placement.hold)
-        train = PromptRollouter(
+        self.validation = self._validation(rewards)
+        if config.learns:
+            self.scheduler = self._scheduler(rewards)
+            if config.save_logging_board_dir is not None:
+                self.board = LoggingBoard(Path(config.save_logging_board_dir), self.tokenizer)
+        pools.wait_ready()
+        self.clusters.wait_ready()
+        self.account.watch(self.clusters)
+
+    def _validation(self, rewards: RewardService) -> Validation:
+        response_length = self.plan.val_response_length
+        sets = [
+            ValidationSet(
+                keys,
+                tasks,
+                replace(
+                    self._rollouter(rewards, sampling_params(keys.generating_args, response_length)),
+                    group_size=keys.generating_args.num_return_sequences or 1,
+                    purpose=keys.purpose,
+                ),
+            )
+            for keys, tasks in zip(self.config.validated, self.validation_tasks, strict=True)
+        ]
+        return Validation(sets, self.config.val_batch_size)
+
+    def _rollouter(self, rewards: RewardService, sampling: SamplingParams) -> PromptRollouter:
+        config = self.config
+        return PromptRollouter(
             rewards=rewards,
             decode=decoder(self.tokenizer),
             decode_raw=decoder(self.tokenizer, skip_special_tokens=False),
-            sampling=sampling_params(config.actor_infer.generating_args, plan.response_length),
-            group_size=plan.group_size,
+            sampling=sampling,
+            group_size=self.plan.group_size,
             seed=config.seed,
-            late=late,
-            redundancy=config.group_size_redundancy,
+            late=config.late_domains,
             max_length=config.engine_length,
         )
-        if config.validation is not None:
-            keys = config.validation
-            self.validation_rollouter = PromptRollouter(
-                rewards=rewards,
-                decode=decoder(self.tokenizer),
-                decode_raw=decoder(self.tokenizer, skip_special_tokens=False),
-                sampling=sampling_params(keys.generating_args, plan.val_response_length),
-                group_size=keys.generating_args.num_return_sequences or 1,
-                seed=config.seed,
-                purpose="validation",
-                late=late,
-                max_length=config.engine_length,
-            )
-        if config.save_logging_board_dir is not None:
-            self.board = LoggingBoard(Path(config.save_logging_board_dir), self.tokenizer)
-        self.scheduler = RolloutScheduler(
+
+    def _scheduler(self, rewards: RewardService) -> RolloutScheduler:
+        config, plan, engines = self.config, self.plan, self.running.actor_infer
+        sampling = sampling_params(config.actor_infer.generating_args, plan.response_length)
+        train = replace(self._rollouter(rewards, sampling), redundancy=config.group_size_redundancy)
+        return RolloutScheduler(
             self.loop,
             self.for_training(train),
-            self.clusters.actor_infer.generate,
+            engines.generate,
             self.source,
             SchedulerSettings(
                 plan.bounds,
@@ -139,13 +157,10 @@ class RLVRPipeline(RLPipeline):
             ),
             self._keep(),
             fetched,
-            self.clusters.actor_infer.cut.take,
+            engines.cut.take,
             spans=self.account.spans,
-            give_up=partial(self.clusters.actor_infer.give_up, config.interrupt_timeout / 4 or _GIVE_UP_S),
+            give_up=partial(engines.give_up, config.interrupt_timeout / 4 or _GIVE_UP_S),
         )
-        pools.wait_ready()
-        self.clusters.wait_ready()
-        self.account.watch(self.clusters)
 
     def _late_scorers(self, judges: EngineJudges) -> dict[str, GroupScorer]:
         """Of the domains whose rewards come after the rollout."""
@@ -182,25 +197,14 @@ class RLVRPipeline(RLPipeline):
     def evaluate(self, steps_done: int) -> dict[str, float]:
         if not self.validation_tasks:
             return {}
-        clusters = self.running
-        with clusters.placement.hold(clusters.actor_infer.everything):
-            groups = self.loop.run(self._answer_validation(steps_done))
+        engines = self.running.actor_infer
+        with self.running.placement.hold(engines.everything):
+            groups = self.loop.run(self.validation.answer(engines.generate))
         if self.late_rewards is not None:
             groups = self.late_rewards.complete(groups)
-        self._record(steps_done, groups, kind="val")
-        return validation_metrics(groups)
-
-    async def _answer_validation(self, steps_done: int) -> list[TrajectoryGroup]:
-        """All validation tasks, `val_batch_size` in flight. The seed does not depend on the step: changes are the
-        model's."""
-        room = asyncio.Semaphore(self.config.val_batch_size)
-        generate = self.running.actor_infer.generate
-
-        async def answer(index: int, task: Task) -> TrajectoryGroup:
-            async with room:
-                return await self.validation_rollouter.run_group(task, index, 0, generate)
-
-        return await asyncio.gather(*(answer(i, task) for i, task in enumerate(self.validation_tasks)))
+        for name, answered in self.validation.by_set(groups).items():
+            self._record(steps_done, answered, kind=f"val.{name}" if name else "val")
+        return self.validation.metrics(groups)
 
     def save(self, directory: Path) -> dict[str, Any]:
         state = super().save(directory)

@@ -6,7 +6,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from roll.pipeline.evaluation import pass_at_k, validation_metrics
+from roll.pipeline.evaluation import mean_of_sets, pass_at_k, validation_metrics
 from roll.types.rollout import Generation, Task, Trajectory, TrajectoryGroup
 
 
@@ -65,3 +65,22 @@ def test_what_an_environment_calls_success_decides_about_solved():
     assert validation_metrics([replace(made, trajectories=(won, lost))])["val/pass_at_2"] == 1
     won = replace(won, metrics={"success": 0.0})
     assert validation_metrics([replace(made, trajectories=(won, lost))])["val/pass_at_2"] == 0
+
+
+def test_a_named_set_has_the_metrics_of_a_validation_under_its_name():
+    groups = [group([1.0, 0.0, 0.0, 1.0]), group([0.0, 0.0, 1.0, None])]
+    plain, named = validation_metrics(groups), validation_metrics(groups, "sums", (1, 3))
+    assert named["val/sums/reward_mean"] == plain["val/reward_mean"] == 3 / 8
+    assert named["val/sums/failed_fraction"] == 1 / 8
+    subsets = [list(combinations(answers, 3)) for answers in ([1, 0, 0, 1], [0, 0, 1, 0])]
+    counted = np.mean([np.mean([any(s) for s in found]) for found in subsets])
+    assert named["val/sums/pass_at_3"] == pytest.approx(counted)
+    assert named["val/sums/pass_at_1"] == pytest.approx(3 / 8), "the mean over all answers"
+    assert {name.removeprefix("val/sums/") for name in named} == {
+        "reward_mean", "response_length_mean", "failed_fraction", "pass_at_1", "pass_at_3",
+    }  # fmt: skip
+
+
+def test_sets_count_alike_whatever_their_size():
+    assert mean_of_sets({"small": 0.5, "large": 1.0}) == {"val/reward_mean": 0.75}
+    assert mean_of_sets({}) == {}

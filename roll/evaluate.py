@@ -1,0 +1,40 @@
+"""`roll eval`: a model, or the policy of a checkpoint, on the validation and the evaluation sets of a YAML."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from roll.cli import EXIT_OK, main
+from roll.errors import ConfigError
+
+USAGE = """roll eval CONFIG.yaml [--checkpoint DIR] [--pipeline NAME] [key=value ...]
+
+Runs the YAML with mode: bench: its validation and eval_sets are answered by the model of actor_infer, or by the policy
+of a checkpoint (a directory step_000050, or `true` for the newest of the run). Nothing is trained. The figures are
+those that the run itself would report for these weights; they go to <output_dir>/bench. docs/modes.md."""
+
+
+def run(argv: Sequence[str]) -> list[str]:
+    """Ends the program with the exit code of the run where that is not 0. Raises ConfigError for words that are no
+    call."""
+    options, overrides = _parser().parse_known_args(argv)
+    if unknown := [word for word in overrides if word.startswith("-") or "=" not in word]:
+        raise ConfigError(f"{', '.join(unknown)}: no option here; roll eval --help has those there are.")
+    file = Path(options.config)
+    given = ["mode=bench", *([f"resume_from_checkpoint={options.checkpoint}"] if options.checkpoint else [])]
+    place = ["--config_path", str(file.parent.absolute()), "--config_name", file.name]
+    code = main(options.pipeline, [*place, *(["--dry_run"] if options.dry_run else []), *overrides, *given])
+    if code != EXIT_OK:
+        raise SystemExit(code)
+    return []
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="roll eval", usage=USAGE, allow_abbrev=False)
+    parser.add_argument("config", help="the YAML of the run")
+    parser.add_argument("--checkpoint", help="a directory step_000050; true: the newest one of the run")
+    parser.add_argument("--pipeline", default="rlvr", help="rlvr (the default), agentic, or package.module:SPEC")
+    parser.add_argument("--dry_run", "--dry-run", action="store_true", help="check, print the plan and stop")
+    return parser
