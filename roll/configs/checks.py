@@ -7,6 +7,7 @@ from roll.configs.ahead_checks import ahead_problems, ahead_warnings
 from roll.configs.algorithm import MODEL_LENGTH_KEYS, AlgorithmConfig
 from roll.configs.estimators import ESTIMATORS
 from roll.configs.lora import reference_problems
+from roll.configs.mode_checks import mode_problems, mode_warnings
 from roll.configs.plan.batch_plan import batch_problems, role_train_plan
 from roll.configs.plan.derive import compares_within_groups, old_log_probs, weighs_importance
 from roll.configs.policy_losses import POLICY_FORMS
@@ -250,6 +251,7 @@ CHECKS: tuple[Callable[[AlgorithmConfig], Iterator[Problem]], ...] = (
     sync_problems,
     sent_adapter_problems,
     ahead_problems,
+    mode_problems,
 )
 
 
@@ -261,6 +263,7 @@ def config_warnings(config: AlgorithmConfig) -> list[str]:
         *_share_warnings(config),
         *_length_warnings(config),
         *_age_warnings(config),
+        *mode_warnings(config),
         *switched_off(config, RL if weighs_importance(config) else {**RL, **IS_WEIGHT}),
     ]
     worker = config.actor_infer

@@ -5,10 +5,14 @@ from typing import Any, Literal
 
 from roll.configs.roles import Role
 
-Mode = Literal["both", "bench"]
+Mode = Literal["both", "explore", "train", "bench"]
 
-SAMPLES: frozenset[str] = frozenset({"both", "bench"})
-LEARNS: frozenset[str] = frozenset({"both"})
+SAMPLES = frozenset({"both", "explore", "bench"})
+"""Modes with engines and rewards."""
+EXPLORES = frozenset({"both", "explore"})
+"""Those that sample what is trained on."""
+LEARNS = frozenset({"both", "train"})
+"""Those that train."""
 
 _PLACES = ("logging_dir", "profiler_output_dir", "rollout_dump_dir")
 
@@ -19,21 +23,27 @@ def is_started(role: Role, mode: Mode) -> bool:
     return mode in (SAMPLES if is_of_sampling else LEARNS)
 
 
-def apart(tree: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The tree of a process beside a run: it reads that run's checkpoints, and writes to a folder of its own in that
-    run's, so that neither writes over the other.
+def in_its_place(tree: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The tree with the places of a process that does a part of a run. One that does not learn reads the checkpoints of
+    the run, and writes to a folder of its own in the run's, so that neither writes over the other.
 
     Example: output_dir ./output/math with mode bench: it writes to ./output/math/bench.
     """
     mode = tree.get("mode")
-    if mode not in SAMPLES - LEARNS:
+    if mode not in SAMPLES ^ LEARNS:
         return tree
     shared = tree.get("output_dir") or f"./output/{tree.get('exp_name') or 'roll'}"
-    checkpoints = tree.get("checkpoint_config") or {}
-    if isinstance(checkpoints, Mapping) and not checkpoints.get("output_dir"):
-        checkpoints = {**checkpoints, "output_dir": f"{shared}/checkpoints"}
-    places = {key: _beside(str(tree[key]), str(shared), str(mode)) for key in _PLACES if tree.get(key)}
-    return {**tree, **places, "output_dir": f"{shared}/{mode}", "checkpoint_config": checkpoints}
+    filled = {**tree, "experience": _filled(tree.get("experience"), "dir", f"{shared}/experience")}
+    if mode in LEARNS:
+        return filled
+    filled["checkpoint_config"] = _filled(tree.get("checkpoint_config"), "output_dir", f"{shared}/checkpoints")
+    filled |= {key: _beside(str(tree[key]), str(shared), str(mode)) for key in _PLACES if tree.get(key)}
+    return {**filled, "output_dir": f"{shared}/{mode}"}
+
+
+def _filled(section: Any, key: str, value: str) -> Any:
+    section = {} if section is None else section
+    return {**section, key: value} if isinstance(section, Mapping) and not section.get(key) else section
 
 
 def _beside(place: str, shared: str, mode: str) -> str:

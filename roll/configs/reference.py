@@ -66,6 +66,8 @@ SECTIONS: tuple[tuple[str, str], ...] = (
     ("train_infer_correction.is_weight", "roll.configs.algorithm:ISWeightConfig"),
     ("train_infer_correction.filters", "roll.configs.algorithm:TrainInferFilterConfig"),
     ("router_args", "roll.configs.load.inert_keys:RouterArgs"),
+    ("experience", "roll.configs.experience:ExperienceConfig"),
+    ("experience.reuse", "roll.configs.experience:ReuseConfig"),
     ("rollout_mock", "roll.configs.rollout_config:RolloutMockConfig"),
     ("transfer_backend", "roll.configs.load.inert_keys:TransferBackendArgs"),
     ("A role: sequence_packing_args", "roll.configs.cluster:SequencePackingArgs"),

@@ -7,8 +7,9 @@ from pydantic import BeforeValidator
 
 from roll.configs.base import Settings, setting
 from roll.configs.data import Place
+from roll.configs.experience import ExperienceConfig
 from roll.configs.limits import MOST_GROUPS
-from roll.configs.modes import LEARNS, SAMPLES, Mode
+from roll.configs.modes import EXPLORES, LEARNS, SAMPLES, Mode
 from roll.configs.run import RunConfig
 
 ROLL_LOOP = "roll.distributed.scheduler.user_defined_rollout_loop.UserDefinedRolloutLoop"
@@ -44,9 +45,11 @@ class RolloutConfig(RunConfig):
 
     mode: Mode = setting(
         "both",
-        "Which parts of the run this process does. both: it samples and learns. bench: it validates the model, or the "
+        "Which parts of the run this process does. both: it samples and learns. explore: it samples, rewards and "
+        "writes groups of experience. train: it reads them and learns. bench: it validates the model, or the "
         "checkpoint that resume_from_checkpoint names, and learns nothing. docs/modes.md.",
     )
+    experience: ExperienceConfig = setting({}, "Between mode: explore and mode: train: where groups wait.")
     rollout_batch_size: int = setting(
         128,
         "Prompts per step, each sampled num_return_sequences_in_group times (agentic: trajectories per step).",
@@ -180,6 +183,11 @@ class RolloutConfig(RunConfig):
         return self.mode in SAMPLES
 
     @property
+    def explores(self) -> bool:
+        """True if it samples what is trained on."""
+        return self.mode in EXPLORES
+
+    @property
     def learns(self) -> bool:
         """True if this process trains."""
         return self.mode in LEARNS
@@ -188,6 +196,18 @@ class RolloutConfig(RunConfig):
     def runs_ahead(self) -> bool:
         """True if groups of later steps run while a step trains."""
         return self.async_generation_ratio > 0 and self.unfinished_groups == "carry"
+
+    @property
+    def is_in_parts(self) -> bool:
+        """True if another process does the other half: one samples, one trains."""
+        return self.learns != self.explores
+
+    @property
+    def trains_stale(self) -> bool:
+        """True if groups that are older than the weights are expected, beside those of model_update_frequency."""
+        keys = self.experience
+        comes_back = keys.reuse.enable or keys.on_timeout == "partial"
+        return self.runs_ahead or (self.learns and self.is_in_parts and comes_back)
 
     @property
     def lengths(self) -> tuple[int, int, int]:
@@ -215,11 +235,17 @@ class RolloutConfig(RunConfig):
     @property
     def directories(self) -> Mapping[str, str | None]:
         dumps = {"rollout_mock.dump_dir": self.rollout_mock.dump_dir} if self.rollout_mock.dumps else {}
-        return {**super().directories, "rollout_dump_dir": self.rollout_dump_dir, **dumps}
+        experience = {"experience.dir": self.experience_dir} if self.is_in_parts else {}
+        return {**super().directories, "rollout_dump_dir": self.rollout_dump_dir, **dumps, **experience}
 
     @property
     def sources(self) -> Mapping[str, str]:
         return {"rollout_mock.dump_dir": self.rollout_mock.dump_dir} if self.rollout_mock.replays else {}
+
+    @property
+    def experience_dir(self) -> str:
+        """Filled in for a run in parts."""
+        return self.experience.dir or f"{self.output_dir}/experience"
 
     @property
     def val_lengths(self) -> tuple[int, int, int]:

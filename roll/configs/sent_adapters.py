@@ -60,9 +60,14 @@ def sent_adapter_model_problems(choice: Choice, model: Mapping[str, Any]) -> Ite
         yield Problem(f"{text} none. Remove it: merged weights are sent then.", (key,))
 
 
+def adapter_switch(config: AlgorithmConfig) -> str:
+    """The YAML path of what has adapters sent by themselves, where it is on."""
+    return _key(config, "actor_infer")
+
+
 def _key(config: AlgorithmConfig, role: str) -> str:
     """The YAML path of the switch, where it is on."""
-    return _switch(role, config.model_roles[role])
+    return _switch(role, config.sections[role])
 
 
 def _switch(role: str, worker: WorkerConfig) -> str:

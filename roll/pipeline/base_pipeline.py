@@ -60,7 +60,7 @@ from roll.distributed.executor.rl_clusters import RLClusters
 from roll.distributed.executor.step_rows import StepRows, texts_of
 from roll.distributed.scheduler.event_loop import EventLoopThread
 from roll.distributed.scheduler.numbered_tasks import TaskSource
-from roll.distributed.scheduler.rollout_core import StepGroups
+from roll.distributed.scheduler.rollout_core import Keep, StepGroups
 from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler
 from roll.errors import AlgorithmError, ConfigError
 from roll.pipeline import settings
@@ -68,6 +68,17 @@ from roll.pipeline.alarms import GAP, CollapseAlarm, GapAlarm, LengthAlarm
 from roll.pipeline.bench import checkpoint_to_measure, of_checkpoint, told
 from roll.pipeline.checkpoint import Checkpoint
 from roll.pipeline.engine_probe import EngineProbe
+from roll.pipeline.experience.buffer import Buffer
+from roll.pipeline.experience.exchange import (
+    EarlyRollouter,
+    Explorer,
+    FolderPublisher,
+    FolderReader,
+    Progress,
+    make_buffer,
+    make_reader,
+)
+from roll.pipeline.experience.read_groups import ReadGroups
 from roll.pipeline.filtered_step import FewGroupsAlarm, filter_metrics, kept_share, of_empty, of_kept, updates_of
 from roll.pipeline.late_rewards import LateRewards
 from roll.pipeline.logging_board import LoggingBoard
@@ -112,7 +123,7 @@ class RLPipeline(Run):
     view = VIEW
 
     config: AlgorithmConfig
-    scheduler: RolloutScheduler
+    scheduler: RolloutScheduler | ReadGroups
     source: TaskSource
 
     def __init__(self, config: AlgorithmConfig, plan: BatchPlan):
@@ -135,11 +146,13 @@ class RLPipeline(Run):
         self.recorder = RolloutRecorder(config.rollout_dump_dir or self.output_dir / "rollouts")
         self.board: LoggingBoard | None = None
         self.dump = RolloutDump(Path(config.rollout_mock.dump_dir)) if config.rollout_mock.dumps else None
-        self.publisher = Publisher(config.actor_train.model_update_frequency, config.runs_ahead)
         self.probe: EngineProbe | None = None  # where no token that is trained on may be of the weights that learn
-        if config.runs_ahead:
+        if config.runs_ahead and not config.is_in_parts:
             sampling = settings.sampling_params(config.actor_infer.generating_args, plan.response_length)
             self.probe = EngineProbe(sampling, config.seed, self.gap_alarm)
+        self.publisher = self._publisher()
+        self.buffer: Buffer | None = None  # between the processes of a run in parts
+        self.explorer: Explorer | None = None  # in mode explore
         self.recorded: RecordedRollouter | None = None  # what is trained on instead of new rollouts
 
     @abstractmethod
@@ -152,34 +165,55 @@ class RLPipeline(Run):
     def find_checkpoint(self) -> Checkpoint | None:
         if self.config.learns:
             return super().find_checkpoint()
+        if self.config.explores:  # what it goes on from is in the buffer
+            return None
         return checkpoint_to_measure(self.checkpoints, self.config.resume_from_checkpoint)
 
     @property
     def stands_beside(self) -> bool:
-        return not self.config.learns
+        return not (self.config.learns or self.config.explores)
+
+    def begins_at(self, checkpoint: Checkpoint | None) -> int:
+        if self.explorer is None:
+            return super().begins_at(checkpoint)
+        return Progress.of(self.explorer.buffer).steps_done
 
     def has_work(self, steps_done: int) -> bool:
         return self.stands_beside or super().has_work(steps_done)
 
+    def _publisher(self) -> Publisher:
+        config = self.config
+        if not config.is_in_parts:
+            return Publisher(config.actor_train.model_update_frequency, config.runs_ahead)
+        return FolderPublisher(config) if config.learns else FolderReader(config, lambda: self.interrupts.requested)
+
     def prepare(self, checkpoint: Checkpoint | None) -> None:
         """Data are read here although processes could start meanwhile: what is refused must cost no device a
         minute."""
-        self.load_validation()
-        if self.config.learns:
+        config = self.config
+        if config.samples:
+            self.load_validation()
+        if config.is_in_parts:
+            self.buffer = make_buffer(config)
+        if config.explores:
+            self.rollout_loop = load_loop(config.user_defined_rollout_loop_cls)
+            self.recorded = RecordedRollouter(config) if config.rollout_mock.replays else None
+            self.source = self.load_data()
+        if config.learns:
             self._prepare_training(checkpoint)
+        elif self.buffer is not None:
+            self.explorer = Explorer(self.buffer, self.plan.num_groups, self.plan.bounds.is_in_order)
+            self.publisher = self._publisher()  # the length of the run is known now
         elif checkpoint is not None:
-            self.config = of_checkpoint(self.config, checkpoint)
+            self.config = of_checkpoint(config, checkpoint)
 
     def _prepare_training(self, checkpoint: Checkpoint | None) -> None:
-        config = self.config
-        self.rollout_loop = load_loop(config.user_defined_rollout_loop_cls)
-        self.recorded = RecordedRollouter(config) if config.rollout_mock.replays else None
-        self.source = self.load_data()
         if problems := [problem.text for problem in critic_warmup_problems(self.config)]:
             raise ConfigError(*problems)
         if checkpoint is not None:
             state, self.changed_keys = check_resume(checkpoint, self.config, self.plan, RLState)
-            data_place(self.source, state, checkpoint.path)
+            if self.config.explores:
+                data_place(self.source, state, checkpoint.path)
 
     def for_training(self, rollouter: Rollouter) -> Rollouter:
         """What makes the groups of the training, with the pipeline's own rollouter at hand: recorded ones, the user's
@@ -188,13 +222,39 @@ class RLPipeline(Run):
             return self.recorded
         if self.rollout_loop is not None:
             rollouter = OwnRollouter(self.rollout_loop(rollouter), self.plan.group_size)
+        is_settled = self.plan.bounds.is_in_order and self.late_rewards is None and self.keep() is None
+        if self.explorer is not None and is_settled:
+            rollouter = EarlyRollouter(rollouter, self.explorer)
         if self.config.runner_state_report_interval:
             report = RolloutReport(self.config.runner_state_report_interval, self.running.actor_infer.loads)
             rollouter = ReportedRollouter(rollouter, report)
         return rollouter
 
+    @abstractmethod
+    def keep(self) -> Keep | None:
+        """Which groups are worth training on; None: all."""
+
+    def read_groups(self) -> ReadGroups:
+        """What makes the groups where another process samples them."""
+        assert self.buffer is not None
+        reader = make_reader(self.config, self.buffer, lambda: self.interrupts.requested)
+        return ReadGroups(reader, filters=self.keep() is not None)
+
+    def begin(self, steps_done: int) -> None:
+        if not self.config.is_in_parts:
+            return
+        if isinstance(self.scheduler, ReadGroups):
+            self.scheduler.restore(self.output_dir, None, steps_done)
+        elif self.explorer is not None:
+            progress = Progress.of(self.explorer.buffer)
+            if progress.steps_done:
+                logger.info("going on after %d steps that are in the buffer", progress.steps_done)
+            self.scheduler.restore(self.output_dir, progress.groups(), steps_done)
+            self.publisher.send(self.running, steps_done)
+            self.scheduler.published(steps_done)
+
     def _loop(self, steps_done: int) -> None:
-        if self.config.learns:
+        if not self.stands_beside:
             super()._loop(steps_done)
             return
         metrics = self.evaluate(steps_done)
@@ -205,7 +265,7 @@ class RLPipeline(Run):
 
     def step(self, step: int) -> dict[str, float]:
         clusters, hold = self.running, self.running.placement.hold
-        with self.timer("rollout"), hold(clusters.actor_infer.everything):
+        with self.timer("rollout"), hold(*([clusters.actor_infer.everything] if self.config.samples else ())):
             groups = self.collect(step)
         if self.late_rewards is not None and self.recorded is None:
             with self.timer("reward"):
@@ -213,6 +273,8 @@ class RLPipeline(Run):
         if self.dump is not None:
             with self.timer("dump"):
                 self.dump.write(step + 1, groups.sampled)
+        if self.explorer is not None:
+            return self._hand_over(self.explorer, groups, step)
         with self.timer("gather"):
             samples, trained = self.gather(groups, step)
         if self.probe is not None:
@@ -229,6 +291,18 @@ class RLPipeline(Run):
         if self.probe is not None and self.publisher.engine_version == step + 1:
             self.probe.ask(clusters.actor_infer, metrics, step + 1)
         return metrics | self.collapse_alarm.look(step + 1, metrics)
+
+    def _hand_over(self, explorer: Explorer, groups: StepGroups, step: int) -> dict[str, float]:
+        """Of a step that is trained on elsewhere. The weights that come out of it are waited for."""
+        with self.timer("hand_over"):
+            explorer.hand_over(step, groups)
+        metrics = self.report(groups, groups.kept, step)
+        self.account.ask()
+        with self.timer("weight_sync"):
+            is_last = step + 1 == self.config.max_steps
+            if not is_last or self.config.eval_steps > 0:  # else nobody asks the engines any more
+                metrics |= self.publisher.publish(self.running, self.scheduler, step + 1, is_last)
+        return metrics
 
     def _learn(self, samples: StepSamples, report: Callable[[], object], step: int) -> dict[str, float]:
         """`report` is called while the first ranks train."""
@@ -314,6 +388,8 @@ class RLPipeline(Run):
         if self.scheduler.filters:
             metrics |= filter_metrics(groups, trained)
         self.length_alarm.look(metrics)
+        if isinstance(self.scheduler, ReadGroups):
+            return metrics | self.scheduler.metrics()
         return metrics | self.running.actor_infer.metrics()
 
     def chosen_rows(self, num_rows: int, multiple: int, random: np.random.Generator) -> np.ndarray:
@@ -392,7 +468,7 @@ class RLPipeline(Run):
         }
 
     def restore(self, directory: Path, state: Mapping[str, Any], steps_done: int) -> None:
-        if not self.config.learns:  # its weights are the engines' already
+        if not self.config.learns:  # they are the engines' already
             return
         clusters, hold = self.running, self.running.placement.hold
         with hold(clusters.actor_train.everything):
@@ -403,14 +479,25 @@ class RLPipeline(Run):
         if "init_kl_coef" not in self.changed_keys:
             self.kl_controller = replace(self.kl_controller, coef=float(state["kl_coef"]))
         self.running_moments = {domain: RunningMoments(**saved) for domain, saved in state["running_moments"].items()}
-        self.account.brought(self.scheduler.restore(directory, state.get("groups"), steps_done))
+        of_groups = state.get("experience" if isinstance(self.scheduler, ReadGroups) else "groups")
+        self.account.brought(self.scheduler.restore(directory, of_groups, steps_done))
         self.publisher.send(clusters, steps_done)
         self.scheduler.published(steps_done)
+
+    def _save(self, steps_done: int) -> None:
+        if self.config.learns:  # the state of an explorer is its buffer
+            super()._save(steps_done)
+
+    def checkpoint_saved(self, steps_done: int) -> None:
+        if isinstance(self.scheduler, ReadGroups):
+            self.scheduler.saved(steps_done)
 
     def close(self) -> None:
         self.loop.close()
         if self.clusters is not None:
             self.clusters.close()
+        if self.buffer is not None:
+            self.buffer.close()
 
 
 def _with_explained_variance(metrics: dict[str, float]) -> dict[str, float]:

@@ -73,7 +73,7 @@ class CheckpointStore:
 
     def latest(self) -> Path | None:
         """The newest complete checkpoint. One that is not complete is skipped with a warning."""
-        return next(iter(self._newest_first()), None)
+        return next(iter(self.newest_first()), None)
 
     def resolve(self, resume_from_checkpoint: bool | str, cleans: bool = True) -> Checkpoint | None:
         """The checkpoint to resume from: True the newest that is undamaged, if there is any, a path that one, False
@@ -112,7 +112,7 @@ class CheckpointStore:
 
     def _undamaged(self) -> Iterator[Checkpoint]:
         """Newest first; what is passed over is named."""
-        for path in self._newest_first():
+        for path in self.newest_first():
             try:
                 yield self._checked(path)
             except ConfigError as error:
@@ -170,7 +170,8 @@ class CheckpointStore:
         except OSError as error:
             raise ConfigError(f"the checkpoints in {self.directory} cannot be listed: {error.strerror}") from error
 
-    def _newest_first(self) -> list[Path]:
+    def newest_first(self) -> list[Path]:
+        """Those that are complete."""
         complete = []
         for path in self._entries():
             if _STEP.fullmatch(path.name):
@@ -181,7 +182,7 @@ class CheckpointStore:
         return [path for _, path in sorted(complete, reverse=True)]
 
     def _remove_oldest(self) -> None:
-        for path in self._newest_first()[self.max_to_keep :] if self.max_to_keep > 0 else []:
+        for path in self.newest_first()[self.max_to_keep :] if self.max_to_keep > 0 else []:
             # renamed first: a removal that is interrupted must not leave a half-empty step_*
             doomed = path.with_name(f".{path.name}.partial-{os.getpid()}")
             path.rename(doomed)

@@ -23,6 +23,10 @@ _SAME_MOMENT_S = 0.5
 _TO_SAVE_S = 5.0
 
 
+class StepGivenUp(Exception):
+    """A signal came while a step waited for another process: nothing of it was done."""
+
+
 class Interrupts:
     """A context manager around a run. `requested` turns True with the first signal while `patient`; the second one, or
     the first while not patient, raises KeyboardInterrupt. `exit_code` is 128 + the signal's number (130 for Ctrl-C), 0

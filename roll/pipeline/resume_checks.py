@@ -59,6 +59,7 @@ class RLState(RunState):
     """That of reinforcement learning."""
 
     groups: GroupsState | None = None
+    experience: dict[str, Any] | None = None  # of mode train: what was read and not released
     kl_coef: float
     running_moments: dict[str, dict[str, float]]
 

@@ -22,7 +22,7 @@ from roll.pipeline.checkpoint import Checkpoint, CheckpointStore
 from roll.pipeline.console import Display, make_display, open_terminal, terminal_handler
 from roll.pipeline.curves import draw_curves
 from roll.pipeline.driver_state import DriverState, write_state
-from roll.pipeline.interrupts import Interrupts
+from roll.pipeline.interrupts import Interrupts, StepGivenUp
 from roll.pipeline.summary import summarise, summary_lines
 from roll.pipeline.tracking.build import make_trackers
 from roll.pipeline.tracking.local import METRICS_FILE, read_metrics, write_metrics
@@ -83,6 +83,12 @@ class Run(ABC):
     @abstractmethod
     def restore(self, directory: Path, state: Mapping[str, Any], steps_done: int) -> None:
         """Takes up what `save` wrote."""
+
+    def begin(self, steps_done: int) -> None:
+        """Before the first step, where no checkpoint is taken up."""
+
+    def checkpoint_saved(self, steps_done: int) -> None:
+        """The checkpoint of so many steps is whole."""
 
     @abstractmethod
     def close(self) -> None:
@@ -154,6 +160,8 @@ class Run(ABC):
                 if checkpoint is not None:
                     logger.info("taking up the checkpoint of step %d", steps_done)
                     self.restore(checkpoint.path, checkpoint.state.run, steps_done)
+                else:
+                    self.begin(steps_done)
                 logger.info("ready in %.1f s", time.perf_counter() - started)
             else:
                 epochs = self.config.num_train_epochs
@@ -174,7 +182,7 @@ class Run(ABC):
 
     @property
     def stands_beside(self) -> bool:
-        """True of a process beside the run whose checkpoints it reads: it has metrics of its own."""
+        """True of a process that takes no step: it measures what a run has saved, and has metrics of its own."""
         return False
 
     def find_checkpoint(self) -> Checkpoint | None:
@@ -209,7 +217,10 @@ class Run(ABC):
         self.account.begin()
         while steps_done < config.max_steps and not self.interrupts.requested:
             self.timer.reset()
-            metrics = self.step(steps_done)
+            try:
+                metrics = self.step(steps_done)
+            except StepGivenUp:
+                break
             steps_done += 1
             last = steps_done == config.max_steps
             due = config.eval_steps > 0 and (last or steps_done % config.eval_steps == 0)
@@ -245,6 +256,7 @@ class Run(ABC):
             write_state(
                 directory, DriverState(steps_done=steps_done, run=state, config=self.config.model_dump(mode="json"))
             )
+        self.checkpoint_saved(steps_done)
 
     def _finish(self, failed: bool) -> None:
         self.account.close()

@@ -92,6 +92,7 @@ _RL_PROBLEMS = (
     "roll.pipeline.rehearsal:rehearsal_problems",
     "roll.pipeline.bench:bench_problems",
 )
+_APART = "roll.configs.mode_checks:mode_machine_problems"
 _RL_WARNINGS = ("roll.configs.checks:config_warnings",)
 _RLVR, _AGENTIC, _SFT = "roll.pipeline.rlvr", "roll.pipeline.agentic", "roll.pipeline.sft"
 _DPO, _RM, _PAIRS, _ROWS = "roll.pipeline.dpo", "roll.pipeline.rm", "roll.pipeline.pair_checks", "roll.pipeline.row"
@@ -105,7 +106,7 @@ PIPELINES: Mapping[str, PipelineSpec] = {
             run_class=f"{_RLVR}.rlvr_pipeline:RLVRPipeline",
             problems=(*_RL_PROBLEMS, f"{_RLVR}.rlvr_checks:rlvr_problems"),
             warnings=(*_RL_WARNINGS, f"{_RLVR}.rlvr_checks:rlvr_warnings"),
-            machine_problems=(f"{_RLVR}.rlvr_checks:missing_files",),
+            machine_problems=(_APART, f"{_RLVR}.rlvr_checks:missing_files"),
             data_problems=(f"{_RLVR}.rlvr_checks:data_and_reward_problems",),
             **_RL,
         ),
@@ -115,7 +116,7 @@ PIPELINES: Mapping[str, PipelineSpec] = {
             run_class=f"{_AGENTIC}.agentic_pipeline:AgenticPipeline",
             problems=(*_RL_PROBLEMS, f"{_AGENTIC}.agentic_checks:agentic_problems"),
             warnings=(*_RL_WARNINGS, f"{_AGENTIC}.agentic_checks:agentic_warnings"),
-            machine_problems=(f"{_AGENTIC}.agentic_checks:machine_problems",),
+            machine_problems=(_APART, f"{_AGENTIC}.agentic_checks:machine_problems"),
             data_problems=(f"{_AGENTIC}.agentic_checks:environment_problems",),
             **_RL,
         ),

@@ -6,7 +6,7 @@ from typing import Any
 
 from roll.configs.device_mapping import parse_device_mapping
 from roll.configs.load.aliases import LLM_JUDGE, REWARD_MODEL, ROLL_REWARD_KEYS, ROLL_REWARDS
-from roll.configs.modes import apart
+from roll.configs.modes import in_its_place
 from roll.configs.preset_keys import fill_algorithm
 from roll.configs.roles import ACTOR_INFER, ACTOR_TRAIN, REWARD_PRETRAIN, Role, Use
 from roll.configs.strategies.table import OTHER_NAMES, spec_of
@@ -63,7 +63,7 @@ def fill_run(tree: Mapping[str, Any], roles: Mapping[str, Role]) -> dict[str, An
 
 def fill_roles(tree: Mapping[str, Any], roles: Mapping[str, Role]) -> dict[str, Any]:
     """The same, and the estimator, rewards and validation of reinforcement learning."""
-    filled = fill_run(apart(tree), roles)
+    filled = fill_run(in_its_place(tree), roles)
     fill_algorithm(filled)
     for domain, worker in (_opened(filled, "rewards") or {}).items():
         if isinstance(worker, Mapping):

@@ -42,7 +42,7 @@ def weighs_importance(config: AlgorithmConfig) -> bool:
     if enabled is not None:
         return enabled
     by_ratio = config.force_disable_old_logprobs_recompute  # the policy ratio itself is to what sampled
-    return config.runs_ahead and rollout_log_probs_are_full(config) and not by_ratio
+    return config.trains_stale and rollout_log_probs_are_full(config) and not by_ratio
 
 
 def old_log_probs(config: AlgorithmConfig, updates_per_step: int) -> OldLogProbs:
@@ -51,7 +51,7 @@ def old_log_probs(config: AlgorithmConfig, updates_per_step: int) -> OldLogProbs
     if config.enable_old_logprobs_recompute:
         return OldLogProbs("pass", "enable_old_logprobs_recompute is on")
     needed = _why_old_log_probs_are_needed(config, updates_per_step)
-    is_old = config.runs_ahead or config.actor_train.model_update_frequency > 1
+    is_old = config.trains_stale or config.actor_train.model_update_frequency > 1
     stale = "answers may be older than the weights" if is_old else None
     corrects = weighs_importance(config) or any(item.enabled for item in config.train_infer_correction.filters)
     takes_rollout = config.force_disable_old_logprobs_recompute and rollout_log_probs_are_full(config)

@@ -19,8 +19,12 @@ _OLD = {
 def batch_rows(config: AlgorithmConfig, plan: BatchPlan) -> Iterator[tuple[str, ...]]:
     for train in plan.trains.values():
         yield train.role, f"{batch_sum(plan, train)}; {updates_in_run(config, train)}"
-    yield "old log-probs", f"{_OLD[plan.old_log_probs.source]}: {plan.old_log_probs.reason}"
+    if config.learns:
+        yield "old log-probs", f"{_OLD[plan.old_log_probs.source]}: {plan.old_log_probs.reason}"
     yield from _ahead_rows(config, plan)
+    if config.is_in_parts:
+        other = "train trains on them" if config.explores else "explore samples them"
+        yield "experience", f"{config.experience.storage_type} in {config.experience_dir}; mode: {other} there"
     if plan.needs_reference:
         who = "actor_train without its adapters: " if plan.policy_is_reference else ""
         yield "reference", f"{who}log-probs in batches of {plan.reference_batch_size}"

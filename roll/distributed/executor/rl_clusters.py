@@ -14,6 +14,7 @@ from roll.distributed.executor.pools.job_pool import JobPool
 from roll.distributed.executor.roles import ScoreCluster, TrainCluster
 from roll.distributed.executor.rollout.generate_cluster import GenerateCluster
 from roll.distributed.executor.run_clusters import RunClusters
+from roll.distributed.executor.weights.from_files import FileWeights
 from roll.distributed.executor.weights.routes import plan_send
 from roll.distributed.executor.weights.sync import WeightSync
 from roll.errors import WorkerError
@@ -24,7 +25,7 @@ STORED_BYTES_PER_TOKEN = 40
 
 class RLClusters(RunClusters):
     """The roles by the names that the step knows them by. `critic` and `reference` are None where the run has none;
-    without a trainer there is no `weight_sync` (`mode`)."""
+    without a trainer, or without engines, there is no `weight_sync` (`mode`)."""
 
     weight_sync: WeightSync
     _config: AlgorithmConfig
@@ -50,7 +51,7 @@ class RLClusters(RunClusters):
 
     def _take_replies(self, replies: Mapping[Occupant, list[Any]]) -> None:
         super()._take_replies(replies)
-        if not self._config.learns:
+        if not self._config.samples or not self._config.learns:
             return
         trainer, engines = self.actor_train.cluster, self.actor_infer.cluster
         plan = plan_send(
@@ -71,6 +72,11 @@ class RLClusters(RunClusters):
             self.weight_sync.renew()
         self.weight_sync.publish_healing(version, self.actor_infer.heal)
         return self.weight_sync.sent_bytes
+
+    def read_weights(self, directory: Path, version: int) -> int:
+        """The same from the files of a saved model, without a trainer. Returns how many bytes they are."""
+        self.actor_infer.heal()
+        return FileWeights(self.actor_infer.cluster).publish_healing(directory, version, self.actor_infer.heal)
 
     def start_job_pool(
         self,

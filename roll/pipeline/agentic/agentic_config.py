@@ -264,6 +264,8 @@ class AgenticConfig(AlgorithmConfig):
     @property
     def cpu_roles(self) -> Mapping[str, WorkerConfig]:
         """Training and validation share the processes that play episodes."""
+        if not self.samples:
+            return {}
         manager = self.train_env_manager
         return {ROLE: manager.model_copy(update={"world_size": self.num_env_workers, "device_mapping": None})}
 

@@ -64,19 +64,27 @@ class AgenticPipeline(RLPipeline):
         config = self.config
         logger.info("starting Ray")
         self.clusters = RLClusters(config, self.plan, on_lost=self.interrupts.fail)
-        self.environments = self.clusters.start_job_pool(
-            ROLE, config.cpu_roles[ROLE], _WORKER, (self.clusters.config,), config.jobs_per_worker, _placed
-        )
         self.tokenizer = policy_tokenizer("actor_train", config.actor_train.model_args)
-        if config.learns:
+        if config.samples:
+            self._build_rollouts(self.clusters)
+        else:
+            self.scheduler = self.read_groups()
+        self.clusters.wait_ready()
+        self.account.watch(self.clusters)
+
+    def _build_rollouts(self, clusters: RLClusters) -> None:
+        """What plays episodes, and what is played for validation."""
+        config = self.config
+        self.environments = clusters.start_job_pool(
+            ROLE, config.cpu_roles[ROLE], _WORKER, (clusters.config,), config.jobs_per_worker, _placed
+        )
+        if config.explores:
             self.scheduler = self._scheduler()
         if config.val_env_manager is not None:
             val = EnvTaskSource(config.val_env_manager.slots, config.seeds("validation"), config.seed)
             self.validation_tasks = val.fixed_tasks(config.val_batch_size // config.val_env_manager.group_size)
             self.validation_rollouter = self._rollouter("validation")
         self.environments.wait_ready()
-        self.clusters.wait_ready()
-        self.account.watch(self.clusters)
 
     def _scheduler(self) -> RolloutScheduler:
         config, plan, manager = self.config, self.plan, self.config.train_env_manager
@@ -93,13 +101,13 @@ class AgenticPipeline(RLPipeline):
                 num_steps=config.max_steps,
                 max_running=manager.num_env_groups,
             ),
-            self._keep(),
+            self.keep(),
             fetched,
             train.take_cut,
             spans=self.account.spans,
         )
 
-    def _keep(self) -> Keep | None:
+    def keep(self) -> Keep | None:
         path = self.config.train_env_manager.group_filter_cls
         return load_filter(path) if path else None
 
@@ -117,7 +125,7 @@ class AgenticPipeline(RLPipeline):
         """With redundancy, episodes that were stopped may still be sampling: where nothing else is, the engines are
         made quiet."""
         groups = super().collect(step)
-        if self.config.train_env_manager.group_size_redundancy and not self.config.runs_ahead:
+        if self.config.samples and self.config.train_env_manager.group_size_redundancy and not self.config.runs_ahead:
             self.running.actor_infer.abort()
         return groups
 
@@ -131,10 +139,12 @@ class AgenticPipeline(RLPipeline):
         metrics = super().report(groups, trained, step)
         for name in (CRASHES, HANGS):  # told below, as sums
             metrics.pop(f"rollout/{name}_mean", None)
+        metrics |= episode_metrics(groups.sampled, "env")
+        if not self.config.samples:
+            return metrics
         if RETRIED_REQUESTS in metrics:
             metrics[RETRIED_REQUESTS] += self.environments.counts[RETRIED_REQUESTS]
-        restarted = {"env/restarted_workers": float(self.environments.num_restarts)}
-        return metrics | episode_metrics(groups.sampled, "env") | restarted
+        return metrics | {"env/restarted_workers": float(self.environments.num_restarts)}
 
     def chosen_rows(self, num_rows: int, multiple: int, random: np.random.Generator) -> np.ndarray:
         """`padding` as ever; the other modes of batch_adjust_mode repeat rows or leave some out."""

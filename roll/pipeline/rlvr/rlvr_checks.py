@@ -97,8 +97,9 @@ def missing_files(config: RLVRConfig) -> list[Problem]:
 
 def _data_args(config: RLVRConfig) -> dict[str, DataArgs]:
     """The data_args that are read, by their YAML path."""
-    places = {"actor_train.data_args": config.actor_train.data_args} if config.learns else {}
-    return places | {f"{validated.at}.data_args": validated.data_args for validated in config.validated}
+    places = {"actor_train.data_args": config.actor_train.data_args} if config.explores else {}
+    validated = config.validated if config.samples else ()
+    return places | {f"{one.at}.data_args": one.data_args for one in validated}
 
 
 def _templates(config: RLVRConfig) -> dict[str, str]:
@@ -117,7 +118,7 @@ def data_and_reward_problems(config: RLVRConfig) -> list[str]:
     from roll.pipeline.rlvr.rewards.table import preflight as reward_preflight
     from roll.pipeline.rlvr.settings import data_domains
 
-    problems = reward_preflight(config)
+    problems = reward_preflight(config) if config.samples else []
     if problems:
         return problems
     domains, template = data_domains(config), config.global_template

@@ -189,6 +189,8 @@ class RLVRConfig(AlgorithmConfig):
 
     @property
     def cpu_roles(self) -> Mapping[str, WorkerConfig]:
+        if not self.samples:
+            return {}
         return {f"rewards.{domain}": worker for domain, worker in self.pool_rewards.items()}
 
     @property

@@ -24,6 +24,7 @@ from roll.distributed.scheduler.rollout_core import Keep, StepGroups
 from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler, SchedulerSettings
 from roll.errors import ConfigError
 from roll.pipeline.base_pipeline import RLPipeline
+from roll.pipeline.checkpoint import Checkpoint
 from roll.pipeline.late_rewards import GroupScorer, LateRewards
 from roll.pipeline.length import of_known_length
 from roll.pipeline.logging_board import LoggingBoard
@@ -68,9 +69,12 @@ class RLVRPipeline(RLPipeline):
         self.validation_tasks: Sequence[Sequence[Task]] = ()  # by what is validated
         self.judge_texts: Mapping[str, JudgeText] = {}
 
+    def prepare(self, checkpoint: Checkpoint | None) -> None:
+        self.tokenizer = policy_tokenizer("actor_train", self.config.actor_train.model_args)
+        super().prepare(checkpoint)
+
     def load_validation(self) -> None:
         config = self.config
-        self.tokenizer = policy_tokenizer("actor_train", config.actor_train.model_args)
         self.answer_readers = answer_readers(config, self.tokenizer)
         self.judge_texts = {role: JudgeText.load(role, worker) for role, worker in config.judge_roles.items()}
         self.validation_tasks = [
@@ -97,19 +101,27 @@ class RLVRPipeline(RLPipeline):
         config = self.config
         logger.info("starting Ray")
         self.clusters = RLClusters(config, self.plan, on_lost=self.interrupts.fail)
-        pools = RewardPools(self.clusters, config.pool_rewards)
-        judges = EngineJudges(config, self.clusters.engines, self.judge_texts)
-        rewards = RewardsByDomain({domain: judges if domain in config.judge_of else pools for domain in config.rewards})
-        if config.late_domains:
-            self.late_rewards = LateRewards(self._late_scorers(judges), self.clusters.placement.hold)
-        self.validation = self._validation(rewards)
-        if config.learns:
-            self.scheduler = self._scheduler(rewards)
-            if config.save_logging_board_dir is not None:
-                self.board = LoggingBoard(Path(config.save_logging_board_dir), self.tokenizer)
-        pools.wait_ready()
+        if config.samples:
+            self._build_rollouts().wait_ready()
+        else:
+            self.scheduler = self.read_groups()
+        if config.learns and config.save_logging_board_dir is not None:
+            self.board = LoggingBoard(Path(config.save_logging_board_dir), self.tokenizer)
         self.clusters.wait_ready()
         self.account.watch(self.clusters)
+
+    def _build_rollouts(self) -> RewardPools:
+        """What samples, rewards and validates."""
+        config, clusters = self.config, self.running
+        pools = RewardPools(clusters, config.pool_rewards)
+        judges = EngineJudges(config, clusters.engines, self.judge_texts)
+        rewards = RewardsByDomain({domain: judges if domain in config.judge_of else pools for domain in config.rewards})
+        if config.late_domains:
+            self.late_rewards = LateRewards(self._late_scorers(judges), clusters.placement.hold)
+        self.validation = self._validation(rewards)
+        if config.explores:
+            self.scheduler = self._scheduler(rewards)
+        return pools
 
     def _validation(self, rewards: RewardService) -> Validation:
         response_length = self.plan.val_response_length
@@ -155,7 +167,7 @@ class RLVRPipeline(RLPipeline):
                 max_replacements=plan.num_groups if config.is_use_additional_prompts else 0,
                 num_steps=config.max_steps,
             ),
-            self._keep(),
+            self.keep(),
             fetched,
             engines.cut.take,
             spans=self.account.spans,
@@ -171,7 +183,7 @@ class RLVRPipeline(RLPipeline):
         late = {role: LateJudge(clusters.engines[role], judges, self.loop.run) for role in in_turn.values()}
         return scorers | {domain: late[role] for domain, role in in_turn.items()}
 
-    def _keep(self) -> Keep | None:
+    def keep(self) -> Keep | None:
         filters = {domain: reward.query_filter_config for domain, reward in self.config.rewards.items()}
         if all(keys.type == "no_filter" for keys in filters.values()):
             return None
@@ -184,7 +196,7 @@ class RLVRPipeline(RLPipeline):
         return load_tasks(args, key, domains, self.tokenizer, max_prompt_tokens, template, by_tag).tasks
 
     def _rollout_metrics(self, groups: StepGroups, trained: Sequence[TrajectoryGroup], step: int) -> dict[str, float]:
-        engines = [self.running.engines[role] for role in self.config.judge_roles]
+        engines = [found for role in self.config.judge_roles if (found := self.running.engines.get(role)) is not None]
         restarts = [judge.recovery.num_restarts for judge in engines if judge.recovery is not None]
         found = {"rollout/judge_restarted_engines": float(sum(restarts))} if restarts else {}
         return super()._rollout_metrics(groups, trained, step) | found

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from roll.configs.modes import apart
+from roll.configs.modes import in_its_place
+from roll.configs.plan.batch_plan import build_plan
 from tests.helpers.configs import config
 
 EVAL = {"validation.data_args.file_name": "test.jsonl"}
@@ -12,12 +13,19 @@ ROLES = {"reference.strategy_args.strategy_name": "hf_infer", "reference.device_
 
 
 @pytest.mark.parametrize(
-    ("mode", "roles"), [("both", ["actor_train", "actor_infer", "reference"]), ("bench", ["actor_infer"])]
+    ("mode", "roles"),
+    [
+        ("both", ["actor_train", "actor_infer", "reference"]),
+        ("explore", ["actor_infer"]),
+        ("train", ["actor_train", "reference"]),
+        ("bench", ["actor_infer"]),
+    ],
 )
 def test_a_mode_starts_the_roles_of_its_part(mode: str, roles: list[str]) -> None:
     made = config({**EVAL, **ROLES, "mode": mode})
     assert sorted(made.model_roles) == sorted(roles)
-    assert list(made.cpu_roles) == ["rewards.math"]
+    assert sorted(place.role for place in build_plan(made).layout.roles) == sorted([*roles, *made.cpu_roles])
+    assert list(made.cpu_roles) == ([] if mode == "train" else ["rewards.math"])
 
 
 def test_a_process_beside_a_run_writes_to_a_folder_of_its_own_and_reads_the_checkpoints_of_the_run() -> None:
@@ -37,5 +45,5 @@ def test_a_process_beside_a_run_writes_to_a_folder_of_its_own_and_reads_the_chec
     ],
 )
 def test_a_folder_in_that_of_the_run_moves_with_it(given: dict[str, Any], there: str) -> None:
-    assert apart({**given, "mode": "bench"})["logging_dir"] == there
-    assert apart(given) == given
+    assert in_its_place({**given, "mode": "bench"})["logging_dir"] == there
+    assert in_its_place(given) == given

@@ -1,0 +1,177 @@
+"""A buffer in a directory: a file for each group, one for each finished step, one for each release."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+from roll.errors import StorageError
+from roll.pipeline.experience.buffer import Buffer, Entry
+from roll.pipeline.experience.rows import Experience, Form
+from roll.pipeline.manifest import flush_to_disk
+from roll.utils.json_files import read_object
+
+_NAME = re.compile(r"(\d+)-(\d+)-(kept|dropped)-v(-?\d+)\.\w+")
+_STEP = re.compile(r"(\d+)\.json")
+
+
+class DirectoryBuffer(Buffer):
+    """`groups/000012-000000096-kept-v12.npz`: of step 12, number 96, sampled by version 12 and later ones.
+    `steps/000012.json`: the numbers of a finished step. `trained/000013.json`: what was released when 13 steps were
+    done. Everything is written aside, flushed and renamed; a journal makes one of several files at once."""
+
+    def __init__(self, directory: Path, form: Form, keep: bool = False):
+        """`keep`: released groups stay as files."""
+        self._form, self._keep = form, keep
+        self._groups, self._steps, self._trained = (directory / name for name in ("groups", "steps", "trained"))
+        self._journal = directory / "writing.json"
+        self._lock = threading.Lock()
+        self._written: set[int] | None = None
+        self._known: dict[int, dict[int, int]] | None = None  # what _noted has read
+        try:
+            for path in (self._groups, self._steps, self._trained):
+                path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorageError(f"experience.dir: {directory} cannot be written: {error.strerror}") from error
+
+    def write(self, experiences: Sequence[Experience]) -> None:
+        with self._lock:
+            if self._written is None:
+                self._written = {entry.number for entry in self._listed()}.union(self._released(), *self.finished())
+            new = {one.number: one for one in experiences if one.number not in self._written}
+            names = [self._name(one) for one in new.values()]
+            for name, one in zip(names, new.values(), strict=True):
+                self._stage(self._groups / name, self._form.pack(one))
+            if len(names) > 1:
+                self._put(self._journal, json.dumps({"names": names}).encode())
+            self._show(names)
+            self._written |= new.keys()
+
+    def recover(self) -> None:
+        with self._lock:
+            if self._journal.exists():
+                self._show(read_object(self._journal)["names"])
+            for path in self._groups.glob(".*.unfinished"):
+                path.unlink()
+
+    def _show(self, names: Sequence[str]) -> None:
+        """What is staged appears under its name, file by file; the journal sees to it that all of it does."""
+        for name in names:
+            if (staged := _aside(self._groups / name)).exists():
+                self._rename(staged, self._groups / name)
+        flush_to_disk(self._groups)
+        self._journal.unlink(missing_ok=True)
+
+    def finish(self, step: int, numbers: Collection[int]) -> None:
+        path = self._steps / f"{step:06d}.json"
+        if not path.exists():
+            self._put(path, json.dumps({"numbers": sorted(numbers)}).encode())
+
+    def finished(self) -> list[frozenset[int]]:
+        found: list[frozenset[int]] = []
+        while (path := self._steps / f"{len(found):06d}.json").exists():
+            found.append(frozenset(read_object(path)["numbers"]))
+        return found
+
+    def is_finished(self, step: int) -> bool:
+        return (self._steps / f"{step:06d}.json").exists()
+
+    def entries(self) -> list[Entry]:
+        released = self._released()
+        return sorted(entry for entry in self._listed() if entry.number not in released)
+
+    def read(self, entries: Sequence[Entry]) -> list[Experience]:
+        paths = {entry.number: path for path, entry in self._files()}
+        return [self._read(entry.number, paths.get(entry.number)) for entry in entries]
+
+    def release(self, trained: Mapping[int, int]) -> None:
+        """What is to go is noted first: a file that is left is of no more account."""
+        if not trained:
+            return
+        last = max(trained.values()) + 1
+        known = self._noted().get(last, {})
+        self._note(last, {**known, **trained})
+        if not self._keep:
+            for path, entry in self._files():
+                if entry.number in trained:
+                    path.unlink(missing_ok=True)
+
+    def rewind(self, steps_done: int) -> list[int]:
+        noted, there = self._noted(), {entry.number for entry in self._listed()}
+        undone = {number for known in noted.values() for number, step in known.items() if step >= steps_done}
+        if gone := sorted(undone - there):
+            return gone
+        for last, known in list(noted.items()):
+            if left := {number: step for number, step in known.items() if number not in undone}:
+                if left != known:
+                    self._note(last, left)
+            else:
+                (self._trained / f"{last:06d}.json").unlink(missing_ok=True)
+                del noted[last]
+        return []
+
+    def _name(self, experience: Experience) -> str:
+        kind = "kept" if experience.is_kept else "dropped"
+        place = f"{experience.step:06d}-{experience.number:09d}"
+        return f"{place}-{kind}-v{experience.oldest_version}.{self._form.ending}"
+
+    def _files(self) -> list[tuple[Path, Entry]]:
+        found = []
+        for name in os.listdir(self._groups):
+            if match := _NAME.fullmatch(name):
+                step, number, version = int(match[1]), int(match[2]), int(match[4])
+                found.append((self._groups / name, Entry(step, number, match[3] == "kept", version)))
+        return found
+
+    def _listed(self) -> list[Entry]:
+        return [entry for _, entry in self._files()]
+
+    def _read(self, number: int, path: Path | None) -> Experience:
+        if path is None:
+            raise StorageError(f"group {number} is gone from {self._groups}: somebody else has removed it")
+        try:
+            return self._form.unpack(path.read_bytes())
+        except (OSError, ValueError, KeyError, EOFError) as error:
+            raise StorageError(f"{path} cannot be read: {error}") from error
+
+    def _released(self) -> set[int]:
+        return {number for known in self._noted().values() for number in known}
+
+    def _noted(self) -> dict[int, dict[int, int]]:
+        """By the steps that were done: number -> step that trained on it. Nobody else writes them."""
+        if self._known is None:
+            self._known = {}
+            for path in sorted(self._trained.iterdir()):
+                if match := _STEP.fullmatch(path.name):
+                    self._known[int(match[1])] = {int(n): step for n, step in read_object(path)["groups"].items()}
+        return self._known
+
+    def _note(self, steps_done: int, groups: Mapping[int, int]) -> None:
+        self._noted()[steps_done] = dict(groups)
+        told = {"groups": {str(number): step for number, step in sorted(groups.items())}}
+        self._put(self._trained / f"{steps_done:06d}.json", json.dumps(told).encode())
+
+    def _put(self, path: Path, content: bytes) -> None:
+        self._stage(path, content)
+        self._rename(_aside(path), path)
+        flush_to_disk(path.parent)
+
+    def _stage(self, path: Path, content: bytes) -> None:
+        try:
+            with _aside(path).open("wb") as stream:
+                stream.write(content)
+                stream.flush()
+                os.fsync(stream.fileno())
+        except OSError as error:
+            raise StorageError(f"experience.dir: {path} cannot be written: {error.strerror or error}") from error
+
+    def _rename(self, staged: Path, path: Path) -> None:
+        os.replace(staged, path)
+
+
+def _aside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.unfinished")

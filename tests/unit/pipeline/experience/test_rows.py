@@ -1,0 +1,48 @@
+"""Every form gives back what it was given, bit for bit, and a group is one piece of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from roll.errors import StorageError
+from roll.pipeline.experience.rows import FORMS, Experience
+from roll.types.media import Image
+from roll.types.rollout import TrajectoryGroup
+from tests.unit.pipeline.experience.made import experience, row, told
+
+
+@pytest.mark.parametrize("ending", sorted(FORMS))
+def test_a_group_comes_back_as_it_was(ending: str) -> None:
+    form = FORMS[ending]
+    assert form.ending == ending
+    for one in (experience(3, step=5, version=4), experience(0, is_kept=False, size=1), experience(2**40, size=5)):
+        assert told(form.unpack(form.pack(one))) == told(one)
+
+
+def test_a_line_is_an_attempt_that_any_program_reads() -> None:
+    lines = FORMS["jsonl"].pack(experience(3, step=5, version=4, size=3)).decode().splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert [one["reward"] for one in rows] == [0.5, 0.5, None]
+    assert rows[1]["input_ids"] == [1, 2, 3, 1, 9] and rows[1]["policy_versions"] == [-1, -1, 4, 4, 5]
+    assert rows[1]["response_mask"] == [False, False, True, True, True]
+    assert (rows[1]["group"], rows[1]["step"], rows[1]["task"]) == (3, 5, "row 3")
+    assert rows[1]["response_text"] == "answer 3 ü"
+
+
+def test_the_oldest_version_is_that_of_the_weights_that_sampled_first() -> None:
+    one = experience(3, version=4)
+    younger = TrajectoryGroup(one.group.task, 3, (row(3, 0, 6), row(3, 1, 5)))
+    assert one.oldest_version == 4
+    assert Experience(0, younger).oldest_version == 5
+    nothing = replace(row(3, 0, 6), response_mask=np.zeros(5, np.bool_), policy_versions=np.full(5, -1, np.int32))
+    assert Experience(0, TrajectoryGroup(one.group.task, 3, (nothing,))).oldest_version == -1
+
+
+def test_pictures_are_refused() -> None:
+    shown = replace(row(3, 0, 6), media=(Image(np.zeros((2, 2, 3), np.uint8)),))
+    with pytest.raises(StorageError, match="group 3 shows pictures"):
+        FORMS["npz"].pack(Experience(0, TrajectoryGroup(experience(3).group.task, 3, (shown,))))
