@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from roll.importers import words
 from roll.importers.rows import Row, lacks, needless, summed, to
+from roll.importers.trinity_modes import EVAL_ROWS, MODE_ROWS
 from roll.importers.verl_conditions import ACTOR, CRITIC, MODEL, ROLLOUT
 
 EMBEDDED = "trainer.trainer_config"
@@ -15,7 +16,7 @@ _ENGINE, _TASKS, _EVAL = (
     "buffer.explorer_input.eval_tasksets",
 )
 _BUFFER = "buffer.trainer_input.experience_buffer"
-_ONE_BUFFER = "samples of a step are trained on in that step; rollout_mock records and replays rollouts"
+_ONE_BUFFER = "in one process samples of a step are handed over in memory and trained on in that step"
 _VALIDATION = "validation"
 
 RENAMED: Mapping[str, str] = {
@@ -79,7 +80,6 @@ def _own(row: Row) -> Row:
 
 
 _SHARED = (
-    lacks("mode", "one program does both; a run of a part alone is not here", "both", "train"),
     summed("checkpoint_root_dir", "folders"),
     needless("continue_from_checkpoint", "resume_from_checkpoint: true goes on from the newest checkpoint"),
     needless("ray_namespace", "every run has a cluster, or a namespace, of its own"),
@@ -112,6 +112,8 @@ OWN_ROWS: tuple[Row, ...] = tuple(
         _own,
         (
             *_SHARED,
+            *MODE_ROWS,
+            *EVAL_ROWS,
             summed("algorithm.algorithm_type", "algorithm", "grpo"),
             *(summed(f"algorithm.{name}", "algorithm") for name in ("advantage_fn", "policy_loss_fn")),
             *(summed(f"algorithm.{name}", "algorithm") for name in ("kl_penalty_fn", "kl_loss_fn")),
@@ -173,10 +175,8 @@ OWN_ROWS: tuple[Row, ...] = tuple(
             to(f"{_EVAL}.0.rollout_args.top_p", f"{_VALIDATION}.generating_args.top_p", via=words.number),
             to(f"{_EVAL}.0.rollout_args.top_k", f"{_VALIDATION}.generating_args.top_k"),
             lacks(f"{_EVAL}.0.storage_type", "rows are read from files, folders, addresses and the hub", "file"),
-            lacks(f"{_EVAL}.0.**", "validation.data_args and generating_args have the keys of a validation"),
-            lacks(f"{_EVAL}.**", "there is one validation: its file_name may list several files"),
+            lacks(f"{_EVAL}.**", "data_args and generating_args have the keys of a validation (docs/modes.md)"),
             needless(_EVAL, "no validation"),
-            lacks(f"{_BUFFER}.replay_buffer.enable", "samples are trained on once", False),
             needless(f"{_BUFFER}.**", _ONE_BUFFER),
             lacks(
                 "buffer.trainer_input.**", "rows of answers are fine-tuned on in a run of their own (docs/sft.md)", 0
@@ -201,7 +201,6 @@ OWN_ROWS: tuple[Row, ...] = tuple(
             to("explorer.max_timeout", "rewards.trinity.timeout_s", via=words.number, note="of scoring an answer"),
             to("explorer.max_retry_times", "rewards.trinity.reward_retries", note="of scoring an answer"),
             to("explorer.env_vars", "system_envs", idle=({},)),
-            lacks("explorer.bench_on_latest_checkpoint", "there is no run of a validation alone", False),
             lacks("explorer.over_rollout.ratio", "unfinished_groups: drop (docs/rollouts.md)", 0, 0.0),
             needless("explorer.over_rollout.*", "unfinished_groups: drop (docs/rollouts.md)"),
             to("explorer.dynamic_timeout.enable", "rewards.trinity.dynamic_timeout.enable", idle=(False,)),
@@ -256,6 +255,7 @@ SFT_ROWS: tuple[Row, ...] = (
         _own,
         (
             *_SHARED,
+            lacks("mode", "fine-tuning is one process", "both", "train"),
             Row("algorithm.algorithm_type", note="supervised fine-tuning: start_sft_pipeline.py"),
             lacks("algorithm.**", "the loss is that of fine-tuning: the mean over learnt tokens"),
             summed("model.max_prompt_tokens", "row length"),

@@ -9,6 +9,7 @@ from typing import Any
 from roll.importers import verl_counts, words
 from roll.importers.arithmetic import devices
 from roll.importers.rows import Condition, Look, Near, NotHere, Sum
+from roll.importers.trinity_modes import MODE_CONDITIONS, MODE_SUMS
 from roll.importers.verl_conditions import ACTOR, ROLLOUT
 from roll.importers.verl_counts import batches, gpus
 from roll.utils.text import show
@@ -268,6 +269,7 @@ def _counts_epochs(look: Look) -> str:
 
 
 TRINITY_CONDITIONS: Mapping[str, Condition] = {
+    **MODE_CONDITIONS,
     "own aggregation": lambda look: "",
     "epochs": _counts_epochs,
     "eval set": lambda look: "" if look(_EVAL) else "there are no eval_tasksets",
@@ -282,6 +284,7 @@ TRINITY_SUMS: Mapping[str, Callable[[Look], Sum]] = {
     "ahead": _ahead,
     "lengths": _lengths,
     "tasks": _tasks,
+    **MODE_SUMS,
     "rewards": _rewards,
     "trinity rewards": _rewards,
     "rows": _no_rows,

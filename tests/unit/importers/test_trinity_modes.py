@@ -1,0 +1,90 @@
+"""Trinity-RFT's runs in parts, buffers and evaluation sets become ours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from roll.cli import main
+from roll.commands import main as roll
+from roll.importers.command import imported_from
+from roll.importers.convert import Imported
+from roll.importers.given import read
+
+SOURCE = Path(__file__).parents[2] / "importers" / "trinity_ppo_megatron.yaml"
+BUFFER = "buffer.trainer_input.experience_buffer"
+
+
+def imported(*words: str) -> Imported:
+    return imported_from(read(SOURCE, words), source=SOURCE)
+
+
+def entry(found: Imported, key: str) -> tuple[str, str]:
+    return next((entry.outcome, entry.note) for entry in found.entries if entry.key == key)
+
+
+def test_further_sets_stand_beside_the_validation_under_their_names() -> None:
+    found = imported()
+    assert found.tree["validation"]["data_args"]["file_name"] == ["data/test"]
+    assert found.tree["eval_sets"] == {
+        "other": {
+            "data_args": {"file_name": ["data/other"], "split": "train"},
+            "generating_args": {"temperature": 1.0},
+        }
+    }
+    outcome, note = entry(found, "buffer.explorer_input.eval_tasksets.1.path")
+    assert outcome == "mapped" and "eval_sets.other" in note
+
+
+@pytest.mark.parametrize("mode", ["explore", "train", "bench"])
+def test_a_part_of_a_run_is_imported_as_such_and_passes_a_dry_run(
+    mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = [f"mode={mode}", f"{BUFFER}.max_read_timeout=60", "explorer.bench_on_latest_checkpoint=true"]
+    assert roll(["import", str(SOURCE), *words, "--out", "my.yaml"]) == 0
+    tree: dict[str, Any] = yaml.safe_load((tmp_path / "my.yaml").read_text())
+    assert tree["mode"] == mode
+    if mode == "bench":
+        assert tree["resume_from_checkpoint"] is True and "experience" not in tree
+    else:
+        wanted = {"storage_type": "queue", "read_timeout_s": 60.0, "on_timeout": "partial"}
+        assert tree["experience"] == wanted
+    code = main("rlvr", ["--config_path", str(tmp_path), "--config_name", "my", "max_steps=4", "--dry_run"])
+    assert code == 0, capsys.readouterr().err
+
+
+def test_the_replay_buffer_becomes_reuse_with_a_bound_on_the_age() -> None:
+    at = f"{BUFFER}.replay_buffer"
+    words = (
+        "mode=train", f"{at}.enable=true", f"{at}.reuse_cooldown_time=30", f"{at}.priority_fn_args.use_count_limit=5",
+        f"{at}.priority_fn=linear_decay_use_count_control_randomization", f"{BUFFER}.storage_type=sql",
+    )  # fmt: skip
+    found = imported(*words)
+    assert found.tree["experience"]["reuse"] == {
+        "enable": True,
+        "cooldown_s": 30.0,
+        "priority": "decay_limit_randomization",
+        "decay": 2.0,
+        "use_limit": 5,
+        "sigma": 0.0,
+    }
+    assert found.tree["max_staleness"] == 4
+    assert found.tree["experience"]["url"] == "sqlite:///samples.db"
+    assert entry(found, f"{at}.enable")[0] == "approximated"
+
+
+def test_what_a_run_in_one_process_has_no_use_for_is_said() -> None:
+    found = imported(f"{BUFFER}.replay_buffer.enable=true", f"{BUFFER}.max_read_timeout=60")
+    outcome, note = entry(found, f"{BUFFER}.replay_buffer.enable")
+    assert outcome == "not to be had" and "experience.reuse" in note
+    assert entry(found, f"{BUFFER}.max_read_timeout")[0] == "asks for nothing"
+    assert entry(found, f"{BUFFER}.storage_type")[0] == "asks for nothing"
+    assert "experience" not in found.tree
+    assert entry(imported("mode=serve"), "mode") == (
+        "not to be had",
+        "mode: serve is not here: both, explore, train and bench are",
+    )
