@@ -53,8 +53,8 @@ class Ask:
 
 class HeadScores(NamedTuple):
     """In fp32. `log_probs` has the shape of the tokens asked about; all others are of positions: `entropy` [N],
-    `top_log_probs` and `top_ids` [N, k], largest first, and with a teacher q of the model p `forward_kl` KL(q | p) and
-    `reverse_kl` KL(p | q), [N]."""
+    `top_log_probs` and `top_ids` [N, k], largest first, with a teacher q of the model p `forward_kl` KL(q | p) and
+    `reverse_kl` KL(p | q), [N], and `divergence` [N] from what a teacher told (`lessons.py`)."""
 
     log_probs: torch.Tensor
     entropy: torch.Tensor | None = None
@@ -62,6 +62,7 @@ class HeadScores(NamedTuple):
     top_ids: torch.Tensor | None = None
     forward_kl: torch.Tensor | None = None
     reverse_kl: torch.Tensor | None = None
+    divergence: torch.Tensor | None = None
 
 
 def head_scores(

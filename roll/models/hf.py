@@ -16,10 +16,12 @@ from torch import nn
 from torch.nn import functional
 from transformers import PreTrainedModel
 
+from roll.algorithms.distillation import Distillation
 from roll.configs.model import LOGITS_PER_CHUNK, FusedKernelOptions
 from roll.models.head_kernels import kernel_log_probs
 from roll.models.head_scores import Ask, HeadScores, Product, Teacher, head_scores
 from roll.models.head_tiles import PLAIN, Bend
+from roll.models.lessons import Lesson, among_response_tokens, common, divergence, told_likeliest
 from roll.models.lora import low_rank_part
 from roll.models.pack import Pack
 from roll.models.router_balance import balances
@@ -51,19 +53,28 @@ class LogProbHead(nn.Module):
         entropy: bool = False,
         top_k: int = 0,
         teacher: Teacher | None = None,
+        lesson: Lesson | None = None,
+        vocab_size: int | None = None,
     ) -> HeadScores:
-        """Of hidden [N, H]: log-probs of the targets, tokens [N] or [N, m], and what is asked for besides."""
+        """Of hidden [N, H]: log-probs of the targets, tokens [N] or [N, m], and what is asked for besides. With
+        `vocab_size` of the first tokens alone."""
         layer: Any = self.lm_head
         layer, low_rank = low_rank_part(layer, hidden)
         products = [Product(hidden.to(layer.weight.dtype), layer.weight)]
         if low_rank is not None:
             products.append(Product(*low_rank))
+        bias: torch.Tensor | None = layer.bias
+        if vocab_size is not None:
+            products, bias = common(products, bias, vocab_size)
         ask = Ask(self.logits_per_chunk, replace(self.bend, temperature=temperature), entropy, top_k, self.compiled)
+        log_probs = None
         if teacher is None and self.kernel != "torch":
-            log_probs = kernel_log_probs(self.kernel, products, layer.bias, targets, ask)
-            if log_probs is not None:
-                return HeadScores(log_probs)
-        return head_scores(products, layer.bias, targets, ask, teacher)
+            log_probs = kernel_log_probs(self.kernel, products, bias, targets, ask)
+        found = head_scores(products, bias, targets, ask, teacher) if log_probs is None else HeadScores(log_probs)
+        if lesson is None:
+            return found
+        elements, compiled = self.logits_per_chunk, self.compiled
+        return found._replace(divergence=divergence(products, bias, self.bend, lesson, elements, compiled))
 
 
 class ValueHead(nn.Module):
@@ -100,21 +111,38 @@ class TokenLogProbModel(nn.Module):
         lengths: torch.Tensor | None = None,
         ranks: SequenceRanks | None = None,
         balanced: torch.Tensor | None = None,
+        lesson: Lesson | None = None,
+        told: Distillation | None = None,
     ) -> tuple[torch.Tensor | None, ...]:
         """Log-probs (and entropy) of input_ids where response_mask is True and 0 elsewhere. [B, T] -> fp32 [B, T].
 
-        A row's first token is preceded by nothing: its log-prob is 0 whatever the mask says. With the lengths of the
-        rows as `balanced`, what the routers of a mixture say comes third (`router_balance.py`).
+        A row's first token is preceded by nothing: its log-prob is 0 whatever the mask says. With a `lesson` the
+        divergence from the teacher comes third, and with the lengths of the rows as `balanced`, what the routers of a
+        mixture say last (`router_balance.py`). A teacher (`told`) gives its lesson alone, of response tokens.
         """
         seen = _seen_before(self.backbone, input_ids, response_mask, lengths, ranks, balanced)
         positions = seen.positions
         targets = input_ids[:, 1:].reshape(-1)[positions]
-        found = self.head(seen.hidden, targets, temperature, entropy)
-        scores = (
+        if told is not None:
+            return (_of_all_ranks(self._told(seen.hidden, targets, told), positions, response_mask, ranks),)
+        more: dict[str, Any] = {}
+        if lesson is not None:
+            more["lesson"] = lesson.at(among_response_tokens(response_mask[:, 1:], positions))
+        found = self.head(seen.hidden, targets, temperature, entropy, **more)
+        scores: list[torch.Tensor | None] = [
             _at_positions(found.log_probs, positions, input_ids, ranks),
             None if found.entropy is None else _at_positions(found.entropy, positions, input_ids, ranks),
-        )
-        return scores if balanced is None else (*scores, seen.balance)
+        ]
+        if found.divergence is not None:
+            scores.append(_at_positions(found.divergence, positions, input_ids, ranks))
+        return tuple(scores) if balanced is None else (*scores, seen.balance)
+
+    def _told(self, hidden: torch.Tensor, targets: torch.Tensor, told: Distillation) -> torch.Tensor:
+        if not told.top_k:
+            return hidden.float()
+        temperature = told.divergence.teacher_temperature
+        found = self.head(hidden, targets, temperature, top_k=told.top_k, vocab_size=told.vocab_size)
+        return told_likeliest(found.top_log_probs, found.top_ids)
 
 
 class TokenValueModel(nn.Module):
@@ -226,6 +254,16 @@ def _seen_before(
 
 def _balance(backbone: Any, output: Any, counted: torch.Tensor, ranks: SequenceRanks | None) -> torch.Tensor:
     return balances(output.router_logits, backbone.config.get_text_config().num_experts_per_tok, counted, ranks)
+
+
+def _of_all_ranks(
+    values: torch.Tensor, positions: torch.Tensor, response_mask: torch.Tensor, ranks: SequenceRanks | None
+) -> torch.Tensor:
+    """The rows of all response tokens, in their order."""
+    if ranks is None:
+        return values
+    mask = response_mask[:, 1:].reshape(-1)
+    return ranks.whole(values.new_zeros(len(mask), values.shape[1]).index_copy(0, positions, values))[mask]
 
 
 def _at_positions(

@@ -18,6 +18,7 @@ from roll.datasets.row_source import RowSource
 from roll.distributed.executor.jobs import TrainJob
 from roll.distributed.executor.roles import ScoreCluster, TrainCluster, share, total_of
 from roll.distributed.executor.run_clusters import RunClusters
+from roll.distributed.executor.scores import ScoreSet
 from roll.pipeline.checkpoint import Checkpoint
 from roll.pipeline.length import of_known_length
 from roll.pipeline.resume_checks import RunState, check_resume, data_place, state_of_roles
@@ -94,14 +95,20 @@ class RowPipeline(Run):
 
     def step(self, step: int) -> dict[str, float]:
         rows = self.rows_at(self.source.next_places(self.train_plan.samples_per_step))
+        shared = self.shared(rows)
+        scores = self.scores_of(rows, shared)
         with self.timer("train"), self.running.placement.hold(self.trainer.everything):
-            metrics = self.trainer.train(self.shared(rows), TrainJob(self.loss, temperature=1.0, num_updates=1))
+            metrics = self.trainer.train(shared, TrainJob(self.loss, temperature=1.0, num_updates=1), scores)
         counts = {"epochs": self.source.epochs, "trained_tokens": float(rows.response_lengths.sum())}
         return prefixed("train", metrics | counts)
 
     def rows_at(self, places: np.ndarray) -> Rows:
         """These rows of the training, as the loss takes them."""
         return self.source.rows.select(places)
+
+    def scores_of(self, rows: Rows, shared: RowSet) -> Mapping[str, ScoreSet]:
+        """What other models say of the rows of a step, on its way to who learns; most runs have no other."""
+        return {}
 
     def shared(self, rows: Rows) -> RowSet:
         """The rows where the workers can read them, each rank's about as many tokens as the others'. Those that belong

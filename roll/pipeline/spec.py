@@ -96,6 +96,7 @@ _APART = "roll.configs.mode_checks:mode_machine_problems"
 _RL_WARNINGS = ("roll.configs.checks:config_warnings",)
 _RLVR, _AGENTIC, _SFT = "roll.pipeline.rlvr", "roll.pipeline.agentic", "roll.pipeline.sft"
 _DPO, _RM, _PAIRS, _ROWS = "roll.pipeline.dpo", "roll.pipeline.rm", "roll.pipeline.pair_checks", "roll.pipeline.row"
+_DISTILL = "roll.pipeline.distill"
 
 PIPELINES: Mapping[str, PipelineSpec] = {
     spec.name: spec
@@ -129,6 +130,17 @@ PIPELINES: Mapping[str, PipelineSpec] = {
             warnings=(f"{_SFT}.sft_checks:sft_warnings",),
             machine_problems=(f"{_ROWS}_checks:missing_files",),
             data_problems=(f"{_SFT}.sft_checks:row_problems",),
+        ),
+        PipelineSpec(
+            "distill",
+            config=f"{_DISTILL}.distill_config:DistillConfig",
+            run_class=f"{_DISTILL}.distill_pipeline:DistillPipeline",
+            plan=f"{_ROWS}_config:row_plan",
+            batch=f"{_DISTILL}.distill_config:distill_rows",
+            problems=(f"{_ROWS}_checks:file_problems", f"{_DISTILL}.distill_checks:distill_problems"),
+            warnings=(f"{_DISTILL}.distill_checks:distill_warnings",),
+            machine_problems=(f"{_ROWS}_checks:missing_files",),
+            data_problems=(f"{_DISTILL}.distill_checks:row_problems",),
         ),
         PipelineSpec(
             "dpo",

@@ -102,6 +102,20 @@ class PairRows(Rows):
 
 
 @dataclass(frozen=True, kw_only=True)
+class TaughtRows(Rows):
+    """Rows with what a teacher told of their response tokens, one after the other (roll/models/lessons.py). Nothing is
+    told of a row's first token, which nothing predicts: it is none of the response."""
+
+    lesson: np.ndarray  # float32 [response tokens, numbers of each]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.lesson.dtype != np.float32 or len(self.lesson) != self.response_lengths.sum():
+            count = int(self.response_lengths.sum())
+            raise ValueError(f"TaughtRows.lesson is {self.lesson.dtype} [{len(self.lesson)}], not float32 [{count}]")
+
+
+@dataclass(frozen=True, kw_only=True)
 class SampledRows(Rows):
     """Rows as they were sampled."""
 
@@ -182,14 +196,17 @@ class MicroBatch:
     returns: torch.Tensor | None = None
     lag: torch.Tensor | None = None  # int64 [B, T], 0 outside response_mask; None: nothing is older than the weights
     margins: torch.Tensor | None = None  # floating point [B], of pairs
+    lesson: torch.Tensor | None = None  # floating point [tokens of response_mask, numbers of each], by a teacher
     media: tuple[Media, ...] | None = None  # of each row
 
     def __post_init__(self) -> None:
         kinds = {"input_ids": torch.int64, "lengths": torch.int64, "response_mask": torch.bool, "lag": torch.int64}
         for name, value in self._tensors().items():
-            shape = self.input_ids.shape[:1] if name in _PER_ROW else self.input_ids.shape
-            if value.shape != shape:
-                raise ValueError(f"MicroBatch.{name} is {list(value.shape)}, not {list(shape)}, as input_ids ask for")
+            shape = list(self.input_ids.shape[:1] if name in _PER_ROW else self.input_ids.shape)
+            if name == "lesson":
+                shape = [int(self.response_mask.sum()), *value.shape[1:]]
+            if list(value.shape) != shape:
+                raise ValueError(f"MicroBatch.{name} is {list(value.shape)}, not {shape}, as input_ids ask for")
             if value.dtype != kinds[name] if name in kinds else not value.is_floating_point():
                 raise ValueError(f"MicroBatch.{name} is {value.dtype}, not {kinds.get(name, 'floating point')}")
 
@@ -213,13 +230,15 @@ class TokenOutputs:
     None.
 
     Log-probs and entropy are of the full distribution at the sampling temperature. values[t] is the critic's estimate
-    of the return from the state before token t is sampled. `balance`, one number for each layer with experts, is that
-    of roll/algorithms/router_balance.py.
+    of the return from the state before token t is sampled. `divergence` is that from a teacher, at the temperatures of
+    roll/algorithms/divergence.py. `balance`, one number for each layer with experts, is that of
+    roll/algorithms/router_balance.py.
     """
 
     log_probs: torch.Tensor | None = None
     entropy: torch.Tensor | None = None
     values: torch.Tensor | None = None
+    divergence: torch.Tensor | None = None
     balance: torch.Tensor | None = None
 
 

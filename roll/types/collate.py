@@ -18,6 +18,7 @@ from roll.types.batch import (
     Rows,
     SampleBatch,
     SampledRows,
+    TaughtRows,
     TrainBatch,
     rows_of,
 )
@@ -211,8 +212,13 @@ def pad(batch: Rows | TrainBatch, rows: np.ndarray, round_to: int = 1) -> MicroB
         loss_weights=torch.from_numpy(source.loss_weights[rows]),
         media=None if source.media is None else tuple(source.media[row] for row in rows),
         margins=torch.from_numpy(source.margins[rows]) if isinstance(source, PairRows) else None,
+        lesson=_lesson(source, rows) if isinstance(source, TaughtRows) else None,
         **{name: padded(values, values.dtype.type) for name, values in given.items() if values is not None},
     )
+
+
+def _lesson(source: TaughtRows, rows: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(source.lesson[token_indices(source.response_lengths, rows)])
 
 
 def unpad(values: torch.Tensor, lengths: np.ndarray) -> np.ndarray:

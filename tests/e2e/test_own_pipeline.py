@@ -85,7 +85,7 @@ def test_a_dry_run_shows_and_checks_a_pipeline_of_ones_own(
         ("wrong:TABLE", "pipeline lines: wrong:NoTable: it has no role_table"),
         ("wrong:SECTION", "wrong:NoSection: role_table['teacher'] names teacher, and there is no such key."),
         ("headless:SPEC", "ValueError: the role learner, which learns, has no head: lm, value, sequence or reward"),
-        ("rlvrr", "pipeline: 'rlvrr' is not of the form package.module:object or one of agentic, dpo, rlvr, rm, sft"),
+        ("rlvrr", "pipeline: 'rlvrr' is not of the form package.module:object or one of agentic, distill, dpo, rlvr"),
     ],
 )
 def test_what_is_no_pipeline_is_refused(

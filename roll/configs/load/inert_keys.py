@@ -117,6 +117,12 @@ INERT: Mapping[str, Mapping[str, InertKey]] = {
         "add_len_reward": unread(bool, False, "Length reward."),
         "use_reward_norm": unread(bool, False, "Reward normalization."),
     },
+    "DistillConfig": {
+        "logits_transfer_backend": ignored(
+            str, "ipc+nccl", "How logits travel.", "what a teacher tells travels through Ray's object store"
+        ),
+        "distill_on_prompt": planned(bool, False, "Compare the models on the tokens of the prompt, too."),
+    },
     "RouterReplayConfig": {
         "mode": planned(
             Literal["disable", "R2", "R3"], "disable", "Reuse the expert choices of the rollout in training."

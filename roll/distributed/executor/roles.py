@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import ray
 
+from roll.algorithms.distillation import Distillation
 from roll.distributed.executor.blueprint import BatchLimits, WorkerInfo
 from roll.distributed.executor.jobs import TrainJob, TrainReport, TrainRequest
 from roll.distributed.executor.placement import Claim
@@ -75,6 +76,15 @@ class ScoreCluster:
         """A critic's values at the response tokens, without gradient."""
         return self._score("values", samples, 1.0)
 
+    def lessons(self, samples: RowSet, response_lengths: np.ndarray, told: Distillation) -> ScoreSet:
+        """What a teacher tells of the response tokens, whose number in each row is given."""
+        entries = [response_lengths[shard.rows] for shard in samples.shards]
+        return self._split("teach", (told, self._limits), samples, entries)
+
+    def teacher_head(self, told: Distillation) -> object:
+        """A handle on the head that makes distributions of what `lessons` tells, where it tells hidden states."""
+        return ray.put(self.cluster.call_all("teacher_head", told)[0])
+
     def row_scores(self, rows: Rows) -> np.ndarray:
         """A number per label of the head for each row, float32 [rows, labels], without gradient."""
         spans = [np.arange(*((p[0].start, p[0].stop) if p else (0,))) for p in spread([rows.lengths], self.dp_size)]
@@ -102,6 +112,13 @@ class ScoreCluster:
         samples: RowSet | SampleSet,
         temperature: float,
     ) -> ScoreSet:
+        entries = [_lengths_of(samples, shard) for shard in samples.shards]
+        return self._split("score", (kind, temperature, self._limits), samples, entries)
+
+    def _split(
+        self, method: str, arguments: tuple[Any, ...], samples: RowSet | SampleSet, entries: Sequence[np.ndarray]
+    ) -> ScoreSet:
+        """What the workers find of their parts of the shards, of whose rows it has so many entries."""
         lengths = [_lengths_of(samples, shard) for shard in samples.shards]
         work = spread(lengths, self.dp_size)
         per_rank = []
@@ -109,14 +126,15 @@ class ScoreCluster:
             pieces = work[info.dp_rank]
             handles = [samples.shards[piece.shard].handle for piece in pieces]
             spans = [(piece.start, piece.stop) for piece in pieces]
-            per_rank.append((kind, temperature, self._limits, spans, *handles))
+            per_rank.append((*arguments, spans, *handles))
         self._note("score", np.concatenate(lengths))
-        calls, values = self.cluster.start_split("score", [len(arguments) - 4 for arguments in per_rank], per_rank)
+        counts = [len(given) - len(arguments) - 1 for given in per_rank]
+        calls, values = self.cluster.start_split(method, counts, per_rank)
         calls.result()
         first_of = {info.dp_rank: rank for rank, info in reversed(list(enumerate(self.info)))}
         return ScoreSet(
             tuple(
-                ScorePiece(samples.shards[p.shard].rows[p.start : p.stop], lengths[p.shard][p.start : p.stop], handle)
+                ScorePiece(samples.shards[p.shard].rows[p.start : p.stop], entries[p.shard][p.start : p.stop], handle)
                 for dp_rank, pieces in enumerate(work)
                 for p, handle in zip(pieces, values[first_of[dp_rank]], strict=True)
             )
@@ -148,6 +166,10 @@ class TrainCluster(ScoreCluster):
         calls.result()
         return tuple(Shard(rows, *values[first_of[dp_rank]]) for dp_rank, rows in enumerate(rows_by_rank))
 
+    def learn_from(self, told: Distillation, head: object | None) -> None:
+        """What lessons are about, before the first of them comes."""
+        self.cluster.call_all("learn_from", told, head)
+
     def train(
         self,
         samples: RowSet | SampleSet,
@@ -156,7 +178,8 @@ class TrainCluster(ScoreCluster):
         meanwhile: Callable[[], object] = lambda: None,
     ) -> dict[str, float]:
         """Assigns credit and makes `num_updates * epochs` updates. `scores` by field of TokenScores: old_log_probs,
-        ref_log_probs, values. `meanwhile` is called while the ranks are at it. Returns metrics without a prefix."""
+        ref_log_probs, values; without credit, a teacher's lessons. `meanwhile` is called while the ranks are at it.
+        Returns metrics without a prefix."""
         if len(samples.shards) != self.dp_size:
             raise StrategyError(
                 f"{self.cluster.role} has {self.dp_size} data-parallel ranks, the samples {len(samples.shards)} shards"

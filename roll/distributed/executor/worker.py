@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from roll.algorithms.credit import assign_credit
+from roll.algorithms.distillation import Distillation
 from roll.distributed.executor.blueprint import BatchLimits, Blueprint, WorkerInfo
 from roll.distributed.executor.jobs import RowCredit, TrainReport, TrainRequest
 from roll.distributed.executor.scores import join_scores
@@ -21,6 +22,7 @@ from roll.distributed.executor.weights.sender import WeightSender
 from roll.distributed.strategy.base import RankContext, ScoreStrategy, State, TrainStrategy
 from roll.errors import StrategyError
 from roll.models.hub import local_model
+from roll.models.lessons import TeacherHead
 from roll.types.assembly import RowTable, assemble
 from roll.types.batch import (
     LossScale,
@@ -28,6 +30,7 @@ from roll.types.batch import (
     Rows,
     SampleBatch,
     SampledRows,
+    TaughtRows,
     TokenOutputs,
     TokenScores,
     TrainBatch,
@@ -83,8 +86,7 @@ class ScoreWorker:
     ) -> tuple[Any, ...]:
         """Scores rows [start, stop) of each shard. Returns (None, flat float32 array of the first span, of the
         second, ...)."""
-        rows = [np.arange(start, stop) for start, stop in spans]
-        parts = [shard.select(chosen) for shard, chosen in zip(shards, rows, strict=True)]
+        parts = _parts(spans, shards)
         if not parts:
             self._forward(kind, [], temperature)  # a sharded engine needs all its ranks
             return (None,)
@@ -94,6 +96,24 @@ class ScoreWorker:
         flat = _in_row_order(outputs, groups, batch.lengths)
         ends = np.cumsum([part.num_tokens for part in parts])
         return (None, *np.split(flat, ends[:-1]))
+
+    def teach(
+        self, told: Distillation, limits: BatchLimits, spans: Sequence[tuple[int, int]], *shards: Rows
+    ) -> tuple[Any, ...]:
+        """The same of what is told of the response tokens: float32 [tokens, numbers of each] of each span."""
+        parts = _parts(spans, shards)
+        if not parts:
+            self.strategy.lessons([], told)
+            return (None,)
+        batch = type(parts[0]).concatenate(parts)
+        groups = micro_batches(batch.lengths, np.arange(len(batch)), limits)
+        found = self.strategy.lessons(_padded(self.strategy, batch, groups, limits), told)
+        flat = np.concatenate([values.numpy() for values in found])
+        ends = np.cumsum([part.response_lengths.sum() for part in parts])
+        return (None, *np.split(_reordered(flat, groups, batch.response_lengths), ends[:-1]))
+
+    def teacher_head(self, told: Distillation) -> TeacherHead | None:
+        return self.strategy.teacher_head(told)
 
     def score_rows(self, limits: BatchLimits, rows: Rows) -> np.ndarray:
         """Numbers of these rows, float32 [rows, labels]."""
@@ -136,6 +156,9 @@ class TrainWorker(ScoreWorker):
         self.strategy.setup()
         return WorkerInfo(self.strategy.dp_rank, self.strategy.dp_size, self.strategy.exports_weights)
 
+    def learn_from(self, told: Distillation, head: TeacherHead | None) -> None:
+        self.strategy.learn_from(told, head)
+
     def assemble(self, table: RowTable | None, *pieces: SampledRows) -> tuple[Any, ...]:
         """Returns (None, the SampleBatch with these rows), without a table (None,)."""
         return (None,) if table is None else (None, assemble(table, pieces))
@@ -148,12 +171,15 @@ class TrainWorker(ScoreWorker):
         *flats: Any,
     ) -> TrainReport:
         """Assigns credit to the tokens of the shard, if the job says what they earned, then makes its updates.
-        `kinds[i]` says what the flat array i is: the field of TokenScores, its row ids and their lengths."""
+        `kinds[i]` says what the flat array i is: the field of TokenScores, its row ids and their lengths. Without
+        credit it is a teacher's lesson."""
         job, batch, sums = request.job, samples, MetricSums()
         if job.credit is not None:
             assert isinstance(samples, SampleBatch), "credit is for what was sampled"
             scores = _gather_scores(request.rows, kinds, flats, samples)
             batch, sums = self._assign_credit(job.credit, scores, samples)
+        elif kinds:
+            batch = _taught(request.rows, kinds, flats, samples)
         scales = self._scales(rows_of(batch), job.num_updates)
         chunks, counts = np.split(np.arange(len(samples)), job.num_updates), request.counts
         if job.idle is not None:
@@ -265,10 +291,31 @@ def _gather_scores(
     return TokenScores(**{k: join_scores(p, rows, samples.lengths, has_response) for k, p in pieces.items()})
 
 
+def _taught(
+    rows: np.ndarray,
+    kinds: Sequence[tuple[str, np.ndarray, np.ndarray]],
+    flats: Sequence[np.ndarray],
+    samples: Rows,
+) -> TaughtRows:
+    """The rows with what their teacher told of them."""
+    pieces = [(piece_rows, lengths, flat) for (_, piece_rows, lengths), flat in zip(kinds, flats, strict=True)]
+    counts = samples.response_lengths
+    return TaughtRows(**vars(samples), lesson=join_scores(pieces, rows, counts, counts > 0))
+
+
+def _parts(spans: Sequence[tuple[int, int]], shards: Sequence[Rows]) -> list[Rows]:
+    return [shard.select(np.arange(*span)) for shard, span in zip(shards, spans, strict=True)]
+
+
 def _in_row_order(outputs: Sequence[torch.Tensor], groups: Sequence[np.ndarray], lengths: np.ndarray) -> np.ndarray:
     """Padded outputs of micro batches as one flat array in row order."""
-    order = np.concatenate(groups)
     flat = np.concatenate([unpad(values, lengths[rows]) for values, rows in zip(outputs, groups, strict=True)])
+    return _reordered(flat, groups, lengths)
+
+
+def _reordered(flat: np.ndarray, groups: Sequence[np.ndarray], lengths: np.ndarray) -> np.ndarray:
+    """Entries of micro batches in row order. `lengths`: entries of each row."""
+    order = np.concatenate(groups)
     return flat[token_indices(lengths[order], np.argsort(order))]
 
 

@@ -11,10 +11,12 @@ from typing import ClassVar
 
 import torch
 
+from roll.algorithms.distillation import Distillation
 from roll.algorithms.loss import Loss
 from roll.configs.roles import Head
 from roll.distributed.weights.bucket import BucketSource, GroupSpec, WeightBucket
 from roll.errors import StrategyError
+from roll.models.lessons import TeacherHead
 from roll.types.batch import LossScale, MicroBatch, TokenOutputs
 from roll.types.metrics import MetricSums
 from roll.types.rollout import Answered, Generation, GenerationRequest
@@ -93,6 +95,15 @@ class ScoreStrategy(Strategy):
         """Critic values without gradient, one output per micro batch, on the CPU. StrategyError if the model has no
         value head."""
 
+    def lessons(self, micro_batches: Sequence[MicroBatch], told: Distillation) -> list[torch.Tensor]:
+        """What a teacher tells of the response tokens of each micro batch, without gradient, float32 [tokens, numbers
+        of each], on the CPU (roll/models/lessons.py)."""
+        raise StrategyError(f"{type(self).__name__} tells a student nothing")
+
+    def teacher_head(self, told: Distillation) -> TeacherHead | None:
+        """What makes a distribution of the hidden states that `lessons` tells, on rank 0. Collective."""
+        raise StrategyError(f"{type(self).__name__} hands over no head; logits_topk above 0 needs none")
+
     def row_scores(self, micro_batches: Sequence[MicroBatch]) -> list[torch.Tensor]:
         """Numbers of whole rows without gradient, float32 [B, labels] per micro batch, on the CPU. StrategyError if the
         model has no sequence-classification head."""
@@ -103,6 +114,11 @@ class ScoreStrategy(Strategy):
 
 class TrainStrategy(ScoreStrategy):
     """A backend that learns."""
+
+    def learn_from(self, told: Distillation, head: TeacherHead | None) -> None:
+        """From now on micro batches may come with a teacher's lesson. The head is there where it tells hidden
+        states."""
+        raise StrategyError(f"{type(self).__name__} learns from no teacher")
 
     @abstractmethod
     def train_step(

@@ -7,7 +7,9 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+from torch import nn
 
+from roll.algorithms.distillation import Distillation
 from roll.algorithms.loss import Loss
 from roll.configs.cluster import WorkerConfig
 from roll.distributed.strategy.base import RankContext, ScoreStrategy
@@ -15,6 +17,7 @@ from roll.distributed.weights.together import with_partners
 from roll.errors import StrategyError
 from roll.models.compiled import compile_model
 from roll.models.hf import SequenceModel, TokenLogProbModel, TokenValueModel
+from roll.models.lessons import Study, TeacherHead, lesson_of
 from roll.models.loading import LoadedModel
 from roll.models.lora import Exported
 from roll.models.pack_check import check_packs
@@ -30,6 +33,7 @@ class ModelScoreStrategy(ScoreStrategy):
     role: WorkerConfig
     context: RankContext
     _model: LoadedModel | None = None
+    _study: Study | None = None  # of one that learns from a teacher
 
     @property
     def sequence_ranks(self) -> SequenceRanks | None:
@@ -76,6 +80,36 @@ class ModelScoreStrategy(ScoreStrategy):
         outputs = [forward(batch.input_ids, batch.lengths, packs, ranks).cpu() for batch in batches]
         return outputs[: len(micro_batches)]
 
+    @torch.no_grad()
+    def lessons(self, micro_batches: Sequence[MicroBatch], told: Distillation) -> list[torch.Tensor]:
+        self._check_policy()
+        forward, ranks, found = self.model.module, self.sequence_ranks, []
+        for batch in self._batches(micro_batches):
+            packed = self._packed(batch)
+            (values,) = forward(batch.input_ids, batch.response_mask, lengths=packed, ranks=ranks, told=told)
+            found.append(values.cpu())
+        return found[: len(micro_batches)]
+
+    @torch.no_grad()
+    def teacher_head(self, told: Distillation) -> TeacherHead | None:
+        self._check_policy()
+        module = self.model.module
+        assert isinstance(module, TokenLogProbModel)
+        with self._ready_to_score():
+            parts = self._on_host(module.head.lm_head)
+        if self.context.rank:
+            return None
+        plain = {name: part[: told.vocab_size].float().numpy() for name, part in parts.items()}
+        return TeacherHead(plain["weight"], plain.get("bias"), module.head.bend, parts["weight"].dtype)
+
+    def learn_from(self, told: Distillation, head: TeacherHead | None) -> None:
+        self._check_policy()
+        self._study = Study.of(told, head, self.context.device)
+
+    def _on_host(self, layer: nn.Module) -> dict[str, torch.Tensor]:
+        """A layer's whole parameters. Collective."""
+        return {name: own.detach().to("cpu", copy=True) for name, own in layer.named_parameters(recurse=False)}
+
     def _exports(self, whole: bool, merged: bool = True) -> dict[str, Exported]:
         """By name, the weights that are sent to an engine."""
         exports = {export.name: export for export in self.model.exports}
@@ -98,10 +132,15 @@ class ModelScoreStrategy(ScoreStrategy):
             return TokenOutputs(values=values, balance=balance)
         self._check_policy()
         wants_entropy = "entropy" in loss.needs
-        log_probs, entropy, *balance = forward(
-            batch.input_ids, batch.response_mask, temperature, wants_entropy, packed, self.sequence_ranks, balanced
+        lesson = lesson_of(self._study, batch.lesson)
+        asked = (batch.input_ids, batch.response_mask, temperature, wants_entropy, packed, self.sequence_ranks)
+        log_probs, entropy, *more = forward(*asked, balanced, lesson)
+        return TokenOutputs(
+            log_probs=log_probs,
+            entropy=entropy,
+            divergence=None if lesson is None else more[0],
+            balance=None if balanced is None else more[-1],
         )
-        return TokenOutputs(log_probs=log_probs, entropy=entropy, balance=balance[0] if balance else None)
 
     def _token_scores(
         self, forward: Callable[..., Any], batch: MicroBatch, temperature: float, entropy: bool

@@ -11,7 +11,7 @@ from roll.configs.memory.model_shape import ModelShape
 from roll.distributed.executor.usage import RoleUsage, WorkerUsage
 from roll.utils.meter import IDLE
 
-_COMPUTES = ("train", "score", "score_rows")  # calls of a worker with a model
+_COMPUTES = ("train", "score", "score_rows", "teach")  # calls of a worker with a model
 _SAMPLES = ("sampling",)  # states of an engine
 
 

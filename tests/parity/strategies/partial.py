@@ -59,7 +59,7 @@ def collected(strategy: TrainStrategy, whole: bool, merged: bool = True) -> Weig
 
 def counting(numels: list[int]) -> ExitStack:
     """Inside, sizes of the parameters that are made whole."""
-    gathered, whole = DeepSpeedRank.gathered, fsdp2_train._whole
+    gathered, whole = DeepSpeedRank.gathered, fsdp2_train.whole_weight
 
     def gathered_counted(rank: DeepSpeedRank, parameters: Any, modify: bool = True) -> Any:
         numels.extend(getattr(parameter, "ds_numel", parameter.numel()) for parameter in parameters)
@@ -71,5 +71,5 @@ def counting(numels: list[int]) -> ExitStack:
 
     stack = ExitStack()
     stack.enter_context(mock.patch.object(DeepSpeedRank, "gathered", gathered_counted))
-    stack.enter_context(mock.patch.object(fsdp2_train, "_whole", whole_counted))
+    stack.enter_context(mock.patch.object(fsdp2_train, "whole_weight", whole_counted))
     return stack

@@ -17,11 +17,12 @@ RECIPES = sorted(
     for path in EXAMPLES.glob("*/*.yaml")
     if path.parent.name != "config" and "rewards" in yaml.safe_load(path.read_text(encoding="utf-8"))
 )
-OF_ROWS = {path: kind for kind in ("sft", "dpo", "rm") for path in sorted(EXAMPLES.glob(f"*/*_{kind}.yaml"))}
+KINDS = ("sft", "dpo", "rm", "distill")
+OF_ROWS = {path: kind for kind in KINDS for path in sorted(EXAMPLES.glob(f"*/*_{kind}.yaml"))}
 
 
 def test_there_are_recipes_and_fragments_to_check() -> None:
-    assert sorted(OF_ROWS.values()) == ["dpo", "rm", "sft"]
+    assert sorted(OF_ROWS.values()) == ["distill", "dpo", "rm", "sft"]
     assert len(RECIPES) >= 9
     assert [path.stem for path in FRAGMENTS] == [
         "deepspeed_zero",

@@ -210,7 +210,7 @@ def test_bf16_scores_are_fp32_of_bf16_products() -> None:
     found, wanted = case.fused(ask), exact.dense(ask)
     for name, value in wanted._asdict().items():
         mine = getattr(found, name)
-        if name != "top_ids":
+        if name not in ("top_ids", "divergence"):
             assert mine.dtype == torch.float32
             torch.testing.assert_close(mine.double(), value, rtol=0, atol=0.08)
     total(found).backward()

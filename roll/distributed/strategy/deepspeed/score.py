@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+from torch import nn
+
 from roll.configs.cluster import WorkerConfig
 from roll.distributed.strategy.base import RankContext, State
 from roll.distributed.strategy.data_parallel import RankGroups, RowShare
@@ -42,6 +45,10 @@ class DeepSpeedScoreStrategy(ModelScoreStrategy):
 
     def _evened_out(self, micro_batches: Sequence[MicroBatch]) -> Sequence[MicroBatch]:
         return self.rank.evened_out(micro_batches)
+
+    def _on_host(self, layer: nn.Module) -> dict[str, torch.Tensor]:
+        with self.rank.gathered(list(layer.parameters(recurse=False)), modify=False):
+            return super()._on_host(layer)
 
     def offload_states(self, states: frozenset[State]) -> None:
         """On a CPU everything is in host memory already."""

@@ -130,3 +130,13 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     """This rank's part of a weight, its gradient or a state of the optimizer."""
     assert isinstance(tensor, DTensor)
     return tensor.to_local()
+
+
+def whole_weight(shard: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A shard that lies in host memory travels from the device."""
+    assert isinstance(shard, DTensor)
+    part = shard.to_local().detach().to(shard.device_mesh.device_type, dtype)
+    placed = DTensor.from_local(
+        part, shard.device_mesh, shard.placements, run_check=False, shape=shard.shape, stride=shard.stride()
+    )
+    return placed.full_tensor()

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
+import torch
+from torch import nn
+
 from roll.configs.cluster import WorkerConfig
 from roll.distributed.strategy.base import RankContext, State
 from roll.distributed.strategy.data_parallel import RankGroups, RowShare, evened_out
-from roll.distributed.strategy.fsdp2.rank import Fsdp2Rank
+from roll.distributed.strategy.fsdp2.rank import Fsdp2Rank, whole_weight
 from roll.distributed.strategy.model_score import ModelScoreStrategy
 from roll.models.loading import DTYPES
 from roll.models.sequence_ranks import SequenceRanks
@@ -42,6 +45,11 @@ class Fsdp2ScoreStrategy(ModelScoreStrategy):
 
     def _ready_to_score(self) -> AbstractContextManager[None]:
         return self.rank.weights_at_work()
+
+    def _on_host(self, layer: nn.Module) -> dict[str, torch.Tensor]:
+        self.rank.shards()  # none of them gathered
+        parameters = layer.named_parameters(recurse=False)
+        return {name: whole_weight(shard, shard.dtype).to("cpu", copy=True) for name, shard in parameters}
 
     def offload_states(self, states: frozenset[State]) -> None:
         """On a CPU everything is in host memory already."""

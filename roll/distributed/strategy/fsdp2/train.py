@@ -8,7 +8,6 @@ from pathlib import Path
 
 import torch
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
 
 from roll.algorithms.loss import Loss
 from roll.algorithms.router_balance import with_balance
@@ -17,7 +16,7 @@ from roll.configs.plan.run_plan import TrainPlan
 from roll.distributed.strategy.base import RankContext, State, TrainStrategy
 from roll.distributed.strategy.data_parallel import RankGroups, RowShare, all_reduce, evened_out
 from roll.distributed.strategy.fsdp2 import checkpoint
-from roll.distributed.strategy.fsdp2.rank import Fsdp2Rank
+from roll.distributed.strategy.fsdp2.rank import Fsdp2Rank, whole_weight
 from roll.distributed.strategy.fsdp2.update import Updater
 from roll.distributed.strategy.model_score import ModelScoreStrategy
 from roll.distributed.strategy.random_state import draw_apart
@@ -111,7 +110,7 @@ class Fsdp2TrainStrategy(ModelScoreStrategy, TrainStrategy):
                     export = exports[name]
                     # Cast before it travels, unless an adapter is to be added in fp32.
                     tensors = {
-                        n: _whole(shards[n], dtype if export.adapter is None else shards[n].dtype)
+                        n: whole_weight(shards[n], dtype if export.adapter is None else shards[n].dtype)
                         for n in export.parameters
                     }
                     value = export.value(tensors.__getitem__, dtype) if is_wanted else None
@@ -143,7 +142,7 @@ class Fsdp2TrainStrategy(ModelScoreStrategy, TrainStrategy):
         if self.model.adapters is not None:
             with self.rank.weights_at_work():
                 for name, shard in self.updater.trained.items():
-                    trained[self.model.hf_names[name]] = _whole(shard, shard.dtype).to("cpu", copy=True)
+                    trained[self.model.hf_names[name]] = whole_weight(shard, shard.dtype).to("cpu", copy=True)
         if self.exports_weights:
             write_hf_model(directory, self.model, self.role.model_args, self.context.head, weights, trained)
         all_reduce([0.0], self.context)  # nobody goes on before the files are there
@@ -170,13 +169,3 @@ class Fsdp2TrainStrategy(ModelScoreStrategy, TrainStrategy):
         self._updater = None
         self.rank.stop()
         self._model = None
-
-
-def _whole(shard: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """A shard that lies in host memory travels from the device."""
-    assert isinstance(shard, DTensor)
-    part = shard.to_local().detach().to(shard.device_mesh.device_type, dtype)
-    placed = DTensor.from_local(
-        part, shard.device_mesh, shard.placements, run_check=False, shape=shard.shape, stride=shard.stride()
-    )
-    return placed.full_tensor()

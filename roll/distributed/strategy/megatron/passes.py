@@ -15,12 +15,15 @@ from megatron.core.tensor_parallel import copy_to_tensor_model_parallel_region
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import nn
 
+from roll.algorithms.distillation import Distillation
 from roll.algorithms.loss import Loss
 from roll.configs.cluster import WorkerConfig
 from roll.configs.model import LOGITS_PER_CHUNK_OF_SHARES
 from roll.distributed.strategy.megatron.inputs import ModelInput, SlotLayout, prepare
+from roll.distributed.strategy.megatron.lessons import divergence_of_shares, told_by_shares
 from roll.distributed.strategy.megatron.vocab_parallel import VocabShare, token_scores
 from roll.distributed.strategy.model_score import empty_micro_batch
+from roll.models.lessons import Lesson, Study, among_response_tokens, lesson_of
 from roll.models.megatron.model import TokenModel
 from roll.types.batch import LossScale, MicroBatch, TokenOutputs
 from roll.types.metrics import MetricSums
@@ -28,7 +31,8 @@ from roll.types.metrics import MetricSums
 
 @dataclass(frozen=True)
 class Ask:
-    """What the last stage is to compute at the given slots: log-probs (and entropy) at a temperature, or values."""
+    """What the last stage is to compute at the given slots: log-probs at a temperature, behind them the entropy and the
+    divergence from a teacher where they are wanted; or values, or what it tells as a teacher."""
 
     slots: torch.Tensor
     targets: torch.Tensor
@@ -37,10 +41,14 @@ class Ask:
     values: bool
     vocab_size: int
     logits_per_chunk: int
+    lesson: Lesson | None = None
+    told: Distillation | None = None
 
     @property
     def num_outputs(self) -> int:
-        return 2 if self.entropy else 1
+        if self.told is not None:
+            return 2 * self.told.top_k
+        return 1 + self.entropy + (self.lesson is not None)
 
 
 def answer(model: TokenModel, hidden: torch.Tensor, ask: Ask) -> torch.Tensor:
@@ -55,8 +63,13 @@ def answer(model: TokenModel, hidden: torch.Tensor, ask: Ask) -> torch.Tensor:
     share = VocabShare(tensor_group, ask.vocab_size, ask.temperature, ask.logits_per_chunk)
 
     def scores(head: torch.Tensor) -> torch.Tensor:
+        if ask.told is not None:
+            return told_by_shares(chosen, head, ask.told, share)
         log_probs, entropy = token_scores(chosen, head, ask.targets, share)
-        return torch.stack([log_probs, entropy] if ask.entropy else [log_probs])
+        found = [log_probs, entropy] if ask.entropy else [log_probs]
+        if ask.lesson is not None:
+            found.append(divergence_of_shares(chosen, head, ask.lesson, share))
+        return torch.stack(found)
 
     return model.with_head(scores)
 
@@ -99,6 +112,7 @@ class Passes:
         self._balances = config.moe_router_load_balancing_type == "aux_loss"
         chunk = role.model_args.fused_kernel_options.logits_per_chunk
         self._logits_per_chunk = chunk or LOGITS_PER_CHUNK_OF_SHARES
+        self.study: Study | None = None  # of one that learns from a teacher
 
     def train(self, batches: Sequence[MicroBatch], loss: Loss, scale: LossScale, temperature: float) -> MetricSums:
         """Leaves the summed gradients of all micro batches of all ranks where the optimizer takes them."""
@@ -126,6 +140,23 @@ class Passes:
     ) -> list[TokenOutputs]:
         """Outputs of every micro batch on the CPU, on every rank."""
         ask = partial(self._ask, temperature=temperature, entropy=entropy, values=values)
+        return [
+            TokenOutputs(values=output[0])
+            if values
+            else TokenOutputs(log_probs=output[0], entropy=output[1] if entropy else None)
+            for output in self._scored(batches, ask)
+        ]
+
+    @torch.no_grad()
+    def lessons(self, batches: Sequence[MicroBatch], told: Distillation) -> list[torch.Tensor]:
+        """What it tells as a teacher of the response tokens of every micro batch, on the CPU, on every rank."""
+        temperature = told.divergence.teacher_temperature
+        ask = partial(self._ask, temperature=temperature, entropy=False, values=False, told=told)
+        found = zip(batches, self._scored(batches, ask), strict=True)
+        return [output[:, batch.response_mask].T.contiguous() for batch, output in found]
+
+    def _scored(self, batches: Sequence[MicroBatch], ask: Callable[[ModelInput], Ask]) -> list[torch.Tensor]:
+        """The outputs [num_outputs, B, T] of every micro batch on the CPU, on every rank."""
         placed: list[torch.Tensor] = []
 
         def conclude(given: ModelInput, output: torch.Tensor, non_loss_data: bool = False) -> None:
@@ -135,13 +166,8 @@ class Passes:
             chunk.eval()
         inputs = self._inputs(batches)
         self._run(inputs, ask, conclude, forward_only=True)
-        whole = self._broadcast([(2 if entropy else 1, *g.batch.input_ids.shape) for g in inputs], placed)
-        return [
-            TokenOutputs(values=output[0])
-            if values
-            else TokenOutputs(log_probs=output[0], entropy=output[1] if entropy else None)
-            for output in whole[: len(batches)]
-        ]
+        whole = self._broadcast([(ask(given).num_outputs, *given.batch.input_ids.shape) for given in inputs], placed)
+        return whole[: len(batches)]
 
     def _run(
         self,
@@ -171,8 +197,14 @@ class Passes:
             collect_non_loss_data=forward_only,
         )
 
-    def _ask(self, given: ModelInput, temperature: float, entropy: bool, values: bool) -> Ask:
-        return Ask(given.slots, given.targets, temperature, entropy, values, self._vocab_size, self._logits_per_chunk)
+    def _ask(
+        self, given: ModelInput, temperature: float, entropy: bool, values: bool, told: Distillation | None = None
+    ) -> Ask:
+        lesson = lesson_of(self.study, given.batch.lesson)
+        if lesson is not None:
+            lesson = lesson.at(among_response_tokens(given.batch.response_mask, given.places))
+        chunk = self._logits_per_chunk
+        return Ask(given.slots, given.targets, temperature, entropy, values, self._vocab_size, chunk, lesson, told)
 
     def _inputs(self, batches: Sequence[MicroBatch]) -> list[ModelInput]:
         """The micro batches on the device, and those that keep ranks in step."""
@@ -225,7 +257,8 @@ class Passes:
         placed = self._placed(given, output)
         if ask.values:
             return TokenOutputs(values=placed[0])
-        return TokenOutputs(log_probs=placed[0], entropy=placed[1] if ask.entropy else None)
+        divergence = None if ask.lesson is None else placed[-1]
+        return TokenOutputs(log_probs=placed[0], entropy=placed[1] if ask.entropy else None, divergence=divergence)
 
     def _broadcast(self, shapes: Sequence[tuple[int, ...]], placed: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The last stage's outputs on every stage, on the CPU."""

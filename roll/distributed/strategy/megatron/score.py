@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import torch
+
+from roll.algorithms.distillation import Distillation
 from roll.configs.cluster import WorkerConfig
 from roll.distributed.strategy.base import RankContext, ScoreStrategy, State
 from roll.distributed.strategy.megatron.rank import MegatronRank
@@ -43,6 +46,10 @@ class MegatronScoreStrategy(ScoreStrategy):
     def values(self, micro_batches: Sequence[MicroBatch]) -> list[TokenOutputs]:
         self.rank.check_head(values=True)
         return self._passes.score(micro_batches, 1.0, values=True)
+
+    def lessons(self, micro_batches: Sequence[MicroBatch], told: Distillation) -> list[torch.Tensor]:
+        self.rank.check_head(values=False)
+        return self._passes.lessons(micro_batches, told)
 
     def offload_states(self, states: frozenset[State]) -> None:
         if State.WEIGHTS in states and self._model is not None and self.context.device.type != "cpu":

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from roll.algorithms.distillation import Distillation
 from roll.algorithms.loss import Loss
 from roll.algorithms.router_balance import tokens_of_update, tokens_seen
 from roll.configs.cluster import WorkerConfig
@@ -18,6 +19,7 @@ from roll.distributed.strategy.saved_facts import required_facts
 from roll.distributed.weights.bucket import WeightBucket, fill_buckets
 from roll.distributed.weights.together import with_partners
 from roll.errors import StrategyError
+from roll.models.lessons import Study, TeacherHead
 from roll.types.batch import LossScale, MicroBatch, TokenOutputs
 from roll.types.metrics import MetricSums
 
@@ -91,6 +93,10 @@ class MegatronTrainStrategy(TrainStrategy):
 
         tokens = sum(tokens_seen(batch.lengths) for batch in micro_batches)
         sums.add("moe_aux_loss", mean_balance(self.model.chunks, self.context.device), float(tokens))
+
+    def learn_from(self, told: Distillation, head: TeacherHead | None) -> None:
+        self.rank.check_head(values=False)
+        self._passes.study = Study.of(told, head, self.context.device)
 
     def log_probs(
         self, micro_batches: Sequence[MicroBatch], temperature: float, entropy: bool = False

@@ -31,7 +31,7 @@ def token_scores(
     hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, share: VocabShare
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-prob of each target and entropy of the distribution it was drawn from. hidden [N, H], weight [V / ranks, H],
-    targets [N] (all tokens, the same on every rank) -> fp32 [N] each.
+    targets [N] or [N, m] (all tokens, the same on every rank) -> fp32, log-probs of the targets' shape, entropy [N].
 
     The gradient of `hidden` is this rank's share; whoever made it the same on every rank sums it. An entropy that is
     not used costs one product per logit."""
@@ -39,22 +39,58 @@ def token_scores(
     return log_probs, entropy
 
 
+@torch.no_grad()
+def likeliest(
+    hidden: torch.Tensor, weight: torch.Tensor, count: int, share: VocabShare
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probs and ids of the likeliest tokens, [N, count] each, largest first and the same on every rank."""
+    first = share.group.rank() * len(weight)
+    shape = (len(hidden), count)
+    values = hidden.new_full(shape, torch.finfo(torch.float32).min, dtype=torch.float32)
+    ids = torch.zeros(shape, dtype=torch.int64, device=hidden.device)
+    total = values.new_zeros(len(hidden))
+    for span, logits, _, _ in _chunks(hidden, weight, ids, share):
+        if logits.shape[1] == 0:
+            continue
+        found = logits.topk(min(count, logits.shape[1]))
+        own = found.values.shape[1]
+        values[span, :own], ids[span, :own] = found.values, found.indices + first
+        total[span] = (logits - found.values[:, :1]).exp_().sum(1)
+    largest = values[:, 0].clone()
+    if share.group.size() > 1 and len(hidden):
+        overall = largest.clone()
+        dist.all_reduce(overall, dist.ReduceOp.MAX, group=share.group)
+        total *= (largest - overall).exp()
+        dist.all_reduce(total, group=share.group)
+        largest = overall
+        values, places = _of_all(values, share).topk(count)
+        ids = _of_all(ids, share).gather(1, places)
+    return values - (largest + total.log())[:, None], ids
+
+
+def _of_all(own: torch.Tensor, share: VocabShare) -> torch.Tensor:
+    parts = [torch.empty_like(own) for _ in range(share.group.size())]
+    dist.all_gather(parts, own, group=share.group)
+    return torch.cat(parts, 1)
+
+
 class _TokenScores(torch.autograd.Function):
     @staticmethod
     def forward(  # type: ignore[override]
         ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, share: VocabShare
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        count = len(targets)
+        count, ids = len(targets), targets if targets.dim() == 2 else targets[:, None]
         largest = hidden.new_full((count,), torch.finfo(torch.float32).min, dtype=torch.float32)
-        sums = hidden.new_zeros((3, count), dtype=torch.float32)  # of exp(x), of exp(x) * x, and the target's x
-        for span, logits, local, inside in _chunks(hidden, weight, targets, share):
+        # of exp(x), of exp(x) * x, and the x of each target
+        sums = hidden.new_zeros((2 + ids.shape[1], count), dtype=torch.float32)
+        for span, logits, local, inside in _chunks(hidden, weight, ids, share):
             if logits.shape[1] == 0:
                 continue
             largest[span] = logits.amax(1)
             exponentials = (logits - largest[span, None]).exp_()
             sums[0, span] = exponentials.sum(1)
             sums[1, span] = exponentials.mul_(logits).sum(1)
-            sums[2, span] = torch.where(inside, logits.gather(1, local[:, None])[:, 0], 0.0)
+            sums[2:, span] = torch.where(inside, logits.gather(1, local), 0.0).T
         overall = largest.clone()
         if share.group.size() > 1 and count:
             dist.all_reduce(overall, dist.ReduceOp.MAX, group=share.group)
@@ -62,26 +98,29 @@ class _TokenScores(torch.autograd.Function):
             dist.all_reduce(sums, group=share.group)
         log_total = overall + sums[0].log()
         mean = sums[1] / sums[0]
-        ctx.save_for_backward(hidden, weight, targets, log_total, mean)
+        ctx.save_for_backward(hidden, weight, ids, log_total, mean)
         ctx.share = share
-        return sums[2] - log_total, log_total - mean
+        log_probs = sums[2:] - log_total
+        return log_probs[0] if targets.dim() == 1 else log_probs.T.contiguous(), log_total - mean
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None, None, None]:  # type: ignore[override]
-        hidden, weight, targets, log_total, mean = ctx.saved_tensors
-        of_log_prob, of_entropy = gradients
+        hidden, weight, ids, log_total, mean = ctx.saved_tensors
+        of_log_probs, of_entropy = gradients
+        pull = of_log_probs.reshape(ids.shape)
+        of_tokens = pull.sum(1)
         share: VocabShare = ctx.share
         hidden_gradient = torch.zeros_like(hidden)
         trains_head = ctx.needs_input_grad[1]
         weight_gradient = torch.zeros_like(weight, dtype=torch.float32) if trains_head else None
-        for span, logits, local, inside in _chunks(hidden, weight, targets, share):
+        for span, logits, local, inside in _chunks(hidden, weight, ids, share):
             if logits.shape[1] == 0:
                 continue
             probs = (logits - log_total[span, None]).exp_()
             # d log p(target) / d x = [target] - p;  d entropy / d x = -p (x - mean)
-            slope = logits.sub_(mean[span, None]).mul_(of_entropy[span, None]).add_(of_log_prob[span, None])
+            slope = logits.sub_(mean[span, None]).mul_(of_entropy[span, None]).add_(of_tokens[span, None])
             slope = slope.mul_(probs).neg_()
-            slope.scatter_add_(1, local[:, None], torch.where(inside, of_log_prob[span], 0.0)[:, None])
+            slope.scatter_add_(1, local, torch.where(inside, pull[span], 0.0))
             slope = slope.div_(share.temperature).to(weight.dtype)
             hidden_gradient[span] = slope @ weight[: slope.shape[1]]
             if weight_gradient is not None:
@@ -90,18 +129,18 @@ class _TokenScores(torch.autograd.Function):
 
 
 def _chunks(
-    hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, share: VocabShare
+    hidden: torch.Tensor, weight: torch.Tensor, ids: torch.Tensor, share: VocabShare
 ) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor, torch.Tensor]]:
-    """(positions, their fp32 logits over this rank's real columns, the target's column here, whether it is here at
-    all)."""
+    """(positions, their fp32 logits over this rank's real columns, the columns here of their ids [N, m], whether each
+    is here at all)."""
     first = share.group.rank() * len(weight)
     columns = max(0, min(len(weight), share.vocab_size - first))
     step = max(1, share.logits_per_chunk // max(columns, 1))
-    for start in range(0, len(targets), step):
-        span = slice(start, min(start + step, len(targets)))
+    for start in range(0, len(ids), step):
+        span = slice(start, min(start + step, len(ids)))
         logits = (hidden[span] @ weight[:columns].T).float()
         if share.temperature != 1:
             logits /= share.temperature
-        local = targets[span] - first
+        local = ids[span] - first
         inside = (local >= 0) & (local < columns)
         yield span, logits, local.clamp(0, max(columns - 1, 0)), inside

@@ -9,6 +9,7 @@ from roll.configs.base import Settings, nested_class
 from roll.configs.load.inert_keys import INERT, InertKey, inert_keys
 from roll.configs.load.known_keys import known_keys
 from roll.pipeline.agentic.agentic_config import AgenticConfig
+from roll.pipeline.distill.distill_config import DistillConfig
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from tests.helpers.configs import checked, problems
 from tests.helpers.pages import DOCS
@@ -27,7 +28,7 @@ def classes(settings: type[Settings], seen: set[type[Settings]]) -> set[type[Set
     return seen
 
 
-EVERY_CLASS = classes(AgenticConfig, classes(RLVRConfig, set()))
+EVERY_CLASS = classes(DistillConfig, classes(AgenticConfig, classes(RLVRConfig, set())))
 
 
 def test_every_section_of_the_table_is_one_of_a_yaml_and_has_no_key_of_the_table_itself() -> None:

@@ -143,3 +143,57 @@ def test_logits_of_one_chunk_at_most_exist(monkeypatch: pytest.MonkeyPatch) -> N
     share = VocabShare(ThreadGroup(1).member(0), VOCAB, logits_per_chunk=3 * VOCAB)  # type: ignore[arg-type]
     token_scores(hidden, weight, targets, share)
     assert sizes == [3 * VOCAB, 3 * VOCAB, VOCAB]
+
+
+def test_several_targets_of_a_position_have_the_log_probs_and_gradients_of_the_whole_vocabulary() -> None:
+    hidden, weight, _ = inputs(24)
+    targets = torch.arange(3 * COUNT).view(COUNT, 3) * 5 % VOCAB
+    weights = torch.randn(COUNT, 3, generator=torch.Generator().manual_seed(1))
+    group = ThreadGroup(4)
+
+    def work(rank: int) -> tuple[torch.Tensor, ...]:
+        mine, states = weight.chunk(4)[rank].clone().requires_grad_(), hidden.clone().requires_grad_()
+        share = VocabShare(group.member(rank), VOCAB, 0.7, 20)  # type: ignore[arg-type]
+        log_probs, _ = token_scores(states, mine, targets, share)
+        (log_probs * weights).sum().backward()
+        assert states.grad is not None and mine.grad is not None
+        return log_probs.detach(), states.grad, mine.grad
+
+    results = group.run(work)
+    whole, states = weight[:VOCAB].clone().requires_grad_(), hidden.clone().requires_grad_()
+    want = torch.log_softmax(states @ whole.T / 0.7, -1).gather(1, targets)
+    (want * weights).sum().backward()
+    torch.testing.assert_close(results[3][0], want.detach(), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(sum(result[1] for result in results), states.grad, rtol=1e-5, atol=1e-5)
+    gradient = torch.cat([result[2] for result in results])
+    torch.testing.assert_close(gradient[:VOCAB], whole.grad, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("logits_per_chunk", [1, 20, 2**26], ids=["one", "some", "all"])
+@pytest.mark.parametrize(("ranks", "padded"), [(1, 16), (2, 16), (4, 24)])
+@pytest.mark.parametrize("k", [1, 3, 8])
+def test_the_likeliest_tokens_are_those_of_the_whole_vocabulary(
+    k: int, ranks: int, padded: int, logits_per_chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More of them than some ranks have tokens, too."""
+    hidden, weight, _ = inputs(padded)
+    group = ThreadGroup(ranks)
+    barrier, shelf = threading.Barrier(ranks), dict[int, torch.Tensor]()
+
+    def all_gather(parts: list[torch.Tensor], own: torch.Tensor, group: Any) -> None:
+        shelf[group.rank()] = own
+        barrier.wait(10)
+        for rank, part in enumerate(parts):
+            part.copy_(shelf[rank])
+        barrier.wait(10)
+
+    monkeypatch.setattr(vocab_parallel.dist, "all_gather", all_gather)
+
+    def work(rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+        share = VocabShare(group.member(rank), VOCAB, 0.7, logits_per_chunk)  # type: ignore[arg-type]
+        return vocab_parallel.likeliest(hidden, weight.chunk(ranks)[rank], k, share)
+
+    want = torch.log_softmax(hidden @ weight[:VOCAB].T / 0.7, -1).topk(k)
+    for log_probs, ids in group.run(work):
+        assert ids.tolist() == want.indices.tolist()
+        torch.testing.assert_close(log_probs, want.values, rtol=1e-5, atol=1e-5)

@@ -1,0 +1,179 @@
+"""What a teacher tells of the tokens of rows, and how far a student's head is from it, without the logits of all
+positions at once.
+
+A lesson is a matrix of one row per response token, in fp32: log-probs of the teacher's likeliest tokens and then their
+ids (which fp32 holds exactly up to 2^24), or the teacher's hidden states, from which its head makes the whole
+distribution where the student learns: hundreds of times less to carry than logits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from roll.algorithms.distillation import Distillation
+from roll.errors import StrategyError
+from roll.models.head_scores import Ask, Product, head_scores
+from roll.models.head_tiles import PLAIN, Bend, wide
+
+
+@dataclass(frozen=True)
+class TeacherHead:
+    """The rows of a teacher's head for the tokens that both have, on the way to a student: fp32 in host memory.
+    `dtype`: in which it computes."""
+
+    weight: np.ndarray  # [V, H of the teacher]
+    bias: np.ndarray | None
+    bend: Bend
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True)
+class Study:
+    """A student's side of distillation, where it computes. `weight`: the teacher's head; None where likeliest tokens
+    are told."""
+
+    told: Distillation
+    weight: torch.Tensor | None = None
+    bias: torch.Tensor | None = None
+    bend: Bend = PLAIN
+
+    @classmethod
+    def of(cls, told: Distillation, head: TeacherHead | None, device: torch.device) -> Study:
+        if head is None:
+            return cls(told)
+        bias = None if head.bias is None else torch.tensor(head.bias, dtype=head.dtype, device=device)
+        weight = torch.tensor(head.weight, dtype=head.dtype, device=device)
+        return cls(told, weight, bias, replace(head.bend, temperature=told.divergence.teacher_temperature))
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What the teacher told of some response tokens [n, ...], and what is made of it."""
+
+    study: Study
+    values: torch.Tensor
+
+    def at(self, tokens: torch.Tensor) -> Lesson:
+        """Of these response tokens alone."""
+        return replace(self, values=self.values.index_select(0, tokens))
+
+    def likeliest(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-probs and ids, [n, k] each."""
+        log_probs, ids = self.values.chunk(2, 1)
+        return log_probs, ids.to(torch.int64)
+
+    def divergences(self, logits: torch.Tensor, span: slice) -> torch.Tensor:
+        """At some of the tokens, of a student with these logits over the whole vocabulary."""
+        study = self.study
+        assert study.weight is not None
+        states = self.values[span].to(study.weight.dtype)
+        theirs = study.bend.logits(functional.linear(states, study.weight, study.bias))
+        compare = study.told.divergence
+        return compare.of_all(torch.log_softmax(logits, -1), torch.log_softmax(theirs.to(logits.dtype), -1))
+
+
+def lesson_of(study: Study | None, values: torch.Tensor | None) -> Lesson | None:
+    """The lesson of a micro batch, if it has one. StrategyError where nobody said what to make of it."""
+    if values is None:
+        return None
+    if study is None:
+        raise StrategyError("rows with a teacher's lesson came before learn_from()")
+    return Lesson(study, values)
+
+
+def told_likeliest(log_probs: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """The lesson that these are, [n, 2 k]."""
+    return torch.cat((log_probs, ids.to(log_probs.dtype)), 1)
+
+
+def among_response_tokens(mask: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """The numbers, in the order of lessons, of the response tokens at flat positions of the mask. Example: of [0 1 0 1]
+    position 3 is the response token 1."""
+    return (mask.reshape(-1).cumsum(0) - 1).index_select(0, positions)
+
+
+def divergence(
+    products: Sequence[Product], bias: torch.Tensor | None, bend: Bend, lesson: Lesson, elements: int, compiled: bool
+) -> torch.Tensor:
+    """How far a student is from its teacher at each of the lesson's tokens, fp32 [n]; it learns, and the teacher does
+    not. Its logits are the sum of the products, and the bias; at most `elements` of them exist at a time."""
+    told = lesson.study.told
+    bend = replace(bend, temperature=told.divergence.temperature)
+    products, bias = common(products, bias, told.vocab_size)
+    if told.top_k:
+        log_q, ids = lesson.likeliest()
+        log_p = head_scores(products, bias, ids, Ask(elements, bend, compiled=compiled)).log_probs
+        return told.divergence.of_likeliest(log_p, log_q.to(log_p.dtype))
+    flat = [tensor for product in products for tensor in product]
+    found: torch.Tensor = _OverVocabulary.apply(lesson, bend, elements, bias, *flat)  # type: ignore[assignment]
+    return found
+
+
+def common(
+    products: Sequence[Product], bias: torch.Tensor | None, vocab_size: int
+) -> tuple[Sequence[Product], torch.Tensor | None]:
+    """A head's rows for the tokens that both models have; beyond them are rows that stand for no token."""
+    if len(products[0].weight) <= vocab_size:
+        return products, bias
+    cut = [Product(product.states, product.weight[:vocab_size]) for product in products]
+    return cut, None if bias is None else bias[:vocab_size]
+
+
+class _OverVocabulary(torch.autograd.Function):
+    """Some positions at a time, with all their logits on both sides; the backward pass computes them again."""
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any, lesson: Lesson, bend: Bend, elements: int, bias: torch.Tensor | None, *flat: torch.Tensor
+    ) -> torch.Tensor:
+        found = flat[0].new_empty(len(flat[0]), dtype=wide(flat[0].dtype))
+        for span in _spans(flat, elements):
+            found[span] = lesson.divergences(bend.logits(_raw(flat, bias, span)), span)
+        ctx.lesson, ctx.bend, ctx.elements = lesson, bend, elements
+        ctx.save_for_backward(bias, *flat)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+        bias, *flat = ctx.saved_tensors
+        lesson: Lesson = ctx.lesson
+        grown = [
+            torch.zeros_like(tensor, dtype=wide(tensor.dtype)) if wanted and tensor is not None else None
+            for tensor, wanted in zip((bias, *flat), ctx.needs_input_grad[3:], strict=True)
+        ]
+        of_bias, *of_flat = grown
+        for span in _spans(flat, ctx.elements):
+            with torch.enable_grad():
+                raw = _raw(flat, bias, span).detach().requires_grad_()
+                found = lesson.divergences(ctx.bend.logits(raw), span)
+                (slope,) = torch.autograd.grad(found, raw, gradient[span])
+            if of_bias is not None:
+                of_bias += slope.sum(0)
+            for i in range(0, len(flat), 2):
+                of_states, of_weight = of_flat[i], of_flat[i + 1]
+                if of_states is not None:
+                    of_states[span] = slope @ flat[i + 1]
+                if of_weight is not None:
+                    of_weight += slope.T @ flat[i][span]
+        given = zip(grown, (bias, *flat), strict=True)
+        return None, None, None, *(None if part is None else part.to(tensor.dtype) for part, tensor in given)
+
+
+def _raw(flat: Sequence[torch.Tensor], bias: torch.Tensor | None, span: slice) -> torch.Tensor:
+    """The products of some positions over all columns."""
+    raw = functional.linear(flat[0][span], flat[1], bias)
+    for i in range(2, len(flat), 2):
+        raw = raw + functional.linear(flat[i][span], flat[i + 1])
+    return raw
+
+
+def _spans(flat: Sequence[torch.Tensor], elements: int) -> Iterator[slice]:
+    step = max(1, elements // max(len(flat[1]), 1))
+    for start in range(0, len(flat[0]), step):
+        yield slice(start, min(start + step, len(flat[0])))

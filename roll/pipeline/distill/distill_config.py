@@ -1,0 +1,86 @@
+"""Settings of distillation."""
+
+from collections.abc import Iterator
+from typing import Annotated
+
+from pydantic import BeforeValidator
+
+from roll.configs.base import setting
+from roll.configs.cluster import WorkerConfig
+from roll.configs.data import Place
+from roll.configs.distillation import KdObjective
+from roll.configs.plan.describe import train_rows
+from roll.configs.plan.run_plan import RunPlan
+from roll.configs.roles import TOKENIZER, Role
+from roll.pipeline.row_config import VALIDATION, RowConfig
+
+STUDENT = Role(
+    "student",
+    "train",
+    "lm",
+    ("student_pretrain", "pretrain"),
+    is_needed=True,
+    also_reads=frozenset({"data_args", TOKENIZER}),
+    why_not="this role learns from rows and from its teacher",
+)
+TEACHER = Role("teacher", "score", "lm", ("teacher_pretrain",), is_needed=True, also_reads=frozenset({TOKENIZER}))
+
+
+class DistillConfig(RowConfig):
+    """All keys of distillation."""
+
+    role_table = {role.name: role for role in (STUDENT, TEACHER, VALIDATION)}
+    learner = STUDENT.name
+
+    student_pretrain: Place | None = setting(
+        None, "Directory or hub id of the student's starting weights. Default: pretrain."
+    )
+    teacher_pretrain: Place | None = setting(None, "Directory or hub id of the teacher.")
+    student: WorkerConfig = setting({}, "The model that learns.")
+    teacher: WorkerConfig = setting({}, "The model it learns from, over the same vocabulary; it stays as it is.")
+
+    # columns
+    question_key: str = setting("question", "Column with the prompt, of rows that hold no messages.")
+    answer_key: str = setting("answer", "Column with the response.")
+
+    # loss
+    distill_loss_weight: float = setting(
+        0.5, "Loss: this x divergence from the teacher + (1 - this) x negative log-likelihood.", gt=0, le=1
+    )
+    kd_objective: KdObjective = setting(
+        "forward_kl",
+        "The divergence of student p from teacher q: forward_kl KL(q, p), reverse_kl KL(p, q), js_divergence, "
+        "skewed_forward_kl and skewed_reverse_kl (skew_lambda), or adaptive_kl, a mean of both directions "
+        "(adaptive_kl_alpha). docs/distillation.md.",
+    )
+    kd_temperature: float = setting(1.0, "Temperature of the student's distribution in the divergence.", gt=0)
+    teacher_temperature: float | None = setting(
+        None, "Temperature of the teacher's distribution. Default: kd_temperature.", gt=0
+    )
+    adaptive_kl_alpha: float = setting(
+        0.5, "With adaptive_kl: share of the teacher's probability that its likeliest tokens make up.", gt=0, lt=1
+    )
+    skew_lambda: float = setting(
+        0.1, "With the skewed objectives: share of its first distribution in the second.", gt=0, lt=1
+    )
+    logits_topk: Annotated[int, BeforeValidator(lambda value: 0 if value == "full" else value)] = setting(
+        0,
+        "Tokens that the teacher tells of each position, its likeliest; all others together are one more. 0 or full: "
+        "the whole distribution, as hidden states that meet the teacher's head where the student learns.",
+        ge=0,
+    )
+
+    @property
+    def temperatures(self) -> tuple[float, float]:
+        """Of student and teacher."""
+        return self.kd_temperature, self.teacher_temperature or self.kd_temperature
+
+
+def distill_rows(config: DistillConfig, plan: RunPlan) -> Iterator[tuple[str, ...]]:
+    """What the printed plan says of a step."""
+    yield from train_rows(config, plan)
+    told = f"the {config.logits_topk} likeliest tokens and the rest" if config.logits_topk else "all tokens"
+    own, theirs = config.temperatures
+    at = f", at {own:g} and {theirs:g}" if (own, theirs) != (1, 1) else ""
+    weight = config.distill_loss_weight
+    yield "teacher", f"{weight:g} x {config.kd_objective} over {told}{at} + {1 - weight:g} x nll"

@@ -1,0 +1,103 @@
+"""Distillation: a student learns the answers of rows, and what a teacher finds likely at each of their tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from roll.algorithms.distillation import Distillation, DistillLoss
+from roll.configs.plan.run_plan import RunPlan
+from roll.datasets.conversations import load_conversations
+from roll.distributed.executor.roles import ScoreCluster
+from roll.distributed.executor.scores import ScoreSet
+from roll.errors import ConfigError
+from roll.models.hub import local_model
+from roll.models.loading import model_config
+from roll.models.tokenizer import tokenizer_key, tokenizer_of
+from roll.pipeline.distill.distill_config import DistillConfig
+from roll.pipeline.distill.settings import columns, divergence
+from roll.pipeline.policy_tokenizer import policy_tokenizer
+from roll.pipeline.row_pipeline import RowPipeline
+from roll.pipeline.view import Column, Curve, View
+from roll.types.batch import Rows, RowSet
+
+VIEW = View(
+    columns=(
+        Column("loss", "train/loss", ".4f"),
+        Column("divergence", "train/divergence_mean", ".4f"),
+        Column("nll", "train/nll_mean", ".3f"),
+        Column("val", "val/nll_mean", ".3f"),
+        Column("epoch", "train/epochs", ".2f"),
+        Column("grad", "train/grad_norm", ".3g"),
+        Column("lr", "train/learning_rate", ".1e"),
+    ),
+    training=Curve("divergence", "train/divergence_mean", "mean divergence from the teacher", best="lowest"),
+    validation=Curve("validation", "val/nll_mean", "validation", best="lowest"),
+)
+
+
+class DistillPipeline(RowPipeline):
+    """The teacher looks at the rows of each step just before the student learns them; its words travel from its workers
+    to the student's."""
+
+    config: DistillConfig
+    view = VIEW
+
+    def __init__(self, config: DistillConfig, plan: RunPlan):
+        super().__init__(config, plan)
+        self.loss = DistillLoss(config.distill_loss_weight)
+
+    def load_rows(self) -> tuple[Rows, Rows | None]:
+        config, learner = self.config, self.config.student
+        self.tokenizer = policy_tokenizer("student", learner.model_args)
+        self.told = self._told()
+        reads = columns(config), self.tokenizer, config.sequence_length, config.global_template
+        rows, *held_out = (load_conversations(args, at, *reads) for at, args in config.data_args.items())
+        return without_first_tokens(rows), held_out[0] if held_out else None
+
+    def _told(self) -> Distillation:
+        """Raises ConfigError for a teacher that reads other tokens than the student."""
+        student, teacher = self.config.student.model_args, self.config.teacher.model_args
+        key = tokenizer_key("teacher", teacher)
+        if tokenizer_of(teacher, key).get_vocab() != self.tokenizer.get_vocab():
+            raise ConfigError(
+                f"{key}: the tokens of {teacher.model_name_or_path} are others than those of "
+                f"{student.model_name_or_path}. A student learns from a teacher with the same vocabulary: name one of "
+                "its family"
+            )
+        sizes = [model_config(local_model(args)).get_text_config().vocab_size for args in (student, teacher)]
+        size, top_k = min(sizes), self.config.logits_topk
+        return Distillation(divergence(self.config), size, top_k if top_k < size else 0)
+
+    @property
+    def teacher(self) -> ScoreCluster:
+        return self.running.scorers["teacher"]
+
+    def build(self) -> None:
+        super().build()
+        head = None
+        if not self.told.top_k:
+            with self.running.placement.hold(self.teacher.weights):
+                head = self.teacher.teacher_head(self.told)
+        self.trainer.learn_from(self.told, head)
+
+    def scores_of(self, rows: Rows, shared: RowSet) -> Mapping[str, ScoreSet]:
+        with self.timer("score"), self.running.placement.hold(self.teacher.everything):
+            return {"lesson": self.teacher.lessons(shared, rows.response_lengths, self.told)}
+
+    def save(self, directory: Path) -> dict[str, Any]:
+        state = super().save(directory)
+        self.tokenizer.save_pretrained(directory / "hf_model")
+        return state
+
+
+def without_first_tokens(rows: Rows) -> Rows:
+    """The rows, where no answer begins with the first token of its row: a row that is cut from the left may, and
+    nothing predicts it."""
+    mask = rows.response_mask.copy()
+    mask[(np.cumsum(rows.lengths) - rows.lengths)[rows.lengths > 0]] = False
+    return replace(rows, response_mask=mask)

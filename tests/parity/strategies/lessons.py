@@ -1,0 +1,134 @@
+"""What teachers tell and an update of a student that learns from it, as one rank makes them, and the same as Hugging
+Face and autograd have it. Module-level, so that it travels to the ranks by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM
+
+from roll.algorithms.distillation import Distillation, DistillLoss
+from roll.algorithms.divergence import Divergence
+from roll.distributed.executor.blueprint import BatchLimits
+from roll.distributed.executor.shards import micro_batches
+from roll.distributed.strategy.base import ScoreStrategy
+from roll.models.head_tiles import PLAIN
+from roll.models.lessons import TeacherHead, told_likeliest
+from roll.types.batch import LossScale, Rows, TaughtRows
+from roll.types.collate import pad
+from roll.types.packing import neighbours_by_rank
+from roll.types.ragged import token_indices
+from roll.utils.imports import resolve
+from tests.contract.train_strategy import Case, built
+from tests.parity.strategies.pairs import LINEAR, Gradients, facts, gradients_of
+from tests.parity.strategies.runs import context, exported
+from tests.parity.strategies.test_scoring import Scorer
+
+LOSS = DistillLoss(weight=0.7)
+VOCAB = 290  # of the 296 rows of both heads
+
+
+def told(top_k: int) -> Distillation:
+    return Distillation(Divergence("skewed_reverse_kl", temperature=1.5, teacher_temperature=0.8), VOCAB, top_k)
+
+
+def taught(vocab_size: int = VOCAB) -> Rows:
+    """Eight rows of different lengths, one of them without an answer."""
+    rng = np.random.default_rng(13)
+    lengths = rng.integers(4, 14, 8).astype(np.int32)
+    starts = [int(rng.integers(1, length)) for length in lengths]
+    starts[3] = int(lengths[3])
+    mask = np.concatenate([np.arange(length) >= start for length, start in zip(lengths, starts, strict=True)])
+    return Rows(
+        lengths=lengths,
+        input_ids=rng.integers(3, vocab_size, len(mask)).astype(np.int32),
+        response_mask=mask,
+        loss_weights=np.ones(8, np.float32),
+    )
+
+
+def row_by_row(rows: Rows) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Token ids [1, T], and which of them but the first are of the response."""
+    ends = np.cumsum(rows.lengths)
+    found = []
+    for end, length in zip(ends.tolist(), rows.lengths.tolist(), strict=True):
+        inside = slice(end - length, end)
+        ids = torch.from_numpy(rows.input_ids[inside].astype(np.int64))[None]
+        found.append((ids, torch.from_numpy(rows.response_mask[inside])[1:]))
+    return found
+
+
+@torch.no_grad()
+def lesson_by_hugging_face(teacher_dir: Path, given: Distillation) -> tuple[np.ndarray, TeacherHead | None]:
+    """What the teacher tells of `taught()`, and its head where that is hidden states."""
+    model = AutoModelForCausalLM.from_pretrained(teacher_dir, dtype=torch.float32)
+    parts = []
+    for ids, mask in row_by_row(taught()):
+        if given.top_k:
+            logits = model(input_ids=ids).logits[0, :-1, :VOCAB] / given.divergence.teacher_temperature
+            top = torch.log_softmax(logits, -1).topk(given.top_k)
+            parts.append(told_likeliest(top.values, top.indices)[mask])
+        else:
+            parts.append(model.base_model(input_ids=ids).last_hidden_state[0, :-1][mask])
+    head = TeacherHead(model.lm_head.weight[:VOCAB].numpy(), None, PLAIN, torch.float32)
+    return torch.cat(parts).numpy(), None if given.top_k else head
+
+
+def lessons(
+    scorer: Scorer, teacher_dir: Path, given: Distillation
+) -> tuple[list[int], list[np.ndarray], TeacherHead | None]:
+    """Of this data-parallel rank's rows: their numbers, and what is told of each; and the head."""
+    strategy: ScoreStrategy = resolve(scorer.class_path)(scorer.config(teacher_dir), context("reference"))  # type: ignore[operator]
+    strategy.setup()
+    rows = taught()
+    own = list(range(strategy.dp_rank, len(rows), strategy.dp_size))
+    batches = [pad(rows, np.array(pair)) for pair in (own[:3], own[3:])]
+    head = None if given.top_k else strategy.teacher_head(given)
+    values = [found.numpy() for found in strategy.lessons(batches, given)]
+    strategy.shutdown()
+    ends = np.cumsum(rows.response_lengths[own])[:-1]
+    return own, np.split(np.concatenate(values), ends), head
+
+
+def update(
+    case: Case, model_dir: Path, given: Distillation, lesson: np.ndarray, head: TeacherHead | None, limits: BatchLimits
+) -> tuple[Gradients, float, float]:
+    """The gradient by Hugging Face names, its norm, and the loss of all ranks."""
+    rows = taught()
+    with built(case, model_dir, max_norm=0.0, **LINEAR) as strategy:
+        strategy.learn_from(given, head)
+        before = exported(strategy)
+        own = neighbours_by_rank(rows.lengths, 1, strategy.dp_size)[strategy.dp_rank]
+        mine = TaughtRows(**vars(rows.select(own)), lesson=lesson[token_indices(rows.response_lengths, own)])
+        batches = [pad(mine, group) for group in micro_batches(mine.lengths, np.arange(len(mine)), limits)]
+        scale = LossScale(int(rows.response_mask.sum()), len(rows) - 1)
+        sums, values = strategy.train_step(batches, LOSS, scale, 1.0)
+        total = strategy.all_reduce_sum([float(sums.means["loss"][0])])[0]
+        changes = {name: before[name] - weight for name, weight in exported(strategy).items()}
+    gradients = {name: change / (1 - np.abs(change)) for name, change in changes.items()}
+    return gradients, values["grad_norm"], total / scale.num_tokens
+
+
+def reference(
+    model_dir: Path, given: Distillation, lesson: np.ndarray, head: TeacherHead | None
+) -> tuple[Gradients, float, float]:
+    """The same row by row, without padding, from whole logits."""
+    model, kind = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32), given.divergence
+    losses, values = [], torch.from_numpy(lesson)
+    for ids, mask in row_by_row(taught()):
+        logits = model(input_ids=ids).logits[0, :-1].float()[mask]
+        own, values = values[: len(logits)], values[len(logits) :]
+        nll = -torch.log_softmax(logits, -1).gather(1, ids[0, 1:, None][mask])[:, 0]
+        log_p = torch.log_softmax(logits[:, :VOCAB] / kind.temperature, -1)
+        if head is None:
+            log_q, chosen = own.chunk(2, 1)
+            apart = kind.of_likeliest(log_p.gather(1, chosen.long()), log_q)
+        else:
+            theirs = own @ torch.from_numpy(head.weight).T / kind.teacher_temperature
+            apart = kind.of_all(log_p, torch.log_softmax(theirs, -1))
+        losses.append(LOSS.weight * apart + (1 - LOSS.weight) * nll)
+    total = torch.cat(losses).mean()
+    total.backward()
+    return gradients_of(model), *facts(model, total)

@@ -1,0 +1,160 @@
+"""How far a student's head is from its teacher, chunk by chunk: against dense float64, with gradients, and never all
+logits at once."""
+
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from roll.algorithms.distillation import Distillation
+from roll.algorithms.divergence import Divergence
+from roll.configs.distillation import KdObjective
+from roll.errors import StrategyError
+from roll.models.head_scores import Product
+from roll.models.head_tiles import Bend, wide
+from roll.models.lessons import (
+    Lesson,
+    Study,
+    TeacherHead,
+    among_response_tokens,
+    divergence,
+    lesson_of,
+    told_likeliest,
+)
+
+N, H, THEIR_H, VOCAB, ROWS = 7, 6, 4, 13, 16
+BEND, THEIR_BEND = Bend(softcap=5.0, factor=1.5), Bend(factor=0.8)
+
+
+class Case:
+    """A student whose head has a low-rank adapter and rows beyond the vocabulary, and a teacher of another width."""
+
+    def __init__(self, dtype: torch.dtype = torch.float64):
+        make = torch.Generator().manual_seed(4)
+
+        def draw(*shape: int) -> torch.Tensor:
+            return torch.randn(*shape, generator=make, dtype=torch.float64).to(dtype)
+
+        self.hidden, self.weight, self.bias = draw(N, H), draw(ROWS, H), draw(ROWS)
+        self.low, self.up = draw(N, 2), draw(ROWS, 2)
+        self.states, self.matrix, self.offset = draw(N, THEIR_H), draw(VOCAB, THEIR_H), draw(VOCAB)
+        for tensor in self.leaves:
+            tensor.requires_grad_()
+
+    @property
+    def leaves(self) -> list[torch.Tensor]:
+        return [self.hidden, self.weight, self.bias, self.low, self.up]
+
+    def log_probs(self, kind: Divergence) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of the first VOCAB tokens, from whole logits."""
+        raw = self.hidden @ self.weight.T + self.bias + self.low @ self.up.T
+        logits = torch.tanh(raw * 1.5 / 5) * 5 / kind.temperature
+        theirs = (self.states @ self.matrix.T + self.offset) * 0.8 / kind.teacher_temperature
+        return torch.log_softmax(logits[:, :VOCAB], -1), torch.log_softmax(theirs, -1)
+
+    def lesson(self, told: Distillation) -> Lesson:
+        if told.top_k:
+            top = self.log_probs(told.divergence)[1].topk(told.top_k)
+            return Lesson(Study(told), told_likeliest(top.values, top.indices))
+        parts = self.matrix.to(wide(self.matrix.dtype)).numpy(), self.offset.to(wide(self.offset.dtype)).numpy()
+        head = TeacherHead(*parts, THEIR_BEND, self.matrix.dtype)
+        return Lesson(Study.of(told, head, torch.device("cpu")), self.states)
+
+    def found(self, told: Distillation, elements: int) -> torch.Tensor:
+        products = [Product(self.hidden, self.weight), Product(self.low, self.up)]
+        return divergence(products, self.bias, BEND, self.lesson(told), elements, False)
+
+
+def told(objective: KdObjective, top_k: int = 0) -> Distillation:
+    return Distillation(Divergence(objective, 1.7, 0.6, 0.6, 0.2), VOCAB, top_k)
+
+
+@pytest.mark.parametrize("elements", [1, 3 * ROWS, 10**6], ids=["one", "some", "all"])
+@pytest.mark.parametrize("objective", get_args(KdObjective))
+def test_over_the_vocabulary_it_is_that_of_whole_logits(objective: KdObjective, elements: int) -> None:
+    case, exact, given = Case(), Case(), told(objective)
+    found, wanted = case.found(given, elements), given.divergence.of_all(*exact.log_probs(given.divergence))
+    torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-12)
+    for values in (found, wanted):
+        values.square().sum().backward()
+    for mine, theirs in zip(case.leaves, exact.leaves, strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-9, atol=1e-12)
+    assert case.weight.grad is not None and not case.weight.grad[VOCAB:].any()
+
+
+@pytest.mark.parametrize("elements", [N, 5 * N, 10**6], ids=["one", "some", "all"])
+@pytest.mark.parametrize("objective", get_args(KdObjective))
+def test_of_the_likeliest_tokens_it_is_that_of_whole_logits(objective: KdObjective, elements: int) -> None:
+    case, exact, given = Case(), Case(), told(objective, 3)
+    log_p, log_q = exact.log_probs(given.divergence)
+    top = log_q.topk(3)
+    found = case.found(given, elements)
+    wanted = given.divergence.of_likeliest(log_p.gather(1, top.indices), top.values)
+    torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-12)
+    for values in (found, wanted):
+        values.square().sum().backward()
+    for mine, theirs in zip(case.leaves, exact.leaves, strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-9, atol=1e-12)
+
+
+def test_a_frozen_head_gets_no_gradient_and_bf16_stays_near() -> None:
+    case, exact, given = Case(torch.bfloat16), Case(), told("forward_kl")
+    case.weight.requires_grad_(False)
+    found = case.found(given, 2 * ROWS)
+    found.sum().backward()
+    wanted = given.divergence.of_all(*exact.log_probs(given.divergence))
+    assert found.dtype == torch.float32 and case.weight.grad is None and case.hidden.grad is not None
+    torch.testing.assert_close(found.double(), wanted, rtol=0.1, atol=0.1)
+
+
+class Largest(TorchDispatchMode):
+    """The number of elements of the largest tensor that an operation makes."""
+
+    size = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if isinstance(made, torch.Tensor):
+            self.size = max(self.size, made.numel())
+        return made
+
+
+@pytest.mark.parametrize("top_k", [0, 2])
+def test_whole_logits_never_exist(top_k: int) -> None:
+    """400 positions and a vocabulary of 300 are 120,000 logits; 3,000 are allowed at a time. The largest tensor is a
+    few times that: what the teacher tells, and rows of hidden states."""
+    make = torch.Generator().manual_seed(0)
+    hidden, weight = torch.randn(400, 8, generator=make).requires_grad_(), torch.randn(300, 8, generator=make)
+    given = Distillation(Divergence("js_divergence"), 300, top_k)
+    head = TeacherHead(weight.numpy(), None, Bend(), torch.float32)
+    values = torch.randn(400, 8, generator=make)
+    if top_k:
+        top = torch.log_softmax(values @ weight.T, -1).topk(top_k)
+        values, head = told_likeliest(top.values, top.indices), None
+    lesson = Lesson(Study.of(given, head, torch.device("cpu")), values)
+    with Largest() as seen:
+        products = [Product(hidden, weight.requires_grad_())]
+        divergence(products, None, Bend(), lesson, 3000, False).sum().backward()
+    assert 2400 <= seen.size <= 3600
+
+
+def test_ids_of_large_vocabularies_come_back_exactly_and_tokens_are_found_by_their_place() -> None:
+    ids = torch.tensor([[2**24 - 1, 0, 151_935]])
+    values = told_likeliest(torch.zeros(1, 3), ids)
+    assert Lesson(Study(told("forward_kl", 3)), values).likeliest()[1].tolist() == ids.tolist()
+    mask = torch.tensor([[False, True, False], [True, False, True]])
+    assert among_response_tokens(mask, torch.tensor([1, 3, 5])).tolist() == [0, 1, 2]
+    assert lesson_of(None, None) is None
+    with pytest.raises(StrategyError, match="before learn_from"):
+        lesson_of(None, values)
+
+
+def test_a_head_travels_in_full_precision_and_computes_in_its_own() -> None:
+    weight = torch.randn(5, 3).to(torch.bfloat16)
+    head = TeacherHead(weight.float().numpy(), np.zeros(5, np.float32), Bend(), torch.bfloat16)
+    study = Study.of(told("forward_kl"), head, torch.device("cpu"))
+    assert study.weight is not None and study.weight.equal(weight) and study.bend.temperature == 0.6
+    assert functional.linear(torch.ones(1, 3, dtype=torch.bfloat16), study.weight, study.bias).dtype == torch.bfloat16
