@@ -43,15 +43,15 @@ class Aggregation:
     - `token-mean`: sum of w * l over all tokens / N. Long rows count more (DAPO).
     - `seq-mean-token-mean`: sum of w * (row's sum / n) / S. Every row counts the same (GRPO).
     - `seq-mean-token-sum`: sum of w * row's sum / S.
-    - `seq-mean-token-sum-norm`: the same / max_response_length, a constant of the run (Dr. GRPO).
+    - `seq-mean-token-sum-norm`: the same / scale_factor, a constant of the run (Dr. GRPO).
     """
 
     mode: LossAggMode = "seq-mean-token-mean"
-    max_response_length: int | None = None
+    scale_factor: float | None = None
 
     def __post_init__(self) -> None:
-        if self.mode == "seq-mean-token-sum-norm" and not self.max_response_length:
-            raise ValueError("loss_agg_mode seq-mean-token-sum-norm needs max_response_length")
+        if self.mode == "seq-mean-token-sum-norm" and not self.scale_factor:
+            raise ValueError("loss_agg_mode seq-mean-token-sum-norm needs a scale_factor")
 
     def total(self, values: torch.Tensor, mask: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
         """What this micro batch adds to the numerator. `values` are [B, T] and 0 outside `mask`; weights None means
@@ -60,8 +60,8 @@ class Aggregation:
         if self.mode == "seq-mean-token-mean":
             rows = rows / mask.sum(dim=1).clamp(min=1)
         elif self.mode == "seq-mean-token-sum-norm":
-            assert self.max_response_length is not None
-            rows = rows / self.max_response_length
+            assert self.scale_factor is not None
+            rows = rows / self.scale_factor
         return rows.sum() if weights is None else (rows * weights).sum()
 
     def count(self, mask: torch.Tensor) -> torch.Tensor:

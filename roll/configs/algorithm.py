@@ -174,7 +174,14 @@ class AlgorithmConfig(RolloutConfig):
         "seq-mean-token-mean",
         "token-mean: mean over all response tokens of the update. seq-mean-token-mean: mean of each sample's mean. "
         "seq-mean-token-sum: "
-        "mean of each sample's sum. seq-mean-token-sum-norm: the same divided by the longest possible response.",
+        "mean of each sample's sum. seq-mean-token-sum-norm: the same divided by loss_scale_factor.",
+    )
+    loss_scale_factor: float | None = setting(
+        None,
+        "With loss_agg_mode seq-mean-token-sum-norm: what a sample's sum is divided by. None: the longest possible "
+        "response. ROLL and verl do not divide by the samples: that length over the samples of a micro batch gives "
+        "their scale (docs/algorithms.md, Aggregation).",
+        gt=0,
     )
     importance_sampling: Literal["token", "seq", "segment"] = setting(
         "token",

@@ -19,6 +19,7 @@ from roll.configs.strategy import narrowing_settings
 from roll.configs.switches import IS_WEIGHT, RL, switched_off
 
 SAMPLING = "actor_infer.generating_args"
+NORMED = "seq-mean-token-sum-norm"
 
 
 def config_problems(config: AlgorithmConfig) -> list[Problem]:
@@ -336,6 +337,8 @@ def _unused_of_the_policy_loss(config: AlgorithmConfig) -> Iterator[str]:
                 yield f"{key} does nothing with pg_variant: {form.name}; it belongs to {other.name}."
     if not form.reads_ratio and config.importance_sampling != "token":
         yield f"importance_sampling: {config.importance_sampling} does nothing with pg_variant: {form.name}."
+    if config.loss_scale_factor is not None and config.loss_agg_mode != NORMED:
+        yield f"loss_scale_factor does nothing with loss_agg_mode: {config.loss_agg_mode}; it belongs to {NORMED}."
     yield from form.warnings(config.policy_keys(form), config.model_fields_set)
 
 

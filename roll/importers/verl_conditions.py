@@ -52,6 +52,11 @@ def _aggregates(look: Look) -> str:
     return f"loss_mode: {mode} is seq-mean-token-mean in any case" if mode in PER_ANSWER else ""
 
 
+def _is_normed(look: Look) -> str:
+    mode = look(f"{ACTOR}.loss_agg_mode")
+    return "" if mode == "seq-mean-token-sum-norm" else f"loss_agg_mode: {mode} divides by no such number"
+
+
 def _has_reward_model(look: Look) -> str:
     return "" if look("reward_model.enable") else "reward_model.enable is off"
 
@@ -99,6 +104,7 @@ CONDITIONS: Mapping[str, Condition] = {
     "adaptive kl": _adapts_kl,
     "reference": has_reference,
     "own aggregation": _aggregates,
+    "norm": _is_normed,
     "reward model": _has_reward_model,
     "lora": _has_lora,
     "validation": validates,

@@ -99,7 +99,7 @@ ACTOR_ROWS: tuple[Row, ...] = (
         "loss_agg_mode",
         via=lambda value: "token-mean" if value else "seq-mean-token-mean",
     ),
-    lacks(f"{ACTOR}.loss_scale_factor", "loss_agg_mode says what a loss is divided by"),
+    to(f"{ACTOR}.loss_scale_factor", "loss_scale_factor", via=words.loss_scale, needs="norm"),
     to(f"{ACTOR}.entropy_coeff", "entropy_loss_coef", via=words.number, default=0.0),
     lacks(f"{ACTOR}.calculate_entropy", "actor/entropy is always recorded", False, True),
     to(f"{ACTOR}.use_kl_loss", "use_kl_loss", default=False),

@@ -100,9 +100,18 @@ def aggregation(value: Any) -> Any:
         return Near(
             value,
             "here it is also divided by the rows of the update, and by response_length for the padded width: a "
-            "coefficient beside it keeps its weight, max_grad_norm meets a smaller gradient",
+            "coefficient beside it keeps its weight, max_grad_norm meets a smaller gradient. loss_scale_factor changes "
+            "the scale",
         )
     return word({name: name for name in _AGGREGATIONS}, "loss_agg_mode")(value)
+
+
+def loss_scale(value: Any) -> Any:
+    return Near(
+        number(value),
+        "here the loss is also divided by the rows of the update: this number over the rows of a micro batch is verl's "
+        "scale",
+    )
 
 
 def schedule(value: Any) -> Any:

@@ -57,7 +57,7 @@ def policy_loss(config: AlgorithmConfig, plan: BatchPlan, rl_loss_coef: float = 
     return PolicyLoss(
         objective=_objective(config),
         importance_sampling=config.importance_sampling,
-        aggregation=Aggregation(config.loss_agg_mode, plan.response_length),
+        aggregation=Aggregation(config.loss_agg_mode, config.loss_scale_factor or plan.response_length),
         kl_loss_coef=config.kl_loss_coef if "use_kl_loss" in config.kl_terms else 0.0,
         kl_loss_estimator=config.kl_loss_type,  # type: ignore[arg-type]
         entropy_loss_coef=config.entropy_loss_coef,

@@ -392,6 +392,24 @@ def test_without_a_token_of_the_present_weights_no_gap_to_the_engine_is_told() -
     assert metrics["train_infer_log_prob_diff_max"] == 0 and metrics["train_infer_log_prob_diff_mean/lag_1"] > 0
 
 
+def test_the_length_over_the_rows_of_a_micro_batch_is_the_scale_of_those_who_do_not_divide_by_rows() -> None:
+    """ROLL and verl: in each micro batch the sum over its tokens / L, and the mean over micro batches."""
+    rng = np.random.default_rng(4)
+    batch = random_train_batch(rng, random_samples(rng, [3, 1, 8, 5]))
+    theta = torch.from_numpy(near(rng, batch.samples, 0.3).astype(np.float64)).requires_grad_()
+    rows, weights, length = response_tokens(batch), batch.samples.loss_weights, 12
+    parts = [[0, 2], [3, 1]]
+    theirs = torch.zeros((), dtype=torch.float64)
+    for part in parts:
+        sums = [-float(batch.advantages[t]) * theta[t] * float(weights[row]) for row in part for t in rows[row]]
+        theirs = theirs + torch.stack(sums).sum() / length / len(parts)
+    (gradient,) = torch.autograd.grad(theirs, [theta])
+    loss = PolicyLoss(PolicyGradient(), aggregation=Aggregation("seq-mean-token-sum-norm", length / len(parts[0])))
+    value, _ = apply_loss(loss, batch, {"log_probs": theta}, [np.array(part) for part in parts])
+    assert value == pytest.approx(theirs.item(), rel=RTOL)
+    torch.testing.assert_close(theta.grad, gradient, rtol=RTOL, atol=1e-9)
+
+
 @pytest.mark.parametrize("value_clip", [None, 0.2])
 def test_value_loss_and_gradient_equal_the_loop(value_clip: float | None) -> None:
     rng = np.random.default_rng(11)

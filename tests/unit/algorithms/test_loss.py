@@ -292,7 +292,7 @@ def test_what_is_missing_is_named() -> None:
 
 
 def test_impossible_settings_are_refused() -> None:
-    with pytest.raises(ValueError, match="max_response_length"):
+    with pytest.raises(ValueError, match="scale_factor"):
         Aggregation("seq-mean-token-sum-norm")
     with pytest.raises(ValueError, match="above 1"):
         ClippedRatio(dual_clip=0.5)

@@ -267,6 +267,11 @@ def warnings(changes: dict[str, Any]) -> list[str]:
             "validation.data_args.shuffle does nothing: all rows are validated, in their order.",
         ),
         ({"kimi15_tau": 0.5}, "kimi15_tau does nothing with pg_variant: ppo; it belongs to kimi15."),
+        (
+            {"loss_scale_factor": 512},
+            "loss_scale_factor does nothing with loss_agg_mode: seq-mean-token-mean; it belongs to "
+            "seq-mean-token-sum-norm.",
+        ),
         ({"lambd": 0.9}, "lambd does nothing with adv_estimator: grpo; it belongs to gae."),
         (
             {"pg_variant": "vanilla", "dual_clip_loss": True},

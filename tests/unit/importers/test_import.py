@@ -179,6 +179,15 @@ def test_estimators_of_verl_have_their_names_here(name: str) -> None:
     assert (tree["adv_estimator"], tree.get("norm_std_type")) == (name, "none" if name == "grpo_passk" else None)
 
 
+@pytest.mark.parametrize("mode", ["seq-mean-token-sum-norm", "token-mean"])
+def test_what_verl_divides_the_sum_of_a_sample_by_counts_with_its_mode_alone(mode: str) -> None:
+    key = "actor_rollout_ref.actor.loss_scale_factor"
+    found = imported("verl_ppo_fsdp.yaml", f"actor_rollout_ref.actor.loss_agg_mode={mode}", f"{key}=512")
+    is_normed = mode == "seq-mean-token-sum-norm"
+    assert found.tree.get("loss_scale_factor") == (512 if is_normed else None)
+    assert entry(found, key)[0] == ("approximated" if is_normed else "asks for nothing")
+
+
 def test_asymmetric_reinforce_of_trinity_is_one_of_here() -> None:
     words = ("algorithm.algorithm_type=asymre", "algorithm.advantage_fn_args.baseline_shift=-0.2")
     tree = imported("trinity_ppo_megatron.yaml", *words).tree

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from roll.algorithms.advantage import AdvantageSettings
-from roll.algorithms.loss import PolicyLoss
+from roll.algorithms.loss import Aggregation, PolicyLoss
 from roll.algorithms.objectives import (
     BoundedWeight,
     ClippedGeometricMean,
@@ -78,6 +78,13 @@ def test_without_it_the_loss_corrects_nothing() -> None:
 )
 def test_pg_variant_and_its_keys_choose_the_objective(keys: dict[str, Any], objective: Objective) -> None:
     assert loss_of(config(keys)).objective == objective
+
+
+def test_the_constant_of_the_loss_is_the_longest_response_or_what_is_given() -> None:
+    normed = {"loss_agg_mode": "seq-mean-token-sum-norm"}
+    longest = build_plan(config()).response_length
+    assert loss_of(config(normed)).aggregation == Aggregation("seq-mean-token-sum-norm", longest)
+    assert loss_of(config({**normed, "loss_scale_factor": 2.5})).aggregation.scale_factor == 2.5
 
 
 def test_keys_of_an_estimator_reach_its_function_and_only_pass_at_k_takes_a_deviation() -> None:
