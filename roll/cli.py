@@ -133,6 +133,8 @@ def _dry_run(spec: PipelineSpec, loaded: Loaded, memory: MemoryReport) -> int:
     found = (*report.problems, *memory.machine_problems, *spec.findings(spec.machine_problems, Problem, loaded.config))
     for problem in together(str(problem) for problem in found):
         _say(f"Warning, a real run stops here: {problem}")
+    for line in spec.findings(spec.reports, str, loaded.config):
+        _say(line)
     for reason in report.unchecked:
         _say(f"Not checked: {reason}")
     _say(f"Not checked in a dry run: {spec.unchecked}.")

@@ -1,7 +1,8 @@
 """`data_args`: which rows, and how a row becomes a prompt."""
 
 import os
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -29,6 +30,29 @@ Numbers = Annotated[tuple[Annotated[int, Field(ge=0, le=LARGEST)], ...], BeforeV
 """Lists that may also be written as one text with commas; numbers from 0 on."""
 Place = Annotated[str, AfterValidator(os.path.expanduser)]
 """A path, or the name of a model: what ~ means is settled here, for libraries and workers that would not know it."""
+
+
+class OperatorConfig(Settings):
+    """One of `data_args.operators`: its name and its arguments. A name alone stands for one without arguments."""
+
+    name: str = setting(
+        ...,
+        "deduplicate, length, pass_rate, contamination or quality; package.module:function of your own; "
+        "data_juicer:NAME of Data-Juicer's. docs/data.md.",
+        min_length=1,
+    )
+    args: dict[str, Any] = setting({}, "Its arguments by name.")
+
+
+def operator_entries(value: object) -> object:
+    """Operators as mappings, however they are written. Example: "length" -> [{"name": "length"}]."""
+    entries = [value] if isinstance(value, str | Mapping) else value
+    if not isinstance(entries, list | tuple):
+        return value
+    return [{"name": each} if isinstance(each, str) else each for each in entries]
+
+
+Operators = Annotated[tuple[OperatorConfig, ...], BeforeValidator(operator_entries)]
 
 
 class DataArgs(Settings):
@@ -78,3 +102,12 @@ class DataArgs(Settings):
         "None: as the domains occur in the data.",
     )
     shuffle: bool = setting(True, "Shuffle the rows anew in every epoch, seeded by `seed`.")
+    operators: Operators = setting(
+        (),
+        "What chooses among the rows before the run, one after the other: names, or mappings of name and args. "
+        "docs/data.md.",
+    )
+    operators_cache: str = setting(
+        "~/.cache/roll/operators",
+        "Folder where what operators chose is kept for the next run on the same rows. Empty: nothing is kept.",
+    )

@@ -12,7 +12,7 @@ def unused_filter_keys(config: RolloutConfig, filters: str) -> Iterator[str]:
     """What says how to go on after a filter, in a run without one; `filters` is the key that would name it."""
     if config.is_use_additional_prompts:
         yield f"is_use_additional_prompts does nothing: no {filters} drops a group."
-    if config.is_changed("on_empty"):
+    if config.is_changed("on_empty") and not config.experience_operators:
         yield f"on_empty does nothing: no {filters} drops a group."
 
 

@@ -8,6 +8,7 @@ from pydantic import BeforeValidator
 from roll.configs.base import Settings, setting
 from roll.configs.data import Place
 from roll.configs.experience import ExperienceConfig
+from roll.configs.experience_operators import ExperienceOperators
 from roll.configs.limits import MOST_GROUPS
 from roll.configs.modes import EXPLORES, LEARNS, SAMPLES, Mode
 from roll.configs.run import RunConfig
@@ -157,8 +158,13 @@ class RolloutConfig(RunConfig):
     )
     on_empty: Literal["train_all", "skip_step", "fail"] = setting(
         "skip_step",
-        "What becomes of a step whose groups are all dropped by query_filter_config or group_filter_cls: it trains on "
-        "as many of them as a step has, makes no update, or ends the run.",
+        "What becomes of a step whose groups are all dropped by query_filter_config, group_filter_cls or "
+        "experience_operators: it trains on as many of them as a step has, makes no update, or ends the run.",
+    )
+    experience_operators: ExperienceOperators = setting(
+        (),
+        "What drops or rewards anew the groups of a step between rollout and training, one after the other: names, or "
+        "mappings of name and args. docs/data.md.",
     )
 
     runner_state_report_interval: float = setting(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from roll.configs.data import DataArgs
 from roll.datasets.json_text import parse_whole
 from roll.datasets.loader import Row
-from roll.datasets.sources import data_sources
+from roll.datasets.sources import Choose, all_rows, data_sources
 from roll.datasets.templates import PromptTemplate
 from roll.datasets.tool_calls import Tool, tools_in, with_arguments
 from roll.datasets.turns import Message, Turns
@@ -77,9 +77,10 @@ def load_conversations(
     tokenizer: PreTrainedTokenizerBase,
     max_tokens: int,
     template: str | None = None,
+    choose: Choose = all_rows,
 ) -> Rows:
-    """All rows of `data_args` (at YAML path `key`). Raises ConfigError for a row that cannot be read or rendered, and
-    for rows longer than `max_tokens` under `truncation: error`."""
+    """All rows of `data_args` (at YAML path `key`) that `choose` gives. Raises ConfigError for a row that cannot be
+    read or rendered, and for rows longer than `max_tokens` under `truncation: error`."""
     sources, problems = data_sources(args, key)
     if problems:
         raise ConfigError(*problems)
@@ -88,7 +89,7 @@ def load_conversations(
     ids: list[list[int]] = []
     trained: list[list[bool]] = []
     num_rows = num_with_tools = num_long = longest = 0
-    for row in (row for source in sources for row in source.rows()):
+    for row in choose(sources):
         conversation = columns.read(row, args, key)
         tokens, mask = turns.encode(conversation.messages, row, tools=conversation.tools)
         num_rows, num_with_tools = num_rows + 1, num_with_tools + bool(conversation.tools)

@@ -15,7 +15,7 @@ import numpy as np
 from roll.configs.data import DataArgs
 from roll.datasets.loader import Row
 from roll.datasets.rows import Domain, Example, RowReader
-from roll.datasets.sources import data_sources
+from roll.datasets.sources import Choose, all_rows, data_sources
 from roll.datasets.templates import PromptTemplate
 from roll.datasets.token_bound import TokenBound
 from roll.errors import ConfigError
@@ -53,9 +53,10 @@ def load_tasks(
     max_prompt_tokens: int,
     template: str | None = None,
     tag_to_template: Mapping[str, str] = MappingProxyType({}),
+    choose: Choose = all_rows,
 ) -> TaskSet:
-    """All tasks of `data_args` (at YAML path `key`). `template`, the global one, wins over the one in `args`, and the
-    one of a row's tag over both.
+    """All tasks of `data_args` (at YAML path `key`), of the rows that `choose` gives. `template`, the global one, wins
+    over the one in `args`, and the one of a row's tag over both.
 
     Raises ConfigError for whatever `preflight` finds, in any row, and for prompts longer than `max_prompt_tokens` under
     `truncation: error`.
@@ -71,7 +72,7 @@ def load_tasks(
         {tag: PromptTemplate.load(name, tokenizer, f"tag_to_template.{tag}") for tag, name in tag_to_template.items()},
     )
     encoder = _Encoder(args, key, reader, templates, max_prompt_tokens)
-    for batch in _batches((row for source in sources for row in source.rows()), ROWS_PER_BATCH):
+    for batch in _batches(choose(sources), ROWS_PER_BATCH):
         encoder.add(batch)
     result = encoder.result()
     logger.info("%s: %s", key, describe(result))
@@ -212,7 +213,7 @@ class _Encoder:
 
     def _task_id(self, row: Row) -> str:
         """The id column, or file name and place; an id that occurred before gets its file and place appended."""
-        place = f"{row.file.rsplit('/', 1)[-1]}:{row.place}"
+        place = row.short_place
         own = row.values.get(self._args.id)
         candidates = [place] if own is None else [str(own), f"{own}@{place}"]
         if own is not None and str(own) in self._ids:

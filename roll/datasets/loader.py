@@ -38,6 +38,11 @@ class Row:
     def where(self) -> str:
         return f"{self.file}:{self.place}"
 
+    @property
+    def short_place(self) -> str:
+        """Its file, without folders, and its place in it."""
+        return f"{self.file.rsplit('/', 1)[-1]}:{self.place}"
+
     def value(self, column: str) -> Any:
         """What a column holds; of one that holds mappings also an entry, as in reward_model.ground_truth. None where
         nothing is."""

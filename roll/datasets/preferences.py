@@ -13,7 +13,7 @@ from roll.configs.data import DataArgs
 from roll.configs.limits import LARGEST
 from roll.datasets.conversations import ends_with_answer, messages_in, not_there, text_in
 from roll.datasets.loader import Row
-from roll.datasets.sources import data_sources
+from roll.datasets.sources import Choose, all_rows, data_sources
 from roll.datasets.templates import PromptTemplate
 from roll.datasets.turns import Message, Turns
 from roll.errors import ConfigError
@@ -103,10 +103,11 @@ def load_pairs(
     tokenizer: PreTrainedTokenizerBase,
     max_tokens: int,
     template: str | None = None,
+    choose: Choose = all_rows,
 ) -> PairRows:
-    """All pairs of `data_args` (at YAML path `key`), but for those whose rows are the same, or become so where they are
-    cut. Raises ConfigError for a row that cannot be read or rendered, and for rows longer than `max_tokens` under
-    `truncation: error`."""
+    """All pairs of `data_args` (at YAML path `key`) that `choose` gives, but for those whose rows are the same, or
+    become so where they are cut. Raises ConfigError for a row that cannot be read or rendered, and for rows longer than
+    `max_tokens` under `truncation: error`."""
     sources, problems = data_sources(args, key)
     if problems:
         raise ConfigError(*problems)
@@ -114,7 +115,7 @@ def load_pairs(
     turns = Turns(PromptTemplate.load(template or args.template, tokenizer, at), "all", _REMEDY)
     kept: list[tuple[Sequence[Encoded], float]] = []
     num_pairs = num_ties = num_long = longest = 0
-    for row in (row for source in sources for row in source.rows()):
+    for row in choose(sources):
         num_pairs += 1
         pair = columns.read(row, args, key)
         answers = (pair.chosen, pair.rejected)

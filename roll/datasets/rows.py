@@ -51,12 +51,16 @@ class Example:
 
     @property
     def question(self) -> str:
-        """The conversation as a reader needs it to judge the answer: a bare prompt by itself, several messages with
-        their roles. What is no text is left out."""
-        texts = [(message["role"], _text_of(message["content"])) for message in self.messages]
-        if len(texts) == 1:
-            return texts[0][1]
-        return "\n\n".join(f"{role}: {text}" for role, text in texts if text)
+        """The conversation as a reader needs it to judge the answer."""
+        return shown(self.messages)
+
+
+def shown(messages: Sequence[Message]) -> str:
+    """A conversation for a reader: one message by itself, several with their roles. What is no text is left out."""
+    texts = [(message["role"], _text_of(message.get("content"))) for message in messages]
+    if len(texts) == 1:
+        return texts[0][1]
+    return "\n\n".join(f"{role}: {text}" for role, text in texts if text)
 
 
 class RowReader:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import glob
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
 from roll.configs.data import DataArgs
 from roll.datasets.hub_set import DEFAULT_SPLIT, HubSet
 from roll.datasets.hub_set import missing_package as missing_for_hub
-from roll.datasets.loader import ENDINGS, FORMATS, DataFile, DataSource, RemoteFile
+from roll.datasets.loader import ENDINGS, FORMATS, DataFile, DataSource, RemoteFile, Row
 from roll.datasets.remote import expand, local_path, missing_package, protocol_of
 from roll.errors import ConfigError
 from roll.utils.hub import is_hub_id
@@ -19,6 +19,14 @@ from roll.utils.paths import Look, look_at
 from roll.utils.secrets import mask
 
 _KNOWN = ", ".join(ENDINGS)
+Choose = Callable[[Sequence[DataSource]], Iterable[Row]]
+"""Which rows of all that there are a run has, in their order."""
+
+
+def all_rows(sources: Sequence[DataSource]) -> Iterator[Row]:
+    """Every row of every source. Raises ConfigError where one cannot be read."""
+    for source in sources:
+        yield from source.rows()
 
 
 def data_sources(args: DataArgs, key: str, reach: bool = True) -> tuple[list[DataSource], list[str]]:

@@ -86,10 +86,8 @@ _SHARED = (
     needless("group", "exp_name and output_dir name a run"),
     needless("log.**", "logging_dir has a file for every worker"),
     lacks("stages.**", "one YAML is one kind of training; hf_model of a checkpoint is the pretrain of the next"),
-    lacks("service.**", "filter rows before the run"),
-    lacks(
-        "data_processor.**", "filter rows before the run; query_filter_config and reward_manager_config act on rewards"
-    ),
+    lacks("service.**", "data_args.operators run in the process of the run"),
+    lacks("data_processor.**", "data_args.operators choose rows, experience_operators shape rewards: docs/data.md"),
     lacks("monitor.monitor_args.**", "tracker_kwargs.<tracker> has a tracker's settings"),
     lacks("monitor.monitor_args", "tracker_kwargs.<tracker> has a tracker's settings", {}),
     to("monitor.enable_ray_timeline", "profiler_timeline", idle=(False,)),

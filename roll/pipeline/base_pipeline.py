@@ -91,6 +91,7 @@ from roll.pipeline.rollout_mock import RecordedRollouter, RolloutDump
 from roll.pipeline.rollout_report import ReportedRollouter, RolloutReport
 from roll.pipeline.run import Run
 from roll.pipeline.scoring import token_scores
+from roll.pipeline.shaping.chain import Shaping
 from roll.pipeline.step_samples import StepSamples, share_rows
 from roll.pipeline.view import Column, Curve, View
 from roll.types.batch import RowMeta
@@ -142,6 +143,7 @@ class RLPipeline(Run):
         self.length_alarm = LengthAlarm(plan.bounds.unfinished == "drop")
         self.changed_keys: frozenset[str] = frozenset()  # settings that are not the checkpoint's
         self.running_moments: dict[str, RunningMoments] = {}  # of the rewards, by domain
+        self.shaping = Shaping(config.experience_operators if config.learns else ())
         self.late_rewards: LateRewards | None = None  # for what is rewarded after the rollout
         self.recorder = RolloutRecorder(config.rollout_dump_dir or self.output_dir / "rollouts")
         self.board: LoggingBoard | None = None
@@ -276,6 +278,7 @@ class RLPipeline(Run):
         if self.explorer is not None:
             return self._hand_over(self.explorer, groups, step)
         with self.timer("gather"):
+            groups, shaped = self.shaping.apply(groups)
             samples, trained = self.gather(groups, step)
         if self.probe is not None:
             self.probe.take_prompt(trained)
@@ -283,7 +286,7 @@ class RLPipeline(Run):
         del groups, trained  # their tokens are in the shards now
         with clusters.placement.kept_free(clusters.actor_train.everything):
             metrics = {"actor/num_updates": 0.0} if samples is None else self._learn(samples, report, step)
-            metrics = report() | metrics
+            metrics = report() | metrics | shaped
             self.account.ask()
             with self.timer("weight_sync"):
                 is_last = step + 1 == self.config.max_steps
@@ -313,7 +316,7 @@ class RLPipeline(Run):
             with self.timer("logging_board"):
                 self.board.write(step + 1, scores)
         credit, metrics = self.assign_credit(samples, step)
-        metrics = prefixed("rollout", of_kept(metrics, samples.kept_share) if self.scheduler.filters else metrics)
+        metrics = prefixed("rollout", of_kept(metrics, samples.kept_share) if self.filters else metrics)
         if self.probe is not None:
             metrics |= self.probe.compare(clusters, self.plan.actor_train.dp_size, self.temperature, step)
 
@@ -334,6 +337,11 @@ class RLPipeline(Run):
         return self.scheduler.collect(step)
 
     @property
+    def filters(self) -> bool:
+        """True if groups of a step may be dropped."""
+        return self.scheduler.filters or self.shaping.filters
+
+    @property
     def running(self) -> RLClusters:
         """The clusters, once they are built."""
         assert self.clusters is not None
@@ -344,7 +352,7 @@ class RLPipeline(Run):
         fill the updates are padded with rows that have nothing to train on, which cannot change the gradient. None
         where the filter kept nothing and what it dropped is not trained on (`on_empty`)."""
         trained = groups
-        if self.scheduler.filters:
+        if self.filters:
             try:
                 trained = of_empty(groups, self.config.on_empty, self.plan.num_groups, step)
             except AlgorithmError:  # somebody will want to see them
@@ -385,7 +393,7 @@ class RLPipeline(Run):
 
     def _rollout_metrics(self, groups: StepGroups, trained: Sequence[TrajectoryGroup], step: int) -> dict[str, float]:
         metrics = rollout_metrics(groups, trained, step)
-        if self.scheduler.filters:
+        if self.filters:
             metrics |= filter_metrics(groups, trained)
         self.length_alarm.look(metrics)
         if isinstance(self.scheduler, ReadGroups):
@@ -463,6 +471,7 @@ class RLPipeline(Run):
         return {
             **self.scheduler.save(directory, ends=self.interrupts.requested),
             "kl_coef": self.kl_controller.coef,
+            "shaping": self.shaping.state(),
             "running_moments": {domain: asdict(moments) for domain, moments in self.running_moments.items()},
             **state_of_roles(self.config, self.plan),
         }
@@ -479,6 +488,7 @@ class RLPipeline(Run):
         if "init_kl_coef" not in self.changed_keys:
             self.kl_controller = replace(self.kl_controller, coef=float(state["kl_coef"]))
         self.running_moments = {domain: RunningMoments(**saved) for domain, saved in state["running_moments"].items()}
+        self.shaping.load(state.get("shaping", []))
         of_groups = state.get("experience" if isinstance(self.scheduler, ReadGroups) else "groups")
         self.account.brought(self.scheduler.restore(directory, of_groups, steps_done))
         self.publisher.send(clusters, steps_done)

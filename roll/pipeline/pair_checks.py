@@ -2,8 +2,11 @@
 
 from collections.abc import Iterator
 
+from roll.pipeline.operators.choice import dry_report
+from roll.pipeline.operators.row import ReadTexts
 from roll.pipeline.pair_config import PairConfig
 from roll.pipeline.row_checks import unread_keys
+from roll.pipeline.row_operators import places
 
 _NOT_READ = ("prompt", "messages", "tag", "ground_truth", "domain_interleave_probs")
 
@@ -20,3 +23,14 @@ def row_problems(config: PairConfig) -> Iterator[str]:
 
     for at, args in config.data_args.items():
         yield from look_at_rows(args, at, columns(config))
+
+
+def operator_reports(config: PairConfig) -> Iterator[str]:
+    """What a dry run says of operators."""
+
+    def read() -> ReadTexts:
+        from roll.pipeline.pair_rows import read_texts  # torch: only where rows are read
+
+        return read_texts(config)
+
+    yield from dry_report(places(config), read)

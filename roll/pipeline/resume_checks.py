@@ -62,6 +62,7 @@ class RLState(RunState):
     experience: dict[str, Any] | None = None  # of mode train: what was read and not released
     kl_coef: float
     running_moments: dict[str, dict[str, float]]
+    shaping: list[dict[str, Any]] = []  # of experience_operators that remember something
 
 
 S = TypeVar("S", bound=RunState)

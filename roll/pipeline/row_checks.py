@@ -4,17 +4,25 @@ from collections.abc import Iterator, Sequence
 
 from roll.configs.problems import Problem
 from roll.pipeline.data_files import data_args_problems, data_args_warnings, missing_rows
+from roll.pipeline.operators.checks import missing_packages, operator_problems, own_function_problems
 from roll.pipeline.row_config import RowConfig
 
 
 def file_problems(config: RowConfig) -> Iterator[Problem]:
     """Everything that cannot work, whatever the machine."""
     yield from data_args_problems(config.data_args)
+    yield from operator_problems(config.data_args, f"{config.learner}.data_args")
 
 
 def missing_files(config: RowConfig) -> Iterator[Problem]:
     """Data files and templates that are not on this machine."""
     yield from missing_rows(config.data_args, config.global_template)
+    yield from missing_packages(config.data_args)
+
+
+def operator_code_problems(config: RowConfig) -> Iterator[str]:
+    """Operators of the user's own that cannot be imported."""
+    yield from own_function_problems(config.data_args)
 
 
 def unread_keys(config: RowConfig, keys: Sequence[str], instead: str) -> Iterator[str]:

@@ -22,7 +22,7 @@ class PipelineSpec:
     only. `plan`: `(config)` to the RunPlan. `batch`: `(config, plan)` to the rows that the printed plan has under
     "Batch". Functions of the checked settings beside those that every run passes, each `(config)` to what it finds:
     `problems` and `warnings` on any machine, `machine_problems` on this one, `data_problems` in the data and in the
-    user's own code. `unchecked`: what a dry run has not looked at.
+    user's own code. `reports`: lines that a dry run adds. `unchecked`: what it has not looked at.
     """
 
     name: str
@@ -34,6 +34,7 @@ class PipelineSpec:
     warnings: tuple[str, ...] = ()
     machine_problems: tuple[str, ...] = ()
     data_problems: tuple[str, ...] = ()
+    reports: tuple[str, ...] = ()
     unchecked: str = "rows of the data files, data that are not on this machine"
 
     def findings(self, hooks: tuple[str, ...], kind: type[T] | tuple[type[T], ...], config: RunConfig) -> list[T]:
@@ -91,6 +92,7 @@ _RL_PROBLEMS = (
     "roll.pipeline.rollout_loop:loop_problems",
     "roll.pipeline.rehearsal:rehearsal_problems",
     "roll.pipeline.bench:bench_problems",
+    "roll.pipeline.shaping.checks:experience_problems",
 )
 _APART = "roll.configs.mode_checks:mode_machine_problems"
 _RL_WARNINGS = ("roll.configs.checks:config_warnings",)
@@ -109,6 +111,7 @@ PIPELINES: Mapping[str, PipelineSpec] = {
             warnings=(*_RL_WARNINGS, f"{_RLVR}.rlvr_checks:rlvr_warnings"),
             machine_problems=(_APART, f"{_RLVR}.rlvr_checks:missing_files"),
             data_problems=(f"{_RLVR}.rlvr_checks:data_and_reward_problems",),
+            reports=(f"{_RLVR}.row_operators:reports",),
             **_RL,
         ),
         PipelineSpec(
@@ -129,7 +132,8 @@ PIPELINES: Mapping[str, PipelineSpec] = {
             problems=(f"{_ROWS}_checks:file_problems",),
             warnings=(f"{_SFT}.sft_checks:sft_warnings",),
             machine_problems=(f"{_ROWS}_checks:missing_files",),
-            data_problems=(f"{_SFT}.sft_checks:row_problems",),
+            data_problems=(f"{_SFT}.sft_checks:row_problems", f"{_ROWS}_checks:operator_code_problems"),
+            reports=(f"{_SFT}.sft_checks:operator_reports",),
         ),
         PipelineSpec(
             "distill",
@@ -151,7 +155,8 @@ PIPELINES: Mapping[str, PipelineSpec] = {
             problems=(f"{_ROWS}_checks:file_problems", f"{_DPO}.dpo_checks:dpo_problems"),
             warnings=(f"{_PAIRS}:pair_warnings", f"{_DPO}.dpo_checks:dpo_warnings"),
             machine_problems=(f"{_ROWS}_checks:missing_files",),
-            data_problems=(f"{_PAIRS}:row_problems",),
+            data_problems=(f"{_PAIRS}:row_problems", f"{_ROWS}_checks:operator_code_problems"),
+            reports=(f"{_PAIRS}:operator_reports",),
         ),
         PipelineSpec(
             "rm",
@@ -161,7 +166,8 @@ PIPELINES: Mapping[str, PipelineSpec] = {
             problems=(f"{_ROWS}_checks:file_problems",),
             warnings=(f"{_PAIRS}:pair_warnings",),
             machine_problems=(f"{_ROWS}_checks:missing_files",),
-            data_problems=(f"{_PAIRS}:row_problems",),
+            data_problems=(f"{_PAIRS}:row_problems", f"{_ROWS}_checks:operator_code_problems"),
+            reports=(f"{_PAIRS}:operator_reports",),
         ),
     )
 }

@@ -15,6 +15,7 @@ from roll.pipeline.data_files import (
     missing_data_files,
     unknown_templates,
 )
+from roll.pipeline.operators.checks import missing_packages, operator_problems, own_function_problems
 from roll.pipeline.rlvr.eval_sets import eval_set_problems
 from roll.pipeline.rlvr.judge.checks import engine_judge_problems, judge_length_problems, judge_problems, judge_warnings
 from roll.pipeline.rlvr.reward_config import RewardConfig
@@ -26,6 +27,7 @@ from roll.utils.imports import split
 from roll.utils.text import show
 
 BUILT_IN = (*BUILTINS, REWARD_MODEL)
+LEARNT = "actor_train.data_args"
 
 
 def rlvr_problems(config: RLVRConfig) -> list[Problem]:
@@ -73,7 +75,7 @@ def rlvr_warnings(config: RLVRConfig) -> list[str]:
                 f"{validated.at}.generating_args: temperature 0 is greedy, so all {sampling.num_return_sequences} "
                 "answers to a prompt are the same."
             )
-    return [*found, *data_args_warnings(_data_args(config)), *reward_model_warnings(config)]
+    return [*found, *data_args_warnings(data_args_of(config)), *reward_model_warnings(config)]
 
 
 def _unused_filters(config: RLVRConfig) -> Iterator[str]:
@@ -89,15 +91,16 @@ def missing_files(config: RLVRConfig) -> list[Problem]:
     """Data files that are not on this machine, all that a dry run says about the data; and what models that are here
     say of the lengths of judges."""
     return [
-        *missing_data_files(_data_args(config)),
+        *missing_data_files(data_args_of(config)),
+        *missing_packages(data_args_of(config)),
         *unknown_templates(_templates(config)),
         *judge_length_problems(config),
     ]
 
 
-def _data_args(config: RLVRConfig) -> dict[str, DataArgs]:
+def data_args_of(config: RLVRConfig) -> dict[str, DataArgs]:
     """The data_args that are read, by their YAML path."""
-    places = {"actor_train.data_args": config.actor_train.data_args} if config.explores else {}
+    places = {LEARNT: config.actor_train.data_args} if config.explores else {}
     validated = config.validated if config.samples else ()
     return places | {f"{one.at}.data_args": one.data_args for one in validated}
 
@@ -108,7 +111,7 @@ def _templates(config: RLVRConfig) -> dict[str, str]:
     own |= {f"{role}.data_args.template": judge.data_args.template for role, judge in config.judge_roles.items()}
     if config.global_template is not None:
         return {"global_template": config.global_template, **own}
-    return {**{f"{at}.template": data.template for at, data in _data_args(config).items()}, **own}
+    return {**{f"{at}.template": data.template for at, data in data_args_of(config).items()}, **own}
 
 
 def data_and_reward_problems(config: RLVRConfig) -> list[str]:
@@ -127,9 +130,9 @@ def data_and_reward_problems(config: RLVRConfig) -> list[str]:
         for tag, name in config.tag_to_template.items()
         if (wrong := template_problem(name, f"tag_to_template.{tag}")) is not None
     ]
-    for at, args in _data_args(config).items():
+    for at, args in data_args_of(config).items():
         problems += data_preflight(args, at, domains, template)
-    return problems
+    return [*problems, *own_function_problems(data_args_of(config))]
 
 
 def _reward_problems(config: RLVRConfig) -> Iterator[Problem]:
@@ -273,14 +276,15 @@ def _data_problems(config: RLVRConfig) -> Iterator[Problem]:
     for key, name in _templates(config).items():
         if (wrong := template_name_problem(name, key)) is not None:
             yield Problem(f"{wrong}.", (key,))
-    for at, data in _data_args(config).items():
+    for at, data in data_args_of(config).items():
         if data.prompt is not None and data.messages is not None:
             yield Problem(
                 f"{at}.prompt: {show(data.prompt)} and {at}.messages: {show(data.messages)} exclude each other: a row "
                 "is a bare prompt or a conversation. Remove one.",
                 (f"{at}.prompt", f"{at}.messages"),
             )
-    yield from data_args_problems(_data_args(config))
+    yield from data_args_problems(data_args_of(config))
+    yield from operator_problems(data_args_of(config), LEARNT, answers=False)
 
 
 def _validation_problems(config: RLVRConfig) -> Iterator[Problem]:

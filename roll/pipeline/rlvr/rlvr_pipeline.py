@@ -28,6 +28,7 @@ from roll.pipeline.checkpoint import Checkpoint
 from roll.pipeline.late_rewards import GroupScorer, LateRewards
 from roll.pipeline.length import of_known_length
 from roll.pipeline.logging_board import LoggingBoard
+from roll.pipeline.operators.choice import row_choice
 from roll.pipeline.policy_tokenizer import policy_tokenizer
 from roll.pipeline.rlvr.judge.engine import JudgeText
 from roll.pipeline.rlvr.judge.service import EngineJudges, LateJudge
@@ -35,6 +36,7 @@ from roll.pipeline.rlvr.prompt_rollouter import PromptRollouter, RewardService
 from roll.pipeline.rlvr.reward_model import RewardModel, answer_readers
 from roll.pipeline.rlvr.reward_service import RewardPools, RewardsByDomain
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
+from roll.pipeline.rlvr.row_operators import places, read_texts
 from roll.pipeline.rlvr.settings import data_domains, row_weight_settings
 from roll.pipeline.rlvr.validation import Validation, ValidationSet
 from roll.pipeline.settings import policy_loss, sampling_params
@@ -193,7 +195,8 @@ class RLVRPipeline(RLPipeline):
         config = self.config
         domains, template = data_domains(config), config.global_template
         by_tag = config.tag_to_template
-        return load_tasks(args, key, domains, self.tokenizer, max_prompt_tokens, template, by_tag).tasks
+        choose = row_choice(places(config), key, read_texts(config), self.tokenizer)
+        return load_tasks(args, key, domains, self.tokenizer, max_prompt_tokens, template, by_tag, choose).tasks
 
     def _rollout_metrics(self, groups: StepGroups, trained: Sequence[TrajectoryGroup], step: int) -> dict[str, float]:
         engines = [found for role in self.config.judge_roles if (found := self.running.engines.get(role)) is not None]

@@ -7,9 +7,11 @@ from typing import Any
 
 from roll.algorithms.loss import SupervisedLoss
 from roll.datasets.conversations import load_conversations
+from roll.pipeline.operators.choice import row_choice
 from roll.pipeline.policy_tokenizer import policy_tokenizer
+from roll.pipeline.row_operators import places
 from roll.pipeline.row_pipeline import RowPipeline
-from roll.pipeline.sft.settings import columns
+from roll.pipeline.sft.settings import columns, read_texts
 from roll.pipeline.sft.sft_config import SFTConfig
 from roll.types.batch import Rows
 
@@ -24,7 +26,8 @@ class SFTPipeline(RowPipeline):
         config, learner = self.config, self.config.sft_train
         self.tokenizer = policy_tokenizer("sft_train", learner.model_args)
         reads = columns(config), self.tokenizer, config.sequence_length, config.global_template
-        rows, *held_out = (load_conversations(args, at, *reads) for at, args in config.data_args.items())
+        choices = {at: row_choice(places(config), at, read_texts(config), self.tokenizer) for at in config.data_args}
+        rows, *held_out = (load_conversations(args, at, *reads, choices[at]) for at, args in config.data_args.items())
         return rows, held_out[0] if held_out else None
 
     def save(self, directory: Path) -> dict[str, Any]:

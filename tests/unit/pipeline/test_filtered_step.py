@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from roll.configs.experience_operators import ExperienceOperatorConfig
 from roll.configs.plan.batch_plan import build_plan
 from roll.distributed.executor.jobs import TrainJob
 from roll.distributed.scheduler.rollout_core import StepGroups
@@ -20,6 +21,7 @@ from roll.pipeline.agentic.agentic_pipeline import AgenticPipeline
 from roll.pipeline.base_pipeline import RLPipeline
 from roll.pipeline.filtered_step import FewGroupsAlarm, filter_metrics, kept_share, of_kept, updates_of
 from roll.pipeline.rlvr.rlvr_pipeline import RLVRPipeline
+from roll.pipeline.shaping.chain import Shaping
 from roll.types.batch import SampleBatch, SampleSet
 from roll.types.rollout import Generation, Task, Trajectory, TrajectoryGroup
 from roll.utils.timing import Timer
@@ -249,6 +251,20 @@ def test_without_a_filter_every_step_makes_the_planned_updates(pipeline: RLVRPip
     assert [jobs[0][0].num_updates for jobs in (clusters.actor_train.jobs, clusters.critic.jobs)] == [4, 2]
     assert metrics["rollout/reward_mean"] == 0.5
     assert "rollout/kept_groups" not in metrics
+
+
+def test_operators_shape_and_drop_what_is_trained_on_and_not_what_was_sampled(pipeline: RLVRPipeline) -> None:
+    shaping = ExperienceOperatorConfig(name="reward_shaping", args={"op": "multiply", "weight": 3.0})
+    pipeline.shaping = Shaping([shaping, ExperienceOperatorConfig(name="std_filter")])
+    groups = [group(i, 1.0, float(i % 2)) for i in range(8)]
+    pipeline.scheduler = Prepared([StepGroups(groups, [])], filters=False)  # type: ignore[assignment]
+    metrics = pipeline.step(0)
+    clusters: Clusters = pipeline.clusters  # type: ignore[assignment]
+    ((job, samples),) = clusters.actor_train.jobs
+    assert sorted(set(samples.meta.group_ids)) == [0, 2, 4, 6] and job.num_updates == 2
+    assert sorted(set(samples.meta.rewards)) == [0.0, 3.0]
+    assert (metrics["rollout/sampled_reward_mean"], metrics["rollout/kept_reward_mean"]) == (12 / 16, 1.5)
+    assert metrics["rollout/dropped_groups"] == 4
 
 
 def test_what_a_step_says_of_its_rollouts_is_worked_out_once_while_the_first_ranks_train(

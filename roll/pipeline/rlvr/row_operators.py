@@ -1,0 +1,36 @@
+"""The rows of an RLVR run as operators see them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from roll.configs.data import DataArgs
+from roll.datasets.loader import Row
+from roll.datasets.rows import Domain, RowReader
+from roll.pipeline.operators.choice import Places, dry_report
+from roll.pipeline.operators.row import ReadTexts, Texts
+from roll.pipeline.rlvr.rlvr_checks import LEARNT, data_args_of
+from roll.pipeline.rlvr.rlvr_config import RLVRConfig
+
+
+def places(config: RLVRConfig) -> Places:
+    return Places(data_args_of(config), LEARNT, "rlvr", config.actor_train.model_args)
+
+
+def reports(config: RLVRConfig) -> Iterator[str]:
+    """What a dry run says of operators."""
+    yield from dry_report(places(config), lambda: read_texts(config))
+
+
+def read_texts(config: RLVRConfig) -> ReadTexts:
+    """Rows have prompts alone. What their rewards need is checked when they become tasks."""
+    readers: dict[str, RowReader] = {}
+    tags = {name: tuple(dict.fromkeys((name, *reward.tag_included))) for name, reward in config.rewards.items()}
+    domains = [Domain(name, own, required=()) for name, own in tags.items()]
+
+    def read(row: Row, args: DataArgs, key: str) -> Texts:
+        if key not in readers:
+            readers[key] = RowReader(args, key, domains)
+        return Texts(readers[key].read(row).question)
+
+    return read

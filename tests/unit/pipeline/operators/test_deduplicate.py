@@ -1,0 +1,55 @@
+"""The first of several rows that say the same stays; near ones are found exactly."""
+
+import random
+from fractions import Fraction
+
+import pytest
+
+from roll.configs.data_operators import DeduplicateArgs
+from roll.pipeline.operators.deduplicate import NEAR, SAME, deduplicate, near
+from roll.pipeline.operators.words import ngrams, normalised, words
+from tests.unit.pipeline.operators.rows import context, rows
+
+
+def test_texts_are_the_same_but_for_case_space_and_spelling() -> None:
+    found = deduplicate(
+        rows("What is 2+3?", "what  is\n2+3?", "What is 2-3?", "ﬁrst", "First"), DeduplicateArgs(), context()
+    )
+    assert found == [None, SAME, None, None, SAME]
+    assert normalised(" A\t ﬁ\n") == "a fi"
+
+
+def test_a_part_is_what_is_compared() -> None:
+    same = rows({"prompt": "p", "answers": ["a"]}, {"prompt": "p", "answers": ["b"]}, {"prompt": "q", "answers": ["a"]})
+    assert deduplicate(same, DeduplicateArgs(), context()) == [None, None, None]
+    assert deduplicate(same, DeduplicateArgs(part="prompt"), context()) == [None, SAME, None]
+    assert deduplicate(same, DeduplicateArgs(part="response"), context()) == [None, None, SAME]
+
+
+def test_words_are_runs_of_letters_and_single_signs() -> None:
+    assert words("What is 2+30?") == ["what", "is", "2", "+", "30", "?"]
+    assert words("第一 ab") == ["第", "一", "ab"]
+    assert len(ngrams(["a", "b", "c", "d"], 3)) == 2
+    assert ngrams(["a", "b"], 3) == ngrams(["a", "b"], 2) and not ngrams([], 3)
+
+
+def test_rows_near_to_one_that_stays_go() -> None:
+    """Word 1-grams: {a b c d e} and {a b c d f} share 4 of 6."""
+    texts = rows("a b c d e", "a b c d f", "v w x y z")
+    args = DeduplicateArgs(similarity=0.6, ngram=1)
+    assert deduplicate(texts, args, context()) == [None, NEAR, None]
+    assert deduplicate(texts, args.model_copy(update={"similarity": 0.7}), context()) == [None, None, None]
+
+
+@pytest.mark.parametrize("similarity", ["0.1", "0.3", "0.5", "2/3", "0.8", "1"])
+def test_what_is_near_is_what_comparing_all_with_all_finds(similarity: str) -> None:
+    """An independent quadratic loop over random sets: the prefixes leave out nothing that reaches the bound."""
+    random_ = random.Random(similarity)
+    sets = [frozenset(random_.choices(range(12), k=random_.randint(0, 10))) for _ in range(300)]
+    bound, kept, expected = Fraction(similarity), [], []
+    for each in sets:
+        reaches = any(each and Fraction(len(each & other), len(each | other)) >= bound for other in kept)
+        expected.append(reaches)
+        kept += [] if reaches else [each]
+    assert 0 < sum(expected) < 300
+    assert list(near(sets, bound)) == expected
