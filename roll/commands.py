@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -16,14 +16,15 @@ OK, FAILED, BAD_USE = 0, 1, 2
 
 @dataclass(frozen=True)
 class Subcommand:
-    """`function`, package.module:object, gets the words behind the name and gives the lines to show; ConfigError and
-    RollError are told."""
+    """`function`, package.module:object, gets the words behind the name and gives the lines to show, which are shown
+    as they come; ConfigError and RollError are told."""
 
     help: str
     function: str
 
 
 SUBCOMMANDS: Mapping[str, Subcommand] = {
+    "data": Subcommand("check FILE: what rows hold, and what is wrong with them", "roll.data_check.command:run"),
     "eval": Subcommand("a model or a checkpoint, measured on a YAML's evaluation sets", "roll.evaluate:run"),
     "explain": Subcommand("an algorithm: formula, settings, a worked example", "roll.algorithms.explain:run"),
     "import": Subcommand(
@@ -41,8 +42,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(_usage(), file=sys.stdout if is_asked else sys.stderr, flush=True)
         return OK if is_asked else BAD_USE
     try:
-        run = cast("Callable[[Sequence[str]], Sequence[str]]", resolve(SUBCOMMANDS[words[0]].function))
-        print(*map(visible, run(words[1:])), sep="\n", flush=True)
+        run = cast("Callable[[Sequence[str]], Iterable[str]]", resolve(SUBCOMMANDS[words[0]].function))
+        for line in run(words[1:]):
+            print(visible(line), flush=True)
         return OK
     except ConfigError as error:
         _complain(f"roll {words[0]} cannot do this:", error.problems)

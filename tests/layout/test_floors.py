@@ -30,6 +30,7 @@ FLOORS = {
     "roll.pipeline.distill": 11,
     "roll.cli": 12,
     "roll.importers": 12,
+    "roll.data_check": 12,
     "roll.evaluate": 13,
     "roll.commands": 13,
     "roll.__main__": 14,
