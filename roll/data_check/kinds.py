@@ -17,10 +17,10 @@ from roll.datasets.preferences import PairColumns, load_pairs
 from roll.datasets.rows import Domain, RowReader
 from roll.datasets.sources import Choose
 from roll.errors import ConfigError
+from roll.pipeline.conversation_texts import conversation_texts
 from roll.pipeline.dpo.dpo_config import DPOConfig
 from roll.pipeline.operators.row import Texts
 from roll.pipeline.pair_rows import pair_texts
-from roll.pipeline.sft.settings import conversation_texts
 from roll.pipeline.sft.sft_config import SFTConfig
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ def kind_of(pipeline: str, given: Given, tags: Sequence[str]) -> Kind:
         return Kind(pipeline, "prompts for RLVR", lambda row: Texts(reader.read(row).question), prompts)
     if pipeline == "sft":
         columns = Columns(**_renamed(_named(SFTConfig, _CONVERSATION, given)))
+        read_texts = conversation_texts(columns)
 
         def conversations(tokenizer: PreTrainedTokenizerBase, choose: Choose) -> Lengths:
             rows = load_conversations(args, KEY, columns, tokenizer, LARGEST, choose=choose)
@@ -86,7 +87,7 @@ def kind_of(pipeline: str, given: Given, tags: Sequence[str]) -> Kind:
         return Kind(
             pipeline,
             "conversations for supervised fine-tuning",
-            lambda row: conversation_texts(columns, row, args, KEY),
+            lambda row: read_texts(row, args, KEY),
             conversations,
         )
     pair = PairColumns(**_renamed(_named(DPOConfig, _PAIR, given)))

@@ -144,7 +144,8 @@ PIPELINES: Mapping[str, PipelineSpec] = {
             problems=(f"{_ROWS}_checks:file_problems", f"{_DISTILL}.distill_checks:distill_problems"),
             warnings=(f"{_DISTILL}.distill_checks:distill_warnings",),
             machine_problems=(f"{_ROWS}_checks:missing_files",),
-            data_problems=(f"{_DISTILL}.distill_checks:row_problems",),
+            data_problems=(f"{_DISTILL}.distill_checks:row_problems", f"{_ROWS}_checks:operator_code_problems"),
+            reports=(f"{_DISTILL}.distill_checks:operator_reports",),
         ),
         PipelineSpec(
             "dpo",

@@ -6,7 +6,10 @@ from roll.configs.plan.parallel import parallel_sizes
 from roll.configs.problems import Problem
 from roll.configs.strategies.table import STRATEGIES, spec_of
 from roll.pipeline.distill.distill_config import DistillConfig
+from roll.pipeline.operators.choice import dry_report
+from roll.pipeline.operators.row import ReadTexts
 from roll.pipeline.row_checks import unread_keys
+from roll.pipeline.row_operators import places
 
 _NOT_READ = ("prompt", "tag", "ground_truth", "domain_interleave_probs")
 _OF_OBJECTIVE = {
@@ -46,3 +49,15 @@ def row_problems(config: DistillConfig) -> Iterator[str]:
 
     for at, args in config.data_args.items():
         yield from look_at_rows(args, at, columns(config))
+
+
+def operator_reports(config: DistillConfig) -> Iterator[str]:
+    """What a dry run says of operators."""
+
+    def read() -> ReadTexts:
+        from roll.pipeline.conversation_texts import conversation_texts  # torch: only where rows are read
+        from roll.pipeline.distill.settings import columns
+
+        return conversation_texts(columns(config))
+
+    yield from dry_report(places(config), read)

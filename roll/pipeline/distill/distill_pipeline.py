@@ -18,9 +18,12 @@ from roll.errors import ConfigError
 from roll.models.hub import local_model
 from roll.models.loading import model_config
 from roll.models.tokenizer import tokenizer_key, tokenizer_of
+from roll.pipeline.conversation_texts import conversation_texts
 from roll.pipeline.distill.distill_config import DistillConfig
 from roll.pipeline.distill.settings import columns, divergence
+from roll.pipeline.operators.choice import row_choice
 from roll.pipeline.policy_tokenizer import policy_tokenizer
+from roll.pipeline.row_operators import places
 from roll.pipeline.row_pipeline import RowPipeline
 from roll.pipeline.view import Column, Curve, View
 from roll.types.batch import Rows, RowSet
@@ -56,7 +59,9 @@ class DistillPipeline(RowPipeline):
         self.tokenizer = policy_tokenizer("student", learner.model_args)
         self.told = self._told()
         reads = columns(config), self.tokenizer, config.sequence_length, config.global_template
-        rows, *held_out = (load_conversations(args, at, *reads) for at, args in config.data_args.items())
+        texts = conversation_texts(columns(config))
+        choices = {at: row_choice(places(config), at, texts, self.tokenizer) for at in config.data_args}
+        rows, *held_out = (load_conversations(args, at, *reads, choices[at]) for at, args in config.data_args.items())
         return without_first_tokens(rows), held_out[0] if held_out else None
 
     def _told(self) -> Distillation:

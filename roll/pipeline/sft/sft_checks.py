@@ -29,8 +29,9 @@ def operator_reports(config: SFTConfig) -> Iterator[str]:
     """What a dry run says of operators."""
 
     def read() -> ReadTexts:
-        from roll.pipeline.sft.settings import read_texts  # torch: only where rows are read
+        from roll.pipeline.conversation_texts import conversation_texts  # torch: only where rows are read
+        from roll.pipeline.sft.settings import columns
 
-        return read_texts(config)
+        return conversation_texts(columns(config))
 
     yield from dry_report(places(config), read)

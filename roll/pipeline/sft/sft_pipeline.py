@@ -7,11 +7,12 @@ from typing import Any
 
 from roll.algorithms.loss import SupervisedLoss
 from roll.datasets.conversations import load_conversations
+from roll.pipeline.conversation_texts import conversation_texts
 from roll.pipeline.operators.choice import row_choice
 from roll.pipeline.policy_tokenizer import policy_tokenizer
 from roll.pipeline.row_operators import places
 from roll.pipeline.row_pipeline import RowPipeline
-from roll.pipeline.sft.settings import columns, read_texts
+from roll.pipeline.sft.settings import columns
 from roll.pipeline.sft.sft_config import SFTConfig
 from roll.types.batch import Rows
 
@@ -26,7 +27,8 @@ class SFTPipeline(RowPipeline):
         config, learner = self.config, self.config.sft_train
         self.tokenizer = policy_tokenizer("sft_train", learner.model_args)
         reads = columns(config), self.tokenizer, config.sequence_length, config.global_template
-        choices = {at: row_choice(places(config), at, read_texts(config), self.tokenizer) for at in config.data_args}
+        texts = conversation_texts(columns(config))
+        choices = {at: row_choice(places(config), at, texts, self.tokenizer) for at in config.data_args}
         rows, *held_out = (load_conversations(args, at, *reads, choices[at]) for at, args in config.data_args.items())
         return rows, held_out[0] if held_out else None
 
