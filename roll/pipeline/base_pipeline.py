@@ -60,36 +60,24 @@ from roll.distributed.executor.rl_clusters import RLClusters
 from roll.distributed.executor.step_rows import StepRows, texts_of
 from roll.distributed.scheduler.event_loop import EventLoopThread
 from roll.distributed.scheduler.numbered_tasks import TaskSource
-from roll.distributed.scheduler.rollout_core import Keep, StepGroups
-from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler
+from roll.distributed.scheduler.rollout_core import StepGroups
 from roll.errors import AlgorithmError, ConfigError
 from roll.pipeline import settings
 from roll.pipeline.alarms import GAP, CollapseAlarm, GapAlarm, LengthAlarm
-from roll.pipeline.bench import checkpoint_to_measure, of_checkpoint, told
-from roll.pipeline.checkpoint import Checkpoint
+from roll.pipeline.checkpoint import HF_MODEL, Checkpoint
 from roll.pipeline.engine_probe import EngineProbe
-from roll.pipeline.experience.buffer import Buffer
-from roll.pipeline.experience.exchange import (
-    EarlyRollouter,
-    Explorer,
-    FolderPublisher,
-    FolderReader,
-    Progress,
-    make_buffer,
-    make_reader,
-)
+from roll.pipeline.experience.exchange import EarlyRollouter
 from roll.pipeline.experience.read_groups import ReadGroups
 from roll.pipeline.filtered_step import FewGroupsAlarm, filter_metrics, kept_share, of_empty, of_kept, updates_of
 from roll.pipeline.late_rewards import LateRewards
 from roll.pipeline.logging_board import LoggingBoard
-from roll.pipeline.publishing import Publisher
 from roll.pipeline.recorder import RolloutRecorder, rollout_records
 from roll.pipeline.resume_checks import RLState, check_resume, data_place, state_of_roles
 from roll.pipeline.rollout_loop import OwnRollouter, load_loop
 from roll.pipeline.rollout_metrics import rollout_metrics
 from roll.pipeline.rollout_mock import RecordedRollouter, RolloutDump
 from roll.pipeline.rollout_report import ReportedRollouter, RolloutReport
-from roll.pipeline.run import Run
+from roll.pipeline.run_in_parts import RunInParts
 from roll.pipeline.scoring import token_scores
 from roll.pipeline.shaping.chain import Shaping
 from roll.pipeline.step_samples import StepSamples, share_rows
@@ -117,19 +105,16 @@ VIEW = View(
 )
 
 
-class RLPipeline(Run):
+class RLPipeline(RunInParts):
     """Holds the clusters and runs the step. A pipeline builds the scheduler around its Rollouter, which says how one
     group of trajectories is made and rewarded, and says how to evaluate."""
 
     view = VIEW
 
-    config: AlgorithmConfig
-    scheduler: RolloutScheduler | ReadGroups
     source: TaskSource
 
     def __init__(self, config: AlgorithmConfig, plan: BatchPlan):
-        super().__init__(config)
-        self.plan = plan
+        super().__init__(config, plan)
         self.loop = EventLoopThread("rollouts")
         self.clusters: RLClusters | None = None
         self.temperature = config.actor_infer.generating_args.temperature or 1.0
@@ -152,9 +137,6 @@ class RLPipeline(Run):
         if config.runs_ahead and not config.is_in_parts:
             sampling = settings.sampling_params(config.actor_infer.generating_args, plan.response_length)
             self.probe = EngineProbe(sampling, config.seed, self.gap_alarm)
-        self.publisher = self._publisher()
-        self.buffer: Buffer | None = None  # between the processes of a run in parts
-        self.explorer: Explorer | None = None  # in mode explore
         self.recorded: RecordedRollouter | None = None  # what is trained on instead of new rollouts
 
     @abstractmethod
@@ -164,50 +146,21 @@ class RLPipeline(Run):
     def load_validation(self) -> None:
         """What validation needs of files; raises ConfigError likewise."""
 
-    def find_checkpoint(self) -> Checkpoint | None:
-        if self.config.learns:
-            return super().find_checkpoint()
-        if self.config.explores:  # what it goes on from is in the buffer
-            return None
-        return checkpoint_to_measure(self.checkpoints, self.config.resume_from_checkpoint)
-
-    @property
-    def stands_beside(self) -> bool:
-        return not (self.config.learns or self.config.explores)
-
-    def begins_at(self, checkpoint: Checkpoint | None) -> int:
-        if self.explorer is None:
-            return super().begins_at(checkpoint)
-        return Progress.of(self.explorer.buffer).steps_done
-
-    def has_work(self, steps_done: int) -> bool:
-        return self.stands_beside or super().has_work(steps_done)
-
-    def _publisher(self) -> Publisher:
-        config = self.config
-        if not config.is_in_parts:
-            return Publisher(config.actor_train.model_update_frequency, config.runs_ahead)
-        return FolderPublisher(config) if config.learns else FolderReader(config, lambda: self.interrupts.requested)
-
     def prepare(self, checkpoint: Checkpoint | None) -> None:
         """Data are read here although processes could start meanwhile: what is refused must cost no device a
         minute."""
         config = self.config
         if config.samples:
             self.load_validation()
-        if config.is_in_parts:
-            self.buffer = make_buffer(config)
+        self.open_buffer()
         if config.explores:
             self.rollout_loop = load_loop(config.user_defined_rollout_loop_cls)
             self.recorded = RecordedRollouter(config) if config.rollout_mock.replays else None
             self.source = self.load_data()
         if config.learns:
             self._prepare_training(checkpoint)
-        elif self.buffer is not None:
-            self.explorer = Explorer(self.buffer, self.plan.num_groups, self.plan.bounds.is_in_order)
-            self.publisher = self._publisher()  # the length of the run is known now
-        elif checkpoint is not None:
-            self.config = of_checkpoint(config, checkpoint)
+        else:
+            self.prepare_part(checkpoint)
 
     def _prepare_training(self, checkpoint: Checkpoint | None) -> None:
         if problems := [problem.text for problem in critic_warmup_problems(self.config)]:
@@ -232,39 +185,6 @@ class RLPipeline(Run):
             rollouter = ReportedRollouter(rollouter, report)
         return rollouter
 
-    @abstractmethod
-    def keep(self) -> Keep | None:
-        """Which groups are worth training on; None: all."""
-
-    def read_groups(self) -> ReadGroups:
-        """What makes the groups where another process samples them."""
-        assert self.buffer is not None
-        reader = make_reader(self.config, self.buffer, lambda: self.interrupts.requested)
-        return ReadGroups(reader, filters=self.keep() is not None)
-
-    def begin(self, steps_done: int) -> None:
-        if not self.config.is_in_parts:
-            return
-        if isinstance(self.scheduler, ReadGroups):
-            self.scheduler.restore(self.output_dir, None, steps_done)
-        elif self.explorer is not None:
-            progress = Progress.of(self.explorer.buffer)
-            if progress.steps_done:
-                logger.info("going on after %d steps that are in the buffer", progress.steps_done)
-            self.scheduler.restore(self.output_dir, progress.groups(), steps_done)
-            self.publisher.send(self.running, steps_done)
-            self.scheduler.published(steps_done)
-
-    def _loop(self, steps_done: int) -> None:
-        if not self.stands_beside:
-            super()._loop(steps_done)
-            return
-        metrics = self.evaluate(steps_done)
-        self._rows.append((steps_done, metrics))
-        self._report()
-        for line in told(metrics):
-            logger.info("%s", line)
-
     def step(self, step: int) -> dict[str, float]:
         clusters, hold = self.running, self.running.placement.hold
         with self.timer("rollout"), hold(*([clusters.actor_infer.everything] if self.config.samples else ())):
@@ -276,7 +196,7 @@ class RLPipeline(Run):
             with self.timer("dump"):
                 self.dump.write(step + 1, groups.sampled)
         if self.explorer is not None:
-            return self._hand_over(self.explorer, groups, step)
+            return self.hand_over(self.explorer, groups, step)
         with self.timer("gather"):
             groups, shaped = self.shaping.apply(groups)
             samples, trained = self.gather(groups, step)
@@ -294,18 +214,6 @@ class RLPipeline(Run):
         if self.probe is not None and self.publisher.engine_version == step + 1:
             self.probe.ask(clusters.actor_infer, metrics, step + 1)
         return metrics | self.collapse_alarm.look(step + 1, metrics)
-
-    def _hand_over(self, explorer: Explorer, groups: StepGroups, step: int) -> dict[str, float]:
-        """Of a step that is trained on elsewhere. The weights that come out of it are waited for."""
-        with self.timer("hand_over"):
-            explorer.hand_over(step, groups)
-        metrics = self.report(groups, groups.kept, step)
-        self.account.ask()
-        with self.timer("weight_sync"):
-            is_last = step + 1 == self.config.max_steps
-            if not is_last or self.config.eval_steps > 0:  # else nobody asks the engines any more
-                metrics |= self.publisher.publish(self.running, self.scheduler, step + 1, is_last)
-        return metrics
 
     def _learn(self, samples: StepSamples, report: Callable[[], object], step: int) -> dict[str, float]:
         """`report` is called while the first ranks train."""
@@ -464,7 +372,7 @@ class RLPipeline(Run):
         clusters, hold = self.running, self.running.placement.hold
         with hold(clusters.actor_train.everything):
             clusters.actor_train.save_checkpoint(directory / "actor_train")
-            clusters.actor_train.save_hf_model(directory / "hf_model")
+            clusters.actor_train.save_hf_model(directory / HF_MODEL)
         if clusters.critic is not None:
             with hold(clusters.critic.everything):
                 clusters.critic.save_checkpoint(directory / "critic")
@@ -494,20 +402,11 @@ class RLPipeline(Run):
         self.publisher.send(clusters, steps_done)
         self.scheduler.published(steps_done)
 
-    def _save(self, steps_done: int) -> None:
-        if self.config.learns:  # the state of an explorer is its buffer
-            super()._save(steps_done)
-
-    def checkpoint_saved(self, steps_done: int) -> None:
-        if isinstance(self.scheduler, ReadGroups):
-            self.scheduler.saved(steps_done)
-
     def close(self) -> None:
         self.loop.close()
         if self.clusters is not None:
             self.clusters.close()
-        if self.buffer is not None:
-            self.buffer.close()
+        self.close_buffer()
 
 
 def _with_explained_variance(metrics: dict[str, float]) -> dict[str, float]:

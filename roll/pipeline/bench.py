@@ -9,12 +9,10 @@ from typing import TypeVar
 from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.problems import Problem
 from roll.errors import ConfigError
-from roll.pipeline.checkpoint import Checkpoint, CheckpointStore
+from roll.pipeline.checkpoint import HF_MODEL, Checkpoint, CheckpointStore
 
 logger = logging.getLogger(__name__)
 C = TypeVar("C", bound=AlgorithmConfig)
-
-HF_MODEL = "hf_model"
 
 
 def bench_problems(config: AlgorithmConfig) -> Iterator[Problem]:

@@ -16,6 +16,7 @@ from roll.pipeline.manifest import check_digests, flush_to_disk, read_manifest, 
 
 logger = logging.getLogger(__name__)
 
+HF_MODEL = "hf_model"  # in a checkpoint: the model that learns, as transformers loads it
 _STEP = re.compile(r"step_(\d+)")
 _UNFINISHED = re.compile(r"\.(step_\d+)\.(partial|replaced)-(\d+)")
 

@@ -6,6 +6,7 @@ from abc import abstractmethod
 from pathlib import Path
 from typing import Any
 
+from roll.pipeline.checkpoint import HF_MODEL
 from roll.pipeline.pair_config import PairConfig
 from roll.pipeline.pair_rows import pairs_of
 from roll.pipeline.policy_tokenizer import policy_tokenizer
@@ -58,5 +59,5 @@ class PairPipeline(RowPipeline):
 
     def save(self, directory: Path) -> dict[str, Any]:
         state = super().save(directory)
-        self.tokenizer.save_pretrained(directory / "hf_model")
+        self.tokenizer.save_pretrained(directory / HF_MODEL)
         return state

@@ -19,7 +19,7 @@ from roll.distributed.executor.jobs import TrainJob
 from roll.distributed.executor.roles import ScoreCluster, TrainCluster, share, total_of
 from roll.distributed.executor.run_clusters import RunClusters
 from roll.distributed.executor.scores import ScoreSet
-from roll.pipeline.checkpoint import Checkpoint
+from roll.pipeline.checkpoint import HF_MODEL, Checkpoint
 from roll.pipeline.length import of_known_length
 from roll.pipeline.resume_checks import RunState, check_resume, data_place, state_of_roles
 from roll.pipeline.run import Run
@@ -133,7 +133,7 @@ class RowPipeline(Run):
     def save(self, directory: Path) -> dict[str, Any]:
         with self.running.placement.hold(self.trainer.everything):
             self.trainer.save_checkpoint(directory / self.train_plan.role)
-            self.trainer.save_hf_model(directory / "hf_model")
+            self.trainer.save_hf_model(directory / HF_MODEL)
         return {"data": self.source.state_dict(), **state_of_roles(self.config, self.plan)}
 
     def restore(self, directory: Path, state: Mapping[str, Any], steps_done: int) -> None:

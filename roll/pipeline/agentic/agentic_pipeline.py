@@ -34,6 +34,7 @@ from roll.pipeline.agentic.episode_metrics import CRASHES, HANGS, episode_metric
 from roll.pipeline.agentic.group_filters import load_filter
 from roll.pipeline.agentic.settings import episode_settings, job_limit_s, manager_of
 from roll.pipeline.base_pipeline import RLPipeline
+from roll.pipeline.checkpoint import HF_MODEL
 from roll.pipeline.evaluation import validation_metrics
 from roll.pipeline.policy_tokenizer import policy_tokenizer
 from roll.pipeline.step_samples import StepSamples
@@ -209,7 +210,7 @@ class AgenticPipeline(RLPipeline):
 
     def save(self, directory: Path) -> dict[str, Any]:
         state = super().save(directory)
-        self.tokenizer.save_pretrained(directory / "hf_model")
+        self.tokenizer.save_pretrained(directory / HF_MODEL)
         return state
 
 

@@ -18,6 +18,7 @@ from roll.errors import ConfigError
 from roll.models.hub import local_model
 from roll.models.loading import model_config
 from roll.models.tokenizer import tokenizer_key, tokenizer_of
+from roll.pipeline.checkpoint import HF_MODEL
 from roll.pipeline.conversation_texts import conversation_texts
 from roll.pipeline.distill.distill_config import DistillConfig
 from roll.pipeline.distill.settings import columns, divergence
@@ -96,7 +97,7 @@ class DistillPipeline(RowPipeline):
 
     def save(self, directory: Path) -> dict[str, Any]:
         state = super().save(directory)
-        self.tokenizer.save_pretrained(directory / "hf_model")
+        self.tokenizer.save_pretrained(directory / HF_MODEL)
         return state
 
 

@@ -25,7 +25,7 @@ from roll.distributed.executor.rl_clusters import RLClusters
 from roll.distributed.executor.step_rows import fetched
 from roll.distributed.scheduler.rollout_core import StepGroups
 from roll.errors import ConfigError
-from roll.pipeline.checkpoint import CheckpointStore
+from roll.pipeline.checkpoint import HF_MODEL, CheckpointStore
 from roll.pipeline.experience.buffer import Buffer
 from roll.pipeline.experience.directory import DirectoryBuffer
 from roll.pipeline.experience.reader import ExperienceReader, Reading
@@ -39,7 +39,6 @@ from roll.types.rollout import Generate, Rollouter, Task, TrajectoryGroup
 
 logger = logging.getLogger(__name__)
 
-HF_MODEL = "hf_model"
 _POLL_S = 0.5
 _SAY_S = 60.0
 

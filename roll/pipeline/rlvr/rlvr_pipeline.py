@@ -24,7 +24,7 @@ from roll.distributed.scheduler.rollout_core import Keep, StepGroups
 from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler, SchedulerSettings
 from roll.errors import ConfigError
 from roll.pipeline.base_pipeline import RLPipeline
-from roll.pipeline.checkpoint import Checkpoint
+from roll.pipeline.checkpoint import HF_MODEL, Checkpoint
 from roll.pipeline.late_rewards import GroupScorer, LateRewards
 from roll.pipeline.length import of_known_length
 from roll.pipeline.logging_board import LoggingBoard
@@ -223,5 +223,5 @@ class RLVRPipeline(RLPipeline):
 
     def save(self, directory: Path) -> dict[str, Any]:
         state = super().save(directory)
-        self.tokenizer.save_pretrained(directory / "hf_model")
+        self.tokenizer.save_pretrained(directory / HF_MODEL)
         return state

@@ -7,6 +7,7 @@ from typing import Any
 
 from roll.algorithms.loss import SupervisedLoss
 from roll.datasets.conversations import load_conversations
+from roll.pipeline.checkpoint import HF_MODEL
 from roll.pipeline.conversation_texts import conversation_texts
 from roll.pipeline.operators.choice import row_choice
 from roll.pipeline.policy_tokenizer import policy_tokenizer
@@ -34,5 +35,5 @@ class SFTPipeline(RowPipeline):
 
     def save(self, directory: Path) -> dict[str, Any]:
         state = super().save(directory)
-        self.tokenizer.save_pretrained(directory / "hf_model")
+        self.tokenizer.save_pretrained(directory / HF_MODEL)
         return state

@@ -1,0 +1,150 @@
+"""What is another where a process has a part of a run: it samples for a trainer elsewhere (`mode: explore`), trains on
+what is sampled elsewhere (`train`), or measures what a run has saved (`bench`)."""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from collections.abc import Sequence
+
+from roll.configs.algorithm import AlgorithmConfig
+from roll.configs.plan.batch_plan import BatchPlan
+from roll.distributed.executor.rl_clusters import RLClusters
+from roll.distributed.scheduler.rollout_core import Keep, StepGroups
+from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler
+from roll.pipeline.bench import checkpoint_to_measure, of_checkpoint, told
+from roll.pipeline.checkpoint import Checkpoint
+from roll.pipeline.experience.buffer import Buffer
+from roll.pipeline.experience.exchange import (
+    Explorer,
+    FolderPublisher,
+    FolderReader,
+    Progress,
+    make_buffer,
+    make_reader,
+)
+from roll.pipeline.experience.read_groups import ReadGroups
+from roll.pipeline.publishing import Publisher
+from roll.pipeline.run import Run
+from roll.types.rollout import TrajectoryGroup
+
+logger = logging.getLogger(__name__)
+
+
+class RunInParts(Run):
+    """A run of reinforcement learning, or the part of it that this process has. `RLPipeline` is its step."""
+
+    config: AlgorithmConfig
+    scheduler: RolloutScheduler | ReadGroups
+
+    def __init__(self, config: AlgorithmConfig, plan: BatchPlan):
+        super().__init__(config)
+        self.plan = plan
+        self.publisher = self.make_publisher()
+        self.buffer: Buffer | None = None  # between the processes of a run in parts
+        self.explorer: Explorer | None = None  # in mode explore
+
+    @property
+    @abstractmethod
+    def running(self) -> RLClusters:
+        """The clusters, once they are built."""
+
+    @abstractmethod
+    def report(self, groups: StepGroups, trained: Sequence[TrajectoryGroup], step: int) -> dict[str, float]:
+        """Records a few of the step's groups, and gives the metrics of its rollouts."""
+
+    def make_publisher(self) -> Publisher:
+        """Brings weights to the engines, or to the other part."""
+        config = self.config
+        if not config.is_in_parts:
+            return Publisher(config.actor_train.model_update_frequency, config.runs_ahead)
+        return FolderPublisher(config) if config.learns else FolderReader(config, lambda: self.interrupts.requested)
+
+    def open_buffer(self) -> None:
+        """Raises StorageError where it cannot be opened."""
+        if self.config.is_in_parts:
+            self.buffer = make_buffer(self.config)
+
+    def prepare_part(self, checkpoint: Checkpoint | None) -> None:
+        """Of a process that does not learn."""
+        if self.buffer is not None:
+            self.explorer = Explorer(self.buffer, self.plan.num_groups, self.plan.bounds.is_in_order)
+            self.publisher = self.make_publisher()  # the length of the run is known now
+        elif checkpoint is not None:
+            self.config = of_checkpoint(self.config, checkpoint)
+
+    def close_buffer(self) -> None:
+        if self.buffer is not None:
+            self.buffer.close()
+
+    def find_checkpoint(self) -> Checkpoint | None:
+        if self.config.learns:
+            return super().find_checkpoint()
+        if self.config.explores:  # what it goes on from is in the buffer
+            return None
+        return checkpoint_to_measure(self.checkpoints, self.config.resume_from_checkpoint)
+
+    @property
+    def stands_beside(self) -> bool:
+        return not (self.config.learns or self.config.explores)
+
+    def begins_at(self, checkpoint: Checkpoint | None) -> int:
+        if self.explorer is None:
+            return super().begins_at(checkpoint)
+        return Progress.of(self.explorer.buffer).steps_done
+
+    def has_work(self, steps_done: int) -> bool:
+        return self.stands_beside or super().has_work(steps_done)
+
+    @abstractmethod
+    def keep(self) -> Keep | None:
+        """Which groups are worth training on; None: all."""
+
+    def read_groups(self) -> ReadGroups:
+        """What makes the groups where another process samples them."""
+        assert self.buffer is not None
+        reader = make_reader(self.config, self.buffer, lambda: self.interrupts.requested)
+        return ReadGroups(reader, filters=self.keep() is not None)
+
+    def begin(self, steps_done: int) -> None:
+        if not self.config.is_in_parts:
+            return
+        if isinstance(self.scheduler, ReadGroups):
+            self.scheduler.restore(self.output_dir, None, steps_done)
+        elif self.explorer is not None:
+            progress = Progress.of(self.explorer.buffer)
+            if progress.steps_done:
+                logger.info("going on after %d steps that are in the buffer", progress.steps_done)
+            self.scheduler.restore(self.output_dir, progress.groups(), steps_done)
+            self.publisher.send(self.running, steps_done)
+            self.scheduler.published(steps_done)
+
+    def _loop(self, steps_done: int) -> None:
+        if not self.stands_beside:
+            super()._loop(steps_done)
+            return
+        metrics = self.evaluate(steps_done)
+        self._rows.append((steps_done, metrics))
+        self._report()
+        for line in told(metrics):
+            logger.info("%s", line)
+
+    def hand_over(self, explorer: Explorer, groups: StepGroups, step: int) -> dict[str, float]:
+        """Of a step that is trained on elsewhere. The weights that come out of it are waited for."""
+        with self.timer("hand_over"):
+            explorer.hand_over(step, groups)
+        metrics = self.report(groups, groups.kept, step)
+        self.account.ask()
+        with self.timer("weight_sync"):
+            is_last = step + 1 == self.config.max_steps
+            if not is_last or self.config.eval_steps > 0:  # else nobody asks the engines any more
+                metrics |= self.publisher.publish(self.running, self.scheduler, step + 1, is_last)
+        return metrics
+
+    def _save(self, steps_done: int) -> None:
+        if self.config.learns:  # the state of an explorer is its buffer
+            super()._save(steps_done)
+
+    def checkpoint_saved(self, steps_done: int) -> None:
+        if isinstance(self.scheduler, ReadGroups):
+            self.scheduler.saved(steps_done)
