@@ -1,0 +1,86 @@
+"""Algorithms whose name is that of their policy loss."""
+
+from __future__ import annotations
+
+from roll.configs.preset import GROUP, Preset
+
+LOSS_PRESETS = (
+    Preset(
+        "cispo",
+        "MiniMax-M1, arXiv 2506.13585",
+        {
+            "adv_estimator": "grpo",
+            "pg_variant": "cispo",
+            "cispo_epsilon_low": 1.0,
+            "cispo_epsilon_high": 0.28,
+            "loss_agg_mode": "token-mean",
+        },
+        (
+            GROUP,
+            "loss of a token = -w A log p, w = clip(r, 1 - low, 1 + high) without a gradient",
+            "loss of an update = the mean over its tokens",
+        ),
+        beside="the paper names no number for high; low 1 bounds nothing, as there",
+    ),
+    Preset(
+        "topr",
+        "TOPR, arXiv 2503.14286",
+        {
+            "adv_estimator": "grpo",
+            "norm_std_type": "none",
+            "pg_variant": "topr",
+            "importance_sampling": "seq",
+            "loss_agg_mode": "seq-mean-token-sum",
+        },
+        (
+            "A = reward - mean of the group",
+            "loss of a token = -A log p where A > 0, -min(s, 1) A log p where A < 0, s = the geometric mean of the "
+            "answer's p_new / p_old",
+            "loss of an update = the mean over its answers of the sum over their tokens",
+        ),
+    ),
+    Preset(
+        "sapo",
+        "SAPO, arXiv 2511.20347",
+        {"adv_estimator": "grpo", "pg_variant": "sapo", "loss_agg_mode": "seq-mean-token-mean"},
+        (
+            GROUP,
+            "loss of a token = -4 / tau sigmoid(tau (r - 1)) A, r = p_new / p_old, another tau where A > 0",
+            "loss of an update = the mean over its answers of the mean over their tokens",
+        ),
+    ),
+    Preset(
+        "gmpo",
+        "GMPO, arXiv 2507.20673",
+        {
+            "adv_estimator": "grpo",
+            "pg_variant": "gmpo",
+            "gmpo_clip_low": 0.4,
+            "gmpo_clip_high": 0.4,
+            "loss_agg_mode": "seq-mean-token-mean",
+        },
+        (
+            GROUP,
+            "loss of a token = -s A, s = the geometric mean of the answer's r = p_new / p_old, each kept below e^high "
+            "where A > 0 and above e^-low where A < 0",
+            "loss of an update = the mean over its answers",
+        ),
+    ),
+    Preset(
+        "kimi15",
+        "Kimi k1.5, arXiv 2501.12599",
+        {
+            "adv_estimator": "grpo",
+            "norm_std_type": "none",
+            "pg_variant": "kimi15",
+            "importance_sampling": "seq",
+            "loss_agg_mode": "seq-mean-token-sum",
+        },
+        (
+            "A = reward - mean of the group",
+            "loss of a token = -A log p + tau / 2 (log s)^2, s = the geometric mean of the answer's p_new / p_old",
+            "loss of an update = the mean over its answers of the sum over their tokens",
+        ),
+    ),
+)
+"""In the order in which messages list them."""
