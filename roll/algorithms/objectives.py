@@ -44,18 +44,30 @@ class ClippedRatio:
             raise ValueError(f"dual_clip must be above 1, not {self.dual_clip}")
 
     def __call__(self, tokens: PolicyTokens, metrics: MetricSums) -> torch.Tensor:
-        ratio = ratio_of(tokens.log_ratio)
-        lowest = 0.0 if self.low is None else 1 - self.low
-        highest = float("inf") if self.high is None else 1 + self.high
-        objective = torch.minimum(ratio * tokens.advantages, ratio.clamp(lowest, highest) * tokens.advantages)
+        ratio, (below, above) = ratio_of(tokens.log_ratio), self._out_of_range(tokens)
+        objective = torch.minimum(ratio * tokens.advantages, ratio.clamp(*self._range) * tokens.advantages)
         negative = tokens.advantages < 0
-        seen = ratio.detach()
-        _count_clipped(metrics, negative & (seen < lowest), (tokens.advantages > 0) & (seen > highest), tokens.mask)
+        _count_clipped(metrics, below, above, tokens.mask)
         if self.dual_clip is not None:
             floor = self.dual_clip * tokens.advantages
             metrics.add("dual_clip_fraction", (negative & (objective.detach() < floor)).sum(), tokens.mask.sum())
             objective = torch.where(negative, torch.maximum(objective, floor), objective)
         return -objective
+
+    def binds(self, tokens: PolicyTokens) -> torch.Tensor:
+        """True where the clip takes a token's gradient. [B, T]"""
+        below, above = self._out_of_range(tokens)
+        return below | above
+
+    def _out_of_range(self, tokens: PolicyTokens) -> tuple[torch.Tensor, torch.Tensor]:
+        """Where the clip binds from below, with A < 0, and from above, with A > 0. [B, T] each."""
+        lowest, highest = self._range
+        seen = ratio_of(tokens.log_ratio.detach())
+        return (tokens.advantages < 0) & (seen < lowest), (tokens.advantages > 0) & (seen > highest)
+
+    @property
+    def _range(self) -> tuple[float, float]:
+        return 0.0 if self.low is None else 1 - self.low, float("inf") if self.high is None else 1 + self.high
 
 
 @dataclass(frozen=True)
@@ -172,8 +184,13 @@ def ppo(
     dual_clip_loss: bool,
     dual_clip_ratio_c: float,
 ) -> ClippedRatio:
-    low, high = (pg_clip_low, pg_clip_high) if use_pg_clip_range else (pg_clip, pg_clip)
+    low, high = clip_range(pg_clip, use_pg_clip_range, pg_clip_low, pg_clip_high)
     return ClippedRatio(low, high, dual_clip_ratio_c if dual_clip_loss else None)
+
+
+def clip_range(pg_clip: float, use_pg_clip_range: bool, pg_clip_low: float, pg_clip_high: float) -> tuple[float, float]:
+    """How far the ratio may go below 1 and above."""
+    return (pg_clip_low, pg_clip_high) if use_pg_clip_range else (pg_clip, pg_clip)
 
 
 def tis(tis_lower_bound: float, tis_upper_bound: float) -> BoundedWeight:

@@ -107,6 +107,7 @@ class AlgorithmConfig(RolloutConfig):
         "r within tis_lower_bound and tis_upper_bound. cispo: weighted by r within 1 - cispo_epsilon_low and 1 + "
         "cispo_epsilon_high. topr: negative advantages weighted by min(r, 1). "
         "kimi15: a penalty on (log r)^2. sapo: a soft gate on r. gmpo: the geometric mean of a sample's clipped r. "
+        "clip_cov and kl_cov: tokens whose log-prob and advantage vary together are left out, or held near. "
         "Default: ppo.",
     )
     pg_args: dict[str, Any] = setting({}, "Arguments of a pg_variant of your own.")
@@ -135,6 +136,26 @@ class AlgorithmConfig(RolloutConfig):
     gmpo_clip_high: float = setting(
         0.4, "With pg_variant gmpo: log r of a token is at most this, where the advantage is above 0.", gt=0
     )
+    clip_cov_ratio: float = setting(
+        2e-4,
+        "With pg_variant clip_cov: share of the response tokens of a micro batch, at least one, that do not learn. "
+        "It and the covariance of log-prob and advantage are taken in each micro batch: this loss depends on their "
+        "size.",
+        gt=0,
+        le=1,
+    )
+    clip_cov_lb: float = setting(
+        1.0, "With pg_variant clip_cov: they are among those whose covariance is above this, spread evenly over them."
+    )
+    clip_cov_ub: float = setting(5.0, "With pg_variant clip_cov: and below this.")
+    kl_cov_ratio: float = setting(
+        2e-4,
+        "With pg_variant kl_cov: share of the response tokens of a micro batch, at least one, those of greatest "
+        "covariance, that are held near the old policy. As with clip_cov_ratio, micro batches have a say.",
+        gt=0,
+        le=1,
+    )
+    ppo_kl_coef: float = setting(1.0, "With pg_variant kl_cov: weight of |log r| on them.", ge=0)
     loss_agg_mode: LossAggMode = setting(
         "seq-mean-token-mean",
         "token-mean: mean over all response tokens of the update. seq-mean-token-mean: mean of each sample's mean. "

@@ -159,7 +159,7 @@ def _idle_row_problems(config: AlgorithmConfig) -> Iterator[Problem]:
         (
             not form.is_zero_without_advantage,
             pg_variant,
-            f"{pg_variant}: {form.name} may have a loss where the advantage is 0",
+            f"{pg_variant}: {form.name} may have a use for rows whose advantages are 0",
         ),
     ):
         if moves_all:
@@ -331,10 +331,10 @@ def _unused_of_the_policy_loss(config: AlgorithmConfig) -> Iterator[str]:
     form, own = config.policy_form, config.actor_train.pg_variant
     if config.pg_variant is not None and own not in (None, config.pg_variant):
         yield f"pg_variant: {config.pg_variant} does nothing: actor_train.pg_variant: {own} counts."
-    for other in POLICY_FORMS.values():
-        for key in other.keys:
-            if key not in form.keys and config.is_changed(key):
-                yield f"{key} does nothing with pg_variant: {form.name}; it belongs to {other.name}."
+    for key in dict.fromkeys(key for other in POLICY_FORMS.values() for key in other.keys):
+        if key not in form.keys and config.is_changed(key):
+            owners = ", ".join(other.name for other in POLICY_FORMS.values() if key in other.keys)
+            yield f"{key} does nothing with pg_variant: {form.name}; it belongs to {owners}."
     if not form.reads_ratio and config.importance_sampling != "token":
         yield f"importance_sampling: {config.importance_sampling} does nothing with pg_variant: {form.name}."
     if config.loss_scale_factor is not None and config.loss_agg_mode != NORMED:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from roll.configs.preset import GROUP, Preset
+from roll.configs.preset import CLIP, GROUP, Preset
 
 LOSS_PRESETS = (
     Preset(
@@ -65,6 +65,46 @@ LOSS_PRESETS = (
             "where A > 0 and above e^-low where A < 0",
             "loss of an update = the mean over its answers",
         ),
+    ),
+    Preset(
+        "clip_cov",
+        "Entropy mechanism, arXiv 2505.22617",
+        {
+            "adv_estimator": "grpo",
+            "pg_variant": "clip_cov",
+            "pg_clip": 0.2,
+            "clip_cov_ratio": 2e-4,
+            "clip_cov_lb": 1.0,
+            "clip_cov_ub": 5.0,
+            "loss_agg_mode": "token-mean",
+        },
+        (
+            GROUP,
+            CLIP,
+            "but 0 for a share `ratio` of the tokens of a micro batch, at least one, among those with lb < c < ub",
+            "c = (log p - mean of log p) (A - mean of A), means over the tokens of the micro batch",
+            "loss of an update = the mean over its tokens",
+        ),
+        beside="a clip of r wide enough to bind nowhere: the paper has none",
+    ),
+    Preset(
+        "kl_cov",
+        "Entropy mechanism, arXiv 2505.22617",
+        {
+            "adv_estimator": "grpo",
+            "pg_variant": "kl_cov",
+            "kl_cov_ratio": 2e-4,
+            "ppo_kl_coef": 1.0,
+            "loss_agg_mode": "token-mean",
+        },
+        (
+            GROUP,
+            "loss of a token = -r A, + coef |log r| for the share `ratio` of the tokens of a micro batch, at least "
+            "one, whose c is greatest",
+            "c = (log p - mean of log p) (A - mean of A), means over the tokens of the micro batch",
+            "loss of an update = the mean over its tokens",
+        ),
+        beside="the paper takes 2e-3 of the tokens for 7B, 2e-4 for 32B",
     ),
     Preset(
         "kimi15",

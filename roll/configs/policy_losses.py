@@ -10,6 +10,7 @@ from roll.utils.imports import resolve
 from roll.utils.text import show
 
 OBJECTIVES = "roll.algorithms.objectives"
+COVARIANCE = "roll.algorithms.covariance"
 Values = Mapping[str, Any]
 
 
@@ -31,7 +32,7 @@ class PolicyForm:
     weighs_by_ratio: bool = False
     """Where that ratio is 1, as in a step with one update, it is the policy gradient."""
     is_zero_without_advantage: bool = True
-    """A token whose advantage is 0 has no loss, whatever its ratio."""
+    """A token whose advantage is 0 has no loss, whatever its ratio, and no say in the loss of others."""
     problems: Callable[[Values], Iterator[Problem]] = _nothing
     """What its keys say against each other, whether or not it is chosen."""
     warnings: Callable[[Values, AbstractSet[str]], Iterator[str]] = _nothing
@@ -43,30 +44,37 @@ class PolicyForm:
         return self.name not in POLICY_FORMS
 
 
-def _clip_warnings(values: Values, given: AbstractSet[str]) -> Iterator[str]:
+def _range_warnings(values: Values, given: AbstractSet[str]) -> Iterator[str]:
     differs = {values["pg_clip_low"], values["pg_clip_high"]} != {values["pg_clip"]}
     if not values["use_pg_clip_range"] and given & {"pg_clip_low", "pg_clip_high"} and differs:
         yield "pg_clip_low and pg_clip_high do nothing while use_pg_clip_range is off."
-    if "dual_clip_ratio_c" in given and not values["dual_clip_loss"]:
-        yield "dual_clip_ratio_c does nothing while dual_clip_loss is off."
     if values["use_pg_clip_range"] and "pg_clip" in given:
         yield "pg_clip does nothing while use_pg_clip_range is on."
 
 
-def _bounds_problems(values: Values) -> Iterator[Problem]:
-    low, high = values["tis_lower_bound"], values["tis_upper_bound"]
-    if low > high:
-        yield Problem(
-            f"tis_lower_bound: {low:g} is above tis_upper_bound: {high:g}. Swap them.",
-            ("tis_lower_bound", "tis_upper_bound"),
-        )
+def _clip_warnings(values: Values, given: AbstractSet[str]) -> Iterator[str]:
+    yield from _range_warnings(values, given)
+    if "dual_clip_ratio_c" in given and not values["dual_clip_loss"]:
+        yield "dual_clip_ratio_c does nothing while dual_clip_loss is off."
+
+
+def _in_order(lowest: str, highest: str) -> Callable[[Values], Iterator[Problem]]:
+    def problems(values: Values) -> Iterator[Problem]:
+        low, high = values[lowest], values[highest]
+        if low > high:
+            yield Problem(f"{lowest}: {low:g} is above {highest}: {high:g}. Swap them.", (lowest, highest))
+
+    return problems
+
+
+_RANGE = ("pg_clip", "use_pg_clip_range", "pg_clip_low", "pg_clip_high")
 
 
 _ROWS = (
     PolicyForm(
         "ppo",
         f"{OBJECTIVES}:ppo",
-        ("pg_clip", "use_pg_clip_range", "pg_clip_low", "pg_clip_high", "dual_clip_loss", "dual_clip_ratio_c"),
+        (*_RANGE, "dual_clip_loss", "dual_clip_ratio_c"),
         warnings=_clip_warnings,
     ),
     PolicyForm("vanilla", f"{OBJECTIVES}:PolicyGradient", reads_ratio=False),
@@ -75,7 +83,7 @@ _ROWS = (
         f"{OBJECTIVES}:tis",
         ("tis_lower_bound", "tis_upper_bound"),
         weighs_by_ratio=True,
-        problems=_bounds_problems,
+        problems=_in_order("tis_lower_bound", "tis_upper_bound"),
     ),
     PolicyForm(
         "topr",
@@ -94,6 +102,21 @@ _ROWS = (
     ),
     PolicyForm("gmpo", f"{OBJECTIVES}:gmpo", ("gmpo_clip_low", "gmpo_clip_high"), weighs_by_ratio=True),
     PolicyForm("sapo", f"{OBJECTIVES}:sapo", ("sapo_tau_positive", "sapo_tau_negative"), weighs_by_ratio=True),
+    PolicyForm(
+        "clip_cov",
+        f"{COVARIANCE}:clip_cov",
+        (*_RANGE, "clip_cov_ratio", "clip_cov_lb", "clip_cov_ub"),
+        is_zero_without_advantage=False,
+        problems=_in_order("clip_cov_lb", "clip_cov_ub"),
+        warnings=_range_warnings,
+    ),
+    PolicyForm(
+        "kl_cov",
+        f"{COVARIANCE}:kl_cov",
+        ("kl_cov_ratio", "ppo_kl_coef"),
+        weighs_by_ratio=True,
+        is_zero_without_advantage=False,
+    ),
 )
 POLICY_FORMS: Mapping[str, PolicyForm] = {row.name: row for row in _ROWS}
 """By name, in the order in which messages list them."""

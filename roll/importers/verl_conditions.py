@@ -52,6 +52,14 @@ def _aggregates(look: Look) -> str:
     return f"loss_mode: {mode} is seq-mean-token-mean in any case" if mode in PER_ANSWER else ""
 
 
+def _has_loss(name: str) -> Condition:
+    def condition(look: Look) -> str:
+        mode = look(f"{ACTOR}.policy_loss.loss_mode")
+        return "" if mode == name else f"loss_mode: {mode} has no such setting"
+
+    return condition
+
+
 def _is_normed(look: Look) -> str:
     mode = look(f"{ACTOR}.loss_agg_mode")
     return "" if mode == "seq-mean-token-sum-norm" else f"loss_agg_mode: {mode} divides by no such number"
@@ -105,6 +113,8 @@ CONDITIONS: Mapping[str, Condition] = {
     "reference": has_reference,
     "own aggregation": _aggregates,
     "norm": _is_normed,
+    "clip cov": _has_loss("clip_cov"),
+    "kl cov": _has_loss("kl_cov"),
     "reward model": _has_reward_model,
     "lora": _has_lora,
     "validation": validates,

@@ -85,6 +85,16 @@ ACTOR_ROWS: tuple[Row, ...] = (
     summed(f"{ACTOR}.policy_loss.loss_mode", "policy", "vanilla"),
     summed(f"{ACTOR}.tau_pos", "policy", 1.0),
     summed(f"{ACTOR}.tau_neg", "policy", 1.05),
+    *(
+        to(f"{ACTOR}.policy_loss.{name}", name, via=words.number, default=default, needs=needs)
+        for name, default, needs in (
+            ("clip_cov_ratio", 2e-4, "clip cov"),
+            ("clip_cov_lb", 1.0, "clip cov"),
+            ("clip_cov_ub", 5.0, "clip cov"),
+            ("kl_cov_ratio", 2e-4, "kl cov"),
+            ("ppo_kl_coef", 0.1, "kl cov"),
+        )
+    ),
     needless(f"{ACTOR}.policy_loss.*", "the chosen loss_mode has no such setting here"),
     summed(f"{ACTOR}.tis_imp_ratio_cap", "correction"),
     to(

@@ -37,21 +37,29 @@ def policy_form(look: Look) -> Sum:
         taus = {f"sapo_tau_{kind}": look.amount(f"{ACTOR}.tau_{kind[:3]}") for kind in ("positive", "negative")}
         told = ", ".join(f"{key} {value:g}" for key, value in taus.items())
         return Sum({"pg_variant": "sapo", **taus}, f"pg_variant: sapo, {told}.")
+    if mode == "kl_cov":
+        return Sum({"pg_variant": "kl_cov"}, "pg_variant: kl_cov: in each micro batch, as there.")
+    if mode == "clip_cov":
+        near = "Tokens are spread evenly over those in the range, where verl draws them at random."
+        return Sum({"pg_variant": "clip_cov", **clip_range(low, high)}, "pg_variant: clip_cov.", near)
     near = ""
     if mode not in ("vanilla", "gspo"):
         near = f"There is no loss {mode} here; the clipped ratio stands in (pg_variant: ppo)."
     settings = {"pg_variant": "ppo", "dual_clip_loss": mode != "gspo"}
     if mode == "gspo":
         settings["importance_sampling"] = "seq"
-    if low == high:
-        settings["pg_clip"] = low
-    else:
-        settings |= {"use_pg_clip_range": True, "pg_clip_low": low, "pg_clip_high": high}
+    settings |= clip_range(low, high)
     if mode != "gspo":
         settings["dual_clip_ratio_c"] = look.amount(f"{ACTOR}.clip_ratio_c")
     ratio = "one ratio per answer" if mode == "gspo" else "a ratio per token"
     bound = "" if mode == "gspo" else f", dual clip at {settings['dual_clip_ratio_c']:g}"
     return Sum(settings, f"pg_variant: ppo, {ratio} in [1 - {low:g}, 1 + {high:g}]{bound}.", near)
+
+
+def clip_range(low: float, high: float) -> dict[str, Any]:
+    if low == high:
+        return {"pg_clip": low}
+    return {"use_pg_clip_range": True, "pg_clip_low": low, "pg_clip_high": high}
 
 
 def norms(look: Look) -> Sum:

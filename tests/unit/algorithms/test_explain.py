@@ -67,6 +67,20 @@ def bounded_mean(i: int, ratio: float) -> float:
     return -(math.prod(bounded) ** (1 / len(bounded))) * SCALED[i] if lowest < ratio < highest else 0.0
 
 
+def centred_products() -> list[list[float]]:
+    """(log p - mean of log p) (A - mean of A) of every token."""
+    flat = [(math.log(ratio), SCALED[i]) for i, row in enumerate(RATIOS) for ratio in row]
+    log_prob, advantage = (sum(column) / N for column in zip(*flat, strict=True))
+    return [[(math.log(ratio) - log_prob) * (SCALED[i] - advantage) for ratio in row] for i, row in enumerate(RATIOS)]
+
+
+def held(i: int, ratio: float) -> float:
+    """-r A, and the slope of |log r| for the one token of greatest covariance."""
+    products = centred_products()
+    at = RATIOS[i].index(ratio)
+    return -ratio * SCALED[i] + (products[i][at] == max(max(row) for row in products)) * math.copysign(1, ratio - 1)
+
+
 EXPECTED = {
     "grpo": per_token(lambda i, r: clipped(r, SCALED[i], 0.2, 0.2), in_rows),
     "dr_grpo": per_token(lambda i, r: clipped(r, CENTRED[i], 0.2, 0.2), lambda i: 1 / S / LONGEST),
@@ -80,6 +94,8 @@ EXPECTED = {
     "reinforce": per_token(lambda i, _: -REWARDS[i], in_sums),
     "cispo": per_token(lambda i, r: -min(r, 1.28) * SCALED[i], in_mean),
     "sapo": per_token(lambda i, r: soft(r, SCALED[i]), in_rows),
+    "clip_cov": per_token(lambda i, r: clipped(r, SCALED[i], 0.2, 0.2), in_mean),  # no covariance is above 1
+    "kl_cov": per_token(held, in_mean),
     "gmpo": per_token(bounded_mean, in_rows),
     "topr": per_token(lambda i, _: -CENTRED[i] * (min(1.0, geometric(i)) if CENTRED[i] < 0 else 1.0), in_sums),
 }

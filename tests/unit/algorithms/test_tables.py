@@ -20,6 +20,7 @@ from roll.utils.imports import resolve
 from tests.helpers.configs import config, problems
 from tests.layout.source import REPOSITORY
 from tests.parity.algorithms.test_baselines_against_loops import BASELINES
+from tests.parity.algorithms.test_covariance_against_loops import OBJECTIVES as BY_COVARIANCE
 from tests.parity.algorithms.test_credit_against_loops import CREDIT, NORMS, WHITENED
 from tests.parity.algorithms.test_episodes_against_loops import LOOPS
 from tests.parity.algorithms.test_losses_against_loops import CASES
@@ -77,7 +78,8 @@ def test_a_policy_loss_has_its_keys_and_its_lines(form: PolicyForm) -> None:
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
 def test_a_policy_loss_has_its_loop_in_float64(form: PolicyForm) -> None:
-    assert type(objective_of(form)) in {type(loss.objective) for loss in CASES.values()}
+    looped = [*(loss.objective for loss in CASES.values()), *BY_COVARIANCE.values()]
+    assert type(objective_of(form)) in {type(objective) for objective in looped}
 
 
 def test_names_are_those_of_the_rows_and_others_are_refused_with_the_nearest() -> None:

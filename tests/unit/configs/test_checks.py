@@ -63,7 +63,8 @@ REFERENCE = {"strategy_args": {"strategy_name": "hf_infer"}, "device_mapping": [
         ),
         (
             {"skip_idle_rows": True, "pg_variant": "kimi15"},
-            "skip_idle_rows: true has no rows to skip: pg_variant: kimi15 may have a loss where the advantage is 0.",
+            "skip_idle_rows: true has no rows to skip: pg_variant: kimi15 "
+            "may have a use for rows whose advantages are 0.",
         ),
         ({"critic_warmup": 3}, "critic_warmup: 3 needs a critic, but adv_estimator: grpo has none. Set it to 0."),
         (
@@ -285,6 +286,11 @@ def warnings(changes: dict[str, Any]) -> list[str]:
         (
             {"pg_variant": "ppo", "actor_train.pg_variant": "tis"},
             "pg_variant: ppo does nothing: actor_train.pg_variant: tis counts.",
+        ),
+        ({"kl_cov_ratio": 0.1}, "kl_cov_ratio does nothing with pg_variant: ppo; it belongs to kl_cov."),
+        (
+            {"pg_variant": "tis", "pg_clip": 0.3},
+            "pg_clip does nothing with pg_variant: tis; it belongs to ppo, clip_cov.",
         ),
         ({"dual_clip_ratio_c": 4.0}, "dual_clip_ratio_c does nothing while dual_clip_loss is off."),
         (

@@ -172,6 +172,19 @@ def test_the_geometric_mean_of_verl_has_its_bounds_on_the_logarithm() -> None:
     assert tuple(found.tree[key] for key in ("pg_variant", "gmpo_clip_low", "gmpo_clip_high")) == ("gmpo", 0.4, 0.3)
 
 
+def test_losses_by_covariance_keep_verls_keys_and_defaults() -> None:
+    actor = "actor_rollout_ref.actor"
+    words = (f"{actor}.policy_loss.loss_mode=kl_cov", f"{actor}.policy_loss.kl_cov_ratio=0.002")
+    tree = imported("verl_ppo_fsdp.yaml", *words).tree
+    assert [tree[key] for key in ("pg_variant", "kl_cov_ratio", "ppo_kl_coef")] == ["kl_cov", 0.002, 0.1]
+    assert "clip_cov_ratio" not in tree and "pg_clip" not in tree
+    words = (f"{actor}.policy_loss.loss_mode=clip_cov", f"{actor}.policy_loss.clip_cov_lb=2", f"{actor}.clip_ratio=1")
+    found = imported("verl_ppo_fsdp.yaml", *words)
+    keys = ("pg_variant", "clip_cov_ratio", "clip_cov_lb", "clip_cov_ub", "pg_clip")
+    assert [found.tree[key] for key in keys] == ["clip_cov", 2e-4, 2.0, 5.0, 1.0]
+    assert entry(found, words[0].partition("=")[0])[0] == "approximated" and "ppo_kl_coef" not in found.tree
+
+
 @pytest.mark.parametrize("name", ["opo", "gpg", "grpo_passk"])
 def test_estimators_of_verl_have_their_names_here(name: str) -> None:
     words = (f"algorithm.adv_estimator={name}", "algorithm.norm_adv_by_std_in_grpo=false")

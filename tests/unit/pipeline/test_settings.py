@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from roll.algorithms.advantage import AdvantageSettings
+from roll.algorithms.covariance import ClippedCovariance, PenalizedCovariance
 from roll.algorithms.loss import Aggregation, PolicyLoss
 from roll.algorithms.objectives import (
     BoundedWeight,
@@ -74,6 +75,11 @@ def test_without_it_the_loss_corrects_nothing() -> None:
         ({"actor_train.pg_variant": "kimi15", "kimi15_tau": 0.3}, SquaredPenalty(0.3)),
         ({"pg_variant": "gmpo", "gmpo_clip_high": 0.5}, ClippedGeometricMean(0.4, 0.5)),
         ({"pg_variant": "sapo", "sapo_tau_negative": 2.0}, SoftGate(1.0, 2.0)),
+        (
+            {"pg_variant": "clip_cov", "pg_clip": 0.3, "clip_cov_ub": 7},
+            ClippedCovariance(2e-4, 1.0, 7.0, ClippedRatio(0.3, 0.3)),
+        ),
+        ({"pg_variant": "kl_cov", "kl_cov_ratio": 0.5, "ppo_kl_coef": 2}, PenalizedCovariance(0.5, 2.0)),
     ],
 )
 def test_pg_variant_and_its_keys_choose_the_objective(keys: dict[str, Any], objective: Objective) -> None:
