@@ -48,6 +48,7 @@ def assign_credit(
     all_reduce_sum: AllReduceSum,
     row_weights: np.ndarray | None = None,
     turn_values: np.ndarray | None = None,
+    teacher_weights: np.ndarray | None = None,
 ) -> tuple[TrainBatch, MetricSums]:
     """What a loss needs, for this rank's rows. Collective when something is whitened: a rank without rows takes part
     too.
@@ -62,7 +63,9 @@ def assign_credit(
     3. Estimators with a critic: generalised advantages from `scores.values`, and returns = advantages + values. All
        others: discounted sum of the rewards from the token on, which with gamma 1 and rewards at the end only is the
        row value at every token.
-    4. Whiten over all ranks' response tokens, then clip.
+    4. Whiten over all ranks' response tokens. With `teacher_weights`, one per row, add weight * (log-prob of the
+       teacher - old log-prob) to each token's own advantage: minus a one-sample estimate of KL(old || teacher), which
+       no other token's credit has a part in (on-policy distillation). Then clip.
 
     ValueError if scores that the settings need are absent, or a row value is not finite.
     """
@@ -111,6 +114,10 @@ def assign_credit(
 
     if settings.whitens_advantages:
         advantages = whiten(advantages, all_reduce_sum)
+    if teacher_weights is not None:
+        gap = _gap_to_teacher(scores, tokens)
+        metrics.add("teacher_kl_mean", -float(gap.sum()), len(gap))
+        advantages = advantages + np.repeat(teacher_weights, lengths) * gap
     if settings.advantage_clip is not None:
         limit = settings.advantage_clip
         metrics.add("advantage_clip_fraction", float((np.abs(advantages) > limit).sum()), len(advantages))
@@ -181,6 +188,13 @@ def _kl_to_reference(
         return None
     old, ref = (torch.from_numpy(x[tokens].astype(np.float64)) for x in (scores.old_log_probs, scores.ref_log_probs))
     return estimate_kl(old, ref, settings.kl_penalty).numpy()
+
+
+def _gap_to_teacher(scores: TokenScores, tokens: np.ndarray) -> np.ndarray:
+    """log q - log p at the response tokens, of the teacher and of the policy that sampled. float64."""
+    if scores.old_log_probs is None or scores.teacher_log_probs is None:
+        raise ValueError("on-policy distillation needs old log-probs and the teacher's")
+    return scores.teacher_log_probs[tokens].astype(np.float64) - scores.old_log_probs[tokens]
 
 
 def _token_rewards(

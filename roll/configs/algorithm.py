@@ -12,10 +12,10 @@ from roll.configs.correction import TrainInferCorrectionConfig
 from roll.configs.data import Place
 from roll.configs.estimators import Estimator, estimator_of
 from roll.configs.modes import is_started
+from roll.configs.opd import OnPolicyDistillation
 from roll.configs.policy_losses import PolicyForm, last_name, policy_form_of
 from roll.configs.presets import known_algorithm
-from roll.configs.roles import ROLES
-from roll.configs.rollout_config import RolloutConfig
+from roll.configs.roles import ROLES, Role, teacher_role
 
 MODEL_LENGTH_KEYS = ("max_model_len", "context_length")
 KL_NAMES = {"kl": "k1", "mse": "k2", "low_var_kl": "k3"}
@@ -40,7 +40,7 @@ def engine_length(worker: WorkerConfig) -> int | None:
     return min((limit for limit in given if type(limit) is int), default=None)
 
 
-class AlgorithmConfig(RolloutConfig):
+class AlgorithmConfig(OnPolicyDistillation):
     """What RLVR and agentic runs share: roles and mathematics."""
 
     role_table = ROLES
@@ -244,15 +244,20 @@ class AlgorithmConfig(RolloutConfig):
         """The keys that num_groups and group_size come from, for messages."""
 
     @property
-    @abstractmethod
-    def domains(self) -> tuple[str, ...]:
-        """Names of the domains that are scored."""
+    def roles(self) -> Mapping[str, Role]:
+        return {**super().roles, **{name: teacher_role(name) for name in self.teacher_roles}}
+
+    @property
+    def sections(self) -> Mapping[str, WorkerConfig]:
+        return {**super().sections, **self.teacher_roles}
 
     @property
     def model_roles(self) -> Mapping[str, WorkerConfig]:
+        taught = set(self.taught)
         is_needed = {
             "critic": self.needs_critic,
             "reference": self.needs_reference and not self.policy_is_reference,
+            **{name: name in taught for name in self.teacher_roles},
         }
         return {
             name: worker

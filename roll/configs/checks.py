@@ -8,6 +8,7 @@ from roll.configs.algorithm import MODEL_LENGTH_KEYS, AlgorithmConfig
 from roll.configs.estimators import ESTIMATORS
 from roll.configs.lora import reference_problems
 from roll.configs.mode_checks import mode_problems, mode_warnings
+from roll.configs.opd_checks import opd_problems, opd_warnings
 from roll.configs.plan.batch_plan import batch_problems, role_train_plan
 from roll.configs.plan.derive import compares_within_groups, old_log_probs, weighs_importance
 from roll.configs.policy_losses import POLICY_FORMS
@@ -131,7 +132,11 @@ def algorithm_problems(config: AlgorithmConfig) -> Iterator[Problem]:
             "constants. Remove it.",
             (key,),
         )
-    if config.group_size == 1 and (config.estimator.needs_groups or compares_within_groups(config)):
+    if (
+        config.group_size == 1
+        and not config.is_pure_opd
+        and (config.estimator.needs_groups or compares_within_groups(config))
+    ):
         size_key = config.batch_keys[1]
         yield Problem(
             f"adv_estimator: {config.adv_estimator} compares a reward with the others of its group, but {size_key} is "
@@ -253,6 +258,7 @@ CHECKS: tuple[Callable[[AlgorithmConfig], Iterator[Problem]], ...] = (
     sent_adapter_problems,
     ahead_problems,
     mode_problems,
+    opd_problems,
 )
 
 
@@ -261,6 +267,7 @@ def config_warnings(config: AlgorithmConfig) -> list[str]:
     found = [
         *_unused(config),
         *_kl_warnings(config),
+        *opd_warnings(config),
         *_share_warnings(config),
         *_length_warnings(config),
         *_age_warnings(config),

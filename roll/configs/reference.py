@@ -26,6 +26,7 @@ HEADS = ("| key | type | default | meaning |", "|---|---|---|---|")
 AGENTIC = "roll.pipeline.agentic.agentic_config"
 SHOWN_WITHOUT_INHERITED = (
     "RewardConfig",
+    "TeacherConfig",
     "AgenticConfig",
     "EnvManagerConfig",
     "RowConfig",
@@ -54,6 +55,7 @@ SECTIONS: tuple[tuple[str, str], ...] = (
     ("args of the operator quality", "roll.configs.data_operators:QualityArgs"),
     ("args of the operators data_juicer:NAME", "roll.configs.data_operators:DataJuicerArgs"),
     ("A role: generating_args", "roll.configs.rollout:GeneratingArgs"),
+    ("teacher, teachers.NAME (beside the keys of a role)", "roll.configs.opd:TeacherConfig"),
     ("rewards.DOMAIN (beside the keys of a role)", "roll.pipeline.rlvr.reward_config:RewardConfig"),
     ("rewards.DOMAIN.reward_manager_config", "roll.pipeline.rlvr.reward_config:RewardPart"),
     ("rewards.DOMAIN.reward_args of reward_model", "roll.pipeline.rlvr.reward_config:RewardModelArgs"),

@@ -115,6 +115,11 @@ def reward_model_role(name: str) -> Role:
     return Role(name, "score", "sequence", REWARD_PRETRAIN, also_reads=frozenset({"tag_included", TOKENIZER}))
 
 
+def teacher_role(name: str) -> Role:
+    """A teacher of on-policy distillation: the section `teacher`, or one of `teachers`."""
+    return Role(name, "score", "lm", also_reads=frozenset({"opd_kl_coef", "tag_included"}))
+
+
 ROLES: Mapping[str, Role] = {role.name: role for role in (ACTOR_TRAIN, ACTOR_INFER, CRITIC, REFERENCE)}
 
 

@@ -19,7 +19,7 @@ from roll.importers.given import Given, leaves
 from roll.pipeline.spec import PIPELINES
 from roll.utils.text import show
 
-_SIGNS = ("actor_train", "actor_infer", "rollout_batch_size", "sft_train", "custom_envs")
+_SIGNS = ("actor_train", "actor_infer", "rollout_batch_size", "sft_train", "student", "custom_envs")
 
 
 def is_roll(tree: Mapping[str, Any]) -> bool:
@@ -42,7 +42,8 @@ def convert_roll(given: Given, source: Path | None) -> Imported:
 def _pipeline(tree: Mapping[str, Any]) -> str:
     if "custom_envs" in tree or "train_env_manager" in tree:
         return "agentic"
-    return "sft" if "sft_train" in tree else "rlvr"
+    kinds = {"sft_train": "sft", "student": "distill"}
+    return next((kind for section, kind in kinds.items() if section in tree), "rlvr")
 
 
 def _entries(cls: type[Settings], node: dict[str, Any], variables: set[str], path: str = "") -> Iterator[Entry]:

@@ -20,7 +20,7 @@ _MEANINGS = {
     "not to be had": "has no counterpart; the reason, and the nearest thing",
     "asks for nothing": "changes nothing here",
 }
-_SCRIPTS = {"rlvr": "start_rlvr_pipeline.py", "sft": "start_sft_pipeline.py", "agentic": "start_agentic_pipeline.py"}
+_SCRIPTS = {kind: f"start_{kind}_pipeline.py" for kind in ("rlvr", "sft", "agentic", "distill")}
 
 
 def summary(imported: Imported) -> str:

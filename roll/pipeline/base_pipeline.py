@@ -71,6 +71,7 @@ from roll.pipeline.experience.read_groups import ReadGroups
 from roll.pipeline.filtered_step import FewGroupsAlarm, filter_metrics, kept_share, of_empty, of_kept, updates_of
 from roll.pipeline.late_rewards import LateRewards
 from roll.pipeline.logging_board import LoggingBoard
+from roll.pipeline.policy_tokenizer import check_teacher, policy_tokenizer
 from roll.pipeline.recorder import RolloutRecorder, rollout_records
 from roll.pipeline.resume_checks import RLState, check_resume, data_place, state_of_roles
 from roll.pipeline.rollout_loop import OwnRollouter, load_loop
@@ -78,7 +79,7 @@ from roll.pipeline.rollout_metrics import rollout_metrics
 from roll.pipeline.rollout_mock import RecordedRollouter, RolloutDump
 from roll.pipeline.rollout_report import ReportedRollouter, RolloutReport
 from roll.pipeline.run_in_parts import RunInParts
-from roll.pipeline.scoring import token_scores
+from roll.pipeline.scoring import teacher_scores, token_scores
 from roll.pipeline.shaping.chain import Shaping
 from roll.pipeline.step_samples import StepSamples, share_rows
 from roll.pipeline.view import Column, Curve, View
@@ -163,6 +164,9 @@ class RLPipeline(RunInParts):
             self.prepare_part(checkpoint)
 
     def _prepare_training(self, checkpoint: Checkpoint | None) -> None:
+        for role in self.config.taught:
+            teacher, policy = self.config.teacher_roles[role].model_args, self.config.actor_train.model_args
+            check_teacher(role, teacher, policy, policy_tokenizer("actor_train", policy))
         if problems := [problem.text for problem in critic_warmup_problems(self.config)]:
             raise ConfigError(*problems)
         if checkpoint is not None:
@@ -213,13 +217,20 @@ class RLPipeline(RunInParts):
                 metrics |= self.publisher.publish(clusters, self.scheduler, step + 1, is_last)
         if self.probe is not None and self.publisher.engine_version == step + 1:
             self.probe.ask(clusters.actor_infer, metrics, step + 1)
-        return metrics | self.collapse_alarm.look(step + 1, metrics)
+        return metrics | self.collapse_alarm.look(step + 1, self._telling(metrics))
+
+    def _telling(self, metrics: dict[str, float]) -> dict[str, float]:
+        """Those that say whether something was learned: without rewards to learn from, not what they were."""
+        if not self.config.is_pure_opd:
+            return metrics
+        return {name: value for name, value in metrics.items() if not name.startswith("rollout/reward_")}
 
     def _learn(self, samples: StepSamples, report: Callable[[], object], step: int) -> dict[str, float]:
         """`report` is called while the first ranks train."""
         clusters, hold = self.running, self.running.placement.hold
         with self.timer("score"):
             scores = token_scores(clusters, self.plan, samples, self.temperature, self.timer)
+            scores |= teacher_scores(clusters, self.config.teacher_of, samples, self.temperature, self.timer)
         if self.board is not None:
             with self.timer("logging_board"):
                 self.board.write(step + 1, scores)
@@ -317,8 +328,12 @@ class RLPipeline(RunInParts):
         """The group part of credit, here, from metadata. The token part is done by the workers that train."""
         meta = samples.meta
         row_values, turn_values, metrics = self.row_values(meta)
+        if self.config.is_pure_opd:
+            row_values, turn_values = np.zeros(len(meta)), None
         weights, weight_metrics = self.row_weights(meta)
-        return RowCredit(self.credit_settings(step), row_values, weights, turn_values), metrics | weight_metrics
+        taught = settings.teacher_weights(self.config, meta.domains)
+        credit = RowCredit(self.credit_settings(step), row_values, weights, turn_values, taught)
+        return credit, metrics | weight_metrics
 
     def credit_settings(self, step: int) -> CreditSettings:
         """How the workers spread the rows' values over their tokens."""

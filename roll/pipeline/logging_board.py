@@ -20,7 +20,12 @@ from roll.utils.text import storable
 
 logger = logging.getLogger(__name__)
 
-COLUMNS = {"old_log_probs": "logprobs", "ref_log_probs": "ref_logprobs", "values": "values"}
+COLUMNS = {
+    "old_log_probs": "logprobs",
+    "ref_log_probs": "ref_logprobs",
+    "values": "values",
+    "teacher_log_probs": "teacher_logprobs",
+}
 """Fields of TokenScores by the name that the board knows them by."""
 
 

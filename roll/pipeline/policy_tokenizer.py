@@ -28,3 +28,13 @@ def policy_tokenizer(role: str, args: ModelArgs) -> PreTrainedTokenizerBase:
             "embeddings (vocab_size). Name the tokenizer that the model was made with, or a smaller one"
         )
     return tokenizer
+
+
+def check_teacher(role: str, teacher: ModelArgs, student: ModelArgs, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Raises ConfigError for a teacher that reads other tokens than its student, whose tokenizer is given."""
+    key = tokenizer_key(role, teacher)
+    if tokenizer_of(teacher, key).get_vocab() != tokenizer.get_vocab():
+        raise ConfigError(
+            f"{key}: the tokens of {teacher.model_name_or_path} are others than those of {student.model_name_or_path}. "
+            "A student learns from a teacher with the same vocabulary: name one of its family"
+        )

@@ -48,7 +48,7 @@ _VALIDATION = "validation measures, and nothing is learned from it"
 _ROWS = "the rows themselves are compared: others are refused, and so are renamed files whose rows have no ids"
 _WEIGHTS = "the weights come from the checkpoint; a model of another shape is refused"
 _JUDGED = "answers are scored by another model from now on"
-_TAUGHT = "the student learns from another teacher from now on"
+_TAUGHT = "what is learnt comes from another teacher from now on"
 _SHARES = "what a trainer's saved state is tied to is refused (second table)"
 _TRAINER = "a trainer reads its own files only; `pretrain: <checkpoint>/hf_model` starts anew from its weights"
 _FROZEN = "the optimizer holds the states of what was trained"
@@ -88,7 +88,7 @@ RULES = (
         Rule(f"{role}.model_args.model_name_or_path", "applied", _JUDGED)
         for role in ("rewards.*", "reward", "reward_model")
     ),
-    *(Rule(key, "applied", _TAUGHT) for key in ("teacher_pretrain", "teacher.model_args.model_name_or_path")),
+    *(Rule(key, "applied", _TAUGHT) for key in ("teacher_pretrain", "teacher*.model_args.model_name_or_path")),
     Rule("*.model_name_or_path", "free", _WEIGHTS),
     Rule("*download_type", "free", _WEIGHTS),
     Rule("pretrain", "free", _WEIGHTS),

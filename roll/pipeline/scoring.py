@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import numpy as np
+
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.distributed.executor.rl_clusters import RLClusters
-from roll.distributed.executor.scores import ScoreSet
+from roll.distributed.executor.scores import ScorePiece, ScoreSet
 from roll.pipeline.step_samples import StepSamples
 from roll.utils.timing import Timer
 
@@ -28,3 +32,18 @@ def token_scores(
         with timer("values"), hold(clusters.critic.weights):
             scores["values"] = clusters.critic.values(samples.critic)
     return scores
+
+
+def teacher_scores(
+    clusters: RLClusters, teacher_of: Mapping[str, str], samples: StepSamples, temperature: float, timer: Timer
+) -> dict[str, ScoreSet]:
+    """What the teachers say of the tokens, each of the rows of its domains. `teacher_of`: the role of each domain."""
+    roles = list(dict.fromkeys(teacher_of.values()))
+    pieces: list[ScorePiece] = []
+    for role in roles:
+        domains = [domain for domain, teacher in teacher_of.items() if teacher == role]
+        wanted = np.isin(samples.meta.domains, domains) if len(roles) > 1 else None
+        teacher = clusters.scorers[role]
+        with timer("teacher_log_probs"), clusters.placement.hold(teacher.everything):
+            pieces += teacher.log_probs(samples.policy, temperature, wanted).pieces
+    return {"teacher_log_probs": ScoreSet(tuple(pieces))} if roles else {}

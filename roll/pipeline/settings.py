@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import cast
 
+import numpy as np
+
 from roll.algorithms.advantage import AdvantageSettings
 from roll.algorithms.credit import CreditSettings
 from roll.algorithms.idle_rows import IdleRows
@@ -51,6 +53,12 @@ def credit_settings(config: AlgorithmConfig, kl_coef: float, version: int = 0) -
         version=version if config.runs_ahead else None,
         max_lag=config.max_token_staleness,
     )
+
+
+def teacher_weights(config: AlgorithmConfig, domains: np.ndarray) -> np.ndarray | None:
+    """How much what its teacher says counts in each row; None where there is no teacher."""
+    weights = {domain: config.teacher_weight(role) for domain, role in config.teacher_of.items()}
+    return np.array([weights[domain] for domain in domains.tolist()]) if weights else None
 
 
 def policy_loss(config: AlgorithmConfig, plan: BatchPlan, rl_loss_coef: float = 1.0) -> PolicyLoss:

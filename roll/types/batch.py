@@ -143,6 +143,7 @@ class TokenScores:
     old_log_probs: Annotated[np.ndarray | None, per_token(np.float32)] = None
     ref_log_probs: Annotated[np.ndarray | None, per_token(np.float32)] = None
     values: Annotated[np.ndarray | None, per_token(np.float32)] = None
+    teacher_log_probs: Annotated[np.ndarray | None, per_token(np.float32)] = None
 
 
 @dataclass(frozen=True)

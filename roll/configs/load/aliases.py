@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from roll.configs.base import Settings, join
+from roll.configs.cluster import WorkerConfig
 from roll.configs.load.ahead_names import take_ahead_names
 from roll.configs.load.inert_keys import COMMUNICATORS_STAY
 from roll.configs.load.known_keys import known_keys, path_text, sections
@@ -54,6 +55,8 @@ RENAMED: Mapping[tuple[str, str], str] = {
     ("RolloutConfig", "sync_offset"): "async_generation_ratio",
     ("RolloutConfig", "trigger_parameter_sync_step"): "actor_train.model_update_frequency",
     ("RolloutConfig", "wait_after_min"): "unfinished_grace_s",
+    ("AlgorithmConfig", "student_infer"): "actor_infer",
+    ("AlgorithmConfig", "student_train"): "actor_train",
     ("AlgorithmConfig", "model_update_frequency"): "actor_train.model_update_frequency",
     ("AlgorithmConfig", "use_rollout_log_probs"): "force_disable_old_logprobs_recompute",
 }
@@ -124,6 +127,7 @@ def apply_aliases(cls: type[Settings], tree: dict[str, Any]) -> tuple[list[Probl
     """Renames and drops foreign keys of a raw tree in place. Returns problems (both spellings given) and warnings."""
     problems: list[Problem] = list(take_ahead_names(cls, tree))
     warnings: list[str] = []
+    _name_teachers(cls, tree)
     found = list(sections(cls, tree))
     around = {place: node for _, node, place in found}
     for settings, node, place in found:
@@ -154,6 +158,15 @@ def apply_aliases(cls: type[Settings], tree: dict[str, Any]) -> tuple[list[Probl
                 ours = " or ".join(OTHER_NAMES[name].values())
                 warnings.append(f"{join(path, 'strategy_name')}: {name} is taken as {ours}, whichever fits the role.")
     return problems, warnings
+
+
+def _name_teachers(cls: type[Settings], tree: dict[str, Any]) -> None:
+    """ROLL's `teacher` holds one teacher, or several by name."""
+    given = tree.get("teacher")
+    if not isinstance(given, dict) or not given or {"teacher", "teachers"} - cls.model_fields.keys():
+        return
+    if all(isinstance(each, dict) for each in given.values()) and not given.keys() & known_keys(WorkerConfig).keys():
+        tree["teachers"] = {**tree.pop("teacher"), **(tree.get("teachers") or {})}
 
 
 def _without_dropped(node: dict[str, Any], path: str) -> Iterator[str]:

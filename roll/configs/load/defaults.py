@@ -49,8 +49,9 @@ def fill_run(tree: Mapping[str, Any], roles: Mapping[str, Role]) -> dict[str, An
         _parallel_size(worker)
     _tokenizer(filled)
     if filled.get("num_nodes") is None:
-        rewards = filled.get("rewards")
-        sections = [*map(filled.get, roles), *(rewards.values() if isinstance(rewards, Mapping) else ())]
+        named = (filled.get(key) for key in ("rewards", "teachers"))
+        others = (worker for group in named if isinstance(group, Mapping) for worker in group.values())
+        sections = [*map(filled.get, roles), filled.get("teacher"), *others]
         filled["num_nodes"] = _num_nodes(filled, sections)
     if not filled.get("output_dir"):
         filled["output_dir"] = f"./output/{filled.get('exp_name') or 'roll'}"
@@ -77,6 +78,13 @@ def fill_roles(tree: Mapping[str, Any], roles: Mapping[str, Role]) -> dict[str, 
                 _model(filled["rewards"][domain], tree, REWARD_PRETRAIN)
             elif given.get("judge_model_type") == "inference":
                 _model(filled["rewards"][domain], tree, ())
+    teachers = _opened(filled, "teachers") or {}
+    taught = {f"teachers.{name}": _opened(teachers, name) for name in list(teachers)}
+    for role, worker in {"teacher": _opened(filled, "teacher"), **taught}.items():
+        if worker is not None:
+            _name(worker, role)
+            _strategy(worker, "score")
+            _model(worker, tree, ())
     validation = _opened(filled, "validation")
     if validation is not None:
         _name(validation, "validation")

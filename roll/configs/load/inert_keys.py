@@ -106,12 +106,9 @@ INERT: Mapping[str, Mapping[str, InertKey]] = {
     },
     "AlgorithmConfig": {
         "reward": planned(WorkerConfig | None, None, "A reward model for all domains."),
-        "use_opd": planned(bool, False, "On-policy distillation beside the reward."),
-        "is_pure_opd": planned(bool, False, "On-policy distillation instead of a reward."),
-        "pure_opd_pipeline_type": ignored(Literal["rlvr", "agentic"], "rlvr", "Rollouts of it.", "is_pure_opd is off"),
-        "teacher": planned(dict[str, Any] | None, None, "Teacher model or models.", inert=({},)),
-        "student_train": planned(dict[str, Any] | None, None, "The student where it learns.", inert=({},)),
-        "student_infer": planned(dict[str, Any] | None, None, "The student where it samples.", inert=({},)),
+        "pure_opd_pipeline_type": ignored(
+            Literal["rlvr", "agentic"], "rlvr", "Rollouts of is_pure_opd.", "the script that starts the run says which"
+        ),
         "l2": unread(float, 0.0, "L2 penalty."),
         "use_reward_scaling": unread(bool, False, "Reward scaling."),
         "add_len_reward": unread(bool, False, "Length reward."),
@@ -144,7 +141,6 @@ INERT: Mapping[str, Mapping[str, InertKey]] = {
             "Training of multi-token prediction heads.",
             inert=(None,),
         ),
-        "opd_kl_coef": planned(float | None, None, "Weight of this teacher in on-policy distillation."),
         "router_replay": section(RouterReplayConfig, "Expert choices of mixture models."),
     },
     "ModelArgs": {

@@ -63,6 +63,8 @@ def old_log_probs(config: AlgorithmConfig, updates_per_step: int) -> OldLogProbs
 def _why_old_log_probs_are_needed(config: AlgorithmConfig, updates_per_step: int) -> str | None:
     if "add_token_level_kl" in config.kl_terms:
         return "the KL in the reward needs them before training"
+    if config.distils:
+        return "advantages hold the teacher's log-probs against them"
     if updates_per_step > 1:
         return f"a step has {updates_per_step} updates"
     return None

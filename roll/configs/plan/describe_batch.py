@@ -28,6 +28,10 @@ def batch_rows(config: AlgorithmConfig, plan: BatchPlan) -> Iterator[tuple[str, 
     if plan.needs_reference:
         who = "actor_train without its adapters: " if plan.policy_is_reference else ""
         yield "reference", f"{who}log-probs in batches of {plan.reference_batch_size}"
+    for role in config.taught:
+        domains = ", ".join(domain for domain, teacher in config.teacher_of.items() if teacher == role)
+        alone = ", and no reward" if config.is_pure_opd else ""
+        yield role, f"advantage + {config.teacher_weight(role):g} x (log q - log p) of {domains}{alone}"
     for name, worker in config.model_roles.items():
         if config.roles[name].head == "sequence":
             yield name, f"scores whole answers after the rollout, in batches of {worker.infer_batch_size}"

@@ -30,12 +30,14 @@ class TurnValues:
 @dataclass(frozen=True)
 class RowCredit:
     """What each row earned, by row id, and how it is spread over the row's tokens. A padding row beyond their end
-    counts as 0. `turn_values`, if given, are used in place of row values."""
+    counts as 0. `turn_values`, if given, are used in place of row values. `teacher_weights`: how much what the teacher
+    said of the row counts beside."""
 
     settings: CreditSettings
     row_values: np.ndarray
     row_weights: np.ndarray | None = None
     turn_values: TurnValues | None = None
+    teacher_weights: np.ndarray | None = None
 
     def of(self, rows: np.ndarray) -> RowCredit:
         """That of these rows, in this order."""
@@ -44,6 +46,7 @@ class RowCredit:
             row_values=_take(self.row_values, rows),
             row_weights=None if self.row_weights is None else _take(self.row_weights, rows),
             turn_values=None if self.turn_values is None else self.turn_values.of(rows),
+            teacher_weights=None if self.teacher_weights is None else _take(self.teacher_weights, rows),
         )
 
 

@@ -16,7 +16,7 @@ from roll.distributed.executor.jobs import TrainJob, TrainReport, TrainRequest
 from roll.distributed.executor.placement import Claim
 from roll.distributed.executor.processes.cluster import Calls, Cluster
 from roll.distributed.executor.scores import ScorePiece, ScoreSet
-from roll.distributed.executor.shards import micro_batches, spread
+from roll.distributed.executor.shards import Piece, micro_batches, spread
 from roll.distributed.executor.usage import Work
 from roll.distributed.strategy.base import State
 from roll.errors import StrategyError
@@ -64,9 +64,10 @@ class ScoreCluster:
     def dp_size(self) -> int:
         return self.info[0].dp_size
 
-    def log_probs(self, samples: RowSet | SampleSet, temperature: float) -> ScoreSet:
-        """Log-probs of the response tokens, without gradient."""
-        return self._score("log_probs", samples, temperature)
+    def log_probs(self, samples: RowSet | SampleSet, temperature: float, wanted: np.ndarray | None = None) -> ScoreSet:
+        """Log-probs of the response tokens, without gradient. `wanted`: of which rows, by their number; None: of
+        all."""
+        return self._score("log_probs", samples, temperature, wanted)
 
     def base_log_probs(self, samples: RowSet | SampleSet, temperature: float) -> ScoreSet:
         """Log-probs of the response tokens under the model without its adapters, without gradient."""
@@ -111,32 +112,41 @@ class ScoreCluster:
         kind: Literal["log_probs", "base_log_probs", "values"],
         samples: RowSet | SampleSet,
         temperature: float,
+        wanted: np.ndarray | None = None,
     ) -> ScoreSet:
         entries = [_lengths_of(samples, shard) for shard in samples.shards]
-        return self._split("score", (kind, temperature, self._limits), samples, entries)
+        return self._split("score", (kind, temperature, self._limits), samples, entries, wanted)
 
     def _split(
-        self, method: str, arguments: tuple[Any, ...], samples: RowSet | SampleSet, entries: Sequence[np.ndarray]
+        self,
+        method: str,
+        arguments: tuple[Any, ...],
+        samples: RowSet | SampleSet,
+        entries: Sequence[np.ndarray],
+        wanted: np.ndarray | None = None,
     ) -> ScoreSet:
         """What the workers find of their parts of the shards, of whose rows it has so many entries."""
         lengths = [_lengths_of(samples, shard) for shard in samples.shards]
-        work = spread(lengths, self.dp_size)
+        work = [
+            [(p.shard, chosen) for p in pieces if len(chosen := _chosen(samples.shards[p.shard], p, wanted))]
+            for pieces in spread(lengths, self.dp_size)
+        ]
         per_rank = []
         for info in self.info:
             pieces = work[info.dp_rank]
-            handles = [samples.shards[piece.shard].handle for piece in pieces]
-            spans = [(piece.start, piece.stop) for piece in pieces]
-            per_rank.append((*arguments, spans, *handles))
-        self._note("score", np.concatenate(lengths))
+            handles = [samples.shards[shard].handle for shard, _ in pieces]
+            per_rank.append((*arguments, [chosen for _, chosen in pieces], *handles))
+        seen = (lengths[shard][chosen] for pieces in work for shard, chosen in pieces)
+        self._note(method, np.concatenate([lengths[0][:0], *seen]))
         counts = [len(given) - len(arguments) - 1 for given in per_rank]
         calls, values = self.cluster.start_split(method, counts, per_rank)
         calls.result()
         first_of = {info.dp_rank: rank for rank, info in reversed(list(enumerate(self.info)))}
         return ScoreSet(
             tuple(
-                ScorePiece(samples.shards[p.shard].rows[p.start : p.stop], entries[p.shard][p.start : p.stop], handle)
+                ScorePiece(samples.shards[shard].rows[chosen], entries[shard][chosen], handle)
                 for dp_rank, pieces in enumerate(work)
-                for p, handle in zip(pieces, values[first_of[dp_rank]], strict=True)
+                for (shard, chosen), handle in zip(pieces, values[first_of[dp_rank]], strict=True)
             )
         )
 
@@ -217,6 +227,15 @@ class TrainCluster(ScoreCluster):
             for update, rows in enumerate(np.split(np.arange(len(lengths)), num_updates)):
                 most[update] = max(most[update], len(micro_batches(lengths, rows, limits)))
         return tuple(int(count) for count in most)
+
+
+def _chosen(shard: Shard, piece: Piece, wanted: np.ndarray | None) -> np.ndarray:
+    """Places in the shard of the piece's rows that are wanted; a padding row that the metadata leaves out is not."""
+    places = np.arange(piece.start, piece.stop)
+    if wanted is None:
+        return places
+    rows = shard.rows[places]
+    return places[(rows < len(wanted)) & wanted[np.minimum(rows, len(wanted) - 1)]]
 
 
 def _lengths_of(samples: RowSet | SampleSet, shard: Shard) -> np.ndarray:

@@ -81,12 +81,12 @@ class ScoreWorker:
         kind: Score,
         temperature: float,
         limits: BatchLimits,
-        spans: Sequence[tuple[int, int]],
+        chosen: Sequence[np.ndarray],
         *shards: Rows,
     ) -> tuple[Any, ...]:
-        """Scores rows [start, stop) of each shard. Returns (None, flat float32 array of the first span, of the
-        second, ...)."""
-        parts = _parts(spans, shards)
+        """Scores the chosen rows of each shard. Returns (None, flat float32 array of the first shard, of the second,
+        ...)."""
+        parts = _parts(chosen, shards)
         if not parts:
             self._forward(kind, [], temperature)  # a sharded engine needs all its ranks
             return (None,)
@@ -98,10 +98,10 @@ class ScoreWorker:
         return (None, *np.split(flat, ends[:-1]))
 
     def teach(
-        self, told: Distillation, limits: BatchLimits, spans: Sequence[tuple[int, int]], *shards: Rows
+        self, told: Distillation, limits: BatchLimits, chosen: Sequence[np.ndarray], *shards: Rows
     ) -> tuple[Any, ...]:
-        """The same of what is told of the response tokens: float32 [tokens, numbers of each] of each span."""
-        parts = _parts(spans, shards)
+        """The same of what is told of the response tokens: float32 [tokens, numbers of each] of each shard."""
+        parts = _parts(chosen, shards)
         if not parts:
             self.strategy.lessons([], told)
             return (None,)
@@ -239,6 +239,7 @@ class TrainWorker(ScoreWorker):
             self.strategy.all_reduce_sum,
             credit.row_weights,
             turn_values,
+            credit.teacher_weights,
         )
 
     def _scales(self, rows: Rows, num_updates: int) -> list[LossScale]:
@@ -303,8 +304,8 @@ def _taught(
     return TaughtRows(**vars(samples), lesson=join_scores(pieces, rows, counts, counts > 0))
 
 
-def _parts(spans: Sequence[tuple[int, int]], shards: Sequence[Rows]) -> list[Rows]:
-    return [shard.select(np.arange(*span)) for shard, span in zip(shards, spans, strict=True)]
+def _parts(chosen: Sequence[np.ndarray], shards: Sequence[Rows]) -> list[Rows]:
+    return [shard.select(rows) for shard, rows in zip(shards, chosen, strict=True)]
 
 
 def _in_row_order(outputs: Sequence[torch.Tensor], groups: Sequence[np.ndarray], lengths: np.ndarray) -> np.ndarray:

@@ -14,16 +14,14 @@ from roll.configs.plan.run_plan import RunPlan
 from roll.datasets.conversations import load_conversations
 from roll.distributed.executor.roles import ScoreCluster
 from roll.distributed.executor.scores import ScoreSet
-from roll.errors import ConfigError
 from roll.models.hub import local_model
 from roll.models.loading import model_config
-from roll.models.tokenizer import tokenizer_key, tokenizer_of
 from roll.pipeline.checkpoint import HF_MODEL
 from roll.pipeline.conversation_texts import conversation_texts
 from roll.pipeline.distill.distill_config import DistillConfig
 from roll.pipeline.distill.settings import columns, divergence
 from roll.pipeline.operators.choice import row_choice
-from roll.pipeline.policy_tokenizer import policy_tokenizer
+from roll.pipeline.policy_tokenizer import check_teacher, policy_tokenizer
 from roll.pipeline.row_operators import places
 from roll.pipeline.row_pipeline import RowPipeline
 from roll.pipeline.view import Column, Curve, View
@@ -66,15 +64,8 @@ class DistillPipeline(RowPipeline):
         return without_first_tokens(rows), held_out[0] if held_out else None
 
     def _told(self) -> Distillation:
-        """Raises ConfigError for a teacher that reads other tokens than the student."""
         student, teacher = self.config.student.model_args, self.config.teacher.model_args
-        key = tokenizer_key("teacher", teacher)
-        if tokenizer_of(teacher, key).get_vocab() != self.tokenizer.get_vocab():
-            raise ConfigError(
-                f"{key}: the tokens of {teacher.model_name_or_path} are others than those of "
-                f"{student.model_name_or_path}. A student learns from a teacher with the same vocabulary: name one of "
-                "its family"
-            )
+        check_teacher("teacher", teacher, student, self.tokenizer)
         sizes = [model_config(local_model(args)).get_text_config().vocab_size for args in (student, teacher)]
         size, top_k = min(sizes), self.config.logits_topk
         return Distillation(divergence(self.config), size, top_k if top_k < size else 0)

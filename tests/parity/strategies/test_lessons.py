@@ -51,7 +51,7 @@ TEACHERS = [
 @pytest.fixture(scope="module")
 def teacher_dir(make_tiny_model_dir: Callable[..., Path]) -> Path:
     """Of another width than the student."""
-    return make_tiny_model_dir(tie_word_embeddings=False, seed=3, num_layers=1, hidden_size=256, num_heads=4)
+    return make_tiny_model_dir(tie_word_embeddings=False, seed=3, hidden_size=256, num_heads=4)
 
 
 @pytest.mark.parametrize(

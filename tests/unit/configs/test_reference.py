@@ -16,5 +16,5 @@ def test_the_reference_shows_types_defaults_and_marks() -> None:
     page = reference()
     assert "| `rollout_batch_size` | whole number | 128 |" in page
     assert "| `strategy_name` | text | required |" in page
-    assert "| `use_opd` | true or false | false |" in page and "*Not implemented.*" in page
+    assert "| `num_beams` | whole number | 1 |" in page and "*Not implemented.*" in page
     assert "*No effect: ROLL declares this key and never reads it.*" in page

@@ -35,7 +35,7 @@ def recipe(path: Path) -> Recipe:
     return Recipe(path.parent.name, path.stem, mark if marked else None, marked and kind == "Waits for")
 
 
-RECIPES = [recipe(path) for name in ("rlvr", "agentic") for path in sorted((FOLDER / name).glob("*.yaml"))]
+RECIPES = [recipe(path) for name in ("rlvr", "agentic", "distill") for path in sorted((FOLDER / name).glob("*.yaml"))]
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=str)

@@ -244,8 +244,8 @@ def test_what_a_script_leaves_open_is_said() -> None:
 
 def test_an_old_yaml_of_roll_loses_what_would_be_refused() -> None:
     found = imported("roll_old.yaml")
-    assert "frobnicate" not in found.tree and "use_opd" not in found.tree
-    assert entry(found, "use_opd")[0] == "not to be had"
+    assert "frobnicate" not in found.tree and "mtp_training_mode" not in found.tree["actor_train"]
+    assert entry(found, "actor_train.mtp_training_mode")[0] == "not to be had"
     assert entry(found, "frobnicate")[0] == "not to be had"
     assert entry(found, "val_greedy")[0] == "asks for nothing"
     assert entry(found, "actor_train.model_args.flash_attn") == (
@@ -284,3 +284,9 @@ def test_files_that_are_there_are_kept(place: Path) -> None:
 def test_an_option_that_is_none_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert roll(["import", "a.b=1", "--bogus"]) == 2
     assert "--bogus: no option here" in capsys.readouterr().err
+
+
+def test_a_yaml_of_rolls_distillation_is_one_of_ours() -> None:
+    path = Path(__file__).parents[2] / "recipes" / "distill" / "likeliest_tokens.yaml"
+    found = imported_from(read(path, ()), source=path)
+    assert (found.pipeline, found.tree["logits_topk"]) == ("distill", 64)

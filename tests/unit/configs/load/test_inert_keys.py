@@ -74,10 +74,11 @@ def test_its_name_and_its_value_are_checked_like_those_of_any_key(changes: dict[
 
 
 def test_settings_do_not_have_it() -> None:
-    made = checked({"use_opd": False, "actor_train.model_args.num_labels": 1, "transfer_backend.backend_name": None})
+    given = {"use_reward_norm": False, "actor_train.model_args.num_labels": 1, "transfer_backend.backend_name": None}
+    made = checked(given)
     assert made.config is not None and made.problems == ()
     dump = made.config.model_dump()
-    assert not {"use_opd", "transfer_backend"} & dump.keys()
+    assert not {"use_reward_norm", "transfer_backend"} & dump.keys()
     assert "num_labels" not in dump["actor_train"]["model_args"]
 
 

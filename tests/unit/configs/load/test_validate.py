@@ -101,8 +101,9 @@ def test_a_misspelt_batch_key_does_not_also_blame_the_batch() -> None:
 
 def test_a_key_read_by_nobody_warns_and_a_planned_one_only_fails_when_it_asks_for_something() -> None:
     assert checked({"l2": 0.0}).warnings == ("l2: 0.0 does nothing here: ROLL declares this key and never reads it.",)
-    assert checked({"use_opd": False, "teacher": {}}).problems == ()
-    assert problems({"use_opd": True}) == ["use_opd: true is not implemented yet. Remove it, or set false."]
+    beams = "actor_infer.generating_args.num_beams"
+    assert checked({beams: 1}).problems == ()
+    assert problems({beams: 2}) == [f"{beams}: 2 is not implemented yet. Remove it, or set 1."]
 
 
 def test_an_ignored_key_is_silent_at_its_default_and_gives_its_reason_otherwise() -> None:
@@ -306,7 +307,7 @@ def test_a_key_that_is_only_a_little_alike_silences_findings_on_the_default_of_t
         ("actor_infer.generation.temperature", None),
         ("actor_infer.temperature", "under actor_infer.generating_args"),
         ("actor_train.strategy_name", "under actor_train.strategy_args"),
-        ("model_name_or_path", "under actor_train.model_args or actor_infer.model_args or critic.model_args"),
+        ("model_name_or_path", "under teacher.model_args or actor_train.model_args or actor_infer.model_args"),
         ("actor_train.pg_args", "at the top of the YAML, outside every section."),
         ("rewards.math.seed", "at the top of the YAML, outside every section."),
         ("actor_train.training_args.infer_batch_size", "under actor_train."),

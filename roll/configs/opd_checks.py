@@ -1,0 +1,52 @@
+"""What settings of on-policy distillation say against themselves."""
+
+from collections.abc import Iterator
+
+from roll.configs.algorithm import AlgorithmConfig
+from roll.configs.problems import Problem
+
+SWITCHES = ("use_opd", "is_pure_opd")
+
+
+def opd_problems(config: AlgorithmConfig) -> Iterator[Problem]:
+    """Everything that cannot work, whatever the machine."""
+    if not config.distils:
+        return
+    switch = SWITCHES[config.is_pure_opd]
+    if not config.teacher_roles:
+        yield Problem(
+            f"{switch}: there is no teacher. Add a section `teacher` (model_args.model_name_or_path, "
+            "strategy_args.strategy_name: hf_infer and a device_mapping), or remove it.",
+            (switch, "teacher", "teachers"),
+        )
+        return
+    names = ", ".join(config.domains) or "none"
+    if missing := [domain for domain in config.domains if domain not in config.teacher_of]:
+        yield Problem(
+            f"teachers: nobody teaches {', '.join(missing)}. Name a teacher so, name the domain in the tag_included of "
+            "one, or add a section `teacher` for all others.",
+            ("teachers", "teacher", "rewards"),
+        )
+    if len(config.teachers) > 1 or config.teacher is not None:
+        for name, worker in config.teachers.items():
+            for domain in (name, *worker.tag_included):
+                if domain not in config.domains and not (domain == name and worker.tag_included):
+                    text = f"teachers.{name} is for {domain}, and there is no such domain. Domains: {names}."
+                    yield Problem(text, (f"teachers.{name}", "rewards"))
+    if config.is_pure_opd and config.needs_critic:
+        yield Problem(
+            f"is_pure_opd: adv_estimator: {config.adv_estimator} has a critic, which would value rewards that nothing "
+            "is learned from. Remove the section critic, or set adv_estimator: reinforce.",
+            ("is_pure_opd", "adv_estimator", "critic"),
+        )
+
+
+def opd_warnings(config: AlgorithmConfig) -> Iterator[str]:
+    """Keys and sections without effect."""
+    if config.distils:
+        idle = [role for role in config.teacher_roles if role not in set(config.taught)]
+        yield from (f"{role} is not started: no domain is left for it." for role in idle)
+        return
+    yield from (f"{role} is not started: use_opd and is_pure_opd are off." for role in config.teacher_roles)
+    if config.is_changed("opd_kl_coef"):
+        yield "opd_kl_coef does nothing: use_opd and is_pure_opd are off."

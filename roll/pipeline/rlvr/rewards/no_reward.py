@@ -1,0 +1,13 @@
+"""For domains that need no reward, as those of pure on-policy distillation."""
+
+from __future__ import annotations
+
+from roll.pipeline.rlvr.rewards.base import RewardInput, requires
+
+
+@requires()
+class NoReward:
+    """0 for every answer, of which nothing is read."""
+
+    def __call__(self, sample: RewardInput) -> float:
+        return 0.0
