@@ -13,6 +13,12 @@ EXPLORES = frozenset({"both", "explore"})
 """Those that sample what is trained on."""
 LEARNS = frozenset({"both", "train"})
 """Those that train."""
+OTHER_SCHEDULES: Mapping[str, Mapping[str, str]] = {
+    "explore": {"save": "never: what it goes on from is in experience.dir"},
+    "train": {"validate": "never: the explorer does"},
+    "bench": {"validate": "once", "save": "never"},
+}
+"""What the plan says where a mode does not validate or save as its keys say."""
 
 _PLACES = ("logging_dir", "profiler_output_dir", "rollout_dump_dir")
 

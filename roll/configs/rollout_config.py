@@ -10,7 +10,7 @@ from roll.configs.data import Place
 from roll.configs.experience import ExperienceConfig
 from roll.configs.experience_operators import ExperienceOperators
 from roll.configs.limits import MOST_GROUPS
-from roll.configs.modes import EXPLORES, LEARNS, SAMPLES, Mode
+from roll.configs.modes import EXPLORES, LEARNS, OTHER_SCHEDULES, SAMPLES, Mode
 from roll.configs.run import RunConfig
 
 ROLL_LOOP = "roll.distributed.scheduler.user_defined_rollout_loop.UserDefinedRolloutLoop"
@@ -202,6 +202,14 @@ class RolloutConfig(RunConfig):
     def runs_ahead(self) -> bool:
         """True if groups of later steps run while a step trains."""
         return self.async_generation_ratio > 0 and self.unfinished_groups == "carry"
+
+    @property
+    def takes_steps(self) -> bool:
+        return self.learns or self.explores
+
+    @property
+    def other_schedule(self) -> Mapping[str, str]:
+        return OTHER_SCHEDULES.get(self.mode, {})
 
     @property
     def is_in_parts(self) -> bool:

@@ -226,6 +226,17 @@ class RunConfig(Settings):
         return self.eval_steps > 0 or self.validates_first
 
     @property
+    def takes_steps(self) -> bool:
+        """False of a process that only measures."""
+        return True
+
+    @property
+    def other_schedule(self) -> Mapping[str, str]:
+        """Where a process does not validate or save as eval_steps and save_steps say: what it does, by row of the
+        plan."""
+        return {}
+
+    @property
     def num_devices(self) -> int:
         return self.num_nodes * self.num_gpus_per_node
 

@@ -149,7 +149,7 @@ class Run(ABC):
         started = time.perf_counter()
         checkpoint = self.find_checkpoint()
         self.prepare(checkpoint)
-        if self.config.counts_epochs and not self.stands_beside:
+        if self.config.counts_epochs and self.config.takes_steps:
             raise ConfigError("num_train_epochs: a run of this kind does not count rows. Set max_steps.")
         steps_done = self.begins_at(checkpoint)
         self.trackers = self._start_trackers(steps_done)
@@ -172,18 +172,13 @@ class Run(ABC):
                     key,
                     self.config.max_steps,
                 )
-            if checkpoint is not None and not self.stands_beside:
+            if checkpoint is not None and self.config.takes_steps:
                 self._rows = [*read_metrics(checkpoint.path / METRICS_FILE)]
             self.display.start(steps_done, self.config.max_steps)
             self._loop(steps_done)
             failed = False
         finally:
             self._finish(failed)
-
-    @property
-    def stands_beside(self) -> bool:
-        """True of a process that takes no step: it measures what a run has saved, and has metrics of its own."""
-        return False
 
     def find_checkpoint(self) -> Checkpoint | None:
         """The one to go on from."""
@@ -195,7 +190,7 @@ class Run(ABC):
 
     def has_work(self, steps_done: int) -> bool:
         """False if nothing is to be started."""
-        return steps_done < self.config.max_steps
+        return not self.config.takes_steps or steps_done < self.config.max_steps
 
     def _start_trackers(self, steps_done: int) -> Trackers:
         """Before anything that takes minutes and devices: a service may refuse."""
@@ -204,7 +199,7 @@ class Run(ABC):
             self.config.tracker_kwargs,
             self.config.logging_dir,
             self.config.model_dump(mode="json"),
-            steps_done + 1 if steps_done and not self.stands_beside else 0,
+            steps_done + 1 if steps_done and self.config.takes_steps else 0,
         )
 
     def _loop(self, steps_done: int) -> None:

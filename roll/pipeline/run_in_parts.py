@@ -84,17 +84,10 @@ class RunInParts(Run):
             return None
         return checkpoint_to_measure(self.checkpoints, self.config.resume_from_checkpoint)
 
-    @property
-    def stands_beside(self) -> bool:
-        return not (self.config.learns or self.config.explores)
-
     def begins_at(self, checkpoint: Checkpoint | None) -> int:
         if self.explorer is None:
             return super().begins_at(checkpoint)
         return Progress.of(self.explorer.buffer).steps_done
-
-    def has_work(self, steps_done: int) -> bool:
-        return self.stands_beside or super().has_work(steps_done)
 
     @abstractmethod
     def keep(self) -> Keep | None:
@@ -120,7 +113,7 @@ class RunInParts(Run):
             self.scheduler.published(steps_done)
 
     def _loop(self, steps_done: int) -> None:
-        if not self.stands_beside:
+        if self.config.takes_steps:
             super()._loop(steps_done)
             return
         metrics = self.evaluate(steps_done)

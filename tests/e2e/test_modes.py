@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Run, comparable
+from tests.e2e.conftest import END_LIMIT_S, START_LIMIT_S, Run, comparable
 
 StartRun = Callable[..., Run]
 
@@ -94,6 +96,45 @@ def test_two_processes_that_are_killed_on_the_way_give_what_one_process_gives(
 
 
 @pytest.mark.slow
+def test_rollouts_that_run_ahead_of_another_process_are_no_older_than_they_may_be(
+    sort_data: Path, start_run: StartRun, tmp_path: Path
+):
+    """A step's worth of groups is under way while another process trains: what it trains on may be one step older than
+    its weights, and no more."""
+    shared = (*SETTINGS, "max_staleness=1", f"experience.dir={tmp_path}/experience", "experience.storage_type=file")
+    explorer = beside(start_run(sort_data, "tiny_sort_async", *shared, "mode=explore", name="explorer"), "explore")
+    trainer = start_run(sort_data, "tiny_sort_async", *shared, "mode=train", name="trainer")
+    assert trainer.wait() == 0, trainer.text
+    assert explorer.wait() == 0, explorer.text
+    rows = [trainer.metrics[step] for step in range(1, 7)]
+    assert max(row["rollout/staleness_max"] for row in rows) == 1
+    assert {row["rollout/missing_groups"] + row["rollout/stale_groups"] for row in rows} == {0}
+    assert not list((tmp_path / "experience" / "groups").iterdir()), "all were trained on, and saved"
+
+
+@pytest.mark.slow
+def test_episodes_are_played_by_one_process_and_trained_on_by_another(lake_data: Path, start_run: StartRun):
+    keys = ("max_steps=2", "eval_steps=2", "save_steps=2")
+    lake = {"example": "tiny-frozen-lake", "pipeline": "agentic"}
+    one = start_run(lake_data, "tiny_frozen_lake", *keys, name="one", **lake)
+    assert one.wait() == 0, one.text
+    shared = (*keys, f"experience.dir={one.output_dir.parent}/experience")
+    explorer = beside(start_run(lake_data, "tiny_frozen_lake", *shared, "mode=explore", name="e", **lake), "explore")
+    trainer = start_run(lake_data, "tiny_frozen_lake", *shared, "mode=train", name="t", **lake)
+    assert trainer.wait() == 0, trainer.text
+    assert explorer.wait() == 0, explorer.text
+    for step in (1, 2):
+        learnt = {name: value for name, value in comparable(one.metrics[step]).items() if name.startswith("actor/")}
+        assert {name: trainer.metrics[step].get(name) for name in learnt} == learnt, f"step {step}"
+    assert explorer.metrics[2]["val/success_mean"] == one.metrics[2]["val/success_mean"]
+    checkpoint = one.output_dir / "checkpoints" / "step_000002"
+    measured = ("mode=bench", f"resume_from_checkpoint={checkpoint}")
+    bench = beside(start_run(lake_data, "tiny_frozen_lake", *measured, name="b", **lake), "bench")
+    assert bench.wait() == 0, bench.text
+    assert bench.metrics[2]["val/success_mean"] == one.metrics[2]["val/success_mean"]
+
+
+@pytest.mark.slow
 def test_a_trainer_without_its_explorer_says_what_it_waits_for_and_ends_as_it_is_told(
     sort_data: Path, start_run: StartRun
 ):
@@ -101,4 +142,21 @@ def test_a_trainer_without_its_explorer_says_what_it_waits_for_and_ends_as_it_is
     run = start_run(sort_data, "tiny_sort", *SETTINGS, *keys)
     assert run.wait() == 1, run.text
     assert "0 of 16 groups are there" in run.text and "Is the explorer (mode: explore) under way" in run.text
+    run.assert_all_gone()
+
+
+@pytest.mark.slow
+def test_an_explorer_that_waits_for_its_trainer_ends_as_soon_as_it_is_told(
+    sort_data: Path, start_run: StartRun, tmp_path: Path
+):
+    keys = ("mode=explore", f"experience.dir={tmp_path}/experience", "eval_steps=-1")
+    run = start_run(sort_data, "tiny_sort", *SETTINGS, *keys)
+    deadline = time.monotonic() + START_LIMIT_S
+    while not (tmp_path / "experience" / "steps" / "000000.json").exists():
+        assert run.process.poll() is None and time.monotonic() < deadline, run.text
+        time.sleep(0.1)
+    run.process.send_signal(signal.SIGTERM)
+    assert run.wait(END_LIMIT_S) == 143, run.text
+    assert "Traceback" not in run.text
+    assert len(list((tmp_path / "experience" / "groups").iterdir())) == 16
     run.assert_all_gone()

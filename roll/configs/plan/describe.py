@@ -14,9 +14,9 @@ from roll.utils.text import table
 
 def describe(config: RunConfig, plan: RunPlan, batch: Iterable[tuple[str, ...]]) -> str:
     """Everything a person checks before a run, in about 25 lines. `batch`: the rows about a step."""
-    roles = config.model_roles
+    roles, length = config.model_roles, run_length(config) if config.takes_steps else "no steps"
     sections = {
-        f"{config.exp_name}: {run_length(config)}, seed {config.seed}, output in {config.output_dir}": [],
+        f"{config.exp_name}: {length}, seed {config.seed}, output in {config.output_dir}": [],
         "Roles": table(_role_rows(plan.layout, roles, config.cpu_role_notes)),
         f"Devices: {_nodes(plan.layout)}": [
             *_device_lines(plan.layout),
@@ -193,9 +193,12 @@ def _schedule_rows(config: RunConfig, missing_validation: str) -> Iterator[tuple
     times = ["at the start"] if config.validates_first else []
     times += [f"every {_steps(config.eval_steps)}", "at the end"] if config.eval_steps > 0 else []
     when = ", ".join(times) or "never"
-    yield "validate", f"never: there is no section {missing_validation}" if missing_validation else when
-    yield "save", f"every {_steps(config.save_steps)} and at the end" if config.save_steps > 0 else "never"
-    yield "track", ", ".join(config.track_with) or "nowhere"
+    rows = {
+        "validate": f"never: there is no section {missing_validation}" if missing_validation else when,
+        "save": f"every {_steps(config.save_steps)} and at the end" if config.save_steps > 0 else "never",
+        "track": ", ".join(config.track_with) or "nowhere",
+    }
+    yield from (rows | dict(config.other_schedule)).items()
 
 
 def _steps(steps: int) -> str:

@@ -6,6 +6,8 @@ import pytest
 
 from roll.configs.modes import in_its_place
 from roll.configs.plan.batch_plan import build_plan
+from roll.configs.plan.describe import describe
+from roll.configs.plan.describe_batch import batch_rows
 from tests.helpers.configs import config
 
 EVAL = {"validation.data_args.file_name": "test.jsonl"}
@@ -26,6 +28,25 @@ def test_a_mode_starts_the_roles_of_its_part(mode: str, roles: list[str]) -> Non
     assert sorted(made.model_roles) == sorted(roles)
     assert sorted(place.role for place in build_plan(made).layout.roles) == sorted([*roles, *made.cpu_roles])
     assert list(made.cpu_roles) == ([] if mode == "train" else ["rewards.math"])
+
+
+@pytest.mark.parametrize(
+    ("mode", "said"),
+    [
+        (
+            "both",
+            ["5 steps, seed 42", "validate  at the start, every 10 steps, at the end", "save      every 50 steps"],
+        ),
+        ("explore", ["save      never: what it goes on from", "mode: train trains on them there"]),
+        ("train", ["5 steps", "validate  never: the explorer does", "mode: explore samples them there"]),
+        ("bench", ["no steps, seed 42", "validate  once", "save      never"]),
+    ],
+)
+def test_the_plan_says_what_a_mode_does(mode: str, said: list[str]) -> None:
+    made = config({**EVAL, "mode": mode, "max_steps": 5})
+    plan = build_plan(made)
+    shown = describe(made, plan, batch_rows(made, plan))
+    assert [text for text in said if text not in shown] == [], shown
 
 
 def test_a_process_beside_a_run_writes_to_a_folder_of_its_own_and_reads_the_checkpoints_of_the_run() -> None:
