@@ -66,7 +66,7 @@ from roll.pipeline import settings
 from roll.pipeline.alarms import GAP, CollapseAlarm, GapAlarm, LengthAlarm
 from roll.pipeline.checkpoint import HF_MODEL, Checkpoint
 from roll.pipeline.engine_probe import EngineProbe
-from roll.pipeline.experience.exchange import EarlyRollouter
+from roll.pipeline.experience.explorer import EarlyRollouter
 from roll.pipeline.experience.read_groups import ReadGroups
 from roll.pipeline.filtered_step import FewGroupsAlarm, filter_metrics, kept_share, of_empty, of_kept, updates_of
 from roll.pipeline.late_rewards import LateRewards

@@ -15,15 +15,10 @@ from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler
 from roll.pipeline.bench import checkpoint_to_measure, of_checkpoint, told
 from roll.pipeline.checkpoint import Checkpoint
 from roll.pipeline.experience.buffer import Buffer
-from roll.pipeline.experience.exchange import (
-    Explorer,
-    FolderPublisher,
-    FolderReader,
-    Progress,
-    make_buffer,
-    make_reader,
-)
+from roll.pipeline.experience.exchange import make_buffer, make_reader
+from roll.pipeline.experience.explorer import Explorer, Progress
 from roll.pipeline.experience.read_groups import ReadGroups
+from roll.pipeline.experience.weights import FolderPublisher, FolderReader
 from roll.pipeline.publishing import Publisher
 from roll.pipeline.run import Run
 from roll.types.rollout import TrajectoryGroup

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from roll.configs.experience import ExperienceConfig
 from roll.pipeline.experience.buffer import Buffer
 from roll.pipeline.experience.directory import DirectoryBuffer
-from roll.pipeline.experience.exchange import Explorer, Progress
+from roll.pipeline.experience.explorer import Explorer, Progress
 from roll.pipeline.experience.reader import ExperienceReader, Reading
 from roll.pipeline.experience.rows import FORMS
 from roll.pipeline.experience.sql import Execute, SqlBuffer, SqliteDatabase
