@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from roll.algorithms.advantage import Attempts
+from roll.configs.estimators import OPMDBaseline, RAFTKeep
 
 
 def opo(attempts: Attempts) -> np.ndarray:
@@ -50,3 +51,35 @@ def asymre(attempts: Attempts, asymre_baseline_shift: float) -> np.ndarray:
     group an attempt gets 0."""
     group = attempts.group
     return np.where(group.count > 1, attempts.rewards - group.mean - asymre_baseline_shift, 0.0)
+
+
+def raft(attempts: Attempts, raft_keep: RAFTKeep) -> np.ndarray:
+    """1 for attempts that are learned as if they were given answers, 0 for the others: the first best one of each group
+    (RAFT, Dong et al., arXiv 2304.06767), or all with a reward above 0 (Xiong et al., arXiv 2504.11343).
+
+    Example: rewards [0 1 1 -1]: best [0 1 0 0], positive [0 1 1 0].
+    """
+    if raft_keep == "positive":
+        return (attempts.rewards > 0).astype(np.float64)
+    order = np.lexsort((-attempts.rewards, attempts.groups))  # stable: of equals the first
+    groups = attempts.groups[order]
+    values = np.zeros(len(attempts))
+    values[order] = np.append(True, groups[1:] != groups[:-1])
+    return values
+
+
+def opmd(attempts: Attempts, opmd_baseline: OPMDBaseline, opmd_baseline_tau: float) -> np.ndarray:
+    """Reward minus the mean of the group, or minus tau log(mean of exp(reward / tau)), the value of the group's task
+    under KL-regularised rewards (online policy mirror descent; Kimi k1.5, arXiv 2501.12599, section 2.3.2; Trinity-RFT,
+    arXiv 2505.17826). Alone in its group an attempt gets 0.
+
+    Example: rewards [1 0], tau 1: mean [.5 -.5], logavgexp [.380 -.620].
+    """
+    if opmd_baseline == "mean":
+        return np.where(attempts.group.count > 1, attempts.rewards - attempts.group.mean, 0.0)
+    _, at = np.unique(attempts.groups, return_inverse=True)
+    best = np.full(at.max() + 1, -np.inf)
+    np.maximum.at(best, at, attempts.rewards)
+    behind = attempts.rewards - best[at]  # exactly 0 in a group with equal rewards
+    mean = np.bincount(at, np.exp(behind / opmd_baseline_tau)) / np.bincount(at)
+    return behind - opmd_baseline_tau * np.log(mean)[at]

@@ -72,10 +72,13 @@ class ClippedRatio:
 
 @dataclass(frozen=True)
 class PolicyGradient:
-    """-A log p: the ratio does not enter (Williams, 1992)."""
+    """-A log p / (1 + damping): the ratio does not enter (Williams, 1992). With a damping it is the step of online
+    policy mirror descent whose regularisation is towards the present policy (Trinity-RFT, arXiv 2505.17826)."""
+
+    damping: float = 0.0
 
     def __call__(self, tokens: PolicyTokens, metrics: MetricSums) -> torch.Tensor:
-        return -tokens.advantages * tokens.log_probs
+        return -tokens.advantages * tokens.log_probs / (1 + self.damping)
 
 
 @dataclass(frozen=True)
@@ -186,6 +189,14 @@ def ppo(
 ) -> ClippedRatio:
     low, high = clip_range(pg_clip, use_pg_clip_range, pg_clip_low, pg_clip_high)
     return ClippedRatio(low, high, dual_clip_ratio_c if dual_clip_loss else None)
+
+
+def vanilla() -> PolicyGradient:
+    return PolicyGradient()
+
+
+def opmd(opmd_tau: float) -> PolicyGradient:
+    return PolicyGradient(opmd_tau)
 
 
 def clip_range(pg_clip: float, use_pg_clip_range: bool, pg_clip_low: float, pg_clip_high: float) -> tuple[float, float]:

@@ -10,7 +10,7 @@ from roll.configs.base import setting
 from roll.configs.cluster import PgVariant, WorkerConfig
 from roll.configs.correction import TrainInferCorrectionConfig
 from roll.configs.data import Place
-from roll.configs.estimators import Estimator, estimator_of
+from roll.configs.estimators import Estimator, OPMDBaseline, RAFTKeep, estimator_of
 from roll.configs.modes import is_started
 from roll.configs.opd import OnPolicyDistillation
 from roll.configs.policy_losses import PolicyForm, last_name, policy_form_of
@@ -71,15 +71,29 @@ class AlgorithmConfig(OnPolicyDistillation):
         "adding_an_estimator.md). grpo: reward against its group's mean and deviation. rloo: against the mean of the "
         "others in its group. opo: against its group's mean weighted by length. gpg: against its group's mean, over "
         "the share of samples in groups whose rewards differ. grpo_passk: the lead of a group's best over its second. "
-        "asymre: against its group's mean plus asymre_baseline_shift. reinforce and its ++ forms: discounted reward. "
-        "gae: with a critic. gigpo, step_reinforce and agentic_reinforce are for agentic runs. Default: gae when a "
-        "critic is given, grpo otherwise.",
+        "asymre: against its group's mean plus asymre_baseline_shift. raft: 1 for samples to learn, 0 for others. "
+        "opmd: against opmd_baseline. reinforce and its ++ forms: discounted reward. gae: with a critic. gigpo, "
+        "step_reinforce and agentic_reinforce are for agentic runs. Default: gae when a critic is given, grpo "
+        "otherwise.",
     )
     adv_args: dict[str, Any] = setting({}, "Keyword arguments of an adv_estimator of your own.")
     asymre_baseline_shift: float = setting(
         -0.1,
         "With adv_estimator asymre: what is added to the mean of the group. Below 0, right answers count more than "
         "wrong ones; the more so, the older the answers are.",
+    )
+    raft_keep: RAFTKeep = setting(
+        "best",
+        "With adv_estimator raft: which samples are learned. best: the first best one of each group. positive: those "
+        "with a reward above 0.",
+    )
+    opmd_baseline: OPMDBaseline = setting(
+        "mean",
+        "With adv_estimator opmd: what is subtracted from a reward, over its group. logavgexp: opmd_baseline_tau * "
+        "log(mean of exp(reward / opmd_baseline_tau)).",
+    )
+    opmd_baseline_tau: float = setting(
+        1.0, "With opmd_baseline logavgexp: near 0 it is the best reward of the group, large their mean.", gt=0
     )
     gamma: float = setting(1.0, "Discount per token (reinforce, gae).", ge=0, le=1)
     lambd: float = setting(0.95, "Lambda of GAE: 1 trusts the return, 0 the critic.", ge=0, le=1)
@@ -107,8 +121,8 @@ class AlgorithmConfig(OnPolicyDistillation):
         "r within tis_lower_bound and tis_upper_bound. cispo: weighted by r within 1 - cispo_epsilon_low and 1 + "
         "cispo_epsilon_high. topr: negative advantages weighted by min(r, 1). "
         "kimi15: a penalty on (log r)^2. sapo: a soft gate on r. gmpo: the geometric mean of a sample's clipped r. "
-        "clip_cov and kl_cov: tokens whose log-prob and advantage vary together are left out, or held near. "
-        "Default: ppo.",
+        "opmd: policy gradient / (1 + opmd_tau). clip_cov and kl_cov: tokens whose log-prob and advantage vary "
+        "together are left out, or held near. Default: ppo.",
     )
     pg_args: dict[str, Any] = setting({}, "Arguments of a pg_variant of your own.")
     ppo_epochs: int = setting(1, "Passes over a step's samples.", ge=1)
@@ -126,6 +140,9 @@ class AlgorithmConfig(OnPolicyDistillation):
         False, "With pg_variant cispo: tokens out of bounds on the side of their advantage do not learn, as in PPO."
     )
     kimi15_tau: float = setting(0.1, "With pg_variant kimi15: weight of the penalty.", ge=0)
+    opmd_tau: float = setting(
+        1.0, "With pg_variant opmd: the strength of its regularisation towards the present policy.", ge=0
+    )
     sapo_tau_positive: float = setting(
         1.0, "With pg_variant sapo: how fast the gate closes as r leaves 1, where the advantage is above 0.", gt=0
     )

@@ -10,6 +10,8 @@ from roll.utils.text import show
 
 MeanScope = Literal["batch", "group", "running", "leave_one_out"]
 StdScope = Literal["batch", "group", "running"]
+RAFTKeep = Literal["best", "positive"]
+OPMDBaseline = Literal["mean", "logavgexp"]
 
 EPISODES = "roll.algorithms.episodes"
 BASELINES = "roll.algorithms.baselines"
@@ -80,6 +82,8 @@ _ROWS = (
     Estimator("gpg", function=f"{BASELINES}:gpg", needs_groups=True),
     Estimator("grpo_passk", std="group", function=f"{BASELINES}:grpo_passk", needs_groups=True),
     Estimator("asymre", function=f"{BASELINES}:asymre", needs_groups=True, weights=("asymre_baseline_shift",)),
+    Estimator("raft", function=f"{BASELINES}:raft", weights=("raft_keep",)),
+    Estimator("opmd", function=f"{BASELINES}:opmd", needs_groups=True, weights=("opmd_baseline", "opmd_baseline_tau")),
     Estimator(
         "gigpo",
         mean="group",

@@ -77,7 +77,8 @@ _ROWS = (
         (*_RANGE, "dual_clip_loss", "dual_clip_ratio_c"),
         warnings=_clip_warnings,
     ),
-    PolicyForm("vanilla", f"{OBJECTIVES}:PolicyGradient", reads_ratio=False),
+    PolicyForm("vanilla", f"{OBJECTIVES}:vanilla", reads_ratio=False),
+    PolicyForm("opmd", f"{OBJECTIVES}:opmd", ("opmd_tau",), reads_ratio=False),
     PolicyForm(
         "tis",
         f"{OBJECTIVES}:tis",

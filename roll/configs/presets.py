@@ -159,6 +159,34 @@ _ROWS = (
         ),
     ),
     Preset(
+        "raft",
+        "RAFT, arXiv 2304.06767",
+        {"adv_estimator": "raft", "raft_keep": "best", "pg_variant": "vanilla", "loss_agg_mode": "token-mean"},
+        (
+            "A = 1 for the best answer of a group, 0 for the others",
+            GRADIENT,
+            "loss of an update = the mean over its tokens, those of all its answers",
+        ),
+        beside="raft_keep: positive for all answers with a reward above 0 (arXiv 2504.11343)",
+    ),
+    Preset(
+        "opmd",
+        "Trinity-RFT, arXiv 2505.17826; Kimi k1.5, arXiv 2501.12599",
+        {
+            "adv_estimator": "opmd",
+            "opmd_baseline": "mean",
+            "pg_variant": "opmd",
+            "opmd_tau": 1.0,
+            "loss_agg_mode": "token-mean",
+        },
+        (
+            "A = reward - mean of the group",
+            "loss of a token = -A log p / (1 + tau)",
+            "loss of an update = the mean over its tokens",
+        ),
+        beside=KL,
+    ),
+    Preset(
         "reinforce",
         "Williams 1992",
         {"adv_estimator": "reinforce", "pg_variant": "vanilla", "loss_agg_mode": "seq-mean-token-sum"},

@@ -119,6 +119,9 @@ OWN_ROWS: tuple[Row, ...] = tuple(
             lacks("algorithm.sample_strategy", "a step trains on the groups it took", "default", "warmup"),
             lacks("algorithm.sample_strategy_args**", "a step trains on the groups it took"),
             to("algorithm.advantage_fn_args.baseline_shift", "asymre_baseline_shift", via=words.number),
+            to("algorithm.advantage_fn_args.opmd_baseline", "opmd_baseline", needs="opmd baseline"),
+            to("algorithm.advantage_fn_args.tau", "opmd_baseline_tau", via=words.number, needs="opmd baseline"),
+            to("algorithm.policy_loss_fn_args.tau", "opmd_tau", via=words.number, needs="opmd"),
             lacks("algorithm.*_args.**", "the chosen function has no such setting here"),
             lacks("algorithm.*_args", "the chosen function has no such setting here", {}),
             to(

@@ -28,10 +28,12 @@ _LOSSES: Mapping[str, str] = {
     "gspo": "gspo",
     "cispo": "cispo",
     "sapo": "sapo",
+    "opmd": "opmd",
+    "sft": "gpg",  # the policy gradient without a ratio, which is the loss of fine-tuning where advantages are 1
 }
 _OWN_BOUNDS: Mapping[str, tuple[float, float]] = {"gspo": (3e-4, 4e-4), "cispo": (1.0, 0.28)}
 """Of losses that have other reaches of the clip than .2 where none is given."""
-_GROUPS: Mapping[str, int] = {"ppo": 1, "dapo": 16}
+_GROUPS: Mapping[str, int] = {"ppo": 1, "raft": 1, "dapo": 16}
 """Answers per task where repeat_times is not given; 2 in all other algorithms."""
 _ADVANTAGES: Mapping[str, str] = {
     "ppo": "gae",
@@ -39,6 +41,7 @@ _ADVANTAGES: Mapping[str, str] = {
     "rloo": "rloo",
     "reinforceplusplus": "reinforce_plus_plus",
     "asymre": "asymre",
+    "opmd": "opmd",
 }
 _ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
     "ppo": {"algorithm.adv_estimator": "gae"},
@@ -48,7 +51,13 @@ _ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
     "reinforceplusplus": {"algorithm.adv_estimator": "reinforce_plus_plus"},
     "asymre": {
         "algorithm.adv_estimator": "asymre",
-        f"{ACTOR}.policy_loss.loss_mode": "gpg",  # the policy gradient without a ratio
+        f"{ACTOR}.policy_loss.loss_mode": "opmd",
+        f"{ACTOR}.use_kl_loss": False,
+    },
+    "opmd": {"algorithm.adv_estimator": "opmd", f"{ACTOR}.policy_loss.loss_mode": "opmd"},
+    "raft": {
+        "algorithm.adv_estimator": "raft",
+        f"{ACTOR}.policy_loss.loss_mode": "gpg",
         f"{ACTOR}.use_kl_loss": False,
     },
     "gspo": {"algorithm.adv_estimator": "grpo", f"{ACTOR}.policy_loss.loss_mode": "gspo"},
@@ -113,8 +122,9 @@ def _algorithm(look: Look) -> Sum:
     near, lost = "", {}
     if name == "topr":
         settings["pg_variant"] = "topr"
-    elif name == "asymre":
-        near = "There the loss is also divided by 1 + tau, which max_grad_norm alone notices."
+    elif name == "raft":
+        settings["raft_keep"] = "positive"
+        near = "There all answers are learned that their workflow keeps, here those with a reward above 0."
     elif name not in _ALGORITHMS:
         near = f"There is no algorithm {name} here; grpo stands in."
     for key, table in (("policy_loss_fn", _LOSSES), ("advantage_fn", _ADVANTAGES)):

@@ -60,6 +60,11 @@ def _has_loss(name: str) -> Condition:
     return condition
 
 
+def _has_opmd_baseline(look: Look) -> str:
+    name = look("algorithm.adv_estimator")
+    return "" if name == "opmd" else f"{name} has no such setting"
+
+
 def _is_normed(look: Look) -> str:
     mode = look(f"{ACTOR}.loss_agg_mode")
     return "" if mode == "seq-mean-token-sum-norm" else f"loss_agg_mode: {mode} divides by no such number"
@@ -115,6 +120,8 @@ CONDITIONS: Mapping[str, Condition] = {
     "norm": _is_normed,
     "clip cov": _has_loss("clip_cov"),
     "kl cov": _has_loss("kl_cov"),
+    "opmd": _has_loss("opmd"),
+    "opmd baseline": _has_opmd_baseline,
     "reward model": _has_reward_model,
     "lora": _has_lora,
     "validation": validates,

@@ -33,6 +33,8 @@ def policy_form(look: Look) -> Sum:
         return Sum(settings, f"pg_variant: gmpo, log r in [-{low:g}, {high:g}], a mean over the answers.")
     if mode == "gpg":
         return Sum({"pg_variant": "vanilla"}, "pg_variant: vanilla: the policy gradient without a ratio.")
+    if mode == "opmd":
+        return Sum({"pg_variant": "opmd"}, "pg_variant: opmd: the policy gradient / (1 + opmd_tau).")
     if mode == "sapo":
         taus = {f"sapo_tau_{kind}": look.amount(f"{ACTOR}.tau_{kind[:3]}") for kind in ("positive", "negative")}
         told = ", ".join(f"{key} {value:g}" for key, value in taus.items())

@@ -38,6 +38,8 @@ _ESTIMATORS: Mapping[str, str | Near] = {
     "grpo_passk": "grpo_passk",
     "gpg": Near("gpg", "the factor counts groups whose rewards differ, as the paper does; verl rewards other than 0"),
     "asymre": "asymre",
+    "raft": "raft",
+    "opmd": "opmd",
 }
 _SCHEDULES: Mapping[str, str] = {
     "constant": "constant_with_warmup",

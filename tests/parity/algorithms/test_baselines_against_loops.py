@@ -7,8 +7,11 @@ constants (test_losses_against_loops.py).
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -58,17 +61,42 @@ def slow_asymre(groups: Groups) -> list[list[float]]:
     ]
 
 
+def slow_best(groups: Groups) -> list[list[float]]:
+    values = []
+    for group in groups:
+        rewards = [r for r, _ in group]
+        values.append([float(i == rewards.index(max(rewards))) for i in range(len(rewards))])
+    return values
+
+
+def slow_logavgexp(groups: Groups, tau: float) -> list[list[float]]:
+    return [
+        [r - tau * math.log(statistics.fmean(math.exp(s / tau) for s, _ in group)) for r, _ in group]
+        for group in groups
+    ]
+
+
+def slow_mean(groups: Groups) -> list[list[float]]:
+    return [[r - statistics.fmean(s for s, _ in group) for r, _ in group] for group in groups]
+
+
 BASELINES: dict[str, Callable[[Groups], list[list[float]]]] = {
     "opo": slow_opo,
     "gpg": slow_gpg,
     "grpo_passk": slow_passk,
     "asymre": slow_asymre,
+    "raft": slow_best,
+    "opmd": slow_mean,
+}
+ARGS: dict[str, dict[str, Any]] = {
+    "asymre": {"asymre_baseline_shift": -0.25},
+    "raft": {"raft_keep": "best"},
+    "opmd": {"opmd_baseline": "mean", "opmd_baseline_tau": 1.0},
 }
 
 
 def settings_of(name: str, std: StdType = "default") -> AdvantageSettings:
-    args = {"asymre_baseline_shift": -0.25} if name == "asymre" else {}
-    return AdvantageSettings(name, norm_std_type=std, args=args)
+    return AdvantageSettings(name, norm_std_type=std, args=ARGS.get(name, {}))
 
 
 def random_rows(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -98,8 +126,10 @@ def test_row_values_equal_the_loop(name: str, seed: int) -> None:
     rewards, groups, lengths = random_rows(seed)
     values, _ = group_advantages(rewards, groups, settings_of(name), lengths=lengths)
     np.testing.assert_allclose(values, expected_of(name, BASELINES[name], seed), rtol=2e-6, atol=1e-6)
-    assert np.abs(values).max() > 0.1 and set(values[groups == 999]) == {0.0}
-    if name != "asymre":
+    assert np.abs(values).max() > 0.1
+    if name != "raft":
+        assert set(values[groups == 999]) == {0.0}
+    if name not in ("asymre", "raft"):
         assert set(values[groups == 19]) == {0.0}
 
 
@@ -108,6 +138,26 @@ def test_pass_at_k_goes_without_its_deviation(seed: int) -> None:
     rewards, groups, lengths = random_rows(seed)
     values, _ = group_advantages(rewards, groups, settings_of("grpo_passk", None), lengths=lengths)
     np.testing.assert_allclose(values, expected_of("grpo_passk", slow_lead, seed), rtol=2e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("tau", [0.01, 0.7, 30.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_opmd_goes_by_what_its_group_is_worth_at_a_temperature(seed: int, tau: float) -> None:
+    rewards, groups, _ = random_rows(seed)
+    settings = AdvantageSettings("opmd", args={"opmd_baseline": "logavgexp", "opmd_baseline_tau": tau})
+    values, _ = group_advantages(rewards, groups, settings)
+    expected = expected_of("opmd", partial(slow_logavgexp, tau=tau), seed)
+    np.testing.assert_allclose(values, expected, rtol=2e-6, atol=1e-6)
+    assert set(values[groups == 19]) == set(values[groups == 999]) == {0.0}
+
+
+def test_raft_keeps_the_first_best_or_all_above_zero() -> None:
+    rewards, groups = np.array([0, 1, 1, -1, 0, 0, np.nan, -2]), np.array([3, 3, 3, 3, 1, 1, 1, 0])
+    kept = {
+        keep: group_advantages(rewards, groups, AdvantageSettings("raft", args={"raft_keep": keep}))[0].tolist()
+        for keep in ("best", "positive")
+    }
+    assert kept == {"best": [0, 1, 0, 0, 1, 0, 0, 1], "positive": [0, 1, 1, 0, 0, 0, 0, 0]}
 
 
 def test_examples_of_the_docstrings() -> None:

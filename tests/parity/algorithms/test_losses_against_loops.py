@@ -168,8 +168,8 @@ def slow_objective(
                 floor = torch.tensor(dual_clip * advantage, dtype=torch.float64)
                 value = max(value, floor, key=lambda x: x.item())
             return -value
-        case PolicyGradient():
-            return -advantage * log_prob
+        case PolicyGradient(damping):
+            return -advantage * log_prob / (1 + damping)
         case BoundedWeight(lowest, highest, drops_settled):
             weight = min(max(r, lowest), highest)
             if drops_settled and ((advantage > 0 and r > highest) or (advantage < 0 and r < lowest)):
@@ -218,6 +218,7 @@ WITH_EVERYTHING = PolicyLoss(
 )
 OBJECTIVES: dict[str, Objective] = {
     "vanilla": PolicyGradient(),
+    "opmd": PolicyGradient(0.6),
     "tis": BoundedWeight(0.2, 1.1),
     "cispo": BoundedWeight(0.9, 1.15),
     "cispo, settled dropped": BoundedWeight(0.9, 1.15, drops_settled=True),

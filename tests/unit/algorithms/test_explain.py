@@ -91,6 +91,8 @@ EXPECTED = {
     "gpg": per_token(lambda i, _: -CENTRED[i], in_mean),
     "grpo_passk": per_token(lambda i, _: 0.0, in_mean),  # of two best answers neither is ahead
     "asymre": per_token(lambda i, _: -(CENTRED[i] + 0.1), in_sums),
+    "raft": per_token(lambda i, _: -float(i == 0), in_mean),
+    "opmd": per_token(lambda i, _: -CENTRED[i] / 2, in_mean),
     "reinforce": per_token(lambda i, _: -REWARDS[i], in_sums),
     "cispo": per_token(lambda i, r: -min(r, 1.28) * SCALED[i], in_mean),
     "sapo": per_token(lambda i, r: soft(r, SCALED[i]), in_rows),

@@ -204,7 +204,17 @@ def test_what_verl_divides_the_sum_of_a_sample_by_counts_with_its_mode_alone(mod
 def test_asymmetric_reinforce_of_trinity_is_one_of_here() -> None:
     words = ("algorithm.algorithm_type=asymre", "algorithm.advantage_fn_args.baseline_shift=-0.2")
     tree = imported("trinity_ppo_megatron.yaml", *words).tree
-    assert (tree["adv_estimator"], tree["pg_variant"], tree["asymre_baseline_shift"]) == ("asymre", "vanilla", -0.2)
+    assert (tree["adv_estimator"], tree["pg_variant"], tree["asymre_baseline_shift"]) == ("asymre", "opmd", -0.2)
+
+
+def test_mirror_descent_and_raft_of_trinity_are_those_of_here() -> None:
+    words = ["buffer.batch_size=8", "algorithm.advantage_fn_args.tau=0.5", "algorithm.policy_loss_fn_args.tau=0.3"]
+    found = imported_from(read(None, ["algorithm.algorithm_type=opmd", *words])).tree
+    expected = {"adv_estimator": "opmd", "pg_variant": "opmd", "opmd_baseline_tau": 0.5, "opmd_tau": 0.3}
+    assert {key: found[key] for key in expected} == expected
+    found = imported_from(read(None, ["algorithm.algorithm_type=raft", *words[:1], "algorithm.repeat_times=4"])).tree
+    expected = {"adv_estimator": "raft", "raft_keep": "positive", "pg_variant": "vanilla"}
+    assert {key: found[key] for key in expected} == expected and found["num_return_sequences_in_group"] == 4
 
 
 def test_keys_alone_are_taken_without_a_file() -> None:

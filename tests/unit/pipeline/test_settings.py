@@ -67,6 +67,7 @@ def test_without_it_the_loss_corrects_nothing() -> None:
         ({"pg_clip": 0.1, "pg_clip_high": 0.3}, ClippedRatio(0.1, 0.1)),
         ({"use_pg_clip_range": True, "pg_clip_high": 0.3}, ClippedRatio(0.2, 0.3)),
         ({"pg_variant": "vanilla"}, PolicyGradient()),
+        ({"pg_variant": "opmd", "opmd_tau": 0.2}, PolicyGradient(0.2)),
         ({"pg_variant": "tis"}, BoundedWeight(0.0, 1.0)),
         ({"pg_variant": "tis", "tis_lower_bound": 0.5, "tis_upper_bound": 2}, BoundedWeight(0.5, 2.0)),
         ({"pg_variant": "cispo", "cispo_epsilon_low": 1.5, "cispo_epsilon_high": 4}, BoundedWeight(0.0, 5.0)),
@@ -96,6 +97,11 @@ def test_the_constant_of_the_loss_is_the_longest_response_or_what_is_given() -> 
 def test_keys_of_an_estimator_reach_its_function_and_only_pass_at_k_takes_a_deviation() -> None:
     given = config({"adv_estimator": "asymre", "asymre_baseline_shift": -0.3})
     assert advantage_settings(given) == AdvantageSettings("asymre", args={"asymre_baseline_shift": -0.3})
+    given = config({"adv_estimator": "opmd", "opmd_baseline": "logavgexp", "opmd_baseline_tau": 2})
+    args = {"opmd_baseline": "logavgexp", "opmd_baseline_tau": 2.0}
+    assert advantage_settings(given) == AdvantageSettings("opmd", args=args)
+    given = config({"adv_estimator": "raft", "raft_keep": "positive"})
+    assert advantage_settings(given) == AdvantageSettings("raft", args={"raft_keep": "positive"})
     lead = config({"adv_estimator": "grpo_passk", "norm_std_type": "none"})
     assert own_code_problems(lead) == [] and advantage_settings(lead).norms == (None, None)
     for keys in (
