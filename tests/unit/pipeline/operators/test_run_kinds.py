@@ -8,6 +8,9 @@ import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from roll.configs.plan.batch_plan import build_plan
+from roll.pipeline.distill.distill_checks import operator_reports as distill_reports
+from roll.pipeline.distill.distill_config import DistillConfig
+from roll.pipeline.distill.distill_pipeline import DistillPipeline
 from roll.pipeline.dpo.dpo_config import DPOConfig
 from roll.pipeline.pair_rows import pairs_of
 from roll.pipeline.rlvr.rlvr_pipeline import RLVRPipeline
@@ -69,6 +72,21 @@ def test_conversations(tmp_path: Path, tiny_model_dir: Path) -> None:
     chosen, held_out = SFTPipeline(made, row_plan(made)).load_rows()
     assert len(chosen) == 1 and held_out is None
     assert before == list(operator_reports(made)) and "1 more than 3 characters" in "\n".join(before)
+
+
+def test_rows_of_a_student(tmp_path: Path, tiny_model_dir: Path) -> None:
+    file = write(tmp_path / "train.jsonl", {"question": "31", "answer": "13"}, {"question": "31", "answer": "1234"})
+    model = {"model_args": {"model_name_or_path": str(tiny_model_dir)}}
+    strategies = {"student": "deepspeed_train", "teacher": "hf_infer"}
+    roles = {role: {**model, "strategy_args": {"strategy_name": name}} for role, name in strategies.items()}
+    data_args = {"file_name": file, "operators": [LONGEST], "operators_cache": str(tmp_path / "cache")}
+    made = DistillConfig.model_validate(
+        {**roles, "student": {**roles["student"], "data_args": data_args}, "output_dir": str(tmp_path / "out")}
+    )
+    before = list(distill_reports(made))
+    chosen, _ = DistillPipeline(made, row_plan(made)).load_rows()
+    assert len(chosen) == 1 and "1 more than 3 characters" in "\n".join(before)
+    assert before == list(distill_reports(made))
 
 
 def test_pairs(tmp_path: Path, tiny_tokenizer: PreTrainedTokenizerFast) -> None:
