@@ -1,4 +1,4 @@
-"""The command line of every pipeline: load, check, print the plan, run.
+"""The command line of every pipeline, and of several in stages: load, check, print the plan, run.
 
 python examples/start_rlvr_pipeline.py --config_path tiny-sort --config_name tiny_sort [--dry_run] [key=value ...]
 """
@@ -9,44 +9,36 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from roll.configs.load.loader import yaml_names
+from roll.configs.load.loader import compose_tree, resolve_tree, yaml_names
 from roll.configs.plan.describe import describe
-from roll.configs.problems import Problem, together
-from roll.distributed.strategy.table import class_problems
 from roll.errors import ConfigError, RollError
-from roll.pipeline.load import Loaded, load
+from roll.pipeline.kind import kind_of
+from roll.pipeline.load import Loaded, check
 from roll.pipeline.memory_report import MemoryReport, memory_report
-from roll.pipeline.preflight import choices, machine_report
 from roll.pipeline.spec import PipelineSpec, pipeline_of
-from roll.utils.imports import add_folder, import_all
+from roll.pipeline.stages.entries import STAGES
+from roll.pipeline.stages.planned import Stage, plan_stages
+from roll.pipeline.stages.told import Told
+from roll.pipeline.start_checks import foreseen, refusals
+from roll.utils.imports import add_folder
 from roll.utils.paths import look_at
 from roll.utils.text import show, visible
 
 EXIT_OK, EXIT_FAILED, EXIT_BAD_CONFIG, EXIT_INTERRUPTED = 0, 1, 2, 130
 
 
-def main(pipeline: str = "rlvr", argv: Sequence[str] | None = None, script: str | None = None) -> int:
-    """Runs one pipeline, a built-in name or `package.module:SPEC`, from command-line arguments and returns the exit
-    code: 0 done, 1 the run failed, 2 the configuration, its plan or this machine cannot work, 128 + its number a
-    signal. Code beside the YAML can be imported."""
+def main(pipeline: str | None = "rlvr", argv: Sequence[str] | None = None, script: str | None = None) -> int:
+    """Runs one pipeline, a built-in name or `package.module:SPEC`, or the stages of a YAML, from command-line arguments
+    and returns the exit code: 0 done, 1 the run failed, 2 the configuration, its plan or this machine cannot work, 128
+    + its number a signal. Code beside the YAML can be imported. `pipeline` None: the YAML tells."""
     arguments, overrides = _parser(pipeline).parse_known_args(argv)
     try:
         directory, name = find_yaml(arguments.config_path, arguments.config_name or "", script)
-        spec = pipeline_of(pipeline)
-        loaded = load(spec, directory, name, overrides)
-        config, plan = loaded.config, loaded.plan
-        _say(describe(config, plan, spec.batch_rows(config, plan)))
-        memory = memory_report(config, plan)
-        if memory.text and (arguments.dry_run or memory.knows_gpus):
-            _say(memory.text)
-        for warning in (*loaded.warnings, *memory.warnings):
-            _say(f"Warning: {warning}")
-        if memory.problems:
-            raise ConfigError(*(problem.text for problem in memory.problems))
-        if arguments.dry_run:
-            return _dry_run(spec, loaded, memory)
-        _refuse(spec, loaded, memory)
-        return int(spec.make_run(config, plan).run())
+        raw = compose_tree(directory, name, overrides)
+        if STAGES in raw.tree:
+            return _start_stages(plan_stages(raw, overrides, pipeline), arguments.dry_run)
+        spec = pipeline_of(pipeline) if pipeline else kind_of(raw.tree)
+        return _start(spec, check(spec, resolve_tree(raw, spec.config_class())), arguments.dry_run)
     except ConfigError as error:
         _complain("The run cannot start:", error.problems)
         return EXIT_BAD_CONFIG
@@ -58,9 +50,81 @@ def main(pipeline: str = "rlvr", argv: Sequence[str] | None = None, script: str 
         return EXIT_INTERRUPTED
 
 
-def _parser(pipeline: str) -> argparse.ArgumentParser:
+def _start(spec: PipelineSpec, loaded: Loaded, is_dry: bool) -> int:
+    memory = _show(spec, loaded, loaded, is_dry)
+    if memory.problems:
+        raise ConfigError(*(problem.text for problem in memory.problems))
+    if is_dry:
+        _say_foreseen(*foreseen(spec, loaded, memory))
+        return EXIT_OK
+    _refuse(spec, loaded, memory)
+    return int(spec.make_run(loaded.config, loaded.plan).run())
+
+
+def _start_stages(stages: Sequence[Stage], is_dry: bool) -> int:
+    """All plans and problems first, then what is not finished."""
+    from roll.pipeline.stages.execute import run_stages  # numpy, as all that reads checkpoints
+    from roll.pipeline.stages.progress import left_by, progress_lines, progress_problems
+
+    left = [left_by(stage) for stage in stages]
+    wrong, against, unchecked = Told(len(stages)), Told(len(stages)), list[str]()
+    for stage, found in zip(stages, left, strict=True):
+        _say("\n".join([*stage.lines(len(stages)), *progress_lines(found)]))
+        memory = _show(stage.spec, stage.loaded, stage.shown, is_dry)
+        wrong.add(stage.entry, (problem.text for problem in memory.problems))
+        if is_dry:
+            problems, lines = foreseen(stage.spec, stage.loaded, memory, stage.stand_ins)
+            unchecked += lines
+        elif found is None or not found.is_finished:
+            problems = refusals(stage.spec, stage.loaded, memory, stage.stand_ins)
+        else:
+            problems = []
+        against.add(stage.entry, problems)
+    wrong.raise_if_any()
+    stops = [*against.texts, *progress_problems(stages, left)]
+    if is_dry:
+        _say_foreseen(stops, list(dict.fromkeys(unchecked)))
+        return EXIT_OK
+    if stops:
+        raise ConfigError(*stops)
+    code = run_stages(stages, _before)
+    if code == EXIT_OK:
+        _say("All stages are finished.")
+    return code
+
+
+def _before(stage: Stage, loaded: Loaded) -> None:
+    _say(f"Stage {stage.entry.number}: {stage.name}")
+    _refuse(stage.spec, loaded, memory_report(loaded.config, loaded.plan))
+
+
+def _show(spec: PipelineSpec, loaded: Loaded, shown: Loaded, is_dry: bool) -> MemoryReport:
+    """Prints a plan, its memory, and warnings."""
+    _say(describe(shown.config, shown.plan, spec.batch_rows(shown.config, shown.plan)))
+    memory = memory_report(loaded.config, loaded.plan)
+    if memory.text and (is_dry or memory.knows_gpus):
+        _say(memory.text)
+    for warning in (*loaded.warnings, *memory.warnings):
+        _say(f"Warning: {warning}")
+    return memory
+
+
+def _refuse(spec: PipelineSpec, loaded: Loaded, memory: MemoryReport) -> None:
+    if problems := refusals(spec, loaded, memory):
+        raise ConfigError(*problems)
+
+
+def _say_foreseen(problems: Sequence[str], unchecked: Sequence[str]) -> None:
+    for problem in problems:
+        _say(f"Warning, a real run stops here: {problem}")
+    for line in unchecked:
+        _say(line)
+    _say("The plan works.")
+
+
+def _parser(pipeline: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        description=f"Runs the {pipeline} pipeline.",
+        description=f"Runs the {pipeline} pipeline, or the stages of a YAML." if pipeline else "Runs what a YAML says.",
         epilog="Further arguments are overrides: key=value with a dotted key, such as "
         "actor_train.training_args.learning_rate=1e-6. All keys: docs/config_reference.md.",
         allow_abbrev=False,
@@ -126,34 +190,6 @@ def _directory(config_path: str, name: str, script: str | None) -> Path:
     if len(having) > 1:
         _say(f"--config_path {config_path}: {file} is also in {having[1]}; the one in {having[0]} is meant.")
     return (having or there)[0]
-
-
-def _dry_run(spec: PipelineSpec, loaded: Loaded, memory: MemoryReport) -> int:
-    report = machine_report(loaded.config)
-    found = (*report.problems, *memory.machine_problems, *spec.findings(spec.machine_problems, Problem, loaded.config))
-    for problem in together(str(problem) for problem in found):
-        _say(f"Warning, a real run stops here: {problem}")
-    for line in spec.findings(spec.reports, str, loaded.config):
-        _say(line)
-    for reason in report.unchecked:
-        _say(f"Not checked: {reason}")
-    _say(f"Not checked in a dry run: {spec.unchecked}.")
-    _say("The plan works.")
-    return EXIT_OK
-
-
-def _refuse(spec: PipelineSpec, loaded: Loaded, memory: MemoryReport) -> None:
-    """Raises ConfigError with everything that this machine or the data say against the run."""
-    problems = [problem.text for problem in (*machine_report(loaded.config).problems, *memory.machine_problems)]
-    if not problems:
-        try:
-            import_all(loaded.config.external_lib)
-        except ImportError as error:
-            raise ConfigError(f"external_lib: {error}.") from error
-    problems += [problem.text for choice in choices(loaded.config) for problem in class_problems(choice)]
-    problems += map(str, spec.findings(spec.data_problems, (Problem, str), loaded.config))
-    if problems:
-        raise ConfigError(*together(problems))
 
 
 def _say(text: str) -> None:

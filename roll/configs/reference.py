@@ -68,6 +68,7 @@ SECTIONS: tuple[tuple[str, str], ...] = (
     ("Top level of DPO (beside those of pairs)", "roll.pipeline.dpo.dpo_config:DPOConfig"),
     ("Top level of reward-model training (beside those of pairs)", "roll.pipeline.rm.rm_config:RMConfig"),
     ("Top level of distillation (beside those of rows)", "roll.pipeline.distill.distill_config:DistillConfig"),
+    ("An entry of stages (beside the keys that it changes)", "roll.configs.stages:StageConfig"),
     ("custom_envs.TAG", f"{AGENTIC}:EnvConfig"),
     ("train_env_manager, val_env_manager (beside the keys of a role)", f"{AGENTIC}:EnvManagerConfig"),
     ("env manager: llm_proxy", "roll.configs.load.inert_keys:LLMProxyConfig"),

@@ -72,6 +72,12 @@ class RunConfig(Settings):
     role_table: ClassVar[Mapping[str, Role]]
     has_rows: ClassVar[bool] = True  # False: nothing is gone through that a number of epochs could count
 
+    pipeline: str | None = setting(
+        None,
+        "Kind of run: rlvr, agentic, sft, dpo, rm, or package.module:SPEC for one of your own. Default: what the "
+        "script starts; `roll run` takes the kind whose keys these are.",
+        min_length=1,
+    )
     exp_name: Annotated[str, AfterValidator(_run_name)] = setting(
         "roll", "Name of the run in logs and trackers. Default: the name of the YAML.", min_length=1
     )

@@ -85,7 +85,7 @@ _SHARED = (
     needless("ray_namespace", "every run has a cluster, or a namespace, of its own"),
     needless("group", "exp_name and output_dir name a run"),
     needless("log.**", "logging_dir has a file for every worker"),
-    lacks("stages.**", "one YAML is one kind of training; hf_model of a checkpoint is the pretrain of the next"),
+    lacks("stages.**", "only the keys around them are read; `stages` here (docs/stages.md) takes what each changes"),
     lacks("service.**", "data_args.operators run in the process of the run"),
     lacks("data_processor.**", "data_args.operators choose rows, experience_operators shape rewards: docs/data.md"),
     lacks("monitor.monitor_args.**", "tracker_kwargs.<tracker> has a tracker's settings"),

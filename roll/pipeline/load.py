@@ -6,13 +6,14 @@ from pathlib import Path
 
 from roll.configs.load.defaults import with_epochs
 from roll.configs.load.known_keys import known_keys
-from roll.configs.load.loader import load_tree
+from roll.configs.load.loader import Composed, load_tree
 from roll.configs.load.validate import validate
 from roll.configs.plan.run_plan import RunPlan
 from roll.configs.problems import Problem, nearest, together
 from roll.configs.role_checks import run_problems, run_warnings
 from roll.configs.run import RunConfig
 from roll.errors import ConfigError
+from roll.pipeline.kind import other_kind
 from roll.pipeline.preflight import role_strategy_problems, role_strategy_warnings
 from roll.pipeline.spec import PipelineSpec
 
@@ -29,13 +30,18 @@ class Loaded:
 def load(spec: PipelineSpec, directory: Path, name: str, overrides: Sequence[str] = ()) -> Loaded:
     """Composes, checks and plans. Looks at nothing but the YAML, its fragments, and the module of an estimator or a
     loss of the user's own: the plan depends on it."""
+    return check(spec, load_tree(directory, name, overrides, spec.config_class()))
+
+
+def check(spec: PipelineSpec, composed: Composed) -> Loaded:
+    """The same for what is composed already."""
     cls = spec.config_class()
-    composed = load_tree(directory, name, overrides, cls)
     settings = with_epochs(composed.settings, cls.role_table) if cls.has_rows else composed.settings
     checked = validate(cls, settings)
     problems, config = list(checked.problems), checked.config
     if config is not None:
-        later = [*run_problems(config), *role_strategy_problems(config), *spec.findings(spec.problems, Problem, config)]
+        later = [*other_kind(spec, config), *run_problems(config), *role_strategy_problems(config)]
+        later += spec.findings(spec.problems, Problem, config)
         problems += checked.about_sound_keys(later)
     if problems:
         raise ConfigError(*together(problem.text for problem in problems))

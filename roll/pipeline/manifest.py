@@ -96,6 +96,11 @@ def read_manifest(directory: Path) -> Manifest:
     return manifest
 
 
+def manifest_digest(directory: Path) -> str:
+    """One text that no other checkpoint has: of all its files, and of when it was saved."""
+    return _own_digest(read_manifest(directory).model_dump())
+
+
 def check_digests(directory: Path, manifest: Manifest) -> None:
     """Reads all files. Raises ConfigError with every one that is not as it was written."""
 

@@ -123,6 +123,12 @@ ROLL_WORKERS: Mapping[str, str] = {
 """ROLL's worker classes whose job a role does here anyway."""
 
 
+def foreign_keys(settings: type[Settings]) -> frozenset[str]:
+    """The keys of these tables that may stand in a section."""
+    names = {base.__name__ for base in settings.__mro__}
+    return frozenset(key for table in (RENAMED, DROPPED) for name, key in table if name in names)
+
+
 def apply_aliases(cls: type[Settings], tree: dict[str, Any]) -> tuple[list[Problem], list[str]]:
     """Renames and drops foreign keys of a raw tree in place. Returns problems (both spellings given) and warnings."""
     problems: list[Problem] = list(take_ahead_names(cls, tree))

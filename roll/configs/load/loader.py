@@ -52,34 +52,56 @@ def fragments_dir() -> Path:
     return PACKAGED_FRAGMENTS if PACKAGED_FRAGMENTS.is_dir() else CHECKOUT_FRAGMENTS
 
 
+@dataclass(frozen=True)
+class RawTree:
+    """A YAML with its fragments and overrides, in which `${...}` still stand. `of_fragments`: the top-level keys that a
+    fragment brought."""
+
+    path: Path
+    tree: dict[str, Any]
+    of_fragments: frozenset[str]
+
+
 def load_tree(directory: Path, name: str, overrides: Sequence[str], cls: type[Settings]) -> Composed:
     """The tree of one YAML with its fragments and overrides.
 
     Raises ConfigError for a YAML that is not there or does not parse, an override that is none, and `${...}` that
     lead nowhere.
     """
+    return resolve_tree(compose_tree(directory, name, overrides), cls)
+
+
+def compose_tree(directory: Path, name: str, overrides: Sequence[str]) -> RawTree:
+    """The first half of `load_tree`, for which nothing has to be known of the keys."""
     name = name.removesuffix(".yaml").removesuffix(".yml")
     path = find_yaml(directory, name)
     read = cache(read_yaml)  # each file once: by itself, and by Hydra
     own = read(path.resolve())
     tree = _compose(directory.resolve(), name, own, read)
-    fragment_keys = set(tree) - set(own)
+    of_fragments = frozenset(set(tree) - set(own))
     try:
         check_references(tree)
         apply_overrides(tree, overrides)
-        check_references(tree)
     except RecursionError:
         raise ConfigError(f"{path} is nested too deeply.") from None
+    return RawTree(path, tree, of_fragments)
+
+
+def resolve_tree(raw: RawTree, cls: type[Settings]) -> Composed:
+    """The second half: values in the place of `${...}`, and the keys of `cls` apart from helper values."""
     problems: list[str] = []
-    referenced = set(references(tree))
-    variables = (referenced | fragment_keys) - set(known_keys(cls))
+    referenced = set(references(raw.tree))
+    variables = (referenced | raw.of_fragments) - set(known_keys(cls))
     try:
-        resolved = _resolved(OmegaConf.create(tree), "", problems)
-    except (OmegaConfBaseException, RecursionError) as error:
-        raise ConfigError(f"{path}: {_told(error)}.") from None
+        check_references(raw.tree)
+        resolved = _resolved(OmegaConf.create(raw.tree), "", problems)
+    except RecursionError:
+        raise ConfigError(f"{raw.path} is nested too deeply.") from None
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{raw.path}: {_told(error)}.") from None
     if problems:
         raise ConfigError(*problems)
-    resolved.setdefault("exp_name", path.stem)
+    resolved.setdefault("exp_name", raw.path.stem)
     return Composed(
         settings={key: value for key, value in resolved.items() if key not in variables},
         variables={key: value for key, value in resolved.items() if key in variables},

@@ -115,7 +115,7 @@ def _delete(node: Any, last: str, found: Any, override: Override) -> None:
             f"override {override.text}: {override.key} is {show(found)}, so it stays. To remove it whatever it is, "
             f"write ~{override.key}."
         )
-    del node[int(last) if isinstance(node, list) else last]
+    del node[_position(node, last, override.key) if isinstance(node, list) else last]
 
 
 def _keys(node: Any) -> Iterator[str]:
@@ -123,12 +123,19 @@ def _keys(node: Any) -> Iterator[str]:
 
 
 def _child(node: Any, part: str, key: str) -> Any:
-    if isinstance(node, list):
-        if not part.isdecimal() or not part.isascii() or int(part) >= len(node):
-            raise ConfigError(f"override {key}: {part} is no position in a list of {len(node)}.")
-        return node[int(part)]
-    return node.get(part)
+    return node[_position(node, part, key)] if isinstance(node, list) else node.get(part)
 
 
 def _set(node: Any, part: str, value: Any) -> None:
-    node[int(part) if isinstance(node, list) else part] = value
+    node[_position(node, part, "") if isinstance(node, list) else part] = value
+
+
+def _position(node: list[Any], part: str, key: str) -> int:
+    """A position in a list, or that of its entry with this `name`."""
+    names = [entry.get("name") if isinstance(entry, dict) else None for entry in node]
+    if part in names:
+        return names.index(part)
+    if not part.isdecimal() or not part.isascii() or int(part) >= len(node):
+        hint = did_you_mean(part, [name for name in names if isinstance(name, str)])
+        raise ConfigError(f"override {key}: {part} is no position in a list of {len(node)}.{hint}")
+    return int(part)

@@ -1,0 +1,92 @@
+"""Stages as a user starts them: fine-tuning and then RL from a model that knows nothing, and on from any stop."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.e2e.conftest import START_LIMIT_S, Run, comparable, shared_directory
+
+NAME = "tiny_sort_stages"
+SHORT = (
+    "stages.answers.max_steps=4",
+    "stages.rl.max_steps=6",
+    "save_steps=2",
+    "eval_steps=2",
+    "sft_train.training_args.warmup_steps=0",
+    "actor_train.training_args.warmup_steps=0",
+)
+
+
+@pytest.fixture(scope="module")
+def random_model(tmp_path_factory: pytest.TempPathFactory, sort_task: ModuleType) -> Path:
+    """The demo's data, and its model as it is before any training."""
+    directory = shared_directory(tmp_path_factory) / "tiny-sort-random"
+    sort_task.prepare(directory, sort_task.Settings(steps=0))
+    return directory
+
+
+def metrics(run: Run, stage: str) -> dict[int, dict[str, float]]:
+    path = run.output_dir / "logs" / stage / "metrics.jsonl"
+    text = path.read_text() if path.exists() else ""
+    rows = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+    return {row["step"]: {name: row[name] for name in row.keys() - {"time", "bound"}} for row in rows}
+
+
+def wait_for_step(run: Run, stage: str, step: int) -> None:
+    deadline = time.monotonic() + 2 * START_LIMIT_S
+    while step not in metrics(run, stage):
+        assert run.process.poll() is None, f"the run ended before step {step} of {stage}:\n{run.text}"
+        assert time.monotonic() < deadline, f"step {step} of {stage} did not come:\n{run.text}"
+        time.sleep(0.1)
+
+
+@pytest.mark.slow
+def test_a_model_that_knows_nothing_learns_to_sort_in_two_stages(
+    random_model: Path, start_run: Callable[..., Run]
+) -> None:
+    run = start_run(random_model, NAME)
+    assert run.wait(3 * START_LIMIT_S) == 0, run.text
+    rl = metrics(run, "2-rl")
+    first, last = (rl[step]["val/reward_mean"] for step in (0, 100))
+    print(f"validation before RL {first:.3f}, after it {last:.3f}")
+    assert last > 0.95
+    assert metrics(run, "1-answers")[0]["val/nll_mean"] > 5, "of 289 tokens, all are alike at first: log 289 = 5.67"
+    assert run.text.rstrip().endswith("All stages are finished.")
+    run.assert_all_gone()
+
+
+@pytest.mark.slow
+def test_stages_that_are_killed_and_stopped_give_the_numbers_of_unbroken_ones(
+    random_model: Path, start_run: Callable[..., Run]
+) -> None:
+    """Killed in the first stage, Ctrl-C in the second, SIGTERM in the second; each time the same command goes on."""
+    whole = start_run(random_model, NAME, *SHORT, name="whole")
+    assert whole.wait(2 * START_LIMIT_S) == 0, whole.text
+    stops = (
+        ("1-answers", 3, signal.SIGKILL, -signal.SIGKILL),
+        ("2-rl", 1, signal.SIGINT, 130),
+        ("2-rl", 4, signal.SIGTERM, 143),
+    )
+    for stage, step, stop, code in stops:
+        broken = start_run(random_model, NAME, *SHORT, name="broken")
+        wait_for_step(broken, stage, step)
+        broken.process.send_signal(stop)
+        assert broken.wait() == code, broken.text
+        broken.assert_all_gone()
+    broken = start_run(random_model, NAME, *SHORT, name="broken")
+    assert broken.wait(2 * START_LIMIT_S) == 0, broken.text
+    assert "finished, 4 steps" in broken.text
+    for stage in ("1-answers", "2-rl"):
+        there, expected = metrics(broken, stage), metrics(whole, stage)
+        assert there.keys() == expected.keys()
+        for step, row in expected.items():
+            assert comparable(there[step]) == comparable(row), (stage, step)
+    again = start_run(random_model, NAME, *SHORT, name="broken")
+    assert again.wait() == 0 and "starting Ray" not in again.text
