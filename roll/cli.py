@@ -1,12 +1,14 @@
 """The command line of every pipeline, and of several in stages: load, check, print the plan, run.
 
 python examples/start_rlvr_pipeline.py --config_path tiny-sort --config_name tiny_sort [--dry_run] [key=value ...]
+roll run examples/tiny-sort/tiny_sort.yaml [--dry_run] [key=value ...]
 """
 
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from roll.configs.load.loader import compose_tree, resolve_tree, yaml_names
@@ -25,20 +27,48 @@ from roll.utils.paths import look_at
 from roll.utils.text import show, visible
 
 EXIT_OK, EXIT_FAILED, EXIT_BAD_CONFIG, EXIT_INTERRUPTED = 0, 1, 2, 130
+_EPILOG = (
+    "Further arguments are overrides: key=value with a dotted key, such as "
+    "actor_train.training_args.learning_rate=1e-6. All keys: docs/config_reference.md."
+)
+_WORDS = {
+    "run": "Runs what a YAML says: a run of any kind, or several in stages.",
+    "plan": "Checks a YAML and shows its plan; needs no GPU, model or data.",
+}
 
 
-def main(pipeline: str | None = "rlvr", argv: Sequence[str] | None = None, script: str | None = None) -> int:
+def main(pipeline: str = "rlvr", argv: Sequence[str] | None = None, script: str | None = None) -> int:
     """Runs one pipeline, a built-in name or `package.module:SPEC`, or the stages of a YAML, from command-line arguments
     and returns the exit code: 0 done, 1 the run failed, 2 the configuration, its plan or this machine cannot work, 128
-    + its number a signal. Code beside the YAML can be imported. `pipeline` None: the YAML tells."""
+    + its number a signal. Code beside the YAML can be imported."""
     arguments, overrides = _parser(pipeline).parse_known_args(argv)
+    find = partial(find_yaml, arguments.config_path, arguments.config_name or "", script)
+    return _ending(pipeline, find, overrides, arguments.dry_run)
+
+
+def run_command(argv: Sequence[str]) -> int:
+    """`roll run CONFIG.yaml [--dry_run] [key=value ...]`: a run of any kind, or stages; the exit code of `main`."""
+    arguments, overrides = _run_parser("run").parse_known_args(argv)
+    return _ending(None, partial(yaml_at, arguments.config), overrides, arguments.dry_run)
+
+
+def plan_command(argv: Sequence[str]) -> int:
+    """`roll plan CONFIG.yaml [key=value ...]`: the dry run of the same."""
+    arguments, overrides = _run_parser("plan").parse_known_args(argv)
+    return _ending(None, partial(yaml_at, arguments.config), overrides, is_dry=True)
+
+
+def _ending(
+    pipeline: str | None, find: Callable[[], tuple[Path, str]], overrides: Sequence[str], is_dry: bool
+) -> int:
+    """The exit code of what is started, with what is wrong told."""
     try:
-        directory, name = find_yaml(arguments.config_path, arguments.config_name or "", script)
+        directory, name = find()
         raw = compose_tree(directory, name, overrides)
         if STAGES in raw.tree:
-            return _start_stages(plan_stages(raw, overrides, pipeline), arguments.dry_run)
+            return _start_stages(plan_stages(raw, overrides, pipeline), is_dry)
         spec = pipeline_of(pipeline) if pipeline else kind_of(raw.tree)
-        return _start(spec, check(spec, resolve_tree(raw, spec.config_class())), arguments.dry_run)
+        return _start(spec, check(spec, resolve_tree(raw, spec.config_class())), is_dry)
     except ConfigError as error:
         _complain("The run cannot start:", error.problems)
         return EXIT_BAD_CONFIG
@@ -122,12 +152,9 @@ def _say_foreseen(problems: Sequence[str], unchecked: Sequence[str]) -> None:
     _say("The plan works.")
 
 
-def _parser(pipeline: str | None) -> argparse.ArgumentParser:
+def _parser(pipeline: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        description=f"Runs the {pipeline} pipeline, or the stages of a YAML." if pipeline else "Runs what a YAML says.",
-        epilog="Further arguments are overrides: key=value with a dotted key, such as "
-        "actor_train.training_args.learning_rate=1e-6. All keys: docs/config_reference.md.",
-        allow_abbrev=False,
+        description=f"Runs the {pipeline} pipeline, or the stages of a YAML.", epilog=_EPILOG, allow_abbrev=False
     )
     parser.add_argument(
         "--config_path",
@@ -136,13 +163,37 @@ def _parser(pipeline: str | None) -> argparse.ArgumentParser:
         help="folder of the YAML: absolute, or relative to this script or the current folder. Default: the current one",
     )
     parser.add_argument("--config_name", "--config-name", default=None, help="name of the YAML, without .yaml")
+    _may_be_dry(parser)
+    return parser
+
+
+def _run_parser(word: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=f"roll {word}", description=_WORDS[word], epilog=_EPILOG, allow_abbrev=False)
+    parser.add_argument("config", metavar="CONFIG.yaml", help="path of the YAML")
+    _may_be_dry(parser)
+    return parser
+
+
+def _may_be_dry(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dry_run",
         "--dry-run",
         action="store_true",
         help="check, print the plan and stop; needs no GPU, model or data",
     )
-    return parser
+
+
+def yaml_at(path: str) -> tuple[Path, str]:
+    """The directory and the name of a YAML, by its path; code beside it can be imported from now on. Raises ConfigError
+    that says what is there instead."""
+    file = Path(path if path.endswith((".yaml", ".yml")) else f"{path}.yaml").expanduser()
+    look = look_at(file)
+    if not look.is_file:
+        near = yaml_names(file.parent) if look_at(file.parent).is_directory else []
+        there = f" {file.parent} has {', '.join(near)}." if near else ""
+        raise ConfigError(f"{look.why}{', not a YAML' if look.exists else ''}. Name a YAML first.{there}")
+    add_folder(file.parent.resolve())
+    return file.parent.resolve(), file.stem
 
 
 def find_yaml(config_path: str, config_name: str, script: str | None = None) -> tuple[Path, str]:

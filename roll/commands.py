@@ -1,4 +1,4 @@
-"""The command `roll`, also `python -m roll`: a word for each thing that is no run of a pipeline."""
+"""The command `roll`, also `python -m roll`: a word for each thing that it does."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ OK, FAILED, BAD_USE = 0, 1, 2
 @dataclass(frozen=True)
 class Subcommand:
     """`function`, package.module:object, gets the words behind the name and gives the lines to show, which are shown
-    as they come; ConfigError and RollError are told."""
+    as they come, or the exit code of what has said everything itself; ConfigError and RollError are told."""
 
     help: str
     function: str
 
 
 SUBCOMMANDS: Mapping[str, Subcommand] = {
+    "run": Subcommand("a run of any kind, or several in stages", "roll.cli:run_command"),
+    "plan": Subcommand("the dry run of the same: its checks and its plan", "roll.cli:plan_command"),
     "data": Subcommand("check FILE: what rows hold, and what is wrong with them", "roll.data_check.command:run"),
     "eval": Subcommand("a model or a checkpoint, measured on a YAML's evaluation sets", "roll.evaluate:run"),
     "explain": Subcommand("an algorithm: formula, settings, a worked example", "roll.algorithms.explain:run"),
@@ -42,8 +44,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(_usage(), file=sys.stdout if is_asked else sys.stderr, flush=True)
         return OK if is_asked else BAD_USE
     try:
-        run = cast("Callable[[Sequence[str]], Iterable[str]]", resolve(SUBCOMMANDS[words[0]].function))
-        for line in run(words[1:]):
+        run = cast("Callable[[Sequence[str]], Iterable[str] | int]", resolve(SUBCOMMANDS[words[0]].function))
+        done = run(words[1:])
+        if isinstance(done, int):
+            return done
+        for line in done:
             print(visible(line), flush=True)
         return OK
     except ConfigError as error:
