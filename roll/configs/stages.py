@@ -41,3 +41,8 @@ class StageConfig(Settings):
         "By role, where another model is wanted than the last that was learnt: the name of an earlier stage, or start "
         "for the one that the YAML names. Example: {reference: start}.",
     )
+    optimizer: Literal["fresh", "kept"] = setting(
+        "fresh",
+        "kept: what learns goes on with the optimizer of the stage whose model it starts from, under a schedule of its "
+        "own, and so does a critic if that stage had one. The same trainer; docs/stages.md.",
+    )

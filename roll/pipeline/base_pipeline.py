@@ -82,6 +82,7 @@ from roll.pipeline.run_in_parts import RunInParts
 from roll.pipeline.scoring import teacher_scores, token_scores
 from roll.pipeline.shaping.chain import Shaping
 from roll.pipeline.step_samples import StepSamples, share_rows
+from roll.pipeline.taken_optimizers import check_taken, take_over
 from roll.pipeline.view import Column, Curve, View
 from roll.types.batch import RowMeta
 from roll.types.metrics import prefixed
@@ -169,7 +170,9 @@ class RLPipeline(RunInParts):
             check_teacher(role, teacher, policy, policy_tokenizer("actor_train", policy))
         if problems := [problem.text for problem in critic_warmup_problems(self.config)]:
             raise ConfigError(*problems)
-        if checkpoint is not None:
+        if checkpoint is None:
+            check_taken(self.config, self.plan)
+        else:
             state, self.changed_keys = check_resume(checkpoint, self.config, self.plan, RLState)
             if self.config.explores:
                 data_place(self.source, state, checkpoint.path)
@@ -188,6 +191,11 @@ class RLPipeline(RunInParts):
             report = RolloutReport(self.config.runner_state_report_interval, self.running.actor_infer.loads)
             rollouter = ReportedRollouter(rollouter, report)
         return rollouter
+
+    def begin(self, steps_done: int) -> None:
+        if self.config.learns:
+            take_over(self.config, self.running)
+        super().begin(steps_done)
 
     def step(self, step: int) -> dict[str, float]:
         clusters, hold = self.running, self.running.placement.hold

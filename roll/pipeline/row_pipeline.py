@@ -23,6 +23,7 @@ from roll.pipeline.checkpoint import HF_MODEL, Checkpoint
 from roll.pipeline.length import of_known_length
 from roll.pipeline.resume_checks import RunState, check_resume, data_place, state_of_roles
 from roll.pipeline.run import Run
+from roll.pipeline.taken_optimizers import check_taken, take_over
 from roll.pipeline.view import Column, Curve, View
 from roll.types.batch import Rows, RowSet
 from roll.types.metrics import prefixed
@@ -70,7 +71,9 @@ class RowPipeline(Run):
         self.config, self.plan = of_known_length(self.config, self.plan, len(rows), per_step)
         (self.train_plan,) = self.plan.trains.values()
         state = None
-        if checkpoint is not None:
+        if checkpoint is None:
+            check_taken(self.config, self.plan)
+        else:
             state, _ = check_resume(checkpoint, self.config, self.plan, RunState)
         role, args = self.train_plan.role, self.config.learning_roles[self.train_plan.role].data_args
         self.source = RowSource(rows, self.config.seed, args.shuffle, f"{role}.data_args")
@@ -139,6 +142,9 @@ class RowPipeline(Run):
     def restore(self, directory: Path, state: Mapping[str, Any], steps_done: int) -> None:
         with self.running.placement.hold(self.trainer.everything):
             self.trainer.load_checkpoint(directory / self.train_plan.role)
+
+    def begin(self, steps_done: int) -> None:
+        take_over(self.config, self.running)
 
     def close(self) -> None:
         if self.clusters is not None:

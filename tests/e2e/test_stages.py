@@ -63,6 +63,24 @@ def test_a_model_that_knows_nothing_learns_to_sort_in_two_stages(
 
 
 @pytest.mark.slow
+def test_a_curriculum_of_lengths_goes_on_with_its_optimizer(
+    tmp_path_factory: pytest.TempPathFactory, sort_task: ModuleType, start_run: Callable[..., Run]
+) -> None:
+    """Answers of five and six digits have no room in the first stage."""
+    data = shared_directory(tmp_path_factory) / "tiny-sort-lengths"
+    sort_task.prepare(data, sort_task.Settings(min_digits=2, max_digits=6))
+    run = start_run(data, "tiny_sort_lengths")
+    assert run.wait(3 * START_LIMIT_S) == 0, run.text
+    short, long = metrics(run, "1-short"), metrics(run, "2-long")
+    assert "actor_train begins with the weights and the optimizer in " in run.text
+    assert max(row["rollout/response_length_max"] for step, row in short.items() if step) <= 7
+    print("validation:", *(f"{row[step]['val/reward_mean']:.3f}" for row, step in ((short, 0), (short, 50), (long, 100))))
+    assert short[50]["val/reward_mean"] == pytest.approx(long[0]["val/reward_mean"], abs=0.01), "the same model"
+    assert short[0]["val/reward_mean"] < short[50]["val/reward_mean"] < long[100]["val/reward_mean"]
+    assert long[100]["val/reward_mean"] > 0.8
+
+
+@pytest.mark.slow
 def test_stages_that_are_killed_and_stopped_give_the_numbers_of_unbroken_ones(
     random_model: Path, start_run: Callable[..., Run]
 ) -> None:

@@ -78,6 +78,7 @@ class StrategySpec:
     adapter_key: str = ""  # key of strategy_config by which an engine gets them so
     largest_adapter: int = 0  # the rank up to which it does
     adapts_experts: bool = False  # on each matrix of each expert of a mixture, too
+    takes_over: bool = False  # a run may begin with the moments of another one's optimizer
     balances: bool = False  # a mixture may train with a load-balancing loss
     compiles: bool = False  # its model may run by torch.compile
     head_kernels: bool = False  # a kernel may compute its log-probs from hidden states

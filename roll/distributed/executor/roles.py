@@ -215,6 +215,9 @@ class TrainCluster(ScoreCluster):
     def load_checkpoint(self, directory: Path) -> None:
         self.cluster.call_all("load_checkpoint", directory)
 
+    def take_over(self, directory: Path) -> None:
+        self.cluster.call_all("take_over", directory)
+
     def save_hf_model(self, directory: Path) -> None:
         self.cluster.call_all("save_hf_model", directory)
 

@@ -12,6 +12,7 @@ from roll.configs.problems import Problem, nearest
 from roll.configs.roles import TASKS, Use
 from roll.configs.strategies.spec import Choice, StrategySpec
 from roll.configs.strategies.table import STRATEGIES, load_spec, spec_of
+from roll.configs.taken_optimizer import taken_optimizer_problems
 from roll.utils.imports import is_installed, resolve, split
 from roll.utils.text import show
 
@@ -88,6 +89,8 @@ def _ability_problems(choice: Choice, spec: StrategySpec) -> Iterator[Problem]:
         yield from lora_problems(choice, spec.adapts, who_can)
         balancing = ", ".join(name for name in serving(role.use) if STRATEGIES[name].balances)
         yield from balance_problems(choice, spec.balances, balancing)
+        taking = ", ".join(name for name in serving(role.use) if STRATEGIES[name].takes_over)
+        yield from taken_optimizer_problems(choice, spec.takes_over, taking)
     yield from _sharing_problems(choice)
     generates = role.use == "generate"
     who_compiles = ", ".join(name for name in serving(role.use) if STRATEGIES[name].compiles)

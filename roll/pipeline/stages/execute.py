@@ -20,7 +20,7 @@ def run_stages(stages: Sequence[Stage], before: Callable[[Stage, Loaded], None])
         if found is None or not found.is_finished:
             for name in stage.givers:
                 check_sound(next(each for each in stages if each.name == name), left[name])
-            loaded = stage.over({name: left[name].model for name in stage.givers})
+            loaded = stage.over({name: str(left[name].path) for name in stage.givers})
             before(stage, loaded)
             if found is None:
                 begin(stage, left)

@@ -12,6 +12,7 @@ from roll.configs.run import RunConfig
 from roll.configs.stages import AT_THE_START
 from roll.errors import ConfigError
 from roll.pipeline.stages.entries import Entry
+from roll.pipeline.stages.kept import STATE
 
 MODEL = "model_args.model_name_or_path"
 ADAPTERS = "model_args.adapter_name_or_path"
@@ -94,16 +95,24 @@ def _wrong(config: RunConfig, role: str, named: str, earlier: Sequence[Giver]) -
         yield f"models.{role}: {named} leaves {what}, from which {role} cannot start."
 
 
-def with_models(settings: Mapping[str, Any], models: Mapping[str, str], entry: Entry) -> dict[str, Any]:
-    """The resolved tree of a stage with these models, by role. They hold the adapters that an earlier stage began
-    with."""
+def with_models(
+    settings: Mapping[str, Any], models: Mapping[str, str], states: Mapping[str, str], entry: Entry
+) -> dict[str, Any]:
+    """The resolved tree of a stage with these models, which hold the adapters that an earlier stage began with, and
+    with these states of optimizers, by role."""
     tree: dict[str, Any] = copy.deepcopy(dict(settings))
     for role, path in models.items():
-        node = tree
-        for part in (*role.split(".", 1), MODEL.split(".")[0]):
-            node[part] = node[part] if isinstance(node.get(part), dict) else {}
-            node = node[part]
-        node[MODEL.split(".")[1]] = path
+        _section(tree, role, MODEL)[MODEL.split(".")[1]] = path
         if not entry.says([*role.split(".", 1), *ADAPTERS.split(".")]):
-            node.pop(ADAPTERS.split(".")[1], None)
+            _section(tree, role, ADAPTERS).pop(ADAPTERS.split(".")[1], None)
+    for role, path in states.items():
+        _section(tree, role, STATE)[STATE.split(".")[1]] = path
+    return tree
+
+
+def _section(tree: dict[str, Any], role: str, key: str) -> dict[str, Any]:
+    """The mapping of a role's section that holds a key, made if there is none."""
+    for part in (*role.split(".", 1), key.split(".")[0]):
+        tree[part] = tree[part] if isinstance(tree.get(part), dict) else {}
+        tree = tree[part]
     return tree

@@ -14,6 +14,7 @@ from roll.pipeline.load import Loaded, check
 from roll.pipeline.spec import PipelineSpec
 from roll.pipeline.stages.entries import Entry, read_entries
 from roll.pipeline.stages.handover import MODEL, Giver, given_key, origin, receivers, with_models
+from roll.pipeline.stages.kept import STATE, Kept, kept_states
 from roll.pipeline.stages.told import Told
 from roll.pipeline.stages.trees import give_places, leave_out, stage_tree
 
@@ -24,8 +25,8 @@ _UNKNOWN = "unknown/model"  # of a stage with problems of its own
 @dataclass(frozen=True)
 class Stage:
     """`loaded` has, in the place of models that earlier stages will leave, those that these begin with: they are of the
-    same shape. `shown` names them. `models`: the stage whose model it is, by role. `left_out`: keys of the YAML that its
-    kind of run does not know. `afresh`: nothing may be there yet."""
+    same shape. `shown` names them. `models`: the stage whose model it is, by role; `kept`: whose optimizer. `left_out`:
+    keys of the YAML that its kind of run does not know. `afresh`: nothing may be there yet."""
 
     entry: Entry
     spec: PipelineSpec
@@ -34,6 +35,7 @@ class Stage:
     loaded: Loaded
     shown: Loaded
     models: Mapping[str, str]
+    kept: Mapping[str, Kept]
     afresh: bool
 
     @property
@@ -46,13 +48,15 @@ class Stage:
 
     @property
     def stand_ins(self) -> frozenset[str]:
-        """The keys of models that are not there yet: what is found about them says nothing."""
-        return frozenset(f"{role}.{MODEL}" for role in self.models)
+        """The keys of models and states that are not there yet: what is found about them says nothing."""
+        return frozenset((*(f"{role}.{MODEL}" for role in self.models), *(f"{role}.{STATE}" for role in self.kept)))
 
-    def over(self, paths: Mapping[str, str]) -> Loaded:
-        """What it runs with, given the places of the models by the names of the stages that left them."""
-        models = {role: paths[name] for role, name in self.models.items()}
-        return check(self.spec, _with(self.composed, models, self.entry))
+    def over(self, checkpoints: Mapping[str, str]) -> Loaded:
+        """What it runs with, given the last checkpoints of earlier stages by their names."""
+        models = {role: f"{checkpoints[name]}/hf_model" for role, name in self.models.items()}
+        states = {role: f"{checkpoints[kept.stage]}/{kept.role}" for role, kept in self.kept.items()}
+        settings = with_models(self.composed.settings, models, states, self.entry)
+        return check(self.spec, replace(self.composed, settings=settings))
 
     def lines(self, num_stages: int) -> Iterator[str]:
         """What is to be said of it before its plan."""
@@ -60,6 +64,8 @@ class Stage:
         for name in sorted(self.givers):
             if roles := [role for role in self.loaded.config.model_roles if self.models.get(role) == name]:
                 yield f"  {', '.join(roles)}: the model that {name} leaves"
+        for name in dict.fromkeys(kept.stage for kept in self.kept.values()):
+            yield f"  {', '.join(self.kept)}: the optimizer of {name} as well"
         if self.left_out:
             yield f"  not of this kind of run, and left out: {', '.join(self.left_out)}"
 
@@ -81,7 +87,7 @@ def plan_stages(raw: RawTree, overrides: Sequence[str], script: str | None) -> l
     for entry, tree, spec in kinds:
         giver = Giver(entry.name, given_key(spec.config_class()), _UNKNOWN)
         with told.about(entry):
-            stage = _stage(entry, tree, spec, specs, givers)
+            stage = _stage(entry, tree, spec, specs, givers, {each.name: each.loaded for each in stages})
             stages.append(stage)
             giver = replace(giver, origin=origin(stage.loaded.config))
         givers.append(giver)
@@ -90,7 +96,12 @@ def plan_stages(raw: RawTree, overrides: Sequence[str], script: str | None) -> l
 
 
 def _stage(
-    entry: Entry, tree: RawTree, spec: PipelineSpec, specs: Sequence[PipelineSpec], givers: Sequence[Giver]
+    entry: Entry,
+    tree: RawTree,
+    spec: PipelineSpec,
+    specs: Sequence[PipelineSpec],
+    givers: Sequence[Giver],
+    earlier: Mapping[str, Loaded],
 ) -> Stage:
     composed = resolve_tree(tree, spec.config_class())
     settings = composed.settings
@@ -101,16 +112,14 @@ def _stage(
         if giver.key is not None and settings.get(giver.key) is None:
             settings[giver.key] = giver.origin
     roles = receivers(check(spec, composed).config, entry, givers)
-    loaded = check(spec, _with(composed, {role: giver.origin for role, giver in roles.items()}, entry))
-    shown = check(spec, _with(composed, {role: f"of {giver.name}" for role, giver in roles.items()}, entry))
+    origins = {role: giver.origin for role, giver in roles.items()}
+    loaded = check(spec, replace(composed, settings=with_models(settings, origins, {}, entry)))
     if problems := list(_saving_problems(loaded)):
         raise ConfigError(*map(str, problems))
     models = {role: giver.name for role, giver in roles.items()}
-    return Stage(entry, spec, composed, tuple(left_out), loaded, shown, models, afresh)
-
-
-def _with(composed: Composed, models: Mapping[str, str], entry: Entry) -> Composed:
-    return replace(composed, settings=with_models(composed.settings, models, entry))
+    kept = kept_states(loaded, models, earlier) if entry.settings.optimizer == "kept" else {}
+    stage = Stage(entry, spec, composed, tuple(left_out), loaded, loaded, models, kept, afresh)
+    return replace(stage, shown=stage.over({name: f"of {name}" for name in stage.givers}))
 
 
 def _goes_on(settings: dict[str, object]) -> bool:

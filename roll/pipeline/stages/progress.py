@@ -28,10 +28,6 @@ class Left:
     is_finished: bool
     settings: tuple[str, ...] = ()
 
-    @property
-    def model(self) -> str:
-        return str(self.path / "hf_model")
-
 
 def left_by(stage: Stage) -> Left | None:
     """What there is of a stage; None if nothing. Raises ConfigError where it cannot be read."""

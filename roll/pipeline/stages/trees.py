@@ -10,6 +10,8 @@ from roll.configs.base import Settings, join
 from roll.configs.load.known_keys import Path, path_text, sections
 from roll.configs.load.loader import RawTree
 from roll.configs.load.references import WHOLE_REFERENCE, lookup, references
+from roll.configs.load.validate import SLIP
+from roll.configs.problems import nearest
 from roll.pipeline.kind import spellings
 from roll.pipeline.stages.entries import STAGES, Entry
 
@@ -47,7 +49,8 @@ def _change(tree: dict[str, Any], node: dict[str, Any], changes: Mapping[str, An
 
 def leave_out(cls: type[Settings], others: Iterable[type[Settings]], tree: dict[str, Any], entry: Entry) -> list[str]:
     """Takes out of the resolved tree of a stage what the YAML says for all stages and only others know; returns the
-    paths. What no stage knows stays, to be told as an unknown key, and so does what the stage says itself."""
+    paths. What no stage knows stays, to be told as an unknown key, unless it is misspelt for a key of others, who will
+    tell it; and so does what the stage says itself."""
     known: dict[Path, set[str]] = {}
     for other in others:
         for settings, _, path in sections(other, tree):
@@ -55,10 +58,12 @@ def leave_out(cls: type[Settings], others: Iterable[type[Settings]], tree: dict[
     gone: list[str] = []
     for settings, node, path in list(sections(cls, tree)):
         own = spellings(settings)
-        for key in [key for key in node if key not in own and key in known.get(path, ())]:
-            if not entry.says((*path, key)):
-                del node[key]
+        theirs = known.get(path, set())
+        for key in [key for key in node if key not in own and not entry.says((*path, key))]:
+            if key in theirs:
                 gone.append(path_text((*path, key)))
+            if key in theirs or (nearest(key, theirs, SLIP) and not nearest(key, own, SLIP)):
+                del node[key]
     return gone
 
 

@@ -20,7 +20,7 @@ from roll.distributed.strategy.data_parallel import RankGroups, RowShare, all_re
 from roll.distributed.strategy.deepspeed.config import training_config
 from roll.distributed.strategy.deepspeed.rank import DeepSpeedRank, full_dimensions, full_shape
 from roll.distributed.strategy.model_score import ModelScoreStrategy
-from roll.distributed.strategy.optimizer import not_finite, optimizer_of, schedule
+from roll.distributed.strategy.optimizer import go_on_after, not_finite, optimizer_of, schedule
 from roll.distributed.strategy.random_state import draw_apart
 from roll.distributed.strategy.saved_facts import SavedFacts, required_facts
 from roll.distributed.weights.bucket import WeightBucket, fill_buckets
@@ -162,6 +162,9 @@ class DeepSpeedTrainStrategy(ModelScoreStrategy, TrainStrategy):
             self.rank.stop()
             self._build(one_group=True)
         deepspeed_checkpoint.load(self.engine, directory, self.context.rank, self._has_adapters)
+
+    def begin_schedule(self) -> None:
+        go_on_after(self._schedule, 0)
 
     @property
     def _has_adapters(self) -> bool:

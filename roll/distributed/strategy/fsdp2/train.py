@@ -19,6 +19,7 @@ from roll.distributed.strategy.fsdp2 import checkpoint
 from roll.distributed.strategy.fsdp2.rank import Fsdp2Rank, whole_weight
 from roll.distributed.strategy.fsdp2.update import Updater
 from roll.distributed.strategy.model_score import ModelScoreStrategy
+from roll.distributed.strategy.optimizer import go_on_after
 from roll.distributed.strategy.random_state import draw_apart
 from roll.distributed.strategy.saved_facts import SavedFacts, required_facts
 from roll.distributed.weights.bucket import WeightBucket, fill_buckets
@@ -131,6 +132,9 @@ class Fsdp2TrainStrategy(ModelScoreStrategy, TrainStrategy):
             raise StrategyError(f"{directory} was saved with {', '.join(wrong)}. Resume with the same, or start anew.")
         with self.rank.weights_at_work():
             checkpoint.load(directory, self.rank, self.updater)
+
+    def begin_schedule(self) -> None:
+        go_on_after(self.updater.schedule, 0)
 
     @property
     def _facts(self) -> dict[str, object]:

@@ -92,7 +92,7 @@ def test_what_a_kind_of_run_does_not_know_is_left_out_and_said(plan: Planner) ->
 
 def test_a_key_that_no_stage_knows_is_told_once(plan: Planner) -> None:
     (problem,) = refused(plan, shared={"rolout_batch_size": 32})
-    assert problem.startswith("rolout_batch_size: unknown key") and "rollout_batch_size" in problem
+    assert "(long): rolout_batch_size: unknown key (value 32). Did you mean rollout_batch_size?" in problem
 
 
 def test_a_key_of_a_stage_is_never_left_out(plan: Planner) -> None:
@@ -117,7 +117,7 @@ def test_a_policy_is_handed_to_every_role_that_the_yaml_would_start_from_pretrai
     assert warm_up.models == {}
     assert short.models == dict.fromkeys(("actor_train", "actor_infer", "reference"), "warm-up")
     assert long.models == dict.fromkeys(("actor_train", "actor_infer", "reference"), "short")
-    config = long.over({"short": "out/2-short/checkpoints/step_000004/hf_model"}).config
+    config = long.over({"short": "out/2-short/checkpoints/step_000004"}).config
     for role in long.models:
         assert config.model_roles[role].model_args.model_name_or_path == "out/2-short/checkpoints/step_000004/hf_model"
     assert long.loaded.config.value("actor_train").model_args.model_name_or_path == "model", "whose shape it has"
@@ -162,7 +162,7 @@ def test_a_reward_model_is_handed_to_what_scores_with_one_and_the_policy_stays_t
         "rewards.math": "judge",
     }
     config = rl.over({"warm-up": "a", "judge": "b"}).config
-    assert config.model_roles["rewards.math"].model_args.model_name_or_path == "b"
+    assert config.model_roles["rewards.math"].model_args.model_name_or_path == "b/hf_model"
 
 
 def test_adapters_that_an_earlier_stage_began_with_are_in_its_model(plan: Planner) -> None:
@@ -172,6 +172,52 @@ def test_adapters_that_an_earlier_stage_began_with_are_in_its_model(plan: Planne
     assert first.loaded.config.value("actor_train").model_args.adapter_name_or_path == "adapters"
     assert second.loaded.config.value("actor_train").model_args.adapter_name_or_path is None
     assert second.loaded.config.value("actor_train").model_args.lora_rank == 4
+
+
+def test_a_kept_optimizer_is_that_of_the_stage_whose_model_it_is(plan: Planner) -> None:
+    critic = {**LEARNER, "device_mapping": [0, 1], "training_args": {"per_device_train_batch_size": 16}}
+    shared = {"critic": critic, "adv_estimator": "gae"}
+    _, _, long = plan(WARM_UP, SHORT, {**LONG, "optimizer": "kept"}, shared=shared)
+    assert {role: (kept.stage, kept.role) for role, kept in long.kept.items()} == {
+        "actor_train": ("short", "actor_train"),
+        "critic": ("short", "critic"),
+    }
+    roles = long.over({"short": "at"}).config.learning_roles
+    assert [worker.training_args.optimizer_from for worker in roles.values()] == ["at/actor_train", "at/critic"]
+    assert "actor_train, critic: the optimizer of short as well" in "\n".join(long.lines(3))
+
+
+def test_the_optimizer_of_another_kind_of_run_is_kept_under_its_roles_name(plan: Planner) -> None:
+    two = {**WARM_UP, "sft_train": {**WARM_UP["sft_train"], "device_mapping": [0, 1]}}
+    _, short = plan(two, {**SHORT, "optimizer": "kept"})
+    assert (short.kept["actor_train"].stage, short.kept["actor_train"].role) == ("warm-up", "sft_train")
+
+
+@pytest.mark.parametrize(
+    ("stages", "message"),
+    [
+        ([{**SHORT, "optimizer": "kept"}], "(short): optimizer: kept, but nothing that learns here starts from the"),
+        ([WARM_UP, {**SHORT, "pretrain": "x", "optimizer": "kept"}], "(short): optimizer: kept, but nothing that"),
+        (
+            [WARM_UP, {**SHORT, "optimizer": "kept"}],  # on two ranks, after one
+            "(short): optimizer: kept, but the state of sft_train of warm-up is of dp_size 1 (now 2) for actor_train.",
+        ),
+        (
+            [SHORT, {**LONG, "optimizer": "kept", "actor_train": {"model_args": {"lora_target": "all-linear"}}}],
+            "(long): optimizer: kept, but the state of actor_train of short is of lora",
+        ),
+        (
+            [{**stage, "actor_train": {"strategy_args": {"strategy_name": "megatron_train"}}} for stage in (SHORT, LONG)],
+            "",
+        ),
+    ],
+)
+def test_an_optimizer_that_cannot_be_kept_is_refused(plan: Planner, stages: list[dict[str, Any]], message: str) -> None:
+    stages[-1]["optimizer"] = "kept"
+    problem = refused(plan, *stages)[0]
+    assert message in problem
+    if not message:
+        assert "optimizer_from: megatron_train cannot begin with the optimizer of another run." in problem
 
 
 @pytest.mark.parametrize(
