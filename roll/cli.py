@@ -58,9 +58,7 @@ def plan_command(argv: Sequence[str]) -> int:
     return _ending(None, partial(yaml_at, arguments.config), overrides, is_dry=True)
 
 
-def _ending(
-    pipeline: str | None, find: Callable[[], tuple[Path, str]], overrides: Sequence[str], is_dry: bool
-) -> int:
+def _ending(pipeline: str | None, find: Callable[[], tuple[Path, str]], overrides: Sequence[str], is_dry: bool) -> int:
     """The exit code of what is started, with what is wrong told."""
     try:
         directory, name = find()

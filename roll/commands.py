@@ -26,6 +26,7 @@ class Subcommand:
 SUBCOMMANDS: Mapping[str, Subcommand] = {
     "run": Subcommand("a run of any kind, or several in stages", "roll.cli:run_command"),
     "plan": Subcommand("the dry run of the same: its checks and its plan", "roll.cli:plan_command"),
+    "schema": Subcommand("the keys of a kind of run as a JSON schema, for editors", "roll.pipeline.schema:run"),
     "data": Subcommand("check FILE: what rows hold, and what is wrong with them", "roll.data_check.command:run"),
     "eval": Subcommand("a model or a checkpoint, measured on a YAML's evaluation sets", "roll.evaluate:run"),
     "explain": Subcommand("an algorithm: formula, settings, a worked example", "roll.algorithms.explain:run"),

@@ -74,7 +74,7 @@ class RunConfig(Settings):
 
     pipeline: str | None = setting(
         None,
-        "Kind of run: rlvr, agentic, sft, dpo, rm, or package.module:SPEC for one of your own. Default: what the "
+        "Kind of run, such as rlvr, agentic, sft or dpo, or package.module:SPEC for one of your own. Default: what the "
         "script starts; `roll run` takes the kind whose keys these are.",
         min_length=1,
     )

@@ -32,8 +32,8 @@ class StageConfig(Settings):
     )
     pipeline: str | None = setting(
         None,
-        "Kind of run: rlvr, agentic, sft, dpo, rm, or package.module:SPEC. Default: the YAML's `pipeline`, the kind "
-        "that the script starts, or the one whose keys these are.",
+        "Kind of run, such as rlvr, agentic, sft or dpo, or package.module:SPEC. Default: the YAML's `pipeline`, the "
+        "kind that the script starts, or the one whose keys these are.",
         min_length=1,
     )
     models: dict[str, str] = setting(

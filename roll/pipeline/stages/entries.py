@@ -68,7 +68,7 @@ def read_entries(tree: Mapping[str, Any], overrides: Sequence[str]) -> list[Entr
             problems.append(f"{at}: {show(item)} must be a mapping with a name and the keys that the stage changes.")
             continue
         own = {key: item[key] for key in StageConfig.model_fields if key in item}
-        changes = {key: value for key, value in item.items() if key not in own}
+        changes = {str(key): value for key, value in item.items() if key not in own}
         checked = validate(StageConfig, own)
         problems += [f"{at}.{problem.text}" for problem in checked.problems]
         problems += [f"{at}.{key}: {why}." for key, why in _ELSEWHERE.items() if key in changes]

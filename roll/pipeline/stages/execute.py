@@ -28,6 +28,8 @@ def run_stages(stages: Sequence[Stage], before: Callable[[Stage, Loaded], None])
                 return code
             found = left_by(stage)
             if found is None or not found.is_finished:
-                raise StorageError(f"{stage.name} ended, and {stage.loaded.config.checkpoint_dir} does not have its last step")
+                raise StorageError(
+                    f"{stage.name} ended, and {stage.loaded.config.checkpoint_dir} does not have its last step"
+                )
         left[stage.name] = found
     return 0

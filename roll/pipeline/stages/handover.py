@@ -40,8 +40,8 @@ def given_key(cls: type[RunConfig]) -> str | None:
 def origin(config: RunConfig) -> str:
     """The model that what a stage saves started from."""
     learners = {config.roles[name].head: worker for name, worker in config.learning_roles.items()}
-    worker = next(learners[head] for head in (*_KEY_OF_HEAD, *learners) if head in learners)
-    return worker.model_args.model_name_or_path or ""
+    worker = next((learners[head] for head in (*_KEY_OF_HEAD, *learners) if head in learners), None)
+    return (worker.model_args.model_name_or_path if worker is not None else None) or ""
 
 
 def receivers(config: RunConfig, entry: Entry, earlier: Sequence[Giver]) -> dict[str, Giver]:
@@ -69,9 +69,7 @@ def _with_models(config: RunConfig) -> list[str]:
     return [name for name in config.sections if config.roles[name].head is not None]
 
 
-def _by_default(
-    config: RunConfig, keys: Sequence[str], entry: Entry, last: Mapping[str | None, Giver]
-) -> Giver | None:
+def _by_default(config: RunConfig, keys: Sequence[str], entry: Entry, last: Mapping[str | None, Giver]) -> Giver | None:
     for key in keys:
         if key in last and not entry.says((key,)):
             return last[key]

@@ -32,7 +32,7 @@ def stage_tree(raw: RawTree, entry: Entry) -> RawTree:
     _change(tree, tree, entry.changes, "")
     if entry.settings.pipeline is not None:
         tree["pipeline"] = entry.settings.pipeline
-    return RawTree(raw.path, tree, raw.of_fragments | set(references(raw.tree[STAGES])))
+    return RawTree(raw.path, tree, raw.of_fragments | set(references(raw.tree)))
 
 
 def _change(tree: dict[str, Any], node: dict[str, Any], changes: Mapping[str, Any], at: str) -> None:
@@ -62,7 +62,7 @@ def leave_out(cls: type[Settings], others: Iterable[type[Settings]], tree: dict[
         for key in [key for key in node if key not in own and not entry.says((*path, key))]:
             if key in theirs:
                 gone.append(path_text((*path, key)))
-            if key in theirs or (nearest(key, theirs, SLIP) and not nearest(key, own, SLIP)):
+            if key in theirs or (nearest(str(key), theirs, SLIP) and not nearest(str(key), own, SLIP)):
                 del node[key]
     return gone
 

@@ -71,9 +71,7 @@ def test_what_is_no_yaml_is_refused_with_what_is_there(tmp_path: Path, capsys: p
     assert "max_steps=3.yaml does not exist. Name a YAML first." in capsys.readouterr().err
 
 
-def test_a_yaml_of_another_kind_than_the_script_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_yaml_of_another_kind_than_the_script_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from roll.cli import main as script
 
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(tree({"pipeline": "agentic"})))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from roll import cli
-from tests.unit.pipeline.stages.conftest import LONG, SHORT, WARM_UP, Runs
+from tests.unit.pipeline.stages.conftest import LONG, SHAPE, SHORT, WARM_UP, Runs
 
 Write = Callable[..., None]
 
@@ -35,9 +35,7 @@ def test_stages_run_in_order_each_from_the_last_model_of_the_one_before(
     assert shown.rstrip().endswith("All stages are finished.")
 
 
-def test_what_is_finished_does_not_run_again(
-    write: Write, runs: Runs, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_finished_does_not_run_again(write: Write, runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
     write()
     assert run() == run() == 0
     assert len(runs.done) == 3
@@ -117,39 +115,39 @@ def test_the_last_stage_may_be_made_longer(write: Write, runs: Runs) -> None:
 def test_a_stage_that_began_with_another_model_is_refused(
     write: Write, runs: Runs, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The first stage was done again, and left a checkpoint under the same name."""
+    """The first stage is done again, from another model, and leaves a checkpoint under the same name."""
     write(WARM_UP, SHORT)
     assert run() == 0
+    shutil.move("out/2-short", "aside")
     shutil.rmtree("out/1-warm-up")
-    write(WARM_UP)
-    state = Path("out/2-short/started_from.json")
+    Path("model/config.json").write_text(json.dumps(SHAPE | {"hidden_size": 8}))
     assert run() == 0
-    then = json.loads(state.read_text())
-    state.write_text(json.dumps({"warm-up": "0" * 32}))
-    write(WARM_UP, SHORT)
+    shutil.rmtree("out/2-short")
+    shutil.move("aside", "out/2-short")
     assert run() == 2
     assert "short began with other models than warm-up would give it now." in capsys.readouterr().err
     assert run("--dry_run") == 0
     assert "a real run stops here: short began with other models" in capsys.readouterr().out
-    assert then != {}
+    shutil.rmtree("out/1-warm-up")
+    assert run() == 2
+    assert "warm-up is not finished (it has no checkpoint), but short began after it." in capsys.readouterr().err
 
 
-def test_a_damaged_model_is_not_handed_over(
-    write: Write, runs: Runs, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write(WARM_UP)
-    assert run() == 0
+def test_a_damaged_model_is_not_handed_over(write: Write, runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    write(WARM_UP, SHORT)
+    runs.most = 3
+    assert [run(), run()] == [130, 130]
+    assert runs.done[-1] == ("run-short", 0, 3)
     weights = Path("out/1-warm-up/checkpoints/step_000006/hf_model/config.json")
     weights.write_text(weights.read_text().replace("4", "5"))
-    write(WARM_UP, SHORT)
     assert run() == 2
-    assert "is not as it was written (digest): the checkpoint is damaged" in capsys.readouterr().err
-    assert len(runs.done) == 1
+    said = capsys.readouterr().err
+    assert "is not as it was written (digest): the checkpoint is damaged" in said
+    assert "warm-up then goes on from the checkpoint before." in said
+    assert len(runs.done) == 3
 
 
-def test_afresh_is_refused_where_something_is(
-    write: Write, runs: Runs, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_afresh_is_refused_where_something_is(write: Write, runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
     write(shared={"resume_from_checkpoint": False})
     assert run() == 0
     assert run() == 2

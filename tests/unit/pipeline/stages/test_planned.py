@@ -128,7 +128,10 @@ def test_a_policy_is_handed_to_every_role_that_the_yaml_would_start_from_pretrai
     ("changes", "expected"),
     [
         ({"models": {"reference": "start"}}, {"actor_train": "short", "actor_infer": "short"}),
-        ({"models": {"reference": "warm-up"}}, {"actor_train": "short", "actor_infer": "short", "reference": "warm-up"}),
+        (
+            {"models": {"reference": "warm-up"}},
+            {"actor_train": "short", "actor_infer": "short", "reference": "warm-up"},
+        ),
         ({"pretrain": "other"}, {}),
         (
             {"reference": {"model_args": {"model_name_or_path": "other"}}},
@@ -207,7 +210,10 @@ def test_the_optimizer_of_another_kind_of_run_is_kept_under_its_roles_name(plan:
             "(long): optimizer: kept, but the state of actor_train of short is of lora",
         ),
         (
-            [{**stage, "actor_train": {"strategy_args": {"strategy_name": "megatron_train"}}} for stage in (SHORT, LONG)],
+            [
+                {**stage, "actor_train": {"strategy_args": {"strategy_name": "megatron_train"}}}
+                for stage in (SHORT, LONG)
+            ],
             "",
         ),
     ],
