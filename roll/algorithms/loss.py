@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args
 
 import torch
 
 from roll.algorithms.kl import KLEstimator, estimate_kl
 from roll.algorithms.objectives import ClippedRatio, Objective, PolicyTokens
-from roll.algorithms.off_policy import TrainInferCorrection, correct_mismatch, ratio_of, row_means, spread
+from roll.algorithms.off_policy import TrainInferCorrection, correct_mismatch, ratio_of, row_means, row_sums, spread
 from roll.types.batch import LossScale, MicroBatch, TokenOutputs
 from roll.types.metrics import MetricSums
 
 Need = Literal["log_probs", "entropy", "values", "balance"]
+ImportanceSampling = Literal["token", "seq", "segment", "product"]
 LossAggMode = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"]
 
 
@@ -82,15 +83,15 @@ class PolicyLoss:
         rl_loss_coef * (policy loss + kl_loss_coef * KL(policy || reference)) - entropy_loss_coef * entropy
 
     The policy loss per token is that of `objective`, by default PPO's, of the ratio p / p_old and the advantage.
-    `importance_sampling: seq` takes the geometric mean of the row's ratios for every token (GSPO), `segment` that of
-    each turn's own. Without old log-probs the ratio is 1 and its gradient that of log p. `loss_weights` weigh the
-    policy loss alone. All aggregate alike. `old_is_rollout`: the old log-probs are the engine's own, so the gap between
-    engine and trainer is taken from the present policy; updates after a step's first add what they have changed. Of
-    tokens up to `max_lag` steps old that gap is told by age.
+    `importance_sampling: seq` takes the geometric mean of the row's ratios for every token (GSPO), `product` their
+    product, `segment` the geometric mean of each turn's own. Without old log-probs the ratio is 1 and its gradient that
+    of log p. `loss_weights` weigh the policy loss alone. All aggregate alike. `old_is_rollout`: the old log-probs are
+    the engine's own, so the gap between engine and trainer is taken from the present policy; updates after a step's
+    first add what they have changed. Of tokens up to `max_lag` steps old that gap is told by age.
     """
 
     objective: Objective = PPO
-    importance_sampling: Literal["token", "seq", "segment"] = "token"
+    importance_sampling: ImportanceSampling = "token"
     aggregation: Aggregation = Aggregation()
     kl_loss_coef: float = 0.0
     kl_loss_estimator: KLEstimator = "k3"
@@ -102,8 +103,9 @@ class PolicyLoss:
     max_lag: int = 0
 
     def __post_init__(self) -> None:
-        if self.importance_sampling not in ("token", "seq", "segment"):
-            raise ValueError(f"importance_sampling must be token, seq or segment, not {self.importance_sampling!r}")
+        if self.importance_sampling not in get_args(ImportanceSampling):
+            known = ", ".join(get_args(ImportanceSampling))
+            raise ValueError(f"importance_sampling must be one of {known}, not {self.importance_sampling!r}")
 
     @property
     def needs(self) -> frozenset[Need]:
@@ -119,7 +121,8 @@ class PolicyLoss:
 
         advantages = inside(batch.advantages, mask, "PolicyLoss", "advantages")
         log_ratio = self._log_ratio(log_probs - old, mask, metrics)
-        losses = self.objective(PolicyTokens(log_probs, log_ratio, advantages, mask), metrics)
+        is_product = self.importance_sampling == "product"
+        losses = self.objective(PolicyTokens(log_probs, log_ratio, advantages, mask, is_product), metrics)
         rollout = inside(batch.rollout_log_probs, mask, "PolicyLoss", "rollout_log_probs")
         trained_on = log_probs if batch.old_log_probs is None or self.old_is_rollout else old
         if self.correction is not None:
@@ -166,6 +169,8 @@ class PolicyLoss:
         metrics.add("approx_kl", approx_kl.sum(), num_tokens)
         if self.importance_sampling == "seq":
             log_ratio = row_means(log_ratio, mask).expand_as(log_ratio)
+        elif self.importance_sampling == "product":
+            log_ratio = row_sums(log_ratio).expand_as(log_ratio)
         elif self.importance_sampling == "segment":
             log_ratio = spread(log_ratio, mask, "segment")
         seen = torch.where(mask, ratio_of(log_ratio.detach()), 0.0)

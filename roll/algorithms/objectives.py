@@ -22,6 +22,8 @@ class PolicyTokens:
     log_ratio: torch.Tensor  # log r: a token's own, or shared by its row or turn; 0 where p_old is the present policy
     advantages: torch.Tensor  # 0 outside the mask
     mask: torch.Tensor
+    is_product: bool = False
+    """log r is the sum over its row."""
 
 
 class Objective(Protocol):
@@ -108,7 +110,7 @@ class BoundedWeight:
 class TaperedWeight:
     """TOPR (Le Roux et al., arXiv 2503.14286): -A log p where A > 0, so that good answers are learned however
     unlikely they have become, and -min(r, 1) A log p where A < 0, so that bad ones are left alone once they are. Both
-    have a weight of their own. The paper's ratio is that of the whole row."""
+    have a weight of their own. The paper's ratio is the product over the row."""
 
     positive_weight: float = 1.0
     negative_weight: float = 1.0
@@ -124,12 +126,16 @@ class TaperedWeight:
 @dataclass(frozen=True)
 class SquaredPenalty:
     """-A log p + tau / 2 * (log r)^2: the mirror-descent step of Kimi k1.5 (arXiv 2501.12599, equation 3), which holds
-    the policy near the old one without a clip. The paper's ratio is that of the whole row."""
+    the policy near the old one without a clip. The paper's ratio is the product over the row, of which the penalty
+    counts once: each of its n tokens has 1 / n of it."""
 
     tau: float = 0.1
 
     def __call__(self, tokens: PolicyTokens, metrics: MetricSums) -> torch.Tensor:
-        penalty = torch.where(tokens.mask, 0.5 * self.tau * tokens.log_ratio.square(), 0.0)
+        squares = tokens.log_ratio.square()
+        if tokens.is_product:
+            squares = squares / tokens.mask.sum(dim=1, keepdim=True).clamp(min=1)
+        penalty = torch.where(tokens.mask, 0.5 * self.tau * squares, 0.0)
         metrics.add("ratio_penalty_mean", penalty.detach().sum(), tokens.mask.sum())
         return penalty - tokens.advantages * tokens.log_probs
 

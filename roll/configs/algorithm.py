@@ -186,10 +186,10 @@ class AlgorithmConfig(OnPolicyDistillation):
         "their scale (docs/algorithms.md, Aggregation).",
         gt=0,
     )
-    importance_sampling: Literal["token", "seq", "segment"] = setting(
+    importance_sampling: Literal["token", "seq", "segment", "product"] = setting(
         "token",
-        "Policy ratio per token, one per sample (the length-normalised product of its token ratios), or one per "
-        "segment (the same within each turn).",
+        "Policy ratio per token; seq: one per sample, the length-normalised product of its token ratios; segment: the "
+        "same within each turn; product: one per sample, the product itself.",
     )
     entropy_loss_coef: float = setting(0.0, "Weight of the entropy bonus.", ge=0)
     skip_idle_rows: bool = setting(

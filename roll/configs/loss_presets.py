@@ -29,13 +29,13 @@ LOSS_PRESETS = (
             "adv_estimator": "grpo",
             "norm_std_type": "none",
             "pg_variant": "topr",
-            "importance_sampling": "seq",
+            "importance_sampling": "product",
             "loss_agg_mode": "seq-mean-token-sum",
         },
         (
             "A = reward - mean of the group",
-            "loss of a token = -A log p where A > 0, -min(s, 1) A log p where A < 0, s = the geometric mean of the "
-            "answer's p_new / p_old",
+            "loss of a token = -A log p where A > 0, -min(s, 1) A log p where A < 0, s = the product of the answer's "
+            "p_new / p_old",
             "loss of an update = the mean over its answers of the sum over their tokens",
         ),
     ),
@@ -113,12 +113,13 @@ LOSS_PRESETS = (
             "adv_estimator": "grpo",
             "norm_std_type": "none",
             "pg_variant": "kimi15",
-            "importance_sampling": "seq",
+            "importance_sampling": "product",
             "loss_agg_mode": "seq-mean-token-sum",
         },
         (
             "A = reward - mean of the group",
-            "loss of a token = -A log p + tau / 2 (log s)^2, s = the geometric mean of the answer's p_new / p_old",
+            "loss of a token = -A log p + tau / 2 (log s)^2 / n, s = the product of the p_new / p_old of its answer of "
+            "n tokens",
             "loss of an update = the mean over its answers of the sum over their tokens",
         ),
     ),

@@ -104,6 +104,10 @@ def slow_policy_loss(loss: PolicyLoss, batch: TrainBatch, theta: torch.Tensor, e
             log_ratio = shared("geometric", row, log_ratio)
         elif loss.importance_sampling == "segment":
             log_ratio = shared("segment", row, log_ratio)
+        elif loss.importance_sampling == "product" and row:
+            log_ratio = shared("sequence", row, log_ratio)
+            if isinstance(loss.objective, SquaredPenalty):  # (log r)^2 is divided by the tokens
+                log_ratio = {t: value / math.sqrt(len(row)) for t, value in log_ratio.items()}
         factor = slow_factor(
             loss.correction, row, {t: theta[t] if batch.old_log_probs is None else old[t] for t in row}, rollout
         )
@@ -227,7 +231,7 @@ OBJECTIVES: dict[str, Objective] = {
     "sapo": SoftGate(0.7, 1.6),
     "gmpo": ClippedGeometricMean(0.2, 0.05),
 }
-KINDS: tuple[Literal["seq", "segment"], ...] = ("seq", "segment")
+KINDS: tuple[Literal["seq", "segment", "product"], ...] = ("seq", "segment", "product")
 CASES: dict[str, PolicyLoss] = {
     **{f"mode {m}": replace(WITH_EVERYTHING, aggregation=Aggregation(m, MAX_LENGTH)) for m in MODES},
     "clip higher": PolicyLoss(ClippedRatio(0.1, 0.35)),
@@ -301,6 +305,24 @@ def test_kl_estimates_and_gradients_equal_the_loop_however_far_apart_the_policie
     (own,) = torch.autograd.grad(estimates.sum(), [theta])
     at = gaps != 0  # there abs has no slope of its own
     torch.testing.assert_close(own[at], gradients[at], rtol=1e-12, atol=1e-12)
+
+
+def test_the_penalty_of_a_product_is_that_of_the_papers_loss_of_whole_answers() -> None:
+    """Kimi k1.5, equation 3: the mean over answers of -A log p(y) + tau / 2 (log p(y) / p_old(y))^2."""
+    rng = np.random.default_rng(5)
+    batch = random_train_batch(rng, random_samples(rng, [4, 1, 7]))
+    batch = replace(batch, advantages=np.ones_like(batch.advantages) * batch.samples.response_mask)
+    batch = replace(batch, samples=replace(batch.samples, loss_weights=np.ones(3, np.float32)))
+    assert batch.old_log_probs is not None
+    old = torch.from_numpy(batch.old_log_probs.astype(np.float64))
+    theta = torch.from_numpy(near(rng, batch.samples, 0.3).astype(np.float64)).requires_grad_()
+    answers = [-theta[row].sum() + 0.3 * (theta[row].sum() - old[row].sum()) ** 2 for row in response_tokens(batch)]
+    expected = torch.stack(answers).mean()
+    (gradient,) = torch.autograd.grad(expected, [theta])
+    loss = PolicyLoss(SquaredPenalty(0.6), "product", Aggregation("seq-mean-token-sum"))
+    value, _ = apply_loss(loss, batch, {"log_probs": theta}, [np.array([2, 0]), np.array([1])])
+    assert value == pytest.approx(expected.item(), rel=RTOL)
+    torch.testing.assert_close(theta.grad, gradient, rtol=RTOL, atol=1e-9)
 
 
 def test_the_cases_really_clip_and_filter() -> None:

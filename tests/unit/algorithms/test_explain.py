@@ -99,7 +99,8 @@ EXPECTED = {
     "clip_cov": per_token(lambda i, r: clipped(r, SCALED[i], 0.2, 0.2), in_mean),  # no covariance is above 1
     "kl_cov": per_token(held, in_mean),
     "gmpo": per_token(bounded_mean, in_rows),
-    "topr": per_token(lambda i, _: -CENTRED[i] * (min(1.0, geometric(i)) if CENTRED[i] < 0 else 1.0), in_sums),
+    "kimi15": per_token(lambda i, _: -CENTRED[i] + 0.1 * math.log(math.prod(RATIOS[i])), in_sums),
+    "topr": per_token(lambda i, _: -CENTRED[i] * (min(1.0, math.prod(RATIOS[i])) if CENTRED[i] < 0 else 1.0), in_sums),
 }
 
 

@@ -48,7 +48,7 @@ MODES: list[LossAggMode] = ["token-mean", "seq-mean-token-mean", "seq-mean-token
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("objective", [ClippedRatio(dual_clip=2), PolicyGradient(), BoundedWeight(), TaperedWeight()])
-@pytest.mark.parametrize("importance_sampling", ["token", "seq", "segment"])
+@pytest.mark.parametrize("importance_sampling", ["token", "seq", "segment", "product"])
 def test_the_loss_its_gradient_and_its_metric_are_the_same_without_them(
     mode: LossAggMode, objective: Objective, importance_sampling: str
 ) -> None:
