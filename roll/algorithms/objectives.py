@@ -49,7 +49,7 @@ class ClippedRatio:
         ratio, (below, above) = ratio_of(tokens.log_ratio), self._out_of_range(tokens)
         objective = torch.minimum(ratio * tokens.advantages, ratio.clamp(*self._range) * tokens.advantages)
         negative = tokens.advantages < 0
-        _count_clipped(metrics, below, above, tokens.mask)
+        count_clipped(metrics, below, above, tokens.mask)
         if self.dual_clip is not None:
             floor = self.dual_clip * tokens.advantages
             metrics.add("dual_clip_fraction", (negative & (objective.detach() < floor)).sum(), tokens.mask.sum())
@@ -97,7 +97,7 @@ class BoundedWeight:
     def __call__(self, tokens: PolicyTokens, metrics: MetricSums) -> torch.Tensor:
         ratio = ratio_of(tokens.log_ratio.detach())
         below, above = ratio < self.lowest, ratio > self.highest
-        _count_clipped(metrics, tokens.mask & below, tokens.mask & above, tokens.mask)
+        count_clipped(metrics, tokens.mask & below, tokens.mask & above, tokens.mask)
         weight = ratio.clamp(self.lowest, self.highest)
         if self.drops_settled:
             settled = ((tokens.advantages > 0) & above) | ((tokens.advantages < 0) & below)
@@ -118,7 +118,7 @@ class TaperedWeight:
     def __call__(self, tokens: PolicyTokens, metrics: MetricSums) -> torch.Tensor:
         ratio, negative = ratio_of(tokens.log_ratio.detach()), tokens.advantages < 0
         nowhere = torch.zeros_like(tokens.mask)
-        _count_clipped(metrics, nowhere, negative & (ratio > 1), tokens.mask)
+        count_clipped(metrics, nowhere, negative & (ratio > 1), tokens.mask)
         tapered = self.negative_weight * ratio.clamp(max=1.0)
         return -torch.where(negative, tapered, self.positive_weight) * tokens.advantages * tokens.log_probs
 
@@ -169,13 +169,14 @@ class ClippedGeometricMean:
         log_ratio = torch.where(tokens.mask, tokens.log_ratio, 0.0)  # a shared ratio stands outside the mask, too
         positive, negative = tokens.advantages > 0, tokens.advantages < 0
         seen = log_ratio.detach()
-        _count_clipped(metrics, negative & (seen < -self.low), positive & (seen > self.high), tokens.mask)
+        count_clipped(metrics, negative & (seen < -self.low), positive & (seen > self.high), tokens.mask)
         bounded = torch.where(positive, log_ratio.clamp(max=self.high), log_ratio)
         bounded = torch.where(negative, log_ratio.clamp(min=-self.low), bounded)
         return -ratio_of(row_means(bounded, tokens.mask)) * tokens.advantages
 
 
-def _count_clipped(metrics: MetricSums, low: torch.Tensor, high: torch.Tensor, mask: torch.Tensor) -> None:
+def count_clipped(metrics: MetricSums, low: torch.Tensor, high: torch.Tensor, mask: torch.Tensor) -> None:
+    """Tokens cut below the range and above it, as shares of those there are."""
     num_tokens, num_low, num_high = mask.sum(), low.sum(), high.sum()
     metrics.add("clip_fraction", num_low + num_high, num_tokens)
     metrics.add("clip_low_fraction", num_low, num_tokens)

@@ -13,7 +13,7 @@ from roll.configs.data import Place
 from roll.configs.estimators import Estimator, OPMDBaseline, RAFTKeep, estimator_of
 from roll.configs.modes import is_started
 from roll.configs.opd import OnPolicyDistillation
-from roll.configs.policy_losses import PolicyForm, last_name, policy_form_of
+from roll.configs.policy_losses import PolicyForm, RECClip, last_name, policy_form_of
 from roll.configs.presets import known_algorithm
 from roll.configs.roles import ROLES, Role, teacher_role
 
@@ -121,6 +121,7 @@ class AlgorithmConfig(OnPolicyDistillation):
         "r within tis_lower_bound and tis_upper_bound. cispo: weighted by r within 1 - cispo_epsilon_low and 1 + "
         "cispo_epsilon_high. topr: negative advantages weighted by min(r, 1). "
         "kimi15: a penalty on (log r)^2. sapo: a soft gate on r. gmpo: the geometric mean of a sample's clipped r. "
+        "rec: the policy gradient, off where r is out of its range. sppo: -A log r within a range. "
         "opmd: policy gradient / (1 + opmd_tau). clip_cov and kl_cov: tokens whose log-prob and advantage vary "
         "together are left out, or held near. Default: ppo.",
     )
@@ -153,6 +154,22 @@ class AlgorithmConfig(OnPolicyDistillation):
     gmpo_clip_high: float = setting(
         0.4, "With pg_variant gmpo: log r of a token is at most this, where the advantage is above 0.", gt=0
     )
+    rec_clip_mode: RECClip = setting(
+        "one-side",
+        "With pg_variant rec: where a token does not learn. one-side: where the clip of ppo binds. two-side: where r "
+        "is below 1 - rec_epsilon_low or above 1 + rec_epsilon_high. ring: there, unless its advantage brings it back "
+        "from far off. none: nowhere.",
+    )
+    rec_epsilon_low: float = setting(0.2, "With pg_variant rec: how far r may go below 1.", gt=0, le=1)
+    rec_epsilon_high: float = setting(0.2, "With pg_variant rec: how far r may go above 1.", gt=0)
+    rec_epsilon_low_prime: float = setting(
+        0.6, "With rec_clip_mode ring: below 1 minus this, tokens whose advantage is above 0 learn.", gt=0, le=1
+    )
+    rec_epsilon_high_prime: float = setting(
+        2.0, "With rec_clip_mode ring: above 1 plus this, tokens whose advantage is below 0 learn.", gt=0
+    )
+    rec_weighs_by_ratio: bool = setting(False, "With pg_variant rec: weigh by r, as importance sampling does.")
+    sppo_epsilon: float = setting(0.3, "With pg_variant sppo: r counts within 1 / (1 + this) and 1 + this.", gt=0)
     clip_cov_ratio: float = setting(
         2e-4,
         "With pg_variant clip_cov: share of the response tokens of a micro batch, at least one, that do not learn. "

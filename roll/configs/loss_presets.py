@@ -67,6 +67,41 @@ LOSS_PRESETS = (
         ),
     ),
     Preset(
+        "rec",
+        "Group-relative REINFORCE, arXiv 2509.24203",
+        {
+            "adv_estimator": "grpo",
+            "norm_std_type": "none",
+            "pg_variant": "rec",
+            "rec_clip_mode": "one-side",
+            "rec_epsilon_low": 0.2,
+            "rec_epsilon_high": 0.2,
+            "loss_agg_mode": "token-mean",
+        },
+        (
+            "A = reward - mean of the group",
+            "loss of a token = -A log p, 0 where A > 0 and r > 1 + high, or A < 0 and r < 1 - low, r = p_new / p_old",
+            "loss of an update = the mean over its tokens",
+        ),
+        beside="rec_clip_mode: two-side and ring are its other forms; rec_weighs_by_ratio: importance sampling",
+    ),
+    Preset(
+        "sppo",
+        "Functional mirror ascent, arXiv 2108.05828",
+        {
+            "adv_estimator": "grpo",
+            "norm_std_type": "none",
+            "pg_variant": "sppo",
+            "sppo_epsilon": 0.3,
+            "loss_agg_mode": "token-mean",
+        },
+        (
+            "A = reward - mean of the group",
+            "loss of a token = -A log clip(r, 1 / (1 + epsilon), 1 + epsilon), r = p_new / p_old",
+            "loss of an update = the mean over its tokens",
+        ),
+    ),
+    Preset(
         "clip_cov",
         "Entropy mechanism, arXiv 2505.22617",
         {

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from roll.configs.problems import Problem, did_you_mean
 from roll.utils.imports import resolve
@@ -11,6 +11,8 @@ from roll.utils.text import show
 
 OBJECTIVES = "roll.algorithms.objectives"
 COVARIANCE = "roll.algorithms.covariance"
+GATES = "roll.algorithms.gates"
+RECClip = Literal["none", "one-side", "two-side", "ring"]
 Values = Mapping[str, Any]
 
 
@@ -67,6 +69,24 @@ def _in_order(lowest: str, highest: str) -> Callable[[Values], Iterator[Problem]
     return problems
 
 
+_RING = ("rec_epsilon_low_prime", "rec_epsilon_high_prime")
+_REC = ("rec_clip_mode", "rec_epsilon_low", "rec_epsilon_high", *_RING, "rec_weighs_by_ratio")
+
+
+def _ring_problems(values: Values) -> Iterator[Problem]:
+    for near, far in zip(("rec_epsilon_low", "rec_epsilon_high"), _RING, strict=True):
+        if values["rec_clip_mode"] == "ring" and values[near] > values[far]:
+            yield Problem(f"{near}: {values[near]:g} is above {far}: {values[far]:g}. Swap them.", (near, far))
+
+
+def _ring_warnings(values: Values, given: AbstractSet[str]) -> Iterator[str]:
+    mode = values["rec_clip_mode"]
+    read = {"none": (), "ring": _REC}.get(mode, ("rec_epsilon_low", "rec_epsilon_high"))
+    for key in _REC[1:5]:
+        if key in given and key not in read:
+            yield f"{key} does nothing with rec_clip_mode: {mode}."
+
+
 _RANGE = ("pg_clip", "use_pg_clip_range", "pg_clip_low", "pg_clip_high")
 
 
@@ -103,6 +123,8 @@ _ROWS = (
     ),
     PolicyForm("gmpo", f"{OBJECTIVES}:gmpo", ("gmpo_clip_low", "gmpo_clip_high"), weighs_by_ratio=True),
     PolicyForm("sapo", f"{OBJECTIVES}:sapo", ("sapo_tau_positive", "sapo_tau_negative"), weighs_by_ratio=True),
+    PolicyForm("rec", f"{GATES}:rec", _REC, weighs_by_ratio=True, problems=_ring_problems, warnings=_ring_warnings),
+    PolicyForm("sppo", f"{GATES}:sppo", ("sppo_epsilon",), weighs_by_ratio=True),
     PolicyForm(
         "clip_cov",
         f"{COVARIANCE}:clip_cov",

@@ -30,6 +30,8 @@ _LOSSES: Mapping[str, str] = {
     "sapo": "sapo",
     "opmd": "opmd",
     "sft": "gpg",  # the policy gradient without a ratio, which is the loss of fine-tuning where advantages are 1
+    "rec": "rec",
+    "sppo": "sppo",
 }
 _OWN_BOUNDS: Mapping[str, tuple[float, float]] = {"gspo": (3e-4, 4e-4), "cispo": (1.0, 0.28)}
 """Of losses that have other reaches of the clip than .2 where none is given."""
@@ -58,6 +60,17 @@ _ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
     "raft": {
         "algorithm.adv_estimator": "raft",
         f"{ACTOR}.policy_loss.loss_mode": "gpg",
+        f"{ACTOR}.use_kl_loss": False,
+    },
+    "rec": {
+        "algorithm.adv_estimator": "grpo",
+        "algorithm.norm_adv_by_std_in_grpo": False,
+        f"{ACTOR}.policy_loss.loss_mode": "rec",
+        f"{ACTOR}.use_kl_loss": False,
+    },
+    "sppo": {
+        "algorithm.adv_estimator": "opmd",
+        f"{ACTOR}.policy_loss.loss_mode": "sppo",
         f"{ACTOR}.use_kl_loss": False,
     },
     "gspo": {"algorithm.adv_estimator": "grpo", f"{ACTOR}.policy_loss.loss_mode": "gspo"},

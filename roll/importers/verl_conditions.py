@@ -122,6 +122,8 @@ CONDITIONS: Mapping[str, Condition] = {
     "kl cov": _has_loss("kl_cov"),
     "opmd": _has_loss("opmd"),
     "opmd baseline": _has_opmd_baseline,
+    "rec": _has_loss("rec"),
+    "sppo": _has_loss("sppo"),
     "reward model": _has_reward_model,
     "lora": _has_lora,
     "validation": validates,

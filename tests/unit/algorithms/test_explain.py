@@ -96,6 +96,8 @@ EXPECTED = {
     "reinforce": per_token(lambda i, _: -REWARDS[i], in_sums),
     "cispo": per_token(lambda i, r: -min(r, 1.28) * SCALED[i], in_mean),
     "sapo": per_token(lambda i, r: soft(r, SCALED[i]), in_rows),
+    "rec": per_token(lambda i, r: clipped(r, CENTRED[i], 0.2, 0.2) / r, in_mean),
+    "sppo": per_token(lambda i, r: -CENTRED[i] * (1 / 1.3 <= r <= 1.3), in_mean),
     "clip_cov": per_token(lambda i, r: clipped(r, SCALED[i], 0.2, 0.2), in_mean),  # no covariance is above 1
     "kl_cov": per_token(held, in_mean),
     "gmpo": per_token(bounded_mean, in_rows),

@@ -62,6 +62,10 @@ REFERENCE = {"strategy_args": {"strategy_name": "hf_infer"}, "device_mapping": [
             "skip_idle_rows: true has no rows to skip: actor_train.model_args.moe_aux_loss_coef adds a term to every ",
         ),
         (
+            {"pg_variant": "rec", "rec_clip_mode": "ring", "rec_epsilon_low": 0.7},
+            "rec_epsilon_low: 0.7 is above rec_epsilon_low_prime: 0.6. Swap them.",
+        ),
+        (
             {"skip_idle_rows": True, "pg_variant": "kimi15"},
             "skip_idle_rows: true has no rows to skip: pg_variant: kimi15 "
             "may have a use for rows whose advantages are 0.",
@@ -286,6 +290,10 @@ def warnings(changes: dict[str, Any]) -> list[str]:
         (
             {"pg_variant": "ppo", "actor_train.pg_variant": "tis"},
             "pg_variant: ppo does nothing: actor_train.pg_variant: tis counts.",
+        ),
+        (
+            {"pg_variant": "rec", "rec_epsilon_high_prime": 3.0},
+            "rec_epsilon_high_prime does nothing with rec_clip_mode: one-side.",
         ),
         ({"kl_cov_ratio": 0.1}, "kl_cov_ratio does nothing with pg_variant: ppo; it belongs to kl_cov."),
         (

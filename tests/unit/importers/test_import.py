@@ -217,6 +217,17 @@ def test_mirror_descent_and_raft_of_trinity_are_those_of_here() -> None:
     assert {key: found[key] for key in expected} == expected and found["num_return_sequences_in_group"] == 4
 
 
+def test_the_gates_of_trinity_are_those_of_here() -> None:
+    args = "algorithm.policy_loss_fn_args"
+    words = ("algorithm.algorithm_type=rec", f"{args}.clip_mode=ring", f"{args}.epsilon_low=0.1")
+    tree = imported("trinity_ppo_megatron.yaml", *words, f"{args}.weight=importance_sampling").tree
+    assert (tree["pg_variant"], tree["adv_estimator"], tree["norm_std_type"]) == ("rec", "grpo", "none")
+    assert [tree[f"rec_{key}"] for key in ("clip_mode", "epsilon_low", "epsilon_high_prime")] == ["ring", 0.1, 2.0]
+    assert tree["rec_weighs_by_ratio"] and not tree["use_kl_loss"]
+    tree = imported("trinity_ppo_megatron.yaml", "algorithm.algorithm_type=sppo", f"{args}.epsilon=0.4").tree
+    assert (tree["pg_variant"], tree["sppo_epsilon"]) == ("sppo", 0.4) and "rec_clip_mode" not in tree
+
+
 def test_keys_alone_are_taken_without_a_file() -> None:
     words = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=8", "data.train_batch_sise=64"]
     found = imported_from(read(None, words))

@@ -6,6 +6,7 @@ import pytest
 
 from roll.algorithms.advantage import AdvantageSettings
 from roll.algorithms.covariance import ClippedCovariance, PenalizedCovariance
+from roll.algorithms.gates import ClippedLogRatio, RatioGate
 from roll.algorithms.loss import Aggregation, PolicyLoss
 from roll.algorithms.objectives import (
     BoundedWeight,
@@ -80,6 +81,11 @@ def test_without_it_the_loss_corrects_nothing() -> None:
             {"pg_variant": "clip_cov", "pg_clip": 0.3, "clip_cov_ub": 7},
             ClippedCovariance(2e-4, 1.0, 7.0, ClippedRatio(0.3, 0.3)),
         ),
+        (
+            {"pg_variant": "rec", "rec_clip_mode": "ring", "rec_epsilon_high": 0.3, "rec_weighs_by_ratio": True},
+            RatioGate("ring", 0.2, 0.3, 0.6, 2.0, True),
+        ),
+        ({"pg_variant": "sppo", "sppo_epsilon": 0.5}, ClippedLogRatio(0.5)),
         ({"pg_variant": "kl_cov", "kl_cov_ratio": 0.5, "ppo_kl_coef": 2}, PenalizedCovariance(0.5, 2.0)),
     ],
 )
