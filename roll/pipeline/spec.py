@@ -80,7 +80,7 @@ def broken_table(cls: type[RunConfig]) -> str:
     return ""
 
 
-_RL = {
+_RL: Mapping[str, Any] = {
     "plan": "roll.configs.plan.batch_plan:build_plan",
     "batch": "roll.configs.plan.describe_batch:batch_rows",
     "unchecked": "rows of the data files, data that are not on this machine, imports of rewards and environments, "

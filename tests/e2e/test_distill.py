@@ -4,6 +4,7 @@ that is resumed goes on bit for bit, whatever trains and whoever teaches."""
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -34,7 +35,7 @@ def accuracy(model_dir: Path, data: Path) -> float:
     """Greedy, of the held-out prompts."""
     torch.set_num_threads(1)
     tokenizer = AutoTokenizer.from_pretrained(model_dir)
-    model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32).eval()
+    model: Any = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32).eval()
     rows = [json.loads(line) for line in (data / "test.jsonl").read_text().splitlines()]
     chats = [[{"role": "user", "content": row["prompt"]}] for row in rows]
     texts = tokenizer.apply_chat_template(chats, add_generation_prompt=True, tokenize=False)
