@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -52,6 +53,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         for line in done:
             print(visible(line), flush=True)
         return OK
+    except BrokenPipeError:  # who read has seen enough; Python would complain once more at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
     except ConfigError as error:
         _complain(f"roll {words[0]} cannot do this:", error.problems)
         return BAD_USE

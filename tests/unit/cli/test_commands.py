@@ -1,0 +1,18 @@
+"""The words of the command `roll`, whatever they do."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+
+
+def test_who_reads_may_stop_reading() -> None:
+    """As `roll schema rlvr | head -1` does, which writes more than a pipe holds."""
+    command = [sys.executable, "-m", "roll", "schema", "rlvr"]
+    process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None and process.stderr is not None
+    assert process.stdout.readline() == b"{\n"
+    process.stdout.close()
+    assert (process.wait(), process.stderr.read()) == (1, b"")
+    process.stderr.close()
