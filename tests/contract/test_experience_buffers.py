@@ -122,6 +122,17 @@ def test_a_group_that_was_cut_short_on_the_disk_is_not_there(tmp_path: Path) -> 
         reader.read(reader.entries())
 
 
+@pytest.mark.parametrize("form", sorted(FORMS))
+@pytest.mark.parametrize("content", [b"", b"{}\n", b"[1]\n"])
+def test_content_that_is_no_group_names_its_file(form: str, content: bytes, tmp_path: Path) -> None:
+    buffer = DirectoryBuffer(tmp_path, FORMS[form])
+    buffer.write([experience(0)])
+    (path,) = (tmp_path / "groups").iterdir()
+    path.write_bytes(content)
+    with pytest.raises(StorageError, match=f"{path.name} cannot be read"):
+        buffer.read(buffer.entries())
+
+
 def test_a_transaction_that_fails_leaves_nothing(tmp_path: Path) -> None:
     writer = SqlBuffer(SqliteDatabase(tmp_path / "rows.db"), FORMS["npz"])
     broken = experience(1)

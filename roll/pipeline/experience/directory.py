@@ -9,7 +9,7 @@ import threading
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from roll.errors import StorageError
+from roll.errors import StorageError, describe
 from roll.pipeline.experience.buffer import Buffer, Entry
 from roll.pipeline.experience.rows import Experience, Form
 from roll.pipeline.manifest import flush_to_disk
@@ -135,8 +135,8 @@ class DirectoryBuffer(Buffer):
             raise StorageError(f"group {number} is gone from {self._groups}: somebody else has removed it")
         try:
             return self._form.unpack(path.read_bytes())
-        except (OSError, ValueError, KeyError, EOFError) as error:
-            raise StorageError(f"{path} cannot be read: {error}") from error
+        except Exception as error:  # whatever a damaged file makes of it
+            raise StorageError(f"{path} cannot be read: {describe(error)}") from error
 
     def _released(self) -> set[int]:
         return {number for known in self._noted().values() for number in known}

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 from zipfile import BadZipFile
 
 import numpy as np
+import xxhash
 
 from roll.errors import StorageError
 from roll.types.group_codec import Arrays, Header, RecordedGroup, decode, encode, joined
@@ -18,6 +20,7 @@ from roll.types.rollout import Task, Trajectory, TrajectoryGroup
 from roll.utils.plain import plain_fields
 
 _TOLD = "told"
+_NO_NUMBERS = {"inf": "Infinity", "-inf": "-Infinity"}
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class Form(Protocol):
     def pack(self, experience: Experience) -> bytes: ...
 
     def unpack(self, content: bytes) -> Experience:
-        """Raises ValueError or KeyError for what is none."""
+        """Raises an exception, of whatever kind, for what is damaged: never another group than was packed."""
         ...
 
 
@@ -78,16 +81,18 @@ class ArchiveForm:
 class LineForm:
     """A line of JSON for each attempt, or each of its rows: `input_ids`, `response_mask`, `log_probs`,
     `policy_versions` by token, `reward`, `response_text`, `group`, `task`, `step`; `header` and `about` have the rest
-    as JSON in a text."""
+    as JSON in a text, `digest` is that of all lines. Numbers that JSON does not have are null (NaN) and the texts
+    "Infinity" and "-Infinity"."""
 
     ending = "jsonl"
 
     def pack(self, experience: Experience) -> bytes:
-        lines = (json.dumps(row, allow_nan=False) + "\n" for row in _plain_rows(experience))
+        rows = [{name: _finite(value) for name, value in row.items()} for row in _plain_rows(experience)]
+        lines = (json.dumps(row, allow_nan=False) + "\n" for row in _signed(rows))
         return "".join(lines).encode("ascii")
 
     def unpack(self, content: bytes) -> Experience:
-        return _of_plain_rows([json.loads(line) for line in content.decode("ascii").splitlines()])
+        return _of_plain_rows(_as_signed([json.loads(line) for line in content.decode("ascii").splitlines()]))
 
 
 class ParquetForm:
@@ -102,7 +107,7 @@ class ParquetForm:
         schema = pa.schema(
             [
                 *((name, pa.int64()) for name in ("group", "step")),
-                *((name, pa.string()) for name in ("task", "response_text", "header", "about")),
+                *((name, pa.string()) for name in ("task", "response_text", "header", "about", "digest")),
                 ("reward", pa.float64()),
                 *((name, pa.list_(pa.int32())) for name in ("input_ids", "policy_versions")),
                 ("response_mask", pa.list_(pa.bool_())),
@@ -110,13 +115,13 @@ class ParquetForm:
             ]
         )
         stream = io.BytesIO()
-        pq.write_table(pa.Table.from_pylist(_plain_rows(experience), schema), stream)
+        pq.write_table(pa.Table.from_pylist(_signed(_plain_rows(experience)), schema), stream)
         return stream.getvalue()
 
     def unpack(self, content: bytes) -> Experience:
         import pyarrow.parquet as pq
 
-        return _of_plain_rows(pq.read_table(io.BytesIO(content)).to_pylist())
+        return _of_plain_rows(_as_signed(pq.read_table(io.BytesIO(content)).to_pylist()))
 
 
 def _recorded(experience: Experience) -> RecordedGroup:
@@ -167,9 +172,9 @@ def _plain_rows(experience: Experience) -> list[dict[str, Any]]:
         {
             "group": recorded.group_id,
             "step": experience.step,
-            "task": recorded.task_id,
+            "task": _readable(recorded.task_id),
             "reward": float(row.reward) if np.isfinite(row.reward) else None,
-            "response_text": row.response_text.encode("utf-8", "replace").decode("utf-8"),
+            "response_text": _readable(row.response_text),
             "input_ids": row.input_ids.tolist(),
             "response_mask": row.response_mask.tolist(),
             "log_probs": row.log_probs.tolist(),
@@ -206,6 +211,35 @@ def _of_plain_rows(rows: Sequence[Mapping[str, Any]]) -> Experience:
     }
     arrays["version_lengths"] = np.ones(len(arrays["version_values"]), np.int32)
     return _experience(json.loads(rows[0]["about"]), arrays, headers)
+
+
+def _readable(text: str) -> str:
+    """Halves of characters, which UTF-8 cannot write, become question marks."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _finite(value: Any) -> Any:
+    if not isinstance(value, list) or all(map(math.isfinite, value)):
+        return value
+    return [one if math.isfinite(one) else _NO_NUMBERS.get(str(one)) for one in value]
+
+
+def _signed(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Each with the digest of all: neither form tells by itself that something was cut off or changed."""
+    digest = _digest(rows)
+    return [{**row, "digest": digest} for row in rows]
+
+
+def _as_signed(rows: Sequence[dict[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """Raises ValueError for rows that were not signed together."""
+    digests = {row.pop("digest") for row in rows}
+    if digests != {_digest(rows)}:
+        raise ValueError("its rows are not those of its digest")
+    return rows
+
+
+def _digest(rows: Sequence[Mapping[str, Any]]) -> str:
+    return xxhash.xxh3_128_hexdigest(json.dumps(rows, sort_keys=True).encode("ascii"))
 
 
 FORMS: Mapping[str, Form] = {form.ending: form for form in (ArchiveForm(), LineForm(), ParquetForm())}

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from roll.errors import StorageError
+from roll.errors import StorageError, describe
 from roll.pipeline.experience.buffer import Buffer, Entry
 from roll.pipeline.experience.rows import Experience, Form
 
@@ -173,8 +173,8 @@ class SqlBuffer(Buffer):
             raise StorageError(f"group {number} is gone from the table {_GROUPS}: somebody else has removed it")
         try:
             return self._form.unpack(bytes(rows[0][0]))
-        except (ValueError, KeyError, EOFError) as error:
-            raise StorageError(f"group {number} in the table {_GROUPS} cannot be read: {error}") from error
+        except Exception as error:  # whatever damaged content makes of it
+            raise StorageError(f"group {number} in the table {_GROUPS} cannot be read: {describe(error)}") from error
 
     @contextmanager
     def _transaction(self) -> Iterator[Execute]:

@@ -42,6 +42,36 @@ def test_the_oldest_version_is_that_of_the_weights_that_sampled_first() -> None:
     assert Experience(0, TrajectoryGroup(one.group.task, 3, (nothing,))).oldest_version == -1
 
 
+@pytest.mark.parametrize("ending", sorted(FORMS))
+def test_numbers_that_json_does_not_have_come_back(ending: str) -> None:
+    """A model that has gone astray gives them; what becomes of the run is said by those who look at the values."""
+    odd = np.array([0, 0, np.nan, -np.inf, -0.1], np.float32)
+    broken = replace(row(3, 0, 1), log_probs=odd, token_rewards=-odd, turn_rewards=odd[2:4], reward=float("inf"))
+    one = Experience(0, TrajectoryGroup(experience(3).group.task, 3, (broken, row(3, 1, 1))))
+    assert repr(told(FORMS[ending].unpack(FORMS[ending].pack(one)))) == repr(told(one))
+
+
+@pytest.mark.parametrize("ending", sorted(FORMS))
+def test_a_damaged_group_is_never_taken_for_another_one(ending: str) -> None:
+    form, one = FORMS[ending], experience(3, size=4)
+    content, random = form.pack(one), np.random.default_rng(0)
+    ends_of_lines = [i + 1 for i, byte in enumerate(content[:-1]) if byte == ord("\n")]
+    damaged = [content[:end] for end in {0, *ends_of_lines, *random.integers(len(content), size=50).tolist()}]
+    for place in random.integers(len(content), size=300):
+        flipped = bytearray(content)
+        flipped[place] ^= 1 << int(random.integers(8))
+        damaged.append(bytes(flipped))
+    num_told = 0
+    for found in damaged:
+        try:
+            assert told(form.unpack(found)) == told(one)  # of what no value hangs on
+        except AssertionError:
+            raise
+        except Exception:
+            num_told += 1
+    assert num_told > 100
+
+
 def test_pictures_are_refused() -> None:
     shown = replace(row(3, 0, 6), media=(Image(np.zeros((2, 2, 3), np.uint8)),))
     with pytest.raises(StorageError, match="group 3 shows pictures"):
