@@ -132,11 +132,21 @@ def _header(group: RecordedGroup, row: Trajectory, num_bytes: int) -> Header:
         "surplus": group.surplus,
         "text": num_bytes,
         **{name: None if (found := getattr(row, name)) is None else len(found) for name in _SOMETIMES},
-        **{name: getattr(row, name) for name in _TOLD},
+        **{name: _plain_number(getattr(row, name)) for name in _TOLD},
         "metrics": {name: float(value) for name, value in row.metrics.items()},
         "extra": plain_fields(row.extra),
-        "turns": [{**asdict(turn), "metrics": dict(turn.metrics)} for turn in row.turns],
+        "turns": [_turn(turn) for turn in row.turns],
     }
+
+
+def _turn(turn: Turn) -> Header:
+    metrics = {name: float(value) for name, value in turn.metrics.items()}
+    return {**asdict(turn), "reward": float(turn.reward), "metrics": metrics}
+
+
+def _plain_number(value: object) -> object:
+    """Rewards and indices that a user's own loop gives may be numpy's."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _as(values: np.ndarray, dtype: type) -> np.ndarray:

@@ -11,7 +11,7 @@ import pytest
 from roll.errors import StorageError
 from roll.pipeline.experience.rows import FORMS, Experience
 from roll.types.media import Image
-from roll.types.rollout import TrajectoryGroup
+from roll.types.rollout import Trajectory, TrajectoryGroup, Turn
 from tests.unit.pipeline.experience.made import experience, row, told
 
 
@@ -70,6 +70,17 @@ def test_a_damaged_group_is_never_taken_for_another_one(ending: str) -> None:
         except Exception:
             num_told += 1
     assert num_told > 100
+
+
+@pytest.mark.parametrize("ending", sorted(FORMS))
+def test_numbers_of_numpy_are_numbers(ending: str) -> None:
+    """A rollout loop of the user's own makes such attempts."""
+    turn = Turn("seen", "said", None, np.float32(0.5), {"n": np.float32(2)})
+    own = replace(row(3, 0, 1), reward=np.float32(0.5), index=np.int64(1), state_key=np.int64(7), turns=(turn,))
+    one = Experience(0, TrajectoryGroup(experience(3).group.task, 3, (own,)))
+    (found,) = FORMS[ending].unpack(FORMS[ending].pack(one)).group.trajectories
+    assert (found.reward, found.index, found.state_key) == (0.5, 1, 7)
+    assert isinstance(found, Trajectory) and found.turns == (Turn("seen", "said", None, 0.5, {"n": 2.0}),)
 
 
 def test_pictures_are_refused() -> None:
