@@ -107,11 +107,11 @@ class ExperienceReader:
         """The groups of a step. Waits for them; raises StepGivenUp when the run is to end meanwhile, and StorageError
         where on_timeout is fail."""
         keys = self._reading.keys
-        began = self._clock()
+        began = told = self._clock()
         while True:
             is_whole = self._buffer.is_finished(step)  # before the entries: what was written before it is seen
             now = self._clock()
-            is_late = 0 < keys.read_timeout_s <= now - began
+            is_late = 0 < keys.read_timeout_s <= now - told
             found = self._found(step, now)
             if is_whole or found.is_enough or (is_late and keys.on_timeout == "partial" and found.chosen):
                 return self._take(step, found)
@@ -119,7 +119,7 @@ class ExperienceReader:
                 raise StepGivenUp
             if is_late:
                 self._be_late(step, len(found.chosen), now - began)
-                began = now
+                told = now
             self._wait(_POLL_S)
 
     def _be_late(self, step: int, num_there: int, seconds: float) -> None:

@@ -209,3 +209,9 @@ def test_a_group_that_came_back_is_released_when_it_is_used_up_or_too_old(world:
     assert numbers(once.take(2)) == [2]
     once.saved(5)
     assert [entry.number for entry in world.buffer.entries()] == [1], "version 2 is too old for step 5"
+
+
+def test_a_step_that_waits_says_for_how_long_in_all(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.later = {25: lambda: world.explore(0, [0, 1])}
+    world.reader(read_timeout_s=10).take(0)
+    assert [record.getMessage().rsplit("after ")[-1] for record in caplog.records] == ["10 s", "20 s"]
