@@ -133,6 +133,24 @@ def test_content_that_is_no_group_names_its_file(form: str, content: bytes, tmp_
         buffer.read(buffer.entries())
 
 
+@pytest.mark.parametrize("note", ["writing.json", "steps/000000.json", "trained/000001.json"])
+@pytest.mark.parametrize("content", ["", "[]", "{}"])
+def test_a_note_that_was_cut_short_is_named(note: str, content: str, tmp_path: Path) -> None:
+    buffer = DirectoryBuffer(tmp_path, FORMS["npz"])
+    buffer.write([experience(0)])
+    buffer.finish(0, [0])
+    buffer.release({0: 0})
+    (tmp_path / note).write_text(content)
+
+    def read_all() -> object:
+        other = DirectoryBuffer(tmp_path, FORMS["npz"])
+        other.recover()
+        return other.finished(), other.entries()
+
+    with pytest.raises(StorageError, match=f"{note} cannot be read"):
+        read_all()
+
+
 def test_a_transaction_that_fails_leaves_nothing(tmp_path: Path) -> None:
     writer = SqlBuffer(SqliteDatabase(tmp_path / "rows.db"), FORMS["npz"])
     broken = experience(1)
@@ -140,6 +158,24 @@ def test_a_transaction_that_fails_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(StorageError):
         writer.write([experience(0), broken])
     assert writer.entries() == []
+    writer.write([experience(0)])
+    assert [entry.number for entry in writer.entries()] == [0]
+    writer.close()
+
+
+def test_a_database_on_a_full_disk_says_so_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    """SQLite itself ends a transaction for which there is no room."""
+    database = SqliteDatabase(tmp_path / "rows.db")
+    writer = SqlBuffer(database, FORMS["npz"])
+
+    def limit(num_pages: int) -> None:
+        database._connection.execute(f"PRAGMA max_page_count={num_pages}")
+
+    limit(20)
+    with pytest.raises(StorageError, match="full"):
+        writer.write([experience(number) for number in range(100)])
+    assert writer.entries() == []
+    limit(10_000)
     writer.write([experience(0)])
     assert [entry.number for entry in writer.entries()] == [0]
     writer.close()

@@ -8,12 +8,15 @@ import re
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from roll.errors import StorageError, describe
 from roll.pipeline.experience.buffer import Buffer, Entry
 from roll.pipeline.experience.rows import Experience, Form
 from roll.pipeline.manifest import flush_to_disk
 from roll.utils.json_files import read_object
+
+T = TypeVar("T")
 
 _NAME = re.compile(r"(\d+)-(\d+)-(kept|dropped)-v(-?\d+)\.\w+")
 _STEP = re.compile(r"(\d+)\.json")
@@ -54,7 +57,7 @@ class DirectoryBuffer(Buffer):
     def recover(self) -> None:
         with self._lock:
             if self._journal.exists():
-                self._show(read_object(self._journal)["names"])
+                self._show(_noted_in(self._journal, "names", list))
             for path in self._groups.glob(".*.unfinished"):
                 path.unlink()
 
@@ -74,7 +77,7 @@ class DirectoryBuffer(Buffer):
     def finished(self) -> list[frozenset[int]]:
         found: list[frozenset[int]] = []
         while (path := self._steps / f"{len(found):06d}.json").exists():
-            found.append(frozenset(read_object(path)["numbers"]))
+            found.append(frozenset(_noted_in(path, "numbers", list)))
         return found
 
     def is_finished(self, step: int) -> bool:
@@ -147,7 +150,7 @@ class DirectoryBuffer(Buffer):
             self._known = {}
             for path in sorted(self._trained.iterdir()):
                 if match := _STEP.fullmatch(path.name):
-                    self._known[int(match[1])] = {int(n): step for n, step in read_object(path)["groups"].items()}
+                    self._known[int(match[1])] = {int(n): step for n, step in _noted_in(path, "groups", dict).items()}
         return self._known
 
     def _note(self, steps_done: int, groups: Mapping[int, int]) -> None:
@@ -171,6 +174,17 @@ class DirectoryBuffer(Buffer):
 
     def _rename(self, staged: Path, path: Path) -> None:
         os.replace(staged, path)
+
+
+def _noted_in(path: Path, key: str, kind: type[T]) -> T:
+    """Raises StorageError for a note that somebody has damaged."""
+    try:
+        found = read_object(path).get(key)
+    except (OSError, ValueError) as error:
+        raise StorageError(f"experience.dir: {path} cannot be read: {error}") from error
+    if not isinstance(found, kind):
+        raise StorageError(f"experience.dir: {path} cannot be read: it tells no {key}")
+    return found
 
 
 def _aside(path: Path) -> Path:

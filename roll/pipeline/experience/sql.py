@@ -55,10 +55,11 @@ class SqliteDatabase:
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 yield lambda statement, values=(): self._connection.execute(statement, values).fetchall()
+                self._connection.execute("COMMIT")
             except BaseException:
-                self._connection.execute("ROLLBACK")
+                if self._connection.in_transaction:  # else it has ended it itself: the disk is full
+                    self._connection.execute("ROLLBACK")
                 raise
-            self._connection.execute("COMMIT")
 
     def close(self) -> None:
         self._connection.close()
