@@ -106,6 +106,7 @@ def test_a_trainer_that_goes_back_finds_what_later_steps_trained_on_or_is_told_w
     gone = open_buffer()
     gone.release({1: 1, 3: 2})
     assert open_buffer().rewind(2) == [3]
+    assert open_buffer().rewind(3, in_use={0, 1, 2}) == [1], "of step 1, and a later one counts on it"
     assert [entry.number for entry in open_buffer().entries()] == [2], "nothing changed"
     assert open_buffer().rewind(3) == []
 

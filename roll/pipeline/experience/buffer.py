@@ -63,9 +63,10 @@ class Buffer(ABC):
         for them again, and their rows may go."""
 
     @abstractmethod
-    def rewind(self, steps_done: int) -> list[int]:
+    def rewind(self, steps_done: int, in_use: Collection[int] = ()) -> list[int]:
         """A run goes on where so many steps were done: what later ones have trained on is there again. Returns the
-        numbers whose rows are gone; then nothing has changed."""
+        numbers whose rows are gone, also of those `in_use`, which steps before trained on and later ones may train on
+        again; then nothing has changed."""
 
     def close(self) -> None:
         """Gives connections back."""

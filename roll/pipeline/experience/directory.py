@@ -103,10 +103,10 @@ class DirectoryBuffer(Buffer):
                 if entry.number in trained:
                     path.unlink(missing_ok=True)
 
-    def rewind(self, steps_done: int) -> list[int]:
+    def rewind(self, steps_done: int, in_use: Collection[int] = ()) -> list[int]:
         noted, there = self._noted(), {entry.number for entry in self._listed()}
         undone = {number for known in noted.values() for number, step in known.items() if step >= steps_done}
-        if gone := sorted(undone - there):
+        if gone := sorted(undone.union(in_use) - there):
             return gone
         for last, known in list(noted.items()):
             if left := {number: step for number, step in known.items() if number not in undone}:

@@ -84,18 +84,19 @@ class ExperienceReader:
 
     def restore(self, state: Mapping[str, Any], steps_done: int) -> None:
         """Goes on where so many steps were done. Raises ConfigError where groups that are to be trained on are gone."""
-        gone = self._buffer.rewind(steps_done)
-        if gone:
-            raise ConfigError(
-                f"experience: {len(gone)} groups that steps after {steps_done} have trained on are gone from the "
-                f"buffer, such as {gone[0]}: a later checkpoint was saved. Go on from that "
-                "(resume_from_checkpoint: true), or start anew with another experience.dir."
-            )
         now = self._clock()
-        self._uses = {
+        uses = {
             number: Use(Entry(label, number, oldest_version=version), times, step, now)
             for number, label, version, times, step in state.get("taken", ())
         }
+        gone = self._buffer.rewind(steps_done, {n for n, use in uses.items() if self._may_come_back(use, steps_done)})
+        if gone:
+            raise ConfigError(
+                f"experience: {len(gone)} groups that steps after {steps_done} have trained on, or may train on, are "
+                f"gone from the buffer, such as {gone[0]}: a later checkpoint was saved. Go on from that "
+                "(resume_from_checkpoint: true), or start anew with another experience.dir."
+            )
+        self._uses = uses
 
     def saved(self, steps_done: int) -> None:
         """The checkpoint of so many steps is whole: what no later step can train on is released."""

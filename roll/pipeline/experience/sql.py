@@ -154,16 +154,14 @@ class SqlBuffer(Buffer):
                 values = {"number": number, "step": step}
                 execute(f"UPDATE {_GROUPS} SET trained_in = :step{content} WHERE number = :number", values)
 
-    def rewind(self, steps_done: int) -> list[int]:
-        values = {"steps_done": steps_done}
+    def rewind(self, steps_done: int, in_use: Collection[int] = ()) -> list[int]:
         with self._transaction() as execute:
-            gone = execute(
-                f"SELECT number FROM {_GROUPS} WHERE trained_in >= :steps_done AND content IS NULL ORDER BY number",
-                values,
-            )
+            rows = execute(f"SELECT number, trained_in FROM {_GROUPS} WHERE content IS NULL ORDER BY number")
+            gone = [number for number, step in rows if step >= steps_done or number in in_use]
             if not gone:
+                values = {"steps_done": steps_done}
                 execute(f"UPDATE {_GROUPS} SET trained_in = NULL WHERE trained_in >= :steps_done", values)
-        return [number for (number,) in gone]
+        return gone
 
     def close(self) -> None:
         self._database.close()
