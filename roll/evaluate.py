@@ -22,6 +22,11 @@ def run(argv: Sequence[str]) -> list[str]:
     options, overrides = _parser().parse_known_args(argv)
     if unknown := [word for word in overrides if word.startswith("-") or "=" not in word]:
         raise ConfigError(f"{', '.join(unknown)}: no option here; roll eval --help has those there are.")
+    taken = ["mode", *(["resume_from_checkpoint"] if options.checkpoint is not None else [])]
+    if twice := [word for word in overrides if word.partition("=")[0].lstrip("+") in taken]:
+        raise ConfigError(f"{', '.join(twice)}: roll eval sets {' and '.join(taken)} itself. Leave it out.")
+    if options.checkpoint == "":
+        raise ConfigError("--checkpoint is empty: name a directory step_000050, or true for the newest of the run.")
     file = Path(options.config)
     given = ["mode=bench", *([f"resume_from_checkpoint={options.checkpoint}"] if options.checkpoint else [])]
     place = ["--config_path", str(file.parent.absolute()), "--config_name", file.name]

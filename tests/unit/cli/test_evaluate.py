@@ -47,3 +47,23 @@ def test_an_option_that_is_none_is_told(calls: list[tuple[str, list[str]]]) -> N
     with pytest.raises(ConfigError, match="--checkpiont=x: no option here"):
         evaluate.run(["sums.yaml", "--checkpiont=x"])
     assert calls == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["mode=train"], "mode=train: roll eval sets mode itself"),
+        (["+mode=explore"], "mode=explore: roll eval sets mode itself"),
+        (["--checkpoint", "true", "resume_from_checkpoint=a"], "sets mode and resume_from_checkpoint itself"),
+        (["--checkpoint", ""], "--checkpoint is empty"),  # of a shell's variable that is not set: not the base model
+    ],
+)
+def test_words_without_effect_are_refused(words: list[str], said: str, calls: list[tuple[str, list[str]]]) -> None:
+    with pytest.raises(ConfigError, match=said):
+        evaluate.run(["sums.yaml", *words])
+    assert calls == []
+
+
+def test_the_checkpoint_may_be_named_as_a_key(calls: list[tuple[str, list[str]]]) -> None:
+    evaluate.run(["sums.yaml", "resume_from_checkpoint=out/step_000050"])
+    assert calls[0][1][4:] == ["resume_from_checkpoint=out/step_000050", "mode=bench"]
