@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections.abc import Sequence
+from pathlib import Path
 
 from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.plan.batch_plan import BatchPlan
@@ -18,6 +19,7 @@ from roll.pipeline.experience.buffer import Buffer
 from roll.pipeline.experience.exchange import make_buffer, make_reader
 from roll.pipeline.experience.explorer import Explorer, Progress
 from roll.pipeline.experience.read_groups import ReadGroups
+from roll.pipeline.experience.seat import Seat
 from roll.pipeline.experience.weights import FolderPublisher, FolderReader
 from roll.pipeline.publishing import Publisher
 from roll.pipeline.run import Run
@@ -36,6 +38,7 @@ class RunInParts(Run):
         super().__init__(config)
         self.plan = plan
         self.publisher = self.make_publisher()
+        self.seat: Seat | None = None  # at the buffer
         self.buffer: Buffer | None = None  # between the processes of a run in parts
         self.explorer: Explorer | None = None  # in mode explore
 
@@ -56,8 +59,9 @@ class RunInParts(Run):
         return FolderPublisher(config) if config.learns else FolderReader(config, lambda: self.interrupts.requested)
 
     def open_buffer(self) -> None:
-        """Raises StorageError where it cannot be opened."""
+        """Raises StorageError where it cannot be opened, or another process does the same part."""
         if self.config.is_in_parts:
+            self.seat = Seat(Path(self.config.experience_dir), self.config.mode)
             self.buffer = make_buffer(self.config)
 
     def prepare_part(self, checkpoint: Checkpoint | None) -> None:
@@ -71,6 +75,8 @@ class RunInParts(Run):
     def close_buffer(self) -> None:
         if self.buffer is not None:
             self.buffer.close()
+        if self.seat is not None:
+            self.seat.leave()
 
     def find_checkpoint(self) -> Checkpoint | None:
         if self.config.learns:
