@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -75,12 +76,13 @@ def test_a_damaged_group_is_never_taken_for_another_one(ending: str) -> None:
 @pytest.mark.parametrize("ending", sorted(FORMS))
 def test_numbers_of_numpy_are_numbers(ending: str) -> None:
     """A rollout loop of the user's own makes such attempts."""
-    turn = Turn("seen", "said", None, np.float32(0.5), {"n": np.float32(2)})
-    own = replace(row(3, 0, 1), reward=np.float32(0.5), index=np.int64(1), state_key=np.int64(7), turns=(turn,))
+    half: Any = np.float32(0.5)
+    turn = Turn("seen", "said", None, half, {"n": half})
+    own = replace(row(3, 0, 1), reward=half, index=np.int64(1), state_key=np.int64(7), turns=(turn,))
     one = Experience(0, TrajectoryGroup(experience(3).group.task, 3, (own,)))
     (found,) = FORMS[ending].unpack(FORMS[ending].pack(one)).group.trajectories
     assert (found.reward, found.index, found.state_key) == (0.5, 1, 7)
-    assert isinstance(found, Trajectory) and found.turns == (Turn("seen", "said", None, 0.5, {"n": 2.0}),)
+    assert isinstance(found, Trajectory) and found.turns == (Turn("seen", "said", None, 0.5, {"n": 0.5}),)
 
 
 def test_pictures_are_refused() -> None:
