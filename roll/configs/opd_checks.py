@@ -33,6 +33,14 @@ def opd_problems(config: AlgorithmConfig) -> Iterator[Problem]:
                 if domain not in config.domains and not (domain == name and worker.tag_included):
                     text = f"teachers.{name} is for {domain}, and there is no such domain. Domains: {names}."
                     yield Problem(text, (f"teachers.{name}", "rewards"))
+    claims: dict[str, list[str]] = {}
+    for name, worker in config.teachers.items():
+        for domain in dict.fromkeys((*worker.tag_included, name)):
+            claims.setdefault(domain, []).append(f"teachers.{name}")
+    for domain, roles in claims.items():
+        if len(roles) > 1:
+            text = f"{' and '.join(roles)} both teach {domain}, and a domain has one teacher."
+            yield Problem(f"{text} Take {domain} out of a tag_included.", tuple(roles))
     if config.is_pure_opd and config.needs_critic:
         yield Problem(
             f"is_pure_opd: adv_estimator: {config.adv_estimator} has a critic, which would value rewards that nothing "

@@ -86,6 +86,10 @@ def test_what_cannot_work_is_said() -> None:
     assert found[0].startswith(f"teachers: nobody teaches {first}.")
     assert found[1].startswith("teachers.other is for other, and there is no such domain. Domains:")
     assert len(found) == 2
+    (twice,) = texts({
+        "use_opd": True, **CODE, "teachers": {first: {**TEACHER, "tag_included": ["code"]}, "code": TEACHER},
+    })  # fmt: skip
+    assert twice.startswith(f"teachers.{first} and teachers.code both teach code, and a domain has one teacher.")
     critic = {"strategy_args": {"strategy_name": "deepspeed_train"}, "device_mapping": [0]}
     (valued,) = texts({"is_pure_opd": True, "teacher": TEACHER, "critic": critic, "adv_estimator": "gae"})
     assert valued.startswith("is_pure_opd: adv_estimator: gae has a critic")
