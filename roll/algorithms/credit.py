@@ -31,6 +31,7 @@ class CreditSettings:
     whiten_rewards: bool = False
     whiten_advantages: bool = False
     advantage_clip: float | None = None
+    teacher_alone: bool = False  # rewards of tokens teach nothing either
     old_is_rollout: bool = False  # the engine's log-probs serve as old ones
     version: int | None = None  # of the weights that learn, where tokens may be of older ones
     max_lag: int | None = None  # older tokens are not trained on
@@ -72,6 +73,8 @@ def assign_credit(
     if not np.isfinite(row_values).all():
         raise ValueError("row_values must be finite: a failed attempt gets 0, and its row has no response mask")
     original = samples
+    if settings.teacher_alone:
+        samples = replace(samples, token_rewards=None)
     samples = _with_weights(samples, row_weights)
     lag, metrics = None, MetricSums()
     if settings.version is not None:

@@ -50,6 +50,7 @@ def credit_settings(config: AlgorithmConfig, kl_coef: float, version: int = 0) -
         whiten_rewards=config.whiten_rewards,
         whiten_advantages=config.whiten_advantages,
         advantage_clip=config.advantage_clip,
+        teacher_alone=config.is_pure_opd,
         version=version if config.runs_ahead else None,
         max_lag=config.max_token_staleness,
     )

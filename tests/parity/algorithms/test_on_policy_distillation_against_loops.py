@@ -69,3 +69,16 @@ def test_a_policy_that_is_its_teacher_learns_its_reward_alone() -> None:
             alone,
             teacher_weights=np.ones(4),
         )
+
+
+def test_rewards_of_tokens_teach_nothing_beside_a_teacher_alone() -> None:
+    rng = np.random.default_rng(5)
+    samples = random_samples(rng, LENGTHS)
+    paid = replace(samples, token_rewards=np.ones(samples.num_tokens, np.float32))
+    scores = TokenScores(old_log_probs=near(rng, samples, 0.3), teacher_log_probs=near(rng, samples, 0.8))
+    settings, weights = CreditSettings(teacher_alone=True), np.ones(4)
+    wanted, found = (
+        assign_credit(rows, scores, np.zeros(4), settings, alone, teacher_weights=weights)[0].advantages
+        for rows in (samples, paid)
+    )
+    assert np.array_equal(found, wanted)
