@@ -53,9 +53,13 @@ def converted(rows: Iterable[tuple[str, Mapping[str, Any]]], convert: Convert, o
             yield row
 
 
+def target_of(source: Path, out: Path) -> Path:
+    return out / f"{source.stem}.jsonl"
+
+
 def prepare(source: Path, convert: Convert, out: Path, read: Read = published_rows) -> tuple[Path, int]:
     """The file that was written, and its rows. Nothing is written when a row is bad."""
-    target = out / f"{source.stem}.jsonl"
+    target = target_of(source, out)
     if target.resolve() == source.resolve():
         raise BadRow(f"{source} would be overwritten; choose another --out")
     rows = list(converted(read(source), convert, out))
@@ -75,6 +79,11 @@ def main(doc: str | None, name: str, convert: Convert, read: Read = published_ro
     parser.add_argument("files", nargs="+", type=Path, help="files of the data set, each becomes one of the same name")
     parser.add_argument("--out", type=Path, default=Path("data") / name, help="folder for what is written")
     given = parser.parse_args()
+    written: dict[Path, Path] = {}
+    for source in given.files:
+        if (other := written.setdefault(target_of(source, given.out), source)) is not source:
+            print(f"{other} and {source} would be written to one file; choose another --out for each", file=sys.stderr)
+            return 2
     for source in given.files:
         try:
             target, count = prepare(source, convert, given.out, read)

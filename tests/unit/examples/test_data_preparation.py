@@ -199,6 +199,18 @@ def test_a_source_is_never_written_over(tmp_path: Path) -> None:
     assert run("gsm8k", source, tmp_path).returncode == 2 and source.read_text() == before
 
 
+def test_sources_of_one_name_are_refused_before_one_replaces_the_other(tmp_path: Path) -> None:
+    """As the hub has a set with a folder for each subject: train-00000-of-00001.parquet in every one."""
+    sources = [tmp_path / subject / "train.jsonl" for subject in ("algebra", "geometry")]
+    for source in sources:
+        source.parent.mkdir()
+        write(source, [{"problem": "2?", "solution": "\\boxed{2}"}])
+    command = [sys.executable, str(SCRIPTS / "prepare_math.py"), *map(str, sources), "--out", str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2 and all(str(source) in done.stderr for source in sources), done.stderr
+    assert not (tmp_path / "out").exists()
+
+
 def test_every_script_is_tested_with_rows_that_are_not_its_own() -> None:
     scripts = {path.stem for path in SCRIPTS.glob("prepare_*.py")}
     assert scripts == {f"prepare_{name}" for name, _, _ in BAD}
