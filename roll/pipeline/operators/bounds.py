@@ -85,7 +85,7 @@ def quality(rows: Sequence[OperatorRow], args: QualityArgs, context: Context) ->
     verdicts = _within(rows, scores, low, high, args.missing, ("quality", source), context)
     if args.scorer is None:
         return list(verdicts)
-    known = [None if score is None or math.isnan(score) else score for score in scores]
+    known = [None if score is None or score != score else score for score in scores]
     return [{args.column: score} if said is None else said for said, score in zip(verdicts, known, strict=True)]
 
 
@@ -120,7 +120,7 @@ def _within(
     for row, number in zip(rows, numbers, strict=True):
         if isinstance(number, str):  # as CSV has them
             number = _number(number)
-        if isinstance(number, bool) or not isinstance(number, int | float) or math.isnan(number):
+        if isinstance(number, bool) or not isinstance(number, int | float) or number != number:
             if missing == "error":
                 raise ConfigError(
                     f"{context.key}: {row.where} has no {what}: {source} gives {show(number)}. Set args.missing: keep "

@@ -17,16 +17,16 @@ SAME, NEAR = "the same as an earlier row", "near to an earlier row"
 def deduplicate(rows: Sequence[OperatorRow], args: DeduplicateArgs, context: Context) -> list[Verdict]:
     """Rows are looked at in their order, and compared with those that stay."""
     del context
-    texts = [normalised(row.part(args.part)) for row in rows]
-    seen: set[str] = set()
+    seen: set[tuple[str, ...]] = set()
     verdicts: list[Verdict] = []
-    for text in texts:
-        verdicts.append(SAME if text in seen else None)
-        seen.add(text)
+    for row in rows:
+        texts = tuple(map(normalised, row.parts(args.part)))  # one by one: where a prompt ends is a difference
+        verdicts.append(SAME if texts in seen else None)
+        seen.add(texts)
     if args.similarity == 1:
         return verdicts
     left = [place for place, verdict in enumerate(verdicts) if verdict is None]
-    sets = [ngrams(words(texts[place]), args.ngram) for place in left]
+    sets = [ngrams(words(rows[place].part(args.part)), args.ngram) for place in left]
     for place, is_near in zip(left, near(sets, Fraction(str(args.similarity))), strict=True):
         if is_near:
             verdicts[place] = NEAR

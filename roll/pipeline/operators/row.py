@@ -59,8 +59,12 @@ class OperatorRow:
 
     def part(self, part: Part) -> str:
         """The text of this part, for comparisons; answers follow the prompt on lines of their own."""
+        return "\n".join(self.parts(part))
+
+    def parts(self, part: Part) -> list[str]:
+        """The same one by one."""
         prompt = [] if part == "response" else [self.prompt]
-        return "\n".join([*prompt, *([] if part == "prompt" else self.responses)])
+        return [*prompt, *([] if part == "prompt" else self.responses)]
 
     def changed(self, columns: Mapping[str, Any]) -> OperatorRow:
         """The row with these columns in place of its own."""

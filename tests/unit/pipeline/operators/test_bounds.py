@@ -100,6 +100,8 @@ def test_a_scorer_is_called_by_batch_and_its_numbers_stay_in_the_column() -> Non
 def test_without_a_scorer_the_column_says_it() -> None:
     some: list[Any] = [{"prompt": "p", "score": 1}, {"prompt": "p", "score": 3}]
     assert quality(rows(*some), QualityArgs(column="score", min=2), context()) == ["quality below 2", None]
+    huge = rows({"prompt": "p", "score": 10**400}, {"prompt": "p", "score": -(10**400)})  # no float holds them
+    assert quality(huge, QualityArgs(column="score", min=2), context()) == [None, "quality below 2"]
 
 
 def test_a_scorer_that_fails_is_named() -> None:

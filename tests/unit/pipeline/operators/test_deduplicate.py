@@ -26,9 +26,17 @@ def test_a_part_is_what_is_compared() -> None:
     assert deduplicate(same, DeduplicateArgs(part="response"), context()) == [None, None, SAME]
 
 
+def test_where_a_prompt_ends_is_a_difference() -> None:
+    differ = rows({"prompt": "2", "answers": ["3 4"]}, {"prompt": "2 3", "answers": ["4"]})
+    assert deduplicate(differ, DeduplicateArgs(), context()) == [None, None]
+    pairs = rows({"prompt": "p", "answers": ["a", "b c"]}, {"prompt": "p", "answers": ["a b", "c"]})
+    assert deduplicate(pairs, DeduplicateArgs(), context()) == [None, None]
+
+
 def test_words_are_runs_of_letters_and_single_signs() -> None:
     assert words("What is 2+30?") == ["what", "is", "2", "+", "30", "?"]
     assert words("第一 ab") == ["第", "一", "ab"]
+    assert words("a_第 a\U00020000b") == ["a", "_", "第", "a", "\U00020000", "b"]
     assert len(ngrams(["a", "b", "c", "d"], 3)) == 2
     assert ngrams(["a", "b"], 3) == ngrams(["a", "b"], 2) and not ngrams([], 3)
 
