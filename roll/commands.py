@@ -41,11 +41,11 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
 def main(argv: Sequence[str] | None = None) -> int:
     """0 done, 1 it failed, 2 the words or what they name cannot work."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if not words or words[0] not in SUBCOMMANDS:
-        is_asked = bool(words) and words[0] in ("-h", "--help", "help")
-        print(_usage(), file=sys.stdout if is_asked else sys.stderr, flush=True)
-        return OK if is_asked else BAD_USE
     try:
+        if not words or words[0] not in SUBCOMMANDS:
+            is_asked = bool(words) and words[0] in ("-h", "--help", "help")
+            print(_usage(), file=sys.stdout if is_asked else sys.stderr, flush=True)
+            return OK if is_asked else BAD_USE
         run = cast("Callable[[Sequence[str]], Iterable[str] | int]", resolve(SUBCOMMANDS[words[0]].function))
         done = run(words[1:])
         if isinstance(done, int):

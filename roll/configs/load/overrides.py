@@ -136,6 +136,8 @@ def _position(node: list[Any], part: str, key: str) -> int:
     if part in names:
         return names.index(part)
     if not part.isdecimal() or not part.isascii() or int(part) >= len(node):
-        hint = did_you_mean(part, [name for name in names if isinstance(name, str)])
-        raise ConfigError(f"override {key}: {part} is no position in a list of {len(node)}.{hint}")
+        known = [name for name in names if isinstance(name, str)]
+        told = f", and none of its names: {', '.join(known)}" if known else ""
+        hint = did_you_mean(part, known)
+        raise ConfigError(f"override {key}: {part} is no position in a list of {len(node)}{told}.{hint}")
     return int(part)

@@ -74,10 +74,17 @@ def read_entries(tree: Mapping[str, Any], overrides: Sequence[str]) -> list[Entr
         problems += [f"{at}.{key}: {why}." for key, why in _ELSEWHERE.items() if key in changes]
         if checked.config is not None and not checked.problems:
             entries.append(Entry(i + 1, checked.config, changes))
-    problems += [*_same_names(entries), *_without_effect(entries, overrides)]
+    problems += [*_same_names(entries), *_without_effect(entries, overrides), *_in_parts(tree, written)]
     if problems:
         raise ConfigError(*problems)
     return entries
+
+
+def _in_parts(tree: Mapping[str, Any], written: Sequence[Any]) -> Iterator[str]:
+    entries = {f"{STAGES}[{i}].": item for i, item in enumerate(written) if isinstance(item, Mapping)}
+    for at, keys in {"": tree, **entries}.items():
+        if (mode := keys.get("mode")) not in (None, "both"):
+            yield f"{at}mode: {show(mode)}: a stage samples and trains in one process. Take it out."
 
 
 def _same_names(entries: Sequence[Entry]) -> Iterator[str]:

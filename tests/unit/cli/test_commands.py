@@ -1,5 +1,6 @@
 """The words of the command `roll`, whatever they do."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,3 +17,12 @@ def test_who_reads_may_stop_reading() -> None:
     process.stdout.close()
     assert (process.wait(), process.stderr.read()) == (1, b"")
     process.stderr.close()
+
+
+def test_nobody_may_read_the_usage() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "roll", "--help"]
+    done = subprocess.run(command, cwd=REPOSITORY, stdout=write, stderr=subprocess.PIPE, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (1, b"")

@@ -253,6 +253,7 @@ def test_models_that_cannot_be_are_refused(plan: Planner, models: dict[str, str]
         ([{**SHORT, "output_dir": "x"}], "stages[0].output_dir: a stage writes to <output_dir>/<number>-<name>"),
         ([{**SHORT, "resume_from_checkpoint": "x"}], "stages[0].resume_from_checkpoint: a stage goes on from what it"),
         ([{**SHORT, "stages": []}], "stages[0].stages: a stage has none of its own."),
+        ([{**SHORT, "mode": "explore"}], "stages[0].mode: 'explore': a stage samples and trains in one process."),
         ([{**SHORT, "models": 3}], "stages[0].models: 3 must be a mapping of keys to values."),
         ([{**SHORT, "pipeline": "sfd"}], "stages[0] (short): pipeline: "),
     ],
@@ -271,6 +272,11 @@ def test_a_list_that_is_none_is_refused(
     assert error.value.problems[0].startswith(message)
 
 
+def test_stages_of_a_run_in_parts_are_refused(plan: Planner) -> None:
+    (problem,) = refused(plan, shared={"mode": "train"})
+    assert problem == "mode: 'train': a stage samples and trains in one process. Take it out."
+
+
 def test_a_path_to_resume_from_is_refused(plan: Planner) -> None:
     (problem,) = refused(plan, shared={"resume_from_checkpoint": "out/step_000003"})
     assert problem.startswith("resume_from_checkpoint: stages go on from what they left themselves.")
@@ -282,7 +288,10 @@ def test_overrides_name_a_stage_or_its_place(plan: Planner) -> None:
     assert [stage.loaded.config.max_steps for stage in (short, long)] == [9, 8]
     assert long.loaded.config.seed == 3
     (problem,) = refused(plan, overrides=("stages.shrt.max_steps=9",))
-    assert problem == "override stages.shrt.max_steps: shrt is no position in a list of 3. Did you mean short?"
+    assert problem == (
+        "override stages.shrt.max_steps: shrt is no position in a list of 3, and none of its names: warm-up, short, "
+        "long. Did you mean short?"
+    )
 
 
 def test_an_override_in_whose_place_every_stage_has_its_own_is_refused(plan: Planner) -> None:
