@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from roll.configs.algorithm import AlgorithmConfig
-from roll.configs.experience import ExperienceConfig
+from roll.configs.experience import LOCAL_SQL, ExperienceConfig
 from roll.configs.plan.rollout_bounds import oldest_allowed
 from roll.configs.problems import Problem
 from roll.configs.sent_adapters import adapter_switch
@@ -58,6 +58,12 @@ def _storage_problems(keys: ExperienceConfig) -> Iterator[Problem]:
         yield Problem(
             "experience.url is no address of a database: write it as SQLAlchemy does, such as sqlite:////data/run.db "
             "or postgresql://user@host/name.",
+            ("experience.url",),
+        )
+    elif keys.url in (LOCAL_SQL, f"{LOCAL_SQL}:memory:", "sqlite://"):
+        yield Problem(
+            f"experience.url: {keys.url} is a database in the memory of one process, which no other sees. Name a file: "
+            f"{LOCAL_SQL}/data/run.db, or remove url for one in experience.dir.",
             ("experience.url",),
         )
 

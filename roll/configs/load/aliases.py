@@ -167,12 +167,16 @@ def apply_aliases(cls: type[Settings], tree: dict[str, Any]) -> tuple[list[Probl
 
 
 def _name_teachers(cls: type[Settings], tree: dict[str, Any]) -> None:
-    """ROLL's `teacher` holds one teacher, or several by name."""
-    given = tree.get("teacher")
+    """ROLL's `teacher` holds one teacher, or several by name. One that `teachers` names as well stays where it is, and
+    is refused there."""
+    given, others = tree.get("teacher"), tree.get("teachers") or {}
     if not isinstance(given, dict) or not given or {"teacher", "teachers"} - cls.model_fields.keys():
         return
-    if all(isinstance(each, dict) for each in given.values()) and not given.keys() & known_keys(WorkerConfig).keys():
-        tree["teachers"] = {**tree.pop("teacher"), **(tree.get("teachers") or {})}
+    named = (
+        all(isinstance(each, dict) for each in given.values()) and not given.keys() & known_keys(WorkerConfig).keys()
+    )
+    if named and isinstance(others, dict) and not given.keys() & others.keys():
+        tree["teachers"] = {**tree.pop("teacher"), **others}
 
 
 def _without_dropped(node: dict[str, Any], path: str) -> Iterator[str]:

@@ -28,6 +28,10 @@ MYSQL = {"experience": {"storage_type": "sql", "url": "mysql://user@host/name"}}
             {"mode": "train", "experience": {"storage_type": "sql", "url": "x.db"}},
             "experience.url is no address of a database",
         ),
+        (
+            {"mode": "train", "experience": {"storage_type": "sql", "url": "sqlite:///:memory:"}},
+            "is a database in the memory of one process",
+        ),
         ({"mode": "train", "experience.reuse.enable": True}, "brings nothing back with max_staleness: 0"),
         ({"mode": "explore", "experience.storage_type": "redis"}, "experience.storage_type"),
     ],

@@ -70,6 +70,8 @@ def test_without_a_switch_no_teacher_is_started_and_nothing_changes() -> None:
 
 
 def test_roll_writes_several_teachers_under_teacher() -> None:
+    twice = problems({"is_pure_opd": True, "teacher": {"any": TEACHER}, "teachers": {"any": TEACHER}})
+    assert any(text.startswith("teacher.any: unknown key") for text in twice), twice
     found = checked({"is_pure_opd": True, "teacher": {"any": TEACHER}})
     assert found.problems == () and found.config is not None
     assert set(found.config.teacher_of.values()) == {"teachers.any"}
