@@ -178,6 +178,7 @@ class Run(ABC):
             self._loop(steps_done)
             failed = False
         finally:
+            gc.unfreeze()  # the process may have more to do: another stage
             self._finish(failed)
 
     def find_checkpoint(self) -> Checkpoint | None:

@@ -1,5 +1,6 @@
 """The loop around the steps: what is saved, and how it ends."""
 
+import gc
 import signal
 import subprocess
 import sys
@@ -108,6 +109,22 @@ def test_the_untrained_model_is_validated_as_val_before_train_says(
     seen: list[int] = []
     assert Validated(tmp_path, "never", **keys).run() == 0
     assert seen == validated
+
+
+class Watching(Counting):
+    """Knows how much the collector leaves out while it steps."""
+
+    def step(self, step: int) -> dict[str, float]:
+        self.frozen = gc.get_freeze_count()
+        return super().step(step)
+
+
+@pytest.mark.parametrize("when", ["never", "step 2"])
+def test_what_was_built_is_not_looked_through_again_until_the_run_ends(when: str, tmp_path: Path) -> None:
+    """A process may make several runs, one after the other: what one leaves behind must go."""
+    run = Watching(tmp_path, when)
+    run.run()
+    assert run.frozen > 1000 and gc.get_freeze_count() == 0
 
 
 def test_a_resumed_run_is_not_validated_before_its_first_step(tmp_path: Path) -> None:
