@@ -7,6 +7,9 @@ from roll.pipeline.row_config import RowConfig
 class PairConfig(RowConfig):
     """The columns of a pair."""
 
+    columns = "roll.pipeline.pair_rows:columns"
+    texts = "roll.pipeline.pair_rows:read_texts"
+
     prompt_key: str = setting(
         "prompt", "Column with the prompt, a text or messages; not read where the answers are whole conversations."
     )

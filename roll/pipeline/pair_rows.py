@@ -34,13 +34,13 @@ def pairs_of(config: PairConfig, tokenizer: PreTrainedTokenizerBase, max_tokens:
     """Those to learn from and, with a validation, those that are held out. Raises ConfigError for what is wrong with
     them."""
     reads = columns(config), tokenizer, max_tokens, config.global_template
-    choices = {at: row_choice(places(config), at, read_texts(config), tokenizer) for at in config.data_args}
+    choices = {at: row_choice(places(config), at, read_texts(columns(config)), tokenizer) for at in config.data_args}
     return tuple(load_pairs(args, at, *reads, choices[at]) for at, args in config.data_args.items())
 
 
-def read_texts(config: PairConfig) -> ReadTexts:
+def read_texts(columns: PairColumns) -> ReadTexts:
     """How operators see a row."""
-    return partial(pair_texts, columns(config))
+    return partial(pair_texts, columns)
 
 
 def pair_texts(columns: PairColumns, row: Row, args: DataArgs, key: str) -> Texts:

@@ -20,9 +20,13 @@ VALIDATION = Role(
 
 
 class RowConfig(RunConfig):
-    """Rows, the columns that all kinds have, and their length. `learner`: the role that learns."""
+    """Rows, the columns that all kinds have, and their length. `learner`: the role that learns. `columns` and `texts`,
+    package.module:function, are loaded where rows are read: what reads a row, of these settings, and how operators see
+    it, of that."""
 
     learner: ClassVar[str]
+    columns: ClassVar[str]
+    texts: ClassVar[str]
 
     validation: WorkerConfig | None = setting(None, "Held-out rows (data_args). None: no validation.")
     sequence_length: int = setting(

@@ -132,8 +132,8 @@ PIPELINES: Mapping[str, PipelineSpec] = {
             problems=(f"{_ROWS}_checks:file_problems",),
             warnings=(f"{_SFT}.sft_checks:sft_warnings",),
             machine_problems=(f"{_ROWS}_checks:missing_files",),
-            data_problems=(f"{_SFT}.sft_checks:row_problems", f"{_ROWS}_checks:operator_code_problems"),
-            reports=(f"{_SFT}.sft_checks:operator_reports",),
+            data_problems=(f"{_ROWS}_checks:row_problems", f"{_ROWS}_checks:operator_code_problems"),
+            reports=(f"{_ROWS}_checks:operator_reports",),
         ),
         PipelineSpec(
             "distill",
@@ -144,8 +144,8 @@ PIPELINES: Mapping[str, PipelineSpec] = {
             problems=(f"{_ROWS}_checks:file_problems", f"{_DISTILL}.distill_checks:distill_problems"),
             warnings=(f"{_DISTILL}.distill_checks:distill_warnings",),
             machine_problems=(f"{_ROWS}_checks:missing_files",),
-            data_problems=(f"{_DISTILL}.distill_checks:row_problems", f"{_ROWS}_checks:operator_code_problems"),
-            reports=(f"{_DISTILL}.distill_checks:operator_reports",),
+            data_problems=(f"{_ROWS}_checks:row_problems", f"{_ROWS}_checks:operator_code_problems"),
+            reports=(f"{_ROWS}_checks:operator_reports",),
         ),
         PipelineSpec(
             "dpo",
@@ -156,8 +156,8 @@ PIPELINES: Mapping[str, PipelineSpec] = {
             problems=(f"{_ROWS}_checks:file_problems", f"{_DPO}.dpo_checks:dpo_problems"),
             warnings=(f"{_PAIRS}:pair_warnings", f"{_DPO}.dpo_checks:dpo_warnings"),
             machine_problems=(f"{_ROWS}_checks:missing_files",),
-            data_problems=(f"{_PAIRS}:row_problems", f"{_ROWS}_checks:operator_code_problems"),
-            reports=(f"{_PAIRS}:operator_reports",),
+            data_problems=(f"{_ROWS}_checks:row_problems", f"{_ROWS}_checks:operator_code_problems"),
+            reports=(f"{_ROWS}_checks:operator_reports",),
         ),
         PipelineSpec(
             "rm",
@@ -167,8 +167,8 @@ PIPELINES: Mapping[str, PipelineSpec] = {
             problems=(f"{_ROWS}_checks:file_problems",),
             warnings=(f"{_PAIRS}:pair_warnings",),
             machine_problems=(f"{_ROWS}_checks:missing_files",),
-            data_problems=(f"{_PAIRS}:row_problems", f"{_ROWS}_checks:operator_code_problems"),
-            reports=(f"{_PAIRS}:operator_reports",),
+            data_problems=(f"{_ROWS}_checks:row_problems", f"{_ROWS}_checks:operator_code_problems"),
+            reports=(f"{_ROWS}_checks:operator_reports",),
         ),
     )
 }

@@ -6,10 +6,7 @@ from roll.configs.plan.parallel import parallel_sizes
 from roll.configs.problems import Problem
 from roll.configs.strategies.table import STRATEGIES, spec_of
 from roll.pipeline.distill.distill_config import DistillConfig
-from roll.pipeline.operators.choice import dry_report
-from roll.pipeline.operators.row import ReadTexts
 from roll.pipeline.row_checks import unread_keys
-from roll.pipeline.row_operators import places
 
 _NOT_READ = ("prompt", "tag", "ground_truth", "domain_interleave_probs")
 _OF_OBJECTIVE = {
@@ -40,24 +37,3 @@ def distill_warnings(config: DistillConfig) -> Iterator[str]:
         if config.is_changed(key) and config.kd_objective not in objectives:
             yield f"{key} does nothing with kd_objective: {config.kd_objective}; it is for {' and '.join(objectives)}."
     yield from unread_keys(config, _NOT_READ, "question_key, answer_key and data_args.messages")
-
-
-def row_problems(config: DistillConfig) -> Iterator[str]:
-    """What the front of the files says."""
-    from roll.datasets.conversations import look_at_rows  # numpy: a dry run reads no rows
-    from roll.pipeline.distill.settings import columns
-
-    for at, args in config.data_args.items():
-        yield from look_at_rows(args, at, columns(config))
-
-
-def operator_reports(config: DistillConfig) -> Iterator[str]:
-    """What a dry run says of operators."""
-
-    def read() -> ReadTexts:
-        from roll.pipeline.conversation_texts import conversation_texts  # torch: only where rows are read
-        from roll.pipeline.distill.settings import columns
-
-        return conversation_texts(columns(config))
-
-    yield from dry_report(places(config), read)

@@ -31,6 +31,8 @@ class DistillConfig(RowConfig):
 
     role_table = {role.name: role for role in (STUDENT, TEACHER, VALIDATION)}
     learner = STUDENT.name
+    columns = "roll.pipeline.distill.settings:columns"
+    texts = "roll.pipeline.conversation_texts:conversation_texts"
 
     student_pretrain: Place | None = setting(
         None, "Directory or hub id of the student's starting weights. Default: pretrain."

@@ -17,6 +17,8 @@ class SFTConfig(RowConfig):
 
     role_table = {role.name: role for role in (SFT_TRAIN, VALIDATION)}
     learner = SFT_TRAIN.name
+    columns = "roll.pipeline.sft.settings:columns"
+    texts = "roll.pipeline.conversation_texts:conversation_texts"
 
     sft_train: WorkerConfig = setting({}, "The model that learns.")
 

@@ -8,14 +8,13 @@ import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from roll.configs.plan.batch_plan import build_plan
-from roll.pipeline.distill.distill_checks import operator_reports as distill_reports
 from roll.pipeline.distill.distill_config import DistillConfig
 from roll.pipeline.distill.distill_pipeline import DistillPipeline
 from roll.pipeline.dpo.dpo_config import DPOConfig
 from roll.pipeline.pair_rows import pairs_of
 from roll.pipeline.rlvr.rlvr_pipeline import RLVRPipeline
+from roll.pipeline.row_checks import operator_reports
 from roll.pipeline.row_config import row_plan
-from roll.pipeline.sft.sft_checks import operator_reports
 from roll.pipeline.sft.sft_config import SFTConfig
 from roll.pipeline.sft.sft_pipeline import SFTPipeline
 from tests.helpers.configs import config
@@ -83,10 +82,10 @@ def test_rows_of_a_student(tmp_path: Path, tiny_model_dir: Path) -> None:
     made = DistillConfig.model_validate(
         {**roles, "student": {**roles["student"], "data_args": data_args}, "output_dir": str(tmp_path / "out")}
     )
-    before = list(distill_reports(made))
+    before = list(operator_reports(made))
     chosen, _ = DistillPipeline(made, row_plan(made)).load_rows()
     assert len(chosen) == 1 and "1 more than 3 characters" in "\n".join(before)
-    assert before == list(distill_reports(made))
+    assert before == list(operator_reports(made))
 
 
 def test_pairs(tmp_path: Path, tiny_tokenizer: PreTrainedTokenizerFast) -> None:
