@@ -276,6 +276,10 @@ class WatchedGenerateWorker(GenerateWorker):
     def weight_senders(self) -> list[int]:
         return self.strategy.senders
 
+    def num_in_flight(self) -> int:
+        """Requests that the strategy works on."""
+        return len(self.strategy.in_flight)
+
     def set_mood(self, mood: str) -> None:
         """How the next weight update goes: "refuse", "die" (at once), "die midway", or "" (well); or that it
         will "die on leaving" its devices, or "die on return"."""

@@ -68,14 +68,13 @@ def test_a_dead_engines_requests_go_to_the_other_and_it_comes_back_with_the_next
 
     async def play() -> None:
         waiting = [asyncio.create_task(rollout.generate(request(f"w{i}", 1002, i, 7))) for i in range(8)]
-        await asyncio.sleep(0.3)
-        assert [rollout._router.load(rank) for rank in (0, 1)] == [4, 4]
+        await until(lambda: [rollout._router.load(rank) for rank in (0, 1)] == [4, 4])
+        await until(lambda: engines.call_all("num_in_flight") == [4, 4])
         os.kill(engines.call_all("process_id")[0], signal.SIGKILL)
         await until(lambda: rollout.num_retries == 4)
         assert [rollout._router.load(rank) for rank in (0, 1)] == [0, 8]
-        while not all(task.done() for task in waiting):  # what is asked again may reach its engine after an abort
-            await asyncio.to_thread(rollout.abort)
-            await asyncio.sleep(0.1)
+        await until(lambda: engines.workers.start("num_in_flight", {1: ()}).result() == [8])
+        await asyncio.to_thread(rollout.abort)
         for (answer,) in await asyncio.gather(*waiting):
             assert (answer.finish_reason, list(here(answer).token_ids)) == ("abort", [8])
         late = await rollout.generate(request("late", 5))
