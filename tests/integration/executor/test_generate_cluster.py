@@ -105,7 +105,8 @@ def test_abort_ends_a_request_and_cancelling_aborts_it(rollout: GenerateCluster)
     async def ask() -> Generation:
         waiting = asyncio.create_task(rollout.generate(request("one", 1002, 7)))
         dropped = asyncio.create_task(rollout.generate(request("two", 1002, 7)))
-        await asyncio.sleep(0.2)
+        while sum(rollout.cluster.call_all("num_in_flight")) < 2:
+            await asyncio.sleep(0.01)
         assert not waiting.done()
         dropped.cancel()
         await asyncio.to_thread(rollout.abort, ["one"])
