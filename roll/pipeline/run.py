@@ -23,6 +23,7 @@ from roll.pipeline.console import Display, make_display, open_terminal, terminal
 from roll.pipeline.curves import draw_curves
 from roll.pipeline.driver_state import DriverState, write_state
 from roll.pipeline.interrupts import Interrupts, StepGivenUp
+from roll.pipeline.run_record import RunRecord
 from roll.pipeline.summary import summarise, summary_lines
 from roll.pipeline.tracking.build import make_trackers
 from roll.pipeline.tracking.local import METRICS_FILE, read_metrics, write_metrics
@@ -56,6 +57,7 @@ class Run(ABC):
         self.checkpoints = CheckpointStore(config.checkpoint_dir, config.max_ckpt_to_keep, config.verify_checkpoint)
         self.interrupts = Interrupts(config.interrupt_timeout)
         self.account = Account(config)
+        self.record = RunRecord(Path(config.logging_dir), self.view)
         self.timer = Timer(on_enter=lambda phase: self.display.phase(phase), on_leave=self.account.phase)
         self._rows: list[tuple[int, Mapping[str, float]]] = []
 
@@ -104,7 +106,11 @@ class Run(ABC):
             self._configure_logging(terminal, None)
             logger.error("logging_dir: %s cannot be written: %s", self.config.logging_dir, error.strerror)
             return BAD_CONFIGURATION
-        code = self._run_to_the_end(terminal)
+        code = FAILED
+        try:
+            code = self._run_to_the_end(terminal)
+        finally:
+            self.record.end(code)
         if self.interrupts.has_failed:
             _leave(code)
         return code
@@ -124,17 +130,21 @@ class Run(ABC):
                 stack.callback(self.close)
                 self._run()
         except KeyboardInterrupt:
+            self.record.cause = "stopped"
             logger.warning("stopped")
             return self.interrupts.exit_code or 130
         except ConfigError as error:
+            self.record.cause = "\n".join(error.problems)
             for problem in error.problems:
                 logger.error("%s", problem)
             return BAD_CONFIGURATION
         except RollError as error:
-            logger.error("%s: %s", type(error).__name__, error)
+            self.record.cause = f"{type(error).__name__}: {error}"
+            logger.error("%s", self.record.cause)
             logger.debug("where it was raised", exc_info=True)
             return self._failed()
-        except Exception:
+        except Exception as error:
+            self.record.cause = f"{type(error).__name__}: {error}"
             if not self.interrupts.has_failed:
                 raise
             logger.debug("what followed from it", exc_info=True)
@@ -152,6 +162,7 @@ class Run(ABC):
         if self.config.counts_epochs and self.config.takes_steps:
             raise ConfigError("num_train_epochs: a run of this kind does not count rows. Set max_steps.")
         steps_done = self.begins_at(checkpoint)
+        self.record.begin(self.config, steps_done)
         self.trackers = self._start_trackers(steps_done)
         failed = True
         try:
