@@ -84,6 +84,7 @@ SECTIONS: tuple[tuple[str, str], ...] = (
     ("router_args", "roll.configs.load.inert_keys:RouterArgs"),
     ("experience", "roll.configs.experience:ExperienceConfig"),
     ("experience.reuse", "roll.configs.experience:ReuseConfig"),
+    ("recorder", "roll.configs.recorder:RecorderConfig"),
     ("rollout_mock", "roll.configs.rollout_config:RolloutMockConfig"),
     ("transfer_backend", "roll.configs.load.inert_keys:TransferBackendArgs"),
     ("A role: sequence_packing_args", "roll.configs.cluster:SequencePackingArgs"),

@@ -11,6 +11,7 @@ from roll.configs.experience import ExperienceConfig
 from roll.configs.experience_operators import ExperienceOperators
 from roll.configs.limits import MOST_GROUPS
 from roll.configs.modes import EXPLORES, LEARNS, OTHER_SCHEDULES, SAMPLES, Mode
+from roll.configs.recorder import RecorderConfig
 from roll.configs.run import RunConfig
 
 ROLL_LOOP = "roll.distributed.scheduler.user_defined_rollout_loop.UserDefinedRolloutLoop"
@@ -181,6 +182,7 @@ class RolloutConfig(RunConfig):
 
     # output
     rollout_mock: RolloutMockConfig = setting({}, "Record rollouts, or replay recorded ones.")
+    recorder: RecorderConfig = setting({}, "Which rollouts are kept to be looked at, and what of them.")
     rollout_dump_dir: Place | None = setting(None, "Where sample rollouts go. Default: <output_dir>/rollouts.")
 
     @property

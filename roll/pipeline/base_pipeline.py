@@ -72,7 +72,7 @@ from roll.pipeline.filtered_step import FewGroupsAlarm, filter_metrics, kept_sha
 from roll.pipeline.late_rewards import LateRewards
 from roll.pipeline.logging_board import LoggingBoard
 from roll.pipeline.policy_tokenizer import check_teacher, policy_tokenizer
-from roll.pipeline.recorder import RolloutRecorder, rollout_records
+from roll.pipeline.recorder import RecordLimits, RolloutRecorder, rollout_records
 from roll.pipeline.resume_checks import RLState, check_resume, data_place, state_of_roles
 from roll.pipeline.rollout_loop import OwnRollouter, load_loop
 from roll.pipeline.rollout_metrics import rollout_metrics
@@ -83,6 +83,7 @@ from roll.pipeline.scoring import teacher_scores, token_scores
 from roll.pipeline.shaping.chain import Shaping
 from roll.pipeline.step_samples import StepSamples, share_rows
 from roll.pipeline.taken_optimizers import check_taken, take_over
+from roll.pipeline.token_records import TokenRecords
 from roll.pipeline.view import Column, Curve, View
 from roll.types.batch import RowMeta
 from roll.types.metrics import prefixed
@@ -132,7 +133,10 @@ class RLPipeline(RunInParts):
         self.running_moments: dict[str, RunningMoments] = {}  # of the rewards, by domain
         self.shaping = Shaping(config.experience_operators if config.learns else ())
         self.late_rewards: LateRewards | None = None  # for what is rewarded after the rollout
-        self.recorder = RolloutRecorder(config.rollout_dump_dir or self.output_dir / "rollouts")
+        limits = RecordLimits.of(config.recorder, config.seed)
+        self.recorder = RolloutRecorder(config.rollout_dump_dir or self.output_dir / "rollouts", limits)
+        tokenizer = partial(policy_tokenizer, "actor_train", config.actor_train.model_args)
+        self.token_records = TokenRecords(config.recorder.log_prob_steps, tokenizer)
         self.board: LoggingBoard | None = None
         self.dump = RolloutDump(Path(config.rollout_mock.dump_dir)) if config.rollout_mock.dumps else None
         self.probe: EngineProbe | None = None  # where no token that is trained on may be of the weights that learn
@@ -242,6 +246,8 @@ class RLPipeline(RunInParts):
         if self.board is not None:
             with self.timer("logging_board"):
                 self.board.write(step + 1, scores)
+        ranks = self.plan.actor_train.dp_size
+        self.token_records.compare(clusters, ranks, scores, self.temperature, self.timer)
         credit, metrics = self.assign_credit(samples, step)
         metrics = prefixed("rollout", of_kept(metrics, samples.kept_share) if self.filters else metrics)
         if self.probe is not None:
@@ -290,6 +296,7 @@ class RLPipeline(RunInParts):
             return None, ()
         if self.board is not None:
             self.board.take(trained.kept)
+        self.token_records.take(step + 1, trained.kept, self.recorder.choose)
         sampled, num_kept, share = StepRows(trained.kept), len(trained.kept), kept_share(trained)
         actor, critic = self.plan.actor_train, self.plan.critic
         updates = updates_of(actor.updates_per_epoch, num_kept, self.plan.num_groups)
@@ -309,13 +316,25 @@ class RLPipeline(RunInParts):
 
     def report(self, groups: StepGroups, trained: Sequence[TrajectoryGroup], step: int) -> dict[str, float]:
         """Records a few of the step's groups, and gives the metrics of its rollouts. Nothing waits for it."""
-        self._record(step + 1, groups.kept or groups.dropped)
+        self._record(step + 1, groups.kept or groups.dropped, sampled=groups.sampled)
         return self._rollout_metrics(groups, trained, step)
 
-    def _record(self, step: int, groups: Sequence[TrajectoryGroup], kind: str = "train") -> None:
-        """Texts are asked for where they are recorded only."""
-        shown = self.recorder.choose(groups)
-        records = [record for group in shown for record in rollout_records(group, texts_of(group.trajectories))]
+    def _record(
+        self,
+        step: int,
+        groups: Sequence[TrajectoryGroup],
+        kind: str = "train",
+        sampled: Sequence[TrajectoryGroup] | None = None,
+    ) -> None:
+        """Of a few of the groups; texts are asked for where they are recorded only. `sampled`: all there were, if these
+        are not."""
+        self.recorder.measure(step, groups if sampled is None else sampled, kind)
+        tokens = self.token_records.of_rows() if kind == "train" else {}
+        records = [
+            record
+            for group in self.recorder.choose(groups, step)
+            for record in rollout_records(group, texts_of(group.trajectories), tokens)
+        ]
         self.recorder.record(step, records, kind, num_groups=len(groups))
 
     def _rollout_metrics(self, groups: StepGroups, trained: Sequence[TrajectoryGroup], step: int) -> dict[str, float]:

@@ -2,11 +2,18 @@
 
 import json
 import logging
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
+import numpy as np
+
+from roll.configs.recorder import Choice, RecorderConfig
+from roll.pipeline.distributions import distributions
+from roll.pipeline.token_records import RowKey, TokenLogProbs
 from roll.types.rollout import RowTexts, TrajectoryGroup, Turn
 from roll.utils.plain import NOT_RECORDED, plain_fields
 from roll.utils.text import middle_left_out, storable, visible
@@ -33,10 +40,17 @@ class RolloutRecord:
     """Of the whole attempt."""
     turns: tuple[Turn, ...] = ()
     """Of an attempt in an environment; in the JSONL only."""
+    tokens: TokenLogProbs | None = None
+    """In the JSONL only, where `recorder.log_prob_steps` asks for them."""
 
 
-def rollout_records(group: TrajectoryGroup, texts: Sequence[RowTexts]) -> list[RolloutRecord]:
-    """The attempts of a group as a person wants to see them; `texts` of each of its rows."""
+def rollout_records(
+    group: TrajectoryGroup,
+    texts: Sequence[RowTexts],
+    tokens: Mapping[RowKey, TokenLogProbs] = MappingProxyType({}),
+) -> list[RolloutRecord]:
+    """The attempts of a group as a person wants to see them; `texts` of each of its rows, `tokens` of those of which
+    they are known."""
     truth = group.task.payload.get("ground_truth")
     lengths = dict(zip((t.index for t in group.attempts), group.response_lengths.tolist(), strict=True))
     return [
@@ -52,6 +66,7 @@ def rollout_records(group: TrajectoryGroup, texts: Sequence[RowTexts]) -> list[R
             prompt_tokens=trajectory.facts.num_tokens - trajectory.facts.num_sampled,
             response_tokens=lengths[trajectory.index],
             turns=said.turns,
+            tokens=tokens.get((group.group_id, trajectory.index, trajectory.turn)),
         )
         for trajectory, said in zip(group.trajectories, texts, strict=True)
         if said.turns or trajectory.failure or not any(other.turns for other in texts)
@@ -68,6 +83,12 @@ class RecordLimits:
     """Of a prompt, a response or an observation; the middle is left out beyond."""
     total_bytes: int = 256_000_000
     """Of all files together; what was written first goes first."""
+    choose: Choice = "first"
+    seed: int = 0
+
+    @staticmethod
+    def of(keys: RecorderConfig, seed: int) -> "RecordLimits":
+        return RecordLimits(keys.num_groups, keys.num_samples_per_group, choose=keys.choose, seed=seed)
 
 
 class RolloutRecorder:
@@ -86,9 +107,14 @@ class RolloutRecorder:
         self._told: set[tuple[str, str]] = set()
         self._sizes: dict[Path, int] | None = None  # of the files, the oldest first; looked at once
 
-    def choose(self, groups: Sequence[TrajectoryGroup]) -> list[TrajectoryGroup]:
-        """The groups of which `record` would write, none when nothing can be written any more."""
-        return spread([(group.task.domain, group) for group in groups], self.limits.num_groups) if self._working else []
+    def choose(self, groups: Sequence[TrajectoryGroup], step: int) -> list[TrajectoryGroup]:
+        """The groups of which `record` is to write, none when nothing can be written any more."""
+        if not self._working:
+            return []
+        rewards = [_mean_reward(group) for group in groups]
+        random = np.random.default_rng([self.limits.seed, step])
+        groups = in_order(groups, rewards, self.limits.choose, random)
+        return spread([(group.task.domain, group) for group in groups], self.limits.num_groups)
 
     def record(
         self, step: int, records: Sequence[RolloutRecord], kind: str = "train", num_groups: int | None = None
@@ -103,19 +129,28 @@ class RolloutRecorder:
         for name, value in (pair for group in groups for record in group for pair in record.extra.items()):
             self._tell_if_dropped(name, value)
         num_groups = num_groups or len({record.group_id for record in records})
-        stem = f"step_{step:06d}" + ("" if kind == "train" else f".{kind}")
-        text, lines = self.directory / f"{stem}.txt", self.directory / f"{stem}.jsonl"
+        stem = _stem(step, kind)
+        rows = [json.dumps(_row(step, record), allow_nan=False) for group in groups for record in group]
+        texts = {f"{stem}.jsonl": "\n".join(rows) + "\n", f"{stem}.txt": render(step, kind, groups, num_groups)}
+        return self.directory / f"{stem}.txt" if self._write(texts) else None
+
+    def measure(self, step: int, groups: Sequence[TrajectoryGroup], kind: str = "train") -> None:
+        """Writes `step_000012.distributions.json`, of all groups."""
+        if groups and self._working:
+            told = {"step": step, "kind": kind, **distributions(groups)}
+            self._write({f"{_stem(step, kind)}.distributions.json": json.dumps(told, allow_nan=False) + "\n"})
+
+    def _write(self, texts: Mapping[str, str]) -> bool:
+        """By name of the file; False, and never again, where the disk fails."""
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            text.write_text(render(step, kind, groups, num_groups), encoding="utf-8")
-            rows = [json.dumps(_row(step, record), allow_nan=False) for group in groups for record in group]
-            lines.write_text("\n".join(rows) + "\n", encoding="utf-8")
-            self._remove_oldest((lines, text))
+            for name, text in texts.items():
+                (self.directory / name).write_text(text, encoding="utf-8")
+            self._remove_oldest([self.directory / name for name in texts])
         except OSError as error:
             self._working = False
             logger.warning("sample rollouts are not recorded any more, the run goes on: %s", error)
-            return None
-        return text
+        return self._working
 
     def _tell_if_dropped(self, name: str, value: object) -> None:
         if isinstance(value, str) and value.startswith(NOT_RECORDED) and (name, value) not in self._told:
@@ -137,6 +172,10 @@ class RolloutRecorder:
             total -= self._sizes.pop(path)
 
 
+def _stem(step: int, kind: str) -> str:
+    return f"step_{step:06d}" + ("" if kind == "train" else f".{kind}")
+
+
 def _sizes_by_age(directory: Path) -> dict[Path, int]:
     """By time, since a run that starts anew may find later steps of another."""
     found = {path: path.stat() for path in directory.glob("step_*")}
@@ -147,9 +186,7 @@ def _row(step: int, record: RolloutRecord) -> dict[str, Any]:
     row = {"step": step, **asdict(record)}
     for turn in row["turns"]:
         turn["metrics"] = plain_fields(turn["metrics"])
-    if not record.turns:
-        del row["turns"]
-    return row
+    return {name: value for name, value in row.items() if name not in ("turns", "tokens") or value}
 
 
 def choose_groups(records: Iterable[RolloutRecord], limits: RecordLimits) -> list[list[RolloutRecord]]:
@@ -162,7 +199,34 @@ def choose_groups(records: Iterable[RolloutRecord], limits: RecordLimits) -> lis
     for record in records:
         by_group.setdefault(record.group_id, []).append(record)
     chosen = spread([(group[0].domain, group) for group in by_group.values()], limits.num_groups)
-    return [[_cut(record, limits) for record in group[: limits.num_samples_per_group]] for group in chosen]
+    return [[_cut(record, limits) for record in _attempts(group, limits)] for group in chosen]
+
+
+def _attempts(group: Sequence[RolloutRecord], limits: RecordLimits) -> list[RolloutRecord]:
+    choose = limits.choose if limits.choose in ("best", "worst") else "first"
+    rewards = [-math.inf if record.reward is None else record.reward for record in group]
+    return in_order(group, rewards, choose)[: limits.num_samples_per_group]
+
+
+def in_order(
+    items: Sequence[T], rewards: Sequence[float], choose: Choice, random: np.random.Generator | None = None
+) -> list[T]:
+    """With those in front that `recorder.choose` asks for."""
+    places = list(range(len(items)))
+    match choose:
+        case "random":
+            assert random is not None
+            places = random.permutation(len(items)).tolist()
+        case "best":
+            places.sort(key=lambda place: -rewards[place])
+        case "worst":
+            places.sort(key=lambda place: rewards[place])
+    return [items[place] for place in places]
+
+
+def _mean_reward(group: TrajectoryGroup) -> float:
+    rewards = group.rewards[~np.isnan(group.rewards)]
+    return float(rewards.mean()) if len(rewards) else -math.inf
 
 
 def spread(groups: Sequence[tuple[str, T]], count: int) -> list[T]:

@@ -12,6 +12,7 @@ import torch
 
 from roll.pipeline.recorder import RecordLimits, RolloutRecord, RolloutRecorder, choose_groups
 from roll.types.rollout import Turn
+from tests.unit.pipeline.test_filtered_step import group as group_of
 
 
 def record(group: int, domain: str = "math", reward: float | None = 1.0, **changes) -> RolloutRecord:
@@ -223,3 +224,42 @@ def test_observations_of_a_turn_lose_their_middle_too(tmp_path):
         f"{'o' * 10}{left_out}{'o' * 10}",
         f"{'r' * 10}{left_out}{'r' * 10}",
     )
+
+
+GROUPS = [group_of(0, 0.5, 0.5), group_of(1, 1.0, 1.0), group_of(2, 0.0, 1.0, failed=2), group_of(3, 0.0, 0.2)]
+
+
+@pytest.mark.parametrize("choose, expected", [("first", [0, 1]), ("best", [1, 0]), ("worst", [2, 3])])
+def test_the_groups_that_are_recorded_are_those_that_choose_says(tmp_path, choose, expected):
+    """Group 2 failed, which is worse than any reward."""
+    recorder = RolloutRecorder(tmp_path, RecordLimits(num_groups=2, choose=choose))
+    assert [group.group_id for group in recorder.choose(GROUPS, step=1)] == expected
+
+
+def test_a_random_choice_is_the_same_in_a_run_that_is_repeated_and_another_in_the_next_step(tmp_path):
+    def chosen(seed: int) -> list[list[int]]:
+        recorder = RolloutRecorder(tmp_path, RecordLimits(num_groups=2, choose="random", seed=seed))
+        return [[group.group_id for group in recorder.choose(GROUPS, step)] for step in range(20)]
+
+    assert chosen(1) == chosen(1) != chosen(2)
+    assert {number for step in chosen(1) for number in step} == {0, 1, 2, 3}
+
+
+def test_the_worst_attempts_of_a_group_are_recorded_first():
+    records = [record(0, reward=reward) for reward in (0.5, None, 1.0, 0.0)]
+    ((first, second),) = choose_groups(records, RecordLimits(num_samples_per_group=2, choose="worst"))
+    assert (first.reward, second.reward) == (None, 0.0)
+
+
+def test_no_groups_means_no_records(tmp_path):
+    assert RolloutRecorder(tmp_path, RecordLimits(num_groups=0)).choose(GROUPS, 1) == []
+
+
+def test_distributions_are_of_all_groups_and_count_among_the_files(tmp_path):
+    recorder = RolloutRecorder(tmp_path, RecordLimits(total_bytes=1_200))
+    for step in range(3):
+        recorder.measure(step, GROUPS, "val")
+    (kept,) = tmp_path.iterdir()
+    told = json.loads(kept.read_text())
+    assert (kept.name, told["kind"]) == ("step_000002.val.distributions.json", "val")
+    assert (told["step"], told["num_attempts"]) == (2, 8)
