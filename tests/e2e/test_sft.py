@@ -16,7 +16,19 @@ MEGATRON = (
 )
 
 
-@pytest.mark.parametrize("strategy", [(), pytest.param(MEGATRON, marks=pytest.mark.slow)])
+FSDP2 = (
+    "sft_train.strategy_args={strategy_name: fsdp2_train, strategy_config: {}}", "num_gpus_per_node=2",
+    "sft_train.device_mapping=[0,1]",
+)  # fmt: skip
+ULYSSES = (*FSDP2, "sft_train.model_args.ulysses_size=2", "sft_train.use_sequence_packing=true")
+LORA = ("sft_train.model_args.lora_target=all-linear", "sft_train.model_args.lora_rank=16")
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [(), *(pytest.param(other, marks=pytest.mark.slow) for other in (MEGATRON, ULYSSES, LORA))],
+    ids=["deepspeed", "megatron", "ulysses", "lora"],
+)
 def test_it_learns_and_goes_on_from_a_checkpoint_bit_for_bit(
     strategy: tuple[str, ...], sort_data: Path, start_run: Callable[..., Run]
 ) -> None:
