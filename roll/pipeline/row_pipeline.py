@@ -27,7 +27,7 @@ from roll.pipeline.taken_optimizers import check_taken, take_over
 from roll.pipeline.view import Column, Curve, View
 from roll.types.batch import Rows, RowSet
 from roll.types.metrics import prefixed
-from roll.types.packing import neighbours_by_rank
+from roll.types.packing import neighbours_by_rank, parts_in_order
 
 logger = logging.getLogger(__name__)
 
@@ -120,9 +120,8 @@ class RowPipeline(Run):
         return RowSet(rows.lengths, share(rows, by_rank))
 
     def to_score(self, rows: Rows, cluster: ScoreCluster) -> RowSet:
-        """The rows where the workers of this cluster can read them."""
-        parts = np.array_split(np.arange(len(rows)), min(len(rows), cluster.dp_size))
-        return RowSet(rows.lengths, share(rows, parts))
+        """The rows where the workers of this cluster can read them. Those that belong together stay so."""
+        return RowSet(rows.lengths, share(rows, parts_in_order(len(rows), rows.together, cluster.dp_size)))
 
     def evaluate(self, steps_done: int) -> dict[str, float]:
         """The mean negative log-likelihood of the validation's tokens."""

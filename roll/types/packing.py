@@ -63,6 +63,16 @@ def neighbours_by_rank(lengths: np.ndarray, together: int, num_ranks: int) -> li
     return [units[part].ravel() for part in parts]
 
 
+def parts_in_order(num_rows: int, together: int, num_ranks: int) -> list[np.ndarray]:
+    """All rows in their order, in about equal parts, at most one per rank; so many neighbours as `together` says stay
+    in one part.
+
+    Example: 6 rows in pairs on 2 ranks -> [0 1 2 3] and [4 5].
+    """
+    units = np.arange(num_rows).reshape(-1, together)
+    return [part.ravel() for part in np.array_split(units, min(len(units), num_ranks))]
+
+
 def micro_batches_by_count(lengths: np.ndarray, rows: np.ndarray, rows_per_micro_batch: int) -> list[np.ndarray]:
     """Micro batches of a fixed row count (the last may be smaller), rows of similar length together to save padding."""
     by_length = rows[np.argsort(-lengths[rows], kind="stable")]

@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 
 from roll.types.batch import SampleBatch, TrainBatch
 from roll.types.collate import collate_groups, pad, padding_rows, row_meta, unpad
-from roll.types.packing import balance, micro_batches_by_count, micro_batches_by_tokens, packs, rows_by_rank, work
+from roll.types.packing import (
+    balance,
+    micro_batches_by_count,
+    micro_batches_by_tokens,
+    packs,
+    parts_in_order,
+    rows_by_rank,
+    work,
+)
 from roll.types.ragged import sum_rows, token_indices
 from roll.types.rollout import Generation, SamplingParams, Task, Trajectory, TrajectoryGroup
 
@@ -177,3 +185,9 @@ def test_difficulty_comes_from_the_data_where_they_hold_a_number() -> None:
     ]
     np.testing.assert_array_equal(row_meta(groups).difficulty, [0.25, 0.25, np.nan, np.nan])
     assert row_meta(groups[2:]).difficulty is None
+
+
+def test_rows_that_belong_together_are_in_one_part() -> None:
+    assert [list(part) for part in parts_in_order(6, 2, 2)] == [[0, 1, 2, 3], [4, 5]]
+    assert [list(part) for part in parts_in_order(5, 1, 2)] == [[0, 1, 2], [3, 4]]
+    assert [list(part) for part in parts_in_order(2, 2, 3)] == [[0, 1]]
