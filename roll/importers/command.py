@@ -11,7 +11,8 @@ from roll.importers.convert import Imported, convert
 from roll.importers.given import YAML_ENDINGS, Given, read
 from roll.importers.old_roll import convert_roll, is_roll
 from roll.importers.report import command, report, summary, yaml_text
-from roll.importers.trinity import is_trinity, trinity_table
+from roll.importers.trinity import is_trinity
+from roll.importers.trinity_stages import import_trinity
 from roll.importers.verl import is_verl, verl_keys, verl_table
 
 SYSTEMS = ("verl", "trinity", "roll")
@@ -26,7 +27,7 @@ def run(argv: Sequence[str]) -> list[str]:
     options, words = _parser().parse_known_args(argv)
     if unknown := [word for word in words if word.startswith("-") and not Path(word).is_file()]:
         raise ConfigError(f"{', '.join(unknown)}: no option here; roll import --help has those there are.")
-    files = [word for word in words if "=" not in word or Path(word).is_file()]
+    files = [word for word in words if not ("=" in word or word.startswith("~")) or Path(word).is_file()]
     overrides = [word for word in words if word not in files]
     if len(files) > 1:
         raise ConfigError(f"one file at a time: {' and '.join(files)} are {len(files)}.")
@@ -46,7 +47,7 @@ def imported_from(given: Given, system: str | None = None, source: Path | None =
     if kind == "verl":
         return convert(verl_keys(given), verl_table(given), notes)
     if kind == "trinity":
-        return convert(given.keys, trinity_table(given), notes)
+        return import_trinity(given, notes)
     return convert_roll(given, source)
 
 
@@ -62,13 +63,15 @@ def system_of(given: Given) -> str:
 
 def _notes(given: Given) -> list[str]:
     found = given.command
+    taken = [f"~{key} takes away a default of theirs: look whether anything stands for it here." for key in given.taken]
     if found is None:
-        return []
+        return taken
     words = [word for word in (*found.flags, *found.others) if word]
     return [
         f"The command: {' '.join(found.program)}",
         *([f"Words beside the keys, which say nothing here: {' '.join(words)}"] if words else []),
         *found.notes,
+        *taken,
     ]
 
 

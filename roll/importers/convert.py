@@ -128,10 +128,11 @@ class _Conversion:
             return Entry(key, value, "not to be had", str(made))
         if known_as in made.lost:
             return Entry(key, value, "not to be had", made.lost[known_as])
-        text = " ".join(filter(None, (made.text, made.near, row.note)))
+        near = made.nears.get(known_as, made.near)
+        text = " ".join(filter(None, (made.text, near, row.note)))
         if not made.settings:
             return Entry(key, value, "asks for nothing", text)
-        return Entry(key, value, "approximated" if made.near else "mapped", text)
+        return Entry(key, value, "approximated" if near else "mapped", text)
 
     def _sum(self, name: str) -> Sum | NotHere:
         if name not in self._sums:

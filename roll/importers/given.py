@@ -23,11 +23,13 @@ _OF_ENVIRONMENT = re.compile(r"\$\{oc\.env:[^{}]*\}")
 @dataclass(frozen=True)
 class Given:
     """`tree` as it is written, `keys` with `${...}` resolved where they lead somewhere. A text that names the
-    environment stays as it is: what a machine has in it does not belong into a file."""
+    environment stays as it is: what a machine has in it does not belong into a file. `taken`: keys that Hydra is told
+    to take away (`~key`) and that only the defaults of the other system have."""
 
     tree: Mapping[str, Any]
     keys: tuple[tuple[str, Any], ...]
     command: Command | None = None
+    taken: tuple[str, ...] = ()
 
 
 def read(path: Path | None, overrides: Sequence[str] = ()) -> Given:
@@ -41,9 +43,27 @@ def read(path: Path | None, overrides: Sequence[str] = ()) -> Given:
     else:
         command = command_of(path)
         tree = {}
-        apply_overrides(tree, command.overrides)
-    apply_overrides(tree, overrides)
-    return Given(tree, tuple(_resolved(tree)), command)
+    taken = [text for texts in (command.overrides if command else (), overrides) for text in _changed(tree, texts)]
+    return Given(tree, tuple(_resolved(tree)), command, tuple(taken))
+
+
+def _changed(tree: dict[str, Any], texts: Sequence[str]) -> list[str]:
+    """Changes the tree; returns the keys that are to be taken away and are not there."""
+    others = [text for text in texts if not text.startswith("~")]
+    apply_overrides(tree, others)
+    taken = [text[1:].partition("=")[0] for text in texts if text.startswith("~")]
+    there = [key for key in taken if _is_there(tree, key)]
+    apply_overrides(tree, [f"~{key}" for key in there])
+    return [key for key in taken if key not in there]
+
+
+def _is_there(tree: Mapping[str, Any], key: str) -> bool:
+    node: Any = tree
+    for part in key.split("."):
+        if not isinstance(node, Mapping) or part not in node:
+            return False
+        node = node[part]
+    return True
 
 
 def leaves(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:

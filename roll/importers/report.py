@@ -20,7 +20,7 @@ _MEANINGS = {
     "not to be had": "has no counterpart; the reason, and the nearest thing",
     "asks for nothing": "changes nothing here",
 }
-_SCRIPTS = {kind: f"start_{kind}_pipeline.py" for kind in ("rlvr", "sft", "agentic", "distill")}
+_SCRIPTS = {kind: f"start_{kind}_pipeline.py" for kind in ("rlvr", "sft", "dpo", "agentic", "distill")}
 
 
 def summary(imported: Imported) -> str:

@@ -81,13 +81,14 @@ def needless(key: str, note: str, **more: Any) -> Row:
 
 @dataclass(frozen=True)
 class Sum:
-    """What an arithmetic writes, and the words for it. `near` says how it differs from what was asked, `lost` names
-    keys that it could not serve, with the reason."""
+    """What an arithmetic writes, and the words for it. `near` says how it differs from what was asked, `nears` the same
+    of single keys; `lost` names keys that it could not serve, with the reason."""
 
     settings: Mapping[str, Any]
     text: str
     near: str = ""
     lost: Mapping[str, str] = field(default_factory=dict)
+    nears: Mapping[str, str] = field(default_factory=dict)
 
 
 class Look:

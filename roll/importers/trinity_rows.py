@@ -9,6 +9,7 @@ from roll.configs.policy_losses import RECClip
 from roll.importers import words
 from roll.importers.rows import Row, lacks, needless, summed, to
 from roll.importers.trinity_modes import EVAL_ROWS, MODE_ROWS
+from roll.importers.trinity_operators import OPERATOR_ROWS
 from roll.importers.verl_conditions import ACTOR, CRITIC, MODEL, ROLLOUT
 
 EMBEDDED = "trainer.trainer_config"
@@ -17,7 +18,7 @@ _ENGINE, _TASKS, _EVAL = (
     "buffer.explorer_input.taskset",
     "buffer.explorer_input.eval_tasksets",
 )
-_BUFFER = "buffer.trainer_input.experience_buffer"
+BUFFER = "buffer.trainer_input.experience_buffer"
 _ONE_BUFFER = "in one process samples of a step are handed over in memory and trained on in that step"
 _VALIDATION = "validation"
 
@@ -77,19 +78,18 @@ RENAMED_SECTIONS: Mapping[str, str] = {
 }
 
 
-def _own(row: Row) -> Row:
+def own(row: Row) -> Row:
     return Row(**{**row.__dict__, "key": f"trinity.{row.key}"})
 
 
-_SHARED = (
+SHARED = (
     summed("checkpoint_root_dir", "folders"),
     needless("continue_from_checkpoint", "resume_from_checkpoint: true goes on from the newest checkpoint"),
     needless("ray_namespace", "every run has a cluster, or a namespace, of its own"),
     needless("group", "exp_name and output_dir name a run"),
     needless("log.**", "logging_dir has a file for every worker"),
-    lacks("stages.**", "only the keys around them are read; `stages` here (docs/stages.md) takes what each changes"),
+    needless("stages", "none"),
     lacks("service.**", "data_args.operators run in the process of the run"),
-    lacks("data_processor.**", "data_args.operators choose rows, experience_operators shape rewards: docs/data.md"),
     lacks("monitor.monitor_args.**", "tracker_kwargs.<tracker> has a tracker's settings"),
     lacks("monitor.monitor_args", "tracker_kwargs.<tracker> has a tracker's settings", {}),
     to("monitor.enable_ray_timeline", "profiler_timeline", idle=(False,)),
@@ -109,11 +109,12 @@ _SHARED = (
 
 OWN_ROWS: tuple[Row, ...] = tuple(
     map(
-        _own,
+        own,
         (
-            *_SHARED,
+            *SHARED,
             *MODE_ROWS,
             *EVAL_ROWS,
+            *OPERATOR_ROWS,
             summed("algorithm.algorithm_type", "algorithm", "grpo"),
             *(summed(f"algorithm.{name}", "algorithm") for name in ("advantage_fn", "policy_loss_fn")),
             *(summed(f"algorithm.{name}", "algorithm") for name in ("kl_penalty_fn", "kl_loss_fn")),
@@ -195,7 +196,7 @@ OWN_ROWS: tuple[Row, ...] = tuple(
             lacks(f"{_EVAL}.0.storage_type", "rows are read from files, folders, addresses and the hub", "file"),
             lacks(f"{_EVAL}.**", "data_args and generating_args have the keys of a validation (docs/modes.md)"),
             needless(_EVAL, "no validation"),
-            needless(f"{_BUFFER}.**", _ONE_BUFFER),
+            needless(f"{BUFFER}.**", _ONE_BUFFER),
             lacks(
                 "buffer.trainer_input.**", "rows of answers are fine-tuned on in a run of their own (docs/sft.md)", 0
             ),
@@ -237,59 +238,4 @@ OWN_ROWS: tuple[Row, ...] = tuple(
             needless("synchronizer.wait_for_checkpoint", "weights go by memory, collectives or a file"),
         ),
     )
-)
-
-SFT_RENAMED: Mapping[str, str] = {
-    "project": "trainer.project_name",
-    "name": "trainer.experiment_name",
-    "model.model_path": "model.partial_pretrain",
-    "cluster.node_num": "trainer.nnodes",
-    "cluster.gpu_per_node": "trainer.n_gpus_per_node",
-    "buffer.train_batch_size": "data.train_batch_size",
-    "buffer.total_epochs": "trainer.total_epochs",
-    "buffer.total_steps": "trainer.total_training_steps",
-    "trainer.total_steps": "trainer.total_training_steps",
-    "trainer.save_interval": "trainer.save_freq",
-    "trainer.trainer_strategy": "model.strategy",
-    "trainer.grad_clip": "optim.clip_grad",
-    "trainer.use_dynamic_bsz": "data.use_dynamic_bsz",
-    "trainer.max_token_len_per_gpu": "data.max_token_len_per_gpu",
-    "trainer.ulysses_sequence_parallel_size": "ulysses_sequence_parallel_size",
-    "monitor.monitor_type": "trainer.logger",
-    f"{_BUFFER}.path": "data.train_files",
-    f"{_BUFFER}.format.messages_key": "data.multiturn.messages_key",
-    f"{_BUFFER}.format.tools_key": "data.multiturn.tools_key",
-    f"{_BUFFER}.format.prompt_key": "data.prompt_key",
-    f"{_BUFFER}.format.response_key": "data.response_key",
-    f"{EMBEDDED}.actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": "data.micro_batch_size_per_gpu",
-    f"{EMBEDDED}.actor_rollout_ref.actor.optim.lr": "optim.lr",
-    f"{EMBEDDED}.actor_rollout_ref.actor.strategy": "model.strategy",
-    f"{EMBEDDED}.actor_rollout_ref.model.use_remove_padding": "use_remove_padding",
-}
-SFT_ROWS: tuple[Row, ...] = (
-    to("optim.warmup_style", "sft_train.training_args.lr_scheduler_type", via=words.schedule),
-    to("optim.lr_scheduler_type", "sft_train.training_args.lr_scheduler_type", via=words.schedule),
-    *map(
-        _own,
-        (
-            *_SHARED,
-            lacks("mode", "fine-tuning is one process", "both", "train"),
-            Row("algorithm.algorithm_type", note="supervised fine-tuning: start_sft_pipeline.py"),
-            lacks("algorithm.**", "the loss is that of fine-tuning: the mean over learnt tokens"),
-            summed("model.max_prompt_tokens", "row length"),
-            summed("model.max_response_tokens", "row length"),
-            summed("model.max_model_len", "row length"),
-            summed(f"{_BUFFER}.format.prompt_type", "columns"),
-            to(f"{_BUFFER}.format.system_prompt_key", "system_key"),
-            to(f"{_BUFFER}.subset_name", "sft_train.data_args.subset"),
-            to(f"{_BUFFER}.split", "sft_train.data_args.split"),
-            lacks(f"{_BUFFER}.storage_type", "rows are read from files, folders, addresses and the hub", "file"),
-            needless(f"{_BUFFER}.enable_progress_bar", "the table of steps shows where a run is"),
-            needless("**.name", "roles have the names of the YAML"),
-            lacks(f"{_BUFFER}.**", "data_args has the keys of rows (docs/data.md)"),
-            needless("buffer.batch_size", "train_batch_size counts in fine-tuning"),
-            needless("synchronizer.*", "no engine samples in fine-tuning"),
-            needless("explorer.**", "no engine samples in fine-tuning"),
-        ),
-    ),
 )

@@ -10,6 +10,7 @@ from roll.importers import verl_counts, words
 from roll.importers.arithmetic import devices
 from roll.importers.rows import Condition, Look, Near, NotHere, Sum
 from roll.importers.trinity_modes import MODE_CONDITIONS, MODE_SUMS
+from roll.importers.trinity_operators import INPUTS, OPERATOR_SUMS
 from roll.importers.verl_conditions import ACTOR, ROLLOUT
 from roll.importers.verl_counts import batches, gpus
 from roll.utils.text import show
@@ -18,6 +19,7 @@ _OWN = "trinity."
 _ENGINES = f"{_OWN}explorer.rollout_model.engine_num"
 _TASKS = f"{_OWN}buffer.explorer_input.taskset"
 _EVAL = f"{_OWN}buffer.explorer_input.eval_tasksets.0.path"
+_INPUTS = f"{_OWN}{INPUTS}"
 _TYPE = f"{_OWN}algorithm.algorithm_type"
 _LENGTHS_OF_RUN = (f"{_OWN}trainer.total_steps", f"{_OWN}buffer.total_steps")
 DOMAIN = "trinity"
@@ -214,20 +216,14 @@ def _lengths(look: Look) -> Sum:
     return Sum(settings, f"prompt_length {prompt} + response_length {response} = {prompt + response}.")
 
 
-def _row_length(look: Look) -> Sum:
-    parts = [look(f"{_OWN}model.max_{kind}_tokens") for kind in ("prompt", "response")]
-    whole = look(f"{_OWN}model.max_model_len") or (sum(parts) if all(isinstance(p, int) for p in parts) else None)
-    if whole is None:
-        raise NotHere("sequence_length needs model.max_model_len, or the tokens of prompt and response")
-    return Sum({"sequence_length": whole}, f"sequence_length: {whole}.")
-
-
 def _tasks(look: Look) -> Sum:
-    path = look(f"{_TASKS}.path")
-    if path is None:
+    """Where a task pipeline has inputs, it writes the task set that is trained on."""
+    path, inputs = look(f"{_TASKS}.path"), look(_INPUTS)
+    if not (inputs or path):
         raise NotHere("set actor_train.data_args.file_name")
-    settings = {"actor_train.data_args.file_name": words.files(path)}
-    return Sum(settings, f"actor_train.data_args.file_name: {show(path)} (docs/data.md).")
+    settings = {"actor_train.data_args.file_name": words.files(inputs or path)}
+    lost = {f"{_TASKS}.path": "the task pipeline writes it there; here its inputs are read"} if inputs else {}
+    return Sum(settings, f"actor_train.data_args.file_name: {show(inputs or path)} (docs/data.md).", lost=lost)
 
 
 def _rewards(look: Look) -> Sum:
@@ -253,7 +249,7 @@ def _rewards(look: Look) -> Sum:
     return Sum(settings, text, f"{near} Other rewards: docs/rewards.md.".strip(), lost)
 
 
-def _folders(look: Look) -> Sum:
+def folders(look: Look) -> Sum:
     root, project, name = (
         look("trinity.checkpoint_root_dir"),
         look("trainer.project_name"),
@@ -265,19 +261,7 @@ def _folders(look: Look) -> Sum:
     return Sum({"checkpoint_config.output_dir": path}, f"checkpoint_config.output_dir: {path}.")
 
 
-def _columns(look: Look) -> Sum:
-    """Of rows to fine-tune on: conversations, unless they are said to be plain."""
-    if look(f"{_OWN}buffer.trainer_input.experience_buffer.format.prompt_type", "messages") == "messages":
-        name = look("data.multiturn.messages_key")
-        return Sum(
-            {"sft_train.data_args.messages": name}, f"data_args.messages: {name}, of which every answer is learnt."
-        )
-    names = [look(f"data.{kind}_key") for kind in ("prompt", "response")]
-    settings = {"prompt_key": names[0], "response_key": names[1]}
-    return Sum(settings, f"prompt_key: {names[0]}, response_key: {names[1]}.")
-
-
-def _trackers(look: Look) -> Sum:
+def trackers(look: Look) -> Sum:
     found = words.trackers(look("trainer.logger"))
     names, near = (found.value, found.note) if isinstance(found, Near) else (found, "")
     return Sum({"track_with": names}, f"track_with: {', '.join(names)}.", near)
@@ -308,16 +292,11 @@ TRINITY_SUMS: Mapping[str, Callable[[Look], Sum]] = {
     "lengths": _lengths,
     "tasks": _tasks,
     **MODE_SUMS,
+    **OPERATOR_SUMS,
     "rewards": _rewards,
     "trinity rewards": _rewards,
     "rows": _no_rows,
     "validation": _no_rows,
-    "folders": _folders,
-    "trackers": _trackers,
-}
-TRINITY_SFT_SUMS: Mapping[str, Callable[[Look], Sum]] = {
-    "folders": _folders,
-    "columns": _columns,
-    "trackers": _trackers,
-    "row length": _row_length,
+    "folders": folders,
+    "trackers": trackers,
 }

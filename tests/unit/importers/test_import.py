@@ -84,6 +84,15 @@ def test_mini_batches_become_accumulation() -> None:
     assert "64 prompts x 4 answers = 256 samples per step; 128 samples per update = 4 x 16 passes x 2 ranks" in note
 
 
+def test_a_key_that_hydra_takes_away_is_gone_and_one_of_the_defaults_is_told(place: Path) -> None:
+    source, words = FOLDER / "verl_ppo_fsdp.yaml", ["~critic.optim.lr", "~ray_kwargs.timeline"]
+    given = read(source, words)
+    assert "critic.optim.lr" in dict(read(source).keys) and "critic.optim.lr" not in dict(given.keys)
+    assert given.taken == ("ray_kwargs.timeline",)
+    assert roll(["import", str(source), *words, "--out", "my.yaml"]) == 0
+    assert "~ray_kwargs.timeline takes away a default of theirs" in (place / "my.report.md").read_text()
+
+
 def test_the_other_systems_defaults_are_written_where_ours_differ() -> None:
     found = imported("verl_ppo_fsdp.yaml")
     assert found.tree["dual_clip_ratio_c"] == 3.0 and found.tree["loss_agg_mode"] == "token-mean"
@@ -283,7 +292,6 @@ def test_an_old_yaml_of_roll_loses_what_would_be_refused() -> None:
         (["import", "a.yaml", "b.yaml"], "one file at a time"),
         (["import", "x.y=1", "--from", "verl", "--out", "my.txt"], "ends in .yaml"),
         (["import", "x.y=1"], "whose configuration this is"),
-        (["import", "algorithm.algorithm_type=dpo", "buffer.batch_size=1"], "examples/start_dpo_pipeline.py"),
         (["frobnicate"], "roll COMMAND"),
     ],
 )

@@ -22,7 +22,7 @@ def overrides(text: str) -> tuple[str, ...]:
         ('A=(a.b=1 \n a.c=$((2 * (3 + 1))))\nA+=(a.d=5)\npython x "${A[@]}" $@', ("a.b=1", "a.c=8", "a.d=5")),
         ("a=${X:-7}\nb=${Y:-$a}\npython x a.b=$a a.c=${b}", ("a.b=7", "a.c=7")),
         ("python x a.b=$(cat file) a.c=`id` a.d=$1", ("a.b=$(cat file)", "a.c=`id`", "a.d=$1")),
-        ("python x +a.b=1 ++a.c=2 ~a.d=3", ("+a.b=1", "++a.c=2", "~a.d=3")),
+        ("python x +a.b=1 ++a.c=2 ~a.d=3 ~a.e", ("+a.b=1", "++a.c=2", "~a.d=3", "~a.e")),
         ("if [ $x = 1 ]; then\n  n=5\nfi\nfor i in 1 2; do python x a.b=$n$i; done", ("a.b=${n}${i}",)),
         ("n=1\nif true; then\n n=2\nfi\npython x a.b=$n", ("a.b=1",)),
         ("python x a.b=$((NODES * 8)) a.c=$((n + 1))", ("a.b=$((NODES * 8))", "a.c=$((n + 1))")),

@@ -7,13 +7,22 @@ import pytest
 from roll.configs.base import Settings, holds_mapping, nested_class
 from roll.configs.load.known_keys import known_keys
 from roll.importers.rows import Table
-from roll.importers.trinity import TRINITY_RL, TRINITY_SFT
+from roll.importers.trinity import TRINITY_RL
+from roll.importers.trinity_dpo import TRINITY_DPO
+from roll.importers.trinity_sft import TRINITY_SFT
 from roll.importers.verl import VERL_RL, VERL_SFT
+from roll.pipeline.dpo.dpo_config import DPOConfig
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.pipeline.sft.sft_config import SFTConfig
 
-TABLES = {"verl": VERL_RL, "verl sft": VERL_SFT, "trinity": TRINITY_RL, "trinity sft": TRINITY_SFT}
-CONFIGS: dict[str, type[Settings]] = {"rlvr": RLVRConfig, "sft": SFTConfig}
+TABLES = {
+    "verl": VERL_RL,
+    "verl sft": VERL_SFT,
+    "trinity": TRINITY_RL,
+    "trinity sft": TRINITY_SFT,
+    "trinity dpo": TRINITY_DPO,
+}
+CONFIGS: dict[str, type[Settings]] = {"rlvr": RLVRConfig, "sft": SFTConfig, "dpo": DPOConfig}
 OF_NO_TRAINING = """
     actor.checkpoint.async_save actor.profiler.tool_config.nsys.discrete actor.megatron.override_ddp_config
     actor.optim.lr_wsd_decay_style actor.policy_loss.clip_cov_ratio actor.calculate_sum_pi_squared actor.mtp.enable

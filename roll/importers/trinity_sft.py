@@ -1,0 +1,150 @@
+"""Trinity-RFT's keys of fine-tuning, in the words of verl's; pairs of answers share most of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from roll.importers import words
+from roll.importers.rows import Look, NotHere, Row, Sum, Table, lacks, needless, summed, to
+from roll.importers.trinity_rows import BUFFER, EMBEDDED, SHARED, own
+from roll.importers.trinity_sums import folders, trackers
+from roll.importers.verl_sft_rows import SFT
+
+_OWN = "trinity."
+_ACTOR = f"{EMBEDDED}.actor_rollout_ref.actor"
+_OPTIMIZERS = (f"{_ACTOR}.optim.", "algorithm.optimizer.")
+ROWS_RENAMED: Mapping[str, str] = {
+    "project": "trainer.project_name",
+    "name": "trainer.experiment_name",
+    "model.model_path": "model.partial_pretrain",
+    "cluster.node_num": "trainer.nnodes",
+    "cluster.gpu_per_node": "trainer.n_gpus_per_node",
+    "buffer.train_batch_size": "data.train_batch_size",
+    "buffer.total_epochs": "trainer.total_epochs",
+    "buffer.total_steps": "trainer.total_training_steps",
+    "trainer.total_steps": "trainer.total_training_steps",
+    "trainer.save_interval": "trainer.save_freq",
+    "trainer.trainer_strategy": "model.strategy",
+    "trainer.grad_clip": "optim.clip_grad",
+    "trainer.actor_grad_clip": "optim.clip_grad",
+    "trainer.use_dynamic_bsz": "data.use_dynamic_bsz",
+    "trainer.max_token_len_per_gpu": "data.max_token_len_per_gpu",
+    "trainer.ulysses_sequence_parallel_size": "ulysses_sequence_parallel_size",
+    "trainer.max_checkpoints_to_keep": "trainer.max_ckpt_to_keep",
+    "monitor.monitor_type": "trainer.logger",
+    f"{BUFFER}.path": "data.train_files",
+    f"{BUFFER}.format.tools_key": "data.multiturn.tools_key",
+    f"{_ACTOR}.ppo_micro_batch_size_per_gpu": "data.micro_batch_size_per_gpu",
+    f"{_ACTOR}.use_dynamic_bsz": "data.use_dynamic_bsz",
+    f"{_ACTOR}.ppo_max_token_len_per_gpu": "data.max_token_len_per_gpu",
+    f"{_ACTOR}.ulysses_sequence_parallel_size": "ulysses_sequence_parallel_size",
+    f"{_ACTOR}.grad_clip": "optim.clip_grad",
+    f"{_ACTOR}.strategy": "model.strategy",
+    f"{_ACTOR}.fsdp_config.param_offload": "model.fsdp_config.offload_params",
+    f"{EMBEDDED}.actor_rollout_ref.model.use_remove_padding": "use_remove_padding",
+    f"{EMBEDDED}.actor_rollout_ref.model.enable_gradient_checkpointing": "model.enable_gradient_checkpointing",
+    f"{EMBEDDED}.trainer.max_actor_ckpt_to_keep": "trainer.max_ckpt_to_keep",
+}
+_RENAMED: Mapping[str, str] = {
+    **ROWS_RENAMED,
+    f"{BUFFER}.format.messages_key": "data.multiturn.messages_key",
+    f"{BUFFER}.format.prompt_key": "data.prompt_key",
+    f"{BUFFER}.format.response_key": "data.response_key",
+}
+_NO_ENGINE = "no engine samples here"
+OF_ROWS: tuple[Row, ...] = (
+    *SHARED,
+    lacks("mode", "rows are learnt from in one process", "both", "train"),
+    summed("model.max_prompt_tokens", "row length"),
+    summed("model.max_response_tokens", "row length"),
+    summed("model.max_model_len", "row length"),
+    needless("model.critic_model_path", "no critic learns here"),
+    needless("model.*", _NO_ENGINE),
+    to(f"{BUFFER}.format.system_prompt_key", "system_key"),
+    to(f"{BUFFER}.subset_name", "sft_train.data_args.subset"),
+    to(f"{BUFFER}.split", "sft_train.data_args.split"),
+    lacks(f"{BUFFER}.storage_type", "rows are read from files, folders, addresses and the hub", "file"),
+    needless(f"{BUFFER}.enable_progress_bar", "the table of steps shows where a run is"),
+    needless("data_processor.**", "it sees tasks and samples of engines; data_args.operators choose rows"),
+    needless("**.name", "roles have the names of the YAML"),
+    lacks(f"{BUFFER}.**", "data_args has the keys of rows (docs/data.md)"),
+    needless("buffer.batch_size", "train_batch_size counts"),
+    needless("buffer.explorer_input.**", _NO_ENGINE),
+    lacks("buffer.trainer_input.**", "a run learns from one set of rows: a list of files, data_args.file_name"),
+    needless("synchronizer.*", _NO_ENGINE),
+    needless("explorer.**", _NO_ENGINE),
+    lacks(f"{EMBEDDED}.**", "of verl's trainer the keys of batches, optimizer and memory are read"),
+)
+"""What fine-tuning and pairs have in common."""
+
+
+def of_rows(renamed: Mapping[str, str], key: str) -> str:
+    """The name under which the rows know a key."""
+    if key in renamed:
+        return renamed[key]
+    section = next((section for section in _OPTIMIZERS if key.startswith(section)), None)
+    return f"optim.{key.removeprefix(section)}" if section else f"{_OWN}{key}"
+
+
+def _row_length(look: Look) -> Sum:
+    parts = [look(f"{_OWN}model.max_{kind}_tokens") for kind in ("prompt", "response")]
+    whole = look(f"{_OWN}model.max_model_len") or (sum(parts) if all(isinstance(p, int) for p in parts) else None)
+    if whole is None:
+        raise NotHere("sequence_length needs model.max_model_len, or the tokens of prompt and response")
+    return Sum({"sequence_length": whole}, f"sequence_length: {whole}.")
+
+
+def _columns(look: Look) -> Sum:
+    """Of rows to fine-tune on: conversations, unless they are said to be plain."""
+    if look(f"{_OWN}{BUFFER}.format.prompt_type", "messages") == "messages":
+        name = look("data.multiturn.messages_key")
+        return Sum(
+            {"sft_train.data_args.messages": name}, f"data_args.messages: {name}, of which every answer is learnt."
+        )
+    names = [look(f"data.{kind}_key") for kind in ("prompt", "response")]
+    settings = {"prompt_key": names[0], "response_key": names[1]}
+    return Sum(settings, f"prompt_key: {names[0]}, response_key: {names[1]}.")
+
+
+SUMS_OF_ROWS: Mapping[str, Callable[[Look], Sum]] = {
+    **SFT.sums,
+    "folders": folders,
+    "trackers": trackers,
+    "row length": _row_length,
+}
+ROWS_DERIVED = {
+    "optim.lr": 1e-6,
+    "optim.betas": [0.9, 0.999],
+    "optim.lr_scheduler": "constant",
+    "optim.warmup_steps_ratio": 0.0,
+    "model.strategy": "fsdp2",
+    "trainer.logger": "tensorboard",
+    "trainer.total_epochs": 1,
+}
+OPTIMIZER_ROWS: tuple[Row, ...] = (
+    to("optim.warmup_style", "sft_train.training_args.lr_scheduler_type", via=words.schedule),
+    to("optim.lr_scheduler_type", "sft_train.training_args.lr_scheduler_type", via=words.schedule),
+    lacks("optim.**", "training_args has the keys of the optimizer"),
+)
+TRINITY_SFT = Table(
+    "trinity",
+    "sft",
+    (
+        *OPTIMIZER_ROWS,
+        *map(
+            own,
+            (
+                Row("algorithm.algorithm_type", note="supervised fine-tuning: start_sft_pipeline.py"),
+                needless("algorithm.repeat_times", "no engine samples here"),
+                lacks("algorithm.**", "the loss is that of fine-tuning: the mean over learnt tokens"),
+                summed(f"{BUFFER}.format.prompt_type", "columns"),
+                *OF_ROWS,
+            ),
+        ),
+        *SFT.rows,
+    ),
+    {**SUMS_OF_ROWS, "columns": _columns},
+    SFT.conditions,
+    lambda key: of_rows(_RENAMED, key),
+    lambda given: ROWS_DERIVED,
+)
