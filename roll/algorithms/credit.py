@@ -146,6 +146,7 @@ def assign_credit(
         values=scores.values,
         returns=None if returns is None else scattered(returns),
         lag=lag,
+        lesson=None if scores.lesson is None else scores.lesson[samples.response_mask[original.response_mask]],
     )
     return batch, metrics
 

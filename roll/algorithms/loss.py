@@ -16,6 +16,7 @@ from roll.types.metrics import MetricSums
 
 Need = Literal["log_probs", "entropy", "values", "balance"]
 ImportanceSampling = Literal["token", "seq", "segment", "product"]
+KLLossEstimator = KLEstimator | Literal["full"]
 LossAggMode = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"]
 
 
@@ -87,14 +88,15 @@ class PolicyLoss:
     product, `segment` the geometric mean of each turn's own. Without old log-probs the ratio is 1 and its gradient that
     of log p. `loss_weights` weigh the policy loss alone. All aggregate alike. `old_is_rollout`: the old log-probs are
     the engine's own, so the gap between engine and trainer is taken from the present policy; updates after a step's
-    first add what they have changed. Of tokens up to `max_lag` steps old that gap is told by age.
+    first add what they have changed. Of tokens up to `max_lag` steps old that gap is told by age. The estimator `full`
+    is no estimate, but the KL over the vocabulary, which the strategy computes from what the reference told.
     """
 
     objective: Objective = PPO
     importance_sampling: ImportanceSampling = "token"
     aggregation: Aggregation = Aggregation()
     kl_loss_coef: float = 0.0
-    kl_loss_estimator: KLEstimator = "k3"
+    kl_loss_estimator: KLLossEstimator = "k3"
     entropy_loss_coef: float = 0.0
     rl_loss_coef: float = 1.0
     report_entropy: bool = False
@@ -131,14 +133,14 @@ class PolicyLoss:
         metrics.add("pg_loss", policy_loss.detach(), num_counted)
         loss = self.rl_loss_coef * policy_loss
 
-        if batch.ref_log_probs is not None:
-            reference = inside(batch.ref_log_probs, mask, "PolicyLoss", "ref_log_probs")
-            current = log_probs if self.kl_loss_coef else own
-            kl_loss = self.aggregation.total(estimate_kl(current, reference, self.kl_loss_estimator), mask, None)
+        kl = self._kl_to_reference(log_probs, outputs, batch)
+        if kl is not None:
+            kl_loss = self.aggregation.total(kl, mask, None)
             metrics.add("kl_loss", kl_loss.detach(), num_counted)
             loss = loss + self.rl_loss_coef * self.kl_loss_coef * kl_loss
         elif self.kl_loss_coef:
-            raise ValueError("PolicyLoss.kl_loss_coef needs ref_log_probs")
+            needed = "the reference's lesson" if self.kl_loss_estimator == "full" else "ref_log_probs"
+            raise ValueError(f"PolicyLoss.kl_loss_coef needs {needed}")
 
         if "entropy" in self.needs:
             entropy = inside(outputs.entropy, mask, "PolicyLoss", "entropy")
@@ -148,6 +150,21 @@ class PolicyLoss:
 
         self._tell_gap((trained_on.detach() - rollout).abs(), batch, metrics)
         return loss / divisor, metrics
+
+    def _kl_to_reference(
+        self, log_probs: torch.Tensor, outputs: TokenOutputs, batch: MicroBatch
+    ) -> torch.Tensor | None:
+        """Of each token, with a gradient where the loss has a use for it; None where no reference has spoken."""
+        if self.kl_loss_estimator == "full":
+            if outputs.divergence is None:
+                return None
+            kl = inside(outputs.divergence, batch.response_mask, "PolicyLoss", "a divergence")
+        elif batch.ref_log_probs is None:
+            return None
+        else:
+            reference = inside(batch.ref_log_probs, batch.response_mask, "PolicyLoss", "ref_log_probs")
+            kl = estimate_kl(log_probs, reference, self.kl_loss_estimator)
+        return kl if self.kl_loss_coef else kl.detach()
 
     def _tell_gap(self, gap: torch.Tensor, batch: MicroBatch, metrics: MetricSums) -> None:
         """What tokens of the present weights show is the engine's doing; what older ones show beyond it is their

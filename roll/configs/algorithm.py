@@ -222,13 +222,15 @@ class AlgorithmConfig(OnPolicyDistillation):
     use_kl_loss: bool = setting(False, "Add kl_loss_coef x KL(policy, reference) to the loss.")
     kl_loss_coef: float = setting(0.0, "Weight of the KL loss.", ge=0)
     kl_loss_type: KlEstimator = setting(
-        "k3", "Estimator of the KL loss: k1 (kl), k2 (mse), k3 (low_var_kl), abs, or full over the vocabulary."
+        "k3",
+        "Estimator of the KL loss: k1 (kl), k2 (mse), k3 (low_var_kl), abs; full: no estimate, but the KL over the "
+        "whole vocabulary, from the reference's hidden states and head (docs/algorithms.md).",
     )
     add_token_level_kl: bool = setting(
         False, "Subtract init_kl_coef x KL(old policy, reference) from every token's reward."
     )
     init_kl_coef: float = setting(0.2, "Weight of the KL in the reward; used only with add_token_level_kl.", ge=0)
-    kl_penalty: KlEstimator = setting("k1", "Estimator of the KL in the reward, as in kl_loss_type.")
+    kl_penalty: KlEstimator = setting("k1", "Estimator of the KL in the reward, as in kl_loss_type, but for full.")
     target_kl: float | None = setting(
         None, "Adapt init_kl_coef so that the KL approaches this. None: it stays fixed.", gt=0
     )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from roll.configs.ahead_checks import ahead_problems, ahead_warnings
 from roll.configs.algorithm import MODEL_LENGTH_KEYS, AlgorithmConfig
 from roll.configs.estimators import ESTIMATORS
+from roll.configs.full_kl_checks import full_kl_problems
 from roll.configs.lora import reference_problems
 from roll.configs.mode_checks import mode_problems, mode_warnings
 from roll.configs.opd_checks import opd_problems, opd_warnings
@@ -116,12 +117,6 @@ def algorithm_problems(config: AlgorithmConfig) -> Iterator[Problem]:
             "(strategy_args.strategy_name: hf_infer and a device_mapping), or switch that off.",
             ("reference", *config.kl_terms, "enable_reference"),
         )
-    for term, key, estimator in (
-        ("use_kl_loss", "kl_loss_type", config.kl_loss_type),
-        ("add_token_level_kl", "kl_penalty", config.kl_penalty),
-    ):
-        if term in config.kl_terms and estimator == "full":
-            yield Problem(f"{key}: full is not implemented yet. Choose k1, k2, k3 or abs.", (key, term))
     for form in POLICY_FORMS.values():
         yield from form.problems(config.policy_keys(form))
     weight = config.train_infer_correction.is_weight
@@ -259,6 +254,7 @@ CHECKS: tuple[Callable[[AlgorithmConfig], Iterator[Problem]], ...] = (
     ahead_problems,
     mode_problems,
     opd_problems,
+    full_kl_problems,
 )
 
 

@@ -145,11 +145,11 @@ def _algorithm(look: Look) -> Sum:
     for key, table in (("policy_loss_fn", _LOSSES), ("advantage_fn", _ADVANTAGES)):
         if given[key] is not None and given[key] not in table:
             lost[f"{_OWN}algorithm.{key}"] = f"there is no {given[key]} here; there are {', '.join(table)}"
-    for key in ("kl_loss_fn", "kl_penalty_fn"):
+    for key, translated in (("kl_loss_fn", words.kl_loss), ("kl_penalty_fn", words.kl)):
         kind = look(f"{_OWN}algorithm.{key}")
         if kind not in (None, "none"):
             try:
-                words.kl(kind)
+                translated(kind)
             except NotHere as reason:
                 lost[f"{_OWN}algorithm.{key}"] = str(reason)
     text = f"{name}: adv_estimator {settings['adv_estimator']}, loss {look(f'{ACTOR}.policy_loss.loss_mode')}, KL in "

@@ -114,7 +114,7 @@ ACTOR_ROWS: tuple[Row, ...] = (
     lacks(f"{ACTOR}.calculate_entropy", "actor/entropy is always recorded", False, True),
     to(f"{ACTOR}.use_kl_loss", "use_kl_loss", default=False),
     to(f"{ACTOR}.kl_loss_coef", "kl_loss_coef", via=words.number, default=0.001, needs="kl loss"),
-    to(f"{ACTOR}.kl_loss_type", "kl_loss_type", via=words.kl, default="low_var_kl", needs="kl loss"),
+    to(f"{ACTOR}.kl_loss_type", "kl_loss_type", via=words.kl_loss, default="low_var_kl", needs="kl loss"),
     to(f"{ACTOR}.ppo_epochs", "ppo_epochs", default=1),
     lacks(f"{ACTOR}.shuffle", "updates take the rows in the order of the rollout", False),
     to(f"{ACTOR}.grad_clip", "max_grad_norm", via=words.number, default=1.0),

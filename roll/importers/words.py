@@ -89,8 +89,12 @@ def kl(value: Any) -> Any:
     if isinstance(value, str) and value.endswith("+"):
         return Near(kl(value[:-1]), "the gradient is that of the named estimator, where + asks for that of k2")
     if value == "full":
-        raise NotHere("KL over the whole vocabulary is not here yet; k3 stands in, as by default")
+        raise NotHere("a KL over the whole vocabulary is for the loss here (kl_loss_type), not for the reward")
     return word(_KL, "estimator of the KL")(value)
+
+
+def kl_loss(value: Any) -> Any:
+    return value if value == "full" else kl(value)
 
 
 def estimator(value: Any) -> Any:

@@ -28,6 +28,7 @@ from roll.configs.roles import Head
 from roll.errors import StrategyError
 from roll.models.head_tiles import Bend
 from roll.models.hf import LogProbHead, SequenceModel, TokenLogProbModel, TokenValueModel, ValueHead
+from roll.models.hub import local_model
 from roll.models.lora import Adapters, Exported, add_adapters, plain_name
 from roll.models.prediction_heads import prediction_heads
 
@@ -220,6 +221,11 @@ def model_config(args: ModelArgs, **overrides: object) -> PretrainedConfig:
             )
     config.update(values | args.model_config_kwargs | overrides)
     return config
+
+
+def shared_vocabulary(*models: ModelArgs) -> int:
+    """How many rows the heads of all have: some families pad them."""
+    return min(model_config(local_model(args)).get_text_config().vocab_size for args in models)
 
 
 def _load(

@@ -55,6 +55,7 @@ from roll.algorithms.normalize import RunningMoments
 from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.checks import critic_warmup_problems
 from roll.configs.plan.batch_plan import BatchPlan
+from roll.configs.plan.derive import compares_vocabulary, needs_ref_log_probs
 from roll.distributed.executor.jobs import RowCredit, TrainJob, TurnValues
 from roll.distributed.executor.rl_clusters import RLClusters
 from roll.distributed.executor.step_rows import StepRows, texts_of
@@ -69,6 +70,7 @@ from roll.pipeline.engine_probe import EngineProbe
 from roll.pipeline.experience.explorer import EarlyRollouter
 from roll.pipeline.experience.read_groups import ReadGroups
 from roll.pipeline.filtered_step import FewGroupsAlarm, filter_metrics, kept_share, of_empty, of_kept, updates_of
+from roll.pipeline.full_kl import FullKL
 from roll.pipeline.late_rewards import LateRewards
 from roll.pipeline.logging_board import LoggingBoard
 from roll.pipeline.policy_tokenizer import check_teacher, policy_tokenizer
@@ -143,6 +145,7 @@ class RLPipeline(RunInParts):
         if config.runs_ahead and not config.is_in_parts:
             sampling = settings.sampling_params(config.actor_infer.generating_args, plan.response_length)
             self.probe = EngineProbe(sampling, config.seed, self.gap_alarm)
+        self.full_kl: FullKL | None = None
         self.recorded: RecordedRollouter | None = None  # what is trained on instead of new rollouts
 
     @abstractmethod
@@ -172,6 +175,8 @@ class RLPipeline(RunInParts):
         for role in self.config.taught:
             teacher, policy = self.config.teacher_roles[role].model_args, self.config.actor_train.model_args
             check_teacher(role, teacher, policy, policy_tokenizer("actor_train", policy))
+        if compares_vocabulary(self.config):
+            self.full_kl = FullKL(self.config, self.temperature)
         if problems := [problem.text for problem in critic_warmup_problems(self.config)]:
             raise ConfigError(*problems)
         if checkpoint is None:
@@ -241,8 +246,10 @@ class RLPipeline(RunInParts):
         """`report` is called while the first ranks train."""
         clusters, hold = self.running, self.running.placement.hold
         with self.timer("score"):
-            scores = token_scores(clusters, self.plan, samples, self.temperature, self.timer)
+            ref_log_probs = needs_ref_log_probs(self.config)
+            scores = token_scores(clusters, self.plan, samples, self.temperature, self.timer, ref_log_probs)
             scores |= teacher_scores(clusters, self.config.teacher_of, samples, self.temperature, self.timer)
+            lessons = {} if self.full_kl is None else self.full_kl.lessons(clusters, samples, self.timer)
         if self.board is not None:
             with self.timer("logging_board"):
                 self.board.write(step + 1, scores)
@@ -260,7 +267,7 @@ class RLPipeline(RunInParts):
         if clusters.critic is None or step >= self.config.critic_warmup:
             job = self._actor_job(samples, credit)
             with self.timer("train_actor"), hold(clusters.actor_train.everything):
-                learnt = clusters.actor_train.train(samples.policy, job, scores, report)
+                learnt = clusters.actor_train.train(samples.policy, job, scores | lessons, report)
             metrics |= self._actor_metrics(learnt, samples, step)
             metrics["actor/num_updates"] = float(job.num_updates * job.epochs)
         return metrics

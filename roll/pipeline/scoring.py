@@ -14,18 +14,19 @@ from roll.utils.timing import Timer
 
 
 def token_scores(
-    clusters: RLClusters, plan: BatchPlan, samples: StepSamples, temperature: float, timer: Timer
+    clusters: RLClusters, plan: BatchPlan, samples: StepSamples, temperature: float, timer: Timer, needs_reference: bool
 ) -> dict[str, ScoreSet]:
-    """The log-probs and values that this run needs before training, by field of TokenScores."""
+    """The log-probs and values that this run needs before training, by field of TokenScores. `needs_reference`: those
+    of the reference, too."""
     hold = clusters.placement.hold
     scores: dict[str, ScoreSet] = {}
     if plan.old_log_probs.source == "pass":
         with timer("old_log_probs"), hold(clusters.actor_train.weights):
             scores["old_log_probs"] = clusters.actor_train.log_probs(samples.policy, temperature)
-    if clusters.reference is not None:
+    if needs_reference and clusters.reference is not None:
         with timer("ref_log_probs"), hold(clusters.reference.everything):
             scores["ref_log_probs"] = clusters.reference.log_probs(samples.policy, temperature)
-    elif plan.policy_is_reference:
+    elif needs_reference and plan.policy_is_reference:
         with timer("ref_log_probs"), hold(clusters.actor_train.weights):
             scores["ref_log_probs"] = clusters.actor_train.base_log_probs(samples.policy, temperature)
     if clusters.critic is not None and samples.critic is not None:

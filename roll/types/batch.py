@@ -110,9 +110,7 @@ class TaughtRows(Rows):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.lesson.dtype != np.float32 or len(self.lesson) != self.response_lengths.sum():
-            count = int(self.response_lengths.sum())
-            raise ValueError(f"TaughtRows.lesson is {self.lesson.dtype} [{len(self.lesson)}], not float32 [{count}]")
+        _check_lesson(self, self.lesson, self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,6 +142,7 @@ class TokenScores:
     ref_log_probs: Annotated[np.ndarray | None, per_token(np.float32)] = None
     values: Annotated[np.ndarray | None, per_token(np.float32)] = None
     teacher_log_probs: Annotated[np.ndarray | None, per_token(np.float32)] = None
+    lesson: np.ndarray | None = None  # of the reference, as TaughtRows has it
 
 
 @dataclass(frozen=True)
@@ -161,12 +160,21 @@ class TrainBatch:
     values: Annotated[np.ndarray | None, per_token(np.float32)] = None
     returns: Annotated[np.ndarray | None, per_token(np.float32)] = None
     lag: Annotated[np.ndarray | None, per_token(np.int64)] = None  # steps of the weights that sampled behind these
+    lesson: np.ndarray | None = None  # of the reference, as TaughtRows has it
 
     def __post_init__(self) -> None:
         check_columns(self, {"tokens": self.samples.num_tokens})
+        if self.lesson is not None:
+            _check_lesson(self, self.lesson, self.samples)
 
     def __len__(self) -> int:
         return len(self.samples)
+
+
+def _check_lesson(owner: object, lesson: np.ndarray, rows: Rows) -> None:
+    count = int(rows.response_lengths.sum())
+    if lesson.dtype != np.float32 or len(lesson) != count:
+        raise ValueError(f"{type(owner).__name__}.lesson is {lesson.dtype} [{len(lesson)}], not float32 [{count}]")
 
 
 def rows_of(batch: Rows | TrainBatch) -> Rows:

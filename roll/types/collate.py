@@ -212,13 +212,15 @@ def pad(batch: Rows | TrainBatch, rows: np.ndarray, round_to: int = 1) -> MicroB
         loss_weights=torch.from_numpy(source.loss_weights[rows]),
         media=None if source.media is None else tuple(source.media[row] for row in rows),
         margins=torch.from_numpy(source.margins[rows]) if isinstance(source, PairRows) else None,
-        lesson=_lesson(source, rows) if isinstance(source, TaughtRows) else None,
+        lesson=_lesson(batch, source.response_lengths, rows) if isinstance(batch, TaughtRows | TrainBatch) else None,
         **{name: padded(values, values.dtype.type) for name, values in given.items() if values is not None},
     )
 
 
-def _lesson(source: TaughtRows, rows: np.ndarray) -> torch.Tensor:
-    return torch.from_numpy(source.lesson[token_indices(source.response_lengths, rows)])
+def _lesson(batch: TaughtRows | TrainBatch, response_lengths: np.ndarray, rows: np.ndarray) -> torch.Tensor | None:
+    if batch.lesson is None:
+        return None
+    return torch.from_numpy(batch.lesson[token_indices(response_lengths, rows)])
 
 
 def unpad(values: torch.Tensor, lengths: np.ndarray) -> np.ndarray:

@@ -35,6 +35,16 @@ def rollout_log_probs_are_full(config: AlgorithmConfig) -> bool:
     )
 
 
+def compares_vocabulary(config: AlgorithmConfig) -> bool:
+    """True if the reference tells the policy its whole distribution over each token, and the loss compares the two."""
+    return config.kl_loss_type == "full" and config.needs_reference
+
+
+def needs_ref_log_probs(config: AlgorithmConfig) -> bool:
+    """True if something compares log-probs of the sampled tokens with the reference's."""
+    return config.needs_reference and (not compares_vocabulary(config) or "add_token_level_kl" in config.kl_terms)
+
+
 def weighs_importance(config: AlgorithmConfig) -> bool:
     """True if the policy loss is weighted by the ratio of trainer and rollout probabilities. By itself it is where
     answers are older than the weights and nothing else makes up for that."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.plan.batch_plan import BatchPlan
-from roll.configs.plan.derive import weighs_importance
+from roll.configs.plan.derive import compares_vocabulary, needs_ref_log_probs, weighs_importance
 from roll.configs.plan.describe import counted, update_sum, updates_in_run
 from roll.configs.plan.run_plan import TrainPlan
 from roll.configs.preset_keys import preset_rows
@@ -27,7 +27,9 @@ def batch_rows(config: AlgorithmConfig, plan: BatchPlan) -> Iterator[tuple[str, 
         yield "experience", f"{config.experience.storage_type} in {config.experience_dir}; mode: {other} there"
     if plan.needs_reference:
         who = "actor_train without its adapters: " if plan.policy_is_reference else ""
-        yield "reference", f"{who}log-probs in batches of {plan.reference_batch_size}"
+        hidden = ["hidden states for the whole vocabulary"] if compares_vocabulary(config) else []
+        told = " and ".join([*(["log-probs"] if needs_ref_log_probs(config) else []), *hidden])
+        yield "reference", f"{who}{told} in batches of {plan.reference_batch_size}"
     for role in config.taught:
         domains = ", ".join(domain for domain, teacher in config.teacher_of.items() if teacher == role)
         alone = ", and no reward" if config.is_pure_opd else ""

@@ -77,9 +77,9 @@ class ScoreCluster:
         """A critic's values at the response tokens, without gradient."""
         return self._score("values", samples, 1.0)
 
-    def lessons(self, samples: RowSet, response_lengths: np.ndarray, told: Distillation) -> ScoreSet:
-        """What a teacher tells of the response tokens, whose number in each row is given."""
-        entries = [response_lengths[shard.rows] for shard in samples.shards]
+    def lessons(self, samples: RowSet | SampleSet, response_lengths: np.ndarray, told: Distillation) -> ScoreSet:
+        """What a teacher tells of the response tokens, whose number in each row is given; rows beyond have none."""
+        entries = [_told_of(response_lengths, shard) for shard in samples.shards]
         return self._split("teach", (told, self._limits), samples, entries)
 
     def teacher_head(self, told: Distillation) -> object:
@@ -188,8 +188,8 @@ class TrainCluster(ScoreCluster):
         meanwhile: Callable[[], object] = lambda: None,
     ) -> dict[str, float]:
         """Assigns credit and makes `num_updates * epochs` updates. `scores` by field of TokenScores: old_log_probs,
-        ref_log_probs, values; without credit, a teacher's lessons. `meanwhile` is called while the ranks are at it.
-        Returns metrics without a prefix."""
+        ref_log_probs, values, lesson; without credit, a teacher's lessons. `meanwhile` is called while the ranks are at
+        it. Returns metrics without a prefix."""
         if len(samples.shards) != self.dp_size:
             raise StrategyError(
                 f"{self.cluster.role} has {self.dp_size} data-parallel ranks, the samples {len(samples.shards)} shards"
@@ -239,6 +239,12 @@ def _chosen(shard: Shard, piece: Piece, wanted: np.ndarray | None) -> np.ndarray
         return places
     rows = shard.rows[places]
     return places[(rows < len(wanted)) & wanted[np.minimum(rows, len(wanted) - 1)]]
+
+
+def _told_of(response_lengths: np.ndarray, shard: Shard) -> np.ndarray:
+    """Response tokens of the shard's rows; a padding row that the metadata leaves out has none."""
+    last = len(response_lengths) - 1
+    return np.where(shard.rows <= last, response_lengths[np.minimum(shard.rows, last)], 0)
 
 
 def _lengths_of(samples: RowSet | SampleSet, shard: Shard) -> np.ndarray:

@@ -293,8 +293,9 @@ def _gather_scores(
     pieces: dict[str, list[FlatScores]] = {}
     for (kind, piece_rows, lengths), flat in zip(kinds, flats, strict=True):
         pieces.setdefault(kind, []).append((piece_rows, lengths, flat))
-    has_response = samples.response_lengths > 0
-    return TokenScores(**{k: join_scores(p, rows, samples.lengths, has_response) for k, p in pieces.items()})
+    tokens = samples.response_lengths
+    entries = {kind: tokens if kind == "lesson" else samples.lengths for kind in pieces}
+    return TokenScores(**{kind: join_scores(p, rows, entries[kind], tokens > 0) for kind, p in pieces.items()})
 
 
 def _taught(

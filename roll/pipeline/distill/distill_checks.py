@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator
 
-from roll.configs.plan.parallel import parallel_sizes
+from roll.configs.head_checks import whole_head_problems
 from roll.configs.problems import Problem
-from roll.configs.strategies.table import STRATEGIES, spec_of
 from roll.pipeline.distill.distill_config import DistillConfig
 from roll.pipeline.row_checks import unread_keys
 
@@ -19,16 +18,8 @@ def distill_problems(config: DistillConfig) -> Iterator[Problem]:
     """Everything that cannot work, whatever the machine."""
     if config.logits_topk:
         return
-    at = "logits_topk: 0 (the whole distribution)"
-    spec, key = spec_of(config.teacher.strategy_name), "teacher.strategy_args.strategy_name"
-    if spec.name in STRATEGIES and not spec.hands_over_head:
-        able = ", ".join(name for name, each in STRATEGIES.items() if each.hands_over_head)
-        text = f"{at} takes hidden states and the head of the teacher, and {key}: {spec.name} hands over neither."
-        yield Problem(f"{text} Use {able}, or set logits_topk: 64.", (key, "logits_topk"))
-    if (size := parallel_sizes(config.student).tensor) > 1:
-        key = "student.strategy_args.strategy_config"
-        text = f"{at} takes the student's head whole on a rank, and tensor parallel divides it by {size} ({key})."
-        yield Problem(f"{text} Set logits_topk: 64, or no tensor parallel.", (key, "logits_topk"))
+    at, roles = "logits_topk: 0 (the whole distribution)", (("teacher", config.teacher), ("student", config.student))
+    yield from whole_head_problems(at, "logits_topk", *roles, "logits_topk: 64")
 
 
 def distill_warnings(config: DistillConfig) -> Iterator[str]:

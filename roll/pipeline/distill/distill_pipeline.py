@@ -14,8 +14,7 @@ from roll.configs.plan.run_plan import RunPlan
 from roll.datasets.conversations import load_conversations
 from roll.distributed.executor.roles import ScoreCluster
 from roll.distributed.executor.scores import ScoreSet
-from roll.models.hub import local_model
-from roll.models.loading import model_config
+from roll.models.loading import shared_vocabulary
 from roll.pipeline.checkpoint import HF_MODEL
 from roll.pipeline.conversation_texts import conversation_texts
 from roll.pipeline.distill.distill_config import DistillConfig
@@ -66,8 +65,7 @@ class DistillPipeline(RowPipeline):
     def _told(self) -> Distillation:
         student, teacher = self.config.student.model_args, self.config.teacher.model_args
         check_teacher("teacher", teacher, student, self.tokenizer)
-        sizes = [model_config(local_model(args)).get_text_config().vocab_size for args in (student, teacher)]
-        size, top_k = min(sizes), self.config.logits_topk
+        size, top_k = shared_vocabulary(student, teacher), self.config.logits_topk
         return Distillation(divergence(self.config), size, top_k if top_k < size else 0)
 
     @property

@@ -7,16 +7,18 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch.nn import functional
 from transformers import AutoModelForCausalLM
 
 from roll.algorithms.distillation import Distillation, DistillLoss
 from roll.algorithms.divergence import Divergence
+from roll.algorithms.loss import PolicyLoss
 from roll.distributed.executor.blueprint import BatchLimits
 from roll.distributed.executor.shards import micro_batches
 from roll.distributed.strategy.base import ScoreStrategy
 from roll.models.head_tiles import PLAIN
 from roll.models.lessons import TeacherHead, told_likeliest
-from roll.types.batch import LossScale, Rows, TaughtRows
+from roll.types.batch import LossScale, Rows, SampleBatch, TaughtRows, TrainBatch
 from roll.types.collate import pad
 from roll.types.packing import neighbours_by_rank
 from roll.types.ragged import token_indices
@@ -76,6 +78,31 @@ def lesson_by_hugging_face(teacher_dir: Path, given: Distillation) -> tuple[np.n
     return torch.cat(parts).numpy(), None if given.top_k else head
 
 
+def sampled() -> TrainBatch:
+    """The rows of `taught()` as if they were sampled, with advantages."""
+    rows, rng = taught(), np.random.default_rng(17)
+    count = len(rows)
+    samples = SampleBatch(
+        **vars(rows),
+        rollout_log_probs=np.zeros(rows.num_tokens, np.float32),
+        policy_versions=np.where(rows.response_mask, 0, -1).astype(np.int32),
+        rewards=np.zeros(count, np.float32),
+        group_ids=np.arange(count, dtype=np.int64),
+        trajectory_ids=np.arange(count, dtype=np.int64),
+        turns=np.zeros(count, np.int32),
+        domains=np.full(count, "math"),
+        finish_reasons=np.zeros(count, np.int8),
+    )
+    return TrainBatch(samples, (rng.normal(size=rows.num_tokens) * rows.response_mask).astype(np.float32))
+
+
+def selected(batch: TrainBatch, lesson: np.ndarray, rows: np.ndarray) -> TrainBatch:
+    """These rows with what the reference told of them."""
+    samples, tokens = batch.samples, token_indices(batch.samples.lengths, rows)
+    own = lesson[token_indices(samples.response_lengths, rows)]
+    return TrainBatch(samples.select(rows), batch.advantages[tokens], lesson=own)
+
+
 def lessons(
     scorer: Scorer, teacher_dir: Path, given: Distillation
 ) -> tuple[list[int], list[np.ndarray], TeacherHead | None]:
@@ -93,22 +120,58 @@ def lessons(
 
 
 def update(
-    case: Case, model_dir: Path, given: Distillation, lesson: np.ndarray, head: TeacherHead | None, limits: BatchLimits
+    case: Case,
+    model_dir: Path,
+    given: Distillation,
+    lesson: np.ndarray,
+    head: TeacherHead | None,
+    limits: BatchLimits,
+    loss: DistillLoss | PolicyLoss = LOSS,
 ) -> tuple[Gradients, float, float]:
-    """The gradient by Hugging Face names, its norm, and the loss of all ranks."""
+    """The gradient by Hugging Face names, its norm, and the loss of all ranks; of a policy loss what it says of the
+    divergence."""
     rows = taught()
     with built(case, model_dir, max_norm=0.0, **LINEAR) as strategy:
         strategy.learn_from(given, head)
         before = exported(strategy)
         own = neighbours_by_rank(rows.lengths, 1, strategy.dp_size)[strategy.dp_rank]
-        mine = TaughtRows(**vars(rows.select(own)), lesson=lesson[token_indices(rows.response_lengths, own)])
-        batches = [pad(mine, group) for group in micro_batches(mine.lengths, np.arange(len(mine)), limits)]
+        if isinstance(loss, PolicyLoss):
+            mine: TrainBatch | TaughtRows = selected(sampled(), lesson, own)
+            shown, temperature = "kl_loss", given.divergence.temperature
+        else:
+            mine = TaughtRows(**vars(rows.select(own)), lesson=lesson[token_indices(rows.response_lengths, own)])
+            shown, temperature = "loss", 1.0
+        groups = micro_batches(rows.lengths[own], np.arange(len(mine)), limits)
+        batches = [pad(mine, group) for group in groups]
         scale = LossScale(int(rows.response_mask.sum()), len(rows) - 1)
-        sums, values = strategy.train_step(batches, LOSS, scale, 1.0)
-        total = strategy.all_reduce_sum([float(sums.means["loss"][0])])[0]
+        sums, values = strategy.train_step(batches, loss, scale, temperature)
+        total = strategy.all_reduce_sum([float(sums.means[shown][0])])[0]
         changes = {name: before[name] - weight for name, weight in exported(strategy).items()}
     gradients = {name: change / (1 - np.abs(change)) for name, change in changes.items()}
     return gradients, values["grad_norm"], total / scale.num_tokens
+
+
+def reference_of_policy(
+    model_dir: Path, given: Distillation, lesson: np.ndarray, head: TeacherHead, kl_loss_coef: float
+) -> tuple[Gradients, float, float]:
+    """The policy gradient and the KL to the reference row by row, without padding, from whole logits, by torch's own
+    kl_div; the last number is the KL alone."""
+    model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
+    batch, values, temperature = sampled(), torch.from_numpy(lesson), given.divergence.temperature
+    losses, found = [], []
+    advantages = torch.from_numpy(batch.advantages[batch.samples.response_mask])
+    for ids, mask in row_by_row(taught()):
+        logits = model(input_ids=ids).logits[0, :-1].float()[mask] / temperature
+        (own, values), (gains, advantages) = ((x[: len(logits)], x[len(logits) :]) for x in (values, advantages))
+        log_probs = torch.log_softmax(logits, -1).gather(1, ids[0, 1:, None][mask])[:, 0]
+        theirs = torch.log_softmax(own @ torch.from_numpy(head.weight).T / temperature, -1)
+        ours = torch.log_softmax(logits[:, :VOCAB], -1)
+        kl = functional.kl_div(theirs, ours, log_target=True, reduction="none").sum(-1)
+        losses.append(-gains * log_probs + kl_loss_coef * kl)
+        found.append(kl)
+    total = torch.cat(losses).mean()
+    total.backward()
+    return gradients_of(model), facts(model, total)[0], torch.cat(found).mean().item()
 
 
 def reference(

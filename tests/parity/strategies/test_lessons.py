@@ -13,6 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from roll.algorithms.distillation import TOKEN_MEAN, Distillation
+from roll.algorithms.divergence import Divergence
+from roll.algorithms.loss import PolicyLoss
+from roll.algorithms.objectives import PolicyGradient
 from roll.distributed.executor.blueprint import BatchLimits
 from tests.contract.test_train_strategies import DEEPSPEED, FSDP2, MEGATRON, ZERO3
 from tests.contract.train_strategy import Case
@@ -91,6 +95,29 @@ def test_what_a_teacher_tells_is_hugging_faces(scorer: Scorer, rank_pool: Pools,
         if head is not None:
             assert first is not None and all(other is None for _, _, other in ranks[1:])
             np.testing.assert_array_equal(first.weight, head.weight)
+
+
+@pytest.mark.parametrize(
+    ("case", "limits"),
+    [pytest.param(*CASES[i][:2], marks=() if i < 2 else pytest.mark.slow) for i in (0, 1, 3, 5, 6, 7)],
+    ids=lambda value: f"{value}-{'-'.join(value.strategy_config)}" if isinstance(value, Case) else "",
+)
+def test_the_gradient_of_a_policy_with_a_kl_over_the_vocabulary_is_hugging_faces(
+    case: Case, limits: BatchLimits, rank_pool: Pools, tiny_model_dir: Path, teacher_dir: Path
+) -> None:
+    """`kl_loss_type: full` beside a policy gradient, at a temperature of 1.3; the KL of the reference is torch's."""
+    given = Distillation(Divergence("reverse_kl", 1.3, 1.3), lessons.VOCAB)
+    loss = PolicyLoss(PolicyGradient(), "token", TOKEN_MEAN, kl_loss_coef=0.6, kl_loss_estimator="full")
+    lesson, head = lessons.lesson_by_hugging_face(teacher_dir, given)
+    assert head is not None
+    want, norm, kl = lessons.reference_of_policy(tiny_model_dir, given, lesson, head, 0.6)
+    for gradients, rank_norm, rank_kl in rank_pool(case.world_size).run(
+        lessons.update, case, tiny_model_dir, given, lesson, head, limits, loss
+    ):
+        assert rank_kl == pytest.approx(kl, rel=1e-5)
+        assert rank_norm == pytest.approx(norm, rel=1e-4)
+        if gradients:
+            assert_same(gradients, want)
 
 
 def test_what_cannot_be_is_said(rank_pool: Pools, tiny_model_dir: Path, teacher_dir: Path) -> None:

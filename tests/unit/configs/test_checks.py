@@ -19,6 +19,8 @@ BALANCED = PACKED | {"actor_train.sequence_packing_args.algorithm": "load_balanc
 VALIDATION = {"data_args": {"file_name": "test.jsonl"}}
 REFERENCE = {"strategy_args": {"strategy_name": "hf_infer"}, "device_mapping": [0, 1]}
 
+FULL_KL = {"use_kl_loss": True, "kl_loss_coef": 0.1, "kl_loss_type": "full", "reference": REFERENCE}
+
 
 @pytest.mark.parametrize(
     ("changes", "message"),
@@ -80,8 +82,26 @@ REFERENCE = {"strategy_args": {"strategy_name": "hf_infer"}, "device_mapping": [
             "reference is missing: use_kl_loss compares the policy with it. Add a `reference` section",
         ),
         (
-            {"use_kl_loss": True, "kl_loss_coef": 0.1, "kl_loss_type": "full", "reference": REFERENCE},
-            "kl_loss_type: full is not implemented yet. Choose k1, k2, k3 or abs.",
+            {"add_token_level_kl": True, "kl_penalty": "full", "reference": REFERENCE},
+            "kl_penalty: full: the KL in the reward is of old log-probs, which are those of the sampled tokens alone. "
+            "Choose k1, k2, k3 or abs, or have whole distributions compared in the loss: use_kl_loss with "
+            "kl_loss_type: full.",
+        ),
+        (
+            FULL_KL | {"reference": REFERENCE | {"strategy_args": {"strategy_name": "megatron_infer"}}},
+            "kl_loss_type: full takes hidden states and the head of the reference, and "
+            "reference.strategy_args.strategy_name: megatron_infer hands over neither. Use deepspeed_infer, hf_infer, "
+            "fsdp2_infer, or set kl_loss_type: k1, k2, k3 or abs.",
+        ),
+        (
+            FULL_KL | MEGATRON | {"actor_train.strategy_args.strategy_config": {"tensor_model_parallel_size": 2}},
+            "kl_loss_type: full takes the head of actor_train whole on a rank, and tensor parallel divides it by 2 "
+            "(actor_train.strategy_args.strategy_config). Set kl_loss_type: k1, k2, k3 or abs, or no tensor parallel.",
+        ),
+        (
+            FULL_KL | {"actor_train.model_args.lora_target": "all-linear", "reference": ...},
+            "kl_loss_type: full takes hidden states and the head of a reference of its own; with "
+            "actor_train.model_args.lora_target the reference is the policy without its adapters",
         ),
         (
             {"num_return_sequences_in_group": 1, "rollout_batch_size": 64},

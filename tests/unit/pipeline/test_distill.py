@@ -5,12 +5,13 @@ from typing import Any
 
 import numpy as np
 
+from roll.distributed.executor.roles import _told_of
 from roll.pipeline.distill.distill_checks import distill_problems, distill_warnings
 from roll.pipeline.distill.distill_config import DistillConfig, distill_rows
 from roll.pipeline.distill.distill_pipeline import without_first_tokens
 from roll.pipeline.distill.settings import divergence
 from roll.pipeline.row_config import row_plan
-from roll.types.batch import Rows, TaughtRows
+from roll.types.batch import Rows, Shard, TaughtRows
 from roll.types.collate import pad
 
 
@@ -83,3 +84,8 @@ def test_a_first_token_is_no_answer_and_lessons_follow_their_rows() -> None:
     taught = TaughtRows(**vars(rows), lesson=lesson)
     batch = pad(taught, np.array([1, 0]))
     assert batch.lesson is not None and batch.lesson.tolist() == [[5, 6], [1, 2], [3, 4]]
+
+
+def test_of_padding_rows_beyond_the_metadata_nothing_is_told() -> None:
+    shard = Shard(np.array([2, 4, 0, 3]), None)
+    assert _told_of(np.array([5, 6, 7]), shard).tolist() == [7, 0, 5, 0]

@@ -67,6 +67,8 @@ def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RLVRPi
             "device_mapping": [0],
             "training_args": {"per_device_train_batch_size": 2},
         },
+        "reference": {"strategy_args": {"strategy_name": "hf_infer"}, "device_mapping": [0]},
+        "enable_reference": True,
         "adv_estimator": "gae",
     }
     given = config(changes)
