@@ -15,9 +15,9 @@ import numpy as np
 import xxhash
 
 from roll.errors import StorageError
+from roll.pipeline.experience.task_fields import fields_of, task_of
 from roll.types.group_codec import Arrays, Header, RecordedGroup, decode, encode, joined
-from roll.types.rollout import Task, Trajectory, TrajectoryGroup
-from roll.utils.plain import plain_fields
+from roll.types.rollout import Trajectory, TrajectoryGroup
 
 _TOLD = "told"
 _NO_NUMBERS = {"inf": "Infinity", "-inf": "-Infinity"}
@@ -136,31 +136,12 @@ def _recorded(experience: Experience) -> RecordedGroup:
 
 
 def _about(experience: Experience) -> dict[str, Any]:
-    """Of the task what training and records of rollouts look at."""
-    task = experience.group.task
-    return {
-        "step": experience.step,
-        "is_kept": experience.is_kept,
-        "task_id": task.task_id,
-        "domain": task.domain,
-        "prompt_ids": task.prompt_ids.tolist(),
-        "prompt_text": task.prompt_text,
-        "question": task.question,
-        "payload": plain_fields(task.payload),
-    }
+    return {"step": experience.step, "is_kept": experience.is_kept, "task": fields_of(experience.group.task)}
 
 
 def _experience(about: Mapping[str, Any], arrays: Mapping[str, np.ndarray], headers: Sequence[Header]) -> Experience:
     (recorded,) = decode(arrays, headers)
-    task = Task(
-        task_id=about["task_id"],
-        domain=about["domain"],
-        prompt_ids=np.array(about["prompt_ids"], np.int32),
-        prompt_text=about["prompt_text"],
-        payload=about["payload"],
-        question=about["question"],
-    )
-    group = TrajectoryGroup(task, recorded.group_id, recorded.trajectories, recorded.surplus)
+    group = TrajectoryGroup(task_of(about["task"]), recorded.group_id, recorded.trajectories, recorded.surplus)
     return Experience(about["step"], group, about["is_kept"])
 
 

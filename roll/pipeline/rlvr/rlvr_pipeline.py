@@ -25,6 +25,7 @@ from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler, Sched
 from roll.errors import ConfigError
 from roll.pipeline.base_pipeline import RLPipeline
 from roll.pipeline.checkpoint import HF_MODEL, Checkpoint
+from roll.pipeline.experience.task_fields import check_tasks
 from roll.pipeline.late_rewards import GroupScorer, LateRewards
 from roll.pipeline.length import of_known_length
 from roll.pipeline.logging_board import LoggingBoard
@@ -89,6 +90,8 @@ class RLVRPipeline(RLPipeline):
         tasks = self._load_tasks(config.actor_train.data_args, "actor_train.data_args", plan.prompt_length)
         if config.difficulty_loss_weight:
             check_difficulty(tasks)
+        if config.is_in_parts:
+            check_tasks(tasks)
         source = TaskMixer(
             tasks,
             block=plan.num_groups,

@@ -35,7 +35,9 @@ def experience(
     number: int, step: int = 0, version: int = 0, is_kept: bool = True, size: int = 2, surplus: tuple = ((7, True),)
 ) -> Experience:
     prompt = np.array([1, 2], np.int32)
-    task = Task(f"row {number}", "math", prompt, "ask", {"ground_truth": "4", "difficulty": 0.25}, question="what?")
+    payload = {"ground_truth": "4", "difficulty": 0.25}
+    messages = ({"role": "user", "content": "what?"},)
+    task = Task(f"row {number}", "math", prompt, "ask", payload, messages=messages, question="what?")
     rows = tuple(row(number, index, version, NAN if index == size - 1 else 0.5, index == 0) for index in range(size))
     return Experience(step, TrajectoryGroup(task, number, rows, surplus), is_kept)
 
@@ -53,5 +55,6 @@ def told(one: Experience) -> object:
         for row in group.trajectories
         if isinstance(row, Trajectory)
     ]
-    task = {name: getattr(group.task, name) for name in ("task_id", "domain", "prompt_text", "payload", "question")}
+    names = ("task_id", "domain", "prompt_text", "payload", "messages", "question")
+    task = {name: getattr(group.task, name) for name in names}
     return one.step, one.is_kept, one.number, group.surplus, task, group.task.prompt_ids.tolist(), rows
