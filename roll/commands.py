@@ -31,6 +31,7 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
     "data": Subcommand("check FILE: what rows hold, and what is wrong with them", "roll.data_check.command:run"),
     "eval": Subcommand("a model or a checkpoint, measured on a YAML's evaluation sets", "roll.evaluate:run"),
     "explain": Subcommand("an algorithm: formula, settings, a worked example", "roll.algorithms.explain:run"),
+    "report": Subcommand("what runs left, as one HTML file to look at offline", "roll.report.command:run"),
     "import": Subcommand(
         "a configuration of verl, Trinity-RFT or an older ROLL as a YAML", "roll.importers.command:run"
     ),

@@ -27,6 +27,14 @@ class RecordedTurn(BaseModel):
     metrics: dict[str, float | None]
 
 
+class RecordedTokens(BaseModel):
+    """The first sampled tokens of an attempt, with the log-prob of each by engine and trainer."""
+
+    texts: list[str]
+    engine: list[float | None]
+    trainer: list[float | None]
+
+
 class Recorded(BaseModel):
     """A line of the file: what RolloutRecord holds, and its step."""
 
@@ -40,6 +48,8 @@ class Recorded(BaseModel):
     ground_truth: str | None = None
     extra: dict[str, Any] = {}
     turns: list[RecordedTurn] = []
+    response_tokens: int = 0
+    tokens: RecordedTokens | None = None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

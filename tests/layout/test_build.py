@@ -1,4 +1,5 @@
-"""What a wheel would hold: every module, and the YAML fragments that a YAML anywhere on disk refers to."""
+"""What a wheel would hold: every module, the pages they fill in, and the YAML fragments that a YAML anywhere on disk
+refers to."""
 
 import ast
 import re
@@ -13,7 +14,7 @@ from roll.utils.version import VERSION
 from tests.layout.source import REPOSITORY
 
 
-def test_build_holds_every_module_and_the_fragments(tmp_path: Path) -> None:
+def test_build_holds_every_module_template_and_fragment(tmp_path: Path) -> None:
     result = subprocess.run(
         [
             sys.executable,
@@ -37,6 +38,8 @@ def test_build_holds_every_module_and_the_fragments(tmp_path: Path) -> None:
     packaged = (built / "roll" / "configs" / "fragments" / "config").glob("*.yaml")
     assert {path.name: path.read_bytes() for path in packaged} == fragments
     assert "deepspeed_zero2.yaml" in fragments
+    templates = {path.relative_to(REPOSITORY) for path in (REPOSITORY / "roll").rglob("*.j2")}
+    assert {path.relative_to(built) for path in built.rglob("*.j2")} == templates != set()
 
 
 def test_demo_lock_is_a_subset_of_the_full_lock() -> None:

@@ -31,6 +31,7 @@ FLOORS = {
     "roll.cli": 12,
     "roll.importers": 12,
     "roll.data_check": 12,
+    "roll.report": 12,
     "roll.evaluate": 13,
     "roll.commands": 13,
     "roll.__main__": 14,
@@ -63,6 +64,7 @@ FORBIDDEN = {
     "roll.pipeline.distill": ENGINES,
     "roll.cli": {"torch", "ray", "transformers"} | ENGINES,
     "roll.importers": {"torch", "ray", "numpy", "transformers"} | ENGINES,
+    "roll.report": {"torch", "ray", "transformers"} | ENGINES,
     "roll.commands": {"torch", "ray", "numpy", "transformers"} | ENGINES,
 }
 

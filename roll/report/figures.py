@@ -1,0 +1,103 @@
+"""The numbers of a report: what each run comes to, where its time went, and why things failed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from roll.pipeline.accounting.bounds import bound_of
+from roll.pipeline.run_record import RunStart
+from roll.pipeline.summary import Rows, duration, series
+from roll.report.run_files import RunFiles, StepSpread
+from roll.utils.timing import phase_seconds
+
+_MOST_CAUSES = 20
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A cause of failed attempts, in the training or in a validation."""
+
+    cause: str
+    kind: str
+    count: int
+    first_step: int
+    last_step: int
+
+
+def overview(run: RunFiles) -> list[tuple[str, str]]:
+    """The head of a report: names and values."""
+    rows = run.rows
+    facts = [("ended", ending(run.starts)), ("steps", str(max((step for step, _ in rows), default=0)))]
+    seconds = sum(sum(phase_seconds(metrics).values()) for _, metrics in rows)
+    if seconds:
+        facts.append(("time in steps", duration(seconds)))
+    for name in run.curves:
+        if points := series(rows, name):
+            best = max(points, key=lambda point: point[1])
+            facts.append((name, f"{points[0][1]:.4g} at first, {points[-1][1]:.4g} at last"))
+            if name == "val/reward_mean":
+                facts.append(("best validation", f"{best[1]:.4g} at step {best[0]}"))
+    for title, name in _MEDIANS:
+        if values := [value for _, value in series(rows, name)]:
+            facts.append((title, f"{median(values):.4g}"))
+    causes = Counter(bound.text for _, metrics in rows[-_BOUND_STEPS:] if (bound := bound_of(metrics)) is not None)
+    if causes:
+        facts.append(("bound by", max(causes, key=lambda text: causes[text])))
+    return facts
+
+
+_BOUND_STEPS = 20
+_MEDIANS = (
+    ("seconds per step", "time/step_s"),
+    ("tokens learnt per s", "goodput/trained_tokens_per_s"),
+    ("devices idle", "goodput/bubble_fraction"),
+    ("model FLOPs utilisation", "goodput/mfu_fraction"),
+    ("engine and trainer differ", "train_infer/log_prob_diff_mean"),
+)
+
+
+def ending(starts: Sequence[RunStart]) -> str:
+    if not starts:
+        return "not known: no run.json"
+    last = starts[-1]
+    if last.exit_code is None:
+        return "it goes on, or was killed"
+    return {0: "well", 130: "stopped (Ctrl-C)", 143: "stopped (SIGTERM)", 129: "stopped (SIGHUP)"}.get(
+        last.exit_code, f"failed, exit code {last.exit_code}"
+    )
+
+
+def phase_table(rows: Rows) -> list[tuple[str, str, str]]:
+    """Phase, seconds in all, share; the longest first."""
+    totals: Counter[str] = Counter()
+    for _, metrics in rows:
+        totals.update(phase_seconds(metrics))
+    whole = sum(totals.values())
+    return [(name, duration(seconds), f"{seconds / whole:.1%}") for name, seconds in totals.most_common() if whole]
+
+
+def role_table(rows: Rows) -> list[tuple[str, str]]:
+    """How busy each role was, as the mean over the steps."""
+    names = sorted({name for _, metrics in rows for name in metrics if name.startswith("busy/")})
+    means = {name: [value for _, value in series(rows, name)] for name in names}
+    return [
+        (name.removeprefix("busy/").removesuffix("_fraction"), f"{sum(values) / len(values):.0%}")
+        for name, values in means.items()
+        if values
+    ]
+
+
+def failures(spreads: Sequence[StepSpread]) -> list[Failure]:
+    """The most frequent causes first."""
+    found: dict[tuple[str, str], Failure] = {}
+    for spread in spreads:
+        for each in spread.failures:
+            cause = each.cause
+            before = found.get((cause, spread.kind), Failure(cause, spread.kind, 0, spread.step, spread.step))
+            steps = (before.first_step, before.last_step, spread.step)
+            count = before.count + each.count
+            found[cause, spread.kind] = Failure(cause, spread.kind, count, min(steps), max(steps))
+    return sorted(found.values(), key=lambda failure: -failure.count)[:_MOST_CAUSES]

@@ -1,0 +1,163 @@
+"""What a run left on disk, read for a report. Nothing of it is trusted: models and users wrote it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from roll.errors import ConfigError
+from roll.pipeline.run_record import RUN_FILE, RunStart, RunStory, read_story
+from roll.pipeline.summary import Rows
+from roll.pipeline.tracking.local import METRICS_FILE, read_metrics
+from roll.utils.secrets import redact
+
+_LOG_LINE = re.compile(r"^(\S+ \S+) ([WEC]) \[[^\]]*\] (.*)$")
+_RECORDS = re.compile(r"step_(\d+)(?:\.(val.*))?\.jsonl")
+_SPREADS = "step_*.distributions.json"
+_MOST_LOG_BYTES = 20_000_000  # of the end of a log
+
+
+class Spread(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    quantiles: tuple[float, float, float, float, float, float, float]
+    edges: tuple[float, ...]
+    counts: tuple[float, ...]
+
+
+class Cause(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    cause: str
+    count: int
+
+
+class StepSpread(BaseModel):
+    """What `roll.pipeline.distributions` writes of a step, or of a validation."""
+
+    model_config = ConfigDict(frozen=True)
+
+    step: int
+    kind: str
+    num_attempts: int
+    rewards: Spread | None
+    response_lengths: Spread | None
+    failures: tuple[Cause, ...]
+
+
+@dataclass(frozen=True)
+class LogLine:
+    """A warning or an error. `count`: of equal ones, this being the last."""
+
+    moment: str
+    level: str
+    text: str
+    count: int
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """`name` is the run's, `directory` where it was found; without a run.json `config` and `starts` are empty."""
+
+    name: str
+    directory: Path
+    logs: Path
+    rollouts: Path
+    rows: Rows
+    curves: tuple[str, str]
+    config: Mapping[str, Any]
+    starts: Sequence[RunStart]
+
+    @property
+    def steps(self) -> frozenset[int]:
+        return frozenset(step for step, _ in self.rows)
+
+    def spreads(self) -> list[StepSpread]:
+        """Of the steps that the metrics know: a run that began anew may find files of later ones."""
+        found = [spread for path in sorted(self.rollouts.glob(_SPREADS)) if (spread := _spread(path)) is not None]
+        return [spread for spread in found if spread.step in self.steps]
+
+    def record_files(self, kind: str) -> dict[int, Path]:
+        """Sample rollouts by step: of the training ("train"), or of a validation ("val", "val.NAME")."""
+        matches = ((path, _RECORDS.fullmatch(path.name)) for path in sorted(self.rollouts.glob("step_*.jsonl")))
+        found = {int(match[1]): path for path, match in matches if match and (match[2] or "train") == kind}
+        return {step: path for step, path in sorted(found.items()) if step in self.steps}
+
+    def warnings(self) -> list[LogLine]:
+        """What the driver's log warns of, the latest last."""
+        lines: dict[tuple[str, str], LogLine] = {}
+        for line in _tail(self.logs / "driver.log"):
+            if match := _LOG_LINE.match(line):
+                key = match[2], re.sub(r"\d+", "0", match[3])
+                before = lines.pop(key, None)
+                lines[key] = LogLine(match[1], match[2], match[3], 1 + (before.count if before else 0))
+        return list(lines.values())
+
+
+def read_run(directory: Path) -> RunFiles:
+    """From the output_dir of a run, or its logging_dir. Raises ConfigError where there is none."""
+    logs = next((place for place in (directory / "logs", directory) if _is_logs(place)), None)
+    if logs is None:
+        what = "has neither" if directory.is_dir() else "is no directory, so there is neither"
+        raise ConfigError(
+            f"{directory} {what} {RUN_FILE} nor {METRICS_FILE}, there or in logs: name the output_dir of a run (or its "
+            "logging_dir, where that is elsewhere). Metrics are there if track_with has jsonl."
+        )
+    output = directory if logs != directory or logs.name != "logs" else directory.parent
+    try:
+        story = read_story(logs / RUN_FILE)
+    except FileNotFoundError:
+        story = RunStory(roll_version="", curves=("rollout/reward_mean", "val/reward_mean"), config={}, starts=())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{logs / RUN_FILE} cannot be read: {error}") from error
+    rollouts = output / "rollouts"
+    if not rollouts.is_dir():
+        rollouts = Path(str(story.config.get("rollout_dump_dir") or rollouts))
+    return RunFiles(
+        name=str(story.config.get("exp_name") or output.absolute().name),
+        directory=directory,
+        logs=logs,
+        rollouts=rollouts,
+        rows=_rows(logs, story.config),
+        curves=story.curves,
+        config=redact(story.config),
+        starts=story.starts,
+    )
+
+
+def _is_logs(place: Path) -> bool:
+    return (place / RUN_FILE).is_file() or (place / METRICS_FILE).is_file()
+
+
+def _rows(logs: Path, config: Mapping[str, Any]) -> Rows:
+    kwargs = config.get("tracker_kwargs")
+    own = kwargs.get("jsonl") if isinstance(kwargs, Mapping) else None
+    elsewhere = own.get("log_dir") if isinstance(own, Mapping) else None
+    places = [logs, *([Path(str(elsewhere))] if elsewhere else [])]
+    file = next((place / METRICS_FILE for place in places if (place / METRICS_FILE).is_file()), logs / METRICS_FILE)
+    return [
+        (step, {name: v for name, v in row.items() if isinstance(v, int | float)}) for step, row in read_metrics(file)
+    ]
+
+
+def _spread(path: Path) -> StepSpread | None:
+    """None for a file that a killed run left unfinished."""
+    try:
+        return StepSpread.model_validate(json.loads(path.read_bytes()))
+    except (OSError, ValueError, ValidationError, RecursionError):
+        return None
+
+
+def _tail(path: Path) -> Iterator[str]:
+    if not path.is_file():
+        return
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _MOST_LOG_BYTES))
+        for line in file:
+            yield line.decode("utf-8", "replace").rstrip("\n")

@@ -1,0 +1,134 @@
+"""Sample rollouts of a report: some steps of the run, their tokens coloured by how engine and trainer differ."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+
+from roll.pipeline.replay import Recorded, RecordedTokens, read
+from roll.report.run_files import RunFiles
+
+GAP_STEPS = (0.01, 0.03, 0.1, 0.3, 1.0)
+"""Where the colours begin, in nats."""
+_MOST_COLOURED = 30_000  # tokens of a report: each takes some 100 bytes of it
+
+
+@dataclass(frozen=True)
+class Token:
+    """`shade`: "" where the two agree, t1 to t5 where the trainer finds it likelier than the engine did, e1 to e5 where
+    it finds it less likely."""
+
+    text: str
+    shade: str
+    told: str
+
+
+@dataclass(frozen=True)
+class Sample:
+    """An attempt. `tokens` are empty where they were not recorded, or would make the report too large."""
+
+    record: Recorded
+    tokens: Sequence[Token]
+    mean_gap: float | None
+    largest_gap: float | None
+
+
+@dataclass(frozen=True)
+class Group:
+    group_id: str | int
+    domain: str
+    prompt: str
+    ground_truth: str | None
+    samples: Sequence[Sample]
+
+
+@dataclass(frozen=True)
+class StepSamples:
+    title: str
+    groups: Sequence[Group]
+
+
+@dataclass
+class SampleReader:
+    """Takes steps of a run until the report has as many coloured tokens as it can hold."""
+
+    room: int = field(default=_MOST_COLOURED)
+
+    def of_run(self, run: RunFiles, num_steps: int) -> list[StepSamples]:
+        """Steps of the training, spread over the run, the newest first; then its last validation. Where tokens were
+        recorded in some steps, of these."""
+        files = run.record_files("train")
+        with_tokens = {step: path for step, path in files.items() if _has_tokens(path)}
+        files = with_tokens or files
+        found = [(f"step {step}", files[step]) for step in reversed(spread(list(files), num_steps))]
+        if num_steps and (validated := run.record_files("val")):
+            found.append((f"validation after step {max(validated)}", validated[max(validated)]))
+        return [StepSamples(title, self._groups(list(_records(path)))) for title, path in found]
+
+    def _groups(self, records: Sequence[Recorded]) -> list[Group]:
+        groups = []
+        for (group_id, domain), each in groupby(records, key=lambda record: (record.group_id, record.domain)):
+            members = list(each)
+            first = members[0]
+            samples = [self._sample(record) for record in members]
+            groups.append(Group(group_id, domain, first.prompt_text, first.ground_truth, samples))
+        return groups
+
+    def _sample(self, record: Recorded) -> Sample:
+        tokens = record.tokens
+        if tokens is None:
+            return Sample(record, (), None, None)
+        gaps = [abs(gap) for gap in _gaps(tokens) if gap is not None]
+        coloured: list[Token] = []
+        if len(tokens.texts) <= self.room:
+            self.room -= len(tokens.texts)
+            coloured = coloured_tokens(tokens)
+        return Sample(record, coloured, sum(gaps) / len(gaps) if gaps else None, max(gaps, default=None))
+
+
+def coloured_tokens(tokens: RecordedTokens) -> list[Token]:
+    """Example: engine -0.5 and trainer -1.0: the trainer finds it less likely by 0.5, shade e4."""
+    rows = zip(tokens.texts, tokens.engine, tokens.trainer, _gaps(tokens), strict=True)
+    return [
+        Token(text, _shade(gap), f"engine {_number(engine)}, trainer {_number(trainer)}")
+        for text, engine, trainer, gap in rows
+    ]
+
+
+def spread(steps: Sequence[int], count: int) -> list[int]:
+    """At most `count` of them, the first and the last among them. Example: 1 to 9, 3 -> 1, 5, 9; 1 -> 9."""
+    if count <= 1 or len(steps) <= count:
+        return list(steps[len(steps) - count :] if count < len(steps) else steps)
+    return [steps[round(number * (len(steps) - 1) / (count - 1))] for number in range(count)]
+
+
+def _gaps(tokens: RecordedTokens) -> list[float | None]:
+    """What the trainer's log-prob is above the engine's; None where one of them is minus infinity."""
+    pairs = zip(tokens.engine, tokens.trainer, strict=True)
+    return [None if engine is None or trainer is None else trainer - engine for engine, trainer in pairs]
+
+
+def _shade(gap: float | None) -> str:
+    size = math.inf if gap is None else abs(gap)
+    level = sum(size >= least for least in GAP_STEPS)
+    return f"{'t' if gap is not None and gap > 0 else 'e'}{level}" if level else ""
+
+
+def _number(value: float | None) -> str:
+    return "-inf" if value is None else f"{value:.4g}"
+
+
+def _has_tokens(path: Path) -> bool:
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return '"tokens": {' in file.readline()
+
+
+def _records(path: Path) -> list[Recorded]:
+    """None of a file that a killed run left unfinished."""
+    try:
+        return list(read(path))
+    except (OSError, ValueError):
+        return []

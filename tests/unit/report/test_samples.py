@@ -1,0 +1,63 @@
+"""Which samples a report shows, and the colours of their tokens."""
+
+from pathlib import Path
+
+import pytest
+
+from roll.pipeline.recorder import RolloutRecorder
+from roll.pipeline.replay import RecordedTokens
+from roll.pipeline.token_records import TokenLogProbs
+from roll.report.run_files import read_run
+from roll.report.samples import SampleReader, coloured_tokens, spread
+from roll.report.settings_diff import ABSENT, differing, flat
+from tests.unit.report.test_report import record, write_run
+
+
+@pytest.mark.parametrize(
+    "engine, trainer, shade",
+    [
+        (-0.5, -0.5, ""), (-0.5, -0.509, ""), (-0.5, -0.52, "e1"), (-0.5, -1.0, "e4"), (-0.5, -3.0, "e5"),
+        (-1.0, -0.96, "t2"), (-2.0, -0.5, "t5"), (-0.5, None, "e5"), (None, -0.5, "e5"),
+    ],
+)  # fmt: skip
+def test_a_token_has_the_shade_of_its_gap(engine: float | None, trainer: float | None, shade: str) -> None:
+    (token,) = coloured_tokens(RecordedTokens(texts=["a"], engine=[engine], trainer=[trainer]))
+    assert token.shade == shade
+
+
+def test_steps_are_spread_over_the_run() -> None:
+    assert spread([1, 2, 3, 4, 5, 6, 7, 8, 9], 3) == [1, 5, 9]
+    assert spread([1, 2], 3) == [1, 2]
+    assert spread([1, 2, 3], 1) == [3]
+    assert spread([1, 2, 3], 0) == [] == spread([], 4)
+
+
+def test_steps_with_tokens_are_shown_rather_than_others(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", steps=4)
+    tokens = TokenLogProbs(("a", "b"), (-0.5, -1.0), (-0.75, -1.0))
+    RolloutRecorder(run / "rollouts").record(2, [record(tokens=tokens)])
+    RolloutRecorder(run / "rollouts").record(4, [record(response_text="validated")], kind="val")
+    step, validated = SampleReader().of_run(read_run(run), num_steps=3)
+    assert (step.title, validated.title) == ("step 2", "validation after step 4")
+    ((sample,),) = [group.samples for group in step.groups]
+    assert (sample.mean_gap, sample.largest_gap) == (0.125, 0.25)
+    assert [(token.text, token.shade, token.told) for token in sample.tokens] == [
+        ("a", "e3", "engine -0.5, trainer -0.75"),
+        ("b", "", "engine -1, trainer -1"),
+    ]
+
+
+def test_beyond_what_a_page_can_hold_tokens_are_left_out_and_texts_stay(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", steps=1)
+    tokens = TokenLogProbs(("a", "b"), (-0.5, -1.0), (-0.75, -1.0))
+    RolloutRecorder(run / "rollouts").record(1, [record(tokens=tokens), record(tokens=tokens)])
+    (step,) = SampleReader(room=3).of_run(read_run(run), num_steps=1)
+    first, second = step.groups[0].samples
+    assert (len(first.tokens), len(second.tokens), second.mean_gap) == (2, 0, 0.125)
+    assert second.record.response_text == "four"
+
+
+def test_configurations_are_compared_by_the_paths_of_their_values() -> None:
+    first, second = {"a": {"b": 1, "c": [1]}, "d": None}, {"a": {"b": 2, "c": [1]}, "e": {}}
+    assert flat(first) == {"a.b": "1", "a.c": "[1]", "d": "null"}
+    assert differing([first, second]) == [("a.b", ["1", "2"]), ("d", ["null", ABSENT]), ("e", [ABSENT, "{}"])]
