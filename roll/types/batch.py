@@ -254,10 +254,16 @@ class TokenOutputs:
 @dataclass(frozen=True)
 class LossScale:
     """Counts over one whole update, all ranks and micro batches together: the loss divides by them, so that the
-    gradient does not depend on how rows were spread. `num_samples` counts rows with at least one trained token."""
+    gradient does not depend on how rows were spread. `num_samples` counts rows with at least one trained token.
+    `expert`: the same of an expert's rows, which count apart."""
 
     num_tokens: int
     num_samples: int
+    expert: LossScale | None = None
+
+    @property
+    def all_tokens(self) -> int:
+        return self.num_tokens + (self.expert.num_tokens if self.expert else 0)
 
 
 @dataclass(frozen=True)

@@ -69,12 +69,14 @@ class TrainJob:
 
 @dataclass(frozen=True)
 class TrainRequest:
-    """The job of one rank, whose shard holds `rows`. `counts[u]` micro batches make update u, on all ranks alike."""
+    """The job of one rank, whose shard holds `rows`. `counts[u]` micro batches make update u, on all ranks alike, and
+    with an expert's rows `expert_counts[u]` more."""
 
     job: TrainJob
     rows: np.ndarray
     limits: BatchLimits
     counts: tuple[int, ...]
+    expert_counts: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

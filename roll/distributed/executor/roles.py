@@ -186,26 +186,30 @@ class TrainCluster(ScoreCluster):
         job: TrainJob,
         scores: Mapping[str, ScoreSet] = MappingProxyType({}),
         meanwhile: Callable[[], object] = lambda: None,
+        expert: RowSet | None = None,
     ) -> dict[str, float]:
         """Assigns credit and makes `num_updates * epochs` updates. `scores` by field of TokenScores: old_log_probs,
         ref_log_probs, values, lesson; without credit, a teacher's lessons. `meanwhile` is called while the ranks are at
-        it. Returns metrics without a prefix."""
+        it. `expert`: an expert's rows, a part of which joins each update. Returns metrics without a prefix."""
         if len(samples.shards) != self.dp_size:
             raise StrategyError(
                 f"{self.cluster.role} has {self.dp_size} data-parallel ranks, the samples {len(samples.shards)} shards"
             )
         counts = self._num_micro_batches(samples, job.num_updates)
+        expert_counts = () if expert is None else self._num_micro_batches(expert, job.num_updates)
         per_rank = []
         for info in self.info:
             shard = samples.shards[info.dp_rank]
             pieces = [(kind, piece) for kind, found in scores.items() for piece in found.of(shard.rows)]
-            request = TrainRequest(job.of(shard.rows), shard.rows, self._train_limits, counts)
+            request = TrainRequest(job.of(shard.rows), shard.rows, self._train_limits, counts, expert_counts)
             kinds = [(kind, piece.rows, piece.lengths) for kind, piece in pieces]
-            per_rank.append((request, kinds, shard.handle, *(piece.handle for _, piece in pieces)))
+            own = None if expert is None else expert.shards[info.dp_rank].handle
+            per_rank.append((request, kinds, shard.handle, own, *(piece.handle for _, piece in pieces)))
         calls = self.cluster.start_ranks("train", per_rank)
         meanwhile()
         reports: list[TrainReport] = calls.result()
-        lengths = np.concatenate([_lengths_of(samples, shard) for shard in samples.shards])
+        sets = [samples] if expert is None else [samples, expert]
+        lengths = np.concatenate([_lengths_of(rows, shard) for rows in sets for shard in rows.shards])
         self._note("train", lengths, job.epochs).learnt += reports[0].num_tokens
         return MetricSums().merge(report.sums for report in reports).result() | reports[0].last
 

@@ -4,6 +4,7 @@ arrays."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -168,11 +169,12 @@ class TrainWorker(ScoreWorker):
         request: TrainRequest,
         kinds: Sequence[tuple[str, np.ndarray, np.ndarray]],
         samples: Rows,
+        expert: Rows | None = None,
         *flats: Any,
     ) -> TrainReport:
-        """Assigns credit to the tokens of the shard, if the job says what they earned, then makes its updates.
-        `kinds[i]` says what the flat array i is: the field of TokenScores, its row ids and their lengths. Without
-        credit it is a teacher's lesson."""
+        """Assigns credit to the tokens of the shard, if the job says what they earned, then makes its updates, each
+        with its part of the `expert` rows. `kinds[i]` says what the flat array i is: the field of TokenScores, its row
+        ids and their lengths. Without credit it is a teacher's lesson."""
         job, batch, sums = request.job, samples, MetricSums()
         if job.credit is not None:
             assert isinstance(samples, SampleBatch), "credit is for what was sampled"
@@ -180,7 +182,8 @@ class TrainWorker(ScoreWorker):
             batch, sums = self._assign_credit(job.credit, scores, samples)
         elif kinds:
             batch = _taught(request.rows, kinds, flats, samples)
-        scales = self._scales(rows_of(batch), job.num_updates)
+        scales = self._scales(rows_of(batch), job.num_updates, expert)
+        shown = self._shown(expert, request)
         chunks, counts = np.split(np.arange(len(samples)), job.num_updates), request.counts
         if job.idle is not None:
             assert isinstance(batch, TrainBatch), "without credit no row is idle"
@@ -190,15 +193,15 @@ class TrainWorker(ScoreWorker):
             sums.merge([job.idle.told(batch.samples, idle, job.epochs)])
         last: dict[str, float] = {}
         for _ in range(job.epochs):
-            for chunk, count, scale in zip(chunks, counts, scales, strict=True):
-                if scale.num_tokens == 0:  # nothing to learn from on any rank
+            for chunk, count, scale, more in zip(chunks, counts, scales, shown, strict=True):
+                if scale.all_tokens == 0:  # nothing to learn from on any rank
                     sums.add("skipped_updates", 1.0, 1.0)
                     continue
-                update, last = self._update(request, batch, chunk, count, scale)
+                update, last = self._update(request, batch, chunk, count, scale, more)
                 sums.merge([update])
                 sums.add("grad_norm", last["grad_norm"], 1.0)
         kept = {name: last[name] for name in last if name != "grad_norm"}
-        return TrainReport(sums.to_floats(), kept, sum(scale.num_tokens for scale in scales))
+        return TrainReport(sums.to_floats(), kept, sum(scale.all_tokens for scale in scales))
 
     def save_checkpoint(self, directory: Path) -> None:
         with naming_full_disk(directory):
@@ -247,12 +250,25 @@ class TrainWorker(ScoreWorker):
             credit.teacher_weights,
         )
 
-    def _scales(self, rows: Rows, num_updates: int) -> list[LossScale]:
+    def _scales(self, rows: Rows, num_updates: int, expert: Rows | None) -> list[LossScale]:
         """The global counts of every update, in one collective."""
-        per_update = rows.response_lengths.reshape(num_updates, -1)
-        counts = np.stack([per_update.sum(axis=1), (per_update > 0).sum(axis=1)], axis=1)
-        sums = np.array(self.strategy.all_reduce_sum(counts.ravel().tolist())).reshape(num_updates, 2)
-        return [LossScale(round(tokens), round(rows)) for tokens, rows in sums]
+        kinds = [rows] if expert is None else [rows, expert]
+        per_update = [kind.response_lengths.reshape(num_updates, -1) for kind in kinds]
+        counts = np.stack([count for found in per_update for count in (found.sum(1), (found > 0).sum(1))], axis=1)
+        sums = np.array(self.strategy.all_reduce_sum(counts.ravel().tolist())).reshape(counts.shape)
+        found = [[LossScale(round(tokens), round(rows)) for tokens, rows in of.reshape(-1, 2)] for of in sums]
+        return [replace(own, expert=others[0] if others else None) for own, *others in found]
+
+    def _shown(self, expert: Rows | None, request: TrainRequest) -> list[list[MicroBatch]]:
+        """The micro batches of an expert's rows in each update."""
+        num_updates, limits = request.job.num_updates, request.limits
+        if expert is None:
+            return [[] for _ in range(num_updates)]
+        chunks = np.split(np.arange(len(expert)), num_updates)
+        return [
+            _padded(self.strategy, expert, micro_batches(expert.lengths, rows, limits, count), limits)
+            for rows, count in zip(chunks, request.expert_counts, strict=True)
+        ]
 
     def _without_idle(
         self, chunks: Sequence[np.ndarray], idle: np.ndarray, lengths: np.ndarray, limits: BatchLimits
@@ -267,11 +283,17 @@ class TrainWorker(ScoreWorker):
         return [without_idle(c, idle, lengths, count) for c, count in zip(chunks, counts, strict=True)], counts
 
     def _update(
-        self, request: TrainRequest, batch: Rows | TrainBatch, rows: np.ndarray, count: int, scale: LossScale
+        self,
+        request: TrainRequest,
+        batch: Rows | TrainBatch,
+        rows: np.ndarray,
+        count: int,
+        scale: LossScale,
+        more: Sequence[MicroBatch],
     ) -> tuple[MetricSums, dict[str, float]]:
         limits = request.limits
         groups = micro_batches(rows_of(batch).lengths, rows, limits, count)
-        padded = _padded(self.strategy, batch, groups, limits)
+        padded = [*_padded(self.strategy, batch, groups, limits), *more]
         sums, values = self.strategy.train_step(padded, request.job.loss, scale, request.job.temperature)
         return sums.to_floats(), values
 
