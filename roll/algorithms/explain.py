@@ -19,8 +19,8 @@ from roll.configs.plan.batch_plan import build_plan
 from roll.configs.presets import PRESETS, Preset, known_algorithm
 from roll.errors import ConfigError
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
-from roll.pipeline.settings import advantage_settings, credit_settings, policy_loss
-from roll.types.batch import LossScale, SampleBatch, TokenOutputs, TokenScores
+from roll.pipeline.settings import advantage_settings, credit_settings, mixed_loss, policy_loss
+from roll.types.batch import LossScale, Rows, SampleBatch, TokenOutputs, TokenScores
 from roll.types.collate import pad
 from roll.utils.text import table
 
@@ -29,16 +29,20 @@ RATIOS = ((1.0, 1.5), (1.0, 0.5, 1.0), (1.4,), (0.7, 1.0))
 """p_new / p_old of every token of the four answers."""
 OLD, VALUE, LONGEST = 0.5, 0.4, 4
 """p_old of every token; what a critic says of every state; the longest possible answer."""
+EXPERT = (0.9, 0.5)
+"""p_new of the two tokens of an expert's row."""
 _ROLE = {"strategy_args": {"strategy_name": "hf_infer"}, "device_mapping": [0]}
 
 
 @dataclass(frozen=True)
 class Worked:
-    """Of every token its advantage and the gradient of the loss by its log-prob, and the loss of the update."""
+    """Of every token its advantage and the gradient of the loss by its log-prob, and the loss of the update. `expert`:
+    the gradients of an expert's tokens, where the algorithm has some."""
 
     advantages: tuple[tuple[float, ...], ...]
     gradients: tuple[tuple[float, ...], ...]
     loss: float
+    expert: tuple[float, ...] = ()
 
 
 def run(argv: Sequence[str]) -> list[str]:
@@ -69,10 +73,18 @@ def worked(name: str) -> Worked:
         ratios[row, : len(own)] = torch.tensor(own).log()
     log_probs = (ratios + np.log(OLD)).requires_grad_()
     outputs = TokenOutputs(log_probs=log_probs, entropy=torch.zeros(micro.input_ids.shape))
-    total, _ = loss(outputs, micro, LossScale(samples.num_tokens, len(samples)))
-    (gradient,) = torch.autograd.grad(total, log_probs)
+    scale = LossScale(samples.num_tokens, len(samples), LossScale(len(EXPERT), 1))
     assert micro.advantages is not None
-    return Worked(_rows(micro.advantages), _rows(gradient), float(total.detach()))
+    if not config.mix.drawn:
+        total, _ = loss(outputs, micro, scale)
+        (gradient,) = torch.autograd.grad(total, log_probs)
+        return Worked(_rows(micro.advantages), _rows(gradient), float(total.detach()))
+    mixed = mixed_loss(config, loss, config.mix.weight_at(1))
+    own = torch.tensor([EXPERT]).log().requires_grad_()
+    row = pad(Rows.of([[0] * len(EXPERT)], [[True] * len(EXPERT)]), np.zeros(1, np.int64))
+    total = mixed(outputs, micro, scale)[0] + mixed(TokenOutputs(log_probs=own), row, scale)[0]
+    gradient, of_expert = torch.autograd.grad(total, (log_probs, own))
+    return Worked(_rows(micro.advantages), _rows(gradient), float(total.detach()), tuple(of_expert[0].tolist()))
 
 
 def _rows(values: torch.Tensor) -> tuple[tuple[float, ...], ...]:
@@ -93,6 +105,8 @@ def _config(name: str) -> RLVRConfig:
         "critic": {**_ROLE, "training_args": {"per_device_train_batch_size": len(REWARDS)}},
         "rewards": {"task": {"reward": "math_rule"}},
     }
+    if any(key.startswith("mix.") for key in PRESETS[name].settings):
+        tree["mix"] = {"rows": {"expert": {"share": 0.2}}}
     config = validate(RLVRConfig, tree).config
     assert config is not None
     return config
@@ -134,6 +148,9 @@ def _explained(preset: Preset) -> Iterator[str]:
             (str(i + 1), f"{reward:g}", _numbers(ratios), _numbers(found.advantages[i]), _numbers(found.gradients[i]))
         )
     yield from (f"  {line}" for line in table(rows))
+    if found.expert:
+        told = f"d loss / d log p of its tokens {_numbers(found.expert)}"
+        yield f"  beside them a row of an expert's, p_new {_numbers(EXPERT)}: {told}"
     yield f"  loss of the update: {found.loss:.4f}"
 
 

@@ -11,6 +11,7 @@ from roll.configs.cluster import PgVariant, WorkerConfig
 from roll.configs.correction import TrainInferCorrectionConfig
 from roll.configs.data import Place
 from roll.configs.estimators import Estimator, OPMDBaseline, RAFTKeep, estimator_of
+from roll.configs.mix import MixConfig
 from roll.configs.modes import is_started
 from roll.configs.opd import OnPolicyDistillation
 from roll.configs.policy_losses import PolicyForm, RECClip, last_name, policy_form_of
@@ -215,6 +216,7 @@ class AlgorithmConfig(OnPolicyDistillation):
         "as in groups whose rewards are equal. The gradient is the same; actor/ metrics of tokens then speak of the "
         "other rows, and actor/skipped_fraction of how many were left out. Refused where the loss has another term.",
     )
+    mix: MixConfig = setting({}, "An expert's rows in every update, beside those that the policy samples. docs/mix.md.")
     critic_warmup: int = setting(0, "Steps at the start in which only the critic learns.", ge=0)
     value_clip: float | None = setting(None, "New values may move from the old ones by this much. None: freely.", gt=0)
 
@@ -323,6 +325,11 @@ class AlgorithmConfig(OnPolicyDistillation):
     @property
     def needs_critic(self) -> bool:
         return self.estimator.needs_critic
+
+    @property
+    def shared_template(self) -> str | None:
+        """Chat template of all rows, where there is one; wins over data_args.template."""
+        return None
 
     @property
     def is_multi_turn(self) -> bool:

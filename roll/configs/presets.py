@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from roll.configs.loss_presets import LOSS_PRESETS
+from roll.configs.mix_presets import MIX_PRESETS
 from roll.configs.preset import CLIP, GRADIENT, GROUP, KL, Preset
 from roll.configs.problems import did_you_mean
 from roll.utils.text import show
@@ -216,6 +217,7 @@ _ROWS = (
         beside=f"{KL}; kl_loss_type: k2",
     ),
     *LOSS_PRESETS,
+    *MIX_PRESETS,
 )
 PRESETS: Mapping[str, Preset] = {row.name: row for row in _ROWS}
 """By name, in the order in which messages list them."""

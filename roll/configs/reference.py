@@ -85,6 +85,8 @@ SECTIONS: tuple[tuple[str, str], ...] = (
     ("experience", "roll.configs.experience:ExperienceConfig"),
     ("experience.reuse", "roll.configs.experience:ReuseConfig"),
     ("recorder", "roll.configs.recorder:RecorderConfig"),
+    ("mix", "roll.configs.mix:MixConfig"),
+    ("mix.rows.NAME", "roll.configs.mix:ExpertRowsConfig"),
     ("rollout_mock", "roll.configs.rollout_config:RolloutMockConfig"),
     ("transfer_backend", "roll.configs.load.inert_keys:TransferBackendArgs"),
     ("A role: sequence_packing_args", "roll.configs.cluster:SequencePackingArgs"),

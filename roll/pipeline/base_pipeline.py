@@ -73,6 +73,7 @@ from roll.pipeline.filtered_step import FewGroupsAlarm, filter_metrics, kept_sha
 from roll.pipeline.full_kl import FullKL
 from roll.pipeline.late_rewards import LateRewards
 from roll.pipeline.logging_board import LoggingBoard
+from roll.pipeline.mix import Mix
 from roll.pipeline.policy_tokenizer import check_teacher, policy_tokenizer
 from roll.pipeline.recorder import RecordLimits, RolloutRecorder, rollout_records
 from roll.pipeline.resume_checks import RLState, check_resume, data_place, state_of_roles
@@ -117,6 +118,7 @@ class RLPipeline(RunInParts):
     view = VIEW
 
     source: TaskSource
+    mix: Mix
 
     def __init__(self, config: AlgorithmConfig, plan: BatchPlan):
         super().__init__(config, plan)
@@ -179,12 +181,14 @@ class RLPipeline(RunInParts):
             self.full_kl = FullKL(self.config, self.temperature)
         if problems := [problem.text for problem in critic_warmup_problems(self.config)]:
             raise ConfigError(*problems)
+        self.mix = Mix.load(self.config, self.plan, policy_tokenizer("actor_train", self.config.actor_train.model_args))
         if checkpoint is None:
             check_taken(self.config, self.plan)
         else:
             state, self.changed_keys = check_resume(checkpoint, self.config, self.plan, RLState)
             if self.config.explores:
-                data_place(self.source, state, checkpoint.path)
+                data_place(self.source, state.data, checkpoint.path)
+            self.mix.load_state(state.mix, checkpoint.path)
 
     def for_training(self, rollouter: Rollouter) -> Rollouter:
         """What makes the groups of the training, with the pipeline's own rollouter at hand: recorded ones, the user's
@@ -266,9 +270,11 @@ class RLPipeline(RunInParts):
             metrics |= prefixed("critic", _with_explained_variance(critic))
         if clusters.critic is None or step >= self.config.critic_warmup:
             job = self._actor_job(samples, credit)
+            mixed = self.mix.join(job, step)
+            job, expert, told = (job, None, {}) if mixed is None else (mixed.job, mixed.rows, mixed.metrics)
             with self.timer("train_actor"), hold(clusters.actor_train.everything):
-                learnt = clusters.actor_train.train(samples.policy, job, scores | lessons, report)
-            metrics |= self._actor_metrics(learnt, samples, step)
+                learnt = clusters.actor_train.train(samples.policy, job, scores | lessons, report, expert)
+            metrics |= self._actor_metrics(learnt, samples, step) | told
             metrics["actor/num_updates"] = float(job.num_updates * job.epochs)
         return metrics
 
@@ -429,6 +435,7 @@ class RLPipeline(RunInParts):
             **self.scheduler.save(directory, ends=self.interrupts.requested),
             "kl_coef": self.kl_controller.coef,
             "shaping": self.shaping.state(),
+            "mix": self.mix.state(),
             "running_moments": {domain: asdict(moments) for domain, moments in self.running_moments.items()},
             **state_of_roles(self.config, self.plan),
         }

@@ -10,4 +10,4 @@ _NOT_READ = ("prompt", "messages", "tag", "ground_truth", "domain_interleave_pro
 
 def pair_warnings(config: PairConfig) -> Iterator[str]:
     """Keys of rows that pairs have no use for."""
-    yield from unread_keys(config, _NOT_READ, "prompt_key, chosen_key and rejected_key")
+    yield from unread_keys(config.data_args, _NOT_READ, "prompt_key, chosen_key and rejected_key")

@@ -63,6 +63,7 @@ class RLState(RunState):
     kl_coef: float
     running_moments: dict[str, dict[str, float]]
     shaping: list[dict[str, Any]] = []  # of experience_operators that remember something
+    mix: dict[str, dict[str, Any]] = {}  # the place in each of mix.rows
 
 
 S = TypeVar("S", bound=RunState)
@@ -164,11 +165,11 @@ def _at(tree: Any, *keys: str) -> Any:
     return tree
 
 
-def data_place(source: DataPlace, state: RunState, path: Path) -> None:
+def data_place(source: DataPlace, state: Mapping[str, Any], path: Path) -> None:
     """Sets it to where the checkpoint was. Raises ConfigError if the data are others, or another kind of
     data."""
     try:
-        source.load_state_dict(state.data)
+        source.load_state_dict(state)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(
             f"{path}: its place in the data cannot be read ({type(error).__name__}: {error}): it is not that of a run "

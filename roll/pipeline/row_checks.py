@@ -1,8 +1,9 @@
 """What is wrong with the settings and the files of runs whose rows are there before them."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
+from roll.configs.data import DataArgs
 from roll.configs.problems import Problem
 from roll.pipeline.data_files import data_args_problems, data_args_warnings, missing_rows
 from roll.pipeline.operators.checks import missing_packages, operator_problems, own_function_problems
@@ -51,10 +52,11 @@ def operator_code_problems(config: RowConfig) -> Iterator[str]:
     yield from own_function_problems(config.data_args)
 
 
-def unread_keys(config: RowConfig, keys: Sequence[str], instead: str) -> Iterator[str]:
-    """Keys of data_args that are given without effect. `instead`: the keys that name the columns."""
-    for at, args in config.data_args.items():
+def unread_keys(places: Mapping[str, DataArgs], keys: Sequence[str], instead: str) -> Iterator[str]:
+    """Keys of data_args, by their YAML path, that are given without effect. `instead`: the keys that name the
+    columns."""
+    for at, args in places.items():
         for key in keys:
             if args.is_changed(key):
                 yield f"{at}.{key} does nothing here: {instead} name the columns."
-    yield from data_args_warnings(config.data_args)
+    yield from data_args_warnings(places)

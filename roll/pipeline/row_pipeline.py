@@ -78,7 +78,7 @@ class RowPipeline(Run):
         role, args = self.train_plan.role, self.config.learning_roles[self.train_plan.role].data_args
         self.source = RowSource(rows, self.config.seed, args.shuffle, f"{role}.data_args")
         if checkpoint is not None and state is not None:
-            data_place(self.source, state, checkpoint.path)
+            data_place(self.source, state.data, checkpoint.path)
 
     def build(self) -> None:
         logger.info("starting Ray")

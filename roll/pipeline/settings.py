@@ -11,7 +11,8 @@ from roll.algorithms.advantage import AdvantageSettings
 from roll.algorithms.credit import CreditSettings
 from roll.algorithms.idle_rows import IdleRows
 from roll.algorithms.kl import KLController
-from roll.algorithms.loss import Aggregation, PolicyLoss, ValueLoss
+from roll.algorithms.loss import Aggregation, Loss, PolicyLoss, ValueLoss
+from roll.algorithms.mixed_loss import ExpertLoss, MixedLoss
 from roll.algorithms.objectives import Objective
 from roll.algorithms.off_policy import ImportanceWeight, MismatchFilter, TrainInferCorrection
 from roll.algorithms.own_objective import OwnObjective
@@ -76,6 +77,11 @@ def policy_loss(config: AlgorithmConfig, plan: BatchPlan, rl_loss_coef: float = 
         old_is_rollout=plan.old_log_probs.source == "rollout",
         max_lag=plan.bounds.max_staleness,
     )
+
+
+def mixed_loss(config: AlgorithmConfig, policy: Loss, weight: float) -> MixedLoss:
+    """The loss of an update in which an expert's rows weigh so much."""
+    return MixedLoss(policy, ExpertLoss(config.mix.token_weights, Aggregation(config.mix.loss_agg_mode)), weight)
 
 
 def idle_rows(config: AlgorithmConfig) -> IdleRows | None:

@@ -80,6 +80,7 @@ def broken_table(cls: type[RunConfig]) -> str:
     return ""
 
 
+_MIX = "roll.pipeline.mix_checks"
 _RL: Mapping[str, Any] = {
     "plan": "roll.configs.plan.batch_plan:build_plan",
     "batch": "roll.configs.plan.describe_batch:batch_rows",
@@ -93,9 +94,11 @@ _RL_PROBLEMS = (
     "roll.pipeline.rehearsal:rehearsal_problems",
     "roll.pipeline.bench:bench_problems",
     "roll.pipeline.shaping.checks:experience_problems",
+    f"{_MIX}:mix_problems",
 )
-_APART = "roll.configs.mode_checks:mode_machine_problems"
-_RL_WARNINGS = ("roll.configs.checks:config_warnings",)
+_RL_MACHINE = ("roll.configs.mode_checks:mode_machine_problems", f"{_MIX}:missing_mix_files")
+_RL_WARNINGS = ("roll.configs.checks:config_warnings", f"{_MIX}:mix_warnings")
+_RL_DATA = (f"{_MIX}:mix_row_problems", f"{_MIX}:mix_operator_problems")
 _RLVR, _AGENTIC, _SFT = "roll.pipeline.rlvr", "roll.pipeline.agentic", "roll.pipeline.sft"
 _DPO, _RM, _PAIRS, _ROWS = "roll.pipeline.dpo", "roll.pipeline.rm", "roll.pipeline.pair_checks", "roll.pipeline.row"
 _DISTILL = "roll.pipeline.distill"
@@ -109,8 +112,8 @@ PIPELINES: Mapping[str, PipelineSpec] = {
             run_class=f"{_RLVR}.rlvr_pipeline:RLVRPipeline",
             problems=(*_RL_PROBLEMS, f"{_RLVR}.rlvr_checks:rlvr_problems"),
             warnings=(*_RL_WARNINGS, f"{_RLVR}.rlvr_checks:rlvr_warnings"),
-            machine_problems=(_APART, f"{_RLVR}.rlvr_checks:missing_files"),
-            data_problems=(f"{_RLVR}.rlvr_checks:data_and_reward_problems",),
+            machine_problems=(*_RL_MACHINE, f"{_RLVR}.rlvr_checks:missing_files"),
+            data_problems=(f"{_RLVR}.rlvr_checks:data_and_reward_problems", *_RL_DATA),
             reports=(f"{_RLVR}.row_operators:reports",),
             **_RL,
         ),
@@ -120,8 +123,8 @@ PIPELINES: Mapping[str, PipelineSpec] = {
             run_class=f"{_AGENTIC}.agentic_pipeline:AgenticPipeline",
             problems=(*_RL_PROBLEMS, f"{_AGENTIC}.agentic_checks:agentic_problems"),
             warnings=(*_RL_WARNINGS, f"{_AGENTIC}.agentic_checks:agentic_warnings"),
-            machine_problems=(_APART, f"{_AGENTIC}.agentic_checks:machine_problems"),
-            data_problems=(f"{_AGENTIC}.agentic_checks:environment_problems",),
+            machine_problems=(*_RL_MACHINE, f"{_AGENTIC}.agentic_checks:machine_problems"),
+            data_problems=(f"{_AGENTIC}.agentic_checks:environment_problems", *_RL_DATA),
             **_RL,
         ),
         PipelineSpec(

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from roll.configs.algorithm import AlgorithmConfig
+from roll.configs.mix import MixConfig
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.configs.plan.derive import compares_vocabulary, needs_ref_log_probs, weighs_importance
 from roll.configs.plan.describe import counted, update_sum, updates_in_run
@@ -34,6 +35,7 @@ def batch_rows(config: AlgorithmConfig, plan: BatchPlan) -> Iterator[tuple[str, 
         domains = ", ".join(domain for domain, teacher in config.teacher_of.items() if teacher == role)
         alone = ", and no reward" if config.is_pure_opd else ""
         yield role, f"advantage + {config.teacher_weight(role):g} x (log q - log p) of {domains}{alone}"
+    yield from _mix_rows(config.mix, plan.actor_train.samples_per_update if config.learns else 0)
     for name, worker in config.model_roles.items():
         if config.roles[name].head == "sequence":
             yield name, f"scores whole answers after the rollout, in batches of {worker.infer_batch_size}"
@@ -46,6 +48,19 @@ def batch_rows(config: AlgorithmConfig, plan: BatchPlan) -> Iterator[tuple[str, 
     if validation != (plan.prompt_length, plan.response_length):
         yield "", f"in validation {validation[0]} + {validation[1]} = {plan.val_sequence_length}"
     yield from preset_rows(config.algorithm, config.value)
+
+
+def _mix_rows(mix: MixConfig, samples: int) -> Iterator[tuple[str, str]]:
+    counts = mix.rows_per_update(samples) if samples else {}
+    for place, (name, count) in enumerate(counts.items()):
+        found = count / (samples + sum(counts.values()))
+        told = f"{count} of {name} beside {counted(samples, 'sample')} of an update: {found:.3f} of its rows"
+        yield "" if place else "mix", f"{told} (share {mix.rows[name].share:g})"
+    if counts:
+        rise = f" after a rise of {counted(mix.warmup_steps, 'step')}" if mix.warmup_steps else ""
+        fall = f", falls to {mix.final_weight:g} in {counted(mix.decay_steps, 'step')}" if mix.decay_steps else ""
+        weighs = " x p (1 - p) of each token" if mix.token_weights == "uncertain" else ""
+        yield "", f"loss = (1 - w) x the policy's + w x the expert's{weighs}; w is {mix.weight:g}{rise}{fall}"
 
 
 def _ahead_rows(config: AlgorithmConfig, plan: BatchPlan) -> Iterator[tuple[str, ...]]:

@@ -27,4 +27,4 @@ def distill_warnings(config: DistillConfig) -> Iterator[str]:
     for key, objectives in _OF_OBJECTIVE.items():
         if config.is_changed(key) and config.kd_objective not in objectives:
             yield f"{key} does nothing with kd_objective: {config.kd_objective}; it is for {' and '.join(objectives)}."
-    yield from unread_keys(config, _NOT_READ, "question_key, answer_key and data_args.messages")
+    yield from unread_keys(config.data_args, _NOT_READ, "question_key, answer_key and data_args.messages")

@@ -104,6 +104,10 @@ class RLVRConfig(AlgorithmConfig):
         return {**super().directories, "save_logging_board_dir": self.save_logging_board_dir}
 
     @property
+    def shared_template(self) -> str | None:
+        return self.global_template
+
+    @property
     def num_groups(self) -> int:
         return self.rollout_batch_size
 

@@ -20,6 +20,7 @@ from roll.errors import AlgorithmError
 from roll.pipeline.agentic.agentic_pipeline import AgenticPipeline
 from roll.pipeline.base_pipeline import RLPipeline
 from roll.pipeline.filtered_step import FewGroupsAlarm, filter_metrics, kept_share, of_kept, updates_of
+from roll.pipeline.mix import Mix
 from roll.pipeline.rlvr.rlvr_pipeline import RLVRPipeline
 from roll.pipeline.shaping.chain import Shaping
 from roll.types.batch import SampleBatch, SampleSet
@@ -110,7 +111,12 @@ class Trainer:
         self.told: list[object] = []
 
     def train(
-        self, samples: SampleSet, job: TrainJob, scores: dict[str, object], meanwhile: Callable[[], object]
+        self,
+        samples: SampleSet,
+        job: TrainJob,
+        scores: dict[str, object],
+        meanwhile: Callable[[], object],
+        expert: None = None,
     ) -> dict[str, float]:
         self.jobs.append((job, samples))
         self.told.append(meanwhile())
@@ -195,7 +201,7 @@ def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RLVRPi
     given = config(changes)
     made = RLVRPipeline(given, build_plan(given))
     assert (made.plan.actor_train.updates_per_epoch, made.plan.critic and made.plan.critic.updates_per_epoch) == (4, 2)
-    made.timer = Timer()
+    made.timer, made.mix = Timer(), Mix(made.config, made.plan, {})
     made.clusters = Clusters()  # type: ignore[assignment]
     yield made
     made.close()

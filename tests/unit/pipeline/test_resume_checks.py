@@ -143,4 +143,4 @@ def test_a_place_in_another_kind_of_data_is_refused(tmp_path: Path) -> None:
     made = config({})
     state, _ = check_resume(saved(tmp_path, {}, data={"drawn": {}}), made, build_plan(made), RLState)
     with pytest.raises(ConfigError, match="its place in the data cannot be read"):
-        data_place(EnvTaskSource(("a",), (0, 9), 1), state, tmp_path)
+        data_place(EnvTaskSource(("a",), (0, 9), 1), state.data, tmp_path)

@@ -1,0 +1,11 @@
+"""From the keys of an expert's rows to how they are read."""
+
+from __future__ import annotations
+
+from roll.configs.mix import ExpertRowsConfig
+from roll.datasets.conversations import Columns
+
+
+def columns_of(keys: ExpertRowsConfig) -> Columns:
+    names = (keys.prompt_key, keys.query_key, keys.response_key, keys.system_key, keys.tools_key)
+    return Columns(*names, keys.train_on)
