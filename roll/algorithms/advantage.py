@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Never, TypeVar, cast
 
 import numpy as np
@@ -67,6 +67,7 @@ class Attempts:
     groups: np.ndarray  # int64: the same number for attempts at the same task
     domains: np.ndarray  # text
     lengths: np.ndarray  # response tokens
+    greedy_rewards: np.ndarray | None = None  # of the greedy answer to the same task, NaN where it failed
 
     def __len__(self) -> int:
         return len(self.rewards)
@@ -113,16 +114,19 @@ def group_advantages(
     domains: np.ndarray | None = None,
     running: Mapping[str, RunningMoments] | None = None,
     lengths: np.ndarray | None = None,
+    greedy_rewards: np.ndarray | None = None,
 ) -> tuple[np.ndarray, dict[str, float]]:
     """(reward - mean) / std of every row, or what the estimator's own function says, clipped to +-reward_clip. float32
-    [R], and metrics. `lengths`: response tokens; None: all alike.
+    [R], and metrics. `lengths`: response tokens; None: all alike. `greedy_rewards`: of the greedy answer to a row's
+    task, where the rollout has one.
 
     - `batch` moments are over all rows, or over those of the row's domain when `domains` are given; deviations are
       sample deviations (n - 1) of the raw rewards.
     - `running` moments are by domain ("" without domains) and include this step if the caller has updated them.
     - A failed attempt (NaN) is left out of every mean and gets 0.
     - A group with equal rewards, or with one attempt that did not fail, gets exactly 0 from a group or leave-one-out
-      mean, and from functions that compare within groups; asymre's shift alone leaves equal rewards something.
+      mean, and from functions that compare within groups; asymre's shift alone leaves equal rewards something, and
+      remax compares with another answer.
     - A deviation of 0 divides nothing.
 
     Example: rewards [1 0 0 NaN] in one group: grpo [1.155 -.577 -.577 0], rloo [1 -.5 -.5 0], reinforce [1 0 0 0].
@@ -134,7 +138,9 @@ def group_advantages(
         values = _centred(rewards, group, settings, domains, running)
     else:
         lengths = np.ones(len(rewards), np.int64) if lengths is None else lengths
-        values = _values_by_function(row, Attempts(rewards, np.asarray(group_ids), domains, lengths), settings)
+        values = _values_by_function(
+            row, Attempts(rewards, np.asarray(group_ids), domains, lengths, greedy_rewards), settings
+        )
     if (std_type := settings.norms[1]) is not None:
         values = divide_by_std(values, _moments(std_type, rewards, group, domains, running).std)
     values = settings.within_limits(values)
@@ -167,9 +173,9 @@ def _values_by_function(row: Estimator, rows: Attempts, settings: AdvantageSetti
     """What the function makes of the attempts that did not fail; 0 for the others."""
     assert row.function is not None
     known = ~np.isnan(rows.rewards)
-    attempts = Attempts(
-        *(np.asarray(column)[known] for column in (rows.rewards, rows.groups, rows.domains, rows.lengths))
-    )
+    columns = (np.asarray(column)[known] for column in (rows.rewards, rows.groups, rows.domains, rows.lengths))
+    greedy = None if rows.greedy_rewards is None else rows.greedy_rewards[known]
+    attempts = replace(Attempts(*columns), greedy_rewards=greedy)
     values = np.zeros(len(rows))
     if not len(attempts):
         return values

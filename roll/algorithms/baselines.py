@@ -8,6 +8,18 @@ from roll.algorithms.advantage import Attempts
 from roll.configs.estimators import OPMDBaseline, RAFTKeep
 
 
+def remax(attempts: Attempts) -> np.ndarray:
+    """Reward minus that of the greedy answer to the same prompt: a baseline that needs neither a critic nor other
+    attempts (ReMax, Li et al., arXiv 2310.10505). 0 where the greedy answer failed, since there is nothing to compare
+    with.
+
+    Example: rewards [1 0], greedy 1 -> [0 -1].
+    """
+    if attempts.greedy_rewards is None:
+        raise ValueError("adv_estimator: remax: the rollout gave no reward of a greedy answer")
+    return np.where(np.isnan(attempts.greedy_rewards), 0.0, attempts.rewards - attempts.greedy_rewards)
+
+
 def opo(attempts: Attempts) -> np.ndarray:
     """Reward minus the mean of the group weighted by length: the baseline of least variance where the gradient of an
     answer grows with its length (Hao et al., arXiv 2505.23585).

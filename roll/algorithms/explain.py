@@ -14,6 +14,7 @@ import torch
 from roll.algorithms.advantage import group_advantages
 from roll.algorithms.credit import assign_credit
 from roll.commands import main
+from roll.configs.estimators import estimator_of
 from roll.configs.load.validate import validate
 from roll.configs.plan.batch_plan import build_plan
 from roll.configs.presets import PRESETS, Preset, known_algorithm
@@ -27,8 +28,8 @@ from roll.utils.text import table
 REWARDS = (1.0, 0.0, 0.0, 1.0)
 RATIOS = ((1.0, 1.5), (1.0, 0.5, 1.0), (1.4,), (0.7, 1.0))
 """p_new / p_old of every token of the four answers."""
-OLD, VALUE, LONGEST = 0.5, 0.4, 4
-"""p_old of every token; what a critic says of every state; the longest possible answer."""
+OLD, VALUE, LONGEST, GREEDY = 0.5, 0.4, 4, 1.0
+"""p_old of every token; what a critic says of every state; the longest answer there can be; the greedy one's reward."""
 EXPERT = (0.9, 0.5)
 """p_new of the two tokens of an expert's row."""
 _ROLE = {"strategy_args": {"strategy_name": "hf_infer"}, "device_mapping": [0]}
@@ -62,7 +63,8 @@ def worked(name: str) -> Worked:
     config = _config(name)
     samples = _samples()
     of_rows = (samples.rewards, samples.group_ids, advantage_settings(config))
-    values, _ = group_advantages(*of_rows, lengths=samples.response_lengths)
+    greedy = np.full(len(samples), GREEDY) if config.estimator.needs_greedy else None
+    values, _ = group_advantages(*of_rows, lengths=samples.response_lengths, greedy_rewards=greedy)
     critic = np.full(samples.num_tokens, VALUE, np.float32) if config.needs_critic else None
     old = np.full(samples.num_tokens, np.log(OLD), np.float32)
     scores = TokenScores(old_log_probs=old, values=critic)
@@ -140,8 +142,10 @@ def _explained(preset: Preset) -> Iterator[str]:
     if preset.beside:
         yield f"  Left to the YAML: {preset.beside}"
     found = worked(preset.name)
-    critic = f", a critic says {VALUE:g} of every state" if preset.settings["adv_estimator"] == "gae" else ""
-    yield f"Worked: one prompt, {len(REWARDS)} answers, one update; p_old is {OLD:g} everywhere{critic}"
+    row = estimator_of(preset.settings["adv_estimator"])
+    more = f", a critic says {VALUE:g} of every state" if row.needs_critic else ""
+    more += f", the greedy answer has reward {GREEDY:g}" if row.needs_greedy else ""
+    yield f"Worked: one prompt, {len(REWARDS)} answers, one update; p_old is {OLD:g} everywhere{more}"
     rows = [("answer", "reward", "r of its tokens", "A", "d loss / d log p of its tokens")]
     for i, (reward, ratios) in enumerate(zip(REWARDS, RATIOS, strict=True)):
         rows.append(

@@ -70,12 +70,12 @@ class AlgorithmConfig(OnPolicyDistillation):
         "grpo",
         "How credit is computed: a name, or a function of your own as package.module:function (docs/"
         "adding_an_estimator.md). grpo: reward against its group's mean and deviation. rloo: against the mean of the "
-        "others in its group. opo: against its group's mean weighted by length. gpg: against its group's mean, over "
-        "the share of samples in groups whose rewards differ. grpo_passk: the lead of a group's best over its second. "
-        "asymre: against its group's mean plus asymre_baseline_shift. raft: 1 for samples to learn, 0 for others. "
-        "opmd: against opmd_baseline. reinforce and its ++ forms: discounted reward. gae: with a critic. gigpo, "
-        "step_reinforce and agentic_reinforce are for agentic runs. Default: gae when a critic is given, grpo "
-        "otherwise.",
+        "others in its group. remax: against the greedy answer to the same prompt, one more for each. opo: against its "
+        "group's mean weighted by length. gpg: against its group's mean, over the share of samples in groups whose "
+        "rewards differ. grpo_passk: the lead of a group's best over its second. asymre: against its group's mean plus "
+        "asymre_baseline_shift. raft: 1 for samples to learn, 0 for others. opmd: against opmd_baseline. reinforce and "
+        "its ++ forms: discounted reward. gae: with a critic. gigpo, step_reinforce and agentic_reinforce are for "
+        "agentic runs. Default: gae when a critic is given, grpo otherwise.",
     )
     adv_args: dict[str, Any] = setting({}, "Keyword arguments of an adv_estimator of your own.")
     asymre_baseline_shift: float = setting(

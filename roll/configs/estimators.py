@@ -41,6 +41,8 @@ class Estimator:
     """One row per turn: it compares what followed on single turns."""
     needs_groups: bool = False
     """Compares within groups whatever the norms: a group of one says nothing."""
+    needs_greedy: bool = False
+    """Compares with the greedy answer to the same prompt, which the rollout samples beside the group."""
     needs_critic: bool = False
     """Token advantages are GAE's, with the values of a critic; else the discounted sum of what follows."""
     whitens: bool = False
@@ -78,6 +80,7 @@ _ROWS = (
     Estimator("reinforce_plus_plus_baseline", mean="group", whitens=True),
     Estimator("grpo", mean="group", std="group"),
     Estimator("rloo", mean="leave_one_out"),
+    Estimator("remax", function=f"{BASELINES}:remax", needs_greedy=True),
     Estimator("opo", function=f"{BASELINES}:opo", needs_groups=True),
     Estimator("gpg", function=f"{BASELINES}:gpg", needs_groups=True),
     Estimator("grpo_passk", std="group", function=f"{BASELINES}:grpo_passk", needs_groups=True),

@@ -113,6 +113,18 @@ _ROWS = (
         beside="a KL in the reward: add_token_level_kl and init_kl_coef, with a section reference",
     ),
     Preset(
+        "remax",
+        "ReMax, arXiv 2310.10505",
+        {"adv_estimator": "remax", "pg_variant": "vanilla", "loss_agg_mode": "seq-mean-token-sum"},
+        (
+            "A = reward - reward of the greedy answer to the same prompt",
+            GRADIENT,
+            "loss of an update = the mean over its answers of the sum over their tokens",
+        ),
+        beside="a KL in the reward: add_token_level_kl and init_kl_coef, with a section reference; "
+        "num_return_sequences_in_group: 1, as in the paper",
+    ),
+    Preset(
         "opo",
         "On-policy RL with optimal reward baseline, arXiv 2505.23585",
         {"adv_estimator": "opo", "pg_variant": "vanilla", "loss_agg_mode": "seq-mean-token-sum"},

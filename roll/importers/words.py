@@ -33,7 +33,7 @@ _ESTIMATORS: Mapping[str, str | Near] = {
     "reinforce_plus_plus_baseline": "reinforce_plus_plus_baseline",
     "grpo_vectorized": "grpo",
     "rloo_vectorized": "rloo",
-    "remax": Near("rloo", "there is no remax here; rloo takes the others of the group as the baseline"),
+    "remax": "remax",
     "opo": "opo",
     "grpo_passk": "grpo_passk",
     "gpg": Near("gpg", "the factor counts groups whose rewards differ, as the paper does; verl rewards other than 0"),

@@ -387,7 +387,13 @@ class RLPipeline(RunInParts):
         if "running" in self.advantages.norms:
             self._update_running_moments(meta)
         values, metrics = group_advantages(
-            meta.rewards, meta.group_ids, self.advantages, meta.domains, self.running_moments, meta.response_lengths
+            meta.rewards,
+            meta.group_ids,
+            self.advantages,
+            meta.domains,
+            self.running_moments,
+            meta.response_lengths,
+            meta.greedy_rewards,
         )
         return values, None, metrics
 

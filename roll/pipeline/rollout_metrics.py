@@ -37,6 +37,9 @@ def rollout_metrics(taken: StepGroups, trained: Sequence[TrajectoryGroup], step:
         mean = np.average([facts.mean_version for facts in sampled], weights=[facts.num_sampled for facts in sampled])
         metrics["rollout/staleness_mean"] = float(step - mean)
         metrics["rollout/staleness_max"] = float(step - min(facts.oldest_version for facts in sampled))
+    greedy = np.array([np.nan if group.greedy_reward is None else group.greedy_reward for group in groups])
+    if not np.isnan(greedy).all():
+        metrics["rollout/greedy_reward_mean"] = float(np.nanmean(greedy))
     metrics |= reward_means("rollout/reward_mean", groups, groups)
     if taken.left is not None:
         counts = ("running", "finished", "cancelled", "deferred")

@@ -32,7 +32,7 @@ class RolloutDump:
         none."""
         rows = fetched([group.trajectories for group in groups])
         recorded = [
-            RecordedGroup(group.group_id, group.task.task_id, tuple(trajectories), group.surplus)
+            RecordedGroup(group.group_id, group.task.task_id, tuple(trajectories), group.surplus, group.greedy_reward)
             for group, trajectories in zip(groups, rows, strict=True)
         ]
         path = self._directory / f"step_{step:06d}.npz"
@@ -73,7 +73,7 @@ class RecordedRollouter:
             )
         group = self._read(path)[group_id]
         self._check(path, task, group)
-        return TrajectoryGroup(task, group_id, group.trajectories, group.surplus)
+        return TrajectoryGroup(task, group_id, group.trajectories, group.surplus, group.greedy_reward)
 
     def _check(self, path: Path, task: Task, group: RecordedGroup) -> None:
         if group.task_id != task.task_id:

@@ -138,9 +138,20 @@ def row_meta(groups: Sequence[TrajectoryGroup]) -> RowMeta:
         lengths=np.array([t.facts.num_tokens for t in trajectories], np.int32),
         response_lengths=np.array(sampled, np.int64),
         difficulty=_difficulty(groups),
+        greedy_rewards=_greedy_rewards(groups),
         **row_columns(groups),
         **_turns(trajectories),
     )
+
+
+def _greedy_rewards(groups: Sequence[TrajectoryGroup]) -> np.ndarray | None:
+    given = [group.greedy_reward for group in groups]
+    known = [reward for reward in given if reward is not None]
+    if not known:
+        return None
+    if len(known) < len(given):
+        raise ValueError("some groups have a greedy answer and some have not")
+    return np.repeat(np.array(known, np.float64), [len(group.trajectories) for group in groups])
 
 
 def _difficulty(groups: Sequence[TrajectoryGroup]) -> np.ndarray | None:

@@ -45,6 +45,7 @@ class RecordedGroup:
     task_id: str
     trajectories: tuple[Trajectory, ...]
     surplus: tuple[tuple[int, bool], ...] = ()
+    greedy_reward: float | None = None
 
 
 def encode(groups: Sequence[RecordedGroup]) -> tuple[Pieces, list[Header]]:
@@ -92,12 +93,12 @@ def decode(arrays: Mapping[str, np.ndarray], headers: Sequence[Header]) -> list[
             )
         )
         first.setdefault(header["group"], header)
-    return [
-        RecordedGroup(
-            group, first[group]["task"], tuple(found), tuple((count, whole) for count, whole in first[group]["surplus"])
-        )
-        for group, found in rows.items()
-    ]
+    return [_of_header(first[group], tuple(found)) for group, found in rows.items()]
+
+
+def _of_header(header: Header, rows: tuple[Trajectory, ...]) -> RecordedGroup:
+    surplus = tuple((count, whole) for count, whole in header["surplus"])
+    return RecordedGroup(header["group"], header["task"], rows, surplus, header.get("greedy_reward"))
 
 
 def save_groups(directory: Path, groups: Sequence[RecordedGroup], name: str = FINISHED) -> None:
@@ -130,6 +131,7 @@ def _header(group: RecordedGroup, row: Trajectory, num_bytes: int) -> Header:
         "group": group.group_id,
         "task": group.task_id,
         "surplus": group.surplus,
+        "greedy_reward": group.greedy_reward,
         "text": num_bytes,
         **{name: None if (found := getattr(row, name)) is None else len(found) for name in _SOMETIMES},
         **{name: _plain_number(getattr(row, name)) for name in _TOLD},

@@ -321,12 +321,14 @@ AnyTrajectory = Trajectory | StoredTrajectory
 @dataclass(frozen=True)
 class TrajectoryGroup:
     """All attempts at one task, compared with each other by group-relative advantages. `surplus`: attempts beyond them
-    that were begun, by how many tokens they have, and whether they are whole."""
+    that were begun, by how many tokens they have, and whether they are whole. `greedy_reward`: of the greedy answer to
+    the same prompt, which is not trained on; NaN where that failed, None where nobody asked for one."""
 
     task: Task
     group_id: int
     trajectories: tuple[AnyTrajectory, ...]
     surplus: tuple[tuple[int, bool], ...] = ()
+    greedy_reward: float | None = None
 
     @property
     def attempts(self) -> tuple[AnyTrajectory, ...]:

@@ -22,6 +22,7 @@ TWO_UPDATES = "actor_train.training_args.gradient_accumulation_steps=2"
         ("clip_cov", ()),
         ("rec", ()),
         ("sppo", ()),
+        ("remax", ()),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -34,6 +35,7 @@ def test_the_demo_learns_by(name: str, more: tuple[str, ...], sort_data: Path, s
     assert run.wait(900) == 0, run.text
     assert run.metrics[0]["val/reward_mean"] < 0.15
     assert run.metrics[24]["actor/num_updates"] == 2
+    assert ("rollout/greedy_reward_mean" in run.metrics[24]) == (name == "remax")
     assert run.metrics[24]["val/reward_mean"] > 0.7
 
 

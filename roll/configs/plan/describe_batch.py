@@ -20,6 +20,8 @@ _OLD = {
 def batch_rows(config: AlgorithmConfig, plan: BatchPlan) -> Iterator[tuple[str, ...]]:
     for train in plan.trains.values():
         yield train.role, f"{batch_sum(plan, train)}; {updates_in_run(config, train)}"
+    if config.estimator.needs_greedy and config.explores:
+        yield "greedy", f"{plan.num_groups} answers more, one to each prompt, with which rewards are compared"
     if config.learns:
         yield "old log-probs", f"{_OLD[plan.old_log_probs.source]}: {plan.old_log_probs.reason}"
     yield from _ahead_rows(config, plan)

@@ -68,14 +68,15 @@ def _known(directory: Path, name: str, tasks: NumberedTasks) -> Iterator[tuple[T
 
 
 def _recorded(group: TrajectoryGroup) -> RecordedGroup:
-    return RecordedGroup(group.group_id, group.task.task_id, tuple(map(_here, group.trajectories)), group.surplus)
+    rows = tuple(map(_here, group.trajectories))
+    return RecordedGroup(group.group_id, group.task.task_id, rows, group.surplus, group.greedy_reward)
 
 
 def _group(task: Task, recorded: RecordedGroup) -> TrajectoryGroup:
     rows = recorded.trajectories
     if task.media:
         rows = tuple(replace(row, media=task.media) for row in rows)
-    return TrajectoryGroup(task, recorded.group_id, rows, recorded.surplus)
+    return TrajectoryGroup(task, recorded.group_id, rows, recorded.surplus, recorded.greedy_reward)
 
 
 def _here(row: object) -> Trajectory:

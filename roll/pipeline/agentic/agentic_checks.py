@@ -214,6 +214,12 @@ def _algorithm_problems(config: AgenticConfig) -> Iterator[Problem]:
     trained = {tag: config.custom_envs[tag] for tag in config.domains if tag in config.custom_envs}
     estimator = config.adv_estimator
     whole = [tag for tag, env in trained.items() if env.env_manager_cls == TRAJECTORY]
+    if config.estimator.needs_greedy:
+        yield Problem(
+            f"adv_estimator: {estimator} compares with the greedy answer to a prompt, and an environment has episodes. "
+            "Choose grpo, or agentic_reinforce.",
+            ("adv_estimator",),
+        )
     if config.estimator.steps_only and whole:
         yield Problem(
             f"adv_estimator: {estimator} credits single steps, but custom_envs.{whole[0]}.env_manager_cls is "

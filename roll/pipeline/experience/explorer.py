@@ -83,6 +83,6 @@ class EarlyRollouter:
 def with_tokens(groups: Sequence[TrajectoryGroup]) -> list[TrajectoryGroup]:
     rows = fetched([group.trajectories for group in groups])
     return [
-        TrajectoryGroup(group.task, group.group_id, tuple(found), group.surplus)
+        TrajectoryGroup(group.task, group.group_id, tuple(found), group.surplus, group.greedy_reward)
         for group, found in zip(groups, rows, strict=True)
     ]

@@ -132,7 +132,7 @@ def _recorded(experience: Experience) -> RecordedGroup:
         if row.media:
             raise StorageError(f"group {group.group_id} shows pictures, which experience cannot hold. Use mode: both")
         rows.append(row)
-    return RecordedGroup(group.group_id, group.task.task_id, tuple(rows), group.surplus)
+    return RecordedGroup(group.group_id, group.task.task_id, tuple(rows), group.surplus, group.greedy_reward)
 
 
 def _about(experience: Experience) -> dict[str, Any]:
@@ -141,7 +141,8 @@ def _about(experience: Experience) -> dict[str, Any]:
 
 def _experience(about: Mapping[str, Any], arrays: Mapping[str, np.ndarray], headers: Sequence[Header]) -> Experience:
     (recorded,) = decode(arrays, headers)
-    group = TrajectoryGroup(task_of(about["task"]), recorded.group_id, recorded.trajectories, recorded.surplus)
+    task, rows = task_of(about["task"]), recorded.trajectories
+    group = TrajectoryGroup(task, recorded.group_id, rows, recorded.surplus, recorded.greedy_reward)
     return Experience(about["step"], group, about["is_kept"])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import inspect
 import struct
@@ -64,8 +65,8 @@ def request_seed(seed: int, purpose: str, group_id: int) -> int:
 class PromptRollouter:
     """Samples `group_size` answers to a task's prompt and has them scored. Validation does so with its own sampling.
 
-    With `redundancy`, so many more are begun: the first `group_size` that end are the group, the engine cuts the
-    others.
+    With `is_compared` the prompt also gets a greedy answer, which is scored alike and not trained on. With
+    `redundancy`, so many more are begun: the first `group_size` that end are the group, the engine cuts the others.
 
     `decode` gives the text without special tokens; `decode_raw`, if set, the text with them, for rewards that look at
     them.
@@ -80,11 +81,19 @@ class PromptRollouter:
     decode_raw: Decode | None = None
     late: frozenset[str] = frozenset()  # domains whose answers are scored after the rollout
     redundancy: int = 0
+    is_compared: bool = False
     max_length: int | None = None  # of prompt and answer, where the engine allows less than their lengths add up to
 
     async def run_group(self, task: Task, group_id: int, step: int, generate: Generate) -> TrajectoryGroup:
+        if not self.is_compared:
+            return await self._sampled(task, group_id, generate)
+        both = self._sampled(task, group_id, generate), self._greedy_reward(task, group_id, generate)
+        group, reward = await asyncio.gather(*both)
+        return replace(group, greedy_reward=reward)
+
+    def _request(self, task: Task, group_id: int) -> GenerationRequest:
         room = self._room(len(task.prompt_ids))
-        request = GenerationRequest(
+        return GenerationRequest(
             request_id=f"{self.purpose}-{group_id}",
             prompt_ids=task.prompt_ids,
             sampling=replace(
@@ -98,6 +107,18 @@ class PromptRollouter:
             order=group_id if self.purpose == TRAINING else FIRST_IN_LINE,
             enough=self.group_size if self.redundancy else None,
         )
+
+    async def _greedy_reward(self, task: Task, group_id: int, generate: Generate) -> float:
+        """NaN where it failed."""
+        sampled = self._request(task, group_id)
+        greedy = replace(sampled.sampling, temperature=0.0, top_p=1.0, top_k=0)
+        name = f"{sampled.request_id}-greedy"
+        request = replace(sampled, request_id=name, sampling=greedy, num_samples=1, enough=None)
+        ((_, outcome),) = await self._scored(task, await generate(request))
+        return outcome.score
+
+    async def _sampled(self, task: Task, group_id: int, generate: Generate) -> TrajectoryGroup:
+        request = self._request(task, group_id)
         scores = EarlyScores(partial(self._scored, task))
         is_early = task.domain not in self.late and self.rewards.scores_alone(task.domain)
         try:

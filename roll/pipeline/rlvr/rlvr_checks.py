@@ -35,6 +35,7 @@ def rlvr_problems(config: RLVRConfig) -> list[Problem]:
     return [
         *_reward_problems(config),
         *_redundancy_problems(config),
+        *_greedy_problems(config),
         *_tag_problems(config),
         *_data_problems(config),
         *eval_set_problems(config.eval_sets),
@@ -153,6 +154,32 @@ def _reward_problems(config: RLVRConfig) -> Iterator[Problem]:
             yield from judge_problems(f"rewards.{domain}", worker)
     yield from engine_judge_problems(config)
     yield from reward_model_problems(config)
+
+
+def _greedy_problems(config: RLVRConfig) -> Iterator[Problem]:
+    """Where a greedy answer has no reward to compare with."""
+    if not config.estimator.needs_greedy:
+        return
+    late = ", ".join(sorted(config.late_domains))
+    for refused, keys, why in (
+        (bool(late), ("rewards",), f"those of {late} are scored after the rollout, without it"),
+        (
+            config.user_defined_rollout_loop_cls is not None,
+            ("user_defined_rollout_loop_cls",),
+            "user_defined_rollout_loop_cls makes groups of its own, without it",
+        ),
+        (
+            bool(config.experience_operators),
+            ("experience_operators",),
+            "experience_operators may change the others' alone",
+        ),
+    ):
+        if refused:
+            yield Problem(
+                f"adv_estimator: {config.adv_estimator} compares rewards with that of the greedy answer to the same "
+                f"prompt; {why}. Choose rloo, or remove {keys[0] if keys != ('rewards',) else 'that reward'}.",
+                ("adv_estimator", *keys),
+            )
 
 
 def _redundancy_problems(config: RLVRConfig) -> Iterator[Problem]:

@@ -160,7 +160,8 @@ class RLVRPipeline(RLPipeline):
     def _scheduler(self, rewards: RewardService) -> RolloutScheduler:
         config, plan, engines = self.config, self.plan, self.running.actor_infer
         sampling = sampling_params(config.actor_infer.generating_args, plan.response_length)
-        train = replace(self._rollouter(rewards, sampling), redundancy=config.group_size_redundancy)
+        more = {"redundancy": config.group_size_redundancy, "is_compared": config.estimator.needs_greedy}
+        train = replace(self._rollouter(rewards, sampling), **more)
         return RolloutScheduler(
             self.loop,
             self.for_training(train),

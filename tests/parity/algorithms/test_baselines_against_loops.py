@@ -80,6 +80,10 @@ def slow_mean(groups: Groups) -> list[list[float]]:
     return [[r - statistics.fmean(s for s, _ in group) for r, _ in group] for group in groups]
 
 
+def slow_remax(reward: float, greedy: float) -> float:
+    return 0.0 if math.isnan(reward) or math.isnan(greedy) else reward - greedy
+
+
 BASELINES: dict[str, Callable[[Groups], list[list[float]]]] = {
     "opo": slow_opo,
     "gpg": slow_gpg,
@@ -88,6 +92,8 @@ BASELINES: dict[str, Callable[[Groups], list[list[float]]]] = {
     "raft": slow_best,
     "opmd": slow_mean,
 }
+COMPARED: dict[str, Callable[[float, float], float]] = {"remax": slow_remax}
+"""With the reward of the greedy answer to the same prompt."""
 ARGS: dict[str, dict[str, Any]] = {
     "asymre": {"asymre_baseline_shift": -0.25},
     "raft": {"raft_keep": "best"},
@@ -133,6 +139,20 @@ def test_row_values_equal_the_loop(name: str, seed: int) -> None:
         assert set(values[groups == 19]) == {0.0}
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_remax_compares_with_the_greedy_answer(seed: int) -> None:
+    """Also a group of one, and one with equal rewards; where the greedy answer failed nothing is compared."""
+    rewards, groups, _ = random_rows(seed)
+    told = (0.5, 0.0, 1.0, NAN, 0.25, -1.0, 2.0, 0.75)
+    greedy = np.array(told)[np.unique(groups, return_inverse=True)[1]]
+    values, _ = group_advantages(rewards, groups, AdvantageSettings("remax"), greedy_rewards=greedy)
+    for i, reward in enumerate(rewards.tolist()):
+        assert values[i] == pytest.approx(COMPARED["remax"](reward, float(greedy[i])), abs=1e-6)
+    assert set(np.abs(values[groups == 19])) != {0.0} and values[groups == 999] != 0
+    with pytest.raises(ValueError, match="no reward of a greedy answer"):
+        group_advantages(rewards, groups, AdvantageSettings("remax"))
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_pass_at_k_goes_without_its_deviation(seed: int) -> None:
     rewards, groups, lengths = random_rows(seed)
@@ -168,6 +188,8 @@ def test_examples_of_the_docstrings() -> None:
     assert values("opo", [1, 0], [1, 3]) == [0.75, -0.25]
     assert values("grpo_passk", [1, 0.4, 0], [1, 1, 1], None) == pytest.approx([0.6, 0, 0])
     assert values("grpo_passk", [1, 1, 0], [1, 1, 1]) == [0, 0, 0]
+    pair, greedy = (np.array([1.0, 0.0]), np.zeros(2, np.int64)), np.ones(2)
+    assert group_advantages(*pair, AdvantageSettings("remax"), greedy_rewards=greedy)[0].tolist() == [0, -1]
 
 
 def test_the_length_of_an_episode_is_that_of_all_its_rows() -> None:

@@ -120,6 +120,7 @@ def slow_policy_loss(loss: PolicyLoss, batch: TrainBatch, theta: torch.Tensor, e
             advantage = float(batch.advantages[t])
             policy.append(slow_objective(loss.objective, theta[t], log_ratio[t], advantage) * factor[t])
             d = theta[t] - float(batch.ref_log_probs[t])
+            assert loss.kl_loss_estimator != "full", "that one is test_full_kl_against_dense.py's"
             kl.append(slow_kl(loss.kl_loss_estimator, d))
         policy_rows.append(policy)
         kl_rows.append(kl)

@@ -104,6 +104,17 @@ FULL_KL = {"use_kl_loss": True, "kl_loss_coef": 0.1, "kl_loss_type": "full", "re
             "actor_train.model_args.lora_target the reference is the policy without its adapters",
         ),
         (
+            {"adv_estimator": "remax", "user_defined_rollout_loop_cls": "mine:Loop"},
+            "adv_estimator: remax compares rewards with that of the greedy answer to the same prompt; "
+            "user_defined_rollout_loop_cls makes groups of its own, without it. Choose rloo, or remove "
+            "user_defined_rollout_loop_cls.",
+        ),
+        (
+            {"adv_estimator": "remax", "experience_operators": [{"name": "std_filter"}]},
+            "adv_estimator: remax compares rewards with that of the greedy answer to the same prompt; "
+            "experience_operators may change the others' alone.",
+        ),
+        (
             {"num_return_sequences_in_group": 1, "rollout_batch_size": 64},
             "adv_estimator: grpo compares a reward with the others of its group, but num_return_sequences_in_group",
         ),

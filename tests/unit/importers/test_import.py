@@ -102,10 +102,11 @@ def test_the_other_systems_defaults_are_written_where_ours_differ() -> None:
 
 
 def test_a_value_that_is_not_here_says_what_stands_in_for_it() -> None:
-    found = imported("verl_ppo_fsdp.yaml", "algorithm.adv_estimator=remax", "algorithm.adv_estimator=remax")
+    found = imported("verl_ppo_fsdp.yaml", "algorithm.adv_estimator=gpg", "algorithm.adv_estimator=gpg")
     assert entry(found, "algorithm.adv_estimator") == (
         "approximated",
-        "adv_estimator: 'rloo'; there is no remax here; rloo takes the others of the group as the baseline",
+        "adv_estimator: 'gpg'; the factor counts groups whose rewards differ, as the paper does; verl rewards other "
+        "than 0",
     )
     assert entry(found, "critic.optim.lr")[0] == "asks for nothing"
     assert entry(found, "data.truncation")[0] == "approximated"

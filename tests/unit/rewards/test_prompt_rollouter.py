@@ -266,6 +266,36 @@ def test_with_redundancy_the_first_whole_answers_are_the_group_and_the_others_ar
     assert engine.requests[0].sampling.seed == request_seed(42, "train", 5)
 
 
+def test_with_a_greedy_answer_to_compare_with_its_reward_stands_beside_the_group() -> None:
+    """It is one request more, drawn from nothing, scored as the others are, and none of the rows."""
+
+    class ByLength(Scores):
+        async def score(
+            self, domain: str, inputs: list[RewardInput], places: Sequence[Place] = ()
+        ) -> list[RewardOutcome]:
+            return [RewardOutcome(float(sample.num_response_tokens)) for sample in inputs]
+
+    class Greedy(Engine):
+        async def __call__(
+            self, request: GenerationRequest, answered: AnyAnswered | None = None
+        ) -> Sequence[AnyGeneration]:
+            answers = await super().__call__(request)
+            return answers[-1:] if request.sampling.temperature == 0 else answers
+
+    sampling = SamplingParams(max_new_tokens=8, temperature=0.7, top_p=0.9, top_k=5, min_new_tokens=2)
+    compared = replace(rollouter(ByLength(), 3), sampling=sampling, is_compared=True)
+    group = run(compared, engine := Greedy("stop", "length", "stop"))
+    assert group.rewards.tolist() == [1.0, 2.0, 3.0] and group.greedy_reward == 3.0
+    sampled, greedy = sorted(engine.requests, key=lambda request: request.request_id)
+    assert (sampled.request_id, greedy.request_id) == ("train-5", "train-5-greedy")
+    assert (sampled.num_samples, greedy.num_samples, greedy.enough) == (3, 1, None)
+    seen = (greedy.sampling.temperature, greedy.sampling.top_p, greedy.sampling.top_k, greedy.sampling.min_new_tokens)
+    assert seen == (0.0, 1.0, 0, 2) and greedy.order == sampled.order
+    assert run(replace(compared, is_compared=False), engine).greedy_reward is None
+    failed = run(compared, Greedy("stop", "stop", "abort"))
+    assert failed.greedy_reward is not None and np.isnan(failed.greedy_reward)
+
+
 def test_where_redundancy_does_not_suffice_answers_that_were_cut_fill_the_group() -> None:
     group = run(replace(rollouter(Scores(RewardOutcome(1.0)), 2), redundancy=1), Engine("abort", "abort", "stop"))
     assert [(t.index, t.failure) for t in group.trajectories] == [(0, "generation was aborted"), (2, None)]

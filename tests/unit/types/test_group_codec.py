@@ -72,13 +72,26 @@ def facts(groups: list[RecordedGroup]) -> list[Any]:
     def of_row(row: Trajectory) -> dict[str, Any]:
         return {field.name: plain(getattr(row, field.name)) for field in fields(Trajectory)}
 
-    return [(group.group_id, group.task_id, group.surplus, list(map(of_row, group.trajectories))) for group in groups]
+    return [
+        (
+            group.group_id,
+            group.task_id,
+            group.surplus,
+            plain(group.greedy_reward),
+            list(map(of_row, group.trajectories)),
+        )
+        for group in groups
+    ]
 
 
 @settings(max_examples=200)
 @given(st.lists(st.lists(rows(), min_size=1, max_size=4), max_size=4))
 def test_every_kind_of_row_comes_back_bit_for_bit(found: list[list[Trajectory]]) -> None:
-    groups = [RecordedGroup(7 * i, f"task {i}", tuple(group), ((3, True), (i, False))) for i, group in enumerate(found)]
+    greedy = (None, 0.1 + 0.2, math.nan)
+    groups = [
+        RecordedGroup(7 * i, f"task {i}", tuple(group), ((3, True), (i, False)), greedy[i % 3])
+        for i, group in enumerate(found)
+    ]
     pieces, headers = encode(groups)
     assert facts(decode(joined(pieces), json.loads(json.dumps(headers)))) == facts(groups)
 

@@ -39,7 +39,7 @@ def experience(
     messages = ({"role": "user", "content": "what?"},)
     task = Task(f"row {number}", "math", prompt, "ask", payload, messages=messages, question="what?")
     rows = tuple(row(number, index, version, NAN if index == size - 1 else 0.5, index == 0) for index in range(size))
-    return Experience(step, TrajectoryGroup(task, number, rows, surplus), is_kept)
+    return Experience(step, TrajectoryGroup(task, number, rows, surplus, 0.1 + 0.2), is_kept)
 
 
 def told(one: Experience) -> object:
@@ -57,4 +57,5 @@ def told(one: Experience) -> object:
     ]
     names = ("task_id", "domain", "prompt_text", "payload", "messages", "question")
     task = {name: getattr(group.task, name) for name in names}
-    return one.step, one.is_kept, one.number, group.surplus, task, group.task.prompt_ids.tolist(), rows
+    of_group = (one.number, group.surplus, group.greedy_reward)
+    return one.step, one.is_kept, of_group, task, group.task.prompt_ids.tolist(), rows
