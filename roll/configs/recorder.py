@@ -25,3 +25,16 @@ class RecorderConfig(Settings):
         "or -1: never.",
         ge=-1,
     )
+    tracked_samples: int = setting(
+        0,
+        "Of the recorded attempts so many go to the trackers as well, one of each group in turn: as a table to wandb, "
+        "mlflow and swanlab, as text to tensorboard. 0: none leave this machine.",
+        ge=0,
+    )
+    tracked_steps: int = setting(
+        10, "With tracked_samples: those of every so many steps, and of each validation.", ge=1
+    )
+
+    def is_tracked(self, step: int, kind: str) -> bool:
+        """True if trackers get samples of a step, or of a validation after it."""
+        return self.tracked_samples > 0 and (kind != "train" or step % self.tracked_steps == 0)

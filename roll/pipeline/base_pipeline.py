@@ -87,6 +87,7 @@ from roll.pipeline.shaping.chain import Shaping
 from roll.pipeline.step_samples import StepSamples, share_rows
 from roll.pipeline.taken_optimizers import check_taken, take_over
 from roll.pipeline.token_records import TokenRecords
+from roll.pipeline.tracked_samples import tracked_samples
 from roll.pipeline.view import Column, Curve, View
 from roll.types.batch import RowMeta
 from roll.types.metrics import prefixed
@@ -349,6 +350,9 @@ class RLPipeline(RunInParts):
             for record in rollout_records(group, texts_of(group.trajectories), tokens)
         ]
         self.recorder.record(step, records, kind, num_groups=len(groups))
+        keys = self.config.recorder
+        if keys.is_tracked(step, kind):
+            self.trackers.samples(step, kind, tracked_samples(records, self.recorder.limits, keys.tracked_samples))
 
     def _rollout_metrics(self, groups: StepGroups, trained: Sequence[TrajectoryGroup], step: int) -> dict[str, float]:
         metrics = rollout_metrics(groups, trained, step)

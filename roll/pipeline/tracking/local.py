@@ -7,13 +7,14 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar
 
 from roll.pipeline.accounting.bounds import bound_of
-from roll.pipeline.tracking.tracker import Metrics, NamedTracker, TrackedRun
+from roll.pipeline.tracking.tracker import Metrics, NamedTracker, TrackedRun, TrackedSample
+from roll.utils.text import visible
 
 logger = logging.getLogger(__name__)
 
@@ -152,5 +153,33 @@ class TensorboardTracker(NamedTracker):
         self._writer.add_event(self._event(wall_time=time.time(), step=step, summary=self._summary(value=values)))
         self._writer.flush()
 
+    def samples(self, step: int, kind: str, samples: Sequence[TrackedSample]) -> None:
+        """TensorBoard reads Markdown: the texts of others are indented, which leaves them as they are."""
+        self._writer.add_event(
+            self._event(wall_time=time.time(), step=step, summary=self._text(f"samples/{kind}", _markdown(samples)))
+        )
+        self._writer.flush()
+
+    def _text(self, tag: str, text: str) -> Any:
+        from tensorboard.compat.proto import summary_pb2 as summaries
+        from tensorboard.compat.proto.tensor_pb2 import TensorProto  # pyright: ignore[reportAttributeAccessIssue]
+        from tensorboard.compat.proto.types_pb2 import DT_STRING  # pyright: ignore[reportAttributeAccessIssue]
+
+        of_text = summaries.SummaryMetadata  # pyright: ignore[reportAttributeAccessIssue]
+        metadata = of_text(plugin_data=of_text.PluginData(plugin_name="text"))
+        tensor = TensorProto(dtype=DT_STRING, string_val=[text.encode()])
+        return self._summary(value=[self._summary.Value(tag=tag, metadata=metadata, tensor=tensor)])
+
     def close(self, failed: bool = False) -> None:
         self._writer.close()
+
+
+def _markdown(samples: Sequence[TrackedSample]) -> str:
+    blocks = []
+    for sample in samples:
+        reward = "failed" if sample.reward is None else f"reward {sample.reward:.4g}"
+        said = [f"{sample.domain}, group {sample.group}: {reward}, {sample.finish_reason}", "", sample.prompt, ""]
+        said += [f"--- {sample.response_tokens} tokens", sample.response]
+        said += [f"--- ground truth: {sample.ground_truth}"] if sample.ground_truth else []
+        blocks.append("\n".join(f"    {line}" for part in said for line in visible(part).split("\n")))
+    return "\n\n---\n\n".join(blocks)

@@ -4,12 +4,12 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 from roll.pipeline.tracking.login import check_reachable
-from roll.pipeline.tracking.tracker import Metrics, NamedTracker, TrackedRun
+from roll.pipeline.tracking.tracker import Metrics, NamedTracker, TrackedRun, TrackedSample
 
 _PROJECT = "roll"
 
@@ -50,10 +50,15 @@ class WandbTracker(NamedTracker):
         directory.mkdir(parents=True, exist_ok=True)
         options = {"project": _PROJECT, "name": run.name, **given}
         run_id = _run_id(run, "wandb")
+        self._table: Any = wandb.Table
         self._run = wandb.init(dir=str(directory), id=run_id, resume="allow", config=dict(run.config), **options)
 
     def log(self, step: int, metrics: Metrics) -> None:
         self._run.log(dict(metrics), step=step)
+
+    def samples(self, step: int, kind: str, samples: Sequence[TrackedSample]) -> None:
+        table = self._table(columns=TrackedSample.columns(), data=[sample.cells() for sample in samples])
+        self._run.log({f"samples/{kind}": table}, step=step)
 
     def summary(self, values: Mapping[str, Any]) -> None:
         self._run.summary.update(dict(values))
@@ -95,6 +100,11 @@ class SwanlabTracker(NamedTracker):
 
     def log(self, step: int, metrics: Metrics) -> None:
         self._swanlab.log(dict(metrics), step=step)
+
+    def samples(self, step: int, kind: str, samples: Sequence[TrackedSample]) -> None:
+        table = self._swanlab.echarts.Table()
+        table.add(TrackedSample.columns(), [sample.cells() for sample in samples])
+        self._swanlab.log({f"samples/{kind}": table}, step=step)
 
     def close(self, failed: bool = False) -> None:
         self._swanlab.finish()
@@ -151,6 +161,12 @@ class MlflowTracker(NamedTracker):
         now_ms = int(time.time() * 1000)
         rows = [self._metric(_mlflow_name(name), value, now_ms, step) for name, value in metrics.items()]
         self._client.log_batch(self._run_id, metrics=rows)
+
+    def samples(self, step: int, kind: str, samples: Sequence[TrackedSample]) -> None:
+        """In the form of MLflow's own tables, one file per step: those would need pandas, and a tag that grows with
+        every table."""
+        table = {"columns": TrackedSample.columns(), "data": [sample.cells() for sample in samples]}
+        self._client.log_dict(self._run_id, table, f"samples/{_mlflow_name(kind)}/step_{step:06d}.json")
 
     def summary(self, values: Mapping[str, Any]) -> None:
         self._client.log_dict(self._run_id, dict(values), "summary.json")

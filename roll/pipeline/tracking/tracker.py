@@ -4,7 +4,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -31,12 +31,38 @@ class TrackedRun:
         return self.first_step > 0
 
 
+@dataclass(frozen=True)
+class TrackedSample:
+    """A rollout as a service shows it, in a row of a table or as a text. reward is None where it failed."""
+
+    group: str
+    domain: str
+    prompt: str
+    response: str
+    reward: float | None
+    ground_truth: str
+    finish_reason: str
+    response_tokens: int
+
+    @classmethod
+    def columns(cls) -> list[str]:
+        return [column.name for column in fields(cls)]
+
+    def cells(self) -> list[str | float | None]:
+        return [*astuple(self)]
+
+
 class Tracker(ABC):
     """Takes the metrics of each step. Steps never go back within a run."""
 
     @abstractmethod
     def log(self, step: int, metrics: Metrics) -> None:
         """Records the metrics of a step. A step may be logged in several calls with different names."""
+
+    def samples(self, step: int, kind: str, samples: Sequence[TrackedSample]) -> None:
+        """Records rollouts of a step (kind "train"), or of a validation after it ("val", "val.NAME"), before the
+        metrics of the step. Not every tracker has a place for them."""
+        return None
 
     def summary(self, values: Mapping[str, Any]) -> None:
         """Records what is known at the end of the run. Not every service has a place for it."""
@@ -83,6 +109,10 @@ class Trackers(Tracker):
         for tracker in self._trackers:
             tracker.log(step, numbers)
 
+    def samples(self, step: int, kind: str, samples: Sequence[TrackedSample]) -> None:
+        for tracker in self._trackers:
+            tracker.samples(step, kind, samples)
+
     def summary(self, values: Mapping[str, Any]) -> None:
         for tracker in self._trackers:
             tracker.summary(values)
@@ -94,8 +124,8 @@ class Trackers(Tracker):
 
 
 class _Patient(Tracker):
-    """A tracker that may fail for a while: what it missed is kept and told in order when it works again. After n
-    failures in a row it is left alone for 2^n steps, as every try may wait for a service that does not answer."""
+    """A tracker that may fail for a while: metrics that it missed are kept and told in order when it works again. After
+    n failures in a row it is left alone for 2^n steps, as every try may wait for a service that does not answer."""
 
     def __init__(self, name: str, tracker: Tracker):
         self.name, self._tracker = name, tracker
@@ -109,6 +139,11 @@ class _Patient(Tracker):
             self._steps_to_wait -= 1
         else:
             self._try(f"at step {step}", self._tell_missed)
+
+    def samples(self, step: int, kind: str, samples: Sequence[TrackedSample]) -> None:
+        """Those that it misses stay on the disk of the run alone."""
+        if not self._steps_to_wait:
+            self._try(f"with samples of step {step}", lambda: self._tracker.samples(step, kind, samples))
 
     def summary(self, values: Mapping[str, Any]) -> None:
         self._try("with the last steps", self._tell_missed)
@@ -134,5 +169,5 @@ class _Patient(Tracker):
             self.num_failures += 1
             self._steps_to_wait = min(2**self.num_failures, _MAX_STEPS_TO_WAIT)
             if self.num_failures == 1:
-                text = "tracker %s failed %s; the run goes on, and what it misses is told it later. %s: %s"
+                text = "tracker %s failed %s; the run goes on, and metrics that it misses are told it later. %s: %s"
                 logger.warning(text, self.name, when, type(error).__name__, error)

@@ -13,7 +13,7 @@ import pytest
 from roll.errors import ConfigError
 from roll.pipeline.tracking.build import make_trackers, tracker_problems
 from roll.pipeline.tracking.local import read_metrics
-from roll.pipeline.tracking.tracker import Tracker, Trackers
+from roll.pipeline.tracking.tracker import TrackedSample, Tracker, Trackers
 
 CONFIG = {"exp_name": "demo", "seed": 1, "system_envs": {"HF_TOKEN": "hf_abcdefgh"}}
 
@@ -134,7 +134,7 @@ def test_a_tracker_that_fails_for_a_while_gets_what_it_missed_in_order_and_the_o
     assert seen[2][1] == ("good",)
     assert seen[10][1] == ("bad", "good")
     assert [record.getMessage() for record in caplog.records] == [
-        "tracker bad failed at step 2; the run goes on, and what it misses is told it later. "
+        "tracker bad failed at step 2; the run goes on, and metrics that it misses are told it later. "
         "ConnectionError: service away",
         "tracker bad works again",
     ]
@@ -323,6 +323,79 @@ def test_swanlab_is_refused_a_key_on_the_command_line(tmp_path, swanlab, monkeyp
     assert swanlab.calls == []
 
 
+SAMPLES = [
+    TrackedSample("4", "math", "2 + 2", "**four**\n<b>4</b>", 1.0, "4", "stop", 3),
+    TrackedSample("5", "math", "3 + 3", "", None, "", "failed", 0),
+]
+ROWS = [
+    ["4", "math", "2 + 2", "**four**\n<b>4</b>", 1.0, "4", "stop", 3],
+    ["5", "math", "3 + 3", "", None, "", "failed", 0],
+]
+COLUMNS = ["group", "domain", "prompt", "response", "reward", "ground_truth", "finish_reason", "response_tokens"]
+
+
+def test_wandb_and_swanlab_get_samples_as_tables_of_the_step(tmp_path, wandb, swanlab):
+    """Stand-ins with the documented calls; the real packages are asked offline below."""
+    tables: list[object] = []
+    swanlab.echarts = SimpleNamespace(Table=lambda: SimpleNamespace(add=lambda *given: tables.append(given)))
+    trackers = make_trackers(["wandb", "swanlab"], {}, tmp_path, CONFIG)
+    trackers.samples(3, "val.hard", SAMPLES)
+    trackers.log(3, {"a/b": 0.5})
+    trackers.close()
+    assert wandb.of("Table") == [((), {"columns": COLUMNS, "data": ROWS})]
+    assert [(list(args[0]), kwargs) for args, kwargs in wandb.of("log")] == [
+        (["samples/val.hard"], {"step": 3}),
+        (["a/b"], {"step": 3}),
+    ]
+    assert tables == [(COLUMNS, ROWS)]
+    assert [list(args[0]) for args, _ in swanlab.of("log")] == [["samples/val.hard"], ["a/b"]]
+
+
+def test_mlflow_gets_samples_as_the_json_of_a_table(tmp_path):
+    pytest.importorskip("mlflow")
+    trackers = make_trackers(["mlflow"], {}, tmp_path, CONFIG)
+    trackers.samples(3, "val.a/b c", SAMPLES)
+    trackers.close()
+    (found,) = (tmp_path / "mlruns").rglob("samples/**/step_000003.json")
+    assert json.loads(found.read_text()) == {"columns": COLUMNS, "data": ROWS}
+
+
+def test_tensorboard_gets_samples_as_a_text_that_is_no_markup(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import TENSORS, EventAccumulator
+
+    trackers = make_trackers(["tensorboard"], {}, tmp_path, CONFIG)
+    trackers.samples(3, "train", SAMPLES)
+    trackers.close()
+    events = EventAccumulator(str(tmp_path / "tensorboard"), size_guidance={TENSORS: 0}).Reload()
+    assert events.SummaryMetadata("samples/train").plugin_data.plugin_name == "text"
+    (event,) = events.Tensors("samples/train")
+    text = event.tensor_proto.string_val[0].decode()
+    assert event.step == 3
+    assert "    math, group 4: reward 1, stop\n" in text and "    math, group 5: failed, failed\n" in text
+    assert {line[:4] for line in text.splitlines() if line} == {"    ", "---"}  # indented, or a rule between samples
+
+
+def test_a_tracker_that_takes_no_samples_is_told_the_metrics_all_the_same(tmp_path, caplog):
+    class NoTables(Tracker):
+        def __init__(self) -> None:
+            self.steps: list[int] = []
+
+        def samples(self, step, kind, samples):
+            raise ConnectionError("too large")
+
+        def log(self, step, metrics):
+            self.steps.append(step)
+
+    tracker = NoTables()
+    trackers = Trackers({"small": tracker})
+    for step in range(1, 12):
+        trackers.samples(step, "train", SAMPLES)
+        trackers.log(step, {"a/b": 1.0})
+    trackers.summary({})
+    assert tracker.steps == list(range(1, 12))
+    assert "tracker small failed with samples of step 1; the run goes on" in caplog.text
+
+
 @pytest.mark.parametrize("name", ["wandb", "swanlab"])
 def test_the_real_service_works_offline_and_writes_no_secret(tmp_path, name):
     """In a process of its own: both start threads and services that outlive a run."""
@@ -333,6 +406,9 @@ def test_the_real_service_works_offline_and_writes_no_secret(tmp_path, name):
         "from roll.pipeline.tracking.build import make_trackers\n"
         "trackers = make_trackers([sys.argv[1]], {'mode': 'offline', 'api_key': 'sk-1234567890'}, sys.argv[2],\n"
         "                         {'system_envs': {'HF_TOKEN': 'hf_abcdefgh'}})\n"
+        "from roll.pipeline.tracking.tracker import TrackedSample\n"
+        "sample = TrackedSample('4', 'math', '2 + 2', 'the answer is four', 1.0, '4', 'stop', 3)\n"
+        "trackers.samples(0, 'val', [sample])\n"
         "trackers.log(0, {'rollout/reward_mean': 0.5})\n"
         "trackers.summary({'reward_last': 0.5})\n"
         "assert trackers.names == (sys.argv[1],)\n"
@@ -344,6 +420,7 @@ def test_the_real_service_works_offline_and_writes_no_secret(tmp_path, name):
     subprocess.run(command, check=True, timeout=120)
     contents = [path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()]
     assert any(b"rollout/reward_mean" in content for content in contents)
+    assert any(b"the answer is four" in content for content in contents)
     assert not any(secret in content for content in contents for secret in (b"sk-1234567890", b"hf_abcdefgh"))
 
 
