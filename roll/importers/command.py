@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,9 +26,9 @@ one, all keys are key=value words. The YAML is written to --out, the report besi
 def run(argv: Sequence[str]) -> list[str]:
     """Does an import and says what was done. Raises ConfigError for what cannot be imported."""
     options, words = _parser().parse_known_args(argv)
-    if unknown := [word for word in words if word.startswith("-") and not Path(word).is_file()]:
+    if unknown := [word for word in words if word.startswith("-") and not os.path.isfile(word)]:
         raise ConfigError(f"{', '.join(unknown)}: no option here; roll import --help has those there are.")
-    files = [word for word in words if not ("=" in word or word.startswith("~")) or Path(word).is_file()]
+    files = [word for word in words if not ("=" in word or word.startswith("~")) or os.path.isfile(word)]
     overrides = [word for word in words if word not in files]
     if len(files) > 1:
         raise ConfigError(f"one file at a time: {' and '.join(files)} are {len(files)}.")

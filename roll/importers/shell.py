@@ -6,7 +6,7 @@ What only a shell could say - other programs' output, arguments of the script, w
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from roll.errors import ConfigError
 from roll.importers.shell_numbers import whole_number
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
+_PLAIN, _PLAIN_IN_QUOTES = re.compile(r"[^\s;|&()<>'\"$`\\]+"), re.compile(r"[^\"$`\\]+")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 _OVERRIDE = re.compile(r"(\+{0,2}|~)[A-Za-z_]\w*(\.[\w-]+)*=.*|~[A-Za-z_]\w*(\.[\w-]+)+", re.DOTALL)
 _OPEN = re.compile(r"\$(\d|\(|\{|`)|`")
@@ -166,14 +167,15 @@ class _Script:
         if self.text[self.at] in "()":
             self.at += 1
             return []
-        parts, is_there = [""], False
+        pieces: list[list[str]] = [[]]  # of each word
+        is_there = False
         while self.at < len(self.text) and self.text[self.at] not in " \t\r\n;|&()":
             is_there = True
             if self.text[self.at] in "<>":
-                return self._redirection(parts[0])
-            for i, piece in enumerate(self._pieces()):
-                parts = [*parts[:-1], parts[-1] + piece] if i == 0 else [*parts, piece]
-        return [part for part in parts if part or len(parts) == 1] if is_there else []
+                return self._redirection("".join(pieces[0]))
+            _join(pieces, self._pieces())
+        words = ["".join(parts) for parts in pieces]
+        return [word for word in words if word or len(words) == 1] if is_there else []
 
     def _skip_blanks(self) -> None:
         while self.at < len(self.text):
@@ -220,46 +222,50 @@ class _Script:
         if char == "\\":
             self.at += 2
             return [self.text[self.at - 1 : self.at].replace("\n", "")]
-        self.at += 1
-        return [char]
+        return [self._run(_PLAIN)]
 
     def _quoted(self) -> list[str]:
         self.at += 1
-        parts = [""]
+        pieces: list[list[str]] = [[]]
         while self.at < len(self.text) and self.text[self.at] != '"':
             if self.text[self.at] in "$`":
-                first, *more = self._expansion()[0] or [""]
-                parts = [*parts[:-1], parts[-1] + first, *more]
+                _join(pieces, self._expansion()[0])
             elif self.text[self.at] == "\\" and self.text[self.at + 1 : self.at + 2] in tuple('"\\$`\n'):
-                parts[-1] += self.text[self.at + 1].replace("\n", "")
+                pieces[-1].append(self.text[self.at + 1].replace("\n", ""))
                 self.at += 2
             else:
-                parts[-1] += self.text[self.at]
-                self.at += 1
+                pieces[-1].append(self._run(_PLAIN_IN_QUOTES))
         self.at += 1
-        return parts
+        return ["".join(parts) for parts in pieces]
+
+    def _run(self, pattern: re.Pattern[str]) -> str:
+        """One character, whatever it is, and what follows of the pattern."""
+        start = self.at
+        match = pattern.match(self.text, start + 1)
+        self.at = start + 1 if match is None else match.end()
+        return self.text[start : self.at]
 
     def _expansion(self) -> tuple[list[str], bool]:
         """What stands for `$...` here, and whether it is not to be split. Output of programs stays as it is written."""
-        rest = self.text[self.at :]
-        if rest.startswith("$(("):
+        sign = self.text[self.at : self.at + 3]
+        if sign == "$((":
             inside = self._until("))", 3)
             value = whole_number(inside, self.variables)
             return [f"$(({inside}))" if value is None else str(value)], True
-        if rest.startswith("$("):
+        if sign.startswith("$("):
             return [f"$({self._until(')', 2)})"], True
-        if rest.startswith("`"):
+        if sign.startswith("`"):
             return [f"`{self._until('`', 1)}`"], True
-        if rest.startswith("${"):
+        if sign.startswith("${"):
             return self._parameter(self._until("}", 2))
-        name = _NAME.match(rest, 1)
+        name = _NAME.match(self.text, self.at + 1)
         if name is not None:
-            self.at += name.end()
+            self.at = name.end()
             return [self._variable(name[0])], False
         self.at += 2
-        if rest[1:2] in ("@", "*"):
+        if sign[1:2] in ("@", "*"):
             return [""], True
-        return [rest[:2]], False
+        return [sign[:2]], False
 
     def _until(self, end: str, after: int) -> str:
         """The text up to an end, brackets within it closed."""
@@ -293,3 +299,9 @@ class _Script:
             inner.variables = self.variables
             return inner._quoted(), False
         return [value if rest.startswith((":", "-", "=")) or not rest else "${" + inside + "}"], False
+
+
+def _join(words: list[list[str]], found: Sequence[str]) -> None:
+    """Adds the first text to the last word, and each further one as a word of its own."""
+    words[-1] += found[:1]
+    words += [[piece] for piece in found[1:]]

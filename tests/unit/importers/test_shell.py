@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from roll.commands import main as roll
 from roll.errors import ConfigError
 from roll.importers.shell import find_command, is_open
 from roll.importers.shell_numbers import whole_number
@@ -75,3 +76,15 @@ def test_arithmetic_is_that_of_whole_numbers(text: str, value: int | None) -> No
 
 def test_what_a_script_leaves_open_is_told_from_variables_of_the_environment() -> None:
     assert is_open("$1") and is_open("/x/$(date)") and not is_open("${oc.env:HOME}/x") and not is_open("x$y")
+
+
+@pytest.mark.parametrize("word", ["x" * 900_000, '"' + "x" * 900_000 + '"', "$X" * 400_000, '"' + "$X" * 400_000 + '"'])
+def test_a_word_of_a_megabyte_takes_no_time_for_each_pair_of_its_characters(word: str) -> None:
+    """Each took half a minute."""
+    (found,) = overrides(f"X=y\npython -m x a.b={word}")
+    assert found == "a.b=" + word.strip('"').replace("$X", "y")
+
+
+def test_a_word_that_is_too_long_for_the_name_of_a_file_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    assert roll(["import", "x" * 5_000]) == 2
+    assert "xxx" in capsys.readouterr().err
