@@ -8,6 +8,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from roll.pipeline.stages.planned import Stage, plan_stages
 from roll.pipeline.stages.told import Told
 from roll.pipeline.start_checks import foreseen, refusals
 from roll.utils.imports import add_folder
+from roll.utils.output import say
 from roll.utils.paths import look_at
 from roll.utils.text import show, visible
 
@@ -242,10 +244,8 @@ def _directory(config_path: str, name: str, script: str | None) -> Path:
 
 
 def _say(text: str) -> None:
-    try:
-        print(visible(text), flush=True)
-    except BrokenPipeError:  # a reader that has seen enough, such as head, does not end the run
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    with suppress(BrokenPipeError):  # a reader that has seen enough, such as head, does not end the run
+        say(text)
 
 
 def _complain(title: str, problems: Sequence[str]) -> None:

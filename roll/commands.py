@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import cast
 
 from roll.errors import ConfigError, RollError
 from roll.utils.imports import resolve
+from roll.utils.output import say
 from roll.utils.text import visible
 
 OK, FAILED, BAD_USE = 0, 1, 2
@@ -45,17 +45,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if not words or words[0] not in SUBCOMMANDS:
             is_asked = bool(words) and words[0] in ("-h", "--help", "help")
-            print(_usage(), file=sys.stdout if is_asked else sys.stderr, flush=True)
-            return OK if is_asked else BAD_USE
+            if not is_asked:
+                print(_usage(), file=sys.stderr, flush=True)
+                return BAD_USE
+            say(_usage())
+            return OK
         run = cast("Callable[[Sequence[str]], Iterable[str] | int]", resolve(SUBCOMMANDS[words[0]].function))
         done = run(words[1:])
         if isinstance(done, int):
             return done
         for line in done:
-            print(visible(line), flush=True)
+            say(line)
         return OK
-    except BrokenPipeError:  # who read has seen enough; Python would complain once more at its end
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # who read has seen enough
         return FAILED
     except ConfigError as error:
         _complain(f"roll {words[0]} cannot do this:", error.problems)

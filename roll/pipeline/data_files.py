@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from roll.configs.data import DataArgs
 from roll.configs.problems import Problem
 from roll.datasets.hub_set import DEFAULT_SPLIT
-from roll.datasets.loader import ENDINGS, DataFile
+from roll.datasets.loader import ENDINGS, DataFile, DataSource
 from roll.datasets.sources import data_sources, has_ending, names_data_set
 from roll.datasets.templates import template_problem
 
@@ -57,10 +57,17 @@ def _repeated(args: DataArgs, at: str) -> Mapping[str, int]:
 
 
 def missing_data_files(places: Mapping[str, DataArgs]) -> Iterator[Problem]:
-    """Files and folders that are not there, packages that are not. Nothing is read, nor looked for elsewhere."""
+    """Files and folders that are not there, packages that are not, and files without a byte. Nothing is read, nor
+    looked for elsewhere."""
     for at, args in places.items():
-        _, problems = data_sources(args, at, reach=False)
+        sources, problems = data_sources(args, at, reach=False)
+        if sources and not problems and all(map(_is_empty, sources)):
+            problems = [f"{at}.file_name: {', '.join(args.file_name)} is empty: there are no rows"]
         yield from (Problem(f"{problem}.", (f"{at}.file_name",)) for problem in problems)
+
+
+def _is_empty(source: DataSource) -> bool:
+    return isinstance(source, DataFile) and source.path.is_file() and source.path.stat().st_size == 0
 
 
 def missing_rows(places: Mapping[str, DataArgs], global_template: str | None) -> Iterator[Problem]:

@@ -84,9 +84,10 @@ def _value(parser: OverridesParser, key: str, text: str) -> Any:
 def _apply(tree: dict[str, Any], override: Override) -> None:
     node: Any = tree
     *parents, last = override.key.split(".")
+    shown = f"~{override.key}" if override.deletes else override.key
     for i, part in enumerate(parents):
         where = ".".join(parents[: i + 1])
-        child = _child(node, part, override.key)
+        child = _child(node, part, shown)
         if isinstance(child, str) and (match := WHOLE_REFERENCE.fullmatch(child.strip())):
             child = copy.deepcopy(lookup(tree, match[1], where))
             _set(node, part, child)
@@ -98,7 +99,7 @@ def _apply(tree: dict[str, Any], override: Override) -> None:
         if not isinstance(child, dict | list):
             raise ConfigError(f"override {override.key}: {where} is {show(child)}, which has no keys below it.")
         node = child
-    found = _child(node, last, override.key)
+    found = _child(node, last, shown)
     if override.deletes:
         _delete(node, last, found, override)
     else:

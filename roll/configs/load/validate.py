@@ -69,6 +69,7 @@ def validate(cls: type[C], tree: Mapping[str, Any]) -> Checked[C]:
     warnings += more_warnings
     broken = {key for problem in problems for key in problem.keys}
     guesses: set[Path] = set()
+    taken: set[Path] = set()  # that are missing only since their values are wrong
     while True:
         config, errors = _build(cls, raw)
         if config is not None:
@@ -77,6 +78,9 @@ def validate(cls: type[C], tree: Mapping[str, Any]) -> Checked[C]:
         told = {problem.text for problem in problems}
         wrong: dict[Path, str | None] = {}
         for finding in found:
+            if finding.path in taken:
+                wrong[()] = None
+                continue
             if finding.path in guesses:  # the value does not fit: nothing more is known of either key
                 broken.add(path_text(finding.path))
                 wrong[finding.path] = None
@@ -89,6 +93,7 @@ def validate(cls: type[C], tree: Mapping[str, Any]) -> Checked[C]:
             return Checked(None, tuple(problems), tuple(warnings), frozenset(broken))
         for path in sorted(wrong, key=len, reverse=True):
             guesses |= _take_out(raw, path, wrong[path])
+            taken.add(path)
 
 
 @dataclass(frozen=True)

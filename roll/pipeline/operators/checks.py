@@ -10,6 +10,7 @@ from roll.configs.data_operators import DATA_JUICER, OPERATORS, data_juicer_op, 
 from roll.configs.load.validate import validate
 from roll.configs.problems import Problem, did_you_mean
 from roll.pipeline.operators.data_juicer import missing_package
+from roll.pipeline.operators.idle import idle_arguments
 from roll.utils.imports import resolve, split
 
 
@@ -26,6 +27,8 @@ def operator_problems(data_args: Mapping[str, DataArgs], learnt: str, answers: b
             yield Problem(f"{place}.args.{problem.text}", (f"{at}.operators",))
         if checked.config is None:
             continue
+        for text in idle_arguments(checked.config) if not checked.problems else ():
+            yield Problem(f"{place}.args{text}", (f"{at}.operators",))
         args = checked.config.model_dump()
         low, high = args.get("min"), args.get("max")
         if low is not None and high is not None and low > high:

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 _NO_PART = {"operators_cache", "file_name", "shuffle", "domain_interleave_probs", "template", "truncation"}
 """Of data_args, what operators never see."""
-_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "merges.txt")
+_TOKENIZER_ENDINGS = (".json", ".txt", ".model", ".tiktoken")
 _CHUNK_BYTES = 1 << 20
 
 
@@ -93,11 +93,13 @@ def name_of(
     for key, (other, found) in evaluation.items() if compares else ():
         add(key, other.model_dump_json(exclude=_NO_PART), *map(_content, found))
     for entry in args.operators:
-        add(*_files_of(entry))
+        known = operator_of(entry.name)
+        add(*([known.args.model_validate(entry.args).model_dump_json()] if known else []), *_files_of(entry))
     if any(entry.args.get("unit") == "tokens" for entry in args.operators):
         place = tokenizer.tokenizer_path or tokenizer.model_name_or_path or ""
-        files = [path for name in _TOKENIZER_FILES if place and (path := Path(place, name)).is_file()]
-        add("tokenizer", *(map(_content_of_file, files) if files else (place,)))
+        there = sorted(Path(place).iterdir()) if place and Path(place).is_dir() else []
+        files = [path for path in there if path.suffix in _TOKENIZER_ENDINGS and path.is_file()]
+        add("tokenizer", *((f"{path.name} {_content_of_file(path)}" for path in files) if files else (place,)))
     return digest.hexdigest()
 
 

@@ -100,9 +100,10 @@ def _same_names(entries: Sequence[Entry]) -> Iterator[str]:
 def _without_effect(entries: Sequence[Entry], overrides: Sequence[str]) -> Iterator[str]:
     """Of overrides for the whole YAML, in whose place every stage has a value of its own."""
     for text in overrides:
-        key = text.partition("=")[0].lstrip("+~").strip()
+        key, deletes = text.partition("=")[0].lstrip("+~").strip(), text.startswith("~")
         if entries and key.split(".")[0] != STAGES and all(entry.says(key.split(".")) for entry in entries):
+            write = f"~{STAGES}.{entries[0].name}.{key}" if deletes else f"{STAGES}.{entries[0].name}.{key}=value"
             yield (
                 f"override {show(text)} changes nothing: every stage has a {key} of its own. Write "
-                f"{STAGES}.{entries[0].name}.{key}=value for one of them."
+                f"{write} for one of them."
             )

@@ -64,6 +64,14 @@ def test_a_reader_that_leaves_changes_no_exit_code(recipe: Path) -> None:
     assert done.returncode == 0 and "BrokenPipeError" not in done.stderr
 
 
+def test_a_plan_that_a_full_disk_does_not_take_is_no_success(recipe: Path) -> None:
+    command = [sys.executable, "-m", "roll", "run", str(recipe / "run.yaml"), "--dry_run"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, cwd=REPOSITORY, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "standard output cannot be written: No space left on device" in done.stderr
+
+
 def test_a_plan_that_does_not_work_exits_2_with_every_problem_and_no_traceback(
     recipe: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 REPOSITORY = Path(__file__).resolve().parents[3]
 
 
@@ -26,3 +28,12 @@ def test_nobody_may_read_the_usage() -> None:
     done = subprocess.run(command, cwd=REPOSITORY, stdout=write, stderr=subprocess.PIPE, check=False)
     os.close(write)
     assert (done.returncode, done.stderr) == (1, b"")
+
+
+@pytest.mark.parametrize("words", [["--help"], ["explain", "grpo"], ["schema", "rlvr"]])
+def test_what_a_full_disk_does_not_take_is_one_line_and_no_traceback(words: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "roll", *words]
+        done = subprocess.run(command, cwd=REPOSITORY, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == f"roll {words[0]} failed:\n  - standard output cannot be written: No space left on device\n"

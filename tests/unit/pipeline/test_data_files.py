@@ -68,3 +68,16 @@ def test_a_dry_run_names_what_is_not_there_and_asks_nobody_else(
         f"actor_train.data_args.file_name: the folder {tmp_path} holds no .json, .jsonl, .csv, .parquet files. Name "
         f"others by a pattern, such as {tmp_path}/**/*.jsonl.",
     ]
+
+
+def test_files_without_a_byte_are_told_where_no_other_has_rows(tmp_path: Path) -> None:
+    empty, full = tmp_path / "empty.jsonl", tmp_path / "full.jsonl"
+    empty.touch()
+    full.write_text("{}\n")
+
+    def missing(*files: Path) -> list[str]:
+        args = DataArgs.model_validate({"file_name": [*map(str, files)]})
+        return [problem.text for problem in missing_data_files({"eval_sets.a.data_args": args})]
+
+    assert missing(empty) == [f"eval_sets.a.data_args.file_name: {empty} is empty: there are no rows."]
+    assert missing(empty, full) == []

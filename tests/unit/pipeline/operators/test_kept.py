@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from roll.configs.data import DataArgs
+from roll.configs.data_operators import ContaminationArgs
 from roll.configs.model import ModelArgs
 from roll.datasets.loader import Row
 from roll.datasets.sources import data_sources
@@ -97,6 +98,33 @@ def test_what_the_choice_depends_on_makes_it_anew(
     else:
         monkeypatch.setattr("roll.pipeline.operators.kept._code", lambda entries: ["another"])
     assert runs(asked, caplog)
+
+
+def test_an_argument_that_is_not_given_is_its_default(
+    files: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = places(files, CONTAMINATION)
+    assert runs(asked, caplog) and not runs(asked, caplog)
+    monkeypatch.setattr(ContaminationArgs.model_fields["share"], "default", 0.5)
+    ContaminationArgs.model_rebuild(force=True)
+    try:
+        assert runs(asked, caplog), "a later version has another default"
+    finally:
+        monkeypatch.undo()
+        ContaminationArgs.model_rebuild(force=True)
+
+
+@pytest.mark.parametrize("name", ["vocab.txt", "added_tokens.json", "merges.txt", "vocab.tiktoken"])
+def test_every_file_of_a_tokenizer_counts(name: str, files: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = files / "tokenizer"
+    folder.mkdir()
+    (folder / "weights.safetensors").write_bytes(b"x")
+    asked = places(files, {"name": "length", "args": {"unit": "tokens", "max": 9}}, tokenizer=str(folder))
+    assert runs(asked, caplog)
+    (folder / "weights.safetensors").write_bytes(b"y")
+    assert not runs(asked, caplog)
+    (folder / name).write_text("[]")
+    assert runs(asked, caplog) and not runs(asked, caplog)
 
 
 def test_what_it_does_not_depend_on_leaves_it(files: Path, caplog: pytest.LogCaptureFixture) -> None:

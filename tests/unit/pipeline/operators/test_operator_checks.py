@@ -41,6 +41,36 @@ def test_names_and_arguments_are_checked(operator: Any, said: str) -> None:
     assert problem.startswith(said), problem
 
 
+@pytest.mark.parametrize(
+    "operator, said",
+    [
+        (entry("deduplicate", ngram=3), ".ngram does nothing with similarity: 1"),
+        (entry("length"), ": without min and max every row stays."),
+        (entry("length", unit="tokens", min=0), ": without min and max every row stays."),
+        (entry("pass_rate", column="x", rollouts="dumps", max=0.9), ".column does nothing with rollouts"),
+        (entry("pass_rate", solved_at=0.5, max=0.9), ".solved_at does nothing without rollouts"),
+        (entry("pass_rate"), ": without min and max every row stays."),
+        (entry("quality", scorer_args={"a": 1}, min=0), ".scorer_args does nothing without a scorer."),
+        (entry("quality", batch_size=8, min=0), ".batch_size does nothing without a scorer."),
+        (entry("quality", missing="keep"), ": without min and max every row stays."),
+    ],
+)
+def test_what_would_be_ignored_is_refused(operator: Any, said: str) -> None:
+    (problem,) = found(operator)
+    assert problem.startswith(f"{TRAIN}.operators[0].args{said}"), problem
+
+
+def test_what_is_of_use_without_limits_is_not() -> None:
+    useful = [
+        entry("deduplicate", ngram=3, similarity=0.8),
+        entry("pass_rate", missing="drop"),
+        entry("pass_rate", rollouts="dumps", solved_at=0.5, min=0.1),
+        entry("quality", scorer="own:score", scorer_args={"a": 1}, batch_size=8),
+        entry("quality", missing="drop"),
+    ]
+    assert found(*useful) == []
+
+
 def test_rows_of_rlvr_have_no_answers() -> None:
     (problem,) = found(entry("length", part="response", max=3), answers=False)
     assert "rows of this run have no answers" in problem

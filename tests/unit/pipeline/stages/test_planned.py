@@ -269,7 +269,8 @@ def test_a_list_that_is_none_is_refused(
     raw.tree["stages"] = stages
     with pytest.raises(ConfigError) as error:
         plan_stages(raw, (), "rlvr")
-    assert error.value.problems[0].startswith(message)
+    (problem,) = error.value.problems
+    assert problem.startswith(message)
 
 
 def test_stages_of_a_run_in_parts_are_refused(plan: Planner) -> None:
@@ -291,6 +292,15 @@ def test_overrides_name_a_stage_or_its_place(plan: Planner) -> None:
     assert problem == (
         "override stages.shrt.max_steps: shrt is no position in a list of 3, and none of its names: warm-up, short, "
         "long. Did you mean short?"
+    )
+
+
+def test_what_is_to_be_taken_away_is_told_as_it_was_written(plan: Planner) -> None:
+    (problem,) = refused(plan, overrides=("~stages.shrt",))
+    assert problem.startswith("override ~stages.shrt: shrt is no position in a list of 3, and none of its names: ")
+    (problem,) = refused(plan, shared={"max_steps": 3}, overrides=("~max_steps",))
+    assert problem.startswith(
+        "override '~max_steps' changes nothing: every stage has a max_steps of its own. Write ~st"
     )
 
 
