@@ -8,6 +8,7 @@ from typing import get_args
 from roll.configs.policy_losses import RECClip
 from roll.importers import words
 from roll.importers.rows import Row, lacks, needless, summed, to
+from roll.importers.trinity_mix import MIX_ROWS
 from roll.importers.trinity_modes import EVAL_ROWS, MODE_ROWS
 from roll.importers.trinity_operators import OPERATOR_ROWS
 from roll.importers.verl_conditions import ACTOR, CRITIC, MODEL, ROLLOUT
@@ -114,12 +115,14 @@ OWN_ROWS: tuple[Row, ...] = tuple(
             *SHARED,
             *MODE_ROWS,
             *EVAL_ROWS,
+            *MIX_ROWS,
             *OPERATOR_ROWS,
             summed("algorithm.algorithm_type", "algorithm", "grpo"),
             *(summed(f"algorithm.{name}", "algorithm") for name in ("advantage_fn", "policy_loss_fn")),
             *(summed(f"algorithm.{name}", "algorithm") for name in ("kl_penalty_fn", "kl_loss_fn")),
-            lacks("algorithm.entropy_loss_fn", "entropy_loss_coef weighs the entropy", "default", "none", "basic"),
-            lacks("algorithm.sample_strategy", "a step trains on the groups it took", "default", "warmup"),
+            lacks(
+                "algorithm.entropy_loss_fn", "entropy_loss_coef weighs the entropy", "default", "none", "basic", "mix"
+            ),
             lacks("algorithm.sample_strategy_args**", "a step trains on the groups it took"),
             to("algorithm.advantage_fn_args.baseline_shift", "asymre_baseline_shift", via=words.number),
             to("algorithm.advantage_fn_args.opmd_baseline", "opmd_baseline", needs="opmd baseline"),

@@ -9,6 +9,7 @@ from typing import Any
 from roll.importers import verl_counts, words
 from roll.importers.arithmetic import devices
 from roll.importers.rows import Condition, Look, Near, NotHere, Sum
+from roll.importers.trinity_mix import MIX_CONDITIONS, MIX_SUMS
 from roll.importers.trinity_modes import MODE_CONDITIONS, MODE_SUMS
 from roll.importers.trinity_operators import INPUTS, OPERATOR_SUMS
 from roll.importers.verl_conditions import ACTOR, ROLLOUT
@@ -34,10 +35,12 @@ _LOSSES: Mapping[str, str] = {
     "sft": "gpg",  # the policy gradient without a ratio, which is the loss of fine-tuning where advantages are 1
     "rec": "rec",
     "sppo": "sppo",
+    "mix": "vanilla",
+    "mix_chord": "vanilla",
 }
 _OWN_BOUNDS: Mapping[str, tuple[float, float]] = {"gspo": (3e-4, 4e-4), "cispo": (1.0, 0.28)}
 """Of losses that have other reaches of the clip than .2 where none is given."""
-_GROUPS: Mapping[str, int] = {"ppo": 1, "raft": 1, "dapo": 16}
+_GROUPS: Mapping[str, int] = {"ppo": 1, "raft": 1, "dapo": 16, "mix": 8, "mix_chord": 8}
 """Answers per task where repeat_times is not given; 2 in all other algorithms."""
 _ADVANTAGES: Mapping[str, str] = {
     "ppo": "gae",
@@ -78,6 +81,8 @@ _ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
     "gspo": {"algorithm.adv_estimator": "grpo", f"{ACTOR}.policy_loss.loss_mode": "gspo"},
     "sapo": {"algorithm.adv_estimator": "grpo", f"{ACTOR}.policy_loss.loss_mode": "sapo"},
     "cispo": {"algorithm.adv_estimator": "grpo", f"{ACTOR}.policy_loss.loss_mode": "cispo"},
+    "mix": {"algorithm.adv_estimator": "grpo"},
+    "mix_chord": {"algorithm.adv_estimator": "grpo"},
 }
 
 
@@ -277,6 +282,7 @@ def _counts_epochs(look: Look) -> str:
 
 TRINITY_CONDITIONS: Mapping[str, Condition] = {
     **MODE_CONDITIONS,
+    **MIX_CONDITIONS,
     "own aggregation": lambda look: "",
     "epochs": _counts_epochs,
     "eval set": lambda look: "" if look(_EVAL) else "there are no eval_tasksets",
@@ -292,6 +298,7 @@ TRINITY_SUMS: Mapping[str, Callable[[Look], Sum]] = {
     "lengths": _lengths,
     "tasks": _tasks,
     **MODE_SUMS,
+    **MIX_SUMS,
     **OPERATOR_SUMS,
     "rewards": _rewards,
     "trinity rewards": _rewards,
