@@ -78,13 +78,18 @@ class Divergence:
 
 
 def kl(log_a: torch.Tensor, log_b: torch.Tensor) -> torch.Tensor:
-    """KL(a | b), summed over the last dimension."""
-    return (log_a.exp() * (log_a - log_b)).sum(-1)
+    """KL(a | b), summed over the last dimension. What a cannot be (-inf) adds nothing, whatever b is."""
+    impossible = log_a == -math.inf
+    gap = log_a.masked_fill(impossible, 0.0) - log_b.masked_fill(impossible, 0.0)
+    return (log_a.exp() * gap).sum(-1)
 
 
 def mixture(log_a: torch.Tensor, log_b: torch.Tensor, share: float) -> torch.Tensor:
     """log(share a + (1 - share) b)."""
-    return torch.logaddexp(log_a + math.log(share), log_b + math.log1p(-share))
+    impossible = (log_a == -math.inf) & (log_b == -math.inf)  # logaddexp gives them a gradient of nan
+    log_a, log_b = log_a.masked_fill(impossible, 0.0), log_b.masked_fill(impossible, 0.0)
+    mixed = torch.logaddexp(log_a + math.log(share), log_b + math.log1p(-share))
+    return mixed.masked_fill(impossible, -math.inf)
 
 
 def with_rest(log_probs: torch.Tensor) -> torch.Tensor:

@@ -52,9 +52,22 @@ def opd_problems(config: AlgorithmConfig) -> Iterator[Problem]:
 def opd_warnings(config: AlgorithmConfig) -> Iterator[str]:
     """Keys and sections without effect."""
     if config.distils:
+        yield from _without_effect(config)
         idle = [role for role in config.teacher_roles if role not in set(config.taught)]
         yield from (f"{role} is not started: no domain is left for it." for role in idle)
         return
     yield from (f"{role} is not started: use_opd and is_pure_opd are off." for role in config.teacher_roles)
     if config.is_changed("opd_kl_coef"):
         yield "opd_kl_coef does nothing: use_opd and is_pure_opd are off."
+
+
+def _without_effect(config: AlgorithmConfig) -> Iterator[str]:
+    for role, worker in config.teacher_roles.items():
+        if worker.tag_included and (role == "teacher" or len(config.teacher_roles) == 1):
+            why = (
+                "the section teacher is for whatever teachers leave over" if role == "teacher" else "it is the only one"
+            )
+            yield f"{role}.tag_included does nothing: {why}."
+    own = [config.teacher_roles[role].opd_kl_coef is not None for role in config.taught]
+    if config.is_changed("opd_kl_coef") and own and all(own):
+        yield f"opd_kl_coef: {config.opd_kl_coef:g} does nothing: every teacher has one of its own."

@@ -14,6 +14,7 @@ from roll.configs.plan.run_plan import RunPlan
 from roll.datasets.conversations import load_conversations
 from roll.distributed.executor.roles import ScoreCluster
 from roll.distributed.executor.scores import ScoreSet
+from roll.errors import ConfigError
 from roll.models.loading import shared_vocabulary
 from roll.pipeline.checkpoint import HF_MODEL
 from roll.pipeline.conversation_texts import conversation_texts
@@ -66,7 +67,12 @@ class DistillPipeline(RowPipeline):
         student, teacher = self.config.student.model_args, self.config.teacher.model_args
         check_teacher("teacher", teacher, student, self.tokenizer)
         size, top_k = shared_vocabulary(student, teacher), self.config.logits_topk
-        return Distillation(divergence(self.config), size, top_k if top_k < size else 0)
+        if top_k >= size:
+            raise ConfigError(
+                f"logits_topk: {top_k} is the whole vocabulary, of {size} tokens, or more. Write logits_topk: full, "
+                "which tells all of it at less cost, or a smaller number."
+            )
+        return Distillation(divergence(self.config), size, top_k)
 
     @property
     def teacher(self) -> ScoreCluster:

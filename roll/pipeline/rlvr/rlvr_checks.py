@@ -36,6 +36,7 @@ def rlvr_problems(config: RLVRConfig) -> list[Problem]:
         *_reward_problems(config),
         *_redundancy_problems(config),
         *_greedy_problems(config),
+        *_pure_opd_problems(config),
         *_tag_problems(config),
         *_data_problems(config),
         *eval_set_problems(config.eval_sets),
@@ -179,6 +180,17 @@ def _greedy_problems(config: RLVRConfig) -> Iterator[Problem]:
                 f"adv_estimator: {config.adv_estimator} compares rewards with that of the greedy answer to the same "
                 f"prompt; {why}. Choose rloo, or remove {keys[0] if keys != ('rewards',) else 'that reward'}.",
                 ("adv_estimator", *keys),
+            )
+
+
+def _pure_opd_problems(config: RLVRConfig) -> Iterator[Problem]:
+    """What weighs rows by rewards, from which nothing is to be learned."""
+    for key in ("difficulty_mask", "error_max_len_clip", "difficulty_loss_weight"):
+        if config.is_pure_opd and config.value(key):
+            yield Problem(
+                f"{key}: true chooses or weighs rows by their rewards, and is_pure_opd learns nothing from rewards. "
+                f"Remove {key}, or set use_opd instead of is_pure_opd.",
+                (key, "is_pure_opd"),
             )
 
 

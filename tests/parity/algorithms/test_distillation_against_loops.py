@@ -182,3 +182,26 @@ def test_the_loss_is_a_mean_over_all_tokens_of_the_update(weight: float) -> None
     assert told["loss"] == pytest.approx(weight * told["divergence_mean"] + (1 - weight) * told["nll_mean"])
     with pytest.raises(ValueError, match="DistillLoss needs a teacher's lesson"):
         loss(replace(TokenOutputs(), log_probs=given[0]), micro_batch(mask, row_weights), scale)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_tokens_that_neither_can_say_add_nothing(objective: KdObjective) -> None:
+    """Logits of -inf, as heads have them for rows that stand for no token: value and gradient are those without."""
+    kind, (mine, theirs) = Divergence(objective, skew=0.3), logits()
+    short = kind.of_all(torch.log_softmax(mine, -1), torch.log_softmax(theirs, -1))
+    (wanted,) = torch.autograd.grad(short.sum(), mine)
+    nothing = torch.full((POSITIONS, 2), -math.inf, dtype=torch.float64)
+    longer = torch.cat((mine.detach(), nothing), 1).requires_grad_()
+    found = kind.of_all(torch.log_softmax(longer, -1), torch.log_softmax(torch.cat((theirs, nothing), 1), -1))
+    (gradient,) = torch.autograd.grad(found.sum(), longer)
+    torch.testing.assert_close(found, short, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(gradient[:, :VOCAB], wanted, rtol=1e-12, atol=1e-14)
+    assert not gradient[:, VOCAB:].any()
+
+
+def test_what_one_alone_cannot_say_is_infinitely_far_in_one_direction_only() -> None:
+    p, q = torch.tensor([0.5, 0.5, 0.0]).log(), torch.tensor([0.25, 0.25, 0.5]).log()
+    assert Divergence("reverse_kl").of_all(p, q).item() == pytest.approx(math.log(2))
+    assert Divergence("forward_kl").of_all(p, q).item() == math.inf
+    middle = 0.5 * (math.log(4 / 3) + 0.5 * math.log(2 / 3) + 0.5 * math.log(2))
+    assert Divergence("js_divergence").of_all(p, q).item() == pytest.approx(middle)

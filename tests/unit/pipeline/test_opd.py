@@ -110,3 +110,23 @@ def test_a_teacher_scores_the_rows_of_its_domains_alone() -> None:
     assert _chosen(shard, Piece(0, 0, 4), wanted).tolist() == [0, 1]
     assert _chosen(shard, Piece(0, 1, 4), wanted).tolist() == [1]
     assert _chosen(shard, Piece(0, 1, 4), None).tolist() == [1, 2, 3]
+
+
+def test_keys_of_teachers_without_effect_are_warned_of() -> None:
+    (domain,) = config({}).domains
+    alone = {"use_opd": True, "teacher": {**TEACHER, "tag_included": [domain]}}
+    assert list(opd_warnings(config(alone))) == [
+        "teacher.tag_included does nothing: the section teacher is for whatever teachers leave over."
+    ]
+    named = {"use_opd": True, "opd_kl_coef": 0.5, "teachers": {"any": {**TEACHER, "tag_included": ["x"]}}}
+    assert list(opd_warnings(config(named))) == ["teachers.any.tag_included does nothing: it is the only one."]
+    own = {"use_opd": True, "opd_kl_coef": 0.5, "teacher": {**TEACHER, "opd_kl_coef": 2.0}}
+    assert list(opd_warnings(config(own))) == ["opd_kl_coef: 0.5 does nothing: every teacher has one of its own."]
+    assert list(opd_warnings(config({**own, "teachers": {domain: TEACHER}, "teacher": ...}))) == []
+
+
+@pytest.mark.parametrize("key", ["difficulty_mask", "error_max_len_clip", "difficulty_loss_weight"])
+def test_pure_distillation_weighs_no_row_by_its_reward(key: str) -> None:
+    found = problems({"is_pure_opd": True, "teacher": TEACHER, key: True})
+    assert any(text.startswith(f"{key}: true chooses or weighs rows by their rewards") for text in found), found
+    assert problems({"use_opd": True, "teacher": TEACHER, key: True}) == []
