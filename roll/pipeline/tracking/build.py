@@ -11,6 +11,7 @@ from typing import Any
 from roll.errors import ConfigError
 from roll.pipeline.tracking.local import JsonlTracker, StdoutTracker, TensorboardTracker
 from roll.pipeline.tracking.login import login_problems
+from roll.pipeline.tracking.prometheus import PrometheusTracker
 from roll.pipeline.tracking.services import MlflowTracker, SwanlabTracker, WandbTracker
 from roll.pipeline.tracking.tracker import NamedTracker, TrackedRun, Tracker, Trackers
 from roll.utils.secrets import find_secrets, mask, redact
@@ -22,6 +23,7 @@ TRACKERS: Mapping[str, type[NamedTracker]] = {
     "wandb": WandbTracker,
     "mlflow": MlflowTracker,
     "swanlab": SwanlabTracker,
+    "prometheus": PrometheusTracker,
 }
 
 
