@@ -39,7 +39,7 @@ def test_a_mix_is_imported_with_its_share_its_weight_and_its_columns() -> None:
         "rows": {"sft_dataset": {"share": 0.2, "data_args": {"file_name": ["expert"], "messages": "messages"}}},
     }
     outcome, note = entry(found, "algorithm.sample_strategy_args.expert_data_ratio")
-    assert (outcome == "approximated" and "beside" in note) or "join all samples" in note
+    assert outcome == "approximated" and "join all samples" in note
     assert "counts 1 - weight as well" in entry(found, f"{ARGS}.mu")[1]
     for key in ("algorithm.sample_strategy", "algorithm.entropy_loss_fn", f"{AT}.total_epochs"):
         assert entry(found, key)[0] == "asks for nothing", key
