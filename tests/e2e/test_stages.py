@@ -57,11 +57,11 @@ def test_a_model_that_knows_nothing_learns_to_sort_in_two_stages(
     random_model: Path, start_run: Callable[..., Run]
 ) -> None:
     run = start_run(random_model, NAME)
-    assert run.wait(3 * START_LIMIT_S) == 0, run.text
+    assert run.wait(4 * START_LIMIT_S) == 0, run.text
     rl = metrics(run, "2-rl")
-    first, last = (rl[step]["val/reward_mean"] for step in (0, 100))
+    first, last = (rl[step]["val/reward_mean"] for step in (0, 150))
     print(f"validation before RL {first:.3f}, after it {last:.3f}")
-    assert last > 0.95
+    assert 0.5 < first < 0.93 and last > 0.95, "both stages have their part in it"
     assert metrics(run, "1-answers")[0]["val/nll_mean"] > 5, "of 289 tokens, all are alike at first: log 289 = 5.67"
     assert run.text.rstrip().endswith("All stages are finished.")
     run.assert_all_gone()
