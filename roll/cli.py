@@ -1,7 +1,7 @@
 """The command line of every pipeline, and of several in stages: load, check, print the plan, run.
 
 python examples/start_rlvr_pipeline.py --config_path tiny-sort --config_name tiny_sort [--dry_run] [key=value ...]
-roll run examples/tiny-sort/tiny_sort.yaml [--dry_run] [key=value ...]
+roll run examples/tiny-sort/tiny_sort.yaml [--dry_run] [--max_restarts N] [key=value ...]
 """
 
 import argparse
@@ -49,9 +49,16 @@ def main(pipeline: str = "rlvr", argv: Sequence[str] | None = None, script: str 
 
 
 def run_command(argv: Sequence[str]) -> int:
-    """`roll run CONFIG.yaml [--dry_run] [key=value ...]`: a run of any kind, or stages; the exit code of `main`."""
-    arguments, overrides = _run_parser("run").parse_known_args(argv)
-    return _ending(None, partial(yaml_at, arguments.config), overrides, arguments.dry_run)
+    """`roll run CONFIG.yaml [--dry_run] [--max_restarts N] [key=value ...]`: a run of any kind, or stages; the exit
+    code of `main`."""
+    parser = _run_parser("run")
+    more = "start again from the newest checkpoint, up to N times without a new one; docs/resuming.md. Default: 0"
+    parser.add_argument("--max_restarts", "--max-restarts", type=_count, default=0, metavar="N", help=more)
+    arguments, overrides = parser.parse_known_args(argv)
+    find = partial(yaml_at, arguments.config)
+    if arguments.max_restarts and not arguments.dry_run:
+        return _told(lambda: _supervise(find, arguments.config, overrides, arguments.max_restarts))
+    return _ending(None, find, overrides, arguments.dry_run)
 
 
 def plan_command(argv: Sequence[str]) -> int:
@@ -62,13 +69,35 @@ def plan_command(argv: Sequence[str]) -> int:
 
 def _ending(pipeline: str | None, find: Callable[[], tuple[Path, str]], overrides: Sequence[str], is_dry: bool) -> int:
     """The exit code of what is started, with what is wrong told."""
-    try:
+
+    def start() -> int:
         directory, name = find()
         raw = compose_tree(directory, name, overrides)
         if STAGES in raw.tree:
             return _start_stages(plan_stages(raw, overrides, pipeline), is_dry)
         spec = pipeline_of(pipeline) if pipeline else kind_of(raw.tree)
         return _start(spec, check(spec, resolve_tree(raw, spec.config_class())), is_dry)
+
+    return _told(start)
+
+
+def _supervise(find: Callable[[], tuple[Path, str]], given: str, overrides: Sequence[str], max_restarts: int) -> int:
+    """The run as a child process; here only where it writes is looked up."""
+    from roll.pipeline.supervisor import Supervisor, watched  # numpy, as all that reads checkpoints
+
+    raw = compose_tree(*find(), overrides)
+    if STAGES in raw.tree:
+        runs = [stage.loaded.config for stage in plan_stages(raw, overrides, None)]
+    else:
+        spec = kind_of(raw.tree)
+        runs = [check(spec, resolve_tree(raw, spec.config_class())).config]
+    return Supervisor(watched((sys.executable, "-m", "roll", "run", given, *overrides), runs), max_restarts).run()
+
+
+def _told(act: Callable[[], int]) -> int:
+    """Its exit code, or that of what it raises, which is told."""
+    try:
+        return act()
     except ConfigError as error:
         _complain("The run cannot start:", error.problems)
         return EXIT_BAD_CONFIG
@@ -172,6 +201,12 @@ def _run_parser(word: str) -> argparse.ArgumentParser:
     parser.add_argument("config", metavar="CONFIG.yaml", help="path of the YAML")
     _may_be_dry(parser)
     return parser
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{show(text)} is no count: 0 or more")
+    return int(text)
 
 
 def _may_be_dry(parser: argparse.ArgumentParser) -> None:

@@ -32,8 +32,10 @@ class Interrupts:
     the first while not patient, raises KeyboardInterrupt. `exit_code` is 128 + the signal's number (130 for Ctrl-C), 0
     without a signal.
 
-    Who sends SIGTERM or SIGHUP will not wait for ever: `limit_s` later (0: never) it is as if a second signal came.
-    Whoever presses Ctrl-C can do so again. SIGHUP stays ignored where it was when the run began (nohup)."""
+    SIGTERM or SIGHUP that comes twice in the same moment is one: a scheduler sends it to every process of a job, and
+    one that started the run hands it on. Who sends it will not wait for ever: `limit_s` later (0: never) it is as if a
+    second signal came. Whoever presses Ctrl-C can do so again. SIGHUP stays ignored where it was when the run began
+    (nohup)."""
 
     def __init__(self, limit_s: float = 0.0) -> None:
         self.limit_s = limit_s
@@ -43,6 +45,7 @@ class Interrupts:
         self.exit_code = 0
         self._previous: dict[signal.Signals, signal._HANDLER] = {}
         self._timer: threading.Timer | None = None
+        self._last = (0, 0.0)  # the newest SIGTERM or SIGHUP, and when it came
         self._is_stopping = False
         self._is_over = False
         self._failure: RollError | None = None
@@ -77,12 +80,18 @@ class Interrupts:
         if self._failure is not None:
             self._is_stopping, failure, self._failure = True, self._failure, None
             raise failure
+        if signal_number != signal.SIGINT and self._is_echo(signal_number):
+            return
         self.exit_code = self.exit_code or 128 + signal_number
         is_first, self.requested = not self.requested, True
         if not (self.patient and is_first):
             self._is_stopping = True
             raise KeyboardInterrupt
         self._announce(signal.Signals(signal_number))
+
+    def _is_echo(self, signal_number: int) -> bool:
+        last, self._last = self._last, (signal_number, time.monotonic())
+        return last[0] == signal_number and self._last[1] - last[1] < _SAME_MOMENT_S
 
     def _announce(self, sent: signal.Signals) -> None:
         limit = ""
@@ -100,6 +109,7 @@ class Interrupts:
         self._start_timer(_LAST_RESORT_S, os._exit, self.exit_code)  # processes go with their driver, however it ends
         if not self._is_stopping:
             logger.warning("interrupt_timeout of %g s is over: the run ends now, with what is saved", self.limit_s)
+            self._last = (0, 0.0)  # this one is no echo
             self._wake(sent)
 
     @staticmethod

@@ -151,7 +151,7 @@ def start_run(tmp_path: Path) -> Iterator[Callable[..., Run]]:
 def run_starter(directory: Path, temporary: Path | None = None) -> Iterator[Callable[..., Run]]:
     """start(data, "tiny_sort", "max_steps=5", name="a") -> Run. Whatever is still alive at the end is killed, and what
     it recorded must be in docs/metrics.md. `example` is a folder of examples/, or a path; `pipeline` says which script
-    starts it, or is one."""
+    starts it, or is one. With `max_restarts` it is `roll run` that does, and `process` the supervisor."""
     runs: list[Run] = []
     temporary = temporary or Path(tempfile.mkdtemp(prefix="t-", dir="/tmp"))  # short: Ray's sockets go below
 
@@ -162,6 +162,7 @@ def run_starter(directory: Path, temporary: Path | None = None) -> Iterator[Call
         name: str = "run",
         example: str | Path = "tiny-sort",
         pipeline: str | Path = "rlvr",
+        max_restarts: int = 0,
     ) -> Run:
         output_dir, mark = directory / name, f"{os.getpid()}-{len(runs)}-{directory.name}"
         log = directory / f"{name}.log"
@@ -170,10 +171,12 @@ def run_starter(directory: Path, temporary: Path | None = None) -> Iterator[Call
             os.environ | directories | {"TMPDIR": str(temporary), "ROLL_TEST_RUN": mark, "PYTHONPATH": str(REPOSITORY)}
         )
         script = pipeline if isinstance(pipeline, Path) else f"examples/start_{pipeline}_pipeline.py"
-        command = [sys.executable, str(script), "--config_path", str(example)]
-        command += [
-            "--config_name",
-            config_name,
+        words = [str(script), "--config_path", str(example), "--config_name", config_name]
+        if max_restarts:
+            words = ["-m", "roll", "run", f"examples/{example}/{config_name}", "--max_restarts", str(max_restarts)]
+        command = [
+            sys.executable,
+            *words,
             f"output_dir={output_dir}",
             f"logging_dir={output_dir}/logs",
             *overrides,

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from roll.errors import ConfigError, ResourceError
+from roll.pipeline import interrupts
 from roll.pipeline.base_pipeline import VIEW
 from roll.pipeline.checkpoint import Checkpoint
 from roll.pipeline.run import Run
@@ -156,6 +157,26 @@ def test_a_second_ctrl_c_stops_at_once(tmp_path: Path) -> None:
 
     run = Impatient(tmp_path, "step", signals=2)
     assert run.run() == 130
+    assert run.saved == []
+
+
+def test_the_same_sigterm_from_two_sides_is_one_and_a_later_one_stops_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scheduler signals every process of a job, and the supervisor hands on what it gets."""
+
+    class Twice(Counting):
+        def step(self, step: int) -> dict[str, float]:
+            self.at("step")
+            self.at("step")
+            return {}
+
+    run = Twice(tmp_path / "echo", "step", sent=signal.SIGTERM, signals=2)
+    assert run.run() == 143
+    assert run.saved == [1]
+    monkeypatch.setattr(interrupts, "_SAME_MOMENT_S", 0.0)
+    run = Twice(tmp_path / "later", "step", sent=signal.SIGTERM, signals=2)
+    assert run.run() == 143
     assert run.saved == []
 
 
