@@ -24,18 +24,18 @@ QUICK_TESTS := tests/layout tests/unit/configs tests/unit/algorithms tests/unit/
 unexport PYTHONDONTWRITEBYTECODE
 export TINY_SORT_DIR ?= output/tiny-sort
 
-# Where CUDA is, pip resolves the extras of setup.py, with the versions of the lean lock for what is in it; elsewhere the
-# locks say it all (see requirements/).
+# The locks of requirements/ say it all; for the demo where CUDA is, pip adds what torch needs there.
 HAS_CUDA := $(shell nvidia-smi -L >/dev/null 2>&1 && echo yes)
 ifeq ($(HAS_CUDA),yes)
 DEMO_PACKAGES := -e .[deepspeed] -c requirements/cpu-demo.txt
-TEST_PACKAGES := -e .[deepspeed,vllm,megatron,lora,dev] -c requirements/cpu-demo.txt
+TEST_LOCK := requirements/cuda-vllm.txt
 SAY_DEVICES := CUDA devices found: they are used
 else
 DEMO_PACKAGES := --no-deps -r requirements/cpu-demo.txt
-TEST_PACKAGES := --no-deps -r requirements/cpu-all.txt
+TEST_LOCK := requirements/cpu-all.txt
 SAY_DEVICES := no CUDA device: everything runs on the CPU
 endif
+TEST_PACKAGES := --no-deps -r $(TEST_LOCK)
 
 # An environment is complete when its stamp is there; the stamp's name changes with whatever went into the environment.
 fingerprint = $(firstword $(shell (cat $(1); echo "$(2)"; command -v $(PYTHON)) | cksum))
@@ -43,7 +43,7 @@ DEMO_VENV := .venv-demo
 DEMO_STAMP := $(DEMO_VENV)/complete-$(call fingerprint,requirements/cpu-demo.txt setup.py,$(DEMO_PACKAGES))
 TEST_VENV := .venv
 STAND_INS := $(wildcard tools/cpu_stand_ins/*.py tools/cpu_stand_ins/site/*.p* tools/cpu_stand_ins/site/*/*.py)
-TEST_STAMP := $(TEST_VENV)/complete-$(call fingerprint,requirements/cpu-all.txt setup.py $(STAND_INS),$(TEST_PACKAGES))
+TEST_STAMP := $(TEST_VENV)/complete-$(call fingerprint,$(TEST_LOCK) setup.py $(STAND_INS),$(TEST_PACKAGES))
 
 .PHONY: help demo demo-environment quick test test-slow gpu-report test-environment no-space lint hooks
 

@@ -28,7 +28,7 @@ TESTS = ["pytest>=9", "pytest-timeout>=2.4", "pytest-xdist>=3.8", "hypothesis>=6
 TOOLS = ["ruff>=0.17", "pyright[nodejs]>=1.1.400", "pre-commit>=4.7"]  # else pyright fetches Node.js when it first runs
 
 setup(
-    name="roll",
+    name="roll-rl",  # PyPI's `roll` is another project; the import is `roll`
     version=VERSION,
     description="Reinforcement learning for language models, from a laptop to a cluster",
     long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
@@ -79,6 +79,10 @@ setup(
         "datasets": ["datasets>=4,<6"],  # data sets of the Hugging Face hub
         "prometheus": ["prometheus_client>=0.20,<1"],  # track_with: prometheus; ray[default] and vllm bring it
         "ifeval": ["py3langid>=0.4,<0.5"],
+        "trackers": ["wandb>=0.20", "mlflow-skinny>=3.4", "swanlab>=0.6"],  # track_with
+        "environments": ["gymnasium>=1"],  # env_type: gym
+        "launch": ["ray[default]>=2.60,<3"],  # ray job submit, and Ray's dashboard
+        "flash-attn": ["flash-attn>=2.8"],  # attn_implementation: flash_attention_2; compiled while it is installed
         "dev": TESTS + TOOLS,
     },
 )
