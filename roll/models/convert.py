@@ -3,8 +3,9 @@
     python -m roll.models.convert to_hf --checkpoint <trainer's checkpoint> --model <its HF model> --out <directory>
     python -m roll.models.convert to_megatron --model <HF model> --out <directory>
 
-`--model` gives the architecture, and with to_megatron the weights; `--critic` is for a model with a value head. The
-checkpoint may come from any parallel layout. One process, on the CPU; it needs memory for the model once.
+`--model` gives the architecture, and with to_megatron the weights; `--head value` is for a critic, `--head reward` for
+a reward model. The checkpoint may come from any parallel layout. One process, on the CPU; it needs memory for the model
+once.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from torch._C._distributed_c10d import HashStore
 from transformers import AutoTokenizer, PretrainedConfig
 
 from roll.configs.model import ModelArgs
+from roll.configs.roles import Head
 from roll.configs.strategies.megatron_config import MegatronSettings
 from roll.errors import RollError
 from roll.models.loading import model_config
@@ -38,21 +40,22 @@ logger = logging.getLogger("roll.models.convert")
 class Converter:
     """A whole model in one process, without its top: between the two kinds of files."""
 
-    def __init__(self, model: str, hf: PretrainedConfig, critic: bool, dtype: torch.dtype):
+    def __init__(self, model: str, hf: PretrainedConfig, head: Head, dtype: torch.dtype):
         from roll.models.megatron.config import Numbers, check_sizes, shapes_of, transformer_config
         from roll.models.megatron.family import WeightMap, family_of
         from roll.models.megatron.model import Blueprint, build_chunks
 
-        self.hf, self.model, self.critic = hf, model, critic
+        self.hf, self.model = hf, model
+        self.head: Head = head
         family, settings = family_of(self.hf), MegatronSettings()
         check_sizes(self.hf, settings)
         numbers = Numbers(dtype, torch.device("cpu"))
         blueprint = Blueprint(
-            self.hf, transformer_config(self.hf, family, settings, {}, numbers), critic, torch.device("cpu")
+            self.hf, transformer_config(self.hf, family, settings, {}, numbers), head, torch.device("cpu")
         )
         self.chunk: TokenModel = build_chunks(blueprint, _no_top)[0]
         self.ties_head = blueprint.ties_head
-        self.weights, self.shapes = WeightMap(family, critic), shapes_of(self.hf)
+        self.weights, self.shapes = WeightMap(family, head), shapes_of(self.hf)
 
     def to_megatron(self, out: Path) -> None:
         from roll.models.megatron import dist_files
@@ -78,7 +81,7 @@ class Converter:
         out.mkdir(parents=True, exist_ok=True)
         parameters = untied(global_parameters([self.chunk]), self.ties_head)
         exporter = Exporter(parameters, self.weights.entry, self.shapes, torch.device("cpu"))
-        write_model(out, self.hf, self.critic, exporter.tensors())
+        write_model(out, self.hf, self.head, exporter.tensors())
         AutoTokenizer.from_pretrained(self.model).save_pretrained(out)
 
 
@@ -97,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     try:
         args = ModelArgs(model_name_or_path=given.model)
-        _convert(given, model_config(args, num_labels=1) if given.critic else model_config(args))
+        _convert(given, model_config(args, num_labels=1) if given.head != "lm" else model_config(args))
     except RollError as error:
         logger.error("%s", error)
         return 1
@@ -118,7 +121,7 @@ def _convert(given: argparse.Namespace, hf: PretrainedConfig) -> None:
         parallel_state.initialize_model_parallel()
         model_parallel_cuda_manual_seed(0)
         dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[given.dtype]
-        converter = Converter(given.model, hf, given.critic, dtype)
+        converter = Converter(given.model, hf, given.head, dtype)
         if given.direction == "to_hf":
             converter.to_hf(given.checkpoint, given.out)
         else:
@@ -140,7 +143,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
             direction.add_argument("--checkpoint", type=Path, required=True, help="what save_checkpoint wrote")
         direction.add_argument("--model", required=True, help="directory or hub id of the Hugging Face model")
         direction.add_argument("--out", type=Path, required=True, help="folder to fill")
-        direction.add_argument("--critic", action="store_true", help="the model has a value head")
+        direction.add_argument("--head", choices=("lm", "value", "reward"), default="lm", help="lm; value: a critic")
         direction.add_argument("--dtype", choices=("bf16", "fp32"), default="bf16", help="number format of the weights")
     return parser.parse_args(arguments)
 

@@ -22,6 +22,10 @@ SHORT = (
     "num_gpus_per_node=2", "reward_train.device_mapping=[0,1]",  # an odd number of pairs is validated on two ranks
     "reward_train.training_args.per_device_train_batch_size=16",
 )  # fmt: skip
+MEGATRON = (
+    "reward_train.strategy_args={strategy_name: megatron_train, strategy_config: {}}",
+    "reward_train.model_args.disable_gradient_checkpointing=false",
+)
 FSDP2 = ("reward_train.strategy_args={strategy_name: fsdp2_train, strategy_config: {}}",)
 
 
@@ -48,7 +52,11 @@ def accuracy_of_the_role(model: Path, pairs: Path) -> float:
     return float((numbers[::2] > numbers[1::2]).mean())
 
 
-@pytest.mark.parametrize("strategy", [(), pytest.param(FSDP2, marks=pytest.mark.slow)], ids=["deepspeed", "fsdp2"])
+@pytest.mark.parametrize(
+    "strategy",
+    [(), *(pytest.param(other, marks=pytest.mark.slow) for other in (MEGATRON, FSDP2))],
+    ids=["deepspeed", "megatron", "fsdp2"],
+)
 def test_it_learns_resumes_bit_for_bit_and_the_role_scores_with_it(
     strategy: tuple[str, ...], sort_data: Path, start_run: Callable[..., Run]
 ) -> None:

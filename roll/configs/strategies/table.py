@@ -23,7 +23,7 @@ def _megatron(name: str, use: Use, path: str, memory: str) -> StrategySpec:
     return StrategySpec(
         name,
         {use: f"{_CLASSES}.megatron.{path}"},
-        heads=("lm", "value"),
+        heads=("lm", "value", "reward") if use == "train" else ("lm", "value"),
         adapts=use == "train",
         balances=use == "train",
         adapts_experts=use == "train",

@@ -10,6 +10,7 @@ from typing import Any
 
 from transformers import PretrainedConfig
 
+from roll.configs.roles import Head
 from roll.errors import StrategyError
 from roll.models.megatron.family_table import FAMILIES, family_problem
 from roll.models.megatron.rules import Rule, Vocabulary, Whole
@@ -50,7 +51,7 @@ class Entry:
 class WeightMap:
     """Every parameter of one model by its global name (layers and experts counted over all ranks)."""
 
-    def __init__(self, family: Family, is_critic: bool):
+    def __init__(self, family: Family, head: Head):
         self._layers = family.layer_weights
         places = {name: place for place, name in enumerate(self._layers)}
         experts = [place for name, place in places.items() if "{expert}" in name]
@@ -63,10 +64,12 @@ class WeightMap:
             EMBEDDING: Vocabulary("model.embed_tokens.weight"),
             "decoder.final_layernorm.weight": Whole("model.norm.weight"),
         }
-        if is_critic:
-            self._others |= {HEAD: Whole("score.weight"), "output_layer.bias": Whole("score.bias")}
-        else:
+        if head == "lm":
             self._others[HEAD] = Vocabulary("lm_head.weight")
+        else:
+            self._others[HEAD] = Whole("score.weight")
+        if head == "value":
+            self._others["output_layer.bias"] = Whole("score.bias")
 
     def entry(self, name: str) -> Entry:
         """KeyError for a parameter the family's map does not have."""

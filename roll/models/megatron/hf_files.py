@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -13,13 +13,24 @@ from typing import Any, Self
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM, AutoModelForTokenClassification, PretrainedConfig
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    PretrainedConfig,
+)
 
+from roll.configs.roles import Head
 from roll.errors import StrategyError
 from roll.models.tensor_files import INDEX, WHOLE, tensor_files
 
 _BYTES_PER_FILE = 1 << 30
 CHECKPOINT_FOLDER = "megatron"  # of a trainer's checkpoint directory: what Megatron itself wrote
+_KINDS: Mapping[Head, Any] = {
+    "lm": AutoModelForCausalLM,
+    "value": AutoModelForTokenClassification,
+    "reward": AutoModelForSequenceClassification,
+}
 _EXPERT = re.compile(r"^(.*\.experts\.)(\d+)\.(gate_proj|up_proj|down_proj)\.weight$")
 
 
@@ -75,12 +86,11 @@ class HfReader:
 
 
 def write_model(
-    directory: Path, config: PretrainedConfig, is_critic: bool, tensors: Iterable[tuple[str, torch.Tensor]]
+    directory: Path, config: PretrainedConfig, head: Head, tensors: Iterable[tuple[str, torch.Tensor]]
 ) -> None:
     """config.json and the tensors: a directory that `from_pretrained` loads. Memory stays at one file."""
-    kind = AutoModelForTokenClassification if is_critic else AutoModelForCausalLM
     saved = copy.deepcopy(config)
-    saved_class: Any = kind._model_mapping[type(config)]
+    saved_class: Any = _KINDS[head]._model_mapping[type(config)]
     saved.architectures = [saved_class.__name__]
     saved.save_pretrained(directory)
     write_files(directory, tensors)

@@ -67,7 +67,7 @@ class MegatronAdapters:
             chunk.requires_grad_(False)
         self._layers = self._put_on(linear, seed)
         self._full = self._train_in_full()
-        if base.head == "value":
+        if base.head != "lm":
             for name, parameter in base.parameters():
                 parameter.requires_grad_(parameter.requires_grad or base.weights.entry(name).hf_names[0] in VALUE_HEAD)
         trained = {

@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn import functional
 from transformers import PretrainedConfig
 
+from roll.configs.roles import Head
 from roll.models.megatron.config import rope_of
 from roll.models.megatron.layers import block_spec
 from roll.models.megatron.rules import padded_vocab_size
@@ -95,12 +96,12 @@ class Blueprint:
 
     hf: PretrainedConfig
     config: TransformerConfig
-    is_critic: bool
+    head: Head
     device: torch.device
 
     @property
     def ties_head(self) -> bool:
-        return bool(self.hf.tie_word_embeddings) and not self.is_critic
+        return bool(self.hf.tie_word_embeddings) and self.head == "lm"
 
 
 def build_chunks(blueprint: Blueprint, top: Top) -> list[TokenModel]:
@@ -132,9 +133,9 @@ def _build(blueprint: Blueprint, stage: int | None, top: Top) -> TokenModel:
         _sum_among_experts(model)
     model.rotary_pos_emb.inv_freq = rope_of(hf).frequencies.to(blueprint.device)
     model.top = top
-    if blueprint.is_critic and model.post_process:
-        # transformers' token classification heads have a bias.
-        model.output_layer = ValueHead(hf.hidden_size, 1, dtype=config.params_dtype, device=blueprint.device)  # type: ignore[assignment]
+    if model.post_process and blueprint.head != "lm":
+        biased = blueprint.head == "value"  # as in transformers' token classification; sequence classification has none
+        model.output_layer = ValueHead(hf.hidden_size, 1, biased, blueprint.device, config.params_dtype)  # type: ignore[assignment]
     elif model.post_process:
         model.output_layer.forward = model._apply_to_head  # type: ignore[method-assign]
     return model

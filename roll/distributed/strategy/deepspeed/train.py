@@ -37,7 +37,7 @@ _GROUPS = "parameter_groups"
 
 
 class DeepSpeedTrainStrategy(ModelScoreStrategy, TrainStrategy):
-    """Policy or critic (context.head "value") under AdamW; fp32, or bf16 with fp32 master weights.
+    """Policy, critic or reward model (context.head) under AdamW; fp32, or bf16 with fp32 master weights.
 
     DeepSpeed averages gradients over the ranks; the loss is multiplied by their number, so that the gradient of the
     update is the sum of what all micro batches of all ranks returned.

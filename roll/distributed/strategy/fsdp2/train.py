@@ -31,7 +31,7 @@ from roll.types.metrics import MetricSums
 
 
 class Fsdp2TrainStrategy(ModelScoreStrategy, TrainStrategy):
-    """Policy or critic (context.head "value") under AdamW; fp32, or bf16 with fp32 master weights.
+    """Policy, critic or reward model (context.head) under AdamW; fp32, or bf16 with fp32 master weights.
 
     The shards are the master weights: in bf16 they are cast on their way to the ranks that compute, and gradients are
     summed in fp32 (reduce_dtype). FSDP2 averages gradients over the ranks; the loss is multiplied by their number, so

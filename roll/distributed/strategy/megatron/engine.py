@@ -52,15 +52,15 @@ def load_model(rank: MegatronRank, trains: bool = False) -> Model:
     """Builds this rank's part and fills it from the model's files; if it `trains`, with the role's adapters and the
     load-balancing loss. Collective."""
     args = rank.role.model_args
-    hf = model_config(args, num_labels=1) if rank.is_critic else model_config(args)
+    hf = model_config(args, num_labels=1) if rank.gives_values else model_config(args)
     family = family_of(hf)
     check_sizes(hf, rank.settings)
     balances = trains and bool(args.moe_aux_loss_coef)
     numbers = Numbers(DTYPES[args.dtype], rank.device, not args.disable_gradient_checkpointing, balances)
     config = transformer_config(hf, family, rank.settings, rank.passed_on, numbers)
-    blueprint = Blueprint(hf, config, rank.is_critic, rank.device)
+    blueprint = Blueprint(hf, config, rank.context.head, rank.device)
     chunks = build_chunks(blueprint, answer)
-    weights, shapes = WeightMap(family, rank.is_critic), shapes_of(hf)
+    weights, shapes = WeightMap(family, rank.context.head), shapes_of(hf)
     with HfReader(str(args.model_name_or_path)) as reader:
         load(chunks, reader, weights, shapes, blueprint.ties_head)
     for chunk in chunks:

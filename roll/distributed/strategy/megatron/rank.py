@@ -43,8 +43,9 @@ class MegatronRank:
         self._started = False
 
     @property
-    def is_critic(self) -> bool:
-        return self.context.head == "value"
+    def gives_values(self) -> bool:
+        """True for a critic, and for a reward model that learns: its numbers are the values of last tokens."""
+        return self.context.head != "lm"
 
     @property
     def device(self) -> torch.device:
@@ -116,9 +117,9 @@ class MegatronRank:
 
     def check_head(self, *, values: bool) -> None:
         """StrategyError when a critic is asked for log-probs, or a policy for values."""
-        if values and not self.is_critic:
+        if values and not self.gives_values:
             raise StrategyError(f"{self.context.role} has no value head; values come from the critic role")
-        if self.is_critic and not values:
+        if self.gives_values and not values:
             raise StrategyError(f"{self.context.role} has a value head and gives no log-probs")
 
     def stop(self) -> None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class MegatronTrainStrategy(TrainStrategy):
-    """Policy or critic (context.head "value") under AdamW; fp32, or bf16 with fp32 master weights.
+    """Policy, critic or reward model (context.head) under AdamW; fp32, or bf16 with fp32 master weights.
 
     All ranks of a model-parallel group are given the same micro batches. Megatron sums gradients over ranks and micro
     batches; the loss has divided by the global counts."""
@@ -159,7 +159,7 @@ class MegatronTrainStrategy(TrainStrategy):
         self._updater.finish_gather()
         tensors = self._exporter.tensors()
         if self.exports_weights:
-            write_model(directory, self.model.hf, self.rank.is_critic, tensors)
+            write_model(directory, self.model.hf, self.context.head, tensors)
         else:
             for _ in tensors:
                 pass

@@ -19,7 +19,7 @@ from roll.models.megatron.weights import local_name
     ],
 )
 def test_a_fused_norm_is_the_norm_before_its_matrix(name: str, hf_names: tuple[str, ...]) -> None:
-    entry = WeightMap(qwen3.FAMILY, is_critic=False).entry(f"decoder.layers.7.{local_name(name)}")
+    entry = WeightMap(qwen3.FAMILY, head="lm").entry(f"decoder.layers.7.{local_name(name)}")
     assert entry.hf_names == tuple(f"model.layers.7.{hf_name}" for hf_name in hf_names)
 
 
@@ -30,7 +30,7 @@ def test_every_weight_of_a_layer_with_grouped_experts_is_found_once(family: obje
     names = [n for n in own if "{expert}" not in n and n != "input_layernorm.weight"]
     names += ["self_attention.linear_qkv.layer_norm_weight"]
     names += [f"mlp.experts.{matrix}.weight{n}" for matrix in ("linear_fc1", "linear_fc2") for n in range(3)]
-    weights = WeightMap(family.FAMILY, is_critic=False)  # type: ignore[attr-defined]
+    weights = WeightMap(family.FAMILY, head="lm")  # type: ignore[attr-defined]
     found = [hf for name in names for hf in weights.entry(f"decoder.layers.0.{local_name(name)}").hf_names]
     want = [
         f"model.layers.0.{hf.format(expert=n)}"
