@@ -13,11 +13,12 @@ import torch
 
 from roll.algorithms.advantage import group_advantages
 from roll.algorithms.credit import assign_credit
+from roll.algorithms.explain_rows import numbers, worked_lines, worked_rows
 from roll.commands import main
 from roll.configs.estimators import estimator_of
 from roll.configs.load.validate import validate
 from roll.configs.plan.batch_plan import build_plan
-from roll.configs.presets import PRESETS, Preset, known_algorithm
+from roll.configs.presets import PRESETS, Preset, any_algorithm
 from roll.errors import ConfigError
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.pipeline.settings import advantage_settings, credit_settings, mixed_loss, policy_loss
@@ -53,7 +54,7 @@ def run(argv: Sequence[str]) -> list[str]:
     if not argv or argv[0] in ("-h", "--help"):
         return ["roll explain NAME:", *table((preset.name, preset.paper) for preset in PRESETS.values())]
     try:
-        return list(_explained(PRESETS[known_algorithm(argv[0])]))
+        return list(_explained(PRESETS[any_algorithm(argv[0])]))
     except ValueError as error:
         raise ConfigError(str(error)) from None
 
@@ -141,6 +142,11 @@ def _explained(preset: Preset) -> Iterator[str]:
     yield from (f"  {key}: {_yaml(value)}" for key, value in preset.settings.items())
     if preset.beside:
         yield f"  Left to the YAML: {preset.beside}"
+    if preset.pipeline != "rl":
+        yield f"Worked: two answers{' to one prompt' * (preset.pipeline == 'dpo')}, one update"
+        yield from (f"  {line}" for line in table(worked_lines(preset)))
+        yield f"  loss of the update: {worked_rows(preset).loss:.4f}"
+        return
     found = worked(preset.name)
     row = estimator_of(preset.settings["adv_estimator"])
     more = f", a critic says {VALUE:g} of every state" if row.needs_critic else ""
@@ -149,18 +155,13 @@ def _explained(preset: Preset) -> Iterator[str]:
     rows = [("answer", "reward", "r of its tokens", "A", "d loss / d log p of its tokens")]
     for i, (reward, ratios) in enumerate(zip(REWARDS, RATIOS, strict=True)):
         rows.append(
-            (str(i + 1), f"{reward:g}", _numbers(ratios), _numbers(found.advantages[i]), _numbers(found.gradients[i]))
+            (str(i + 1), f"{reward:g}", numbers(ratios), numbers(found.advantages[i]), numbers(found.gradients[i]))
         )
     yield from (f"  {line}" for line in table(rows))
     if found.expert:
-        told = f"d loss / d log p of its tokens {_numbers(found.expert)}"
-        yield f"  beside them a row of an expert's, p_new {_numbers(EXPERT)}: {told}"
+        told = f"d loss / d log p of its tokens {numbers(found.expert)}"
+        yield f"  beside them a row of an expert's, p_new {numbers(EXPERT)}: {told}"
     yield f"  loss of the update: {found.loss:.4f}"
-
-
-def _numbers(values: Sequence[float]) -> str:
-    different = values[:1] if len(set(values)) == 1 and len(values) > 1 else values
-    return " ".join(f"{value:.4g}" for value in different) + (" each" if len(different) < len(values) else "")
 
 
 def _yaml(value: object) -> str:

@@ -45,6 +45,7 @@ class AlgorithmConfig(OnPolicyDistillation):
     """What RLVR and agentic runs share: roles and mathematics."""
 
     role_table = ROLES
+    algorithms = "rl"
 
     # roles
     reward_pretrain: Place | None = setting(

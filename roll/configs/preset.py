@@ -10,13 +10,15 @@ from typing import Any
 @dataclass(frozen=True)
 class Preset:
     """`settings` by the keys of a YAML; `*` stands for each entry of a section. `formula` are the lines that explain
-    it, with `beside` for what the paper has and the preset leaves to the YAML."""
+    it, with `beside` for what the paper has and the preset leaves to the YAML. `pipeline`: the kind of run, `rl` for
+    RLVR and agentic ones alike."""
 
     name: str
     paper: str
     settings: Mapping[str, Any]
     formula: tuple[str, ...]
     beside: str = ""
+    pipeline: str = "rl"
 
 
 GROUP = "A = (reward - mean of the group) / deviation of the group, the same for all tokens of an answer"

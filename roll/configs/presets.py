@@ -8,6 +8,7 @@ from roll.configs.loss_presets import LOSS_PRESETS
 from roll.configs.mix_presets import MIX_PRESETS
 from roll.configs.preset import CLIP, GRADIENT, GROUP, KL, Preset
 from roll.configs.problems import did_you_mean
+from roll.configs.row_presets import ROW_PRESETS
 from roll.utils.text import show
 
 _AGENTIC_FILTER = "roll.pipeline.agentic.group_filters:DropEqualRewards"
@@ -231,16 +232,44 @@ _ROWS = (
     *LOSS_PRESETS,
     *MIX_PRESETS,
 )
-PRESETS: Mapping[str, Preset] = {row.name: row for row in _ROWS}
+PRESETS: Mapping[str, Preset] = {row.name: row for row in (*_ROWS, *ROW_PRESETS)}
 """By name, in the order in which messages list them."""
 
-_OTHER_SCRIPTS: Mapping[str, str] = {"sft": "start_sft_pipeline.py", "dpo": "start_dpo_pipeline.py"}
 
-
-def known_algorithm(name: str) -> str:
-    """The name, if it is one of the table; else ValueError that says what there is instead."""
-    if name in _OTHER_SCRIPTS:
-        raise ValueError(f"{name} is a pipeline of its own: examples/{_OTHER_SCRIPTS[name]}")
+def any_algorithm(name: str) -> str:
+    """The name, if it is one of the table, of whatever kind of run; else ValueError."""
     if name not in PRESETS:
         raise ValueError(f"{show(name)} is not one of {', '.join(PRESETS)}.{did_you_mean(name, PRESETS)}")
     return name
+
+
+def known_algorithm(name: str) -> str:
+    """The name, if it is one of reinforcement learning; else ValueError that says what there is instead."""
+    return _of_kind("rl", name)
+
+
+def known_sft(name: str) -> str:
+    """The same of fine-tuning."""
+    return _of_kind("sft", name)
+
+
+def known_dpo(name: str) -> str:
+    """The same of pairs of answers."""
+    return _of_kind("dpo", name)
+
+
+def kind_of_algorithm(name: object) -> str | None:
+    """The kind of run that has an algorithm of this name, None if there is none."""
+    return PRESETS[name].pipeline if isinstance(name, str) and name in PRESETS else None
+
+
+def _of_kind(pipeline: str, name: str) -> str:
+    found = kind_of_algorithm(name)
+    if found == pipeline:
+        return name
+    if found == "rl":
+        raise ValueError(f"{name} is reinforcement learning: pipeline: rlvr, or agentic")
+    if found is not None:
+        raise ValueError(f"{name} is a pipeline of its own: examples/start_{found}_pipeline.py")
+    names = [preset.name for preset in PRESETS.values() if preset.pipeline == pipeline]
+    raise ValueError(f"{show(name)} is not one of {', '.join(names)}.{did_you_mean(name, names)}")

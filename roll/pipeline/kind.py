@@ -6,6 +6,7 @@ from typing import Any
 from roll.configs.base import Settings
 from roll.configs.load.aliases import foreign_keys
 from roll.configs.load.known_keys import known_keys
+from roll.configs.presets import kind_of_algorithm
 from roll.configs.problems import Problem
 from roll.configs.run import RunConfig
 from roll.errors import ConfigError
@@ -14,13 +15,13 @@ from roll.utils.text import show
 
 
 def kind_of(tree: Mapping[str, Any], script: str | None = None) -> PipelineSpec:
-    """The kind that the key `pipeline` of a raw tree names, or else its script's, or else the one of this package that
-    knows most of its keys. Raises ConfigError where nothing tells."""
+    """The kind that the key `pipeline` of a raw tree names, or else its script's, or that of its `algorithm`, or the
+    one of this package that knows most of its keys. Raises ConfigError where nothing tells."""
     given = tree.get("pipeline")
     if given is not None and not isinstance(given, str):
         raise ConfigError(f"pipeline: {show(given)} must be the name of a kind of run: {', '.join(PIPELINES)}.")
-    named = given or script
-    return pipeline_of(named) if named else _whose_keys(tree)
+    named = given or script or kind_of_algorithm(tree.get("algorithm"))
+    return pipeline_of(named) if named and named != "rl" else _whose_keys(tree)
 
 
 def other_kind(spec: PipelineSpec, config: RunConfig) -> Iterator[Problem]:

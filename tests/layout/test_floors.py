@@ -36,6 +36,7 @@ FLOORS = {
     "roll.commands": 13,
     "roll.__main__": 14,
     "roll.algorithms.explain": 14,  # a command of its own: what the code of a run computes
+    "roll.algorithms.explain_rows": 13,
     "roll.importers.__main__": 14,
     "roll.distributed.scheduler.simulate": 13,  # a command of its own, beside the core that it plays
 }

@@ -59,13 +59,13 @@ def fill_run(tree: Mapping[str, Any], roles: Mapping[str, Role]) -> dict[str, An
         filled["logging_dir"] = f"{filled['output_dir']}/logs"
     if not filled.get("profiler_output_dir"):
         filled["profiler_output_dir"] = f"{filled['output_dir']}/profiler"
+    fill_algorithm(filled)
     return filled
 
 
 def fill_roles(tree: Mapping[str, Any], roles: Mapping[str, Role]) -> dict[str, Any]:
     """The same, and the estimator, rewards and validation of reinforcement learning."""
     filled = fill_run(in_its_place(tree), roles)
-    fill_algorithm(filled)
     for domain, worker in (_opened(filled, "rewards") or {}).items():
         if isinstance(worker, Mapping):
             roll_cls = str(worker.get("worker_cls"))

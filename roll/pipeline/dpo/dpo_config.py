@@ -1,11 +1,16 @@
 """Settings of direct preference optimization."""
 
 from collections.abc import Iterator, Mapping
+from typing import Annotated
+
+from pydantic import AfterValidator
 
 from roll.configs.base import setting
 from roll.configs.cluster import WorkerConfig
 from roll.configs.plan.describe import train_rows
 from roll.configs.plan.run_plan import RunPlan, build_run_plan
+from roll.configs.preset_keys import preset_rows
+from roll.configs.presets import known_dpo
 from roll.configs.roles import REFERENCE, TOKENIZER, Role
 from roll.pipeline.pair_config import PairConfig
 from roll.pipeline.row_config import VALIDATION
@@ -27,6 +32,7 @@ class DPOConfig(PairConfig):
 
     role_table = {role.name: role for role in (ACTOR_TRAIN, REFERENCE, VALIDATION)}
     learner = ACTOR_TRAIN.name
+    algorithms = "dpo"
 
     actor_train: WorkerConfig = setting({}, "The model that learns. A sample of its batches is a pair.")
     reference: WorkerConfig | None = setting(
@@ -34,6 +40,11 @@ class DPOConfig(PairConfig):
     )
 
     # loss
+    algorithm: Annotated[str, AfterValidator(known_dpo)] | None = setting(
+        None,
+        "An algorithm by name, which fills in the keys of its loss: dpo, cdpo or ipo; what the YAML says itself stays. "
+        "`roll explain NAME` shows the formula.",
+    )
     beta: float = setting(0.1, "Reward of an answer: this x (log p - log p of the reference).", gt=0)
     ipo: bool = setting(False, "IPO's squared loss in place of DPO's.")
     label_smoothing: float = setting(
@@ -69,6 +80,7 @@ def dpo_rows(config: DPOConfig, plan: RunPlan) -> Iterator[tuple[str, ...]]:
     yield from train_rows(config, plan)
     if config.reference_free:
         yield "reference", "none"
-        return
-    who = "actor_train without its adapters" if config.policy_is_reference else "reference"
-    yield "reference", f"{who}: log-probs of every row once, in the first epoch"
+    else:
+        who = "actor_train without its adapters" if config.policy_is_reference else "reference"
+        yield "reference", f"{who}: log-probs of every row once, in the first epoch"
+    yield from preset_rows(config.algorithm, config.value)

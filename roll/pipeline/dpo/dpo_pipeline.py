@@ -16,6 +16,7 @@ from roll.distributed.executor.step_rows import rows_of_scores
 from roll.pipeline.checkpoint import Checkpoint
 from roll.pipeline.dpo.dpo_config import DPOConfig
 from roll.pipeline.dpo.kept_scores import KeptLogProbs, name_of
+from roll.pipeline.dpo.settings import dpo_loss
 from roll.pipeline.pair_pipeline import PairPipeline
 from roll.types.batch import PairRows, Rows
 from roll.types.metrics import MetricSums
@@ -30,14 +31,7 @@ class DPOPipeline(PairPipeline):
 
     def __init__(self, config: DPOConfig, plan: RunPlan):
         super().__init__(config, plan)
-        self.loss = DPOLoss(
-            beta=config.beta,
-            ipo=config.ipo,
-            label_smoothing=config.label_smoothing,
-            average_log_probs=config.average_log_probs,
-            reference_free=config.reference_free,
-            sft_loss_coef=config.sft_loss_coef,
-        )
+        self.loss = dpo_loss(config)
 
     def prepare(self, checkpoint: Checkpoint | None) -> None:
         super().prepare(checkpoint)

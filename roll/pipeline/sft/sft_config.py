@@ -1,9 +1,12 @@
 """Settings of supervised fine-tuning."""
 
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator
 
 from roll.configs.base import setting
 from roll.configs.cluster import WorkerConfig
+from roll.configs.presets import known_sft
 from roll.configs.roles import TOKENIZER, Role
 from roll.pipeline.row_config import VALIDATION, RowConfig
 
@@ -17,10 +20,14 @@ class SFTConfig(RowConfig):
 
     role_table = {role.name: role for role in (SFT_TRAIN, VALIDATION)}
     learner = SFT_TRAIN.name
+    algorithms = "sft"
     columns = "roll.pipeline.sft.settings:columns"
     texts = "roll.pipeline.conversation_texts:conversation_texts"
 
     sft_train: WorkerConfig = setting({}, "The model that learns.")
+    algorithm: Annotated[str, AfterValidator(known_sft)] | None = setting(
+        None, "An algorithm by name: sft, which says what this run does anyhow."
+    )
 
     # columns
     prompt_key: str = setting("instruction", "Column with the prompt, of rows that hold no messages.")

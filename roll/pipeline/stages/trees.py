@@ -11,10 +11,13 @@ from roll.configs.load.known_keys import Path, path_text, sections
 from roll.configs.load.loader import RawTree
 from roll.configs.load.references import WHOLE_REFERENCE, lookup, references
 from roll.configs.load.validate import SLIP
+from roll.configs.presets import kind_of_algorithm
 from roll.configs.problems import nearest
+from roll.configs.run import RunConfig
 from roll.pipeline.kind import spellings
 from roll.pipeline.stages.entries import STAGES, Entry
 
+ALGORITHM = "algorithm"
 PLACES = (
     "logging_dir",
     "profiler_output_dir",
@@ -30,8 +33,11 @@ def stage_tree(raw: RawTree, entry: Entry) -> RawTree:
     away."""
     tree = copy.deepcopy({key: value for key, value in raw.tree.items() if key != STAGES})
     _change(tree, tree, entry.changes, "")
+    kind = kind_of_algorithm(entry.changes.get(ALGORITHM))
     if entry.settings.pipeline is not None:
         tree["pipeline"] = entry.settings.pipeline
+    elif kind not in (None, "rl"):
+        tree["pipeline"] = kind
     return RawTree(raw.path, tree, raw.of_fragments | set(references(raw.tree)))
 
 
@@ -47,15 +53,18 @@ def _change(tree: dict[str, Any], node: dict[str, Any], changes: Mapping[str, An
         _change(tree, node[key], value, where)
 
 
-def leave_out(cls: type[Settings], others: Iterable[type[Settings]], tree: dict[str, Any], entry: Entry) -> list[str]:
-    """Takes out of the resolved tree of a stage what the YAML says for all stages and only others know; returns the
-    paths. What no stage knows stays, to be told as an unknown key, unless it is misspelt for a key of others, who will
-    tell it; and so does what the stage says itself."""
+def leave_out(cls: type[RunConfig], others: Iterable[type[Settings]], tree: dict[str, Any], entry: Entry) -> list[str]:
+    """Takes out of the resolved tree of a stage what the YAML says for all stages and only others know, and the
+    algorithm, if it is one of another kind of run; returns the paths. What no stage knows stays, to be told as an
+    unknown key, unless it is misspelt for a key of others, who will tell it; and so does what the stage says itself."""
     known: dict[Path, set[str]] = {}
     for other in others:
         for settings, _, path in sections(other, tree):
             known.setdefault(path, set()).update(spellings(settings))
     gone: list[str] = []
+    if kind_of_algorithm(tree.get(ALGORITHM)) not in (None, cls.algorithms) and not entry.says((ALGORITHM,)):
+        del tree[ALGORITHM]
+        gone.append(ALGORITHM)
     for settings, node, path in list(sections(cls, tree)):
         own = spellings(settings)
         theirs = known.get(path, set())

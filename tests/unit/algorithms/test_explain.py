@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from roll.algorithms.explain import OLD, RATIOS, REWARDS, VALUE, worked
+from roll.algorithms.explain_rows import worked_rows
 from roll.commands import main
 from roll.configs.presets import PRESETS
 
@@ -130,7 +131,22 @@ def test_every_algorithm_is_explained(name: str, capsys: pytest.CaptureFixture[s
     shown = capsys.readouterr().out
     assert all(line in shown for line in PRESETS[name].formula)
     assert all(key in shown for key in PRESETS[name].settings)
-    assert f"loss of the update: {worked(name).loss:.4f}" in shown and f"p_old is {OLD:g}" in shown
+    is_rl = PRESETS[name].pipeline == "rl"
+    loss = worked(name).loss if is_rl else worked_rows(PRESETS[name]).loss
+    assert f"loss of the update: {loss:.4f}" in shown and (f"p_old is {OLD:g}" in shown) == is_rl
+
+
+def test_pairs_and_given_answers_have_the_numbers_of_their_formulas() -> None:
+    """h is log(.5 * .8 / (.4 * .8)) - log(.5 * .4 * .9 / (.5 * .5 * .9)) = log(1.25) - log(.8)."""
+    h = math.log(1.25) - math.log(0.8)
+    sigmoid = 1 / (1 + math.exp(-0.1 * h))
+    slopes = {"dpo": 0.1 * (1 - sigmoid), "cdpo": 0.1 * (0.9 - sigmoid), "ipo": -2 * (h - 5)}
+    for name, slope in slopes.items():
+        found = worked_rows(PRESETS[name]).gradients
+        assert found[0] == pytest.approx([-slope] * 2, rel=1e-5) and found[1] == pytest.approx([slope] * 3, rel=1e-5)
+    assert worked_rows(PRESETS["dpo"]).loss == pytest.approx(-math.log(sigmoid), rel=1e-5)
+    assert worked_rows(PRESETS["ipo"]).loss == pytest.approx((h - 5) ** 2, rel=1e-5)
+    assert worked_rows(PRESETS["sft"]).loss == pytest.approx(-math.log(0.5 * 0.8 * 0.5 * 0.4 * 0.9) / 5, rel=1e-5)
 
 
 def test_names_are_listed_and_unknown_ones_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -34,6 +34,8 @@ def test_keys_that_tell_nothing_are_refused_and_the_key_pipeline_decides() -> No
         kind_of({"pretrain": "model", "max_steps": 3})
     assert kind_of({"pretrain": "model", "pipeline": "rm"}).name == "rm"
     assert kind_of({"pretrain": "model"}, "sft").name == "sft"
+    assert kind_of({"pretrain": "model", "algorithm": "ipo"}).name == "dpo"
+    assert kind_of({"rewards": {}, "algorithm": "grpo"}).name == "rlvr"
     with pytest.raises(ConfigError, match="pipeline: 3 must be the name of a kind of run"):
         kind_of({"pipeline": 3})
 

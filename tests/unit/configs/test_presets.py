@@ -10,9 +10,12 @@ from roll.configs.load.validate import validate
 from roll.configs.plan.batch_plan import build_plan
 from roll.configs.plan.describe_batch import batch_rows
 from roll.configs.presets import PRESETS
+from roll.pipeline.dpo.dpo_config import DPOConfig
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
+from roll.pipeline.sft.sft_config import SFTConfig
 from tests.helpers.configs import tree, warnings_of
 
+RL = [name for name, preset in PRESETS.items() if preset.pipeline == "rl"]
 PAGE = Path(__file__).parents[3] / "docs" / "algorithms.md"
 
 
@@ -22,7 +25,7 @@ def config(changes: dict[str, Any]) -> RLVRConfig:
     return checked.config
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", RL)
 def test_a_preset_gives_its_keys_their_values(name: str) -> None:
     found = config({"algorithm": name})
     plain = {key: value for key, value in PRESETS[name].settings.items() if "." not in key}
@@ -43,7 +46,7 @@ def test_what_the_yaml_says_stays() -> None:
     assert config({"algorithm": "ppo", "value_clip": None}).value_clip is None
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", RL)
 def test_a_key_at_null_says_nothing_where_null_is_no_value(name: str) -> None:
     plain = {key: None for key in PRESETS[name].settings if "." not in key and key != "value_clip"}
     filled = config({"algorithm": name})
@@ -51,7 +54,7 @@ def test_a_key_at_null_says_nothing_where_null_is_no_value(name: str) -> None:
     assert {key: found.value(key) for key in plain} == {key: filled.value(key) for key in plain}
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", RL)
 def test_nothing_that_a_preset_sets_is_without_effect(name: str) -> None:
     assert [text for text in warnings_of(config({"algorithm": name})) if "nothing" in text] == []
 
@@ -101,3 +104,18 @@ def test_the_plan_says_what_a_preset_has_set() -> None:
         "0.0003, loss_agg_mode seq-mean-token-mean",
     )
     assert rows[1] == ("", "the YAML has pg_clip_high 0.5 instead of 0.0004")
+
+
+@pytest.mark.parametrize("name", ["dpo", "cdpo", "ipo", "sft"])
+def test_a_preset_of_rows_fills_in_what_its_run_does_not_say(name: str) -> None:
+    cls = SFTConfig if name == "sft" else DPOConfig
+    found = cls.model_validate({"algorithm": name, "pretrain": "model"})
+    assert {key: found.value(key) for key in PRESETS[name].settings} == dict(PRESETS[name].settings)
+    assert DPOConfig.model_validate({"algorithm": "ipo", "beta": 0.3, "pretrain": "model"}).beta == 0.3
+
+
+def test_an_algorithm_of_another_kind_of_run_is_refused() -> None:
+    (problem,) = [p for p in validate(DPOConfig, {"algorithm": "grpo"}).problems if p.keys == ("algorithm",)]
+    assert "grpo is reinforcement learning: pipeline: rlvr, or agentic" in problem.text
+    (problem,) = [p for p in validate(SFTConfig, {"algorithm": "sfft"}).problems if p.keys == ("algorithm",)]
+    assert "'sfft' is not one of sft. Did you mean sft?" in problem.text

@@ -90,6 +90,15 @@ def test_what_a_kind_of_run_does_not_know_is_left_out_and_said(plan: Planner) ->
     assert f"left out: {', '.join(warm_up.left_out)}" in "\n".join(warm_up.lines(3))
 
 
+def test_a_stage_may_say_its_kind_by_an_algorithm_and_has_none_of_another_kind(plan: Planner) -> None:
+    named = {**{key: value for key, value in WARM_UP.items() if key != "pipeline"}, "algorithm": "sft"}
+    warm_up, short = plan(named, SHORT, shared={"algorithm": "grpo", "adv_estimator": ...})
+    assert (warm_up.spec.name, short.spec.name) == ("sft", "rlvr")
+    assert warm_up.loaded.config.value("algorithm") == "sft" and short.loaded.config.value("algorithm") == "grpo"
+    inherits, _ = plan(WARM_UP, SHORT, shared={"algorithm": "grpo", "adv_estimator": ...})
+    assert inherits.loaded.config.value("algorithm") is None and "algorithm" in inherits.left_out
+
+
 def test_a_key_that_no_stage_knows_is_told_once(plan: Planner) -> None:
     (problem,) = refused(plan, shared={"rolout_batch_size": 32})
     assert "(long): rolout_batch_size: unknown key (value 32). Did you mean rollout_batch_size?" in problem
