@@ -13,6 +13,8 @@ import pytest
 
 from tests.e2e.conftest import START_LIMIT_S, Run, comparable, shared_directory
 
+pytestmark = pytest.mark.timeout(2400)  # every wait for a run has a shorter limit of its own
+
 NAME = "tiny_sort_stages"
 SHORT = (
     "stages.answers.max_steps=4",
