@@ -37,15 +37,14 @@ def test_the_demo_learns_by(name: str, more: tuple[str, ...], sort_data: Path, s
     assert run.metrics[24]["val/reward_mean"] > 0.7
 
 
-def test_remax_has_each_prompt_answered_greedily_beside_the_group(
-    sort_data: Path, start_run: Callable[..., Run]
-) -> None:
-    """Advantages are differences of rewards of 0 and 1. That it learns is not shown here: at the demo's learning rate
-    its sums over tokens undo the model."""
-    by_name = ("algorithm=remax", "~adv_estimator", "~pg_clip", "~loss_agg_mode", "max_steps=3", "eval_steps=-1")
-    run = start_run(sort_data, "tiny_sort", *by_name, "save_steps=-1", TWO_UPDATES)
+def test_remax_learns_from_a_greedy_answer_to_each_prompt(sort_data: Path, start_run: Callable[..., Run]) -> None:
+    """One update a step: nothing holds the policy in a second one, after which it forgot what it could. Held-out
+    accuracy went from .04 to .64. Advantages are differences of rewards of 0 and 1."""
+    by_name = ("algorithm=remax", "~adv_estimator", "~pg_clip", "~loss_agg_mode")
+    run = start_run(sort_data, "tiny_sort", *by_name, *SHORT)
     assert run.wait(900) == 0, run.text
-    for step in (1, 2, 3):
+    assert run.metrics[0]["val/reward_mean"] < 0.15 and run.metrics[24]["val/reward_mean"] > 0.4
+    for step in range(1, 25):
         row = run.metrics[step]
         assert 0 <= row["rollout/greedy_reward_mean"] <= 1
         assert row["actor/advantage_max"] in (0, 1) and 0 < row["actor/advantage_abs_mean"] <= 1
