@@ -81,7 +81,7 @@ class Converter:
         out.mkdir(parents=True, exist_ok=True)
         parameters = untied(global_parameters([self.chunk]), self.ties_head)
         exporter = Exporter(parameters, self.weights.entry, self.shapes, torch.device("cpu"))
-        write_model(out, self.hf, self.head, exporter.tensors())
+        write_model(out, self.model, self.hf, self.head, exporter.tensors())
         AutoTokenizer.from_pretrained(self.model).save_pretrained(out)
 
 

@@ -6,6 +6,7 @@ import copy
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -22,6 +23,7 @@ from transformers import (
 
 from roll.configs.roles import Head
 from roll.errors import StrategyError
+from roll.models.prediction_heads import prediction_heads
 from roll.models.tensor_files import INDEX, WHOLE, tensor_files
 
 _BYTES_PER_FILE = 1 << 30
@@ -86,14 +88,15 @@ class HfReader:
 
 
 def write_model(
-    directory: Path, config: PretrainedConfig, head: Head, tensors: Iterable[tuple[str, torch.Tensor]]
+    directory: Path, model: str, config: PretrainedConfig, head: Head, tensors: Iterable[tuple[str, torch.Tensor]]
 ) -> None:
-    """config.json and the tensors: a directory that `from_pretrained` loads. Memory stays at one file."""
+    """config.json and the tensors, and of a policy the heads for further tokens that the files of `model`, its start,
+    hold: a directory that `from_pretrained` loads. Memory stays at one file."""
     saved = copy.deepcopy(config)
     saved_class: Any = _KINDS[head]._model_mapping[type(config)]
     saved.architectures = [saved_class.__name__]
     saved.save_pretrained(directory)
-    write_files(directory, tensors)
+    write_files(directory, chain(tensors, prediction_heads(model)) if head == "lm" else tensors)
 
 
 def write_files(

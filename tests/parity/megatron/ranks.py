@@ -469,6 +469,14 @@ def saved_as_hugging_face(run: Run, directory: Path) -> tuple[dict[str, np.ndarr
         return exported(strategy), _log_probs(strategy, run, base=True)
 
 
+def saved_after_an_update(run: Run, directory: Path) -> dict[str, np.ndarray]:
+    """The exported weights with which the model was saved."""
+    with trainer(run) as strategy:
+        one_update(strategy, run)
+        strategy.save_hf_model(directory)
+        return exported(strategy)
+
+
 def first_draws(run: Run) -> list[float]:
     """Of the two generators that dropout draws from."""
     from megatron.core.tensor_parallel.random import get_cuda_rng_tracker

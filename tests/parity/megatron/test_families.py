@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from tests.helpers.processes import RankPool
@@ -54,6 +54,21 @@ def test_log_probs_entropy_and_exported_weights_are_the_models_own(
     assert outputs[0][1].keys() == stored.keys()
     assert all(np.array_equal(weights, stored[key].numpy()) for key, weights in outputs[0][1].items())
     assert outputs[1][1] == {}
+
+
+def test_heads_for_further_tokens_are_saved_with_a_trained_model_as_they_were(rank_pool: Pools, tmp_path: Path) -> None:
+    """From two stages of a pipeline, none of which knows them."""
+    model_dir = models.make(tmp_path / "model", "qwen3")
+    heads = {"mtp.fc.weight": torch.ones(2, 2), "model.layers.2.eh_proj.weight": torch.full((2, 4), 2.0)}
+    file = model_dir / "model.safetensors"
+    save_file(load_file(file) | heads, file, metadata={"format": "pt"})
+    run = Run(model_dir, PP2, vocab_size=models.VOCAB_SIZE)
+    exported = rank_pool(2).run(ranks.saved_after_an_update, run, tmp_path / "saved")[0]
+    saved = load_file(tmp_path / "saved" / "model.safetensors")
+    assert saved.keys() == exported.keys() | heads.keys()
+    assert all(torch.equal(saved[name], weights) for name, weights in heads.items())
+    assert all(np.array_equal(saved[name].numpy(), weights) for name, weights in exported.items())
+    AutoModelForCausalLM.from_pretrained(tmp_path / "saved")
 
 
 def test_a_model_of_an_unknown_family_is_refused_with_the_known_ones(rank_pool: Pools, tmp_path: Path) -> None:

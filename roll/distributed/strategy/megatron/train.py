@@ -159,7 +159,8 @@ class MegatronTrainStrategy(TrainStrategy):
         self._updater.finish_gather()
         tensors = self._exporter.tensors()
         if self.exports_weights:
-            write_model(directory, self.model.hf, self.context.head, tensors)
+            start = str(self.role.model_args.model_name_or_path)
+            write_model(directory, start, self.model.hf, self.context.head, tensors)
         else:
             for _ in tensors:
                 pass
