@@ -67,4 +67,4 @@ def test_a_model_whose_head_gives_several_numbers_is_refused_before_a_run(
 
 def test_the_strategies_that_train_a_reward_head() -> None:
     able = {name for name, spec in STRATEGIES.items() if REWARD_TRAIN.head in spec.heads}
-    assert able == {"deepspeed_train", "fsdp2_train"}
+    assert able == {"deepspeed_train", "fsdp2_train", "megatron_train"}

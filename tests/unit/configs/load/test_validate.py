@@ -61,8 +61,8 @@ def test_another_systems_name_of_a_strategy_is_that_of_the_one_that_fits_the_rol
         ),
         (
             {"track_with": ["jsonl", "wandbb"]},
-            "track_with[1]: 'wandbb' is not one of tensorboard, wandb, mlflow, swanlab, jsonl, stdout. "
-            "Did you mean wandb?",
+            "track_with[1]: 'wandbb' is not one of tensorboard, wandb, mlflow, swanlab, jsonl, stdout, "
+            "prometheus. Did you mean wandb?",
         ),
         (
             {"actor_infer.device_mapping": "list(rang(0,4))"},
