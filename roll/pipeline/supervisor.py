@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -45,13 +45,13 @@ _LIBC = ctypes.CDLL(None)
 
 @dataclass(frozen=True)
 class Watched:
-    """What is started and how it is looked at. `checkpoints`: the folders whose newest one tells progress. `log`: what
-    the driver writes beside its terminal. `secrets` are masked in what is kept of its last lines."""
+    """What is started and how it is looked at. `checkpoints`: the folders whose newest one tells progress. `logs`:
+    what drivers write beside their terminal. `secrets` are masked in what is kept of its last lines."""
 
     command: tuple[str, ...]
     checkpoints: tuple[Path, ...]
     output_dir: Path
-    log: Path
+    logs: tuple[Path, ...]
     secrets: tuple[str, ...] = ()
 
 
@@ -62,7 +62,7 @@ def watched(command: Sequence[str], runs: Sequence[RunConfig]) -> Watched:
         (*command,),
         tuple(Path(run.checkpoint_dir) for run in runs),
         first if len(runs) == 1 else first.parent,
-        Path(runs[0].logging_dir) / "driver.log",
+        tuple(Path(run.logging_dir) / "driver.log" for run in runs),
         tuple(find_secrets([run.model_dump() for run in runs])),
     )
 
@@ -132,7 +132,7 @@ class Supervisor:
     def _start(self, resumes: bool) -> tuple[int, list[str]]:
         """Exit code and last lines. `resumes`: from what this run has saved, wherever its YAML makes it begin."""
         more = ("resume_from_checkpoint=true",) if resumes else ()
-        seen = self.watched.log.stat().st_size if self.watched.log.exists() else 0
+        seen = {log: _size(log) for log in self.watched.logs}
         on_terminal = sys.stderr.isatty()
         self._child = subprocess.Popen(
             [*self.watched.command, *more],
@@ -152,7 +152,7 @@ class Supervisor:
         code = self._child.wait()
         if reader is not None:
             reader.join(timeout=5)  # a process that it left behind may hold the pipe
-        lines = _end_of(self.watched.log, seen) if on_terminal else [*last]
+        lines = _end_of(seen) if on_terminal else [*last]
         return (128 - code if code < 0 else code), [visible(mask(line, self.watched.secrets)) for line in lines]
 
     def _note(
@@ -176,9 +176,13 @@ class Supervisor:
             "restarts_in_s": wait_s,
             "last_lines": list(last_lines),
         }
-        self.watched.output_dir.mkdir(parents=True, exist_ok=True)
-        with (self.watched.output_dir / RESTARTS_FILE).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+        file = self.watched.output_dir / RESTARTS_FILE
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with file.open("a", encoding="utf-8") as rows:
+                rows.write(json.dumps(row) + "\n")
+        except OSError as error:  # what ended the run may be what is wrong here, such as a disk that was full
+            logger.warning("output_dir: %s is not written: %s", file, error)
 
     def _sleep(self, seconds: float) -> None:
         until = time.monotonic() + seconds
@@ -208,18 +212,26 @@ def _end_with_parent() -> None:
 
 
 def _pass_on(stream: IO[str], last: deque[str]) -> None:
+    """To the end, whatever becomes of our own stderr: a run whose pipe nobody empties would stand still."""
     for line in stream:
-        sys.stderr.write(line)
-        sys.stderr.flush()
         last.append(line.rstrip("\n"))
+        with suppress(OSError):  # its reader has gone, or its disk is full
+            sys.stderr.write(line)
+            sys.stderr.flush()
 
 
-def _end_of(log: Path, seen: int) -> list[str]:
-    """The last lines that were added since it had so many bytes."""
-    if not log.exists():
+def _size(log: Path) -> int:
+    return log.stat().st_size if log.exists() else 0
+
+
+def _end_of(seen: Mapping[Path, int]) -> list[str]:
+    """The last lines that were added since logs had so many bytes: of the newest that grew."""
+    grown = [log for log, size in seen.items() if _size(log) > size]
+    if not grown:
         return []
+    log = max(grown, key=lambda each: each.stat().st_mtime_ns)
     with log.open("rb") as file:
-        file.seek(max(seen, log.stat().st_size - _LAST_BYTES))
+        file.seek(max(seen[log], log.stat().st_size - _LAST_BYTES))
         return file.read().decode(errors="replace").splitlines()[-_LAST_LINES:]
 
 

@@ -40,7 +40,8 @@ def toy(tmp_path: Path) -> Watched:
             (directory / "weights").write_text(str(step))
     (tmp_path / "checkpoints").mkdir()
     command = (sys.executable, "-S", str(tmp_path / "toy.py"), str(tmp_path), "run")
-    return Watched(command, (tmp_path / "checkpoints",), tmp_path, tmp_path / "driver.log", ("hunter2hunter2",))
+    logs = tuple(tmp_path / name / "driver.log" for name in ("first", "second"))
+    return Watched(command, (tmp_path / "checkpoints",), tmp_path, logs, ("hunter2hunter2",))
 
 
 def writes(toy: Watched, text: str) -> None:
@@ -98,6 +99,44 @@ def test_a_killed_run_goes_on_and_the_reason_is_noted_with_its_last_lines_and_no
     assert row["last_lines"] == ["the key is ***"]
 
 
+def test_on_a_terminal_the_last_lines_are_those_of_the_stage_that_ran(
+    toy: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = toy.logs
+    for log in toy.logs:
+        log.parent.mkdir()
+        log.write_text("of an earlier start\n")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    writes(
+        toy,
+        f"""
+        if number < 3:
+            with open({[str(first), str(second)]!r}[number - 1], "a") as file:
+                file.write("stage " + str(number) + " fails\\n")
+        sys.exit(1)
+        """,
+    )
+    assert ends_with(toy) == 1
+    assert [row["last_lines"] for row in restarts(toy)] == [["stage 1 fails"], ["stage 2 fails"], []]
+
+
+def test_a_note_that_cannot_be_written_ends_nothing(toy: Watched) -> None:
+    (toy.output_dir / RESTARTS_FILE).symlink_to("/dev/full")
+    writes(toy, "sys.exit(0 if number == 2 else 7)")
+    assert ends_with(toy) == 0
+    assert len(starts(toy)) == 2
+
+
+@pytest.mark.timeout(60)
+def test_a_run_goes_on_where_nobody_takes_what_the_supervisor_says(toy: Watched) -> None:
+    """1 MB, which no pipe holds: its reader has gone, and then the disk of the file is full."""
+    writes(toy, "for _ in range(10_000): print('x' * 100, file=sys.stderr)\nsys.exit(2)")
+    reading, gone = os.pipe()
+    os.close(reading)
+    full = os.open("/dev/full", os.O_WRONLY)
+    assert [supervise(toy, stderr=place).wait() for place in (gone, full)] == [2, 2]
+
+
 @pytest.mark.parametrize(("code", "num_starts"), [(2, 1), (130, 1), (129, 1), (143, 3), (1, 3), (139, 3)])
 def test_only_a_crash_or_a_preemption_is_worth_another_start(toy: Watched, code: int, num_starts: int) -> None:
     writes(toy, f"sys.exit({code})")
@@ -130,15 +169,21 @@ import sys
 from pathlib import Path
 from roll.pipeline.supervisor import Supervisor, Watched
 place = Path(sys.argv[1])
-watched = Watched(tuple(sys.argv[2:]), (place / "checkpoints",), place, place / "driver.log")
+watched = Watched(tuple(sys.argv[2:]), (place / "checkpoints",), place, ())
 sys.exit(Supervisor(watched, 5, first_wait_s=0.0).run())
 """
 
 
-def supervise(toy: Watched) -> subprocess.Popen[bytes]:
-    """In a process of its own, with the program under way."""
+def supervise(toy: Watched, stderr: int | None = None) -> subprocess.Popen[bytes]:
+    """In a process of its own."""
     command = [sys.executable, "-c", SUPERVISING, str(toy.output_dir), *toy.command]
-    process = subprocess.Popen(command, start_new_session=True, env=os.environ | {"PYTHONPATH": os.getcwd()})
+    environment = os.environ | {"PYTHONPATH": os.getcwd()}
+    return subprocess.Popen(command, start_new_session=True, env=environment, stderr=stderr)
+
+
+def supervise_ready(toy: Watched) -> subprocess.Popen[bytes]:
+    """With the program under way."""
+    process = supervise(toy)
     while not (toy.output_dir / "ready").exists():
         assert process.poll() is None
     return process
@@ -147,7 +192,7 @@ def supervise(toy: Watched) -> subprocess.Popen[bytes]:
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_to_the_supervisor_is_handed_on_once_and_nothing_starts_again(toy: Watched, sent: int) -> None:
     writes(toy, CATCHING)
-    process = supervise(toy)
+    process = supervise_ready(toy)
     os.killpg(process.pid, sent)  # as a terminal's Ctrl-C comes: to its whole group
     assert process.wait(60) == 128 + sent
     assert (toy.output_dir / "caught").read_text().split() == [signal.Signals(sent).name]
@@ -156,7 +201,7 @@ def test_a_signal_to_the_supervisor_is_handed_on_once_and_nothing_starts_again(t
 
 def test_a_killed_supervisor_takes_the_run_along_which_may_still_save(toy: Watched) -> None:
     writes(toy, CATCHING)
-    process = supervise(toy)
+    process = supervise_ready(toy)
     (child,) = psutil.Process(process.pid).children()
     process.kill()
     process.wait(60)
