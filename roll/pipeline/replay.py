@@ -12,9 +12,9 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ValidationError, model_validator
 
 from roll.utils.text import visible
 
@@ -33,6 +33,12 @@ class RecordedTokens(BaseModel):
     texts: list[str]
     engine: list[float | None]
     trainer: list[float | None]
+
+    @model_validator(mode="after")
+    def _are_of_the_same_tokens(self) -> Self:
+        if not len(self.texts) == len(self.engine) == len(self.trainer):
+            raise ValueError("texts, engine and trainer are of different lengths")
+        return self
 
 
 class Recorded(BaseModel):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -141,9 +142,15 @@ def _rows(logs: Path, config: Mapping[str, Any]) -> Rows:
     elsewhere = own.get("log_dir") if isinstance(own, Mapping) else None
     places = [logs, *([Path(str(elsewhere))] if elsewhere else [])]
     file = next((place / METRICS_FILE for place in places if (place / METRICS_FILE).is_file()), logs / METRICS_FILE)
-    return [
-        (step, {name: v for name, v in row.items() if isinstance(v, int | float)}) for step, row in read_metrics(file)
-    ]
+    return [(step, {name: v for name, v in row.items() if _is_number(v)}) for step, row in read_metrics(file)]
+
+
+def _is_number(value: object) -> bool:
+    """Without NaN and infinities, and whole numbers that no float can hold."""
+    try:
+        return isinstance(value, int | float) and math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def _spread(path: Path) -> StepSpread | None:

@@ -122,8 +122,11 @@ def _number(value: float | None) -> str:
 
 
 def _has_tokens(path: Path) -> bool:
-    with path.open(encoding="utf-8", errors="replace") as file:
-        return '"tokens": {' in file.readline()
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return '"tokens": {' in file.readline()
+    except OSError:
+        return False
 
 
 def _records(path: Path) -> list[Recorded]:

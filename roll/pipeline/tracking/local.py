@@ -86,11 +86,17 @@ def _line(step: int, metrics: Metrics, moment: str | None = None) -> str:
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     if not path.exists():
         return
-    with path.open(encoding="utf-8") as file:
+    with path.open(encoding="utf-8", errors="replace") as file:
         for number, line in enumerate(file, 1):
             try:
                 yield int(json.loads(line)["step"]), line
-            except (ValueError, KeyError, TypeError):  # the last line of a run that was killed while writing it
+            except (
+                ValueError,
+                KeyError,
+                TypeError,
+                OverflowError,
+                RecursionError,
+            ):  # the last line of a run that was killed while writing it
                 logger.warning("%s line %d is not a line of metrics and is left out", path, number)
 
 

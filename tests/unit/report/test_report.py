@@ -181,6 +181,34 @@ def test_files_of_steps_that_the_run_has_not_and_unfinished_ones_are_left_out(tm
     assert "2 train 1 to 3 crash" in re.sub(r"\s+", " ", page.text)  # step 2 is not read
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"step": 9, "rollout/reward_mean": 0.\xff\xfe',
+        b'{"step": 9, "time/rollout_s": null, "rollout/reward_mean": NaN}',
+        b'{"step": 1e999, "rollout/reward_mean": 1.0}',
+        b'{"step": 9, "rollout/reward_mean": ' + b"9" * 400 + b"}",
+        b"[" * 100_000,
+    ],
+)
+def test_a_line_of_metrics_that_is_damaged_or_has_no_number_leaves_the_others(tmp_path: Path, line: bytes) -> None:
+    run = write_run(tmp_path / "run")
+    with (run / "logs" / "metrics.jsonl").open("ab") as file:
+        file.write(line + b"\n")
+    assert "train_actor\n9.00 s\n75.0%" in re.sub(r"\n\s*", "\n", report(tmp_path, str(run)).text)
+
+
+def test_records_that_cannot_be_read_are_left_out(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    first, second = (run / "rollouts" / f"step_00000{step}.jsonl" for step in (1, 2))
+    first.unlink()
+    first.mkdir()
+    tokens = {"texts": ["a", "b"], "engine": [-1.0], "trainer": [-1.0]}
+    second.write_text(json.dumps(json.loads(second.read_text()) | {"tokens": tokens}) + "\n")
+    (run / "rollouts" / "step_000003.jsonl").write_text("[" * 100_000 + "\n")
+    assert "answer of step" not in report(tmp_path, str(run)).text
+
+
 def test_a_run_of_which_only_metrics_are_there_has_a_report(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     write_metrics(tmp_path / "run" / "metrics.jsonl", [(1, {"train/nll_mean": 2.0})])
