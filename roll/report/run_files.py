@@ -117,14 +117,11 @@ def read_run(directory: Path) -> RunFiles:
         story = RunStory(roll_version="", curves=("rollout/reward_mean", "val/reward_mean"), config={}, starts=())
     except (OSError, ValueError) as error:
         raise ConfigError(f"{logs / RUN_FILE} cannot be read: {error}") from error
-    rollouts = output / "rollouts"
-    if not rollouts.is_dir():
-        rollouts = Path(str(story.config.get("rollout_dump_dir") or rollouts))
     return RunFiles(
         name=str(story.config.get("exp_name") or output.absolute().name),
         directory=directory,
         logs=logs,
-        rollouts=rollouts,
+        rollouts=_rollouts(output, story.config),
         rows=_rows(logs, story.config),
         curves=story.curves,
         config=redact(story.config),
@@ -134,6 +131,17 @@ def read_run(directory: Path) -> RunFiles:
 
 def _is_logs(place: Path) -> bool:
     return (place / RUN_FILE).is_file() or (place / METRICS_FILE).is_file()
+
+
+def _rollouts(output: Path, config: Mapping[str, Any]) -> Path:
+    """Below the output_dir, wherever that is by now, unless the run was told another place."""
+    usual, told = output / "rollouts", config.get("rollout_dump_dir")
+    if told is None:
+        return usual
+    place = Path(str(told))
+    is_usual = place == Path(str(config.get("output_dir"))) / "rollouts"
+    first, second = (usual, place) if is_usual else (place, usual)
+    return first if first.is_dir() else second
 
 
 def _rows(logs: Path, config: Mapping[str, Any]) -> Rows:

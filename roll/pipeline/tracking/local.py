@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 
 METRICS_FILE = "metrics.jsonl"
 SUMMARY_FILE = "summary.json"
+_NO_METRICS = (ValueError, KeyError, TypeError, OverflowError, RecursionError)  # of a killed run, its last line
 _OTHER_KEYS = frozenset({"step", "time", "bound"})  # of a line, beside its metrics
 
 
@@ -90,13 +91,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
         for number, line in enumerate(file, 1):
             try:
                 yield int(json.loads(line)["step"]), line
-            except (
-                ValueError,
-                KeyError,
-                TypeError,
-                OverflowError,
-                RecursionError,
-            ):  # the last line of a run that was killed while writing it
+            except _NO_METRICS:
                 logger.warning("%s line %d is not a line of metrics and is left out", path, number)
 
 

@@ -209,6 +209,21 @@ def test_records_that_cannot_be_read_are_left_out(tmp_path: Path) -> None:
     assert "answer of step" not in report(tmp_path, str(run)).text
 
 
+def test_rollouts_are_those_of_the_place_that_the_run_was_told(tmp_path: Path) -> None:
+    """Not those that another run left below the same output_dir; in a folder that was moved they are below it."""
+    run = write_run(tmp_path / "run")
+    RolloutRecorder(tmp_path / "told").record(3, [record(response_text="told")])
+    path = run / "logs" / RUN_FILE
+    story = json.loads(path.read_text())
+    (tmp_path / "before" / "rollouts").mkdir(parents=True)
+    for output_dir, dump_dir, shown in (("run", "told", True), ("before", "before/rollouts", False)):
+        places = {"output_dir": str(tmp_path / output_dir), "rollout_dump_dir": str(tmp_path / dump_dir)}
+        path.write_text(json.dumps(story | {"config": story["config"] | places}))
+        text = report(tmp_path, str(run)).text
+        assert ("told" in text.split("Sample rollouts")[1].split("Configuration")[0]) == shown
+        assert ("answer of step 3" in text) != shown
+
+
 def test_a_run_of_which_only_metrics_are_there_has_a_report(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     write_metrics(tmp_path / "run" / "metrics.jsonl", [(1, {"train/nll_mean": 2.0})])
