@@ -14,7 +14,7 @@ from roll.configs.plan.batch_plan import batch_problems, role_train_plan
 from roll.configs.plan.derive import compares_within_groups, old_log_probs, weighs_importance
 from roll.configs.policy_losses import POLICY_FORMS
 from roll.configs.problems import Problem, ids_text
-from roll.configs.rollout_checks import VAL_LENGTH_KEYS, length_problems
+from roll.configs.rollout_checks import VAL_LENGTH_KEYS, length_problems, unused_recorder_keys
 from roll.configs.rollout_config import LENGTH_KEYS
 from roll.configs.sent_adapters import sent_adapter_problems
 from roll.configs.strategy import narrowing_settings
@@ -262,6 +262,7 @@ def config_warnings(config: AlgorithmConfig) -> list[str]:
     """What works, and may not be what was meant."""
     found = [
         *_unused(config),
+        *unused_recorder_keys(config),
         *_kl_warnings(config),
         *opd_warnings(config),
         *_share_warnings(config),

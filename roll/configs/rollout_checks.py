@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from roll.configs.problems import Problem
 from roll.configs.rollout_config import LENGTH_KEYS, RolloutConfig
 
+SAMPLE_TRACKERS = ("wandb", "mlflow", "swanlab", "tensorboard")
+"""Those that take recorder.tracked_samples."""
 VAL_LENGTH_KEYS = ("val_prompt_length", "val_sequence_length")
 
 
@@ -14,6 +16,18 @@ def unused_filter_keys(config: RolloutConfig, filters: str) -> Iterator[str]:
         yield f"is_use_additional_prompts does nothing: no {filters} drops a group."
     if config.is_changed("on_empty") and not config.experience_operators:
         yield f"on_empty does nothing: no {filters} drops a group."
+
+
+def unused_recorder_keys(config: RolloutConfig) -> Iterator[str]:
+    keys = config.recorder
+    if keys.num_groups == 0:
+        for name, value in (("log_prob_steps", keys.log_prob_steps), ("tracked_samples", keys.tracked_samples)):
+            if value > 0:
+                yield f"recorder.{name} does nothing: recorder.num_groups is 0, so no rollout is recorded."
+    elif keys.tracked_samples and not set(SAMPLE_TRACKERS) & set(config.track_with):
+        yield f"recorder.tracked_samples does nothing: none of {', '.join(SAMPLE_TRACKERS)} is in track_with."
+    if keys.tracked_samples == 0 and keys.is_changed("tracked_steps"):
+        yield "recorder.tracked_steps does nothing: recorder.tracked_samples is 0."
 
 
 def length_problems(config: RolloutConfig) -> Iterator[Problem]:

@@ -285,6 +285,19 @@ def warnings(changes: dict[str, Any]) -> list[str]:
         ({"critic": CRITIC}, "critic is not started: adv_estimator: grpo uses none."),
         ({"reference": REFERENCE}, "reference is not started: no KL term is in use"),
         ({"use_kl_loss": True}, "use_kl_loss is on, but kl_loss_coef is 0: no KL loss."),
+        (
+            {"recorder": {"num_groups": 0, "log_prob_steps": 5}},
+            "recorder.log_prob_steps does nothing: recorder.num_groups is 0",
+        ),
+        (
+            {"recorder": {"num_groups": 0, "tracked_samples": 5}},
+            "recorder.tracked_samples does nothing: recorder.num_groups is 0",
+        ),
+        (
+            {"recorder": {"tracked_samples": 5}, "track_with": ["jsonl", "stdout"]},
+            "recorder.tracked_samples does nothing: none of wandb, mlflow, swanlab, tensorboard is in track_with.",
+        ),
+        ({"recorder": {"tracked_steps": 5}}, "recorder.tracked_steps does nothing: recorder.tracked_samples is 0."),
         ({"kl_loss_coef": 0.1}, "kl_loss_coef: 0.1 does nothing while use_kl_loss is off."),
         (
             {"add_token_level_kl": True, "init_kl_coef": 0, "reference": REFERENCE, "enable_reference": True},

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from roll.configs.rollout_checks import SAMPLE_TRACKERS
 from roll.errors import ConfigError
-from roll.pipeline.tracking.build import make_trackers, tracker_problems
+from roll.pipeline.tracking.build import TRACKERS, make_trackers, tracker_problems
 from roll.pipeline.tracking.local import read_metrics
 from roll.pipeline.tracking.tracker import TrackedSample, Tracker, Trackers
 
@@ -373,6 +374,10 @@ def test_tensorboard_gets_samples_as_a_text_that_is_no_markup(tmp_path):
     assert event.step == 3
     assert "    math, group 4: reward 1, stop\n" in text and "    math, group 5: failed, failed\n" in text
     assert {line[:4] for line in text.splitlines() if line} == {"    ", "---"}  # indented, or a rule between samples
+
+
+def test_the_trackers_that_take_samples_are_those_that_the_settings_know():
+    assert {name for name, each in TRACKERS.items() if each.samples is not Tracker.samples} == set(SAMPLE_TRACKERS)
 
 
 def test_a_tracker_that_takes_no_samples_is_told_the_metrics_all_the_same(tmp_path, caplog):
