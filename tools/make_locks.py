@@ -127,6 +127,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = parser.parse_args(argv)
     if unknown := [name for name in given.names if name not in LOCKS]:
         parser.error(f"{', '.join(unknown)}: the locks are {', '.join(LOCKS)}")
+    if shutil.which(given.uv) is None:
+        parser.error(f"{given.uv}: there is no such program. pip install uv, or name it with --uv")
     for name in given.names or LOCKS:
         path = FOLDER / f"{name}.txt"
         path.write_text(text_of(name, resolve(given.uv, name, path, given.upgrade)), encoding="utf-8")

@@ -10,7 +10,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from tests.layout.test_build import requirements
-from tools.make_locks import FOLDER, LOCKS, MACHINES, PYTHONS, kept, machines, pins, resolve, text_of
+from tools.make_locks import FOLDER, LOCKS, MACHINES, PYTHONS, kept, machines, main, pins, resolve, text_of
 
 CUDA = [name for name in LOCKS if name.startswith("cuda")]
 
@@ -24,6 +24,14 @@ def test_a_marker_stays_only_where_some_of_our_machines_differ() -> None:
         "e==1 ; python_full_version >= '3.14'",
     ]
     assert list(kept(lines)) == ["a==1", "b==1", "d==1 ; platform_machine == 'x86_64'"]
+
+
+def test_without_the_resolver_nothing_is_written_and_it_is_said_how_to_get_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["cpu-demo", "--uv", "/nonexistent/uv"])
+    assert "pip install uv" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", LOCKS)
