@@ -107,9 +107,10 @@ class CollapseAlarm:
 
 
 def _causes(metrics: Mapping[str, float]) -> str:
-    """What was exactly 0 in a step, empty if nothing was. A step that does not train the policy has its rewards."""
-    causes = []
-    if metrics.get("rollout/reward_max") == metrics.get("rollout/reward_min") == 0:
+    """What was exactly 0 in a step, empty if nothing was. A step that does not train the policy has its rewards; one
+    with an expert's rows learns from them whatever the rewards are."""
+    causes, has_expert = [], "actor/expert_weight" in metrics
+    if metrics.get("rollout/reward_max") == metrics.get("rollout/reward_min") == 0 and not has_expert:
         causes.append("all rewards")
     no_update = "actor/skipped_updates" in metrics or metrics.get("actor/num_updates") == 0
     if metrics.get("actor/grad_norm", 0.0 if no_update else None) == 0:

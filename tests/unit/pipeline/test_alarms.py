@@ -41,6 +41,11 @@ def looked_at(alarm: CollapseAlarm, steps: list[dict[str, float]]) -> list[float
     return [alarm.look(step, metrics)[NO_SIGNAL] for step, metrics in enumerate(steps, 1)]
 
 
+def test_rewards_of_zero_say_nothing_where_an_expert_teaches_and_a_gradient_of_zero_does() -> None:
+    expert = ZERO | {"actor/expert_weight": 0.1}
+    assert looked_at(CollapseAlarm(1), [expert | {"actor/grad_norm": 0.1}, expert]) == [0, 1]
+
+
 def test_rewards_and_gradients_at_zero_are_said_once_after_n_steps_and_again_when_they_come_back(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
