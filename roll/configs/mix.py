@@ -13,7 +13,9 @@ from roll.configs.data import DataArgs
 def _names(rows: dict[str, "ExpertRowsConfig"]) -> dict[str, "ExpertRowsConfig"]:
     for name in rows:
         if not name.replace("-", "_").isidentifier():
-            raise ValueError(f"{name!r} must be a name of letters, digits, _ and -: metrics carry it")
+            raise ValueError(
+                f"{name!r} must be a name of letters, digits, _ and -, without a digit in front: metrics carry it"
+            )
     return rows
 
 

@@ -60,7 +60,9 @@ def _mix_rows(mix: MixConfig, samples: int) -> Iterator[tuple[str, str]]:
         yield "" if place else "mix", f"{told} (share {mix.rows[name].share:g})"
     if counts:
         rise = f" after a rise of {counted(mix.warmup_steps, 'step')}" if mix.warmup_steps else ""
-        fall = f", falls to {mix.final_weight:g} in {counted(mix.decay_steps, 'step')}" if mix.decay_steps else ""
+        goes = "falls" if mix.final_weight < mix.weight else "rises"
+        ends = mix.decay_steps and mix.final_weight != mix.weight
+        fall = f", {goes} to {mix.final_weight:g} in {counted(mix.decay_steps, 'step')}" if ends else ""
         weighs = " x p (1 - p) of each token" if mix.token_weights == "uncertain" else ""
         yield "", f"loss = (1 - w) x the policy's + w x the expert's{weighs}; w is {mix.weight:g}{rise}{fall}"
 

@@ -64,6 +64,8 @@ def test_the_plan_says_how_many_rows_a_share_makes_and_what_they_weigh() -> None
         "loss = (1 - w) x the policy's + w x the expert's x p (1 - p) of each token; w is 0.1 after a rise of 1 step, "
         "falls to 0.02 in 20 steps"
     )
+    assert told(mix(weight=0, decay_steps=20, final_weight=0.5))[-1].endswith("; w is 0, rises to 0.5 in 20 steps")
+    assert told(mix(decay_steps=20, final_weight=0.1))[-1].endswith("; w is 0.1")
 
 
 @pytest.mark.parametrize(
@@ -88,6 +90,7 @@ def test_keys_of_a_source_are_checked_where_they_stand() -> None:
     assert "mix.rows.a b" in problems({"mix": {"rows": {"a b": ROWS}}})[0] or "'a b' must be a name" in problems({
         "mix": {"rows": {"a b": ROWS}}
     })[0]  # fmt: skip
+    assert "without a digit in front" in problems({"mix": {"rows": {"2024_proofs": ROWS}}})[0]
     assert problems({"mix": {"rows": {"a": {**ROWS, "shares": 1}}}})[0].startswith("mix.rows.a.shares: unknown key")
     assert texts(mix()) == [] and problems(mix()) == []
 
