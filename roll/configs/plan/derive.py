@@ -37,7 +37,7 @@ def rollout_log_probs_are_full(config: AlgorithmConfig) -> bool:
 
 def compares_vocabulary(config: AlgorithmConfig) -> bool:
     """True if the reference tells the policy its whole distribution over each token, and the loss compares the two."""
-    return config.kl_loss_type == "full" and config.needs_reference
+    return config.kl_loss_type == "full" and "use_kl_loss" in config.kl_terms
 
 
 def needs_ref_log_probs(config: AlgorithmConfig) -> bool:

@@ -5,7 +5,13 @@ from typing import Any
 import pytest
 
 from roll.configs.estimators import ESTIMATORS
-from roll.configs.plan.derive import compares_within_groups, old_log_probs, weighs_importance
+from roll.configs.plan.derive import (
+    compares_vocabulary,
+    compares_within_groups,
+    needs_ref_log_probs,
+    old_log_probs,
+    weighs_importance,
+)
 from tests.helpers.configs import config
 
 
@@ -99,3 +105,12 @@ def test_which_estimators_compare_within_groups_is_what_their_norms_say(estimato
     if estimator not in ("step_reinforce", "agentic_reinforce"):
         assert compares_within_groups(config({"adv_estimator": estimator, "norm_mean_type": "group"}))
     assert not compares_within_groups(config({"adv_estimator": estimator, "norm_mean_type": "batch"}))
+
+
+def test_whole_distributions_are_compared_by_the_loss_alone() -> None:
+    """A KL in the reward asks the reference for log-probs, whatever `kl_loss_type` says of a loss that is off."""
+    full = {"kl_loss_type": "full"}
+    in_loss = config({**full, "use_kl_loss": True, "kl_loss_coef": 0.1})
+    in_reward = config({**full, "add_token_level_kl": True, "init_kl_coef": 0.1})
+    assert (compares_vocabulary(in_loss), needs_ref_log_probs(in_loss)) == (True, False)
+    assert (compares_vocabulary(in_reward), needs_ref_log_probs(in_reward)) == (False, True)
