@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from roll.configs.loss_presets import LOSS_PRESETS
 from roll.configs.mix_presets import MIX_PRESETS
@@ -238,9 +238,7 @@ PRESETS: Mapping[str, Preset] = {row.name: row for row in (*_ROWS, *ROW_PRESETS)
 
 def any_algorithm(name: str) -> str:
     """The name, if it is one of the table, of whatever kind of run; else ValueError."""
-    if name not in PRESETS:
-        raise ValueError(f"{show(name)} is not one of {', '.join(PRESETS)}.{did_you_mean(name, PRESETS)}")
-    return name
+    return _among(PRESETS, name)
 
 
 def known_algorithm(name: str) -> str:
@@ -271,5 +269,10 @@ def _of_kind(pipeline: str, name: str) -> str:
         raise ValueError(f"{name} is reinforcement learning: pipeline: rlvr, or agentic")
     if found is not None:
         raise ValueError(f"{name} is a pipeline of its own: examples/start_{found}_pipeline.py")
-    names = [preset.name for preset in PRESETS.values() if preset.pipeline == pipeline]
-    raise ValueError(f"{show(name)} is not one of {', '.join(names)}.{did_you_mean(name, names)}")
+    return _among([preset.name for preset in PRESETS.values() if preset.pipeline == pipeline], name)
+
+
+def _among(names: Collection[str], name: str) -> str:
+    if name not in names:
+        raise ValueError(f"{show(name)} is not one of {', '.join(names)}.{did_you_mean(name, names)}")
+    return name
