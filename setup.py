@@ -24,7 +24,7 @@ class BuildWithFragments(build_py):
             shutil.copy(fragment, target)
 
 
-TESTS = ["pytest>=9", "pytest-timeout>=2.4", "pytest-xdist>=3.8", "hypothesis>=6.100"]
+TESTS = ["pytest>=9", "pytest-timeout>=2.4", "pytest-xdist>=3.8", "hypothesis>=6.100", "playwright>=1.50"]
 TOOLS = ["ruff>=0.17", "pyright[nodejs]>=1.1.400", "pre-commit>=4.7"]  # else pyright fetches Node.js when it first runs
 
 setup(
@@ -82,6 +82,8 @@ setup(
         "trackers": ["wandb>=0.20", "mlflow-skinny>=3.4", "swanlab>=0.6"],  # track_with
         "environments": ["gymnasium>=1"],  # env_type: gym
         "launch": ["ray[default]>=2.60,<3"],  # ray job submit, and Ray's dashboard
+        "studio": ["nicegui>=3.10,<4"],  # roll studio
+        "docs": ["mkdocs-material>=9.6,<10", "mkdocs-static-i18n>=1.3,<2"],  # the site of docs/
         "flash-attn": ["flash-attn>=2.8"],  # attn_implementation: flash_attention_2; compiled while it is installed
         "dev": TESTS + TOOLS,
     },

@@ -90,6 +90,8 @@ LOCKS = {
             "prometheus",
             "trackers",
             "environments",
+            "studio",
+            "docs",
             "dev",
         ),
         also=(
@@ -106,15 +108,28 @@ LOCKS = {
     ),
     "cuda-vllm": Lock(
         ("GPUs, sampling with vLLM: what `make test` needs on CUDA. The driver must be 580 or newer.",),
-        ("deepspeed", "megatron", "vllm", "lora", "datasets", "ifeval", "prometheus", "trackers", "launch", "dev"),
+        (
+            "deepspeed",
+            "megatron",
+            "vllm",
+            "lora",
+            "datasets",
+            "ifeval",
+            "prometheus",
+            "trackers",
+            "launch",
+            "studio",
+            "docs",
+            "dev",
+        ),
     ),
     "cuda-sglang": Lock(
         ("GPUs, sampling with SGLang, training with DeepSpeed or FSDP2. The driver must be 580 or newer.",),
-        ("deepspeed", "sglang", "lora", "datasets", "ifeval", "prometheus", "trackers", "launch"),
+        ("deepspeed", "sglang", "lora", "datasets", "ifeval", "prometheus", "trackers", "launch", "studio"),
     ),
     "cuda-megatron": Lock(
         ("GPUs, training with Megatron-Core, sampling with hf_infer: a node without an engine.",),
-        ("megatron", "datasets", "ifeval", "prometheus", "trackers", "launch"),
+        ("megatron", "datasets", "ifeval", "prometheus", "trackers", "launch", "studio"),
     ),
 }
 
