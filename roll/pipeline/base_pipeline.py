@@ -41,24 +41,18 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from roll.algorithms.advantage import group_advantages
-from roll.algorithms.credit import CreditSettings
 from roll.algorithms.loss import explained_variance
-from roll.algorithms.normalize import RunningMoments
 from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.checks import critic_warmup_problems
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.configs.plan.derive import compares_vocabulary, needs_ref_log_probs
-from roll.distributed.executor.jobs import RowCredit, TrainJob, TurnValues
 from roll.distributed.executor.rl_clusters import RLClusters
-from roll.distributed.executor.step_rows import StepRows, texts_of
 from roll.distributed.scheduler.event_loop import EventLoopThread
 from roll.distributed.scheduler.numbered_tasks import TaskSource
 from roll.distributed.scheduler.rollout_core import StepGroups
@@ -69,13 +63,11 @@ from roll.pipeline.checkpoint import HF_MODEL, Checkpoint
 from roll.pipeline.engine_probe import EngineProbe
 from roll.pipeline.experience.explorer import EarlyRollouter
 from roll.pipeline.experience.read_groups import ReadGroups
-from roll.pipeline.filtered_step import FewGroupsAlarm, filter_metrics, kept_share, of_empty, of_kept, updates_of
+from roll.pipeline.filtered_step import FewGroupsAlarm, filter_metrics, of_empty, of_kept
 from roll.pipeline.full_kl import FullKL
 from roll.pipeline.late_rewards import LateRewards
-from roll.pipeline.logging_board import LoggingBoard
 from roll.pipeline.mix import Mix
 from roll.pipeline.policy_tokenizer import check_teacher, policy_tokenizer
-from roll.pipeline.recorder import RecordLimits, RolloutRecorder, rollout_records
 from roll.pipeline.resume_checks import RLState, check_resume, data_place, state_of_roles
 from roll.pipeline.rollout_loop import OwnRollouter, load_loop
 from roll.pipeline.rollout_metrics import rollout_metrics
@@ -84,12 +76,11 @@ from roll.pipeline.rollout_report import ReportedRollouter, RolloutReport
 from roll.pipeline.run_in_parts import RunInParts
 from roll.pipeline.scoring import teacher_scores, token_scores
 from roll.pipeline.shaping.chain import Shaping
-from roll.pipeline.step_samples import StepSamples, share_rows
+from roll.pipeline.step_credit import StepCredit
+from roll.pipeline.step_records import StepRecords
+from roll.pipeline.step_samples import StepSamples, gathered
 from roll.pipeline.taken_optimizers import check_taken, take_over
-from roll.pipeline.token_records import TokenRecords
-from roll.pipeline.tracked_samples import tracked_samples
 from roll.pipeline.view import Column, Curve, View
-from roll.types.batch import RowMeta
 from roll.types.metrics import prefixed
 from roll.types.rollout import Rollouter, TrajectoryGroup
 from roll.utils.once import Once
@@ -126,23 +117,15 @@ class RLPipeline(RunInParts):
         self.loop = EventLoopThread("rollouts")
         self.clusters: RLClusters | None = None
         self.temperature = config.actor_infer.generating_args.temperature or 1.0
-        self.policy_loss = settings.policy_loss(config, plan)
-        self.value_loss = settings.value_loss(config)
-        self.advantages = settings.advantage_settings(config)
-        self.kl_controller = settings.kl_controller(config)
+        self.credit = self.make_credit()
+        self.records = StepRecords(config, plan.actor_train.dp_size, lambda *told: self.trackers.samples(*told))
         self.gap_alarm = GapAlarm(config.log_prob_diff_warning, plan.keeps_kv)
         self.collapse_alarm = CollapseAlarm(config.collapse_warning_steps)
         self.few_groups_alarm = FewGroupsAlarm()
         self.length_alarm = LengthAlarm(plan.bounds.unfinished == "drop")
         self.changed_keys: frozenset[str] = frozenset()  # settings that are not the checkpoint's
-        self.running_moments: dict[str, RunningMoments] = {}  # of the rewards, by domain
         self.shaping = Shaping(config.experience_operators if config.learns else ())
         self.late_rewards: LateRewards | None = None  # for what is rewarded after the rollout
-        limits = RecordLimits.of(config.recorder, config.seed)
-        self.recorder = RolloutRecorder(config.rollout_dump_dir or self.output_dir / "rollouts", limits)
-        tokenizer = partial(policy_tokenizer, "actor_train", config.actor_train.model_args)
-        self.token_records = TokenRecords(config.recorder.log_prob_steps, tokenizer)
-        self.board: LoggingBoard | None = None
         self.dump = RolloutDump(Path(config.rollout_mock.dump_dir)) if config.rollout_mock.dumps else None
         self.probe: EngineProbe | None = None  # where no token that is trained on may be of the weights that learn
         if config.runs_ahead and not config.is_in_parts:
@@ -150,6 +133,10 @@ class RLPipeline(RunInParts):
             self.probe = EngineProbe(sampling, config.seed, self.gap_alarm)
         self.full_kl: FullKL | None = None
         self.recorded: RecordedRollouter | None = None  # what is trained on instead of new rollouts
+
+    def make_credit(self) -> StepCredit:
+        """What the rows of a step earn."""
+        return StepCredit(self.config, self.plan)
 
     @abstractmethod
     def load_data(self) -> TaskSource:
@@ -255,22 +242,18 @@ class RLPipeline(RunInParts):
             scores = token_scores(clusters, self.plan, samples, self.temperature, self.timer, ref_log_probs)
             scores |= teacher_scores(clusters, self.config.teacher_of, samples, self.temperature, self.timer)
             lessons = {} if self.full_kl is None else self.full_kl.lessons(clusters, samples, self.timer)
-        if self.board is not None:
-            with self.timer("logging_board"):
-                self.board.write(step + 1, scores)
-        ranks = self.plan.actor_train.dp_size
-        self.token_records.compare(clusters, ranks, scores, self.temperature, self.timer)
-        credit, metrics = self.assign_credit(samples, step)
+        self.records.scored(step + 1, clusters, scores, self.temperature, self.timer)
+        credit, metrics = self.credit.assign(samples, step)
         metrics = prefixed("rollout", of_kept(metrics, samples.kept_share) if self.filters else metrics)
         if self.probe is not None:
             metrics |= self.probe.compare(clusters, self.plan.actor_train.dp_size, self.temperature, step)
 
         if clusters.critic is not None and samples.critic is not None:
             with self.timer("train_critic"), hold(clusters.critic.everything):
-                critic = clusters.critic.train(samples.critic, self._critic_job(samples, credit), scores, report)
-            metrics |= prefixed("critic", _with_explained_variance(critic))
+                critic = clusters.critic.train(samples.critic, self.credit.critic_job(samples, credit), scores, report)
+            metrics |= prefixed("critic", critic | _explained(critic))
         if clusters.critic is None or step >= self.config.critic_warmup:
-            job = self._actor_job(samples, credit)
+            job = self.credit.actor_job(samples, credit)
             mixed = self.mix.join(job, step)
             job, expert, told = (job, None, {}) if mixed is None else (mixed.job, mixed.rows, mixed.metrics)
             with self.timer("train_actor"), hold(clusters.actor_train.everything):
@@ -295,64 +278,30 @@ class RLPipeline(RunInParts):
         return self.clusters
 
     def gather(self, groups: StepGroups, step: int) -> tuple[StepSamples | None, Sequence[TrajectoryGroup]]:
-        """Flat rows, shared out to the ranks that will train on them, and the groups that they are of. Rows that do not
-        fill the updates are padded with rows that have nothing to train on, which cannot change the gradient. None
-        where the filter kept nothing and what it dropped is not trained on (`on_empty`)."""
+        """The rows to train on, and the groups that they are of. None where the filter kept nothing and what it dropped
+        is not trained on (`on_empty`)."""
         trained = groups
         if self.filters:
             try:
                 trained = of_empty(groups, self.config.on_empty, self.plan.num_groups, step)
             except AlgorithmError:  # somebody will want to see them
-                self._record(step + 1, groups.dropped)
+                self.records.write(step + 1, groups.dropped)
                 raise
             self.few_groups_alarm.look(groups, self.plan.num_groups, step, self.config.on_empty)
         if not trained.kept:
             return None, ()
-        if self.board is not None:
-            self.board.take(trained.kept)
-        self.token_records.take(step + 1, trained.kept, self.recorder.choose)
-        sampled, num_kept, share = StepRows(trained.kept), len(trained.kept), kept_share(trained)
-        actor, critic = self.plan.actor_train, self.plan.critic
-        updates = updates_of(actor.updates_per_epoch, num_kept, self.plan.num_groups)
-        random = np.random.default_rng([self.config.seed, step])
-        rows = self.chosen_rows(len(sampled), updates * actor.dp_size, random)
-        policy = share_rows(sampled, rows, (updates, actor.dp_size), self.running.actor_train, random)
-        if critic is None:
-            return StepSamples(policy, updates, None, 0, share), trained.kept
-        critic_updates = updates_of(critic.updates_per_epoch, num_kept, self.plan.num_groups)
-        same = (critic.dp_size, critic_updates) == (actor.dp_size, updates)
-        if same:
-            return StepSamples(policy, updates, policy, critic_updates, share), trained.kept
-        assert self.running.critic is not None
-        random = np.random.default_rng([self.config.seed, step])
-        others = share_rows(sampled, rows, (critic_updates, critic.dp_size), self.running.critic, random)
-        return StepSamples(policy, updates, others, critic_updates, share), trained.kept
+        self.records.take(step + 1, trained.kept)
+        seed = (self.config.seed, step)
+        return gathered(self.running, self.plan, trained, self.chosen_rows, seed), trained.kept
+
+    def chosen_rows(self, num_rows: int, multiple: int, random: np.random.Generator) -> np.ndarray:
+        """Ids of the rows to train on, in updates and ranks that make `multiple` parts; here all."""
+        return np.arange(num_rows)
 
     def report(self, groups: StepGroups, trained: Sequence[TrajectoryGroup], step: int) -> dict[str, float]:
         """Records a few of the step's groups, and gives the metrics of its rollouts. Nothing waits for it."""
-        self._record(step + 1, groups.kept or groups.dropped, sampled=groups.sampled)
+        self.records.write(step + 1, groups.kept or groups.dropped, sampled=groups.sampled)
         return self._rollout_metrics(groups, trained, step)
-
-    def _record(
-        self,
-        step: int,
-        groups: Sequence[TrajectoryGroup],
-        kind: str = "train",
-        sampled: Sequence[TrajectoryGroup] | None = None,
-    ) -> None:
-        """Of a few of the groups; texts are asked for where they are recorded only. `sampled`: all there were, if these
-        are not."""
-        self.recorder.measure(step, groups if sampled is None else sampled, kind)
-        tokens = self.token_records.of_rows() if kind == "train" else {}
-        records = [
-            record
-            for group in self.recorder.choose(groups, step)
-            for record in rollout_records(group, texts_of(group.trajectories), tokens)
-        ]
-        self.recorder.record(step, records, kind, num_groups=len(groups))
-        keys = self.config.recorder
-        if keys.is_tracked(step, kind):
-            self.trackers.samples(step, kind, tracked_samples(records, self.recorder.limits, keys.tracked_samples))
 
     def _rollout_metrics(self, groups: StepGroups, trained: Sequence[TrajectoryGroup], step: int) -> dict[str, float]:
         metrics = rollout_metrics(groups, trained, step)
@@ -363,67 +312,9 @@ class RLPipeline(RunInParts):
             return metrics | self.scheduler.metrics()
         return metrics | self.running.actor_infer.metrics()
 
-    def chosen_rows(self, num_rows: int, multiple: int, random: np.random.Generator) -> np.ndarray:
-        """Ids of the rows that the policy trains on, in updates and ranks that make `multiple` parts; here all. The
-        critic trains on the same: each needs the other's scores of them."""
-        return np.arange(num_rows)
-
-    def assign_credit(self, samples: StepSamples, step: int) -> tuple[RowCredit, dict[str, float]]:
-        """The group part of credit, here, from metadata. The token part is done by the workers that train."""
-        meta = samples.meta
-        row_values, turn_values, metrics = self.row_values(meta)
-        if self.config.is_pure_opd:
-            row_values, turn_values = np.zeros(len(meta)), None
-        weights, weight_metrics = self.row_weights(meta)
-        taught = settings.teacher_weights(self.config, meta.domains)
-        credit = RowCredit(self.credit_settings(step), row_values, weights, turn_values, taught)
-        return credit, metrics | weight_metrics
-
-    def credit_settings(self, step: int) -> CreditSettings:
-        """How the workers spread the rows' values over their tokens."""
-        return replace(
-            settings.credit_settings(self.config, self.kl_controller.coef, step),
-            old_is_rollout=self.plan.old_log_probs.source == "rollout",
-        )
-
-    def row_values(self, meta: RowMeta) -> tuple[np.ndarray, TurnValues | None, dict[str, float]]:
-        """What each row earned compared with the others, or each of its turns; and metrics."""
-        if "running" in self.advantages.norms:
-            self._update_running_moments(meta)
-        values, metrics = group_advantages(
-            meta.rewards,
-            meta.group_ids,
-            self.advantages,
-            meta.domains,
-            self.running_moments,
-            meta.response_lengths,
-            meta.greedy_rewards,
-        )
-        return values, None, metrics
-
-    def _update_running_moments(self, meta: RowMeta) -> None:
-        for domain in np.unique(meta.domains):
-            moments = self.running_moments.get(str(domain), RunningMoments())
-            self.running_moments[str(domain)] = moments.update(meta.rewards[meta.domains == domain])
-
-    def row_weights(self, meta: RowMeta) -> tuple[np.ndarray | None, dict[str, float]]:
-        """Weights of the rows in the loss, 0 for rows that are left out; None: all alike."""
-        return None, {}
-
-    def _actor_job(self, samples: StepSamples, credit: RowCredit) -> TrainJob:
-        epochs = self.plan.actor_train.epochs
-        idle = settings.idle_rows(self.config)
-        return TrainJob(self.policy_loss, self.temperature, samples.policy_updates, epochs, credit, idle)
-
-    def _critic_job(self, samples: StepSamples, credit: RowCredit) -> TrainJob:
-        assert self.plan.critic is not None
-        return TrainJob(self.value_loss, self.temperature, samples.critic_updates, self.plan.critic.epochs, credit)
-
     def _actor_metrics(self, metrics: dict[str, float], samples: StepSamples, step: int) -> dict[str, float]:
-        """Names what the policy's training says, and lets the KL controller see its KL."""
-        if "kl_mean" in metrics and self.config.add_token_level_kl:
-            self.kl_controller = self.kl_controller.update(metrics["kl_mean"], len(samples.meta))
-            metrics["kl_coef"] = self.kl_controller.coef
+        """Names what the policy's training says, and shows it to what looks on."""
+        metrics |= self.credit.see_kl(metrics, len(samples.meta))
         gap = {name: metrics.pop(name) for name in list(metrics) if name.startswith("train_infer_")}
         named = {f"train_infer/{name.removeprefix('train_infer_')}": value for name, value in gap.items()}
         difference = named.get(GAP)
@@ -443,10 +334,9 @@ class RLPipeline(RunInParts):
                 clusters.critic.save_checkpoint(directory / "critic")
         return {
             **self.scheduler.save(directory, ends=self.interrupts.requested),
-            "kl_coef": self.kl_controller.coef,
+            **self.credit.state(),
             "shaping": self.shaping.state(),
             "mix": self.mix.state(),
-            "running_moments": {domain: asdict(moments) for domain, moments in self.running_moments.items()},
             **state_of_roles(self.config, self.plan),
         }
 
@@ -459,9 +349,7 @@ class RLPipeline(RunInParts):
         if clusters.critic is not None:
             with hold(clusters.critic.everything):
                 clusters.critic.load_checkpoint(directory / "critic")
-        if "init_kl_coef" not in self.changed_keys:
-            self.kl_controller = replace(self.kl_controller, coef=float(state["kl_coef"]))
-        self.running_moments = {domain: RunningMoments(**saved) for domain, saved in state["running_moments"].items()}
+        self.credit.load(state, self.changed_keys)
         self.shaping.load(state.get("shaping", []))
         of_groups = state.get("experience" if isinstance(self.scheduler, ReadGroups) else "groups")
         self.account.brought(self.scheduler.restore(directory, of_groups, steps_done))
@@ -475,6 +363,6 @@ class RLPipeline(RunInParts):
         self.close_buffer()
 
 
-def _with_explained_variance(metrics: dict[str, float]) -> dict[str, float]:
+def _explained(metrics: Mapping[str, float]) -> dict[str, float]:
     explained = explained_variance(metrics)
-    return metrics if explained is None else metrics | {"explained_variance": explained}
+    return {} if explained is None else {"explained_variance": explained}

@@ -5,17 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from roll.algorithms.credit import CreditSettings
-from roll.algorithms.episodes import episode_advantages, turn_advantages
 from roll.configs.plan.batch_plan import BatchPlan
-from roll.distributed.executor.jobs import TurnValues
 from roll.distributed.executor.pools.job import FatalJobError, Job
 from roll.distributed.executor.pools.job_pool import JobPool
 from roll.distributed.executor.rl_clusters import RLClusters
@@ -30,15 +26,16 @@ from roll.pipeline.agentic.baselines import baselines
 from roll.pipeline.agentic.env.table import ENVIRONMENTS
 from roll.pipeline.agentic.env_manager.episode import Counts, CutEpisode, EpisodeJob, Purpose, failed_row
 from roll.pipeline.agentic.env_rollouter import EnvRollouter, EnvTaskSource, Played
+from roll.pipeline.agentic.episode_credit import EpisodeCredit
 from roll.pipeline.agentic.episode_metrics import CRASHES, HANGS, episode_metrics
 from roll.pipeline.agentic.group_filters import load_filter
-from roll.pipeline.agentic.settings import episode_settings, job_limit_s, manager_of
+from roll.pipeline.agentic.settings import job_limit_s, manager_of
 from roll.pipeline.base_pipeline import RLPipeline
 from roll.pipeline.checkpoint import HF_MODEL
 from roll.pipeline.evaluation import validation_metrics
 from roll.pipeline.policy_tokenizer import policy_tokenizer
+from roll.pipeline.step_credit import StepCredit
 from roll.pipeline.step_samples import StepSamples
-from roll.types.batch import RowMeta
 from roll.types.collate import placed
 from roll.types.rollout import AnyTrajectory, Task, TrajectoryGroup
 
@@ -55,8 +52,10 @@ class AgenticPipeline(RLPipeline):
 
     def __init__(self, config: AgenticConfig, plan: BatchPlan):
         super().__init__(config, plan)
-        self.episodes = episode_settings(config)
         self.validation_tasks: Sequence[Task] = ()
+
+    def make_credit(self) -> StepCredit:
+        return EpisodeCredit(self.config, self.plan)
 
     def load_data(self) -> TaskSource:
         return EnvTaskSource(self.config.train_env_manager.slots, self.config.seeds("train"), self.config.seed)
@@ -155,26 +154,13 @@ class AgenticPipeline(RLPipeline):
         planned = -(-self.plan.samples_per_step // multiple) * multiple
         return adjusted_rows(mode, num_rows, multiple, planned, random)
 
-    def row_values(self, meta: RowMeta) -> tuple[np.ndarray, TurnValues | None, dict[str, float]]:
-        if not self.episodes.is_per_turn:
-            values, metrics = episode_advantages(meta, self.episodes)
-            return values, None, metrics
-        turns, metrics = turn_advantages(meta, self.episodes)
-        assert meta.num_turns is not None
-        return np.zeros(len(meta), np.float32), TurnValues(meta.num_turns, turns), metrics
-
-    def credit_settings(self, step: int) -> CreditSettings:
-        """Estimators that work by turn have discounted already."""
-        chosen = super().credit_settings(step)
-        return replace(chosen, gamma=1.0) if self.episodes.is_per_turn else chosen
-
     def evaluate(self, steps_done: int) -> dict[str, float]:
         if not self.validation_tasks:
             return {}
         clusters = self.running
         with clusters.placement.hold(clusters.actor_infer.everything):
             groups = self.loop.run(self._play_validation())
-        self._record(steps_done, groups, kind="val")
+        self.records.write(steps_done, groups, kind="val")
         metrics = validation_metrics(groups) | episode_metrics(groups, "val")
         return metrics | (self._baselines() if steps_done == 0 else {})
 

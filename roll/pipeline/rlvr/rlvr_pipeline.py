@@ -9,9 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from roll.algorithms.masking import row_weights
 from roll.configs.data import DataArgs
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.datasets.encoding import decoder, load_tasks
@@ -38,10 +35,11 @@ from roll.pipeline.rlvr.reward_model import RewardModel, answer_readers
 from roll.pipeline.rlvr.reward_service import RewardPools, RewardsByDomain
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.pipeline.rlvr.row_operators import places, read_texts
-from roll.pipeline.rlvr.settings import data_domains, row_weight_settings
+from roll.pipeline.rlvr.settings import data_domains
 from roll.pipeline.rlvr.validation import Validation, ValidationSet
-from roll.pipeline.settings import policy_loss, sampling_params
-from roll.types.batch import RowMeta
+from roll.pipeline.rlvr.weighted_credit import WeightedCredit
+from roll.pipeline.settings import sampling_params
+from roll.pipeline.step_credit import StepCredit
 from roll.types.rollout import SamplingParams, Task, TrajectoryGroup
 
 logger = logging.getLogger(__name__)
@@ -67,10 +65,11 @@ class RLVRPipeline(RLPipeline):
 
     def __init__(self, config: RLVRConfig, plan: BatchPlan):
         super().__init__(config, plan)
-        self.policy_loss = policy_loss(config, plan, config.rl_loss_coef)
-        self.row_weight_settings = row_weight_settings(config)
         self.validation_tasks: Sequence[Sequence[Task]] = ()  # by what is validated
         self.judge_texts: Mapping[str, JudgeText] = {}
+
+    def make_credit(self) -> StepCredit:
+        return WeightedCredit(self.config, self.plan)
 
     def prepare(self, checkpoint: Checkpoint | None) -> None:
         self.tokenizer = policy_tokenizer("actor_train", self.config.actor_train.model_args)
@@ -111,7 +110,7 @@ class RLVRPipeline(RLPipeline):
         else:
             self.scheduler = self.read_groups()
         if config.learns and config.save_logging_board_dir is not None:
-            self.board = LoggingBoard(Path(config.save_logging_board_dir), self.tokenizer)
+            self.records.board = LoggingBoard(Path(config.save_logging_board_dir), self.tokenizer)
         self.clusters.wait_ready()
         self.account.watch(self.clusters)
 
@@ -208,11 +207,6 @@ class RLVRPipeline(RLPipeline):
         found = {"rollout/judge_restarted_engines": float(sum(restarts))} if restarts else {}
         return super()._rollout_metrics(groups, trained, step) | found
 
-    def row_weights(self, meta: RowMeta) -> tuple[np.ndarray | None, dict[str, float]]:
-        if self.row_weight_settings is None:
-            return None, {}
-        return row_weights(meta, self.row_weight_settings)
-
     def evaluate(self, steps_done: int) -> dict[str, float]:
         if not self.validation_tasks:
             return {}
@@ -222,7 +216,7 @@ class RLVRPipeline(RLPipeline):
         if self.late_rewards is not None:
             groups = self.late_rewards.complete(groups)
         for name, answered in self.validation.by_set(groups).items():
-            self._record(steps_done, answered, kind=f"val.{name}" if name else "val")
+            self.records.write(steps_done, answered, kind=f"val.{name}" if name else "val")
         return self.validation.metrics(groups)
 
     def save(self, directory: Path) -> dict[str, Any]:

@@ -242,7 +242,7 @@ def test_a_step_of_which_nothing_is_kept_trains_on_as_many_groups_as_planned_or_
     assert (metrics["rollout/kept_groups"], metrics["rollout/trained_rows_fraction"]) == (0, 8 / 12)
 
     pipeline.config = pipeline.config.model_copy(update={"on_empty": "fail"})
-    recorded = pipeline.recorder.directory / "step_000001.txt"
+    recorded = pipeline.records.recorder.directory / "step_000001.txt"
     recorded.unlink()
     with pytest.raises(AlgorithmError, match="step 1: the filter dropped all 12 groups, and on_empty is fail"):
         pipeline.step(0)
