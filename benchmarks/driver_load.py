@@ -26,9 +26,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from roll.models.tiny import build_tokenizer
 from roll.pipeline.base_pipeline import StepSamples
-from roll.pipeline.load import load
 from roll.pipeline.rlvr.rlvr_pipeline import RLVRPipeline
 from roll.pipeline.spec import pipeline_of
+from roll.pipeline.start.load import load
 
 GROUP_SIZE, PROMPT_TOKENS, PHASES = 16, 128, ("rollout", "gather")
 YAML = """

@@ -15,14 +15,14 @@ from pathlib import Path
 from roll.configs.load.loader import compose_tree, resolve_tree, yaml_names
 from roll.configs.plan.describe import describe
 from roll.errors import ConfigError, RollError
+from roll.pipeline.display.memory_report import MemoryReport, memory_report
 from roll.pipeline.kind import kind_of
-from roll.pipeline.load import Loaded, check
-from roll.pipeline.memory_report import MemoryReport, memory_report
 from roll.pipeline.spec import PipelineSpec, pipeline_of
 from roll.pipeline.stages.entries import STAGES
 from roll.pipeline.stages.planned import Stage, plan_stages
 from roll.pipeline.stages.told import Told
-from roll.pipeline.start_checks import foreseen, refusals
+from roll.pipeline.start.load import Loaded, check
+from roll.pipeline.start.start_checks import foreseen, refusals
 from roll.utils.imports import add_folder
 from roll.utils.output import say
 from roll.utils.paths import look_at

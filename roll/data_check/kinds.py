@@ -17,10 +17,10 @@ from roll.datasets.preferences import PairColumns, load_pairs
 from roll.datasets.rows import Domain, RowReader
 from roll.datasets.sources import Choose
 from roll.errors import ConfigError
-from roll.pipeline.conversation_texts import conversation_texts
 from roll.pipeline.dpo.dpo_config import DPOConfig
 from roll.pipeline.operators.row import Texts
-from roll.pipeline.pair_rows import pair_texts
+from roll.pipeline.rows.conversation_texts import conversation_texts
+from roll.pipeline.rows.pair_rows import pair_texts
 from roll.pipeline.sft.sft_config import SFTConfig
 
 if TYPE_CHECKING:

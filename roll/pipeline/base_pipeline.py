@@ -58,29 +58,29 @@ from roll.distributed.scheduler.numbered_tasks import TaskSource
 from roll.distributed.scheduler.rollout_core import StepGroups
 from roll.errors import AlgorithmError, ConfigError
 from roll.pipeline import settings
-from roll.pipeline.alarms import GAP, CollapseAlarm, GapAlarm, LengthAlarm
-from roll.pipeline.checkpoint import HF_MODEL, Checkpoint
-from roll.pipeline.engine_probe import EngineProbe
+from roll.pipeline.display.alarms import GAP, CollapseAlarm, GapAlarm, LengthAlarm
+from roll.pipeline.display.view import Column, Curve, View
 from roll.pipeline.experience.explorer import EarlyRollouter
 from roll.pipeline.experience.read_groups import ReadGroups
-from roll.pipeline.filtered_step import FewGroupsAlarm, filter_metrics, of_empty, of_kept
+from roll.pipeline.experts.mix import Mix
 from roll.pipeline.full_kl import FullKL
-from roll.pipeline.late_rewards import LateRewards
-from roll.pipeline.mix import Mix
 from roll.pipeline.policy_tokenizer import check_teacher, policy_tokenizer
-from roll.pipeline.resume_checks import RLState, check_resume, data_place, state_of_roles
-from roll.pipeline.rollout_loop import OwnRollouter, load_loop
-from roll.pipeline.rollout_metrics import rollout_metrics
-from roll.pipeline.rollout_mock import RecordedRollouter, RolloutDump
-from roll.pipeline.rollout_report import ReportedRollouter, RolloutReport
+from roll.pipeline.records.step_records import StepRecords
+from roll.pipeline.rollouts.engine_probe import EngineProbe
+from roll.pipeline.rollouts.filtered_step import FewGroupsAlarm, filter_metrics, of_empty, of_kept
+from roll.pipeline.rollouts.late_rewards import LateRewards
+from roll.pipeline.rollouts.rollout_loop import OwnRollouter, load_loop
+from roll.pipeline.rollouts.rollout_metrics import rollout_metrics
+from roll.pipeline.rollouts.rollout_mock import RecordedRollouter, RolloutDump
+from roll.pipeline.rollouts.rollout_report import ReportedRollouter, RolloutReport
 from roll.pipeline.run_in_parts import RunInParts
+from roll.pipeline.saving.checkpoint import HF_MODEL, Checkpoint
+from roll.pipeline.saving.resume_checks import RLState, check_resume, data_place, state_of_roles
+from roll.pipeline.saving.taken_optimizers import check_taken, take_over
 from roll.pipeline.scoring import teacher_scores, token_scores
 from roll.pipeline.shaping.chain import Shaping
 from roll.pipeline.step_credit import StepCredit
-from roll.pipeline.step_records import StepRecords
 from roll.pipeline.step_samples import StepSamples, gathered
-from roll.pipeline.taken_optimizers import check_taken, take_over
-from roll.pipeline.view import Column, Curve, View
 from roll.types.metrics import prefixed
 from roll.types.rollout import Rollouter, TrajectoryGroup
 from roll.utils.once import Once

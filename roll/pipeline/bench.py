@@ -9,7 +9,7 @@ from typing import TypeVar
 from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.problems import Problem
 from roll.errors import ConfigError
-from roll.pipeline.checkpoint import HF_MODEL, Checkpoint, CheckpointStore
+from roll.pipeline.saving.checkpoint import HF_MODEL, Checkpoint, CheckpointStore
 
 logger = logging.getLogger(__name__)
 C = TypeVar("C", bound=AlgorithmConfig)

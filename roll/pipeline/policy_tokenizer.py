@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from roll.configs.model import ModelArgs
 from roll.errors import ConfigError
 from roll.models.tokenizer import tokenizer_key, tokenizer_of
-from roll.pipeline.model_files import read_model_config, text_model
+from roll.pipeline.saving.model_files import read_model_config, text_model
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -18,17 +18,17 @@ from rich.console import Console
 from roll.configs.run import RunConfig
 from roll.errors import ConfigError, RollError
 from roll.pipeline.accounting.account import Account
-from roll.pipeline.checkpoint import Checkpoint, CheckpointStore
-from roll.pipeline.console import Display, make_display, open_terminal, terminal_handler
-from roll.pipeline.curves import draw_curves
-from roll.pipeline.driver_state import DriverState, write_state
+from roll.pipeline.display.console import Display, make_display, open_terminal, terminal_handler
+from roll.pipeline.display.curves import draw_curves
+from roll.pipeline.display.summary import summarise, summary_lines
+from roll.pipeline.display.view import View
 from roll.pipeline.interrupts import Interrupts, StepGivenUp
-from roll.pipeline.run_record import RunRecord
-from roll.pipeline.summary import summarise, summary_lines
+from roll.pipeline.records.run_record import RunRecord
+from roll.pipeline.saving.checkpoint import Checkpoint, CheckpointStore
+from roll.pipeline.saving.driver_state import DriverState, write_state
 from roll.pipeline.tracking.build import make_trackers
 from roll.pipeline.tracking.local import METRICS_FILE, read_metrics, write_metrics
 from roll.pipeline.tracking.tracker import Trackers
-from roll.pipeline.view import View
 from roll.utils.logging import configure_logging
 from roll.utils.secrets import find_secrets
 from roll.utils.timing import Timer

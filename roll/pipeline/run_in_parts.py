@@ -14,7 +14,6 @@ from roll.distributed.executor.rl_clusters import RLClusters
 from roll.distributed.scheduler.rollout_core import Keep, StepGroups
 from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler
 from roll.pipeline.bench import checkpoint_to_measure, of_checkpoint, told
-from roll.pipeline.checkpoint import Checkpoint
 from roll.pipeline.experience.buffer import Buffer
 from roll.pipeline.experience.exchange import make_buffer, make_reader
 from roll.pipeline.experience.explorer import Explorer, Progress
@@ -23,6 +22,7 @@ from roll.pipeline.experience.seat import Seat
 from roll.pipeline.experience.weights import FolderPublisher, FolderReader
 from roll.pipeline.publishing import Publisher
 from roll.pipeline.run import Run
+from roll.pipeline.saving.checkpoint import Checkpoint
 from roll.types.rollout import TrajectoryGroup
 
 logger = logging.getLogger(__name__)

@@ -80,7 +80,7 @@ def broken_table(cls: type[RunConfig]) -> str:
     return ""
 
 
-_MIX = "roll.pipeline.mix_checks"
+_MIX = "roll.pipeline.experts.mix_checks"
 _RL: Mapping[str, Any] = {
     "plan": "roll.configs.plan.batch_plan:build_plan",
     "batch": "roll.configs.plan.describe_batch:batch_rows",
@@ -89,9 +89,9 @@ _RL: Mapping[str, Any] = {
 }
 _RL_PROBLEMS = (
     "roll.configs.checks:config_problems",
-    "roll.pipeline.own_code:own_code_problems",
-    "roll.pipeline.rollout_loop:loop_problems",
-    "roll.pipeline.rehearsal:rehearsal_problems",
+    "roll.pipeline.start.own_code:own_code_problems",
+    "roll.pipeline.rollouts.rollout_loop:loop_problems",
+    "roll.pipeline.start.rehearsal:rehearsal_problems",
     "roll.pipeline.bench:bench_problems",
     "roll.pipeline.shaping.checks:experience_problems",
     f"{_MIX}:mix_problems",
@@ -100,7 +100,8 @@ _RL_MACHINE = ("roll.configs.mode_checks:mode_machine_problems", f"{_MIX}:missin
 _RL_WARNINGS = ("roll.configs.checks:config_warnings", f"{_MIX}:mix_warnings")
 _RL_DATA = (f"{_MIX}:mix_row_problems", f"{_MIX}:mix_operator_problems")
 _RLVR, _AGENTIC, _SFT = "roll.pipeline.rlvr", "roll.pipeline.agentic", "roll.pipeline.sft"
-_DPO, _RM, _PAIRS, _ROWS = "roll.pipeline.dpo", "roll.pipeline.rm", "roll.pipeline.pair_checks", "roll.pipeline.row"
+_DPO, _RM = "roll.pipeline.dpo", "roll.pipeline.rm"
+_ROWS, _PAIRS = "roll.pipeline.rows", "roll.pipeline.rows.pair_checks"
 _DISTILL = "roll.pipeline.distill"
 
 PIPELINES: Mapping[str, PipelineSpec] = {
@@ -131,24 +132,24 @@ PIPELINES: Mapping[str, PipelineSpec] = {
             "sft",
             config=f"{_SFT}.sft_config:SFTConfig",
             run_class=f"{_SFT}.sft_pipeline:SFTPipeline",
-            plan=f"{_ROWS}_config:row_plan",
-            problems=(f"{_ROWS}_checks:file_problems",),
+            plan=f"{_ROWS}.row_config:row_plan",
+            problems=(f"{_ROWS}.row_checks:file_problems",),
             warnings=(f"{_SFT}.sft_checks:sft_warnings",),
-            machine_problems=(f"{_ROWS}_checks:missing_files",),
-            data_problems=(f"{_ROWS}_checks:row_problems", f"{_ROWS}_checks:operator_code_problems"),
-            reports=(f"{_ROWS}_checks:operator_reports",),
+            machine_problems=(f"{_ROWS}.row_checks:missing_files",),
+            data_problems=(f"{_ROWS}.row_checks:row_problems", f"{_ROWS}.row_checks:operator_code_problems"),
+            reports=(f"{_ROWS}.row_checks:operator_reports",),
         ),
         PipelineSpec(
             "distill",
             config=f"{_DISTILL}.distill_config:DistillConfig",
             run_class=f"{_DISTILL}.distill_pipeline:DistillPipeline",
-            plan=f"{_ROWS}_config:row_plan",
+            plan=f"{_ROWS}.row_config:row_plan",
             batch=f"{_DISTILL}.distill_config:distill_rows",
-            problems=(f"{_ROWS}_checks:file_problems", f"{_DISTILL}.distill_checks:distill_problems"),
+            problems=(f"{_ROWS}.row_checks:file_problems", f"{_DISTILL}.distill_checks:distill_problems"),
             warnings=(f"{_DISTILL}.distill_checks:distill_warnings",),
-            machine_problems=(f"{_ROWS}_checks:missing_files",),
-            data_problems=(f"{_ROWS}_checks:row_problems", f"{_ROWS}_checks:operator_code_problems"),
-            reports=(f"{_ROWS}_checks:operator_reports",),
+            machine_problems=(f"{_ROWS}.row_checks:missing_files",),
+            data_problems=(f"{_ROWS}.row_checks:row_problems", f"{_ROWS}.row_checks:operator_code_problems"),
+            reports=(f"{_ROWS}.row_checks:operator_reports",),
         ),
         PipelineSpec(
             "dpo",
@@ -156,22 +157,22 @@ PIPELINES: Mapping[str, PipelineSpec] = {
             run_class=f"{_DPO}.dpo_pipeline:DPOPipeline",
             plan=f"{_DPO}.dpo_config:dpo_plan",
             batch=f"{_DPO}.dpo_config:dpo_rows",
-            problems=(f"{_ROWS}_checks:file_problems", f"{_DPO}.dpo_checks:dpo_problems"),
+            problems=(f"{_ROWS}.row_checks:file_problems", f"{_DPO}.dpo_checks:dpo_problems"),
             warnings=(f"{_PAIRS}:pair_warnings", f"{_DPO}.dpo_checks:dpo_warnings"),
-            machine_problems=(f"{_ROWS}_checks:missing_files",),
-            data_problems=(f"{_ROWS}_checks:row_problems", f"{_ROWS}_checks:operator_code_problems"),
-            reports=(f"{_ROWS}_checks:operator_reports",),
+            machine_problems=(f"{_ROWS}.row_checks:missing_files",),
+            data_problems=(f"{_ROWS}.row_checks:row_problems", f"{_ROWS}.row_checks:operator_code_problems"),
+            reports=(f"{_ROWS}.row_checks:operator_reports",),
         ),
         PipelineSpec(
             "rm",
             config=f"{_RM}.rm_config:RMConfig",
             run_class=f"{_RM}.rm_pipeline:RMPipeline",
-            plan=f"{_ROWS}_config:row_plan",
-            problems=(f"{_ROWS}_checks:file_problems",),
+            plan=f"{_ROWS}.row_config:row_plan",
+            problems=(f"{_ROWS}.row_checks:file_problems",),
             warnings=(f"{_PAIRS}:pair_warnings",),
-            machine_problems=(f"{_ROWS}_checks:missing_files",),
-            data_problems=(f"{_ROWS}_checks:row_problems", f"{_ROWS}_checks:operator_code_problems"),
-            reports=(f"{_ROWS}_checks:operator_reports",),
+            machine_problems=(f"{_ROWS}.row_checks:missing_files",),
+            data_problems=(f"{_ROWS}.row_checks:row_problems", f"{_ROWS}.row_checks:operator_code_problems"),
+            reports=(f"{_ROWS}.row_checks:operator_reports",),
         ),
     )
 }

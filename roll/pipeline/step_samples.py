@@ -12,7 +12,7 @@ from roll.distributed.executor.rl_clusters import RLClusters
 from roll.distributed.executor.roles import TrainCluster
 from roll.distributed.executor.step_rows import StepRows
 from roll.distributed.scheduler.rollout_core import StepGroups
-from roll.pipeline.filtered_step import kept_share, updates_of
+from roll.pipeline.rollouts.filtered_step import kept_share, updates_of
 from roll.types.batch import RowMeta, SampleSet
 
 ChooseRows = Callable[[int, int, np.random.Generator], np.ndarray]

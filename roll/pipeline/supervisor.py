@@ -20,8 +20,8 @@ from types import FrameType
 from typing import IO
 
 from roll.configs.run import RunConfig
-from roll.pipeline.checkpoint import CheckpointStore
-from roll.pipeline.manifest import read_manifest
+from roll.pipeline.saving.checkpoint import CheckpointStore
+from roll.pipeline.saving.manifest import read_manifest
 from roll.utils.logging import configure_logging
 from roll.utils.secrets import find_secrets, mask
 from roll.utils.text import visible

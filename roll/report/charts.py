@@ -16,8 +16,8 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from roll.pipeline.curves import binned_phases, smoothed
-from roll.pipeline.summary import Rows
+from roll.pipeline.display.curves import binned_phases, smoothed
+from roll.pipeline.display.summary import Rows
 from roll.report.run_files import Spread
 from roll.utils.text import middle_left_out, visible
 

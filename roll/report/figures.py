@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from statistics import median
 
 from roll.pipeline.accounting.bounds import bound_of
-from roll.pipeline.run_record import RunStart
-from roll.pipeline.summary import Rows, duration, series
+from roll.pipeline.display.summary import Rows, duration, series
+from roll.pipeline.records.run_record import RunStart
 from roll.report.run_files import RunFiles, StepSpread
 from roll.utils.timing import phase_seconds
 

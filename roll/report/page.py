@@ -9,7 +9,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from roll.pipeline.summary import series
+from roll.pipeline.display.summary import series
 from roll.report.charts import COLORS, Line, histogram, line_chart, phase_chart, spread_chart
 from roll.report.figures import failures, overview, phase_table, role_table
 from roll.report.run_files import RunFiles, Spread, StepSpread

@@ -13,8 +13,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from roll.errors import ConfigError
-from roll.pipeline.run_record import RUN_FILE, RunStart, RunStory, read_story
-from roll.pipeline.summary import Rows
+from roll.pipeline.display.summary import Rows
+from roll.pipeline.records.run_record import RUN_FILE, RunStart, RunStory, read_story
 from roll.pipeline.tracking.local import METRICS_FILE, read_metrics
 from roll.utils.secrets import redact
 
@@ -40,7 +40,7 @@ class Cause(BaseModel):
 
 
 class StepSpread(BaseModel):
-    """What `roll.pipeline.distributions` writes of a step, or of a validation."""
+    """What `roll.pipeline.records.distributions` writes of a step, or of a validation."""
 
     model_config = ConfigDict(frozen=True)
 

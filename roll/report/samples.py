@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 
-from roll.pipeline.replay import Recorded, RecordedTokens, read
+from roll.pipeline.records.replay import Recorded, RecordedTokens, read
 from roll.report.run_files import RunFiles
 
 GAP_STEPS = (0.01, 0.03, 0.1, 0.3, 1.0)

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from roll.pipeline.engine_probe import PROBE_GAP
-from roll.pipeline.rollout_files import group_ids, read_groups
+from roll.pipeline.records.rollout_files import group_ids, read_groups
+from roll.pipeline.rollouts.engine_probe import PROBE_GAP
 from roll.types.group_codec import BEGUN, load_groups
 from tests.e2e.conftest import END_LIMIT_S, Run
 

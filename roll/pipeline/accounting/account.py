@@ -16,7 +16,7 @@ from roll.distributed.executor.run_clusters import RunClusters
 from roll.distributed.executor.usage import RoleUsage
 from roll.pipeline.accounting.bounds import BoundNotice, bound_of
 from roll.pipeline.accounting.goodput import Sizes, UsefulTokens, goodput_metrics
-from roll.pipeline.model_files import read_model_config
+from roll.pipeline.saving.model_files import read_model_config
 from roll.utils.chrome_trace import write_chrome_trace
 from roll.utils.meter import Look
 from roll.utils.spans import MOST_EVENTS, ClockOffset, Interval, Spans, shifted

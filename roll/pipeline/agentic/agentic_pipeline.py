@@ -31,9 +31,9 @@ from roll.pipeline.agentic.episode_metrics import CRASHES, HANGS, episode_metric
 from roll.pipeline.agentic.group_filters import load_filter
 from roll.pipeline.agentic.settings import job_limit_s, manager_of
 from roll.pipeline.base_pipeline import RLPipeline
-from roll.pipeline.checkpoint import HF_MODEL
 from roll.pipeline.evaluation import validation_metrics
 from roll.pipeline.policy_tokenizer import policy_tokenizer
+from roll.pipeline.saving.checkpoint import HF_MODEL
 from roll.pipeline.step_credit import StepCredit
 from roll.pipeline.step_samples import StepSamples
 from roll.types.collate import placed

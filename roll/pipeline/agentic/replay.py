@@ -1,8 +1,8 @@
-"""The former place of `python -m roll.pipeline.replay`, which shows the rollouts of every pipeline."""
+"""The former place of `python -m roll.pipeline.records.replay`, which shows the rollouts of every pipeline."""
 
 import sys
 
-from roll.pipeline.replay import main
+from roll.pipeline.records.replay import main
 
 if __name__ == "__main__":
     sys.exit(main())

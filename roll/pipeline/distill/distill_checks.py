@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from roll.configs.head_checks import whole_head_problems
 from roll.configs.problems import Problem
 from roll.pipeline.distill.distill_config import DistillConfig
-from roll.pipeline.row_checks import unread_keys
+from roll.pipeline.rows.row_checks import unread_keys
 
 _NOT_READ = ("prompt", "tag", "ground_truth", "domain_interleave_probs")
 _OF_OBJECTIVE = {

@@ -12,8 +12,8 @@ from roll.configs.plan.run_plan import RunPlan, build_run_plan
 from roll.configs.preset_keys import preset_rows
 from roll.configs.presets import known_dpo
 from roll.configs.roles import REFERENCE, TOKENIZER, Role
-from roll.pipeline.pair_config import PairConfig
-from roll.pipeline.row_config import VALIDATION
+from roll.pipeline.rows.pair_config import PairConfig
+from roll.pipeline.rows.row_config import VALIDATION
 
 ACTOR_TRAIN = Role(
     "actor_train",

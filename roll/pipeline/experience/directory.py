@@ -13,7 +13,7 @@ from typing import TypeVar
 from roll.errors import StorageError, describe
 from roll.pipeline.experience.buffer import Buffer, Entry
 from roll.pipeline.experience.rows import Experience, Form
-from roll.pipeline.manifest import flush_to_disk
+from roll.pipeline.saving.manifest import flush_to_disk
 from roll.utils.json_files import read_object
 
 T = TypeVar("T")

@@ -10,10 +10,10 @@ from pathlib import Path
 from roll.configs.algorithm import AlgorithmConfig
 from roll.distributed.executor.rl_clusters import RLClusters
 from roll.errors import ConfigError
-from roll.pipeline.checkpoint import HF_MODEL, CheckpointStore
 from roll.pipeline.interrupts import StepGivenUp
-from roll.pipeline.manifest import read_manifest
 from roll.pipeline.publishing import Publisher
+from roll.pipeline.saving.checkpoint import HF_MODEL, CheckpointStore
+from roll.pipeline.saving.manifest import read_manifest
 
 logger = logging.getLogger(__name__)
 

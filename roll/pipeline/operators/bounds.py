@@ -12,7 +12,7 @@ from zipfile import BadZipFile
 from roll.configs.data_operators import LengthArgs, PassRateArgs, QualityArgs
 from roll.errors import ConfigError, describe
 from roll.pipeline.operators.row import Context, OperatorRow, Verdict
-from roll.pipeline.rollout_files import read_groups
+from roll.pipeline.records.rollout_files import read_groups
 from roll.utils.imports import line_of, resolve
 from roll.utils.text import show
 

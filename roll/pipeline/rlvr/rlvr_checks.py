@@ -9,12 +9,6 @@ from roll.configs.rollout_checks import unused_filter_keys
 from roll.configs.rollout_config import LENGTH_KEYS
 from roll.configs.switches import REWARD, RLVR, switched_off
 from roll.datasets.templates import template_name_problem, template_problem, template_warning
-from roll.pipeline.data_files import (
-    data_args_problems,
-    data_args_warnings,
-    missing_data_files,
-    unknown_templates,
-)
 from roll.pipeline.operators.checks import missing_packages, operator_problems, own_function_problems
 from roll.pipeline.rlvr.eval_sets import eval_set_problems
 from roll.pipeline.rlvr.judge.checks import engine_judge_problems, judge_length_problems, judge_problems, judge_warnings
@@ -23,6 +17,12 @@ from roll.pipeline.rlvr.reward_model_checks import reward_model_problems, reward
 from roll.pipeline.rlvr.rewards.builtins import BUILTINS
 from roll.pipeline.rlvr.rewards.parts import parts_of
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
+from roll.pipeline.start.data_files import (
+    data_args_problems,
+    data_args_warnings,
+    missing_data_files,
+    unknown_templates,
+)
 from roll.utils.imports import split
 from roll.utils.text import show
 

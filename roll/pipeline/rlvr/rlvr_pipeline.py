@@ -21,13 +21,11 @@ from roll.distributed.scheduler.rollout_core import Keep, StepGroups
 from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler, SchedulerSettings
 from roll.errors import ConfigError
 from roll.pipeline.base_pipeline import RLPipeline
-from roll.pipeline.checkpoint import HF_MODEL, Checkpoint
 from roll.pipeline.experience.task_fields import check_tasks
-from roll.pipeline.late_rewards import GroupScorer, LateRewards
 from roll.pipeline.length import of_known_length
-from roll.pipeline.logging_board import LoggingBoard
 from roll.pipeline.operators.choice import row_choice
 from roll.pipeline.policy_tokenizer import policy_tokenizer
+from roll.pipeline.records.logging_board import LoggingBoard
 from roll.pipeline.rlvr.judge.engine import JudgeText
 from roll.pipeline.rlvr.judge.service import EngineJudges, LateJudge
 from roll.pipeline.rlvr.prompt_rollouter import PromptRollouter, RewardService
@@ -38,6 +36,8 @@ from roll.pipeline.rlvr.row_operators import places, read_texts
 from roll.pipeline.rlvr.settings import data_domains
 from roll.pipeline.rlvr.validation import Validation, ValidationSet
 from roll.pipeline.rlvr.weighted_credit import WeightedCredit
+from roll.pipeline.rollouts.late_rewards import GroupScorer, LateRewards
+from roll.pipeline.saving.checkpoint import HF_MODEL, Checkpoint
 from roll.pipeline.settings import sampling_params
 from roll.pipeline.step_credit import StepCredit
 from roll.types.rollout import SamplingParams, Task, TrajectoryGroup

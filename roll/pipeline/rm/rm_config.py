@@ -3,8 +3,8 @@
 from roll.configs.base import setting
 from roll.configs.cluster import WorkerConfig
 from roll.configs.roles import TOKENIZER, Role
-from roll.pipeline.pair_config import PairConfig
-from roll.pipeline.row_config import VALIDATION
+from roll.pipeline.rows.pair_config import PairConfig
+from roll.pipeline.rows.row_config import VALIDATION
 
 REWARD_TRAIN = Role(
     "reward_train",

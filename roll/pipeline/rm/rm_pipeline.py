@@ -12,8 +12,8 @@ from roll.distributed.executor.step_rows import rows_of_scores
 from roll.errors import ConfigError
 from roll.models.hub import local_model
 from roll.models.loading import model_config
-from roll.pipeline.pair_pipeline import PairPipeline
 from roll.pipeline.rm.rm_config import RMConfig
+from roll.pipeline.rows.pair_pipeline import PairPipeline
 from roll.types.batch import PairRows, Rows
 from roll.types.metrics import MetricSums
 

@@ -8,7 +8,7 @@ from roll.configs.base import setting
 from roll.configs.cluster import WorkerConfig
 from roll.configs.presets import known_sft
 from roll.configs.roles import TOKENIZER, Role
-from roll.pipeline.row_config import VALIDATION, RowConfig
+from roll.pipeline.rows.row_config import VALIDATION, RowConfig
 
 SFT_TRAIN = Role(
     "sft_train", "train", "lm", ("pretrain",), is_needed=True, also_reads=frozenset({"data_args", TOKENIZER})
@@ -22,7 +22,7 @@ class SFTConfig(RowConfig):
     learner = SFT_TRAIN.name
     algorithms = "sft"
     columns = "roll.pipeline.sft.settings:columns"
-    texts = "roll.pipeline.conversation_texts:conversation_texts"
+    texts = "roll.pipeline.rows.conversation_texts:conversation_texts"
 
     sft_train: WorkerConfig = setting({}, "The model that learns.")
     algorithm: Annotated[str, AfterValidator(known_sft)] | None = setting(

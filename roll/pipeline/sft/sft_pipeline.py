@@ -7,12 +7,12 @@ from typing import Any
 
 from roll.algorithms.loss import SupervisedLoss
 from roll.datasets.conversations import load_conversations
-from roll.pipeline.checkpoint import HF_MODEL
-from roll.pipeline.conversation_texts import conversation_texts
 from roll.pipeline.operators.choice import row_choice
 from roll.pipeline.policy_tokenizer import policy_tokenizer
-from roll.pipeline.row_operators import places
-from roll.pipeline.row_pipeline import RowPipeline
+from roll.pipeline.rows.conversation_texts import conversation_texts
+from roll.pipeline.rows.row_operators import places
+from roll.pipeline.rows.row_pipeline import RowPipeline
+from roll.pipeline.saving.checkpoint import HF_MODEL
 from roll.pipeline.sft.settings import columns
 from roll.pipeline.sft.sft_config import SFTConfig
 from roll.types.batch import Rows

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from roll.errors import StorageError
-from roll.pipeline.load import Loaded
 from roll.pipeline.stages.planned import Stage
 from roll.pipeline.stages.progress import Left, begin, check_sound, left_by
+from roll.pipeline.start.load import Loaded
 
 
 def run_stages(stages: Sequence[Stage], before: Callable[[Stage, Loaded], None]) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from roll.configs.cluster import WorkerConfig
 from roll.distributed.strategy.saved_facts import SavedFacts, required_facts
 from roll.errors import ConfigError
-from roll.pipeline.load import Loaded
+from roll.pipeline.start.load import Loaded
 
 STATE = "training_args.optimizer_from"
 

@@ -10,13 +10,13 @@ from roll.configs.problems import Problem
 from roll.configs.run import RESUME_WORDS
 from roll.errors import ConfigError
 from roll.pipeline.kind import kind_of
-from roll.pipeline.load import Loaded, check
 from roll.pipeline.spec import PipelineSpec
 from roll.pipeline.stages.entries import Entry, read_entries
 from roll.pipeline.stages.handover import MODEL, Giver, given_key, origin, receivers, with_models
 from roll.pipeline.stages.kept import STATE, Kept, kept_states
 from roll.pipeline.stages.told import Told
 from roll.pipeline.stages.trees import give_places, leave_out, stage_tree
+from roll.pipeline.start.load import Loaded, check
 
 _RESUME = "resume_from_checkpoint"
 _UNKNOWN = "unknown/model"  # of a stage with problems of its own

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from roll.configs.plan.describe import counted
 from roll.errors import ConfigError
-from roll.pipeline.checkpoint import CheckpointStore
-from roll.pipeline.driver_state import read_state
-from roll.pipeline.manifest import check_digests, manifest_digest, read_manifest
-from roll.pipeline.resume_rules import differences
+from roll.pipeline.saving.checkpoint import CheckpointStore
+from roll.pipeline.saving.driver_state import read_state
+from roll.pipeline.saving.manifest import check_digests, manifest_digest, read_manifest
+from roll.pipeline.saving.resume_rules import differences
 from roll.pipeline.stages.planned import Stage
 from roll.utils.json_files import read_object
 

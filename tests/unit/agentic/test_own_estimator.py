@@ -11,7 +11,7 @@ import pytest
 from roll.algorithms.episodes import episode_advantages, turn_advantages
 from roll.errors import AlgorithmError
 from roll.pipeline.agentic.settings import episode_settings
-from roll.pipeline.own_code import own_code_problems
+from roll.pipeline.start.own_code import own_code_problems
 from tests.helpers.pages import importable
 from tests.parity.algorithms.test_episodes_against_loops import random_episodes, rows_of
 from tests.unit.agentic.test_config import config, problems

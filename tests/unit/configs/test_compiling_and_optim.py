@@ -8,7 +8,7 @@ from roll.configs import compiling, optimizers
 from roll.configs.compiling import compile_machine_problems
 from roll.configs.optimizers import moment_bytes, optimizer_machine_problems
 from roll.configs.plan.batch_plan import build_plan
-from roll.pipeline.preflight import choices, machine_report
+from roll.pipeline.start.preflight import choices, machine_report
 from tests.helpers.configs import checked, config, problems
 
 NAME, SETTINGS = (f"actor_train.strategy_args.strategy_{key}" for key in ("name", "config"))

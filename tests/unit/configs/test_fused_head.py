@@ -6,7 +6,7 @@ import pytest
 
 from roll.configs import fused_head
 from roll.configs.fused_head import fused_head_machine_problems
-from roll.pipeline.preflight import choices
+from roll.pipeline.start.preflight import choices
 from tests.helpers.configs import config, problems
 
 KEY = "actor_train.model_args.fused_kernel_options"

@@ -19,7 +19,7 @@ from roll.configs.sent_adapters import sent_adapter_model_problems
 from roll.configs.strategies.spec import Choice
 from roll.distributed.strategy import table
 from roll.distributed.strategy.table import engine_problems
-from roll.pipeline.preflight import choices, role_strategy_warnings
+from roll.pipeline.start.preflight import choices, role_strategy_warnings
 from tests.helpers.configs import checked, config, problems, warnings_of
 
 MODELS = Path(__file__).parent / "memory" / "models"

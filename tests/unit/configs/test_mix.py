@@ -8,7 +8,7 @@ import pytest
 from roll.configs.mix import MixConfig
 from roll.configs.plan.batch_plan import build_plan
 from roll.configs.plan.describe_batch import batch_rows
-from roll.pipeline.mix_checks import missing_mix_files, mix_problems, mix_warnings
+from roll.pipeline.experts.mix_checks import missing_mix_files, mix_problems, mix_warnings
 from roll.pipeline.spec import PIPELINES
 from tests.helpers.configs import config, problems
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from roll.configs.mixture import balance_model_problems
-from roll.pipeline.preflight import choices
+from roll.pipeline.start.preflight import choices
 from tests.helpers.configs import config, problems
 
 KEY = "actor_train.model_args.moe_aux_loss_coef"

@@ -9,8 +9,8 @@ import pytest
 
 from roll.errors import ConfigError
 from roll.pipeline.bench import bench_problems, checkpoint_to_measure, of_checkpoint, told
-from roll.pipeline.checkpoint import Checkpoint, CheckpointStore
-from roll.pipeline.driver_state import DriverState, write_state
+from roll.pipeline.saving.checkpoint import Checkpoint, CheckpointStore
+from roll.pipeline.saving.driver_state import DriverState, write_state
 from tests.helpers.configs import config
 
 EVAL = {"eval_sets.sums.data_args.file_name": "sums.jsonl"}

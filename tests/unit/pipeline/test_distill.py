@@ -10,7 +10,7 @@ from roll.pipeline.distill.distill_checks import distill_problems, distill_warni
 from roll.pipeline.distill.distill_config import DistillConfig, distill_rows
 from roll.pipeline.distill.distill_pipeline import without_first_tokens
 from roll.pipeline.distill.settings import divergence
-from roll.pipeline.row_config import row_plan
+from roll.pipeline.rows.row_config import row_plan
 from roll.types.batch import Rows, Shard, TaughtRows
 from roll.types.collate import pad
 

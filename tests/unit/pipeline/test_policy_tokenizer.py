@@ -15,8 +15,8 @@ from roll.distributed.strategy.vllm import args as vllm
 from roll.errors import ConfigError
 from roll.models.tiny import build_tokenizer
 from roll.pipeline.policy_tokenizer import policy_tokenizer
-from roll.pipeline.preflight import machine_report
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
+from roll.pipeline.start.preflight import machine_report
 from tests.helpers.configs import config, tree
 
 

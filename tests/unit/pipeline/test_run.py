@@ -14,8 +14,8 @@ import pytest
 from roll.errors import ConfigError, ResourceError
 from roll.pipeline import interrupts
 from roll.pipeline.base_pipeline import VIEW
-from roll.pipeline.checkpoint import Checkpoint
 from roll.pipeline.run import Run
+from roll.pipeline.saving.checkpoint import Checkpoint
 from roll.pipeline.tracking.local import JsonlTracker, read_metrics
 from tests.helpers.configs import config
 

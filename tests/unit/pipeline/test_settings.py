@@ -21,9 +21,9 @@ from roll.algorithms.objectives import (
 from roll.algorithms.off_policy import ImportanceWeight, MismatchFilter, TrainInferCorrection
 from roll.configs.plan.batch_plan import build_plan
 from roll.configs.plan.derive import old_log_probs
-from roll.pipeline.own_code import own_code_problems
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.pipeline.settings import advantage_settings, credit_settings, policy_loss, sampling_params
+from roll.pipeline.start.own_code import own_code_problems
 from tests.helpers.configs import config
 
 FILTER = {"enabled": True, "agg_type": "sequence", "ratio_low": 0.5, "ratio_high": 2.0, "diff_enabled": True}

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from roll.commands import main
-from roll.pipeline.checkpoint import CheckpointStore
+from roll.pipeline.saving.checkpoint import CheckpointStore
 from roll.pipeline.supervisor import RESTARTS_FILE, Supervisor, Watched
 
 TOY = """

@@ -11,13 +11,13 @@ import pytest
 
 from roll.commands import main
 from roll.pipeline.base_pipeline import VIEW
-from roll.pipeline.recorder import RolloutRecord, RolloutRecorder
-from roll.pipeline.run_record import RUN_FILE, RunRecord
-from roll.pipeline.token_records import TokenLogProbs
+from roll.pipeline.records.recorder import RolloutRecord, RolloutRecorder
+from roll.pipeline.records.run_record import RUN_FILE, RunRecord
+from roll.pipeline.records.token_records import TokenLogProbs
 from roll.pipeline.tracking.local import write_metrics
 from roll.types.rollout import Turn
 from tests.helpers.configs import config
-from tests.unit.pipeline.test_filtered_step import group
+from tests.unit.pipeline.rollouts.test_filtered_step import group
 
 EVIL = '</pre><script>alert("x")</script><img src=x onerror=alert(1)>\u202e\x1b[2J'
 VISIBLE_EVIL = EVIL.replace("\u202e", "\\u202e").replace("\x1b", "\\x1b")

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from roll.pipeline.recorder import RolloutRecorder
-from roll.pipeline.replay import RecordedTokens
-from roll.pipeline.token_records import TokenLogProbs
+from roll.pipeline.records.recorder import RolloutRecorder
+from roll.pipeline.records.replay import RecordedTokens
+from roll.pipeline.records.token_records import TokenLogProbs
 from roll.report.run_files import read_run
 from roll.report.samples import SampleReader, coloured_tokens, spread
 from roll.report.settings_diff import ABSENT, differing, flat

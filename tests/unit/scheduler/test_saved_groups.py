@@ -14,9 +14,9 @@ from roll.configs.plan.rollout_bounds import RolloutBounds
 from roll.distributed.scheduler.event_loop import EventLoopThread
 from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler, SchedulerSettings
 from roll.errors import ConfigError
-from roll.pipeline.checkpoint import CheckpointStore
-from roll.pipeline.driver_state import DriverState, write_state
-from roll.pipeline.resume_checks import GroupsState
+from roll.pipeline.saving.checkpoint import CheckpointStore
+from roll.pipeline.saving.driver_state import DriverState, write_state
+from roll.pipeline.saving.resume_checks import GroupsState
 from roll.types.media import Image
 from roll.types.rollout import (
     AnyTrajectory,

@@ -19,9 +19,9 @@ from roll.distributed.scheduler.simulate.setup import Devices, Setup
 from roll.distributed.scheduler.simulate.step_model import PASSES
 from roll.distributed.scheduler.simulate.workload import Delays, LogNormal, Workload
 from roll.errors import ConfigError
-from roll.pipeline.load import load
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.pipeline.spec import pipeline_of
+from roll.pipeline.start.load import load
 
 DEFAULT_CAP, MEDIAN_SHARE = 16_384, 2200 / 16_384
 

@@ -17,7 +17,7 @@ from roll.errors import ConfigError
 from roll.types.rollout import Trajectory
 
 if TYPE_CHECKING:
-    from roll.pipeline.rollout_files import RecordedGroup
+    from roll.pipeline.records.rollout_files import RecordedGroup
 
 KEY = "--lengths"
 
@@ -43,7 +43,7 @@ def read_recorded(directory: Path, delays: Delays = NO_DELAYS, seed: int = 0) ->
 
 
 def _of_dumps(path: Path) -> Iterator[GroupWork]:
-    from roll.pipeline.rollout_files import read_groups  # imports torch
+    from roll.pipeline.records.rollout_files import read_groups  # imports torch
 
     return map(_of_dump, read_groups(path))
 

@@ -8,7 +8,6 @@ from urllib.parse import urlsplit
 from roll.configs.algorithm import engine_length
 from roll.configs.load.aliases import LLM_JUDGE
 from roll.configs.problems import Problem
-from roll.pipeline.model_files import read_model_config, text_model
 from roll.pipeline.rlvr.judge.api import why_not_reached
 from roll.pipeline.rlvr.judge.build import address_of, way_of
 from roll.pipeline.rlvr.judge.prompts import ROLL_PROMPT
@@ -16,6 +15,7 @@ from roll.pipeline.rlvr.reward_config import ANSWER_TOKENS, RewardConfig
 from roll.pipeline.rlvr.rewards.builtins import BUILTINS
 from roll.pipeline.rlvr.rewards.parts import parts_of
 from roll.pipeline.rlvr.rlvr_config import JUDGE, RLVRConfig
+from roll.pipeline.saving.model_files import read_model_config, text_model
 from roll.utils.secrets import mask
 
 _OF_API = ("judge_model_name", "judge_api_url")

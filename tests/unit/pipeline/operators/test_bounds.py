@@ -11,7 +11,7 @@ from roll.configs.data_operators import LengthArgs, PassRateArgs, QualityArgs
 from roll.errors import ConfigError
 from roll.pipeline.operators.bounds import length, pass_rate, quality, rates_of
 from roll.pipeline.operators.row import OperatorRow
-from roll.pipeline.rollout_files import write_groups
+from roll.pipeline.records.rollout_files import write_groups
 from roll.types.group_codec import RecordedGroup
 from roll.types.rollout import Trajectory
 from tests.unit.pipeline.operators.rows import context, rows

@@ -11,10 +11,10 @@ from roll.configs.plan.batch_plan import build_plan
 from roll.pipeline.distill.distill_config import DistillConfig
 from roll.pipeline.distill.distill_pipeline import DistillPipeline
 from roll.pipeline.dpo.dpo_config import DPOConfig
-from roll.pipeline.pair_rows import pairs_of
 from roll.pipeline.rlvr.rlvr_pipeline import RLVRPipeline
-from roll.pipeline.row_checks import operator_reports
-from roll.pipeline.row_config import row_plan
+from roll.pipeline.rows.pair_rows import pairs_of
+from roll.pipeline.rows.row_checks import operator_reports
+from roll.pipeline.rows.row_config import row_plan
 from roll.pipeline.sft.sft_config import SFTConfig
 from roll.pipeline.sft.sft_pipeline import SFTPipeline
 from tests.helpers.configs import config

@@ -12,8 +12,8 @@ import yaml
 
 from roll.configs.load.loader import compose_tree
 from roll.configs.run import RunConfig
-from roll.pipeline.checkpoint import CheckpointStore
-from roll.pipeline.driver_state import DriverState, write_state
+from roll.pipeline.saving.checkpoint import CheckpointStore
+from roll.pipeline.saving.driver_state import DriverState, write_state
 from roll.pipeline.spec import PipelineSpec
 from roll.pipeline.stages.planned import Stage, plan_stages
 from tests.helpers.configs import tree

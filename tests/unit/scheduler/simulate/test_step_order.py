@@ -15,12 +15,12 @@ from roll.distributed.scheduler.simulate.fleet import Fleet
 from roll.distributed.scheduler.simulate.rollouts import SimulatedRollouter
 from roll.distributed.scheduler.simulate.step_model import StepModel
 from roll.distributed.scheduler.virtual_time import run_virtually
-from roll.pipeline.mix import Mix
+from roll.pipeline.experts.mix import Mix
 from roll.pipeline.rlvr.rlvr_pipeline import RLVRPipeline
 from roll.utils.spans import Spans
 from roll.utils.timing import Timer
 from tests.helpers.configs import config
-from tests.unit.pipeline.test_filtered_step import Clusters, Engine, Prepared, Trainer, by_rank, group
+from tests.unit.pipeline.rollouts.test_filtered_step import Clusters, Engine, Prepared, Trainer, by_rank, group
 from tests.unit.scheduler.simulate.schedules import setup
 
 Entered = tuple[str, ...]

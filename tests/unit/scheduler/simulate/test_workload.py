@@ -9,7 +9,7 @@ import pytest
 from roll.distributed.scheduler.simulate.recorded import read_recorded
 from roll.distributed.scheduler.simulate.workload import Delays, LogNormal
 from roll.errors import ConfigError
-from roll.pipeline.rollout_files import RecordedGroup, write_groups
+from roll.pipeline.records.rollout_files import RecordedGroup, write_groups
 from roll.types.rollout import Trajectory
 
 

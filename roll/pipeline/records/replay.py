@@ -1,0 +1,153 @@
+"""Recorded sample rollouts of any run: `python -m roll.pipeline.records.replay FILE [--tag TAG] [--group ID]
+[--failed]`.
+
+FILE is a `step_*.jsonl` below rollouts/ of a run's output directory. Answers are shown below their prompt, episodes
+turn by turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import BaseModel, ValidationError, model_validator
+
+from roll.utils.text import visible
+
+
+class RecordedTurn(BaseModel):
+    observation: str
+    response: str
+    action: str | None
+    reward: float
+    metrics: dict[str, float | None]
+
+
+class RecordedTokens(BaseModel):
+    """The first sampled tokens of an attempt, with the log-prob of each by engine and trainer."""
+
+    texts: list[str]
+    engine: list[float | None]
+    trainer: list[float | None]
+
+    @model_validator(mode="after")
+    def _are_of_the_same_tokens(self) -> Self:
+        if not len(self.texts) == len(self.engine) == len(self.trainer):
+            raise ValueError("texts, engine and trainer are of different lengths")
+        return self
+
+
+class Recorded(BaseModel):
+    """A line of the file: what RolloutRecord holds, and its step."""
+
+    step: int
+    domain: str
+    group_id: str | int
+    prompt_text: str
+    response_text: str
+    reward: float | None
+    finish_reason: str
+    ground_truth: str | None = None
+    extra: dict[str, Any] = {}
+    turns: list[RecordedTurn] = []
+    response_tokens: int = 0
+    tokens: RecordedTokens | None = None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Shows recorded answers and episodes.")
+    parser.add_argument("file", type=Path, help="step_*.jsonl of a run's rollouts directory")
+    parser.add_argument("--tag", help="those of this domain or environment only")
+    parser.add_argument("--group", help="those of this group only")
+    parser.add_argument("--failed", action="store_true", help="those that failed only")
+    given = parser.parse_args(arguments)
+    try:
+        records = list(read(given.file))
+    except (OSError, ValueError) as error:
+        sys.stderr.write(visible(f"{given.file} cannot be read: {error}\n"))
+        return 2
+    chosen = [
+        record
+        for record in records
+        if (given.tag is None or record.domain == given.tag)
+        and (given.group is None or str(record.group_id) == given.group)
+        and (not given.failed or record.reward is None)
+    ]
+    try:
+        sys.stdout.writelines(visible(line) + "\n" for line in render(chosen))
+        sys.stdout.write(visible(f"{len(chosen)} of {len(records)} attempts in {given.file}\n"))
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader, such as head, has seen enough; nothing is left to flush at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def read(file: Path) -> Iterator[Recorded]:
+    """The records of a file. Raises ValueError for what is none, with the line."""
+    lines = file.read_text(encoding="utf-8").split("\n")
+    if not any(lines):
+        raise ValueError("it is empty")
+    for number, line in enumerate(lines, 1):
+        if not line and number == len(lines):
+            return
+        try:
+            yield Recorded.model_validate(json.loads(line))
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"])) or "the line"
+            raise ValueError(f"line {number} is no record of a rollout: {where}: {first['msg']}") from None
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"line {number} is no JSON: {error}") from None
+
+
+def render(records: Iterable[Recorded]) -> Iterator[str]:
+    """The attempts as lines of text. A prompt stands above the first answer of its group."""
+    last: tuple[str, str | int] | None = None
+    for record in records:
+        failure = record.extra.get("failure")
+        outcome = f"failed: {failure}" if record.reward is None else f"reward {record.reward:.4g}"
+        how = f", {record.finish_reason}" if record.reward is not None else ""
+        yield f"{'=' * 8} {record.domain}, step {record.step}, group {record.group_id}: {outcome}{how}"
+        if record.turns:
+            yield from _turns(record.turns)
+        else:
+            if (record.domain, record.group_id) != last:
+                yield from _indented("asked ", record.prompt_text)
+                if record.ground_truth is not None:
+                    yield from _indented("truth ", record.ground_truth)
+            yield from _indented("says  ", record.response_text)
+        for name, value in record.extra.items():
+            if name != "failure":
+                yield from _indented(f"{name}: ", str(value))
+        last = record.domain, record.group_id
+        yield ""
+
+
+def _turns(turns: Sequence[RecordedTurn]) -> Iterator[str]:
+    total = 0.0
+    for number, turn in enumerate(turns, 1):
+        total += turn.reward
+        action = "no action" if turn.action is None else f"action {turn.action!r}"
+        yield f"--- turn {number}: {action}, reward {turn.reward:+.4g}, in all {total:+.4g}{_metrics(turn.metrics)}"
+        yield from _indented("sees ", turn.observation)
+        yield from _indented("says ", turn.response)
+
+
+def _metrics(metrics: Mapping[str, float | None]) -> str:
+    shown = ", ".join(
+        f"{name} {value:g}" for name, value in metrics.items() if name != "answer_cut" and value is not None
+    )
+    return f" ({shown})" if shown else ""
+
+
+def _indented(first: str, text: str) -> Iterable[str]:
+    return [(first if i == 0 else " " * len(first)) + line for i, line in enumerate(text.split("\n"))]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,22 @@
+"""Settings of runs that learn from pairs of answers, whatever they make of them."""
+
+from roll.configs.base import setting
+from roll.pipeline.rows.row_config import RowConfig
+
+
+class PairConfig(RowConfig):
+    """The columns of a pair."""
+
+    columns = "roll.pipeline.rows.pair_rows:columns"
+    texts = "roll.pipeline.rows.pair_rows:read_texts"
+
+    prompt_key: str = setting(
+        "prompt", "Column with the prompt, a text or messages; not read where the answers are whole conversations."
+    )
+    chosen_key: str = setting("chosen", "Column with the better answer, a text or messages.")
+    rejected_key: str = setting("rejected", "Column with the worse answer, a text or messages.")
+
+    @property
+    def margin_column(self) -> str | None:
+        """With how much better the better answer is, where that is read."""
+        return None

@@ -1,0 +1,62 @@
+"""What is wrong with the settings and the files of runs whose rows are there before them."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, cast
+
+from roll.configs.data import DataArgs
+from roll.configs.problems import Problem
+from roll.pipeline.operators.checks import missing_packages, operator_problems, own_function_problems
+from roll.pipeline.operators.choice import dry_report
+from roll.pipeline.operators.row import ReadTexts
+from roll.pipeline.rows.row_config import RowConfig
+from roll.pipeline.rows.row_operators import places
+from roll.pipeline.start.data_files import data_args_problems, data_args_warnings, missing_rows
+from roll.utils.imports import resolve
+
+
+def file_problems(config: RowConfig) -> Iterator[Problem]:
+    """Everything that cannot work, whatever the machine."""
+    yield from data_args_problems(config.data_args)
+    yield from operator_problems(config.data_args, f"{config.learner}.data_args")
+
+
+def missing_files(config: RowConfig) -> Iterator[Problem]:
+    """Data files and templates that are not on this machine."""
+    yield from missing_rows(config.data_args, config.global_template)
+    yield from missing_packages(config.data_args)
+
+
+def row_problems(config: RowConfig) -> Iterator[str]:
+    """What the front of the files says."""
+    from roll.datasets.conversations import look_at_rows  # numpy: a dry run reads no rows
+
+    for at, args in config.data_args.items():
+        yield from look_at_rows(args, at, _columns(config))
+
+
+def operator_reports(config: RowConfig) -> Iterator[str]:
+    """What a dry run says of operators."""
+
+    def read() -> ReadTexts:
+        return cast(Callable[[Any], ReadTexts], resolve(config.texts))(_columns(config))
+
+    yield from dry_report(places(config), read)
+
+
+def _columns(config: RowConfig) -> Any:
+    return cast(Callable[[RowConfig], Any], resolve(config.columns))(config)
+
+
+def operator_code_problems(config: RowConfig) -> Iterator[str]:
+    """Operators of the user's own that cannot be imported."""
+    yield from own_function_problems(config.data_args)
+
+
+def unread_keys(places: Mapping[str, DataArgs], keys: Sequence[str], instead: str) -> Iterator[str]:
+    """Keys of data_args, by their YAML path, that are given without effect. `instead`: the keys that name the
+    columns."""
+    for at, args in places.items():
+        for key in keys:
+            if args.is_changed(key):
+                yield f"{at}.{key} does nothing here: {instead} name the columns."
+    yield from data_args_warnings(places)

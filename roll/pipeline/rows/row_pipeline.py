@@ -1,0 +1,150 @@
+"""Runs whose rows are there before them: one role learns from a part of the rows in every step, and nothing is
+sampled."""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from roll.algorithms.loss import Loss
+from roll.configs.plan.run_plan import RunPlan
+from roll.configs.run import RunConfig
+from roll.datasets.row_source import RowSource
+from roll.distributed.executor.jobs import TrainJob
+from roll.distributed.executor.roles import ScoreCluster, TrainCluster, share, total_of
+from roll.distributed.executor.run_clusters import RunClusters
+from roll.distributed.executor.scores import ScoreSet
+from roll.pipeline.display.view import Column, Curve, View
+from roll.pipeline.length import of_known_length
+from roll.pipeline.run import Run
+from roll.pipeline.saving.checkpoint import HF_MODEL, Checkpoint
+from roll.pipeline.saving.resume_checks import RunState, check_resume, data_place, state_of_roles
+from roll.pipeline.saving.taken_optimizers import check_taken, take_over
+from roll.types.batch import Rows, RowSet
+from roll.types.metrics import prefixed
+from roll.types.packing import neighbours_by_rank, parts_in_order
+
+logger = logging.getLogger(__name__)
+
+VIEW = View(
+    columns=(
+        Column("loss", "train/nll_mean", ".3f"),
+        Column("val", "val/nll_mean", ".3f"),
+        Column("epoch", "train/epochs", ".2f"),
+        Column("tokens", "train/trained_tokens", ".0f"),
+        Column("grad", "train/grad_norm", ".3g"),
+        Column("lr", "train/learning_rate", ".1e"),
+    ),
+    training=Curve("loss", "train/nll_mean", "mean negative log-likelihood", best="lowest"),
+    validation=Curve("validation", "val/nll_mean", "validation", best="lowest"),
+)
+
+
+class RowPipeline(Run):
+    """A pipeline says which rows there are and by what loss they are learnt; the rest is here: an update per step, in
+    an order that is new in every epoch, validation, checkpoints."""
+
+    view = VIEW
+    loss: Loss
+
+    def __init__(self, config: RunConfig, plan: RunPlan):
+        super().__init__(config)
+        self.plan = plan
+        (self.train_plan,) = plan.trains.values()
+        self.clusters: RunClusters | None = None
+        self.source: RowSource
+        self.validation: Rows | None = None
+
+    @abstractmethod
+    def load_rows(self) -> tuple[Rows, Rows | None]:
+        """The rows to train on, and those to validate with, if there are any. Raises ConfigError for what is wrong with
+        the data."""
+
+    def prepare(self, checkpoint: Checkpoint | None) -> None:
+        rows, self.validation = self.load_rows()
+        per_step = self.train_plan.samples_per_step
+        self.config, self.plan = of_known_length(self.config, self.plan, len(rows), per_step)
+        (self.train_plan,) = self.plan.trains.values()
+        state = None
+        if checkpoint is None:
+            check_taken(self.config, self.plan)
+        else:
+            state, _ = check_resume(checkpoint, self.config, self.plan, RunState)
+        role, args = self.train_plan.role, self.config.learning_roles[self.train_plan.role].data_args
+        self.source = RowSource(rows, self.config.seed, args.shuffle, f"{role}.data_args")
+        if checkpoint is not None and state is not None:
+            data_place(self.source, state.data, checkpoint.path)
+
+    def build(self) -> None:
+        logger.info("starting Ray")
+        self.clusters = RunClusters(self.config, self.plan, on_lost=self.interrupts.fail)
+        self.clusters.wait_ready()
+        self.account.watch(self.clusters)
+
+    @property
+    def running(self) -> RunClusters:
+        """The clusters, once they are built."""
+        assert self.clusters is not None
+        return self.clusters
+
+    @property
+    def trainer(self) -> TrainCluster:
+        return self.running.trainers[self.train_plan.role]
+
+    def step(self, step: int) -> dict[str, float]:
+        rows = self.rows_at(self.source.next_places(self.train_plan.samples_per_step))
+        shared = self.shared(rows)
+        scores = self.scores_of(rows, shared)
+        with self.timer("train"), self.running.placement.hold(self.trainer.everything):
+            metrics = self.trainer.train(shared, TrainJob(self.loss, temperature=1.0, num_updates=1), scores)
+        counts = {"epochs": self.source.epochs, "trained_tokens": float(rows.response_lengths.sum())}
+        return prefixed("train", metrics | counts)
+
+    def rows_at(self, places: np.ndarray) -> Rows:
+        """These rows of the training, as the loss takes them."""
+        return self.source.rows.select(places)
+
+    def scores_of(self, rows: Rows, shared: RowSet) -> Mapping[str, ScoreSet]:
+        """What other models say of the rows of a step, on its way to who learns; most runs have no other."""
+        return {}
+
+    def shared(self, rows: Rows) -> RowSet:
+        """The rows where the workers can read them, each rank's about as many tokens as the others'. Those that belong
+        together stay so."""
+        by_rank = neighbours_by_rank(rows.lengths, rows.together, self.train_plan.dp_size)
+        return RowSet(rows.lengths, share(rows, by_rank))
+
+    def to_score(self, rows: Rows, cluster: ScoreCluster) -> RowSet:
+        """The rows where the workers of this cluster can read them. Those that belong together stay so."""
+        return RowSet(rows.lengths, share(rows, parts_in_order(len(rows), rows.together, cluster.dp_size)))
+
+    def evaluate(self, steps_done: int) -> dict[str, float]:
+        """The mean negative log-likelihood of the validation's tokens."""
+        rows = self.validation
+        if rows is None:
+            return {}
+        with self.running.placement.hold(self.trainer.weights):
+            scores = self.trainer.log_probs(self.to_score(rows, self.trainer), temperature=1.0)
+        return {"val/nll_mean": -total_of(scores) / max(1, int(rows.response_lengths.sum()))}
+
+    def save(self, directory: Path) -> dict[str, Any]:
+        with self.running.placement.hold(self.trainer.everything):
+            self.trainer.save_checkpoint(directory / self.train_plan.role)
+            self.trainer.save_hf_model(directory / HF_MODEL)
+        return {"data": self.source.state_dict(), **state_of_roles(self.config, self.plan)}
+
+    def restore(self, directory: Path, state: Mapping[str, Any], steps_done: int) -> None:
+        with self.running.placement.hold(self.trainer.everything):
+            self.trainer.load_checkpoint(directory / self.train_plan.role)
+
+    def begin(self, steps_done: int) -> None:
+        take_over(self.config, self.running)
+
+    def close(self) -> None:
+        if self.clusters is not None:
+            self.clusters.close()

@@ -1,0 +1,56 @@
+"""A YAML becomes a checked configuration with its plan, or a ConfigError with everything that is wrong."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from roll.configs.load.defaults import with_epochs
+from roll.configs.load.known_keys import known_keys
+from roll.configs.load.loader import Composed, load_tree
+from roll.configs.load.validate import validate
+from roll.configs.plan.run_plan import RunPlan
+from roll.configs.problems import Problem, nearest, together
+from roll.configs.role_checks import run_problems, run_warnings
+from roll.configs.run import RunConfig
+from roll.errors import ConfigError
+from roll.pipeline.kind import other_kind
+from roll.pipeline.spec import PipelineSpec
+from roll.pipeline.start.preflight import role_strategy_problems, role_strategy_warnings
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A configuration without contradictions, of the pipeline's own class."""
+
+    config: RunConfig
+    plan: RunPlan
+    warnings: tuple[str, ...]
+
+
+def load(spec: PipelineSpec, directory: Path, name: str, overrides: Sequence[str] = ()) -> Loaded:
+    """Composes, checks and plans. Looks at nothing but the YAML, its fragments, and the module of an estimator or a
+    loss of the user's own: the plan depends on it."""
+    return check(spec, load_tree(directory, name, overrides, spec.config_class()))
+
+
+def check(spec: PipelineSpec, composed: Composed) -> Loaded:
+    """The same for what is composed already."""
+    cls = spec.config_class()
+    settings = with_epochs(composed.settings, cls.role_table) if cls.has_rows else composed.settings
+    checked = validate(cls, settings)
+    problems, config = list(checked.problems), checked.config
+    if config is not None:
+        later = [*other_kind(spec, config), *run_problems(config), *role_strategy_problems(config)]
+        later += spec.findings(spec.problems, Problem, config)
+        problems += checked.about_sound_keys(later)
+    if problems:
+        raise ConfigError(*together(problem.text for problem in problems))
+    assert config is not None
+    plan = spec.make_plan(config)
+    warnings = [*checked.warnings, *run_warnings(config, plan), *role_strategy_warnings(config)]
+    warnings += spec.findings(spec.warnings, str, config)
+    for key in composed.unused:
+        match = nearest(key, known_keys(cls), cutoff=0.8)
+        if match and match not in composed.settings:
+            warnings.append(f"{key} comes from a fragment and nothing uses it. Did you mean {match}?")
+    return Loaded(config, plan, tuple(together(warnings)))

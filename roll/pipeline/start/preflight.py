@@ -1,0 +1,285 @@
+"""What only this machine can tell: models, packages, directories. A dry run lists it as a warning, a real run
+refuses to start."""
+
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from roll.configs.cluster import WorkerConfig
+from roll.configs.compiling import compile_machine_problems
+from roll.configs.fused_head import fused_head_machine_problems
+from roll.configs.lora import lora_model_problems, lora_warnings
+from roll.configs.mixture import balance_model_problems
+from roll.configs.optimizers import optimizer_machine_problems
+from roll.configs.plan.parallel import parallel_sizes
+from roll.configs.problems import Problem
+from roll.configs.run import RunConfig
+from roll.configs.sent_adapters import sent_adapter_model_problems
+from roll.configs.strategies.spec import Choice
+from roll.configs.strategies.table import spec_of
+from roll.distributed.strategy.table import engine_problems, strategy_problems
+from roll.models.hub import INSTALL, is_on_modelscope
+from roll.pipeline.saving.adapter_files import adapter_problems
+from roll.pipeline.saving.model_files import read_model_config
+from roll.pipeline.tracking.build import missing_logins, tracker_problems
+from roll.utils.hub import is_hub_id
+from roll.utils.imports import is_installed
+from roll.utils.paths import look_at
+
+TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json", "tokenizer.model", "vocab.json")
+
+
+@dataclass(frozen=True)
+class MachineReport:
+    """`problems` stop a real run. `unchecked` could not be looked at from here, each with the reason."""
+
+    problems: tuple[Problem, ...]
+    unchecked: tuple[str, ...]
+
+
+def choices(config: RunConfig) -> list[Choice]:
+    """The roles of this run, as the specs of their strategies are asked about them."""
+    return [
+        Choice(config.roles[role], worker, config.max_grad_norm, config.num_nodes)
+        for role, worker in config.model_roles.items()
+    ]
+
+
+def role_strategy_problems(config: RunConfig) -> list[Problem]:
+    """What is wrong with the choice and the settings of every role's strategy, whatever the machine."""
+    return [problem for choice in choices(config) for problem in strategy_problems(choice)]
+
+
+def role_strategy_warnings(config: RunConfig) -> list[str]:
+    """What a role's strategy takes otherwise than it is written."""
+    found: list[str] = []
+    for choice in choices(config):
+        spec = spec_of(choice.worker.strategy_name)
+        found += spec.findings(spec.warnings, str, choice)
+        found += lora_warnings(choice) if choice.role.learns else ()
+    return found
+
+
+def machine_report(config: RunConfig) -> MachineReport:
+    problems: list[Problem] = []
+    unchecked: list[str] = []
+    for choice in choices(config):
+        worker, spec = choice.worker, spec_of(choice.worker.strategy_name)
+        problems += engine_problems(choice)
+        problems += compile_machine_problems(choice)
+        problems += optimizer_machine_problems(choice)
+        problems += fused_head_machine_problems(choice)
+        problems += spec.findings(spec.machine_problems, Problem, choice)
+        problems += adapter_problems(choice) if choice.role.learns else ()
+        model, why_not = read_model_config(worker.model_args)
+        sizes = parallel_sizes(worker)
+        if model is not None:
+            problems += _shape_problems(config, choice, model)
+            continue
+        if spec.looks_at_model:
+            unchecked.append(f"{choice.role.name}: {spec.looks_at_model} ({why_not}).")
+        if max(sizes.tensor, sizes.pipeline, sizes.expert, sizes.sequence) > 1:
+            unchecked.append(f"{choice.role.name}: heads and layers against the parallel sizes ({why_not}).")
+    tracking = tracker_problems(config.track_with, config.tracker_kwargs)
+    tracking += missing_logins(config.track_with, config.tracker_kwargs)
+    problems += [Problem(text, ("track_with",)) for text in tracking]
+    problems += [
+        *_model_problems(config),
+        *_tokenizer_problems(config),
+        *_python_problems(),
+        *_external_problems(config),
+        *_directory_problems(config),
+        *_source_problems(config),
+        *_resume_problems(config),
+    ]
+    return MachineReport(tuple(problems), tuple(unchecked))
+
+
+def _model_problems(config: RunConfig) -> Iterator[Problem]:
+    away = [worker for worker in config.model_roles.values() if is_on_modelscope(worker.model_args)]
+    if away and not is_installed("modelscope"):
+        key = "model_download_type"
+        yield Problem(
+            f"{key}: MODELSCOPE needs the package modelscope, which is not installed. Install it: {INSTALL}", (key,)
+        )
+    seen: set[str] = set()
+    for role, worker in config.model_roles.items():
+        name = worker.model_args.model_name_or_path
+        if name is None or name in seen or is_hub_id(name):
+            continue
+        seen.add(name)
+        key = _model_key(config, role, worker)
+        look, inside = look_at(name), look_at(Path(name, "config.json"))
+        if unclear := next((each.why for each in (look, inside) if each.kind in ("hidden", "impossible")), None):
+            yield Problem(f"{key}: {unclear}. Choose another directory, or give a hub id (owner/name).", (key,))
+        elif not look.is_directory:
+            yield Problem(
+                f"{key}: there is no model directory {name}. Correct the path, or give a hub id (owner/name).", (key,)
+            )
+        elif not inside.is_file:
+            yield Problem(f"{key}: {name} holds no config.json, so it is no model directory.", (key,))
+
+
+def _tokenizer_problems(config: RunConfig) -> Iterator[Problem]:
+    for role, worker in config.model_roles.items():
+        name = worker.model_args.tokenizer_path
+        if name is None or is_hub_id(name):
+            continue
+        key = f"{role}.model_args.tokenizer_path"
+        if not (look := look_at(name)).is_directory:
+            why = look.why if look.kind in ("hidden", "impossible") else f"there is no directory {name}"
+            yield Problem(f"{key}: {why}. Correct the path, or give a hub id (owner/name).", (key,))
+        elif not any(look_at(Path(name, file)).is_file for file in TOKENIZER_FILES):
+            yield Problem(f"{key}: {name} holds no tokenizer: none of {', '.join(TOKENIZER_FILES)}.", (key,))
+
+
+def _model_key(config: RunConfig, role: str, worker: WorkerConfig) -> str:
+    name = worker.model_args.model_name_or_path
+    named = (key for key in config.roles[role].model_keys if getattr(config, key) == name)
+    return next(named, f"{role}.model_args.model_name_or_path")
+
+
+def _shape_problems(config: RunConfig, choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
+    worker, spec = choice.worker, spec_of(choice.worker.strategy_name)
+    if spec.model_problems:
+        yield from spec.findings(spec.model_problems, Problem, choice, model)
+    else:
+        yield from _head_problems(choice.role.name, worker, model)
+    if choice.role.learns:
+        yield from lora_model_problems(choice, model)
+        yield from balance_model_problems(choice, model)
+    if choice.role.use == "generate":
+        yield from sent_adapter_model_problems(choice, model)
+    if choice.role.head in ("sequence", "reward"):
+        yield from _sequence_head_problems(choice, model)
+    if choice.role.head == "sequence":
+        return
+    if choice.role.is_apart:  # its prompts are no rows of the run
+        return
+    positions, longest = model.get("max_position_embeddings"), config.longest_row
+    if type(positions) is int and positions < longest and not model.get("rope_scaling"):
+        parts = [key for key in config.length_keys if key != "sequence_length"]
+        yield Problem(
+            f"sequence_length: {longest} tokens are more than the {positions} positions of "
+            f"{worker.model_args.model_name_or_path} "
+            f"(max_position_embeddings). Lower {' or '.join(parts or config.length_keys)}.",
+            (*config.length_keys, "val_sequence_length"),
+        )
+
+
+def _sequence_head_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
+    name, key = choice.worker.model_args.model_name_or_path, f"{choice.role.name}.model_args.model_name_or_path"
+    kinds = model.get("architectures")
+    is_given = choice.role.head == "sequence"  # one that learns gets it
+    if is_given and isinstance(kinds, list) and kinds and not any("SequenceClassification" in str(k) for k in kinds):
+        yield Problem(
+            f"{key}: {name} is a {', '.join(map(str, kinds))}, without the sequence-classification head that "
+            f"{choice.role.name} needs. Name a reward model, as ...ForSequenceClassification.",
+            (key,),
+        )
+    elif not is_given and isinstance(kinds, list) and _num_labels(kinds, model) > 1:
+        yield Problem(
+            f"{key}: the head of {name} gives {_num_labels(kinds, model)} numbers (config.json: id2label), and the "
+            f"reward is one. Name a reward model with one label, or a causal language model.",
+            (key,),
+        )
+    elif model.get("pad_token_id") is None:
+        yield Problem(
+            f"{key}: config.json of {name} has no pad_token_id, by which rows of a batch are told from their padding. "
+            f"Set {choice.role.name}.model_args.model_config_kwargs.pad_token_id to the tokenizer's.",
+            (key, f"{choice.role.name}.model_args.model_config_kwargs"),
+        )
+
+
+def _num_labels(kinds: Sequence[object], model: Mapping[str, Any]) -> int:
+    """Of a saved sequence-classification model; 0 of others. Where config.json says nothing, transformers takes 2."""
+    labels = model.get("id2label")
+    if not any("SequenceClassification" in str(kind) for kind in kinds):
+        return 0
+    return len(labels) if isinstance(labels, Mapping) else 2
+
+
+def _head_problems(role: str, worker: WorkerConfig, model: Mapping[str, Any]) -> Iterator[Problem]:
+    key, tensor = f"{role}.num_gpus_per_worker", _tensor_size(worker)
+    heads, kv_heads = model.get("num_attention_heads"), model.get("num_key_value_heads")
+    if type(heads) is int and heads % tensor:
+        fitting = ", ".join(str(n) for n in range(1, heads + 1) if heads % n == 0)
+        yield Problem(
+            f"{key}: {tensor} does not divide the model's {heads} attention heads. Sizes that do: {fitting}.", (key,)
+        )
+    elif type(kv_heads) is int and kv_heads % tensor and tensor % kv_heads:
+        fitting = ", ".join(str(n) for n in range(1, kv_heads + 1) if kv_heads % n == 0)
+        yield Problem(
+            f"{key}: {tensor} does not fit the model's {kv_heads} key-value heads. Sizes that divide them: {fitting}.",
+            (key,),
+        )
+
+
+def _tensor_size(worker: WorkerConfig) -> int:
+    config = worker.strategy_config
+    given = config.get("tensor_parallel_size", config.get("tp_size"))
+    return given if type(given) is int and given > 0 else worker.num_gpus_per_worker
+
+
+def _python_problems() -> Iterator[Problem]:
+    """Ray splits the command line of its workers at spaces, tries for ten minutes, and does not say why it fails."""
+    if any(character.isspace() for character in sys.executable):
+        yield Problem(
+            f"Python is {sys.executable}: Ray cannot start workers from a path with a space. Make the environment in "
+            "another folder.",
+            (),
+        )
+
+
+def _external_problems(config: RunConfig) -> Iterator[Problem]:
+    for module in config.external_lib:
+        if not is_installed(module.partition(".")[0]):
+            yield Problem(
+                f"external_lib: there is no module {module}. Install its package, put it beside the YAML, or correct "
+                "the name.",
+                ("external_lib",),
+            )
+
+
+def _directory_problems(config: RunConfig) -> Iterator[Problem]:
+    told: set[Path] = set()
+    for key, place in config.directories.items():
+        if place is None:
+            continue
+        # The first that is there, or that nobody may look at: what is below it is not there, or hidden as well.
+        whole = Path(place).absolute()
+        look = next(look for path in (whole, *whole.parents) if (look := look_at(path)).kind != "absent")
+        existing = look.path
+        if existing in told:
+            continue
+        told.add(existing)
+        if not look.exists:
+            yield Problem(f"{key}: {look.why}. Choose another {key}.", (key,))
+        elif not look.is_directory:
+            yield Problem(f"{key}: {place} cannot be a directory: {existing} is a file. Choose another {key}.", (key,))
+        elif not os.access(existing, os.W_OK | os.X_OK):
+            yield Problem(
+                f"{key}: {place} cannot be written: no permission in {existing}. Choose another {key}.", (key,)
+            )
+
+
+def _source_problems(config: RunConfig) -> Iterator[Problem]:
+    for key, place in config.sources.items():
+        look = look_at(place)
+        if not look.is_directory:
+            unclear = look.kind in ("hidden", "impossible")
+            yield Problem(f"{key}: {look.why if unclear else f'there is no directory {place}'}. Correct it.", (key,))
+
+
+def _resume_problems(config: RunConfig) -> Iterator[Problem]:
+    place = config.resume_from_checkpoint
+    if isinstance(place, str) and not (look := look_at(place)).is_directory:
+        unclear = look.kind in ("hidden", "impossible")
+        what = look.why if unclear else f"there is no checkpoint directory {place}"
+        yield Problem(
+            f"resume_from_checkpoint: {what}. Correct the path, or write true for the newest one.",
+            ("resume_from_checkpoint",),
+        )
