@@ -118,7 +118,7 @@ class RLPipeline(RunInParts):
         self.clusters: RLClusters | None = None
         self.temperature = config.actor_infer.generating_args.temperature or 1.0
         self.credit = self.make_credit()
-        self.records = StepRecords(config, plan.actor_train.dp_size, lambda *told: self.trackers.samples(*told))
+        self.records = StepRecords(config, plan, lambda *told: self.trackers.samples(*told))
         self.gap_alarm = GapAlarm(config.log_prob_diff_warning, plan.keeps_kv)
         self.collapse_alarm = CollapseAlarm(config.collapse_warning_steps)
         self.few_groups_alarm = FewGroupsAlarm()

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from roll.configs.algorithm import AlgorithmConfig
+from roll.configs.plan.batch_plan import BatchPlan
 from roll.distributed.executor.rl_clusters import RLClusters
 from roll.distributed.executor.scores import ScoreSet
 from roll.distributed.executor.step_rows import texts_of
@@ -26,8 +27,8 @@ Track = Callable[[int, str, Sequence[TrackedSample]], None]
 class StepRecords:
     """`board` is there where the run has one."""
 
-    def __init__(self, config: AlgorithmConfig, num_ranks: int, track: Track):
-        self._config, self._num_ranks, self._track = config, num_ranks, track
+    def __init__(self, config: AlgorithmConfig, plan: BatchPlan, track: Track):
+        self._config, self._plan, self._track = config, plan, track
         limits = RecordLimits.of(config.recorder, config.seed)
         self.recorder = RolloutRecorder(config.rollout_dump_dir or Path(config.output_dir) / "rollouts", limits)
         tokenizer = partial(policy_tokenizer, "actor_train", config.actor_train.model_args)
@@ -47,7 +48,7 @@ class StepRecords:
         if self.board is not None:
             with timer("logging_board"):
                 self.board.write(step, scores)
-        self._tokens.compare(clusters, self._num_ranks, scores, temperature, timer)
+        self._tokens.compare(clusters, self._plan.actor_train.dp_size, scores, temperature, timer)
 
     def write(
         self,
