@@ -49,6 +49,7 @@ setup(
         "matplotlib>=3.10",
         "numpy>=2.2,<3",
         "omegaconf>=2.3,<2.4",
+        "packaging>=24",
         "psutil>=7",
         "pyarrow>=20",
         "pydantic>=2.10,<3",

@@ -31,7 +31,11 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
     "data": Subcommand("check FILE: what rows hold, and what is wrong with them", "roll.data_check.command:run"),
     "eval": Subcommand("a model or a checkpoint, measured on a YAML's evaluation sets", "roll.evaluate:run"),
     "explain": Subcommand("an algorithm: formula, settings, a worked example", "roll.algorithms.explain:run"),
+    "doctor": Subcommand("what of this machine is in the way of a run, and what to do", "roll.doctor.command:run"),
     "report": Subcommand("what runs left, as one HTML file to look at offline", "roll.report.command:run"),
+    "check-env": Subcommand(
+        "an environment, tried against its contract with random actions", "roll.pipeline.agentic.check_env:main"
+    ),
     "import": Subcommand(
         "a configuration of verl, Trinity-RFT or an older ROLL as a YAML", "roll.importers.command:run"
     ),

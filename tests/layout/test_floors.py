@@ -32,6 +32,7 @@ FLOORS = {
     "roll.importers": 12,
     "roll.data_check": 12,
     "roll.report": 12,
+    "roll.doctor": 13,
     "roll.evaluate": 13,
     "roll.commands": 13,
     "roll.__main__": 14,

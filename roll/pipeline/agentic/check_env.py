@@ -1,5 +1,5 @@
-"""Tries an environment against the contract: `python -m roll.pipeline.agentic.check_env package.module:Env [key=value
-...] [--config_path FOLDER] [--episodes 20] [--max_steps 200]`. Also takes the name of a shipped one."""
+"""`roll check-env`: tries an environment against the contract. `roll check-env package.module:Env [key=value ...]
+[--config_path FOLDER] [--episodes 20] [--max_steps 200]`; also takes the name of a shipped one."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from roll.configs.load.overrides import apply_overrides
-from roll.errors import EnvError
+from roll.errors import EnvError, describe
 from roll.pipeline.agentic.env.base import SUCCESS, VALID, Env, EnvStep, draws_actions
 from roll.pipeline.agentic.env.build import env_class
 from roll.pipeline.agentic.env_manager.env_calls import checked_step
 from roll.utils.imports import add_folder
+from roll.utils.output import say
 from roll.utils.text import visible
 
 NONSENSE = ("", "no such action", "\x00\u2603", "<answer>", "9" * 5000)
@@ -28,7 +29,8 @@ Make = Callable[[], Any]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """0 if everything holds, 1 with the list of what does not, 2 if there is no such environment."""
-    parser = argparse.ArgumentParser(description="Tries an environment against the contract, with random actions.")
+    about = "Tries an environment against the contract, with random actions."
+    parser = argparse.ArgumentParser(prog="roll check-env", description=about, allow_abbrev=False)
     parser.add_argument("env", help="package.module:Class, or the name of a shipped environment")
     parser.add_argument("settings", nargs="*", metavar="key=value", help="arguments of its constructor")
     parser.add_argument("--config_path", type=Path, default=Path(), help="folder of the YAML, if the class is there")
@@ -41,14 +43,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         apply_overrides(keys, given.settings)
         constructor(**keys)
     except Exception as error:
-        sys.stderr.write(f"{given.env}: {type(error).__name__}: {error}\n")
+        sys.stderr.write(f"{given.env}: {visible(describe(error))}\n")
         return 2
     started = time.perf_counter()
     problems, facts = check(lambda: constructor(**keys), given.episodes, given.max_steps)
-    sys.stdout.write(f"{given.env}: {facts} ({time.perf_counter() - started:.1f} s)\n")
-    sys.stdout.writelines(f"  - {visible(problem)}\n" for problem in problems)
-    count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}.\n"
-    sys.stdout.write(count if problems else "The contract holds.\n")
+    say(f"{given.env}: {facts} ({time.perf_counter() - started:.1f} s)")
+    for problem in problems:
+        say(f"  - {problem}")
+    say(f"{len(problems)} problem{'s' if len(problems) > 1 else ''}." if problems else "The contract holds.")
     return 1 if problems else 0
 
 

@@ -7,7 +7,6 @@ import logging
 import os
 import shutil
 import signal
-import socket
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -23,6 +22,7 @@ from roll.distributed.executor.processes.ray_doors import own_doors, read_creden
 from roll.distributed.executor.processes.ray_watch import died, vital_processes, when_one_dies
 from roll.errors import ResourceError, WorkerError
 from roll.utils.network import LOOPBACK, address_of
+from roll.utils.ray_address import check_reachable, unreachable
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,6 @@ _RAY_SETTINGS = {
     "RAY_enable_metrics_collection": "0",
 }
 _WITHOUT_IT = ": no worker can be reached without it. If nobody ended it, the host may be out of memory (`dmesg` says)."
-_CONNECT_TIMEOUT_S = 10
 _LEAST_OBJECT_STORE_BYTES = 1 << 30
 _OBJECT_STORE_SHARE = 0.3  # of what is free where the object store lives
 
@@ -88,7 +87,7 @@ class RayRuntime:
         self.directory = self._cleaner = None
 
     def _join(self, address: str) -> None:
-        _check_reachable(address)
+        check_reachable(address)
         read_credentials()
         try:
             with _own_sigterm_handler():
@@ -162,13 +161,6 @@ def _own_sigterm_handler() -> Iterator[None]:
         signal.raise_signal(signal.SIGTERM)
 
 
-def _unreachable(address: str, reason: str) -> ResourceError:
-    return ResourceError(
-        f"RAY_ADDRESS={address}: no Ray cluster answers there ({reason}). Give the host:port that `ray start --head` "
-        "prints, or unset RAY_ADDRESS to run on this machine alone."
-    )
-
-
 def _not_joined(address: str, error: BaseException) -> ResourceError:
     """Ray names the cause only further down."""
     causes = [error]
@@ -179,20 +171,7 @@ def _not_joined(address: str, error: BaseException) -> ResourceError:
             f"RAY_ADDRESS={address}: the Ray cluster there asks for a token, and this process has none or a wrong one. "
             "Set RAY_AUTH_MODE=token, and the cluster's token in RAY_AUTH_TOKEN or a file of it in RAY_AUTH_TOKEN_PATH."
         )
-    return _unreachable(address, str(error))
-
-
-def _check_reachable(address: str) -> None:
-    """Ray itself waits for minutes. Raises ResourceError if nobody listens at a host:port."""
-    if address == "auto":
-        return
-    host, colon, port = address.rpartition(":")
-    if not colon or not port.isdigit() or "/" in host:
-        raise _unreachable(address, "it is not of the form host:port")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_TIMEOUT_S).close()
-    except OSError as error:
-        raise _unreachable(address, str(error)) from error
+    return unreachable(address, str(error))
 
 
 def _short_directory() -> str:

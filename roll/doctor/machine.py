@@ -1,0 +1,142 @@
+"""This machine apart from packages and GPUs: Python, memory, limits, environment, clock, the way to Ray."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import psutil
+
+from roll.doctor.finding import Finding
+from roll.errors import ResourceError
+from roll.utils.ray_address import check_reachable
+
+GIB = 1 << 30
+_NEWEST_PYTHON = (3, 13)  # that the locks are made for
+_SHM = Path("/dev/shm")
+_LEAST_SHM, _GOOD_SHM = GIB // 4, 4 * GIB
+_LEAST_FILES, _GOOD_FILES = 1024, 8192
+_LEAST_PROCESSES, _GOOD_PROCESSES = 1024, 8192
+_CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+_CONNECT_TIMEOUT_S = 1.0
+_SLACK_S = 60  # by which a clock may be behind the times of files
+_RAISE_FILES = "ulimit -n 65536 before the run; in a container --ulimit nofile=65536:65536, for a service LimitNOFILE"
+
+
+def python_findings(version: tuple[int, int, int] | None = None) -> Iterator[Finding]:
+    major, minor, micro = version or sys.version_info[:3]
+    told = f"Python {major}.{minor}.{micro}"
+    if (major, minor) > _NEWEST_PYTHON:
+        newest = ".".join(map(str, _NEWEST_PYTHON))
+        yield Finding("hint", f"{told}: the locks are made for 3.11 to {newest}", fix=f"Use Python {newest}")
+    else:
+        yield Finding("ok", f"{told}, {sys.executable}")
+
+
+def host_findings() -> Iterator[Finding]:
+    memory = psutil.virtual_memory()
+    limits = [int(text) for file in _CGROUP_LIMITS if file.is_file() and (text := file.read_text().strip()).isdigit()]
+    cores = len(os.sched_getaffinity(0))
+    yield from memory_findings(memory.total, memory.available, min(limits, default=memory.total), cores)
+
+
+def memory_findings(total: int, free: int, limit: int, cores: int) -> Iterator[Finding]:
+    """`limit`: what a container may take of it."""
+    told = f"{cores} cores, {total / GIB:.0f} GiB of memory, {free / GIB:.0f} GiB free"
+    if limit < total:
+        told += f", a container of {limit / GIB:.0f} GiB"
+    if free < 2 * GIB:
+        yield Finding("hint", f"{told}: little is free", fix="End what takes it, or expect the OOM killer")
+    else:
+        yield Finding("ok", told)
+
+
+def shm_findings(place: Path = _SHM) -> Iterator[Finding]:
+    if not place.is_dir():
+        yield Finding("problem", f"there is no {place}: Ray's objects and weights travel through it", str(place))
+        return
+    found = os.statvfs(place)
+    yield from shm_size(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
+
+
+def shm_size(total: int, free: int) -> Iterator[Finding]:
+    told = f"/dev/shm: {free / GIB:.1f} of {total / GIB:.1f} GiB free"
+    larger = "In a container pass --shm-size=16g (Kubernetes: an emptyDir with medium: Memory)"
+    larger += "; else `mount -o remount,size=16G /dev/shm`"
+    fix = f"Remove what ended runs left in /dev/shm. {larger}" if total >= _GOOD_SHM else larger
+    if free < _LEAST_SHM:
+        what = f"{told}: Ray's objects and the buckets of weights do not fit"
+        yield Finding("problem", what, "/dev/shm", fix)
+    elif free < _GOOD_SHM:
+        yield Finding("hint", f"{told}: enough for small models", "/dev/shm", fix)
+    else:
+        yield Finding("ok", told)
+
+
+def limit_findings() -> Iterator[Finding]:
+    yield from file_limit(*resource.getrlimit(resource.RLIMIT_NOFILE))
+    yield from process_limit(resource.getrlimit(resource.RLIMIT_NPROC)[0])
+
+
+def file_limit(soft: int, hard: int) -> Iterator[Finding]:
+    if soft == resource.RLIM_INFINITY or soft >= _GOOD_FILES:
+        yield Finding("ok", f"open files (ulimit -n): {_limit(soft)}")
+        return
+    what = f"open files (ulimit -n): {soft}, at most {_limit(hard)}: Ray and engines hold hundreds each"
+    yield Finding("problem" if soft < _LEAST_FILES else "hint", what, "ulimit -n", _RAISE_FILES)
+
+
+def process_limit(soft: int) -> Iterator[Finding]:
+    if soft == resource.RLIM_INFINITY or soft >= _GOOD_PROCESSES:
+        yield Finding("ok", f"processes and threads (ulimit -u): {_limit(soft)}")
+        return
+    what = f"processes and threads (ulimit -u): {soft}: a worker alone has tens of threads"
+    level = "problem" if soft < _LEAST_PROCESSES else "hint"
+    yield Finding(level, what, "ulimit -u", "ulimit -u 65536, or `pids` of the container")
+
+
+def _limit(value: int) -> str:
+    return "unlimited" if value == resource.RLIM_INFINITY else str(value)
+
+
+def environment_findings(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
+    threads = environment.get("OMP_NUM_THREADS")
+    if threads is None:
+        yield Finding("ok", "OMP_NUM_THREADS is not set: workers get 1 without GPUs, else their share of the cores")
+    elif threads == "1":
+        yield Finding("ok", "OMP_NUM_THREADS is 1")
+    else:
+        what = f"OMP_NUM_THREADS is {threads} here; workers have their own, or that of system_envs"
+        yield Finding("hint", what, "OMP_NUM_THREADS", "unset it, or set system_envs.OMP_NUM_THREADS where it is meant")
+    if environment.get("PYTHONDONTWRITEBYTECODE"):
+        what = "PYTHONDONTWRITEBYTECODE is set: every worker compiles all modules anew, and starts many times slower"
+        yield Finding("hint", what, "PYTHONDONTWRITEBYTECODE", "unset it")
+    if environment.get("HF_HUB_OFFLINE", "0").upper() in ("1", "TRUE", "YES", "ON"):
+        yield Finding("ok", "HF_HUB_OFFLINE is set: models and data come from this machine alone")
+
+
+def clock_findings(now: float | None = None) -> Iterator[Finding]:
+    """Nothing but the code's own files says what time it cannot be."""
+    behind = Path(__file__).stat().st_mtime - (time.time() if now is None else now)
+    if behind > _SLACK_S:
+        what = f"the clock is {behind:.0f} s behind the times of files: certificates and orders of checkpoints go wrong"
+        yield Finding("problem", what, "date", "Set it: `timedatectl set-ntp true`, or on the host of the container")
+    else:
+        yield Finding("ok", f"the clock says {time.strftime('%Y-%m-%d %H:%M:%S %Z', time.localtime(now))}")
+
+
+def ray_findings(address: str | None) -> Iterator[Finding]:
+    """`address`: RAY_ADDRESS."""
+    if not address or address == "local":
+        yield Finding("ok", "RAY_ADDRESS is not set: a run starts Ray by itself, on this machine")
+        return
+    try:
+        check_reachable(address, _CONNECT_TIMEOUT_S)
+    except ResourceError as error:
+        yield Finding("problem", str(error))
+    else:
+        yield Finding("ok", f"RAY_ADDRESS={address}{'' if address == 'auto' else ' answers'}")
