@@ -6,22 +6,24 @@ import argparse
 import os
 from collections.abc import Iterator, Sequence
 
-from roll.doctor import gpus, machine, packages
+from roll.doctor import gpus, logs, machine, packages
 from roll.doctor.finding import Finding, Section, findings, lines, summary
 from roll.utils.output import say
 
 OK, PROBLEMS = 0, 1
-USAGE = """roll doctor
+USAGE = """roll doctor [--log FILE_OR_RUN_DIR]
 
-Looks at this machine: packages, GPUs, memory, limits, environment. Each line is ok, a hint or a problem; what can be
-done about it stands below. Exit code 1 where there is a problem, else 0. docs/doctor.md."""
+Looks at this machine: packages, GPUs, memory, limits, environment. With --log: at the errors in a log, or in the
+output_dir of a run, with their causes. Each line is ok, a hint or a problem; what can be done about it stands below.
+Exit code 1 where there is a problem, else 0; 2 for words that are no call. docs/doctor.md."""
 
 
 def run(argv: Sequence[str]) -> int:
-    """Shows findings as they come. The exit code: 0 none is a problem, 1 some are."""
-    _parser().parse_args(argv)
+    """Shows findings as they come. The exit code: 0 none is a problem, 1 some are. Raises ConfigError for words that
+    are no call."""
+    options = _parser().parse_args(argv)
     found: list[Finding] = []
-    for section in _sections():
+    for section in [_machine(), *_asked(options)]:
         say(section.title)
         for finding in findings(section):
             found.append(finding)
@@ -31,8 +33,8 @@ def run(argv: Sequence[str]) -> int:
     return PROBLEMS if any(finding.level == "problem" for finding in found) else OK
 
 
-def _sections() -> Iterator[Section]:
-    yield Section(
+def _machine() -> Section:
+    return Section(
         "This machine",
         {
             "Python": machine.python_findings,
@@ -49,5 +51,13 @@ def _sections() -> Iterator[Section]:
     )
 
 
+def _asked(options: argparse.Namespace) -> Iterator[Section]:
+    if options.log is not None:
+        files = logs.log_files(options.log)
+        yield Section("Errors in logs", {"logs": lambda: logs.log_findings(files)})
+
+
 def _parser() -> argparse.ArgumentParser:
-    return argparse.ArgumentParser(prog="roll doctor", usage=USAGE, allow_abbrev=False)
+    parser = argparse.ArgumentParser(prog="roll doctor", usage=USAGE, allow_abbrev=False)
+    parser.add_argument("--log", metavar="FILE_OR_RUN_DIR", help="a log file, or the output_dir of a run")
+    return parser

@@ -17,12 +17,14 @@ _WIDTH = 9  # of the column of levels, and of what stands below it
 
 @dataclass(frozen=True)
 class Finding:
-    """`where`: a YAML key, a shell variable or a file. `fix`: what to do; empty where all is well, or nobody can."""
+    """`where`: a YAML key, a shell variable or a command. `fix`: what to do; empty where all is well, or nobody can.
+    `seen`: the line of a log that says so."""
 
     level: Level
     what: str
     where: str = ""
     fix: str = ""
+    seen: str = ""
 
 
 Look = Callable[[], Iterable[Finding]]
@@ -47,8 +49,10 @@ def findings(section: Section) -> Iterator[Finding]:
 
 
 def lines(finding: Finding) -> Iterator[str]:
-    """One line, and one more where there is something to do."""
+    """One line; below it what was seen, and what there is to do."""
     yield f"  {finding.level:<{_WIDTH}}{finding.what}"
+    if finding.seen:
+        yield f"  {'':<{_WIDTH}}> {finding.seen}"
     if at := ": ".join(filter(None, (finding.where, finding.fix))):
         yield f"  {'':<{_WIDTH}}{at}"
 
