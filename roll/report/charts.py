@@ -56,7 +56,7 @@ def line_chart(lines: Sequence[Line]) -> str:
 
     def draw(axes: Axes) -> None:
         for line in lines:
-            steps, values = _thinned(line.points)
+            steps, values = thinned(line.points)
             label = _label(line.label)
             if len(steps) < _FEW_POINTS:
                 axes.plot(steps, values, color=line.color, marker="o", markersize=2.5, linewidth=1.2, label=label)
@@ -121,7 +121,7 @@ def histogram(spread: Spread) -> str:
     return _uri(draw)
 
 
-def _thinned(points: Sequence[tuple[int, float]]) -> tuple[list[float], list[float]]:
+def thinned(points: Sequence[tuple[int, float]]) -> tuple[list[float], list[float]]:
     """At most _MOST_POINTS of them, each the mean of its neighbours."""
     size = math.ceil(len(points) / _MOST_POINTS)
     parts = [points[start : start + size] for start in range(0, len(points), size)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from roll.pipeline.display.summary import series
+from roll.pipeline.records.replay import Recorded
 from roll.report.charts import COLORS, Line, histogram, line_chart, phase_chart, spread_chart
 from roll.report.figures import failures, overview, phase_table, role_table
 from roll.report.run_files import RunFiles, Spread, StepSpread
@@ -52,7 +53,7 @@ def render(runs: Sequence[RunFiles], num_steps: int) -> Page:
     labels = _labels(runs)
     names = sorted({name for run in runs for _, metrics in run.rows for name in metrics})
     curves = _Curves(runs, labels)
-    first = [name for name in dict.fromkeys((*(each for run in runs for each in run.curves), *_MAIN)) if name in names]
+    first = main_metrics(runs, names)
     drift = [name for name in names if name.startswith(_DRIFT)]
     owners = list(dict.fromkeys(name.partition("/")[0] for name in names))
     reader = SampleReader()
@@ -88,7 +89,13 @@ def render(runs: Sequence[RunFiles], num_steps: int) -> Page:
         "gap_steps": GAP_STEPS,
         "differing": differing([run.config for run in runs]),
     }
-    environment = Environment(
+    html = environment().get_template("page.html.j2").render(context)
+    return Page(html, curves.num_drawn, sum(_count(steps) for _, steps in samples))
+
+
+def environment() -> Environment:
+    """Of all templates: every text is escaped, and made visible."""
+    return Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
         undefined=StrictUndefined,
@@ -96,8 +103,11 @@ def render(runs: Sequence[RunFiles], num_steps: int) -> Page:
         lstrip_blocks=True,
         finalize=_shown,
     )
-    html = environment.get_template("page.html.j2").render(context)
-    return Page(html, curves.num_drawn, sum(_count(steps) for _, steps in samples))
+
+
+def main_metrics(runs: Sequence[RunFiles], names: Collection[str]) -> list[str]:
+    """Of the metrics that there are, those that say how the runs do."""
+    return [name for name in dict.fromkeys((*(each for run in runs for each in run.curves), *_MAIN)) if name in names]
 
 
 _MOST_WARNINGS = 60
@@ -163,3 +173,13 @@ def _labels(runs: Sequence[RunFiles]) -> list[str]:
 
 def _count(steps: Sequence[StepSamples]) -> int:
     return sum(len(group.samples) for step in steps for group in step.groups)
+
+
+def render_rollout(record: Recorded) -> str:
+    """A page of one attempt, as it stands in a report."""
+    context = {
+        "groups": SampleReader().groups([record]),
+        "has_tokens": record.tokens is not None,
+        "gap_steps": GAP_STEPS,
+    }
+    return environment().get_template("rollout.html.j2").render(context)

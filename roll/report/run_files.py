@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,12 @@ from roll.errors import ConfigError
 from roll.pipeline.display.summary import Rows
 from roll.pipeline.records.run_record import RUN_FILE, RunStart, RunStory, read_story
 from roll.pipeline.tracking.local import METRICS_FILE, read_metrics
+from roll.report.log_lines import LogLine, WarningLines
 from roll.utils.secrets import redact
 
-_LOG_LINE = re.compile(r"^(\S+ \S+) ([WEC]) \[[^\]]*\] (.*)$")
 _RECORDS = re.compile(r"step_(\d+)(?:\.(val.*))?\.jsonl")
 _SPREADS = "step_*.distributions.json"
-_MOST_LOG_BYTES = 20_000_000  # of the end of a log
+MOST_LOG_BYTES = 20_000_000  # of the end of a log
 
 
 class Spread(BaseModel):
@@ -53,23 +53,15 @@ class StepSpread(BaseModel):
 
 
 @dataclass(frozen=True)
-class LogLine:
-    """A warning or an error. `count`: of equal ones, this being the last."""
-
-    moment: str
-    level: str
-    text: str
-    count: int
-
-
-@dataclass(frozen=True)
 class RunFiles:
-    """`name` is the run's, `directory` where it was found; without a run.json `config` and `starts` are empty."""
+    """`name` is the run's, `directory` where it was found, `metrics` the file of `rows`; without run.json `config` and
+    `starts` are empty."""
 
     name: str
     directory: Path
     logs: Path
     rollouts: Path
+    metrics: Path
     rows: Rows
     curves: tuple[str, str]
     config: Mapping[str, Any]
@@ -79,31 +71,44 @@ class RunFiles:
     def steps(self) -> frozenset[int]:
         return frozenset(step for step, _ in self.rows)
 
+    @property
+    def log(self) -> Path:
+        return self.logs / "driver.log"
+
+    def spread_files(self) -> list[Path]:
+        return sorted(self.rollouts.glob(_SPREADS))
+
     def spreads(self) -> list[StepSpread]:
         """Of the steps that the metrics know: a run that began anew may find files of later ones."""
-        found = [spread for path in sorted(self.rollouts.glob(_SPREADS)) if (spread := _spread(path)) is not None]
+        found = [spread for path in self.spread_files() if (spread := read_spread(path)) is not None]
         return [spread for spread in found if spread.step in self.steps]
 
-    def record_files(self, kind: str) -> dict[int, Path]:
-        """Sample rollouts by step: of the training ("train"), or of a validation ("val", "val.NAME")."""
+    def records(self) -> list[tuple[str, int, Path]]:
+        """Kind, step and file of sample rollouts: of the training ("train"), or of a validation ("val", "val.NAME")."""
         matches = ((path, _RECORDS.fullmatch(path.name)) for path in sorted(self.rollouts.glob("step_*.jsonl")))
-        found = {int(match[1]): path for path, match in matches if match and (match[2] or "train") == kind}
-        return {step: path for step, path in sorted(found.items()) if step in self.steps}
+        found = [(match[2] or "train", int(match[1]), path) for path, match in matches if match]
+        return [record for record in found if record[1] in self.steps]
+
+    def record_files(self, kind: str) -> dict[int, Path]:
+        """Those of one kind, by step."""
+        return {step: path for each, step, path in self.records() if each == kind}
 
     def warnings(self) -> list[LogLine]:
         """What the driver's log warns of, the latest last."""
-        lines: dict[tuple[str, str], LogLine] = {}
-        for line in _tail(self.logs / "driver.log"):
-            if match := _LOG_LINE.match(line):
-                key = match[2], re.sub(r"\d+", "0", match[3])
-                before = lines.pop(key, None)
-                lines[key] = LogLine(match[1], match[2], match[3], 1 + (before.count if before else 0))
-        return list(lines.values())
+        lines = WarningLines()
+        lines.add(_tail(self.log))
+        return lines.found()
 
 
 def read_run(directory: Path) -> RunFiles:
     """From the output_dir of a run, or its logging_dir. Raises ConfigError where there is none."""
-    logs = next((place for place in (directory / "logs", directory) if _is_logs(place)), None)
+    run = find_run(directory)
+    return replace(run, rows=[(step, finite(row)) for step, row in read_metrics(run.metrics)])
+
+
+def find_run(directory: Path) -> RunFiles:
+    """The same without its rows."""
+    logs = next((place for place in (directory / "logs", directory) if is_logs(place)), None)
     if logs is None:
         what = "has neither" if directory.is_dir() else "is no directory, so there is neither"
         raise ConfigError(
@@ -122,14 +127,16 @@ def read_run(directory: Path) -> RunFiles:
         directory=directory,
         logs=logs,
         rollouts=_rollouts(output, story.config),
-        rows=_rows(logs, story.config),
+        metrics=_metrics(logs, story.config),
+        rows=(),
         curves=story.curves,
         config=redact(story.config),
         starts=story.starts,
     )
 
 
-def _is_logs(place: Path) -> bool:
+def is_logs(place: Path) -> bool:
+    """Whether a run writes its metrics there."""
     return (place / RUN_FILE).is_file() or (place / METRICS_FILE).is_file()
 
 
@@ -144,24 +151,27 @@ def _rollouts(output: Path, config: Mapping[str, Any]) -> Path:
     return first if first.is_dir() else second
 
 
-def _rows(logs: Path, config: Mapping[str, Any]) -> Rows:
+def _metrics(logs: Path, config: Mapping[str, Any]) -> Path:
     kwargs = config.get("tracker_kwargs")
     own = kwargs.get("jsonl") if isinstance(kwargs, Mapping) else None
     elsewhere = own.get("log_dir") if isinstance(own, Mapping) else None
     places = [logs, *([Path(str(elsewhere))] if elsewhere else [])]
-    file = next((place / METRICS_FILE for place in places if (place / METRICS_FILE).is_file()), logs / METRICS_FILE)
-    return [(step, {name: v for name, v in row.items() if _is_number(v)}) for step, row in read_metrics(file)]
+    return next((place / METRICS_FILE for place in places if (place / METRICS_FILE).is_file()), logs / METRICS_FILE)
+
+
+def finite(row: Mapping[str, Any]) -> dict[str, float]:
+    """Without NaN and infinities, and whole numbers that no float can hold."""
+    return {name: value for name, value in row.items() if _is_number(value)}
 
 
 def _is_number(value: object) -> bool:
-    """Without NaN and infinities, and whole numbers that no float can hold."""
     try:
         return isinstance(value, int | float) and math.isfinite(value)
     except OverflowError:
         return False
 
 
-def _spread(path: Path) -> StepSpread | None:
+def read_spread(path: Path) -> StepSpread | None:
     """None for a file that a killed run left unfinished."""
     try:
         return StepSpread.model_validate(json.loads(path.read_bytes()))
@@ -169,10 +179,9 @@ def _spread(path: Path) -> StepSpread | None:
         return None
 
 
-def _tail(path: Path) -> Iterator[str]:
+def _tail(path: Path) -> Iterator[bytes]:
     if not path.is_file():
         return
     with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - _MOST_LOG_BYTES))
-        for line in file:
-            yield line.decode("utf-8", "replace").rstrip("\n")
+        file.seek(max(0, path.stat().st_size - MOST_LOG_BYTES))
+        yield from file

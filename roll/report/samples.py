@@ -66,9 +66,9 @@ class SampleReader:
         found = [(f"step {step}", files[step]) for step in reversed(spread(list(files), num_steps))]
         if num_steps and (validated := run.record_files("val")):
             found.append((f"validation after step {max(validated)}", validated[max(validated)]))
-        return [StepSamples(title, self._groups(list(_records(path)))) for title, path in found]
+        return [StepSamples(title, self.groups(list(_records(path)))) for title, path in found]
 
-    def _groups(self, records: Sequence[Recorded]) -> list[Group]:
+    def groups(self, records: Sequence[Recorded]) -> list[Group]:
         groups = []
         for (group_id, domain), each in groupby(records, key=lambda record: (record.group_id, record.domain)):
             members = list(each)

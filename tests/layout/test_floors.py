@@ -33,6 +33,7 @@ FLOORS = {
     "roll.data_check": 12,
     "roll.report": 12,
     "roll.doctor": 13,
+    "roll.studio": 13,
     "roll.evaluate": 13,
     "roll.commands": 13,
     "roll.__main__": 14,
@@ -67,6 +68,7 @@ FORBIDDEN = {
     "roll.cli": {"torch", "ray", "transformers"} | ENGINES,
     "roll.importers": {"torch", "ray", "numpy", "transformers"} | ENGINES,
     "roll.report": {"torch", "ray", "transformers"} | ENGINES,
+    "roll.studio": {"torch", "ray", "transformers"} | ENGINES,
     "roll.commands": {"torch", "ray", "numpy", "transformers"} | ENGINES,
 }
 

@@ -95,14 +95,19 @@ def read(file: Path) -> Iterator[Recorded]:
     for number, line in enumerate(lines, 1):
         if not line and number == len(lines):
             return
-        try:
-            yield Recorded.model_validate(json.loads(line))
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"])) or "the line"
-            raise ValueError(f"line {number} is no record of a rollout: {where}: {first['msg']}") from None
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"line {number} is no JSON: {error}") from None
+        yield parse(line, number)
+
+
+def parse(line: str, number: int) -> Recorded:
+    """A line of a file. Raises ValueError for what is no record."""
+    try:
+        return Recorded.model_validate(json.loads(line))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the line"
+        raise ValueError(f"line {number} is no record of a rollout: {where}: {first['msg']}") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"line {number} is no JSON: {error}") from None
 
 
 def render(records: Iterable[Recorded]) -> Iterator[str]:

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 METRICS_FILE = "metrics.jsonl"
 SUMMARY_FILE = "summary.json"
-_NO_METRICS = (ValueError, KeyError, TypeError, OverflowError, RecursionError)  # of a killed run, its last line
+NO_METRICS = (ValueError, KeyError, TypeError, OverflowError, RecursionError)  # of a killed run, its last line
 _OTHER_KEYS = frozenset({"step", "time", "bound"})  # of a line, beside its metrics
 
 
@@ -69,11 +69,17 @@ def read_metrics(path: Path) -> list[tuple[int, dict[str, float]]]:
 
     Calls for the same step are merged into one row. Numbers that JSON could not hold come back as NaN."""
     rows: dict[int, dict[str, float]] = {}
-    for step, line in _lines(path):
-        row = {name: value for name, value in json.loads(line).items() if name not in _OTHER_KEYS}
-        metrics = {name: math.nan if value is None else value for name, value in row.items()}
+    for _, line in _lines(path):
+        step, metrics = read_line(line)
         rows.setdefault(step, {}).update(metrics)
     return list(rows.items())
+
+
+def read_line(line: str) -> tuple[int, dict[str, float]]:
+    """Step and metrics of a line. Raises one of NO_METRICS for what is none."""
+    row = json.loads(line)
+    step = int(row["step"])
+    return step, {name: math.nan if v is None else v for name, v in row.items() if name not in _OTHER_KEYS}
 
 
 def _line(step: int, metrics: Metrics, moment: str | None = None) -> str:
@@ -91,7 +97,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
         for number, line in enumerate(file, 1):
             try:
                 yield int(json.loads(line)["step"]), line
-            except _NO_METRICS:
+            except NO_METRICS:
                 logger.warning("%s line %d is not a line of metrics and is left out", path, number)
 
 

@@ -1,0 +1,70 @@
+"""Curves and times as options of ECharts. Its tips are drawn, not made of HTML: names may hold any text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from roll.pipeline.display.curves import binned_phases, smoothed
+from roll.pipeline.display.summary import Rows, series
+from roll.report.charts import COLORS, thinned
+from roll.utils.text import visible
+
+_FEW_POINTS = 20
+_DIGITS = 5
+
+
+def line_options(rows: Rows, name: str) -> dict[str, Any]:
+    """A metric: each step in a pale colour where there are many, and smoothed in a full one."""
+    steps, values = thinned(series(rows, name))
+    points = _points(steps, values)
+    if len(steps) < _FEW_POINTS:
+        lines = [_line(name, points, 1.6, 1.0) | {"showSymbol": True, "symbolSize": 5}]
+    else:
+        means = smoothed(values, max(5, len(steps) // 20 * 2 + 1))
+        lines = [_line(name, points, 1.0, 0.3), _line("smoothed", _points(steps, means), 2.0, 1.0)]
+    return _options(visible(name), 48) | {"series": lines}
+
+
+def phase_options(rows: Rows) -> dict[str, Any]:
+    """Seconds per step, by phase, stacked."""
+    steps, phases = binned_phases(rows)
+    bars = [
+        {
+            "type": "bar",
+            "name": visible(name),
+            "stack": "phases",
+            "barCategoryGap": "0%",
+            "data": [round(value, _DIGITS) for value in seconds],
+            "itemStyle": {"color": COLORS[number % len(COLORS)]},
+        }
+        for number, (name, seconds) in enumerate(phases.items())
+    ]
+    options = _options("seconds per step, by phase", 64)
+    options["xAxis"] = {"type": "category", "data": [f"{step:g}" for step in steps], "name": "step"} | _BELOW
+    options["legend"] = {"bottom": 0, "type": "scroll", "itemHeight": 10}
+    return options | {"series": bars}
+
+
+_BELOW = {"nameLocation": "middle", "nameGap": 24}
+
+
+def _options(title: str, bottom: int) -> dict[str, Any]:
+    return {
+        "animation": False,
+        "title": {"text": title, "textStyle": {"fontSize": 13, "fontWeight": "normal"}, "left": 4, "top": 2},
+        "grid": {"left": 12, "right": 24, "top": 36, "bottom": bottom - 24, "containLabel": True},
+        "tooltip": {"trigger": "axis", "renderMode": "richText"},
+        "xAxis": {"type": "value", "min": "dataMin", "max": "dataMax", "minInterval": 1, "name": "step"} | _BELOW,
+        "yAxis": {"type": "value", "scale": True},
+    }
+
+
+def _line(name: str, points: list[list[float]], width: float, opacity: float) -> dict[str, Any]:
+    style = {"color": COLORS[0], "opacity": opacity}
+    line = {"type": "line", "name": visible(name), "data": points, "showSymbol": False, "itemStyle": style}
+    return line | {"lineStyle": style | {"width": width}}
+
+
+def _points(steps: Sequence[float], values: Sequence[float]) -> list[list[float]]:
+    return [[step, float(f"{value:.{_DIGITS}g}")] for step, value in zip(steps, values, strict=True)]

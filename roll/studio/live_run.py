@@ -1,0 +1,93 @@
+"""A run as its files say it is by now; only what they have got since is read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from roll.pipeline.records.run_record import RUN_FILE
+from roll.pipeline.tracking.local import NO_METRICS, read_line
+from roll.report.log_lines import LogLine, WarningLines
+from roll.report.run_files import MOST_LOG_BYTES, RunFiles, StepSpread, find_run, finite, read_spread
+from roll.studio.appended import AppendedLines
+
+Mark = tuple[int, int]
+"""When a file was written, in ns, and its size; another one is another text."""
+
+
+class LiveRun:
+    """`update` looks at the disk; everything else answers from memory. Raises ConfigError where there is no run."""
+
+    def __init__(self, directory: Path, most_bytes: int | None = None):
+        """`most_bytes`: of the metrics that are there at first, the last ones; None: all of them."""
+        self._directory = directory
+        self._most_bytes = most_bytes
+        self._story: Mark | None = None
+        self._rows: dict[int, dict[str, float]] = {}
+        self._spreads: dict[Path, tuple[Mark, StepSpread | None]] = {}
+        self.files = find_run(directory)
+        self._metrics = AppendedLines(self.files.metrics, most_bytes)
+        self._log = AppendedLines(self.files.log, MOST_LOG_BYTES)
+        self._warnings = WarningLines()
+
+    def update(self) -> bool:
+        """Reads what is new of configuration, starts and metrics. False where nothing is."""
+        is_new = self._read_story()
+        is_anew, lines = self._metrics.read()
+        if is_anew:
+            self._rows.clear()
+        for line in lines:
+            try:
+                step, row = read_line(line.decode("utf-8", "replace"))
+            except NO_METRICS:
+                continue
+            self._rows.setdefault(step, {}).update(finite(row))
+        if is_new or is_anew or lines:
+            self.files = replace(self.files, rows=sorted(self._rows.items()))
+            return True
+        return False
+
+    def warnings(self) -> Sequence[LogLine]:
+        """What the driver's log warns of by now."""
+        is_anew, lines = self._log.read()
+        if is_anew:
+            self._warnings = WarningLines()
+        self._warnings.add(lines)
+        return self._warnings.found()
+
+    def spreads(self) -> list[StepSpread]:
+        """As `RunFiles.spreads`; each file is read once."""
+        known = self._spreads
+        marks = {path: mark for path in self.files.spread_files() if (mark := mark_of(path)) is not None}
+        self._spreads = {
+            path: known[path] if path in known and known[path][0] == mark else (mark, read_spread(path))
+            for path, mark in marks.items()
+        }
+        steps = self.files.steps
+        return [spread for _, spread in self._spreads.values() if spread is not None and spread.step in steps]
+
+    def _read_story(self) -> bool:
+        mark = mark_of(self.files.logs / RUN_FILE)
+        if mark == self._story:
+            return False
+        self.files = replace(find_run(self._directory), rows=self.files.rows)
+        self._story = mark
+        if self.files.metrics != self._metrics.path:
+            self._metrics = AppendedLines(self.files.metrics, self._most_bytes)
+        return True
+
+
+def mark_of(path: Path) -> Mark | None:
+    """None where there is no such file."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size
+
+
+def newest(run: RunFiles) -> float:
+    """When the run last wrote, in seconds since 1970; 0 where nothing is left of it."""
+    marks = [mark_of(path) for path in (run.metrics, run.log, run.logs / RUN_FILE)]
+    return max((mark[0] for mark in marks if mark is not None), default=0) / 1e9

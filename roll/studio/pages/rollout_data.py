@@ -1,0 +1,60 @@
+"""What the page of rollouts fetches: rows as JSON, and one attempt as a document without scripts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+
+from roll.report.page import render_rollout
+from roll.studio.indexes import RolloutIndexes
+from roll.studio.pages.report import POLICY
+from roll.studio.rollout_index import SORTABLE, Query
+
+_MOST_ROWS = 500  # of one answer
+
+
+def add(app: FastAPI, indexes: RolloutIndexes) -> None:
+    @app.get("/data/{key}/rollouts")
+    def rows(
+        key: str,
+        start: int = 0,
+        end: int = 100,
+        order: str = "step",
+        descending: bool = True,
+        domain: str = "",
+        kind: str = "",
+        finish: str = "",
+        least_reward: float | None = None,
+        most_reward: float | None = None,
+        first_step: int | None = None,
+        last_step: int | None = None,
+        failed: bool = False,
+        text: str = "",
+    ) -> Response:
+        index = indexes.known(key)
+        if index is None or order not in SORTABLE:
+            return PlainTextResponse("No such run or column.", 404)
+        query = Query(domain, kind, finish, least_reward, most_reward, first_step, last_step, failed, text)
+        end = min(end, start + _MOST_ROWS)
+        found = index.rows(query, start, end, order, descending)
+        return JSONResponse({"rows": found.rows, "count": found.count})
+
+    @app.get("/data/{key}/rollout/{number}")
+    def rollout(key: str, number: int) -> Response:
+        index = indexes.known(key)
+        record = None if index is None else index.record(number)
+        if record is None:
+            return PlainTextResponse("This attempt is no longer there: the run has written its step again.", 404)
+        return HTMLResponse(render_rollout(record), headers={"Content-Security-Policy": POLICY})
+
+
+def asked(values: dict[str, Any]) -> dict[str, str]:
+    """Words of an address for what a person filled in. Example: {"domain": "math", "failed": False} -> {"domain":
+    "math"}."""
+    return {name: str(value).lower() if value is True else str(value) for name, value in values.items() if _is(value)}
+
+
+def _is(value: Any) -> bool:
+    return value is not None and value is not False and value != ""

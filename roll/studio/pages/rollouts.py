@@ -1,0 +1,151 @@
+"""The rollouts of a run: a table that fetches the rows it shows, and the attempt that was chosen."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+from nicegui import run, ui
+from nicegui.events import GenericEventArguments
+
+from roll.studio.indexes import RolloutIndexes
+from roll.studio.pages.frame import REFRESH_S, frame
+from roll.studio.pages.rollout_data import asked
+from roll.studio.rollout_index import Query, RolloutIndex
+
+_ANY = "any"
+_REWARD = "p => p.value === undefined ? '' : p.value === null ? 'failed' : Number(p.value.toPrecision(4))"
+_COLUMNS: list[dict[str, Any]] = [
+    {"field": "step", "width": 70, "sort": "desc"},
+    {"field": "kind", "width": 65},
+    {"field": "domain", "width": 90},
+    {"field": "reward", "width": 80, ":valueFormatter": _REWARD},
+    {"field": "finish", "width": 80},
+    {"field": "tokens", "width": 75},
+    {"field": "turns", "width": 70},
+    {"field": "prompt", "flex": 1, "minWidth": 110, "sortable": False},
+    {"field": "response", "flex": 1, "minWidth": 110, "sortable": False},
+]
+_FETCH = """async p => {
+    const sort = p.sortModel[0] || { colId: "step", sort: "desc" };
+    const asked = new URLSearchParams(QUERY);
+    asked.set("start", p.startRow);
+    asked.set("end", p.endRow);
+    asked.set("order", sort.colId);
+    asked.set("descending", sort.sort === "desc");
+    try {
+        const answer = await fetch("/data/KEY/rollouts?" + asked);
+        const found = await answer.json();
+        p.successCallback(found.rows, found.count);
+    } catch (error) { p.failCallback(); }
+}"""
+
+
+def add(indexes: RolloutIndexes) -> None:
+    @ui.page("/run/{key}/rollouts")
+    async def page(key: str) -> None:
+        index = await run.io_bound(indexes.updated, key)
+        with frame("Rollouts"):
+            if index is None:
+                ui.label("There is no such run below the folders, or it was removed.")
+                return
+            view = RolloutView(key, indexes)
+            view.show(index)
+            ui.timer(REFRESH_S, view.refresh, immediate=False)
+
+
+class RolloutView:
+    """Filters above, rows on the left, the chosen attempt on the right."""
+
+    def __init__(self, key: str, indexes: RolloutIndexes):
+        self._key, self._indexes = key, indexes
+        self._index: RolloutIndex | None = None
+        self._version = 0
+        with ui.row().classes("items-center full-width").style("gap: 10px"):
+            ui.link("Run", f"/run/{key}")
+            ui.label("Rollouts").classes("text-h5 q-mr-md")
+            self._fields = {
+                "text": self._input("search in texts"),
+                "domain": self._select("domain"),
+                "kind": self._select("kind"),
+                "finish": self._select("finish"),
+                "least_reward": self._number("reward from"),
+                "most_reward": self._number("to"),
+                "first_step": self._number("step from"),
+                "last_step": self._number("to"),
+                "failed": ui.checkbox("failed", on_change=self._ask),
+            }
+            ui.space()
+            self._count = ui.label().classes("soft")
+        with ui.splitter(value=60).classes("full-width").style("height: calc(100vh - 170px)") as splitter:
+            with splitter.before:
+                self._grid = self._grid_of()
+                self._grid.on("rowClicked", self._choose, ["data"])
+            with splitter.after:
+                self._hint = ui.label("A row shows its attempt here.").classes("soft q-pa-md")
+                self._detail = ui.element("iframe").classes("full-width full-height")
+                self._detail.props('sandbox="" title="rollout"').style("border: 0; background: #fff")
+                self._detail.set_visibility(False)
+
+    def show(self, index: RolloutIndex) -> None:
+        """What is there to choose, and the rows."""
+        self._index = index
+        for name in ("domain", "kind", "finish"):
+            field = self._fields[name]
+            assert isinstance(field, ui.select)
+            field.set_options([_ANY, *index.values(name)], value=field.value)
+        self._ask()
+
+    async def refresh(self) -> None:
+        index = await run.io_bound(self._indexes.updated, self._key)
+        if index is not None and (index is not self._index or index.version != self._version):
+            self.show(index)
+
+    def _ask(self) -> None:
+        """Has the table fetch its rows anew."""
+        if self._index is None:
+            return
+        self._version = self._index.version
+        query = self._query()
+        self._count.set_text(f"{self._index.count(query):,} of {self._index.count(Query()):,}")
+        self._grid.run_grid_method("setGridOption", "datasource", {":getRows": self._fetch(query)})
+
+    def _query(self) -> Query:
+        given = {name: field.value for name, field in self._fields.items()}
+        steps = {name: None if given[name] is None else int(given[name]) for name in ("first_step", "last_step")}
+        chosen = {name: "" if given[name] == _ANY else given[name] for name in ("domain", "kind", "finish")}
+        return Query(**{**given, **steps, **chosen, "text": given["text"] or ""})
+
+    def _fetch(self, query: Query) -> str:
+        return _FETCH.replace("QUERY", json.dumps(asked(asdict(query)))).replace("KEY", self._key)
+
+    def _choose(self, event: GenericEventArguments) -> None:
+        number = int((event.args.get("data") or {}).get("id", 0))
+        self._detail.props(f'src="/data/{self._key}/rollout/{number}"')
+        self._detail.set_visibility(True)
+        self._hint.set_visibility(False)
+
+    def _grid_of(self) -> ui.aggrid:
+        options = {
+            "columnDefs": _COLUMNS,
+            "defaultColDef": {"sortable": True, "resizable": True, "suppressMovable": True},
+            "rowModelType": "infinite",
+            "cacheBlockSize": 100,
+            "maxBlocksInCache": 20,
+            "rowHeight": 30,
+            "datasource": {":getRows": self._fetch(Query())},
+        }
+        return ui.aggrid(options, theme="balham").style("height: 100%")
+
+    def _input(self, label: str) -> ui.input:
+        field = ui.input(label, on_change=self._ask).props("dense outlined clearable debounce=300")
+        return field.style("width: 240px")
+
+    def _select(self, label: str) -> ui.select:
+        field = ui.select([_ANY], value=_ANY, label=label, on_change=self._ask).props("dense outlined options-dense")
+        return field.style("width: 130px")
+
+    def _number(self, label: str) -> ui.number:
+        field = ui.number(label, on_change=self._ask).props("dense outlined clearable debounce=300")
+        return field.style("width: 110px")

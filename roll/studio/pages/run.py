@@ -1,0 +1,150 @@
+"""The page of a run: curves as they grow, times, failures, configuration."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from nicegui import run, ui
+
+from roll.errors import ConfigError
+from roll.report.figures import failures, overview, phase_table, role_table
+from roll.report.page import main_metrics
+from roll.report.run_files import RunFiles, StepSpread
+from roll.report.settings_diff import flat
+from roll.studio.charts import line_options, phase_options
+from roll.studio.live_run import LiveRun, newest
+from roll.studio.pages.frame import REFRESH_S, STATE_COLORS, age, frame
+from roll.studio.run_list import RunList
+from roll.studio.states import state_of
+from roll.utils.text import visible
+
+_MOST_WARNINGS = 200
+
+
+def add(found: RunList) -> None:
+    @ui.page("/run/{key}")
+    async def page(key: str) -> None:
+        directory = await run.io_bound(found.directory, key)
+        try:
+            live = None if directory is None else LiveRun(directory)
+        except ConfigError:
+            live = None
+        if live is None:
+            with frame("No such run"):
+                ui.label("There is no such run below the folders, or it was removed.")
+            return
+        with frame(live.files.name):
+            view = RunView(key, live)
+            await view.refresh()
+            ui.timer(REFRESH_S, view.refresh)
+
+
+class RunView:
+    """The elements of a page, and what is written into them when the run has gone on."""
+
+    def __init__(self, key: str, live: LiveRun):
+        self._live = live
+        self._charts: dict[str, ui.echart] = {}
+        with ui.row().classes("items-center full-width"):
+            ui.label(visible(live.files.name)).classes("text-h5")
+            self._state = ui.badge("")
+            self._age = ui.label().classes("soft")
+            ui.space()
+            ui.link("Rollouts", f"/run/{key}/rollouts")
+            ui.link("Report", f"/report/{key}", new_tab=True).tooltip("one page, to keep or to mail")
+        ui.label(visible(str(live.files.directory))).classes("soft mono")
+        with ui.tabs().props("dense align=left no-caps") as tabs:
+            for name in ("Curves", "Times", "Failures", "Configuration"):
+                ui.tab(name)
+        with ui.tab_panels(tabs, value="Curves", animated=False).classes("full-width"):
+            with ui.tab_panel("Curves"):
+                self._facts = ui.row().classes("q-mb-sm").style("gap: 8px 24px")
+                self._choice = ui.select([], multiple=True, with_input=True, label="further metrics")
+                self._choice.props("use-chips dense outlined").classes("q-mb-sm").style("min-width: 420px")
+                self._choice.on_value_change(self._draw)
+                self._grid = ui.element("div").classes("charts")
+            with ui.tab_panel("Times"):
+                self._phases = ui.echart(phase_options(())).classes("card").style("height: 340px")
+                with ui.row().classes("q-mt-md"):
+                    self._phase_table = _table(("phase", "in all", "share"))
+                    self._role_table = _table(("role", "busy"))
+            with ui.tab_panel("Failures"):
+                self._starts = _table(("started", "at step", "ended", "exit code", "cause"), "Starts")
+                self._failures = _table(("attempts", "in", "steps", "cause"), "Attempts that failed")
+                self._warnings = _table(("when", "level", "times", "text"), "Warnings and errors of the log")
+            with ui.tab_panel("Configuration"):
+                search = ui.input(placeholder="search keys and values").props("dense outlined clearable")
+                self._config = _table(("key", "value"))
+                self._config.bind_filter_from(search, "value").classes("mono")
+
+    async def refresh(self) -> None:
+        is_new = await run.io_bound(self._live.update)
+        files = self._live.files
+        written = newest(files)
+        self._age.set_text(f"last written {age(written)} ago")
+        state = state_of(files.starts, time.time() - written)
+        self._state.set_text(state)
+        self._state.props(f"color={STATE_COLORS[state]}")
+        warnings = await run.io_bound(self._live.warnings) or []
+        _fill(self._warnings, [(w.moment, w.level, w.count, w.text) for w in reversed(warnings[-_MOST_WARNINGS:])])
+        if is_new:
+            spreads = await run.io_bound(self._live.spreads) or []
+            self._show(files, spreads)
+
+    def _show(self, files: RunFiles, spreads: Sequence[StepSpread]) -> None:
+        self._facts.clear()
+        with self._facts:
+            for name, value in overview(files):
+                with ui.column().style("gap: 0"):
+                    ui.label(visible(name)).classes("soft text-caption")
+                    ui.label(visible(value))
+        names = sorted({name for _, metrics in files.rows for name in metrics})
+        self._choice.set_options(names, value=self._choice.value)
+        self._draw()
+        self._phases.options.update(phase_options(files.rows))
+        self._phases.update()
+        _fill(self._phase_table, phase_table(files.rows))
+        _fill(self._role_table, role_table(files.rows))
+        _fill(
+            self._starts,
+            [
+                (s.started, s.steps_done, s.ended or "", "" if s.exit_code is None else s.exit_code, s.cause)
+                for s in files.starts
+            ],
+        )
+        _fill(
+            self._failures,
+            [(f.count, f.kind, f"{f.first_step} to {f.last_step}", f.cause) for f in failures(spreads)],
+        )
+        _fill(self._config, list(flat(files.config).items()))
+
+    def _draw(self) -> None:
+        """The charts of what is shown, each made once."""
+        rows = self._live.files.rows
+        names = {name for _, metrics in rows for name in metrics}
+        chosen: list[str] = self._choice.value or []
+        shown = list(dict.fromkeys([*main_metrics([self._live.files], names), *chosen]))
+        for name in [name for name in self._charts if name not in shown]:
+            self._charts.pop(name).delete()
+        for name in shown:
+            if name in self._charts:
+                self._charts[name].options.update(line_options(rows, name))
+                self._charts[name].update()
+                continue
+            with self._grid:
+                self._charts[name] = ui.echart(line_options(rows, name)).classes("card").style("height: 240px")
+
+
+def _table(columns: Sequence[str], title: str = "") -> ui.table:
+    told = [{"name": name, "label": name, "field": name, "align": "left"} for name in columns]
+    table = ui.table(columns=told, rows=[], title=title or None).classes("q-mb-md")
+    table.props('flat bordered dense wrap-cells :rows-per-page-options="[0]" hide-pagination')
+    return table
+
+
+def _fill(table: ui.table, values: Sequence[Sequence[object]]) -> None:
+    names = [column["name"] for column in table.columns]
+    rows = [{name: visible(str(value)) for name, value in zip(names, row, strict=True)} for row in values]
+    if rows != table.rows:
+        table.rows = rows

@@ -1,0 +1,162 @@
+"""The recorded rollouts of a run, to be asked for by reward, domain, step, ending and text. A table of SQLite in a
+private file of its own, so that a page asks for the rows that it shows and no others."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from roll.pipeline.records.replay import Recorded, parse
+from roll.report.run_files import RunFiles
+from roll.studio.live_run import Mark, mark_of
+from roll.utils.text import storable, visible
+
+_PREVIEW = 160
+_LARGEST = 2**62
+_TABLE = """CREATE TABLE rollouts (
+    id INTEGER PRIMARY KEY, file TEXT, start INTEGER, size INTEGER, step INTEGER, kind TEXT, domain TEXT,
+    group_id TEXT, reward REAL, finish TEXT, tokens INTEGER, turns INTEGER, prompt TEXT, response TEXT, text TEXT)"""
+_SHOWN = ("id", "step", "kind", "domain", "group_id", "reward", "finish", "tokens", "turns", "prompt", "response")
+SORTABLE = frozenset(_SHOWN)
+_INSERT = f"INSERT INTO rollouts VALUES (NULL{', ?' * 14})"
+
+
+@dataclass(frozen=True)
+class Query:
+    """What rows have to be, where something is asked. `failed`: those without a reward alone. `text`: is in the prompt,
+    an answer, an observation or the ground truth, large or small letters alike."""
+
+    domain: str = ""
+    kind: str = ""
+    finish: str = ""
+    least_reward: float | None = None
+    most_reward: float | None = None
+    first_step: int | None = None
+    last_step: int | None = None
+    failed: bool = False
+    text: str = ""
+
+    def where(self) -> tuple[str, list[Any]]:
+        asked: list[tuple[str, Any]] = [
+            ("domain = ?", self.domain or None),
+            ("kind = ?", self.kind or None),
+            ("finish = ?", self.finish or None),
+            ("reward >= ?", self.least_reward),
+            ("reward <= ?", self.most_reward),
+            ("step >= ?", self.first_step),
+            ("step <= ?", self.last_step),
+            ("instr(text, ?) > 0", self.text.casefold() or None),
+        ]
+        kept = [(words, value) for words, value in asked if value is not None]
+        words = [words for words, _ in kept] + (["reward IS NULL"] if self.failed else [])
+        return (f" WHERE {' AND '.join(words)}" if words else ""), [value for _, value in kept]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some rows of a query, and how many it has in all."""
+
+    rows: list[dict[str, Any]]
+    count: int
+
+
+class RolloutIndex:
+    """Of one run; threads may ask at once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._base = sqlite3.connect("", check_same_thread=False)  # a file that nobody else sees, gone at the end
+        self._base.execute(_TABLE)
+        self._base.execute("CREATE INDEX of_file ON rollouts (file)")
+        self._files: dict[Path, tuple[int, Mark]] = {}
+        self.version = 0
+        """Grows with what is in it."""
+
+    def update(self, run: RunFiles) -> None:
+        """Reads the files that are new or were written again, and forgets those that are gone."""
+        found: dict[Path, tuple[int, Mark]] = {}
+        kinds: dict[Path, str] = {}
+        for kind, step, path in run.records():
+            if (mark := mark_of(path)) is not None:
+                found[path], kinds[path] = (step, mark), kind
+        with self._lock:
+            old = [path for path, known in self._files.items() if found.get(path) != known]
+            new = [path for path, known in found.items() if self._files.get(path) != known]
+            with self._base:
+                self._base.executemany("DELETE FROM rollouts WHERE file = ?", [(str(path),) for path in old])
+                for path in new:
+                    self._base.executemany(_INSERT, _rows(path, kinds[path]))
+            self._files = found
+            self.version += bool(old or new)
+
+    def rows(self, query: Query, start: int, end: int, order: str = "step", descending: bool = True) -> Rows:
+        """`order`: one of SORTABLE; equal ones in the order in which they were recorded."""
+        if order not in SORTABLE:
+            raise ValueError(f"{order} is no column to sort by")
+        where, values = query.where()
+        way = "DESC" if descending else "ASC"
+        asked = f"SELECT {', '.join(_SHOWN)} FROM rollouts{where} ORDER BY {order} {way}, id LIMIT ? OFFSET ?"
+        with self._lock:
+            rows = self._base.execute(asked, [*values, max(0, end - start), start]).fetchall()
+        return Rows([dict(zip(_SHOWN, row, strict=True)) for row in rows], self.count(query))
+
+    def count(self, query: Query) -> int:
+        where, values = query.where()
+        with self._lock:
+            return self._base.execute(f"SELECT count(*) FROM rollouts{where}", values).fetchone()[0]
+
+    def values(self, column: str) -> list[str]:
+        """What there is in a column, in order."""
+        if column not in SORTABLE:
+            raise ValueError(f"{column} is no column")
+        with self._lock:
+            return [row[0] for row in self._base.execute(f"SELECT DISTINCT {column} FROM rollouts ORDER BY {column}")]
+
+    def record(self, number: int) -> Recorded | None:
+        """The whole of a row; None where it is gone."""
+        with self._lock:
+            found = self._base.execute("SELECT file, start, size FROM rollouts WHERE id = ?", (number,)).fetchone()
+        if found is None:
+            return None
+        try:
+            with Path(found[0]).open("rb") as file:
+                file.seek(found[1])
+                return parse(file.read(found[2]).decode("utf-8"), 1)
+        except (OSError, ValueError):  # written again meanwhile
+            return None
+
+
+def _rows(path: Path, kind: str) -> Iterator[Sequence[Any]]:
+    """Those that can be read; a killed run left its last file unfinished."""
+    start = 0
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError:
+        return
+    for line in lines:
+        size = len(line)
+        try:
+            record = parse(line.decode("utf-8"), 1) if line else None
+        except ValueError:
+            record = None
+        if record is not None and max(record.response_tokens, abs(record.step)) < _LARGEST:
+            yield _row(record, kind, str(path), start, size)
+        start += size + 1
+
+
+def _row(record: Recorded, kind: str, path: str, start: int, size: int) -> Sequence[Any]:
+    said = [text for turn in record.turns for text in (turn.observation, turn.response)] or [record.response_text]
+    whole = "\n".join([record.prompt_text, *said, record.ground_truth or "", str(record.extra.get("failure", ""))])
+    reward = record.reward if record.reward is not None and math.isfinite(record.reward) else None
+    head = (path, start, size, record.step, kind, storable(record.domain), storable(str(record.group_id)), reward)
+    counts = (storable(record.finish_reason), record.response_tokens, len(record.turns))
+    return (*head, *counts, _preview(record.prompt_text), _preview(record.response_text), storable(whole.casefold()))
+
+
+def _preview(text: str) -> str:
+    return visible(" ".join(text[: 2 * _PREVIEW].split())[:_PREVIEW])

@@ -1,0 +1,153 @@
+"""Rollouts as the studio asks for them, and shows them."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from fastapi import FastAPI
+from starlette.testclient import TestClient
+
+from roll.studio.indexes import RolloutIndexes
+from roll.studio.live_run import LiveRun
+from roll.studio.pages import rollout_data
+from roll.studio.rollout_index import Query, RolloutIndex
+from roll.studio.run_list import RunList, key_of
+from tests.unit.studio.test_runs import make_run
+
+EVIL = "</pre><script>alert(1)</script><img src=x onerror=alert(1)>\u202e{{ 7 * 7 }}"
+SHOWN_EVIL = "&lt;/pre&gt;&lt;script&gt;alert(1)&lt;/script&gt;&lt;img src=x onerror=alert(1)&gt;\\u202e{{ 7 * 7 }}"
+
+
+def record(**changes: object) -> dict[str, object]:
+    given = {"step": 1, "domain": "math", "group_id": 7, "prompt_text": "2 + 2", "response_text": "four", "reward": 1.0}
+    return given | {"finish_reason": "stop", "response_tokens": 3} | changes
+
+
+def write(run: Path, step: int, *records: dict[str, object], kind: str = "") -> Path:
+    path = run / "rollouts" / f"step_{step:06d}{kind}.jsonl"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(json.dumps(each | {"step": step}) + "\n" for each in records))
+    return path
+
+
+def index_of(run: Path) -> RolloutIndex:
+    live, index = LiveRun(run), RolloutIndex()
+    live.update()
+    index.update(live.files)
+    return index
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> RolloutIndex:
+    run = make_run(tmp_path / "run", steps=3)
+    write(run, 1, record(prompt_text="a"), record(prompt_text="b", reward=0.25, domain="code"))
+    write(run, 2, record(prompt_text="c", reward=None, extra={"failure": "Timeout"}), record(prompt_text="d", reward=0))
+    write(run, 2, record(prompt_text="e", finish_reason="length", response_text="Äpfel"), kind=".val")
+    return index_of(run)
+
+
+@pytest.mark.parametrize(
+    "query, prompts",
+    [
+        (Query(), "abcde"),
+        (Query(domain="code"), "b"),
+        (Query(kind="val"), "e"),
+        (Query(finish="length"), "e"),
+        (Query(least_reward=0.25), "abe"),
+        (Query(most_reward=0.25), "bd"),
+        (Query(least_reward=0.1, most_reward=0.9), "b"),
+        (Query(first_step=2), "cde"),
+        (Query(last_step=1), "ab"),
+        (Query(failed=True), "c"),
+        (Query(text="äPFEL"), "e"),
+        (Query(text="timeout"), "c"),
+        (Query(text="%"), ""),
+        (Query(text="' OR 1=1 --"), ""),
+        (Query(domain="math", first_step=2, text="four"), "cd"),
+    ],
+)
+def test_a_query_finds_the_rows_that_fit(index: RolloutIndex, query: Query, prompts: str) -> None:
+    found = index.rows(query, 0, 100, "prompt", descending=False)
+    assert "".join(row["prompt"] for row in found.rows) == prompts
+    assert found.count == len(prompts) == index.count(query)
+
+
+def test_a_page_of_a_query_is_a_part_of_its_order(index: RolloutIndex) -> None:
+    found = index.rows(Query(), 1, 3, "prompt", descending=True)
+    assert [row["prompt"] for row in found.rows] == ["d", "c"] and found.count == 5
+
+
+def test_only_columns_sort(index: RolloutIndex) -> None:
+    with pytest.raises(ValueError, match="no column"):
+        index.rows(Query(), 0, 1, "prompt; DROP TABLE rollouts")
+    assert index.values("domain") == ["code", "math"]
+
+
+def test_the_whole_of_a_row_is_read_where_it_lies(index: RolloutIndex) -> None:
+    for row in index.rows(Query(), 0, 5).rows:
+        found = index.record(row["id"])
+        assert found is not None and (found.prompt_text, found.step) == (row["prompt"], row["step"])
+    assert index.record(10_000) is None
+
+
+def test_files_that_are_written_again_or_removed_or_new_are_followed(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", steps=4)
+    first, second = write(run, 1, record(prompt_text="old")), write(run, 2, record(prompt_text="gone"))
+    index, live = RolloutIndex(), LiveRun(run)
+    live.update()
+    index.update(live.files)
+    old = index.rows(Query(), 0, 9).rows
+    write(run, 1, record(prompt_text="new"), record(prompt_text="new too"))
+    os.utime(first, ns=(1, 1))
+    second.unlink()
+    write(run, 3, record(prompt_text="next"))
+    index.update(live.files)
+    assert sorted(row["prompt"] for row in index.rows(Query(), 0, 9).rows) == ["new", "new too", "next"]
+    assert index.version == 2 and old and index.record(max(row["id"] for row in old)) is not None
+    index.update(live.files)
+    assert index.version == 2
+
+
+def test_lines_that_are_no_records_and_steps_that_no_metrics_know_are_left_out(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", steps=1)
+    path = write(run, 1, record(prompt_text="good"), record(response_tokens=2**70), record(prompt_text="\ud800 half"))
+    with path.open("ab") as file:
+        file.write(b'\xff\n{}\n{"step": 1, "dom')
+    write(run, 9, record(prompt_text="of an earlier run"))
+    assert [row["prompt"] for row in index_of(run).rows(Query(), 0, 9).rows] == ["good", "\\ud800 half"]
+
+
+def served(run: Path) -> tuple[TestClient, str]:
+    app = FastAPI()
+    rollout_data.add(app, RolloutIndexes(RunList([run.parent])))
+    return TestClient(app), f"/data/{key_of(run)}"
+
+
+def test_rows_are_served_as_they_are_asked_for(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    write(run, 1, *(record(prompt_text=str(number), reward=number / 10) for number in range(9)))
+    browser, address = served(run)
+    query = rollout_data.asked({"least_reward": 0.5, "text": "", "failed": False, "domain": "math", "first_step": None})
+    assert query == {"least_reward": "0.5", "domain": "math"}
+    answer = browser.get(f"{address}/rollouts", params={**query, "start": 1, "end": 3, "order": "reward"}).json()
+    assert [row["reward"] for row in answer["rows"]] == [0.7, 0.6] and answer["count"] == 4
+    assert len(browser.get(f"{address}/rollouts?end=100000").json()["rows"]) == 9
+    assert browser.get(f"{address}/rollouts?order=text").status_code == 404
+    assert browser.get("/data/0123/rollouts").status_code == 404
+
+
+def test_what_others_wrote_is_text_in_a_document_without_scripts(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    tokens = {"texts": [EVIL, "b"], "engine": [-0.5, -1.0], "trainer": [-1.0, -1.0]}
+    turn = {"observation": EVIL, "response": EVIL, "action": EVIL, "reward": 0.0, "metrics": {}}
+    changes = {"prompt_text": EVIL, "ground_truth": EVIL, "domain": EVIL, "finish_reason": EVIL, "extra": {EVIL: EVIL}}
+    write(run, 1, record(**changes, tokens=tokens), record(**changes, turns=[turn]))
+    browser, address = served(run)
+    for row in browser.get(f"{address}/rollouts").json()["rows"]:
+        answer = browser.get(f"{address}/rollout/{row['id']}")
+        assert answer.headers["content-security-policy"].startswith("default-src 'none'; img-src data:;")
+        assert "<script" not in answer.text and "<img" not in answer.text
+        assert answer.text.count(SHOWN_EVIL) >= 6
+    assert 'class="e4"' in browser.get(f"{address}/rollout/1").text
+    assert "turn 1: action" in browser.get(f"{address}/rollout/2").text
