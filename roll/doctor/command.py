@@ -11,17 +11,18 @@ from roll.doctor.finding import Finding, Section, findings, lines, summary
 from roll.utils.output import say
 
 OK, PROBLEMS = 0, 1
-USAGE = """roll doctor [--log FILE_OR_RUN_DIR]
+USAGE = """roll doctor [CONFIG.yaml] [key=value ...] [--log FILE_OR_RUN_DIR]
 
-Looks at this machine: packages, GPUs, memory, limits, environment. With --log: at the errors in a log, or in the
-output_dir of a run, with their causes. Each line is ok, a hint or a problem; what can be done about it stands below.
-Exit code 1 where there is a problem, else 0; 2 for words that are no call. docs/doctor.md."""
+Looks at this machine: packages, GPUs, memory, limits, environment. With a YAML: at its plan, memory, disks, models and
+data, with the first rows through template, tokenizer and reward; nothing is started. With --log: at the errors in a
+log, or in the output_dir of a run, with their causes. Each line is ok, a hint or a problem; what can be done about it
+stands below. Exit code 1 where there is a problem, else 0; 2 for words that are no call. docs/doctor.md."""
 
 
 def run(argv: Sequence[str]) -> int:
     """Shows findings as they come. The exit code: 0 none is a problem, 1 some are. Raises ConfigError for words that
     are no call."""
-    options = _parser().parse_args(argv)
+    options = _parser().parse_intermixed_args(argv)
     found: list[Finding] = []
     for section in [_machine(), *_asked(options)]:
         say(section.title)
@@ -52,6 +53,10 @@ def _machine() -> Section:
 
 
 def _asked(options: argparse.Namespace) -> Iterator[Section]:
+    if options.config is not None:
+        from roll.doctor.runs import run_sections  # what a dry run imports
+
+        yield from run_sections(options.config, options.overrides)
     if options.log is not None:
         files = logs.log_files(options.log)
         yield Section("Errors in logs", {"logs": lambda: logs.log_findings(files)})
@@ -59,5 +64,7 @@ def _asked(options: argparse.Namespace) -> Iterator[Section]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="roll doctor", usage=USAGE, allow_abbrev=False)
+    parser.add_argument("config", nargs="?", metavar="CONFIG.yaml", help="a run that is to start here")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="overrides of its keys")
     parser.add_argument("--log", metavar="FILE_OR_RUN_DIR", help="a log file, or the output_dir of a run")
     return parser

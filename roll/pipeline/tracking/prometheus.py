@@ -12,7 +12,7 @@ from roll.utils.network import LOOPBACK
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
-_PORT = 9400
+DEFAULT_PORT = 9400
 
 
 class PrometheusTracker(NamedTracker):
@@ -31,7 +31,7 @@ class PrometheusTracker(NamedTracker):
         registry = CollectorRegistry()
         registry.register(self._newest)
         host, port = str(settings.get("host") or LOOPBACK), settings.get("port")
-        self._server, self._thread = start_http_server(_PORT if port is None else int(port), host, registry)
+        self._server, self._thread = start_http_server(DEFAULT_PORT if port is None else int(port), host, registry)
 
     @property
     def port(self) -> int:

@@ -1,0 +1,97 @@
+"""The first rows of an RLVR run through template, tokenizer and reward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from roll.configs.data import DataArgs
+from roll.datasets.encoding import load_tasks
+from roll.datasets.loader import DataSource, Row
+from roll.datasets.sources import all_rows
+from roll.doctor.finding import Finding
+from roll.pipeline.policy_tokenizer import policy_tokenizer
+from roll.pipeline.rlvr.reward_worker import RewardWorker
+from roll.pipeline.rlvr.rewards.base import RewardInput
+from roll.pipeline.rlvr.rlvr_checks import data_args_of
+from roll.pipeline.rlvr.rlvr_config import RLVRConfig
+from roll.pipeline.rlvr.settings import data_domains
+from roll.types.rollout import Task
+from roll.utils.text import show
+
+NUM_ROWS = 8
+_MOST_SHOWN = 200
+
+
+def row_findings(config: RLVRConfig) -> Iterator[Finding]:
+    """Of each data_args that the run reads; the reward of each domain that they lead to, once."""
+    role, worker = next(iter(config.learning_roles.items()), ("actor_infer", config.actor_infer))
+    tokenizer = policy_tokenizer(role, worker.model_args)
+    told: set[str] = set()
+    for key, args in data_args_of(config).items():
+        tasks = load_tasks(
+            args.model_copy(update={"truncation": "left"}) if args.truncation == "error" else args,
+            key,
+            data_domains(config),
+            tokenizer,
+            config.prompt_length,
+            config.global_template,
+            config.tag_to_template,
+            choose=_first,
+        ).tasks
+        yield from _prompts(key, args, tasks, config.prompt_length)
+        for task in tasks:
+            if task.domain not in told:
+                told.add(task.domain)
+                yield from _reward(config, task)
+
+
+def _first(sources: Sequence[DataSource]) -> Iterator[Row]:
+    return islice(all_rows(sources), NUM_ROWS)
+
+
+def _prompts(key: str, args: DataArgs, tasks: Sequence[Task], most: int) -> Iterator[Finding]:
+    if not tasks:
+        yield Finding("hint", f"{key}: the first {NUM_ROWS} rows are all left out", key)
+        return
+    lengths = [len(task.prompt_ids) for task in tasks]
+    told = f"{key}: the first {len(tasks)} prompts have {min(lengths)} to {max(lengths)} tokens of prompt_length {most}"
+    if max(lengths) >= most and args.truncation != "drop":
+        fix = "Raise it, or set truncation (left, right, drop)"
+        yield Finding("hint", f"{told}: some may be cut", "prompt_length", fix)
+    else:
+        yield Finding("ok", told)
+    yield Finding(
+        "ok", f"its first prompt, after the template {args.template}", seen=show(tasks[0].prompt_text, _MOST_SHOWN)
+    )
+
+
+def _reward(config: RLVRConfig, task: Task) -> Iterator[Finding]:
+    """What it gives to the reference answer, bare, and to nothing. Most want a form around the answer, so a score of 0
+    says little, and a failure much."""
+    settings, at = config.rewards[task.domain], f"rewards.{task.domain}"
+    if settings.is_model or settings.is_judge:
+        yield Finding("ok", f"{at}: a model scores, which is not asked here", at)
+        return
+    truth = task.payload.get("ground_truth")
+    answers = ["", *([str(truth)] if truth not in (None, "") else [])]
+    inputs = [
+        RewardInput(
+            prompt_text=task.prompt_text,
+            response_text=answer,
+            raw_text=answer,
+            ground_truth=truth,
+            domain=task.domain,
+            payload=task.payload,
+            question=task.question,
+        )
+        for answer in answers
+    ]
+    worker = RewardWorker(task.domain, settings)
+    for answer, outcome in zip(answers, worker.score(inputs), strict=True):
+        what = f"{at}: {show(answer, 60) if answer else 'an empty answer'} to the first row"
+        if outcome is None or outcome.failure is not None:
+            why = "nothing" if outcome is None else outcome.failure
+            yield Finding("problem", f"{what} fails: {why}", at, "Correct the reward, or the rows that it reads")
+        else:
+            yield Finding("ok", f"{what} gets {outcome.score:g}")

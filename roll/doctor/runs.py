@@ -1,0 +1,199 @@
+"""A YAML against this machine: its plan and memory, what stands against a start, disks, network, the first rows."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import socket
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import psutil
+
+from roll.cli import yaml_at
+from roll.configs.load.loader import compose_tree, resolve_tree
+from roll.configs.memory.parts import BYTES_OF, GB
+from roll.configs.memory.show import gigabytes
+from roll.configs.memory.trained import held_weights
+from roll.configs.strategies.table import spec_of
+from roll.doctor.finding import Finding, Section
+from roll.doctor.model_files import model_findings
+from roll.errors import ConfigError, ResourceError
+from roll.pipeline.display.memory_report import MemoryReport, gather_facts, memory_report
+from roll.pipeline.kind import kind_of
+from roll.pipeline.rlvr.rlvr_config import RLVRConfig
+from roll.pipeline.spec import PipelineSpec
+from roll.pipeline.stages.entries import STAGES
+from roll.pipeline.stages.planned import plan_stages
+from roll.pipeline.start.load import Loaded, check
+from roll.pipeline.start.preflight import machine_report
+from roll.pipeline.start.start_checks import refusals
+from roll.utils.network import address_of
+
+_SHM = Path("/dev/shm")
+_STATE_BYTES = 12  # of a trained parameter in a checkpoint: fp32 copy and two moments
+_WHOLE = 2  # a bucket is written while the one before is read
+
+
+@dataclass(frozen=True)
+class Run:
+    """`ignored`: keys of models that an earlier stage is to leave."""
+
+    title: str
+    spec: PipelineSpec
+    loaded: Loaded
+    ignored: Collection[str] = ()
+
+
+def run_sections(path: str, overrides: Sequence[str]) -> list[Section]:
+    """Raises ConfigError if there is no such YAML; what is wrong with it is a finding."""
+    directory, name = yaml_at(path)
+    try:
+        runs = _runs(directory, name, overrides)
+    except ConfigError as error:
+        problems = error.problems
+        return [Section(path, {"configuration": lambda: [Finding("problem", text) for text in problems]})]
+    return [
+        Section(
+            run.title,
+            {
+                "configuration": partial(_configuration, run),
+                "memory": partial(_memory, run),
+                "disk": partial(_disk, run),
+                "network": partial(_network, run),
+                "models": partial(model_findings, run.loaded.config, run.ignored),
+                "start": partial(_start, run),
+            },
+        )
+        for run in runs
+    ]
+
+
+def _runs(directory: Path, name: str, overrides: Sequence[str]) -> list[Run]:
+    raw = compose_tree(directory, name, overrides)
+    if STAGES in raw.tree:
+        return [
+            Run(f"{name}, stage {stage.name}", stage.spec, stage.loaded, stage.stand_ins)
+            for stage in plan_stages(raw, overrides, None)
+        ]
+    spec = kind_of(raw.tree)
+    return [Run(name, spec, check(spec, resolve_tree(raw, spec.config_class())))]
+
+
+def _configuration(run: Run) -> Iterator[Finding]:
+    config = run.loaded.config
+    nodes = f"{config.num_nodes} node{'s' if config.num_nodes > 1 else ''} of {config.num_gpus_per_node} devices"
+    yield Finding("ok", f"a run of the kind {run.spec.name} on {nodes}; `roll plan` shows its steps")
+    yield from (Finding("hint", warning) for warning in run.loaded.warnings)
+    for role, worker in config.model_roles.items():
+        packages = ", ".join(package.module for package in spec_of(worker.strategy_name).packages)
+        yield Finding("ok", f"{role}: {worker.strategy_name}, which needs {packages or 'no package'}")
+
+
+def _memory(run: Run) -> Iterator[Finding]:
+    """Where there are GPUs, the host's memory counts as well, said or not."""
+    config, plan = run.loaded.config, run.loaded.plan
+    report = memory_report(config, plan)
+    if report.knows_gpus and config.host_memory_gb is None:
+        total = psutil.virtual_memory().total / GB
+        report = memory_report(config.model_copy(update={"host_memory_gb": total}), plan)
+    yield from (Finding("problem", problem.text) for problem in (*report.problems, *report.machine_problems))
+    yield from (Finding("hint", warning) for warning in report.warnings)
+    yield from (Finding("ok", line) for line in report.text.splitlines())
+
+
+def _disk(run: Run) -> Iterator[Finding]:
+    config, plan = run.loaded.config, run.loaded.plan
+    if _SHM.is_dir() and (needed := _WHOLE * plan.bucket_bytes):
+        free = shutil.disk_usage(_SHM).free
+        if free < needed:
+            what = f"two buckets of weights are {gigabytes(needed)} GB, and /dev/shm has {gigabytes(free)} GB free"
+            yield Finding("problem", what, "model_update_buffer_size_mb", "Lower it, or make /dev/shm larger")
+    if config.save_steps <= 0:
+        yield Finding("ok", "no checkpoints are saved (save_steps)")
+        return
+    one, place = checkpoint_bytes(run.loaded), config.checkpoint_dir.absolute()
+    existing = next(path for path in (place, *place.parents) if path.is_dir())
+    yield from disk_findings(one, _num_kept(run), shutil.disk_usage(existing).free, place)
+
+
+def checkpoint_bytes(loaded: Loaded) -> float:
+    """About; 0 where no model is known: the weights of each role that learns, and the states of what is trained."""
+    facts, _ = gather_facts(loaded.config, loaded.plan, None)
+    size = 0.0
+    for role, worker in loaded.config.learning_roles.items():
+        if role in facts:
+            args, shape = worker.model_args, facts[role].shape
+            trained = sum(weight.num_elements for weight, learns in held_weights(shape, args) if learns)
+            size += BYTES_OF[args.dtype] * shape.num_elements + _STATE_BYTES * trained
+    return size
+
+
+def _num_kept(run: Run) -> int:
+    config = run.loaded.config
+    made = math.ceil(config.max_steps / config.save_steps)
+    return min(made, config.max_ckpt_to_keep) if config.max_ckpt_to_keep else made
+
+
+def disk_findings(one: float, num_kept: int, free: float, place: Path) -> Iterator[Finding]:
+    """`one`: bytes of a checkpoint. One more than is kept is there while it is written."""
+    if not one:
+        yield Finding("ok", f"{place}: {gigabytes(free)} GB free; how large a checkpoint is, is not known")
+        return
+    needed = one * (num_kept + 1)
+    told = f"{place}: {gigabytes(free)} GB free; a checkpoint takes about {gigabytes(one)} GB, {num_kept} are kept"
+    if free < one:
+        yield Finding("problem", f"{told}: not one fits", "checkpoint_config.output_dir", "Choose a larger disk")
+    elif free < needed:
+        fix = f"Keep {max(int(free / one) - 1, 1)} or fewer, save less often (save_steps), or choose another disk"
+        yield Finding("problem", f"{told}: {gigabytes(needed)} GB are needed", "max_ckpt_to_keep", fix)
+    else:
+        yield Finding("ok", told)
+
+
+def _network(run: Run) -> Iterator[Finding]:
+    config = run.loaded.config
+    if config.network_interface is not None:
+        try:
+            at = address_of(config.network_interface)
+            yield Finding("ok", f"network_interface: {config.network_interface} has the address {at}")
+        except ResourceError as error:
+            yield Finding("problem", str(error))
+    given = config.tracker_kwargs.get("prometheus", config.tracker_kwargs)
+    if "prometheus" in config.track_with:
+        from roll.pipeline.tracking.prometheus import DEFAULT_PORT
+
+        yield from port_findings(str(given.get("host") or "127.0.0.1"), given.get("port", DEFAULT_PORT))
+
+
+def port_findings(host: str, port: object) -> Iterator[Finding]:
+    try:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, int(str(port))))
+    except (OSError, ValueError, OverflowError) as error:
+        what = f"prometheus cannot listen at {host}:{port}: {error}"
+        yield Finding(
+            "problem", what, "tracker_kwargs.prometheus.port", "`ss -ltnp` shows who does; take another, or 0"
+        )
+    else:
+        yield Finding("ok", f"prometheus can listen at {host}:{port}")
+
+
+def _start(run: Run) -> Iterator[Finding]:
+    """What a real run checks before it starts anything; then the first rows. Loads torch, no engine and no Ray."""
+    config = run.loaded.config
+    yield from (Finding("hint", f"not checked: {text}") for text in machine_report(config).unchecked)
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    problems = refusals(run.spec, run.loaded, MemoryReport(""), frozenset(run.ignored))
+    yield from (Finding("problem", text) for text in problems)
+    if problems:
+        return
+    yield Finding("ok", "packages, models, data and code of one's own: nothing stands against a start")
+    if isinstance(config, RLVRConfig) and not run.ignored:
+        from roll.doctor.rows import row_findings
+
+        yield from row_findings(config)
