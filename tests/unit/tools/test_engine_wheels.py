@@ -41,6 +41,12 @@ def test_a_name_is_found_where_it_is_bound_and_nowhere_else() -> None:
     assert not any(has(files, module, name) for module, name in (("a", "g"), ("a", "h"), ("a.e", ""), ("a.b", "c")))
 
 
+def test_modules_that_take_all_names_of_each_other_have_those_that_either_binds() -> None:
+    files = {"a.py": "from b import *\nx = 1", "b.py": "from a import *\ny = 2"}
+    assert all(has(files, module, name) for module in ("a", "b") for name in ("x", "y"))
+    assert not has(files, "a", "z")
+
+
 def imported(package: str) -> Iterator[tuple[str, str]]:
     """(module, name) of what roll takes from a package; the name is empty where a module itself is imported."""
     for module in modules("roll"):
@@ -51,8 +57,11 @@ def imported(package: str) -> Iterator[tuple[str, str]]:
                 yield from ((node.module, each.name) for each in node.names)
 
 
-def has(files: dict[str, str], module: str, name: str) -> bool:
-    """Whether `from module import name` finds something: a name bound at its top, or a module below."""
+def has(files: dict[str, str], module: str, name: str, asked: frozenset[str] = frozenset()) -> bool:
+    """Whether `from module import name` finds something: a name bound at its top, or a module below. `asked` are
+    modules on the way here, which take each other's names in a circle."""
+    if module in asked:
+        return False
     if name and has(files, f"{module}.{name}", ""):
         return True
     path = module.replace(".", "/")
@@ -60,7 +69,7 @@ def has(files: dict[str, str], module: str, name: str) -> bool:
     if text is None:
         return not name and any(file.startswith(f"{path}/") for file in files)
     return not name or any(
-        bound == name or (bound.startswith("*") and has(files, bound[1:], name))
+        bound == name or (bound.startswith("*") and has(files, bound[1:], name, asked | {module}))
         for bound in bound_names(ast.parse(text).body, module, f"{path}/__init__.py" in files)
     )
 
