@@ -32,6 +32,9 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
     "eval": Subcommand("a model or a checkpoint, measured on a YAML's evaluation sets", "roll.evaluate:run"),
     "explain": Subcommand("an algorithm: formula, settings, a worked example", "roll.algorithms.explain:run"),
     "doctor": Subcommand("what of this machine is in the way of a run, and what to do", "roll.doctor.command:run"),
+    "chat": Subcommand("talk to a model, or to what a run has trained", "roll.chat.command:run"),
+    "convert": Subcommand("Hugging Face models to Megatron checkpoints and back", "roll.models.convert:main"),
+    "replay": Subcommand("recorded answers and episodes of a run, as text", "roll.pipeline.records.replay:main"),
     "report": Subcommand("what runs left, as one HTML file to look at offline", "roll.report.command:run"),
     "check-env": Subcommand(
         "an environment, tried against its contract with random actions", "roll.pipeline.agentic.check_env:main"

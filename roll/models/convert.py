@@ -1,7 +1,7 @@
 """Hugging Face directories to Megatron checkpoints and back.
 
-    python -m roll.models.convert to_hf --checkpoint <trainer's checkpoint> --model <its HF model> --out <directory>
-    python -m roll.models.convert to_megatron --model <HF model> --out <directory>
+    roll convert to_hf --checkpoint <trainer's checkpoint> --model <its HF model> --out <directory>
+    roll convert to_megatron --model <HF model> --out <directory>
 
 `--model` gives the architecture, and with to_megatron the weights; `--head value` is for a critic, `--head reward` for
 a reward model. The checkpoint may come from any parallel layout. One process, on the CPU; it needs memory for the model
@@ -132,9 +132,7 @@ def _convert(given: argparse.Namespace, hf: PretrainedConfig) -> None:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m roll.models.convert", description=(__doc__ or "").partition("\n")[0]
-    )
+    parser = argparse.ArgumentParser(prog="roll convert", description=(__doc__ or "").partition("\n")[0])
     directions = parser.add_subparsers(dest="direction", required=True)
     for name, help in (("to_hf", "a trainer's checkpoint to a directory that from_pretrained loads"),
                        ("to_megatron", "a Hugging Face model to a checkpoint's weights")):  # fmt: skip

@@ -1,8 +1,5 @@
-"""Recorded sample rollouts of any run: `python -m roll.pipeline.records.replay FILE [--tag TAG] [--group ID]
-[--failed]`.
-
-FILE is a `step_*.jsonl` below rollouts/ of a run's output directory. Answers are shown below their prompt, episodes
-turn by turn.
+"""`roll replay`: recorded sample rollouts of any run, as text. Answers are shown below their prompt, episodes turn by
+turn.
 """
 
 from __future__ import annotations
@@ -10,8 +7,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -59,32 +58,87 @@ class Recorded(BaseModel):
     tokens: RecordedTokens | None = None
 
 
+USAGE = """roll replay RUN [--step N] [--kind train] [--tag TAG] [--group ID] [--failed] [--min_reward R]
+    [--max_reward R] [--grep TEXT]
+
+RUN is the output_dir of a run, whose last recorded step is shown unless --step names one, or a step_*.jsonl of its
+rollouts. Answers stand below their prompt, episodes are shown turn by turn; the options choose among them."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which attempts are shown; None asks for nothing."""
+
+    tag: str | None = None
+    group: str | None = None
+    failed: bool = False
+    min_reward: float | None = None
+    max_reward: float | None = None
+    text: str | None = None
+
+    def takes(self, record: Recorded) -> bool:
+        if self.failed and record.reward is not None:
+            return False
+        return (
+            self.tag in (None, record.domain)
+            and self.group in (None, str(record.group_id))
+            and _is_between(record.reward, self.min_reward, self.max_reward)
+            and (self.text is None or self.text in _all_text(record))
+        )
+
+
+def _is_between(reward: float | None, least: float | None, most: float | None) -> bool:
+    """What failed has no reward, and is left out where one is asked for."""
+    if least is None and most is None:
+        return True
+    return reward is not None and (least is None or reward >= least) and (most is None or reward <= most)
+
+
+def _all_text(record: Recorded) -> str:
+    turns = [text for turn in record.turns for text in (turn.observation, turn.response)]
+    return "\n".join([record.prompt_text, record.response_text, *turns])
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Shows recorded answers and episodes.")
-    parser.add_argument("file", type=Path, help="step_*.jsonl of a run's rollouts directory")
+    parser = argparse.ArgumentParser(prog="roll replay", usage=USAGE, allow_abbrev=False)
+    parser.add_argument("file", metavar="RUN", type=Path, help="output_dir of a run, or a step_*.jsonl of its rollouts")
+    parser.add_argument("--step", type=int, help="of a run: this step; default: the last that was recorded")
+    parser.add_argument("--kind", default="train", help="of a run: train, val, or val.NAME of an evaluation set")
     parser.add_argument("--tag", help="those of this domain or environment only")
     parser.add_argument("--group", help="those of this group only")
     parser.add_argument("--failed", action="store_true", help="those that failed only")
+    parser.add_argument("--min_reward", type=float, help="those with at least this reward only")
+    parser.add_argument("--max_reward", type=float, help="those with at most this reward only")
+    parser.add_argument("--grep", help="those only with this text in prompt, answer or a turn")
     given = parser.parse_args(arguments)
     try:
-        records = list(read(given.file))
+        file = file_of(given.file, given.step, given.kind) if given.file.is_dir() else given.file
+        records = list(read(file))
     except (OSError, ValueError) as error:
         sys.stderr.write(visible(f"{given.file} cannot be read: {error}\n"))
         return 2
-    chosen = [
-        record
-        for record in records
-        if (given.tag is None or record.domain == given.tag)
-        and (given.group is None or str(record.group_id) == given.group)
-        and (not given.failed or record.reward is None)
-    ]
+    wanted = Wanted(given.tag, given.group, given.failed, given.min_reward, given.max_reward, given.grep)
+    chosen = [record for record in records if wanted.takes(record)]
     try:
         sys.stdout.writelines(visible(line) + "\n" for line in render(chosen))
-        sys.stdout.write(visible(f"{len(chosen)} of {len(records)} attempts in {given.file}\n"))
+        sys.stdout.write(visible(f"{len(chosen)} of {len(records)} attempts in {file}\n"))
         sys.stdout.flush()
     except BrokenPipeError:  # the reader, such as head, has seen enough; nothing is left to flush at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
+
+
+def file_of(run: Path, step: int | None, kind: str) -> Path:
+    """The recorded rollouts of a run's step, or of its last one. Raises ValueError where there are none."""
+    places = [place for place in (run / "rollouts", run) if place.is_dir()]
+    middle = "" if kind == "train" else f".{kind}"
+    found = {int(match[1]): path for place in reversed(places) for path in place.glob("step_*.jsonl")
+             if (match := re.fullmatch(rf"step_(\d+){re.escape(middle)}\.jsonl", path.name))}  # fmt: skip
+    if not found:
+        raise ValueError(f"no step_*{middle}.jsonl is in it or in its rollouts; rollout_dump_dir may be elsewhere")
+    if step is not None and step not in found:
+        raise ValueError(f"step {step} was not recorded; those are {', '.join(map(str, sorted(found)))}")
+    return found[max(found) if step is None else step]
 
 
 def read(file: Path) -> Iterator[Recorded]:

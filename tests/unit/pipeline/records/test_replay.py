@@ -78,6 +78,36 @@ def test_replay_shows_answers_below_their_prompt(tmp_path: Path, capsys: pytest.
     ]
 
 
+def test_a_run_shows_its_last_recorded_step_or_the_one_that_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorder = RolloutRecorder(tmp_path / "rollouts")
+    for step, rewards in ((2, (1.0, 0.25)), (10, (0.5, 0.0, None))):
+        records = [
+            RolloutRecord("2 + 2?", f"answer {i}", reward, i, "math", "stop") for i, reward in enumerate(rewards)
+        ]
+        recorder.record(step, records)
+        recorder.record(step, records[:1], "val.hard")
+
+    def shown(*words: str) -> list[str]:
+        assert replay.main([str(tmp_path), *words]) == 0
+        out = capsys.readouterr().out
+        return [line.removeprefix("says  ") for line in out.splitlines() if line.startswith("says")]
+
+    assert shown() == ["answer 0", "answer 1", "answer 2"]
+    assert shown("--step", "2") == ["answer 0", "answer 1"]
+    assert shown("--min_reward", "0.1") == ["answer 0"]
+    assert shown("--max_reward", "0.4") == ["answer 1"], "what failed has no reward"
+    assert shown("--grep", "answer 2") == ["answer 2"]
+    assert shown("--kind", "val.hard", "--step", "2") == ["answer 0"]
+    for words, text in (
+        (["--step", "3"], "step 3 was not recorded; those are 2, 10"),
+        (["--kind", "val"], "no step_*.val.jsonl is in it"),
+    ):
+        assert replay.main([str(tmp_path), *words]) == 2
+        assert text in capsys.readouterr().err
+
+
 GOOD = {"step": 1, "domain": "d", "group_id": 1, "prompt_text": "", "response_text": "", "finish_reason": "stop"}
 
 

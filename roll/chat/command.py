@@ -1,0 +1,85 @@
+"""`roll chat`: what a model says, at the terminal or through a pipe."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from roll.errors import ConfigError
+from roll.utils.output import say
+
+if TYPE_CHECKING:
+    from roll.chat.talker import Talker
+
+USAGE = """roll chat MODEL [--system TEXT] [--max_new_tokens N] [--temperature T] [--top_p P] [--seed N]
+    [--dtype bf16|fp32]
+
+MODEL is a directory with config.json and weights, a hub id, a checkpoint of a run (.../checkpoints/step_000050), or the
+output_dir of a run: then its newest checkpoint answers. Lines come from the keyboard, or from a pipe, a line each.
+/reset begins anew, /exit or Ctrl-D ends; Ctrl-C stops an answer. docs/serving.md."""
+_INTERRUPTED = 130
+
+
+def run(argv: Sequence[str]) -> int:
+    """Raises ConfigError for words that are no call, and for what is no model."""
+    options = _parser().parse_args(argv)
+    if options.max_new_tokens < 1 or options.temperature < 0 or not 0 < options.top_p <= 1:
+        raise ConfigError("--max_new_tokens is at least 1, --temperature at least 0, --top_p above 0 and at most 1.")
+    from roll.pipeline.saving.saved_model import saved_model
+
+    path = saved_model(options.model, "MODEL")
+    from roll.chat.talker import Talker, Wishes
+
+    wishes = Wishes(options.max_new_tokens, options.temperature, options.top_p, options.seed)
+    talker = Talker.load(path, options.dtype, options.system, wishes)
+    say(f"{path}, {talker.about}. /reset begins anew, /exit ends.")
+    try:
+        _talk(talker)
+    except KeyboardInterrupt:
+        say("")
+        return _INTERRUPTED
+    return 0
+
+
+def _talk(talker: Talker) -> None:
+    for line in _lines():
+        match line.strip():
+            case "":
+                continue
+            case "/exit":
+                return
+            case "/reset":
+                talker.reset()
+                say("(the conversation begins anew)")
+            case text:
+                try:
+                    talker.answer(text)
+                except KeyboardInterrupt:
+                    say("\n(stopped)")
+
+
+def _lines() -> Iterator[str]:
+    """What is typed, or comes through the pipe, until it ends."""
+    if not sys.stdin.isatty():
+        yield from sys.stdin
+        return
+    while True:
+        try:
+            yield input("> ")
+        except EOFError:
+            say("")
+            return
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="roll chat", usage=USAGE, allow_abbrev=False)
+    parser.add_argument("model", metavar="MODEL", help="a directory, a hub id, a checkpoint or a run's output_dir")
+    parser.add_argument("--system", help="what the model is told before the conversation")
+    parser.add_argument("--max_new_tokens", type=int, default=512, help="the longest answer; default 512")
+    parser.add_argument("--temperature", type=float, default=0.7, help="default 0.7; 0 takes the likeliest token")
+    parser.add_argument("--top_p", type=float, default=1.0, help="default 1.0")
+    parser.add_argument("--seed", type=int, help="of the sampling, for answers that come again")
+    parser.add_argument("--dtype", choices=("bf16", "fp32"), help="of the weights; default: as they are saved")
+    return parser
