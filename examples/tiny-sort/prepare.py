@@ -7,6 +7,8 @@ The task: "3142" -> "<answer>1234</answer>". Written under --out:
     test.jsonl     the same, with answers (digit multisets) that occur neither in training nor in the warm-up
     pairs.jsonl, test_pairs.jsonl   the same prompts with the right answer (chosen) and the digits in another order
                    (rejected)
+    preferences.jsonl, test_preferences.jsonl   the same prompts and right answers beside wrong ones of every kind:
+                   another order, other digits, one too many, one too few
     manifest.json  the arguments above files were made with; running again with the same ones does nothing
 """
 
@@ -31,6 +33,7 @@ from roll.models.tiny import ARCHITECTURES, build_model, build_tokenizer, save_p
 
 DEFAULT_OUT = Path("output/tiny-sort")  # where tiny_sort.yaml looks, unless TINY_SORT_DIR says otherwise
 HELD_OUT_FRACTION = 1 / 8
+PREFERENCES_PER_PROMPT = 3
 IGNORED = -100
 TAG = "sort"
 
@@ -111,6 +114,34 @@ def make_pairs(rows: Sequence[Row], seed: int) -> list[Pair]:
     return pairs
 
 
+def make_preferences(rows: Sequence[Row], seed: int, pairs_per_row: int) -> list[Pair]:
+    """The right answer and wrong ones of every kind that a model comes upon when it looks for high rewards."""
+    rng = random.Random(seed)
+    answers = [(row, wrong_answer(row.ground_truth, rng)) for row in rows for _ in range(pairs_per_row)]
+    return [Pair(row.prompt, f"<answer>{row.ground_truth}</answer>", f"<answer>{bad}</answer>") for row, bad in answers]
+
+
+def wrong_answer(right: str, rng: random.Random) -> str:
+    """Digits in another order, other digits in order, or one of them left out, put in, or changed into one that may be
+    there already; of these half in order, which are the hardest to tell."""
+    while True:
+        digits, place, digit = list(right), rng.randrange(len(right)), rng.choice(right + "0123456789")
+        match rng.choice(("order", "others", "less", "more", "changed", "changed")):
+            case "order":
+                rng.shuffle(digits)
+            case "others":
+                digits = sorted(rng.choices("0123456789", k=len(right)))
+            case "less":
+                del digits[place]
+            case "more":
+                digits.insert(place, digit)
+            case "changed":
+                digits[place] = digit
+                digits = sorted(digits) if rng.random() < 0.5 else digits
+        if digits != list(right):
+            return "".join(digits)
+
+
 class WarmUpData:
     """Supervised batches whose answer is a random permutation of the prompt's digits. Every digit is one token."""
 
@@ -163,8 +194,8 @@ def write_jsonl(path: Path, rows: Sequence[Row | Pair]) -> None:
 
 def prepare(out: Path, settings: Settings) -> bool:
     """Fill `out`; False where it already holds what these settings make. The manifest comes last: half is not done."""
-    manifest, pairs = out / "manifest.json", out / "pairs.jsonl"
-    if manifest.is_file() and pairs.is_file() and json.loads(manifest.read_text(encoding="utf-8")) == asdict(settings):
+    manifest, newest = out / "manifest.json", out / "test_preferences.jsonl"
+    if manifest.is_file() and newest.is_file() and json.loads(manifest.read_text(encoding="utf-8")) == asdict(settings):
         return False
     manifest.unlink(missing_ok=True)
     shutil.rmtree(out / "model", ignore_errors=True)
@@ -173,8 +204,10 @@ def prepare(out: Path, settings: Settings) -> bool:
     train, test = make_data(settings)
     write_jsonl(out / "train.jsonl", train)
     write_jsonl(out / "test.jsonl", test)
-    write_jsonl(pairs, make_pairs(train, settings.seed))
+    write_jsonl(out / "pairs.jsonl", make_pairs(train, settings.seed))
     write_jsonl(out / "test_pairs.jsonl", make_pairs(test, settings.seed))
+    write_jsonl(out / "preferences.jsonl", make_preferences(train, settings.seed, PREFERENCES_PER_PROMPT))
+    write_jsonl(newest, make_preferences(test, settings.seed, 1))
     print(f"   {len(train)} prompts to train on, {len(test)} to test with (no answer in common)", flush=True)
 
     tokenizer = build_tokenizer()

@@ -117,3 +117,24 @@ def test_stages_that_are_killed_and_stopped_give_the_numbers_of_unbroken_ones(
             assert trained(there[step]) == trained(row), (stage, step)
     again = start_run(random_model, NAME, *SHORT, name="broken")
     assert again.wait() == 0 and "starting Ray" not in again.text
+
+
+@pytest.mark.slow
+def test_a_policy_learns_from_a_reward_model_that_learnt_from_preferences(
+    sort_data: Path, start_run: Callable[..., Run]
+) -> None:
+    """No rule sees an answer; how many are right is measured afterwards."""
+    run = start_run(sort_data, "tiny_sort_rlhf")
+    assert run.wait(3 * START_LIMIT_S) == 0, run.text
+    pairs, rl = metrics(run, "1-preferences"), metrics(run, "2-rl")
+    assert pairs[0]["val/accuracy"] == 0.5 and pairs[300]["val/accuracy"] > 0.97
+    assert "critic, rewards.sort: the model that preferences leaves" in run.text
+    assert rl[100]["val/reward_mean"] > rl[0]["val/reward_mean"] + 3
+
+    checkpoint = run.output_dir / "2-rl" / "checkpoints" / "step_000100"
+    bench = start_run(sort_data, "tiny_sort", "mode=bench", f"resume_from_checkpoint={checkpoint}", name="bench")
+    bench.output_dir = bench.output_dir / "bench"
+    assert bench.wait() == 0, bench.text
+    (measured,) = bench.metrics.values()
+    print(f"right answers: {measured['val/reward_mean']:.3f}")
+    assert measured["val/reward_mean"] > 0.7

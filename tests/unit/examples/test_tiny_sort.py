@@ -31,6 +31,18 @@ def test_pairs_are_the_right_answer_and_another_order_of_its_digits(sort_task: M
     assert pairs == sort_task.make_pairs(rows, seed=0)
 
 
+def test_preferences_are_the_right_answer_and_wrong_ones_of_every_kind(sort_task: ModuleType) -> None:
+    rows = [sort_task.Row("3142", "1234", "sort"), sort_task.Row("77", "77", "sort")]
+    pairs = sort_task.make_preferences(rows, seed=0, pairs_per_row=50)
+    assert [pair.prompt for pair in pairs] == ["3142"] * 50 + ["77"] * 50
+    assert {pair.chosen for pair in pairs} == {"<answer>1234</answer>", "<answer>77</answer>"}
+    wrong = [pair.rejected.removeprefix("<answer>").removesuffix("</answer>") for pair in pairs[:50]]
+    assert {len(digits) for digits in wrong} == {3, 4, 5} and "1234" not in wrong
+    assert any(sorted(digits) == list("1234") for digits in wrong), "another order"
+    assert any(list(digits) == sorted(digits) and len(digits) == 4 for digits in wrong), "other digits, in order"
+    assert pairs == sort_task.make_preferences(rows, seed=0, pairs_per_row=50)
+
+
 def test_warm_up_answers_with_the_prompts_own_digits_in_random_order(sort_task: ModuleType) -> None:
     tokenizer = sort_task.build_tokenizer()
     data = sort_task.WarmUpData(["3142", "90"], tokenizer, seed=0)
