@@ -8,7 +8,7 @@ from roll.importers import words
 from roll.importers.rows import Look, NotHere, Row, Sum, Table, lacks, needless, summed, to
 from roll.importers.trinity_rows import BUFFER, EMBEDDED, SHARED, own
 from roll.importers.trinity_sums import folders, trackers
-from roll.importers.verl_sft_rows import SFT
+from roll.importers.verl_sft_rows import SFT, tokens
 
 _OWN = "trinity."
 _ACTOR = f"{EMBEDDED}.actor_rollout_ref.actor"
@@ -29,6 +29,7 @@ ROWS_RENAMED: Mapping[str, str] = {
     "trainer.actor_grad_clip": "optim.clip_grad",
     "trainer.use_dynamic_bsz": "data.use_dynamic_bsz",
     "trainer.max_token_len_per_gpu": "data.max_token_len_per_gpu",
+    "trainer.ppo_max_token_len_per_gpu": "data.max_token_len_per_gpu",
     "trainer.ulysses_sequence_parallel_size": "ulysses_sequence_parallel_size",
     "trainer.max_checkpoints_to_keep": "trainer.max_ckpt_to_keep",
     "monitor.monitor_type": "trainer.logger",
@@ -86,11 +87,16 @@ def of_rows(renamed: Mapping[str, str], key: str) -> str:
     return f"optim.{key.removeprefix(section)}" if section else f"{_OWN}{key}"
 
 
-def _row_length(look: Look) -> Sum:
+def _longest(look: Look) -> int:
     parts = [look(f"{_OWN}model.max_{kind}_tokens") for kind in ("prompt", "response")]
     whole = look(f"{_OWN}model.max_model_len") or (sum(parts) if all(isinstance(p, int) for p in parts) else None)
     if whole is None:
         raise NotHere("sequence_length needs model.max_model_len, or the tokens of prompt and response")
+    return int(whole)
+
+
+def _row_length(look: Look) -> Sum:
+    whole = _longest(look)
     return Sum({"sequence_length": whole}, f"sequence_length: {whole}.")
 
 
@@ -111,6 +117,7 @@ SUMS_OF_ROWS: Mapping[str, Callable[[Look], Sum]] = {
     "folders": folders,
     "trackers": trackers,
     "row length": _row_length,
+    "tokens": tokens(_longest),
 }
 ROWS_DERIVED = {
     "optim.lr": 1e-6,
@@ -120,6 +127,10 @@ ROWS_DERIVED = {
     "model.strategy": "fsdp2",
     "trainer.logger": "tensorboard",
     "trainer.total_epochs": 1,
+    "data.max_token_len_per_gpu": 16384,
+    "data.prompt_key": "prompt",
+    "data.response_key": "response",
+    "model.enable_gradient_checkpointing": True,
 }
 OPTIMIZER_ROWS: tuple[Row, ...] = (
     to("optim.warmup_style", "sft_train.training_args.lr_scheduler_type", via=words.schedule),

@@ -30,7 +30,24 @@ def _batches(look: Look) -> Sum:
         f"{_ARGS}.per_device_train_batch_size": made.micro,
         f"{_ARGS}.gradient_accumulation_steps": made.passes,
     }
+    settings |= {f"{_MODEL}.ulysses_size": together} if together > 1 else {}
     return Sum(settings, f"{rows} rows in every step: {made.text} ({gpus(look)} GPUs / {together}).", made.near)
+
+
+def tokens(longest: Callable[[Look], int]) -> Callable[[Look], Sum]:
+    """Micro batches by tokens. `longest` is the longest row that there can be."""
+
+    def sum(look: Look) -> Sum:
+        if not look("data.use_dynamic_bsz"):
+            return Sum({}, "use_dynamic_bsz is off: micro batches are counted in rows")
+        most, together = look.number("data.max_token_len_per_gpu"), look.size("ulysses_sequence_parallel_size")
+        found = max(most * together, longest(look))
+        shared = f" = {most} x {together} ranks that share sequences" if together > 1 else ""
+        key = f"{ROLE}.max_tokens_per_microbatch_in_train"
+        near = "" if found == most * together else f"At least the longest row, {found}."
+        return Sum({f"{ROLE}.use_dynamic_batching_in_train": True, key: found}, f"{key}: {found}{shared}.", near)
+
+    return sum
 
 
 def _placement(look: Look) -> Sum:
@@ -95,6 +112,7 @@ def _not_never(value: Any) -> Any:
 _CONDITIONS: Mapping[str, Condition] = {"lora": _has_lora, "epochs": counts_epochs}
 _SUMS: Mapping[str, Callable[[Look], Sum]] = {
     "batches": _batches,
+    "tokens": tokens(lambda look: look.size("data.max_length")),
     "placement": _placement,
     "columns": _columns,
     "trackers": board,
@@ -128,8 +146,8 @@ _ROWS: tuple[Row, ...] = (
     needless("data.balance_dp_token", "rows are divided over ranks by work"),
     needless("data.use_shm", "files are read once"),
     needless("data.num_workers", "rows are read as they are needed"),
-    to("data.use_dynamic_bsz", f"{ROLE}.use_dynamic_batching_in_train", idle=(False,)),
-    to("data.max_token_len_per_gpu", f"{ROLE}.max_tokens_per_microbatch_in_train"),
+    summed("data.use_dynamic_bsz", "tokens", False),
+    summed("data.max_token_len_per_gpu", "tokens", 8192),
     to(
         "model.enable_gradient_checkpointing",
         f"{_MODEL}.disable_gradient_checkpointing",

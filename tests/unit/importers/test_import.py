@@ -316,6 +316,21 @@ def test_an_option_that_is_none_is_named(capsys: pytest.CaptureFixture[str]) -> 
     assert "--bogus: no option here" in capsys.readouterr().err
 
 
+def test_sequences_that_ranks_share_are_shared_in_fine_tuning() -> None:
+    """64 rows on 8 / 2 = 4 ranks: 4 x 4 of each; packs of 512 x 2 tokens, and one of the longest row at least."""
+    words = ["ulysses_sequence_parallel_size=2", "trainer.n_gpus_per_node=8", "data.use_dynamic_bsz=true"]
+    found = imported("verl_sft.sh", *words, "data.max_token_len_per_gpu=512")
+    role = found.tree["sft_train"]
+    args = role["training_args"]
+    assert (args["per_device_train_batch_size"], args["gradient_accumulation_steps"]) == (4, 4)
+    assert role["model_args"]["ulysses_size"] == 2
+    assert role["max_tokens_per_microbatch_in_train"] == 1024 and role["use_dynamic_batching_in_train"]
+    found = imported("verl_sft.sh", *words, "data.max_token_len_per_gpu=128")
+    assert found.tree["sft_train"]["max_tokens_per_microbatch_in_train"] == 512, "a row has up to 512"
+    assert entry(found, "data.max_token_len_per_gpu")[0] == "approximated"
+    assert "ulysses_size" not in imported("verl_sft.sh").tree["sft_train"]["model_args"]
+
+
 def test_a_yaml_of_rolls_distillation_is_one_of_ours() -> None:
     path = Path(__file__).parents[2] / "recipes" / "distill" / "likeliest_tokens.yaml"
     found = imported_from(read(path, ()), source=path)

@@ -148,3 +148,18 @@ def test_the_coefficient_of_a_kl_is_beta_only_where_no_beta_is_given() -> None:
 def test_messages_of_pairs_are_in_a_column_of_their_own() -> None:
     found = imported("dpo", "buffer.trainer_input.experience_buffer.format.prompt_type=messages")
     assert found.tree["prompt_key"] == "messages"
+
+
+def test_pairs_share_sequences_and_fill_packs_as_they_say() -> None:
+    """64 pairs on 4 / 2 ranks; packs of 2048 x 2 tokens."""
+    words = ["trainer.ulysses_sequence_parallel_size=2", "trainer.use_dynamic_bsz=true"]
+    role = imported("dpo", *words, "trainer.ppo_max_token_len_per_gpu=2048").tree["actor_train"]
+    args = role["training_args"]
+    assert args["per_device_train_batch_size"] * args["gradient_accumulation_steps"] * 2 == 64
+    assert (role["model_args"]["ulysses_size"], role["max_tokens_per_microbatch_in_train"]) == (2, 4096)
+
+
+def test_rows_to_learn_from_have_trinitys_defaults_and_not_verls() -> None:
+    tree = imported("sft", "buffer.trainer_input.experience_buffer.format={prompt_type: plaintext}").tree
+    assert (tree["prompt_key"], tree["response_key"]) == ("prompt", "response")
+    assert tree["sft_train"]["model_args"]["disable_gradient_checkpointing"] is False
