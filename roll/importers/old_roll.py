@@ -16,6 +16,7 @@ from roll.configs.problems import nearest
 from roll.errors import ConfigError
 from roll.importers.convert import Entry, Imported
 from roll.importers.given import Given, leaves
+from roll.pipeline.kind import kind_of
 from roll.pipeline.spec import PIPELINES
 from roll.utils.text import show
 
@@ -40,10 +41,14 @@ def convert_roll(given: Given, source: Path | None) -> Imported:
 
 
 def _pipeline(tree: Mapping[str, Any]) -> str:
+    """The kind that knows most of the keys; that of RLVR where several do."""
     if "custom_envs" in tree or "train_env_manager" in tree:
         return "agentic"
-    kinds = {"sft_train": "sft", "student": "distill"}
-    return next((kind for section, kind in kinds.items() if section in tree), "rlvr")
+    try:
+        name = kind_of(tree).name
+    except ConfigError:
+        return "rlvr"
+    return name if name in PIPELINES else "rlvr"
 
 
 def _entries(cls: type[Settings], node: dict[str, Any], variables: set[str], path: str = "") -> Iterator[Entry]:

@@ -10,6 +10,7 @@ import yaml
 
 from roll.importers.convert import Entry, Imported
 from roll.importers.rows import Outcome
+from roll.pipeline.spec import PIPELINES
 from roll.utils.secrets import MASK, is_secret_key, mask
 from roll.utils.text import show
 
@@ -20,7 +21,7 @@ _MEANINGS = {
     "not to be had": "has no counterpart; the reason, and the nearest thing",
     "asks for nothing": "changes nothing here",
 }
-_SCRIPTS = {kind: f"start_{kind}_pipeline.py" for kind in ("rlvr", "sft", "dpo", "agentic", "distill")}
+_SCRIPTS = {kind: f"start_{kind}_pipeline.py" for kind in PIPELINES}
 
 
 def summary(imported: Imported) -> str:

@@ -316,6 +316,13 @@ def test_an_option_that_is_none_is_named(capsys: pytest.CaptureFixture[str]) -> 
     assert "--bogus: no option here" in capsys.readouterr().err
 
 
+def test_a_yaml_of_rolls_dpo_keeps_its_loss_and_its_columns() -> None:
+    found = imported("roll_dpo.yaml")
+    keys = ("beta", "ipo", "label_smoothing", "chosen_key", "rejected_key")
+    assert (found.pipeline, [found.tree[key] for key in keys]) == ("dpo", [0.1, False, 0.0, "chosen", "rejected"])
+    assert entry(found, "train_batch_size")[0] == "not to be had"
+
+
 def test_sequences_that_ranks_share_are_shared_in_fine_tuning() -> None:
     """64 rows on 8 / 2 = 4 ranks: 4 x 4 of each; packs of 512 x 2 tokens, and one of the longest row at least."""
     words = ["ulysses_sequence_parallel_size=2", "trainer.n_gpus_per_node=8", "data.use_dynamic_bsz=true"]
