@@ -33,12 +33,17 @@ RENAMED: Mapping[str, str] = {
     "algorithm.policy_loss_fn_args.clip_range": f"{ACTOR}.clip_ratio",
     "algorithm.policy_loss_fn_args.clip_range_low": f"{ACTOR}.clip_ratio_low",
     "algorithm.policy_loss_fn_args.clip_range_high": f"{ACTOR}.clip_ratio_high",
+    "algorithm.policy_loss_fn_args.clip_ratio_c": f"{ACTOR}.clip_ratio_c",
     "algorithm.policy_loss_fn_args.loss_agg_mode": f"{ACTOR}.loss_agg_mode",
     "algorithm.loss_agg_mode": f"{ACTOR}.loss_agg_mode",
     "algorithm.advantage_fn_args.gamma": "algorithm.gamma",
     "algorithm.advantage_fn_args.lam": "algorithm.lam",
     "model.model_path": f"{MODEL}.path",
     "model.critic_model_path": f"{CRITIC}.model.path",
+    "model.lora_configs.0.lora_rank": f"{MODEL}.lora_rank",
+    "model.lora_configs.0.lora_alpha": f"{MODEL}.lora_alpha",
+    "model.lora_configs.0.target_modules": f"{MODEL}.target_modules",
+    "model.lora_configs.0.path": f"{MODEL}.lora_adapter_path",
     "model.max_prompt_tokens": "data.max_prompt_length",
     "model.max_response_tokens": "data.max_response_length",
     "cluster.node_num": "trainer.nnodes",
@@ -77,6 +82,11 @@ RENAMED_SECTIONS: Mapping[str, str] = {
     f"{EMBEDDED}.algorithm": "algorithm",
     f"{EMBEDDED}.data": "data",
 }
+
+# What a model samples with where the tasks do not say it themselves.
+OF_ANY_TASK: tuple[Row, ...] = tuple(
+    to(f"trinity.model.{name}", f"actor_infer.generating_args.{name}") for name in ("temperature", "top_p", "top_k")
+)
 
 
 def own(row: Row) -> Row:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from roll.importers import words
 from roll.importers.rows import Look, NotHere, Row, Sum, Table, lacks, needless, summed, to
 from roll.importers.trinity_rows import BUFFER, EMBEDDED, SHARED, own
 from roll.importers.trinity_sums import folders, trackers
@@ -53,6 +52,7 @@ _RENAMED: Mapping[str, str] = {
     f"{BUFFER}.format.response_key": "data.response_key",
 }
 _NO_ENGINE = "no engine samples here"
+_EVERY_TURN = f"{BUFFER}.format.enable_concatenated_multi_turn"
 OF_ROWS: tuple[Row, ...] = (
     *SHARED,
     lacks("mode", "rows are learnt from in one process", "both", "train"),
@@ -104,9 +104,10 @@ def _columns(look: Look) -> Sum:
     """Of rows to fine-tune on: conversations, unless they are said to be plain."""
     if look(f"{_OWN}{BUFFER}.format.prompt_type", "messages") == "messages":
         name = look("data.multiturn.messages_key")
-        return Sum(
-            {"sft_train.data_args.messages": name}, f"data_args.messages: {name}, of which every answer is learnt."
-        )
+        part = "all" if look(f"{_OWN}{_EVERY_TURN}") else "last"
+        settings = {"sft_train.data_args.messages": name, "train_on": part}
+        told = "every answer" if part == "all" else "the last answer"
+        return Sum(settings, f"data_args.messages: {name}, of which {told} is learnt (train_on: {part}).")
     names = [look(f"data.{kind}_key") for kind in ("prompt", "response")]
     settings = {"prompt_key": names[0], "response_key": names[1]}
     return Sum(settings, f"prompt_key: {names[0]}, response_key: {names[1]}.")
@@ -132,11 +133,7 @@ ROWS_DERIVED = {
     "data.response_key": "response",
     "model.enable_gradient_checkpointing": True,
 }
-OPTIMIZER_ROWS: tuple[Row, ...] = (
-    to("optim.warmup_style", "sft_train.training_args.lr_scheduler_type", via=words.schedule),
-    to("optim.lr_scheduler_type", "sft_train.training_args.lr_scheduler_type", via=words.schedule),
-    lacks("optim.**", "training_args has the keys of the optimizer"),
-)
+OPTIMIZER_ROWS: tuple[Row, ...] = (lacks("optim.**", "training_args has the keys of the optimizer"),)
 TRINITY_SFT = Table(
     "trinity",
     "sft",
@@ -148,7 +145,8 @@ TRINITY_SFT = Table(
                 Row("algorithm.algorithm_type", note="supervised fine-tuning: start_sft_pipeline.py"),
                 needless("algorithm.repeat_times", "no engine samples here"),
                 lacks("algorithm.**", "the loss is that of fine-tuning: the mean over learnt tokens"),
-                summed(f"{BUFFER}.format.prompt_type", "columns"),
+                summed(f"{BUFFER}.format.prompt_type", "columns", "messages"),
+                summed(_EVERY_TURN, "columns", False),
                 *OF_ROWS,
             ),
         ),

@@ -8,6 +8,7 @@ from typing import Any
 from roll.importers import words
 from roll.importers.arithmetic import devices, split
 from roll.importers.rows import AsksNothing, Condition, Look, Row, Sum, Table, lacks, needless, summed, to
+from roll.importers.verl_common import steps
 from roll.importers.verl_conditions import counts_epochs
 from roll.importers.verl_counts import gpus
 from roll.importers.verl_sums import board
@@ -62,7 +63,7 @@ def _placement(look: Look) -> Sum:
 
 def _columns(look: Look) -> Sum:
     """Conversations, or a prompt and a response; of each, the first of the columns that verl would look into."""
-    if look("data.multiturn.enable"):
+    if look("data.multiturn.enable", look.is_given("data.multiturn.messages_key")):
         name = look("data.multiturn.messages_key")
         settings = {f"{_DATA}.messages": name}
         settings |= {"validation.data_args.messages": name} if look("data.val_files") else {}
@@ -109,7 +110,12 @@ def _not_never(value: Any) -> Any:
     return value
 
 
-_CONDITIONS: Mapping[str, Condition] = {"lora": _has_lora, "epochs": counts_epochs}
+def _is_cosine(look: Look) -> str:
+    names = (look(f"optim.{key}") for key in ("lr_scheduler_type", "warmup_style", "lr_scheduler"))
+    return "" if next(filter(None, names), None) == "cosine" else "only a cosine ends above 0"
+
+
+_CONDITIONS: Mapping[str, Condition] = {"lora": _has_lora, "epochs": counts_epochs, "cosine": _is_cosine}
 _SUMS: Mapping[str, Callable[[Look], Sum]] = {
     "batches": _batches,
     "tokens": tokens(lambda look: look.size("data.max_length")),
@@ -136,7 +142,7 @@ _ROWS: tuple[Row, ...] = (
     summed("data.response_key", "columns", "answer"),
     summed("data.prompt_dict_keys", "columns"),
     summed("data.response_dict_keys", "columns"),
-    summed("data.multiturn.enable", "columns", False),
+    summed("data.multiturn.enable", "columns"),
     summed("data.multiturn.messages_key", "columns", "messages"),
     to("data.multiturn.tools_key", "tools_key"),
     lacks("data.multiturn.*", "switches of thinking are what the rows' template makes of them"),
@@ -172,6 +178,17 @@ _ROWS: tuple[Row, ...] = (
     to("optim.warmup_steps_ratio", f"{_ARGS}.warmup_ratio", via=words.number, default=0.1),
     to("optim.lr_warmup_steps_ratio", f"{_ARGS}.warmup_ratio", via=words.number),
     to("optim.clip_grad", "max_grad_norm", via=words.number, default=1.0),
+    to("optim.warmup_style", f"{_ARGS}.lr_scheduler_type", via=words.schedule),
+    to("optim.lr_scheduler_type", f"{_ARGS}.lr_scheduler_type", via=words.schedule),
+    to("optim.lr_warmup_steps", f"{_ARGS}.warmup_steps", via=steps),
+    to(
+        "optim.min_lr_ratio",
+        f"{_ARGS}.lr_scheduler_kwargs.min_lr_ratio",
+        via=words.number,
+        needs="cosine",
+        idle=(None,),
+    ),
+    to("engine.fsdp_size", f"{_CONFIG}.fsdp_size"),
     to("optim.lr_scheduler", f"{_ARGS}.lr_scheduler_type", via=words.schedule, default="cosine"),
     summed("trainer.nnodes", "placement", 1),
     summed("trainer.n_gpus_per_node", "placement", 8),

@@ -163,3 +163,28 @@ def test_rows_to_learn_from_have_trinitys_defaults_and_not_verls() -> None:
     tree = imported("sft", "buffer.trainer_input.experience_buffer.format={prompt_type: plaintext}").tree
     assert (tree["prompt_key"], tree["response_key"]) == ("prompt", "response")
     assert tree["sft_train"]["model_args"]["disable_gradient_checkpointing"] is False
+
+
+@pytest.mark.parametrize("value, part", [("true", "all"), ("false", "last"), ("null", "last")])
+def test_of_a_conversation_the_last_answer_is_learnt_unless_all_are_asked_for(value: str, part: str) -> None:
+    key = "buffer.trainer_input.experience_buffer.format.enable_concatenated_multi_turn"
+    found = imported(
+        "sft", f"{key}={value}", "algorithm.optimizer.warmup_style=cosine", "algorithm.optimizer.min_lr_ratio=.1"
+    )
+    assert found.tree["train_on"] == part and entry(found, key)[0] == "mapped"
+    assert found.tree["sft_train"]["training_args"]["lr_scheduler_kwargs"] == {"min_lr_ratio": 0.1}
+
+
+def test_adapters_and_sampling_of_the_model_section_are_taken() -> None:
+    words = [
+        "model.lora_configs=[{name: lora, lora_rank: 16, lora_alpha: 8}]",
+        "model.temperature=0.7",
+        "model.top_k=20",
+    ]
+    words += ["buffer.explorer_input.taskset.rollout_args.top_k=5", "algorithm.policy_loss_fn_args.clip_ratio_c=4"]
+    tree = imported("dapo", *words).tree
+    args = tree["actor_train"]["model_args"]
+    assert [args[f"lora_{key}"] for key in ("target", "rank", "alpha")] == ["all-linear", 16, 8]
+    sampling = tree["actor_infer"]["generating_args"]
+    assert sampling["top_k"] == 5 and tree["dual_clip_ratio_c"] == 4, "what the tasks say counts"
+    assert sampling["temperature"] == 0.7
