@@ -14,7 +14,7 @@ from roll.importers.old_roll import convert_roll, is_roll
 from roll.importers.report import command, report, summary, yaml_text
 from roll.importers.trinity import is_trinity
 from roll.importers.trinity_stages import import_trinity
-from roll.importers.verl import is_verl, verl_keys, verl_table
+from roll.importers.verl import is_verl, verl_keys, verl_notes, verl_table
 
 SYSTEMS = ("verl", "trinity", "roll")
 USAGE = """roll import FILE --out my.yaml [key=value ...]
@@ -46,7 +46,7 @@ def imported_from(given: Given, system: str | None = None, source: Path | None =
     kind = system or system_of(given)
     notes = _notes(given)
     if kind == "verl":
-        return convert(verl_keys(given), verl_table(given), notes)
+        return convert(verl_keys(given), verl_table(given), [*notes, *verl_notes(given)])
     if kind == "trinity":
         return import_trinity(given, notes)
     return convert_roll(given, source)
@@ -65,6 +65,7 @@ def system_of(given: Given) -> str:
 def _notes(given: Given) -> list[str]:
     found = given.command
     taken = [f"~{key} takes away a default of theirs: look whether anything stands for it here." for key in given.taken]
+    taken += [f"{word} chooses a file of theirs; its defaults are known to the importer." for word in given.groups]
     if found is None:
         return taken
     words = [word for word in (*found.flags, *found.others) if word]

@@ -109,7 +109,10 @@ class _Conversion:
         except AsksNothing as reason:
             return Entry(key, value, "asks for nothing", str(reason))
         except (TypeError, ValueError):
-            return Entry(key, value, "not to be had", f"{show(value)} is not what this key takes")
+            text = f"{show(value)} is not what this key takes"
+            if is_open(value):
+                text = f"the script leaves it open: set {' and '.join(row.targets)} in the YAML"
+            return Entry(key, value, "not to be had", text)
         note, outcome = row.note, row.outcome
         if isinstance(found, Near):
             note, outcome, found = found.note, "approximated", found.value

@@ -24,12 +24,14 @@ _OF_ENVIRONMENT = re.compile(r"\$\{oc\.env:[^{}]*\}")
 class Given:
     """`tree` as it is written, `keys` with `${...}` resolved where they lead somewhere. A text that names the
     environment stays as it is: what a machine has in it does not belong into a file. `taken`: keys that Hydra is told
-    to take away (`~key`) and that only the defaults of the other system have."""
+    to take away (`~key`) and that only the defaults of the other system have. `groups`: words that choose one of its
+    files for a section."""
 
     tree: Mapping[str, Any]
     keys: tuple[tuple[str, Any], ...]
     command: Command | None = None
     taken: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
 
 
 def read(path: Path | None, overrides: Sequence[str] = ()) -> Given:
@@ -43,8 +45,23 @@ def read(path: Path | None, overrides: Sequence[str] = ()) -> Given:
     else:
         command = command_of(path)
         tree = {}
-    taken = [text for texts in (command.overrides if command else (), overrides) for text in _changed(tree, texts)]
-    return Given(tree, tuple(_resolved(tree)), command, tuple(taken))
+    words = [(*command.overrides,) if command else (), tuple(overrides)]
+    groups = [text for texts in words for text in texts if _chooses(text, [*words[0], *words[1]])]
+    own = [[text for text in texts if text not in groups] for texts in words]
+    taken = [text for texts in (_engine(groups), *own) for text in _changed(tree, texts)]
+    return Given(tree, tuple(_resolved(tree)), command, tuple(taken), tuple(groups))
+
+
+def _chooses(text: str, texts: Sequence[str]) -> bool:
+    """True for Hydra's choice of a file for a section, such as `optim=fsdp` beside `optim.lr=1e-5`."""
+    key, equals, value = text.partition("=")
+    is_word = bool(equals) and "." not in key and value.isidentifier()
+    return is_word and any(other.lstrip("+").startswith(f"{key}.") for other in texts)
+
+
+def _engine(groups: Sequence[str]) -> list[str]:
+    """What the choice of an engine says, under what is said of it beside."""
+    return [f"engine.strategy={text.partition('=')[2]}" for text in groups if text.startswith("engine=")]
 
 
 def _changed(tree: dict[str, Any], texts: Sequence[str]) -> list[str]:

@@ -14,6 +14,8 @@ _OPERATORS: Mapping[type, Callable[[int, int], int]] = {
     ast.Div: operator.floordiv,
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
+    ast.LShift: operator.lshift,
+    ast.Pow: operator.pow,
 }
 
 
@@ -35,5 +37,8 @@ def _computed(node: ast.expr, variables: Mapping[str, str]) -> int:
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return -_computed(operand, variables)
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
-            return _OPERATORS[type(op)](_computed(left, variables), _computed(right, variables))
+            first, second = _computed(left, variables), _computed(right, variables)
+            if isinstance(op, ast.Pow | ast.LShift) and not (0 <= second < 64 and abs(first) < 1 << 63):
+                raise ValueError(second)
+            return _OPERATORS[type(op)](first, second)
     raise ValueError(type(node).__name__)

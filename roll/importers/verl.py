@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,13 @@ from roll.importers.verl_sums import SUMS
 
 _OF_SFT = ("model.partial_pretrain", "data.prompt_dict_keys", "data.multiturn.enable", "data.max_length", "optim.lr")
 CONFIG_NAME = "config-name"
+_OF_ENGINE: Mapping[str, str] = {
+    "engine.ulysses_sequence_parallel_size": "ulysses_sequence_parallel_size",
+    "model.use_remove_padding": "use_remove_padding",
+    "data.messages_key": "data.multiturn.messages_key",
+}
+"""Keys of newer versions, and what older ones call the same."""
+_CONFIGS = ("ppo_trainer", "ppo_megatron_trainer", "sft_trainer", "dapo_trainer", "dapo_megatron_trainer")
 FLAGS: Mapping[str, str] = {
     "nproc-per-node": "trainer.n_gpus_per_node",
     "nnodes": "trainer.nnodes",
@@ -52,9 +59,26 @@ def verl_keys(given: Given) -> list[tuple[str, Any]]:
     return keys
 
 
+def verl_notes(given: Given) -> Iterator[str]:
+    """What the words of a command say that no key has taken."""
+    if given.command is None:
+        return
+    there = {key for key, _ in given.keys}
+    for flag, known_as in FLAGS.items():
+        value = given.command.flag(flag)
+        if value is None:
+            continue
+        if flag == CONFIG_NAME:
+            if value.removesuffix(".yaml") not in _CONFIGS:
+                told = "import its file, with the keys of the command behind it"
+                yield f"--{flag} {value} names keys of its own, which are not read: {told}."
+        elif known_as not in there and not value.isdecimal():
+            yield f"--{flag} {value} stays open, and verl's default is taken: give {known_as}=8 behind the file."
+
+
 def _known_as(key: str) -> str:
     return FLAGS.get(key.removeprefix("--"), key)
 
 
 VERL_RL = Table("verl", "rlvr", ROWS, SUMS, CONDITIONS, _known_as)
-VERL_SFT = replace(SFT, canonical=_known_as)
+VERL_SFT = replace(SFT, canonical=lambda key: _OF_ENGINE.get(key, _known_as(key)))

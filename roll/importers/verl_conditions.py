@@ -126,6 +126,7 @@ CONDITIONS: Mapping[str, Condition] = {
     "sppo": _has_loss("sppo"),
     "reward model": _has_reward_model,
     "lora": _has_lora,
+    "turns": lambda look: "" if look(f"{ROLLOUT}.multi_turn.enable") else "multi_turn.enable is off",
     "validation": validates,
     "filter": _filters,
     "epochs": counts_epochs,

@@ -97,7 +97,8 @@ def token_batches(role: str, section: str, switch: str, most: str, kind: str) ->
         on = look(f"{section}.{switch}", look(f"{ACTOR}.use_dynamic_bsz"))
         if not on:
             return Sum({}, f"{switch} is off: micro batches are counted in rows")
-        tokens = look.number(f"{section}.{most}", look(f"{ACTOR}.ppo_max_token_len_per_gpu"))
+        own = look(f"{section}.ppo_max_token_len_per_gpu", look(f"{ACTOR}.ppo_max_token_len_per_gpu"))
+        tokens = look.number(f"{section}.{most}", own)
         together = 1
         if strategy_of(look, _SECTIONS[role]) != MEGATRON:
             together = look.size(f"{_SECTIONS[role]}.ulysses_sequence_parallel_size", 1)

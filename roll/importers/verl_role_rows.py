@@ -196,7 +196,13 @@ ROLLOUT_ROWS: tuple[Row, ...] = (
     lacks(
         f"{ROLLOUT}.multi_turn.enable", "answers of several turns are agentic runs: start_agentic_pipeline.py", False
     ),
-    needless(f"{ROLLOUT}.multi_turn.*", "multi_turn.enable is off"),
+    Row(
+        f"{ROLLOUT}.multi_turn.*",
+        note="turns and tools are those of an environment (docs/adding_an_env.md)",
+        outcome="not to be had",
+        needs="turns",
+        idle=(None,),
+    ),
     lacks(f"{ROLLOUT}.agent.agent_loop_config_path", "user_defined_rollout_loop_cls names a loop of one's own"),
     needless(f"{ROLLOUT}.agent.**", "groups are made by one loop of coroutines"),
     lacks(f"{ROLLOUT}.trace.backend", "rollout_dump_dir and save_logging_board_dir hold the answers"),
@@ -248,7 +254,7 @@ CRITIC_ROWS: tuple[Row, ...] = (
     summed(f"{CRITIC}.forward_micro_batch_size_per_gpu", "critic scoring", needs="critic"),
     summed(f"{CRITIC}.use_dynamic_bsz", "critic tokens", needs="critic"),
     summed(f"{CRITIC}.ppo_max_token_len_per_gpu", "critic tokens", 32768, needs="critic"),
-    summed(f"{CRITIC}.forward_max_token_len_per_gpu", "critic scoring tokens", 32768, needs="critic"),
+    summed(f"{CRITIC}.forward_max_token_len_per_gpu", "critic scoring tokens", needs="critic"),
     Row(
         f"{CRITIC}.ppo_epochs",
         outcome="asks for nothing",

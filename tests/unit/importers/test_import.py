@@ -342,3 +342,58 @@ def test_a_yaml_of_rolls_distillation_is_one_of_ours() -> None:
     path = Path(__file__).parents[2] / "recipes" / "distill" / "likeliest_tokens.yaml"
     found = imported_from(read(path, ()), source=path)
     assert (found.pipeline, found.tree["logits_topk"]) == ("distill", 64)
+
+
+def written(text: str, place: Path) -> Path:
+    path = place / "run.sh"
+    path.write_text(text)
+    return path
+
+
+def test_a_choice_of_files_stands_beside_the_keys_of_its_section(place: Path) -> None:
+    """64 rows on 8 / 2 ranks: 4 x 4 of each, packs of 1024 x 2 tokens."""
+    script = """torchrun --nproc_per_node=8 -m verl.trainer.sft_trainer engine=megatron optim=megatron optim.lr=2e-5 \\
+        optim.warmup_style=cosine optim.min_lr_ratio=0.1 optim.lr_warmup_steps=5 engine.fsdp_size=-1 \\
+        engine.ulysses_sequence_parallel_size=2 data.train_batch_size=64 data.micro_batch_size_per_gpu=4 \\
+        data.messages_key=turns data.use_dynamic_bsz=True data.max_token_len_per_gpu=1024 model.path=org/model"""
+    path = written(script, place)
+    found = imported_from(read(path), source=path)
+    role, args = found.tree["sft_train"], found.tree["sft_train"]["training_args"]
+    assert role["strategy_args"]["strategy_name"] == "megatron_train"
+    assert (args["learning_rate"], args["warmup_steps"], args["lr_scheduler_type"]) == (2e-5, 5, "cosine")
+    assert args["lr_scheduler_kwargs"] == {"min_lr_ratio": 0.1} and role["data_args"]["messages"] == "turns"
+    assert role["max_tokens_per_microbatch_in_train"] == 2048 and args["gradient_accumulation_steps"] == 4
+    assert any(note.startswith("engine=megatron chooses a file") for note in found.notes)
+    assert not any("does not know" in entry.note for entry in found.entries)
+    more = imported_from(read(path, ["engine.strategy=fsdp2"]), source=path).tree
+    assert more["sft_train"]["strategy_args"]["strategy_name"] == "fsdp2_train", "what is said of it counts"
+
+
+def test_what_words_of_a_command_leave_open_is_noted(place: Path) -> None:
+    script = """torchrun --nproc_per_node=$1 -m verl.trainer.sft_trainer --config-name=mine data.max_length=64 \\
+        optim.lr=$rate_of_loop data.train_batch_size=$((2**5)) trainer.seed=$((1 << 3))"""
+    path = written(f"for rate_of_loop in 1 2; do\n{script}\ndone", place)
+    found = imported_from(read(path), source=path)
+    assert any("--nproc-per-node $1 stays open" in note for note in found.notes)
+    assert any("--config-name mine names keys of its own" in note for note in found.notes)
+    told = "the script leaves it open: set sft_train.training_args.learning_rate in the YAML"
+    assert entry(found, "optim.lr") == ("not to be had", told)
+    args = found.tree["sft_train"]["training_args"]
+    assert args["per_device_train_batch_size"] * args["gradient_accumulation_steps"] * 8 == 32
+    assert found.tree["seed"] == 8
+
+
+def test_turns_and_tools_are_lost_where_they_are_on() -> None:
+    at = "actor_rollout_ref.rollout.multi_turn"
+    words = [f"{at}.max_assistant_turns=5", f"{at}.enable="]
+    on, off = (imported("verl_ppo_fsdp.yaml", words[0], words[1] + value) for value in ("true", "false"))
+    assert [entry(found, f"{at}.max_assistant_turns")[0] for found in (on, off)] == [
+        "not to be had",
+        "asks for nothing",
+    ]
+
+
+def test_values_are_scored_in_packs_as_large_as_those_they_are_learned_in() -> None:
+    words = ["algorithm.adv_estimator=gae", "critic.use_dynamic_bsz=true", "critic.ppo_max_token_len_per_gpu=98304"]
+    critic = imported_from(read(None, words), "verl").tree["critic"]
+    assert [critic[f"max_tokens_per_microbatch_in_{kind}"] for kind in ("train", "infer")] == [98304, 98304]
