@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
-from roll.doctor import gpus, logs, machine, packages
+from roll.doctor import gpus, logs, machine, nodes, packages
 from roll.doctor.finding import Finding, Section, findings, lines, summary
 from roll.utils.output import say
 
@@ -53,10 +54,15 @@ def _machine() -> Section:
 
 
 def _asked(options: argparse.Namespace) -> Iterator[Section]:
+    folders: list[Path] = []
     if options.config is not None:
         from roll.doctor.runs import run_sections  # what a dry run imports
 
-        yield from run_sections(options.config, options.overrides)
+        sections = run_sections(options.config, options.overrides)
+        yield from sections
+        folders = [section.folder for section in sections if section.folder is not None]
+    if nodes.has_cluster():
+        yield Section("The cluster", {"nodes": lambda: nodes.cluster_findings(folders[0] if folders else None)})
     if options.log is not None:
         files = logs.log_files(options.log)
         yield Section("Errors in logs", {"logs": lambda: logs.log_findings(files)})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from roll.errors import describe
@@ -32,10 +33,11 @@ Look = Callable[[], Iterable[Finding]]
 
 @dataclass(frozen=True)
 class Section:
-    """`looks`: by what each looks at, in words."""
+    """`looks`: by what each looks at, in words. `folder`: where a run is to write."""
 
     title: str
     looks: Mapping[str, Look]
+    folder: Path | None = None
 
 
 def findings(section: Section) -> Iterator[Finding]:

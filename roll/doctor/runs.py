@@ -67,6 +67,7 @@ def run_sections(path: str, overrides: Sequence[str]) -> list[Section]:
                 "models": partial(model_findings, run.loaded.config, run.ignored),
                 "start": partial(_start, run),
             },
+            Path(run.loaded.config.output_dir),
         )
         for run in runs
     ]

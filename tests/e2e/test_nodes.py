@@ -22,6 +22,7 @@ from tests.e2e.test_rlvr import assert_engine_and_trainer_agree
 
 HEAD, OTHER = "127.0.0.1", "127.0.0.2"  # loopback addresses stand for hosts
 MARK = "ROLL_TEST_CLUSTER"
+REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def _start_node(environment: dict[str, str], *arguments: str) -> None:
@@ -87,6 +88,23 @@ def test_a_run_spreads_over_the_nodes_of_a_cluster_and_leaves_it_alive(
     assert run.wait(END_LIMIT_S) == 1, run.text
     assert "actor_train rank 0 died" in run.text
     assert not [role for role in ("actor_train", "actor_infer") if _worker(role) is not None]
+
+
+def test_the_doctor_asks_every_node_of_a_cluster(
+    two_nodes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Loopback addresses stand for hosts, so the nodes are alike; that others are told apart, a unit test shows."""
+    monkeypatch.setenv("RAY_ADDRESS", two_nodes)
+    code = (
+        "import sys; from pathlib import Path; from roll.doctor.nodes import cluster_findings\n"
+        "for found in cluster_findings(Path(sys.argv[1])): print(found.level, found.what)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "out")]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=300)
+    (said,) = done.stdout.splitlines() or [done.stderr]
+    assert said.startswith("ok 2 nodes answer: ") and said.endswith(f"; all see {tmp_path}"), said
+    assert OTHER in said  # Ray calls the head by the host's own address
+    assert list(tmp_path.iterdir()) == []
 
 
 def _worker(role: str) -> psutil.Process | None:
