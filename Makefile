@@ -1,4 +1,4 @@
-# make demo | make test | make quick | make lint. Needs make and Python 3.11 or newer with venv; everything else goes into .venv-demo and .venv here.
+# make demo | make test | make quick | make lint | make docs. Needs make and Python 3.11 or newer with venv; everything else goes into .venv-demo and .venv here.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -45,7 +45,7 @@ TEST_VENV := .venv
 STAND_INS := $(wildcard tools/cpu_stand_ins/*.py tools/cpu_stand_ins/site/*.p* tools/cpu_stand_ins/site/*/*.py)
 TEST_STAMP := $(TEST_VENV)/complete-$(call fingerprint,$(TEST_LOCK) setup.py $(STAND_INS),$(TEST_PACKAGES))
 
-.PHONY: help demo demo-environment quick test test-slow gpu-report test-environment no-space lint hooks
+.PHONY: help demo demo-environment quick test test-slow gpu-report docs test-environment no-space lint hooks
 
 help:
 	@echo "make demo   a tiny language model learns to sort, by reinforcement, in a few minutes; DEMO_ARGS='key=value ...'"
@@ -53,6 +53,7 @@ help:
 	@echo "make test-slow  the whole runs that take minutes each, marked slow"
 	@echo "make quick  the tests of layout, settings, algorithms and types, in under a minute"
 	@echo "make gpu-report  on a machine with GPUs: checks every path there, and writes docs/gpu_validation.md (GPU_ARGS='--help')"
+	@echo "make docs   the pages of docs/ as a site that needs no network, in output/site"
 	@echo "make lint   ruff and pyright, in the environment of make test"
 	@echo "make hooks  ruff and the layout tests before each commit, pyright before each push"
 	@echo "PYTHON=/path/to/python (3.11 or newer; now: $(PYTHON)) and PIP_ARGS='...' (an index, for example) work with each of them"
@@ -89,6 +90,11 @@ test-slow: test-environment
 gpu-report: test-environment
 	@echo "== [2/2] checks on GPUs ($(SAY_DEVICES))"
 	@$(TEST_VENV)/bin/python -m tests.gpu $(GPU_ARGS)
+
+docs: test-environment
+	@echo "== [2/2] the site"
+	@NO_MKDOCS_2_WARNING=1 $(TEST_VENV)/bin/python -m mkdocs build --quiet --strict -f docs/site/mkdocs.yml
+	@echo "== done: $(TEST_VENV)/bin/python -m http.server -b 127.0.0.1 -d output/site, then http://127.0.0.1:8000"
 
 test-environment: no-space
 	@echo "== [1/2] environment: $(TEST_VENV)"

@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
+import yaml
+
 from tests.helpers.pages import DOCS
 from tests.layout.source import REPOSITORY
 
@@ -37,3 +39,10 @@ def test_names_of_files_are_found_on_a_page() -> None:
     page = "`strategy/vllm.py, a/b.py` `unit/.../test_x.py` `test_y.py` `../other/README.md` `mine.py` `/tmp/a.py`"
     found = ["strategy/vllm.py", "a/b.py", "unit/*/test_x.py", "test_y.py", "other/README.md"]
     assert [*named_files(page)] == found
+
+
+def test_every_page_is_in_the_navigation_of_the_site_once() -> None:
+    """A new page has a line in docs/site/mkdocs.yml; one in Chinese stands under its English name."""
+    settings = yaml.safe_load((DOCS / "site" / "mkdocs.yml").read_text(encoding="utf-8"))
+    named = [page for part in settings["nav"] for pages in part.values() for page in pages]
+    assert sorted(named) == sorted(page.name for page in DOCS.glob("*.md") if not page.name.endswith(".zh.md"))

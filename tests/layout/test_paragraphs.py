@@ -29,8 +29,9 @@ def test_no_line_of_a_page_is_longer_than_the_limit() -> None:
 
 
 def test_no_sentence_of_a_page_is_broken_long_before_the_limit() -> None:
+    """Of those in English: Chinese has no spaces to break at."""
     found = []
-    for page in pages():
+    for page in (page for page in pages() if not page.name.endswith(".zh.md")):
         lines = prose(page.read_text(encoding="utf-8").splitlines())
         found += [f"{page.relative_to(REPOSITORY)}:{number}" for number in broken(lines, indent=0)]
     assert found == []
