@@ -1,16 +1,21 @@
-"""Writes docs/config_reference.md from the settings classes:
+"""Writes docs/config_reference.md from the settings classes, and the same in Chinese, from a catalogue of translations:
 
 python -m roll.configs.reference > docs/config_reference.md
+
+python -m roll.configs.reference --catalogue docs/site/zh.yaml > docs/config_reference.zh.md
 """
 
+import argparse
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from roll.configs.base import Settings, nested_class
 from roll.configs.load.aliases import AROUND, DROPPED, RENAMED, ROLL_REWARDS
 from roll.configs.load.inert_keys import InertKey, inert_keys
+from roll.configs.load.yaml_file import read_yaml
 from roll.utils.imports import resolve
 
 HEAD = """# Configuration reference
@@ -22,6 +27,7 @@ what is checked in [checks.md](checks.md).
 Keys that do nothing here stand in tables of their own. Those marked *not implemented* are accepted at the value shown
 and an error otherwise; those marked *no effect* are accepted with a warning that gives the reason."""
 
+INERT = "Keys that do nothing here:"
 HEADS = ("| key | type | default | meaning |", "|---|---|---|---|")
 AGENTIC = "roll.pipeline.agentic.agentic_config"
 SHOWN_WITHOUT_INHERITED = (
@@ -97,16 +103,18 @@ SECTIONS: tuple[tuple[str, str], ...] = (
 )
 
 
-def reference() -> str:
-    """The whole page."""
-    parts = [HEAD]
+def reference(catalogue: Mapping[str, str] | None = None) -> str:
+    """The whole page. `catalogue`: English texts and what stands in their place; what it lacks stays English."""
+    words = catalogue or {}
+    heads = tuple(words.get(line, line) for line in HEADS)
+    parts = [words.get(HEAD, HEAD)]
     for title, path in SECTIONS:
         cls = resolve(path)
         assert isinstance(cls, type) and issubclass(cls, Settings)
         inherited = _inherited(cls) if cls.__name__ in SHOWN_WITHOUT_INHERITED else frozenset()
-        rows, inert = list(_rows(cls, inherited)), list(_inert_rows(cls, inherited))
-        tables = [[*HEADS, *rows]] if rows else []
-        tables += [["Keys that do nothing here:", "", *HEADS, *inert]] if inert else []
+        rows, inert = list(_rows(cls, inherited, words)), list(_inert_rows(cls, inherited))
+        tables = [[*heads, *rows]] if rows else []
+        tables += [[words.get(INERT, INERT), "", *heads, *inert]] if inert else []
         parts += [f"## {title}", *("\n".join(table) for table in tables)]
     parts.append("## Other spellings\n\n" + "\n".join(_aliases()))
     return "\n\n".join(parts) + "\n"
@@ -118,13 +126,14 @@ def _inherited(cls: type[Settings]) -> frozenset[str]:
     return frozenset((*base.model_fields, *inert_keys(base)))
 
 
-def _rows(cls: type[Settings], leave_out: frozenset[str]) -> Iterator[str]:
+def _rows(cls: type[Settings], leave_out: frozenset[str], words: Mapping[str, str]) -> Iterator[str]:
     for name, info in cls.model_fields.items():
         if name not in leave_out:
             default = "required" if info.is_required() else _value(info.get_default(call_default_factory=True))
             if nested_class(info.annotation) and default != "required":
                 default = ""
-            yield _row(name, info.annotation, default, info.description or "")
+            meaning = info.description or ""
+            yield _row(name, info.annotation, default, words.get(meaning, meaning))
 
 
 def _inert_rows(cls: type[Settings], leave_out: frozenset[str]) -> Iterator[str]:
@@ -193,5 +202,12 @@ def _aliases() -> Iterator[str]:
         yield f"| RewardConfig | `worker_cls: {path}` | `reward: {name}` |"
 
 
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Writes the reference of all keys to standard output.")
+    parser.add_argument("--catalogue", type=Path, help="a YAML of English texts and their translations")
+    catalogue = parser.parse_args().catalogue
+    sys.stdout.write(reference(read_yaml(catalogue) if catalogue else None))
+
+
 if __name__ == "__main__":
-    sys.stdout.write(reference())
+    main()
