@@ -13,7 +13,8 @@ from nicegui import ui
 from roll.studio.access import Gate
 from roll.studio.command import Place
 from roll.studio.indexes import RolloutIndexes
-from roll.studio.pages import report, rollout_data, rollouts, run, runs
+from roll.studio.launch import Launched
+from roll.studio.pages import builder, report, rollout_data, rollouts, run, runs
 from roll.studio.run_list import RunList
 
 
@@ -21,8 +22,10 @@ def serve(folders: Sequence[Path], place: Place, listener: socket.socket) -> Non
     """Until a signal ends it."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
     found = RunList(folders)
-    for page in (runs, run):
-        page.add(found)
+    launches: dict[str, Launched] = {}
+    runs.add(found)
+    run.add(found, launches)
+    builder.add(folders[0], launches)
     indexes = RolloutIndexes(found)
     rollouts.add(indexes)
     rollout_data.add(app, indexes)

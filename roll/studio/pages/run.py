@@ -13,16 +13,18 @@ from roll.report.page import main_metrics
 from roll.report.run_files import RunFiles, StepSpread
 from roll.report.settings_diff import flat
 from roll.studio.charts import line_options, phase_options
+from roll.studio.launch import Launched, stop
 from roll.studio.live_run import LiveRun, newest
 from roll.studio.pages.frame import REFRESH_S, STATE_COLORS, age, frame
+from roll.studio.pages.starting import show_starting
 from roll.studio.run_list import RunList
-from roll.studio.states import state_of
+from roll.studio.states import process_of, state_of
 from roll.utils.text import visible
 
 _MOST_WARNINGS = 200
 
 
-def add(found: RunList) -> None:
+def add(found: RunList, launches: dict[str, Launched]) -> None:
     @ui.page("/run/{key}")
     async def page(key: str) -> None:
         directory = await run.io_bound(found.directory, key)
@@ -30,6 +32,10 @@ def add(found: RunList) -> None:
             live = None if directory is None else LiveRun(directory)
         except ConfigError:
             live = None
+        if live is None and key in launches:
+            with frame(launches[key].directory.name):
+                show_starting(key, launches[key], found)
+            return
         if live is None:
             with frame("No such run"):
                 ui.label("There is no such run below the folders, or it was removed.")
@@ -51,6 +57,8 @@ class RunView:
             self._state = ui.badge("")
             self._age = ui.label().classes("soft")
             ui.space()
+            self._stop = ui.button("Stop", on_click=self._ask_to_stop, icon="stop", color="red-7")
+            self._stop.props("no-caps dense flat").tooltip("Ctrl-C: the run saves its step and ends")
             ui.link("Rollouts", f"/run/{key}/rollouts")
             ui.link("Report", f"/report/{key}", new_tab=True).tooltip("one page, to keep or to mail")
         ui.label(visible(str(live.files.directory))).classes("soft mono")
@@ -86,11 +94,25 @@ class RunView:
         state = state_of(files.starts, time.time() - written)
         self._state.set_text(state)
         self._state.props(f"color={STATE_COLORS[state]}")
+        self._stop.set_visibility(bool(files.starts) and process_of(files.starts[-1]) is not None)
         warnings = await run.io_bound(self._live.warnings) or []
         _fill(self._warnings, [(w.moment, w.level, w.count, w.text) for w in reversed(warnings[-_MOST_WARNINGS:])])
         if is_new:
             spreads = await run.io_bound(self._live.spreads) or []
             self._show(files, spreads)
+
+    def _ask_to_stop(self) -> None:
+        with ui.dialog(value=True) as dialog, ui.card():
+            ui.label("Stop this run? It saves its step first.")
+
+            def go() -> None:
+                dialog.close()
+                if not stop(self._live.files.starts[-1]):
+                    ui.notify("Its process is no longer there.")
+
+            with ui.row():
+                ui.button("Stop it", on_click=go, color="red-7").props("no-caps")
+                ui.button("Let it run", on_click=dialog.close).props("flat no-caps")
 
     def _show(self, files: RunFiles, spreads: Sequence[StepSpread]) -> None:
         self._facts.clear()

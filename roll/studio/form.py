@@ -1,0 +1,166 @@
+"""The settings of a kind of run as fields of a form, from their schema."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
+
+from roll.configs.schema import schema_of
+from roll.pipeline.spec import PIPELINES
+
+Path = tuple[str, ...]
+FieldKind = Literal["choice", "switch", "number", "text", "yaml"]
+_INERT = "It does nothing here."
+MOST_USED = (
+    "exp_name", "pretrain", "algorithm", "max_steps", "actor_train.data_args.file_name",
+    "student.data_args.file_name", "train_env_manager.tags", "max_running_requests", "rollout_batch_size",
+    "num_return_sequences_in_group", "prompt_length", "response_length", "sequence_length",
+    "actor_train.training_args.learning_rate", "actor_train.training_args.per_device_train_batch_size",
+    "actor_train.training_args.gradient_accumulation_steps", "student.training_args.learning_rate",
+    "num_gpus_per_node", "actor_train.strategy_args.strategy_name", "actor_train.device_mapping",
+    "actor_infer.strategy_args.strategy_name", "actor_infer.device_mapping", "student.device_mapping",
+    "teacher_pretrain", "eval_steps", "save_steps", "max_ckpt_to_keep", "track_with",
+)  # fmt: skip
+"""What most YAMLs set, in the order of the form; of these a kind has the ones that its schema knows."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """A key. `kind`: how it is filled in; `yaml` is a list or a mapping, as text. `default`: None where there is none
+    to show."""
+
+    path: Path
+    kind: FieldKind
+    choices: tuple[str, ...]
+    help: str
+    default: Any
+
+    @property
+    def key(self) -> str:
+        return ".".join(self.path)
+
+    @property
+    def section(self) -> str:
+        return ".".join(self.path[:-1])
+
+
+class Form:
+    """All fields of a kind of run. The entries of a mapping, such as a reward, have the names that a YAML gives
+    them."""
+
+    def __init__(self, schema: Mapping[str, Any]):
+        self._schema = schema
+
+    def most_used(self) -> list[Field]:
+        return [field for key in MOST_USED if (field := self.field(tuple(key.split(".")))) is not None]
+
+    def set_in(self, tree: Mapping[str, Any]) -> list[Field]:
+        """Those that a YAML sets, in its order."""
+        return [field for path in _leaves(tree, self, ()) if (field := self.field(path)) is not None]
+
+    def search(self, words: str, tree: Mapping[str, Any], most: int = 30) -> list[Field]:
+        """Those with all of the words in their key or help, the ones with the words in the key first; also entries of
+        the mappings that a YAML has."""
+        asked = words.casefold().split()
+        found = []
+        for field in self._fields((), self._schema, tree):
+            name, text = field.key.casefold(), f"{field.key} {field.help}".casefold()
+            if asked and all(word in text for word in asked):
+                found.append((not all(word in name for word in asked), len(field.path), len(found), field))
+        return [field for *_, field in sorted(found, key=lambda each: each[:3])[:most]]
+
+    def field(self, path: Path) -> Field | None:
+        """None for a section, and for a key that nobody knows."""
+        node: Mapping[str, Any] | None = self._schema
+        for name in path[:-1]:
+            node = self._below(node, name)
+            if node is None:
+                return None
+        spec = (node or {}).get("properties", {}).get(path[-1])
+        if spec is None or self._section(spec) is not None or _INERT in spec.get("description", ""):
+            return None
+        return _field(path, spec)
+
+    def is_section(self, path: Path) -> bool:
+        """Whether keys stand below it: a section, or a mapping of sections."""
+        node: Mapping[str, Any] | None = self._schema
+        for name in path:
+            node = self._below(node, name)
+        return node is not None
+
+    def _below(self, node: Mapping[str, Any] | None, name: str) -> Mapping[str, Any] | None:
+        if node is None:
+            return None
+        if "entries" in node:
+            return node["entries"]
+        spec = node.get("properties", {}).get(name)
+        return None if spec is None else self._section(spec)
+
+    def _section(self, spec: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """The schema of a section, {"entries": ...} of a mapping of them, None of anything else."""
+        for form in _forms(spec):
+            if "$ref" in form and form["$ref"] != "#":
+                return self._schema["$defs"][form["$ref"].rpartition("/")[2]]
+            inner = form.get("additionalProperties")
+            if isinstance(inner, Mapping) and (section := self._section(inner)) is not None:
+                return {"entries": section}
+        return None
+
+    def _fields(self, path: Path, node: Mapping[str, Any], tree: Any) -> Iterator[Field]:
+        tree = tree if isinstance(tree, Mapping) else {}
+        if "entries" in node:
+            for name in tree:
+                yield from self._fields((*path, str(name)), node["entries"], tree[name])
+            return
+        for name, spec in node.get("properties", {}).items():
+            section = self._section(spec)
+            if section is not None:
+                yield from self._fields((*path, name), section, tree.get(name))
+            elif spec.get("description") and _INERT not in spec["description"]:
+                yield _field((*path, name), spec)
+
+
+@cache
+def form_of(kind: str) -> Form:
+    """Of a built-in kind of run."""
+    return Form(schema_of(PIPELINES[kind].config_class()))
+
+
+def _leaves(tree: Mapping[str, Any], form: Form, path: Path) -> Iterator[Path]:
+    for name, value in tree.items():
+        inner = (*path, str(name))
+        if isinstance(value, Mapping) and form.is_section(inner):
+            yield from _leaves(value, form, inner)
+        else:
+            yield inner
+
+
+def _forms(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The possibilities that a key has, nested ones too."""
+    inner: Sequence[Mapping[str, Any]] = spec.get("anyOf", ())
+    if not inner:
+        yield spec
+    for form in inner:
+        yield from _forms(form)
+
+
+def _field(path: Path, spec: Mapping[str, Any]) -> Field:
+    forms = [form for form in _forms(spec) if form.get("pattern") != r"\$\{"]
+    types = {form.get("type") for form in forms} - {"null", None}
+    choices = tuple(str(value) for form in forms for value in _values(form))
+    kind: FieldKind = "yaml"
+    if choices and types <= {"string"}:
+        kind = "choice"
+    elif types == {"boolean"}:
+        kind = "switch"
+    elif types and types <= {"integer", "number"}:
+        kind = "number"
+    elif types == {"string"}:
+        kind = "text"
+    return Field(path, kind, choices, spec.get("description", ""), spec.get("default"))
+
+
+def _values(form: Mapping[str, Any]) -> Sequence[Any]:
+    return [form["const"]] if "const" in form else form.get("enum", ())

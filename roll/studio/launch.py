@@ -1,0 +1,81 @@
+"""Starting runs that outlive the studio, and stopping them."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from roll.errors import ConfigError
+from roll.pipeline.records.run_record import RunStart
+from roll.studio.states import process_of
+from roll.studio.yaml_edit import set_key
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+_TAIL_BYTES = 8000
+
+
+@dataclass
+class Launched:
+    """A run that was started here. `directory` has the YAML, what the run prints (console.log), and its output."""
+
+    directory: Path
+    process: subprocess.Popen[bytes]
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it goes on."""
+        return self.process.poll()
+
+    def last_words(self) -> str:
+        with (self.directory / "console.log").open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - _TAIL_BYTES))
+            return file.read().decode("utf-8", "replace")
+
+    def stop(self) -> None:
+        if self.exit_code is None:
+            self.process.send_signal(signal.SIGINT)
+
+
+def directory_for(folder: Path, name: str) -> Path:
+    """Where a run of this name writes. Raises ConfigError for a name that is none, or that is taken."""
+    if not _NAME.fullmatch(name):
+        raise ConfigError("A name of a run has letters, digits, and _ . - between them.")
+    directory = folder / name
+    if directory.exists():
+        raise ConfigError(f"{directory} is there already: take another name.")
+    return directory
+
+
+def launch(folder: Path, name: str, text: str) -> Launched:
+    """Starts `roll run` on the text, with output_dir set to the new directory of the run. Raises ConfigError where the
+    directory or the text stands against it."""
+    directory = directory_for(folder, name)
+    text = set_key(text, ("output_dir",), str(directory))
+    try:
+        directory.mkdir(parents=True)
+        file = directory / f"{name}.yaml"
+        file.write_text(text, encoding="utf-8")
+        with (directory / "console.log").open("wb") as log:
+            words = (sys.executable, "-m", "roll", "run", str(file))
+            process = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            )
+    except OSError as error:
+        raise ConfigError(f"{directory}: the run cannot be started: {error.strerror}") from None
+    return Launched(directory, process)
+
+
+def stop(start: RunStart) -> bool:
+    """Ctrl-C for the process of a start: it saves its step and ends. False where it is not there, or not on this
+    machine."""
+    process = process_of(start)
+    if process is None:
+        return False
+    process.send_signal(signal.SIGINT)
+    return True

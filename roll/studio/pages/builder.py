@@ -1,0 +1,197 @@
+"""The builder: a form and the text of a YAML, each of which changes the other, with problems and plan below."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+
+from nicegui import run, ui
+from nicegui.events import UploadEventArguments, ValueChangeEventArguments
+
+from roll.errors import ConfigError
+from roll.pipeline.spec import PIPELINES
+from roll.studio.drafts import Draft, examples, imported, kind_of_text
+from roll.studio.launch import Launched, launch
+from roll.studio.pages.form_view import FormView
+from roll.studio.pages.frame import frame
+from roll.studio.plan import Plan, plan_of
+from roll.studio.run_list import key_of
+from roll.utils.background import start
+from roll.utils.text import visible
+
+_PAUSE_S = 0.8  # without a key pressed, before the plan is made
+_MOST_UPLOAD_BYTES = 2_000_000
+
+
+def add(folder: Path, launches: dict[str, Launched]) -> None:
+    @ui.page("/new")
+    async def page() -> None:
+        with frame("New run", "New run"):
+            drafts = await run.io_bound(examples) or []
+            builder = Builder(folder, launches, drafts)
+            await builder.begin()
+
+
+class Builder:
+    """The text is what counts; the form shows it and changes it key by key."""
+
+    def __init__(self, folder: Path, launches: dict[str, Launched], drafts: list[Draft]):
+        self._folder, self._launches = folder, launches
+        self._drafts = {draft.name: draft for draft in drafts}
+        self._text = ""
+        self._edits = 0
+        self._planning: asyncio.Task[Plan] | None = None
+        kinds = [*PIPELINES]
+        with ui.row().classes("items-center full-width").style("gap: 10px"):
+            ui.label("New run").classes("text-h5 q-mr-sm")
+            self._kind = ui.select(kinds, value=kinds[0], label="kind of run", on_change=self._choose_kind)
+            self._example = ui.select([], label="begin from", on_change=self._choose_example, with_input=True)
+            for field, width in ((self._kind, "130px"), (self._example, "320px")):
+                field.props("dense outlined options-dense").style(f"width: {width}")
+            ui.space()
+            ui.button("Import", on_click=self._open_import, icon="upload").props("flat no-caps")
+            ui.button("Download", on_click=self._download, icon="download").props("flat no-caps")
+            self._run = ui.button("Run", on_click=self._open_run, icon="play_arrow").props("no-caps")
+        with ui.splitter(value=46).classes("full-width").style("height: calc(100vh - 150px)") as splitter:
+            with splitter.before, ui.scroll_area().style("height: 100%").classes("q-pr-sm"):
+                self._form = FormView(self._set_text)
+            with (
+                splitter.after,
+                ui.splitter(value=58, horizontal=True).classes("q-pl-sm").style("height: 100%") as right,
+            ):
+                with right.before:
+                    self._editor = ui.codemirror("", language="YAML", on_change=self._typed)
+                    self._editor.classes("full-width card").style("height: 100%; padding: 0; font-size: 12px")
+                with right.after, ui.scroll_area().style("height: 100%"):
+                    self._state = ui.label().classes("text-weight-medium")
+                    self._problems = ui.column().classes("full-width").style("gap: 6px")
+                    self._plan = ui.label().classes("mono text card full-width")
+
+    async def begin(self) -> None:
+        self._offer()
+        first = next((name for name, draft in self._drafts.items() if draft.kind == self._kind.value), None)
+        self._example.set_value(first)
+        if first is None:
+            self._form.show(self._text, self._kind.value)
+
+    def _offer(self) -> None:
+        kind = self._kind.value
+        self._example.set_options([name for name, draft in self._drafts.items() if draft.kind in (kind, "stages")])
+
+    def _choose_kind(self) -> None:
+        if kind_of_text(self._text) == self._kind.value:  # chosen because of the text
+            return
+        self._offer()
+        names = [name for name, draft in self._drafts.items() if draft.kind == self._kind.value]
+        self._example.set_value(names[0] if names else None)
+
+    async def _choose_example(self) -> None:
+        if self._example.value in self._drafts:
+            await self._replace(self._drafts[self._example.value].text)
+
+    async def _replace(self, text: str) -> None:
+        """Another text as a whole."""
+        self._text = text
+        self._editor.set_value(text)
+        self._show_form()
+        await self._think(0.0)
+
+    async def _typed(self, event: ValueChangeEventArguments[str]) -> None:
+        if event.value == self._text:  # what the form wrote
+            return
+        self._text = event.value
+        if await self._think(_PAUSE_S):
+            self._show_form()
+
+    async def _set_text(self, text: str) -> None:
+        """By the form."""
+        self._text = text
+        self._editor.set_value(text)
+        await self._think(_PAUSE_S)
+
+    def _show_form(self) -> None:
+        kind = kind_of_text(self._text)
+        if kind is not None and kind != self._kind.value:
+            self._kind.set_value(kind)
+            self._offer()
+        self._form.show(self._text, self._kind.value)
+
+    async def _think(self, pause_s: float) -> bool:
+        """Makes the plan once nobody has typed for a moment; False where somebody has."""
+        self._edits += 1
+        mine, text = self._edits, self._text
+        if self._planning is not None:
+            self._planning.cancel()
+        await asyncio.sleep(pause_s)
+        if mine != self._edits:
+            return False
+        self._state.set_text("planning ...")
+        self._state.classes(replace="text-weight-medium soft")
+        self._planning = start(plan_of(text, "new"))
+        with suppress(asyncio.CancelledError):
+            plan = await self._planning
+            if mine == self._edits:
+                self._show_plan(plan)
+        return mine == self._edits
+
+    def _show_plan(self, plan: Plan) -> None:
+        words, color = ("The plan works.", "text-green-8") if plan.is_good else ("It cannot start:", "text-red-8")
+        self._state.set_text(words)
+        self._state.classes(replace=f"text-weight-medium {color}")
+        self._problems.clear()
+        with self._problems:
+            for problem in plan.problems:
+                ui.label(visible(problem)).classes("text card full-width").style("border-left: 4px solid #cf4332")
+        self._plan.set_text(visible(plan.text))
+        self._plan.set_visibility(bool(plan.text))
+
+    def _download(self) -> None:
+        ui.download.content(self._text, "run.yaml", "application/yaml")
+
+    def _open_run(self) -> None:
+        with ui.dialog(value=True) as dialog, ui.card().style("min-width: 420px"):
+            ui.label("Run this configuration").classes("text-h6")
+            name = ui.input("name").props("autofocus outlined dense").classes("full-width")
+            place = ui.label().classes("soft")
+            name.on_value_change(lambda: place.set_text(f"It writes to {self._folder / (name.value or '...')}."))
+            wrong = ui.label().classes("text-red-8 text")
+
+            async def go() -> None:
+                try:
+                    launched = await run.io_bound(launch, self._folder, name.value or "", self._text)
+                except ConfigError as error:
+                    wrong.set_text("\n".join(error.problems))
+                    return
+                if launched is not None:
+                    key = key_of(launched.directory)
+                    self._launches[key] = launched
+                    ui.navigate.to(f"/run/{key}")
+
+            with ui.row().classes("full-width justify-end"):
+                ui.button("Cancel", on_click=dialog.close).props("flat no-caps")
+                ui.button("Start", on_click=go).props("no-caps")
+
+    def _open_import(self) -> None:
+        with ui.dialog(value=True) as dialog, ui.card().style("min-width: 760px; max-width: 90vw"):
+            ui.label("Import a configuration").classes("text-h6")
+            ui.label("A YAML or a shell script of verl, a YAML of Trinity-RFT or of an older ROLL.").classes("soft")
+            told = ui.label().classes("mono text full-width")
+            wrong = ui.label().classes("text-red-8 text")
+
+            async def take(event: UploadEventArguments) -> None:
+                try:
+                    found = await run.io_bound(imported, event.file.name, await event.file.read())
+                except ConfigError as error:
+                    wrong.set_text(visible("\n".join(error.problems)))
+                    return
+                if found is not None:
+                    wrong.set_text("")
+                    told.set_text(visible(found[1]))
+                    await self._replace(found[0])
+
+            upload = ui.upload(
+                on_upload=take, auto_upload=True, max_file_size=_MOST_UPLOAD_BYTES, label="choose a file"
+            )
+            upload.classes("full-width").move(target_index=2)
+            ui.button("Close", on_click=dialog.close).props("flat no-caps")

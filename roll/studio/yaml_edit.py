@@ -1,0 +1,148 @@
+"""Changing one key of a YAML's text; comments, order and everything else stay as a person wrote them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+from yaml.nodes import CollectionNode, MappingNode, Node, ScalarNode
+
+from roll.errors import ConfigError
+from roll.utils.text import show
+
+Path = tuple[str, ...]
+
+
+def tree_of(text: str) -> dict[str, Any]:
+    """What the text says. Raises ConfigError where it is no YAML of keys, with the place."""
+    try:
+        tree = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ConfigError(f"This is no YAML: {' '.join(str(error).split())}") from None
+    if tree is None:
+        return {}
+    if not isinstance(tree, dict):
+        raise ConfigError(f"A configuration has keys; this is {show(tree)}.")
+    return tree
+
+
+def value_of(text: str) -> Any:
+    """A value as it stands behind a key. Raises ConfigError for what is none."""
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{show(text)} is no value of a YAML: {' '.join(str(error).split())}") from None
+
+
+def written(value: Any) -> str:
+    """A value on one line. Example: written([0, 1]) == "[0, 1]", written("a: b") == "'a: b'"."""
+    text = yaml.safe_dump(value, default_flow_style=True, width=10**9, allow_unicode=True, sort_keys=False)
+    return text.removesuffix("\n").removesuffix("\n...")
+
+
+def get(tree: Any, path: Path) -> Any:
+    """The value at a path; None where nothing is."""
+    for name in path:
+        if not isinstance(tree, dict) or name not in tree:
+            return None
+        tree = tree[name]
+    return tree
+
+
+def set_key(text: str, path: Path, value: Any) -> str:
+    """The text with another value at a path, and with its sections where they are missing; `value` None takes the key
+    away. Raises ConfigError where that cannot be done, as in a section that is no mapping."""
+    tree_of(text)
+    root = yaml.compose(text, Loader=yaml.SafeLoader)
+    changed = _changed(text, root, path, value)
+    told = get(tree_of(changed), path)
+    if told != value:  # an anchor, a merge, a flow over several lines
+        raise ConfigError(f"{'.'.join(path)} cannot be changed by the form here: change it in the text.")
+    return changed
+
+
+def _changed(text: str, root: Node | None, path: Path, value: Any) -> str:
+    node, indent = root, 0
+    for depth, name in enumerate(path):
+        if node is None:
+            return text if value is None else _appended(text, path, value)
+        if not isinstance(node, MappingNode):
+            raise ConfigError(f"{'.'.join(path[:depth])} has a value and no keys below it: change it in the text.")
+        found = next(((key, inner) for key, inner in node.value if key.value == name), None)
+        if found is None:
+            return text if value is None else _inserted(text, node, indent, path[depth:], value)
+        key, inner = found
+        if depth == len(path) - 1:
+            return _replaced(text, key, inner, value)
+        indent = key.start_mark.column + 2 if not isinstance(inner, MappingNode) else _column(inner)
+        if isinstance(inner, ScalarNode) and not inner.value:  # `section:` and nothing below
+            lines = _lines(path[depth + 1 :], value, key.start_mark.column + 2)
+            end = _line_end(text, key.end_mark.index)
+            return text if value is None else f"{text[:end]}\n{lines.removesuffix(chr(10))}{text[end:]}"
+        node = inner
+    return text
+
+
+def _replaced(text: str, key: Node, inner: Node, value: Any) -> str:
+    start, end = inner.start_mark.index, _end(text, inner)
+    if value is None:
+        first = text.rfind("\n", 0, key.start_mark.index) + 1
+        if text[first : key.start_mark.index].strip():  # of a flow mapping
+            return text
+        last = _line_end(text, max(end, key.end_mark.index))
+        return text[:first] + text[last + 1 :]
+    if inner.start_mark.line != key.start_mark.line and end > start:  # a block below its key
+        start = text.index(":", key.end_mark.index) + 1
+        return f"{text[:start]} {written(value)}{text[end:]}"
+    space = "" if text[start - 1 : start] in (" ", "\t") else " "
+    return f"{text[:start]}{space}{written(value)}{text[end:]}"
+
+
+def _inserted(text: str, node: MappingNode, indent: int, rest: Path, value: Any) -> str:
+    """Below the last key of a section."""
+    if node.flow_style:
+        comma = ", " if node.value else ""
+        last = node.end_mark.index - 1
+        return f"{text[:last]}{comma}{written(_nested(rest, value))[1:-1]}{text[last:]}"
+    end = max(_end(text, inner) for _, inner in node.value)
+    end = _line_end(text, max(end, max(key.end_mark.index for key, _ in node.value)))
+    return f"{text[:end]}\n{_lines(rest, value, indent).removesuffix(chr(10))}{text[end:]}"
+
+
+def _appended(text: str, path: Path, value: Any) -> str:
+    return text + ("" if not text or text.endswith("\n") else "\n") + _lines(path, value, 0)
+
+
+def _nested(path: Path, value: Any) -> Any:
+    for name in reversed(path):
+        value = {name: value}
+    return value
+
+
+def _lines(path: Path, value: Any, indent: int) -> str:
+    """Sections of which each stands below the other, and the key."""
+    heads = [f"{' ' * (indent + 2 * depth)}{written(name)}:" for depth, name in enumerate(path)]
+    return "\n".join(heads) + f" {written(value)}\n"
+
+
+def _column(node: MappingNode) -> int:
+    return node.value[0][0].start_mark.column if node.value else 0
+
+
+def _end(text: str, node: Node) -> int:
+    """Behind the last character of a value; the mark of a block stands behind the blank lines and comments that
+    follow."""
+    if isinstance(node, ScalarNode) and node.style not in ("|", ">"):
+        return node.end_mark.index
+    if isinstance(node, CollectionNode) and node.flow_style:
+        return node.end_mark.index
+    if isinstance(node, MappingNode):
+        return max((max(key.end_mark.index, _end(text, inner)) for key, inner in node.value), default=0)
+    if isinstance(node, ScalarNode):
+        return len(text[: node.end_mark.index].rstrip())
+    return max((_end(text, inner) for inner in node.value), default=node.start_mark.index)
+
+
+def _line_end(text: str, index: int) -> int:
+    end = text.find("\n", index)
+    return len(text) if end < 0 else end

@@ -1,0 +1,133 @@
+"""The builder's logic: fields from the schema, keys in a text, plans, imports, runs that are started."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from roll.errors import ConfigError
+from roll.pipeline.spec import PIPELINES
+from roll.studio.drafts import examples, imported, kind_of_text
+from roll.studio.form import MOST_USED, form_of
+from roll.studio.launch import directory_for
+from roll.studio.plan import plan_of
+from roll.studio.yaml_edit import get, set_key, tree_of, value_of
+from tests.layout.source import REPOSITORY
+
+TEXT = """# a comment
+a: 1   # one
+b:
+  c: [1, 2]
+  # of d
+  d: |
+    text
+    more
+
+e: {f: 1}
+g:
+  - x
+  - y
+last:
+"""
+
+
+def test_every_field_that_is_shown_first_is_a_key_of_some_kind() -> None:
+    known = {field.key for kind in PIPELINES for field in form_of(kind).most_used()}
+    assert set(MOST_USED) - known == set()
+
+
+def test_fields_say_how_they_are_filled_in() -> None:
+    form = form_of("rlvr")
+    kinds = {key: form.field(tuple(key.split("."))) for key in ("max_steps", "verify_checkpoint", "pretrain")}
+    assert {key: field and field.kind for key, field in kinds.items()} == {
+        "max_steps": "number", "verify_checkpoint": "switch", "pretrain": "text",
+    }  # fmt: skip
+    rows = form.field(("actor_train", "training_args", "learning_rate"))
+    assert rows is not None and rows.kind == "number" and rows.section == "actor_train.training_args" and rows.help
+    assert form.field(("actor_train",)) is None and form.field(("nobody", "knows")) is None
+
+
+def test_a_search_finds_keys_by_name_first_also_of_entries_that_the_yaml_has() -> None:
+    found = [field.key for field in form_of("rlvr").search("world size", {"rewards": {"sort": {}}})]
+    assert "rewards.sort.world_size" in found
+    assert form_of("rlvr").search("gradients norm", {})[0].key == "max_grad_norm"
+    assert form_of("rlvr").search("", {}) == [] == form_of("rlvr").search("nosuchword", {})
+
+
+def test_what_a_yaml_sets_is_found_down_to_the_entries_of_mappings() -> None:
+    tree = {"seed": 1, "helper": 2, "rewards": {"sort": {"reward": "exact_match"}}}
+    assert [field.key for field in form_of("rlvr").set_in(tree)] == ["seed", "rewards.sort.reward"]
+
+
+@pytest.mark.parametrize(
+    "path, value, old, new",
+    [
+        (("a",), 5, "a: 1   # one", "a: 5   # one"),
+        (("a",), "x: y", "a: 1 ", "a: 'x: y' "),
+        (("b", "c"), [3], "c: [1, 2]", "c: [3]"),
+        (("b", "d"), "z", "d: |\n    text\n    more\n", "d: z\n"),
+        (("b", "h"), True, "    more\n", "    more\n  h: true\n"),
+        (("e", "f"), 2, "{f: 1}", "{f: 2}"),
+        (("e", "h", "i"), 2, "{f: 1}", "{f: 1, h: {i: 2}}"),
+        (("g",), ["z"], "g:\n  - x\n  - y\n", "g: [z]\n"),
+        (("last", "k"), 1.5, "last:\n", "last:\n  k: 1.5\n"),
+        (("new", "k"), 1, "last:\n", "last:\nnew:\n  k: 1\n"),
+        (("a",), None, "a: 1   # one\n", ""),
+        (("b", "d"), None, "  d: |\n    text\n    more\n", ""),
+        (("nothing", "here"), None, "", ""),
+    ],
+)
+def test_one_key_changes_and_the_rest_of_the_text_stays(
+    path: tuple[str, ...], value: object, old: str, new: str
+) -> None:
+    assert set_key(TEXT, path, value) == (TEXT.replace(old, new, 1) if old else TEXT)
+
+
+def test_what_the_form_cannot_change_is_said() -> None:
+    with pytest.raises(ConfigError, match="a has a value and no keys below it"):
+        set_key(TEXT, ("a", "x"), 1)
+    for text in ("a: [", "- 1", "text"):
+        with pytest.raises(ConfigError):
+            tree_of(text)
+    with pytest.raises(ConfigError, match="no value"):
+        value_of("[1")
+    assert tree_of("") == {} and value_of("[0, 1]") == [0, 1]
+
+
+def test_an_example_keeps_its_comments_when_a_key_changes() -> None:
+    draft = next(draft for draft in examples() if draft.name == "tiny-sort/tiny_sort")
+    changed = set_key(draft.text, ("actor_train", "training_args", "learning_rate"), 0.25)
+    assert changed == draft.text.replace("learning_rate: 1.0e-3", "learning_rate: 0.25")
+    assert get(tree_of(changed), ("actor_train", "device_mapping")) == [0]
+
+
+def test_every_kind_has_an_example() -> None:
+    drafts = examples()
+    assert {draft.kind for draft in drafts} == {*PIPELINES, "stages"}
+    assert all(kind_of_text(draft.text) == draft.kind for draft in drafts if draft.kind != "stages")
+
+
+def test_a_configuration_of_verl_is_imported_with_its_report() -> None:
+    content = (REPOSITORY / "tests" / "importers" / "verl_dapo.sh").read_bytes()
+    text, report = imported("../verl_dapo.sh", content)
+    assert kind_of_text(text) == "rlvr" and report.startswith("# verl_dapo.sh as a YAML of roll")
+    with pytest.raises(ConfigError):
+        imported("x.yaml", b"\xff\x00")
+
+
+def test_a_plan_tells_problems_or_what_would_run() -> None:
+    draft = next(draft for draft in examples() if draft.name == "tiny-sort/tiny_sort")
+    good = asyncio.run(plan_of(draft.text, "new"))
+    assert good.is_good and good.problems == () and "deepspeed_train" in good.text
+    bad = asyncio.run(plan_of(set_key(draft.text, ("rollout_batch_size",), -1), "new"))
+    assert not bad.is_good and any("rollout_batch_size" in problem for problem in bad.problems)
+
+
+def test_a_run_gets_a_new_directory_below_the_folder(tmp_path: Path) -> None:
+    assert directory_for(tmp_path, "mine-1") == tmp_path / "mine-1"
+    for name in ("", "..", ".", "a/b", "../a", "-x", "a\n", "\u202e"):
+        with pytest.raises(ConfigError, match="A name of a run"):
+            directory_for(tmp_path, name)
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(ConfigError, match="is there already"):
+        directory_for(tmp_path, "taken")
