@@ -1,0 +1,101 @@
+"""The studio in a real browser: runs as they grow, rollouts that are text, a configuration built, planned and run."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.layout.source import REPOSITORY
+from tests.unit.studio.test_rollouts import EVIL, record, write
+from tests.unit.studio.test_runs import add_step, make_run
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+pytest.importorskip("nicegui", reason="NiceGUI is not installed: the extra studio")
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")]
+WAIT_MS = 120_000  # for a condition; other tests run beside
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> Iterator[str]:
+    """Of a studio over tmp_path/out."""
+    words = [sys.executable, "-m", "roll", "studio", str(tmp_path / "out"), "--port", "0"]
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": "1"}
+    process = subprocess.Popen(words, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        found = re.search(r"http://\S+", process.stdout.readline())
+        assert found is not None
+        yield found[0]
+    finally:
+        process.terminate()
+        process.wait()
+
+
+@pytest.fixture
+def page(address: str) -> Iterator["Page"]:
+    """The first page; afterwards nothing has been asked of another host, and no script has complained."""
+    asked: list[str] = []
+    errors: list[str] = []
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.set_default_timeout(WAIT_MS)
+        page.on("request", lambda request: asked.append(request.url))
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("dialog", lambda dialog: errors.append(f"a script of a rollout ran: {dialog.message}"))
+        page.goto(address)
+        yield page
+        browser.close()
+    assert [url for url in asked if not url.startswith((address, "data:", address.replace("http", "ws")))] == []
+    assert errors == []
+
+
+def test_a_run_is_watched_its_rollouts_are_text_and_its_report_opens(tmp_path: Path, page: "Page") -> None:
+    page.get_by_text("No run yet").wait_for()
+    run = make_run(tmp_path / "out" / "mine", EVIL, steps=2)
+    write(run, 1, *(record(prompt_text=EVIL, response_text=EVIL, reward=number / 10) for number in range(9)))
+    page.get_by_text("2 of 10").wait_for()
+    add_step(run, 3, 0.75)
+    page.get_by_text("3 of 10").wait_for()
+    page.locator("td a").click()
+    page.locator("canvas").first.wait_for()
+    page.get_by_text("0.1 at first, 0.75 at last").wait_for()
+    add_step(run, 4, 0.875)
+    page.get_by_text("0.1 at first, 0.875 at last").wait_for()
+    page.get_by_text("Rollouts", exact=True).click()
+    page.get_by_text("9 of 9").wait_for()
+    page.get_by_label("reward from").fill("0.7")
+    page.get_by_text("2 of 9").wait_for()
+    page.locator(".ag-row").first.click()
+    document = page.frame_locator("iframe")
+    document.get_by_text("<script>alert(1)</script>").first.wait_for()
+    assert document.locator("script, img").count() == 0
+    page.goto(page.url.replace("/rollouts", "").replace("/run/", "/report/"))
+    page.get_by_text("a report of roll").wait_for()
+
+
+def test_a_configuration_is_built_planned_and_run(tmp_path: Path, page: "Page") -> None:
+    page.get_by_role("link", name="New run").click()
+    page.get_by_text("The plan works.", exact=True).wait_for()
+    page.get_by_label("max_steps").fill("-3")
+    page.get_by_text("It cannot start:").wait_for()
+    page.get_by_text("max_steps: -3").first.wait_for()
+    page.get_by_label("max_steps").fill("7")
+    page.get_by_text("7 steps, seed 42").wait_for()
+    page.get_by_role("button", name="Run").click()
+    page.get_by_label("name", exact=True).fill("first")
+    page.get_by_role("button", name="Start").click()
+    page.get_by_text("there is no model directory").wait_for()
+    page.get_by_text("ended, exit code 2").wait_for()
+    written = (tmp_path / "out" / "first" / "first.yaml").read_text()
+    assert "max_steps: 7\n" in written and f"output_dir: {tmp_path}/out/first\n" in written
