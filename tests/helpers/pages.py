@@ -4,6 +4,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -13,6 +14,25 @@ def snippets(page: str, language: str) -> list[str]:
     """What a page of docs/ shows between ```language and ```, in its order. Example: snippets("x.md", "python")[0]."""
     text = (DOCS / page).read_text(encoding="utf-8")
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page. With a `title` it is the file of that name."""
+
+    language: str
+    title: str | None
+    text: str
+
+
+def blocks(page: str) -> list[Block]:
+    """All fenced blocks of a page of docs/, in its order. Example: ```yaml title="a.yaml" opens a file."""
+    text = (DOCS / page).read_text(encoding="utf-8")
+    fences = re.findall(r'^```(\w+)(?: title="([^"\n]+)")?\n(.*?)^```$', text, re.DOTALL | re.MULTILINE)
+    found = [Block(language, title or None, body) for language, title, body in fences]
+    if 2 * len(found) != text.count("```"):
+        raise ValueError(f'{page}: a fence that is no ```language or ```language title="..."')
+    return found
 
 
 def metric_entries() -> list[str]:
