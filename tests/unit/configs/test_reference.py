@@ -1,7 +1,9 @@
 """The generated pages are those in docs/."""
 
 from pathlib import Path
+from typing import cast
 
+from roll.configs.base import Settings
 from roll.configs.load.yaml_file import read_yaml
 from roll.configs.reference import HEAD, HEADS, INERT, SECTIONS, reference
 from roll.utils.imports import resolve
@@ -14,8 +16,8 @@ MOST_WITHOUT_CHINESE = 333
 
 def meanings() -> set[str]:
     """The help texts of all keys that do something."""
-    fields = (info for _, path in SECTIONS for info in resolve(path).model_fields.values())
-    return {info.description for info in fields if info.description}
+    sections = (cast("type[Settings]", resolve(path)) for _, path in SECTIONS)
+    return {info.description for cls in sections for info in cls.model_fields.values() if info.description}
 
 
 def test_the_configuration_reference_is_fresh() -> None:
