@@ -33,8 +33,8 @@ def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
 @pytest.mark.slow
 @pytest.mark.timeout(4 * START_LIMIT_S)
 def test_every_block_of_the_tutorial_does_what_the_page_says(tmp_path: Path, environment: dict[str, str]) -> None:
-    """A line of a `text` block is one that the commands before it print. It learns: at first about as many digits are
-    in place as by chance."""
+    """A line of a `text` block is one that the commands before it print. Greedy answers to held-out rows began at .29,
+    which is about chance, and were at .91 after 30 steps: .8 leaves room for other machines."""
     folder = tmp_path / "mine"
     folder.mkdir()
     printed: list[str] = []
@@ -47,13 +47,13 @@ def test_every_block_of_the_tutorial_does_what_the_page_says(tmp_path: Path, env
             assert [line for line in block.text.splitlines() if line not in printed] == [], "\n".join(printed)
     rows = metrics(folder / RUN / "logs" / "metrics.jsonl")
     assert sorted(rows) == list(range(31)), "20 steps, and 10 more after them"
-    assert rows[0]["val/reward_mean"] < 0.5
-    assert rows[30]["val/reward_mean"] > 0.9
+    assert rows[0]["val/reward_mean"] < 0.4
+    assert rows[30]["val/reward_mean"] > 0.8
     assert max(row["train_infer/log_prob_diff_max"] for step, row in rows.items() if step) < 1e-4  # fp32: rounding
     assert (folder / "report.html").stat().st_size > 10_000
     (measured,) = metrics(folder / RUN / "bench" / "logs" / "metrics.jsonl").values()
-    for name in ("val/reward_mean", "val/right_mean"):
-        assert measured[name] == rows[30][name]
+    assert measured["val/reward_mean"] == rows[30]["val/reward_mean"]
+    assert rows[30]["rollout/right_mean"] > rows[1]["rollout/right_mean"], "the metric of the page's own reward"
     assert (folder / RUN / "checkpoints" / "step_000030" / "hf_model" / "model.safetensors").exists()
 
 

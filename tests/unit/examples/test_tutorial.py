@@ -63,5 +63,5 @@ def test_the_reward_of_the_page_scores_its_rows(folder: Path) -> None:
             truth = row["ground_truth"]
             answers = [f"<answer>{text}</answer>" for text in (truth, truth[:2], truth + truth, "")] + [truth]
             scored = worker.score([RewardInput(row["prompt"], answer, truth) for answer in answers])
-            assert [result.score for result in scored] == [1.0, 0.5, 0.5, 0.0, 0.0]
-            assert [result.metrics["right"] for result in scored] == [1, 0, 0, 0, 0]
+            assert [result and result.score for result in scored] == [1.0, 0.5, 0.5, 0.0, 0.0]
+            assert [result and result.metrics["right"] for result in scored] == [1, 0, 0, 0, 0]
