@@ -1,5 +1,6 @@
 """What can be said of `data_args` without reading a row: contradictions, warnings, what this machine lacks."""
 
+import codecs
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
@@ -11,6 +12,7 @@ from roll.datasets.sources import data_sources, has_ending, names_data_set
 from roll.datasets.templates import template_problem
 
 _VALIDATED = ("validation.", "eval_sets.")
+_MOST_BLANK_BYTES = 4096  # a file with more is taken to hold rows
 
 
 def data_args_problems(places: Mapping[str, DataArgs]) -> Iterator[Problem]:
@@ -57,8 +59,8 @@ def _repeated(args: DataArgs, at: str) -> Mapping[str, int]:
 
 
 def missing_data_files(places: Mapping[str, DataArgs]) -> Iterator[Problem]:
-    """Files and folders that are not there, packages that are not, and files without a byte. Nothing is read, nor
-    looked for elsewhere."""
+    """Files and folders that are not there, packages that are not, and names whose files are all blank. Of rows nothing
+    is read, nor is anything looked for elsewhere."""
     for at, args in places.items():
         sources, problems = data_sources(args, at, reach=False)
         if sources and not problems and all(map(_is_empty, sources)):
@@ -67,7 +69,16 @@ def missing_data_files(places: Mapping[str, DataArgs]) -> Iterator[Problem]:
 
 
 def _is_empty(source: DataSource) -> bool:
-    return isinstance(source, DataFile) and source.path.is_file() and source.path.stat().st_size == 0
+    """True for a file without a byte, and one of text that holds white space or an empty array and no more."""
+    if not isinstance(source, DataFile) or not source.path.is_file():
+        return False
+    try:
+        if source.path.stat().st_size > _MOST_BLANK_BYTES:
+            return False
+        text = source.path.read_bytes().removeprefix(codecs.BOM_UTF8)
+    except OSError:
+        return False  # a run says what is wrong with it
+    return b"".join(text.split()) in (b"", b"[]")
 
 
 def missing_rows(places: Mapping[str, DataArgs], global_template: str | None) -> Iterator[Problem]:
