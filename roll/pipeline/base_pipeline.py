@@ -337,6 +337,7 @@ class RLPipeline(RunInParts):
             **self.credit.state(),
             "shaping": self.shaping.state(),
             "mix": self.mix.state(),
+            "without_signal": self.collapse_alarm.without_signal,
             **state_of_roles(self.config, self.plan),
         }
 
@@ -351,6 +352,7 @@ class RLPipeline(RunInParts):
                 clusters.critic.load_checkpoint(directory / "critic")
         self.credit.load(state, self.changed_keys)
         self.shaping.load(state.get("shaping", []))
+        self.collapse_alarm.without_signal = state.get("without_signal", 0)
         of_groups = state.get("experience" if isinstance(self.scheduler, ReadGroups) else "groups")
         self.account.brought(self.scheduler.restore(directory, of_groups, steps_done))
         self.publisher.send(clusters, steps_done)

@@ -72,15 +72,15 @@ class CollapseAlarm:
 
     def __init__(self, num_steps: int):
         self._num_steps = num_steps  # without a signal, until it is said; 0: never
-        self._without_signal = 0
+        self.without_signal = 0  # steps in a row
         self._told: frozenset[str] = frozenset()
 
     def look(self, step: int, metrics: Mapping[str, float]) -> dict[str, float]:
         """Warns where there is cause. Returns a metric: the steps in a row without a signal, up to this one."""
         self._look_for_no_numbers(step, metrics)
         causes = _causes(metrics)
-        self._without_signal = self._without_signal + 1 if causes else 0
-        if causes and self._without_signal == self._num_steps:
+        self.without_signal = self.without_signal + 1 if causes else 0
+        if causes and self.without_signal == self._num_steps:
             logger.warning(
                 "collapse: %s exactly 0 over the last %d steps (collapse_warning_steps), so nothing is learnt. Look at "
                 "the sample rollouts of step %d: are the answers sound, and does the reward find what it looks for? "
@@ -91,7 +91,7 @@ class CollapseAlarm:
                 self._num_steps,
                 step,
             )
-        return {NO_SIGNAL: float(self._without_signal)}
+        return {NO_SIGNAL: float(self.without_signal)}
 
     def _look_for_no_numbers(self, step: int, metrics: Mapping[str, float]) -> None:
         found = frozenset(name for name, value in metrics.items() if not math.isfinite(value))
