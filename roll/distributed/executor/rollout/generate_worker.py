@@ -76,8 +76,12 @@ class GenerateWorker:
 
     async def setup(self) -> int:
         """Returns how many processes of the engine read weights."""
-        self.strategy.setup()
-        await self.strategy.start()
+        try:
+            self.strategy.setup()
+            await self.strategy.start()
+        except Exception as error:  # else who waits until it serves would wait for ever
+            self._life.died(describe(error))
+            raise
         self._tasks.start(self._life.watch())
         if not self._waits_for_weights:
             self._serves.set()
@@ -141,8 +145,8 @@ class GenerateWorker:
 
     async def wait_serving(self) -> None:
         """Returns when the engine may be asked. Raises EngineDied if it cannot."""
-        await self._serves.wait()
-        await self._is_home.wait()
+        await self._life.while_alive(self._serves.wait())
+        await self._life.while_alive(self._is_home.wait())
         await self.check_health()
 
     def forget_client(self, client: str) -> None:

@@ -365,3 +365,24 @@ def test_a_request_that_is_cut_leaves_the_engine_idle() -> None:
         return worker.usage(Look())
 
     assert asyncio.run(play()).fraction("idle") == 1.0
+
+
+def test_who_waits_for_an_engine_whose_setup_fails_is_told_at_once_or_when_it_asks_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def told() -> None:
+        worker, strategy = make_worker(None)
+        waiting = asyncio.ensure_future(worker.wait_serving())
+        await asyncio.sleep(0)
+
+        async def fails() -> None:
+            raise StrategyError("no such model")
+
+        monkeypatch.setattr(strategy, "start", fails)
+        with pytest.raises(StrategyError, match="no such model"):
+            await worker.setup()
+        for waits in (waiting, worker.wait_serving()):
+            with pytest.raises(EngineDied, match="no such model"):
+                await asyncio.wait_for(waits, 60)
+
+    asyncio.run(told())
