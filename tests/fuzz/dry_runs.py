@@ -55,7 +55,7 @@ class Case:
 def examples() -> dict[str, dict[str, Any]]:
     """All shipped YAMLs that are whole configurations, by their path below examples/. Those that change another one's
     keys would not find it in the folder of a case."""
-    paths = [path for path in sorted(EXAMPLES.rglob("*.yaml")) if path.parent.name != "config"]
+    paths = [path for path in sorted(EXAMPLES.glob("*/*.yaml")) if path.parent.name not in ("config", "launch")]
     read = {str(path.relative_to(EXAMPLES)): read_yaml(path) for path in paths}
     return {path: keys for path, keys in read.items() if all("config/" in name for name in keys.get("defaults", ()))}
 

@@ -19,7 +19,7 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 SHIPPED = sorted(
     path
     for path in (REPOSITORY / "examples").glob("*/*.yaml")
-    if path.parent.name != "config"
+    if path.parent.name not in ("config", "launch")
     and all("config/" in name for name in yaml.safe_load(path.read_text()).get("defaults", ()))
 )
 
