@@ -53,7 +53,7 @@ CUDA_OF_TORCH = words(
 )
 GPU_ONLY = words(
     """
-    airportsdata av build colorama cuda-core cuda-pathfinder cuda-python cuda-tile cython decord2 deepseek-recipe
+    airportsdata av build cuda-core cuda-pathfinder cuda-python cuda-tile cython decord2 deepseek-recipe
     diskcache easydict flash-attn-4 flashinfer-python grpcio-health-checking grpcio-reflection httpx2-jsfetch
     humming-kernels kernels kernels-data ml-dtypes modelscope modelscope-hub nccl-extensions nccl4py nest-asyncio
     nvidia-cuda-cccl nvidia-cuda-crt nvidia-cuda-nvcc nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cudnn-frontend

