@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from roll.importers.rows import Table
+from roll.importers.rows import Table, summed
 from roll.importers.trinity_dpo import TRINITY_DPO
 from roll.importers.trinity_rows import OF_ANY_TASK, OWN_ROWS, RENAMED, RENAMED_SECTIONS
 from roll.importers.trinity_sft import TRINITY_SFT
-from roll.importers.trinity_sums import TRINITY_CONDITIONS, TRINITY_SUMS, algorithm_defaults
+from roll.importers.trinity_sums import SAVES, TRINITY_CONDITIONS, TRINITY_SUMS, algorithm_defaults
 from roll.importers.verl_conditions import CONDITIONS
 from roll.importers.verl_rows import ROWS
 from roll.importers.verl_sums import SUMS
@@ -37,7 +37,7 @@ def _of_rl(key: str) -> str:
 TRINITY_RL = Table(
     "trinity",
     "rlvr",
-    (*OWN_ROWS, *ROWS, *OF_ANY_TASK),
+    (*OWN_ROWS, summed(SAVES, "saves", default=-1), *(row for row in ROWS if row.key != SAVES), *OF_ANY_TASK),
     {**SUMS, **TRINITY_SUMS},
     {**CONDITIONS, **TRINITY_CONDITIONS},
     _of_rl,

@@ -22,6 +22,7 @@ _TASKS = f"{_OWN}buffer.explorer_input.taskset"
 _EVAL = f"{_OWN}buffer.explorer_input.eval_tasksets.0.path"
 _INPUTS = f"{_OWN}{INPUTS}"
 _TYPE = f"{_OWN}algorithm.algorithm_type"
+SAVES = "trainer.save_freq"
 _LENGTHS_OF_RUN = (f"{_OWN}trainer.total_steps", f"{_OWN}buffer.total_steps")
 DOMAIN = "trinity"
 
@@ -195,15 +196,27 @@ def _per_update(look: Look) -> int:
     return min(whole, look.number(f"{_OWN}buffer.train_batch_size", whole) or whole)
 
 
-def _steps(look: Look) -> Sum:
+def _in_steps(look: Look, updates: int) -> tuple[int, str]:
     """Their steps are updates: a step here makes as many as its samples have train batches."""
+    update, samples = _per_update(look), look.number("data.train_batch_size") * look.number(f"{ROLLOUT}.n")
+    steps = max(1, -(-updates * update // samples))
+    return steps, f"{updates} x {update} of {samples} samples = {steps}."
+
+
+def _steps(look: Look) -> Sum:
     given = [key for key in _LENGTHS_OF_RUN if look(key) is not None]
     if not given:
         return Sum({}, "epochs count")
-    total, update = look.number(given[0]), _per_update(look)
-    samples = look.number("data.train_batch_size") * look.number(f"{ROLLOUT}.n")
-    steps = max(1, -(-total * update // samples))
-    return Sum({"max_steps": steps}, f"max_steps: {total} x {update} of {samples} samples = {steps}.")
+    steps, text = _in_steps(look, look.number(given[0]))
+    return Sum({"max_steps": steps}, f"max_steps: {text}")
+
+
+def _saves(look: Look) -> Sum:
+    updates = look.number(SAVES)
+    if updates <= 0:
+        return Sum({"save_steps": -1}, "save_steps: -1.")
+    steps, text = _in_steps(look, updates)
+    return Sum({"save_steps": steps}, f"save_steps: {text}")
 
 
 def _ahead(look: Look) -> Sum:
@@ -294,6 +307,7 @@ TRINITY_SUMS: Mapping[str, Callable[[Look], Sum]] = {
     "actor batches": batches("actor_train", trainer_gpus, _per_update),
     "critic batches": batches("critic", trainer_gpus, _per_update),
     "steps": _steps,
+    "saves": _saves,
     "ahead": _ahead,
     "lengths": _lengths,
     "tasks": _tasks,

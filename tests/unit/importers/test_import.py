@@ -128,6 +128,14 @@ def test_a_loss_that_verl_averages_over_answers_does_so_here(mode: str) -> None:
     assert entry(found, "actor_rollout_ref.actor.loss_agg_mode")[0] == "asks for nothing"
 
 
+def test_trinity_counts_updates_and_steps_here_are_whole_batches() -> None:
+    words = ["algorithm.algorithm_type=grpo", "buffer.batch_size=8", "algorithm.repeat_times=4"]
+    words += ["buffer.train_batch_size=16", "trainer.total_steps=100", "trainer.save_interval=20"]
+    found = imported_from(read(None, words))
+    assert (found.tree["max_steps"], found.tree["save_steps"]) == (50, 10)
+    assert entry(found, "trainer.save_interval") == ("mapped", "save_steps: 20 x 16 of 32 samples = 10.")
+
+
 @pytest.mark.parametrize(
     "name, group, settings",
     [
