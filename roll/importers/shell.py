@@ -248,10 +248,11 @@ class _Script:
     def _expansion(self) -> tuple[list[str], bool]:
         """What stands for `$...` here, and whether it is not to be split. Output of programs stays as it is written."""
         sign = self.text[self.at : self.at + 3]
-        if sign == "$((":
-            inside = self._until("))", 3)
-            value = whole_number(inside, self.variables)
-            return [f"$(({inside}))" if value is None else str(value)], True
+        for opening, closing in (("$((", "))"), ("$[", "]")):  # the second is bash's older form of the same
+            if sign.startswith(opening):
+                inside = self._until(closing, len(opening))
+                value = whole_number(inside, self.variables)
+                return [f"{opening}{inside}{closing}" if value is None else str(value)], True
         if sign.startswith("$("):
             return [f"$({self._until(')', 2)})"], True
         if sign.startswith("`"):

@@ -1,4 +1,4 @@
-"""Whole-number arithmetic of a shell, `$((...))`, read and computed without running anything."""
+"""Whole-number arithmetic of a shell, `$((...))` and `$[...]`, read and computed without running anything."""
 
 from __future__ import annotations
 

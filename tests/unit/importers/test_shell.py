@@ -26,6 +26,7 @@ def overrides(text: str) -> tuple[str, ...]:
         ("python x +a.b=1 ++a.c=2 ~a.d=3 ~a.e", ("+a.b=1", "++a.c=2", "~a.d=3", "~a.e")),
         ("if [ $x = 1 ]; then\n  n=5\nfi\nfor i in 1 2; do python x a.b=$n$i; done", ("a.b=${n}${i}",)),
         ("n=1\nif true; then\n n=2\nfi\npython x a.b=$n", ("a.b=1",)),
+        ('N=256\npython x a.b=$[N*3] "a.c=$[2 * (1 + 1)]" a.d=$[n]', ("a.b=768", "a.c=4", "a.d=$[n]")),
         ("python x a.b=$((NODES * 8)) a.c=$((n + 1))", ("a.b=$((NODES * 8))", "a.c=$((n + 1))")),
         ("cat <<-'END' >x.sh\npython y a.b=1 a.c=2\n\tEND\npython x a.b=3", ("a.b=3",)),
         ("cat <<A <<B\ny a.b=1\nA\ny a.b=2\nB\npython x a.b=3 <<< word", ("a.b=3",)),
