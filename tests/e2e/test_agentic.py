@@ -134,6 +134,33 @@ def test_the_step_form_rises_far_above_every_blind_way(lake_data: Path, start_ru
     assert_better_than_blind(run)
 
 
+@pytest.mark.slow
+def test_a_teacher_and_operators_have_their_say_in_episodes_on_two_ranks(lake_data: Path, start_run: StartRun) -> None:
+    """The teacher is the model that the policy begins with: it has nothing to teach in the first step."""
+    scorer = f"model_args: {{model_name_or_path: {lake_data}/model, dtype: fp32}}, "
+    scorer += "strategy_args: {strategy_name: hf_infer}"
+    operators = "{name: reward_shaping, args: {stat: response_length, scale: running, op: subtract, weight: 0.01}}, "
+    operators += "{name: std_filter, args: {std_threshold: 0.01}}"
+    given = (
+        "use_opd=true", "opd_kl_coef=0.2", f"+teacher={{{scorer}, device_mapping: [0], infer_batch_size: 32}}",
+        f"+experience_operators=[{operators}]", "num_gpus_per_node=3", "actor_train.device_mapping=[0,1]",
+        "actor_infer.device_mapping=[2]", "actor_train.training_args.gradient_accumulation_steps=2", "max_steps=3",
+        "eval_steps=-1", "save_steps=2",
+    )  # fmt: skip
+    whole = start_lake(start_run, lake_data, *given, name="whole")
+    assert whole.wait() == 0, whole.text
+    for row in whole.metrics.values():
+        assert row["rollout/kept_groups"] + row["rollout/dropped_groups"] == 16
+        assert row["rollout/sampled_reward_mean"] != row["rollout/reward_mean"]
+    first, *_, last = (row["actor/teacher_kl_mean"] for row in whole.metrics.values())
+    assert abs(first) < 1e-6 < 1e-4 < last
+
+    saved = whole.output_dir / "checkpoints" / "step_000002"
+    again = start_lake(start_run, lake_data, *given, f"resume_from_checkpoint={saved}", name="again")
+    assert again.wait() == 0, again.text
+    assert without_gap(again.metrics[3]) == without_gap(whole.metrics[3])
+
+
 def start_lake(
     start_run: StartRun, data: Path, *overrides: str, name: str = "run", config_name: str = "tiny_frozen_lake"
 ) -> Run:

@@ -16,6 +16,7 @@ from tests.e2e.conftest import START_LIMIT_S, Run, comparable, shared_directory
 pytestmark = pytest.mark.timeout(2400)  # every wait for a run has a shorter limit of its own
 
 NAME = "tiny_sort_stages"
+TRAINED = ("sft_train", "actor_train")
 SHORT = (
     "stages.answers.max_steps=4",
     "stages.rl.max_steps=6",
@@ -117,6 +118,21 @@ def test_stages_that_are_killed_and_stopped_give_the_numbers_of_unbroken_ones(
             assert trained(there[step]) == trained(row), (stage, step)
     again = start_run(random_model, NAME, *SHORT, name="broken")
     assert again.wait() == 0 and "starting Ray" not in again.text
+
+
+@pytest.mark.slow
+def test_stages_train_with_megatron_and_sample_with_vllm(random_model: Path, start_run: Callable[..., Run]) -> None:
+    trained = [f"{role}.strategy_args={{strategy_name: megatron_train, strategy_config: {{}}}}" for role in TRAINED]
+    checkpointed = [f"{role}.model_args.disable_gradient_checkpointing=false" for role in TRAINED]
+    engine = "{max_model_len: 64, gpu_memory_utilization: 0.3, enforce_eager: true}"
+    sampled = f"actor_infer.strategy_args={{strategy_name: vllm, strategy_config: {engine}}}"
+    run = start_run(random_model, NAME, *SHORT, *trained, *checkpointed, sampled)
+    assert run.wait(2 * START_LIMIT_S) == 0, run.text
+    answers, rl = metrics(run, "1-answers"), metrics(run, "2-rl")
+    assert answers[4]["val/nll_mean"] < answers[0]["val/nll_mean"]
+    gaps = [row["train_infer/log_prob_diff_max"] for step, row in rl.items() if step]
+    assert len(gaps) == 6 and max(gaps) < 1e-4, "of the first step, too: the engine begins with what answers left"
+    run.assert_all_gone()
 
 
 @pytest.mark.slow
