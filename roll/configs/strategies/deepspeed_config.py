@@ -22,13 +22,12 @@ TOP_KEYS = _words(
     train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps gradient_clipping steps_per_print
     optimizer scheduler bf16 bfloat16 fp16 torch_autocast data_types communication_data_type
     seq_parallel_communication_data_type zero_optimization zero_allow_untested_optimizer zero_force_ds_cpu_optimizer
-    prescale_gradients gradient_predivide_factor gradient_allreduce_op sparse_gradients disable_allgather dump_state
+    prescale_gradients gradient_predivide_factor gradient_allreduce_op disable_allgather dump_state
     disable_python_gc vocabulary_size wall_clock_breakdown memory_breakdown activation_checkpointing comms_logger
-    flops_profiler tensorboard wandb csv_monitor comet autotuning elasticity aio checkpoint data_efficiency
-    curriculum_learning hybrid_engine pipeline compile timers tensor_parallel expert_parallel sequence_parallel_size
-    data_parallel_size use_data_before_expert_parallelism dataloader_drop_last log_level eigenvalue
-    progressive_layer_drop compression_training weight_quantization sparse_attention nebula amp datastates_ckpt
-    managed_gradient_accumulation keep_in_fp32_modules
+    flops_profiler tensorboard wandb csv_monitor comet autotuning aio checkpoint data_efficiency
+    hybrid_engine pipeline compile timers tensor_parallel expert_parallel sequence_parallel_size
+    data_parallel_size use_data_before_expert_parallelism dataloader_drop_last log_level
+    weight_quantization datastates_ckpt managed_gradient_accumulation
     """
 )
 ZERO_KEYS = _words(
@@ -43,13 +42,12 @@ ZERO_KEYS = _words(
     ignore_unused_parameters legacy_stage1 round_robin_gradients parameter_alignment zero_hpz_partition_size
     zero_quantized_weights zero_quantized_nontrainable_weights zero_quantized_gradients memory_efficient_linear
     pipeline_loading_checkpoint override_module_apply log_trace_cache_warnings enable_sanity_checks
-    save_muon_momentum_buffer_in_memory leaf_module mics_shard_size mics_hierarchical_params_gather
+    save_muon_momentum_buffer_in_memory leaf_module
     """
 )
 BF16_KEYS = _words(
     """
-    enabled auto_cast immediate_grad_update check_grad_overflow check_overflow bf16_master_weights_and_grads
-    bf16_optimizer_states
+    enabled immediate_grad_update check_grad_overflow bf16_master_weights_and_grads bf16_optimizer_states
     """
 )
 FP16_KEYS = _words(

@@ -12,7 +12,7 @@ _DEEPSPEED: Mapping[str, Mapping[str, str]] = {
         "dict": "zero_optimization bf16 fp16 activation_checkpointing comms_logger flops_profiler aio tensor_parallel",
         "int": "steps_per_print",
         "float": "gradient_predivide_factor",
-        "bool": """prescale_gradients sparse_gradients disable_allgather dump_state wall_clock_breakdown
+        "bool": """prescale_gradients disable_allgather dump_state wall_clock_breakdown
             memory_breakdown zero_allow_untested_optimizer zero_force_ds_cpu_optimizer""",
         "str": "communication_data_type",
     },

@@ -1,4 +1,5 @@
-"""The engines as they are published for GPUs, read and not imported: does everything that we import from them exist?"""
+"""The engines as they are published for GPUs, read and not imported: does everything exist that we import from them,
+give to them, and write into their configurations?"""
 
 from __future__ import annotations
 
@@ -7,44 +8,187 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
-from tests.layout.source import modules
+from roll.configs.cluster import WorkerConfig
+from roll.configs.plan.run_plan import TrainPlan
+from roll.configs.strategies.deepspeed_config import KNOWN_KEYS
+from roll.configs.strategies.megatron_config import PASSED_ON
+from roll.configs.strategies.table import spec_of
+from roll.configs.strategies.trainer_kinds import DEEPSPEED_KINDS, MEGATRON_KINDS
+from roll.distributed.strategy.deepspeed.config import scoring_config, training_config
+from roll.distributed.strategy.sglang import args as sglang_args
+from roll.distributed.strategy.vllm import args as vllm_args
+from tests.helpers.unimported.call_check import CallCheck
+from tests.helpers.unimported.looked_up import looked_up
+from tests.helpers.unimported.signatures import of_record
+from tests.helpers.unimported.sources import Sources
+from tests.helpers.unimported.values import Scope
+from tests.layout.source import REPOSITORY, Module, modules
 from tools.make_locks import FOLDER, pins
 
 PLATFORMS = [f"manylinux_2_{minor}_x86_64" for minor in (17, 24, 28, 31, 34, 35)]
 IMPORT_OF = {"vllm": "vllm", "sglang": "sglang", "megatron-core": "megatron", "deepspeed": "deepspeed"}
 LOCK_OF = {"vllm": "cuda-vllm", "sglang": "cuda-sglang", "megatron-core": "cuda-megatron", "deepspeed": "cuda-vllm"}
+LEAST_CALLS = {"vllm": 30, "sglang": 30, "megatron-core": 70, "deepspeed": 15}
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
+class Releases:
+    """The releases with our own modules beside them, each downloaded once."""
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+        self._read: dict[str, Sources] = {}
+
+    def __getitem__(self, distribution: str) -> Sources:
+        if distribution not in self._read:
+            own = {module.relative: module.path.read_text(encoding="utf-8") for module in modules("roll")}
+            self._read[distribution] = Sources(texts(release(distribution, self._folder / distribution)) | own)
+        return self._read[distribution]
+
+
+@pytest.fixture(scope="module")
+def releases(tmp_path_factory: pytest.TempPathFactory) -> Releases:
+    return Releases(tmp_path_factory.mktemp("releases"))
+
+
 @pytest.mark.parametrize("distribution", IMPORT_OF)
-def test_everything_that_is_imported_from_an_engine_is_in_its_release_for_gpus(
-    distribution: str, tmp_path: Path
-) -> None:
-    """Modules and names, by the syntax of both sides. It does not see what is set or called on objects."""
-    files = texts(release(distribution, tmp_path))
+def test_everything_that_is_imported_from_an_engine_is_in_its_release(distribution: str, releases: Releases) -> None:
+    """Modules and names, by the syntax of both sides."""
     wanted = sorted(set(imported(IMPORT_OF[distribution])))
     assert len(wanted) >= 8
-    assert [f"{module}: {name}" for module, name in wanted if not has(files, module, name)] == []
+    sources = releases[distribution]
+    assert [f"{module}: {name}" for module, name in wanted if not sources.has(module, name)] == []
 
 
-def test_a_name_is_found_where_it_is_bound_and_nowhere_else() -> None:
-    text = "try:\n    from b import c\nexcept ImportError:\n    c = None\ndef f(): g = 1\nclass K: h = 1\nx, y = 1, 2\n"
-    files = {"a/__init__.py": text, "a/b.py": "from a.d import *", "a/d.py": "z: int = 3"}
-    assert all(has(files, "a", name) for name in ("c", "f", "K", "x", "y", "b", ""))
-    assert has(files, "a.b", "z")
-    assert not any(has(files, module, name) for module, name in (("a", "g"), ("a", "h"), ("a.e", ""), ("a.b", "c")))
+@pytest.mark.parametrize("distribution", IMPORT_OF)
+def test_every_call_gives_what_the_release_takes(distribution: str, releases: Releases) -> None:
+    """Of functions, classes and methods of objects whose class is written down: the parameters exist, and those
+    without a default are there. It does not see objects that are `Any` to us."""
+    package, check = IMPORT_OF[distribution], CallCheck(releases[distribution])
+    users = [module.name for module in modules("roll") if mentions(module, package)]
+    assert sum(1 for user in users for _ in check.calls(user, package)) >= LEAST_CALLS[distribution]
+    assert [fault for user in users for fault in check.faults(user, package)] == []
 
 
-def test_modules_that_take_all_names_of_each_other_have_those_that_either_binds() -> None:
-    files = {"a.py": "from b import *\nx = 1", "b.py": "from a import *\ny = 2"}
-    assert all(has(files, module, name) for module in ("a", "b") for name in ("x", "y"))
-    assert not has(files, "a", "z")
+def test_arguments_of_vllm_are_in_its_release(releases: Releases) -> None:
+    """Those that we set, that we refuse, that have a range here, and that shipped configurations give."""
+    sources = releases["vllm"]
+    (found,) = sources.find("vllm.engine.arg_utils", "AsyncEngineArgs")
+    ours = keys_returned(sources, "roll.distributed.strategy.vllm.args", "engine_arguments")
+    assert len(ours) >= 15
+    ours |= {*vllm_args._TAKEN, *vllm_args._RANGES, *vllm_args._SIZES, *given_in_examples("vllm")}
+    assert ours | share_of("vllm") <= of_record(sources, found).names
+
+
+def test_arguments_of_sglang_are_in_its_release(releases: Releases) -> None:
+    sources = releases["sglang"]
+    ours = keys_returned(sources, "roll.distributed.strategy.sglang.args", "engine_arguments")
+    assert len(ours) >= 15
+    ours |= {*sglang_args._TAKEN, *sglang_args._RANGES, *given_in_examples("sglang")}
+    # ServerArgs is put together from the classes of a package when it is imported.
+    fields = {
+        name
+        for module in sources.below("sglang.srt.arg_groups.fields")
+        for node in sources.tree(module).body
+        if isinstance(node, ast.ClassDef)
+        for found in sources.find(module, node.name)
+        for name in of_record(sources, found).names
+    }
+    assert sources.has("sglang.srt.server_args", "ServerArgs")
+    assert ours | share_of("sglang") <= fields
+
+
+def test_settings_of_megatron_are_in_its_release(releases: Releases) -> None:
+    """Those that follow from a model's config.json and from ours, and those that are passed on as they are."""
+    sources = releases["megatron-core"]
+    (found,) = sources.find("megatron.core.transformer.transformer_config", "TransformerConfig")
+    families = sources.below("roll.models.megatron.families")[1:]
+    of_families = [keys_returned(sources, module, "settings") for module in families]
+    assert len(families) >= 5
+    assert all(of_families)
+    ours = frozenset().union(*of_families) | PASSED_ON | MEGATRON_KINDS.keys()
+    assert ours <= of_record(sources, found).names
+
+
+def test_keys_of_deepspeed_are_in_its_release(releases: Releases) -> None:
+    """Those that we let pass, and those that are in what shipped fragments become."""
+    sources = releases["deepspeed"]
+    zero, precision = "deepspeed.runtime.zero", "deepspeed.runtime.precision_config"
+    models = {
+        "zero_optimization": (f"{zero}.config", "DeepSpeedZeroConfig"),
+        "zero_optimization.offload_param": (f"{zero}.offload_config", "DeepSpeedZeroOffloadParamConfig"),
+        "zero_optimization.offload_optimizer": (f"{zero}.offload_config", "DeepSpeedZeroOffloadOptimizerConfig"),
+        "bf16": (precision, "DeepSpeedBF16Config"),
+        "fp16": (precision, "DeepSpeedFP16Config"),
+    }
+    asked = looked_up(sources, sources.below("deepspeed"), ("param_dict", "_param_dict", "ds_config", "config"))
+    theirs = {"": asked, "data_types": looked_up(sources, ["deepspeed.runtime.config"], ("data_types_params",))}
+    for section, (module, name) in models.items():
+        (found,) = sources.find(module, name)
+        theirs[section] = of_record(sources, found).names
+    written = {section: {*keys} for section, keys in KNOWN_KEYS.items()}
+    for section, key in written_to_deepspeed():
+        written.setdefault(section, set()).add(key)
+    for section, kinds in DEEPSPEED_KINDS.items():
+        written[section] |= kinds.keys()
+    assert {section: missing for section, keys in written.items() if (missing := sorted(keys - theirs[section]))} == {}
+
+
+def written_to_deepspeed() -> Iterator[tuple[str, str]]:
+    """(section, key) of the configurations of roles that train and score, with every shipped fragment."""
+    plan = TrainPlan("actor_train", 64, 4, 2, 8, 1, 10, 0, 3)
+    fragments = sorted((REPOSITORY / "examples" / "config").glob("deepspeed_*.yaml"))
+    assert len(fragments) >= 4
+    for path in fragments:
+        (fragment,) = yaml.safe_load(path.read_text(encoding="utf-8")).values()
+        for dtype in ("bf16", "fp32"):
+            strategy = {"strategy_name": "deepspeed_train", "strategy_config": fragment}
+            role = WorkerConfig.model_validate({"model_args": {"dtype": dtype}, "strategy_args": strategy})
+            yield from sections(training_config(role, plan).json)
+            yield from sections(scoring_config(role).json)
+
+
+def sections(tree: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in tree.items():
+        yield at, key
+        if isinstance(value, Mapping):
+            yield from sections(value, ".".join(filter(None, (at, key))))
+
+
+def keys_returned(sources: Sources, module: str, function: str) -> frozenset[str]:
+    """Keys of the dictionary that a function of ours returns, as far as they are written down."""
+    call = ast.parse(f"{function}()", mode="eval").body
+    return CallCheck(sources).keys(call, Scope(module))[0]
+
+
+def share_of(strategy: str) -> frozenset[str]:
+    """The argument that says how much of a GPU an engine takes."""
+    share = spec_of(strategy).share
+    assert share is not None
+    return frozenset({share.name})
+
+
+def given_in_examples(strategy: str) -> Iterator[str]:
+    def given(tree: Any) -> Iterator[str]:
+        if isinstance(tree, Mapping):
+            if tree.get("strategy_name") == strategy and isinstance(tree.get("strategy_config"), Mapping):
+                yield from tree["strategy_config"]
+            for value in tree.values():
+                yield from given(value)
+
+    for path in sorted((REPOSITORY / "examples").rglob("*.yaml")):
+        yield from given(yaml.safe_load(path.read_text(encoding="utf-8")))
+
+
+def mentions(module: Module, package: str) -> bool:
+    return package in module.path.read_text(encoding="utf-8")
 
 
 def imported(package: str) -> Iterator[tuple[str, str]]:
@@ -55,42 +199,6 @@ def imported(package: str) -> Iterator[tuple[str, str]]:
                 yield from ((each.name, "") for each in node.names if each.name.split(".")[0] == package)
             elif isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == package:
                 yield from ((node.module, each.name) for each in node.names)
-
-
-def has(files: dict[str, str], module: str, name: str, asked: frozenset[str] = frozenset()) -> bool:
-    """Whether `from module import name` finds something: a name bound at its top, or a module below. `asked` are
-    modules on the way here, which take each other's names in a circle."""
-    if module in asked:
-        return False
-    if name and has(files, f"{module}.{name}", ""):
-        return True
-    path = module.replace(".", "/")
-    text = files.get(f"{path}.py", files.get(f"{path}/__init__.py"))
-    if text is None:
-        return not name and any(file.startswith(f"{path}/") for file in files)
-    return not name or any(
-        bound == name or (bound.startswith("*") and has(files, bound[1:], name, asked | {module}))
-        for bound in bound_names(ast.parse(text).body, module, f"{path}/__init__.py" in files)
-    )
-
-
-def bound_names(body: Sequence[ast.AST], module: str, is_package: bool) -> Iterator[str]:
-    """What running a module binds at its top, under if, try and with as well; `*x.y` for all names of a module."""
-    for node in body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            yield node.name
-        elif isinstance(node, ast.Import):
-            yield from (each.asname or each.name.split(".")[0] for each in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            parts = module.split(".")
-            base = parts[: len(parts) - node.level + is_package] if node.level else []
-            source = ".".join([*base, *([node.module] if node.module else [])])
-            yield from (f"*{source}" if each.name == "*" else each.asname or each.name for each in node.names)
-        elif isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            yield from (each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name))
-        else:
-            yield from bound_names([*ast.iter_child_nodes(node)], module, is_package)
 
 
 def release(distribution: str, folder: Path) -> Path:

@@ -32,6 +32,15 @@ def said(config: dict[str, Any], facts: DeepSpeedFacts = FACTS) -> list[str]:
             f"{AT}.zero_optimization.overlap_com: DeepSpeed has no such key. Did you mean overlap_comm?",
         ),
         ({"bf16": {"enable": True}}, f"{AT}.bf16.enable: DeepSpeed has no such key. Did you mean enabled?"),
+        ({"amp": {}}, f"{AT}.amp: DeepSpeed has no such key."),  # it had one once
+        (
+            {"zero_optimization": {"mics_shard_size": 8}},
+            f"{AT}.zero_optimization.mics_shard_size: DeepSpeed has no such key.",
+        ),
+        (
+            {"bf16": {"check_overflow": True}},
+            f"{AT}.bf16.check_overflow: DeepSpeed has no such key. Did you mean check_grad_overflow?",
+        ),
         (
             {"bf16": {"enabled": True}},
             f"{AT}.bf16.enabled: true contradicts actor_train.model_args.dtype: fp32. Write `bf16.enabled: auto`, or "
