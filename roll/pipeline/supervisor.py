@@ -149,7 +149,7 @@ class Supervisor:
         if self._child.stderr is not None:
             reader = threading.Thread(target=_pass_on, args=(self._child.stderr, last), daemon=True)
             reader.start()
-        code = self._child.wait()
+        code = self._child.wait(threading.TIMEOUT_MAX)  # polls: a call that blocks hides a signal just before it
         if reader is not None:
             reader.join(timeout=5)  # a process that it left behind may hold the pipe
         lines = _end_of(seen) if on_terminal else [*last]

@@ -161,7 +161,8 @@ def caught(number, frame):
 signal.signal(signal.SIGTERM, caught)
 signal.signal(signal.SIGINT, caught)
 (place / "ready").write_text("")
-time.sleep(600)
+while True:
+    time.sleep(0.01)  # not for long: a signal just before it would be seen when it ends
 """
 
 SUPERVISING = """
