@@ -69,6 +69,8 @@ _ALGORITHM = (
     summed("algorithm.rollout_is_level", "correction", "token"),
     summed("algorithm.rollout_is_threshold", "correction"),
     lacks("algorithm.rollout_is_**", "train_infer_correction.filters leaves tokens out by such bounds"),
+    summed("algorithm.rollout_correction.rollout_is", "correction"),
+    summed("algorithm.rollout_correction.rollout_is_threshold", "correction"),
     lacks("algorithm.rollout_correction.**", "train_infer_correction has such weights and filters"),
     needless("algorithm._target_", "classes of verl's"),
     needless("algorithm.kl_ctrl._target_", "classes of verl's"),

@@ -78,18 +78,20 @@ def norms(look: Look) -> Sum:
 
 
 def correction(look: Look) -> Sum:
-    """Truncated importance sampling between engine and trainer."""
+    """Truncated importance sampling between engine and trainer, under the three names that it has had."""
     cap = look.amount(f"{ACTOR}.tis_imp_ratio_cap", 0)
-    level, bound = look("algorithm.rollout_is_level"), look.amount("algorithm.rollout_is_threshold", 2)
-    is_on = cap > 0 or bool(look("algorithm.rollout_is"))
-    at = "train_infer_correction.is_weight"
-    if not is_on:
+    newest = "algorithm.rollout_correction.rollout_is"
+    if level := look(newest):
+        bound = look.amount(f"{newest}_threshold", 2)
+    elif cap > 0 or look("algorithm.rollout_is"):
+        level = look("algorithm.rollout_is_level") or "token"
+        bound = cap if cap > 0 else look.amount("algorithm.rollout_is_threshold", 2)
+    else:
         return Sum({}, "off; here it is on where rollouts run ahead")
-    bound = cap if cap > 0 else bound
-    kind = str(level or "token")
+    at = "train_infer_correction.is_weight"
     return Sum(
-        {f"{at}.enabled": True, f"{at}.weight_type": kind, f"{at}.upper_bound": bound},
-        f"{at}: weights per {kind}, at most {bound:g}.",
+        {f"{at}.enabled": True, f"{at}.weight_type": level, f"{at}.upper_bound": bound},
+        f"{at}: weights per {level}, at most {bound:g}.",
     )
 
 

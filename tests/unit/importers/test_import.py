@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,22 @@ def test_a_loss_that_verl_averages_over_answers_does_so_here(mode: str) -> None:
     found = imported_from(read(None, [*words, "actor_rollout_ref.actor.loss_agg_mode=token-mean"]))
     assert found.tree.get("loss_agg_mode", "seq-mean-token-mean") == "seq-mean-token-mean"
     assert entry(found, "actor_rollout_ref.actor.loss_agg_mode")[0] == "asks for nothing"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("actor_rollout_ref.actor.tis_imp_ratio_cap=3",),
+        ("algorithm.rollout_is=true", "algorithm.rollout_is_threshold=3"),
+        ("algorithm.rollout_correction.rollout_is=token", "algorithm.rollout_correction.rollout_is_threshold=3.0"),
+    ],
+)
+def test_importance_weights_of_the_engine_come_in_under_each_name_that_verl_gave_them(words: Sequence[str]) -> None:
+    given = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=8", *words]
+    found = imported_from(read(None, given))
+    weight = found.tree["train_infer_correction"]["is_weight"]
+    assert weight == {"enabled": True, "weight_type": "token", "upper_bound": 3}
+    assert {entry(found, word.partition("=")[0])[0] for word in words} == {"mapped"}
 
 
 def test_trinity_counts_updates_and_steps_here_are_whole_batches() -> None:
