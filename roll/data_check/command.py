@@ -3,25 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from fractions import Fraction
-from typing import Any
-
-import numpy as np
-
-from roll.configs.data import DataArgs
-from roll.configs.problems import did_you_mean
-from roll.data_check.kinds import KEY, Given, Kind, kind_of, likely
-from roll.datasets.loader import DataFile, Row
-from roll.datasets.sources import all_rows, data_sources
-from roll.errors import ConfigError
-from roll.models.tokenizer import load_tokenizer
-from roll.pipeline.operators.deduplicate import near
-from roll.pipeline.operators.row import Texts
-from roll.pipeline.operators.words import ngrams, normalised, words
-from roll.utils.text import show, table
+from collections.abc import Iterator, Sequence
 
 USAGE = """roll data check FILE [...] [--for rlvr|sft|dpo] [--tokenizer DIR] [--max_tokens N] [key=value ...]
 
@@ -29,182 +11,13 @@ FILE is whatever data_args.file_name takes: files, folders, patterns, addresses,
 data_args (prompt, messages, ground_truth, tag, template, split ...) and those that name columns of conversations and
 pairs (prompt_key, response_key, chosen_key ...)."""
 
-ARGS = (
-    "prompt", "messages", "tag", "id", "ground_truth", "template", "split", "subset", "dataset_type",
-)  # fmt: skip
-COLUMNS = ("prompt_key", "query_key", "response_key", "system_key", "tools_key", "chosen_key", "rejected_key")
-MOST_PROBLEMS = 8
-MOST_PLACES = 5
-NGRAM = 5
-
-
-@dataclass(frozen=True)
-class _Readable:
-    row: Row
-    texts: Texts
-
 
 def run(argv: Sequence[str]) -> Iterator[str]:
     """The report, line by line. Raises ConfigError at its end with what is wrong with the rows."""
     options = _parser().parse_args(list(argv))
-    given = _given(options.words)
-    rows = _rows(given.args)
-    yield from _file_lines(rows, given.args)
-    pipeline = options.pipeline or likely(rows, given)
-    tags = sorted({str(tag) for row in rows if (tag := row.values.get(given.args.tag)) is not None})
-    kind = kind_of(pipeline, given, tags)
-    yield f"Read as {kind.what}{'' if options.pipeline else ', by the columns of the first row; --for says otherwise'}"
-    readable, problems = _read(rows, kind)
-    yield from (f"  {line}" for line in _about(readable, given.args, kind, tags))
-    yield from _length_lines(readable)
-    yield from _duplicate_lines(readable, options.similarity)
-    if options.tokenizer is not None and readable:
-        yield from _token_lines(readable, kind, options.tokenizer, options.max_tokens)
-    if problems:
-        raise ConfigError(*problems)
-    yield f"Every one of {len(rows)} rows can be read."
+    from roll.data_check.report import report
 
-
-def _given(words: Sequence[str]) -> Given:
-    names = [word for word in words if "=" not in word.split("/")[0]]
-    pairs = [word.split("=", 1) for word in words if word not in names]
-    known = (*ARGS, *COLUMNS)
-    for key, _ in pairs:
-        if key not in known:
-            raise ConfigError(f"{key}: no key here.{did_you_mean(key, known)} There are {', '.join(known)}.")
-    if not names:
-        raise ConfigError("name a file: roll data check FILE")
-    chosen = dict(pairs)
-    args = {key: value for key, value in chosen.items() if key in ARGS}
-    columns = {key: value for key, value in chosen.items() if key in COLUMNS}
-    return Given(DataArgs.model_validate({"file_name": names, **args}), columns)
-
-
-def _rows(args: DataArgs) -> list[Row]:
-    sources, problems = data_sources(args, KEY)
-    if problems:
-        raise ConfigError(*problems)
-    rows = list(all_rows(sources))
-    if not rows:
-        raise ConfigError(f"{', '.join(args.file_name)}: there are no rows.")
-    return rows
-
-
-def _file_lines(rows: Sequence[Row], args: DataArgs) -> Iterator[str]:
-    sources, _ = data_sources(args, KEY)
-    counts = Counter(row.file for row in rows)
-    yield "Files"
-    for source in sources:
-        format = source.format if isinstance(source, DataFile) else "elsewhere"
-        yield f"  {source.name}: {format}, {counts[source.name]} rows"
-    yield "Columns"
-    yield from (f"  {line}" for line in table(_column_rows(rows)))
-
-
-def _column_rows(rows: Sequence[Row]) -> Iterator[tuple[str, ...]]:
-    names = list(dict.fromkeys(name for row in rows for name in row.values))
-    for name in names:
-        values = [row.values[name] for row in rows if row.values.get(name) is not None]
-        kinds = Counter(_kind(value) for value in values)
-        share = "all rows" if len(values) == len(rows) else f"{len(values)} of {len(rows)} rows"
-        kind = " or ".join(kind for kind, _ in kinds.most_common()) or "nothing"
-        yield str(name), kind, share, show(values[0], 50) if values else ""
-
-
-def _kind(value: object) -> str:
-    if isinstance(value, bool):
-        return "true or false"
-    if isinstance(value, str):
-        return "text"
-    if isinstance(value, int | float):
-        return "number"
-    if isinstance(value, list):
-        return "messages" if value and isinstance(value[0], Mapping) and "role" in value[0] else "list"
-    return "mapping" if isinstance(value, Mapping) else type(value).__name__
-
-
-def _read(rows: Sequence[Row], kind: Kind) -> tuple[list[_Readable], list[str]]:
-    """Rows with the same problem are told once, with the first of them and their number."""
-    readable: list[_Readable] = []
-    first: dict[str, str] = {}
-    counts: Counter[str] = Counter()
-    for row in rows:
-        try:
-            readable.append(_Readable(row, kind.read(row)))
-        except ConfigError as error:
-            text = str(error).removeprefix(row.where)
-            first.setdefault(text, str(error))
-            counts[text] += 1
-    problems = [
-        first[text] + (f" ({count} of {len(rows)} rows)" if count > 1 else "")
-        for text, count in counts.most_common(MOST_PROBLEMS)
-    ]
-    rest = len(counts) - len(problems)
-    return readable, [*problems, *([f"and {rest} more kinds of problems"] if rest > 0 else [])]
-
-
-def _about(readable: Sequence[_Readable], args: DataArgs, kind: Kind, tags: Sequence[str]) -> Iterator[str]:
-    """What a run of this kind makes of columns beside the texts."""
-    if kind.pipeline != "rlvr":
-        return
-    truths = sum(found.row.value(args.ground_truth) not in (None, "") for found in readable)
-    yield f"{args.ground_truth} (what most rewards compare with): {truths} of {len(readable)} rows"
-    if tags:
-        counts = Counter(str(found.row.values.get(args.tag)) for found in readable)
-        yield f"{args.tag}: " + ", ".join(f"{tag} {count}" for tag, count in counts.most_common())
-    else:
-        yield f"no column {args.tag}: all rows belong to the only domain of a run"
-
-
-def _length_lines(readable: Sequence[_Readable]) -> Iterator[str]:
-    if not readable:
-        return
-    parts: dict[str, list[int]] = {"prompt": [len(found.texts.prompt) for found in readable]}
-    most = max(len(found.texts.responses) for found in readable)
-    names = ("chosen", "rejected") if most == 2 else ("answer",)
-    for place in range(most):
-        parts[names[place]] = [len(found.texts.responses[place]) for found in readable]
-    yield "Lengths in characters"
-    yield from (f"  {line}" for line in table(_statistics(parts)))
-
-
-def _statistics(parts: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    yield "", "shortest", "median", "95 %", "longest"
-    for name, lengths in parts.items():
-        cuts = np.percentile(np.asarray(lengths), (0, 50, 95, 100), method="higher")
-        yield name, *(str(int(cut)) for cut in cuts)
-
-
-def _duplicate_lines(readable: Sequence[_Readable], similarity: float | None) -> Iterator[str]:
-    yield "Duplicates"
-    for name, texts in (
-        ("prompts", [found.texts.prompt for found in readable]),
-        ("whole rows", ["\n".join([found.texts.prompt, *found.texts.responses]) for found in readable]),
-    ):
-        if name == "whole rows" and not any(found.texts.responses for found in readable):
-            continue
-        seen: dict[str, None] = {}
-        again: list[str] = []
-        for found, text in zip(readable, map(normalised, texts), strict=True):
-            again += [found.row.short_place] if text in seen else []
-            seen[text] = None
-        places = f": {', '.join(again[:MOST_PLACES])}{' ...' if len(again) > MOST_PLACES else ''}" if again else ""
-        yield f"  {name} that an earlier row has too: {len(again)}{places}"
-        if similarity is not None:
-            sets = [ngrams(words(text), NGRAM) for text in seen]
-            count = sum(near(sets, Fraction(str(similarity))))
-            yield f"  others whose {NGRAM}-grams have a Jaccard similarity of {similarity:g} or more: {count}"
-
-
-def _token_lines(readable: Sequence[_Readable], kind: Kind, name: str, most: int | None) -> Iterator[str]:
-    """Through the template, as a run would see them."""
-    tokenizer = load_tokenizer(name, "--tokenizer")
-    lengths = kind.lengths(tokenizer, lambda sources: (found.row for found in readable))
-    yield f"Lengths in tokens of {name}, through the template"
-    yield from (f"  {line}" for line in table(_statistics(lengths)))
-    if most is not None:
-        for what, found in lengths.items():
-            yield f"  {what}: {int((found > most).sum())} of {len(found)} have more than {most} tokens"
+    return report(options)
 
 
 def _similarity(text: str) -> float:
