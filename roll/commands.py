@@ -40,6 +40,7 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
         "an environment, tried against its contract with random actions", "roll.pipeline.agentic.check_env:main"
     ),
     "studio": Subcommand("runs, their rollouts and new configurations, in a browser", "roll.studio.command:run"),
+    "completion": Subcommand("a script that makes bash or zsh complete these words", "roll.completion:run"),
     "import": Subcommand(
         "a configuration of verl, Trinity-RFT or an older ROLL as a YAML", "roll.importers.command:run"
     ),

@@ -37,6 +37,7 @@ FLOORS = {
     "roll.chat": 12,
     "roll.evaluate": 13,
     "roll.commands": 13,
+    "roll.completion": 14,  # a command of its own, which reads the others
     "roll.__main__": 14,
     "roll.algorithms.explain": 14,  # a command of its own: what the code of a run computes
     "roll.algorithms.explain_rows": 13,
