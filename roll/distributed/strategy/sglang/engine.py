@@ -59,6 +59,9 @@ class EngineProcesses:
             raise
         finally:
             del os.environ[OWNER_VARIABLE]
+        for socket in (self.tokenizer_manager.recv_from_detokenizer, self.tokenizer_manager.send_to_scheduler):
+            assert isinstance(socket, zmq.Socket)
+            socket.setsockopt(zmq.LINGER, 0)  # or what a dead engine never took holds up the end of this process
         self._processes = [process for process in multiprocessing.active_children() if process not in before]
         atexit.unregister(self._engine.shutdown)  # it kills every child of this process, the engine's or not
         watchdog = self.tokenizer_manager._subprocess_watchdog  # it would end this process with the engine's
