@@ -79,8 +79,9 @@ def load_conversations(
     template: str | None = None,
     choose: Choose = all_rows,
 ) -> Rows:
-    """All rows of `data_args` (at YAML path `key`) that `choose` gives. Raises ConfigError for a row that cannot be
-    read or rendered, and for rows longer than `max_tokens` under `truncation: error`."""
+    """All rows of `data_args` (at YAML path `key`) that `choose` gives, but for those of which nothing is learnt; a
+    row's first token never is, for nothing predicts it. Raises ConfigError for a row that cannot be read or rendered,
+    and for rows longer than `max_tokens` under `truncation: error`."""
     sources, problems = data_sources(args, key)
     if problems:
         raise ConfigError(*problems)
@@ -97,8 +98,11 @@ def load_conversations(
             num_long, longest = num_long + 1, max(longest, len(tokens))
             cut = slice(-max_tokens, None) if args.truncation == "left" else slice(max_tokens)
             tokens, mask = tokens[cut], mask[cut]
-            if args.truncation in ("error", "drop") or not any(mask):
+            if args.truncation in ("error", "drop"):
                 continue
+        mask = predicted(mask)
+        if not any(mask):
+            continue
         ids.append(tokens)
         trained.append(mask)
     if args.truncation == "error" and num_long:
@@ -111,6 +115,11 @@ def load_conversations(
     counts = f"{num_with_tools} of them with tools, {num_long} too long"
     logger.info("%s: %d rows, %s, %d used", key, num_rows, counts, len(ids))
     return Rows.of(ids, trained)
+
+
+def predicted(mask: Sequence[bool]) -> list[bool]:
+    """The tokens of a row that are learnt, without its first one."""
+    return [learnt and place > 0 for place, learnt in enumerate(mask)]
 
 
 class Reads(Protocol):

@@ -11,7 +11,7 @@ import numpy as np
 
 from roll.configs.data import DataArgs
 from roll.configs.limits import LARGEST
-from roll.datasets.conversations import ends_with_answer, messages_in, not_there, text_in
+from roll.datasets.conversations import ends_with_answer, messages_in, not_there, predicted, text_in
 from roll.datasets.loader import Row
 from roll.datasets.sources import Choose, all_rows, data_sources
 from roll.datasets.templates import PromptTemplate
@@ -106,8 +106,9 @@ def load_pairs(
     choose: Choose = all_rows,
 ) -> PairRows:
     """All pairs of `data_args` (at YAML path `key`) that `choose` gives, but for those whose rows are the same, or
-    become so where they are cut. Raises ConfigError for a row that cannot be read or rendered, and for rows longer than
-    `max_tokens` under `truncation: error`."""
+    become so where they are cut, or of which one has nothing to compare (a row's first token never counts). Raises
+    ConfigError for a row that cannot be read or rendered, and for rows longer than `max_tokens` under `truncation:
+    error`."""
     sources, problems = data_sources(args, key)
     if problems:
         raise ConfigError(*problems)
@@ -123,6 +124,7 @@ def load_pairs(
         if both[0] != both[1] and (length := max(len(ids) for ids, _ in both)) > max_tokens:
             num_long, longest = num_long + 1, max(longest, length)
             both = _cut(both, max_tokens, args.truncation)
+        both = [(ids, predicted(mask)) for ids, mask in both]
         if both and both[0] == both[1]:  # as messages they may differ, in what the template does not show
             num_ties += 1
         elif both and all(any(mask) for _, mask in both):

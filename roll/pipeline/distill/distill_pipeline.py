@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from roll.algorithms.distillation import Distillation, DistillLoss
 from roll.configs.plan.run_plan import RunPlan
@@ -61,7 +58,7 @@ class DistillPipeline(RowPipeline):
         texts = conversation_texts(columns(config))
         choices = {at: row_choice(places(config), at, texts, self.tokenizer) for at in config.data_args}
         rows, *held_out = (load_conversations(args, at, *reads, choices[at]) for at, args in config.data_args.items())
-        return without_first_tokens(rows), held_out[0] if held_out else None
+        return rows, held_out[0] if held_out else None
 
     def _told(self) -> Distillation:
         student, teacher = self.config.student.model_args, self.config.teacher.model_args
@@ -94,11 +91,3 @@ class DistillPipeline(RowPipeline):
         state = super().save(directory)
         self.tokenizer.save_pretrained(directory / HF_MODEL)
         return state
-
-
-def without_first_tokens(rows: Rows) -> Rows:
-    """The rows, where no answer begins with the first token of its row: a row that is cut from the left may, and
-    nothing predicts it."""
-    mask = rows.response_mask.copy()
-    mask[(np.cumsum(rows.lengths) - rows.lengths)[rows.lengths > 0]] = False
-    return replace(rows, response_mask=mask)

@@ -87,6 +87,19 @@ def test_rows_too_long_stop_the_run_are_left_out_or_cut(tmp_path: Path, tiny_tok
     assert cut.lengths[1] == 32 and cut.response_mask[-1]
 
 
+def test_the_first_token_of_a_row_is_not_learnt_for_nothing_predicts_it(
+    tmp_path: Path, tiny_tokenizer: "Tokenizer"
+) -> None:
+    """Hugging Face's labels are shifted: it has none for that token, and does not count it."""
+    end = tiny_tokenizer.eos_token
+    nothing_asked = [{"prompt": "", "answer": "13"}, {"prompt": "", "answer": ""}, {"prompt": "3", "answer": "1"}]
+    rows = load(tmp_path, tiny_tokenizer, *nothing_asked, template="plain")
+    assert learnt(rows, tiny_tokenizer) == [f"3{end}", f"1{end}"]
+    assert rows.response_mask.tolist() == [False, True, True, False, True, True]
+    cut = load(tmp_path, tiny_tokenizer, {"prompt": "31", "answer": "12345"}, longest=3, args={"truncation": "left"})
+    assert cut.response_mask.tolist() == [False, True, False]  # 5, the end, a line break of the template's
+
+
 @pytest.mark.parametrize(
     ("row", "message"),
     [

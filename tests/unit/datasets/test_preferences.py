@@ -127,6 +127,14 @@ def test_pairs_whose_rows_are_the_same_are_left_out_whatever_makes_them_so(
         load(tmp_path, tiny_tokenizer, not_shown, differs_late, **cut)
 
 
+def test_the_first_token_of_a_row_counts_in_no_answer(tmp_path: Path, tiny_tokenizer: "Tokenizer") -> None:
+    """Nothing predicts it; a mean over an answer's tokens would be over one too many."""
+    unasked = {"prompt": "", "chosen": "13", "rejected": "31"}
+    end = tiny_tokenizer.eos_token
+    rows = load(tmp_path, tiny_tokenizer, unasked, unasked | {"rejected": ""}, template="plain")
+    assert rendered(rows, tiny_tokenizer) == [(f"13{end}", f"3{end}"), (f"31{end}", f"1{end}")]
+
+
 def test_pairs_too_long_stop_the_run_are_left_out_or_cut(tmp_path: Path, tiny_tokenizer: "Tokenizer") -> None:
     long = {"prompt": "1" * 30, "chosen": "13", "rejected": "3" * 12}
     longest = int(load(tmp_path, tiny_tokenizer, long).lengths.max())

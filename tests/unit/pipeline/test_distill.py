@@ -8,7 +8,6 @@ import numpy as np
 from roll.distributed.executor.roles import _told_of
 from roll.pipeline.distill.distill_checks import distill_problems, distill_warnings
 from roll.pipeline.distill.distill_config import DistillConfig, distill_rows
-from roll.pipeline.distill.distill_pipeline import without_first_tokens
 from roll.pipeline.distill.settings import divergence
 from roll.pipeline.rows.row_config import row_plan
 from roll.types.batch import Rows, Shard, TaughtRows
@@ -76,10 +75,8 @@ def test_keys_of_another_objective_are_warned_of() -> None:
     assert list(distill_warnings(config(skew_lambda=0.7, kd_objective="skewed_reverse_kl"))) == []
 
 
-def test_a_first_token_is_no_answer_and_lessons_follow_their_rows() -> None:
-    """Of two rows the first was cut from the left, so that all its tokens were learnt."""
-    rows = without_first_tokens(Rows.of([[1, 2, 3], [4, 5]], [[True, True, True], [False, True]]))
-    assert rows.response_mask.tolist() == [False, True, True, False, True]
+def test_lessons_follow_their_rows() -> None:
+    rows = Rows.of([[1, 2, 3], [4, 5]], [[False, True, True], [False, True]])
     lesson = np.array([[1, 2], [3, 4], [5, 6]], np.float32)
     taught = TaughtRows(**vars(rows), lesson=lesson)
     batch = pad(taught, np.array([1, 0]))
