@@ -63,11 +63,7 @@ class Columns:
             messages = [{"role": "user", "content": "\n".join(texts)}, answer]
         if self.system is not None and messages[0]["role"] != "system":
             messages.insert(0, {"role": "system", "content": text_in(row, self.system, "system_key")})
-        try:
-            messages = [with_arguments(message) for message in messages]
-        except ValueError as error:
-            raise ConfigError(f"{row.where}: arguments of a tool call are no JSON ({error})") from error
-        return Conversation(messages, () if self.tools is None else tools_in(row, self.tools))
+        return Conversation(as_templates_take(messages, row), () if self.tools is None else tools_in(row, self.tools))
 
 
 def load_conversations(
@@ -183,6 +179,14 @@ def messages_in(value: object, row: Row, column: str, key: str) -> list[Message]
             f"{row.where}: column {column!r} ({key}) must be a list of messages, each with role and content"
         )
     return [dict(message) for message in value]
+
+
+def as_templates_take(messages: Sequence[Message], row: Row) -> list[Message]:
+    """The messages, with arguments of calls that are JSON texts as mappings. Raises ConfigError for others."""
+    try:
+        return [with_arguments(message) for message in messages]
+    except ValueError as error:
+        raise ConfigError(f"{row.where}: arguments of a tool call are no JSON ({error})") from error
 
 
 def _is_message(message: object) -> bool:

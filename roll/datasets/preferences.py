@@ -11,7 +11,14 @@ import numpy as np
 
 from roll.configs.data import DataArgs
 from roll.configs.limits import LARGEST
-from roll.datasets.conversations import ends_with_answer, messages_in, not_there, predicted, text_in
+from roll.datasets.conversations import (
+    as_templates_take,
+    ends_with_answer,
+    messages_in,
+    not_there,
+    predicted,
+    text_in,
+)
 from roll.datasets.loader import Row
 from roll.datasets.sources import Choose, all_rows, data_sources
 from roll.datasets.templates import PromptTemplate
@@ -84,7 +91,7 @@ class PairColumns:
         whole = answer if answer[0]["role"] != "assistant" else self._prompt(row) + answer
         if self.system is not None and whole[0]["role"] != "system":
             whole = [{"role": "system", "content": text_in(row, self.system, "system_key")}, *whole]
-        return ends_with_answer(whole, row, column)
+        return as_templates_take(ends_with_answer(whole, row, column), row)
 
     def _prompt(self, row: Row) -> list[Message]:
         value = row.value(self.prompt)

@@ -135,6 +135,32 @@ def test_the_first_token_of_a_row_counts_in_no_answer(tmp_path: Path, tiny_token
     assert rendered(rows, tiny_tokenizer) == [(f"13{end}", f"3{end}"), (f"31{end}", f"1{end}")]
 
 
+def test_calls_whose_arguments_are_json_texts_are_those_whose_arguments_are_mappings(
+    tmp_path: Path, tiny_tokenizer: "Tokenizer"
+) -> None:
+    """As in fine-tuning: a template that writes arguments as JSON would put a text in quotes once more."""
+    (tmp_path / "calls.jinja").write_text(
+        "{% for m in messages %}{{ m.role }}:{{ m.content or '' }}{% for c in m.tool_calls or [] %}"
+        "{{ c.function.arguments | tojson }}{% endfor %}<|im_end|>{% endfor %}"
+        "{% if add_generation_prompt %}assistant:{% endif %}"
+    )
+
+    def call(arguments: Any) -> list[dict[str, Any]]:
+        return [
+            {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]}
+        ]
+
+    def pair(chosen: Any, rejected: Any) -> PairRows:
+        row = {"prompt": [user("31")], "chosen": call(chosen), "rejected": call(rejected)}
+        return load(tmp_path, tiny_tokenizer, row, template=str(tmp_path / "calls.jinja"))
+
+    texts = pair('{"x": 1}', '{"x": 2}')
+    assert [learnt for _, learnt in rendered(texts, tiny_tokenizer)] == ['{"x": 1}<|im_end|>', '{"x": 2}<|im_end|>']
+    assert texts.input_ids.tolist() == pair({"x": 1}, {"x": 2}).input_ids.tolist()
+    with pytest.raises(ConfigError, match=r"rows.jsonl:1: arguments of a tool call are no JSON"):
+        pair("x is 1", '{"x": 2}')
+
+
 def test_pairs_too_long_stop_the_run_are_left_out_or_cut(tmp_path: Path, tiny_tokenizer: "Tokenizer") -> None:
     long = {"prompt": "1" * 30, "chosen": "13", "rejected": "3" * 12}
     longest = int(load(tmp_path, tiny_tokenizer, long).lengths.max())
