@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from roll.datasets.loader import Row
 from roll.datasets.templates import PromptTemplate
 from roll.datasets.tool_calls import Tool
 from roll.errors import ConfigError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 Message = dict[str, Any]
 Piece = tuple[str, bool]  # a text, and whether its tokens are learnt
@@ -26,7 +29,7 @@ class Turns:
     ):
         self._template, self._train_on, self._remedy = template, train_on, remedy
         self._tokenizer = template.tokenizer
-        self._special = frozenset(template.tokenizer.all_special_ids)
+        self._special = _special_ids(template.tokenizer)
         self._writes_tools: bool | None = None
 
     def encode(
@@ -46,9 +49,12 @@ class Turns:
         return tokens, mask
 
     def _learnt(self, ids: Sequence[int]) -> list[bool]:
-        """An answer up to its end-of-turn token; what the template writes behind it is not the model's."""
+        """An answer up to its end-of-turn token; white space that the template writes behind it is not the model's. A
+        special token before anything else is one that the answer names."""
         ends = [place for place, token in enumerate(ids) if token in self._special]
         count = ends[-1] + 1 if ends else len(ids)
+        if str(self._tokenizer.decode([*ids[count:]])).strip():
+            count = len(ids)
         return [place < count for place in range(len(ids))]
 
     def _pieces(self, messages: Sequence[Message], row: Row, given: int, tools: Sequence[Tool]) -> Iterator[Piece]:
@@ -100,3 +106,9 @@ class Turns:
                 f"{row.where}: {self._template.key}: the row offers tools, of which the template writes nothing. Use a "
                 "template that does (native, if the tokenizer's own one does), or set tools_key: null"
             )
+
+
+def _special_ids(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    """Those that have a name (eos_token and the like), and those that only their entry in the vocabulary calls so."""
+    marked = (place for place, token in tokenizer.added_tokens_decoder.items() if token.special)
+    return frozenset((*tokenizer.all_special_ids, *marked))

@@ -87,6 +87,27 @@ def test_rows_too_long_stop_the_run_are_left_out_or_cut(tmp_path: Path, tiny_tok
     assert cut.lengths[1] == 32 and cut.response_mask[-1]
 
 
+def test_an_end_of_turn_token_that_has_no_name_ends_the_answer(tmp_path: Path, tiny_tokenizer: "Tokenizer") -> None:
+    """As of base models, whose eos_token ends a document: their vocabulary alone says that <|im_end|> is special."""
+    from transformers import PreTrainedTokenizerFast
+
+    unnamed = PreTrainedTokenizerFast(
+        tokenizer_object=tiny_tokenizer.backend_tokenizer,
+        eos_token=tiny_tokenizer.pad_token,
+        chat_template=tiny_tokenizer.chat_template,
+    )
+    assert "<|im_end|>" not in unnamed.all_special_tokens
+    rows = load(tmp_path, unnamed, {"prompt": "31", "answer": "13"})
+    assert learnt(rows, unnamed) == ["13<|im_end|>"]
+
+
+def test_an_answer_that_names_a_special_token_is_learnt_to_its_end(tmp_path: Path, tiny_tokenizer: "Tokenizer") -> None:
+    (tmp_path / "lines.jinja").write_text("{% for m in messages %}{{ m.content }};{% endfor %}")
+    row = {"prompt": "31", "answer": "<|im_end|> ends a turn"}
+    rows = load(tmp_path, tiny_tokenizer, row, args={"template": str(tmp_path / "lines.jinja")})
+    assert learnt(rows, tiny_tokenizer) == ["<|im_end|> ends a turn;"]
+
+
 def test_the_first_token_of_a_row_is_not_learnt_for_nothing_predicts_it(
     tmp_path: Path, tiny_tokenizer: "Tokenizer"
 ) -> None:
