@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,11 +9,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from roll.configs.data import DataArgs
-from roll.datasets.json_text import parse_whole
 from roll.datasets.loader import Row
 from roll.datasets.sources import Choose, all_rows, data_sources
 from roll.datasets.templates import PromptTemplate
-from roll.datasets.tool_calls import Tool, tools_in, with_arguments
+from roll.datasets.tool_calls import Tool, json_in, tools_in, with_arguments
 from roll.datasets.turns import Message, Turns
 from roll.errors import ConfigError
 from roll.types.batch import Rows
@@ -170,10 +168,7 @@ def ends_with_answer(messages: list[Message], row: Row, column: str) -> list[Mes
 def messages_in(value: object, row: Row, column: str, key: str) -> list[Message]:
     """The messages that a column holds, as a list or as JSON. Raises ConfigError where it holds something else."""
     if isinstance(value, str):
-        try:
-            value = parse_whole(value).value
-        except json.JSONDecodeError as error:
-            raise ConfigError(f"{row.where}: column {column!r} is a text but not JSON ({error.msg})") from error
+        value = json_in(value, row, column)
     if not isinstance(value, list) or not value or not all(_is_message(message) for message in value):
         raise ConfigError(
             f"{row.where}: column {column!r} ({key}) must be a list of messages, each with role and content"
@@ -186,7 +181,7 @@ def as_templates_take(messages: Sequence[Message], row: Row) -> list[Message]:
     try:
         return [with_arguments(message) for message in messages]
     except ValueError as error:
-        raise ConfigError(f"{row.where}: arguments of a tool call are no JSON ({error})") from error
+        raise ConfigError(f"{row.where}: {error}") from error
 
 
 def _is_message(message: object) -> bool:

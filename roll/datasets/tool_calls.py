@@ -13,15 +13,23 @@ from roll.errors import ConfigError
 Tool = Mapping[str, Any]  # a JSON schema, as transformers' templates read it
 
 
+def json_in(text: str, row: Row, column: str) -> Any:
+    """What the JSON in a column says. Raises ConfigError where it is none, or no row may hold it."""
+    try:
+        parsed = parse_whole(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{row.where}: column {column!r} is a text but not JSON ({error.msg})") from error
+    if parsed.fault:
+        raise ConfigError(f"{row.where}: column {column!r}: {parsed.fault}")
+    return parsed.value
+
+
 def tools_in(row: Row, column: str) -> tuple[Tool, ...]:
     """The tools that a column holds, as a list or as JSON; none where the row has none. Raises ConfigError where it
     holds something else."""
     value = row.value(column)
     if isinstance(value, str) and value:
-        try:
-            value = parse_whole(value).value
-        except json.JSONDecodeError as error:
-            raise ConfigError(f"{row.where}: column {column!r} is a text but not JSON ({error.msg})") from error
+        value = json_in(value, row, column)
     if not value:
         return ()
     if not isinstance(value, list) or not all(isinstance(tool, Mapping) for tool in value):
@@ -34,16 +42,24 @@ def tools_in(row: Row, column: str) -> tuple[Tool, ...]:
 
 def with_arguments(message: Mapping[str, Any]) -> dict[str, Any]:
     """The message, with arguments of its tool calls that are JSON texts as mappings. Raises ValueError for others."""
-    calls = [_with_arguments(call) for call in message.get("tool_calls") or ()]
-    return {**message, "tool_calls": calls} if calls else dict(message)
+    calls = message.get("tool_calls") or []
+    if not isinstance(calls, list | tuple) or not all(isinstance(call, Mapping) for call in calls):
+        raise ValueError("tool_calls must be a list of calls, each a mapping")
+    return {**message, "tool_calls": [_with_arguments(call) for call in calls]} if calls else dict(message)
 
 
-def _with_arguments(call: object) -> dict[str, Any]:
+def _with_arguments(call: Mapping[str, Any]) -> dict[str, Any]:
     """A call is {"function": {"name", "arguments"}}, or what is in there by itself."""
-    if not isinstance(call, Mapping):
-        raise ValueError(f"a tool call is {type(call).__name__}, not a mapping")
     inner = call.get("function")
     if isinstance(inner, Mapping):
         return {**call, "function": _with_arguments(inner)}
     arguments = call.get("arguments")
-    return {**call, "arguments": json.loads(arguments)} if isinstance(arguments, str) else dict(call)
+    if not isinstance(arguments, str):
+        return dict(call)
+    try:
+        parsed = parse_whole(arguments)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"arguments of a tool call are no JSON ({error})") from error
+    if parsed.fault:
+        raise ValueError(f"the JSON of a tool call's arguments: {parsed.fault}")
+    return {**call, "arguments": parsed.value}
