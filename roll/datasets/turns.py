@@ -31,12 +31,13 @@ class Turns:
         self._tokenizer = template.tokenizer
         self._special = _special_ids(template.tokenizer)
         self._writes_tools: bool | None = None
+        self._writes_calls: bool | None = None
 
     def encode(
         self, messages: Sequence[Message], row: Row, given: int = 0, tools: Sequence[Tool] = ()
     ) -> tuple[list[int], list[bool]]:
-        """Tokens, and which are learnt: none of the first `given` messages. Raises ConfigError for tools of which the
-        template writes nothing."""
+        """Tokens, and which are learnt: none of the first `given` messages. Raises ConfigError for tools, and calls of
+        them, of which the template writes nothing."""
         if tools:
             self._check_tools(messages, row, tools)
         tokens: list[int] = []
@@ -62,9 +63,15 @@ class Turns:
         if self._takes_one_prompt:
             yield from self._one_answer(messages, row, tools)
             return
+        self._check_calls(messages, row)
         answers = [place for place, message in enumerate(messages) if message["role"] == "assistant" and place >= given]
-        done = ""
-        for place in answers if self._train_on == "all" else answers[-1:]:
+        learnt, done = answers if self._train_on == "all" else answers[-1:], ""
+        if learnt[:1] == [0]:
+            raise ConfigError(
+                f"{row.where}: the conversation begins with the assistant, whom nothing has asked, so that this turn "
+                "cannot be learnt. Put a message before it (system_key names a column), or leave it out"
+            )
+        for place in learnt:
             before = template.render_messages(messages[:place], row, True, tools)
             whole = template.render_messages(messages[: place + 1], row, False, tools)
             if not (before.startswith(done) and whole.startswith(before)):
@@ -106,6 +113,30 @@ class Turns:
                 f"{row.where}: {self._template.key}: the row offers tools, of which the template writes nothing. Use a "
                 "template that does (native, if the tokenizer's own one does), or set tools_key: null"
             )
+
+    def _check_calls(self, messages: Sequence[Message], row: Row) -> None:
+        """Once: a template that leaves calls out would teach to answer nothing where one is due."""
+        calling = next((place for place, message in enumerate(messages) if message.get("tool_calls")), None)
+        if calling is None:
+            return
+        if self._writes_calls is None:
+            said = [{**message, "content": message.get("content") or ""} for message in messages]
+            silent = [{key: message[key] for key in message if key != "tool_calls"} for message in said]
+            self._writes_calls = self._differ(said, silent, row)
+        if not self._writes_calls:
+            raise ConfigError(
+                f"{row.where}: {self._template.key}: message {calling + 1} calls tools, of which the template writes "
+                "nothing. Use a template that does (native, if the tokenizer's own one does), or write the call in the "
+                "message's content"
+            )
+
+    def _differ(self, some: Sequence[Message], others: Sequence[Message], row: Row) -> bool:
+        """True, too, of a template that takes the one alone."""
+        try:
+            whole, other = (self._template.render_messages(messages, row, False) for messages in (some, others))
+        except ConfigError:
+            return True
+        return whole != other
 
 
 def _special_ids(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:

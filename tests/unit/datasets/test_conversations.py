@@ -87,6 +87,17 @@ def test_rows_too_long_stop_the_run_are_left_out_or_cut(tmp_path: Path, tiny_tok
     assert cut.lengths[1] == 32 and cut.response_mask[-1]
 
 
+@pytest.mark.parametrize("template", ["native", "longCOT_qwen2.5"])
+def test_a_turn_that_nothing_has_asked_for_is_refused_where_it_would_be_learnt(
+    template: str, tmp_path: Path, tiny_tokenizer: "Tokenizer"
+) -> None:
+    row = {"messages": TWO_TURNS[1:]}
+    with pytest.raises(ConfigError, match=r"rows\.jsonl:1: the conversation begins with the assistant"):
+        load(tmp_path, tiny_tokenizer, row, template=template)
+    rows = load(tmp_path, tiny_tokenizer, row, template=template, train_on="last", longest=1000)
+    assert learnt(rows, tiny_tokenizer) == [f"24{tiny_tokenizer.eos_token}"]
+
+
 def test_an_end_of_turn_token_that_has_no_name_ends_the_answer(tmp_path: Path, tiny_tokenizer: "Tokenizer") -> None:
     """As of base models, whose eos_token ends a document: their vocabulary alone says that <|im_end|> is special."""
     from transformers import PreTrainedTokenizerFast

@@ -179,6 +179,30 @@ def test_tools_and_calls_that_cannot_be_read_are_named_before_the_run(
     assert re.search(message, said)
 
 
+@pytest.mark.parametrize("content", ["", "I ask."])
+def test_a_template_that_writes_no_calls_refuses_rows_that_make_some(
+    content: str, tmp_path: Path, tiny_tokenizer: "Tokenizer"
+) -> None:
+    """It would teach to end the turn instead."""
+    row = {"messages": [MESSAGES[0], call({"digits": "31"}) | {"content": content}]}
+    message = f"rows.jsonl:1: {KEY}.template: message 2 calls tools, of which the template writes nothing"
+    with pytest.raises(ConfigError, match=message):
+        load(tmp_path, tiny_tokenizer, row, "chatml")
+
+
+def test_calls_are_taken_by_templates_that_want_a_text_where_there_are_none(
+    tmp_path: Path, tiny_tokenizer: "Tokenizer"
+) -> None:
+    """As Qwen's do: they add the content to a text, unless the message calls a tool."""
+    source = (
+        "{% for m in messages %}{% if m.tool_calls %}{{ m.tool_calls[0].function.arguments | tojson }}"
+        "{% else %}{{ '' + m.content }}{% endif %}<|im_end|>{% endfor %}"
+    )
+    (tmp_path / "texts.jinja").write_text(source)
+    rows = load(tmp_path, tiny_tokenizer, {"messages": MESSAGES[:2]}, str(tmp_path / "texts.jinja"))
+    assert str(tiny_tokenizer.decode(rows.input_ids)) == '31?<|im_end|>{"digits": "31"}<|im_end|>'
+
+
 def test_plain_rows_take_no_calls(tmp_path: Path, tiny_tokenizer: "Tokenizer") -> None:
     with pytest.raises(ConfigError, match=f"{KEY}.template: it writes no tool calls"):
         load(tmp_path, tiny_tokenizer, {"messages": MESSAGES[:2]}, "plain")
