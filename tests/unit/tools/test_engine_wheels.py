@@ -105,6 +105,15 @@ def test_arguments_of_sglang_are_in_its_release(releases: Releases) -> None:
     assert ours | share_of("sglang") <= fields
 
 
+def test_sampling_parameters_of_sglang_are_in_its_release(releases: Releases) -> None:
+    """They go to it as a dictionary."""
+    sources = releases["sglang"]
+    (found,) = sources.find("sglang.srt.sampling.sampling_params", "SamplingParams")
+    ours = keys_returned(sources, "roll.distributed.strategy.sglang.requests", "to_sglang")
+    assert len(ours) >= 10
+    assert ours <= of_record(sources, found).names
+
+
 def test_settings_of_megatron_are_in_its_release(releases: Releases) -> None:
     """Those that follow from a model's config.json and from ours, and those that are passed on as they are."""
     sources = releases["megatron-core"]
