@@ -196,7 +196,7 @@ def machines() -> list[dict[str, str]]:
     linux = {"sys_platform": "linux", "os_name": "posix", "platform_system": "Linux", "implementation_name": "cpython"}
     linux |= {"platform_python_implementation": "CPython", "extra": ""}
     return [
-        linux | {"python_version": python, "python_full_version": f"{python}.9", "platform_machine": machine}
+        linux | {"python_version": python, "python_full_version": f"{python}.0", "platform_machine": machine}
         for python in PYTHONS
         for machine in MACHINES
     ]
