@@ -34,6 +34,7 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
     "doctor": Subcommand("what of this machine is in the way of a run, and what to do", "roll.doctor.command:run"),
     "chat": Subcommand("talk to a model, or to what a run has trained", "roll.chat.command:run"),
     "convert": Subcommand("Hugging Face models to Megatron checkpoints and back", "roll.models.convert:main"),
+    "push": Subcommand("the model of a checkpoint, to the Hugging Face hub", "roll.push:run"),
     "replay": Subcommand("recorded answers and episodes of a run, as text", "roll.pipeline.records.replay:main"),
     "report": Subcommand("what runs left, as one HTML file to look at offline", "roll.report.command:run"),
     "check-env": Subcommand(

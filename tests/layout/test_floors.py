@@ -35,6 +35,7 @@ FLOORS = {
     "roll.doctor": 13,
     "roll.studio": 13,
     "roll.chat": 12,
+    "roll.push": 12,
     "roll.evaluate": 13,
     "roll.commands": 13,
     "roll.completion": 14,  # a command of its own, which reads the others
