@@ -63,6 +63,13 @@ class CheckpointConfig(Settings):
 
     type: Literal["file_system"] = setting("file_system", "Kind of storage; only directories are known.")
     output_dir: Place | None = setting(None, "Directory of the checkpoints. Default: <output_dir>/checkpoints.")
+    hub_model_id: str | None = setting(
+        None,
+        "Repository of the Hugging Face hub, owner/name: the model of each saved checkpoint goes there in a commit, "
+        "beside the run (docs/serving.md).",
+        pattern=r"^[\w.-]+/[\w.-]+$",
+    )
+    hub_private_repo: bool = setting(False, "If the run has to make that repository: for its owner alone.")
 
 
 class RunConfig(Settings):

@@ -26,6 +26,7 @@ from roll.pipeline.interrupts import Interrupts, StepGivenUp
 from roll.pipeline.records.run_record import RunRecord
 from roll.pipeline.saving.checkpoint import Checkpoint, CheckpointStore
 from roll.pipeline.saving.driver_state import DriverState, write_state
+from roll.pipeline.saving.hub import HubPushes, hub_pushes
 from roll.pipeline.tracking.build import make_trackers
 from roll.pipeline.tracking.local import METRICS_FILE, read_metrics, write_metrics
 from roll.pipeline.tracking.tracker import Trackers
@@ -50,6 +51,7 @@ class Run(ABC):
     view: ClassVar[View]
     display: Display
     trackers: Trackers
+    hub: HubPushes | None
 
     def __init__(self, config: RunConfig):
         self.config = config
@@ -127,6 +129,7 @@ class Run(ABC):
         try:
             with self.interrupts, ExitStack() as stack:
                 self.display = stack.enter_context(make_display(terminal, self.view.columns))
+                self.hub = stack.enter_context(hub_pushes(self.config, self.interrupts))
                 stack.callback(self.close)
                 self._run()
         except KeyboardInterrupt:
@@ -263,6 +266,8 @@ class Run(ABC):
             write_state(
                 directory, DriverState(steps_done=steps_done, run=state, config=self.config.model_dump(mode="json"))
             )
+        if self.hub is not None and (newest := self.checkpoints.latest()) is not None:
+            self.hub.send(newest)
         self.checkpoint_saved(steps_done)
 
     def _finish(self, failed: bool) -> None:

@@ -2,85 +2,25 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import os
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+
+from tests.helpers.hub import Hub, own_variables, running_hub
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 FILES = {"config.json": b"{}\n", "model.safetensors": bytes(range(256)) * 300, "nested/tokenizer.json": b"[1]"}
 
 
-class Hub(ThreadingHTTPServer):
-    """Takes all files as regular ones. `status`: what it answers to each request beside 200."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Answers)
-        self.status, self.asked = 200, list[str]()
-        self.made: dict[str, object] = {}
-        self.branches, self.message = list[str](), ""
-        self.files: dict[str, bytes] = {}
-
-    @property
-    def address(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
-
-
-class _Answers(BaseHTTPRequestHandler):
-    server: Hub
-
-    def do_POST(self) -> None:
-        hub, text = self.server, self.rfile.read(int(self.headers["Content-Length"]))
-        hub.asked.append(self.path)
-        if self.path == "/api/repos/create":
-            hub.made = json.loads(text)
-            self._say({"url": f"{hub.address}/someone/sorter"})
-        elif "/branch/" in self.path:
-            hub.branches.append(self.path.rpartition("/")[2])
-            self._say({})
-        elif "/preupload/" in self.path:
-            asked = [{"path": each["path"], "uploadMode": "regular"} for each in json.loads(text)["files"]]
-            self._say({"files": [{**each, "shouldIgnore": False, "oid": None} for each in asked]})
-        else:
-            for line in map(json.loads, text.splitlines()):
-                if line["key"] == "header":
-                    hub.message = line["value"]["summary"]
-                else:
-                    hub.files[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
-            self._say({"commitUrl": f"{hub.address}/someone/sorter/commit/1", "commitOid": "1"})
-
-    def do_GET(self) -> None:
-        self.server.asked.append(self.path)
-        self._say({"id": "someone/sorter", "sha": "0", "siblings": []})
-
-    def _say(self, answer: dict[str, object]) -> None:
-        body = json.dumps(answer).encode()
-        self.send_response(self.server.status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
 @pytest.fixture
 def hub() -> Iterator[Hub]:
-    server = Hub()
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with running_hub() as hub:
+        yield hub
 
 
 @pytest.fixture
@@ -94,9 +34,7 @@ def checkpoint(tmp_path: Path) -> Path:
 
 
 def push(endpoint: str, *words: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    given = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING_FACE_"))}
-    given |= {"HF_ENDPOINT": endpoint, "HF_TOKEN": "hf_mine"}
-    given |= {"HF_HOME": "/nonexistent", "NO_PROXY": "127.0.0.1", "PYTHONPATH": str(REPOSITORY)}
+    given = os.environ | own_variables(endpoint) | {"PYTHONPATH": str(REPOSITORY)}
     command = [sys.executable, "-m", "roll", "push", *map(str, words)]
     return subprocess.run(command, env=given | environment, capture_output=True, text=True, check=False)
 

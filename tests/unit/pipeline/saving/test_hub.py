@@ -1,0 +1,111 @@
+"""Models that go to the hub beside a run."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from pathlib import Path
+
+import pytest
+
+from roll.configs.run import CheckpointConfig, RunConfig
+from roll.errors import ConfigError, RollError
+from roll.pipeline.interrupts import Interrupts
+from roll.pipeline.saving import hub
+from roll.pipeline.saving.checkpoint import CheckpointStore
+from roll.pipeline.saving.hub import HubPushes, hub_pushes
+
+
+class Pushed:
+    """Stands in for the hub: takes what may pass, and notes files and message of each commit."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch):
+        self.commits: list[tuple[str, str]] = []
+        self.begun, self.may_pass = threading.Semaphore(0), threading.Semaphore(0)
+        self.error: Exception | None = None
+        monkeypatch.setattr(hub, "push", self)
+
+    def __call__(self, folder: Path, repo: str, message: str, private: bool) -> str:
+        self.begun.release()
+        self.may_pass.acquire()
+        if self.error is not None:
+            raise self.error
+        self.commits.append((message, (folder / "model.safetensors").read_text()))
+        return "there"
+
+
+@pytest.fixture
+def pushed(monkeypatch: pytest.MonkeyPatch) -> Pushed:
+    return Pushed(monkeypatch)
+
+
+def saved(tmp_path: Path, step: int, store: CheckpointStore | None = None) -> Path:
+    store = store or CheckpointStore(tmp_path / "mine" / "checkpoints")
+    with store.writing(step) as directory:
+        (directory / "hf_model").mkdir()
+        (directory / "hf_model" / "model.safetensors").write_text(f"weights {step}")
+    return store.directory / f"step_{step:06d}"
+
+
+def test_a_checkpoint_that_is_removed_meanwhile_arrives(tmp_path: Path, pushed: Pushed) -> None:
+    store = CheckpointStore(tmp_path / "mine" / "checkpoints", max_to_keep=1)
+    pushes = HubPushes("someone/sorter", False)
+    pushes.send(saved(tmp_path, 10, store))
+    pushed.begun.acquire()
+    saved(tmp_path, 20, store)
+    assert [path.name for path in store.newest_first()] == ["step_000020"]
+    pushed.may_pass.release()
+    pushes.close(waits=True)
+    assert pushed.commits == [("Step 10 of mine", "weights 10")]
+    assert [path.name for path in store.directory.iterdir()] == ["step_000020"]
+
+
+def test_of_those_that_wait_the_newest_goes(tmp_path: Path, pushed: Pushed, caplog: pytest.LogCaptureFixture) -> None:
+    pushes = HubPushes("someone/sorter", False)
+    with caplog.at_level(logging.WARNING):
+        pushes.send(saved(tmp_path, 10))
+        pushed.begun.acquire()
+        for step in (20, 30, 40):
+            pushes.send(saved(tmp_path, step))
+        pushed.may_pass.release(2)
+        pushes.close(waits=True)
+    assert [message for message, _ in pushed.commits] == ["Step 10 of mine", "Step 40 of mine"]
+    assert caplog.text.count("is passed over") == 2
+    assert not list((tmp_path / "mine" / "checkpoints").glob(".*"))
+
+
+def test_what_the_hub_refuses_is_a_warning_and_the_next_goes(
+    tmp_path: Path, pushed: Pushed, caplog: pytest.LogCaptureFixture
+) -> None:
+    pushes = HubPushes("someone/sorter", False)
+    pushed.error = RollError("someone/sorter: the hub refused (403)")
+    pushes.send(saved(tmp_path, 10))
+    pushed.begun.acquire()
+    with caplog.at_level(logging.WARNING):
+        pushed.may_pass.release()
+        pushes.send(saved(tmp_path, 20))
+        pushed.begun.acquire()
+        pushed.error = None
+        pushed.may_pass.release()
+        pushes.close(waits=True)
+    assert "Step 10 of mine is not on the hub: someone/sorter: the hub refused (403)" in caplog.text
+    assert pushed.commits == [("Step 20 of mine", "weights 20")]
+
+
+def test_a_copy_of_a_killed_run_is_removed_by_the_next(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path / "mine" / "checkpoints")
+    saved(tmp_path, 10, store)
+    (store.directory / ".step_000010.push-999999999").mkdir()
+    store.clean()
+    assert [path.name for path in store.directory.iterdir()] == ["step_000010"]
+
+
+def test_a_run_without_a_token_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
+    place = CheckpointConfig.model_validate({"hub_model_id": "someone/sorter"})
+    sending, never = (RunConfig.model_construct(checkpoint_config=place, save_steps=steps) for steps in (50, 0))
+    refused = pytest.raises(ConfigError, match="checkpoint_config.hub_model_id: there is no token")
+    with refused, hub_pushes(sending, Interrupts(1.0)):
+        pass
+    with hub_pushes(never, Interrupts(1.0)) as pushes:
+        assert pushes is None
