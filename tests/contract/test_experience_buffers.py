@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -188,3 +189,29 @@ def test_a_database_that_cannot_be_opened_is_told(tmp_path: Path) -> None:
         SqliteDatabase(tmp_path / "file" / "rows.db")
     with pytest.raises(StorageError, match="cannot be written"):
         DirectoryBuffer(tmp_path / "file", FORMS["npz"])
+
+
+def test_a_directory_that_vanishes_is_told(tmp_path: Path) -> None:
+    asks: list[Callable[[Buffer], object]] = [
+        lambda buffer: buffer.entries(),
+        lambda buffer: buffer.read([Entry(0, 0)]),
+        lambda buffer: buffer.release({0: 0}),
+        lambda buffer: buffer.rewind(0),
+    ]
+    for number, ask in enumerate(asks):
+        buffer = DirectoryBuffer(tmp_path / str(number), FORMS["npz"])
+        shutil.rmtree(tmp_path / str(number))
+        with pytest.raises(StorageError, match="cannot be read"):
+            ask(buffer)
+
+
+def test_a_note_that_is_damaged_is_told_each_time(tmp_path: Path) -> None:
+    """Else what the notes after it release would be trained on again."""
+    writer = DirectoryBuffer(tmp_path, FORMS["npz"], keep=True)
+    writer.write([experience(0)])
+    writer.release({0: 0})
+    (tmp_path / "trained" / "000001.json").write_text("{")
+    reader = DirectoryBuffer(tmp_path, FORMS["npz"], keep=True)
+    for _ in range(2):
+        with pytest.raises(StorageError, match="cannot be read"):
+            reader.entries()

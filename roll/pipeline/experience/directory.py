@@ -124,7 +124,7 @@ class DirectoryBuffer(Buffer):
 
     def _files(self) -> list[tuple[Path, Entry]]:
         found = []
-        for name in os.listdir(self._groups):
+        for name in _names_in(self._groups):
             if match := _NAME.fullmatch(name):
                 step, number, version = int(match[1]), int(match[2]), int(match[4])
                 found.append((self._groups / name, Entry(step, number, match[3] == "kept", version)))
@@ -147,10 +147,12 @@ class DirectoryBuffer(Buffer):
     def _noted(self) -> dict[int, dict[int, int]]:
         """By the steps that were done: number -> step that trained on it. Nobody else writes them."""
         if self._known is None:
-            self._known = {}
-            for path in sorted(self._trained.iterdir()):
-                if match := _STEP.fullmatch(path.name):
-                    self._known[int(match[1])] = {int(n): step for n, step in _noted_in(path, "groups", dict).items()}
+            known: dict[int, dict[int, int]] = {}
+            for name in sorted(_names_in(self._trained)):
+                if match := _STEP.fullmatch(name):
+                    told = _noted_in(self._trained / name, "groups", dict)
+                    known[int(match[1])] = {int(number): step for number, step in told.items()}
+            self._known = known
         return self._known
 
     def _note(self, steps_done: int, groups: Mapping[int, int]) -> None:
@@ -174,6 +176,14 @@ class DirectoryBuffer(Buffer):
 
     def _rename(self, staged: Path, path: Path) -> None:
         os.replace(staged, path)
+
+
+def _names_in(directory: Path) -> list[str]:
+    """Raises StorageError for a directory that somebody has removed."""
+    try:
+        return os.listdir(directory)
+    except OSError as error:
+        raise StorageError(f"experience.dir: {directory} cannot be read: {error.strerror}") from error
 
 
 def _noted_in(path: Path, key: str, kind: type[T]) -> T:
