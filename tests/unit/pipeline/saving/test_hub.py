@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -103,7 +105,7 @@ def test_a_copy_of_a_killed_run_is_removed_by_the_next(tmp_path: Path) -> None:
 def test_a_run_without_a_token_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
     place = CheckpointConfig.model_validate({"hub_model_id": "someone/sorter"})
-    sending, never = (RunConfig.model_construct(checkpoint_config=place, save_steps=steps) for steps in (50, 0))
+    sending, never = (cast("RunConfig", SimpleNamespace(checkpoint_config=place, save_steps=n)) for n in (50, 0))
     refused = pytest.raises(ConfigError, match="checkpoint_config.hub_model_id: there is no token")
     with refused, hub_pushes(sending, Interrupts(1.0)):
         pass
