@@ -197,6 +197,8 @@ def test_a_directory_that_vanishes_is_told(tmp_path: Path) -> None:
         lambda buffer: buffer.read([Entry(0, 0)]),
         lambda buffer: buffer.release({0: 0}),
         lambda buffer: buffer.rewind(0),
+        lambda buffer: buffer.finished(),
+        lambda buffer: buffer.is_finished(0),
     ]
     for number, ask in enumerate(asks):
         buffer = DirectoryBuffer(tmp_path / str(number), FORMS["npz"])

@@ -76,12 +76,12 @@ class DirectoryBuffer(Buffer):
 
     def finished(self) -> list[frozenset[int]]:
         found: list[frozenset[int]] = []
-        while (path := self._steps / f"{len(found):06d}.json").exists():
+        while _is_there(path := self._steps / f"{len(found):06d}.json"):
             found.append(frozenset(_noted_in(path, "numbers", list)))
         return found
 
     def is_finished(self, step: int) -> bool:
-        return (self._steps / f"{step:06d}.json").exists()
+        return _is_there(self._steps / f"{step:06d}.json")
 
     def entries(self) -> list[Entry]:
         released = self._released()
@@ -176,6 +176,15 @@ class DirectoryBuffer(Buffer):
 
     def _rename(self, staged: Path, path: Path) -> None:
         os.replace(staged, path)
+
+
+def _is_there(path: Path) -> bool:
+    """Raises StorageError where somebody has removed its directory."""
+    if path.exists():
+        return True
+    if not path.parent.is_dir():
+        raise StorageError(f"experience.dir: {path.parent} cannot be read: there is no such directory")
+    return False
 
 
 def _names_in(directory: Path) -> list[str]:
