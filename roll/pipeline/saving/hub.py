@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 
 _KEY = "checkpoint_config.hub_model_id"
 _STEP = re.compile(r"step_0*(\d+)")
+_LAST_PUSH_S = 1800.0  # beyond it a store that never answers would hold up the end of the run
 
 
 @contextmanager
@@ -65,12 +66,15 @@ class HubPushes:
             self._waiting.put((copy, message_of(model)))
 
     def close(self, waits: bool) -> None:
-        """`waits`: until the last model is there. What is on its way otherwise leaves nothing on the hub."""
+        """`waits`: until the last model is there, for half an hour at most. What is on its way otherwise leaves nothing
+        on the hub."""
         self._waiting.put(None)
         if waits:
             if self._thread.is_alive():
                 logger.info("%s: waiting until the last model is there (Ctrl-C gives it up)", _KEY)
-            self._thread.join()
+            self._thread.join(_LAST_PUSH_S)
+            if self._thread.is_alive():
+                logger.warning("%s: the last model is not on the hub after %.0f s, and is given up", _KEY, _LAST_PUSH_S)
 
     def _work(self) -> None:
         for copy, message in self._newest():
@@ -137,6 +141,9 @@ def push(folder: Path, repo: str, message: str, private: bool = False, revision:
         raise RollError(f"{repo}: {folder} cannot be read: {describe(error)}.") from error
     except TransportError as error:
         raise RollError(f"{repo}: {api.endpoint} cannot be reached: {describe(error)}.") from error
+    except (RuntimeError, ValueError) as error:  # of large files: what their store says, or its client
+        why = describe(error) + (f" ({describe(error.__cause__)})" if error.__cause__ is not None else "")
+        raise RollError(f"{repo}: a large file was not taken: {why}.") from error
 
 
 def message_of(folder: Path) -> str:

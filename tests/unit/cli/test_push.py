@@ -81,6 +81,15 @@ def test_a_refusal_of_the_hub_is_one_line(hub: Hub, checkpoint: Path, status: in
     assert done.returncode == 1 and told in done.stderr and "Traceback" not in done.stderr, done.stderr
 
 
+@pytest.mark.parametrize(("quota", "status", "told"), [("it is full", 200, "it is full"), ("", 403, "403 Forbidden")])
+def test_a_large_file_that_is_not_taken_is_told(hub: Hub, checkpoint: Path, quota: str, status: int, told: str) -> None:
+    hub.quota_message, hub.store_status = quota, status
+    done = push(hub.address, checkpoint, "someone/sorter")
+    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+    assert "a large file was not taken" in done.stderr and told in done.stderr
+    assert hub.files == {}
+
+
 def test_a_hub_that_is_not_there_is_told(checkpoint: Path) -> None:
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))  # and does not listen

@@ -94,6 +94,19 @@ def test_what_the_hub_refuses_is_a_warning_and_the_next_goes(
     assert pushed.commits == [("Step 20 of mine", "weights 20")]
 
 
+def test_a_hub_that_never_answers_does_not_hold_up_the_end(
+    tmp_path: Path, pushed: Pushed, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(hub, "_LAST_PUSH_S", 0.01)
+    pushes = HubPushes("someone/sorter", False)
+    pushes.send(saved(tmp_path, 10))
+    pushed.begun.acquire()
+    pushes.close(waits=True)
+    assert "the last model is not on the hub after 0 s, and is given up" in caplog.text
+    assert pushed.commits == []
+    pushed.may_pass.release()
+
+
 def test_a_copy_of_a_killed_run_is_removed_by_the_next(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path / "mine" / "checkpoints")
     saved(tmp_path, 10, store)
