@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -176,10 +177,11 @@ sys.exit(Supervisor(watched, 5, first_wait_s=0.0).run())
 
 
 def supervise(toy: Watched, stderr: int | None = None) -> subprocess.Popen[bytes]:
-    """In a process of its own."""
+    """In a process of its own, which Ctrl-C reaches also where it does not reach the tests: a shell's background."""
     command = [sys.executable, "-c", SUPERVISING, str(toy.output_dir), *toy.command]
     environment = os.environ | {"PYTHONPATH": os.getcwd()}
-    return subprocess.Popen(command, start_new_session=True, env=environment, stderr=stderr)
+    listens = partial(signal.signal, signal.SIGINT, signal.default_int_handler)
+    return subprocess.Popen(command, start_new_session=True, env=environment, stderr=stderr, preexec_fn=listens)
 
 
 def supervise_ready(toy: Watched) -> subprocess.Popen[bytes]:
