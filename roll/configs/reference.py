@@ -8,7 +8,7 @@ python -m roll.configs.reference --catalogue docs/site/zh.yaml > docs/config_ref
 import argparse
 import sys
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -28,7 +28,7 @@ Keys that do nothing here stand in tables of their own. Those marked *not implem
 and an error otherwise; those marked *no effect* are accepted with a warning that gives the reason."""
 
 INERT = "Keys that do nothing here:"
-HEADS = ("| key | type | default | meaning |", "|---|---|---|---|")
+HEAD_ROW, RULE = "| key | type | default | meaning |", "|---|---|---|---|"
 AGENTIC = "roll.pipeline.agentic.agentic_config"
 SHOWN_WITHOUT_INHERITED = (
     "RewardConfig",
@@ -103,77 +103,96 @@ SECTIONS: tuple[tuple[str, str], ...] = (
 )
 
 
+PLAIN_TYPES: Mapping[Any, str] = {
+    int: "whole number",
+    float: "number",
+    str: "text",
+    bool: "true or false",
+    type(None): "null",
+    Any: "any",
+}
+
+Say = Callable[[str], str]
+"""What stands on the page for an English text."""
+
+
 def reference(catalogue: Mapping[str, str] | None = None) -> str:
     """The whole page. `catalogue`: English texts and what stands in their place; what it lacks stays English."""
     words = catalogue or {}
-    heads = tuple(words.get(line, line) for line in HEADS)
-    parts = [words.get(HEAD, HEAD)]
+    return page(lambda text: words.get(text, text))
+
+
+def page(say: Say) -> str:
+    """The whole page, each of its texts (headings, types, meanings; names and values are none) as `say` has it."""
+    head = (say(HEAD_ROW), RULE)
+    parts = [say(HEAD)]
     for title, path in SECTIONS:
         cls = resolve(path)
         assert isinstance(cls, type) and issubclass(cls, Settings)
         inherited = _inherited(cls) if cls.__name__ in SHOWN_WITHOUT_INHERITED else frozenset()
-        rows, inert = list(_rows(cls, inherited, words)), list(_inert_rows(cls, inherited))
-        tables = [[*heads, *rows]] if rows else []
-        tables += [[words.get(INERT, INERT), "", *heads, *inert]] if inert else []
-        parts += [f"## {title}", *("\n".join(table) for table in tables)]
-    parts.append("## Other spellings\n\n" + "\n".join(_aliases()))
+        rows, inert = list(_rows(cls, inherited, say)), list(_inert_rows(cls, inherited, say))
+        tables = [[*head, *rows]] if rows else []
+        tables += [[say(INERT), "", *head, *inert]] if inert else []
+        heading = say(title) if " " in title else title  # otherwise a key
+        parts += [f"## {heading}", *("\n".join(table) for table in tables)]
+    parts.append("\n".join(_aliases(say)))
     return "\n\n".join(parts) + "\n"
 
 
 def _inherited(cls: type[Settings]) -> frozenset[str]:
+    """Names of the keys that it has from the class above it, with what they mean there."""
     base = cls.__mro__[1]
     assert issubclass(base, Settings)
-    return frozenset((*base.model_fields, *inert_keys(base)))
+    own = cls.model_fields
+    same = (name for name, info in base.model_fields.items() if own[name].description == info.description)
+    return frozenset((*same, *inert_keys(base)))
 
 
-def _rows(cls: type[Settings], leave_out: frozenset[str], words: Mapping[str, str]) -> Iterator[str]:
+def _rows(cls: type[Settings], leave_out: frozenset[str], say: Say) -> Iterator[str]:
     for name, info in cls.model_fields.items():
         if name not in leave_out:
-            default = "required" if info.is_required() else _value(info.get_default(call_default_factory=True))
-            if nested_class(info.annotation) and default != "required":
+            required = info.is_required()
+            default = say("required") if required else _value(info.get_default(call_default_factory=True))
+            if nested_class(info.annotation) and not required:
                 default = ""
-            meaning = info.description or ""
-            yield _row(name, info.annotation, default, words.get(meaning, meaning))
+            yield _row(name, _type(info.annotation, say), default, say(info.description or ""))
 
 
-def _inert_rows(cls: type[Settings], leave_out: frozenset[str]) -> Iterator[str]:
+def _inert_rows(cls: type[Settings], leave_out: frozenset[str], say: Say) -> Iterator[str]:
     for name, key in inert_keys(cls).items():
         if name not in leave_out:
             default = "" if nested_class(key.type) else _value(key.default)
-            yield _row(name, key.type, default, key.help + _note(key))
+            yield _row(name, _type(key.type, say), default, " ".join((say(key.help), *_note(key, say))))
 
 
-def _note(key: InertKey) -> str:
-    return {"planned": " *Not implemented.*", "section": ""}.get(key.kind, f" *No effect: {key.reason}.*")
+def _note(key: InertKey, say: Say) -> Iterator[str]:
+    if key.kind == "planned":
+        yield f"*{say('Not implemented')}.*"
+    elif key.kind != "section":
+        yield f"*{say('No effect')}: {say(key.reason)}.*"
 
 
-def _row(name: str, annotation: Any, default: str, meaning: str) -> str:
-    return f"| `{name}` | {' | '.join(_cell(cell) for cell in (_type(annotation), default, meaning))} |"
+def _row(name: str, *cells: str) -> str:
+    return f"| `{name}` | {' | '.join(map(_cell, cells))} |"
 
 
-def _type(annotation: Any) -> str:
+def _type(annotation: Any, say: Say) -> str:
     """A type in words. Example: Literal["a", "b"] | None is `a, b or null`."""
     origin, args = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        return _type(args[0])
+        return _type(args[0], say)
     if origin is Literal:
         return ", ".join(str(arg) for arg in args)
     if origin in (Union, types.UnionType):
-        return " or ".join(_type(arg) for arg in args)
+        return f" {say('or')} ".join(_type(arg, say) for arg in args)
     if origin is tuple or origin is list:
-        return f"list of {_type(args[0])}"
+        return say("list of {}").format(_type(args[0], say))
     if origin is dict:
-        return f"mapping of names to {_type(args[1])}" if nested_class(annotation) else "mapping"
+        named = nested_class(annotation)
+        return say("mapping of names to {}").format(_type(args[1], say)) if named else say("mapping")
     if isinstance(annotation, type) and issubclass(annotation, Settings):
-        return "section"
-    return {
-        int: "whole number",
-        float: "number",
-        str: "text",
-        bool: "true or false",
-        type(None): "null",
-        Any: "any",
-    }.get(annotation, str(annotation))
+        return say("section")
+    return say(PLAIN_TYPES.get(annotation, str(annotation)))
 
 
 def _value(value: object) -> str:
@@ -190,14 +209,13 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def _aliases() -> Iterator[str]:
-    yield "| section | key | becomes |"
-    yield "|---|---|---|"
+def _aliases(say: Say) -> Iterator[str]:
+    yield from (f"## {say('Other spellings')}", "", say("| section | key | becomes |"), "|---|---|---|")
     for (section, key), target in RENAMED.items():
-        where = " of the section around" if target.startswith(AROUND) else ""
-        yield f"| {section} | `{key}` | `{target.removeprefix(AROUND)}`{where} |"
+        text = say("{} of the section around") if target.startswith(AROUND) else "{}"
+        yield f"| {section} | `{key}` | {text.format(f'`{target.removeprefix(AROUND)}`')} |"
     for (section, key), reason in DROPPED.items():
-        yield f"| {section} | `{key}` | no effect: {_cell(reason)} |"
+        yield f"| {section} | `{key}` | {say('No effect')}: {_cell(say(reason))} |"
     for path, name in ROLL_REWARDS.items():
         yield f"| RewardConfig | `worker_cls: {path}` | `reward: {name}` |"
 

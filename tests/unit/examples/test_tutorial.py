@@ -6,6 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import yaml
 
 from roll.commands import main
 from roll.pipeline.rlvr.reward_config import RewardConfig
@@ -13,7 +14,7 @@ from roll.pipeline.rlvr.reward_worker import RewardWorker
 from roll.pipeline.rlvr.rewards.base import RewardInput
 from tests.helpers.pages import blocks, importable
 
-PAGE = "tutorial.md"
+PAGE, CHINESE = "tutorial.md", "tutorial.zh.md"
 REWARD = "largest_first_reward:digits_in_place"
 
 
@@ -38,6 +39,16 @@ def test_the_page_has_the_files_that_its_commands_name() -> None:
     assert files == ["make_data.py", "largest_first_reward.py", "largest_first.yaml"]
     assert [name for name in ("make_data.py", "largest_first.yaml") if name not in commands] == []
     assert {block.language for block in blocks(PAGE) if block.title is None} == {"bash", "text"}
+
+
+def test_the_chinese_page_has_the_same_files_and_commands() -> None:
+    """The comments of its YAML are in Chinese; all else of a block is the same to the letter."""
+
+    def told(page: str) -> list[tuple[str, str | None, object]]:
+        texts = [(block.language, block.title, block.text) for block in blocks(page)]
+        return [(kind, title, yaml.safe_load(text) if kind == "yaml" else text) for kind, title, text in texts]
+
+    assert told(CHINESE) == told(PAGE)
 
 
 def test_rows_that_are_measured_are_not_learnt_from(folder: Path) -> None:
