@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.e2e.conftest import START_LIMIT_S
+from tests.helpers.tutorial import metrics
 from tests.layout.source import REPOSITORY
 from tests.unit.studio.test_rollouts import EVIL, record, write
 from tests.unit.studio.test_runs import add_step, make_run
@@ -26,10 +28,10 @@ WAIT_MS = 120_000  # for a condition; other tests run beside
 
 
 @pytest.fixture
-def address(tmp_path: Path) -> Iterator[str]:
-    """Of a studio over tmp_path/out."""
+def address(tmp_path: Path, sort_data: Path) -> Iterator[str]:
+    """Of a studio over tmp_path/out, of a user who has prepared the demo's model."""
     words = [sys.executable, "-m", "roll", "studio", str(tmp_path / "out"), "--port", "0"]
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": "1"}
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": "1", "TINY_SORT_DIR": str(sort_data)}
     process = subprocess.Popen(words, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
@@ -92,6 +94,8 @@ def test_a_configuration_is_built_planned_and_run(tmp_path: Path, page: "Page") 
     page.get_by_text("max_steps: -3").first.wait_for()
     page.get_by_label("max_steps").fill("7")
     page.get_by_text("7 steps, seed 42").wait_for()
+    page.get_by_label("pretrain", exact=True).fill("/nowhere/model")
+    page.get_by_text("/nowhere/model").last.wait_for()
     page.get_by_role("button", name="Run").click()
     page.get_by_label("name", exact=True).fill("first")
     page.get_by_role("button", name="Start").click()
@@ -99,3 +103,27 @@ def test_a_configuration_is_built_planned_and_run(tmp_path: Path, page: "Page") 
     page.get_by_text("ended, exit code 2").wait_for()
     written = (tmp_path / "out" / "first" / "first.yaml").read_text()
     assert "max_steps: 7\n" in written and f"output_dir: {tmp_path}/out/first\n" in written
+
+
+def test_a_model_is_trained_from_the_browser_alone(tmp_path: Path, page: "Page") -> None:
+    """A configuration from an example, its plan, the run as it goes on, its answers, its report."""
+    page.get_by_role("link", name="New run").click()
+    page.get_by_text("The plan works.", exact=True).wait_for()
+    for key, value in {"max_steps": 24, "eval_steps": 12, "save_steps": 24}.items():
+        page.get_by_label(key, exact=True).fill(str(value))
+    page.get_by_text("24 steps, seed 42").wait_for()
+    page.get_by_role("button", name="Run").click()
+    page.get_by_label("name", exact=True).fill("learnt")
+    page.get_by_role("button", name="Start").click()
+    page.get_by_text("running", exact=True).wait_for(timeout=START_LIMIT_S * 1000)
+    page.locator("canvas").first.wait_for(timeout=START_LIMIT_S * 1000)
+    page.get_by_text("finished", exact=True).wait_for(timeout=START_LIMIT_S * 1000)
+    rows = metrics(tmp_path / "out" / "learnt" / "logs" / "metrics.jsonl")
+    first, last = rows[0]["val/reward_mean"], rows[24]["val/reward_mean"]
+    page.get_by_text(f"{first:.4g} at first, {last:.4g} at last").wait_for()
+    assert last > first + 0.3, "it learns: .03 at first, .7 after these steps"
+    page.get_by_text("Rollouts", exact=True).click()
+    page.locator(".ag-row").first.click()
+    page.frame_locator("iframe").get_by_text("<answer>").first.wait_for()
+    page.goto(page.url.replace("/rollouts", "").replace("/run/", "/report/"))
+    page.get_by_text("a report of roll").wait_for()
