@@ -216,6 +216,11 @@ class RunConfig(Settings):
     )
 
     @property
+    def hub_repo(self) -> str | None:
+        """Where it sends the models that it saves; None if it sends none."""
+        return self.checkpoint_config.hub_model_id if self.save_steps > 0 else None
+
+    @property
     def checkpoint_dir(self) -> Path:
         return Path(self.checkpoint_config.output_dir or Path(self.output_dir) / "checkpoints")
 

@@ -24,6 +24,6 @@ def test_the_last_model_of_a_run_is_on_the_hub_when_it_ends(
         model = run.output_dir / "checkpoints" / "step_000003" / "hf_model"
         saved = {str(path.relative_to(model)): path.read_bytes() for path in model.rglob("*") if path.is_file()}
         assert "model.safetensors" in saved and hub.files == saved
-        assert hub.message == f"Step 3 of {run.output_dir.name}"
-        assert "Step 3 of run is on the hub: " in run.text
+        assert hub.message == "Step 3 of tiny_sort"
+        assert "Step 3 of tiny_sort is on the hub: " in run.text
         assert [path.name for path in (run.output_dir / "checkpoints").iterdir()] == ["step_000003"]

@@ -16,24 +16,21 @@ from roll.configs.run import RunConfig
 from roll.errors import ConfigError, RollError, describe
 from roll.pipeline.interrupts import Interrupts
 from roll.pipeline.saving.checkpoint import HF_MODEL
+from roll.pipeline.saving.hub_checks import KEY, why_not
 
 logger = logging.getLogger(__name__)
 
-_KEY = "checkpoint_config.hub_model_id"
 _STEP = re.compile(r"step_0*(\d+)")
 _LAST_PUSH_S = 1800.0  # beyond it a store that never answers would hold up the end of the run
 
 
 @contextmanager
 def hub_pushes(config: RunConfig, interrupts: Interrupts) -> Iterator[HubPushes | None]:
-    """None where the run sends nothing. A run that ends well waits for the last model. Raises ConfigError without a
-    token."""
-    repo = config.checkpoint_config.hub_model_id
-    if repo is None or config.save_steps <= 0:
+    """None where the run sends nothing. A run that ends well waits for the last model."""
+    if config.hub_repo is None:
         yield None
         return
-    check_token(_KEY)
-    pushes, is_well = HubPushes(repo, config.checkpoint_config.hub_private_repo), False
+    pushes, is_well = HubPushes(config.hub_repo, config.exp_name, config.checkpoint_config.hub_private_repo), False
     try:
         yield pushes
         is_well = not interrupts.requested
@@ -48,8 +45,8 @@ class HubPushes:
     Files are linked aside, since the checkpoint may be removed while they are on their way.
     """
 
-    def __init__(self, repo: str, private: bool):
-        self._repo, self._private = repo, private
+    def __init__(self, repo: str, run: str, private: bool):
+        self._repo, self._run, self._private = repo, run, private
         self._waiting: Queue[tuple[Path, str] | None] = Queue()
         self._thread = threading.Thread(target=self._work, name="hub", daemon=True)
         self._thread.start()
@@ -61,9 +58,9 @@ class HubPushes:
             shutil.rmtree(copy, ignore_errors=True)
             shutil.copytree(model, copy, copy_function=_link)
         except OSError as error:
-            logger.warning("%s: %s cannot be sent: %s", _KEY, model, describe(error))
+            logger.warning("%s: %s cannot be sent: %s", KEY, model, describe(error))
         else:
-            self._waiting.put((copy, message_of(model)))
+            self._waiting.put((copy, _message(checkpoint.name, self._run)))
 
     def close(self, waits: bool) -> None:
         """`waits`: until the last model is there, for half an hour at most. What is on its way otherwise leaves nothing
@@ -71,17 +68,17 @@ class HubPushes:
         self._waiting.put(None)
         if waits:
             if self._thread.is_alive():
-                logger.info("%s: waiting until the last model is there (Ctrl-C gives it up)", _KEY)
+                logger.info("%s: waiting until the last model is there (Ctrl-C gives it up)", KEY)
             self._thread.join(_LAST_PUSH_S)
             if self._thread.is_alive():
-                logger.warning("%s: the last model is not on the hub after %.0f s, and is given up", _KEY, _LAST_PUSH_S)
+                logger.warning("%s: the last model is not on the hub after %.0f s, and is given up", KEY, _LAST_PUSH_S)
 
     def _work(self) -> None:
         for copy, message in self._newest():
             try:
                 logger.info("%s is on the hub: %s", message, push(copy, self._repo, message, self._private))
             except Exception as error:  # whatever it is, the run goes on
-                logger.warning("%s: %s is not on the hub: %s", _KEY, message, error)
+                logger.warning("%s: %s is not on the hub: %s", KEY, message, error)
             finally:
                 shutil.rmtree(copy, ignore_errors=True)
 
@@ -90,7 +87,7 @@ class HubPushes:
             try:
                 while (later := self._waiting.get_nowait()) is not None:
                     shutil.rmtree(found[0], ignore_errors=True)
-                    logger.warning("%s: %s is passed over, the hub is slower than the run", _KEY, found[1])
+                    logger.warning("%s: %s is passed over, the hub is slower than the run", KEY, found[1])
                     found = later
                 self._waiting.put(None)
             except Empty:
@@ -105,22 +102,15 @@ def _link(source: str, target: str) -> None:
         shutil.copyfile(source, target)
 
 
-def check_token(at: str) -> None:
-    """Raises ConfigError where this machine has no token of the hub. `at`: what asks for one."""
-    from huggingface_hub import get_token
-
-    if get_token() is None:
-        raise ConfigError(f"{at}: there is no token for the hub. `hf auth login` asks for one, or set HF_TOKEN.")
-
-
 def push(folder: Path, repo: str, message: str, private: bool = False, revision: str | None = None) -> str:
     """Sends all files of a directory in one commit, whose address is given back. Raises ConfigError for a name that is
-    none and without a token, RollError where the hub refuses or cannot be reached."""
+    none, without a token and where the hub is out of bounds, RollError where the hub refuses or cannot be reached."""
     from httpx import TransportError
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
-    check_token(repo)
+    if why := why_not():
+        raise ConfigError(f"{repo}: {why}")
     api = HfApi()
     try:
         name = api.create_repo(repo, private=private or None, exist_ok=True).repo_id
@@ -131,8 +121,6 @@ def push(folder: Path, repo: str, message: str, private: bool = False, revision:
         )
     except HFValidationError as error:
         raise ConfigError(f"{repo}: {error}") from error
-    except OfflineModeIsEnabled as error:
-        raise ConfigError("HF_HUB_OFFLINE is set, and the hub is elsewhere: unset it.") from error
     except HfHubHTTPError as error:
         status = error.response.status_code
         why = "the token may not write there: `hf auth whoami` says whose it is" if status in (401, 403) else ""
@@ -147,6 +135,12 @@ def push(folder: Path, repo: str, message: str, private: bool = False, revision:
 
 
 def message_of(folder: Path) -> str:
-    """What a commit of a checkpoint's model says. Example: Step 50 of my_run."""
-    found = _STEP.fullmatch(folder.parent.name)
-    return "Model" if found is None else f"Step {found[1]} of {folder.absolute().parents[2].name}"
+    """What a commit of a model says. Example: Step 50 of my_run, of my_run/checkpoints/step_000050/hf_model; Step 50,
+    where checkpoints have a folder elsewhere; Model, of one that is in no checkpoint."""
+    step = folder.absolute().parent
+    return _message(step.name, step.parents[1].name if step.parent.name == "checkpoints" else "")
+
+
+def _message(directory: str, run: str) -> str:
+    found = _STEP.fullmatch(directory)
+    return "Model" if found is None else f"Step {found[1]}" + (f" of {run}" if run else "")

@@ -23,6 +23,7 @@ from roll.configs.strategies.table import spec_of
 from roll.distributed.strategy.table import engine_problems, strategy_problems
 from roll.models.hub import INSTALL, is_on_modelscope
 from roll.pipeline.saving.adapter_files import adapter_problems
+from roll.pipeline.saving.hub_checks import hub_problems
 from roll.pipeline.saving.model_files import read_model_config
 from roll.pipeline.tracking.build import missing_logins, tracker_problems
 from roll.utils.hub import is_hub_id
@@ -94,6 +95,7 @@ def machine_report(config: RunConfig) -> MachineReport:
         *_directory_problems(config),
         *_source_problems(config),
         *_resume_problems(config),
+        *hub_problems(config),
     ]
     return MachineReport(tuple(problems), tuple(unchecked))
 

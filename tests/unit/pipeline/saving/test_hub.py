@@ -5,17 +5,16 @@ from __future__ import annotations
 import logging
 import threading
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 
-from roll.configs.run import CheckpointConfig, RunConfig
-from roll.errors import ConfigError, RollError
+from roll.errors import RollError
 from roll.pipeline.interrupts import Interrupts
 from roll.pipeline.saving import hub
 from roll.pipeline.saving.checkpoint import CheckpointStore
-from roll.pipeline.saving.hub import HubPushes, hub_pushes
+from roll.pipeline.saving.hub import HubPushes, hub_pushes, message_of
+from roll.pipeline.start.preflight import machine_report
+from tests.helpers.configs import config
 
 
 class Pushed:
@@ -51,7 +50,7 @@ def saved(tmp_path: Path, step: int, store: CheckpointStore | None = None) -> Pa
 
 def test_a_checkpoint_that_is_removed_meanwhile_arrives(tmp_path: Path, pushed: Pushed) -> None:
     store = CheckpointStore(tmp_path / "mine" / "checkpoints", max_to_keep=1)
-    pushes = HubPushes("someone/sorter", False)
+    pushes = HubPushes("someone/sorter", "mine", False)
     pushes.send(saved(tmp_path, 10, store))
     pushed.begun.acquire()
     saved(tmp_path, 20, store)
@@ -63,7 +62,7 @@ def test_a_checkpoint_that_is_removed_meanwhile_arrives(tmp_path: Path, pushed: 
 
 
 def test_of_those_that_wait_the_newest_goes(tmp_path: Path, pushed: Pushed, caplog: pytest.LogCaptureFixture) -> None:
-    pushes = HubPushes("someone/sorter", False)
+    pushes = HubPushes("someone/sorter", "mine", False)
     with caplog.at_level(logging.WARNING):
         pushes.send(saved(tmp_path, 10))
         pushed.begun.acquire()
@@ -79,7 +78,7 @@ def test_of_those_that_wait_the_newest_goes(tmp_path: Path, pushed: Pushed, capl
 def test_what_the_hub_refuses_is_a_warning_and_the_next_goes(
     tmp_path: Path, pushed: Pushed, caplog: pytest.LogCaptureFixture
 ) -> None:
-    pushes = HubPushes("someone/sorter", False)
+    pushes = HubPushes("someone/sorter", "mine", False)
     pushed.error = RollError("someone/sorter: the hub refused (403)")
     pushes.send(saved(tmp_path, 10))
     pushed.begun.acquire()
@@ -98,7 +97,7 @@ def test_a_hub_that_never_answers_does_not_hold_up_the_end(
     tmp_path: Path, pushed: Pushed, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(hub, "_LAST_PUSH_S", 0.01)
-    pushes = HubPushes("someone/sorter", False)
+    pushes = HubPushes("someone/sorter", "mine", False)
     pushes.send(saved(tmp_path, 10))
     pushed.begun.acquire()
     pushes.close(waits=True)
@@ -115,12 +114,40 @@ def test_a_copy_of_a_killed_run_is_removed_by_the_next(tmp_path: Path) -> None:
     assert [path.name for path in store.directory.iterdir()] == ["step_000010"]
 
 
-def test_a_run_without_a_token_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
-    place = CheckpointConfig.model_validate({"hub_model_id": "someone/sorter"})
-    sending, never = (cast("RunConfig", SimpleNamespace(checkpoint_config=place, save_steps=n)) for n in (50, 0))
-    refused = pytest.raises(ConfigError, match="checkpoint_config.hub_model_id: there is no token")
-    with refused, hub_pushes(sending, Interrupts(1.0)):
-        pass
+@pytest.mark.parametrize(
+    ("offline", "token", "why"),
+    [
+        (False, None, "there is no token for the hub. `hf auth login` asks for one, or set HF_TOKEN."),
+        (True, "secret", "HF_HUB_OFFLINE is set, and the hub is elsewhere: unset it."),
+        (False, "secret", None),
+    ],
+)
+def test_what_stands_against_sending_is_told_before_the_start(
+    offline: bool, token: str | None, why: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: token)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", offline)
+    tree = {"checkpoint_config": {"hub_model_id": "someone/sorter"}}
+    found = [problem.text for problem in machine_report(config(tree | {"save_steps": 50})).problems]
+    assert [text for text in found if "hub" in text] == ([f"checkpoint_config.hub_model_id: {why}"] if why else [])
+    never = machine_report(config(tree | {"save_steps": 0})).problems
+    assert not any("hub" in problem.text for problem in never)
+
+
+def test_a_run_that_saves_nothing_sends_nothing() -> None:
+    never = config({"checkpoint_config": {"hub_model_id": "someone/sorter"}, "save_steps": 0})
     with hub_pushes(never, Interrupts(1.0)) as pushes:
         assert pushes is None
+
+
+@pytest.mark.parametrize(
+    ("folder", "message"),
+    [
+        ("my_run/checkpoints/step_000050/hf_model", "Step 50 of my_run"),
+        ("/data/ckpts/step_000050/hf_model", "Step 50"),
+        ("/hf_model", "Model"),
+        ("/", "Model"),
+    ],
+)
+def test_a_commit_names_step_and_run_where_they_are_known(folder: str, message: str) -> None:
+    assert message_of(Path(folder)) == message
