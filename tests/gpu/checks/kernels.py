@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -81,7 +82,7 @@ def receivers_give_up(place: Place) -> Figures:
 
 
 def _broadcast_with_a_dead_receiver(rank: int, gpu: str, directory: str, answers: Any) -> None:
-    """One member: says how long its second broadcast took to fail."""
+    """One member: says how long its second broadcast held it."""
     if gpu:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
     import torch
@@ -106,11 +107,9 @@ def _broadcast_with_a_dead_receiver(rank: int, gpu: str, directory: str, answers
         member.close()
         del work
     else:
-        try:
+        with suppress(StrategyError, RuntimeError):  # it may have had its part before
             member.broadcast(flat)
-            return  # and the sender's answer stays the only one
-        except (StrategyError, RuntimeError):
-            member.close()
+        member.close()
     answers.put((rank, time.monotonic() - started))
 
 

@@ -9,7 +9,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -80,7 +80,7 @@ def outlives_an_engine(place: Place, engine: str) -> Figures:
     }
 
 
-def learns(place: Place, config_name: str, steps: int, *overrides: str) -> Figures:
+def learns(place: Place, config_name: str, steps: int, overrides: Sequence[str]) -> Figures:
     """The demo's task on warmed-up weights, every role on one device: states leave it and come back every step."""
     data = place.directory / "data"
     task = _sort_task()
