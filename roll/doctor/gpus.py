@@ -50,6 +50,21 @@ def gpu_findings() -> Iterator[Finding]:
     yield from nccl_findings(build)
 
 
+def room_findings(num_gpus_per_node: int, visible: str | None) -> Iterator[Finding]:
+    """A run's devices against the GPUs of this machine, of which it sees those in CUDA_VISIBLE_DEVICES (`visible`).
+    Nothing without GPUs, where devices are slots."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return
+    done = subprocess.run([tool, "-L"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    there = sum(1 for line in done.stdout.splitlines() if line.startswith("GPU "))
+    seen = there if visible is None else len([name for name in visible.split(",") if name.strip()])
+    if 0 < seen < num_gpus_per_node:
+        fix = f"Set it to {seen}, with ids of every device_mapping below it"
+        what = f"a node of {num_gpus_per_node} devices, and this machine has {seen} GPU{'s' if seen > 1 else ''}"
+        yield Finding("problem", what, "num_gpus_per_node", f"{fix}, or start on a larger machine")
+
+
 def without_gpus(build: TorchBuild | None) -> Iterator[Finding]:
     yield Finding("ok", "no GPUs: there is no nvidia-smi, so devices of a run are slots on CPUs")
     if build is not None and build.cuda:

@@ -20,7 +20,9 @@ from roll.configs.memory.show import gigabytes
 from roll.configs.memory.trained import held_weights
 from roll.configs.strategies.table import spec_of
 from roll.doctor.finding import Finding, Section
+from roll.doctor.gpus import room_findings
 from roll.doctor.model_files import model_findings
+from roll.doctor.nodes import has_cluster
 from roll.errors import ConfigError, ResourceError
 from roll.pipeline.display.memory_report import MemoryReport, gather_facts, memory_report
 from roll.pipeline.kind import kind_of
@@ -88,6 +90,11 @@ def _configuration(run: Run) -> Iterator[Finding]:
     config = run.loaded.config
     nodes = f"{config.num_nodes} node{'s' if config.num_nodes > 1 else ''} of {config.num_gpus_per_node} devices"
     yield Finding("ok", f"a run of the kind {run.spec.name} on {nodes}; `roll plan` shows its steps")
+    if not has_cluster():
+        yield from room_findings(config.num_gpus_per_node, os.environ.get("CUDA_VISIBLE_DEVICES"))
+        if config.num_nodes > 1:
+            fix = "Start Ray on them (docs/many_nodes.md) and set it"
+            yield Finding("problem", f"{config.num_nodes} nodes, and no cluster to take them from", "RAY_ADDRESS", fix)
     yield from (Finding("hint", warning) for warning in run.loaded.warnings)
     for role, worker in config.model_roles.items():
         packages = ", ".join(package.module for package in spec_of(worker.strategy_name).packages)

@@ -229,3 +229,23 @@ def test_torch_says_what_it_is_built_for_without_being_imported() -> None:
     torch = pytest.importorskip("torch")
     assert json.loads(done.stdout) == [torch.__version__, torch.version.cuda or "", False]
     assert re.search(packages._CUDA, "hip: Optional[str] = None\ncuda: Optional[str] = '13.0'\n")[1] == "13.0"  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("needed", "visible", "said"),
+    [
+        (2, None, []),
+        (8, None, ["a node of 8 devices, and this machine has 2 GPUs"]),
+        (2, "1", ["a node of 2 devices, and this machine has 1 GPU"]),
+        (2, "", []),
+    ],
+)
+def test_devices_of_a_run_are_held_against_the_gpus_that_it_sees(
+    needed: int, visible: str | None, said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With none in CUDA_VISIBLE_DEVICES they are slots."""
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 'GPU 0: NVIDIA H100 (UUID: a)'\necho 'GPU 1: NVIDIA H100 (UUID: b)'\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert [finding.what for finding in gpus.room_findings(needed, visible)] == said

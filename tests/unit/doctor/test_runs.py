@@ -86,6 +86,14 @@ def test_what_is_wrong_with_a_yaml_is_a_problem(run_yaml: Path, capsys: pytest.C
     assert "none.jsonl" in shown and "nothing stands against" not in shown
 
 
+def test_nodes_without_a_cluster_are_a_problem(
+    run_yaml: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    _, shown = shown_of(run_yaml, capsys, "num_nodes=2")
+    assert "  problem  2 nodes, and no cluster to take them from" in shown and "RAY_ADDRESS: Start Ray" in shown
+
+
 def test_a_yaml_that_is_not_there_is_bad_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", str(tmp_path / "none.yaml")]) == 2
     assert "does not exist" in capsys.readouterr().err
