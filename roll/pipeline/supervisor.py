@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import logging
 import signal
 import subprocess
@@ -20,6 +19,7 @@ from types import FrameType
 from typing import IO
 
 from roll.configs.run import RunConfig
+from roll.pipeline.records.restarts import RESTARTS_FILE, Restart
 from roll.pipeline.saving.checkpoint import CheckpointStore
 from roll.pipeline.saving.manifest import read_manifest
 from roll.utils.logging import configure_logging
@@ -28,7 +28,6 @@ from roll.utils.text import visible
 
 logger = logging.getLogger(__name__)
 
-RESTARTS_FILE = "restarts.jsonl"
 FIRST_WAIT_S, LONGEST_WAIT_S = 5.0, 300.0
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _DONE, _BAD_CONFIGURATION, _INTERRUPTED, _HUNG_UP = 0, 2, 130, 129
@@ -165,22 +164,22 @@ class Supervisor:
         wait_s: float | None,
         last_lines: Sequence[str],
     ) -> None:
-        row: Mapping[str, object] = {
-            "time": datetime.now(UTC).isoformat(timespec="seconds"),
-            "start": starts,
-            "exit_code": code,
-            "signal": _signal_name(code),
-            "ran_s": round(ran_s, 1),
-            "checkpoints": [str(path) for path, _ in newest],
-            "restarts_without_progress": fruitless,
-            "restarts_in_s": wait_s,
-            "last_lines": list(last_lines),
-        }
+        row = Restart(
+            time=datetime.now(UTC).isoformat(timespec="seconds"),
+            start=starts,
+            exit_code=code,
+            signal=_signal_name(code),
+            ran_s=round(ran_s, 1),
+            checkpoints=tuple(str(path) for path, _ in newest),
+            restarts_without_progress=fruitless,
+            restarts_in_s=wait_s,
+            last_lines=tuple(last_lines),
+        )
         file = self.watched.output_dir / RESTARTS_FILE
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
             with file.open("a", encoding="utf-8") as rows:
-                rows.write(json.dumps(row) + "\n")
+                rows.write(row.model_dump_json() + "\n")
         except OSError as error:  # what ended the run may be what is wrong here, such as a disk that was full
             logger.warning("output_dir: %s is not written: %s", file, error)
 

@@ -8,24 +8,26 @@ from pathlib import Path
 
 from roll.errors import ConfigError
 from roll.report.page import MOST_RUNS, render
-from roll.report.run_files import read_run
+from roll.report.run_files import read_run, runs_at
 
 USAGE = """roll report RUN [OTHER_RUN ...] [--out report.html] [--steps 6]
 
-RUN is the output_dir of a run, finished or not, or its logging_dir. One file is written: curves, times, how rewards and
-lengths are spread, drift between engine and trainer, failures with their causes, sample rollouts, the configuration.
-Further runs are drawn beside the first, with what their configurations differ in. docs/report.md."""
+RUN is the output_dir of a run, finished or not, or its logging_dir; that of stages stands for each of them. One file
+is written: curves, times, how rewards and lengths are spread, drift between engine and trainer, failures with their
+causes, sample rollouts, the configuration. Further runs are drawn beside the first, with what their configurations
+differ in. docs/report.md."""
 
 
 def run(argv: Sequence[str]) -> list[str]:
     """Raises ConfigError for words that are no call, and for a directory without a run."""
     options = _parser().parse_args(argv)
-    if len(options.runs) > MOST_RUNS:
-        raise ConfigError(f"{len(options.runs)} runs: at most {MOST_RUNS} can be told apart in one report.")
+    runs = [run for given in options.runs for run in runs_at(Path(given))]
+    if len(runs) > MOST_RUNS:
+        raise ConfigError(f"{len(runs)} runs: at most {MOST_RUNS} can be told apart in one report.")
     out = Path(options.out)
     if out.is_dir():
         raise ConfigError(f"--out {out} is a directory: name a file in it.")
-    page = render([read_run(Path(directory)) for directory in options.runs], options.steps)
+    page = render([read_run(directory) for directory in runs], options.steps)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(page.html, encoding="utf-8")

@@ -69,6 +69,7 @@ def render(runs: Sequence[RunFiles], num_steps: int) -> Page:
                 "directory": run.directory,
                 "overview": overview(run),
                 "starts": run.starts,
+                "restarts": run.restarts(),
                 "phases": phase_table(run.rows),
                 "roles": role_table(run.rows),
                 "phase_chart": phase_chart(run.rows),

@@ -8,12 +8,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from roll.errors import ConfigError
 from roll.pipeline.display.summary import Rows
+from roll.pipeline.records.restarts import RESTARTS_FILE, Restart
 from roll.pipeline.records.run_record import RUN_FILE, RunStart, RunStory, read_story
 from roll.pipeline.tracking.local import METRICS_FILE, read_metrics
 from roll.report.log_lines import LogLine, WarningLines
@@ -21,6 +22,8 @@ from roll.utils.secrets import redact
 
 _RECORDS = re.compile(r"step_(\d+)(?:\.(val.*))?\.jsonl")
 _SPREADS = "step_*.distributions.json"
+_STAGE = re.compile(r"(\d+)-.+")
+_Form = TypeVar("_Form", bound=BaseModel)
 MOST_LOG_BYTES = 20_000_000  # of the end of a log
 
 
@@ -54,11 +57,12 @@ class StepSpread(BaseModel):
 
 @dataclass(frozen=True)
 class RunFiles:
-    """`name` is the run's, `directory` where it was found, `metrics` the file of `rows`; without run.json `config` and
-    `starts` are empty."""
+    """`name` is the run's, `directory` where it was found, `output` where it writes, `metrics` the file of `rows`;
+    without run.json `config` and `starts` are empty."""
 
     name: str
     directory: Path
+    output: Path
     logs: Path
     rollouts: Path
     metrics: Path
@@ -93,11 +97,35 @@ class RunFiles:
         """Those of one kind, by step."""
         return {step: path for each, step, path in self.records() if each == kind}
 
+    def restarts(self) -> list[Restart]:
+        """Since the run last began from step 0; a supervisor of stages notes the ends of all beside their folders."""
+        place = self.output.absolute()
+        file = next((each / RESTARTS_FILE for each in (place, place.parent) if _is_noted(each, place)), None)
+        if file is None or not self.starts:
+            return []
+        found = [row for line in _tail(file) if (row := _read(Restart, line)) is not None]
+        last = self.starts[-1]
+        until = last.ended if last.exit_code == 0 and last.ended else "~"  # later than any time
+        return [row for row in found if self.starts[0].started <= row.time <= until]
+
     def warnings(self) -> list[LogLine]:
         """What the driver's log warns of, the latest last."""
         lines = WarningLines()
         lines.add(_tail(self.log))
         return lines.found()
+
+
+def _is_noted(folder: Path, output: Path) -> bool:
+    is_stage = _STAGE.fullmatch(output.name) is not None
+    return (folder / RESTARTS_FILE).is_file() and (folder == output or is_stage)
+
+
+def runs_at(directory: Path) -> list[Path]:
+    """The directory; of stages those of the stages that have begun, in their order."""
+    if any(map(is_logs, (directory / "logs", directory))) or not directory.is_dir():
+        return [directory]
+    numbered = [(int(match[1]), path) for path in directory.iterdir() if (match := _STAGE.fullmatch(path.name))]
+    return [path for _, path in sorted(numbered) if any(map(is_logs, (path / "logs", path)))] or [directory]
 
 
 def read_run(directory: Path) -> RunFiles:
@@ -125,6 +153,7 @@ def find_run(directory: Path) -> RunFiles:
     return RunFiles(
         name=str(story.config.get("exp_name") or output.absolute().name),
         directory=directory,
+        output=output,
         logs=logs,
         rollouts=_rollouts(output, story.config),
         metrics=_metrics(logs, story.config),
@@ -174,8 +203,16 @@ def _is_number(value: object) -> bool:
 def read_spread(path: Path) -> StepSpread | None:
     """None for a file that a killed run left unfinished."""
     try:
-        return StepSpread.model_validate(json.loads(path.read_bytes()))
-    except (OSError, ValueError, ValidationError, RecursionError):
+        return _read(StepSpread, path.read_bytes())
+    except OSError:
+        return None
+
+
+def _read(form: type[_Form], text: bytes) -> _Form | None:
+    """None for what is not whole."""
+    try:
+        return form.model_validate(json.loads(text))
+    except (ValueError, RecursionError):
         return None
 
 

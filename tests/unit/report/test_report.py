@@ -12,6 +12,7 @@ import pytest
 from roll.commands import main
 from roll.pipeline.base_pipeline import VIEW
 from roll.pipeline.records.recorder import RolloutRecord, RolloutRecorder
+from roll.pipeline.records.restarts import Restart
 from roll.pipeline.records.run_record import RUN_FILE, RunRecord
 from roll.pipeline.records.token_records import TokenLogProbs
 from roll.pipeline.tracking.local import write_metrics
@@ -236,6 +237,37 @@ def test_an_output_directory_or_its_logs_are_the_same_run(tmp_path: Path) -> Non
     run = write_run(tmp_path / "run")
     assert "answer of step 3" in report(tmp_path, str(run)).text
     assert "answer of step 3" in report(tmp_path, str(run / "logs")).text
+
+
+def test_the_folder_of_stages_stands_for_its_stages_in_order(tmp_path: Path) -> None:
+    for number, name in ((10, "rl"), (2, "answers"), (1, "format")):
+        write_run(tmp_path / "staged" / f"{number}-{name}", name=f"it_{name}")
+    (tmp_path / "staged" / "11-not-begun").mkdir()
+    shown = report(tmp_path, str(tmp_path / "staged")).text
+    places = [shown.index(f"it_{name}") for name in ("format", "answers", "rl")]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("staged", [False, True])
+def test_ends_that_a_supervisor_saw_are_told_with_their_last_lines(tmp_path: Path, staged: bool) -> None:
+    run = write_run(tmp_path / ("1-sums" if staged else "sums"))
+    before, after = "2001-01-01T00:00:00+00:00", "2999-01-01T00:00:00+00:00"
+    rows = [
+        Restart(
+            time=moment, start=1, exit_code=137, signal="SIGKILL", ran_s=61.4, checkpoints=(), restarts_in_s=5.0,
+            restarts_without_progress=0, last_lines=("step 3", f"{EVIL} of {moment}"),
+        )
+        for moment in (before, begun(run), after)
+    ]  # fmt: skip
+    text = "".join(row.model_dump_json() + "\n" for row in rows)
+    (run.parent if staged else run).joinpath("restarts.jsonl").write_text(text + '{"time": ')
+    page = report(tmp_path, str(run))
+    assert f"{VISIBLE_EVIL} of {begun(run)}" in page.text and "137 (SIGKILL)" in page.text and "after 5 s" in page.text
+    assert f"of {before}" not in page.text and f"of {after}" not in page.text, "of an earlier run, and after its end"
+
+
+def begun(run: Path) -> str:
+    return json.loads((run / "logs" / RUN_FILE).read_text())["starts"][0]["started"]
 
 
 @pytest.mark.parametrize(
