@@ -8,6 +8,7 @@ from roll.importers.rows import Condition, Look
 
 ACTOR, ROLLOUT, REF, CRITIC = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.ref", "critic"
 MODEL = "actor_rollout_ref.model"
+SECTION = f"{MODEL}.lora"  # of Megatron's adapters
 MEGATRON = "megatron"
 
 
@@ -74,8 +75,14 @@ def _has_reward_model(look: Look) -> str:
     return "" if look("reward_model.enable") else "reward_model.enable is off"
 
 
-def _has_lora(look: Look) -> str:
-    return "" if look.number(f"{MODEL}.lora_rank", 0) > 0 else "lora_rank is 0: no adapters"
+def has_adapters(look: Look) -> bool:
+    """By the flat keys."""
+    return look.number(f"{MODEL}.lora_rank", 0) > 0
+
+
+def has_section(look: Look) -> bool:
+    """By those that only Megatron reads."""
+    return strategy_of(look, ACTOR) == MEGATRON and look.number(f"{SECTION}.rank", 0) > 0
 
 
 def _is_cosine(section: str) -> Condition:
@@ -125,7 +132,8 @@ CONDITIONS: Mapping[str, Condition] = {
     "rec": _has_loss("rec"),
     "sppo": _has_loss("sppo"),
     "reward model": _has_reward_model,
-    "lora": _has_lora,
+    "lora": lambda look: "" if has_adapters(look) else "lora_rank is 0: no adapters",
+    "lora section": lambda look: "" if has_section(look) else "no adapters of Megatron",
     "turns": lambda look: "" if look(f"{ROLLOUT}.multi_turn.enable") else "multi_turn.enable is off",
     "validation": validates,
     "filter": _filters,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from roll.importers import words
 from roll.importers.rows import Row, lacks, needless, summed, to
+from roll.importers.verl_adapters import ROWS as ADAPTER_ROWS
 from roll.importers.verl_common import (
     INFER,
     ITSELF,
@@ -45,12 +46,7 @@ MODEL_ROWS: tuple[Row, ...] = (
         f"{TRAIN}.use_sequence_packing",
         note="rows without padding: of a reference, set reference.use_sequence_packing",
     ),
-    summed(f"{MODEL}.lora_rank", "lora", 0),
-    summed(f"{MODEL}.lora_alpha", "lora", 16, needs="lora"),
-    summed(f"{MODEL}.target_modules", "lora", "all-linear", needs="lora"),
-    to(f"{MODEL}.lora_adapter_path", f"{TRAIN}.model_args.adapter_name_or_path", needs="lora"),
-    lacks(f"{MODEL}.exclude_modules", "lora_target names what gets adapters"),
-    lacks(f"{MODEL}.lora.**", "keys of adapters are lora_target, lora_rank, lora_alpha (docs/lora.md)", 0),
+    *ADAPTER_ROWS,
     lacks(f"{MODEL}.use_liger", "model_args.use_torch_compile fuses what is beside the matrices", False),
     needless(f"{MODEL}.use_fused_kernels", "log-probs never come from whole logits"),
     to(

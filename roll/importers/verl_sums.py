@@ -7,7 +7,8 @@ from typing import Any
 
 from roll.importers.arithmetic import devices
 from roll.importers.rows import Look, NotHere, Sum
-from roll.importers.verl_conditions import ACTOR, CRITIC, MODEL, OVERLONG, REF, ROLLOUT, validates
+from roll.importers.verl_adapters import adapters
+from roll.importers.verl_conditions import ACTOR, CRITIC, OVERLONG, REF, ROLLOUT, validates
 from roll.importers.verl_counts import (
     batches,
     engine_arguments,
@@ -203,16 +204,6 @@ def group_filter(look: Look) -> Sum:
         f"{at}: groups with equal rewards are dropped; {more} more prompts than the {prompts} of a step run at once.",
         "A step starts at most as many groups again as it has, where verl counts max_num_gen_batches.",
     )
-
-
-def adapters(look: Look) -> Sum:
-    rank, alpha = look.number(f"{MODEL}.lora_rank"), look(f"{MODEL}.lora_alpha")
-    if rank <= 0:
-        return Sum({}, "lora_rank is 0: no adapters")
-    names = look(f"{MODEL}.target_modules")
-    args = "actor_train.model_args"
-    settings = {f"{args}.lora_target": names, f"{args}.lora_rank": rank, f"{args}.lora_alpha": alpha}
-    return Sum(settings, f"{args}: lora_target {names}, lora_rank {rank}, lora_alpha {alpha} (docs/lora.md).")
 
 
 def resume(look: Look) -> Sum:

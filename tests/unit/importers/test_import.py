@@ -422,3 +422,45 @@ def test_values_are_scored_in_packs_as_large_as_those_they_are_learned_in() -> N
     words = ["algorithm.adv_estimator=gae", "critic.use_dynamic_bsz=true", "critic.ppo_max_token_len_per_gpu=98304"]
     critic = imported_from(read(None, words), "verl").tree["critic"]
     assert [critic[f"max_tokens_per_microbatch_in_{kind}"] for kind in ("train", "infer")] == [98304, 98304]
+
+
+_LORA = "actor_rollout_ref.model.lora"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ([".rank=16", ".alpha=64"], {"lora_target": "all-linear", "lora_rank": 16, "lora_alpha": 64}),
+        (
+            [".rank=8", ".target_modules=[linear_qkv,linear_fc1]", ".dropout=0.1"],
+            {
+                "lora_target": ["q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"],
+                "lora_rank": 8,
+                "lora_alpha": 32,
+                "lora_dropout": 0.1,
+            },
+        ),
+        ([".rank=0", ".alpha=64"], {}),
+    ],
+)
+def test_adapters_of_megatron_come_from_the_section_of_its_own(
+    overrides: list[str], expected: dict[str, object]
+) -> None:
+    found = imported("verl_grpo_megatron.sh", *(f"{_LORA}{each}" for each in overrides))
+    args = found.tree["actor_train"]["model_args"]
+    assert {key: value for key, value in args.items() if key.startswith("lora_")} == expected
+    outcome, note = entry(found, f"{_LORA}.rank")
+    assert (outcome == "approximated" and "one A" in note) == bool(expected)
+
+
+def test_adapters_that_megatron_alone_reads_ask_for_nothing_elsewhere() -> None:
+    found = imported("verl_ppo_fsdp.yaml", f"{_LORA}.rank=16", f"{_LORA}.alpha=32", f"{_LORA}.merge=true")
+    assert "lora_rank" not in found.tree["actor_train"]["model_args"]
+    assert entry(found, f"{_LORA}.alpha")[0] == "asks for nothing"
+    assert entry(found, f"{_LORA}.merge")[0] == "asks for nothing"
+
+
+def test_a_layer_that_nobody_knows_gets_no_adapter_in_silence() -> None:
+    found = imported("verl_grpo_megatron.sh", f"{_LORA}.rank=16", f"{_LORA}.target_modules=[linear_q_down_proj]")
+    outcome, note = entry(found, f"{_LORA}.target_modules")
+    assert outcome == "not to be had" and "linear_q_down_proj is none of" in note
