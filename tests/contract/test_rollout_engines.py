@@ -30,6 +30,7 @@ from tests.helpers.engines import (
     greedy_tokens,
     log_probs_over_old_keys,
     open_harness,
+    open_zmq_sockets,
     prompt,
 )
 
@@ -52,6 +53,7 @@ def harness(request: pytest.FixtureRequest) -> Iterator[EngineHarness]:
     if request.param != "hf_infer" and find_spec(request.param) is None:
         pytest.skip(f"{request.param} is not installed")
     yield from open_harness(request.param, request.getfixturevalue(ENGINES[request.param]))
+    assert open_zmq_sockets() == []
 
 
 def assert_log_probs(

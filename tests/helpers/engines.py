@@ -2,7 +2,9 @@
 by plain forward passes."""
 
 import asyncio
+import gc
 import os
+import sys
 import threading
 from collections.abc import Coroutine, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -44,6 +46,13 @@ def set_environment(name: str, num_devices: int = 1, on_cpu: bool = True) -> Non
         from roll.distributed.strategy.sglang import args as sglang_args
 
         os.environ.update(sglang_args.worker_environment(on_cpu, num_devices))
+
+
+def open_zmq_sockets() -> list[str]:
+    """Of this process. What holds one when it is garbage may never be collected: its context waits for it."""
+    zmq: Any = sys.modules.get("zmq")
+    found = [each for each in gc.get_objects() if zmq is not None and isinstance(each, zmq.Socket)]
+    return [repr(socket) for socket in found if not socket.closed]
 
 
 class EngineHarness:

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 from roll.distributed.executor.weights.send_plan import SendPlan, Way
 from roll.types.rollout import GenerationRequest, SamplingParams
 from tests.helpers.engine_socket import Engine
-from tests.helpers.engines import engine_processes, forward_log_probs, prompt
+from tests.helpers.engines import engine_processes, forward_log_probs, open_zmq_sockets, prompt
 from tests.helpers.processes import RankPool, shared_segments
 from tests.integration.rollout_engines.senders import Run, publish
 from tests.parity.megatron import ranks as megatron
@@ -40,6 +40,7 @@ def started(name: str, model_dir: Path) -> Iterator[Engine]:
     engine = Engine(name, model_dir, num_ranks=len(SENDERS[name]))
     yield engine
     engine.close()
+    assert open_zmq_sockets() == []
 
 
 def segments_read() -> list[set[int]]:

@@ -59,9 +59,6 @@ class EngineProcesses:
             raise
         finally:
             del os.environ[OWNER_VARIABLE]
-        for socket in (self.tokenizer_manager.recv_from_detokenizer, self.tokenizer_manager.send_to_scheduler):
-            assert isinstance(socket, zmq.Socket)
-            socket.setsockopt(zmq.LINGER, 0)  # or what a dead engine never took holds up the end of this process
         self._processes = [process for process in multiprocessing.active_children() if process not in before]
         atexit.unregister(self._engine.shutdown)  # it kills every child of this process, the engine's or not
         watchdog = self.tokenizer_manager._subprocess_watchdog  # it would end this process with the engine's
@@ -112,12 +109,15 @@ class EngineProcesses:
     def close(self) -> None:
         """Ends the engine's processes; calls still open fail."""
         self._is_closed.set()
-        if not self._loop.is_closed():
+        if self._loop.is_closed():
+            self._close_sockets()
+        else:
             for process in self._processes:
                 self._loop.remove_reader(process.sentinel)
             for task in self.tokenizer_manager.asyncio_tasks:
                 self._loop.call_soon_threadsafe(task.cancel)
             self._loop.call_soon_threadsafe(self._report_death, "sglang was shut down")
+            self._loop.call_soon_threadsafe(self._close_sockets)
         _kill(self._processes)
         self._calls.shutdown(wait=True)
         self._socket.close(linger=0)
@@ -126,6 +126,13 @@ class EngineProcesses:
             if isinstance(name, str) and name.startswith("ipc://"):
                 with contextlib.suppress(OSError):
                     os.unlink(name.removeprefix("ipc://"))
+
+    def _close_sockets(self) -> None:
+        """In the thread of the loop, with what the engine never took. Garbage collection could begin with their
+        context, which then waits for them for ever."""
+        for socket in (self.tokenizer_manager.recv_from_detokenizer, self.tokenizer_manager.send_to_scheduler):
+            assert isinstance(socket, zmq.Socket)
+            socket.close(linger=0)
 
     def _exchange(self, method: str, parameters: dict[str, Any]) -> None:
         self._wait_for(zmq.POLLOUT)  # a send would block for ever once the other end is gone
