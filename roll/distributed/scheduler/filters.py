@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from roll.algorithms.normalize import moments_by_key
 from roll.types.rollout import TrajectoryGroup
 
 Filter = Callable[[TrajectoryGroup], bool]
@@ -24,8 +25,8 @@ FILTER_ARGS: Mapping[str, tuple[str, ...]] = {
 
 def keep_by_mean(group: TrajectoryGroup, threshold_down: float, threshold_up: float) -> bool:
     """True if the mean reward lies strictly between the thresholds: neither hopeless nor solved."""
-    rewards = _known_rewards(group)
-    return len(rewards) < 2 or threshold_down < float(rewards.mean()) < threshold_up
+    count, mean, _ = _moments(group)
+    return count < 2 or threshold_down < mean < threshold_up
 
 
 def keep_by_std(group: TrajectoryGroup, std_threshold: float) -> bool:
@@ -33,8 +34,8 @@ def keep_by_std(group: TrajectoryGroup, std_threshold: float) -> bool:
 
     Example: rewards 1 1 1 1 are dropped at threshold 0, since a group of equal rewards gives no advantage.
     """
-    rewards = _known_rewards(group)
-    return len(rewards) < 2 or float(rewards.std(ddof=1)) > std_threshold
+    count, _, std = _moments(group)
+    return count < 2 or std > std_threshold
 
 
 def filter_problems(type_: str, args: Mapping[str, Any], key: str) -> list[str]:
@@ -70,6 +71,10 @@ def by_domain(filters: Mapping[str, Filter]) -> Filter:
     return lambda group: filters[group.task.domain](group)
 
 
-def _known_rewards(group: TrajectoryGroup) -> np.ndarray:
+def _moments(group: TrajectoryGroup) -> tuple[int, float, float]:
+    """How many rewards are known, their mean and their deviation: of equal rewards exactly that reward, and 0."""
     rewards = group.rewards
-    return rewards[~np.isnan(rewards)]
+    if not len(rewards):
+        return 0, 0.0, 0.0
+    moments = moments_by_key(rewards, np.zeros(len(rewards)))
+    return int(moments.count[0]), float(moments.mean[0]), float(moments.std[0])

@@ -53,6 +53,17 @@ def test_std_filter_drops_groups_without_spread(rewards: tuple[float, ...], thre
     assert make_filter("std_filter", {"std_threshold": threshold})(group(*rewards)) is kept
 
 
+@pytest.mark.parametrize("size", range(2, 20))
+def test_equal_rewards_have_no_spread_and_their_own_mean_whatever_they_are(size: int) -> None:
+    """Sums of 0.1 and the like are rounded: the deviation of 0.1 0.1 0.1 must not be 1.7e-17, nor its mean above
+    0.1."""
+    spread = make_filter("std_filter", {"std_threshold": 0})
+    for reward in (hundredth / 100 for hundredth in range(-100, 101)):
+        below, above = (make_filter("mean_filter", {name: reward}) for name in ("threshold_down", "threshold_up"))
+        made = group(*[reward] * size, NAN)
+        assert not spread(made) and not below(made) and not above(made), reward
+
+
 def test_no_filter_keeps_everything_and_one_threshold_is_enough() -> None:
     assert make_filter("no_filter", {})(group(0, 0))
     assert make_filter("mean_filter", {"threshold_up": 0.9})(group(0, 0))
