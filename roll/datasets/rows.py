@@ -12,6 +12,7 @@ from typing import Any
 from roll.configs.data import DataArgs
 from roll.datasets.json_text import parse_whole
 from roll.datasets.loader import Row
+from roll.datasets.tool_calls import calls_in
 from roll.errors import ConfigError
 from roll.utils.text import show
 
@@ -56,8 +57,9 @@ class Example:
 
 
 def shown(messages: Sequence[Message]) -> str:
-    """A conversation for a reader: one message by itself, several with their roles. What is no text is left out."""
-    texts = [(message["role"], _text_of(message.get("content"))) for message in messages]
+    """A conversation for a reader: one message by itself, several with their roles. Calls of tools are on lines of
+    their own; what else is no text is left out."""
+    texts = [(message["role"], _shown_alone(message)) for message in messages]
     if len(texts) == 1:
         return texts[0][1]
     return "\n\n".join(f"{role}: {text}" for role, text in texts if text)
@@ -212,6 +214,10 @@ class RowReader:
                 "the policy gives it"
             )
         return tuple(messages)
+
+
+def _shown_alone(message: Message) -> str:
+    return "\n".join(text for text in (_text_of(message.get("content")), *calls_in(message)) if text)
 
 
 def _text_of(content: Any) -> str:

@@ -40,6 +40,21 @@ def tools_in(row: Row, column: str) -> tuple[Tool, ...]:
     return tuple(value)
 
 
+def calls_in(message: Mapping[str, Any]) -> list[str]:
+    """Its calls of tools for a reader, without their ids. Example: 'book({"to": "Rome"})'."""
+    calls = message.get("tool_calls")
+    return [_call_text(call) for call in calls if isinstance(call, Mapping)] if isinstance(calls, list | tuple) else []
+
+
+def _call_text(call: Mapping[str, Any]) -> str:
+    inner = call.get("function")
+    inner = inner if isinstance(inner, Mapping) else call
+    arguments = inner.get("arguments")
+    if not isinstance(arguments, str):
+        arguments = json.dumps(arguments, ensure_ascii=False, default=str)
+    return f"{inner.get('name')}({arguments})"
+
+
 def with_arguments(message: Mapping[str, Any]) -> dict[str, Any]:
     """The message, with arguments of its tool calls that are JSON texts as mappings. Raises ValueError for others."""
     calls = message.get("tool_calls") or []
