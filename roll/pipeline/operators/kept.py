@@ -125,18 +125,19 @@ def _content_of_file(path: Path) -> str:
 
 
 def _files_of(entry: OperatorConfig) -> Iterable[str]:
-    """The contents of the files that its arguments name."""
+    """The files that its arguments name: their names, which say what is read of a folder, and contents."""
     row = operator_of(entry.name)
     for argument in row.files if row is not None else ():
         place = Path(os.path.expanduser(str(entry.args.get(argument) or "")))
-        yield from map(_content_of_file, sorted(place.glob("*")) if place.is_dir() else [place])
+        for path in sorted(place.glob("*")) if place.is_dir() else [place]:
+            yield f"{path.name} {_content_of_file(path)}"
 
 
 def _code(entries: Sequence[OperatorConfig]) -> Iterable[str]:
     """Of this package, of how rows are read, and of the modules that functions of the user's are in (not of what those
     import)."""
     home = Path(__file__).parent
-    for folder in (home, home.parents[1] / "datasets"):
+    for folder in (home, home.parent / "rows", home.parents[1] / "datasets"):
         yield from map(_content_of_file, sorted(folder.glob("*.py")))
     named = [entry.name for entry in entries if entry.name not in OPERATORS]
     for name in [*named, *(str(entry.args["scorer"]) for entry in entries if entry.args.get("scorer"))]:

@@ -10,11 +10,16 @@ import pytest
 from roll.configs.data import DataArgs
 from roll.configs.data_operators import ContaminationArgs
 from roll.configs.model import ModelArgs
+from roll.datasets import rows
 from roll.datasets.loader import Row
 from roll.datasets.sources import data_sources
-from roll.pipeline.operators import choice
+from roll.errors import ConfigError
+from roll.pipeline.operators import choice, kept
 from roll.pipeline.operators.choice import Places, dry_report, row_choice
 from roll.pipeline.operators.row import Texts
+from roll.pipeline.records.rollout_files import RecordedGroup, write_groups
+from roll.pipeline.rows import conversation_texts, pair_rows
+from tests.unit.pipeline.operators.test_bounds import attempt
 
 TRAIN, VAL = "actor_train.data_args", "validation.data_args"
 
@@ -125,6 +130,28 @@ def test_every_file_of_a_tokenizer_counts(name: str, files: Path, caplog: pytest
     assert not runs(asked, caplog)
     (folder / name).write_text("[]")
     assert runs(asked, caplog) and not runs(asked, caplog)
+
+
+def test_a_step_of_recorded_rollouts_that_is_set_aside_counts(files: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Its file has another name, in the same folder."""
+    dumps = files / "dumps"
+    dumps.mkdir()
+    for step, reward in enumerate((1.0, 0.0)):
+        groups = [RecordedGroup(row, f"train.jsonl:{row}", (attempt(0, reward),)) for row in range(1, 5)]
+        write_groups(dumps / f"step_{step:06d}.npz", groups)
+    asked = places(files, {"name": "pass_rate", "args": {"rollouts": str(dumps), "max": 0.5}})
+    assert len(chosen(asked)) == 4, "every row is solved once of two times"
+    (dumps / "step_000001.npz").rename(dumps / "step_000001.npz.aside")
+    with pytest.raises(ConfigError, match="leaves none of 4 rows"):
+        chosen(asked)
+
+
+def test_the_code_that_reads_rows_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: set[Path] = set()
+    monkeypatch.setattr(kept, "_content_of_file", lambda path: read.add(path) or "")
+    list(kept._code([]))
+    for reader in (conversation_texts, pair_rows, rows):
+        assert Path(str(reader.__file__)) in read
 
 
 def test_what_it_does_not_depend_on_leaves_it(files: Path, caplog: pytest.LogCaptureFixture) -> None:
