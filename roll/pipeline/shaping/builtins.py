@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -15,6 +16,8 @@ from roll.errors import AlgorithmError
 from roll.pipeline.shaping.groups import with_rewards
 from roll.types.rollout import AnyTrajectory, TrajectoryGroup
 from roll.utils.text import show
+
+logger = logging.getLogger(__name__)
 
 Groups = Sequence[TrajectoryGroup]
 
@@ -53,10 +56,17 @@ class RewardShaping:
         return [with_rewards(group, part.tolist()) for group, part in zip(groups, parts, strict=True)]
 
     def state_dict(self) -> dict[str, Any]:
-        return {domain: asdict(moments) for domain, moments in self._moments.items()}
+        domains = {domain: asdict(moments) for domain, moments in self._moments.items()}
+        return {"stat": self._args.stat, "domains": domains}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._moments = {domain: RunningMoments(**saved) for domain, saved in state.items()}
+        """Moments of another stat say nothing about this one."""
+        if state.get("stat") != self._args.stat:
+            logger.warning(
+                "experience_operators: reward_shaping starts anew: the checkpoint has no moments of %s", self._args.stat
+            )
+            return
+        self._moments = {domain: RunningMoments(**saved) for domain, saved in state["domains"].items()}
 
     def _stats(self, group: TrajectoryGroup) -> np.ndarray:
         """Of each attempt; NaN of those that failed."""

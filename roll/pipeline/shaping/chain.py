@@ -74,7 +74,7 @@ class Shaping:
     def state(self) -> list[dict[str, Any]]:
         """JSON values, one for each operator that remembers something."""
         return [
-            {"at": entry.at, "name": entry.name, "state": _plain(entry, entry.run.state_dict())}
+            {"at": entry.at, "name": entry.name, "state": _plain(entry, _state_of(entry, entry.run))}
             for entry in self._entries
             if isinstance(entry.run, Remembers)
         ]
@@ -89,7 +89,7 @@ class Shaping:
             if state is None:
                 logger.warning("%s: %s starts anew: the checkpoint has no state of it there", entry.at, entry.name)
             else:
-                entry.run.load_state_dict(state)
+                _loaded(entry, entry.run, state)
 
 
 def _built(at: str, entry: ExperienceOperatorConfig) -> _Entry:
@@ -152,6 +152,22 @@ def _problems(given: Sequence[TrajectoryGroup], found: Sequence[Any]) -> Iterato
             )
         elif any(row.failure is None and not math.isfinite(row.reward) for row in group.trajectories):
             yield f"gave group {group.group_id} the rewards {group.rewards.tolist()}"
+
+
+def _loaded(entry: _Entry, run: Remembers, state: Mapping[str, Any]) -> None:
+    try:
+        run.load_state_dict(state)
+    except (Exception, SystemExit) as error:
+        text = f"{entry.at}: {entry.name}.load_state_dict raised {describe(error)}{line_of(error, __file__)}"
+        raise AlgorithmError(f"{text}, for its state in the checkpoint: {show(state)}.") from error
+
+
+def _state_of(entry: _Entry, run: Remembers) -> object:
+    try:
+        return run.state_dict()
+    except (Exception, SystemExit) as error:
+        text = f"{entry.at}: {entry.name}.state_dict raised {describe(error)}{line_of(error, __file__)}"
+        raise AlgorithmError(f"{text}.") from error
 
 
 def _plain(entry: _Entry, state: object) -> Any:

@@ -132,6 +132,29 @@ def test_states_go_on_by_name_and_place(caplog: pytest.LogCaptureFixture) -> Non
     assert other.state()[0]["state"] == {"seen": 5}
 
 
+def test_moments_of_another_stat_are_not_gone_on_with(caplog: pytest.LogCaptureFixture) -> None:
+    """Lengths are around 2, rewards around 0.5: scaled with the moments of lengths they would all be below -1."""
+    first = experience(("reward_shaping", {"stat": "response_length", "scale": "running", "op": "subtract"}))
+    first.apply(step())
+    args = {"stat": "reward", "scale": "running", "op": "replace"}
+    second, fresh = experience(("reward_shaping", args)), experience(("reward_shaping", args))
+    with caplog.at_level(logging.WARNING):
+        second.load(first.state())
+    assert "starts anew: the checkpoint has no moments of reward" in caplog.text
+    made, expected = (shaping.apply(step())[0].kept for shaping in (second, fresh))
+    assert str([each.rewards.tolist() for each in made]) == str([each.rewards.tolist() for each in expected])
+
+
+def test_code_of_ones_own_that_cannot_go_on_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    shaping = experience((f"{OWN}:Counts", {}))
+    saved = [{"at": "experience_operators[0]", "name": f"{OWN}:Counts", "state": {"older": 3}}]
+    with pytest.raises(AlgorithmError, match=r"operators\[0\]: .*Counts.load_state_dict raised KeyError.*'older': 3"):
+        shaping.load(saved)
+    monkeypatch.delattr(Counts, "__init__")
+    with pytest.raises(AlgorithmError, match=r"operators\[0\]: .*Counts.state_dict raised AttributeError"):
+        experience((f"{OWN}:Counts", {})).state()
+
+
 def found(*entries: dict[str, Any], **changes: Any) -> list[str]:
     made = config({"experience_operators": list(entries), **changes})
     return [problem.text for problem in experience_problems(made)]
