@@ -14,7 +14,8 @@ _WORD = re.compile(rf"[{_CJK}]|[^\W_{_CJK}]+|[^\w\s]|_")
 
 def normalised(text: str) -> str:
     """NFKC, case folded, white space in a row as one space. Example: "  The\\nﬁrst" == "the first"."""
-    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+    folded = unicodedata.normalize("NFKC", text).casefold()  # which takes letters such as U+0390 apart
+    return " ".join(unicodedata.normalize("NFKC", folded).split())
 
 
 def words(text: str) -> list[str]:

@@ -1,6 +1,7 @@
 """The first of several rows that say the same stays; near ones are found exactly."""
 
 import random
+import unicodedata
 from fractions import Fraction
 
 import pytest
@@ -17,6 +18,14 @@ def test_texts_are_the_same_but_for_case_space_and_spelling() -> None:
     )
     assert found == [None, SAME, None, None, SAME]
     assert normalised(" A\t ﬁ\n") == "a fi"
+
+
+def test_a_letter_is_the_same_in_every_spelling_and_case() -> None:
+    """But for the Turkish dotless i, whose upper case is that of i."""
+    for letter in map(chr, (code for code in range(0x30000) if not 0xD800 <= code < 0xE000)):
+        spellings = {letter, letter.lower(), unicodedata.normalize("NFD", letter)}
+        spellings |= {letter.upper()} if letter != "\u0131" else set()
+        assert len(set(map(normalised, spellings))) == 1, letter
 
 
 def test_a_part_is_what_is_compared() -> None:
