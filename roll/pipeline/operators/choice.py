@@ -63,7 +63,7 @@ class _Choice:
         return run_chain(self._rows(sources), self._args.operators, self.key, self._context)
 
     def _rows(self, sources: Sequence[DataSource]) -> list[OperatorRow]:
-        return [OperatorRow(row, self._id(row), self._texts) for row in all_rows(sources)]
+        return [OperatorRow(row, self._id, self._texts) for row in all_rows(sources)]
 
     @property
     def _args(self) -> DataArgs:

@@ -25,12 +25,15 @@ ReadTexts = Callable[[Row, DataArgs, str], Texts]
 
 
 class OperatorRow:
-    """A row as operators see it. `values`: its columns, as the operators before have left them. `id`: its id, or its
-    file and line."""
+    """A row as operators see it. `values`: its columns, as the operators before have left them. `id_of`: its id, or
+    its file and line."""
 
-    def __init__(self, row: Row, id: str, read: Callable[[Row], Texts]):
-        self._row, self._read = row, read
-        self.id = id
+    def __init__(self, row: Row, id_of: Callable[[Row], str], read: Callable[[Row], Texts]):
+        self._row, self._id_of, self._read = row, id_of, read
+
+    @property
+    def id(self) -> str:
+        return self._id_of(self._row)
 
     @property
     def values(self) -> Mapping[str, Any]:
@@ -69,7 +72,7 @@ class OperatorRow:
     def changed(self, columns: Mapping[str, Any]) -> OperatorRow:
         """The row with these columns in place of its own."""
         row = replace(self._row, values={**self._row.values, **columns})
-        return OperatorRow(row, self.id, self._read)
+        return OperatorRow(row, self._id_of, self._read)
 
     @property
     def row(self) -> Row:

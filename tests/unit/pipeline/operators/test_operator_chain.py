@@ -23,6 +23,14 @@ def shout(some: Sequence[OperatorRow]) -> list[Any]:
     return [{"prompt": row.prompt.upper()} if len(row.prompt) > 1 else "short" for row in some]
 
 
+def renamed(some: Sequence[OperatorRow]) -> list[Any]:
+    return [{"id": f"new-{row.id}"} for row in some]
+
+
+def named(some: Sequence[OperatorRow]) -> list[Any]:
+    return [{"seen": row.id} for row in some]
+
+
 def few(some: Sequence[OperatorRow]) -> list[Any]:
     return [True]
 
@@ -52,6 +60,13 @@ def test_each_sees_what_the_ones_before_left() -> None:
     assert [row.prompt for row in apply(chosen, some)] == ["AB"]
     assert chosen.lines()[0].split() == ["operator", "rows", "taken", "why"]
     assert chosen.lines()[-1] == "1 of 4 rows are left"
+
+
+def test_an_id_that_an_operator_gives_is_the_rows() -> None:
+    """As the run reads it, and recorded rollouts have it."""
+    some = rows("a", "b")
+    left = list(apply(run(some, f"{OWN}:renamed", f"{OWN}:named"), some))
+    assert [(row.id, row.values["seen"]) for row in left] == [("new-r0", "new-r0"), ("new-r1", "new-r1")]
 
 
 def test_a_choice_survives_json() -> None:

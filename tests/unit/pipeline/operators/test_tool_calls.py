@@ -29,7 +29,7 @@ def called(town: str, id: str = "a", as_text: bool = False) -> dict[str, Any]:
 def rows(*conversations: list[Mapping[str, Any]]) -> list[OperatorRow]:
     read = conversation_texts(Columns("instruction", None, "output", None))
     made = [Row("f.jsonl", place, {"messages": messages}) for place, messages in enumerate(conversations)]
-    return [OperatorRow(row, str(row.place), lambda row: read(row, DataArgs(), "k")) for row in made]
+    return [OperatorRow(row, lambda row: str(row.place), lambda row: read(row, DataArgs(), "k")) for row in made]
 
 
 @pytest.mark.parametrize("end", [[], [{"role": "tool", "content": "ok"}, {"role": "assistant", "content": "Done."}]])
