@@ -59,8 +59,8 @@ class TrainingArgs(Settings):
     optimizer_from: Place | None = setting(
         None,
         "A role's folder in a checkpoint of another run (.../step_000050/actor_train): the run begins with the weights "
-        "and the optimizer's moments in it, under a schedule of its own. The same trainer and model; deepspeed_train "
-        "and fsdp2_train, without LoRA. Of a stage `optimizer: kept` says it. docs/stages.md.",
+        "and the optimizer's moments in it, under a schedule of its own. The same trainer and model, without "
+        "LoRA. Of a stage `optimizer: kept` says it. docs/stages.md.",
         min_length=1,
     )
     bf16: bool = setting(False, "Says the same as model_args.dtype: bf16, and must not contradict it.")

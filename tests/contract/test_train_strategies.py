@@ -150,10 +150,11 @@ def test_a_run_may_begin_with_the_optimizer_of_another_under_its_own_schedule(
         refusals = pool.run(contract.takes_nothing_over, case, tiny_tied_model_dir)
         assert all("cannot begin with the optimizer of another run" in said for said in refusals)
         return
-    for unbroken, begun, rates in pool.run(contract.taken_over, case, tiny_tied_model_dir, tmp_path):
-        assert begun[0] == unbroken[0]
-        assert all((begun[1][name] == weight).all() for name, weight in unbroken[1].items())
-        assert rates == pytest.approx([LEARNING_RATE, LEARNING_RATE * 19 / 20])
+    for unbroken, begun, went_on, resumed in pool.run(contract.taken_over, case, tiny_tied_model_dir, tmp_path):
+        for one, other in ((unbroken, begun), (went_on, resumed)):
+            assert other[0] == one[0]
+            assert all((other[1][name] == weight).all() for name, weight in one[1].items())
+        assert went_on[0][1]["learning_rate"] == pytest.approx(LEARNING_RATE * 19 / 20)
 
 
 @pytest.mark.parametrize("role", ["actor_train", "critic"])

@@ -201,9 +201,9 @@ def resumed(case: Case, model_dir: Path, directory: Path) -> tuple[list[Any], li
         return unbroken, third(strategy)
 
 
-def taken_over(case: Case, model_dir: Path, directory: Path) -> tuple[list[Any], list[Any], list[float]]:
+def taken_over(case: Case, model_dir: Path, directory: Path) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
     """Under a constant rate, the third update of a run, and the first of one that begins with its state after two; and
-    the first rates of one whose rate falls."""
+    of one whose rate falls, the second update, and the same behind a checkpoint after the first."""
 
     def next_update(strategy: TrainStrategy) -> list[Any]:
         return [update(strategy), exported(strategy)]
@@ -220,7 +220,12 @@ def taken_over(case: Case, model_dir: Path, directory: Path) -> tuple[list[Any],
     with built(case, model_dir, lr_scheduler_type="linear") as strategy:
         strategy.load_checkpoint(directory)
         strategy.begin_schedule()
-        return unbroken, begun, [update(strategy)[1]["learning_rate"] for _ in range(2)]
+        update(strategy)
+        strategy.save_checkpoint(directory / "later")
+        went_on = next_update(strategy)
+    with built(case, model_dir, lr_scheduler_type="linear") as strategy:
+        strategy.load_checkpoint(directory / "later")
+        return unbroken, begun, went_on, next_update(strategy)
 
 
 def takes_nothing_over(case: Case, model_dir: Path) -> str:

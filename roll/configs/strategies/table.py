@@ -25,6 +25,7 @@ def _megatron(name: str, use: Use, path: str, memory: str) -> StrategySpec:
         {use: f"{_CLASSES}.megatron.{path}"},
         heads=("lm", "value", "reward") if use == "train" else ("lm", "value"),
         adapts=use == "train",
+        takes_over=use == "train",
         balances=use == "train",
         adapts_experts=use == "train",
         packages=_MEGATRON,

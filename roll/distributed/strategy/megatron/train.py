@@ -151,6 +151,9 @@ class MegatronTrainStrategy(TrainStrategy):
             directory, self._chunks, self._updater, self.model.adapters, required_facts(self.role, self.dp_size)
         )
 
+    def begin_schedule(self) -> None:
+        self._updater.begin_schedule()
+
     def save_hf_model(self, directory: Path) -> None:
         """config.json and safetensors; tokenizer files are the caller's. Memory stays at one file."""
         from roll.models.loading import ADAPTER_FOLDER

@@ -1,10 +1,12 @@
 """`optimizer_from`: what is refused before anything starts."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from roll.configs.plan.batch_plan import build_plan
+from roll.configs.strategies.table import STRATEGIES
 from roll.distributed.strategy.saved_facts import SavedFacts, required_facts
 from roll.errors import ConfigError
 from roll.pipeline.saving.taken_optimizers import check_taken
@@ -13,12 +15,15 @@ from tests.helpers.configs import config, problems
 KEY = "actor_train.training_args.optimizer_from"
 
 
-def test_a_strategy_that_cannot_and_adapters_are_refused() -> None:
+def test_a_strategy_that_cannot_and_adapters_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert problems({KEY: "at"}) == []
-    (said,) = problems({KEY: "at", "actor_train.strategy_args": {"strategy_name": "megatron_train"}})
+    specs = {**STRATEGIES, "fsdp2_train": replace(STRATEGIES["fsdp2_train"], takes_over=False)}
+    monkeypatch.setattr("roll.configs.strategies.table.STRATEGIES", specs)
+    monkeypatch.setattr("roll.distributed.strategy.table.STRATEGIES", specs)
+    (said,) = problems({KEY: "at", "actor_train.strategy_args": {"strategy_name": "fsdp2_train"}})
     assert said == (
-        f"{KEY}: megatron_train cannot begin with the optimizer of another run. Strategies that can: deepspeed_train, "
-        "fsdp2_train. Or begin with a fresh one."
+        f"{KEY}: fsdp2_train cannot begin with the optimizer of another run. Strategies that can: deepspeed_train, "
+        "megatron_train. Or begin with a fresh one."
     )
     (said,) = problems({KEY: "at", "actor_train.model_args.lora_target": "all-linear"})
     assert said.startswith(f"{KEY}: with lora_target a saved model holds the adapters of its run")
