@@ -113,6 +113,41 @@ def test_rollouts_that_run_ahead_of_another_process_are_no_older_than_they_may_b
 
 
 @pytest.mark.slow
+def test_groups_may_be_trained_on_again_in_another_process(sort_data: Path, start_run: StartRun, tmp_path: Path):
+    """Where they come back at once, a step is of fresh groups and of those that were used; none too old, none thrice
+    as long as there are others."""
+    again = "experience.reuse={enable: true, cooldown_s: 0, priority: decay_limit_randomization, use_limit: 2}"
+    shared = (*SETTINGS, "max_staleness=4", f"experience.dir={tmp_path}/experience", "experience.storage_type=sql")
+    explorer = beside(
+        start_run(sort_data, "tiny_sort_async", *shared, again, "mode=explore", name="explorer"), "explore"
+    )
+    trainer = start_run(sort_data, "tiny_sort_async", *shared, again, "mode=train", name="trainer")
+    assert trainer.wait() == 0, trainer.text
+    assert explorer.wait() == 0, explorer.text
+    rows = [trainer.metrics[step] for step in range(1, 7)]
+    assert sum(row["rollout/reused_groups"] for row in rows) > 0
+    assert max(row["rollout/staleness_max"] for row in rows) <= 4
+    assert all(row["rollout/missing_groups"] == 0 for row in rows)
+
+
+@pytest.mark.slow
+def test_operators_of_two_processes_give_what_one_process_gives(sort_data: Path, start_run: StartRun, tmp_path: Path):
+    """Rows are chosen by the explorer; the groups' operators have the moments of one process, whoever has them."""
+    keys = ("max_steps=3", "eval_steps=3", "save_steps=3")
+    one = start_run(sort_data, "tiny_sort_operators", *keys, name="one")
+    assert one.wait() == 0, one.text
+    shared = (*keys, f"experience.dir={tmp_path}/experience")
+    explorer = beside(start_run(sort_data, "tiny_sort_operators", *shared, "mode=explore", name="explorer"), "explore")
+    trainer = start_run(sort_data, "tiny_sort_operators", *shared, "mode=train", name="trainer")
+    assert trainer.wait() == 0, trainer.text
+    assert explorer.wait() == 0, explorer.text
+    for step in range(1, 4):
+        whole, learnt = sampled_and_learnt(one.metrics[step]), sampled_and_learnt(trainer.metrics[step])
+        assert {name: learnt.get(name) for name in whole} == whole, f"step {step}"
+    assert explorer.metrics[3]["val/reward_mean"] == one.metrics[3]["val/reward_mean"]
+
+
+@pytest.mark.slow
 def test_episodes_are_played_by_one_process_and_trained_on_by_another(lake_data: Path, start_run: StartRun):
     keys = ("max_steps=2", "eval_steps=2", "save_steps=2")
     lake = {"example": "tiny-frozen-lake", "pipeline": "agentic"}

@@ -120,18 +120,30 @@ def test_stages_that_are_killed_and_stopped_give_the_numbers_of_unbroken_ones(
     assert again.wait() == 0 and "starting Ray" not in again.text
 
 
+VLLM = "{max_model_len: 64, gpu_memory_utilization: 0.3, enforce_eager: true}"
+
+
 @pytest.mark.slow
-def test_stages_train_with_megatron_and_sample_with_vllm(random_model: Path, start_run: Callable[..., Run]) -> None:
-    trained = [f"{role}.strategy_args={{strategy_name: megatron_train, strategy_config: {{}}}}" for role in TRAINED]
+@pytest.mark.parametrize(
+    ("trainer", "more"),
+    [
+        ("megatron_train", (f"actor_infer.strategy_args={{strategy_name: vllm, strategy_config: {VLLM}}}",)),
+        ("fsdp2_train", ()),
+    ],
+)
+def test_stages_on_other_trainers_hand_over_weights_and_moments(
+    trainer: str, more: tuple[str, ...], random_model: Path, start_run: Callable[..., Run]
+) -> None:
+    trained = [f"{role}.strategy_args={{strategy_name: {trainer}, strategy_config: {{}}}}" for role in TRAINED]
     checkpointed = [f"{role}.model_args.disable_gradient_checkpointing=false" for role in TRAINED]
-    engine = "{max_model_len: 64, gpu_memory_utilization: 0.3, enforce_eager: true}"
-    sampled = f"actor_infer.strategy_args={{strategy_name: vllm, strategy_config: {engine}}}"
-    run = start_run(random_model, NAME, *SHORT, *trained, *checkpointed, sampled)
+    run = start_run(random_model, NAME, *SHORT, "stages.rl.optimizer=kept", *trained, *checkpointed, *more)
     assert run.wait(2 * START_LIMIT_S) == 0, run.text
+    assert "actor_train begins with the weights and the optimizer in " in run.text
     answers, rl = metrics(run, "1-answers"), metrics(run, "2-rl")
     assert answers[4]["val/nll_mean"] < answers[0]["val/nll_mean"]
     gaps = [row["train_infer/log_prob_diff_max"] for step, row in rl.items() if step]
     assert len(gaps) == 6 and max(gaps) < 1e-4, "of the first step, too: the engine begins with what answers left"
+    assert rl[1]["actor/learning_rate"] > rl[6]["actor/learning_rate"] > 0, "a schedule of its own"
     run.assert_all_gone()
 
 
