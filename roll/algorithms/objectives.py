@@ -132,12 +132,17 @@ class SquaredPenalty:
     tau: float = 0.1
 
     def __call__(self, tokens: PolicyTokens, metrics: MetricSums) -> torch.Tensor:
-        squares = tokens.log_ratio.square()
-        if tokens.is_product:
-            squares = squares / tokens.mask.sum(dim=1, keepdim=True).clamp(min=1)
-        penalty = torch.where(tokens.mask, 0.5 * self.tau * squares, 0.0)
-        metrics.add("ratio_penalty_mean", penalty.detach().sum(), tokens.mask.sum())
-        return penalty - tokens.advantages * tokens.log_probs
+        return ratio_penalty(tokens, 0.5 * self.tau, metrics) - tokens.advantages * tokens.log_probs
+
+
+def ratio_penalty(tokens: PolicyTokens, coef: float, metrics: MetricSums) -> torch.Tensor:
+    """coef (log r)^2 of each token; of a ratio of the whole row each of its n tokens has 1 / n."""
+    squares = tokens.log_ratio.square()
+    if tokens.is_product:
+        squares = squares / tokens.mask.sum(dim=1, keepdim=True).clamp(min=1)
+    penalty = torch.where(tokens.mask, coef * squares, 0.0)
+    metrics.add("ratio_penalty_mean", penalty.detach().sum(), tokens.mask.sum())
+    return penalty
 
 
 @dataclass(frozen=True)

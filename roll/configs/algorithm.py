@@ -14,7 +14,7 @@ from roll.configs.estimators import Estimator, OPMDBaseline, RAFTKeep, estimator
 from roll.configs.mix import MixConfig
 from roll.configs.modes import is_started
 from roll.configs.opd import OnPolicyDistillation
-from roll.configs.policy_losses import PolicyForm, RECClip, last_name, policy_form_of
+from roll.configs.policy_losses import PolicyForm, RECClip, RECRegularizer, RECWeight, last_name, policy_form_of
 from roll.configs.presets import known_algorithm
 from roll.configs.roles import ROLES, Role, teacher_role
 
@@ -170,7 +170,18 @@ class AlgorithmConfig(OnPolicyDistillation):
     rec_epsilon_high_prime: float = setting(
         2.0, "With rec_clip_mode ring: above 1 plus this, tokens whose advantage is below 0 learn.", gt=0
     )
-    rec_weighs_by_ratio: bool = setting(False, "With pg_variant rec: weigh by r, as importance sampling does.")
+    rec_weight: RECWeight = setting(
+        "none",
+        "With pg_variant rec: what a token's loss is multiplied by. importance_sampling: r. advantage: e^(advantage / "
+        "rec_weight_temp), so that good answers count more than bad ones.",
+    )
+    rec_weight_temp: float = setting(1.0, "With rec_weight advantage: the temperature.", gt=0)
+    rec_regularizer: RECRegularizer = setting(
+        "none",
+        "With pg_variant rec: a term of every token that holds the policy near the old one, whatever the clip says. "
+        "forward-kl: -log p. k2: (log r)^2.",
+    )
+    rec_regularizer_coef: float = setting(0.1, "With rec_regularizer: its weight in the loss.", ge=0)
     sppo_epsilon: float = setting(0.3, "With pg_variant sppo: r counts within 1 / (1 + this) and 1 + this.", gt=0)
     clip_cov_ratio: float = setting(
         2e-4,

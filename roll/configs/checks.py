@@ -155,6 +155,11 @@ def _idle_row_problems(config: AlgorithmConfig) -> Iterator[Problem]:
     for moves_all, key, said in (
         ("use_kl_loss" in config.kl_terms, "use_kl_loss", "use_kl_loss adds a term to every row"),
         (config.entropy_loss_coef > 0, "entropy_loss_coef", "entropy_loss_coef adds a term to every row"),
+        (
+            form.name == "rec" and config.rec_regularizer != "none",
+            "rec_regularizer",
+            "rec_regularizer adds a term to every row",
+        ),
         (bool(config.actor_train.model_args.moe_aux_loss_coef), balance, f"{balance} adds a term to every row"),
         (
             not form.is_zero_without_advantage,

@@ -83,7 +83,7 @@ LOSS_PRESETS = (
             "loss of a token = -A log p, 0 where A > 0 and r > 1 + high, or A < 0 and r < 1 - low, r = p_new / p_old",
             "loss of an update = the mean over its tokens",
         ),
-        beside="rec_clip_mode: two-side and ring are its other forms; rec_weighs_by_ratio: importance sampling",
+        beside="rec_clip_mode: two-side and ring, rec_weight and rec_regularizer are its other forms",
     ),
     Preset(
         "sppo",

@@ -13,6 +13,8 @@ OBJECTIVES = "roll.algorithms.objectives"
 COVARIANCE = "roll.algorithms.covariance"
 GATES = "roll.algorithms.gates"
 RECClip = Literal["none", "one-side", "two-side", "ring"]
+RECWeight = Literal["none", "importance_sampling", "advantage"]
+RECRegularizer = Literal["none", "forward-kl", "k2"]
 Values = Mapping[str, Any]
 
 
@@ -70,7 +72,8 @@ def _in_order(lowest: str, highest: str) -> Callable[[Values], Iterator[Problem]
 
 
 _RING = ("rec_epsilon_low_prime", "rec_epsilon_high_prime")
-_REC = ("rec_clip_mode", "rec_epsilon_low", "rec_epsilon_high", *_RING, "rec_weighs_by_ratio")
+_REC_RANGE = ("rec_epsilon_low", "rec_epsilon_high", *_RING)
+_REC_TERMS = ("rec_weight", "rec_weight_temp", "rec_regularizer", "rec_regularizer_coef")
 
 
 def _ring_problems(values: Values) -> Iterator[Problem]:
@@ -79,12 +82,15 @@ def _ring_problems(values: Values) -> Iterator[Problem]:
             yield Problem(f"{near}: {values[near]:g} is above {far}: {values[far]:g}. Swap them.", (near, far))
 
 
-def _ring_warnings(values: Values, given: AbstractSet[str]) -> Iterator[str]:
+def _rec_warnings(values: Values, given: AbstractSet[str]) -> Iterator[str]:
     mode = values["rec_clip_mode"]
-    read = {"none": (), "ring": _REC}.get(mode, ("rec_epsilon_low", "rec_epsilon_high"))
-    for key in _REC[1:5]:
-        if key in given and key not in read:
-            yield f"{key} does nothing with rec_clip_mode: {mode}."
+    read = {"none": (), "ring": _REC_RANGE}.get(mode, _REC_RANGE[:2])
+    idle = [(key, "rec_clip_mode") for key in _REC_RANGE if key not in read]
+    idle += [("rec_weight_temp", "rec_weight")] if values["rec_weight"] != "advantage" else []
+    idle += [("rec_regularizer_coef", "rec_regularizer")] if values["rec_regularizer"] == "none" else []
+    for key, other in idle:
+        if key in given:
+            yield f"{key} does nothing with {other}: {values[other]}."
 
 
 _RANGE = ("pg_clip", "use_pg_clip_range", "pg_clip_low", "pg_clip_high")
@@ -123,7 +129,14 @@ _ROWS = (
     ),
     PolicyForm("gmpo", f"{OBJECTIVES}:gmpo", ("gmpo_clip_low", "gmpo_clip_high"), weighs_by_ratio=True),
     PolicyForm("sapo", f"{OBJECTIVES}:sapo", ("sapo_tau_positive", "sapo_tau_negative"), weighs_by_ratio=True),
-    PolicyForm("rec", f"{GATES}:rec", _REC, weighs_by_ratio=True, problems=_ring_problems, warnings=_ring_warnings),
+    PolicyForm(
+        "rec",
+        f"{GATES}:rec",
+        ("rec_clip_mode", *_REC_RANGE, *_REC_TERMS),
+        weighs_by_ratio=True,
+        problems=_ring_problems,
+        warnings=_rec_warnings,
+    ),
     PolicyForm("sppo", f"{GATES}:sppo", ("sppo_epsilon",), weighs_by_ratio=True),
     PolicyForm(
         "clip_cov",

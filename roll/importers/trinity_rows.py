@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import get_args
 
-from roll.configs.policy_losses import RECClip
 from roll.importers import words
 from roll.importers.rows import Row, lacks, needless, summed, to
 from roll.importers.trinity_mix import MIX_ROWS
 from roll.importers.trinity_modes import EVAL_ROWS, MODE_ROWS
 from roll.importers.trinity_operators import OPERATOR_ROWS
+from roll.importers.trinity_rec import REC_ROWS
 from roll.importers.verl_conditions import ACTOR, CRITIC, MODEL, ROLLOUT
 
 EMBEDDED = "trainer.trainer_config"
@@ -138,20 +137,7 @@ OWN_ROWS: tuple[Row, ...] = tuple(
             to("algorithm.advantage_fn_args.opmd_baseline", "opmd_baseline", needs="opmd baseline"),
             to("algorithm.advantage_fn_args.tau", "opmd_baseline_tau", via=words.number, needs="opmd baseline"),
             to("algorithm.policy_loss_fn_args.tau", "opmd_tau", via=words.number, needs="opmd"),
-            *(
-                to(f"algorithm.policy_loss_fn_args.{name}", f"rec_{name}", needs="rec", default=default, via=via)
-                for name, default, via in (
-                    ("clip_mode", "none", words.word({name: name for name in get_args(RECClip)}, "clip_mode")),
-                    ("epsilon_low", 0.2, words.number),
-                    ("epsilon_high", 0.2, words.number),
-                    ("epsilon_low_prime", 0.6, words.number),
-                    ("epsilon_high_prime", 2.0, words.number),
-                )
-            ),
-            to("algorithm.policy_loss_fn_args.weight", "rec_weighs_by_ratio", needs="rec", via=words.ratio_weight),
-            lacks(
-                "algorithm.policy_loss_fn_args.regularizer", "a KL loss, or algorithm: kimi15, holds it near", "none"
-            ),
+            *REC_ROWS,
             to("algorithm.policy_loss_fn_args.epsilon", "sppo_epsilon", needs="sppo", via=words.number),
             lacks("algorithm.*_args.**", "the chosen function has no such setting here"),
             lacks("algorithm.*_args", "the chosen function has no such setting here", {}),

@@ -12,6 +12,7 @@ from roll.importers.rows import Condition, Look, Near, NotHere, Sum
 from roll.importers.trinity_mix import MIX_CONDITIONS, MIX_SUMS
 from roll.importers.trinity_modes import MODE_CONDITIONS, MODE_SUMS
 from roll.importers.trinity_operators import INPUTS, OPERATOR_SUMS
+from roll.importers.trinity_rec import REC_CONDITIONS
 from roll.importers.verl_conditions import ACTOR, ROLLOUT
 from roll.importers.verl_counts import batches, gpus
 from roll.utils.text import show
@@ -296,6 +297,7 @@ def _counts_epochs(look: Look) -> str:
 TRINITY_CONDITIONS: Mapping[str, Condition] = {
     **MODE_CONDITIONS,
     **MIX_CONDITIONS,
+    **REC_CONDITIONS,
     "own aggregation": lambda look: "",
     "epochs": _counts_epochs,
     "eval set": lambda look: "" if look(_EVAL) else "there are no eval_tasksets",

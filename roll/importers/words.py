@@ -120,11 +120,6 @@ def loss_scale(value: Any) -> Any:
     )
 
 
-def ratio_weight(value: Any) -> Any:
-    """Of REC's losses."""
-    return word({"none": False, "importance_sampling": True}, "weight")(value)
-
-
 def schedule(value: Any) -> Any:
     return word(_SCHEDULES, "schedule")(value)
 

@@ -107,8 +107,7 @@ def slow_policy_loss(loss: PolicyLoss, batch: TrainBatch, theta: torch.Tensor, e
             log_ratio = shared("segment", row, log_ratio)
         elif loss.importance_sampling == "product" and row:
             log_ratio = shared("sequence", row, log_ratio)
-            if isinstance(loss.objective, SquaredPenalty):  # (log r)^2 is divided by the tokens
-                log_ratio = {t: value / math.sqrt(len(row)) for t, value in log_ratio.items()}
+        sharers = len(row) if loss.importance_sampling == "product" else 1  # of one (log r)^2
         factor = slow_factor(
             loss.correction, row, {t: theta[t] if batch.old_log_probs is None else old[t] for t in row}, rollout
         )
@@ -118,7 +117,7 @@ def slow_policy_loss(loss: PolicyLoss, batch: TrainBatch, theta: torch.Tensor, e
         policy, kl = [], []
         for t in row:
             advantage = float(batch.advantages[t])
-            policy.append(slow_objective(loss.objective, theta[t], log_ratio[t], advantage) * factor[t])
+            policy.append(slow_objective(loss.objective, theta[t], log_ratio[t], advantage, sharers) * factor[t])
             d = theta[t] - float(batch.ref_log_probs[t])
             assert loss.kl_loss_estimator != "full", "that one is test_full_kl_against_dense.py's"
             kl.append(slow_kl(loss.kl_loss_estimator, d))
@@ -159,7 +158,7 @@ def slow_kl(estimator: KLEstimator, d: torch.Tensor) -> torch.Tensor:
 
 
 def slow_objective(
-    objective: Objective, log_prob: torch.Tensor, log_ratio: torch.Tensor, advantage: float
+    objective: Objective, log_prob: torch.Tensor, log_ratio: torch.Tensor, advantage: float, sharers: int
 ) -> torch.Tensor:
     r = math.exp(log_ratio.item())
     match objective:
@@ -183,13 +182,15 @@ def slow_objective(
             return -weight * advantage * log_prob
         case TaperedWeight(positive, negative):
             return -(positive if advantage > 0 else negative * min(r, 1.0)) * advantage * log_prob
-        case RatioGate(clip, low, high, low_prime, high_prime, weighs):
+        case RatioGate(clip, low, high, low_prime, high_prime, weight, temp, regularizer, coef):
             outside = r < 1 - low or r > 1 + high
             if clip == "one-side":
                 outside = (advantage > 0 and r > 1 + high) or (advantage < 0 and r < 1 - low)
             returns = (advantage > 0 and r <= 1 - low_prime) or (advantage < 0 and r >= 1 + high_prime)
             learns = clip == "none" or not outside or (clip == "ring" and returns)
-            return -(r if weighs else 1.0) * learns * advantage * log_prob
+            factor = {"none": 1.0, "importance_sampling": r, "advantage": math.exp(advantage / temp)}[weight]
+            terms = {"none": 0.0, "forward-kl": -log_prob, "k2": log_ratio * log_ratio / sharers}
+            return -factor * learns * advantage * log_prob + coef * terms[regularizer]
         case ClippedLogRatio(epsilon):
             bound = math.log(1 + epsilon)
             inside = abs(log_ratio.item()) <= bound
@@ -200,7 +201,7 @@ def slow_objective(
             tau = positive if advantage > 0 else negative
             return -4 / tau / (1 + torch.exp(-tau * (torch.exp(log_ratio) - 1))) * advantage
         case SquaredPenalty(tau):
-            return -advantage * log_prob + tau * log_ratio * log_ratio / 2
+            return -advantage * log_prob + tau * log_ratio * log_ratio / sharers / 2
     raise NotImplementedError(objective)
 
 
@@ -243,9 +244,12 @@ OBJECTIVES: dict[str, Objective] = {
     "kimi15": SquaredPenalty(0.6),
     "sapo": SoftGate(0.7, 1.6),
     "gmpo": ClippedGeometricMean(0.2, 0.05),
-    "rec, no clip": RatioGate("none", weighs=True),
+    "rec, no clip": RatioGate("none", weight="importance_sampling"),
     "rec": RatioGate("one-side", 0.1, 0.15),
-    "rec, weighed": RatioGate("one-side", 0.1, 0.15, weighs=True),
+    "rec, weighed": RatioGate("one-side", 0.1, 0.15, weight="importance_sampling"),
+    "rec, by advantage": RatioGate("two-side", 0.1, 0.15, weight="advantage", weight_temp=0.7),
+    "rec, forward KL": RatioGate("one-side", 0.1, 0.15, regularizer="forward-kl", regularizer_coef=0.2),
+    "rec, k2": RatioGate("ring", 0.1, 0.1, 0.2, 0.25, regularizer="k2", regularizer_coef=0.3),
     "rec, two sides": RatioGate("two-side", 0.1, 0.15),
     "rec, ring": RatioGate("ring", 0.1, 0.1, 0.2, 0.25),
     "sppo": ClippedLogRatio(0.2),

@@ -64,6 +64,10 @@ FULL_KL = {"use_kl_loss": True, "kl_loss_coef": 0.1, "kl_loss_type": "full", "re
             "skip_idle_rows: true has no rows to skip: actor_train.model_args.moe_aux_loss_coef adds a term to every ",
         ),
         (
+            {"skip_idle_rows": True, "pg_variant": "rec", "rec_regularizer": "k2"},
+            "skip_idle_rows: true has no rows to skip: rec_regularizer adds a term to every row.",
+        ),
+        (
             {"pg_variant": "rec", "rec_clip_mode": "ring", "rec_epsilon_low": 0.7},
             "rec_epsilon_low: 0.7 is above rec_epsilon_low_prime: 0.6. Swap them.",
         ),
@@ -338,6 +342,14 @@ def warnings(changes: dict[str, Any]) -> list[str]:
         (
             {"pg_variant": "rec", "rec_epsilon_high_prime": 3.0},
             "rec_epsilon_high_prime does nothing with rec_clip_mode: one-side.",
+        ),
+        (
+            {"pg_variant": "rec", "rec_weight_temp": 0.5},
+            "rec_weight_temp does nothing with rec_weight: none.",
+        ),
+        (
+            {"pg_variant": "rec", "rec_regularizer_coef": 0.5},
+            "rec_regularizer_coef does nothing with rec_regularizer: none.",
         ),
         ({"kl_cov_ratio": 0.1}, "kl_cov_ratio does nothing with pg_variant: ppo; it belongs to kl_cov."),
         (

@@ -258,7 +258,14 @@ def test_the_gates_of_trinity_are_those_of_here() -> None:
     tree = imported("trinity_ppo_megatron.yaml", *words, f"{args}.weight=importance_sampling").tree
     assert (tree["pg_variant"], tree["adv_estimator"], tree["norm_std_type"]) == ("rec", "grpo", "none")
     assert [tree[f"rec_{key}"] for key in ("clip_mode", "epsilon_low", "epsilon_high_prime")] == ["ring", 0.1, 2.0]
-    assert tree["rec_weighs_by_ratio"] and not tree["use_kl_loss"]
+    assert tree["rec_weight"] == "importance_sampling" and not tree["use_kl_loss"]
+    words = (f"{args}.weight=advantage", f"{args}.temp=0.5", f"{args}.regularizer=k2", f"{args}.regularizer_coef=0.1")
+    tree = imported("trinity_ppo_megatron.yaml", "algorithm.algorithm_type=rec", *words).tree
+    expected = {"clip_mode": "none", "weight": "advantage", "weight_temp": 0.5, "regularizer": "k2"}
+    expected |= {"regularizer_coef": 0.1}
+    assert {key: value for key, value in tree.items() if key.startswith("rec_")} == {
+        f"rec_{key}": value for key, value in expected.items()
+    }
     tree = imported("trinity_ppo_megatron.yaml", "algorithm.algorithm_type=sppo", f"{args}.epsilon=0.4").tree
     assert (tree["pg_variant"], tree["sppo_epsilon"]) == ("sppo", 0.4) and "rec_clip_mode" not in tree
 

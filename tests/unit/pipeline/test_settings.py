@@ -82,8 +82,8 @@ def test_without_it_the_loss_corrects_nothing() -> None:
             ClippedCovariance(2e-4, 1.0, 7.0, ClippedRatio(0.3, 0.3)),
         ),
         (
-            {"pg_variant": "rec", "rec_clip_mode": "ring", "rec_epsilon_high": 0.3, "rec_weighs_by_ratio": True},
-            RatioGate("ring", 0.2, 0.3, 0.6, 2.0, True),
+            {"pg_variant": "rec", "rec_clip_mode": "ring", "rec_epsilon_high": 0.3, "rec_weight": "advantage"},
+            RatioGate("ring", 0.2, 0.3, 0.6, 2.0, "advantage", 1.0, "none", 0.1),
         ),
         ({"pg_variant": "sppo", "sppo_epsilon": 0.5}, ClippedLogRatio(0.5)),
         ({"pg_variant": "kl_cov", "kl_cov_ratio": 0.5, "ppo_kl_coef": 2}, PenalizedCovariance(0.5, 2.0)),
