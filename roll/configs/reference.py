@@ -79,7 +79,10 @@ SECTIONS: tuple[tuple[str, str], ...] = (
     ("Top level of distillation (beside those of rows)", "roll.pipeline.distill.distill_config:DistillConfig"),
     ("An entry of stages (beside the keys that it changes)", "roll.configs.stages:StageConfig"),
     ("custom_envs.TAG", f"{AGENTIC}:EnvConfig"),
-    ("train_env_manager, val_env_manager (beside the keys of a role)", f"{AGENTIC}:EnvManagerConfig"),
+    (
+        "train_env_manager, val_env_manager (beside the keys of a role)",
+        "roll.pipeline.agentic.env_manager_config:EnvManagerConfig",
+    ),
     ("env manager: llm_proxy", "roll.configs.load.inert_keys:LLMProxyConfig"),
     ("reward_normalization", f"{AGENTIC}:RewardNormalizationConfig"),
     ("env_monitor", f"{AGENTIC}:EnvMonitorConfig"),

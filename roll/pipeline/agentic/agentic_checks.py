@@ -11,10 +11,11 @@ from roll.configs.rollout_checks import unused_filter_keys
 from roll.configs.switches import AGENTIC, switched_off
 from roll.datasets.forms import FORMS
 from roll.datasets.templates import PLAIN, template_name_problem, template_problem
-from roll.pipeline.agentic.agentic_config import AgenticConfig, EnvManagerConfig
+from roll.pipeline.agentic.agentic_config import AgenticConfig
 from roll.pipeline.agentic.env.build import import_problems
 from roll.pipeline.agentic.env_checks import env_problems, env_warnings, is_plain, managers, played
 from roll.pipeline.agentic.env_config import STEP, TRAJECTORY
+from roll.pipeline.agentic.env_manager_config import EnvManagerConfig
 from roll.pipeline.agentic.tools.build import tool_problems
 
 ENV_WORKERS = ("roll.pipeline.agentic.environment_worker.EnvironmentWorker",)

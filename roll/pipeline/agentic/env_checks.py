@@ -5,10 +5,11 @@ from collections.abc import Iterator, Mapping, Sequence
 import regex
 
 from roll.configs.problems import Problem, did_you_mean
-from roll.pipeline.agentic.agentic_config import AgenticConfig, EnvManagerConfig
+from roll.pipeline.agentic.agentic_config import AgenticConfig
 from roll.pipeline.agentic.env.build import import_problems
 from roll.pipeline.agentic.env.table import ADAPTERS, ENVIRONMENTS, NOT_HERE, gem_id
 from roll.pipeline.agentic.env_config import AGENT_NATIVE, MANAGERS, STEP, STEP_CONCAT, EnvConfig
+from roll.pipeline.agentic.env_manager_config import EnvManagerConfig
 from roll.pipeline.agentic.templates import OBSERVATIONS, STEP_FIELDS, TRAJECTORY_FIELDS, fields_of
 from roll.pipeline.agentic.tools.table import NOT_HERE as TOOLS_NOT_HERE
 from roll.pipeline.agentic.tools.table import TOOLS

@@ -5,8 +5,9 @@ from __future__ import annotations
 from roll.algorithms.advantage import AdvantageSettings
 from roll.algorithms.episodes import EpisodeSettings
 from roll.pipeline import settings
-from roll.pipeline.agentic.agentic_config import AgenticConfig, EnvManagerConfig
+from roll.pipeline.agentic.agentic_config import AgenticConfig
 from roll.pipeline.agentic.env_manager.episode import EpisodeRules, Purpose
+from roll.pipeline.agentic.env_manager_config import EnvManagerConfig
 
 _GRACE_S = 30.0
 _NO_LIMIT_S = 1e8
