@@ -83,6 +83,7 @@ SECTIONS: tuple[tuple[str, str], ...] = (
         "train_env_manager, val_env_manager (beside the keys of a role)",
         "roll.pipeline.agentic.env_manager_config:EnvManagerConfig",
     ),
+    ("eval_sets.NAME of agentic runs", "roll.pipeline.agentic.env_sets:EnvSetConfig"),
     ("env manager: llm_proxy", "roll.configs.load.inert_keys:LLMProxyConfig"),
     ("reward_normalization", f"{AGENTIC}:RewardNormalizationConfig"),
     ("env_monitor", f"{AGENTIC}:EnvMonitorConfig"),

@@ -60,7 +60,10 @@ def test_the_demo_learns_resumes_exactly_and_stops_on_ctrl_c(lake_data: Path, st
     (examples/tiny-frozen-lake/README.md). The second run takes up the first one's checkpoint of step 6: the same
     seed must give the same numbers, bit for bit, in everything but times. It would go on for long and is stopped by
     Ctrl-C, which saves the step it has finished."""
-    whole = start_lake(start_run, lake_data, "max_steps=8", "eval_steps=8", "save_steps=6", CONSTANT_RATE, name="whole")
+    lake = "tags: [FrozenLakeHeldOut], num_episodes: 16, group_size: 4"
+    sampled = f"eval_sets.sampled={{{lake}, generating_args: {{temperature: 1.0}}}}"
+    keys = ("eval_steps=8", CONSTANT_RATE, sampled)
+    whole = start_lake(start_run, lake_data, "max_steps=8", "save_steps=6", *keys, name="whole")
     assert whole.wait() == 0, whole.text
     before, after = (whole.metrics[step]["val/success_mean"] for step in (0, 8))
     assert before < 0.1, before
@@ -68,6 +71,10 @@ def test_the_demo_learns_resumes_exactly_and_stops_on_ctrl_c(lake_data: Path, st
     gaps = [row["train_infer/log_prob_diff_max"] for step, row in whole.metrics.items() if step]
     assert max(gaps) < 1e-4, gaps  # rounding stays below 3e-5 in the whole demo
     assert "success without a policy: random" in whole.text
+    of_set = {name.removeprefix("val/sampled/") for name in whole.metrics[8] if name.startswith("val/sampled/")}
+    assert {"reward_mean", "success_mean", "pass_at_4", "FrozenLakeHeldOut/success_mean"} <= of_set
+    assert whole.metrics[8]["val/sampled/success_mean"] < 1, "sampled episodes of the same seed differ"
+    assert (whole.output_dir / "rollouts" / "step_000008.val.sampled.jsonl").is_file()
     whole.assert_all_gone()
 
     checkpoint = whole.output_dir / "checkpoints" / "step_000006"
@@ -75,9 +82,8 @@ def test_the_demo_learns_resumes_exactly_and_stops_on_ctrl_c(lake_data: Path, st
         start_run,
         lake_data,
         "max_steps=10000",
-        "eval_steps=8",
         "save_steps=-1",
-        CONSTANT_RATE,
+        *keys,
         f"resume_from_checkpoint={checkpoint}",
         name="resumed",
     )

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator
-from typing import Literal
 
 from roll.configs.limits import MOST_PROCESSES
 from roll.configs.plan.batch_plan import any_of, divisors_near, role_train_plan
@@ -16,6 +15,7 @@ from roll.pipeline.agentic.env.build import import_problems
 from roll.pipeline.agentic.env_checks import env_problems, env_warnings, is_plain, managers, played
 from roll.pipeline.agentic.env_config import STEP, TRAJECTORY
 from roll.pipeline.agentic.env_manager_config import EnvManagerConfig
+from roll.pipeline.agentic.env_sets import env_set_problems
 from roll.pipeline.agentic.tools.build import tool_problems
 
 ENV_WORKERS = ("roll.pipeline.agentic.environment_worker.EnvironmentWorker",)
@@ -24,10 +24,18 @@ ENV_WORKERS = ("roll.pipeline.agentic.environment_worker.EnvironmentWorker",)
 def agentic_problems(config: AgenticConfig) -> list[Problem]:
     """Everything of the agentic part that cannot work, whatever the machine."""
     found = [*env_problems(config), *_seed_problems(config), *_algorithm_problems(config), *_length_problems(config)]
-    found += _manager_problems(config, "train_env_manager", config.train_env_manager, "rollout_batch_size")
+    found += _manager_problems(
+        config, "train_env_manager", config.train_env_manager, "rollout_batch_size", config.rollout_batch_size
+    )
     found += _process_problems(config)
-    if config.val_env_manager is not None and config.validates:
-        found += _manager_problems(config, "val_env_manager", config.val_env_manager, "val_batch_size")
+    main = config.val_env_manager
+    found += env_set_problems(config.eval_sets, main.tags if main is not None else ())
+    if main is not None and config.validates:
+        found += _manager_problems(config, "val_env_manager", main, "val_batch_size", config.val_batch_size)
+    for one in config.validated:
+        if one.name:
+            found += _tag_problems(config, one.at, one.manager)
+            found += _batch_problems(one.at, one.manager, f"{one.at}.num_episodes", one.num_episodes)
     return found
 
 
@@ -41,6 +49,9 @@ def agentic_warnings(config: AgenticConfig) -> list[str]:
     for name in ("max_traj_per_env", "group_filter_cls"):
         if name in validation:
             found.append(f"val_env_manager.{name} does nothing: every episode of a validation is played and counts.")
+    for one in config.validated:
+        if "num_return_sequences" in one.manager.generating_args.model_fields_set:
+            found.append(f"{one.at}.generating_args.num_return_sequences does nothing: see {one.at}.group_size.")
     if config.train_env_manager.group_filter_cls is None:
         found += unused_filter_keys(config, "group_filter_cls")
     if config.batch_adjust_mode != "padding":
@@ -93,23 +104,11 @@ def environment_problems(config: AgenticConfig) -> list[str]:
 # --- groups
 
 
-def _manager_problems(config: AgenticConfig, at: str, manager: EnvManagerConfig, batch_key: str) -> Iterator[Problem]:
-    batch = config.rollout_batch_size if batch_key == "rollout_batch_size" else config.val_batch_size
-    if not manager.tags:
-        yield Problem(
-            f"{at}.tags is missing: name entries of custom_envs ({', '.join(config.custom_envs) or 'there is none'}).",
-            (f"{at}.tags",),
-        )
-        return
-    for tag in manager.tags:
-        if tag not in config.custom_envs:
-            yield Problem(
-                f"{at}.tags: there is no custom_envs.{tag}.{did_you_mean(tag, config.custom_envs)} Known: "
-                f"{', '.join(config.custom_envs) or 'none'}.",
-                (f"{at}.tags", f"custom_envs.{tag}"),
-            )
-    if len(set(manager.tags)) != len(manager.tags):
-        yield Problem(f"{at}.tags names a tag more than once: {', '.join(manager.tags)}.", (f"{at}.tags",))
+def _manager_problems(
+    config: AgenticConfig, at: str, manager: EnvManagerConfig, batch_key: str, batch: int
+) -> Iterator[Problem]:
+    """Of a section of its own."""
+    yield from _tag_problems(config, at, manager)
     if manager.worker_cls not in (None, *ENV_WORKERS):
         yield Problem(
             f"{at}.worker_cls: {manager.worker_cls} has no counterpart here. Remove it.", (f"{at}.worker_cls",)
@@ -119,8 +118,26 @@ def _manager_problems(config: AgenticConfig, at: str, manager: EnvManagerConfig,
             f"{at}.device_mapping: environments run on the CPU. Remove it; see {at}.max_env_num_per_worker.",
             (f"{at}.device_mapping",),
         )
-    yield from _partition_problems(at, manager)
+    if manager.tags:
+        yield from _partition_problems(at, manager)
     yield from _batch_problems(at, manager, batch_key, batch)
+
+
+def _tag_problems(config: AgenticConfig, at: str, manager: EnvManagerConfig) -> Iterator[Problem]:
+    if not manager.tags:
+        yield Problem(
+            f"{at}.tags is missing: name entries of custom_envs ({', '.join(config.custom_envs) or 'there is none'}).",
+            (f"{at}.tags",),
+        )
+    for tag in manager.tags:
+        if tag not in config.custom_envs:
+            yield Problem(
+                f"{at}.tags: there is no custom_envs.{tag}.{did_you_mean(tag, config.custom_envs)} Known: "
+                f"{', '.join(config.custom_envs) or 'none'}.",
+                (f"{at}.tags", f"custom_envs.{tag}"),
+            )
+    if len(set(manager.tags)) != len(manager.tags):
+        yield Problem(f"{at}.tags names a tag more than once: {', '.join(manager.tags)}.", (f"{at}.tags",))
 
 
 def _process_problems(config: AgenticConfig) -> Iterator[Problem]:
@@ -180,15 +197,8 @@ def _batch_problems(at: str, manager: EnvManagerConfig, batch_key: str, batch: i
 
 
 def _seed_problems(config: AgenticConfig) -> Iterator[Problem]:
-    purposes: tuple[tuple[str, Literal["train", "validation"]], ...] = (
-        ("train_env_manager", "train"),
-        ("val_env_manager", "validation"),
-    )
-    ranges = {
-        at: config.seeds(purpose)
-        for at, purpose in purposes
-        if purpose == "train" or config.val_env_manager is not None
-    }
+    train = config.train_seeds
+    ranges = {"train_env_manager": train, **{one.at: one.manager.env_seeds or train for one in config.validated}}
     for at, (first, last) in ranges.items():
         if not 0 <= first < last <= 1 << 31:
             yield Problem(
@@ -196,16 +206,16 @@ def _seed_problems(config: AgenticConfig) -> Iterator[Problem]:
                 (f"{at}.env_seeds",),
             )
             return
-    if len(ranges) < 2:
-        return
-    train, val = ranges.values()
-    if train[0] < val[1] and val[0] < train[1]:
-        yield Problem(
-            f"train_env_manager.env_seeds [{train[0]}, {train[1]}) and val_env_manager.env_seeds [{val[0]}, {val[1]}) "
-            f"overlap in [{max(train[0], val[0])}, {min(train[1], val[1])}): the validation would show what was "
-            "trained on. Give them separate ranges, or neither.",
-            ("train_env_manager.env_seeds", "val_env_manager.env_seeds"),
-        )
+    for one in config.validated:
+        val = ranges[one.at]
+        if train[0] < val[1] and val[0] < train[1]:
+            yield Problem(
+                f"train_env_manager.env_seeds [{train[0]}, {train[1]}) and {one.at}.env_seeds [{val[0]}, {val[1]}) "
+                f"overlap in [{max(train[0], val[0])}, {min(train[1], val[1])}): the validation would show what was "
+                "trained on. Give them separate ranges, or neither.",
+                ("train_env_manager.env_seeds", f"{one.at}.env_seeds"),
+            )
+            return
 
 
 # --- algorithm and lengths
@@ -259,8 +269,7 @@ def _algorithm_problems(config: AgenticConfig) -> Iterator[Problem]:
 
 def _shortest_answer_problems(config: AgenticConfig) -> Iterator[Problem]:
     sampling = {"actor_infer.generating_args": config.actor_infer.generating_args}
-    if config.val_env_manager is not None:
-        sampling["val_env_manager.generating_args"] = config.val_env_manager.generating_args
+    sampling |= {f"{one.at}.generating_args": one.manager.generating_args for one in config.validated}
     for at, keys in sampling.items():
         for tag, env in played(config).items():
             limits = {f"custom_envs.{tag}.max_tokens_per_step": env.max_tokens_per_step}

@@ -14,6 +14,7 @@ from roll.configs.load.defaults import fill_roles
 from roll.configs.roles import ACTOR_TRAIN, POLICY, ROLES, Role
 from roll.pipeline.agentic.env_config import EnvConfig, lifted
 from roll.pipeline.agentic.env_manager_config import EnvManagerConfig
+from roll.pipeline.agentic.env_sets import EnvSetConfig, ValidatedEnvs
 
 ROLL_FILTER = "roll.pipeline.agentic.agentic_pipeline.GroupFilter"
 ROLE = "environments"
@@ -97,6 +98,11 @@ class AgenticConfig(AlgorithmConfig):
     train_env_manager: EnvManagerConfig = setting({}, "Environments of the training.")
     val_env_manager: EnvManagerConfig | None = setting(
         None, "Environments of the validation, with generating_args of its own (default: greedy). None: no validation."
+    )
+    eval_sets: dict[str, EnvSetConfig] = setting(
+        {},
+        "Evaluation sets by name, played beside `val_env_manager` or in its place; metrics are val/NAME/... "
+        "docs/modes.md.",
     )
     reward_normalization: RewardNormalizationConfig = setting({}, "How episode rewards are normalised.")
     env_monitor: EnvMonitorConfig = setting({}, "Episodes that hang.")
@@ -205,7 +211,20 @@ class AgenticConfig(AlgorithmConfig):
 
     @property
     def missing_validation(self) -> str:
-        return "val_env_manager" if self.val_env_manager is None else ""
+        return "" if self.validated else "val_env_manager"
+
+    @property
+    def validated(self) -> tuple[ValidatedEnvs, ...]:
+        """What is validated, `val_env_manager` first. How many groups are played at once, retries and limits are the
+        same in all."""
+        main, shared = self.val_env_manager, self.val_env_manager or self.train_env_manager
+        if shared.env_seeds is None or main is None:
+            shared = shared.model_copy(update={"env_seeds": VAL_SEEDS})
+        first = () if main is None else (ValidatedEnvs("", VAL_ENV_MANAGER.name, shared, self.val_batch_size),)
+        return *first, *(
+            ValidatedEnvs(name, f"eval_sets.{name}", keys.manager(shared), keys.num_episodes, keys.pass_at)
+            for name, keys in self.eval_sets.items()
+        )
 
     @property
     def num_env_workers(self) -> int:
@@ -219,15 +238,14 @@ class AgenticConfig(AlgorithmConfig):
     def jobs_per_worker(self) -> int:
         """Episodes in flight per process."""
         manager = self.train_env_manager
-        counts = (manager.num_envs, self.val_env_manager.num_envs if self.val_env_manager else 0)
-        most = sum(counts) if self.runs_ahead else max(counts)  # validation is played beside groups in flight then
+        counts = (manager.num_envs, *(validated.manager.num_envs for validated in self.validated))
+        most = counts[0] + max(counts[1:], default=0) if self.runs_ahead else max(counts)  # validation is played beside
         return manager.max_env_num_per_worker or math.ceil(most / self.num_env_workers)
 
-    def seeds(self, purpose: Literal["train", "validation"]) -> tuple[int, int]:
-        """[first, last) of the environment seeds."""
-        if purpose == "train":
-            return self.train_env_manager.env_seeds or TRAIN_SEEDS
-        return (self.val_env_manager.env_seeds if self.val_env_manager else None) or VAL_SEEDS
+    @property
+    def train_seeds(self) -> tuple[int, int]:
+        """[first, last) of the environment seeds of the training."""
+        return self.train_env_manager.env_seeds or TRAIN_SEEDS
 
     def timeouts(self, manager: EnvManagerConfig) -> tuple[float | None, float | None]:
         """Seconds a call into an environment, and an episode, may take; None: any."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Sequence
 from functools import partial
@@ -24,18 +23,19 @@ from roll.errors import EnvError
 from roll.pipeline.agentic.agentic_config import ROLE, AgenticConfig
 from roll.pipeline.agentic.baselines import baselines
 from roll.pipeline.agentic.env.table import ENVIRONMENTS
-from roll.pipeline.agentic.env_manager.episode import Counts, CutEpisode, EpisodeJob, Purpose, failed_row
+from roll.pipeline.agentic.env_manager.episode import TRAINING, Counts, CutEpisode, EpisodeJob, failed_row
 from roll.pipeline.agentic.env_rollouter import EnvRollouter, EnvTaskSource, Played
+from roll.pipeline.agentic.env_sets import ValidatedEnvs
 from roll.pipeline.agentic.episode_credit import EpisodeCredit
 from roll.pipeline.agentic.episode_metrics import CRASHES, HANGS, episode_metrics
 from roll.pipeline.agentic.group_filters import load_filter
 from roll.pipeline.agentic.settings import job_limit_s, manager_of
 from roll.pipeline.base_pipeline import RLPipeline
-from roll.pipeline.evaluation import validation_metrics
 from roll.pipeline.policy_tokenizer import policy_tokenizer
 from roll.pipeline.saving.checkpoint import HF_MODEL
 from roll.pipeline.step_credit import StepCredit
 from roll.pipeline.step_samples import StepSamples
+from roll.pipeline.validation import Validation, ValidationSet
 from roll.types.collate import placed
 from roll.types.rollout import AnyTrajectory, Task, TrajectoryGroup
 
@@ -52,13 +52,13 @@ class AgenticPipeline(RLPipeline):
 
     def __init__(self, config: AgenticConfig, plan: BatchPlan):
         super().__init__(config, plan)
-        self.validation_tasks: Sequence[Task] = ()
+        self.validation: Validation | None = None
 
     def make_credit(self) -> StepCredit:
         return EpisodeCredit(self.config, self.plan)
 
     def load_data(self) -> TaskSource:
-        return EnvTaskSource(self.config.train_env_manager.slots, self.config.seeds("train"), self.config.seed)
+        return EnvTaskSource(self.config.train_env_manager.slots, self.config.train_seeds, self.config.seed)
 
     def build(self) -> None:
         config = self.config
@@ -80,15 +80,13 @@ class AgenticPipeline(RLPipeline):
         )
         if config.explores:
             self.scheduler = self._scheduler()
-        if config.val_env_manager is not None:
-            val = EnvTaskSource(config.val_env_manager.slots, config.seeds("validation"), config.seed)
-            self.validation_tasks = val.fixed_tasks(config.val_batch_size // config.val_env_manager.group_size)
-            self.validation_rollouter = self._rollouter("validation")
+        if config.validated:
+            self.validation = self._validation(config.validated)
         self.environments.wait_ready()
 
     def _scheduler(self) -> RolloutScheduler:
         config, plan, manager = self.config, self.plan, self.config.train_env_manager
-        train = self._rollouter("train")
+        train = self._rollouter(TRAINING)
         return RolloutScheduler(
             self.loop,
             self.for_training(train),
@@ -111,7 +109,16 @@ class AgenticPipeline(RLPipeline):
         path = self.config.train_env_manager.group_filter_cls
         return load_filter(path) if path else None
 
-    def _rollouter(self, purpose: Purpose) -> EnvRollouter:
+    def _validation(self, validated: Sequence[ValidatedEnvs]) -> Validation:
+        sets = []
+        for one in validated:
+            assert one.manager.env_seeds is not None
+            source = EnvTaskSource(one.manager.slots, one.manager.env_seeds, self.config.seed)
+            tasks = source.fixed_tasks(one.num_episodes // one.manager.group_size)
+            sets.append(ValidationSet(one.name, tasks, self._rollouter(one.purpose), one.pass_at))
+        return Validation(sets, validated[0].manager.num_env_groups)
+
+    def _rollouter(self, purpose: str) -> EnvRollouter:
         manager, limit_s = manager_of(self.config, purpose), job_limit_s(self.config, purpose)
         return EnvRollouter(
             partial(play_in, self.environments, limit_s),
@@ -155,43 +162,33 @@ class AgenticPipeline(RLPipeline):
         return adjusted_rows(mode, num_rows, multiple, planned, random)
 
     def evaluate(self, steps_done: int) -> dict[str, float]:
-        if not self.validation_tasks:
+        if self.validation is None:
             return {}
         clusters = self.running
         with clusters.placement.hold(clusters.actor_infer.everything):
-            groups = self.loop.run(self._play_validation())
-        self.records.write(steps_done, groups, kind="val")
-        metrics = validation_metrics(groups) | episode_metrics(groups, "val")
-        return metrics | (self._baselines() if steps_done == 0 else {})
+            groups = self.loop.run(self.validation.answer(clusters.actor_infer.generate))
+        metrics = self.validation.metrics(groups)
+        for name, played in self.validation.by_set(groups).items():
+            self.records.write(steps_done, played, kind=f"val.{name}" if name else "val")
+            metrics |= episode_metrics(played, f"val/{name}" if name else "val")
+            if steps_done == 0:
+                metrics |= self._baselines([group.task for group in played], f"val/{name}" if name else "val")
+        return metrics
 
-    async def _play_validation(self) -> list[TrajectoryGroup]:
-        """All validation environments, `num_env_groups` groups at once. Seeds do not depend on the step: changes are
-        the model's."""
-        assert self.config.val_env_manager is not None
-        room = asyncio.Semaphore(self.config.val_env_manager.num_env_groups)
-        generate = self.running.actor_infer.generate
-
-        async def play(index: int, task: Task) -> TrajectoryGroup:
-            async with room:
-                return await self.validation_rollouter.run_group(task, index, 0, generate)
-
-        return await asyncio.gather(*(play(i, task) for i, task in enumerate(self.validation_tasks)))
-
-    def _baselines(self) -> dict[str, float]:
-        """Success without a policy, on the validation's environments; of shipped environments only, since they are
-        played here."""
+    def _baselines(self, tasks: Sequence[Task], prefix: str) -> dict[str, float]:
+        """Success without a policy, in these environments of a validation; of shipped ones only, since they are played
+        here."""
         metrics: dict[str, float] = {}
-        assert self.config.val_env_manager is not None
-        for tag in self.config.val_env_manager.tags:
+        for tag in dict.fromkeys(task.domain for task in tasks):
             env = self.config.custom_envs[tag]
             if env.env_type not in ENVIRONMENTS or not self.config.baseline_episodes:
                 continue
-            seeds = [int(str(t.payload["env_seed"])) for t in self.validation_tasks if t.domain == tag]
+            seeds = [int(str(task.payload["env_seed"])) for task in tasks if task.domain == tag]
             found = baselines(env, seeds[: self.config.baseline_episodes])
-            metrics |= {f"val/{tag}/success_{name}_baseline": value for name, value in found.items()}
+            metrics |= {f"{prefix}/{tag}/success_{name}_baseline": value for name, value in found.items()}
             if found:
                 text = ", ".join(f"{name} {value:.3f}" for name, value in found.items())
-                logger.info("%s: success without a policy: %s", tag, text)
+                logger.info("%s: success without a policy: %s", f"{prefix}/{tag}", text)
         return metrics
 
     def save(self, directory: Path) -> dict[str, Any]:
@@ -208,7 +205,7 @@ async def play_in(pool: JobPool, limit_s: float, job: EpisodeJob) -> Played:
     """An episode whose environment takes every process with it is a failed one, as if it had raised; so is one over
     which its process falls silent. That the workers cannot play at all raises WorkerError."""
     try:
-        return await pool.run(Job(job.name, job, limit_s, is_first=job.purpose == "validation"))
+        return await pool.run(Job(job.name, job, limit_s, is_first=job.purpose != TRAINING))
     except FatalJobError as error:
         return [failed_row(job.index, f"{job.tag}: {error}", Counts(crashes=1).metrics())]
 

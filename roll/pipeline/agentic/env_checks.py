@@ -36,8 +36,7 @@ UNREAD_BY_NATIVE = (
 
 def managers(config: AgenticConfig) -> Iterator[tuple[str, EnvManagerConfig]]:
     yield "train_env_manager", config.train_env_manager
-    if config.val_env_manager is not None:
-        yield "val_env_manager", config.val_env_manager
+    yield from ((validated.at, validated.manager) for validated in config.validated)
 
 
 def played(config: AgenticConfig) -> dict[str, EnvConfig]:

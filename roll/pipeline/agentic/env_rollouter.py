@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from roll.pipeline.agentic.env_manager.episode import CutEpisode, EpisodeJob, Purpose
+from roll.pipeline.agentic.env_manager.episode import TRAINING, CutEpisode, EpisodeJob
 from roll.types.rollout import AnyTrajectory, Generate, Task, TrajectoryGroup
 from roll.utils.background import start
 
@@ -67,7 +67,7 @@ class EnvRollouter:
     stop: Callable[[EpisodeJob], None]
     group_size: int
     redundancy: int = 0
-    purpose: Purpose = "train"
+    purpose: str = TRAINING
     _cut: list[Length] = field(default_factory=list)
 
     async def run_group(self, task: Task, group_id: int, step: int, generate: Generate) -> TrajectoryGroup:

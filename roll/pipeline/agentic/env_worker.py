@@ -14,7 +14,7 @@ from roll.errors import describe
 from roll.models.tokenizer import tokenizer_of
 from roll.pipeline.agentic.agentic_config import AgenticConfig
 from roll.pipeline.agentic.env_manager.chat import ChatEncoder
-from roll.pipeline.agentic.env_manager.episode import Counts, CutEpisode, EpisodeJob, EpisodePlayer, Purpose
+from roll.pipeline.agentic.env_manager.episode import Counts, CutEpisode, EpisodeJob, EpisodePlayer
 from roll.pipeline.agentic.env_manager.forms import make_form
 from roll.pipeline.agentic.settings import episode_rules
 from roll.types.batch import SampledRows
@@ -34,7 +34,7 @@ class Players:
 
     def __init__(self, config: AgenticConfig, encoder: ChatEncoder, generate: Generate):
         self._config, self._encoder, self._generate = config, encoder, generate
-        self._players: dict[tuple[str, Purpose], EpisodePlayer] = {}
+        self._players: dict[tuple[str, str], EpisodePlayer] = {}
         self._turnstiles: dict[str, asyncio.Semaphore] = {}
 
     async def play(self, job: EpisodeJob, counts: Counts) -> list[Trajectory]:
@@ -47,7 +47,7 @@ class Players:
     def num_abandoned_threads(self) -> int:
         return sum(player.num_abandoned_threads for player in self._players.values())
 
-    def _make(self, tag: str, purpose: Purpose) -> EpisodePlayer:
+    def _make(self, tag: str, purpose: str) -> EpisodePlayer:
         rules = episode_rules(self._config, tag, purpose)
         reserve = min(rules.max_answer_tokens or rules.max_length - self._config.prompt_length, rules.max_length // 2)
         form = make_form(rules.config, self._encoder, rules.max_length, max(1, reserve))

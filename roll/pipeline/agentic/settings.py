@@ -6,25 +6,24 @@ from roll.algorithms.advantage import AdvantageSettings
 from roll.algorithms.episodes import EpisodeSettings
 from roll.pipeline import settings
 from roll.pipeline.agentic.agentic_config import AgenticConfig
-from roll.pipeline.agentic.env_manager.episode import EpisodeRules, Purpose
+from roll.pipeline.agentic.env_manager.episode import TRAINING, EpisodeRules
 from roll.pipeline.agentic.env_manager_config import EnvManagerConfig
 
 _GRACE_S = 30.0
 _NO_LIMIT_S = 1e8
 
 
-def manager_of(config: AgenticConfig, purpose: Purpose) -> EnvManagerConfig:
-    if purpose == "train":
+def manager_of(config: AgenticConfig, purpose: str) -> EnvManagerConfig:
+    if purpose == TRAINING:
         return config.train_env_manager
-    assert config.val_env_manager is not None
-    return config.val_env_manager
+    return next(validated.manager for validated in config.validated if validated.purpose == purpose)
 
 
-def episode_rules(config: AgenticConfig, tag: str, purpose: Purpose) -> EpisodeRules:
+def episode_rules(config: AgenticConfig, tag: str, purpose: str) -> EpisodeRules:
     """How episodes of this tag are played. Validation has sampling and lengths of its own."""
     manager, env = manager_of(config, purpose), config.custom_envs[tag]
-    keys = config.actor_infer.generating_args if purpose == "train" else manager.generating_args
-    longest = config.lengths[2] if purpose == "train" else config.val_lengths[2]
+    keys = config.actor_infer.generating_args if purpose == TRAINING else manager.generating_args
+    longest = config.lengths[2] if purpose == TRAINING else config.val_lengths[2]
     step_timeout_s, episode_timeout_s = config.timeouts(manager)
     limits = [n for n in (env.max_tokens_per_step, keys.max_new_tokens) if n is not None]
     return EpisodeRules(
@@ -40,7 +39,7 @@ def episode_rules(config: AgenticConfig, tag: str, purpose: Purpose) -> EpisodeR
     )
 
 
-def job_limit_s(config: AgenticConfig, purpose: Purpose) -> float:
+def job_limit_s(config: AgenticConfig, purpose: str) -> float:
     """When a worker that says nothing about an episode is given up: after all that the worker itself allows."""
     manager = manager_of(config, purpose)
     step_s, episode_s = config.timeouts(manager)

@@ -1,6 +1,5 @@
 """`eval_sets`: several validations, each with its own rows, sampling and name."""
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -8,10 +7,7 @@ from roll.configs.base import Settings, setting
 from roll.configs.data import DataArgs, Numbers
 from roll.configs.problems import Problem
 from roll.configs.rollout import GeneratingArgs
-from roll.utils.text import show
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-_MEASURED = ("reward_mean", "response_length_mean", "failed_fraction")  # val/<one of these>/<tag> is taken
+from roll.pipeline.eval_set_names import name_problems, pass_at_problems, purpose_of
 
 
 class EvalSetConfig(Settings):
@@ -44,23 +40,10 @@ class Validated:
 
     @property
     def purpose(self) -> str:
-        """What its random streams hang on, beside the run's seed: neither the step nor the other sets."""
-        return f"validation/{self.name}" if self.name else "validation"
+        return purpose_of(self.name)
 
 
 def eval_set_problems(sets: dict[str, EvalSetConfig]) -> Iterator[Problem]:
     for name, keys in sets.items():
-        at = f"eval_sets.{name}"
-        if not _NAME.fullmatch(name) or name in _MEASURED or name.startswith("pass_at_"):
-            yield Problem(
-                f"eval_sets: {show(name)} cannot stand in the names of metrics, as val/NAME/reward_mean. Choose "
-                f"letters, digits, _, . and -, and none of {', '.join(_MEASURED)}.",
-                (at,),
-            )
-        wrong = [k for k in keys.pass_at if not 1 <= k <= keys.num_answers]
-        if wrong:
-            yield Problem(
-                f"{at}.pass_at: {wrong[0]} answers cannot be drawn from {keys.num_answers}. Raise "
-                f"{at}.generating_args.num_return_sequences, or name numbers from 1 to {keys.num_answers}.",
-                (f"{at}.pass_at", f"{at}.generating_args.num_return_sequences"),
-            )
+        yield from name_problems(name)
+        yield from pass_at_problems(name, keys.pass_at, keys.num_answers, "generating_args.num_return_sequences")

@@ -34,12 +34,12 @@ from roll.pipeline.rlvr.reward_service import RewardPools, RewardsByDomain
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.pipeline.rlvr.row_operators import places, read_texts
 from roll.pipeline.rlvr.settings import data_domains
-from roll.pipeline.rlvr.validation import Validation, ValidationSet
 from roll.pipeline.rlvr.weighted_credit import WeightedCredit
 from roll.pipeline.rollouts.late_rewards import GroupScorer, LateRewards
 from roll.pipeline.saving.checkpoint import HF_MODEL, Checkpoint
 from roll.pipeline.settings import sampling_params
 from roll.pipeline.step_credit import StepCredit
+from roll.pipeline.validation import Validation, ValidationSet
 from roll.types.rollout import SamplingParams, Task, TrajectoryGroup
 
 logger = logging.getLogger(__name__)
@@ -131,13 +131,14 @@ class RLVRPipeline(RLPipeline):
         response_length = self.plan.val_response_length
         sets = [
             ValidationSet(
-                keys,
+                keys.name,
                 tasks,
                 replace(
                     self._rollouter(rewards, sampling_params(keys.generating_args, response_length)),
                     group_size=keys.generating_args.num_return_sequences or 1,
                     purpose=keys.purpose,
                 ),
+                keys.pass_at,
             )
             for keys, tasks in zip(self.config.validated, self.validation_tasks, strict=True)
         ]

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from roll.pipeline.rlvr.eval_sets import Validated
 from roll.pipeline.rlvr.prompt_rollouter import PromptRollouter, request_seed
 from roll.pipeline.rlvr.rewards.base import RewardInput, RewardOutcome
-from roll.pipeline.rlvr.validation import Validation, ValidationSet
+from roll.pipeline.validation import Validation, ValidationSet
 from roll.types.rollout import Generation, GenerationRequest, SamplingParams, Task
 from tests.helpers.configs import config, problems
 
@@ -85,18 +84,16 @@ class Engine:
 
 
 def validation_set(name: str, num_tasks: int, length: int, num_answers: int) -> ValidationSet:
-    made = config(SETS)
-    keys = Validated(name, f"eval_sets.{name}", made.actor_train.data_args, made.actor_infer.generating_args)
     rollouter = PromptRollouter(
         rewards=LengthReward(),
         decode=lambda ids: ["" for _ in ids],
         sampling=SamplingParams(max_new_tokens=12),
         group_size=num_answers,
         seed=3,
-        purpose=keys.purpose,
+        purpose=f"validation/{name}",
     )
     tasks = [Task(f"{name}{i}", "math", np.ones(length, np.int32)) for i in range(num_tasks)]
-    return ValidationSet(keys, tasks, rollouter)
+    return ValidationSet(name, tasks, rollouter)
 
 
 def test_sets_are_answered_at_once_and_measured_apart() -> None:

@@ -8,7 +8,7 @@ import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -34,7 +34,7 @@ from roll.types.rollout import (
     Turn,
 )
 
-Purpose = Literal["train", "validation"]
+TRAINING = "train"
 WHOLE_ANSWER = "(.*)"
 
 
@@ -44,7 +44,7 @@ class EpisodeJob:
 
     tag: str
     env_seed: int
-    purpose: Purpose
+    purpose: str  # TRAINING, or what is validated
     group_id: int
     index: int
 
@@ -55,7 +55,7 @@ class EpisodeJob:
     @property
     def order(self) -> int:
         """Of its requests."""
-        return self.group_id if self.purpose == "train" else FIRST_IN_LINE
+        return self.group_id if self.purpose == TRAINING else FIRST_IN_LINE
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The validation of RLVR: `validation` and `eval_sets`, answered at once and measured apart."""
+"""The validation of a run that samples: all its sets, answered at once and measured apart."""
 
 from __future__ import annotations
 
@@ -8,25 +8,24 @@ from dataclasses import dataclass
 from itertools import islice
 
 from roll.pipeline.evaluation import mean_of_sets, validation_metrics
-from roll.pipeline.rlvr.eval_sets import Validated
-from roll.pipeline.rlvr.prompt_rollouter import PromptRollouter
-from roll.types.rollout import Generate, Task, TrajectoryGroup
+from roll.types.rollout import Generate, Rollouter, Task, TrajectoryGroup
 
 
 @dataclass(frozen=True)
 class ValidationSet:
-    """Rows with the way in which they are answered."""
+    """Tasks with the way in which they are answered. The set that has no `name` is the run's main one."""
 
-    keys: Validated
+    name: str
     tasks: Sequence[Task]
-    rollouter: PromptRollouter
+    rollouter: Rollouter
+    pass_at: Sequence[int] = ()
 
 
 class Validation:
     """All sets of a run. Seeds do not depend on the step: changes are the model's."""
 
     def __init__(self, sets: Sequence[ValidationSet], most_at_once: int):
-        """`most_at_once`: prompts in flight, over all sets."""
+        """`most_at_once`: groups in flight, over all sets."""
         self._sets = tuple(sets)
         self._most_at_once = most_at_once
 
@@ -34,7 +33,7 @@ class Validation:
         """The groups of all sets, one set after the other."""
         room = asyncio.Semaphore(self._most_at_once)
 
-        async def answered(rollouter: PromptRollouter, index: int, task: Task) -> TrajectoryGroup:
+        async def answered(rollouter: Rollouter, index: int, task: Task) -> TrajectoryGroup:
             async with room:
                 return await rollouter.run_group(task, index, 0, generate)
 
@@ -43,16 +42,16 @@ class Validation:
         )
 
     def by_set(self, groups: Sequence[TrajectoryGroup]) -> dict[str, list[TrajectoryGroup]]:
-        """What `answer` gave, by the names of the sets; `validation` has none."""
+        """What `answer` gave, by the names of the sets."""
         rest = iter(groups)
-        return {one.keys.name: list(islice(rest, len(one.tasks))) for one in self._sets}
+        return {one.name: list(islice(rest, len(one.tasks))) for one in self._sets}
 
     def metrics(self, groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
         """Those of each set under its name."""
         found: dict[str, float] = {}
         answered = self.by_set(groups)
         for one in self._sets:
-            found |= validation_metrics(answered[one.keys.name], one.keys.name, one.keys.pass_at)
+            found |= validation_metrics(answered[one.name], one.name, one.pass_at)
         if "" in answered:
             return found
         return found | mean_of_sets({name: found[f"val/{name}/reward_mean"] for name in answered})
