@@ -80,7 +80,9 @@ def _notes(given: Given) -> list[str]:
 def _write(imported: Imported, source: Path | None, target: Path, force: bool) -> list[str]:
     page = target.with_name(f"{target.stem}.report.md")
     if not force and (there := [path for path in (target, page) if path.exists()]):
-        raise ConfigError(f"{' and '.join(map(str, there))} exists already; --force writes over it.")
+        raise ConfigError(
+            f"{' and '.join(map(str, there))} {'exist' if there[1:] else 'exists'} already; --force writes over it."
+        )
     name = source.name if source else "the command line"
     try:
         target.write_text(yaml_text(imported, name), encoding="utf-8")

@@ -12,6 +12,10 @@ _OWN = "trinity."
 TYPE, _STRATEGY, _ARGS = "algorithm.algorithm_type", "algorithm.sample_strategy", "algorithm.policy_loss_fn_args"
 _NAMES: tuple[str, ...] = ("sft_dataset",)
 _AT = f"buffer.trainer_input.auxiliary_buffers.{_NAMES[0]}"
+_OLDER = "buffer.trainer_input.sft_warmup_dataset"
+"""Where the expert's rows were named before, beside those of a fine-tuning before the run."""
+_OF_FILES = ("path", "split", "subset_name", "format.prompt_key", "format.response_key", "format.messages_key")
+_NO_MIX = "rows of answers are fine-tuned on in a run of their own, or in a stage before (docs/sft.md, docs/stages.md)"
 _RATIO, _LOSS = f"{_STRATEGY}_args.expert_data_ratio", "algorithm.policy_loss_fn"
 _SHARE = "There the expert's rows take this share of a batch; here they join all samples of a step, to the same share."
 _KL = "Here the KL of the loss counts 1 - weight as well, there wholly."
@@ -29,12 +33,13 @@ MIX_ROWS: tuple[Row, ...] = (
         for name in ("train_batch_size_usual", "train_batch_size_expert", "use_dynamic_bsz", "ppo_mini_batch_size",
                      "ppo_micro_batch_size_per_gpu", "ngpus_trainer", "read_batch_size_usual", "read_batch_size_expert")
     ),
+    *(summed(f"{_AT}.{key}", "mix", needs="mix") for key in _OF_FILES),
+    *(summed(f"{_OLDER}.{key}", "mix") for key in _OF_FILES),
     *(
-        summed(f"{_AT}.{key}", "mix", needs="mix")
-        for key in ("path", "split", "subset_name", "format.prompt_key", "format.response_key", "format.messages_key")
+        needless(f"{at}.{key}", "the columns say what a row is")
+        for at in (_AT, _OLDER) for key in ("format.prompt_type", "schema_type", "algorithm_type")
     ),
-    *(needless(f"{_AT}.{key}", "the columns say what a row is") for key in ("format.prompt_type", "schema_type")),
-    *(needless(f"{_AT}.{key}", "rows are read from files") for key in ("name", "storage_type")),
+    *(needless(f"{at}.{key}", "rows are read from files") for at in (_AT, _OLDER) for key in ("name", "storage_type")),
     needless(f"{_AT}.total_epochs", "rows are gone through as often as the run takes"),
     lacks(
         "buffer.trainer_input.auxiliary_buffers.**", f"mix.rows has the rows of {_NAMES[0]} (docs/mix.md)", 0
@@ -49,10 +54,11 @@ def mixes(look: Look) -> str:
 
 
 def _mix(look: Look) -> Sum:
-    kind, path = mixes(look), look(f"{_OWN}{_AT}.path")
+    kind = mixes(look)
     if not kind:
-        return Sum({}, "no mix")
-    if not path:
+        return Sum({}, "no mix", lost={f"{_OWN}{_OLDER}.{key}": _NO_MIX for key in _OF_FILES})
+    section = _OLDER if look(f"{_OWN}{_AT}.path") is None else _AT
+    if not (path := look(f"{_OWN}{section}.path")):
         raise NotHere(f"{_AT}.path is missing: set mix.rows.{_NAMES[0]}.data_args.file_name")
     at = f"mix.rows.{_NAMES[0]}"
     share = look.amount(f"{_OWN}{_RATIO}", 0.5)
@@ -64,7 +70,7 @@ def _mix(look: Look) -> Sum:
         "format.response_key": "response_key",
         "format.messages_key": "data_args.messages",
     }
-    found = {key: look(f"{_OWN}{_AT}.{key}") for key in columns}
+    found = {key: look(f"{_OWN}{section}.{key}") for key in columns}
     if found["format.messages_key"] is None:
         found |= {"format.prompt_key": found["format.prompt_key"] or "prompt"}
         found |= {"format.response_key": found["format.response_key"] or "response"}

@@ -8,6 +8,7 @@ from roll.importers import words
 from roll.importers.rows import Row, lacks, needless, summed, to
 from roll.importers.trinity_mix import MIX_ROWS
 from roll.importers.trinity_modes import EVAL_ROWS, MODE_ROWS
+from roll.importers.trinity_opd import OPD_ROWS
 from roll.importers.trinity_operators import OPERATOR_ROWS
 from roll.importers.trinity_rec import REC_ROWS
 from roll.importers.verl_conditions import ACTOR, CRITIC, MODEL, ROLLOUT
@@ -211,8 +212,7 @@ OWN_ROWS: tuple[Row, ...] = tuple(
             lacks(f"{_ENGINE}.enable_history", "calls of environments are recorded by themselves", False),
             lacks(f"{_ENGINE}.enable_*", "templates and tools are the rows' or an agent's", False),
             lacks(f"{_ENGINE}.*", "the lengths of the run count"),
-            lacks("explorer.auxiliary_models.**", "judges and reward models are rewards (docs/judges.md)"),
-            needless("explorer.auxiliary_models", "none"),
+            *OPD_ROWS,
             needless("explorer.runner_*", "groups run as coroutines of one loop; max_running_requests bounds answers"),
             to("explorer.runner_state_report_interval", "runner_state_report_interval"),
             lacks("explorer.max_repeat_times_per_runner", "groups run as coroutines of one loop"),

@@ -11,6 +11,7 @@ from roll.importers.arithmetic import devices
 from roll.importers.rows import Condition, Look, Near, NotHere, Sum
 from roll.importers.trinity_mix import MIX_CONDITIONS, MIX_SUMS
 from roll.importers.trinity_modes import MODE_CONDITIONS, MODE_SUMS
+from roll.importers.trinity_opd import OPD_CONDITIONS, OPD_SUMS, teacher_gpus
 from roll.importers.trinity_operators import INPUTS, OPERATOR_SUMS
 from roll.importers.trinity_rec import REC_CONDITIONS
 from roll.importers.verl_conditions import ACTOR, ROLLOUT
@@ -37,9 +38,11 @@ _LOSSES: Mapping[str, str] = {
     "sft": "gpg",  # the policy gradient without a ratio, which is the loss of fine-tuning where advantages are 1
     "rec": "rec",
     "sppo": "sppo",
+    "topr": "topr",
     "mix": "vanilla",
     "mix_chord": "vanilla",
 }
+_WITHOUT_RATIO = ("opmd", "gpg")  # of verl's names
 _OWN_BOUNDS: Mapping[str, tuple[float, float]] = {"gspo": (3e-4, 4e-4), "cispo": (1.0, 0.28)}
 """Of losses that have other reaches of the clip than .2 where none is given."""
 _GROUPS: Mapping[str, int] = {"ppo": 1, "raft": 1, "dapo": 16, "mix": 8, "mix_chord": 8}
@@ -51,6 +54,7 @@ _ADVANTAGES: Mapping[str, str] = {
     "reinforceplusplus": "reinforce_plus_plus",
     "asymre": "asymre",
     "opmd": "opmd",
+    "reinforce": "reinforce",
 }
 _ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
     "ppo": {"algorithm.adv_estimator": "gae"},
@@ -80,9 +84,11 @@ _ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
         f"{ACTOR}.policy_loss.loss_mode": "sppo",
         f"{ACTOR}.use_kl_loss": False,
     },
+    "topr": {"algorithm.adv_estimator": "reinforce", f"{ACTOR}.policy_loss.loss_mode": "topr"},
     "gspo": {"algorithm.adv_estimator": "grpo", f"{ACTOR}.policy_loss.loss_mode": "gspo"},
     "sapo": {"algorithm.adv_estimator": "grpo", f"{ACTOR}.policy_loss.loss_mode": "sapo"},
     "cispo": {"algorithm.adv_estimator": "grpo", f"{ACTOR}.policy_loss.loss_mode": "cispo"},
+    "on_policy_distill": {"algorithm.adv_estimator": "reinforce", f"{ACTOR}.use_kl_loss": False},
     "mix": {"algorithm.adv_estimator": "grpo"},
     "mix_chord": {"algorithm.adv_estimator": "grpo"},
 }
@@ -140,11 +146,11 @@ def _algorithm(look: Look) -> Sum:
     """The words for what `algorithm_defaults` has filled in."""
     name = str(look(_TYPE))
     given = {key: look(f"{_OWN}algorithm.{key}") for key in ("policy_loss_fn", "advantage_fn")}
-    settings = {"adv_estimator": words.estimator(look("algorithm.adv_estimator"))}
+    settings: dict[str, Any] = {"adv_estimator": words.estimator(look("algorithm.adv_estimator"))}
+    if look(f"{ACTOR}.policy_loss.loss_mode") not in _WITHOUT_RATIO:
+        settings["force_disable_old_logprobs_recompute"] = True
     near, lost = "", {}
-    if name == "topr":
-        settings["pg_variant"] = "topr"
-    elif name == "raft":
+    if name == "raft":
         settings["raft_keep"] = "positive"
         near = "There all answers are learned that their workflow keeps, here those with a reward above 0."
     elif name not in _ALGORITHMS:
@@ -161,6 +167,8 @@ def _algorithm(look: Look) -> Sum:
                 lost[f"{_OWN}algorithm.{key}"] = str(reason)
     text = f"{name}: adv_estimator {settings['adv_estimator']}, loss {look(f'{ACTOR}.policy_loss.loss_mode')}, KL in "
     text += f"the loss {'on' if look(f'{ACTOR}.use_kl_loss') else 'off'}."
+    if "force_disable_old_logprobs_recompute" in settings:
+        text += " Ratios are to the engine's log-probs (force_disable_old_logprobs_recompute)."
     return Sum(settings, text, near, lost)
 
 
@@ -171,7 +179,7 @@ def _engine_gpus(look: Look) -> int:
 def trainer_gpus(look: Look) -> int:
     """Engines have GPUs of their own, the trainer has the others; where there are no others, all share."""
     total = gpus(look)
-    left = total - _engine_gpus(look)
+    left = total - _engine_gpus(look) - teacher_gpus(look)
     return left if left > 0 else total
 
 
@@ -183,11 +191,13 @@ def _placement(look: Look) -> Sum:
     settings = {
         key: devices(0, train) if key.endswith(".device_mapping") else value for key, value in made.settings.items()
     }
-    settings["actor_infer.device_mapping"] = devices(train, total - train)
+    last = train + _engine_gpus(look)
+    settings["actor_infer.device_mapping"] = devices(train, last - train)
     size = look.size(f"{ROLLOUT}.tensor_model_parallel_size")
+    taught = f", the teacher the last {total - last}" if last < total else ""
     text = (
-        f"{look.size(_ENGINES)} engines x {size} GPUs = {total - train}: devices {train} to {total - 1}; the "
-        f"trainer has the other {train}."
+        f"{look.size(_ENGINES)} engines x {size} GPUs = {last - train}: devices {train} to {last - 1}; the "
+        f"trainer has the first {train}{taught}."
     )
     return Sum(settings, text)
 
@@ -258,7 +268,7 @@ def _rewards(look: Look) -> Sum:
     name = look("trinity.buffer.explorer_input.default_reward_fn_type") or look(f"{_TASKS}.default_reward_fn_type")
     flow = look("trinity.buffer.explorer_input.default_workflow_type") or look(f"{_TASKS}.default_workflow_type")
     lost = {}
-    if flow and "math" not in str(flow):
+    if flow and not any(word in str(flow) for word in ("math", "on_policy_distill")):
         reason = f"workflow {flow} is an environment here: start_agentic_pipeline.py and docs/adding_an_env.md"
         lost = {
             "trinity.buffer.explorer_input.default_workflow_type": reason,
@@ -298,6 +308,7 @@ TRINITY_CONDITIONS: Mapping[str, Condition] = {
     **MODE_CONDITIONS,
     **MIX_CONDITIONS,
     **REC_CONDITIONS,
+    **OPD_CONDITIONS,
     "own aggregation": lambda look: "",
     "epochs": _counts_epochs,
     "eval set": lambda look: "" if look(_EVAL) else "there are no eval_tasksets",
@@ -315,6 +326,7 @@ TRINITY_SUMS: Mapping[str, Callable[[Look], Sum]] = {
     "tasks": _tasks,
     **MODE_SUMS,
     **MIX_SUMS,
+    **OPD_SUMS,
     **OPERATOR_SUMS,
     "rewards": _rewards,
     "trinity rewards": _rewards,

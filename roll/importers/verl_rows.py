@@ -148,7 +148,11 @@ _OTHERS = (
     needless("**.profiler.**", PROFILES),
     needless("global_profiler.**", PROFILES),
     lacks("transfer_queue.**", "rows travel through Ray's object store", False),
-    lacks("distillation.**", "distillation is not here; hf_model of a teacher may answer rows to fine-tune on", False),
+    lacks(
+        "distillation.**",
+        "a teacher is a section here: teacher and use_opd for on-policy distillation (docs/distillation.md)",
+        False,
+    ),
     lacks("reward.**", "how rewards are computed is the domain's: rewards.<domain> (docs/rewards.md)", None, {}, 0),
     needless("ray_kwargs.**", "a Ray cluster is joined at RAY_ADDRESS, or started"),
     needless("ray_init.**", "a Ray cluster is joined at RAY_ADDRESS, or started"),

@@ -40,7 +40,7 @@ def policy_form(look: Look) -> Sum:
         taus = {f"sapo_tau_{kind}": look.amount(f"{ACTOR}.tau_{kind[:3]}") for kind in ("positive", "negative")}
         told = ", ".join(f"{key} {value:g}" for key, value in taus.items())
         return Sum({"pg_variant": "sapo", **taus}, f"pg_variant: sapo, {told}.")
-    if mode in ("rec", "sppo"):  # of Trinity-RFT alone
+    if mode in ("rec", "sppo", "topr"):  # of Trinity-RFT alone
         return Sum({"pg_variant": mode}, f"pg_variant: {mode}.")
     if mode == "kl_cov":
         return Sum({"pg_variant": "kl_cov"}, "pg_variant: kl_cov: in each micro batch, as there.")

@@ -38,6 +38,7 @@ _ESTIMATORS: Mapping[str, str | Near] = {
     "grpo_passk": "grpo_passk",
     "gpg": Near("gpg", "the factor counts groups whose rewards differ, as the paper does; verl rewards other than 0"),
     "asymre": "asymre",
+    "reinforce": "reinforce",
     "raft": "raft",
     "opmd": "opmd",
 }

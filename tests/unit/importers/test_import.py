@@ -270,6 +270,15 @@ def test_the_gates_of_trinity_are_those_of_here() -> None:
     assert (tree["pg_variant"], tree["sppo_epsilon"]) == ("sppo", 0.4) and "rec_clip_mode" not in tree
 
 
+def test_ratios_of_trinity_are_to_the_log_probs_of_the_engine() -> None:
+    words = ["buffer.batch_size=8", "algorithm.repeat_times=4", "synchronizer.sync_interval=8"]
+    found = imported_from(read(None, ["algorithm.algorithm_type=topr", *words])).tree
+    expected = {"adv_estimator": "reinforce", "pg_variant": "topr", "force_disable_old_logprobs_recompute": True}
+    assert {key: found.get(key) for key in expected} == expected and "dual_clip_loss" not in found
+    found = imported_from(read(None, ["algorithm.algorithm_type=opmd", *words])).tree
+    assert "force_disable_old_logprobs_recompute" not in found, "it has none"
+
+
 def test_keys_alone_are_taken_without_a_file() -> None:
     words = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=8", "data.train_batch_sise=64"]
     found = imported_from(read(None, words))

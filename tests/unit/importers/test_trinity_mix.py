@@ -70,6 +70,16 @@ def test_keys_of_a_mix_without_one_ask_for_nothing_and_a_mix_without_rows_says_s
     assert outcome == "not to be had" and "mix.rows.sft_dataset.data_args.file_name" in note
 
 
+def test_the_older_name_of_the_experts_rows_is_known_and_without_a_mix_they_are_not_lost() -> None:
+    older = "buffer.trainer_input.sft_warmup_dataset"
+    found = imported(*MIX[::2], f"{older}.path=expert", f"{older}.split=train", f"{older}.format.messages_key=messages")
+    rows = found.tree["mix"]["rows"]["sft_dataset"]
+    assert rows["data_args"] == {"file_name": ["expert"], "split": "train", "messages": "messages"}
+    assert entry(found, f"{older}.path")[0] == "mapped"
+    outcome, note = entry(imported(f"{older}.path=expert"), f"{older}.path")
+    assert outcome == "not to be had" and "in a stage before" in note
+
+
 def test_an_imported_mix_passes_a_dry_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

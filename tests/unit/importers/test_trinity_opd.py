@@ -1,0 +1,62 @@
+"""Trinity-RFT's on_policy_distill becomes `is_pure_opd` with a teacher."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from roll.cli import main
+from roll.commands import main as roll
+from roll.importers.command import imported_from
+from roll.importers.given import read
+
+SOURCE = Path(__file__).parents[2] / "importers" / "trinity_dapo.yaml"
+OPD = (
+    "algorithm.algorithm_type=on_policy_distill",
+    "algorithm.advantage_fn_args.kl_coef=0.7",
+    "explorer.auxiliary_models=[{model_path: org/teacher, engine_num: 1, tensor_parallel_size: 2, seed: 4}]",
+    "explorer.rollout_model.engine_num=2",
+    "explorer.rollout_model.tensor_parallel_size=1",
+    "cluster.node_num=1",
+    "cluster.gpu_per_node=8",
+)
+
+
+def test_the_first_auxiliary_model_is_the_teacher_on_the_last_devices() -> None:
+    found = imported_from(read(SOURCE, OPD), source=SOURCE)
+    assert found.tree["is_pure_opd"] is True and found.tree["opd_kl_coef"] == 0.7 and not found.tree["use_kl_loss"]
+    assert found.tree["teacher"] == {
+        "model_args": {"model_name_or_path": "org/teacher"},
+        "strategy_args": {"strategy_name": "fsdp2_infer"},
+        "device_mapping": "list(range(6, 8))",
+    }
+    places = [found.tree[role]["device_mapping"] for role in ("actor_train", "actor_infer")]
+    assert places == ["list(range(0, 4))", "list(range(4, 6))"]
+    outcomes = {entry.key: entry.outcome for entry in found.entries}
+    assert outcomes["explorer.auxiliary_models.0.model_path"] == "approximated", "it scores, with no engine"
+    assert outcomes["explorer.auxiliary_models.0.seed"] == "asks for nothing"
+
+
+def test_without_a_teacher_it_says_what_to_set() -> None:
+    found = imported_from(read(SOURCE, (*OPD[:2], "explorer.auxiliary_models.0.engine_num=1")), source=SOURCE)
+    (note,) = [one.note for one in found.entries if one.key == "explorer.auxiliary_models.0.engine_num"]
+    assert "set teacher.model_args.model_name_or_path" in note
+
+
+def test_an_auxiliary_model_of_another_algorithm_is_not_had() -> None:
+    found = imported_from(read(SOURCE, OPD[2:]), source=SOURCE)
+    outcomes = {entry.key: (entry.outcome, entry.note) for entry in found.entries}
+    assert "teacher" not in found.tree
+    assert outcomes["explorer.auxiliary_models.0.model_path"][0] == "not to be had"
+
+
+def test_what_is_imported_passes_a_dry_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert roll(["import", str(SOURCE), *OPD, "--out", "my.yaml"]) == 0
+    code = main("rlvr", ["--config_path", str(tmp_path), "--config_name", "my", "max_steps=4", "--dry_run"])
+    shown = capsys.readouterr()
+    assert code == 0, shown.err
+    assert "advantage + 0.7 x (log q - log p) of trinity, and no reward" in shown.out
