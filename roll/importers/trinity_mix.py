@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from roll.importers import words
 from roll.importers.rows import Condition, Look, NotHere, Row, Sum, lacks, needless, summed
+from roll.importers.verl_common import NO_PICTURES
 from roll.importers.verl_conditions import ACTOR
 
 _OWN = "trinity."
@@ -23,7 +24,8 @@ _KL = "Here the KL of the loss counts 1 - weight as well, there wholly."
 MIX_ROWS: tuple[Row, ...] = (
     lacks(f"{_STRATEGY}", "a step trains on the groups it took", "default", "warmup", "mix"),
     summed(_RATIO, "mix", needs="mix"),
-    *(summed(f"{_ARGS}.{name}", "mix", needs="mix") for name in ("mu", "use_token_level_loss_in_sft")),
+    *(summed(f"{_ARGS}.{name}", "mix", needs="mix") for name in ("mu", "sft_loss_agg_mode")),
+    summed(f"{_ARGS}.use_token_level_loss_in_sft", "mix", needs="mix"),
     *(
         summed(f"{_ARGS}.{name}", "mix", needs="mix chord")
         for name in ("mu_warmup_steps", "mu_decay_steps", "mu_peak", "mu_valley", "enable_phi_function")
@@ -40,6 +42,7 @@ MIX_ROWS: tuple[Row, ...] = (
         for at in (_AT, _OLDER) for key in ("format.prompt_type", "schema_type", "algorithm_type")
     ),
     *(needless(f"{at}.{key}", "rows are read from files") for at in (_AT, _OLDER) for key in ("name", "storage_type")),
+    *(lacks(f"{at}.format.image_key", NO_PICTURES) for at in (_AT, _OLDER)),
     needless(f"{_AT}.total_epochs", "rows are gone through as often as the run takes"),
     lacks(
         "buffer.trainer_input.auxiliary_buffers.**", f"mix.rows has the rows of {_NAMES[0]} (docs/mix.md)", 0
@@ -75,8 +78,9 @@ def _mix(look: Look) -> Sum:
         found |= {"format.prompt_key": found["format.prompt_key"] or "prompt"}
         found |= {"format.response_key": found["format.response_key"] or "response"}
     settings |= {f"{at}.{columns[key]}": value for key, value in found.items() if value is not None}
-    by_tokens = look(f"{_OWN}{_ARGS}.use_token_level_loss_in_sft", True)
-    settings["mix.loss_agg_mode"] = "token-mean" if by_tokens else "seq-mean-token-mean"
+    by_tokens = look(f"{_OWN}{_ARGS}.use_token_level_loss_in_sft", True)  # in older files
+    mode = look(f"{_OWN}{_ARGS}.sft_loss_agg_mode") or ("token-mean" if by_tokens else "seq-mean-token-mean")
+    settings["mix.loss_agg_mode"] = words.word({name: name for name in words.AGGREGATIONS}, "sft_loss_agg_mode")(mode)
     settings |= _weights(look, kind)
     text = f"mix.rows.{_NAMES[0]}: share {share:g}, weight {settings['mix.weight']:g} (docs/mix.md)."
     nears = {f"{_OWN}{_RATIO}": _SHARE}

@@ -11,6 +11,7 @@ from roll.importers.trinity_modes import EVAL_ROWS, MODE_ROWS
 from roll.importers.trinity_opd import OPD_ROWS
 from roll.importers.trinity_operators import OPERATOR_ROWS
 from roll.importers.trinity_rec import REC_ROWS
+from roll.importers.verl_common import NO_PICTURES
 from roll.importers.verl_conditions import ACTOR, CRITIC, MODEL, ROLLOUT
 
 EMBEDDED = "trainer.trainer_config"
@@ -156,6 +157,7 @@ OWN_ROWS: tuple[Row, ...] = tuple(
             summed(f"{_TASKS}.path", "tasks"),
             to(f"{_TASKS}.subset_name", "actor_train.data_args.subset"),
             to(f"{_TASKS}.split", "actor_train.data_args.split"),
+            lacks(f"{_TASKS}.format.image_key", NO_PICTURES),
             to(f"{_TASKS}.format.prompt_key", "actor_train.data_args.prompt", default="prompt"),
             to(f"{_TASKS}.format.response_key", "actor_train.data_args.ground_truth", default="response"),
             needless(f"{_TASKS}.repeat_times", "algorithm.repeat_times counts"),

@@ -100,9 +100,13 @@ def megatron(section: str, role: str, need: str, learns: bool) -> Iterator[Row]:
     yield to(f"{at}.sequence_parallel", f"{config}.sequence_parallel", default=True, needs=need)
     if learns:
         yield to(f"{at}.use_distributed_optimizer", f"{config}.use_distributed_optimizer", default=True, needs=need)
-        for name in ("recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules"):
+    for name in ("recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules"):
+        key = f"{at}.override_transformer_config.{name}"
+        if learns:
             idle = (None, ["core_attn"]) if name == "recompute_modules" else (None,)
-            yield to(f"{at}.override_transformer_config.{name}", f"{config}.{name}", needs=need, idle=idle)
+            yield to(key, f"{config}.{name}", needs=need, idle=idle)
+        else:
+            yield needless(key, "nothing is kept for a backward pass here", needs=need)
     yield needless(f"{at}.param_offload", TURNS, needs=need)
     yield needless(f"{at}.grad_offload", "gradients live in an update only", needs=need)
     yield needless(f"{at}.optimizer_offload", TURNS, needs=need)

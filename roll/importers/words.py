@@ -49,7 +49,7 @@ _SCHEDULES: Mapping[str, str] = {
     "cosine_with_min_lr": "cosine",
     "linear": "linear",
 }
-_AGGREGATIONS = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean")
+AGGREGATIONS = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean")
 _TRACKERS: tuple[str, ...] = get_args(Tracker)
 
 
@@ -110,7 +110,7 @@ def aggregation(value: Any) -> Any:
             "coefficient beside it keeps its weight, max_grad_norm meets a smaller gradient. loss_scale_factor changes "
             "the scale",
         )
-    return word({name: name for name in _AGGREGATIONS}, "loss_agg_mode")(value)
+    return word({name: name for name in AGGREGATIONS}, "loss_agg_mode")(value)
 
 
 def loss_scale(value: Any) -> Any:
