@@ -46,6 +46,7 @@ MODEL_ROWS: tuple[Row, ...] = (
         f"{TRAIN}.use_sequence_packing",
         note="rows without padding: of a reference, set reference.use_sequence_packing",
     ),
+    to(f"{MODEL}.use_rmpad", f"{TRAIN}.use_sequence_packing", note="of older versions"),
     *ADAPTER_ROWS,
     lacks(f"{MODEL}.use_liger", "model_args.use_torch_compile fuses what is beside the matrices", False),
     needless(f"{MODEL}.use_fused_kernels", "log-probs never come from whole logits"),
@@ -222,7 +223,7 @@ ROLLOUT_ROWS: tuple[Row, ...] = (
 CRITIC_ROWS: tuple[Row, ...] = (
     to(f"{CRITIC}.strategy", "critic.strategy_args.strategy_name", via=words.trainer, needs="critic"),
     Row(f"{CRITIC}.enable", outcome="asks for nothing", note="the critic runs where adv_estimator needs one"),
-    to(f"{CRITIC}.model.path", "reward_pretrain", needs="critic", note="the critic starts from it"),
+    to(f"{CRITIC}.model.path", "critic.model_args.model_name_or_path", needs="critic"),
     to(f"{CRITIC}.model.tokenizer_path", "critic.model_args.tokenizer_path", needs="critic"),
     to(f"{CRITIC}.model.external_lib", "external_lib", needs="critic", idle=(None,)),
     to(
@@ -233,6 +234,7 @@ CRITIC_ROWS: tuple[Row, ...] = (
         needs="critic",
     ),
     to(f"{CRITIC}.model.use_remove_padding", "critic.use_sequence_packing", needs="critic"),
+    to(f"{CRITIC}.model.use_rmpad", "critic.use_sequence_packing", needs="critic", note="of older versions"),
     lacks(f"{CRITIC}.model.lora_rank", "the critic is trained in full", 0),
     needless(f"{CRITIC}.model.lora_alpha", "the critic is trained in full"),
     needless(f"{CRITIC}.model.target_modules", "the critic is trained in full"),

@@ -138,12 +138,12 @@ def _reward_model(look: Look, at: str, lost: Mapping[str, str]) -> Sum:
         f"{at}.strategy_args.strategy_name": "hf_infer",
         f"{at}.device_mapping": everything,
     }
-    settings |= {"reward_pretrain": path} if path else {}
+    settings |= {f"{at}.model_args.model_name_or_path": path} if path else {}
     settings |= {f"{at}.infer_batch_size": micro} if micro else {}
     if look("reward_model.max_length"):
         settings[f"{at}.reward_args.max_length"] = look.number("reward_model.max_length")
     if not path:
-        raise NotHere("reward_model.model.path is missing: set reward_pretrain")
+        raise NotHere(f"reward_model.model.path is missing: set {at}.model_args.model_name_or_path")
     return Sum(settings, f"{at}: the reward model {path} on all GPUs, in turn (docs/reward_models.md).", lost=lost)
 
 

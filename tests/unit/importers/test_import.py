@@ -270,6 +270,15 @@ def test_the_gates_of_trinity_are_those_of_here() -> None:
     assert (tree["pg_variant"], tree["sppo_epsilon"]) == ("sppo", 0.4) and "rec_clip_mode" not in tree
 
 
+def test_a_critic_and_a_reward_model_have_models_of_their_own() -> None:
+    words = ["algorithm.adv_estimator=gae", "critic.model.path=org/critic", "reward_model.enable=true"]
+    words += ["actor_rollout_ref.model.path=org/policy", "reward_model.model.path=org/judge", "data.train_batch_size=8"]
+    tree = imported_from(read(None, [*words, "actor_rollout_ref.model.use_rmpad=true"])).tree
+    models = [tree["critic"], tree["rewards"]["verl"]]
+    assert [one["model_args"]["model_name_or_path"] for one in models] == ["org/critic", "org/judge"]
+    assert tree["pretrain"] == "org/policy" and tree["actor_train"]["use_sequence_packing"]
+
+
 def test_ratios_of_trinity_are_to_the_log_probs_of_the_engine() -> None:
     words = ["buffer.batch_size=8", "algorithm.repeat_times=4", "synchronizer.sync_interval=8"]
     found = imported_from(read(None, ["algorithm.algorithm_type=topr", *words])).tree
