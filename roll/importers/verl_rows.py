@@ -6,6 +6,7 @@ from roll.importers import words
 from roll.importers.rows import Row, lacks, needless, summed, to
 from roll.importers.verl_common import ITSELF, NO_PICTURES, OWN_CODE, PROFILES, TRAIN
 from roll.importers.verl_conditions import OVERLONG
+from roll.importers.verl_correction import CORRECTION_ROWS
 from roll.importers.verl_role_rows import ROLE_ROWS
 
 _DATA = (
@@ -65,13 +66,7 @@ _ALGORITHM = (
     needless("algorithm.filter_groups.metric", "groups are compared by their rewards"),
     lacks("algorithm.use_pf_ppo", "rows are not drawn again by weight; difficulty_loss_weight weighs them", False),
     needless("algorithm.pf_ppo.*", "use_pf_ppo is off"),
-    summed("algorithm.rollout_is", "correction", False),
-    summed("algorithm.rollout_is_level", "correction", "token"),
-    summed("algorithm.rollout_is_threshold", "correction"),
-    lacks("algorithm.rollout_is_**", "train_infer_correction.filters leaves tokens out by such bounds"),
-    summed("algorithm.rollout_correction.rollout_is", "correction"),
-    summed("algorithm.rollout_correction.rollout_is_threshold", "correction"),
-    lacks("algorithm.rollout_correction.**", "train_infer_correction has such weights and filters"),
+    *CORRECTION_ROWS,
     needless("algorithm._target_", "classes of verl's"),
     needless("algorithm.kl_ctrl._target_", "classes of verl's"),
 )

@@ -9,6 +9,7 @@ from roll.importers.arithmetic import devices
 from roll.importers.rows import Look, NotHere, Sum
 from roll.importers.verl_adapters import adapters
 from roll.importers.verl_conditions import ACTOR, CRITIC, OVERLONG, REF, ROLLOUT, validates
+from roll.importers.verl_correction import CORRECTION_SUMS
 from roll.importers.verl_counts import (
     batches,
     engine_arguments,
@@ -76,24 +77,6 @@ def norms(look: Look) -> Sum:
     if name in by_deviation and not look("algorithm.norm_adv_by_std_in_grpo"):
         return Sum({"norm_std_type": "none"}, "norm_std_type: none: advantages are not divided by the deviation.")
     return Sum({}, "as the estimator has it here")
-
-
-def correction(look: Look) -> Sum:
-    """Truncated importance sampling between engine and trainer, under the three names that it has had."""
-    cap = look.amount(f"{ACTOR}.tis_imp_ratio_cap", 0)
-    newest = "algorithm.rollout_correction.rollout_is"
-    if level := look(newest):
-        bound = look.amount(f"{newest}_threshold", 2)
-    elif cap > 0 or look("algorithm.rollout_is"):
-        level = look("algorithm.rollout_is_level") or "token"
-        bound = cap if cap > 0 else look.amount("algorithm.rollout_is_threshold", 2)
-    else:
-        return Sum({}, "off; here it is on where rollouts run ahead")
-    at = "train_infer_correction.is_weight"
-    return Sum(
-        {f"{at}.enabled": True, f"{at}.weight_type": level, f"{at}.upper_bound": bound},
-        f"{at}: weights per {level}, at most {bound:g}.",
-    )
 
 
 # --- rewards
@@ -218,7 +201,7 @@ SUMS: Mapping[str, Callable[[Look], Sum]] = {
     "critic batches": batches("critic"),
     "policy": policy_form,
     "norms": norms,
-    "correction": correction,
+    **CORRECTION_SUMS,
     "rewards": rewards,
     "trackers": board,
     "rows": rows_of_data,
