@@ -50,7 +50,7 @@ def agentic_warnings(config: AgenticConfig) -> list[str]:
         if name in validation:
             found.append(f"val_env_manager.{name} does nothing: every episode of a validation is played and counts.")
     for one in config.validated:
-        if "num_return_sequences" in one.manager.generating_args.model_fields_set:
+        if (one.manager.generating_args.num_return_sequences or 1) > 1:
             found.append(f"{one.at}.generating_args.num_return_sequences does nothing: see {one.at}.group_size.")
     if config.train_env_manager.group_filter_cls is None:
         found += unused_filter_keys(config, "group_filter_cls")
