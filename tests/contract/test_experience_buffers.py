@@ -191,6 +191,18 @@ def test_a_database_that_cannot_be_opened_is_told(tmp_path: Path) -> None:
         DirectoryBuffer(tmp_path / "file", FORMS["npz"])
 
 
+def test_a_database_file_that_vanishes_or_is_replaced_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "experience.db"
+    buffer = SqlBuffer(SqliteDatabase(path), FORMS["npz"])
+    path.unlink()
+    with pytest.raises(StorageError, match=f"the database {path} is gone: somebody has removed or replaced it"):
+        buffer.entries()
+    SqlBuffer(SqliteDatabase(path), FORMS["npz"]).close()
+    with pytest.raises(StorageError, match="is gone"):
+        buffer.finish(0, [])
+    buffer.close()
+
+
 def test_a_directory_that_vanishes_is_told(tmp_path: Path) -> None:
     asks: list[Callable[[Buffer], object]] = [
         lambda buffer: buffer.entries(),

@@ -45,6 +45,7 @@ class SqliteDatabase:
             self._connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
             self._connection.execute("PRAGMA journal_mode=WAL")
             self._connection.execute("PRAGMA synchronous=FULL")
+            self._path, self._inode = path, path.stat().st_ino
         except (OSError, sqlite3.Error) as error:
             raise StorageError(f"experience: the database {path} cannot be opened: {error}") from error
         self._lock = threading.Lock()
@@ -52,6 +53,7 @@ class SqliteDatabase:
     @contextmanager
     def transaction(self) -> Iterator[Execute]:
         with self._lock:
+            self._check_file()
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 yield lambda statement, values=(): self._connection.execute(statement, values).fetchall()
@@ -63,6 +65,15 @@ class SqliteDatabase:
 
     def close(self) -> None:
         self._connection.close()
+
+    def _check_file(self) -> None:
+        """An open file that somebody has removed would be written on, and nobody else could read it."""
+        try:
+            is_there = self._path.stat().st_ino == self._inode
+        except FileNotFoundError:
+            is_there = False
+        if not is_there:
+            raise StorageError(f"experience: the database {self._path} is gone: somebody has removed or replaced it")
 
 
 class AlchemyDatabase:
