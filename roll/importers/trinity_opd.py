@@ -47,7 +47,8 @@ def _opd(look: Look) -> Sum:
         return Sum({}, "no distillation", lost={f"{_OWN}{_TEACHER}.{name}": _JUDGES for name in _OF_TEACHER})
     if not (path := look(f"{_OWN}{_TEACHER}.model_path")):
         raise NotHere(f"{_TEACHER}.model_path is missing: set teacher.model_args.model_name_or_path")
-    total, own = gpus(look), teacher_gpus(look)
+    total = gpus(look)
+    own = min(teacher_gpus(look), total)
     settings = {
         "is_pure_opd": True,
         "teacher.model_args.model_name_or_path": path,

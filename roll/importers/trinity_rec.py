@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 from roll.configs.policy_losses import RECClip, RECRegularizer, RECWeight
 from roll.importers import words
-from roll.importers.rows import Condition, Look, Row, to
+from roll.importers.rows import Condition, Look, Row, summed, to
 from roll.importers.verl_conditions import CONDITIONS
 
 _ARGS = "algorithm.policy_loss_fn_args"
@@ -18,19 +18,22 @@ def _one_of(kind: Any, name: str) -> Callable[[Any], Any]:
     return words.word({word: word for word in get_args(kind)}, name)
 
 
-REC_ROWS: tuple[Row, ...] = tuple(
-    to(f"{_ARGS}.{name}", target, needs=needs, default=default, via=via)
-    for name, target, needs, default, via in (
-        ("clip_mode", "rec_clip_mode", _IS_REC, "none", _one_of(RECClip, "clip_mode")),
-        ("epsilon_low", "rec_epsilon_low", "rec clip", 0.2, words.number),
-        ("epsilon_high", "rec_epsilon_high", "rec clip", 0.2, words.number),
-        ("epsilon_low_prime", "rec_epsilon_low_prime", "rec ring", 0.6, words.number),
-        ("epsilon_high_prime", "rec_epsilon_high_prime", "rec ring", 2.0, words.number),
-        ("weight", "rec_weight", _IS_REC, "none", _one_of(RECWeight, "weight")),
-        ("temp", "rec_weight_temp", "rec advantage weight", 1.0, words.number),
-        ("regularizer", "rec_regularizer", _IS_REC, "none", _one_of(RECRegularizer, "regularizer")),
-        ("regularizer_coef", "rec_regularizer_coef", "rec regularizer", 0.0, words.number),
-    )
+REC_ROWS: tuple[Row, ...] = (
+    summed("algorithm.advantage_fn_args.std_normalize", "norms", needs=_IS_REC),
+    *(
+        to(f"{_ARGS}.{name}", target, needs=needs, default=default, via=via)
+        for name, target, needs, default, via in (
+            ("clip_mode", "rec_clip_mode", _IS_REC, "none", _one_of(RECClip, "clip_mode")),
+            ("epsilon_low", "rec_epsilon_low", "rec clip", 0.2, words.number),
+            ("epsilon_high", "rec_epsilon_high", "rec clip", 0.2, words.number),
+            ("epsilon_low_prime", "rec_epsilon_low_prime", "rec ring", 0.6, words.number),
+            ("epsilon_high_prime", "rec_epsilon_high_prime", "rec ring", 2.0, words.number),
+            ("weight", "rec_weight", _IS_REC, "none", _one_of(RECWeight, "weight")),
+            ("temp", "rec_weight_temp", "rec advantage weight", 1.0, words.number),
+            ("regularizer", "rec_regularizer", _IS_REC, "none", _one_of(RECRegularizer, "regularizer")),
+            ("regularizer_coef", "rec_regularizer_coef", "rec regularizer", 0.0, words.number),
+        )
+    ),
 )
 
 

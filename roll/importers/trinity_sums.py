@@ -117,6 +117,8 @@ def algorithm_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
         found[f"{ACTOR}.policy_loss.loss_mode"] = _LOSSES[loss]
     if advantage in _ADVANTAGES:
         found["algorithm.adv_estimator"] = _ADVANTAGES[advantage]
+    if given.get(f"{_OWN}algorithm.advantage_fn_args.std_normalize") is True:
+        found["algorithm.norm_adv_by_std_in_grpo"] = True
     found |= _defaults_of_loss(given, str(found.get(f"{ACTOR}.policy_loss.loss_mode")))
     found[f"{ROLLOUT}.n"] = _GROUPS.get(str(given.get(_TYPE, "grpo")), 2)
     in_loss, in_reward = (given.get(f"{_OWN}algorithm.{name}_fn") for name in ("kl_loss", "kl_penalty"))

@@ -79,7 +79,7 @@ def _bounds(look: Look, text: str) -> tuple[float, float]:
     try:
         low, _, high = text.strip().rpartition("_")
         return (float(low) if low else _lower(look, float(high))), float(high)
-    except ValueError:
+    except (ValueError, ZeroDivisionError):
         raise NotHere(f"{_AT}.rollout_rs_threshold: {show(text)} is no bound") from None
 
 

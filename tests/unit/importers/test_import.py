@@ -261,6 +261,12 @@ def test_the_gates_of_trinity_are_those_of_here() -> None:
     assert tree["rec_weight"] == "importance_sampling" and not tree["use_kl_loss"]
     words = (f"{args}.weight=advantage", f"{args}.temp=0.5", f"{args}.regularizer=k2", f"{args}.regularizer_coef=0.1")
     tree = imported("trinity_ppo_megatron.yaml", "algorithm.algorithm_type=rec", *words).tree
+    divided = imported(
+        "trinity_ppo_megatron.yaml",
+        "algorithm.algorithm_type=rec",
+        "algorithm.advantage_fn_args.std_normalize=true",
+    ).tree
+    assert tree["norm_std_type"] == "none" and "norm_std_type" not in divided
     expected = {"clip_mode": "none", "weight": "advantage", "weight_temp": 0.5, "regularizer": "k2"}
     expected |= {"regularizer_coef": 0.1}
     assert {key: value for key, value in tree.items() if key.startswith("rec_")} == {

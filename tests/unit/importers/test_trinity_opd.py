@@ -38,6 +38,13 @@ def test_the_first_auxiliary_model_is_the_teacher_on_the_last_devices() -> None:
     assert outcomes["explorer.auxiliary_models.0.seed"] == "asks for nothing"
 
 
+def test_a_teacher_for_which_no_device_is_left_takes_turns() -> None:
+    large = "explorer.auxiliary_models=[{model_path: org/teacher, engine_num: 3, tensor_parallel_size: 4}]"
+    found = imported_from(read(SOURCE, (*OPD[:2], large, *OPD[3:])), source=SOURCE)
+    roles = ("teacher", "actor_train", "actor_infer")
+    assert {found.tree[role]["device_mapping"] for role in roles} == {"list(range(0, 8))"}
+
+
 def test_without_a_teacher_it_says_what_to_set() -> None:
     found = imported_from(read(SOURCE, (*OPD[:2], "explorer.auxiliary_models.0.engine_num=1")), source=SOURCE)
     (note,) = [one.note for one in found.entries if one.key == "explorer.auxiliary_models.0.engine_num"]

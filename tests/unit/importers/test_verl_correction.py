@@ -47,6 +47,7 @@ def test_ratios_out_of_their_bounds_are_filtered(keys: dict[str, Any], filters: 
         ({"rollout_rs": "seq_max_k3", "rollout_rs_threshold": 2}, "there is no 'seq_max_k3' here"),
         ({"rollout_rs": "token_k1"}, "must have a bound for each of token_k1"),
         ({"rollout_rs": "token_k1", "rollout_rs_threshold": "much"}, "'much' is no bound"),
+        ({"rollout_rs": "token_k1", "rollout_rs_threshold": "'0'"}, "'0' is no bound"),
     ],
 )
 def test_what_no_filter_can_say_is_told(keys: dict[str, Any], reason: str) -> None:
