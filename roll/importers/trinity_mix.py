@@ -24,8 +24,10 @@ _KL = "Here the KL of the loss counts 1 - weight as well, there wholly."
 MIX_ROWS: tuple[Row, ...] = (
     lacks(f"{_STRATEGY}", "a step trains on the groups it took", "default", "warmup", "mix"),
     summed(_RATIO, "mix", needs="mix"),
-    *(summed(f"{_ARGS}.{name}", "mix", needs="mix") for name in ("mu", "sft_loss_agg_mode")),
-    summed(f"{_ARGS}.use_token_level_loss_in_sft", "mix", needs="mix"),
+    *(
+        summed(f"{_ARGS}.{name}", "mix", needs="mix")
+        for name in ("mu", "sft_loss_agg_mode", "use_token_level_loss_in_sft")
+    ),
     *(
         summed(f"{_ARGS}.{name}", "mix", needs="mix chord")
         for name in ("mu_warmup_steps", "mu_decay_steps", "mu_peak", "mu_valley", "enable_phi_function")

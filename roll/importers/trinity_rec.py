@@ -37,19 +37,19 @@ REC_ROWS: tuple[Row, ...] = (
 )
 
 
-def _where(name: str, default: str, *chosen: str) -> Condition:
-    """With a value of `name` among `chosen`."""
+def _where(name: str, *chosen: str) -> Condition:
+    """With a value of `name` among `chosen`; where none is given it is `none`."""
 
     def condition(look: Look) -> str:
-        value = look(f"trinity.{_ARGS}.{name}") or default
+        value = look(f"trinity.{_ARGS}.{name}") or "none"
         return CONDITIONS[_IS_REC](look) or ("" if value in chosen else f"{name}: {value} does not read it")
 
     return condition
 
 
 REC_CONDITIONS: Mapping[str, Condition] = {
-    "rec clip": _where("clip_mode", "none", "one-side", "two-side", "ring"),
-    "rec ring": _where("clip_mode", "none", "ring"),
-    "rec advantage weight": _where("weight", "none", "advantage"),
-    "rec regularizer": _where("regularizer", "none", "forward-kl", "k2"),
+    "rec clip": _where("clip_mode", "one-side", "two-side", "ring"),
+    "rec ring": _where("clip_mode", "ring"),
+    "rec advantage weight": _where("weight", "advantage"),
+    "rec regularizer": _where("regularizer", "forward-kl", "k2"),
 }

@@ -198,7 +198,7 @@ def _batch_problems(at: str, manager: EnvManagerConfig, batch_key: str, batch: i
 
 def _seed_problems(config: AgenticConfig) -> Iterator[Problem]:
     train = config.train_seeds
-    ranges = {"train_env_manager": train, **{one.at: one.manager.env_seeds or train for one in config.validated}}
+    ranges = {"train_env_manager": train, **{one.at: one.seeds for one in config.validated}}
     for at, (first, last) in ranges.items():
         if not 0 <= first < last <= 1 << 31:
             yield Problem(

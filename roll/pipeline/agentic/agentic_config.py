@@ -13,13 +13,11 @@ from roll.configs.cluster import WorkerConfig
 from roll.configs.load.defaults import fill_roles
 from roll.configs.roles import ACTOR_TRAIN, POLICY, ROLES, Role
 from roll.pipeline.agentic.env_config import EnvConfig, lifted
-from roll.pipeline.agentic.env_manager_config import EnvManagerConfig
+from roll.pipeline.agentic.env_manager_config import TRAIN_SEEDS, EnvManagerConfig
 from roll.pipeline.agentic.env_sets import EnvSetConfig, ValidatedEnvs
 
 ROLL_FILTER = "roll.pipeline.agentic.agentic_pipeline.GroupFilter"
 ROLE = "environments"
-SEEDS = 1 << 30
-TRAIN_SEEDS, VAL_SEEDS = (0, SEEDS), (SEEDS, 2 * SEEDS)
 
 PLAYER = replace(
     ACTOR_TRAIN,
@@ -217,10 +215,9 @@ class AgenticConfig(AlgorithmConfig):
     def validated(self) -> tuple[ValidatedEnvs, ...]:
         """What is validated, `val_env_manager` first. How many groups are played at once, retries and limits are the
         same in all."""
-        main, shared = self.val_env_manager, self.val_env_manager or self.train_env_manager
-        if shared.env_seeds is None or main is None:
-            shared = shared.model_copy(update={"env_seeds": VAL_SEEDS})
-        first = () if main is None else (ValidatedEnvs("", VAL_ENV_MANAGER.name, shared, self.val_batch_size),)
+        main = self.val_env_manager
+        shared = main or self.train_env_manager.model_copy(update={"env_seeds": None})
+        first = () if main is None else (ValidatedEnvs("", VAL_ENV_MANAGER.name, main, self.val_batch_size),)
         return *first, *(
             ValidatedEnvs(name, f"eval_sets.{name}", keys.manager(shared), keys.num_episodes, keys.pass_at)
             for name, keys in self.eval_sets.items()
@@ -239,7 +236,10 @@ class AgenticConfig(AlgorithmConfig):
         """Episodes in flight per process."""
         manager = self.train_env_manager
         counts = (manager.num_envs, *(validated.manager.num_envs for validated in self.validated))
-        most = counts[0] + max(counts[1:], default=0) if self.runs_ahead else max(counts)  # validation is played beside
+        if self.runs_ahead:  # validation is played beside groups in flight
+            most = counts[0] + max(counts[1:], default=0)
+        else:
+            most = max(counts)
         return manager.max_env_num_per_worker or math.ceil(most / self.num_env_workers)
 
     @property

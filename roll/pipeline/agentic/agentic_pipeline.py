@@ -112,8 +112,7 @@ class AgenticPipeline(RLPipeline):
     def _validation(self, validated: Sequence[ValidatedEnvs]) -> Validation:
         sets = []
         for one in validated:
-            assert one.manager.env_seeds is not None
-            source = EnvTaskSource(one.manager.slots, one.manager.env_seeds, self.config.seed)
+            source = EnvTaskSource(one.manager.slots, one.seeds, self.config.seed)
             tasks = source.fixed_tasks(one.num_episodes // one.manager.group_size)
             sets.append(ValidationSet(one.name, tasks, self._rollouter(one.purpose), one.pass_at))
         return Validation(sets, validated[0].manager.num_env_groups)
@@ -169,10 +168,11 @@ class AgenticPipeline(RLPipeline):
             groups = self.loop.run(self.validation.answer(clusters.actor_infer.generate))
         metrics = self.validation.metrics(groups)
         for name, played in self.validation.by_set(groups).items():
-            self.records.write(steps_done, played, kind=f"val.{name}" if name else "val")
-            metrics |= episode_metrics(played, f"val/{name}" if name else "val")
+            kind, prefix = (f"val.{name}", f"val/{name}") if name else ("val", "val")
+            self.records.write(steps_done, played, kind)
+            metrics |= episode_metrics(played, prefix)
             if steps_done == 0:
-                metrics |= self._baselines([group.task for group in played], f"val/{name}" if name else "val")
+                metrics |= self._baselines([group.task for group in played], prefix)
         return metrics
 
     def _baselines(self, tasks: Sequence[Task], prefix: str) -> dict[str, float]:

@@ -5,6 +5,10 @@ from roll.configs.cluster import WorkerConfig
 from roll.configs.data import Names, Numbers
 from roll.configs.limits import MOST_GROUPS
 
+SEEDS = 1 << 30
+TRAIN_SEEDS, VAL_SEEDS = (0, SEEDS), (SEEDS, 2 * SEEDS)
+"""[first, last) of the environment seeds, where no env_seeds are given."""
+
 
 class EnvManagerConfig(WorkerConfig):
     """`train_env_manager` and `val_env_manager`: which environments, how many, in which groups."""

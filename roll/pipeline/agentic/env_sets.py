@@ -10,7 +10,7 @@ from roll.configs.data import Names, Numbers
 from roll.configs.limits import MOST_GROUPS
 from roll.configs.problems import Problem
 from roll.configs.rollout import GeneratingArgs
-from roll.pipeline.agentic.env_manager_config import EnvManagerConfig
+from roll.pipeline.agentic.env_manager_config import VAL_SEEDS, EnvManagerConfig
 from roll.pipeline.eval_set_names import name_problems, pass_at_problems, purpose_of
 
 _TAKEN = ("crashes", "hangs", "success_mean")
@@ -50,6 +50,10 @@ class ValidatedEnvs:
     @property
     def purpose(self) -> str:
         return purpose_of(self.name)
+
+    @property
+    def seeds(self) -> tuple[int, int]:
+        return self.manager.env_seeds or VAL_SEEDS
 
 
 def env_set_problems(sets: Mapping[str, EnvSetConfig], tags: Collection[str]) -> Iterator[Problem]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from roll.pipeline.agentic.agentic_checks import agentic_warnings
-from roll.pipeline.agentic.agentic_config import VAL_SEEDS
+from roll.pipeline.agentic.env_manager_config import VAL_SEEDS
 from roll.pipeline.agentic.settings import episode_rules, job_limit_s
 from tests.unit.agentic.test_config import config, problems
 
@@ -31,7 +31,7 @@ def test_each_set_has_its_own_environments_and_sampling_and_the_rest_of_the_vali
         ("hot", "eval_sets.hot", "validation/hot", 24),
     ]
     assert hot.manager.slots == ("Guess", "Lake") and hot.manager.group_size == 4 and hot.pass_at == (1, 4)
-    assert main.manager.env_seeds == greedy.manager.env_seeds == VAL_SEEDS != hot.manager.env_seeds
+    assert main.seeds == greedy.seeds == VAL_SEEDS and hot.seeds == (1 << 30, (1 << 30) + 5)
     assert main.manager.num_envs == 8 * 3 and hot.manager.num_envs == 8 * 4, "a set counts every episode"
     rules = {one.name: episode_rules(made, "Lake", one.purpose) for one in made.validated}
     assert [rules[name].sampling.temperature for name in ("", "greedy", "hot")] == [0.0, 0.0, 0.7]
@@ -43,7 +43,7 @@ def test_each_set_has_its_own_environments_and_sampling_and_the_rest_of_the_vali
 def test_sets_may_stand_in_the_place_of_the_validation() -> None:
     made = config(eval_sets=SETS, val_env_manager=None, train_env_manager__env_seeds=[0, 100])
     assert [one.name for one in made.validated] == ["greedy", "hot"] and made.missing_validation == ""
-    assert made.validated[0].manager.env_seeds == VAL_SEEDS and made.validated[0].manager.num_env_groups == 4
+    assert made.validated[0].seeds == VAL_SEEDS and made.validated[0].manager.num_env_groups == 4
     assert made.missing_validation == "" and config(val_env_manager=None).missing_validation == "val_env_manager"
 
 
