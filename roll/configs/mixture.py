@@ -6,7 +6,10 @@ from typing import Any
 from roll.configs.problems import Problem
 from roll.configs.strategies.spec import Choice
 
-_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+# Keys of config.json, by family, for how many experts a layer has.
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+
+_CORRECTED = ("deepseek_v2", "deepseek_v3", "glm4_moe", "glm4_moe_lite")  # transformers gives them no such loss
 
 
 def balance_problems(choice: Choice, balances: bool, who_can: str) -> Iterator[Problem]:
@@ -36,8 +39,15 @@ def balance_problems(choice: Choice, balances: bool, who_can: str) -> Iterator[P
 
 def balance_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
     """Of a model whose config.json is there."""
-    args = choice.worker.model_args
-    if args.moe_aux_loss_coef and "num_hidden_layers" in _text(model) and not has_experts(model):
+    args, kind = choice.worker.model_args, _text(model).get("model_type")
+    if args.moe_aux_loss_coef and kind in _CORRECTED:
+        key = _key(choice)
+        yield Problem(
+            f"{key}: {args.moe_aux_loss_coef:g}, but {kind} models have no load-balancing loss of this kind: what "
+            "their routers choose by was balanced in pretraining, and stays as it is. Remove it.",
+            (key, f"{choice.role.name}.model_args.model_name_or_path"),
+        )
+    elif args.moe_aux_loss_coef and "num_hidden_layers" in _text(model) and not has_experts(model):
         key = _key(choice)
         yield Problem(
             f"{key}: {args.moe_aux_loss_coef:g}, but {args.model_name_or_path} has no experts that tokens could be "
@@ -48,7 +58,7 @@ def balance_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator
 
 def has_experts(model: Mapping[str, Any]) -> bool:
     """Of a config.json, whose language model may have a section of its own."""
-    return any(_text(model).get(key) for key in _EXPERTS)
+    return any(_text(model).get(key) for key in EXPERTS)
 
 
 def _text(model: Mapping[str, Any]) -> Mapping[str, Any]:

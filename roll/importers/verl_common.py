@@ -107,6 +107,9 @@ def megatron(section: str, role: str, need: str, learns: bool) -> Iterator[Row]:
             yield to(key, f"{config}.{name}", needs=need, idle=idle)
         else:
             yield needless(key, "nothing is kept for a backward pass here", needs=need)
+    ends = [f"num_layers_in_{end}_pipeline_stage" for end in ("first", "last")]
+    for name in (*ends, "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"):
+        yield to(f"{at}.override_transformer_config.{name}", f"{config}.{name}", needs=need, idle=(None, False))
     yield needless(f"{at}.param_offload", TURNS, needs=need)
     yield needless(f"{at}.grad_offload", "gradients live in an update only", needs=need)
     yield needless(f"{at}.optimizer_offload", TURNS, needs=need)

@@ -112,14 +112,13 @@ def _is_whole_factor(weight: Weight) -> bool:
 
 def _layers(shape: ModelShape, settings: MegatronSettings) -> Iterator[tuple[int, int]]:
     """[first, last) of each stage; the embedding is layer -1, what follows the layers is one more."""
-    stages = settings.pipeline_model_parallel_size
-    each, start = (shape.num_layers + settings.layers_to_split) // stages, 0
-    for stage in range(stages):
-        is_first, is_last = stage == 0, stage == stages - 1
-        own = each - (is_first and settings.account_for_embedding_in_pipeline_split)
-        own -= is_last and settings.account_for_loss_in_pipeline_split
-        yield start - is_first, (shape.num_layers + 1 if is_last else start + own)
-        start += own
+    stages, start = settings.pipeline_model_parallel_size, 0
+    own = (
+        settings.stage_layers(shape.num_layers) or (shape.num_layers // stages,) * stages
+    )  # which is refused elsewhere
+    for stage, count in enumerate(own):
+        yield start - (stage == 0), (shape.num_layers + 1 if stage == stages - 1 else start + count)
+        start += count
 
 
 def _train_memory(facts: RoleFacts, stage: StageWeights, index: int) -> RankMemory:

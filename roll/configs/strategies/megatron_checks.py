@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from roll.configs.mixture import EXPERTS
 from roll.configs.problems import Problem, did_you_mean
 from roll.configs.strategies.megatron_config import (
     ENGINE_KEYS,
@@ -23,11 +24,14 @@ from roll.configs.strategies.megatron_config import (
 from roll.utils.imports import is_installed
 from roll.utils.text import show
 
+ENDS = ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage")
+
 
 @dataclass(frozen=True)
 class ModelFacts:
     """What parallel sizes must divide. A width of 0: the model has no such matrices. `ffn_width`: of dense layers
-    and of experts that every token goes to; where they differ, what divides both."""
+    and of experts that every token goes to; `latent_width`: of the matrices to the latents of attention. Where several
+    differ, what divides all."""
 
     num_heads: int
     num_kv_heads: int
@@ -35,6 +39,7 @@ class ModelFacts:
     num_experts: int = 0
     ffn_width: int = 0
     expert_width: int = 0
+    latent_width: int = 0
 
     @classmethod
     def of(cls, model: Mapping[str, Any]) -> "ModelFacts | None":
@@ -43,21 +48,37 @@ class ModelFacts:
         if type(heads) is not int or type(layers) is not int:
             return None
         kv_heads = model.get("num_key_value_heads") or heads
-        experts = model.get("num_experts") or model.get("num_local_experts") or 0
+        experts = next((model[key] for key in EXPERTS if model.get(key)), 0)
         width = model.get("intermediate_size") or 0
         expert_width = model.get("moe_intermediate_size") or width
-        shared = model.get("shared_expert_intermediate_size") or 0
-        if not all(type(number) is int for number in (kv_heads, experts, width, expert_width, shared)):
+        shared, num_shared = model.get("shared_expert_intermediate_size") or 0, model.get("n_shared_experts") or 0
+        query, latent, key = (model.get(name) or 0 for name in ("q_lora_rank", "kv_lora_rank", "qk_rope_head_dim"))
+        numbers = (kv_heads, experts, width, expert_width, shared, num_shared, query, latent, key)
+        if not all(type(number) is int for number in numbers):
             return None
-        has_dense = not experts or bool(model.get("mlp_only_layers")) or (model.get("decoder_sparse_step") or 1) != 1
         return cls(
             num_heads=heads,
             num_kv_heads=kv_heads,
             num_layers=layers,
             num_experts=experts,
-            ffn_width=gcd(width if has_dense else 0, shared if experts else 0),
+            ffn_width=gcd(
+                width if not experts or _has_dense(model) else 0,
+                (shared or num_shared * expert_width) if experts else 0,
+            ),
             expert_width=expert_width if experts else 0,
+            latent_width=gcd(query, latent + key) if latent else 0,
         )
+
+
+def _has_dense(model: Mapping[str, Any]) -> bool:
+    """Whether a mixture has layers without experts."""
+    kinds = model.get("mlp_layer_types")
+    return (
+        bool(model.get("mlp_only_layers"))
+        or bool(model.get("first_k_dense_replace"))
+        or (isinstance(kinds, list) and "dense" in kinds)
+        or (model.get("decoder_sparse_step") or 1) != 1
+    )
 
 
 def megatron_warnings(at: str, config: Mapping[str, Any]) -> Iterator[str]:
@@ -117,6 +138,11 @@ def _contradictions(s: MegatronSettings) -> Iterator[tuple[str, str]]:
     for key in ENGINE_KEYS:
         if getattr(s, key) and s.transformer_impl == "local":
             yield key, "true contradicts transformer_impl: local. Remove that, or set this to false."
+    for key in (key for key in ENDS if getattr(s, key) is not None):
+        if s.pipeline_model_parallel_size == 1:
+            yield key, "needs pipeline_model_parallel_size of 2 or more. Remove it."
+        elif s.layers_to_split:
+            yield key, "does not go with the account_for_ keys. Remove either."
     if s.layers_to_split and s.pipeline_model_parallel_size == 1:
         for key in ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"):
             if getattr(s, key):
@@ -181,7 +207,7 @@ _WITHOUT = {"transformer_impl": "local"} | dict.fromkeys(ENGINE_KEYS, "false")
 def sizes_problems(at: str, settings: MegatronSettings, model: ModelFacts) -> Iterator[Problem]:
     """Parallel sizes that the model cannot be divided by, each with the nearest that works."""
     s = settings
-    tensor, stages = "tensor_model_parallel_size", s.pipeline_model_parallel_size
+    tensor = "tensor_model_parallel_size"
     smallest = min(model.num_heads, model.num_kv_heads)
     both = [n for n in range(1, smallest + 1) if model.num_heads % n == 0 and model.num_kv_heads % n == 0]
     if s.tensor_model_parallel_size not in both:
@@ -194,23 +220,24 @@ def sizes_problems(at: str, settings: MegatronSettings, model: ModelFacts) -> It
             at, tensor, s.tensor_model_parallel_size, f"must divide the model's MLP width of {model.ffn_width}",
             [n for n in both if model.ffn_width % n == 0],
         )  # fmt: skip
+    elif model.latent_width % s.tensor_model_parallel_size:
+        yield _refuse(
+            at, tensor, s.tensor_model_parallel_size,
+            "must divide the widths of the model's latents (q_lora_rank; kv_lora_rank + qk_rope_head_dim)",
+            [n for n in both if model.latent_width % n == 0],
+        )  # fmt: skip
+    if model.latent_width and s.apply_rope_fusion:
+        yield Problem(
+            f"{at}.apply_rope_fusion: true does not go with latent attention, whose rotary embedding has code of its "
+            "own here. Remove it.",
+            (f"{at}.apply_rope_fusion",),
+        )
     if model.expert_width % s.expert_tensor_size:
         yield _refuse(
             at, "expert_tensor_parallel_size", s.expert_tensor_size,
             f"must divide the model's expert width of {model.expert_width}", _divisors(model.expert_width),
         )  # fmt: skip
-    layers, virtual = model.num_layers + s.layers_to_split, s.virtual_pipeline_model_parallel_size or 1
-    counted = f" (and {s.layers_to_split} for the account_for_ keys)" if s.layers_to_split else ""
-    if layers % stages:
-        yield _refuse(
-            at, "pipeline_model_parallel_size", stages,
-            f"must divide the model's {model.num_layers} layers{counted}", _divisors(layers),
-        )  # fmt: skip
-    elif layers // stages % virtual:
-        yield _refuse(
-            at, "virtual_pipeline_model_parallel_size", virtual,
-            f"must divide the {layers // stages} layers{counted} of a pipeline rank", _divisors(layers // stages),
-        )  # fmt: skip
+    yield from _stage_problems(at, s, model.num_layers)
     if not model.num_experts and s.expert_model_parallel_size > 1:
         yield _refuse(at, "expert_model_parallel_size", s.expert_model_parallel_size, "needs a model with experts", [1])
     if model.num_experts and model.num_experts % s.expert_model_parallel_size:
@@ -218,6 +245,48 @@ def sizes_problems(at: str, settings: MegatronSettings, model: ModelFacts) -> It
             at, "expert_model_parallel_size", s.expert_model_parallel_size,
             f"must divide the model's {model.num_experts} experts", _divisors(model.num_experts),
         )  # fmt: skip
+
+
+def _stage_problems(at: str, s: MegatronSettings, num_layers: int) -> Iterator[Problem]:
+    if s.has_uneven_ends:
+        yield from _uneven_problems(at, s, num_layers)
+        return
+    stages, virtual = s.pipeline_model_parallel_size, s.virtual_pipeline_model_parallel_size or 1
+    own, layers = s.stage_layers(num_layers), num_layers + s.layers_to_split
+    counted = f" (and {s.layers_to_split} for the account_for_ keys)" if s.layers_to_split else ""
+    if own is None:
+        yield _refuse(
+            at, "pipeline_model_parallel_size", stages, f"must divide the model's {num_layers} layers{counted}",
+            _divisors(layers),
+        )  # fmt: skip
+    elif layers // stages % virtual:
+        yield _refuse(
+            at, "virtual_pipeline_model_parallel_size", virtual,
+            f"must divide the {layers // stages} layers{counted} of a pipeline rank", _divisors(layers // stages),
+        )  # fmt: skip
+
+
+def _uneven_problems(at: str, s: MegatronSettings, num_layers: int) -> Iterator[Problem]:
+    """Of stages whose ends have numbers of their own."""
+    own, virtual = s.stage_layers(num_layers), s.virtual_pipeline_model_parallel_size or 1
+    given = {key: getattr(s, key) for key in ENDS}
+    keys = [key for key, count in given.items() if count is not None]
+    said = " and ".join(f"{key}: {given[key]}" for key in keys)
+    paths = tuple(f"{at}.{key}" for key in keys)
+    if own is None:
+        left, others = num_layers - sum(filter(None, given.values())), s.pipeline_model_parallel_size - len(keys)
+        share = f"the {others} other stages cannot share evenly" if others else "no stage has"
+        yield Problem(
+            f"{at}: {said} leaves {left} of the model's {num_layers} layers, which {share}. Change these numbers or "
+            "pipeline_model_parallel_size.",
+            paths,
+        )
+    elif uneven := [count for count in own if count % virtual]:
+        yield Problem(
+            f"{at}: {said}: virtual_pipeline_model_parallel_size {virtual} must divide the layers of every stage, and "
+            f"one has {uneven[0]}.",
+            (*paths, f"{at}.virtual_pipeline_model_parallel_size"),
+        )
 
 
 def _refuse(at: str, key: str, value: int, why: str, choices: list[int]) -> Problem:

@@ -33,6 +33,10 @@ class MegatronSettings(Settings):
     account_for_loss_in_pipeline_split: bool = setting(
         False, "Count the output layer and the loss as a layer of the last stage, likewise."
     )
+    num_layers_in_first_pipeline_stage: int | None = setting(
+        None, "Layers of the first stage; the stages without a number of their own share the rest evenly.", ge=1
+    )
+    num_layers_in_last_pipeline_stage: int | None = setting(None, "Layers of the last stage, likewise.", ge=1)
     sequence_parallel: bool = setting(
         False,
         "Also share what is between the matrices, by position. Off without tensor parallel; on where tensor parallel "
@@ -92,6 +96,27 @@ class MegatronSettings(Settings):
     def layers_to_split(self) -> int:
         """What the pipeline's stages share beside the model's layers, in layers."""
         return self.account_for_embedding_in_pipeline_split + self.account_for_loss_in_pipeline_split
+
+    @property
+    def has_uneven_ends(self) -> bool:
+        """Whether the first or the last stage has a number of layers of its own."""
+        return (self.num_layers_in_first_pipeline_stage or self.num_layers_in_last_pipeline_stage) is not None
+
+    def stage_layers(self, num_layers: int) -> tuple[int, ...] | None:
+        """Layers of every pipeline stage, or None if they cannot be divided so.
+
+        Example: 10 layers over 4 stages, 3 in the first: None, 7 over 3 do not go; 4 in the first: 4, 2, 2, 2.
+        """
+        stages = self.pipeline_model_parallel_size
+        first, last = self.num_layers_in_first_pipeline_stage, self.num_layers_in_last_pipeline_stage
+        even = stages - (first is not None) - (last is not None)
+        left = num_layers + self.layers_to_split - (first or 0) - (last or 0)
+        if left < even or (left % even if even else left):
+            return None
+        own = [left // even if even else 0] * stages
+        own[0] = first or own[0] - self.account_for_embedding_in_pipeline_split
+        own[-1] = last or own[-1] - self.account_for_loss_in_pipeline_split
+        return tuple(own)
 
     @property
     def expert_tensor_size(self) -> int:

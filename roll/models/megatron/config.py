@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from megatron.core.transformer.transformer_config import TransformerConfig
+from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
 from torch.nn import functional
 from transformers import PretrainedConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
@@ -61,7 +61,7 @@ def rope_of(config: PretrainedConfig) -> Rope:
     parameters = getattr(config, "rope_parameters", None) or {}
     kind = parameters.get("rope_type", "default")
     if kind == "default":
-        dim = shapes_of(config).head_dim
+        dim = int(shapes_of(config).head_dim * parameters.get("partial_rotary_factor", 1.0))
         exponents = torch.arange(0, dim, 2, dtype=torch.int64).float() / dim
         return Rope(1.0 / float(parameters.get("rope_theta", 10000.0)) ** exponents, 1.0)
     frequencies, factor = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
@@ -113,8 +113,9 @@ def transformer_config(
     if values.get("num_moe_experts") and settings.tensor_model_parallel_size > 1 and not settings.sequence_parallel:
         logger.warning("sequence_parallel is on: Megatron trains experts with tensor parallel only so.")
         values["sequence_parallel"] = True
+    kind = MLATransformerConfig if values.get("multi_latent_attention") else TransformerConfig
     try:
-        return TransformerConfig(**values)
+        return kind(**values)
     except (ValueError, AssertionError) as error:
         raise StrategyError(f"megatron refuses these settings: {error}") from error
 
@@ -131,6 +132,8 @@ def _parallel(s: MegatronSettings) -> dict[str, Any]:
         "expert_tensor_parallel_size": s.expert_tensor_size,
         "account_for_embedding_in_pipeline_split": s.account_for_embedding_in_pipeline_split,
         "account_for_loss_in_pipeline_split": s.account_for_loss_in_pipeline_split,
+        "num_layers_in_first_pipeline_stage": s.num_layers_in_first_pipeline_stage,
+        "num_layers_in_last_pipeline_stage": s.num_layers_in_last_pipeline_stage,
         "sequence_parallel": s.sequence_parallel,
         # Sends and receives in one batch wait for each other for ever on an interleaved pipeline of two ranks.
         "overlap_p2p_comm": interleaved,

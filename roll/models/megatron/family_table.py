@@ -17,6 +17,8 @@ class KnownFamily:
 
 
 _GATED = {"hidden_act": "silu"}
+_CORRECTED = {"norm_topk_prob": True, **_GATED}
+_DEEPSEEK_V3 = {"attention_bias": False, "rope_interleave": True, **_CORRECTED}
 _QWEN3 = {"attention_bias": False, "use_sliding_window": False, **_GATED}
 
 FAMILIES: Mapping[str, KnownFamily] = {  # by the model_type of config.json
@@ -26,6 +28,10 @@ FAMILIES: Mapping[str, KnownFamily] = {  # by the model_type of config.json
     "mixtral": KnownFamily("mixtral", {"sliding_window": None, **_GATED}),
     "qwen2_moe": KnownFamily("qwen2_moe", {"qkv_bias": True, "use_sliding_window": False, **_GATED}),
     "qwen3_moe": KnownFamily("qwen3_moe", _QWEN3),
+    "glm4_moe": KnownFamily("glm4_moe", _CORRECTED),
+    "deepseek_v2": KnownFamily("deepseek_v2", {"attention_bias": False, "mlp_bias": False, **_GATED}),
+    "deepseek_v3": KnownFamily("deepseek_v3", _DEEPSEEK_V3),
+    "glm4_moe_lite": KnownFamily("deepseek_v3", _DEEPSEEK_V3),
 }
 
 
@@ -49,4 +55,6 @@ def family_problem(model: Mapping[str, Any]) -> str | None:
     kind = rope.get("rope_type", rope.get("type", "default")) if isinstance(rope, Mapping) else "default"
     if kind not in ROPE_TYPES:
         return f"megatron: rope_type {kind!r} is not supported; {', '.join(ROPE_TYPES)} are."
+    if kind == "yarn" and rope.get("partial_rotary_factor", 1.0) != 1.0:
+        return "megatron: rope_type 'yarn' on a part of a head (partial_rotary_factor) is not supported."
     return None

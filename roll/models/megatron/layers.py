@@ -21,16 +21,9 @@ from megatron.core.transformer.transformer_layer import get_transformer_layer_of
 from torch.nn import functional
 from torch.nn.attention.bias import causal_lower_right
 
+from roll.models.megatron.latent_attention import LatentAttention, LatentNorm
+from roll.models.megatron.norm import Norm
 from roll.models.megatron.router import BalancingRouter
-
-
-class Norm(torch.nn.RMSNorm):
-    """RMSNorm. Under sequence parallelism each rank sees some positions only, and Megatron sums the weight's
-    gradient."""
-
-    def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-6, **unused: Any):
-        super().__init__(hidden_size, eps=eps, dtype=config.params_dtype)
-        self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
 
 
 class GatherPositions(torch.autograd.Function):
@@ -85,7 +78,9 @@ class CoreAttention(MegatronModule):
         softmax_scale: float | None = None,
         cp_comm_type: str | None = None,
         pg_collection: ProcessGroupCollection | None = None,
+        **channels: int,
     ):
+        """`channels`: of keys and of values, where they are given; tensors say so themselves."""
         super().__init__(config=config)
         groups = pg_collection or ProcessGroupCollection.use_mpu_process_groups(required_pgs=["tp", "cp"])
         self.context_group: dist.ProcessGroup = groups.cp
@@ -181,6 +176,7 @@ def _local_layer(config: TransformerConfig, num_experts: int | None) -> tuple[Mo
         get_gpt_layer_local_spec(
             num_experts=num_experts,
             qk_layernorm=config.qk_layernorm,
+            multi_latent_attention=config.multi_latent_attention,
             normalization="RMSNorm",
         )
     )
@@ -188,6 +184,9 @@ def _local_layer(config: TransformerConfig, num_experts: int | None) -> tuple[Mo
     parts.input_layernorm = parts.pre_mlp_layernorm = Norm
     attention = parts.self_attention.submodules
     attention.core_attention = CoreAttention
-    if config.qk_layernorm:
+    if config.multi_latent_attention:
+        parts.self_attention.module = LatentAttention
+        attention.q_layernorm = attention.kv_layernorm = LatentNorm
+    elif config.qk_layernorm:
         attention.q_layernorm = attention.k_layernorm = Norm
     return layer, Norm

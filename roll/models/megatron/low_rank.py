@@ -80,7 +80,7 @@ class LayerAdapters(nn.Module):
         in_order = torch.equal(order, torch.arange(len(weight), device=weight.device))
         self.rows: torch.Tensor | None
         self.register_buffer("rows", None if in_order else order, persistent=False)
-        linear.register_forward_hook(self._added)
+        linear.register_forward_hook(self._added, prepend=True)  # before what others make of the output
 
     def _mark(self, parameter: Any, is_divided: bool, weight: Any) -> None:
         """For Megatron: which parameters the norm of the gradient counts once, whose gradients are summed over which

@@ -11,6 +11,7 @@ from megatron.core import parallel_state
 from megatron.core.models.gpt import GPTModel
 from megatron.core.packed_seq_params import PackedSeqParams
 from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
+from megatron.core.transformer import multi_latent_attention
 from megatron.core.transformer.moe import moe_utils
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import nn
@@ -19,6 +20,7 @@ from transformers import PretrainedConfig
 
 from roll.configs.roles import Head
 from roll.models.megatron.config import rope_of
+from roll.models.megatron.latent_attention import LatentAttention
 from roll.models.megatron.layers import block_spec
 from roll.models.megatron.rules import padded_vocab_size
 from roll.platforms.cpu_stand_ins.megatron import cuda_method_stays
@@ -108,6 +110,8 @@ def build_chunks(blueprint: Blueprint, top: Top) -> list[TokenModel]:
     """This rank's runs of layers: one, or as many as the virtual pipeline has. Weights are random."""
     if not hasattr(moe_utils, "te_general_gemm"):
         moe_utils.te_general_gemm = None  # megatron-core 0.16 reads it without transformer-engine: NameError
+    if not isinstance(multi_latent_attention.TELinear, type):
+        multi_latent_attention.HAVE_TE = False  # it is True there without transformer-engine
     stages: list[int | None] = [None]
     if blueprint.config.virtual_pipeline_model_parallel_size:
         stages = list(range(blueprint.config.virtual_pipeline_model_parallel_size))
@@ -131,7 +135,11 @@ def _build(blueprint: Blueprint, stage: int | None, top: Top) -> TokenModel:
     )
     if config.num_moe_experts and config.expert_tensor_parallel_size != config.tensor_model_parallel_size:
         _sum_among_experts(model)
-    model.rotary_pos_emb.inv_freq = rope_of(hf).frequencies.to(blueprint.device)
+    rope, latent = rope_of(hf), [module for module in model.modules() if isinstance(module, LatentAttention)]
+    for attention in latent:
+        attention.rotate_by(rope.frequencies.to(blueprint.device), rope.factor)
+    if not config.multi_latent_attention:
+        model.rotary_pos_emb.inv_freq = rope.frequencies.to(blueprint.device)
     model.top = top
     if model.post_process and blueprint.head != "lm":
         biased = blueprint.head == "value"  # as in transformers' token classification; sequence classification has none

@@ -29,13 +29,14 @@ MODULES = (
     "dist_checkpointing.strategies.filesystem_async", "dist_checkpointing.strategies.fully_parallel",
     "dist_checkpointing.strategies.torch", "distributed", "distributed.distributed_data_parallel",
     "distributed.finalize_model_grads", "distributed.param_and_grad_buffer", "models.common.embeddings.rope_utils",
-    "models.common.embeddings.rotary_pos_embedding", "models.common.language_module.language_module",
-    "models.gpt.gpt_layer_specs", "models.gpt.gpt_model", "models.gpt.moe_module_specs", "optimizer",
-    "optimizer.clip_grads", "optimizer.distrib_optimizer", "optimizer.grad_scaler", "optimizer.optimizer",
-    "parallel_state", "pipeline_parallel.p2p_communication", "pipeline_parallel.schedules", "rerun_state_machine",
-    "tensor_parallel.cross_entropy", "tensor_parallel.layers", "tensor_parallel.mappings", "tensor_parallel.random",
-    "timers", "transformer.dot_product_attention", "transformer.moe.experts", "transformer.moe.moe_layer",
-    "transformer.moe.router", "transformer.moe.shared_experts", "transformer.moe.token_dispatcher", "utils",
+    "models.common.embeddings.rotary_pos_embedding", "models.common.embeddings.yarn_rotary_pos_embedding",
+    "models.common.language_module.language_module", "models.gpt.gpt_layer_specs", "models.gpt.gpt_model",
+    "models.gpt.moe_module_specs", "optimizer", "optimizer.clip_grads", "optimizer.distrib_optimizer",
+    "optimizer.grad_scaler", "optimizer.optimizer", "parallel_state", "pipeline_parallel.p2p_communication",
+    "pipeline_parallel.schedules", "rerun_state_machine", "tensor_parallel.cross_entropy", "tensor_parallel.layers",
+    "tensor_parallel.mappings", "tensor_parallel.random", "timers", "transformer.dot_product_attention",
+    "transformer.moe.experts", "transformer.moe.moe_layer", "transformer.moe.router", "transformer.moe.shared_experts",
+    "transformer.moe.token_dispatcher", "transformer.multi_latent_attention", "utils",
 )  # fmt: skip
 
 _FACTORIES = (

@@ -38,11 +38,14 @@ LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
 EXPERT_LAYOUTS: dict[str, dict[str, tuple[int, dict[str, Any]]]] = {
     "qwen3_moe": {"ep2": (2, EP2), "pp2-ep2": (4, PP2 | EP2)},
     "mixtral": {"tp2": (2, TP2), "tp2-ep2": (4, TP2 | EP2)},
+    "glm4_moe": {"ep2": (2, EP2)},
+    "deepseek_v3": {"tp2": (2, TP2)},
 }
 # vLLM has no attention on CPUs for heads narrower than 32.
 EXPERT_SHAPE: dict[str, Any] = {
     "vocab_size": 296, "max_position_embeddings": 512, "hidden_size": 128, "head_dim": 32, "intermediate_size": 64,
 }  # fmt: skip
+LATENT_SHAPE = {key: size for key, size in EXPERT_SHAPE.items() if key != "head_dim"}
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,10 @@ def test_an_engine_samples_with_the_weights_of_every_layout_and_route(
     params=[
         ("hf_infer", "qwen3_moe"),
         ("hf_infer", "mixtral"),
+        ("hf_infer", "glm4_moe"),
+        ("hf_infer", "deepseek_v3"),
         ("vllm", "qwen3_moe"),
+        ("vllm", "glm4_moe"),
         pytest.param(("vllm", "mixtral"), marks=pytest.mark.slow),
         pytest.param(("sglang", "qwen3_moe"), marks=pytest.mark.slow),
         pytest.param(("sglang", "mixtral"), marks=pytest.mark.slow),
@@ -89,7 +95,7 @@ def mixture(
     name, family = request.param
     if name != "hf_infer":
         pytest.importorskip(name, reason=f"{name} is not installed")
-    model_dir = family_dir(family, **EXPERT_SHAPE)
+    model_dir = family_dir(family, **(LATENT_SHAPE if family == "deepseek_v3" else EXPERT_SHAPE))
     tiny_tokenizer.save_pretrained(model_dir)
     engine = Engine(name, model_dir)
     yield Mixture(engine, family, model_dir)

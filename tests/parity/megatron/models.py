@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import load_file
 from transformers import (
     AutoModelForCausalLM,
+    DeepseekV2Config,
+    DeepseekV3Config,
+    Glm4MoeConfig,
+    Glm4MoeLiteConfig,
     LlamaConfig,
     MixtralConfig,
     PretrainedConfig,
@@ -36,6 +42,29 @@ LLAMA3_ROPE = {
 YARN_ROPE = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16}
 
 
+LATENT = {"deepseek_v2": DeepseekV2Config, "deepseek_v3": DeepseekV3Config, "glm4_moe_lite": Glm4MoeLiteConfig}
+CORRECTED = {"glm4_moe": Glm4MoeConfig}
+
+
+def _corrected(family: str, shape: dict[str, Any], changes: dict[str, Any]) -> PretrainedConfig:
+    """Of GLM and DeepSeek: a layer without experts, and one with eight in four groups, of which two count."""
+    experts: dict[str, Any] = {
+        "n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 24,
+        "first_k_dense_replace": 1, "routed_scaling_factor": 1.5, "n_group": 4, "topk_group": 2,
+    }  # fmt: skip
+    if family in CORRECTED:
+        return CORRECTED[family](
+            **shape | experts | {"head_dim": 16, "attention_bias": True, "use_qk_norm": True} | changes
+        )
+    latent: dict[str, Any] = {
+        "q_lora_rank": 20, "kv_lora_rank": 12, "qk_nope_head_dim": 10, "qk_rope_head_dim": 8, "v_head_dim": 14,
+        "num_key_value_heads": 4,
+    }  # fmt: skip
+    if family == "deepseek_v3":
+        latent["topk_method"] = "noaux_tc"  # as in its config.json; vLLM goes by it
+    return LATENT[family](**shape | experts | latent | changes)
+
+
 def config(family: str, **changes: object) -> PretrainedConfig:
     shape = SHAPE | changes
     heads = {"head_dim": 16} | changes  # not the hidden size through the number of heads
@@ -51,6 +80,8 @@ def config(family: str, **changes: object) -> PretrainedConfig:
     if family == "qwen2_moe":
         shared = {"shared_expert_intermediate_size": 40, "router_aux_loss_coef": 0.0}
         return Qwen2MoeConfig(**shape | experts | shared | changes)  # type: ignore[arg-type]
+    if family in CORRECTED | LATENT:
+        return _corrected(family, shape, changes)
     return Qwen3MoeConfig(**shape | experts | heads | {"router_aux_loss_coef": 0.0})  # type: ignore[arg-type]
 
 
@@ -63,8 +94,17 @@ def make(directory: Path, family: str, **changes: object) -> Path:
             for name, parameter in model.named_parameters():
                 noise = torch.randn(parameter.shape)
                 parameter.copy_(1 + 0.1 * noise if "norm" in name else 0.1 * noise)
+            for name, buffer in model.named_buffers():
+                if name.endswith("e_score_correction_bias"):
+                    buffer.copy_(0.1 * torch.randn(buffer.shape))
     model.save_pretrained(directory)
     return directory
+
+
+def corrections(directory: Path) -> dict[str, np.ndarray]:
+    """What is added to scores for the choice of experts alone: stored, and not trained."""
+    stored = load_file(directory / "model.safetensors")
+    return {name: t.numpy() for name, t in stored.items() if name.endswith("e_score_correction_bias")}
 
 
 def as_stored(weights: dict[str, np.ndarray], family: str) -> dict[str, np.ndarray]:

@@ -173,11 +173,17 @@ def gradients(strategy: MegatronTrainStrategy) -> dict[str, np.ndarray]:
     adapters = strategy.model.adapters
     exporter = strategy._exporter if adapters is None else adapters._exporter
     weights = exporter._mine
-    exporter._mine = {name: p.main_grad.to(p.dtype, copy=True) for name, p in weights.items()}  # type: ignore[attr-defined, assignment]
+    exporter._mine = {name: _gradient(p) for name, p in weights.items()}  # type: ignore[assignment]
     try:
         return {name: t.float().cpu().numpy().copy() for name, t in exporter.tensors() if t.device.type != "meta"}
     finally:
         exporter._mine = weights
+
+
+def _gradient(parameter: torch.nn.Parameter) -> torch.Tensor:
+    if not parameter.requires_grad:
+        return torch.zeros_like(parameter)
+    return parameter.main_grad.to(parameter.dtype, copy=True)  # type: ignore[attr-defined]
 
 
 def one_update(strategy: MegatronTrainStrategy, run: Run) -> dict[str, float]:

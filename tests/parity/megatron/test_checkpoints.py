@@ -30,6 +30,7 @@ SAME: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], int]]
     "shared-tied-stages-bf16": ("qwen2", SHARED | PP2, TIED, BF16, 4),
     "shared-context": ("llama", SHARED | CP2, {}, {}, 2),
     "shared-experts-bf16": ("qwen3_moe", SHARED | EP2, {}, BF16, 4),
+    "corrected-experts-bf16": ("glm4_moe", SHARED | EP2, {}, BF16, 4),
     "shared-frozen": ("qwen2", SHARED, {}, {"freeze_module_prefix": "model.layers.0."}, 2),
 }
 
@@ -92,6 +93,7 @@ RESHARDS: dict[str, tuple[str, dict[str, Any], int, dict[str, Any], int]] = {
     "dp2-shared-to-dp4-shared": ("qwen2", SHARED, 2, SHARED | BUCKETS, 4),
     "ep2-to-tp2-ep2": ("qwen3_moe", EP2 | SHARED, 2, TP2 | SP | EP2 | SHARED, 4),
     "ep2-to-dp2": ("qwen3_moe", EP2 | SHARED, 2, SHARED, 2),
+    "latent-tp2-to-pp2": ("deepseek_v3", TP2 | SP, 2, PP2, 2),
     "dp2-to-pp2-ep2": ("qwen3_moe", SHARED, 2, PP2 | EP2 | SHARED, 4),
 }
 

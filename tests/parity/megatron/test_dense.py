@@ -74,13 +74,15 @@ EMBEDDING, LOSS = {"account_for_embedding_in_pipeline_split": True}, {"account_f
 UNEVEN = {
     "1-2": (PP2 | EMBEDDING, 3, {}),
     "2-1": (PP2 | LOSS, 3, {}),
+    "first-1-2": (PP2 | {"num_layers_in_first_pipeline_stage": 1}, 3, {}),
+    "last-virtual-4-2": (VPP2 | {"num_layers_in_last_pipeline_stage": 2}, 6, {"split": (1, 1, 1)}),
     "virtual-1-2-2-1": (VPP2 | EMBEDDING | LOSS, 6, {"split": (1, 1, 1)}),
 }
 
 
 @pytest.mark.proof
 @pytest.mark.parametrize("name", list(UNEVEN))
-def test_stages_that_count_embedding_and_loss_as_layers_train_as_one_process_does(
+def test_stages_of_unequal_length_train_as_one_process_does(
     name: str, rank_pool: Pools, make_tiny_model_dir: Callable[..., Path]
 ) -> None:
     """Three layers do not split evenly over two stages otherwise. Half the learning rate: with six layers the rounding

@@ -16,6 +16,7 @@ from tests.parity.megatron.ranks import Run
 from tests.parity.strategies.reference import TEMPERATURE, naive_log_probs, rows
 
 Pools = Callable[[int], RankPool]
+LATENT_YARN = models.YARN_ROPE | {"mscale": 1.0, "mscale_all_dim": 1.0}
 TP2: dict[str, Any] = {"tensor_model_parallel_size": 2, "sequence_parallel": True}
 PP2: dict[str, Any] = {"pipeline_model_parallel_size": 2}
 
@@ -30,6 +31,16 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3_moe-dense-first": ("qwen3_moe", {"mlp_only_layers": [0], "norm_topk_prob": False}),
     "qwen2_moe": ("qwen2_moe", {}),
     "qwen2_moe-every-second": ("qwen2_moe", {"decoder_sparse_step": 2, "norm_topk_prob": False}),
+    "glm4_moe": ("glm4_moe", {}),
+    "glm4_moe-plain": (
+        "glm4_moe",
+        {"n_group": 1, "topk_group": 1, "use_qk_norm": False, "attention_bias": False, "head_dim": 32},
+    ),
+    "deepseek_v2": ("deepseek_v2", {"q_lora_rank": None, "n_shared_experts": 2}),
+    "deepseek_v2-groups": ("deepseek_v2", {"topk_method": "group_limited_greedy", "rope_parameters": LATENT_YARN}),
+    "deepseek_v3": ("deepseek_v3", {"rope_parameters": LATENT_YARN}),
+    "deepseek_v3-tp2": ("deepseek_v3", {"rms_norm_eps": 1e-2, "rope_parameters": LATENT_YARN | {"mscale": 0.7}}),
+    "glm4_moe_lite": ("glm4_moe_lite", {}),
 }
 
 
@@ -41,7 +52,9 @@ def test_log_probs_entropy_and_exported_weights_are_the_models_own(
     Frequencies of scaled rotary embeddings differ from plain ones from the first position on."""
     family, changes = FAMILIES[name]
     model_dir = family_dir(family, **changes)
-    settings = TP2 if name in ("llama", "qwen2-tied", "qwen3", "mixtral", "qwen2_moe") else PP2
+    settings = (
+        TP2 if name in ("llama", "qwen2-tied", "qwen3", "mixtral", "qwen2_moe", "glm4_moe", "deepseek_v3-tp2") else PP2
+    )
     run = Run(model_dir, settings, vocab_size=models.VOCAB_SIZE)
     outputs = rank_pool(2).run(ranks.scores_and_weights, run)
     model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float64, experts_implementation="eager")
@@ -77,7 +90,7 @@ def test_a_model_of_an_unknown_family_is_refused_with_the_known_ones(rank_pool: 
     GPT2Config().save_pretrained(tmp_path)
     with pytest.raises(
         AssertionError,
-        match="megatron knows no gpt2 models; it knows llama, qwen2, qwen3, mixtral, qwen2_moe, qwen3_moe",
+        match="megatron knows no gpt2 models; it knows llama, qwen2, qwen3, mixtral, qwen2_moe, qwen3_moe, glm4_moe",
     ):
         rank_pool(2).run(ranks.scores_and_weights, Run(tmp_path, TP2))
 

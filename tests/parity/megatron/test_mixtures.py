@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.helpers.processes import RankPool
@@ -37,6 +38,12 @@ CASES: dict[str, tuple[int, str, dict[str, Any], dict[str, Any]]] = {
     "ep2-recompute-full": (2, "qwen3_moe", EP2 | {"recompute_granularity": "full"}, {}),
     "tp2-shared-expert": (2, "qwen2_moe", TP2, {"split": (3, 1)}),
     "ep2-dense-first": (2, "dense-first", EP2, {}),
+    "ep2-corrected": (2, "glm4_moe", EP2, {"split": (3, 1)}),
+    "tp2-corrected": (2, "glm4_moe", TP2 | {"use_distributed_optimizer": True}, {}),
+    "tp2-latent": (2, "deepseek_v3", TP2, {"split": (3, 1)}),
+    "pp2-latent": (2, "deepseek_v2", {"pipeline_model_parallel_size": 2}, {"packs": True}),
+    "cp2-latent": (2, "deepseek_v3", CP2, {"packs": True}),
+    "tp2-ep2-latent-recompute": (4, "deepseek_v3", TP2 | EP2 | {"recompute_granularity": "full"}, {"packs": True}),
     "tp2-ep2-etp2-allgather": (4, "mixtral", TP2 | EP2 | ALLGATHER | {"expert_tensor_parallel_size": 2}, {}),
 }  # fmt: skip
 
@@ -45,6 +52,9 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3_moe": ("qwen3_moe", {}),
     "mixtral": ("mixtral", {}),
     "qwen2_moe": ("qwen2_moe", {}),
+    "glm4_moe": ("glm4_moe", {}),
+    "deepseek_v2": ("deepseek_v2", {"q_lora_rank": None, "topk_method": "group_limited_greedy"}),
+    "deepseek_v3": ("deepseek_v3", {"rope_parameters": models.YARN_ROPE | {"mscale": 0.7, "mscale_all_dim": 1.0}}),
     "dense-first": ("qwen3_moe", {"mlp_only_layers": [0], "norm_topk_prob": False}),
 }
 
@@ -56,8 +66,10 @@ def references(family_dir: Callable[..., Path]) -> Callable[[str], Trace]:
         family, changes = MODELS[model]
         loss, given, where = BentLoss(), rows(vocab_size=models.VOCAB_SIZE), family_dir(family, **changes)
         trace = train_reference(where, given, loss, [LEARNING_RATE] * 3, max_norm=0.5, weight_decay=0.1)
-        stored = [models.as_stored(parameters, family) for parameters in trace.parameters]
-        return replace(trace, gradients=models.as_stored(trace.gradients, family), parameters=stored)
+        kept = models.corrections(where)
+        stored = [models.as_stored(parameters, family) | kept for parameters in trace.parameters]
+        unmoved = {name: np.zeros_like(values) for name, values in kept.items()}
+        return replace(trace, gradients=models.as_stored(trace.gradients, family) | unmoved, parameters=stored)
 
     return made
 

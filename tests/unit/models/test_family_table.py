@@ -21,6 +21,11 @@ def test_every_family_is_known_by_its_bare_type(model_type: str) -> None:
         ({"model_type": "qwen2_moe", "qkv_bias": False}, "qkv_bias False .*only True"),
         ({"model_type": "qwen2", "rope_scaling": {"type": "dynamic", "factor": 2}}, "rope_type 'dynamic' .*yarn are"),
         ({"model_type": "qwen3", "rope_parameters": {"rope_type": "longrope"}}, "rope_type 'longrope'"),
+        (
+            {"model_type": "glm4_moe", "rope_parameters": {"rope_type": "yarn", "partial_rotary_factor": 0.5}},
+            "'yarn' on a part of a head",
+        ),
+        ({"model_type": "deepseek_v3", "norm_topk_prob": False}, "norm_topk_prob False .*only True"),
     ],
 )
 def test_what_it_cannot_build_is_said(model: dict[str, object], words: str) -> None:

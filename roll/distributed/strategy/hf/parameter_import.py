@@ -17,9 +17,9 @@ _MIXTRAL_NAMES = {"mlp.": "block_sparse_moe.", "gate_proj.": "w1.", "up_proj.": 
 
 @dataclass(frozen=True)
 class _Target:
-    """A parameter, or matrix `part` of `num_parts` of one of its experts."""
+    """A parameter or buffer, or matrix `part` of `num_parts` of one of its experts."""
 
-    parameter: torch.nn.Parameter
+    parameter: torch.Tensor
     expert: int | None = None
     part: int = 0
     num_parts: int = 1
@@ -33,7 +33,8 @@ class _Target:
 
 class ParameterImport:
     """One update after the other: `begin`, any number of `add`, `finish`. In a whole update every parameter
-    must be given once; of tied parameters any one name will do. Experts may come as one tensor or one by one."""
+    must be given once; of tied parameters any one name will do. Experts may come as one tensor or one by one. Buffers,
+    which no training changes, may be given."""
 
     def __init__(self, model: torch.nn.Module):
         self._model = model
@@ -45,6 +46,8 @@ class ParameterImport:
         if not whole:
             return
         for target in self._targets.values():
+            if not isinstance(target.parameter, torch.nn.Parameter):
+                continue
             parts = self._missing.setdefault(id(target.parameter), set())
             if target.expert is not None:
                 parts.add((target.expert, target.part))
@@ -88,6 +91,7 @@ def _targets(model: torch.nn.Module) -> Iterator[tuple[str, _Target]]:
                     yield (_of_mixtral(stored) if is_mixtral else stored), target
         elif is_mixtral and ".mlp." in name:
             yield _of_mixtral(name), _Target(parameter)
+    yield from ((name, _Target(buffer)) for name, buffer in model.named_buffers())
 
 
 def _of_mixtral(name: str) -> str:

@@ -53,6 +53,15 @@ def texts(**config: Any) -> list[str]:
             "moe_grouped_gemm: true contradicts transformer_impl: local. Remove that, or set this to false.",
         ),
         ({"account_for_loss_in_pipeline_split": True}, "needs pipeline_model_parallel_size of 2 or more. Remove it."),
+        ({"num_layers_in_first_pipeline_stage": 2}, "needs pipeline_model_parallel_size of 2 or more. Remove it."),
+        (
+            {
+                "pipeline_model_parallel_size": 2,
+                "num_layers_in_last_pipeline_stage": 2,
+                "account_for_loss_in_pipeline_split": True,
+            },
+            "num_layers_in_last_pipeline_stage: does not go with the account_for_ keys. Remove either.",
+        ),
         (
             {"fp32_residual_connection": True},
             ".fp32_residual_connection: true cannot be used with transformer_impl: local: these layers take their "
@@ -246,6 +255,17 @@ def test_every_key_that_is_passed_on_exists_in_megatron() -> None:
             "90. Nearest that works: 3 or 5."),
         ({"pipeline_model_parallel_size": 4, "account_for_loss_in_pipeline_split": True}, ModelFacts(8, 4, 8),
             "4 must divide the model's 8 layers (and 1 for the account_for_ keys). Nearest that works: 3 or 9."),
+        ({"pipeline_model_parallel_size": 4, "num_layers_in_first_pipeline_stage": 3}, ModelFacts(8, 4, 10),
+            "num_layers_in_first_pipeline_stage: 3 leaves 7 of the model's 10 layers, which the 3 other stages cannot"),
+        ({"pipeline_model_parallel_size": 2, "num_layers_in_first_pipeline_stage": 3,
+            "num_layers_in_last_pipeline_stage": 4}, ModelFacts(8, 4, 10), "leaves 3 of the model's 10 layers, "
+            "which no stage has"),
+        ({"pipeline_model_parallel_size": 2, "num_layers_in_first_pipeline_stage": 3,
+            "virtual_pipeline_model_parallel_size": 2}, ModelFacts(8, 4, 7), "must divide the layers of every stage, "
+            "and one has 3."),
+        ({"tensor_model_parallel_size": 4}, ModelFacts(8, 4, 6, latent_width=90), "must divide the widths of the "
+            "model's latents (q_lora_rank; kv_lora_rank + qk_rope_head_dim). Nearest that works: 2."),
+        ({"apply_rope_fusion": True}, ModelFacts(8, 4, 6, latent_width=90), "apply_rope_fusion: true does not go with"),
     ],
 )  # fmt: skip
 def test_sizes_that_do_not_divide_the_model_come_with_the_nearest_that_do(
@@ -254,6 +274,43 @@ def test_sizes_that_do_not_divide_the_model_come_with_the_nearest_that_do(
     found = [problem.text for problem in sizes_problems(AT, MegatronSettings.model_validate(settings), model)]
     assert len(found) == 1
     assert message in found[0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "own"),
+    [
+        ({}, (4, 4)),
+        ({"account_for_loss_in_pipeline_split": True, "account_for_embedding_in_pipeline_split": True}, (4, 4)),
+        ({"num_layers_in_first_pipeline_stage": 3}, (3, 5)),
+        ({"num_layers_in_last_pipeline_stage": 8}, None),
+        ({"num_layers_in_first_pipeline_stage": 3, "pipeline_model_parallel_size": 3}, None),
+        ({"num_layers_in_first_pipeline_stage": 2, "pipeline_model_parallel_size": 4}, (2, 2, 2, 2)),
+        ({"num_layers_in_last_pipeline_stage": 2, "pipeline_model_parallel_size": 3}, (3, 3, 2)),
+        ({"num_layers_in_first_pipeline_stage": 3, "num_layers_in_last_pipeline_stage": 5}, (3, 5)),
+    ],
+)
+def test_stages_share_the_layers(settings: dict[str, Any], own: tuple[int, ...] | None) -> None:
+    assert MegatronSettings.model_validate({"pipeline_model_parallel_size": 2} | settings).stage_layers(8) == own
+
+
+@pytest.mark.parametrize(
+    ("model", "facts"),
+    [
+        (
+            {"n_routed_experts": 8, "n_shared_experts": 2, "moe_intermediate_size": 6, "first_k_dense_replace": 1},
+            ModelFacts(4, 4, 2, num_experts=8, ffn_width=4, expert_width=6),
+        ),
+        (
+            {"n_routed_experts": 8, "moe_intermediate_size": 6, "mlp_layer_types": ["sparse", "sparse"]},
+            ModelFacts(4, 4, 2, num_experts=8, ffn_width=0, expert_width=6),
+        ),
+        ({"kv_lora_rank": 12, "qk_rope_head_dim": 8, "q_lora_rank": 30}, ModelFacts(4, 4, 2, 0, 16, latent_width=10)),
+        ({"kv_lora_rank": 12, "qk_rope_head_dim": 8, "q_lora_rank": None}, ModelFacts(4, 4, 2, 0, 16, latent_width=20)),
+    ],
+)
+def test_sizes_are_those_of_config_json(model: dict[str, Any], facts: ModelFacts) -> None:
+    shape = {"num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 16}
+    assert ModelFacts.of(shape | model) == facts
 
 
 @pytest.mark.parametrize(
