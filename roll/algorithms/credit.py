@@ -147,6 +147,7 @@ def assign_credit(
         returns=None if returns is None else scattered(returns),
         lag=lag,
         lesson=None if scores.lesson is None else scores.lesson[samples.response_mask[original.response_mask]],
+        routes=scores.routes,
     )
     return batch, metrics
 

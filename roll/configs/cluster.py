@@ -52,6 +52,26 @@ class SequencePackingArgs(Settings):
         return self.algorithm == "load_balance"
 
 
+class RouterReplayConfig(Settings):
+    """`router_replay` of a policy with experts: with those of which pass it trains."""
+
+    mode: Literal["disable", "R2", "R3"] = setting(
+        "disable",
+        "R2: every token goes to the experts that the pass of the old log-probs chose, which there is then in every "
+        "step. R3: to those that it had in the rollout, in that pass as well. Weights of experts, and their gradient, "
+        "are the present router's.",
+    )
+
+    @property
+    def is_on(self) -> bool:
+        return self.mode != "disable"
+
+    @property
+    def tells(self) -> bool:
+        """True where the pass of the old log-probs has to tell which experts it chose."""
+        return self.mode == "R2"
+
+
 class WorkerConfig(Settings):
     """A role: actor_train, actor_infer, reference, critic, validation, and what the rewards build on."""
 
@@ -130,6 +150,8 @@ class WorkerConfig(Settings):
         "batches are packs filled up to a number of tokens. For models whose layers all attend (docs/trainers.md).",
     )
     sequence_packing_args: SequencePackingArgs = setting({}, "Details of sequence packing.")
+
+    router_replay: RouterReplayConfig = setting({}, "Experts of a mixture, chosen once for a step.")
 
     use_torch_compile: bool = setting(
         False,

@@ -103,7 +103,7 @@ SECTIONS: tuple[tuple[str, str], ...] = (
     ("rollout_mock", "roll.configs.rollout_config:RolloutMockConfig"),
     ("transfer_backend", "roll.configs.load.inert_keys:TransferBackendArgs"),
     ("A role: sequence_packing_args", "roll.configs.cluster:SequencePackingArgs"),
-    ("A role: router_replay", "roll.configs.load.inert_keys:RouterReplayConfig"),
+    ("A role: router_replay", "roll.configs.cluster:RouterReplayConfig"),
 )
 
 

@@ -241,6 +241,7 @@ class RLPipeline(RunInParts):
             ref_log_probs = needs_ref_log_probs(self.config)
             scores = token_scores(clusters, self.plan, samples, self.temperature, self.timer, ref_log_probs)
             scores |= teacher_scores(clusters, self.config.teacher_of, samples, self.temperature, self.timer)
+            routes = {"routes": scores.pop("routes")} if "routes" in scores else {}
             lessons = {} if self.full_kl is None else self.full_kl.lessons(clusters, samples, self.timer)
         self.records.scored(step + 1, clusters, scores, self.temperature, self.timer)
         credit, metrics = self.credit.assign(samples, step)
@@ -257,7 +258,7 @@ class RLPipeline(RunInParts):
             mixed = self.mix.join(job, step)
             job, expert, told = (job, None, {}) if mixed is None else (mixed.job, mixed.rows, mixed.metrics)
             with self.timer("train_actor"), hold(clusters.actor_train.everything):
-                learnt = clusters.actor_train.train(samples.policy, job, scores | lessons, report, expert)
+                learnt = clusters.actor_train.train(samples.policy, job, scores | lessons | routes, report, expert)
             metrics |= self._actor_metrics(learnt, samples, step) | told
             metrics["actor/num_updates"] = float(job.num_updates * job.epochs)
         return metrics

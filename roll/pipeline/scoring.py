@@ -16,19 +16,22 @@ from roll.utils.timing import Timer
 def token_scores(
     clusters: RLClusters, plan: BatchPlan, samples: StepSamples, temperature: float, timer: Timer, needs_reference: bool
 ) -> dict[str, ScoreSet]:
-    """The log-probs and values that this run needs before training, by field of TokenScores. `needs_reference`: those
-    of the reference, too."""
+    """The log-probs and values that this run needs before training, by field of TokenScores, and the experts that it
+    trains with. `needs_reference`: log-probs of the reference, too."""
     hold = clusters.placement.hold
-    scores: dict[str, ScoreSet] = {}
+    actor, scores = clusters.actor_train, dict[str, ScoreSet]()
     if plan.old_log_probs.source == "pass":
-        with timer("old_log_probs"), hold(clusters.actor_train.weights):
-            scores["old_log_probs"] = clusters.actor_train.log_probs(samples.policy, temperature)
+        with timer("old_log_probs"), hold(actor.weights):
+            if plan.old_log_probs.tells_routes:
+                scores["old_log_probs"], scores["routes"] = actor.log_probs_and_routes(samples.policy, temperature)
+            else:
+                scores["old_log_probs"] = actor.log_probs(samples.policy, temperature)
     if needs_reference and clusters.reference is not None:
         with timer("ref_log_probs"), hold(clusters.reference.everything):
             scores["ref_log_probs"] = clusters.reference.log_probs(samples.policy, temperature)
     elif needs_reference and plan.policy_is_reference:
-        with timer("ref_log_probs"), hold(clusters.actor_train.weights):
-            scores["ref_log_probs"] = clusters.actor_train.base_log_probs(samples.policy, temperature)
+        with timer("ref_log_probs"), hold(actor.weights):
+            scores["ref_log_probs"] = actor.base_log_probs(samples.policy, temperature)
     if clusters.critic is not None and samples.critic is not None:
         with timer("values"), hold(clusters.critic.weights):
             scores["values"] = clusters.critic.values(samples.critic)

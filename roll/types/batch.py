@@ -143,6 +143,7 @@ class TokenScores:
     values: Annotated[np.ndarray | None, per_token(np.float32)] = None
     teacher_log_probs: Annotated[np.ndarray | None, per_token(np.float32)] = None
     lesson: np.ndarray | None = None  # of the reference, as TaughtRows has it
+    routes: np.ndarray | None = None  # int16 [tokens, layers, k]: the experts that they chose
 
 
 @dataclass(frozen=True)
@@ -161,9 +162,12 @@ class TrainBatch:
     returns: Annotated[np.ndarray | None, per_token(np.float32)] = None
     lag: Annotated[np.ndarray | None, per_token(np.int64)] = None  # steps of the weights that sampled behind these
     lesson: np.ndarray | None = None  # of the reference, as TaughtRows has it
+    routes: np.ndarray | None = None  # int16 [N, layers, k]: the experts that tokens go to, -1 where routers choose
 
     def __post_init__(self) -> None:
         check_columns(self, {"tokens": self.samples.num_tokens})
+        if self.routes is not None and (self.routes.dtype != np.int16 or len(self.routes) != self.samples.num_tokens):
+            raise ValueError(f"TrainBatch.routes is {self.routes.dtype} [{len(self.routes)}]")
         if self.lesson is not None:
             _check_lesson(self, self.lesson, self.samples)
 
@@ -206,14 +210,18 @@ class MicroBatch:
     lag: torch.Tensor | None = None  # int64 [B, T], 0 outside response_mask; None: nothing is older than the weights
     margins: torch.Tensor | None = None  # floating point [B], of pairs
     lesson: torch.Tensor | None = None  # floating point [tokens of response_mask, numbers of each], by a teacher
+    routes: torch.Tensor | None = None  # int16 [B, T, layers, k]: experts of a mixture, -1 where its routers choose
     media: tuple[Media, ...] | None = None  # of each row
 
     def __post_init__(self) -> None:
         kinds = {"input_ids": torch.int64, "lengths": torch.int64, "response_mask": torch.bool, "lag": torch.int64}
+        kinds["routes"] = torch.int16
         for name, value in self._tensors().items():
             shape = list(self.input_ids.shape[:1] if name in _PER_ROW else self.input_ids.shape)
             if name == "lesson":
                 shape = [int(self.response_mask.sum()), *value.shape[1:]]
+            elif name == "routes":
+                shape += value.shape[2:]
             if list(value.shape) != shape:
                 raise ValueError(f"MicroBatch.{name} is {list(value.shape)}, not {shape}, as input_ids ask for")
             if value.dtype != kinds[name] if name in kinds else not value.is_floating_point():
@@ -241,7 +249,8 @@ class TokenOutputs:
     Log-probs and entropy are of the full distribution at the sampling temperature. values[t] is the critic's estimate
     of the return from the state before token t is sampled. `divergence` is that from a teacher, at the temperatures of
     roll/algorithms/divergence.py. `balance`, one number for each layer with experts, is that of
-    roll/algorithms/router_balance.py.
+    roll/algorithms/router_balance.py. `routes` int16 [B, T, layers, k] are the experts that its routers chose, on the
+    CPU, -1 for tokens that were not computed.
     """
 
     log_probs: torch.Tensor | None = None
@@ -249,6 +258,7 @@ class TokenOutputs:
     values: torch.Tensor | None = None
     divergence: torch.Tensor | None = None
     balance: torch.Tensor | None = None
+    routes: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)

@@ -224,8 +224,17 @@ def pad(batch: Rows | TrainBatch, rows: np.ndarray, round_to: int = 1) -> MicroB
         media=None if source.media is None else tuple(source.media[row] for row in rows),
         margins=torch.from_numpy(source.margins[rows]) if isinstance(source, PairRows) else None,
         lesson=_lesson(batch, source.response_lengths, rows) if isinstance(batch, TaughtRows | TrainBatch) else None,
+        routes=_routes(batch.routes, tokens, inside) if isinstance(batch, TrainBatch) else None,
         **{name: padded(values, values.dtype.type) for name, values in given.items() if values is not None},
     )
+
+
+def _routes(routes: np.ndarray | None, tokens: np.ndarray, inside: np.ndarray) -> torch.Tensor | None:
+    if routes is None:
+        return None
+    out = np.full((*inside.shape, *routes.shape[1:]), -1, np.int16)
+    out[inside] = routes[tokens]
+    return torch.from_numpy(out)
 
 
 def _lesson(batch: TaughtRows | TrainBatch, response_lengths: np.ndarray, rows: np.ndarray) -> torch.Tensor | None:
@@ -235,6 +244,8 @@ def _lesson(batch: TaughtRows | TrainBatch, response_lengths: np.ndarray, rows: 
 
 
 def unpad(values: torch.Tensor, lengths: np.ndarray) -> np.ndarray:
-    """The inverse of `pad` for one [B, T] tensor: flat float32 [sum of lengths], row after row."""
+    """The inverse of `pad` for one [B, T, ...] tensor: flat [sum of lengths, ...], row after row, float32 unless they
+    are whole numbers."""
     inside = np.arange(values.shape[1]) < lengths[:, None]
-    return values.detach().float().cpu().numpy()[inside]
+    whole = values.detach() if not values.is_floating_point() else values.detach().float()
+    return whole.cpu().numpy()[inside]

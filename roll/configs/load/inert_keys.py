@@ -54,10 +54,6 @@ class TransferBackendArgs(Settings):
     """`transfer_backend`: another road for rollout data."""
 
 
-class RouterReplayConfig(Settings):
-    """`router_replay` of a role with a mixture model."""
-
-
 class LLMProxyConfig(Settings):
     """`llm_proxy`: who answers in an episode."""
 
@@ -120,11 +116,6 @@ INERT: Mapping[str, Mapping[str, InertKey]] = {
         ),
         "distill_on_prompt": planned(bool, False, "Compare the models on the tokens of the prompt, too."),
     },
-    "RouterReplayConfig": {
-        "mode": planned(
-            Literal["disable", "R2", "R3"], "disable", "Reuse the expert choices of the rollout in training."
-        ),
-    },
     "WorkerConfig": {
         "eval_steps": ignored(int | None, None, "Steps between evaluations.", "the run's eval_steps counts"),
         "max_concurrency": ignored(
@@ -141,7 +132,6 @@ INERT: Mapping[str, Mapping[str, InertKey]] = {
             "Training of multi-token prediction heads.",
             inert=(None,),
         ),
-        "router_replay": section(RouterReplayConfig, "Expert choices of mixture models."),
     },
     "ModelArgs": {
         "model_type": ignored(str | None, None, "Kind of head on the model.", ROLE_DECIDES),

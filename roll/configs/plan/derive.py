@@ -17,6 +17,7 @@ class OldLogProbs:
 
     source: Literal["update", "pass", "rollout"]
     reason: str
+    tells_routes: bool = False  # and which experts tokens go to
 
 
 def compares_within_groups(config: AlgorithmConfig) -> bool:
@@ -58,6 +59,8 @@ def weighs_importance(config: AlgorithmConfig) -> bool:
 def old_log_probs(config: AlgorithmConfig, updates_per_step: int) -> OldLogProbs:
     """The source of old log-probs for this many updates per step. A correction compares them with the rollout's, and
     the update's own serve as well for that as those of a pass under the same weights."""
+    if config.actor_train.router_replay.tells:
+        return OldLogProbs("pass", "router_replay R2 trains with the experts that it chooses", tells_routes=True)
     if config.enable_old_logprobs_recompute:
         return OldLogProbs("pass", "enable_old_logprobs_recompute is on")
     needed = _why_old_log_probs_are_needed(config, updates_per_step)

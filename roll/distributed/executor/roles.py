@@ -69,6 +69,12 @@ class ScoreCluster:
         all."""
         return self._score("log_probs", samples, temperature, wanted)
 
+    def log_probs_and_routes(self, samples: SampleSet, temperature: float) -> tuple[ScoreSet, ScoreSet]:
+        """Log-probs of the response tokens, and the experts that all tokens went to, without gradient."""
+        entries = [_lengths_of(samples, shard) for shard in samples.shards]
+        log_probs, routes = self._split("score_and_tell", (temperature, self._limits), samples, entries, kinds=2)
+        return log_probs, routes
+
     def base_log_probs(self, samples: RowSet | SampleSet, temperature: float) -> ScoreSet:
         """Log-probs of the response tokens under the model without its adapters, without gradient."""
         return self._score("base_log_probs", samples, temperature)
@@ -80,7 +86,7 @@ class ScoreCluster:
     def lessons(self, samples: RowSet | SampleSet, response_lengths: np.ndarray, told: Distillation) -> ScoreSet:
         """What a teacher tells of the response tokens, whose number in each row is given; rows beyond have none."""
         entries = [_told_of(response_lengths, shard) for shard in samples.shards]
-        return self._split("teach", (told, self._limits), samples, entries)
+        return self._split("teach", (told, self._limits), samples, entries)[0]
 
     def teacher_head(self, told: Distillation) -> object:
         """A handle on the head that makes distributions of what `lessons` tells, where it tells hidden states."""
@@ -115,7 +121,7 @@ class ScoreCluster:
         wanted: np.ndarray | None = None,
     ) -> ScoreSet:
         entries = [_lengths_of(samples, shard) for shard in samples.shards]
-        return self._split("score", (kind, temperature, self._limits), samples, entries, wanted)
+        return self._split("score", (kind, temperature, self._limits), samples, entries, wanted)[0]
 
     def _split(
         self,
@@ -124,8 +130,10 @@ class ScoreCluster:
         samples: RowSet | SampleSet,
         entries: Sequence[np.ndarray],
         wanted: np.ndarray | None = None,
-    ) -> ScoreSet:
-        """What the workers find of their parts of the shards, of whose rows it has so many entries."""
+        kinds: int = 1,
+    ) -> list[ScoreSet]:
+        """What the workers find of their parts of the shards, of whose rows it has so many entries. They find so many
+        `kinds` of numbers, those of one kind behind those of the other."""
         lengths = [_lengths_of(samples, shard) for shard in samples.shards]
         work = [
             [(p.shard, chosen) for p in pieces if len(chosen := _chosen(samples.shards[p.shard], p, wanted))]
@@ -138,17 +146,18 @@ class ScoreCluster:
             per_rank.append((*arguments, [chosen for _, chosen in pieces], *handles))
         seen = (lengths[shard][chosen] for pieces in work for shard, chosen in pieces)
         self._note(method, np.concatenate([lengths[0][:0], *seen]))
-        counts = [len(given) - len(arguments) - 1 for given in per_rank]
+        counts = [kinds * (len(given) - len(arguments) - 1) for given in per_rank]
         calls, values = self.cluster.start_split(method, counts, per_rank)
         calls.result()
         first_of = {info.dp_rank: rank for rank, info in reversed(list(enumerate(self.info)))}
-        return ScoreSet(
-            tuple(
-                ScorePiece(samples.shards[shard].rows[chosen], entries[shard][chosen], handle)
-                for dp_rank, pieces in enumerate(work)
-                for (shard, chosen), handle in zip(pieces, values[first_of[dp_rank]], strict=True)
-            )
-        )
+        found: list[list[ScorePiece]] = [[] for _ in range(kinds)]
+        for dp_rank, pieces in enumerate(work):
+            handles = values[first_of[dp_rank]]
+            for kind, own in enumerate(found):
+                of_kind = handles[kind * len(pieces) : (kind + 1) * len(pieces)]
+                for (shard, chosen), handle in zip(pieces, of_kind, strict=True):
+                    own.append(ScorePiece(samples.shards[shard].rows[chosen], entries[shard][chosen], handle))
+        return [ScoreSet(tuple(own)) for own in found]
 
 
 class TrainCluster(ScoreCluster):
@@ -189,8 +198,9 @@ class TrainCluster(ScoreCluster):
         expert: RowSet | None = None,
     ) -> dict[str, float]:
         """Assigns credit and makes `num_updates * epochs` updates. `scores` by field of TokenScores: old_log_probs,
-        ref_log_probs, values, lesson; without credit, a teacher's lessons. `meanwhile` is called while the ranks are at
-        it. `expert`: an expert's rows, a part of which joins each update. Returns metrics without a prefix."""
+        ref_log_probs, values, lesson, routes; without credit, a teacher's lessons. `meanwhile` is called while the
+        ranks are at it. `expert`: an expert's rows, a part of which joins each update. Returns metrics without a
+        prefix."""
         if len(samples.shards) != self.dp_size:
             raise StrategyError(
                 f"{self.cluster.role} has {self.dp_size} data-parallel ranks, the samples {len(samples.shards)} shards"

@@ -12,8 +12,8 @@ from roll.types.ragged import token_indices
 
 @dataclass(frozen=True)
 class ScorePiece:
-    """Scores of some rows, wherever they were computed: `handle` stands for a flat float32 array, row after row. Of
-    lessons, an entry is all that is told of a token."""
+    """Scores of some rows, wherever they were computed: `handle` stands for a flat array, row after row, float32 but
+    for the experts of tokens. Of lessons and experts, an entry is all that is told of a token."""
 
     rows: np.ndarray  # int64 row ids
     lengths: np.ndarray  # entries of each row: its tokens; of lessons, those of the response
@@ -37,11 +37,11 @@ def join_scores(
     lengths: np.ndarray,
     has_response: np.ndarray,
 ) -> np.ndarray:
-    """Scores of `rows` in this order, flat float32, from pieces (row ids, lengths, flat values) in any order. Lengths
-    count the entries of each row.
+    """Scores of `rows` in this order, flat, from pieces (row ids, lengths, flat values) in any order. Lengths count the
+    entries of each row.
 
-    Rows without a response (padding rows, which only one role has) get 0. ValueError if another row is missing, or if
-    its length differs.
+    Rows without a response (padding rows, which only one role has) get 0, of whole numbers -1. ValueError if another
+    row is missing, or if its length differs.
     """
     real = np.flatnonzero(has_response)
     if len(pieces) == 1 and np.array_equal(pieces[0][0], rows) and np.array_equal(pieces[0][1], lengths):
@@ -49,7 +49,8 @@ def join_scores(
     ids = np.concatenate([piece[0] for piece in pieces]) if pieces else np.empty(0, np.int64)
     have = np.concatenate([piece[1] for piece in pieces]) if pieces else np.empty(0, np.int64)
     values = np.concatenate([piece[2] for piece in pieces]) if pieces else np.empty(0, np.float32)
-    out = np.zeros((int(lengths.sum()), *values.shape[1:]), np.float32)
+    unknown = -1 if values.dtype.kind == "i" else 0
+    out = np.full((int(lengths.sum()), *values.shape[1:]), unknown, values.dtype)
     place = {int(row): position for position, row in enumerate(ids)}
     missing = [int(row) for row in rows[real] if int(row) not in place]
     if missing:

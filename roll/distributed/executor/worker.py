@@ -98,6 +98,23 @@ class ScoreWorker:
         ends = np.cumsum([part.num_tokens for part in parts])
         return (None, *np.split(flat, ends[:-1]))
 
+    def score_and_tell(
+        self, temperature: float, limits: BatchLimits, chosen: Sequence[np.ndarray], *shards: Rows
+    ) -> tuple[Any, ...]:
+        """Log-probs as `score` gives them, and behind those of all shards the experts that tokens went to: int16
+        [tokens, layers, k] of each."""
+        parts = _parts(chosen, shards)
+        if not parts:
+            self._forward("log_probs", [], temperature)
+            return (None,)
+        batch = type(parts[0]).concatenate(parts)
+        groups = micro_batches(batch.lengths, np.arange(len(batch)), limits)
+        outputs = self.strategy.log_probs(_padded(self.strategy, batch, groups, limits), temperature)
+        ends = np.cumsum([part.num_tokens for part in parts])[:-1]
+        kinds = [[_required(output.log_probs) for output in outputs], [_required(output.routes) for output in outputs]]
+        flats = [_in_row_order(kind, groups, batch.lengths) for kind in kinds]
+        return (None, *np.split(flats[0], ends), *np.split(flats[1], ends))
+
     def teach(
         self, told: Distillation, limits: BatchLimits, chosen: Sequence[np.ndarray], *shards: Rows
     ) -> tuple[Any, ...]:

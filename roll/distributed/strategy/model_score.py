@@ -23,6 +23,7 @@ from roll.models.lora import Exported
 from roll.models.pack_check import check_packs
 from roll.models.packed_attention import use_packed_attention
 from roll.models.router_balance import check_routers
+from roll.models.router_replay import RouterReplay, of_rows, of_tokens
 from roll.models.sequence_ranks import SequenceRanks
 from roll.types.batch import MicroBatch, TokenOutputs
 
@@ -34,6 +35,7 @@ class ModelScoreStrategy(ScoreStrategy):
     context: RankContext
     _model: LoadedModel | None = None
     _study: Study | None = None  # of one that learns from a teacher
+    _replay: RouterReplay | None = None  # of a mixture, where experts are to be those of another pass
 
     @property
     def sequence_ranks(self) -> SequenceRanks | None:
@@ -60,7 +62,11 @@ class ModelScoreStrategy(ScoreStrategy):
         for batch in self._batches(micro_batches):
             log_probs, entropies = self._token_scores(self.model.module, batch, temperature, entropy)
             outputs.append(
-                TokenOutputs(log_probs=log_probs.cpu(), entropy=None if entropies is None else entropies.cpu())
+                TokenOutputs(
+                    log_probs=log_probs.cpu(),
+                    entropy=None if entropies is None else entropies.cpu(),
+                    routes=self._told_routes(batch),
+                )
             )
         return outputs[: len(micro_batches)]
 
@@ -131,6 +137,7 @@ class ModelScoreStrategy(ScoreStrategy):
             values, balance = (found, None) if balanced is None else found
             return TokenOutputs(values=values, balance=balance)
         self._check_policy()
+        self._give_routes(batch)
         wants_entropy = "entropy" in loss.needs
         lesson = lesson_of(self._study, batch.lesson)
         asked = (batch.input_ids, batch.response_mask, temperature, wants_entropy, packed, self.sequence_ranks)
@@ -145,11 +152,22 @@ class ModelScoreStrategy(ScoreStrategy):
     def _token_scores(
         self, forward: Callable[..., Any], batch: MicroBatch, temperature: float, entropy: bool
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        self._give_routes(batch)
         packed = self._packed(batch)
         return forward(batch.input_ids, batch.response_mask, temperature, entropy, packed, self.sequence_ranks)
 
     def _token_values(self, forward: Callable[..., Any], batch: MicroBatch) -> torch.Tensor:
         return forward(batch.input_ids, batch.response_mask, self._packed(batch), self.sequence_ranks)
+
+    def _give_routes(self, batch: MicroBatch) -> None:
+        if self._replay is not None:
+            given = batch.routes
+            self._replay.give(None if given is None else of_tokens(given, self._packed(batch), self.sequence_ranks))
+
+    def _told_routes(self, batch: MicroBatch) -> torch.Tensor | None:
+        if self._replay is None or not self.role.router_replay.tells:
+            return None
+        return of_rows(self._replay.told(), batch.input_ids, self._packed(batch), self.sequence_ranks)
 
     def _packed(self, batch: MicroBatch) -> torch.Tensor | None:
         """The lengths by which rows become a pack."""
@@ -168,6 +186,8 @@ class ModelScoreStrategy(ScoreStrategy):
             use_packed_attention(self.model.pretrained, self.sequence_ranks is not None)
             with self._ready_to_score(), self._without_dropout():
                 check_packs(self.model, self.context.device, self.sequence_ranks)
+        if self.role.router_replay.is_on:
+            self._replay = RouterReplay(self.model.pretrained)
         if self.role.use_torch_compile:
             compile_model(self.model)
 

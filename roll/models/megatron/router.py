@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
+from itertools import accumulate
 from typing import Any, Self
 
 import torch
@@ -22,6 +24,27 @@ class ExpertChoice:
 
     def __init__(self, ranked_by: int):
         self._ranked_by = ranked_by
+        self._given: torch.Tensor | None = None
+        self._again: deque[torch.Tensor | None] | None = None
+        self.chosen = torch.empty(0)
+
+    def give(self, routes: torch.Tensor | None, recomputes: bool) -> None:
+        """The experts [tokens, topk] of the forward pass that follows, -1 where it chooses; None: it always does.
+        `recomputes`: that pass may be computed again in a backward pass, when later ones have been given theirs."""
+        self._given = routes
+        if recomputes and self._again is None:
+            self._again = deque()
+        elif not recomputes:
+            self._again = None
+
+    def _of_this_pass(self) -> torch.Tensor | None:
+        """Megatron's checkpoints compute without gradient first, and then again with one, in the same order."""
+        if self._again is None:
+            return self._given
+        if torch.is_grad_enabled():
+            return self._again.popleft() if self._again else self._given
+        self._again.append(self._given)
+        return self._given
 
     def get_replay_topk(
         self,
@@ -32,6 +55,19 @@ class ExpertChoice:
         default: Callable[..., tuple[torch.Tensor, torch.Tensor]],
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """`scores` [tokens, E] -> those of the chosen, and the chosen [tokens, topk]."""
+        own = self._own(scores, topk, num_groups, group_topk, default)[1]
+        given = self._of_this_pass()
+        self.chosen = own if given is None else torch.where(given >= 0, given, own)
+        return scores.gather(1, self.chosen), self.chosen
+
+    def _own(
+        self,
+        scores: torch.Tensor,
+        topk: int,
+        num_groups: int | None,
+        group_topk: int | None,
+        default: Callable[..., tuple[torch.Tensor, torch.Tensor]],
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         if num_groups is None or group_topk is None:
             return default(scores, topk)
         in_groups = scores.unflatten(1, (num_groups, -1))
@@ -60,8 +96,9 @@ class BalancingRouter(TopKRouter):
             bias = nn.Parameter(torch.zeros_like(self.expert_bias), requires_grad=False)
             del self.expert_bias
             self.expert_bias = bias
-        choice: Any = ExpertChoice(ranked_by=2 if self.score_function == "sigmoid" else 1)
-        self.router_replay = choice
+        self.choice = ExpertChoice(ranked_by=2 if self.score_function == "sigmoid" else 1)
+        asked: Any = self.choice
+        self.router_replay = asked
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
         """The bias stays in fp32 where the model becomes bf16: it decides between experts that are close."""
@@ -104,3 +141,40 @@ def mean_balance(chunks: Iterable[nn.Module], device: torch.device) -> float:
     found[1] = len(routers)
     dist.all_reduce(found, group=parallel_state.get_pipeline_model_parallel_group())
     return float(found[0] / found[1])
+
+
+class StageRoutes:
+    """The routers of one run of layers, which are given their experts and tell them. `layers` counts the model's layers
+    with experts."""
+
+    def __init__(self, model: nn.Module):
+        routers = [module for module in model.modules() if isinstance(module, BalancingRouter)]
+        config: Any = next(model.modules()).config
+        pattern = config.moe_layer_freq if isinstance(config.moe_layer_freq, list) else [1] * config.num_layers
+        before = [0, *accumulate(pattern)]
+        self._routers = {before[int(router.layer_number or 1) - 1]: router for router in routers}
+        self.layers, self.top_k = sum(pattern), int(config.moe_router_topk)
+        self._shares_positions = bool(config.sequence_parallel)
+
+    def give(self, routes: torch.Tensor | None, recomputes: bool) -> None:
+        """`routes` [slots * rows, layers, k], of this rank's positions before tensor-parallel ranks share them."""
+        if routes is not None and self._shares_positions:
+            size = parallel_state.get_tensor_model_parallel_world_size()
+            routes = routes.chunk(size)[parallel_state.get_tensor_model_parallel_rank()]
+        for layer, router in self._routers.items():
+            router.choice.give(None if routes is None else routes[:, layer], recomputes)
+
+    def told(self) -> dict[int, torch.Tensor]:
+        """By the number of their layer among those with experts, what the routers chose in the last forward pass:
+        [slots * rows, k]. Collective over the tensor-parallel ranks where they share positions."""
+        chosen = {layer: router.choice.chosen for layer, router in self._routers.items()}
+        if not self._shares_positions:
+            return chosen
+        group: Any = parallel_state.get_tensor_model_parallel_group()
+        return {layer: _joined(part, group) for layer, part in chosen.items()}
+
+
+def _joined(part: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
+    parts = [torch.empty_like(part) for _ in range(group.size())]
+    dist.all_gather(parts, part.contiguous(), group=group)
+    return torch.cat(parts)

@@ -25,6 +25,7 @@ from roll.errors import StrategyError
 from roll.types.batch import MicroBatch
 from tests.helpers.processes import DEVICE_VARIABLE
 from tests.parity.proof import Case
+from tests.parity.strategies import routes
 from tests.parity.strategies.balance import Balanced
 from tests.parity.strategies.reference import (
     BETAS,
@@ -38,6 +39,7 @@ from tests.parity.strategies.reference import (
     rows,
     scale_of,
 )
+from tests.parity.strategies.routes import Replayed
 from tests.parity.strategies.runs import first_scores, told, trains
 
 PLAIN = BentLoss()
@@ -72,6 +74,7 @@ class Run:
     total_updates: int = 100
     warmup_updates: int = 0
     optimizer_waits: bool = False
+    replay: str = "disable"  # router_replay.mode
 
     def config(self, strategy: str = "megatron_train") -> WorkerConfig:
         training = {
@@ -93,6 +96,7 @@ class Run:
                 | self.model,
                 "training_args": training | self.training,
                 "use_sequence_packing": self.packs,
+                "router_replay": {"mode": self.replay},
             }
         )
 
@@ -155,7 +159,8 @@ def scorer(run: Run) -> Iterator[MegatronScoreStrategy]:
 
 def my_micro_batches(run: Run, dp_rank: int, dp_size: int) -> list[MicroBatch]:
     """This rank's rows, unevenly cut where the proportions say so."""
-    mine = rows(vocab_size=run.vocab_size)[dp_rank::dp_size]
+    everything = rows(vocab_size=run.vocab_size)
+    mine = (everything if run.replay == "disable" else routes.given(everything, run.model_dir))[dp_rank::dp_size]
     bounds = np.round(np.cumsum((0, *run.split)) / sum(run.split) * len(mine)).astype(int)
     return [join(mine[a:b]) for a, b in pairwise(bounds)]
 
@@ -190,6 +195,22 @@ def one_update(strategy: MegatronTrainStrategy, run: Run) -> dict[str, float]:
     batches = my_micro_batches(run, strategy.dp_rank, strategy.dp_size)
     scale = scale_of(rows(vocab_size=run.vocab_size))
     return strategy.train_step(batches, run.loss, scale, TEMPERATURE)[1]  # type: ignore[arg-type]
+
+
+def replayed(run: Run) -> Replayed:
+    """What the trainer says of the rows with and without given experts, and the gradients of an update with them."""
+    with trainer(run) as strategy:
+        found: dict[str, np.ndarray] = {}
+        look = routes.look(strategy, rows(vocab_size=run.vocab_size), run.model_dir)
+        step = strategy._updater.step
+
+        def step_and_record(role: str) -> dict[str, float]:
+            found.update(gradients(strategy))
+            return step(role)
+
+        strategy._updater.step = step_and_record  # type: ignore[method-assign]
+        one_update(strategy, run)
+        return replace(look, gradients=found)
 
 
 def balanced(run: Run) -> Balanced:

@@ -103,12 +103,16 @@ def join(parts: list[MicroBatch]) -> MicroBatch:
         tensors = [getattr(part, name) for part in parts]
         if name in ("lengths", "loss_weights"):
             return torch.cat(tensors)
+        if name == "routes":
+            return torch.cat(
+                [torch.nn.functional.pad(t, (0, 0, 0, 0, 0, width - t.shape[1]), value=-1) for t in tensors]
+            )
         return torch.cat([torch.nn.functional.pad(t, (0, width - t.shape[1])) for t in tensors])
 
     names = (
-        "input_ids", "lengths", "response_mask", "loss_weights", "rollout_log_probs", "advantages", "returns",
+        "input_ids", "lengths", "response_mask", "loss_weights", "rollout_log_probs", "advantages", "returns", "routes",
     )  # fmt: skip
-    return MicroBatch(**{name: joined(name) for name in names})
+    return MicroBatch(**{name: joined(name) for name in names if getattr(parts[0], name) is not None})
 
 
 def scale_of(parts: list[MicroBatch]) -> LossScale:

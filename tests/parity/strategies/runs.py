@@ -7,7 +7,7 @@ import itertools
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from roll.models.hf import LogProbHead
 from roll.types.batch import MicroBatch
 from tests.helpers.processes import DEVICE_VARIABLE
 from tests.parity.proof import Case
+from tests.parity.strategies import routes
 from tests.parity.strategies.balance import Balanced
 from tests.parity.strategies.reference import (
     BETAS,
@@ -39,6 +40,7 @@ from tests.parity.strategies.reference import (
     rows,
     scale_of,
 )
+from tests.parity.strategies.routes import Replayed
 
 SWITCH = {"True": "", "False": " false"}
 
@@ -68,6 +70,7 @@ class Run:
     packs: bool = False
     compiled: bool = False
     optimizer_waits: bool = False
+    replay: str = "disable"  # router_replay.mode
     sequence: int = 1  # neighbouring ranks that share every sequence
 
     def config(self) -> WorkerConfig:
@@ -97,6 +100,7 @@ class Run:
                 "backend_timeout": self.backend_timeout,
                 "use_sequence_packing": self.packs,
                 "use_torch_compile": self.compiled,
+                "router_replay": {"mode": self.replay},
             }
         )
 
@@ -169,7 +173,8 @@ def trainer(run: Run) -> Iterator[DeepSpeedTrainStrategy | Fsdp2TrainStrategy]:
 
 def my_micro_batches(run: Run, dp_rank: int, dp_size: int) -> list[MicroBatch]:
     """This rank's rows in micro batches of `run.split`'s proportions."""
-    mine = rows()[dp_rank::dp_size]
+    everything = rows() if run.replay == "disable" else routes.given(rows(), run.model_dir)
+    mine = everything[dp_rank::dp_size]
     bounds = np.round(np.cumsum((0, *run.split)) / sum(run.split) * len(mine)).astype(int)
     return [join(mine[a:b]) for a, b in itertools.pairwise(bounds)]
 
@@ -221,6 +226,15 @@ def first_scores(strategy: TrainStrategy, role: str, given: list[MicroBatch]) ->
         found = strategy.log_probs([batch], TEMPERATURE)[0].log_probs
     assert found is not None
     return {row: found[i, : given[row].input_ids.shape[1]].numpy() for i, row in enumerate(mine)}
+
+
+def replayed(run: Run) -> Replayed:
+    """What the trainer says of the rows with and without given experts, and the gradients of an update with them."""
+    with trainer(run) as strategy:
+        found = routes.look(strategy, rows(), run.model_dir)
+        with gradients_before_a_step(strategy, run) as gradients:
+            one_update(strategy, run)
+        return replace(found, gradients=gradients)
 
 
 def balanced(run: Run) -> Balanced:

@@ -52,7 +52,15 @@ class ModelInput:
     targets: torch.Tensor  # int64 [n]: the token that each predicts
     places: torch.Tensor  # int64 [n]: flat positions of those tokens in [B, T]
     padding: torch.Tensor  # bool [rows, slots]: no tokens that predict one; all, where nothing counts
-    counts: bool = True  # False: only there to keep ranks in step
+    counts: bool  # False: only there to keep ranks in step
+    sources: torch.Tensor  # int64 [slots * rows]: flat positions in [B, T] of their tokens, -1 where padding is
+
+    def routes(self) -> torch.Tensor | None:
+        """The experts that the tokens of the slots go to, [slots * rows, layers, k]; -1 where a router chooses."""
+        if self.batch.routes is None:
+            return None
+        own = self.batch.routes.flatten(0, 1)[self.sources.clamp(min=0)].long()
+        return torch.where(self.sources[:, None, None] >= 0, own, -1)
 
 
 def prepare(batch: MicroBatch, layout: SlotLayout, extent: tuple[int, int], counts: bool = True) -> ModelInput:
@@ -83,6 +91,7 @@ def prepare(batch: MicroBatch, layout: SlotLayout, extent: tuple[int, int], coun
         places,
         padding.view(shape).T.contiguous(),
         counts,
+        torch.where(seen, here, -1),
     )
 
 

@@ -25,6 +25,7 @@ from roll.distributed.strategy.megatron.vocab_parallel import VocabShare, token_
 from roll.distributed.strategy.model_score import empty_micro_batch
 from roll.models.lessons import Lesson, Study, among_response_tokens, lesson_of
 from roll.models.megatron.model import TokenModel
+from roll.models.megatron.router import StageRoutes
 from roll.types.batch import LossScale, MicroBatch, TokenOutputs
 from roll.types.metrics import MetricSums
 
@@ -113,6 +114,9 @@ class Passes:
         chunk = role.model_args.fused_kernel_options.logits_per_chunk
         self._logits_per_chunk = chunk or LOGITS_PER_CHUNK_OF_SHARES
         self.study: Study | None = None  # of one that learns from a teacher
+        self._replays = role.router_replay
+        self._stages_routes = {id(chunk): StageRoutes(chunk) for chunk in chunks} if self._replays.is_on else {}
+        self._told: list[tuple[StageRoutes, ModelInput, dict[int, torch.Tensor]]] = []
 
     def train(self, batches: Sequence[MicroBatch], loss: Loss, scale: LossScale, temperature: float) -> MetricSums:
         """Leaves the summed gradients of all micro batches of all ranks where the optimizer takes them."""
@@ -140,11 +144,13 @@ class Passes:
     ) -> list[TokenOutputs]:
         """Outputs of every micro batch on the CPU, on every rank."""
         ask = partial(self._ask, temperature=temperature, entropy=entropy, values=values)
+        outputs = self._scored(batches, ask)
+        if values:
+            return [TokenOutputs(values=output[0]) for output in outputs]
+        routes = self._routes(batches) if self._replays.tells else [None] * len(batches)
         return [
-            TokenOutputs(values=output[0])
-            if values
-            else TokenOutputs(log_probs=output[0], entropy=output[1] if entropy else None)
-            for output in self._scored(batches, ask)
+            TokenOutputs(log_probs=output[0], entropy=output[1] if entropy else None, routes=told)
+            for output, told in zip(outputs, routes, strict=True)
         ]
 
     @torch.no_grad()
@@ -169,6 +175,29 @@ class Passes:
         whole = self._broadcast([(ask(given).num_outputs, *given.batch.input_ids.shape) for given in inputs], placed)
         return whole[: len(batches)]
 
+    def _routes(self, batches: Sequence[MicroBatch]) -> list[torch.Tensor | None]:
+        """The experts of every micro batch in the run before, int16 [B, T, layers, k] on the CPU, on every rank: of
+        each of its layers from the stage that has it, of each position from the rank that has that."""
+        told, self._told = self._told, []
+        whole: dict[int, torch.Tensor] = {}
+        for stage, given, chosen in told:
+            shape = (given.batch.input_ids.numel(), stage.layers, stage.top_k)
+            rows = whole.setdefault(id(given), torch.zeros(shape, dtype=torch.int32, device=self._device))
+            is_token = given.sources >= 0
+            for layer, experts in chosen.items():
+                rows[given.sources[is_token], layer] = experts[is_token].int() + 1
+        found = list(whole.values())
+        for rows in found:
+            for group in (
+                parallel_state.get_context_parallel_group(),
+                parallel_state.get_pipeline_model_parallel_group(),
+            ):
+                dist.all_reduce(rows, group=group)
+        shapes = [batch.input_ids.shape for batch in batches]
+        return [
+            (rows - 1).to(torch.int16).unflatten(0, shape).cpu() for rows, shape in zip(found, shapes, strict=False)
+        ]
+
     def _run(
         self,
         inputs: Sequence[ModelInput],
@@ -182,7 +211,13 @@ class Passes:
         def step(source: Iterator[ModelInput], model: nn.Module) -> tuple[torch.Tensor, Callable[..., Any]]:
             given = next(source)
             padding = None if forward_only or not self._balances else given.padding
-            return model(given.input_ids, given.packed, ask(given), padding), partial(conclude, given)
+            stage = self._stages_routes.get(id(model))
+            if stage is not None:
+                stage.give(given.routes(), recomputes=not forward_only)
+            output = model(given.input_ids, given.packed, ask(given), padding)
+            if stage is not None and forward_only and self._replays.tells:
+                self._told.append((stage, given, stage.told()))
+            return output, partial(conclude, given)
 
         sources = [iter(inputs) for _ in self._chunks]
         rows, positions = self._extent([given.batch for given in inputs])
