@@ -74,6 +74,11 @@ class ModelArgs(Settings):
     gradient_checkpointing_use_reentrant: bool | None = setting(
         None, "Which of torch's two checkpointing forms to use. None: the non-reentrant one."
     )
+    enable_activation_offload: bool = setting(
+        False,
+        "With deepspeed_train and fsdp2_train: what the forward pass keeps for the backward pass waits in host memory, "
+        "pinned on a GPU; with gradient checkpointing the inputs of the blocks. See docs/trainers.md.",
+    )
     ulysses_size: int = setting(
         1,
         "With deepspeed and fsdp2: so many neighbouring ranks take the same rows, each a part of every sequence, in "

@@ -40,7 +40,12 @@ MODEL_ROWS: tuple[Row, ...] = (
         via=words.opposite,
         default=True,
     ),
-    lacks(f"{MODEL}.enable_activation_offload", "activations are kept or computed again, not moved", False),
+    to(
+        f"{MODEL}.enable_activation_offload",
+        f"{TRAIN}.model_args.enable_activation_offload",
+        needs="actor fsdp",
+        idle=(False,),
+    ),
     to(
         f"{MODEL}.use_remove_padding",
         f"{TRAIN}.use_sequence_packing",
@@ -242,7 +247,12 @@ CRITIC_ROWS: tuple[Row, ...] = (
         f"{CRITIC}.model.override_config**", "critic.model_args.model_config_kwargs takes entries of config.json", {}
     ),
     lacks(f"{CRITIC}.model.trust_remote_code", OWN_CODE, False),
-    lacks(f"{CRITIC}.model.enable_activation_offload", "activations are kept or computed again, not moved", False),
+    to(
+        f"{CRITIC}.model.enable_activation_offload",
+        "critic.model_args.enable_activation_offload",
+        needs="critic fsdp",
+        idle=(False,),
+    ),
     needless(f"{CRITIC}.model.use_shm", ITSELF),
     needless(f"{CRITIC}.model._target_", "classes of verl's"),
     summed(f"{CRITIC}.ppo_mini_batch_size", "critic batches", needs="critic"),

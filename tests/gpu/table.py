@@ -172,6 +172,7 @@ CHECKS: tuple[Check, ...] = (
     _lora("fsdp2", "fsdp2", "all ranks hold the model together", {}),
     _deepspeed("zero3-packed", "ZeRO 3, rows packed", {"stage": 3, "packs": True}),
     _fsdp2("fsdp2-packed", "rows packed", {"packs": True}),
+    _fsdp2("fsdp2-activations", "activations wait in host memory", {"enable_activation_offload": True}),
     _megatron("megatron", "each rank the whole model", {}),
     _megatron("megatron-distributed", "distributed optimizer", _SHARED),
     _megatron("megatron-tp2", "tensor parallel 2", _TP2, 2),

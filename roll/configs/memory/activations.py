@@ -39,13 +39,25 @@ def kept_bytes(
 
 def training_parts(facts: RoleFacts) -> tuple[Part, ...]:
     """Of a training pass on a rank that holds every layer whole: what is kept of each, one layer computed again, and
-    what log-probs add."""
+    what log-probs add. With enable_activation_offload two layers' part is on the device, coming or going."""
     shape, size = facts.shape, facts.dtype_bytes
-    recomputes = not facts.worker.model_args.disable_gradient_checkpointing
-    kept = shape.num_layers * kept_bytes(shape, size, recomputes)
+    args = facts.worker.model_args
+    recomputes = not args.disable_gradient_checkpointing
+    there = min(2, shape.num_layers) if args.enable_activation_offload else shape.num_layers
+    kept = there * kept_bytes(shape, size, recomputes)
     again = layer_bytes(shape, size) if recomputes else 0
     activations = Part("activations", facts.train_tokens * (kept + again), True)
     return (activations, *head_parts(shape, facts.train_tokens, size, logits=_logits(facts)))
+
+
+def waiting_parts(facts: RoleFacts) -> tuple[Part, ...]:
+    """What of a training pass waits in host memory."""
+    args = facts.worker.model_args
+    if not args.enable_activation_offload:
+        return ()
+    kept = kept_bytes(facts.shape, facts.dtype_bytes, not args.disable_gradient_checkpointing)
+    num_bytes = facts.train_tokens * facts.shape.num_layers * kept
+    return (Part("activations (enable_activation_offload)", num_bytes, True),)
 
 
 def whole_scoring_parts(facts: RoleFacts) -> tuple[Part, ...]:

@@ -10,7 +10,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from roll.configs.cluster import WorkerConfig
-from roll.configs.memory.activations import fewer_to_score, fewer_to_train_on, training_parts, whole_scoring_parts
+from roll.configs.memory.activations import (
+    fewer_to_score,
+    fewer_to_train_on,
+    training_parts,
+    waiting_parts,
+    whole_scoring_parts,
+)
 from roll.configs.memory.parts import Part, Phase, RankMemory, RoleFacts, State, pinned, total
 from roll.configs.memory.trained import held_weights
 from roll.configs.optimizers import moment_bytes
@@ -76,7 +82,7 @@ def train_memory(facts: RoleFacts) -> RankMemory:
             "training": max(activations, step, key=total),
             "publish": (Part("buckets", 3 * facts.bucket_bytes, True),),
         },
-        host=tuple(host),
+        host=(*host, *waiting_parts(facts)),
         copies=pinned(
             "copies of weights, gradients, optimizer" if stage == 3 else "copies of weights, optimizer", blocks
         ),

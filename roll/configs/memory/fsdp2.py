@@ -6,7 +6,13 @@ Whole weights exist while they are used, in model_args.dtype: those of one block
 `reshard_after_forward: false`), embedding and head.
 """
 
-from roll.configs.memory.activations import fewer_to_score, fewer_to_train_on, training_parts, whole_scoring_parts
+from roll.configs.memory.activations import (
+    fewer_to_score,
+    fewer_to_train_on,
+    training_parts,
+    waiting_parts,
+    whole_scoring_parts,
+)
 from roll.configs.memory.model_shape import Weight
 from roll.configs.memory.parts import Part, RankMemory, RoleFacts, State, pinned, total
 from roll.configs.memory.trained import held_weights
@@ -53,7 +59,7 @@ def train_memory(facts: RoleFacts) -> RankMemory:
             "training": max((*_gathered(facts), *activations), step, key=total),
             "publish": (Part("buckets", 3 * facts.bucket_bytes, True),),
         },
-        host=host,
+        host=(*host, *waiting_parts(facts)),
         copies=() if settings.offload_policy else pinned("copies of weights, optimizer", copied),
         loading=_loading(facts),
         ways={

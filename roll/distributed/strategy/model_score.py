@@ -15,6 +15,7 @@ from roll.configs.cluster import WorkerConfig
 from roll.distributed.strategy.base import RankContext, ScoreStrategy
 from roll.distributed.weights.together import with_partners
 from roll.errors import StrategyError
+from roll.models.activation_offload import ActivationOffload
 from roll.models.compiled import compile_model
 from roll.models.hf import SequenceModel, TokenLogProbModel, TokenValueModel
 from roll.models.lessons import Study, TeacherHead, lesson_of
@@ -36,6 +37,7 @@ class ModelScoreStrategy(ScoreStrategy):
     _model: LoadedModel | None = None
     _study: Study | None = None  # of one that learns from a teacher
     _replay: RouterReplay | None = None  # of a mixture, where experts are to be those of another pass
+    _activations: ActivationOffload | None = None  # where they wait in host memory
 
     @property
     def sequence_ranks(self) -> SequenceRanks | None:
@@ -130,6 +132,12 @@ class ModelScoreStrategy(ScoreStrategy):
 
     def _outputs(self, forward: Callable[..., Any], batch: MicroBatch, loss: Loss, temperature: float) -> TokenOutputs:
         """What a loss needs, with gradient. `forward`: the model, or what an engine put around it."""
+        with nullcontext() if self._activations is None else self._activations.saving():
+            return self._kept_outputs(forward, batch, loss, temperature)
+
+    def _kept_outputs(
+        self, forward: Callable[..., Any], batch: MicroBatch, loss: Loss, temperature: float
+    ) -> TokenOutputs:
         packed, balanced = self._packed(batch), batch.lengths if "balance" in loss.needs else None
         if "values" in loss.needs:
             self._check_critic()
@@ -181,13 +189,16 @@ class ModelScoreStrategy(ScoreStrategy):
 
     @torch.no_grad()
     def _prepare(self) -> None:
-        """Makes the model take packs, and compiles it, where the role wants that. Collective; comes last in `setup`."""
+        """Makes the model take packs, keep activations in host memory, and compiles it, where the role wants that.
+        Collective; comes last in `setup`."""
         if self.role.packs_rows:
             use_packed_attention(self.model.pretrained, self.sequence_ranks is not None)
             with self._ready_to_score(), self._without_dropout():
                 check_packs(self.model, self.context.device, self.sequence_ranks)
         if self.role.router_replay.is_on:
             self._replay = RouterReplay(self.model.pretrained)
+        if self.role.model_args.enable_activation_offload:
+            self._activations = ActivationOffload(self.model.module)
         if self.role.use_torch_compile:
             compile_model(self.model)
 

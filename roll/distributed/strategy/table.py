@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from roll.configs.activation_offload import activation_offload_problems
 from roll.configs.base import Settings
 from roll.configs.compiling import compile_problems
 from roll.configs.fused_head import fused_head_problems
@@ -90,6 +91,8 @@ def _ability_problems(choice: Choice, spec: StrategySpec) -> Iterator[Problem]:
         balancing = ", ".join(name for name in serving(role.use) if STRATEGIES[name].balances)
         yield from balance_problems(choice, spec.balances, balancing)
         taking = ", ".join(name for name in serving(role.use) if STRATEGIES[name].takes_over)
+        offloading = ", ".join(name for name in serving(role.use) if STRATEGIES[name].offloads_activations)
+        yield from activation_offload_problems(choice, spec.offloads_activations, offloading)
         yield from taken_optimizer_problems(choice, spec.takes_over, taking)
     yield from _sharing_problems(choice)
     generates = role.use == "generate"

@@ -154,8 +154,9 @@ def difference(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> float:
 
 
 def run_of(kind: Kind, model_dir: Path, settings: dict[str, Any], model: dict[str, Any] | None = None) -> Any:
-    run = helpers_of(kind).Run(model_dir, model=model or {}, packs=settings.get("packs", False))
-    own = {name: value for name, value in settings.items() if name != "packs"}
+    of_model = {name: value for name, value in settings.items() if name == "enable_activation_offload"}
+    run = helpers_of(kind).Run(model_dir, model=(model or {}) | of_model, packs=settings.get("packs", False))
+    own = {name: value for name, value in settings.items() if name != "packs" and name not in of_model}
     if kind == "megatron":
         return replace(run, megatron=own)
     if kind == "fsdp2":

@@ -14,6 +14,7 @@ from tests.helpers.configs import checked, config, problems
 NAME, SETTINGS = (f"actor_train.strategy_args.strategy_{key}" for key in ("name", "config"))
 EIGHT_BIT = {"actor_train.training_args.optim": "adamw_8bit"}
 COMPILED, MUON = {"actor_train.use_torch_compile": True}, {"actor_train.training_args.optim": "muon"}
+OFFLOADED = {"actor_train.model_args.enable_activation_offload": True}
 STAGE_3 = {f"{SETTINGS}.zero_optimization.stage": 3}
 
 
@@ -26,6 +27,15 @@ STAGE_3 = {f"{SETTINGS}.zero_optimization.stage": 3}
             "fsdp2_train. Or remove it.",
         ),
         (COMPILED | STAGE_3, f"actor_train.use_torch_compile: true with {SETTINGS}.zero_optimization.stage: 3, which "),
+        (
+            OFFLOADED | {NAME: "megatron_train"},
+            "actor_train.model_args.enable_activation_offload: megatron_train moves no activations. Strategies that "
+            "do: deepspeed_train, fsdp2_train. Or remove it.",
+        ),
+        (
+            OFFLOADED | COMPILED,
+            "actor_train.model_args.enable_activation_offload: true with actor_train.use_torch_compile: true, whose ",
+        ),
         (MUON, "actor_train.training_args.optim: muon needs whole matrices, and ZeRO and bf16 lay weights end to end"),
         (MUON | {NAME: "megatron_train"}, "actor_train.training_args.optim: muon with megatron_train, which has Adam"),
         (
@@ -46,7 +56,18 @@ STAGE_3 = {f"{SETTINGS}.zero_optimization.stage": 3}
             f"{SETTINGS}.zero_optimization.offload_optimizer keeps its states in host memory",
         ),
     ],
-    ids=["megatron", "zero-3", "muon-bf16", "muon-megatron", "muon-offload", "8-megatron", "8-fsdp2", "8-deepspeed"],
+    ids=[
+        "megatron",
+        "zero-3",
+        "offload-megatron",
+        "offload-compiled",
+        "muon-bf16",
+        "muon-megatron",
+        "muon-offload",
+        "8-megatron",
+        "8-fsdp2",
+        "8-deepspeed",
+    ],
 )
 def test_what_a_strategy_cannot_do_is_refused(changes: dict[str, Any], said: str) -> None:
     found = problems(changes)

@@ -19,6 +19,7 @@ EXAMPLES = Path(__file__).resolve().parents[4] / "examples"
 MODELS = Path(__file__).parent / "models"
 SEVEN, THIRTY = "qwen2.5-7b", "qwen3-30b-a3b"
 ZERO3 = ("qwen2.5-7B-rlvr", "rlvr_zero3", SEVEN)
+FSDP2 = ("qwen2.5-7B-rlvr", "rlvr_fsdp2", SEVEN)
 MEGATRON_7B = ("qwen2.5-7B-rlvr", "rlvr_megatron", SEVEN)
 MEGATRON_30B = ("qwen3-30B-A3B-rlvr", "rlvr_megatron", THIRTY)
 
@@ -206,3 +207,16 @@ def test_a_pack_takes_the_memory_of_its_tokens_and_its_key_makes_it_smaller(ship
     assert ways["scoring"].endswith("or a smaller max_tokens_per_microbatch_in_infer")
     _, ways = told()
     assert "fewer rows or tokens in a micro batch" in ways["training"] and "infer_batch_size" in ways["scoring"]
+
+
+@pytest.mark.parametrize("recipe", [ZERO3, FSDP2], ids=["deepspeed", "fsdp2"])
+def test_activations_that_wait_on_the_host_are_there_and_not_on_the_gpu(
+    shipped: Shipped, recipe: tuple[str, str, str]
+) -> None:
+    """28 layers' inputs, of which two are on the GPU."""
+    plain = shipped(recipe).roles["actor_train"]
+    moved = shipped(recipe, "actor_train.model_args.enable_activation_offload=true").roles["actor_train"]
+    on_gpu = [next(p for p in plan.passes["training"] if p.name == "activations") for plan in (plain, moved)]
+    on_host = next(part for part in moved.host if part.name == "activations (enable_activation_offload)")
+    assert on_host.num_bytes * 26 / 28 == pytest.approx(on_gpu[0].num_bytes - on_gpu[1].num_bytes)
+    assert on_host.num_bytes > 0 and total(moved.host) - total(plain.host) == on_host.num_bytes

@@ -1,0 +1,88 @@
+"""Activations that wait in host memory from the forward pass to the backward pass, as `torch.autograd.graph.
+save_on_cpu` keeps them; weights stay where their engine has them, and what is saved several times is moved once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+from torch.multiprocessing.reductions import StorageWeakRef
+
+LEAST_ELEMENTS = 1024  # a smaller tensor costs more to move than it frees
+
+
+@dataclass(frozen=True)
+class _OfWeight:
+    """A view of a weight that may be released and gathered again before it is asked for."""
+
+    weight: nn.Parameter
+    shape: torch.Size
+    stride: tuple[int, ...]
+    offset: int | torch.SymInt
+
+
+@dataclass(frozen=True)
+class _OnHost:
+    copy: torch.Tensor
+    device: torch.device
+
+
+_Packed = torch.Tensor | _OfWeight | _OnHost
+
+
+class ActivationOffload:
+    """What one module's forward passes keep. Weights are known by their memory, which engines fill anew for every pass
+    (FSDP2, ZeRO-3): it is looked at when the modules that hold them are called. A reference to each memory keeps its
+    address from being another tensor's while it is looked for."""
+
+    def __init__(self, module: nn.Module):
+        self._weights: dict[int, tuple[StorageWeakRef, nn.Parameter]] = {}
+        self._moved: dict[tuple[object, ...], tuple[StorageWeakRef, _OnHost]] = {}
+        for child in module.modules():
+            child.register_forward_pre_hook(lambda called, _: self._look_at(called))
+
+    @contextmanager
+    def saving(self) -> Iterator[None]:
+        """Around a forward pass that a backward pass follows."""
+        with torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack):
+            try:
+                yield
+            finally:
+                self._weights.clear()
+                self._moved.clear()
+
+    def _look_at(self, module: nn.Module) -> None:
+        """Heads read the weights of the layers inside them, hence all below the module."""
+        for parameter in module.parameters():
+            storage = _plain(parameter).untyped_storage()
+            self._weights[storage._cdata] = StorageWeakRef(storage), parameter
+
+    def _pack(self, tensor: torch.Tensor) -> _Packed:
+        storage = tensor.untyped_storage()
+        if weight := self._weights.get(storage._cdata):
+            return _OfWeight(weight[1], tensor.shape, tensor.stride(), tensor.storage_offset())
+        if tensor.numel() < LEAST_ELEMENTS or not tensor.is_floating_point():
+            return tensor
+        key = (storage._cdata, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype, tensor._version)
+        if key not in self._moved:
+            copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+            copy.copy_(tensor, non_blocking=True)
+            self._moved[key] = StorageWeakRef(storage), _OnHost(copy, tensor.device)
+        return self._moved[key][1]
+
+    def _unpack(self, packed: _Packed) -> torch.Tensor:
+        if isinstance(packed, _OnHost):
+            return packed.copy.to(packed.device, non_blocking=True)
+        if isinstance(packed, _OfWeight):
+            return _plain(packed.weight).as_strided(packed.shape, packed.stride, packed.offset)
+        return packed
+
+
+def _plain(weight: torch.Tensor) -> torch.Tensor:
+    """This rank's part of a weight that several hold together; the memory that is computed with."""
+    detached = weight.detach()
+    return detached.to_local() if isinstance(detached, DTensor) else detached
