@@ -125,6 +125,12 @@ def schedule(value: Any) -> Any:
     return word(_SCHEDULES, "schedule")(value)
 
 
+def router_replay(value: Any) -> Any:
+    if value == "R3":
+        raise NotHere("no engine hands over the experts of a rollout yet; R2 replays those of the old log-probs")
+    return word({"disabled": "disable", "R2": "R2"}, "mode of router replay")(value)
+
+
 def dtype(value: Any) -> Any:
     return word({name: name for name in DTYPES.values()} | DTYPES, "number format")(value)
 

@@ -1,6 +1,6 @@
 """Who may run what: the strategy that a role names, held against the table of strategies or its own spec."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from roll.configs.activation_offload import activation_offload_problems
 from roll.configs.base import Settings
@@ -11,6 +11,7 @@ from roll.configs.lora import PEFT, lora_problems
 from roll.configs.mixture import balance_problems
 from roll.configs.problems import Problem, nearest
 from roll.configs.roles import TASKS, Use
+from roll.configs.router_replay import router_replay_problems
 from roll.configs.strategies.spec import Choice, StrategySpec
 from roll.configs.strategies.table import STRATEGIES, load_spec, spec_of
 from roll.configs.taken_optimizer import taken_optimizer_problems
@@ -60,6 +61,16 @@ def strategy_problems(choice: Choice) -> Iterator[Problem]:
     yield from spec.findings(spec.problems, Problem, choice)
 
 
+# Of a role that learns: what its section may ask for, by the ability of a spec that this takes.
+_OF_LEARNERS: Mapping[str, Callable[[Choice, bool, str], Iterator[Problem]]] = {
+    "adapts": lora_problems,
+    "balances": balance_problems,
+    "replays": router_replay_problems,
+    "offloads_activations": activation_offload_problems,
+    "takes_over": taken_optimizer_problems,
+}
+
+
 def _ability_problems(choice: Choice, spec: StrategySpec) -> Iterator[Problem]:
     role, worker, key = choice.role, choice.worker, choice.name_key
     if role.use not in spec.uses:
@@ -86,14 +97,9 @@ def _ability_problems(choice: Choice, spec: StrategySpec) -> Iterator[Problem]:
             (f"{role.name}.num_gpus_per_worker", key),
         )
     if role.learns:
-        who_can = ", ".join(n for n in serving(role.use) if STRATEGIES[n].adapts)
-        yield from lora_problems(choice, spec.adapts, who_can)
-        balancing = ", ".join(name for name in serving(role.use) if STRATEGIES[name].balances)
-        yield from balance_problems(choice, spec.balances, balancing)
-        taking = ", ".join(name for name in serving(role.use) if STRATEGIES[name].takes_over)
-        offloading = ", ".join(name for name in serving(role.use) if STRATEGIES[name].offloads_activations)
-        yield from activation_offload_problems(choice, spec.offloads_activations, offloading)
-        yield from taken_optimizer_problems(choice, spec.takes_over, taking)
+        for ability, problems in _OF_LEARNERS.items():
+            who_can = ", ".join(name for name in serving(role.use) if getattr(STRATEGIES[name], ability))
+            yield from problems(choice, getattr(spec, ability), who_can)
     yield from _sharing_problems(choice)
     generates = role.use == "generate"
     who_compiles = ", ".join(name for name in serving(role.use) if STRATEGIES[name].compiles)

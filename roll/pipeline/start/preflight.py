@@ -16,6 +16,7 @@ from roll.configs.mixture import balance_model_problems
 from roll.configs.optimizers import optimizer_machine_problems
 from roll.configs.plan.parallel import parallel_sizes
 from roll.configs.problems import Problem
+from roll.configs.router_replay import router_replay_model_problems
 from roll.configs.run import RunConfig
 from roll.configs.sent_adapters import sent_adapter_model_problems
 from roll.configs.strategies.spec import Choice
@@ -153,6 +154,7 @@ def _shape_problems(config: RunConfig, choice: Choice, model: Mapping[str, Any])
     if choice.role.learns:
         yield from lora_model_problems(choice, model)
         yield from balance_model_problems(choice, model)
+        yield from router_replay_model_problems(choice, model)
     if choice.role.use == "generate":
         yield from sent_adapter_model_problems(choice, model)
     if choice.role.head in ("sequence", "reward"):

@@ -194,8 +194,8 @@ def test_a_model_that_megatron_does_not_know_is_refused_with_the_families_it_doe
     (model / "config.json").write_text(json.dumps({"model_type": "gpt2", "n_head": 4}))
     message = (
         "actor_train.strategy_args.strategy_name: megatron knows no gpt2 models; it knows llama, qwen2, qwen3, "
-        "mixtral, qwen2_moe, qwen3_moe. docs/adding_a_model.md shows how to add one; the "
-        "deepspeed strategies take any Hugging Face model."
+        "mixtral, qwen2_moe, qwen3_moe, glm4_moe, deepseek_v2, deepseek_v3, glm4_moe_lite. docs/adding_a_model.md "
+        "shows how to add one; the deepspeed strategies take any Hugging Face model."
     )
     assert message in refused(capsys, *MEGATRON)
 
