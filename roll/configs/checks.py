@@ -16,6 +16,7 @@ from roll.configs.policy_losses import POLICY_FORMS
 from roll.configs.problems import Problem, ids_text
 from roll.configs.rollout_checks import VAL_LENGTH_KEYS, length_problems, unused_recorder_keys
 from roll.configs.rollout_config import LENGTH_KEYS
+from roll.configs.router_replay import rollout_routes_problems
 from roll.configs.sent_adapters import sent_adapter_problems
 from roll.configs.strategy import narrowing_settings
 from roll.configs.switches import IS_WEIGHT, RL, switched_off
@@ -260,6 +261,7 @@ CHECKS: tuple[Callable[[AlgorithmConfig], Iterator[Problem]], ...] = (
     mode_problems,
     opd_problems,
     full_kl_problems,
+    rollout_routes_problems,
 )
 
 

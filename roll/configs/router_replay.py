@@ -3,9 +3,11 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from roll.configs.algorithm import AlgorithmConfig
 from roll.configs.mixture import has_experts
 from roll.configs.problems import Problem
 from roll.configs.strategies.spec import Choice
+from roll.configs.strategies.table import STRATEGIES, spec_of
 
 
 def router_replay_problems(choice: Choice, replays: bool, who_can: str) -> Iterator[Problem]:
@@ -14,10 +16,6 @@ def router_replay_problems(choice: Choice, replays: bool, who_can: str) -> Itera
     mode = worker.router_replay.mode
     if not worker.router_replay.is_on:
         return
-    if mode == "R3":
-        yield Problem(
-            f"{key}: R3 is not implemented yet: no engine hands over the experts of a rollout. Use R2.", (key,)
-        )
     if not replays:
         text = (
             f"{key}: {mode} with {worker.strategy_name}, whose routers take no experts. Strategies that can: {who_can}."
@@ -30,6 +28,21 @@ def router_replay_problems(choice: Choice, replays: bool, who_can: str) -> Itera
     fused = f"{choice.at}.moe_router_fusion"
     if worker.strategy_config.get("moe_router_fusion"):
         yield Problem(f"{key}: {mode} with {fused}: true, whose kernel chooses by itself. Remove that.", (key, fused))
+
+
+def rollout_routes_problems(config: AlgorithmConfig) -> Iterator[Problem]:
+    """Of a run that trains with the experts of its rollouts."""
+    key, mode = "actor_train.router_replay.mode", config.actor_train.router_replay.mode
+    if mode != "R3":
+        return
+    name, at = config.actor_infer.strategy_name, "actor_infer.strategy_args.strategy_name"
+    if not spec_of(name).tells_routes:
+        who_can = ", ".join(own for own, spec in STRATEGIES.items() if spec.tells_routes)
+        text = f"{key}: R3 with {name}, which does not say which experts its tokens went to. Engines that do: {who_can}"
+        yield Problem(f"{text}. Or use R2.", (key, at))
+    if config.mode in ("explore", "train") or config.experience.reuse.enable:
+        reuse = "mode" if config.mode in ("explore", "train") else "experience.reuse.enable"
+        yield Problem(f"{key}: R3 with {reuse}: stored experiences hold no experts. Use R2.", (key, reuse))
 
 
 def router_replay_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:

@@ -127,7 +127,7 @@ def schedule(value: Any) -> Any:
 
 def router_replay(value: Any) -> Any:
     if value == "R3":
-        raise NotHere("no engine hands over the experts of a rollout yet; R2 replays those of the old log-probs")
+        return Near("R2", "the experts of the old log-probs' pass: of engines, hf_infer alone tells those of a rollout")
     return word({"disabled": "disable", "R2": "R2"}, "mode of router replay")(value)
 
 

@@ -62,10 +62,17 @@ def assemble(table: RowTable, pieces: Sequence[SampledRows]) -> SampleBatch:
 
 
 def _alike(parts: Sequence[SampledRows]) -> list[SampledRows]:
-    """What some parts have and others have not is made up for: no reward for their tokens, no images."""
+    """What some parts have and others have not is made up for: no reward for their tokens, no images, no
+    experts that are known."""
     if any(part.token_rewards is not None for part in parts):
         parts = [
             replace(part, token_rewards=np.zeros(part.num_tokens, np.float32)) if part.token_rewards is None else part
+            for part in parts
+        ]
+    shape = next((part.routes.shape[1:] for part in parts if part.routes is not None), None)
+    if shape is not None:
+        parts = [
+            replace(part, routes=np.full((part.num_tokens, *shape), -1, np.int16)) if part.routes is None else part
             for part in parts
         ]
     if any(part.media is not None for part in parts):

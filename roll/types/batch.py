@@ -120,6 +120,7 @@ class SampledRows(Rows):
     rollout_log_probs: Annotated[np.ndarray, per_token(np.float32)]
     policy_versions: Annotated[np.ndarray, per_token(np.int32)]  # -1 where not sampled
     token_rewards: Annotated[np.ndarray | None, per_token(np.float32)] = None
+    routes: Annotated[np.ndarray | None, per_token(np.int16, inner=2)] = None  # of the rollout, as TrainBatch has them
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -69,8 +69,18 @@ def sampled_rows(trajectories: Sequence[Trajectory]) -> SampledRows:
         policy_versions=np.concatenate([t.policy_versions for t in trajectories]),
         loss_weights=np.ones(len(trajectories), np.float32),
         token_rewards=token_rewards,
+        routes=_all_routes(trajectories),
         media=tuple(t.media for t in trajectories) if any(t.media for t in trajectories) else None,
     )
+
+
+def _all_routes(trajectories: Sequence[Trajectory]) -> np.ndarray | None:
+    """Where some have them, those of the others are unknown."""
+    shape = next((t.routes.shape[1:] for t in trajectories if t.routes is not None), None)
+    if shape is None:
+        return None
+    unknown = np.full((max(len(t.input_ids) for t in trajectories), *shape), -1, np.int16)
+    return np.concatenate([unknown[: len(t.input_ids)] if t.routes is None else t.routes for t in trajectories])
 
 
 def split_rows(rows: SampledRows) -> list[dict[str, Any]]:
@@ -82,6 +92,7 @@ def split_rows(rows: SampledRows) -> list[dict[str, Any]]:
         "log_probs": rows.rollout_log_probs,
         "policy_versions": rows.policy_versions,
         "token_rewards": rows.token_rewards,
+        "routes": rows.routes,
     }
     split = {name: np.split(values, ends) for name, values in names.items() if values is not None}
     media = rows.media or ((),) * len(rows)
@@ -224,12 +235,16 @@ def pad(batch: Rows | TrainBatch, rows: np.ndarray, round_to: int = 1) -> MicroB
         media=None if source.media is None else tuple(source.media[row] for row in rows),
         margins=torch.from_numpy(source.margins[rows]) if isinstance(source, PairRows) else None,
         lesson=_lesson(batch, source.response_lengths, rows) if isinstance(batch, TaughtRows | TrainBatch) else None,
-        routes=_routes(batch.routes, tokens, inside) if isinstance(batch, TrainBatch) else None,
+        routes=_routes(batch, tokens, inside),
         **{name: padded(values, values.dtype.type) for name, values in given.items() if values is not None},
     )
 
 
-def _routes(routes: np.ndarray | None, tokens: np.ndarray, inside: np.ndarray) -> torch.Tensor | None:
+def _routes(batch: Rows | TrainBatch, tokens: np.ndarray, inside: np.ndarray) -> torch.Tensor | None:
+    """Those that were chosen since, or else those of the rollout."""
+    source = rows_of(batch)
+    sampled = source.routes if isinstance(source, SampledRows) else None
+    routes = batch.routes if isinstance(batch, TrainBatch) and batch.routes is not None else sampled
     if routes is None:
         return None
     out = np.full((*inside.shape, *routes.shape[1:]), -1, np.int16)

@@ -18,21 +18,23 @@ Unit = Literal["rows", "tokens", "turns"]
 
 @dataclass(frozen=True)
 class Column:
-    """One entry per `unit`; `dtype` is exact, but that text may have any width."""
+    """One entry per `unit`, an array of `inner` dimensions; `dtype` is exact, but that text may have any width."""
 
     unit: Unit
     dtype: np.dtype
+    inner: int = 0
 
-    def holds(self, dtype: np.dtype) -> bool:
-        return dtype == self.dtype or (self.dtype.kind == "U" and dtype.kind == "U")
+    def holds(self, values: np.ndarray, size: int) -> bool:
+        is_kind = values.dtype == self.dtype or (self.dtype.kind == "U" and values.dtype.kind == "U")
+        return is_kind and values.ndim == 1 + self.inner and len(values) == size
 
 
 def per_row(dtype: type) -> Column:
     return Column("rows", np.dtype(dtype))
 
 
-def per_token(dtype: type) -> Column:
-    return Column("tokens", np.dtype(dtype))
+def per_token(dtype: type, inner: int = 0) -> Column:
+    return Column("tokens", np.dtype(dtype), inner)
 
 
 def per_turn(dtype: type) -> Column:
@@ -58,7 +60,7 @@ def check_columns(owner: object, sizes: Mapping[Unit, int]) -> None:
     """ValueError for a column of another length, another dtype or more dimensions. Absent columns are None."""
     for name, column in columns(type(owner)).items():
         values, size = getattr(owner, name), sizes[column.unit]
-        if values is None or (type(values) is np.ndarray and values.shape == (size,) and column.holds(values.dtype)):
+        if values is None or (type(values) is np.ndarray and column.holds(values, size)):
             continue
         where = f"{type(owner).__name__}.{name}"
         if not isinstance(values, np.ndarray):

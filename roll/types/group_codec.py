@@ -4,6 +4,7 @@ Nothing is ever pickled."""
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -28,8 +29,16 @@ _DTYPES: Mapping[str, type] = {
     "version_values": np.int32,
     "version_lengths": np.int32,
     "texts": np.uint8,
+    "routes": np.int16,
 }
-_NAMES = {np.int64: "I64", np.int32: "I32", np.float32: "F32", np.bool_: "BOOL", np.uint8: "U8"}  # of safetensors
+_NAMES = {
+    np.int64: "I64",
+    np.int32: "I32",
+    np.float32: "F32",
+    np.bool_: "BOOL",
+    np.uint8: "U8",
+    np.int16: "I16",
+}  # of safetensors
 
 Arrays = dict[str, np.ndarray]
 Pieces = dict[str, list[np.ndarray]]
@@ -62,6 +71,7 @@ def encode(groups: Sequence[RecordedGroup]) -> tuple[Pieces, list[Header]]:
     for name in _SOMETIMES:
         pieces[name] = [_as(found, np.float32) for _, row in rows if (found := getattr(row, name)) is not None]
     texts = [np.frombuffer(row.response_text.encode("utf-8", "surrogatepass"), np.uint8) for _, row in rows]
+    pieces["routes"] = [_as(row.routes, np.int16).reshape(-1) for _, row in rows if row.routes is not None]
     headers = [_header(group, row, len(text)) for (group, row), text in zip(rows, texts, strict=True)]
     return pieces | {"texts": texts}, headers
 
@@ -79,6 +89,7 @@ def decode(arrays: Mapping[str, np.ndarray], headers: Sequence[Header]) -> list[
     }
     some: dict[str, Any] = {name: _parts(arrays[name], [header[name] for header in headers]) for name in _SOMETIMES}
     texts = _parts(arrays["texts"], [header["text"] for header in headers])
+    routes = _routes(arrays, headers)
     rows: dict[int, list[Trajectory]] = {}
     first: dict[int, Header] = {}
     for i, header in enumerate(headers):
@@ -88,6 +99,7 @@ def decode(arrays: Mapping[str, np.ndarray], headers: Sequence[Header]) -> list[
             Trajectory(
                 **{name: header[name] for name in (*_TOLD, "metrics", "extra")},
                 **{name: parts[i] for name, parts in (split | some).items()},
+                routes=routes[i],
                 response_text=text.tobytes().decode("utf-8", "surrogatepass"),
                 turns=tuple(Turn(**turn) for turn in header["turns"]),
             )
@@ -133,12 +145,20 @@ def _header(group: RecordedGroup, row: Trajectory, num_bytes: int) -> Header:
         "surplus": group.surplus,
         "greedy_reward": group.greedy_reward,
         "text": num_bytes,
+        "routes": None if row.routes is None else row.routes.shape,
         **{name: None if (found := getattr(row, name)) is None else len(found) for name in _SOMETIMES},
         **{name: _plain_number(getattr(row, name)) for name in _TOLD},
         "metrics": {name: float(value) for name, value in row.metrics.items()},
         "extra": plain_fields(row.extra),
         "turns": [_turn(turn) for turn in row.turns],
     }
+
+
+def _routes(arrays: Mapping[str, np.ndarray], headers: Sequence[Header]) -> list[np.ndarray | None]:
+    """Of each row; older files have none."""
+    shapes = [header.get("routes") for header in headers]
+    parts = _parts(arrays.get("routes", np.zeros(0, np.int16)), [shape and math.prod(shape) for shape in shapes])
+    return [None if part is None else part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
 def _turn(turn: Turn) -> Header:

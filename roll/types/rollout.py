@@ -121,6 +121,7 @@ class Generation:
     log_probs: Annotated[np.ndarray, per_token(np.float32)]
     policy_versions: Annotated[np.ndarray, per_token(np.int32)]
     finish_reason: FinishReason
+    routes: np.ndarray | None = None  # int16 [n, layers, k]: experts of the first n tokens of prompt and answer
 
     def __post_init__(self) -> None:
         check_columns(self, {"tokens": len(self.token_ids)})
@@ -253,6 +254,7 @@ class Trajectory(TrajectoryBase):
     log_probs: Annotated[np.ndarray, per_token(np.float32)]  # 0 where response_mask is False
     policy_versions: Annotated[np.ndarray, per_token(np.int32)]  # -1 where response_mask is False
     token_rewards: Annotated[np.ndarray | None, per_token(np.float32)] = None
+    routes: Annotated[np.ndarray | None, per_token(np.int16, inner=2)] = None  # experts [layers, k], -1: not known
     response_text: str = ""
     turns: tuple[Turn, ...] = ()
     media: Media = ()
@@ -304,6 +306,7 @@ class Trajectory(TrajectoryBase):
             response_mask=joined(False, True, np.bool_),
             log_probs=joined(0, generation.log_probs, np.float32),
             policy_versions=joined(-1, generation.policy_versions, np.int32),
+            routes=routes_of_row(generation.routes, num_tokens),
             reward=float("nan") if failure else reward,
             finish_reason="failed" if failure else generation.finish_reason,
             index=index,
@@ -313,6 +316,13 @@ class Trajectory(TrajectoryBase):
             extra=extra or {},
             media=media,
         )
+
+
+def routes_of_row(known: np.ndarray | None, num_tokens: int) -> np.ndarray | None:
+    """The experts of a row's tokens [num_tokens, layers, k], of which the first ones are known; -1 for the others."""
+    if known is None:
+        return None
+    return np.pad(known[:num_tokens], ((0, max(0, num_tokens - len(known))), (0, 0), (0, 0)), constant_values=-1)
 
 
 AnyTrajectory = Trajectory | StoredTrajectory

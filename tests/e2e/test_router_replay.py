@@ -14,9 +14,16 @@ from tests.parity.megatron import models
 StartRun = Callable[..., Run]
 
 
-@pytest.mark.parametrize("example", ["tiny_sort_fsdp2", pytest.param("tiny_sort_megatron", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("example", "mode"),
+    [
+        pytest.param("tiny_sort_fsdp2", "R2", marks=pytest.mark.slow),
+        ("tiny_sort_fsdp2", "R3"),
+        pytest.param("tiny_sort_megatron", "R2", marks=pytest.mark.slow),
+    ],
+)
 def test_two_updates_of_a_step_train_with_the_same_experts(
-    example: str, sort_data: Path, start_run: StartRun, tmp_path: Path
+    example: str, mode: str, sort_data: Path, start_run: StartRun, tmp_path: Path
 ) -> None:
     """Rows and what was told of them go from the ranks that scored to those that train, by way of the object store."""
     tokenizer = AutoTokenizer.from_pretrained(sort_data / "model")
@@ -24,9 +31,9 @@ def test_two_updates_of_a_step_train_with_the_same_experts(
     model = models.make(tmp_path / "mixture", "qwen3_moe", **size)
     tokenizer.save_pretrained(model)
     steps = ("max_steps=2", "eval_steps=-1", "save_steps=-1", "ppo_epochs=2", f"pretrain={model}")
-    run = start_run(sort_data, example, *steps, "actor_train.router_replay.mode=R2")
+    run = start_run(sort_data, example, *steps, f"actor_train.router_replay.mode={mode}")
     assert run.wait() == 0, run.text
-    assert "router_replay R2 trains with the experts that it chooses" in run.text
+    assert ("router_replay R2 trains with the experts that it chooses" in run.text) == (mode == "R2")
     for step in (1, 2):
         assert run.metrics[step]["actor/num_updates"] == 2
         assert run.metrics[step]["train_infer/log_prob_diff_max"] < 1e-4

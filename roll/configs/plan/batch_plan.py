@@ -77,6 +77,7 @@ def build_plan(config: AlgorithmConfig) -> BatchPlan:
         leaving_whole=frozenset() if config.partial_gpu_mode else frozenset({"actor_infer"}),
         keeps_kv=config.kv_on_update == "keep",
         adapter_rank=sent_adapter_rank(config),
+        tells_routes=config.actor_train.router_replay.mode == "R3",
         fixed_weights=not (config.learns or config.explores),
         bounds=rollout_bounds(config),
         group_size=config.group_size,

@@ -82,6 +82,7 @@ _SPECS = (
     StrategySpec(
         "hf_infer",
         {"score": f"{_CLASSES}.hf.score:HfScoreStrategy", "generate": f"{_CLASSES}.hf.generate:HfGenerateStrategy"},
+        tells_routes=True,
         heads=("lm", "value", "sequence"),
         packages=_TORCH,
         problems=f"{_CLASSES}.hf.args:problems",

@@ -225,6 +225,7 @@ class RunClusters:
                 head=role.head,
                 keeps_kv=self._plan.keeps_kv,
                 adapter_rank=self._plan.adapter_rank,
+                tells_routes=self._plan.tells_routes,
             )
             for seat in seats
         ]

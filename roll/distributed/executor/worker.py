@@ -60,6 +60,7 @@ def build_strategy(blueprint: Blueprint, *more: Any) -> Any:
         head=blueprint.head,
         keeps_kv=blueprint.keeps_kv,
         adapter_rank=blueprint.adapter_rank,
+        tells_routes=blueprint.tells_routes,
     )
     constructor: Any = resolve(blueprint.strategy_class)
     settings = blueprint.settings

@@ -10,18 +10,24 @@ from roll.pipeline.start.preflight import choices
 from tests.helpers.configs import config, problems
 
 KEY = "actor_train.router_replay.mode"
+ENGINE = "actor_infer.strategy_args.strategy_name"
 NAME = "actor_train.strategy_args.strategy_name"
 
 
 @pytest.mark.parametrize("name", ["deepspeed_train", "fsdp2_train", "megatron_train"])
 def test_every_trainer_takes_it(name: str) -> None:
     assert problems({KEY: "R2", NAME: name}) == []
+    assert problems({KEY: "R3", NAME: name, ENGINE: "hf_infer"}) == []
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({KEY: "R3"}, f"{KEY}: R3 is not implemented yet: no engine hands over the experts"),
+        ({KEY: "R3", ENGINE: "vllm"}, f"{KEY}: R3 with vllm, which does not say which experts its tokens went to."),
+        (
+            {KEY: "R3", ENGINE: "hf_infer", "mode": "explore"},
+            f"{KEY}: R3 with mode: stored experiences hold no experts",
+        ),
         ({KEY: "R2", "actor_train.use_torch_compile": True}, f"{KEY}: R2 with actor_train.use_torch_compile: true"),
         (
             {

@@ -79,14 +79,14 @@ def test_a_shard_from_pieces_is_the_one_that_is_cut_from_the_batch(seed: int) ->
         assert_equal(assemble(own, [pieces[number] for number in used]), with_padding.select(rows))
 
 
-def test_images_and_rewards_of_tokens_that_some_pieces_lack_are_made_up_for() -> None:
+def test_images_experts_and_rewards_of_tokens_that_some_pieces_lack_are_made_up_for() -> None:
     random = np.random.default_rng(0)
     (group,) = make_groups(random, 1)
     shown, paid, plain = (row for row in group.trajectories if isinstance(row, Trajectory))
     rows = (
         replace(shown, media=(IMAGE,)),
         replace(paid, token_rewards=np.ones(len(paid.input_ids), np.float32)),
-        plain,
+        replace(plain, routes=np.ones((len(plain.input_ids), 2, 3), np.int16)),
     )
     groups = [replace(group, trajectories=rows)]
     table, pieces = in_pieces(groups, [1, 1, 1], random)

@@ -42,6 +42,9 @@ def rows(draw: st.DrawFn) -> Trajectory:
         log_probs=draw(floats(count)),
         policy_versions=np.where(mask, versions, -1).astype(np.int32),
         token_rewards=draw(st.none() | floats(count)),
+        routes=draw(
+            st.none() | st.integers(1, 2).map(lambda k: np.arange(count * 3 * k, dtype=np.int16).reshape(-1, 3, k))
+        ),
         turn_rewards=draw(st.none() | st.integers(0, 3).flatmap(floats)),
         reward=draw(NUMBERS),
         finish_reason=draw(st.sampled_from(["stop", "length", "abort", "failed"])),

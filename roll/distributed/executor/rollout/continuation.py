@@ -143,4 +143,6 @@ def joined(request: GenerationRequest, rest: Generation, stop_strings: Callable[
         name: np.concatenate([getattr(prefix, name), getattr(rest, name)[:end]])
         for name in ("token_ids", "log_probs", "policy_versions")
     }
-    return Generation(**pairs, finish_reason=reason)
+    whole = len(request.prompt_ids) + prefix.num_tokens + end  # the engine was given what there was as its prompt
+    routes = None if rest.routes is None else rest.routes[:whole]
+    return Generation(**pairs, finish_reason=reason, routes=routes)

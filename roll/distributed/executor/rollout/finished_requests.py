@@ -58,6 +58,7 @@ class FinishedRequests:
     token_ids: np.ndarray
     log_probs: np.ndarray
     policy_versions: np.ndarray
+    routes: tuple[np.ndarray | None, ...] = ()  # of each answer, where they are told
     gone: Gone | None = None
     stored: tuple[RowFacts, ...] | None = None
 
@@ -82,6 +83,7 @@ class FinishedRequests:
             token_ids=flat([a.token_ids for a in answers], np.int32),
             log_probs=flat([a.log_probs for a in answers], np.float32),
             policy_versions=flat([a.policy_versions for a in answers], np.int32),
+            routes=() if stored is not None else tuple(a.routes for a in answers),
             gone=gone,
             stored=stored,
         )
@@ -99,8 +101,10 @@ class FinishedRequests:
         ends = np.cumsum(self.lengths)[:-1]
         columns = (np.split(column, ends) for column in (self.token_ids, self.log_probs, self.policy_versions))
         return [
-            Generation(token_ids, log_probs, versions, FINISH_REASONS[reason])
-            for token_ids, log_probs, versions, reason in zip(*columns, self.finish_reasons, strict=False)
+            Generation(token_ids, log_probs, versions, FINISH_REASONS[reason], routes)
+            for token_ids, log_probs, versions, reason, routes in zip(
+                *columns, self.finish_reasons, self.routes, strict=False
+            )
         ]
 
     def _stored_answers(self, tokens: object, texts: object) -> list[AnyGeneration]:

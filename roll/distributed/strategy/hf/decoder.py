@@ -11,19 +11,26 @@ from transformers import PreTrainedModel
 from roll.distributed.strategy.hf.attention import DECODE_ATTENTION, use_decode_attention
 from roll.distributed.strategy.hf.kv_cache import BatchCache
 from roll.errors import StrategyError
+from roll.models.router_replay import RouterReplay
 
 
 class Decoder:
     """Knows positions and masks, and nothing of requests or sampling."""
 
-    def __init__(self, model: PreTrainedModel):
+    def __init__(self, model: PreTrainedModel, tells_routes: bool = False):
         use_decode_attention(model)
+        self._replay = RouterReplay(model) if tells_routes else None
         config = model.config.get_text_config()
         self.device = model.device
         self.vocab_size: int = config.vocab_size
         self._model = model
         self._num_layers: int = config.num_hidden_layers
         self._own_masks = _attends_fully(model)
+
+    def routes(self) -> np.ndarray | None:
+        """The experts of all tokens of the last pass, one after the other, int16 [tokens, layers, k]; None: nobody
+        asked for them."""
+        return None if self._replay is None else self._replay.told().cpu().numpy()
 
     def tensor(self, array: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(array).to(self.device)

@@ -30,6 +30,7 @@ class SampleTable:
         self.top_k = np.zeros(1, np.int64)
         self.top_p = np.ones(1, np.float32)
         self.repetition_penalty = np.ones(1, np.float32)
+        self.routes: dict[int, list[np.ndarray]] = {}  # of a slot, where they are told: int16 [tokens, layers, k] each
 
     def add(self, request: GenerationRequest, uniforms: np.ndarray, stop_class: int, text_class: int) -> np.ndarray:
         """Slots [n] for the samples of a request, whose uniform numbers are [n, max_new_tokens]."""
@@ -56,11 +57,13 @@ class SampleTable:
         """Frees a slot. The id of its request, the number of its answer, and the answer."""
         request, count = self.requests[slot], self.position[slot]
         assert request is not None
+        routes = self.routes.pop(slot, None)
         generation = Generation(
             token_ids=self.tokens[slot, :count].copy(),
             log_probs=self.log_probs[slot, :count].copy(),
             policy_versions=self.versions[slot, :count].copy(),
             finish_reason=reason,
+            routes=None if routes is None else np.concatenate(routes),
         )
         self.requests[slot] = None
         self._free.append(slot)

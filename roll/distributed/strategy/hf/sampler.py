@@ -56,10 +56,12 @@ class BatchSampler:
         stop_strings: StopStrings | None,
         max_model_len: int,
         max_num_seqs: int,
+        tells_routes: bool = False,
     ):
+        """`tells_routes`: answers come with the experts that their tokens went to."""
         self.policy_version = 0
         self.max_model_len = max_model_len
-        self._decoder = Decoder(model)
+        self._decoder = Decoder(model, tells_routes)
         self._vocab_size = self._decoder.vocab_size
         self._eos = frozenset(eos_token_ids)
         self._stop_strings = stop_strings
@@ -136,6 +138,9 @@ class BatchSampler:
         parts = []
         for chunk in _chunks(tokens, lengths):
             cache, _ = self._decoder.prefill(chunk)
+            first = sum(len(part.rows) for part in parts)
+            for row, own in enumerate(self._prefilled([len(sequence) for sequence in chunk]), first):
+                self._table.routes[int(self._slots[rows[row]])] = [own]
             parts.append(Part(cache, self._decoder.tensor(np.arange(len(chunk)))))
         self._next_ids = self._next_ids[self._decoder.tensor(rows)]
         self._rebuild(parts, self._slots[rows], np.array(lengths))
@@ -171,6 +176,10 @@ class BatchSampler:
         """Logits [B, V] after each row's last token, whose keys and values enter the cache."""
         assert self._cache is not None
         logits = self._decoder.decode(self._next_ids, self._positions, self._cache, self._starts, self._mask)
+        routes = self._decoder.routes()
+        if routes is not None:
+            for row in np.flatnonzero(self._slots != IDLE_SLOT):
+                self._table.routes[int(self._slots[row])].append(routes[[row]])
         self._positions += 1
         return logits
 
@@ -207,10 +216,21 @@ class BatchSampler:
             rows = self._decoder.tensor(np.repeat(np.arange(len(chunk)), repeats))
             parts.append(Part(cache, rows))
             logits.append(chunk_logits[rows])
-            slots.extend(self._open(request) for request in chunk)
+            opened = [self._open(request) for request in chunk]
+            for own, of_request in zip(self._prefilled([len(r.prompt_ids) for r in chunk]), opened, strict=False):
+                self._table.routes |= {int(slot): [own] for slot in of_request}
+            slots += opened
             lengths.append(np.repeat([len(request.prompt_ids) for request in chunk], repeats))
         self._rebuild(parts, np.concatenate(slots), np.concatenate(lengths))
         return torch.cat(logits)
+
+    def _prefilled(self, lengths: Sequence[int]) -> Iterator[np.ndarray]:
+        """Of each of the sequences that were prefilled last, left padded, the experts of its tokens, where they are
+        told."""
+        routes = self._decoder.routes()
+        if routes is not None:
+            for row, length in zip(routes.reshape(len(lengths), -1, *routes.shape[1:]), lengths, strict=True):
+                yield row[len(row) - length :]
 
     def _open(self, request: GenerationRequest) -> np.ndarray:
         sampling = request.sampling

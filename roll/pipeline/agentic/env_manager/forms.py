@@ -14,7 +14,7 @@ from roll.pipeline.agentic.env.base import Conversation
 from roll.pipeline.agentic.env_config import AGENT_NATIVE, STEP, STEP_CONCAT, TRAJECTORY, EnvConfig
 from roll.pipeline.agentic.env_manager.chat import ChatEncoder
 from roll.pipeline.agentic.templates import OBSERVATIONS, fields_of, fill
-from roll.types.rollout import Generation, Trajectory, Turn
+from roll.types.rollout import Generation, Trajectory, Turn, routes_of_row
 
 
 @dataclass(frozen=True)
@@ -66,12 +66,14 @@ class GrowingRow:
         self._mask: list[bool] = []
         self._log_probs: list[float] = []
         self._versions: list[int] = []
+        self._routes: np.ndarray | None = None  # of the last request, whose prompt was all before it
 
     def add(self, given: np.ndarray, generation: Generation) -> None:
         self.ids += [*given.tolist(), *generation.token_ids.tolist()]
         self._mask += [False] * len(given) + [True] * len(generation.token_ids)
         self._log_probs += [0.0] * len(given) + generation.log_probs.tolist()
         self._versions += [-1] * len(given) + generation.policy_versions.tolist()
+        self._routes = generation.routes
 
     def finished(self, turn_rewards: Sequence[float], turn: int = 0) -> Trajectory:
         return Trajectory(
@@ -79,6 +81,7 @@ class GrowingRow:
             response_mask=np.array(self._mask, bool),
             log_probs=np.array(self._log_probs, np.float32),
             policy_versions=np.array(self._versions, np.int32),
+            routes=routes_of_row(self._routes, len(self.ids)),
             reward=float("nan"),
             finish_reason="stop",
             turn=turn,

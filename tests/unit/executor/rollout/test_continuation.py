@@ -101,6 +101,9 @@ def test_ids_log_probs_and_versions_are_joined() -> None:
     assert whole.log_probs.tolist() == [-5, -6, -7]
     assert whole.policy_versions.tolist() == [3, 3, 4]
     assert whole.finish_reason == "stop"
+    routes = np.arange(8, dtype=np.int16).reshape(-1, 1, 1)  # of the prompt, what was there, and the rest
+    found = joined(begun, replace(generation([7], "stop"), routes=routes), never).routes
+    assert found is not None and len(found) == min(8, len(begun.prompt_ids) + 3)
     alone = generation([7], "length")
     assert joined(request(), alone, never) is alone
 

@@ -1,6 +1,7 @@
 """What an engine hands over: answers with their tokens, or what is known of those that are stored."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -36,7 +37,7 @@ def test_answers_and_errors_come_back_as_they_were_packed():
     results = [
         (request("a", 5), {0: answer(1, 2), 1: answer(reason="abort")}),
         (request("b", 5), "StrategyError: too long"),
-        (request("c", 5), {4: answer(7, 8, 9, reason="length")}),
+        (request("c", 5), {4: replace(answer(7, 8, 9, reason="length"), routes=np.ones((3, 2, 1), np.int16))}),
     ]
     unpacked = FinishedRequests.pack(results).unpack()
     assert [name for name, _ in unpacked] == ["a", "b", "c"]
@@ -46,6 +47,7 @@ def test_answers_and_errors_come_back_as_they_were_packed():
     assert isinstance(first, Generation)
     assert isinstance(empty, Generation)
     assert isinstance(last, Generation)
+    assert first.routes is None and last.routes is not None and last.routes.shape == (3, 2, 1)
     assert (first.token_ids.tolist(), first.finish_reason) == ([1, 2], "stop")
     assert (empty.token_ids.tolist(), empty.finish_reason) == ([], "abort")
     assert (last.token_ids.tolist(), last.finish_reason) == ([7, 8, 9], "length")
