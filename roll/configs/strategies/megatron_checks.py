@@ -226,11 +226,12 @@ def sizes_problems(at: str, settings: MegatronSettings, model: ModelFacts) -> It
             "must divide the widths of the model's latents (q_lora_rank; kv_lora_rank + qk_rope_head_dim)",
             [n for n in both if model.latent_width % n == 0],
         )  # fmt: skip
-    if model.latent_width and s.apply_rope_fusion:
+    if model.latent_width and s.transformer_impl == "transformer_engine":
+        asking = [key for key in ENGINE_KEYS if getattr(s, key)] or ["transformer_impl"]
         yield Problem(
-            f"{at}.apply_rope_fusion: true does not go with latent attention, whose rotary embedding has code of its "
-            "own here. Remove it.",
-            (f"{at}.apply_rope_fusion",),
+            f"{at}: {' and '.join(asking)} with latent attention, which has Megatron's own layers alone here. Remove "
+            f"{'it' if len(asking) == 1 else 'them'}.",
+            tuple(f"{at}.{key}" for key in asking),
         )
     if model.expert_width % s.expert_tensor_size:
         yield _refuse(

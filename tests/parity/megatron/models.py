@@ -61,7 +61,7 @@ def _corrected(family: str, shape: dict[str, Any], changes: dict[str, Any]) -> P
         "num_key_value_heads": 4,
     }  # fmt: skip
     if family == "deepseek_v3":
-        latent["topk_method"] = "noaux_tc"  # as in its config.json; vLLM goes by it
+        latent |= {"topk_method": "noaux_tc", "scoring_func": "sigmoid"}  # as in its config.json; vLLM goes by them
     return LATENT[family](**shape | experts | latent | changes)
 
 

@@ -265,7 +265,10 @@ def test_every_key_that_is_passed_on_exists_in_megatron() -> None:
             "and one has 3."),
         ({"tensor_model_parallel_size": 4}, ModelFacts(8, 4, 6, latent_width=90), "must divide the widths of the "
             "model's latents (q_lora_rank; kv_lora_rank + qk_rope_head_dim). Nearest that works: 2."),
-        ({"apply_rope_fusion": True}, ModelFacts(8, 4, 6, latent_width=90), "apply_rope_fusion: true does not go with"),
+        ({"apply_rope_fusion": True}, ModelFacts(8, 4, 6, latent_width=90), "strategy_config: apply_rope_fusion with "
+            "latent attention, which has Megatron's own layers alone here. Remove it."),
+        ({"transformer_impl": "transformer_engine"}, ModelFacts(8, 4, 6, latent_width=90), "transformer_impl with "
+            "latent attention"),
     ],
 )  # fmt: skip
 def test_sizes_that_do_not_divide_the_model_come_with_the_nearest_that_do(
