@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import ray
@@ -15,7 +15,7 @@ from roll.distributed.executor.blueprint import BatchLimits, WorkerInfo
 from roll.distributed.executor.jobs import TrainJob, TrainReport, TrainRequest
 from roll.distributed.executor.placement import Claim
 from roll.distributed.executor.processes.cluster import Calls, Cluster
-from roll.distributed.executor.scores import ScorePiece, ScoreSet
+from roll.distributed.executor.scores import Score, ScorePiece, ScoreSet
 from roll.distributed.executor.shards import Piece, micro_batches, spread
 from roll.distributed.executor.usage import Work
 from roll.distributed.strategy.base import State
@@ -67,21 +67,20 @@ class ScoreCluster:
     def log_probs(self, samples: RowSet | SampleSet, temperature: float, wanted: np.ndarray | None = None) -> ScoreSet:
         """Log-probs of the response tokens, without gradient. `wanted`: of which rows, by their number; None: of
         all."""
-        return self._score("log_probs", samples, temperature, wanted)
+        return self._score("log_probs", samples, temperature, wanted)[0]
 
     def log_probs_and_routes(self, samples: SampleSet, temperature: float) -> tuple[ScoreSet, ScoreSet]:
         """Log-probs of the response tokens, and the experts that all tokens went to, without gradient."""
-        entries = [_lengths_of(samples, shard) for shard in samples.shards]
-        log_probs, routes = self._split("score_and_tell", (temperature, self._limits), samples, entries, kinds=2)
+        log_probs, routes = self._score("log_probs_and_routes", samples, temperature)
         return log_probs, routes
 
     def base_log_probs(self, samples: RowSet | SampleSet, temperature: float) -> ScoreSet:
         """Log-probs of the response tokens under the model without its adapters, without gradient."""
-        return self._score("base_log_probs", samples, temperature)
+        return self._score("base_log_probs", samples, temperature)[0]
 
     def values(self, samples: RowSet | SampleSet) -> ScoreSet:
         """A critic's values at the response tokens, without gradient."""
-        return self._score("values", samples, 1.0)
+        return self._score("values", samples, 1.0)[0]
 
     def lessons(self, samples: RowSet | SampleSet, response_lengths: np.ndarray, told: Distillation) -> ScoreSet:
         """What a teacher tells of the response tokens, whose number in each row is given; rows beyond have none."""
@@ -115,13 +114,14 @@ class ScoreCluster:
 
     def _score(
         self,
-        kind: Literal["log_probs", "base_log_probs", "values"],
+        kind: Score,
         samples: RowSet | SampleSet,
         temperature: float,
         wanted: np.ndarray | None = None,
-    ) -> ScoreSet:
+    ) -> list[ScoreSet]:
         entries = [_lengths_of(samples, shard) for shard in samples.shards]
-        return self._split("score", (kind, temperature, self._limits), samples, entries, wanted)[0]
+        kinds = 2 if kind == "log_probs_and_routes" else 1
+        return self._split("score", (kind, temperature, self._limits), samples, entries, wanted, kinds)
 
     def _split(
         self,

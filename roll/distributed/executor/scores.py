@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from roll.types.ragged import token_indices
+
+Score = Literal["log_probs", "log_probs_and_routes", "base_log_probs", "values"]
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from roll.algorithms.credit import assign_credit
 from roll.algorithms.distillation import Distillation
 from roll.distributed.executor.blueprint import BatchLimits, Blueprint, WorkerInfo
 from roll.distributed.executor.jobs import RowCredit, TrainReport, TrainRequest
-from roll.distributed.executor.scores import join_scores
+from roll.distributed.executor.scores import Score, join_scores
 from roll.distributed.executor.shards import micro_batches, without_idle
 from roll.distributed.executor.weights.lanes import Peers
 from roll.distributed.executor.weights.send_plan import SendPlan, Sent
@@ -43,7 +43,6 @@ from roll.types.ragged import token_indices
 from roll.utils.disk import naming_full_disk
 from roll.utils.imports import resolve
 
-Score = Literal["log_probs", "base_log_probs", "values"]
 FlatScores = tuple[np.ndarray, np.ndarray, np.ndarray]  # row ids, lengths, values
 
 
@@ -87,7 +86,7 @@ class ScoreWorker:
         *shards: Rows,
     ) -> tuple[Any, ...]:
         """Scores the chosen rows of each shard. Returns (None, flat float32 array of the first shard, of the second,
-        ...)."""
+        ...); with routes, behind them the experts that tokens went to, int16 [tokens, layers, k] of each shard."""
         parts = _parts(chosen, shards)
         if not parts:
             self._forward(kind, [], temperature)  # a sharded engine needs all its ranks
@@ -95,26 +94,9 @@ class ScoreWorker:
         batch = type(parts[0]).concatenate(parts)
         groups = micro_batches(batch.lengths, np.arange(len(batch)), limits)
         outputs = self._forward(kind, _padded(self.strategy, batch, groups, limits), temperature)
-        flat = _in_row_order(outputs, groups, batch.lengths)
-        ends = np.cumsum([part.num_tokens for part in parts])
-        return (None, *np.split(flat, ends[:-1]))
-
-    def score_and_tell(
-        self, temperature: float, limits: BatchLimits, chosen: Sequence[np.ndarray], *shards: Rows
-    ) -> tuple[Any, ...]:
-        """Log-probs as `score` gives them, and behind those of all shards the experts that tokens went to: int16
-        [tokens, layers, k] of each."""
-        parts = _parts(chosen, shards)
-        if not parts:
-            self._forward("log_probs", [], temperature)
-            return (None,)
-        batch = type(parts[0]).concatenate(parts)
-        groups = micro_batches(batch.lengths, np.arange(len(batch)), limits)
-        outputs = self.strategy.log_probs(_padded(self.strategy, batch, groups, limits), temperature)
         ends = np.cumsum([part.num_tokens for part in parts])[:-1]
-        kinds = [[_required(output.log_probs) for output in outputs], [_required(output.routes) for output in outputs]]
-        flats = [_in_row_order(kind, groups, batch.lengths) for kind in kinds]
-        return (None, *np.split(flats[0], ends), *np.split(flats[1], ends))
+        flats = [_in_row_order(of_kind, groups, batch.lengths) for of_kind in outputs]
+        return (None, *(part for flat in flats for part in np.split(flat, ends)))
 
     def teach(
         self, told: Distillation, limits: BatchLimits, chosen: Sequence[np.ndarray], *shards: Rows
@@ -143,13 +125,16 @@ class ScoreWorker:
         outputs = self.strategy.row_scores(_padded(self.strategy, rows, groups, limits))
         return np.concatenate([output.numpy() for output in outputs])[np.argsort(np.concatenate(groups))]
 
-    def _forward(self, kind: Score, batches: Sequence[MicroBatch], temperature: float) -> list[torch.Tensor]:
+    def _forward(self, kind: Score, batches: Sequence[MicroBatch], temperature: float) -> list[list[torch.Tensor]]:
+        """What is told of every micro batch: one kind of numbers, or two."""
         if kind == "values":
-            return [_required(output.values) for output in self.strategy.values(batches)]
-        if kind == "base_log_probs":
-            return [_required(output.log_probs) for output in self.strategy.base_log_probs(batches, temperature)]
-        outputs: list[TokenOutputs] = self.strategy.log_probs(batches, temperature)
-        return [_required(output.log_probs) for output in outputs]
+            return [[_required(output.values) for output in self.strategy.values(batches)]]
+        scored = self.strategy.base_log_probs if kind == "base_log_probs" else self.strategy.log_probs
+        outputs: list[TokenOutputs] = scored(batches, temperature)
+        found = [[_required(output.log_probs) for output in outputs]]
+        if kind == "log_probs_and_routes":
+            found.append([_required(output.routes) for output in outputs])
+        return found
 
     def offload_states(self, states: frozenset[State]) -> None:
         self.strategy.offload_states(states)

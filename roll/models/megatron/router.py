@@ -10,6 +10,7 @@ from typing import Any, Self
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
+from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 from megatron.core.transformer.moe.moe_utils import MoEAuxLossAutoScaler
 from megatron.core.transformer.moe.router import TopKRouter
 from torch import nn
@@ -55,27 +56,21 @@ class ExpertChoice:
         default: Callable[..., tuple[torch.Tensor, torch.Tensor]],
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """`scores` [tokens, E] -> those of the chosen, and the chosen [tokens, topk]."""
-        own = self._own(scores, topk, num_groups, group_topk, default)[1]
+        within = scores if num_groups is None or group_topk is None else self._of_groups(scores, num_groups, group_topk)
+        values, own = default(within, topk)
         given = self._of_this_pass()
-        self.chosen = own if given is None else torch.where(given >= 0, given, own)
+        if given is None:
+            self.chosen = own
+            return values, own
+        self.chosen = torch.where(given >= 0, given, own)
         return scores.gather(1, self.chosen), self.chosen
 
-    def _own(
-        self,
-        scores: torch.Tensor,
-        topk: int,
-        num_groups: int | None,
-        group_topk: int | None,
-        default: Callable[..., tuple[torch.Tensor, torch.Tensor]],
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        if num_groups is None or group_topk is None:
-            return default(scores, topk)
+    def _of_groups(self, scores: torch.Tensor, num_groups: int, group_topk: int) -> torch.Tensor:
+        """The scores of experts in the best groups, -inf for the others."""
         in_groups = scores.unflatten(1, (num_groups, -1))
-        kept = in_groups.topk(self._ranked_by, dim=-1).values.sum(-1).topk(group_topk, dim=-1).indices
-        is_out = torch.ones_like(in_groups, dtype=torch.bool).index_put(
-            (torch.arange(len(kept), device=kept.device)[:, None], kept), torch.tensor(False, device=kept.device)
-        )
-        return scores.masked_fill(is_out.flatten(1), -torch.inf).topk(topk, dim=-1)
+        rank = in_groups.topk(self._ranked_by, dim=-1).values.sum(-1)
+        is_out = torch.ones_like(rank, dtype=torch.bool).scatter(1, rank.topk(group_topk, dim=-1).indices, False)
+        return in_groups.masked_fill(is_out[..., None], -torch.inf).flatten(1)
 
 
 class BalancingRouter(TopKRouter):
@@ -170,11 +165,4 @@ class StageRoutes:
         chosen = {layer: router.choice.chosen for layer, router in self._routers.items()}
         if not self._shares_positions:
             return chosen
-        group: Any = parallel_state.get_tensor_model_parallel_group()
-        return {layer: _joined(part, group) for layer, part in chosen.items()}
-
-
-def _joined(part: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
-    parts = [torch.empty_like(part) for _ in range(group.size())]
-    dist.all_gather(parts, part.contiguous(), group=group)
-    return torch.cat(parts)
+        return {layer: gather_from_sequence_parallel_region(part) for layer, part in chosen.items()}

@@ -69,6 +69,17 @@ def test_log_probs_entropy_and_exported_weights_are_the_models_own(
     assert outputs[1][1] == {}
 
 
+def test_what_corrects_the_choice_of_experts_stays_in_fp32_in_a_bf16_model(
+    rank_pool: Pools, family_dir: Callable[..., Path]
+) -> None:
+    """Rounded, it would decide otherwise between experts that are close."""
+    model_dir = family_dir("glm4_moe")
+    run = Run(model_dir, PP2, model={"dtype": "bf16"}, vocab_size=models.VOCAB_SIZE)
+    exported, kept = rank_pool(2).run(ranks.fresh_export, run)[0], models.corrections(model_dir)
+    assert any((values != torch.from_numpy(values).bfloat16().float().numpy()).any() for values in kept.values())
+    assert all(np.array_equal(exported[name], values) for name, values in kept.items())
+
+
 def test_heads_for_further_tokens_are_saved_with_a_trained_model_as_they_were(rank_pool: Pools, tmp_path: Path) -> None:
     """From two stages of a pipeline, none of which knows them."""
     model_dir = models.make(tmp_path / "model", "qwen3")

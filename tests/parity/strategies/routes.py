@@ -90,16 +90,16 @@ def reference(model_dir: Path, parts: Sequence[MicroBatch]) -> Replayed:
     for index, part in enumerate(given(parts, model_dir)):
         with torch.no_grad():
             forced.model(input_ids=part.input_ids)
-        told[index] = _stacked(forced.chosen)
+        told[index] = stacked(forced.chosen)
         with forced.row(part):
             log_probs, entropy = naive_log_probs(forced.model, part, TEMPERATURE)
-            obeyed[index], scores[index] = _stacked(forced.chosen), log_probs[0].detach().numpy()
+            obeyed[index], scores[index] = stacked(forced.chosen), log_probs[0].detach().numpy()
             loss(TokenOutputs(log_probs=log_probs, entropy=entropy), part, scale)[0].backward()
     gradients = {n: p.grad.numpy().copy() for n, p in forced.model.named_parameters() if p.grad is not None}
     return Replayed(told, obeyed, scores, gradients)
 
 
-def _stacked(chosen: dict[int, torch.Tensor]) -> np.ndarray:
+def stacked(chosen: dict[int, torch.Tensor]) -> np.ndarray:
     return torch.stack([chosen[layer] for layer in sorted(chosen)], dim=1).numpy().astype(np.int16)
 
 

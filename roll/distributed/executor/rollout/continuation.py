@@ -144,5 +144,5 @@ def joined(request: GenerationRequest, rest: Generation, stop_strings: Callable[
         for name in ("token_ids", "log_probs", "policy_versions")
     }
     whole = len(request.prompt_ids) + prefix.num_tokens + end  # the engine was given what there was as its prompt
-    routes = None if rest.routes is None else rest.routes[:whole]
-    return Generation(**pairs, finish_reason=reason, routes=routes)
+    known = prefix.routes if rest.routes is None else rest.routes  # an answer cut short before it went on has no others
+    return Generation(**pairs, finish_reason=reason, routes=None if known is None else known[:whole])

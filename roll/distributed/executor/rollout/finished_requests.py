@@ -58,7 +58,7 @@ class FinishedRequests:
     token_ids: np.ndarray
     log_probs: np.ndarray
     policy_versions: np.ndarray
-    routes: tuple[np.ndarray | None, ...] = ()  # of each answer, where they are told
+    routes: tuple[np.ndarray | None, ...]  # of each answer, where they are told
     gone: Gone | None = None
     stored: tuple[RowFacts, ...] | None = None
 

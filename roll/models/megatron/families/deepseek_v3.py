@@ -1,4 +1,4 @@
-"""DeepSeek-V3, DeepSeek-R1, Kimi-K2, Moonlight: latent attention; experts chosen as GLM-4.5 chooses them."""
+"""DeepSeek-V3 and DeepSeek-R1: latent attention; experts chosen as GLM-4.5 chooses them."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""GLM-4.5 and its successors: heads turned in part, experts chosen by sigmoid and a correction, one for all tokens."""
+"""GLM-4.5: heads turned in part, experts chosen by sigmoid and a correction, one for all tokens."""
 
 from typing import Any
 

@@ -104,6 +104,8 @@ def test_ids_log_probs_and_versions_are_joined() -> None:
     routes = np.arange(8, dtype=np.int16).reshape(-1, 1, 1)  # of the prompt, what was there, and the rest
     found = joined(begun, replace(generation([7], "stop"), routes=routes), never).routes
     assert found is not None and len(found) == min(8, len(begun.prompt_ids) + 3)
+    early = request(prefix=replace(generation([5, 6], "moved"), routes=routes[:2]))
+    assert joined(early, generation([], "abort"), never).routes is not None
     alone = generation([7], "length")
     assert joined(request(), alone, never) is alone
 

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 from roll.distributed.strategy.hf.sampler import Answer, BatchSampler
 from roll.types.rollout import GenerationRequest, SamplingParams
 from tests.parity.megatron import models
-from tests.parity.strategies.routes import Forced, _stacked
+from tests.parity.strategies.routes import Forced, stacked
 
 VOCAB_SIZE = 64
 
@@ -40,7 +40,7 @@ def requests() -> list[GenerationRequest]:
 def chosen(forced: Forced, ids: Sequence[int]) -> np.ndarray:
     with torch.no_grad():
         forced.model(input_ids=torch.tensor([ids]))
-    return np.sort(_stacked(forced.chosen), -1)
+    return np.sort(stacked(forced.chosen), -1)
 
 
 def assert_told(answers: Sequence[Answer], forced: Forced) -> None:
