@@ -20,7 +20,10 @@ def whole_head_problems(
         able = ", ".join(name for name, each in STRATEGIES.items() if each.hands_over_head)
         text = f"{asked} takes hidden states and the head of the {teacher_at}, and {name_key}: {spec.name} hands over"
         yield Problem(f"{text} neither. Use {able}, or set {instead}.", (name_key, key))
-    if (size := parallel_sizes(learns).tensor) > 1:
+    sizes = parallel_sizes(learns)
+    if sizes.tensor > 1 and not sizes.whole_head:
         sizes_key = f"{student_at}.strategy_args.strategy_config"
-        text = f"{asked} takes the head of {student_at} whole on a rank, and tensor parallel divides it by {size}"
+        text = (
+            f"{asked} takes the head of {student_at} whole on a rank, and tensor parallel divides it by {sizes.tensor}"
+        )
         yield Problem(f"{text} ({sizes_key}). Set {instead}, or no tensor parallel.", (sizes_key, key))

@@ -31,6 +31,7 @@ CASES = [
     Case("fsdp2_train", FSDP2, 1),
     Case("fsdp2_train", FSDP2, 2),
     Case("fsdp2_train", FSDP2, 2, packs=True),
+    Case("fsdp2_train", FSDP2, 2, {"tensor_parallel_size": 2}),
     Case("deepspeed_train", DEEPSPEED, 2, {"zero_optimization": ZERO3}, packs=True),
     Case("plain:SPEC", "plain_torch:PlainTrainStrategy", 1),  # of docs/adding_a_strategy.md
 ]

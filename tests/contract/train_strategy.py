@@ -47,7 +47,8 @@ class Case:
 
     def __str__(self) -> str:
         stage = self.strategy_config.get("zero_optimization", {}).get("stage")
-        return f"{self.strategy_name}{'' if stage is None else stage}-x{self.world_size}{'-packs' * self.packs}"
+        form = "-packs" * self.packs + "-tensor" * ("tensor_parallel_size" in self.strategy_config)
+        return f"{self.strategy_name}{'' if stage is None else stage}-x{self.world_size}{form}"
 
 
 @contextmanager

@@ -46,7 +46,7 @@ def _megatron(name: str, form: str, settings: dict[str, Any], gpus: int = 1, nee
     )
 
 
-def _fsdp2(name: str, form: str, settings: dict[str, Any]) -> Check:
+def _fsdp2(name: str, form: str, settings: dict[str, Any], gpus: int = 1) -> Check:
     return Check(
         name=f"train-{name}",
         path=f"fsdp2_train, {form}: updates equal HF + torch, also after a trip to host memory; resumes exactly",
@@ -54,6 +54,7 @@ def _fsdp2(name: str, form: str, settings: dict[str, Any]) -> Check:
         function=f"{HERE}.trainers:trains",
         arguments={"kind": "fsdp2", "settings": settings},
         limits=limits.TRAINER,
+        gpus=gpus,
         most_gpus=2,
     )
 
@@ -165,6 +166,7 @@ CHECKS: tuple[Check, ...] = (
     _deepspeed("zero3-cpuoffload", "ZeRO 3 with optimizer and parameters in host memory", _ON_HOST),
     _fsdp2("fsdp2", "all ranks hold the model together", {}),
     _fsdp2("fsdp2-replicas", "every rank holds the model", {"fsdp_size": 1}),
+    _fsdp2("fsdp2-tp2", "tensor parallel 2", {"tensor_parallel_size": 2}, 2),
     _fsdp2("fsdp2-waiting", "weights and optimizer wait in host memory", _WAITING),
     _fsdp2("fsdp2-cpuoffload", "everything in host memory", {"offload_policy": True}),
     _lora("zero2", "deepspeed", "ZeRO 2", {"stage": 2}),

@@ -1,6 +1,8 @@
 """fsdp2_train and fsdp2_infer: what fully_shard leaves on a rank.
 
 Every weight is cut along its first dimension, over the ranks that hold the model together; the largest share counts.
+`tensor_parallel_size` divides matrices of blocks before that, not what waits for the backward pass, of which it makes
+less than is said here.
 A trainer keeps its shards in fp32, whatever it computes in: 4 bytes for the weight, 4 for its gradient, 8 for AdamW.
 Whole weights exist while they are used, in model_args.dtype: those of one block and the next (all of them with
 `reshard_after_forward: false`), embedding and head.
@@ -94,24 +96,34 @@ def _share(weight: Weight, facts: RoleFacts) -> float:
     """Elements of the largest share: rows are not divided. A layer's experts are one tensor, with a row for each."""
     rows = weight.count if weight.count > 1 else weight.shape[0]
     ranks = shard_size(_settings(facts), facts.num_ranks)
-    return -(-rows // ranks) * weight.num_elements / rows
+    return -(-rows // ranks) * _held(weight, facts) / rows
+
+
+def _held(weight: Weight, facts: RoleFacts) -> float:
+    """Elements on ranks that hold the model together but share no matrix."""
+    divided = _is_of_block(weight, facts) and len(weight.shape) > 1
+    return weight.num_elements / (_settings(facts).tensor_parallel_size if divided else 1)
+
+
+def _is_of_block(weight: Weight, facts: RoleFacts) -> bool:
+    return 0 <= weight.layer < facts.shape.num_layers
 
 
 def _sizes(parts: tuple[Part, ...]) -> list[tuple[float, int]]:
     return [(part.num_bytes, 1) for part in parts]
 
 
-def _blocks(facts: RoleFacts) -> list[int]:
-    """Elements of each layer."""
-    of_layer = [0] * facts.shape.num_layers
+def _blocks(facts: RoleFacts) -> list[float]:
+    """Elements of each layer, as a rank gathers it."""
+    of_layer = [0.0] * facts.shape.num_layers
     for weight in facts.shape.weights:
-        if 0 <= weight.layer < facts.shape.num_layers:
-            of_layer[weight.layer] += weight.num_elements
+        if _is_of_block(weight, facts):
+            of_layer[weight.layer] += _held(weight, facts)
     return of_layer
 
 
 def _gathered(facts: RoleFacts) -> tuple[Part, ...]:
-    blocks, elements = _blocks(facts), facts.shape.num_elements
+    blocks, elements = _blocks(facts), sum(_held(weight, facts) for weight in facts.shape.weights)
     outside = elements - sum(blocks)
     live = elements if not _settings(facts).reshard_after_forward else outside + 2 * max(blocks)
     return (Part("gathered weights", facts.dtype_bytes * min(live, elements), True),)

@@ -10,7 +10,8 @@ from roll.configs.strategies.table import spec_of
 class ParallelSizes:
     """Sizes with data x tensor x pipeline x context x sequence = ranks; `sequence` is that of the trainers that keep
     every layer whole (ulysses_size). The expert sizes divide the ranks of a pipeline stage
-    once more, for the experts' weights alone: they do not divide the batch.
+    once more, for the experts' weights alone: they do not divide the batch. `whole_head`: ranks that share matrices
+    have the head whole all the same.
 
     Example: 8 ranks of megatron_train with tensor 2 and pipeline 2 have data 2; with expert 2 as well, still 2.
     """
@@ -22,6 +23,7 @@ class ParallelSizes:
     sequence: int = 1
     expert: int = 1
     expert_tensor: int = 1
+    whole_head: bool = False
 
 
 def parallel_sizes(worker: WorkerConfig) -> ParallelSizes:

@@ -1,6 +1,6 @@
 """`strategy_config` of fsdp2_train and fsdp2_infer, and what their specs are asked."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ValidationError, model_validator
@@ -9,9 +9,11 @@ from roll.configs.base import Settings, setting
 from roll.configs.cluster import WorkerConfig
 from roll.configs.data import Names
 from roll.configs.model import DTYPES
+from roll.configs.plan.parallel import ParallelSizes
 from roll.configs.problems import Problem
-from roll.configs.strategies.sequence_parallel import ranks_problems
+from roll.configs.strategies import packing, sequence_parallel
 from roll.configs.strategies.spec import Choice
+from roll.configs.strategies.tensor_parallel import tensor_model_problems, tensor_problems
 from roll.configs.training import EIGHT_BIT
 
 NumberFormat = Annotated[
@@ -47,8 +49,14 @@ class Fsdp2Settings(Settings):
     fsdp_size: int = setting(
         ALL,
         "Ranks that hold the model together; every so many hold a copy (hybrid sharding). -1, or as many as there are "
-        "or more: all ranks.",
+        "or more: all ranks. With tensor_parallel_size, groups of so many ranks are counted.",
         ge=ALL,
+    )
+    tensor_parallel_size: int = setting(
+        1,
+        "Neighbouring ranks that take the same rows and divide every matrix of the model's blocks among them. They "
+        "count as one data-parallel rank. For models of the types in docs/trainers.md.",
+        ge=1,
     )
     param_dtype: NumberFormat | None = setting(
         None,
@@ -72,15 +80,35 @@ class Fsdp2Settings(Settings):
     )
 
 
+def num_groups(settings: Fsdp2Settings, num_ranks: int) -> int:
+    """Of ranks that divide matrices among them."""
+    return max(1, num_ranks // settings.tensor_parallel_size)
+
+
 def shard_size(settings: Fsdp2Settings, num_ranks: int) -> int:
-    """Ranks that hold the model together."""
-    return num_ranks if settings.fsdp_size == ALL else min(settings.fsdp_size, num_ranks)
+    """Ranks, or groups that divide matrices, that hold the model together."""
+    groups = num_groups(settings, num_ranks)
+    return groups if settings.fsdp_size == ALL else min(settings.fsdp_size, groups)
+
+
+def sizes(worker: WorkerConfig) -> ParallelSizes:
+    tensor, sequence = _tensor_size(worker), worker.model_args.ulysses_size
+    data = max(1, worker.num_workers // (tensor * sequence))
+    return ParallelSizes(data, tensor, sequence=sequence, whole_head=tensor > 1)
+
+
+def _tensor_size(worker: WorkerConfig) -> int:
+    """1 where the settings are wrong, which is told with them."""
+    try:
+        return Fsdp2Settings.model_validate(worker.strategy_config).tensor_parallel_size
+    except ValidationError:
+        return 1
 
 
 def problems(choice: Choice) -> Iterator[Problem]:
     """What the class of its settings cannot know."""
     worker, name = choice.worker, choice.role.name
-    yield from ranks_problems(choice)
+    yield from sequence_parallel.ranks_problems(choice)
     if worker.model_args.dtype == "fp16":
         key = f"{name}.model_args.dtype"
         yield Problem(f"{key}: fp16 with {worker.strategy_name}, which scales no loss. Use bf16, or fp32.", (key,))
@@ -88,12 +116,19 @@ def problems(choice: Choice) -> Iterator[Problem]:
         settings = Fsdp2Settings.model_validate(worker.strategy_config)
     except ValidationError:
         return  # told with the settings
-    size, ranks = settings.fsdp_size, worker.num_workers
-    if size == 0 or ranks % shard_size(settings, ranks):
+    size, ranks, tensor = settings.fsdp_size, worker.num_workers, settings.tensor_parallel_size
+    groups = num_groups(settings, ranks)
+    if ranks % tensor:
         fitting = [n for n in range(1, ranks + 1) if ranks % n == 0]
-        key = f"{choice.at}.fsdp_size"
-        text = f"{key}: {size} does not divide the role's {ranks} ranks. Use -1, or one of {fitting}."
+        key = f"{choice.at}.tensor_parallel_size"
+        text = f"{key}: {tensor} does not divide the role's {ranks} ranks. Use one of {fitting}."
         yield Problem(text, (key, f"{name}.device_mapping", f"{name}.world_size"))
+    elif size == 0 or groups % shard_size(settings, ranks):
+        fitting = [n for n in range(1, groups + 1) if groups % n == 0]
+        key, what = f"{choice.at}.fsdp_size", f"{groups} groups of {tensor} ranks" if tensor > 1 else f"{ranks} ranks"
+        text = f"{key}: {size} does not divide the role's {what}. Use -1, or one of {fitting}."
+        yield Problem(text, (key, f"{name}.device_mapping", f"{name}.world_size"))
+    yield from tensor_problems(choice, tensor)
     dtype = settings.param_dtype
     if dtype not in (None, worker.model_args.dtype):
         key, other = f"{choice.at}.param_dtype", f"{name}.model_args.dtype"
@@ -118,6 +153,12 @@ def problems(choice: Choice) -> Iterator[Problem]:
     if settings.optimizer_offload and not choice.role.learns:
         at = f"{choice.at}.optimizer_offload"
         yield Problem(f"{at}: {name} does not learn, and has no use for it. Remove it.", (at,))
+
+
+def model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
+    """By the config.json of the model."""
+    yield from packing.model_problems(choice, model)
+    yield from tensor_model_problems(choice, model, _tensor_size(choice.worker))
 
 
 def warnings(choice: Choice) -> Iterator[str]:

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from roll.configs.cluster import WorkerConfig
+from roll.configs.plan.parallel import parallel_sizes
 from roll.distributed.strategy.base import RankContext
 from roll.distributed.strategy.model_score import empty_micro_batch
 from roll.models.sequence_ranks import SequenceRanks
@@ -18,14 +19,15 @@ from roll.types.batch import MicroBatch
 
 @dataclass(frozen=True)
 class RowShare:
-    """The rows of a rank: those of all ranks with the same `rank` here, `ulysses_size` neighbours in the role."""
+    """The rows of a rank: those of all ranks with the same `rank` here, neighbours in the role that share sequences or
+    matrices."""
 
     rank: int
     size: int
 
     @classmethod
     def of(cls, role: WorkerConfig, context: RankContext) -> RowShare:
-        together = role.model_args.ulysses_size
+        together = _together(role)
         return cls(context.rank // together, context.world_size // together)
 
 
@@ -40,7 +42,7 @@ class RankGroups:
     @classmethod
     def made(cls, role: WorkerConfig, context: RankContext) -> RankGroups:
         """Collective over the role's ranks, whose process group is there."""
-        size, timeout = role.model_args.ulysses_size, timedelta(minutes=role.backend_timeout)
+        size, timeout = _together(role), timedelta(minutes=role.backend_timeout)
         if size == 1:
             return cls()
         ranks = torch.arange(context.world_size).view(-1, size)
@@ -49,7 +51,14 @@ class RankGroups:
         share, place = divmod(context.rank, size)
         own, others = together[share], apart[place]
         assert isinstance(own, dist.ProcessGroup) and isinstance(others, dist.ProcessGroup)
-        return cls(SequenceRanks(own, place, size), others)
+        shares_sequences = role.model_args.ulysses_size > 1
+        return cls(SequenceRanks(own, place, size) if shares_sequences else None, others)
+
+
+def _together(role: WorkerConfig) -> int:
+    """Ranks that take the same rows."""
+    sizes = parallel_sizes(role)
+    return sizes.sequence * sizes.tensor
 
 
 def all_reduce(

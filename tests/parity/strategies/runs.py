@@ -20,6 +20,7 @@ from roll.configs.plan.run_plan import TrainPlan
 from roll.configs.roles import ROLES
 from roll.distributed.strategy.base import RankContext, TrainStrategy
 from roll.distributed.strategy.deepspeed.train import DeepSpeedTrainStrategy
+from roll.distributed.strategy.fsdp2.meshes import whole_weight
 from roll.distributed.strategy.fsdp2.train import Fsdp2TrainStrategy
 from roll.models.head_scores import HeadScores, Teacher
 from roll.models.hf import LogProbHead
@@ -72,6 +73,11 @@ class Run:
     optimizer_waits: bool = False
     replay: str = "disable"  # router_replay.mode
     sequence: int = 1  # neighbouring ranks that share every sequence
+
+    @property
+    def together(self) -> int:
+        """Ranks that take the same rows."""
+        return self.sequence * (self.fsdp2 or {}).get("tensor_parallel_size", 1)
 
     def config(self) -> WorkerConfig:
         zero = {"stage": self.stage} | self.zero
@@ -159,7 +165,7 @@ def context(role: str = "actor_train") -> RankContext:
 def trainer(run: Run) -> Iterator[DeepSpeedTrainStrategy | Fsdp2TrainStrategy]:
     where = context(run.role)
     kind = DeepSpeedTrainStrategy if run.fsdp2 is None else Fsdp2TrainStrategy
-    strategy = kind(run.config(), where, run.plan(where.world_size // run.sequence))
+    strategy = kind(run.config(), where, run.plan(where.world_size // run.together))
     strategy.setup()
     if run.positions_per_chunk is not None:
         head = strategy.model.module.head
@@ -270,7 +276,7 @@ def gradients_before_a_step(
 
 
 def whole(tensor: torch.Tensor) -> np.ndarray:
-    full = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    full = whole_weight(tensor, tensor.dtype) if isinstance(tensor, DTensor) else tensor
     return full.detach().float().cpu().numpy().copy()
 
 

@@ -85,4 +85,5 @@ def _saved(rank: Fsdp2Rank, updater: Updater) -> Mapping[str, torch.Tensor]:
 
 
 def _layout(rank: Fsdp2Rank) -> dict[str, object]:
-    return {"world_size": rank.context.world_size}
+    size = rank.settings.tensor_parallel_size
+    return {"world_size": rank.context.world_size} | ({"tensor_parallel_size": size} if size > 1 else {})

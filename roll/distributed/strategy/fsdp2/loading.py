@@ -8,10 +8,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
 
 from roll.configs.model import ModelArgs
 from roll.configs.roles import Head
+from roll.distributed.strategy.fsdp2.meshes import own_part
 from roll.errors import StrategyError
 from roll.models.loading import DTYPES, LoadedModel, load_model
 
@@ -84,9 +85,9 @@ def _fill(module: nn.Module, source: nn.Module | None) -> None:
         if source is None:
             whole = torch.empty(parameter.shape, dtype=parameter.dtype, device=device)
         else:
-            whole = weights.pop(name).detach().to(device, parameter.dtype)
-        shard = distribute_tensor(whole, parameter.device_mesh, parameter.placements)
-        parameter.to_local().data.copy_(shard.to_local())
+            whole = weights.pop(name).detach().to(device, parameter.dtype).contiguous()
+        dist.broadcast(whole, SOURCE)
+        parameter.to_local().data.copy_(own_part(whole, parameter))
     buffers: dict[str, Any] = dict(source.named_buffers()) if source is not None else {}
     for name, buffer in module.named_buffers():
         if source is not None:

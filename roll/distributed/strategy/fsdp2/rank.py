@@ -10,22 +10,21 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from roll.configs.cluster import WorkerConfig
-from roll.configs.strategies.fsdp2 import Fsdp2Settings, shard_size
+from roll.configs.strategies.fsdp2 import Fsdp2Settings
 from roll.distributed.strategy.base import RankContext
 from roll.distributed.strategy.fsdp2.loading import load_shards
+from roll.distributed.strategy.fsdp2.meshes import RankMesh
 from roll.distributed.strategy.fsdp2.sharding import reshard, shard
+from roll.distributed.strategy.fsdp2.tensor_parallel import divide, make_one, norms_of_heads
 from roll.distributed.strategy.host_copies import HostCopies
 from roll.models.loading import DTYPES, LoadedModel
 from roll.platforms.stores import bind_stores
 from roll.platforms.table import platform_of
 from roll.utils.network import LOOPBACK
-
-SHARD, REPLICATE = "shard", "replicate"
 
 
 class Fsdp2Rank:
@@ -35,23 +34,14 @@ class Fsdp2Rank:
         self.role, self.context = role, context
         self.settings = Fsdp2Settings.model_validate(role.strategy_config)
         self.platform = platform_of(context.device)
-        self._mesh: DeviceMesh | None = None
+        self._mesh: RankMesh | None = None
         self._model: LoadedModel | None = None
         self._copies = HostCopies()
 
     @property
-    def mesh(self) -> DeviceMesh:
+    def mesh(self) -> RankMesh:
         assert self._mesh is not None, "start() comes first"
         return self._mesh
-
-    @property
-    def num_replicas(self) -> int:
-        return self.context.world_size // shard_size(self.settings, self.context.world_size)
-
-    @property
-    def shard_group(self) -> dist.ProcessGroup:
-        """The ranks that hold the model together."""
-        return self.mesh.get_group(SHARD)
 
     def start(self) -> None:
         """Joins the role's process group and divides it. A rank that does not come is an error after backend_timeout,
@@ -62,11 +52,7 @@ class Fsdp2Rank:
             bind_stores()
             timeout = timedelta(minutes=self.role.backend_timeout)
             dist.init_process_group(self.platform.communication_backend, timeout=timeout)
-        kind, size = self.context.device.type, shard_size(self.settings, self.context.world_size)
-        if self.num_replicas == 1:
-            self._mesh = init_device_mesh(kind, (size,), mesh_dim_names=(SHARD,))
-        else:
-            self._mesh = init_device_mesh(kind, (self.num_replicas, size), mesh_dim_names=(REPLICATE, SHARD))
+        self._mesh = RankMesh.of(self.context.device.type, self.settings, self.context.world_size)
         torch.manual_seed(self.context.seed)
 
     def load_model(self, kept_in: torch.dtype, adapts: bool = False) -> LoadedModel:
@@ -79,11 +65,22 @@ class Fsdp2Rank:
             self.context.head,
             self.context.rank,
             kept_in,
-            lambda model: shard(model, self.mesh, self.settings, DTYPES[args.dtype]),
+            self._cut,
             place,
             adapts,
         )
         return self._model
+
+    def _cut(self, model: LoadedModel) -> None:
+        if self.mesh.tensor is not None:
+            divide(model, self.mesh.tensor)
+        shard(model, self.mesh.data, self.settings, DTYPES[self.role.model_args.dtype])
+
+    def complete_gradients(self) -> None:
+        """After the backward passes of an update: those of weights that ranks who share matrices have whole."""
+        if (group := self.mesh.tensor_group) is not None:
+            assert self._model is not None, "load_model() comes first"
+            make_one(self.shards(), norms_of_heads(self._model), group)
 
     @property
     def module(self) -> nn.Module:
@@ -130,13 +127,3 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     """This rank's part of a weight, its gradient or a state of the optimizer."""
     assert isinstance(tensor, DTensor)
     return tensor.to_local()
-
-
-def whole_weight(shard: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """A shard that lies in host memory travels from the device."""
-    assert isinstance(shard, DTensor)
-    part = shard.to_local().detach().to(shard.device_mesh.device_type, dtype)
-    placed = DTensor.from_local(
-        part, shard.device_mesh, shard.placements, run_check=False, shape=shard.shape, stride=shard.stride()
-    )
-    return placed.full_tensor()

@@ -16,7 +16,8 @@ from roll.configs.plan.run_plan import TrainPlan
 from roll.distributed.strategy.base import RankContext, State, TrainStrategy
 from roll.distributed.strategy.data_parallel import RankGroups, RowShare, all_reduce, evened_out
 from roll.distributed.strategy.fsdp2 import checkpoint
-from roll.distributed.strategy.fsdp2.rank import Fsdp2Rank, whole_weight
+from roll.distributed.strategy.fsdp2.meshes import whole_weight
+from roll.distributed.strategy.fsdp2.rank import Fsdp2Rank
 from roll.distributed.strategy.fsdp2.update import Updater
 from roll.distributed.strategy.model_score import ModelScoreStrategy
 from roll.distributed.strategy.optimizer import go_on_after
@@ -34,8 +35,8 @@ class Fsdp2TrainStrategy(ModelScoreStrategy, TrainStrategy):
     """Policy, critic or reward model (context.head) under AdamW; fp32, or bf16 with fp32 master weights.
 
     The shards are the master weights: in bf16 they are cast on their way to the ranks that compute, and gradients are
-    summed in fp32 (reduce_dtype). FSDP2 averages gradients over the ranks; the loss is multiplied by their number, so
-    that the gradient of the update is the sum of what all micro batches of all ranks returned.
+    summed in fp32 (reduce_dtype). FSDP2 averages gradients over the ranks with different rows; the loss is multiplied
+    by their number, so that the gradient of the update is the sum of what all micro batches of all ranks returned.
     """
 
     def __init__(self, role: WorkerConfig, context: RankContext, plan: TrainPlan):
@@ -54,7 +55,7 @@ class Fsdp2TrainStrategy(ModelScoreStrategy, TrainStrategy):
         with self.rank.weights_at_work():
             pass  # they wait where they belong
         self._prepare()
-        draw_apart(self.context.seed, self.context.rank)
+        draw_apart(self.context.seed, self.context.rank // self.rank.settings.tensor_parallel_size)
 
     @property
     def updater(self) -> Updater:
@@ -66,7 +67,7 @@ class Fsdp2TrainStrategy(ModelScoreStrategy, TrainStrategy):
     ) -> tuple[MetricSums, dict[str, float]]:
         if not micro_batches:
             raise ValueError("an update needs at least one micro batch on every rank")
-        module, sums, ranks = self.model.module, MetricSums(), self.context.world_size
+        module, sums, ranks = self.model.module, MetricSums(), self.rank.mesh.data.size()
         loss = with_balance(loss, self.role.model_args.moe_aux_loss_coef, micro_batches, self.all_reduce_sum)
         assert isinstance(module, FSDPModule)
         with self.rank.weights_at_work():
@@ -77,6 +78,7 @@ class Fsdp2TrainStrategy(ModelScoreStrategy, TrainStrategy):
                 total, metrics = loss(self._outputs(module, batch, loss, temperature), batch, scale)
                 (total * ranks if ranks > 1 else total).backward()
                 sums.merge([metrics])
+            self.rank.complete_gradients()
             facts = self.updater.step(self.context.role)
         return sums.to_floats(), facts
 
@@ -115,7 +117,11 @@ class Fsdp2TrainStrategy(ModelScoreStrategy, TrainStrategy):
                         for n in export.parameters
                     }
                     value = export.value(tensors.__getitem__, dtype) if is_wanted else None
-                    if self.rank.settings.param_offload and self.rank.shard_group.size() == 1 and value is not None:
+                    if (
+                        self.rank.settings.param_offload
+                        and self.rank.mesh.shard_group.size() == 1
+                        and value is not None
+                    ):
                         value = value.clone()  # the shard itself, which is about to leave
                     weights += [(name, value)] if value is not None else []
                 yield self.model.in_checkpoint_form(weights)

@@ -8,10 +8,12 @@ from contextlib import contextmanager
 
 import torch
 from torch.distributed.tensor import DTensor
+from torch.nn.utils import get_total_norm
 
 from roll.configs.plan.run_plan import TrainPlan
 from roll.configs.training import TrainingArgs
 from roll.distributed.strategy.data_parallel import all_reduce
+from roll.distributed.strategy.fsdp2.meshes import tensor_placement
 from roll.distributed.strategy.fsdp2.rank import Fsdp2Rank, local
 from roll.distributed.strategy.host_copies import HostCopies
 from roll.distributed.strategy.optimizer import not_finite, optimizer_of, schedule
@@ -37,7 +39,7 @@ class Updater:
         with the weights untouched, if the gradient is not finite."""
         learning_rate = float(self.schedule.get_last_lr()[0])
         gradients = [local(shard.grad) for shard in self.trained.values() if shard.grad is not None]
-        norm = self._norm(gradients)
+        norm = self._norm()
         if not math.isfinite(norm):
             raise not_finite(role, norm)
         if 0 < self._max_norm < norm + _EPSILON:
@@ -49,10 +51,17 @@ class Updater:
         self.optimizer.zero_grad()
         return {"grad_norm": norm, "learning_rate": learning_rate}
 
-    def _norm(self, gradients: list[torch.Tensor]) -> float:
-        """Of all ranks' shards. Each rank has computed with its own numbers; the sum is the same on all."""
-        own = float(torch.nn.utils.get_total_norm(gradients))
-        return math.sqrt(all_reduce([own**2], self._rank.context, group=self._rank.shard_group)[0])
+    def _norm(self) -> float:
+        """Of all ranks' shards; what ranks who share matrices have whole counts once. Each rank has computed with its
+        own numbers; the sum is the same on all."""
+        found = [shard.grad for shard in self.trained.values() if isinstance(shard.grad, DTensor)]
+        divided = [local(gradient) for gradient in found if tensor_placement(gradient) is not None]
+        others = [local(gradient) for gradient in found if tensor_placement(gradient) is None]
+        own = [float(get_total_norm(gradients)) ** 2 for gradients in (divided, others)]
+        of_divided, of_others = all_reduce(own, self._rank.context, group=self._rank.mesh.shard_group)
+        if (group := self._rank.mesh.tensor_group) is not None:
+            of_divided = all_reduce([of_divided], self._rank.context, group=group)[0]
+        return math.sqrt(of_divided + of_others)
 
     @contextmanager
     def moments_at_work(self) -> Iterator[None]:

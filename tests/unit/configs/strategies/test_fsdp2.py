@@ -33,6 +33,7 @@ def found(config: dict[str, Any], role: str = "actor_train", **given: Any) -> li
         {"mixed_precision": {"param_dtype": "bfloat16", "reduce_dtype": "torch.float32"}},
         {"fsdp_size": 16, "param_dtype": "bf16", "reduce_dtype": "float32"},
         {"param_offload": True, "optimizer_offload": True},
+        {"tensor_parallel_size": 2, "fsdp_size": 1, "param_offload": True},
         {"offload_policy": True},
     ],
 )
@@ -44,7 +45,16 @@ def test_settings_that_a_trainer_takes(config: dict[str, Any]) -> None:
     ("config", "message"),
     [
         ({"fsdp_sizes": 2}, "fsdp_sizes: unknown key (value 2). Did you mean fsdp_size?"),
-        ({"tensor_parallel_size": 2}, "tensor_parallel_size: unknown key (value 2)."),
+        ({"tensor_parallel": 2}, "tensor_parallel: unknown key (value 2). Did you mean tensor_parallel_size?"),
+        (
+            {"tensor_parallel_size": 3},
+            "tensor_parallel_size: 3 does not divide the role's 4 ranks. Use one of [1, 2, 4].",
+        ),
+        ({"tensor_parallel_size": 0}, "tensor_parallel_size: 0 must be at least 1."),
+        (
+            {"tensor_parallel_size": 2, "fsdp_size": 0},
+            "fsdp_size: 0 does not divide the role's 2 groups of 2 ranks. Use -1, or one of [1, 2].",
+        ),
         ({"use_orig_params": True}, "use_orig_params: unknown key (value true)."),
         ({"wrap_policy": {"min_params": 3}}, "wrap_policy.min_params: unknown key (value 3)."),
         ({"fsdp_size": 3}, "fsdp_size: 3 does not divide the role's 4 ranks. Use -1, or one of [1, 2, 4]."),
