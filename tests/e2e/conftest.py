@@ -127,6 +127,14 @@ def sort_data(tmp_path_factory: pytest.TempPathFactory, sort_task: ModuleType) -
 
 
 @pytest.fixture(scope="session")
+def shared_heads_data(tmp_path_factory: pytest.TempPathFactory, sort_task: ModuleType) -> Path:
+    """The demo's data and a model with two key-value heads, which two tensor-parallel ranks can share."""
+    directory = tmp_path_factory.mktemp("tiny-sort-heads")
+    sort_task.prepare(directory, sort_task.Settings(num_kv_heads=2))
+    return directory
+
+
+@pytest.fixture(scope="session")
 def lake_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The agentic demo's model, with the demo's own warm-up, made once in the same way."""
     shared = shared_directory(tmp_path_factory)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -14,14 +13,6 @@ from tests.e2e.conftest import END_LIMIT_S, Run
 StartRun = Callable[..., Run]
 HF_SAMPLER = ("actor_infer.strategy_args.strategy_name=hf_infer", "~actor_infer.strategy_args.strategy_config")
 SHORT = ("eval_steps=24", "save_steps=-1")
-
-
-@pytest.fixture(scope="session")
-def shared_heads_data(tmp_path_factory: pytest.TempPathFactory, sort_task: ModuleType) -> Path:
-    """The demo's data and a model with two key-value heads, which two tensor-parallel ranks can share."""
-    directory = tmp_path_factory.mktemp("tiny-sort-heads")
-    sort_task.prepare(directory, sort_task.Settings(num_kv_heads=2))
-    return directory
 
 
 def test_tensor_parallel_ranks_feed_vllm(shared_heads_data: Path, start_run: StartRun) -> None:
