@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from roll.configs.cluster import WorkerConfig
 from roll.configs.plan.parallel import ParallelSizes, parallel_sizes
@@ -62,7 +63,7 @@ def machine_problems(choice: Choice) -> Iterator[Problem]:
 
 
 def sizes(worker: WorkerConfig) -> ParallelSizes:
-    found = {name: max(1, _size(worker, key)) for name, key in SIZES.items()}
+    found: dict[str, Any] = {name: max(1, _size(worker, key)) for name, key in SIZES.items()}
     model = found["tensor"] * found["pipeline"] * found["context"]
     return ParallelSizes(data=max(1, worker.num_workers // model), **found)
 

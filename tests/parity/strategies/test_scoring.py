@@ -33,6 +33,11 @@ class Scorer:
     packs: bool = False
     sequence: int = 1  # neighbouring ranks that share every sequence
 
+    @property
+    def together(self) -> int:
+        """Ranks that take the same rows."""
+        return self.sequence * self.strategy_config.get("tensor_parallel_size", 1)
+
     def config(self, model_dir: Path, dtype: str = "fp32") -> WorkerConfig:
         return WorkerConfig.model_validate(
             {
@@ -62,9 +67,10 @@ SCORERS = [
 ]
 PACKS = [replace(SCORERS[i], packs=True) for i in (0, 3, 5)]
 PACKS_IDS = ["hf-packs", "ds-zero3-x2-packs", "fsdp2-x2-packs"]
-SHARED_IDS = ["ds-zero3-x2-shared", "fsdp2-x2-shared", "ds-zero3-x4-shared", "fsdp2-x4-shared"]
+SHARED_IDS = ["fsdp2-x2-tensor", "ds-zero3-x2-shared", "fsdp2-x2-shared", "ds-zero3-x4-shared", "fsdp2-x4-shared"]
 ZERO3, FSDP, *LARGE = [replace(SCORERS[i], world_size=size, sequence=2) for size in (2, 4) for i in (3, 5)]
-SHARED = [ZERO3, FSDP, *(pytest.param(scorer, marks=pytest.mark.slow) for scorer in LARGE)]
+TENSOR = Scorer("fsdp2_infer", FSDP2, 2, {"tensor_parallel_size": 2})
+SHARED = [TENSOR, ZERO3, FSDP, *(pytest.param(scorer, marks=pytest.mark.slow) for scorer in LARGE)]
 
 
 def rows_of_texts() -> list[MicroBatch]:
@@ -165,8 +171,8 @@ def test_bf16_log_probs_stay_within_bf16_rounding(scorer: Scorer, rank_pool: Poo
 
 @pytest.mark.parametrize(
     "scorer",
-    [SCORERS[0], SCORERS[3], SCORERS[5], *PACKS, FSDP],
-    ids=["hf", "ds-zero3-x2", "fsdp2-x2", *PACKS_IDS, "fsdp2-x2-shared"],
+    [SCORERS[0], SCORERS[3], SCORERS[5], *PACKS, FSDP, TENSOR],
+    ids=["hf", "ds-zero3-x2", "fsdp2-x2", *PACKS_IDS, "fsdp2-x2-shared", "fsdp2-x2-tensor"],
 )
 def test_values_are_read_before_the_token_is_known(
     scorer: Scorer, rank_pool: Pools, tiny_model_dir: Path, tmp_path: Path
@@ -202,6 +208,6 @@ def test_numbers_of_rows_are_those_of_hugging_faces_own_model(
         want = torch.cat([model(input_ids=row.input_ids).logits for row in rows_of_texts()])
     assert float(want.std(0).min()) > 0.01 and want.shape == (8, num_labels)
     for place, outputs in enumerate(rank_pool(scorer.world_size).run(numbers_of_rows, scorer, directory)):
-        got, rank = torch.cat(outputs), place // scorer.sequence
+        got, rank = torch.cat(outputs), place // scorer.together
         assert got.dtype == torch.float32 and got.shape == (6 - 4 * rank, num_labels)
         torch.testing.assert_close(got, want[2 * rank :][: len(got)], rtol=0, atol=1e-5)

@@ -85,5 +85,7 @@ def _saved(rank: Fsdp2Rank, updater: Updater) -> Mapping[str, torch.Tensor]:
 
 
 def _layout(rank: Fsdp2Rank) -> dict[str, object]:
+    """Ranks with other rows draw other numbers: those of one tensor-parallel group draw the same."""
+    layout: dict[str, object] = {"world_size": rank.context.world_size}
     size = rank.settings.tensor_parallel_size
-    return {"world_size": rank.context.world_size} | ({"tensor_parallel_size": size} if size > 1 else {})
+    return layout | ({"tensor_parallel_size": size} if size > 1 else {})
