@@ -127,7 +127,10 @@ def schedule(value: Any) -> Any:
 
 def router_replay(value: Any) -> Any:
     if value == "R3":
-        return Near("R2", "the experts of the old log-probs' pass: of engines, hf_infer alone tells those of a rollout")
+        return Near(
+            "R2",
+            "the experts of the old log-probs' pass; R3, those of the rollout, goes with sglang and hf_infer alone",
+        )
     return word({"disabled": "disable", "R2": "R2"}, "mode of router replay")(value)
 
 

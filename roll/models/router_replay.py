@@ -9,6 +9,7 @@ the old log-probs (R2) or of the rollout (R3) the same experts are trained that 
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from typing import Any
 
@@ -20,6 +21,7 @@ from transformers import PreTrainedModel
 from roll.errors import StrategyError
 from roll.models.sequence_ranks import SequenceRanks
 
+_LAYER = re.compile(r"\blayers\.(\d+)\.")
 UNKNOWN = -1  # in place of an expert: the router chooses for itself
 
 
@@ -45,6 +47,12 @@ class RouterReplay:
     def told(self) -> torch.Tensor:
         """What the routers chose in the last forward pass, int16 [n, layers, k]."""
         return torch.stack([routed.chosen for routed in self._routed], dim=1).to(torch.int16)
+
+
+def mixture_layers(model: PreTrainedModel) -> tuple[int, ...]:
+    """The numbers of the layers whose routers a `RouterReplay` would know, in its order."""
+    names = [name for name, module in model.named_modules() if _is_router(module)]
+    return tuple(int(found.group(1)) for name in names if (found := _LAYER.search(name)) is not None)
 
 
 def _is_router(module: nn.Module) -> bool:

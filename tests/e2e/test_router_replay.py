@@ -19,6 +19,7 @@ StartRun = Callable[..., Run]
     [
         pytest.param("tiny_sort_fsdp2", "R2", marks=pytest.mark.slow),
         ("tiny_sort_fsdp2", "R3"),
+        pytest.param("tiny_sort_sglang", "R3", marks=pytest.mark.slow),
         pytest.param("tiny_sort_megatron", "R2", marks=pytest.mark.slow),
     ],
 )

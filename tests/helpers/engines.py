@@ -67,6 +67,7 @@ class EngineHarness:
         device: str = "cpu",
         dtype: str = "fp32",
         adapter_rank: int | None = None,
+        tells_routes: bool = False,
         **strategy_config: Any,
     ):
         from roll.utils.imports import resolve
@@ -84,7 +85,7 @@ class EngineHarness:
 
         strategy_class: Any = resolve(strategy_class_path(name, "generate"))
         self.engine: GenerateStrategy = strategy_class(
-            role(name, model_dir, num_gpus_per_worker, config, dtype), rank_context(device, adapter_rank)
+            role(name, model_dir, num_gpus_per_worker, config, dtype), rank_context(device, adapter_rank, tells_routes)
         )
         self.engine.setup()
         self.run(self.engine.start(), timeout_s=600)  # seconds, unless the machine is busy
@@ -249,13 +250,15 @@ def role(
     )
 
 
-def rank_context(device: str = "cpu", adapter_rank: int | None = None) -> Any:
+def rank_context(device: str = "cpu", adapter_rank: int | None = None, tells_routes: bool = False) -> Any:
     import torch
 
     from roll.distributed.strategy.base import RankContext
 
     place = torch.device(device if device == "cpu" else "cuda:0")
-    return RankContext("actor_infer", 0, 1, 0, seed=7, device=place, adapter_rank=adapter_rank)
+    return RankContext(
+        "actor_infer", 0, 1, 0, seed=7, device=place, adapter_rank=adapter_rank, tells_routes=tells_routes
+    )
 
 
 def load_model(model_dir: Path) -> "PreTrainedModel":

@@ -121,6 +121,7 @@ _SPECS = (
     StrategySpec(
         "sglang",
         {"generate": f"{_CLASSES}.sglang.generate:SglangStrategy"},
+        tells_routes=True,
         packages=(*_TORCH, Package("sglang", "sglang")),
         devices_per_worker=True,
         problems=f"{_CLASSES}.sglang.args:problems",

@@ -18,6 +18,7 @@ NAME = "actor_train.strategy_args.strategy_name"
 def test_every_trainer_takes_it(name: str) -> None:
     assert problems({KEY: "R2", NAME: name}) == []
     assert problems({KEY: "R3", NAME: name, ENGINE: "hf_infer"}) == []
+    assert problems({KEY: "R3", NAME: name, ENGINE: "sglang"}) == []
 
 
 @pytest.mark.parametrize(

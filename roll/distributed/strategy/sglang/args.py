@@ -44,6 +44,7 @@ _TAKEN: dict[str, tuple[str, tuple[Any, ...]]] = {
     "enable_weights_cpu_backup": ("weights that did not change are not sent again after an offload", (True,)),
     "speculative_algorithm": ("log-probs and seeds of drafted tokens are not checked here yet", ()),
     "disaggregation_mode": ("an engine prefills and decodes itself", ("null",)),
+    "enable_return_routed_experts": ("actor_train.router_replay.mode: R3 does", (False,)),
     "enable_lora": ("weight updates send whole weights", (False,)),
     "custom_sigquit_handler": ("the worker watches the engine's processes itself", ()),
 }

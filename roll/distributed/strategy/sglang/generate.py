@@ -22,6 +22,7 @@ from roll.distributed.strategy.sglang.args import (
     worker_environment,
 )
 from roll.distributed.strategy.sglang.requests import to_generation, to_sglang
+from roll.distributed.strategy.sglang.routes import ToldRoutes
 from roll.distributed.weights.bucket import BucketSource, GroupSpec
 from roll.distributed.weights.messages import encode_source
 from roll.errors import StrategyError
@@ -54,6 +55,7 @@ class SglangStrategy(EngineStrategy):
         self._takes_parts = True
         self._limit_key = "context_length"  # what to raise for longer requests
         self._numbers = itertools.count()
+        self._told: ToldRoutes | None = None
 
     def setup(self) -> None:
         """Sets what the launcher has not set of `worker_environment`: SGLang's own processes inherit it."""
@@ -66,6 +68,9 @@ class SglangStrategy(EngineStrategy):
             from roll.distributed.strategy.sglang.engine import EngineProcesses
 
             self._max_tokens = self._context_length(arguments.get("context_length"))
+            if self._context.tells_routes:
+                self._told = ToldRoutes.of(self._role.model_args)
+                arguments["enable_return_routed_experts"] = True
             arguments["context_length"] = self._max_tokens + SPARE_POSITIONS
             self._engine = EngineProcesses(arguments)
         except StrategyError:
@@ -151,6 +156,7 @@ class SglangStrategy(EngineStrategy):
             return_logprob=True,
             rid=name,
             extra_key=self._cache_key,
+            return_routed_experts=self._told is not None,
         )
         try:
             async with self._failures():
@@ -159,7 +165,7 @@ class SglangStrategy(EngineStrategy):
             if not flight.is_aborted:
                 raise
             return nothing()
-        return to_generation(answers[-1], was_aborted=flight.is_aborted)
+        return to_generation(answers[-1], was_aborted=flight.is_aborted, told=self._told)
 
     async def _while_alive(self, work: Coroutine[Any, Any, T]) -> T:
         return await self._running().while_alive(work)

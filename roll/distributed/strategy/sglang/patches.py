@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from typing import Any
 
 import torch
 from sglang.srt.layers import sampler
 from sglang.srt.managers.schedule_batch import FINISH_MATCHED_TOKEN, Req
+from sglang.srt.mem_cache.pool_host.common import ALLOC_MEMORY_FUNCS
 from sglang.srt.sampling.penaltylib.min_new_tokens import BatchedMinNewTokensPenalizer
 from sglang.srt.sampling.penaltylib.repetition_penalty import BatchedRepetitionPenalizer
 from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
@@ -20,6 +22,7 @@ def install_patches() -> None:
     _stop_at_stop_tokens_also_without_eos()
     _count_tokens_of_before_a_pause()
     _penalise_repetition_of_the_prompt()
+    _keep_experts_in_plain_memory_on_a_cpu()
 
 
 def _draw_every_sample_from_its_seed() -> None:
@@ -63,6 +66,16 @@ def murmur_hash32(seeds: torch.Tensor, positions: torch.Tensor, columns: torch.T
 
 def _rotate_left(values: torch.Tensor, count: int) -> torch.Tensor:
     return ((values << count) | (values >> (32 - count))) & _MASK
+
+
+def _keep_experts_in_plain_memory_on_a_cpu() -> None:
+    """SGLang registers the memory that keeps routed experts with CUDA, also where there is none."""
+    with_cuda = ALLOC_MEMORY_FUNCS["cpu"]
+    ALLOC_MEMORY_FUNCS["cpu"] = partial(_not_pinned, with_cuda)
+
+
+def _not_pinned(allocate: Any, *arguments: Any, **options: Any) -> torch.Tensor:
+    return allocate(*arguments, **options | {"pin_memory": False})
 
 
 def _stop_at_stop_tokens_also_without_eos() -> None:

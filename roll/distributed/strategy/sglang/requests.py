@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from roll.distributed.strategy.sglang.routes import ToldRoutes
 from roll.errors import StrategyError
 from roll.types.rollout import FinishReason, Generation, SamplingParams
 
@@ -29,8 +30,8 @@ def to_sglang(sampling: SamplingParams, index: int) -> dict[str, Any]:
     }
 
 
-def to_generation(answer: Any, was_aborted: bool) -> Generation:
-    """StrategyError if SGLang ended the request for a reason of its own."""
+def to_generation(answer: Any, was_aborted: bool, told: ToldRoutes | None = None) -> Generation:
+    """StrategyError if SGLang ended the request for a reason of its own. `told`: experts come with it."""
     meta = answer["meta_info"]
     ended = meta["finish_reason"] or {}
     reason = _FINISH_REASONS.get(ended.get("type", ""))
@@ -49,4 +50,5 @@ def to_generation(answer: Any, was_aborted: bool) -> Generation:
     for span in spans:
         versions[span["start"] : span["end"]] = int(span["version"])
     log_probs = np.array([log_prob for log_prob, *_ in sampled], np.float32)
-    return Generation(np.array(token_ids, np.int32), log_probs, versions, reason)
+    routes = told.read(meta) if told is not None else None
+    return Generation(np.array(token_ids, np.int32), log_probs, versions, reason, routes)
