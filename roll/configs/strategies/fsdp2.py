@@ -128,7 +128,7 @@ def problems(choice: Choice) -> Iterator[Problem]:
         key, what = f"{choice.at}.fsdp_size", f"{groups} groups of {tensor} ranks" if tensor > 1 else f"{ranks} ranks"
         text = f"{key}: {size} does not divide the role's {what}. Use -1, or one of {fitting}."
         yield Problem(text, (key, f"{name}.device_mapping", f"{name}.world_size"))
-    yield from tensor_problems(choice, tensor)
+    yield from tensor_problems(choice, tensor, settings.offload_policy)
     dtype = settings.param_dtype
     if dtype not in (None, worker.model_args.dtype):
         key, other = f"{choice.at}.param_dtype", f"{name}.model_args.dtype"

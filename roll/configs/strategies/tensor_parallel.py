@@ -24,8 +24,8 @@ def refused_model(model_type: object) -> str:
     )
 
 
-def tensor_problems(choice: Choice, size: int) -> Iterator[Problem]:
-    """What else of the role's settings stands in the way of `tensor_parallel_size: size`."""
+def tensor_problems(choice: Choice, size: int, on_host: bool) -> Iterator[Problem]:
+    """What else of the role's settings stands in the way of `tensor_parallel_size: size`. `on_host`: offload_policy."""
     if size == 1:
         return
     worker, name, key = choice.worker, choice.role.name, f"{choice.at}.tensor_parallel_size"
@@ -39,8 +39,8 @@ def tensor_problems(choice: Choice, size: int) -> Iterator[Problem]:
         "to 1",
         f"{name}.use_torch_compile": worker.use_torch_compile
         and "a model that is divided is not compiled. Use one of the two",
-        f"{choice.at}.offload_policy": bool(worker.strategy_config.get("offload_policy"))
-        and "gradients in host memory cannot be exchanged. Use param_offload and optimizer_offload",
+        f"{choice.at}.offload_policy": on_host
+        and "what is in host memory cannot be exchanged. Use param_offload and optimizer_offload",
     }
     for other, why in found.items():
         if why:

@@ -37,6 +37,7 @@ class Fsdp2Rank:
         self._mesh: RankMesh | None = None
         self._model: LoadedModel | None = None
         self._copies = HostCopies()
+        self._norms_of_heads: frozenset[str] = frozenset()
 
     @property
     def mesh(self) -> RankMesh:
@@ -74,13 +75,13 @@ class Fsdp2Rank:
     def _cut(self, model: LoadedModel) -> None:
         if self.mesh.tensor is not None:
             divide(model, self.mesh.tensor)
+            self._norms_of_heads = norms_of_heads(model)
         shard(model, self.mesh.data, self.settings, DTYPES[self.role.model_args.dtype])
 
     def complete_gradients(self) -> None:
         """After the backward passes of an update: those of weights that ranks who share matrices have whole."""
         if (group := self.mesh.tensor_group) is not None:
-            assert self._model is not None, "load_model() comes first"
-            make_one(self.shards(), norms_of_heads(self._model), group)
+            make_one(self.shards(), self._norms_of_heads, group)
 
     @property
     def module(self) -> nn.Module:

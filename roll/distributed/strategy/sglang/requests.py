@@ -51,4 +51,6 @@ def to_generation(answer: Any, was_aborted: bool, told: ToldRoutes | None = None
         versions[span["start"] : span["end"]] = int(span["version"])
     log_probs = np.array([log_prob for log_prob, *_ in sampled], np.float32)
     routes = told.read(meta) if told is not None else None
+    if told is not None and routes is None and reason != "abort":
+        raise StrategyError("sglang does not say which experts the tokens of an answer went to")
     return Generation(np.array(token_ids, np.int32), log_probs, versions, reason, routes)

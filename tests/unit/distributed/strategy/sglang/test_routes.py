@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from roll.distributed.strategy.sglang.requests import to_generation
 from roll.distributed.strategy.sglang.routes import ToldRoutes
 from roll.errors import StrategyError
 from roll.models.router_replay import mixture_layers
@@ -41,3 +42,11 @@ def test_layers_with_experts_are_those_that_have_routers() -> None:
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
     assert mixture_layers(model) == (1,)
+
+
+def test_an_answer_without_experts_is_told_unless_it_was_cut_short() -> None:
+    answer = {"output_ids": [], "meta_info": {"finish_reason": {"type": "stop"}}}
+    with pytest.raises(StrategyError, match="does not say which experts the tokens of an answer"):
+        to_generation(answer, was_aborted=False, told=TOLD)
+    answer["meta_info"] = {"finish_reason": {"type": "abort"}}
+    assert to_generation(answer, was_aborted=True, told=TOLD).routes is None
