@@ -217,11 +217,20 @@ class Run(ABC):
             steps_done + 1 if steps_done and self.config.takes_steps else 0,
         )
 
+    def measures_first(self, steps_done: int) -> bool:
+        """Whether the model is evaluated before the next step."""
+        return steps_done == 0 and self.config.validates_first
+
+    def measures_after(self, steps_done: int) -> bool:
+        """Whether it is evaluated after so many steps."""
+        every = self.config.eval_steps
+        return every > 0 and (steps_done == self.config.max_steps or steps_done % every == 0)
+
     def _loop(self, steps_done: int) -> None:
         config, saved = self.config, steps_done
         self.interrupts.patient = True
-        if steps_done == 0 and config.validates_first and (metrics := self.evaluate(0)):
-            self._rows.append((0, metrics))
+        if self.measures_first(steps_done) and (metrics := self.evaluate(steps_done)):
+            self._rows.append((steps_done, metrics))
             self._report()
         gc.freeze()  # what was imported and built stays: a full collection over it takes .3 s, in the middle of a step
         self.account.begin()
@@ -233,8 +242,7 @@ class Run(ABC):
                 break
             steps_done += 1
             last = steps_done == config.max_steps
-            due = config.eval_steps > 0 and (last or steps_done % config.eval_steps == 0)
-            validated = due and not self.interrupts.requested
+            validated = self.measures_after(steps_done) and not self.interrupts.requested
             if validated:
                 with self.timer("validate"):
                     metrics |= self.evaluate(steps_done)

@@ -23,6 +23,7 @@ from roll.pipeline.experience.weights import FolderPublisher, FolderReader
 from roll.pipeline.publishing import Publisher
 from roll.pipeline.run import Run
 from roll.pipeline.saving.checkpoint import Checkpoint
+from roll.pipeline.tracking.local import METRICS_FILE, read_metrics
 from roll.types.rollout import TrajectoryGroup
 
 logger = logging.getLogger(__name__)
@@ -109,9 +110,17 @@ class RunInParts(Run):
             progress = Progress.of(self.explorer.buffer)
             if progress.steps_done:
                 logger.info("going on after %d steps that are in the buffer", progress.steps_done)
+                rows = read_metrics(Path(self.config.logging_dir) / METRICS_FILE)
+                self._rows = [(step, metrics) for step, metrics in rows if step <= steps_done]
             self.scheduler.restore(self.output_dir, progress.groups(), steps_done)
             self.publisher.send(self.running, steps_done)
             self.scheduler.published(steps_done)
+
+    def measures_first(self, steps_done: int) -> bool:
+        """An explorer that was killed between the groups of a step and its row makes up for that step's evaluation."""
+        if self.explorer is None or steps_done == 0:
+            return super().measures_first(steps_done)
+        return self.measures_after(steps_done) and steps_done not in dict(self._rows)
 
     def _loop(self, steps_done: int) -> None:
         if self.config.takes_steps:

@@ -70,9 +70,9 @@ class EngineRecovery:
 
     def notice(self) -> None:
         """Begins to restart the engines that died unnoticed: this process saw no request of its own fail."""
-        for rank in sorted(self._dead_ranks()):
+        for rank, cause in sorted(self._deaths().items()):
             if self.lost(rank):
-                logger.warning("%s rank %d does not answer: it is restarted", self._cluster.role, rank)
+                logger.warning("%s rank %d is restarted: %s", self._cluster.role, rank, cause)
 
     def replaces(self, failure: Failure) -> bool:
         """True if an engine failed a call because it is dead, and somebody brings it back."""
@@ -146,13 +146,15 @@ class EngineRecovery:
             elif not calls:
                 self._is_closing.wait(_POLL_S)
 
-    def _dead_ranks(self) -> set[int]:
-        """Of those that should be alive."""
+    def _deaths(self) -> dict[int, str]:
+        """Which of those that should be alive are not, and why. An engine may be gone whose process is there, which
+        knows the cause best."""
         handles, ranks = self._cluster.workers.handles, self.serving()
         built = {rank: handles[rank].is_built.remote() for rank in ranks}
-        alive = {rank for rank, ref in built.items() if _answer(ref) is True}
-        healthy = {rank: handles[rank].call.remote("check_health") for rank in alive}
-        return set(ranks) - {rank for rank, ref in healthy.items() if _answer(ref) is None}
+        found = {rank: _answer(ref) for rank, ref in built.items()}
+        health = {rank: handles[rank].call.remote("check_health") for rank, answer in found.items() if answer is True}
+        found |= {rank: _answer(ref) for rank, ref in health.items()}
+        return {rank: _cause(answer, rank) for rank, answer in found.items() if answer is not None}
 
     def _restart(self, rank: int) -> None:
         started = time.monotonic()
@@ -206,3 +208,14 @@ def _answer(ref: ray.ObjectRef) -> Any:
         return ray.get(ref, timeout=_ANSWER_LIMIT_S)
     except (RayActorError, GetTimeoutError) as error:
         return error
+
+
+def _cause(answer: Any, rank: int) -> str:
+    """Why an engine that answers so is not alive."""
+    if isinstance(answer, Failure):
+        return answer.message
+    if isinstance(answer, RayActorError):
+        return death_of(answer, rank).message
+    if isinstance(answer, GetTimeoutError):
+        return f"no answer within {_ANSWER_LIMIT_S:g} s"
+    return "its process is gone, and a new one is there"
