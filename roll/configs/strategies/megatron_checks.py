@@ -26,6 +26,8 @@ from roll.utils.text import show
 
 ENDS = ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage")
 
+_OWN_LAYERS = {"glm4": "a norm behind attention"}  # by model_type
+
 
 @dataclass(frozen=True)
 class ModelFacts:
@@ -40,6 +42,7 @@ class ModelFacts:
     ffn_width: int = 0
     expert_width: int = 0
     latent_width: int = 0
+    own_layers: str = ""  # what only Megatron's own layers have here
 
     @classmethod
     def of(cls, model: Mapping[str, Any]) -> "ModelFacts | None":
@@ -67,6 +70,7 @@ class ModelFacts:
             ),
             expert_width=expert_width if experts else 0,
             latent_width=gcd(query, latent + key) if latent else 0,
+            own_layers="latent attention" if latent else _OWN_LAYERS.get(str(model.get("model_type")), ""),
         )
 
 
@@ -226,10 +230,10 @@ def sizes_problems(at: str, settings: MegatronSettings, model: ModelFacts) -> It
             "must divide the widths of the model's latents (q_lora_rank; kv_lora_rank + qk_rope_head_dim)",
             [n for n in both if model.latent_width % n == 0],
         )  # fmt: skip
-    if model.latent_width and s.transformer_impl == "transformer_engine":
+    if model.own_layers and s.transformer_impl == "transformer_engine":
         asking = [key for key in ENGINE_KEYS if getattr(s, key)] or ["transformer_impl"]
         yield Problem(
-            f"{at}: {' and '.join(asking)} with latent attention, which has Megatron's own layers alone here. Remove "
+            f"{at}: {' and '.join(asking)} with {model.own_layers}, which has Megatron's own layers alone here. Remove "
             f"{'it' if len(asking) == 1 else 'them'}.",
             tuple(f"{at}.{key}" for key in asking),
         )

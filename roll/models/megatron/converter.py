@@ -48,7 +48,7 @@ class Converter:
         check_sizes(self.hf, settings)
         numbers = Numbers(dtype, torch.device("cpu"))
         blueprint = Blueprint(
-            self.hf, transformer_config(self.hf, family, settings, {}, numbers), head, torch.device("cpu")
+            self.hf, family, transformer_config(self.hf, family, settings, {}, numbers), head, torch.device("cpu")
         )
         self.chunk: TokenModel = build_chunks(blueprint, _no_top)[0]
         self.ties_head = blueprint.ties_head

@@ -24,10 +24,12 @@ _EXPERT = re.compile(r"\.local_experts\.(\d+)\.")
 class Family:
     """`layer_weights` maps a parameter of a decoder layer (without `decoder.layers.N.`) to its rule, in the order in
     which Hugging Face lists them; its names stand without `model.layers.N.`, `{expert}` is the expert's number.
-    `settings` gives TransformerConfig's keys that a config.json decides, beyond those that all families share."""
+    `settings` gives TransformerConfig's keys that a config.json decides, beyond those that all families share.
+    `norms_outputs`: what attention and MLP give is normed before it is added to the residual."""
 
     layer_weights: Mapping[str, Rule]
     settings: Any  # (PretrainedConfig) -> dict[str, Any]
+    norms_outputs: bool = False
 
 
 def family_of(config: PretrainedConfig) -> Family:

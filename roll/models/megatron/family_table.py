@@ -28,6 +28,8 @@ FAMILIES: Mapping[str, KnownFamily] = {  # by the model_type of config.json
     "mixtral": KnownFamily("mixtral", {"sliding_window": None, **_GATED}),
     "qwen2_moe": KnownFamily("qwen2_moe", {"qkv_bias": True, "use_sliding_window": False, **_GATED}),
     "qwen3_moe": KnownFamily("qwen3_moe", _QWEN3),
+    "glm": KnownFamily("glm", _GATED),
+    "glm4": KnownFamily("glm4", _GATED),
     "glm4_moe": KnownFamily("glm4_moe", _CORRECTED),
     "deepseek_v2": KnownFamily("deepseek_v2", {"attention_bias": False, "mlp_bias": False, **_GATED}),
     "deepseek_v3": KnownFamily("deepseek_v3", _DEEPSEEK_V3),

@@ -23,6 +23,7 @@ from torch.nn.attention.bias import causal_lower_right
 
 from roll.models.megatron.latent_attention import LatentAttention, LatentNorm
 from roll.models.megatron.norm import Norm
+from roll.models.megatron.normed_outputs import NormedLayer
 from roll.models.megatron.router import BalancingRouter
 
 
@@ -141,10 +142,14 @@ class CoreAttention(MegatronModule):
         return out.permute(2, 0, 1, 3)
 
 
-def block_spec(config: TransformerConfig, vp_stage: int | None) -> TransformerBlockSubmodules:
+def block_spec(
+    config: TransformerConfig, vp_stage: int | None, norms_outputs: bool = False
+) -> TransformerBlockSubmodules:
     """The layers of one stage, of the implementation that the settings choose."""
     build = _engine_layer if config.transformer_impl == "transformer_engine" else _local_layer
     dense, norm = build(config, None)
+    if norms_outputs:
+        dense.module = NormedLayer
     kinds = {0: dense}
     if config.num_moe_experts:
         kinds[1], _ = build(config, config.num_moe_experts)

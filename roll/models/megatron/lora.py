@@ -22,7 +22,7 @@ from roll.errors import StrategyError
 from roll.models.lora import SavedAdapter, read_adapter, targets, trained_in_full
 from roll.models.megatron.family import EMBEDDING, Entry, WeightMap
 from roll.models.megatron.low_rank import CHILD, FACTORS, Form, LayerAdapters, factor_rule
-from roll.models.megatron.rules import Columns, GateUp, QueryKeyValue, Rows, Shapes
+from roll.models.megatron.rules import Columns, Fused, GateUp, QueryKeyValue, Rows, Shapes
 from roll.models.megatron.weights import VALUE_HEAD, Exporter, global_parameters, tensor_parallel, untied
 
 _ORIGINAL = "original"  # parameter beside one that is trained in full
@@ -56,7 +56,9 @@ class MegatronAdapters:
     def __init__(self, base: Base, args: ModelArgs, seed: int):
         self._base, self._args = base, args
         linear = {name: base.weights.entry(name) for name, _ in base.parameters()}
-        linear = {name: e for name, e in linear.items() if isinstance(e.rule, QueryKeyValue | GateUp | Columns | Rows)}
+        linear = {
+            name: e for name, e in linear.items() if isinstance(e.rule, QueryKeyValue | GateUp | Fused | Columns | Rows)
+        }
         linear = {name: entry for name, entry in linear.items() if name.endswith(".weight")}
         everywhere = _everywhere(layer for entry in linear.values() for layer in _layers(entry))
         self._targets = targets(everywhere, args)
@@ -128,7 +130,7 @@ class MegatronAdapters:
         matrix, _, (last, factor) = *name.partition(f".{CHILD}.")[:2], name.rsplit(".", 2)[1:]
         of_matrix = self._base.weights.entry(f"{matrix}.weight")
         place, layer = next((i, n) for i, n in enumerate(_layers(of_matrix)) if n.rpartition(".")[2] == last)
-        rule = factor_rule(layer, factor, isinstance(of_matrix.rule, Columns))
+        rule = factor_rule(layer, factor, of_matrix.rule)
         return Entry(rule, rule.names, (*of_matrix.order, place, FACTORS.index(factor)))
 
     def sharded_state(self, chunk: nn.Module) -> dict[str, ShardedTensor]:

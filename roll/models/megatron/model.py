@@ -20,6 +20,7 @@ from transformers import PretrainedConfig
 
 from roll.configs.roles import Head
 from roll.models.megatron.config import rope_of
+from roll.models.megatron.family import Family
 from roll.models.megatron.latent_attention import LatentAttention
 from roll.models.megatron.layers import block_spec
 from roll.models.megatron.rules import padded_vocab_size
@@ -97,6 +98,7 @@ class Blueprint:
     """What a model is built from."""
 
     hf: PretrainedConfig
+    family: Family
     config: TransformerConfig
     head: Head
     device: torch.device
@@ -124,7 +126,7 @@ def _build(blueprint: Blueprint, stage: int | None, top: Top) -> TokenModel:
     edges: dict[str, Any] = {} if stage is None else {"ignore_virtual": False, "vp_stage": stage}
     model = TokenModel(
         config=config,
-        transformer_layer_spec=block_spec(config, stage),  # type: ignore[arg-type]
+        transformer_layer_spec=block_spec(config, stage, blueprint.family.norms_outputs),  # type: ignore[arg-type]
         vocab_size=padded_vocab_size(hf.vocab_size, config.tensor_model_parallel_size),
         max_sequence_length=hf.max_position_embeddings,
         pre_process=parallel_state.is_pipeline_first_stage(**edges),

@@ -141,6 +141,24 @@ class GateUp(Rule):
 
 
 @dataclass(frozen=True)
+class Fused(Rule):
+    """Gate and up in one matrix in Hugging Face's files, too: all gate rows above all up rows."""
+
+    name: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.name,)
+
+    def split(self, full: Sequence[torch.Tensor], rank: int, size: int, shapes: Shapes) -> torch.Tensor:
+        return torch.cat([half.chunk(size)[rank] for half in full[0].chunk(2)])
+
+    def merge(self, parts: Sequence[torch.Tensor], shapes: Shapes) -> list[torch.Tensor]:
+        gates, ups = zip(*(part.chunk(2) for part in parts), strict=True)
+        return [torch.cat([*gates, *ups])]
+
+
+@dataclass(frozen=True)
 class QueryKeyValue(Rule):
     """Three matrices (or biases) in one, by key-value head: its query heads, its key head, its value head, then the
     next.

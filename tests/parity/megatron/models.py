@@ -12,8 +12,10 @@ from transformers import (
     AutoModelForCausalLM,
     DeepseekV2Config,
     DeepseekV3Config,
+    Glm4Config,
     Glm4MoeConfig,
     Glm4MoeLiteConfig,
+    GlmConfig,
     LlamaConfig,
     MixtralConfig,
     PretrainedConfig,
@@ -43,6 +45,7 @@ YARN_ROPE = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_ma
 
 
 LATENT = {"deepseek_v2": DeepseekV2Config, "deepseek_v3": DeepseekV3Config, "glm4_moe_lite": Glm4MoeLiteConfig}
+DENSE_GLM = {"glm": GlmConfig, "glm4": Glm4Config}
 CORRECTED = {"glm4_moe": Glm4MoeConfig}
 
 
@@ -74,6 +77,8 @@ def config(family: str, **changes: object) -> PretrainedConfig:
         return Qwen2Config(**shape)  # type: ignore[arg-type]
     if family == "qwen3":
         return Qwen3Config(**shape | heads)  # type: ignore[arg-type]
+    if family in DENSE_GLM:
+        return DENSE_GLM[family](**shape | {"pad_token_id": 0} | heads)  # type: ignore[arg-type]
     if family == "mixtral":
         return MixtralConfig(num_local_experts=4, num_experts_per_tok=2, router_aux_loss_coef=0.0, **shape)  # type: ignore[arg-type]
     experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": True}

@@ -94,6 +94,7 @@ RESHARDS: dict[str, tuple[str, dict[str, Any], int, dict[str, Any], int]] = {
     "ep2-to-tp2-ep2": ("qwen3_moe", EP2 | SHARED, 2, TP2 | SP | EP2 | SHARED, 4),
     "ep2-to-dp2": ("qwen3_moe", EP2 | SHARED, 2, SHARED, 2),
     "latent-tp2-to-pp2": ("deepseek_v3", TP2 | SP, 2, PP2, 2),
+    "normed-tp2-to-pp2": ("glm4", TP2 | SP, 2, PP2, 2),
     "dp2-to-pp2-ep2": ("qwen3_moe", SHARED, 2, PP2 | EP2 | SHARED, 4),
 }
 

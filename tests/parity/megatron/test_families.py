@@ -17,6 +17,7 @@ from tests.parity.strategies.reference import TEMPERATURE, naive_log_probs, rows
 
 Pools = Callable[[int], RankPool]
 LATENT_YARN = models.YARN_ROPE | {"mscale": 1.0, "mscale_all_dim": 1.0}
+WIDE_ROPE = {"rope_type": "default", "rope_theta": 5e3, "partial_rotary_factor": 0.75}
 TP2: dict[str, Any] = {"tensor_model_parallel_size": 2, "sequence_parallel": True}
 PP2: dict[str, Any] = {"pipeline_model_parallel_size": 2}
 
@@ -31,6 +32,10 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3_moe-dense-first": ("qwen3_moe", {"mlp_only_layers": [0], "norm_topk_prob": False}),
     "qwen2_moe": ("qwen2_moe", {}),
     "qwen2_moe-every-second": ("qwen2_moe", {"decoder_sparse_step": 2, "norm_topk_prob": False}),
+    "glm": ("glm", {}),
+    "glm-tp2": ("glm", {"attention_bias": False, "rope_parameters": WIDE_ROPE}),
+    "glm4": ("glm4", {}),
+    "glm4-tp2": ("glm4", {"tie_word_embeddings": True}),
     "glm4_moe": ("glm4_moe", {}),
     "glm4_moe-plain": (
         "glm4_moe",
@@ -53,7 +58,20 @@ def test_log_probs_entropy_and_exported_weights_are_the_models_own(
     family, changes = FAMILIES[name]
     model_dir = family_dir(family, **changes)
     settings = (
-        TP2 if name in ("llama", "qwen2-tied", "qwen3", "mixtral", "qwen2_moe", "glm4_moe", "deepseek_v3-tp2") else PP2
+        TP2
+        if name
+        in (
+            "llama",
+            "qwen2-tied",
+            "qwen3",
+            "mixtral",
+            "qwen2_moe",
+            "glm4_moe",
+            "deepseek_v3-tp2",
+            "glm-tp2",
+            "glm4-tp2",
+        )
+        else PP2
     )
     run = Run(model_dir, settings, vocab_size=models.VOCAB_SIZE)
     outputs = rank_pool(2).run(ranks.scores_and_weights, run)
@@ -101,7 +119,7 @@ def test_a_model_of_an_unknown_family_is_refused_with_the_known_ones(rank_pool: 
     GPT2Config().save_pretrained(tmp_path)
     with pytest.raises(
         AssertionError,
-        match="megatron knows no gpt2 models; it knows llama, qwen2, qwen3, mixtral, qwen2_moe, qwen3_moe, glm4_moe",
+        match="megatron knows no gpt2 models; it knows llama, qwen2, qwen3, mixtral, qwen2_moe, qwen3_moe, glm, glm4",
     ):
         rank_pool(2).run(ranks.scores_and_weights, Run(tmp_path, TP2))
 

@@ -101,6 +101,7 @@ MIXTURES = {
     "tp2": (2, "qwen3_moe", TP2 | SP, {}),
     "ep2": (2, "qwen3_moe", EP2, {}),
     "tp2-latent": (2, "deepseek_v3", TP2 | SP, {}),
+    "tp2-normed": (2, "glm4", TP2 | SP, {}),
     "tp2-etp1": (2, "qwen3_moe", TP2 | SP | {"expert_tensor_parallel_size": 1}, {}),
     "tp2-ep2": (4, "mixtral", TP2 | SP | EP2, {"split": (3, 1)}),
     "pp2-ep2-shared": (4, "qwen3_moe", PP2 | EP2 | SHARED, {}),

@@ -1,4 +1,5 @@
-"""Models with experts against Hugging Face + torch.optim.AdamW in one process."""
+"""Models with experts, and GLM-4 with norms behind attention and MLP, against Hugging Face + torch.optim.AdamW in one
+process."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -44,6 +45,8 @@ CASES: dict[str, tuple[int, str, dict[str, Any], dict[str, Any]]] = {
     "pp2-latent": (2, "deepseek_v2", {"pipeline_model_parallel_size": 2}, {"packs": True}),
     "cp2-latent": (2, "deepseek_v3", CP2, {"packs": True}),
     "tp2-ep2-latent-recompute": (4, "deepseek_v3", TP2 | EP2 | {"recompute_granularity": "full"}, {"packs": True}),
+    "tp2-normed": (2, "glm4", TP2 | {"use_distributed_optimizer": True}, {"split": (3, 1)}),
+    "cp2-normed-packed-recompute": (2, "glm4", CP2 | {"recompute_granularity": "full"}, {"packs": True}),
     "tp2-ep2-etp2-allgather": (4, "mixtral", TP2 | EP2 | ALLGATHER | {"expert_tensor_parallel_size": 2}, {}),
 }  # fmt: skip
 
@@ -52,6 +55,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3_moe": ("qwen3_moe", {}),
     "mixtral": ("mixtral", {}),
     "qwen2_moe": ("qwen2_moe", {}),
+    "glm4": ("glm4", {}),
     "glm4_moe": ("glm4_moe", {}),
     "deepseek_v2": ("deepseek_v2", {"q_lora_rank": None, "topk_method": "group_limited_greedy"}),
     "deepseek_v3": ("deepseek_v3", {"rope_parameters": models.YARN_ROPE | {"mscale": 0.7, "mscale_all_dim": 1.0}}),

@@ -58,7 +58,7 @@ def load_model(rank: MegatronRank, trains: bool = False) -> Model:
     balances = trains and bool(args.moe_aux_loss_coef)
     numbers = Numbers(DTYPES[args.dtype], rank.device, not args.disable_gradient_checkpointing, balances)
     config = transformer_config(hf, family, rank.settings, rank.passed_on, numbers)
-    blueprint = Blueprint(hf, config, rank.context.head, rank.device)
+    blueprint = Blueprint(hf, family, config, rank.context.head, rank.device)
     chunks = build_chunks(blueprint, answer)
     weights, shapes = WeightMap(family, rank.context.head), shapes_of(hf)
     with HfReader(str(args.model_name_or_path)) as reader:

@@ -265,10 +265,11 @@ def test_every_key_that_is_passed_on_exists_in_megatron() -> None:
             "and one has 3."),
         ({"tensor_model_parallel_size": 4}, ModelFacts(8, 4, 6, latent_width=90), "must divide the widths of the "
             "model's latents (q_lora_rank; kv_lora_rank + qk_rope_head_dim). Nearest that works: 2."),
-        ({"apply_rope_fusion": True}, ModelFacts(8, 4, 6, latent_width=90), "strategy_config: apply_rope_fusion with "
-            "latent attention, which has Megatron's own layers alone here. Remove it."),
-        ({"transformer_impl": "transformer_engine"}, ModelFacts(8, 4, 6, latent_width=90), "transformer_impl with "
-            "latent attention"),
+        ({"apply_rope_fusion": True}, ModelFacts(8, 4, 6, own_layers="latent attention"),
+            "strategy_config: apply_rope_fusion with latent attention, which has Megatron's own layers alone here. "
+            "Remove it."),
+        ({"transformer_impl": "transformer_engine"}, ModelFacts(8, 4, 6, own_layers="a norm behind attention"),
+            "transformer_impl with a norm behind attention"),
     ],
 )  # fmt: skip
 def test_sizes_that_do_not_divide_the_model_come_with_the_nearest_that_do(
@@ -307,8 +308,15 @@ def test_stages_share_the_layers(settings: dict[str, Any], own: tuple[int, ...] 
             {"n_routed_experts": 8, "moe_intermediate_size": 6, "mlp_layer_types": ["sparse", "sparse"]},
             ModelFacts(4, 4, 2, num_experts=8, ffn_width=0, expert_width=6),
         ),
-        ({"kv_lora_rank": 12, "qk_rope_head_dim": 8, "q_lora_rank": 30}, ModelFacts(4, 4, 2, 0, 16, latent_width=10)),
-        ({"kv_lora_rank": 12, "qk_rope_head_dim": 8, "q_lora_rank": None}, ModelFacts(4, 4, 2, 0, 16, latent_width=20)),
+        (
+            {"kv_lora_rank": 12, "qk_rope_head_dim": 8, "q_lora_rank": 30},
+            ModelFacts(4, 4, 2, 0, 16, latent_width=10, own_layers="latent attention"),
+        ),
+        (
+            {"kv_lora_rank": 12, "qk_rope_head_dim": 8, "q_lora_rank": None},
+            ModelFacts(4, 4, 2, 0, 16, latent_width=20, own_layers="latent attention"),
+        ),
+        ({"model_type": "glm4"}, ModelFacts(4, 4, 2, 0, 16, own_layers="a norm behind attention")),
     ],
 )
 def test_sizes_are_those_of_config_json(model: dict[str, Any], facts: ModelFacts) -> None:
