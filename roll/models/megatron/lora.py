@@ -22,7 +22,7 @@ from roll.errors import StrategyError
 from roll.models.lora import SavedAdapter, read_adapter, targets, trained_in_full
 from roll.models.megatron.family import EMBEDDING, Entry, WeightMap
 from roll.models.megatron.low_rank import CHILD, FACTORS, Form, LayerAdapters, factor_rule
-from roll.models.megatron.rules import Columns, Fused, GateUp, QueryKeyValue, Rows, Shapes
+from roll.models.megatron.rules import Columns, FusedGateUp, GateUp, QueryKeyValue, Rows, Shapes
 from roll.models.megatron.weights import VALUE_HEAD, Exporter, global_parameters, tensor_parallel, untied
 
 _ORIGINAL = "original"  # parameter beside one that is trained in full
@@ -57,7 +57,9 @@ class MegatronAdapters:
         self._base, self._args = base, args
         linear = {name: base.weights.entry(name) for name, _ in base.parameters()}
         linear = {
-            name: e for name, e in linear.items() if isinstance(e.rule, QueryKeyValue | GateUp | Fused | Columns | Rows)
+            name: e
+            for name, e in linear.items()
+            if isinstance(e.rule, QueryKeyValue | GateUp | FusedGateUp | Columns | Rows)
         }
         linear = {name: entry for name, entry in linear.items() if name.endswith(".weight")}
         everywhere = _everywhere(layer for entry in linear.values() for layer in _layers(entry))

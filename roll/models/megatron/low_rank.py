@@ -25,7 +25,7 @@ from megatron.core.tensor_parallel.random import get_cuda_rng_tracker
 from torch import nn
 from torch.nn import functional
 
-from roll.models.megatron.rules import Columns, Fused, Rows, Rule, Whole
+from roll.models.megatron.rules import Columns, FusedGateUp, Rows, Rule, Whole
 
 CHILD = "adapters"  # of the linear layer that they stand beside
 FACTORS = ("lora_A", "lora_B")
@@ -146,8 +146,8 @@ class LayerAdapters(nn.Module):
 def factor_rule(layer: str, factor: str, of_matrix: Rule) -> Rule:
     """Of one of the factors of a layer, under its name in a file of peft's."""
     name, by_input = f"{layer}.{factor}.weight", isinstance(of_matrix, Columns)
-    if factor == "lora_B" and isinstance(of_matrix, Fused):
-        return Fused(name)
+    if factor == "lora_B" and isinstance(of_matrix, FusedGateUp):
+        return FusedGateUp(name)
     if factor == "lora_A":
         return Columns(name) if by_input else Whole(name)
     return Whole(name) if by_input else Rows(name)

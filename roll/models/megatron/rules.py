@@ -141,8 +141,8 @@ class GateUp(Rule):
 
 
 @dataclass(frozen=True)
-class Fused(Rule):
-    """Gate and up in one matrix in Hugging Face's files, too: all gate rows above all up rows."""
+class FusedGateUp(Rule):
+    """The same where Hugging Face has one matrix, too: all gate rows above all up rows."""
 
     name: str
 
@@ -151,11 +151,13 @@ class Fused(Rule):
         return (self.name,)
 
     def split(self, full: Sequence[torch.Tensor], rank: int, size: int, shapes: Shapes) -> torch.Tensor:
-        return torch.cat([half.chunk(size)[rank] for half in full[0].chunk(2)])
+        return _APART.split(full[0].chunk(2), rank, size, shapes)
 
     def merge(self, parts: Sequence[torch.Tensor], shapes: Shapes) -> list[torch.Tensor]:
-        gates, ups = zip(*(part.chunk(2) for part in parts), strict=True)
-        return [torch.cat([*gates, *ups])]
+        return [torch.cat(_APART.merge(parts, shapes))]
+
+
+_APART = GateUp("gate", "up")
 
 
 @dataclass(frozen=True)

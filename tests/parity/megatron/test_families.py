@@ -47,6 +47,8 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "deepseek_v3-tp2": ("deepseek_v3", {"rms_norm_eps": 1e-2, "rope_parameters": LATENT_YARN | {"mscale": 0.7}}),
     "glm4_moe_lite": ("glm4_moe_lite", {}),
 }
+ON_TENSOR_RANKS = ("llama", "qwen2-tied", "qwen3", "mixtral", "qwen2_moe", "glm-tp2", "glm4-tp2", "glm4_moe")
+ON_TENSOR_RANKS += ("deepseek_v3-tp2",)
 
 
 @pytest.mark.parametrize("name", list(FAMILIES))
@@ -57,22 +59,7 @@ def test_log_probs_entropy_and_exported_weights_are_the_models_own(
     Frequencies of scaled rotary embeddings differ from plain ones from the first position on."""
     family, changes = FAMILIES[name]
     model_dir = family_dir(family, **changes)
-    settings = (
-        TP2
-        if name
-        in (
-            "llama",
-            "qwen2-tied",
-            "qwen3",
-            "mixtral",
-            "qwen2_moe",
-            "glm4_moe",
-            "deepseek_v3-tp2",
-            "glm-tp2",
-            "glm4-tp2",
-        )
-        else PP2
-    )
+    settings = TP2 if name in ON_TENSOR_RANKS else PP2
     run = Run(model_dir, settings, vocab_size=models.VOCAB_SIZE)
     outputs = rank_pool(2).run(ranks.scores_and_weights, run)
     model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float64, experts_implementation="eager")

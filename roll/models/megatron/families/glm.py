@@ -6,10 +6,10 @@ from transformers import PretrainedConfig
 
 from roll.models.megatron.families import llama, qwen2
 from roll.models.megatron.family import Family
-from roll.models.megatron.rules import Columns, Fused, Rule
+from roll.models.megatron.rules import Columns, FusedGateUp, Rule
 
 MLP: dict[str, Rule] = {
-    "mlp.linear_fc1.weight": Fused("mlp.gate_up_proj.weight"),
+    "mlp.linear_fc1.weight": FusedGateUp("mlp.gate_up_proj.weight"),
     "mlp.linear_fc2.weight": Columns("mlp.down_proj.weight"),
 }
 

@@ -5,7 +5,7 @@ import torch
 
 from roll.models.megatron.rules import (
     Columns,
-    Fused,
+    FusedGateUp,
     GateUp,
     QueryKeyValue,
     Rule,
@@ -21,7 +21,7 @@ RULES: dict[str, tuple[Rule, list[tuple[int, ...]]]] = {
     "columns": (Columns("w"), [(4, 6)]),
     "vocabulary": (Vocabulary("w"), [(21, 5)]),
     "gate_up": (GateUp("g", "u"), [(6, 5), (6, 5)]),
-    "fused": (Fused("gu"), [(12, 5)]),
+    "fused": (FusedGateUp("gu"), [(12, 5)]),
     "qkv": (QueryKeyValue("q", "k", "v"), [(12, 5), (6, 5), (6, 5)]),
     "qkv_bias": (QueryKeyValue("q", "k", "v"), [(12,), (6,), (6,)]),
 }
@@ -52,7 +52,7 @@ def test_queries_stand_with_the_key_and_value_they_attend_to() -> None:
 def test_each_rank_holds_its_gate_rows_above_its_up_rows() -> None:
     gate, up = torch.arange(4.0)[:, None], 10 + torch.arange(4.0)[:, None]
     assert GateUp("g", "u").split([gate, up], 1, 2, SHAPES)[:, 0].tolist() == [2, 3, 12, 13]
-    assert Fused("gu").split([torch.cat([gate, up])], 1, 2, SHAPES)[:, 0].tolist() == [2, 3, 12, 13]
+    assert FusedGateUp("gu").split([torch.cat([gate, up])], 1, 2, SHAPES)[:, 0].tolist() == [2, 3, 12, 13]
 
 
 @pytest.mark.parametrize(("vocab", "ranks", "rows"), [(100, 1, 104), (100, 2, 112), (16, 2, 16), (151936, 8, 151936)])
