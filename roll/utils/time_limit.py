@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import _signal  # pyright: ignore[reportMissingImports] - `signal.signal` looks handlers up among enums: too slow here
 import ctypes
-import inspect
 import signal
 import threading
 from collections.abc import Callable
@@ -12,8 +12,6 @@ from typing import TypeVar
 
 T = TypeVar("T")
 REPEAT_S = 0.25  # a first alarm may end in an `except:` of the code it is to stop
-# Without Python's own wrapper, which looks every handler up among enums: that takes longer than many a reward.
-_set_handler = inspect.unwrap(signal.signal)
 
 
 class TimeLimitReached(BaseException):
@@ -36,11 +34,11 @@ def _call_with_alarm(seconds: float, call: Callable[[], T]) -> T:
     def stop(signum: int, frame: FrameType | None) -> None:
         raise TimeLimitReached
 
-    previous = _set_handler(signal.SIGALRM, stop)
+    previous = _signal.signal(signal.SIGALRM, stop)
 
     def disarm() -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        _set_handler(signal.SIGALRM, previous)
+        _signal.signal(signal.SIGALRM, previous)
 
     try:
         try:

@@ -192,8 +192,8 @@ class TaskPool:
         finally:
             worker.meter.go(IDLE)
             worker.is_busy = False
-            if self._queue:
-                self._wake_up_soon()
+            if self._queue:  # before those who were answered go on: meanwhile the worker is at it
+                self._wake_up()
 
     async def _run(self, worker: _Worker, open_calls: deque[_Call]) -> None:
         """Removes calls from `open_calls` as they are answered."""

@@ -11,7 +11,7 @@ from roll.distributed.executor.rollout.finished_requests import Finished
 from roll.types.rollout import Generation, GenerationRequest
 
 # After the first result, a share of the time it took is spent on waiting for more: they travel together.
-_LINGER_FRACTION, _LONGEST_LINGER_S = 0.25, 0.02
+_LINGER_FRACTION, _LONGEST_LINGER_S = 0.05, 0.02
 # Answers of a request that goes on wait for as long for others to travel with, as a share of the time they took.
 _EARLY_FRACTION, _LONGEST_EARLY_S = 0.1, 0.25
 
