@@ -95,6 +95,7 @@ def saved_facts(facts: dict[str, object], worker: WorkerConfig, dp_size: int) ->
     the parameter's name, whatever dtype and experts; without it they lie otherwise for each."""
     settings, _ = split_settings(worker.strategy_config)
     facts = facts | {"use_distributed_optimizer": settings.use_distributed_optimizer}
+    facts["trained head for further tokens"] = worker.trains_prediction_head
     if settings.use_distributed_optimizer:
         return {key: value for key, value in facts.items() if key != "dtype"}
     same_ranks = settings.expert_model_parallel_size == 1

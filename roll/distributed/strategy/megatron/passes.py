@@ -19,6 +19,7 @@ from roll.algorithms.distillation import Distillation
 from roll.algorithms.loss import Loss
 from roll.configs.cluster import WorkerConfig
 from roll.configs.model import LOGITS_PER_CHUNK_OF_SHARES
+from roll.distributed.strategy.megatron.further import Further, FurtherLoss
 from roll.distributed.strategy.megatron.inputs import ModelInput, SlotLayout, prepare
 from roll.distributed.strategy.megatron.lessons import divergence_of_shares, told_by_shares
 from roll.distributed.strategy.megatron.vocab_parallel import VocabShare, token_scores
@@ -44,6 +45,7 @@ class Ask:
     logits_per_chunk: int
     lesson: Lesson | None = None
     told: Distillation | None = None
+    further: Further | None = None
 
     @property
     def num_outputs(self) -> int:
@@ -52,16 +54,22 @@ class Ask:
         return 1 + self.entropy + (self.lesson is not None)
 
 
-def answer(model: TokenModel, hidden: torch.Tensor, ask: Ask) -> torch.Tensor:
-    """Hidden states [s, b, h] to [num_outputs, n]. Collective over the tensor-parallel ranks."""
-    hidden = model.gathered(hidden, parallel_output=not ask.values)
-    if not ask.values and not model.config.sequence_parallel:
-        hidden = copy_to_tensor_model_parallel_region(hidden)
-    chosen = hidden.reshape(-1, hidden.shape[-1]).index_select(0, ask.slots)
+def answer(
+    model: TokenModel, hidden: torch.Tensor, further: torch.Tensor | None, ask: Ask
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """Hidden states [s, b, h] to [num_outputs, n]; with those of the head for further tokens, also the sum of its
+    cross-entropies, over this rank's positions. Collective over the tensor-parallel ranks."""
+    found = _outputs(model, hidden, ask)
+    if further is None or ask.further is None:
+        return found
+    return found, _cross_entropy(model, further, ask, ask.further)
+
+
+def _outputs(model: TokenModel, hidden: torch.Tensor, ask: Ask) -> torch.Tensor:
+    chosen = _chosen(model, hidden, ask.slots, ask.values)
     if ask.values:
         return model.output_layer(chosen)[None]
-    tensor_group: Any = parallel_state.get_tensor_model_parallel_group()
-    share = VocabShare(tensor_group, ask.vocab_size, ask.temperature, ask.logits_per_chunk)
+    share = _share(ask, ask.temperature)
 
     def scores(head: torch.Tensor) -> torch.Tensor:
         if ask.told is not None:
@@ -73,6 +81,26 @@ def answer(model: TokenModel, hidden: torch.Tensor, ask: Ask) -> torch.Tensor:
         return torch.stack(found)
 
     return model.with_head(scores)
+
+
+def _cross_entropy(model: TokenModel, hidden: torch.Tensor, ask: Ask, further: Further) -> torch.Tensor:
+    assert model.prediction_head is not None
+    chosen, shared = _chosen(model, hidden, further.slots), model.prediction_head.shared
+    share = _share(ask, 1.0)
+    return model.with_head(lambda head: -token_scores(chosen, shared(head), further.targets, share)[0].sum())
+
+
+def _chosen(model: TokenModel, hidden: torch.Tensor, slots: torch.Tensor, values: bool = False) -> torch.Tensor:
+    """The hidden states of these slots, for what is divided over the tensor-parallel ranks, or for values."""
+    hidden = model.gathered(hidden, parallel_output=not values)
+    if not values and not model.config.sequence_parallel:
+        hidden = copy_to_tensor_model_parallel_region(hidden)
+    return hidden.reshape(-1, hidden.shape[-1]).index_select(0, slots)
+
+
+def _share(ask: Ask, temperature: float) -> VocabShare:
+    tensor_group: Any = parallel_state.get_tensor_model_parallel_group()
+    return VocabShare(tensor_group, ask.vocab_size, temperature, ask.logits_per_chunk)
 
 
 class SumOverContext(torch.autograd.Function):
@@ -118,18 +146,39 @@ class Passes:
         self._stages_routes = {id(chunk): StageRoutes(chunk) for chunk in chunks} if self._replays.is_on else {}
         self._told: list[tuple[StageRoutes, ModelInput, dict[int, torch.Tensor]]] = []
 
-    def train(self, batches: Sequence[MicroBatch], loss: Loss, scale: LossScale, temperature: float) -> MetricSums:
-        """Leaves the summed gradients of all micro batches of all ranks where the optimizer takes them."""
+    def train(
+        self,
+        batches: Sequence[MicroBatch],
+        loss: Loss,
+        scale: LossScale,
+        temperature: float,
+        further: FurtherLoss | None = None,
+    ) -> MetricSums:
+        """Leaves the summed gradients of all micro batches of all ranks where the optimizer takes them. `further`: that
+        of the head for further tokens, where it is trained."""
         ask = partial(
-            self._ask, temperature=temperature, entropy="entropy" in loss.needs, values="values" in loss.needs
+            self._ask,
+            temperature=temperature,
+            entropy="entropy" in loss.needs,
+            values="values" in loss.needs,
+            further=further is not None,
         )
         metrics: list[MetricSums] = []
 
-        def conclude(given: ModelInput, output: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:
+        def conclude(given: ModelInput, output: Any) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:
             counted = torch.zeros((), dtype=torch.int)  # not used: the loss has divided by global counts already
+            own, cross_entropy = output if further is not None else (output, None)
             if not given.counts:
-                return output.sum() * 0.0, counted, {}
-            total, sums = loss(self._outputs(given, output, ask(given)), given.batch, scale)
+                # Of the head, too: ranks that share its experts wait for each other in the backward pass.
+                nothing = own.sum() * 0.0
+                return nothing if cross_entropy is None else nothing + cross_entropy * 0.0, counted, {}
+            asked = ask(given)
+            total, sums = loss(self._outputs(given, own, asked), given.batch, scale)
+            if further is not None and cross_entropy is not None:
+                if self._config.context_parallel_size > 1:
+                    cross_entropy = SumOverContext.apply(cross_entropy)
+                total = total + further(cross_entropy)
+                sums.add("mtp_loss", cross_entropy.detach(), float(given.batch.response_mask[:, 2:].sum()))
             metrics.append(sums)
             return total, counted, {}
 
@@ -214,7 +263,9 @@ class Passes:
             stage = self._stages_routes.get(id(model))
             if stage is not None:
                 stage.give(given.routes(), recomputes=not forward_only)
-            output = model(given.input_ids, given.packed, ask(given), padding)
+            asked = ask(given)
+            following = None if asked.further is None else asked.further.following
+            output = model(given.input_ids, given.packed, asked, padding, following)
             if stage is not None and forward_only and self._replays.tells:
                 self._told.append((stage, given, stage.told()))
             return output, partial(conclude, given)
@@ -233,13 +284,22 @@ class Passes:
         )
 
     def _ask(
-        self, given: ModelInput, temperature: float, entropy: bool, values: bool, told: Distillation | None = None
+        self,
+        given: ModelInput,
+        temperature: float,
+        entropy: bool,
+        values: bool,
+        told: Distillation | None = None,
+        further: bool = False,
     ) -> Ask:
         lesson = lesson_of(self.study, given.batch.lesson)
         if lesson is not None:
             lesson = lesson.at(among_response_tokens(given.batch.response_mask, given.places))
         chunk = self._logits_per_chunk
-        return Ask(given.slots, given.targets, temperature, entropy, values, self._vocab_size, chunk, lesson, told)
+        return Ask(
+            given.slots, given.targets, temperature, entropy, values, self._vocab_size, chunk, lesson, told,
+            Further.of(given) if further else None,
+        )  # fmt: skip
 
     def _inputs(self, batches: Sequence[MicroBatch]) -> list[ModelInput]:
         """The micro batches on the device, and those that keep ranks in step."""
