@@ -1,14 +1,18 @@
 """`mtp_training_mode` of a policy: what it cannot do with it, before anything starts."""
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from roll.configs.problems import Problem
 from roll.configs.strategies.spec import Choice
+from roll.utils.json_files import read_object
 from roll.utils.text import show
 
 NUM_HEADS = "num_nextn_predict_layers"  # of config.json
 
+_FAMILIES = ("deepseek_v3", "glm4_moe", "glm4_moe_lite")  # whose files hold a head as the layer behind the last
 # Settings of megatron_train with which heads were not shown to train right, with the value that they have to have.
 _UNPROVEN: Mapping[str, object] = {"pipeline_model_parallel_size": 1, "transformer_impl": "local"}
 
@@ -33,7 +37,7 @@ def head_training_problems(choice: Choice, trains_heads: bool, who_can: str) -> 
     if worker.router_replay.is_on:
         other = f"{choice.role.name}.router_replay.mode"
         text = f"{key}: {mode} with {other}: {worker.router_replay.mode}, which knows no experts of the head's layer"
-        yield Problem(f"{text}. Set one of them to {'disabled'} or disable.", (key, other))
+        yield Problem(f"{text}. Set {key} to disabled, or that to disable.", (key, other))
     for setting, needed in _UNPROVEN.items():
         other, value = f"{choice.at}.{setting}", worker.strategy_config.get(setting, needed)
         if value != needed:
@@ -43,18 +47,35 @@ def head_training_problems(choice: Choice, trains_heads: bool, who_can: str) -> 
 
 def head_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
     """Of a model whose config.json is there."""
-    if not choice.worker.trains_prediction_head or "num_hidden_layers" not in model:
+    worker, key = choice.worker, _key(choice)
+    if not worker.trains_prediction_head or "num_hidden_layers" not in model:
         return
-    key, name = _key(choice), f"{choice.role.name}.model_args.model_name_or_path"
-    count, given = model.get(NUM_HEADS) or 0, choice.worker.model_args.model_name_or_path
-    if count != 1:
-        what = "no head" if not count else f"{show(count)} heads"
-        text = f"{key}: {given} has {what} for further tokens ({NUM_HEADS}); models with one can be trained"
+    name, given, mode = f"{choice.role.name}.model_args.model_name_or_path", worker.model_args, worker.mtp_training_mode
+    if model.get("model_type") not in _FAMILIES or model.get(NUM_HEADS) != 1:
+        text = f"{key}: {given.model_name_or_path} is no model of {', '.join(_FAMILIES)} with {NUM_HEADS}: 1"
         yield Problem(f"{text}. Set it to disabled.", (key, name))
+        return
     changed = f"{choice.role.name}.model_args.model_config_kwargs"
-    if "num_hidden_layers" in choice.worker.model_args.model_config_kwargs:
-        text = f"{key}: {choice.worker.mtp_training_mode} with {changed}.num_hidden_layers: the head stands behind the"
-        yield Problem(f"{text} layers that the files have. Remove one of them.", (key, changed))
+    if "num_hidden_layers" in given.model_config_kwargs:
+        text = f"{key}: {mode} with {changed}.num_hidden_layers: the head stands behind the layers that the files have"
+        yield Problem(f"{text}. Remove one of them.", (key, changed))
+    names, matrix = _tensors(Path(str(given.model_name_or_path))), f"layers.{model['num_hidden_layers']}.eh_proj.weight"
+    if names and not any(each.endswith(matrix) for each in names):
+        text = f"{key}: the files of {given.model_name_or_path} hold no head for further tokens ({matrix})"
+        yield Problem(f"{text}. Take files with one, or set it to disabled.", (key, name))
+
+
+def _tensors(model: Path) -> Collection[str]:
+    """Names of what the safetensors of a directory hold; none where that cannot be read, or it is no directory."""
+    index, whole = model / "model.safetensors.index.json", model / "model.safetensors"
+    try:
+        if index.is_file():
+            return read_object(index).get("weight_map", {})
+        with whole.open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            return json.loads(file.read(size)) if size < whole.stat().st_size else ()
+    except (OSError, ValueError):  # loading says what is wrong with it
+        return ()
 
 
 def _key(choice: Choice) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoModelForCausalLM
 
 from roll.distributed.strategy.megatron.train import MegatronTrainStrategy
 from roll.types.batch import MicroBatch, TokenOutputs
@@ -183,12 +183,12 @@ def _scale(model: Any, head: Head, mode: str, max_norm: float, norms: list[float
 
 @contextmanager
 def _recorded(strategy: MegatronTrainStrategy) -> Iterator[dict[str, np.ndarray]]:
-    """Gradients, as they are before the next step."""
+    """Gradients, as they are before the first step."""
     found: dict[str, np.ndarray] = {}
     step = strategy._updater.step
 
     def step_and_record(role: str) -> dict[str, float]:
-        if not found:
+        if strategy._updater.updates_done == 0:  # on all ranks, most of which have none of them afterwards
             found.update(ranks.gradients(strategy))
         return step(role)
 
@@ -198,6 +198,7 @@ def _recorded(strategy: MegatronTrainStrategy) -> Iterator[dict[str, np.ndarray]
 
 def everything(strategy: MegatronTrainStrategy) -> dict[str, np.ndarray]:
     """What is sent to engines, and the head."""
+    strategy._updater.finish_gather()
     tensors = strategy._exporter.tensors()
     return {name: t.float().cpu().numpy().copy() for name, t in tensors if t.device.type != "meta"}
 
@@ -221,3 +222,35 @@ def train(run: Run) -> tuple[Trace, list[float]]:
         if run.megatron.get("use_distributed_optimizer"):
             trace.gradients = {}
         return trace, losses
+
+
+def saved(run: Run, directory: Path, updates: int = 1) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """What engines were sent, and everything, when the model was saved."""
+    with ranks.trainer(run) as strategy:
+        for _ in range(updates):
+            ranks.one_update(strategy, run)
+        strategy.save_hf_model(directory)
+        partly = {n: t.numpy() for bucket in strategy.export_weights(1 << 16, whole=False) for n, t in bucket}
+        sent = ranks.exported(strategy)
+        assert partly.keys() <= sent.keys()
+        return sent, everything(strategy)
+
+
+def save_and_go_on(run: Run, directory: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Weights at a checkpoint after two updates, and after one more."""
+    with ranks.trainer(run) as strategy:
+        for _ in range(2):
+            ranks.one_update(strategy, run)
+        strategy.save_checkpoint(directory)
+        then = everything(strategy)
+        ranks.one_update(strategy, run)
+        return then, everything(strategy)
+
+
+def load_and_go_on(run: Run, directory: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Weights as loaded, and after one more update."""
+    with ranks.trainer(run) as strategy:
+        strategy.load_checkpoint(directory)
+        loaded = everything(strategy)
+        ranks.one_update(strategy, run)
+        return loaded, everything(strategy)
