@@ -8,13 +8,10 @@ from typing import Any
 from roll.configs.problems import Problem
 from roll.configs.strategies.spec import Choice
 from roll.utils.json_files import read_object
-from roll.utils.text import show
 
 NUM_HEADS = "num_nextn_predict_layers"  # of config.json
 
 _FAMILIES = ("deepseek_v3", "glm4_moe", "glm4_moe_lite")  # whose files hold a head as the layer behind the last
-# Settings of megatron_train with which heads were not shown to train right, with the value that they have to have.
-_UNPROVEN: Mapping[str, object] = {"pipeline_model_parallel_size": 1, "transformer_impl": "local"}
 
 
 def head_training_problems(choice: Choice, trains_heads: bool, who_can: str) -> Iterator[Problem]:
@@ -38,11 +35,6 @@ def head_training_problems(choice: Choice, trains_heads: bool, who_can: str) -> 
         other = f"{choice.role.name}.router_replay.mode"
         text = f"{key}: {mode} with {other}: {worker.router_replay.mode}, which knows no experts of the head's layer"
         yield Problem(f"{text}. Set {key} to disabled, or that to disable.", (key, other))
-    for setting, needed in _UNPROVEN.items():
-        other, value = f"{choice.at}.{setting}", worker.strategy_config.get(setting, needed)
-        if value != needed:
-            text = f"{key}: {mode} with {other}: {show(value)}: heads train with {show(needed)} alone. Change it, or"
-            yield Problem(f"{text} set {key} to disabled.", (key, other))
 
 
 def head_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:

@@ -254,3 +254,13 @@ def load_and_go_on(run: Run, directory: Path) -> tuple[dict[str, np.ndarray], di
         loaded = everything(strategy)
         ranks.one_update(strategy, run)
         return loaded, everything(strategy)
+
+
+def saved_twice(run: Run, checkpoint: Path, model: Path) -> None:
+    """After an update, as a checkpoint and as a model."""
+    with ranks.trainer(run) as strategy:
+        ranks.one_update(strategy, run)
+        checkpoint.mkdir(exist_ok=True)
+        model.mkdir(exist_ok=True)
+        strategy.save_checkpoint(checkpoint)
+        strategy.save_hf_model(model)

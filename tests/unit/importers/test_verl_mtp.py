@@ -39,7 +39,7 @@ def test_a_head_that_is_not_trained_writes_nothing() -> None:
     for keys in ({"enable": True}, {"enable_train": True}, {"enable": True, "enable_train": False}, {}):
         found = imported(**keys)
         assert "mtp_training_mode" not in found.tree["actor_train"]
-        assert set(outcomes(found).values()) <= {"mapped"}
+        assert set(outcomes(found).values()) <= {"asks for nothing"}
 
 
 def test_other_trainers_and_engines_have_none() -> None:
