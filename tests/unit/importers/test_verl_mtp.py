@@ -36,7 +36,13 @@ def test_training_is_joint_unless_the_model_is_kept_from_it(keys: dict[str, Any]
 
 
 def test_a_head_that_is_not_trained_writes_nothing() -> None:
-    for keys in ({"enable": True}, {"enable_train": True}, {"enable": True, "enable_train": False}, {}):
+    asked: list[dict[str, Any]] = [
+        {"enable": True},
+        {"enable_train": True},
+        {"enable": True, "enable_train": False},
+        {},
+    ]
+    for keys in asked:
         found = imported(**keys)
         assert "mtp_training_mode" not in found.tree["actor_train"]
         assert set(outcomes(found).values()) <= {"asks for nothing"}

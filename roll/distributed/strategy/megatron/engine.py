@@ -13,7 +13,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import nn
 from transformers import PretrainedConfig
 
-from roll.distributed.strategy.megatron.passes import answer
+from roll.distributed.strategy.megatron.answers import answer
 from roll.distributed.strategy.megatron.rank import MegatronRank
 from roll.errors import StrategyError
 from roll.models.loading import DTYPES, model_config
