@@ -47,3 +47,10 @@ def test_a_mean_counts_tokens_that_some_position_predicts_on_all_ranks() -> None
     assert loss.num_tokens == 2 * 4
     assert loss(torch.tensor(16.0)) == 1.0
     assert FurtherLoss.of(0.5, [], lambda values: [0.0]).num_tokens == 1
+
+
+def test_nothing_follows_the_last_token_of_the_last_row() -> None:
+    only = MicroBatch(*(tensor[:1] for tensor in (batch().input_ids, batch().lengths, batch().response_mask)),
+                      torch.ones(1), torch.zeros(1, 5))  # fmt: skip
+    found = Further.of(prepare(only, SlotLayout(), SlotLayout().extent(only)))
+    assert (found.slots.tolist(), found.targets.tolist()) == ([0, 1, 2], [13, 14, 15])
