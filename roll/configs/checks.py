@@ -152,6 +152,7 @@ def _idle_row_problems(config: AlgorithmConfig) -> Iterator[Problem]:
     form = config.policy_form
     pg_variant = "actor_train.pg_variant" if config.actor_train.pg_variant else "pg_variant"
     balance = "actor_train.model_args.moe_aux_loss_coef"
+    heads = "actor_train.mtp_training_mode"
     hint = " Its class may say is_zero_without_advantage = True, if that holds." if form.is_own else ""
     for moves_all, key, said in (
         ("use_kl_loss" in config.kl_terms, "use_kl_loss", "use_kl_loss adds a term to every row"),
@@ -162,6 +163,7 @@ def _idle_row_problems(config: AlgorithmConfig) -> Iterator[Problem]:
             "rec_regularizer adds a term to every row",
         ),
         (bool(config.actor_train.model_args.moe_aux_loss_coef), balance, f"{balance} adds a term to every row"),
+        (config.actor_train.trains_prediction_head, heads, f"{heads} adds a term to every row"),
         (
             not form.is_zero_without_advantage,
             pg_variant,

@@ -153,11 +153,26 @@ class WorkerConfig(Settings):
 
     router_replay: RouterReplayConfig = setting({}, "Experts of a mixture, chosen once for a step.")
 
+    mtp_training_mode: Literal["disabled", "standalone", "joint"] | None = setting(
+        "disabled",
+        "Of actor_train, with megatron_train: training of the head for the token after the next one that the model's "
+        "files hold (DeepSeek-V3, GLM-4.5), by the cross-entropy of the tokens that are trained. standalone: that loss "
+        "changes the head alone, and the policy learns as without it. joint: it has a gradient for the whole model. "
+        "disabled: heads are saved as they were.",
+    )
+    mtp_loss_scaling_factor: float = setting(
+        0.1, "With mtp_training_mode: weight of that loss, its mean over the tokens of the update.", ge=0
+    )
+
     use_torch_compile: bool = setting(
         False,
         "The blocks of the model, and the arithmetic of its head, by torch.compile: less time per pass, and a minute "
         "or more for the first ones. On a CPU it needs a C++ compiler.",
     )
+
+    @property
+    def trains_prediction_head(self) -> bool:
+        return self.mtp_training_mode in ("standalone", "joint")
 
     @property
     def packs_rows(self) -> bool:

@@ -101,7 +101,7 @@ class Role:
 
 _OF_ROLE = {last_name(key) for form in POLICY_FORMS.values() for key in form.keys if key != last_name(key)}
 POLICY_LOSS = frozenset({"pg_variant"} | _OF_ROLE)
-POLICY = POLICY_LOSS | {"model_update_frequency", "router_replay"}
+POLICY = POLICY_LOSS | {"model_update_frequency", "router_replay", "mtp_training_mode", "mtp_loss_scaling_factor"}
 ACTOR_TRAIN = Role(
     "actor_train", "train", "lm", ("pretrain",), is_needed=True, also_reads=POLICY | {"data_args", TOKENIZER}
 )  # fmt: skip

@@ -18,6 +18,7 @@ from roll.importers.verl_common import (
     optimizer,
 )
 from roll.importers.verl_conditions import ACTOR, CRITIC, MODEL, REF, ROLLOUT
+from roll.importers.verl_mtp import ROWS as MTP_ROWS
 
 MODEL_ROWS: tuple[Row, ...] = (
     to(f"{MODEL}.path", "pretrain", default="~/models/deepseek-llm-7b-chat"),
@@ -63,7 +64,7 @@ MODEL_ROWS: tuple[Row, ...] = (
     needless(f"{MODEL}.use_shm", ITSELF),
     lacks(f"{MODEL}.tiled_mlp.enabled", "recomputation bounds what a layer keeps", False),
     needless(f"{MODEL}.tiled_mlp.*", "tiled_mlp.enabled is off"),
-    lacks(f"{MODEL}.mtp.**", "heads for further tokens are kept as they are", False),
+    *MTP_ROWS,
     to(f"{MODEL}.override_config.*", f"{TRAIN}.model_args.model_config_kwargs.*"),
     lacks(f"{MODEL}.trust_remote_code", OWN_CODE, False),
     lacks(f"{MODEL}.custom_chat_template", "data_args.template takes the path of a file with it"),

@@ -19,6 +19,7 @@ from roll.importers.verl_counts import (
     scoring,
     token_batches,
 )
+from roll.importers.verl_mtp import head_training
 from roll.importers.words import trackers
 
 DOMAIN = "verl"
@@ -209,6 +210,7 @@ SUMS: Mapping[str, Callable[[Look], Sum]] = {
     "engine": engine_arguments,
     "filter": group_filter,
     "lora": adapters,
+    "mtp": head_training,
     "resume": resume,
     "actor scoring": scoring("actor_train", ROLLOUT, ("log_prob_micro_batch_size",)),
     "ref scoring": scoring("reference", REF, ("log_prob_micro_batch_size",)),

@@ -59,7 +59,8 @@ def _convert(given: argparse.Namespace) -> None:
 
     with one_rank():
         dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[given.dtype]
-        converter = Converter(given.model, hf, given.head, dtype)
+        checkpoint = given.checkpoint if given.direction == "to_hf" else None
+        converter = Converter(given.model, hf, given.head, dtype, checkpoint)
         if given.direction == "to_hf":
             converter.to_hf(given.checkpoint, given.out)
         else:

@@ -126,12 +126,6 @@ INERT: Mapping[str, Mapping[str, InertKey]] = {
         "apply_loss_scale": planned(
             bool, True, "Cancel the backend's own averaging; the loss here is always normalised globally."
         ),
-        "mtp_training_mode": planned(
-            Literal["disabled", "standalone", "joint"] | None,
-            "disabled",
-            "Training of multi-token prediction heads.",
-            inert=(None,),
-        ),
     },
     "ModelArgs": {
         "model_type": ignored(str | None, None, "Kind of head on the model.", ROLE_DECIDES),

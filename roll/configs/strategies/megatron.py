@@ -43,6 +43,8 @@ def problems(choice: Choice) -> Iterator[Problem]:
         wrong += ranks_problems(at, settings, worker.num_workers)
         if choice.role.learns and worker.model_args.has_lora:
             wrong += _lora_problems(choice, settings)
+        if choice.role.learns and worker.trains_prediction_head:
+            wrong += _head_problems(choice, settings)
     yield from wrong
     yield from repeated_problems(at, config, _repeated_values(choice))
 
@@ -95,6 +97,7 @@ def saved_facts(facts: dict[str, object], worker: WorkerConfig, dp_size: int) ->
     the parameter's name, whatever dtype and experts; without it they lie otherwise for each."""
     settings, _ = split_settings(worker.strategy_config)
     facts = facts | {"use_distributed_optimizer": settings.use_distributed_optimizer}
+    facts["trained head for further tokens"] = worker.trains_prediction_head
     if settings.use_distributed_optimizer:
         return {key: value for key, value in facts.items() if key != "dtype"}
     same_ranks = settings.expert_model_parallel_size == 1
@@ -114,6 +117,19 @@ def _lora_problems(choice: Choice, settings: MegatronSettings) -> Iterator[Probl
             "moe_grouped_gemm: false, or take deepspeed_train or fsdp2_train, or remove lora_target.",
             (key, impl),
         )
+
+
+def _head_problems(choice: Choice, settings: MegatronSettings) -> Iterator[Problem]:
+    """With what the head for further tokens does not train, or was not shown to."""
+    key = f"{choice.role.name}.mtp_training_mode"
+    for setting, value, needed in (
+        ("pipeline_model_parallel_size", settings.pipeline_model_parallel_size, 1),
+        ("transformer_impl", settings.transformer_impl, "local"),
+    ):
+        if value != needed:
+            other = f"{choice.at}.{setting}"
+            text = f"{key}: {choice.worker.mtp_training_mode} with {other}: {value}: heads train with {needed} alone"
+            yield Problem(f"{text}. Change that, or set {key} to disabled.", (key, other))
 
 
 def _repeated_values(choice: Choice) -> dict[str, object]:

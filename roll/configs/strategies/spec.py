@@ -81,6 +81,7 @@ class StrategySpec:
     takes_over: bool = False  # a run may begin with the moments of another one's optimizer
     balances: bool = False  # a mixture may train with a load-balancing loss
     replays: bool = False  # a mixture may train with given experts
+    trains_heads: bool = False  # a model's head for further tokens may be trained with it
     tells_routes: bool = False  # an engine that says which experts the tokens of its answers went to
     offloads_activations: bool = False  # what waits for the backward pass may do so in host memory
     compiles: bool = False  # its model may run by torch.compile

@@ -28,6 +28,7 @@ def _megatron(name: str, use: Use, path: str, memory: str) -> StrategySpec:
         takes_over=use == "train",
         balances=use == "train",
         replays=use == "train",
+        trains_heads=use == "train",
         adapts_experts=use == "train",
         packages=_MEGATRON,
         packs=True,

@@ -9,6 +9,7 @@ from roll.configs.fused_head import fused_head_problems
 from roll.configs.load.validate import validate
 from roll.configs.lora import PEFT, lora_problems
 from roll.configs.mixture import balance_problems
+from roll.configs.prediction_heads import head_training_problems
 from roll.configs.problems import Problem, nearest
 from roll.configs.roles import TASKS, Use
 from roll.configs.router_replay import router_replay_problems
@@ -66,6 +67,7 @@ _OF_LEARNERS: Mapping[str, Callable[[Choice, bool, str], Iterator[Problem]]] = {
     "adapts": lora_problems,
     "balances": balance_problems,
     "replays": router_replay_problems,
+    "trains_heads": head_training_problems,
     "offloads_activations": activation_offload_problems,
     "takes_over": taken_optimizer_problems,
 }

@@ -22,6 +22,7 @@ from roll.models.megatron.config import Numbers, check_sizes, shapes_of, transfo
 from roll.models.megatron.family import WeightMap, family_of
 from roll.models.megatron.hf_files import CHECKPOINT_FOLDER, HfReader, write_model
 from roll.models.megatron.model import Blueprint, TokenModel, build_chunks
+from roll.models.megatron.prediction_head import HeadPlan
 from roll.models.megatron.weights import Exporter, global_parameters, load, untied
 
 
@@ -41,15 +42,22 @@ def one_rank() -> Iterator[None]:
 class Converter:
     """A whole model in one process, without its top: between the two kinds of files."""
 
-    def __init__(self, model: str, hf: PretrainedConfig, head: Head, dtype: torch.dtype):
+    def __init__(
+        self, model: str, hf: PretrainedConfig, head: Head, dtype: torch.dtype, checkpoint: Path | None = None
+    ):
+        """`checkpoint`: what `to_hf` is to convert. A head for further tokens is in it where it was trained; there is
+        none in what `to_megatron` writes."""
         self.hf, self.model = hf, model
         self.head: Head = head
         family, settings = family_of(self.hf), MegatronSettings()
         check_sizes(self.hf, settings)
         numbers = Numbers(dtype, torch.device("cpu"))
-        blueprint = Blueprint(
-            self.hf, family, transformer_config(self.hf, family, settings, {}, numbers), head, torch.device("cpu")
-        )
+        config, plan = transformer_config(self.hf, family, settings, {}, numbers), None
+        if checkpoint is not None and dist_files.has_prediction_head(checkpoint / CHECKPOINT_FOLDER):
+            with HfReader(model) as reader:
+                plan = HeadPlan.of(hf, reader, trains_trunk=True)
+        self.trained_head = plan is not None
+        blueprint = Blueprint(self.hf, family, config, head, torch.device("cpu"), plan)
         self.chunk: TokenModel = build_chunks(blueprint, _no_top)[0]
         self.ties_head = blueprint.ties_head
         self.weights, self.shapes = WeightMap(family, head), shapes_of(self.hf)
@@ -70,9 +78,9 @@ class Converter:
         out.mkdir(parents=True, exist_ok=True)
         parameters = untied(global_parameters([self.chunk]), self.ties_head)
         exporter = Exporter(parameters, self.weights.entry, self.shapes, torch.device("cpu"))
-        write_model(out, self.model, self.hf, self.head, exporter.tensors())
+        write_model(out, self.model, self.hf, self.head, exporter.tensors(), self.trained_head)
         AutoTokenizer.from_pretrained(self.model).save_pretrained(out)
 
 
-def _no_top(model: Any, hidden: torch.Tensor, request: Any) -> torch.Tensor:
+def _no_top(model: Any, hidden: torch.Tensor, further: torch.Tensor | None, request: Any) -> torch.Tensor:
     return hidden

@@ -60,6 +60,11 @@ def refuse_adapters(directory: Path) -> None:
         )
 
 
+def has_prediction_head(directory: Path) -> bool:
+    """Whether a head for further tokens was trained with the model."""
+    return any("prediction_head." in name for name in PlainReader(directory).read_metadata().state_dict_metadata)
+
+
 def read(state: dict[str, Any], directory: Path) -> dict[str, Any]:
     """`state` says which parts this rank wants. Collective. Nothing that the files say is run; StrategyError where they
     want it."""

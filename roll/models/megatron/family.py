@@ -13,9 +13,17 @@ from transformers import PretrainedConfig
 from roll.configs.roles import Head
 from roll.errors import StrategyError
 from roll.models.megatron.family_table import FAMILIES, family_problem
-from roll.models.megatron.rules import Rule, Vocabulary, Whole
+from roll.models.megatron.rules import Rows, Rule, Vocabulary, Whole
 
 EMBEDDING, HEAD = "embedding.word_embeddings.weight", "output_layer.weight"
+# Of the head that predicts further tokens. Beside the weights of an ordinary layer it has these.
+PREDICTION_HEAD = re.compile(r"^prediction_head\.(?:layer\.)?")
+_OF_PREDICTION_HEAD: Mapping[str, Rule] = {
+    "enorm.weight": Whole("enorm.weight"),
+    "hnorm.weight": Whole("hnorm.weight"),
+    "eh_proj.weight": Rows("eh_proj.weight"),
+    "norm.weight": Whole("shared_head.norm.weight"),
+}
 _LAYER = re.compile(r"^decoder\.layers\.(\d+)\.")
 _EXPERT = re.compile(r"\.local_experts\.(\d+)\.")
 
@@ -54,7 +62,7 @@ class WeightMap:
     """Every parameter of one model by its global name (layers and experts counted over all ranks)."""
 
     def __init__(self, family: Family, head: Head):
-        self._layers = family.layer_weights
+        self._layers = {**family.layer_weights, **_OF_PREDICTION_HEAD}
         places = {name: place for place, name in enumerate(self._layers)}
         experts = [place for name, place in places.items() if "{expert}" in name]
         # All of one expert's weights, then the next one's; and a bias behind the weight it belongs to.

@@ -6,7 +6,6 @@ import copy
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -23,7 +22,7 @@ from transformers import (
 
 from roll.configs.roles import Head
 from roll.errors import StrategyError
-from roll.models.prediction_heads import prediction_heads
+from roll.models.prediction_heads import prediction_heads, with_shared
 from roll.models.tensor_files import INDEX, WHOLE, tensor_files
 
 _BYTES_PER_FILE = 1 << 30
@@ -88,15 +87,31 @@ class HfReader:
 
 
 def write_model(
-    directory: Path, model: str, config: PretrainedConfig, head: Head, tensors: Iterable[tuple[str, torch.Tensor]]
+    directory: Path,
+    model: str,
+    config: PretrainedConfig,
+    head: Head,
+    tensors: Iterable[tuple[str, torch.Tensor]],
+    trains_prediction_head: bool = False,
 ) -> None:
     """config.json and the tensors, and of a policy the heads for further tokens that the files of `model`, its start,
-    hold: a directory that `from_pretrained` loads. Memory stays at one file."""
+    hold, as they were there unless they are among the tensors: a directory that `from_pretrained` loads. Memory stays
+    at one file."""
     saved = copy.deepcopy(config)
     saved_class: Any = _KINDS[head]._model_mapping[type(config)]
     saved.architectures = [saved_class.__name__]
     saved.save_pretrained(directory)
-    write_files(directory, chain(tensors, prediction_heads(model)) if head == "lm" else tensors)
+    if trains_prediction_head:
+        tensors = with_shared(tensors, model, config.num_hidden_layers, bool(config.tie_word_embeddings))
+    write_files(directory, _with_heads(tensors, model) if head == "lm" else tensors)
+
+
+def _with_heads(tensors: Iterable[tuple[str, torch.Tensor]], model: str) -> Iterator[tuple[str, torch.Tensor]]:
+    written = set()
+    for name, tensor in tensors:
+        written.add(name)
+        yield name, tensor
+    yield from prediction_heads(model, but=written)
 
 
 def write_files(

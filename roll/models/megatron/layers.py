@@ -146,20 +146,31 @@ def block_spec(
     config: TransformerConfig, vp_stage: int | None, norms_outputs: bool = False
 ) -> TransformerBlockSubmodules:
     """The layers of one stage, of the implementation that the settings choose."""
-    build = _engine_layer if config.transformer_impl == "transformer_engine" else _local_layer
-    dense, norm = build(config, None)
+    kinds, norm = _kinds(config)
     if norms_outputs:
-        dense.module = NormedLayer
-    kinds = {0: dense}
-    if config.num_moe_experts:
-        kinds[1], _ = build(config, config.num_moe_experts)
-        parts: Any = kinds[1].submodules
-        parts.mlp.submodules.router = BalancingRouter
+        kinds[0].module = NormedLayer
     everywhere = [int(bool(config.num_moe_experts))] * config.num_layers
     pattern = config.moe_layer_freq if isinstance(config.moe_layer_freq, list) else everywhere
     first = get_transformer_layer_offset(config, vp_stage=vp_stage)
     own = pattern[first : first + get_num_layers_to_build(config, vp_stage=vp_stage)]
     return TransformerBlockSubmodules(layer_specs=[kinds[kind] for kind in own], layer_norm=norm)  # type: ignore[arg-type]
+
+
+def layer_spec(config: TransformerConfig, is_sparse: bool) -> ModuleSpec:
+    """One layer, with experts or without."""
+    return _kinds(config)[0][int(is_sparse)]
+
+
+def _kinds(config: TransformerConfig) -> tuple[dict[int, ModuleSpec], Any]:
+    """Layers without experts (0) and with them (1), and the norm behind the last."""
+    build = _engine_layer if config.transformer_impl == "transformer_engine" else _local_layer
+    dense, norm = build(config, None)
+    kinds = {0: dense}
+    if config.num_moe_experts:
+        kinds[1], _ = build(config, config.num_moe_experts)
+        parts: Any = kinds[1].submodules
+        parts.mlp.submodules.router = BalancingRouter
+    return kinds, norm
 
 
 def _engine_layer(config: TransformerConfig, num_experts: int | None) -> tuple[ModuleSpec, Any]:

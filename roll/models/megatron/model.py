@@ -23,11 +23,13 @@ from roll.models.megatron.config import rope_of
 from roll.models.megatron.family import Family
 from roll.models.megatron.latent_attention import LatentAttention
 from roll.models.megatron.layers import block_spec
+from roll.models.megatron.prediction_head import HeadPlan, PredictionHead
 from roll.models.megatron.rules import padded_vocab_size
 from roll.platforms.cpu_stand_ins.megatron import cuda_method_stays
 
-# What the last stage makes of the hidden states [s, b, h] of its positions. Any: the strategy's own request.
-Top = Callable[["TokenModel", torch.Tensor, Any], torch.Tensor]
+# What the last stage makes of the hidden states [s, b, h] of its positions, and of those of the prediction head where
+# it is asked for (else None). Any: the strategy's own request, and its answer.
+Top = Callable[["TokenModel", torch.Tensor, torch.Tensor | None, Any], Any]
 
 
 class ValueHead(nn.Linear):
@@ -47,9 +49,21 @@ class TokenModel(GPTModel):
     """GPTModel whose last stage hands its hidden states to `top` instead of computing the logits of every position."""
 
     top: Top
+    prediction_head: PredictionHead | None
 
-    def _postprocess(self, hidden_states: torch.Tensor, **unused: Any) -> torch.Tensor:
-        return hidden_states
+    def _postprocess(  # type: ignore[override]
+        self,
+        hidden_states: torch.Tensor,
+        labels: torch.Tensor | None = None,
+        rotary_pos_emb: torch.Tensor | None = None,
+        packed_seq_params: PackedSeqParams | None = None,
+        **unused: Any,
+    ) -> Any:
+        """`labels`: the next tokens, where the head for further ones is asked."""
+        if self.prediction_head is None or labels is None:
+            return hidden_states
+        further = self.prediction_head(hidden_states, labels, self.embedding, rotary_pos_emb, packed_seq_params)
+        return hidden_states, further
 
     def forward(  # type: ignore[override]
         self,
@@ -57,20 +71,26 @@ class TokenModel(GPTModel):
         packed: PackedSeqParams | None,
         request: Any,
         padding: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """`padding` [b, s]: slots that no router's balance counts; None: nobody asks for it."""
+        following: torch.Tensor | None = None,
+    ) -> Any:
+        """`padding` [b, s]: slots that no router's balance counts; None: nobody asks for it. `following` [b, s]: the
+        next tokens, for the head that predicts further ones."""
         if padding is not None and self.config.sequence_parallel and not self.pre_process:
             # Megatron (0.16) shares it among the ranks on the first stage alone.
             size, rank = self.config.tensor_model_parallel_size, parallel_state.get_tensor_model_parallel_rank()
             padding = padding.chunk(size, 1)[rank].contiguous()
-        hidden = super().forward(  # type: ignore[arg-type]
+        hidden: Any = super().forward(  # type: ignore[arg-type]
             input_ids,
             None,  # type: ignore[arg-type]
             None,  # type: ignore[arg-type]
+            labels=following,  # type: ignore[arg-type]
             packed_seq_params=packed,  # type: ignore[arg-type]
             padding_mask=padding,
         )
-        return self.top(self, hidden, request) if self.post_process else hidden
+        if not self.post_process:
+            return hidden
+        own, further = hidden if isinstance(hidden, tuple) else (hidden, None)
+        return self.top(self, own, further, request)
 
     def gathered(self, hidden: torch.Tensor, parallel_output: bool) -> torch.Tensor:
         """The hidden states of all positions. `parallel_output`: what follows differs between tensor-parallel ranks."""
@@ -102,6 +122,7 @@ class Blueprint:
     config: TransformerConfig
     head: Head
     device: torch.device
+    prediction_head: HeadPlan | None = None
 
     @property
     def ties_head(self) -> bool:
@@ -135,6 +156,8 @@ def _build(blueprint: Blueprint, stage: int | None, top: Top) -> TokenModel:
         position_embedding_type="rope",
         vp_stage=stage,
     )
+    plan = blueprint.prediction_head if model.post_process else None
+    model.prediction_head = None if plan is None else PredictionHead(config, plan)
     if config.num_moe_experts and config.expert_tensor_parallel_size != config.tensor_model_parallel_size:
         _sum_among_experts(model)
     rope, latent = rope_of(hf), [module for module in model.modules() if isinstance(module, LatentAttention)]

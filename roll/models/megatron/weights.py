@@ -14,7 +14,7 @@ from megatron.core import parallel_state
 from torch import nn
 
 from roll.errors import StrategyError
-from roll.models.megatron.family import EMBEDDING, HEAD, Entry, WeightMap
+from roll.models.megatron.family import EMBEDDING, HEAD, PREDICTION_HEAD, Entry, WeightMap
 from roll.models.megatron.hf_files import HfReader
 from roll.models.megatron.rules import Shapes
 
@@ -41,16 +41,17 @@ def local_name(name: str) -> str:
 
 
 def global_parameters(chunks: Sequence[nn.Module]) -> Iterator[tuple[str, nn.Parameter]]:
-    """This rank's parameters under the names they have in the whole model: layers and experts counted over all
-    ranks."""
+    """This rank's parameters under the names they have in the whole model: layers and experts counted over all ranks. A
+    head for further tokens is the layer behind the last, as it is in the model's files."""
     for chunk in chunks:
         model: Any = chunk
         while isinstance(getattr(model, "module", None), nn.Module):
             model = model.module
         layers = model.decoder.layers
         for name, parameter in model.named_parameters():
+            name = PREDICTION_HEAD.sub(f"decoder.layers.{model.config.num_layers}.", name)
             match = _LAYER.match(name)
-            if match is not None:
+            if match is not None and int(match.group(1)) < len(layers):
                 layer = layers[int(match.group(1))].layer_number - 1
                 name = f"decoder.layers.{layer}.{local_name(name[match.end() :])}"
             expert = _EXPERT.search(name)

@@ -15,6 +15,7 @@ from roll.configs.lora import lora_model_problems, lora_warnings
 from roll.configs.mixture import balance_model_problems
 from roll.configs.optimizers import optimizer_machine_problems
 from roll.configs.plan.parallel import parallel_sizes
+from roll.configs.prediction_heads import head_model_problems
 from roll.configs.problems import Problem
 from roll.configs.router_replay import router_replay_model_problems
 from roll.configs.run import RunConfig
@@ -155,6 +156,7 @@ def _shape_problems(config: RunConfig, choice: Choice, model: Mapping[str, Any])
         yield from lora_model_problems(choice, model)
         yield from balance_model_problems(choice, model)
         yield from router_replay_model_problems(choice, model)
+        yield from head_model_problems(choice, model)
     if choice.role.use == "generate":
         yield from sent_adapter_model_problems(choice, model)
     if choice.role.head in ("sequence", "reward"):

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,9 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedTokenizerFast
 
 from roll.models.convert import main
-from tests.parity.megatron import models
+from tests.helpers.processes import RankPool
+from tests.parity.megatron import models, prediction
+from tests.parity.megatron.ranks import Run
 
 
 def convert(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -46,3 +49,24 @@ def test_a_model_that_is_not_there_is_named(tmp_path: Path, caplog: pytest.LogCa
     missing = str(tmp_path / "nowhere")
     assert main(["to_megatron", "--model", missing, "--out", str(tmp_path / "out")]) == 1
     assert caplog.messages[-1].startswith(f"--model {missing}, --out {tmp_path / 'out'}: ")
+
+
+def test_a_trained_head_for_further_tokens_comes_with_the_model(
+    rank_pool: Callable[[int], RankPool], tmp_path: Path, tiny_tokenizer: PreTrainedTokenizerFast
+) -> None:
+    """As the trainer itself saves it, though the model it began with has another."""
+    model = prediction.make(tmp_path / "model", "glm4_moe")
+    tiny_tokenizer.save_pretrained(model)
+    run = Run(model, {}, vocab_size=models.VOCAB_SIZE, head="standalone")
+    rank_pool(1).run(prediction.saved_twice, run, tmp_path / "checkpoint", tmp_path / "saved")
+    back = convert(
+        "to_hf", "--checkpoint", tmp_path / "checkpoint", "--model", model, "--out", tmp_path / "back",
+        "--dtype", "fp32",
+    )  # fmt: skip
+    assert back.returncode == 0, back.stderr
+    start, want, got = (
+        load_file(path / "model.safetensors") for path in (model, tmp_path / "saved", tmp_path / "back")
+    )
+    assert want.keys() == got.keys()
+    assert all(torch.equal(want[name], got[name]) for name in want)
+    assert not torch.equal(start[f"{prediction.AT}eh_proj.weight"], got[f"{prediction.AT}eh_proj.weight"])

@@ -43,6 +43,7 @@ from tests.parity.strategies.routes import Replayed
 from tests.parity.strategies.runs import first_scores, told, trains
 
 PLAIN = BentLoss()
+HEAD_FACTOR = 0.3
 SHORT = {
     "tensor_model_parallel_size": "tp",
     "pipeline_model_parallel_size": "pp",
@@ -75,6 +76,7 @@ class Run:
     warmup_updates: int = 0
     optimizer_waits: bool = False
     replay: str = "disable"  # router_replay.mode
+    head: str = "disabled"  # mtp_training_mode
 
     def config(self, strategy: str = "megatron_train") -> WorkerConfig:
         training = {
@@ -97,6 +99,8 @@ class Run:
                 "training_args": training | self.training,
                 "use_sequence_packing": self.packs,
                 "router_replay": {"mode": self.replay},
+                "mtp_training_mode": self.head,
+                "mtp_loss_scaling_factor": HEAD_FACTOR,
             }
         )
 
@@ -125,7 +129,7 @@ class Run:
             ", ".join(told(divided_by, SHORT)) or "copies",
             self.megatron.get(context, 1),
             "packed" if self.packs else "padded",
-            trains(self.role, self.model),
+            trains(self.role, self.model) + (f", MTP {self.head}" if self.head != "disabled" else ""),
             str(self.model.get("dtype", "fp32")),
         )
 

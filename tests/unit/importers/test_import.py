@@ -331,8 +331,8 @@ def test_what_a_script_leaves_open_is_said() -> None:
 
 def test_an_old_yaml_of_roll_loses_what_would_be_refused() -> None:
     found = imported("roll_old.yaml")
-    assert "frobnicate" not in found.tree and "mtp_training_mode" not in found.tree["actor_train"]
-    assert entry(found, "actor_train.mtp_training_mode")[0] == "not to be had"
+    assert "frobnicate" not in found.tree and "apply_loss_scale" not in found.tree["actor_train"]
+    assert entry(found, "actor_train.apply_loss_scale")[0] == "not to be had"
     assert entry(found, "frobnicate")[0] == "not to be had"
     assert entry(found, "val_greedy")[0] == "asks for nothing"
     assert entry(found, "actor_train.model_args.flash_attn") == (

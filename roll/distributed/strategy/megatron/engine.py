@@ -13,7 +13,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import nn
 from transformers import PretrainedConfig
 
-from roll.distributed.strategy.megatron.passes import answer
+from roll.distributed.strategy.megatron.answers import answer
 from roll.distributed.strategy.megatron.rank import MegatronRank
 from roll.errors import StrategyError
 from roll.models.loading import DTYPES, model_config
@@ -22,6 +22,7 @@ from roll.models.megatron.family import EMBEDDING, HEAD, WeightMap, family_of
 from roll.models.megatron.hf_files import HfReader
 from roll.models.megatron.lora import Base, MegatronAdapters
 from roll.models.megatron.model import Blueprint, TokenModel, build_chunks
+from roll.models.megatron.prediction_head import HeadPlan
 from roll.models.megatron.rules import Shapes
 from roll.models.megatron.weights import Exporter, global_parameters, load, untied
 
@@ -39,6 +40,14 @@ class Model:
     shapes: Shapes
     ties_head: bool
     adapters: MegatronAdapters | None = None
+    head_plan: HeadPlan | None = None  # of the head for further tokens, where that is trained
+
+    @property
+    def apart(self) -> list[nn.Parameter]:
+        """Of a head whose loss has a gradient for nothing else: what is no part of the policy's gradient."""
+        heads = [chunk.prediction_head for chunk in self.chunks]
+        is_apart = self.head_plan is not None and not self.head_plan.trains_trunk
+        return [p for head in heads if head is not None and is_apart for p in head.parameters()]
 
     def exporter(self) -> Exporter:
         """Of the model as Hugging Face has it, adapters merged into it. Collective."""
@@ -49,8 +58,8 @@ class Model:
 
 
 def load_model(rank: MegatronRank, trains: bool = False) -> Model:
-    """Builds this rank's part and fills it from the model's files; if it `trains`, with the role's adapters and the
-    load-balancing loss. Collective."""
+    """Builds this rank's part and fills it from the model's files; if it `trains`, with the role's adapters, the
+    load-balancing loss and the head for further tokens. Collective."""
     args = rank.role.model_args
     hf = model_config(args, num_labels=1) if rank.gives_values else model_config(args)
     family = family_of(hf)
@@ -58,10 +67,13 @@ def load_model(rank: MegatronRank, trains: bool = False) -> Model:
     balances = trains and bool(args.moe_aux_loss_coef)
     numbers = Numbers(DTYPES[args.dtype], rank.device, not args.disable_gradient_checkpointing, balances)
     config = transformer_config(hf, family, rank.settings, rank.passed_on, numbers)
-    blueprint = Blueprint(hf, family, config, rank.context.head, rank.device)
-    chunks = build_chunks(blueprint, answer)
     weights, shapes = WeightMap(family, rank.context.head), shapes_of(hf)
     with HfReader(str(args.model_name_or_path)) as reader:
+        head_plan = None
+        if trains and rank.context.head == "lm" and rank.role.trains_prediction_head:
+            head_plan = HeadPlan.of(hf, reader, rank.role.mtp_training_mode == "joint")
+        blueprint = Blueprint(hf, family, config, rank.context.head, rank.device, head_plan)
+        chunks = build_chunks(blueprint, answer)
         load(chunks, reader, weights, shapes, blueprint.ties_head)
     for chunk in chunks:
         chunk.to(rank.device)
@@ -73,7 +85,7 @@ def load_model(rank: MegatronRank, trains: bool = False) -> Model:
         freeze(chunks, weights, args.freeze_module_prefix, blueprint.ties_head)
     if adapters is not None or args.freeze_module_prefix:
         begin_graphs(chunks)
-    return Model(chunks, config, hf, weights, shapes, blueprint.ties_head, adapters)
+    return Model(chunks, config, hf, weights, shapes, blueprint.ties_head, adapters, head_plan)
 
 
 def for_scoring(model: Model) -> Sequence[nn.Module]:

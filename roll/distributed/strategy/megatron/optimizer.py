@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,6 +13,7 @@ from megatron.core import parallel_state
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.optimizer import optimizer as megatron_optimizer
+from megatron.core.tensor_parallel import param_is_not_tensor_parallel_duplicate
 from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import nn
@@ -63,6 +64,13 @@ def _finalize(
             parameter.main_grad.copy_(part.view_as(parameter.main_grad))
 
 
+def keep_apart(parameters: Iterable[nn.Parameter]) -> None:
+    """Marks parameters that are no part of the gradient that is clipped as one: they have a norm of their own. Megatron
+    leaves those that are `shared` out, and hands the mark on to fp32 copies. Before the optimizer is there."""
+    for parameter in parameters:
+        parameter.shared = True  # type: ignore[attr-defined]
+
+
 class Updater:
     """One optimizer step after the other."""
 
@@ -75,6 +83,8 @@ class Updater:
         plan: TrainPlan,
     ):
         self._chunks, self._args, self._plan = list(chunks), args, plan
+        marked = [getattr(p, "shared", False) for chunk in self._chunks for p in chunk.parameters()]
+        self._keeps_apart = parallel_state.get_pipeline_model_parallel_world_size() == 1 and any(marked)
         self._gathers_late = settings.overlap_param_gather
         self.updates_done = 0  # all that the moments have seen
         self.schedule_began = 0  # how many of them were done by then
@@ -130,13 +140,31 @@ class Updater:
         norm = float(self.optimizer.get_grad_norm() or 0.0)
         if not math.isfinite(norm):
             raise not_finite(role, norm)
+        apart = self._norm_apart()
+        if not math.isfinite(apart):
+            raise not_finite(role, apart)
         if self._plan.max_grad_norm > 0:
             for part in self.optimizer.chained_optimizers:
-                if parameters := part.get_parameters():
-                    megatron_optimizer.clip_grad_by_total_norm_fp32(parameters, self._plan.max_grad_norm, norm)
+                for is_apart, own_norm in ((False, norm), (True, apart)):
+                    if parameters := [p for p in part.get_parameters() if self._is_apart(p) is is_apart]:
+                        megatron_optimizer.clip_grad_by_total_norm_fp32(parameters, self._plan.max_grad_norm, own_norm)
         self.optimizer.step_with_ready_grads()
         self.updates_done += 1
         return {"grad_norm": norm, "learning_rate": learning_rate}
+
+    def _norm_apart(self) -> float:
+        """Of the gradient of what is kept apart. Collective where anything is."""
+        if not self._keeps_apart:
+            return 0.0
+        norms = []
+        for part in self.optimizer.chained_optimizers:
+            own = [p for p in part.get_parameters() if self._is_apart(p) and p.grad is not None]
+            gradients = [p.grad for p in own if param_is_not_tensor_parallel_duplicate(p)]
+            norms.append(megatron_optimizer.get_grad_norm_fp32(gradients, 2, part.get_grad_stats_parallel_group()))
+        return math.hypot(*map(float, norms))
+
+    def _is_apart(self, parameter: torch.Tensor) -> bool:
+        return self._keeps_apart and bool(getattr(parameter, "shared", False))
 
     def _set(self, learning_rate: float) -> None:
         # Megatron's own scheduler would apply the multipliers; without it weight decay reaches norms and biases.

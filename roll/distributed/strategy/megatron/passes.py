@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -11,7 +10,6 @@ import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.pipeline_parallel import get_forward_backward_func
-from megatron.core.tensor_parallel import copy_to_tensor_model_parallel_region
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import nn
 
@@ -19,60 +17,14 @@ from roll.algorithms.distillation import Distillation
 from roll.algorithms.loss import Loss
 from roll.configs.cluster import WorkerConfig
 from roll.configs.model import LOGITS_PER_CHUNK_OF_SHARES
+from roll.distributed.strategy.megatron.answers import Ask
+from roll.distributed.strategy.megatron.further import Further, FurtherLoss
 from roll.distributed.strategy.megatron.inputs import ModelInput, SlotLayout, prepare
-from roll.distributed.strategy.megatron.lessons import divergence_of_shares, told_by_shares
-from roll.distributed.strategy.megatron.vocab_parallel import VocabShare, token_scores
 from roll.distributed.strategy.model_score import empty_micro_batch
-from roll.models.lessons import Lesson, Study, among_response_tokens, lesson_of
-from roll.models.megatron.model import TokenModel
+from roll.models.lessons import Study, among_response_tokens, lesson_of
 from roll.models.megatron.router import StageRoutes
 from roll.types.batch import LossScale, MicroBatch, TokenOutputs
 from roll.types.metrics import MetricSums
-
-
-@dataclass(frozen=True)
-class Ask:
-    """What the last stage is to compute at the given slots: log-probs at a temperature, behind them the entropy and the
-    divergence from a teacher where they are wanted; or values, or what it tells as a teacher."""
-
-    slots: torch.Tensor
-    targets: torch.Tensor
-    temperature: float
-    entropy: bool
-    values: bool
-    vocab_size: int
-    logits_per_chunk: int
-    lesson: Lesson | None = None
-    told: Distillation | None = None
-
-    @property
-    def num_outputs(self) -> int:
-        if self.told is not None:
-            return 2 * self.told.top_k
-        return 1 + self.entropy + (self.lesson is not None)
-
-
-def answer(model: TokenModel, hidden: torch.Tensor, ask: Ask) -> torch.Tensor:
-    """Hidden states [s, b, h] to [num_outputs, n]. Collective over the tensor-parallel ranks."""
-    hidden = model.gathered(hidden, parallel_output=not ask.values)
-    if not ask.values and not model.config.sequence_parallel:
-        hidden = copy_to_tensor_model_parallel_region(hidden)
-    chosen = hidden.reshape(-1, hidden.shape[-1]).index_select(0, ask.slots)
-    if ask.values:
-        return model.output_layer(chosen)[None]
-    tensor_group: Any = parallel_state.get_tensor_model_parallel_group()
-    share = VocabShare(tensor_group, ask.vocab_size, ask.temperature, ask.logits_per_chunk)
-
-    def scores(head: torch.Tensor) -> torch.Tensor:
-        if ask.told is not None:
-            return told_by_shares(chosen, head, ask.told, share)
-        log_probs, entropy = token_scores(chosen, head, ask.targets, share)
-        found = [log_probs, entropy] if ask.entropy else [log_probs]
-        if ask.lesson is not None:
-            found.append(divergence_of_shares(chosen, head, ask.lesson, share))
-        return torch.stack(found)
-
-    return model.with_head(scores)
 
 
 class SumOverContext(torch.autograd.Function):
@@ -118,18 +70,39 @@ class Passes:
         self._stages_routes = {id(chunk): StageRoutes(chunk) for chunk in chunks} if self._replays.is_on else {}
         self._told: list[tuple[StageRoutes, ModelInput, dict[int, torch.Tensor]]] = []
 
-    def train(self, batches: Sequence[MicroBatch], loss: Loss, scale: LossScale, temperature: float) -> MetricSums:
-        """Leaves the summed gradients of all micro batches of all ranks where the optimizer takes them."""
+    def train(
+        self,
+        batches: Sequence[MicroBatch],
+        loss: Loss,
+        scale: LossScale,
+        temperature: float,
+        further: FurtherLoss | None = None,
+    ) -> MetricSums:
+        """Leaves the summed gradients of all micro batches of all ranks where the optimizer takes them. `further`: that
+        of the head for further tokens, where it is trained."""
         ask = partial(
-            self._ask, temperature=temperature, entropy="entropy" in loss.needs, values="values" in loss.needs
+            self._ask,
+            temperature=temperature,
+            entropy="entropy" in loss.needs,
+            values="values" in loss.needs,
+            further=further is not None,
         )
         metrics: list[MetricSums] = []
 
-        def conclude(given: ModelInput, output: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:
+        def conclude(given: ModelInput, output: Any) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:
             counted = torch.zeros((), dtype=torch.int)  # not used: the loss has divided by global counts already
+            own, cross_entropy = output if further is not None else (output, None)
             if not given.counts:
-                return output.sum() * 0.0, counted, {}
-            total, sums = loss(self._outputs(given, output, ask(given)), given.batch, scale)
+                # Of the head, too: ranks that share its experts wait for each other in the backward pass.
+                nothing = own.sum() * 0.0
+                return nothing if cross_entropy is None else nothing + cross_entropy * 0.0, counted, {}
+            asked = ask(given)
+            total, sums = loss(self._outputs(given, own, asked), given.batch, scale)
+            if further is not None and cross_entropy is not None:
+                if self._config.context_parallel_size > 1:
+                    cross_entropy = SumOverContext.apply(cross_entropy)
+                total = total + further(cross_entropy)
+                sums.add("mtp_loss", cross_entropy.detach(), float(given.batch.response_mask[:, 2:].sum()))
             metrics.append(sums)
             return total, counted, {}
 
@@ -214,7 +187,9 @@ class Passes:
             stage = self._stages_routes.get(id(model))
             if stage is not None:
                 stage.give(given.routes(), recomputes=not forward_only)
-            output = model(given.input_ids, given.packed, ask(given), padding)
+            asked = ask(given)
+            following = None if asked.further is None else asked.further.following
+            output = model(given.input_ids, given.packed, asked, padding, following)
             if stage is not None and forward_only and self._replays.tells:
                 self._told.append((stage, given, stage.told()))
             return output, partial(conclude, given)
@@ -233,13 +208,22 @@ class Passes:
         )
 
     def _ask(
-        self, given: ModelInput, temperature: float, entropy: bool, values: bool, told: Distillation | None = None
+        self,
+        given: ModelInput,
+        temperature: float,
+        entropy: bool,
+        values: bool,
+        told: Distillation | None = None,
+        further: bool = False,
     ) -> Ask:
         lesson = lesson_of(self.study, given.batch.lesson)
         if lesson is not None:
             lesson = lesson.at(among_response_tokens(given.batch.response_mask, given.places))
         chunk = self._logits_per_chunk
-        return Ask(given.slots, given.targets, temperature, entropy, values, self._vocab_size, chunk, lesson, told)
+        return Ask(
+            given.slots, given.targets, temperature, entropy, values, self._vocab_size, chunk, lesson, told,
+            Further.of(given) if further else None,
+        )  # fmt: skip
 
     def _inputs(self, batches: Sequence[MicroBatch]) -> list[ModelInput]:
         """The micro batches on the device, and those that keep ranks in step."""

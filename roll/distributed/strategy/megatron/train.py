@@ -25,6 +25,7 @@ from roll.types.metrics import MetricSums
 
 if TYPE_CHECKING:
     from roll.distributed.strategy.megatron.engine import Model
+    from roll.distributed.strategy.megatron.further import FurtherLoss
     from roll.distributed.strategy.megatron.offload import Offload
     from roll.distributed.strategy.megatron.optimizer import Updater
     from roll.distributed.strategy.megatron.passes import Passes
@@ -48,11 +49,12 @@ class MegatronTrainStrategy(TrainStrategy):
         self.rank.start()
         from roll.distributed.strategy.megatron.engine import load_model
         from roll.distributed.strategy.megatron.offload import Offload
-        from roll.distributed.strategy.megatron.optimizer import Updater, wrap
+        from roll.distributed.strategy.megatron.optimizer import Updater, keep_apart, wrap
         from roll.distributed.strategy.megatron.passes import Passes
 
         model = self._model = load_model(self.rank, trains=True)
         partly_summed = model.adapters.partly_summed if model.adapters is not None else ()
+        keep_apart(model.apart)
         self._chunks = wrap(model.chunks, model.config, self.rank.settings, partly_summed)
         self._updater: Updater = Updater(
             self._chunks, model.config, self.rank.settings, self.role.training_args, self.plan
@@ -81,12 +83,20 @@ class MegatronTrainStrategy(TrainStrategy):
         coef = self.role.model_args.moe_aux_loss_coef
         if coef:
             self.model.config.moe_aux_loss_coeff = coef / tokens_of_update(micro_batches, self.all_reduce_sum)
-        sums = self._passes.train(micro_batches, loss, scale, temperature)
+        sums = self._passes.train(micro_batches, loss, scale, temperature, self._further_loss(micro_batches))
         if coef:
             self._tell_balance(micro_batches, sums)
         if self.plan.optimizer_waits:
             self._offload.to_device(frozenset({State.OPTIMIZER}))
         return sums, self._updater.step(self.context.role)
+
+    def _further_loss(self, micro_batches: Sequence[MicroBatch]) -> FurtherLoss | None:
+        """Collective where a head for further tokens is trained."""
+        from roll.distributed.strategy.megatron.further import FurtherLoss
+
+        if self.model.head_plan is None:
+            return None
+        return FurtherLoss.of(self.role.mtp_loss_scaling_factor, micro_batches, self.all_reduce_sum)
 
     def _tell_balance(self, micro_batches: Sequence[MicroBatch], sums: MetricSums) -> None:
         from roll.models.megatron.router import mean_balance
@@ -128,10 +138,19 @@ class MegatronTrainStrategy(TrainStrategy):
             raise StrategyError("megatron_train sends adapters merged into the weights, not by themselves")
         self._updater.finish_gather()
         is_wanted = self.exports_weights or self.context.rank in to
-        sent = None if whole else with_partners(self._exporter.hf_names, self._exporter.trained)
-        tensors = self._exporter.tensors(everywhere=any(rank != 0 for rank in to), only=sent)
+        tensors = self._exporter.tensors(everywhere=any(rank != 0 for rank in to), only=self._sent(whole))
         for bucket in fill_buckets(tensors, bucket_bytes):
             yield bucket if is_wanted else []
+
+    def _sent(self, whole: bool) -> set[str] | None:
+        """Names of what engines get, None: all. They have no place for a head for further tokens."""
+        from roll.models.prediction_heads import is_of_prediction_head
+
+        if whole and self.model.head_plan is None:
+            return None
+        layers = self.model.hf.num_hidden_layers
+        names = [name for name in self._exporter.hf_names if not is_of_prediction_head(name, layers)]
+        return set(names) if whole else with_partners(names, self._exporter.trained)
 
     def all_reduce_sum(self, values: Sequence[float]) -> list[float]:
         return self.rank.all_reduce_data(values)
@@ -163,7 +182,8 @@ class MegatronTrainStrategy(TrainStrategy):
         tensors = self._exporter.tensors()
         if self.exports_weights:
             start = str(self.role.model_args.model_name_or_path)
-            write_model(directory, start, self.model.hf, self.context.head, tensors)
+            trains_head = self.model.head_plan is not None
+            write_model(directory, start, self.model.hf, self.context.head, tensors, trains_head)
         else:
             for _ in tensors:
                 pass

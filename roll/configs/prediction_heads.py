@@ -1,0 +1,74 @@
+"""`mtp_training_mode` of a policy: what it cannot do with it, before anything starts."""
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from roll.configs.problems import Problem
+from roll.configs.strategies.spec import Choice
+from roll.utils.json_files import read_object
+
+NUM_HEADS = "num_nextn_predict_layers"  # of config.json
+
+_FAMILIES = ("deepseek_v3", "glm4_moe", "glm4_moe_lite")  # whose files hold a head as the layer behind the last
+
+
+def head_training_problems(choice: Choice, trains_heads: bool, who_can: str) -> Iterator[Problem]:
+    """Of a role that learns. `who_can`: strategies that train heads for further tokens."""
+    worker, key = choice.worker, _key(choice)
+    mode = worker.mtp_training_mode
+    if not worker.trains_prediction_head:
+        return
+    if "mtp_training_mode" not in choice.role.reads:
+        yield Problem(f"{key}: {mode}: heads are trained by actor_train alone. Remove it.", (key,))
+        return
+    if not trains_heads:
+        text = f"{key}: {mode} with {worker.strategy_name}, which trains no heads for further tokens. Strategies that "
+        yield Problem(f"{text}do: {who_can}. Or set it to disabled.", (key, choice.name_key))
+        return
+    if worker.model_args.has_lora:
+        other = f"{choice.role.name}.model_args.lora_target"
+        text = f"{key}: {mode} with {other}: adapters leave heads for further tokens as they are. Set {key} to disabled"
+        yield Problem(f"{text}, or remove {other}.", (key, other))
+    if worker.router_replay.is_on:
+        other = f"{choice.role.name}.router_replay.mode"
+        text = f"{key}: {mode} with {other}: {worker.router_replay.mode}, which knows no experts of the head's layer"
+        yield Problem(f"{text}. Set {key} to disabled, or that to disable.", (key, other))
+
+
+def head_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
+    """Of a model whose config.json is there."""
+    worker, key = choice.worker, _key(choice)
+    if not worker.trains_prediction_head or "num_hidden_layers" not in model:
+        return
+    name, given, mode = f"{choice.role.name}.model_args.model_name_or_path", worker.model_args, worker.mtp_training_mode
+    if model.get("model_type") not in _FAMILIES or model.get(NUM_HEADS) != 1:
+        text = f"{key}: {given.model_name_or_path} is no model of {', '.join(_FAMILIES)} with {NUM_HEADS}: 1"
+        yield Problem(f"{text}. Set it to disabled.", (key, name))
+        return
+    changed = f"{choice.role.name}.model_args.model_config_kwargs"
+    if "num_hidden_layers" in given.model_config_kwargs:
+        text = f"{key}: {mode} with {changed}.num_hidden_layers: the head stands behind the layers that the files have"
+        yield Problem(f"{text}. Remove one of them.", (key, changed))
+    names, matrix = _tensors(Path(str(given.model_name_or_path))), f"layers.{model['num_hidden_layers']}.eh_proj.weight"
+    if names and not any(each.endswith(matrix) for each in names):
+        text = f"{key}: the files of {given.model_name_or_path} hold no head for further tokens ({matrix})"
+        yield Problem(f"{text}. Take files with one, or set it to disabled.", (key, name))
+
+
+def _tensors(model: Path) -> Collection[str]:
+    """Names of what the safetensors of a directory hold; none where that cannot be read, or it is no directory."""
+    index, whole = model / "model.safetensors.index.json", model / "model.safetensors"
+    try:
+        if index.is_file():
+            return read_object(index).get("weight_map", {})
+        with whole.open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            return json.loads(file.read(size)) if size < whole.stat().st_size else ()
+    except (OSError, ValueError):  # loading says what is wrong with it
+        return ()
+
+
+def _key(choice: Choice) -> str:
+    return f"{choice.role.name}.mtp_training_mode"

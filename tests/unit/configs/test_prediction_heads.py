@@ -1,0 +1,102 @@
+"""mtp_training_mode before anything starts."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from roll.configs.prediction_heads import head_model_problems
+from roll.pipeline.agentic.agentic_config import AgenticConfig
+from roll.pipeline.start.preflight import choices
+from tests.helpers.configs import config, problems
+
+KEY = "actor_train.mtp_training_mode"
+NAME = "actor_train.strategy_args.strategy_name"
+SETTINGS = "actor_train.strategy_args.strategy_config"
+MEGATRON = {NAME: "megatron_train"}
+MODEL: dict[str, Any] = {"model_type": "glm4_moe", "num_hidden_layers": 2, "num_nextn_predict_layers": 1}
+
+
+@pytest.mark.parametrize("mode", ["standalone", "joint", "disabled", None])
+def test_megatron_takes_it(mode: str | None) -> None:
+    parallel = {"tensor_model_parallel_size": 2, "transformer_impl": "local"}
+    assert problems({KEY: mode, SETTINGS: parallel} | MEGATRON) == []
+
+
+def test_it_is_off_and_weighs_a_tenth() -> None:
+    worker = config().actor_train
+    assert (worker.trains_prediction_head, worker.mtp_loss_scaling_factor) == (False, 0.1)
+    assert {"mtp_training_mode", "mtp_loss_scaling_factor"} <= AgenticConfig.role_table["actor_train"].reads
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({NAME: "deepspeed_train"}, f"{KEY}: joint with deepspeed_train, which trains no heads for further tokens. "
+         "Strategies that do: megatron_train. Or set it to disabled."),
+        ({NAME: "fsdp2_train"}, f"{KEY}: joint with fsdp2_train, which trains no heads"),
+        ({"actor_train.model_args.lora_target": "all-linear"}, f"{KEY}: joint with actor_train.model_args.lora_target"),
+        ({"actor_train.router_replay.mode": "R2"}, f"{KEY}: joint with actor_train.router_replay.mode: R2, which"),
+        ({SETTINGS: {"pipeline_model_parallel_size": 2}},
+         f"{KEY}: joint with {SETTINGS}.pipeline_model_parallel_size: 2: heads train with 1 alone"),
+        ({SETTINGS: {"moe_grouped_gemm": True}},
+         f"{KEY}: joint with {SETTINGS}.transformer_impl: transformer_engine: heads train with local alone"),
+        ({"skip_idle_rows": True}, "skip_idle_rows: true has no rows to skip: actor_train.mtp_training_mode adds a"),
+        ({"actor_train.mtp_loss_scaling_factor": -1}, "actor_train.mtp_loss_scaling_factor: -1"),
+        ({KEY: "alone"}, f"{KEY}: 'alone'"),
+        ({"critic.mtp_training_mode": "joint", "critic.strategy_args.strategy_name": "megatron_train",
+          "critic.device_mapping": [3], "adv_estimator": "gae"},
+         "critic.mtp_training_mode: joint: heads are trained by actor_train alone. Remove it."),
+    ],
+)  # fmt: skip
+def test_what_cannot_train_heads_is_refused(changes: dict[str, Any], said: str) -> None:
+    found = problems({KEY: "joint"} | MEGATRON | changes)
+    assert any(said in text for text in found), found
+
+
+def of_model(model: dict[str, Any], **changes: Any) -> list[str]:
+    choice = next(choice for choice in choices(config({KEY: "joint"} | MEGATRON | changes)) if choice.role.learns)
+    return [problem.text for problem in head_model_problems(choice, model)]
+
+
+@pytest.mark.parametrize(
+    "changes", [{"num_nextn_predict_layers": 0}, {"num_nextn_predict_layers": 2}, {"model_type": "llama"}]
+)
+def test_a_model_without_a_head_that_is_known_is_refused(changes: dict[str, Any]) -> None:
+    text = f"{KEY}: org/model is no model of deepseek_v3, glm4_moe, glm4_moe_lite with num_nextn_predict_layers: 1"
+    assert of_model(MODEL) == []
+    assert of_model(MODEL | changes) == [f"{text}. Set it to disabled."]
+    assert of_model(MODEL | changes, **{KEY: "disabled"}) == []
+
+
+def test_another_number_of_layers_is_refused() -> None:
+    changed = "actor_train.model_args.model_config_kwargs"
+    found = of_model(MODEL, **{changed: {"num_hidden_layers": 1}})
+    assert [text.split(":")[1:3] for text in found] == [
+        [f" joint with {changed}.num_hidden_layers", found[0].split(":")[2]]
+    ]
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_files_without_a_head_are_refused(is_whole: bool, tmp_path: Path) -> None:
+    def found(*names: str) -> list[str]:
+        if is_whole:
+            save_file({name: torch.zeros(1) for name in names}, tmp_path / "model.safetensors")
+        else:
+            index = {"weight_map": dict.fromkeys(names, "a.safetensors")}
+            (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+        return of_model(MODEL, pretrain=str(tmp_path))
+
+    assert found("lm_head.weight", "model.layers.2.eh_proj.weight") == []
+    text = f"{KEY}: the files of {tmp_path} hold no head for further tokens (layers.2.eh_proj.weight)"
+    assert found("lm_head.weight", "model.layers.1.eh_proj.weight") == [
+        f"{text}. Take files with one, or set it to disabled."
+    ]
+
+
+def test_files_that_cannot_be_read_are_left_to_loading(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"no safetensors")
+    assert of_model(MODEL, pretrain=str(tmp_path)) == []

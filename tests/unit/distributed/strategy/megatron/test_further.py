@@ -1,0 +1,56 @@
+"""What the head for the token after the next one takes and answers: small cases by hand, and ranks against the
+whole."""
+
+import pytest
+import torch
+
+from roll.distributed.strategy.megatron.further import Further, FurtherLoss
+from roll.distributed.strategy.megatron.inputs import SlotLayout, prepare
+from roll.types.batch import MicroBatch
+
+
+def batch() -> MicroBatch:
+    """Rows 11 12 13 14 15 (the last three trained), 21 22 23 (the last two), 31 (alone)."""
+    ids = torch.tensor([[11, 12, 13, 14, 15], [21, 22, 23, 0, 0], [31, 0, 0, 0, 0]])
+    mask = torch.tensor([[0, 0, 1, 1, 1], [0, 1, 1, 0, 0], [0, 0, 0, 0, 0]], dtype=torch.bool)
+    return MicroBatch(ids, torch.tensor([5, 3, 1]), mask, torch.ones(3), torch.zeros(3, 5))
+
+
+def further(layout: SlotLayout) -> Further:
+    return Further.of(prepare(batch(), layout, layout.extent(batch())))
+
+
+def test_padded_rows_have_the_next_tokens_beside_their_own() -> None:
+    found = further(SlotLayout())
+    assert found.following.tolist() == [[12, 13, 14, 15], [22, 23, 0, 0], [0, 0, 0, 0]]
+    assert found.slots.tolist() == [0, 1, 1 * 3, 2 * 3]  # hidden states are [positions, rows]
+    assert found.targets.tolist() == [13, 23, 14, 15]
+
+
+def test_packed_rows_do_not_look_into_each_other() -> None:
+    found = further(SlotLayout(packs=True))
+    assert found.following.tolist() == [[12, 13, 14, 15, 22, 23, 0]]
+    assert found.slots.tolist() == [0, 1, 2, 4]
+    assert found.targets.tolist() == [13, 14, 15, 23]
+
+
+@pytest.mark.parametrize("packs", [False, True])
+def test_ranks_that_share_rows_have_each_target_once(packs: bool) -> None:
+    want = further(SlotLayout(packs=packs))
+    parts = [further(SlotLayout(2, 2, rank, packs)) for rank in range(2)]
+    assert sorted(t for part in parts for t in part.targets.tolist()) == sorted(want.targets.tolist())
+
+
+def test_a_mean_counts_tokens_that_some_position_predicts_on_all_ranks() -> None:
+    """The second token of a row has none; another rank has as many again."""
+    loss = FurtherLoss.of(0.5, [batch()], lambda values: [2 * value for value in values])
+    assert loss.num_tokens == 2 * 4
+    assert loss(torch.tensor(16.0)) == 1.0
+    assert FurtherLoss.of(0.5, [], lambda values: [0.0]).num_tokens == 1
+
+
+def test_nothing_follows_the_last_token_of_the_last_row() -> None:
+    only = MicroBatch(*(tensor[:1] for tensor in (batch().input_ids, batch().lengths, batch().response_mask)),
+                      torch.ones(1), torch.zeros(1, 5))  # fmt: skip
+    found = Further.of(prepare(only, SlotLayout(), SlotLayout().extent(only)))
+    assert (found.slots.tolist(), found.targets.tolist()) == ([0, 1, 2], [13, 14, 15])

@@ -1,0 +1,55 @@
+"""verl's model.mtp becomes mtp_training_mode."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from roll.importers.command import imported_from
+from roll.importers.convert import Imported
+from roll.importers.given import read
+
+AT = "actor_rollout_ref.model.mtp"
+
+
+def imported(strategy: str = "megatron", **keys: Any) -> Imported:
+    words = ["actor_rollout_ref.rollout.n=8", "data.train_batch_size=8", f"actor_rollout_ref.actor.strategy={strategy}"]
+    return imported_from(read(None, [*words, *(f"{AT}.{name}={value}" for name, value in keys.items())]))
+
+
+def outcomes(found: Imported) -> dict[str, str]:
+    return {entry.key: entry.outcome for entry in found.entries if entry.key.startswith(AT)}
+
+
+@pytest.mark.parametrize(
+    ("keys", "mode", "factor"),
+    [
+        ({"mtp_loss_scaling_factor": 0.3}, "joint", 0.3),
+        ({"detach_encoder": False}, "joint", 0.1),
+        ({"detach_encoder": True}, "standalone", 0.1),
+    ],
+)
+def test_training_is_joint_unless_the_model_is_kept_from_it(keys: dict[str, Any], mode: str, factor: float) -> None:
+    train = imported(enable=True, enable_train=True, **keys).tree["actor_train"]
+    assert (train["mtp_training_mode"], train["mtp_loss_scaling_factor"]) == (mode, factor)
+
+
+def test_a_head_that_is_not_trained_writes_nothing() -> None:
+    asked: list[dict[str, Any]] = [
+        {"enable": True},
+        {"enable_train": True},
+        {"enable": True, "enable_train": False},
+        {},
+    ]
+    for keys in asked:
+        found = imported(**keys)
+        assert "mtp_training_mode" not in found.tree["actor_train"]
+        assert set(outcomes(found).values()) <= {"asks for nothing"}
+
+
+def test_other_trainers_and_engines_have_none() -> None:
+    found = imported("fsdp", enable=True, enable_train=True, enable_rollout=True)
+    assert "mtp_training_mode" not in found.tree["actor_train"]
+    told = outcomes(found)
+    assert told[f"{AT}.enable_train"] == told[f"{AT}.enable_rollout"] == "not to be had"
