@@ -26,7 +26,7 @@ from roll.utils.text import show
 
 ENDS = ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage")
 
-_OWN_LAYERS = {"glm4": "a norm behind attention"}  # by model_type
+_OWN_LAYERS = {"glm4": "a norm behind attention", "gpt_oss": "sinks in attention"}  # by model_type
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,7 @@ class ModelFacts:
     expert_width: int = 0
     latent_width: int = 0
     own_layers: str = ""  # what only Megatron's own layers have here
+    has_expert_biases: bool = False
 
     @classmethod
     def of(cls, model: Mapping[str, Any]) -> "ModelFacts | None":
@@ -71,6 +72,7 @@ class ModelFacts:
             expert_width=expert_width if experts else 0,
             latent_width=gcd(query, latent + key) if latent else 0,
             own_layers="latent attention" if latent else _OWN_LAYERS.get(str(model.get("model_type")), ""),
+            has_expert_biases=model.get("model_type") == "gpt_oss",
         )
 
 
@@ -237,7 +239,14 @@ def sizes_problems(at: str, settings: MegatronSettings, model: ModelFacts) -> It
             f"{'it' if len(asking) == 1 else 'them'}.",
             tuple(f"{at}.{key}" for key in asking),
         )
-    if model.expert_width % s.expert_tensor_size:
+    if model.has_expert_biases and s.expert_tensor_size > 1:
+        yield Problem(
+            f"{at}.expert_tensor_parallel_size: {s.expert_tensor_size}, but this model's experts have biases, which "
+            "Megatron (0.16) divides among no ranks. Set it to 1 (by itself it is tensor_model_parallel_size); "
+            "expert_model_parallel_size divides experts.",
+            (f"{at}.expert_tensor_parallel_size",),
+        )
+    elif model.expert_width % s.expert_tensor_size:
         yield _refuse(
             at, "expert_tensor_parallel_size", s.expert_tensor_size,
             f"must divide the model's expert width of {model.expert_width}", _divisors(model.expert_width),
