@@ -29,6 +29,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.attention.bias import causal_lower_right
 
+from roll.models.megatron.expert_biases import ExpertOutput
 from roll.models.megatron.latent_attention import LatentAttention, LatentNorm
 from roll.models.megatron.norm import Norm
 from roll.models.megatron.normed_outputs import NormedLayer
@@ -203,6 +204,8 @@ def block_spec(
         kinds[1], _ = build(config, config.num_moe_experts)
         parts: Any = kinds[1].submodules
         parts.mlp.submodules.router = BalancingRouter
+        if config.add_bias_linear:
+            parts.mlp.submodules.experts.submodules.linear_fc2 = ExpertOutput
     everywhere = [int(bool(config.num_moe_experts))] * config.num_layers
     pattern = config.moe_layer_freq if isinstance(config.moe_layer_freq, list) else everywhere
     first = get_transformer_layer_offset(config, vp_stage=vp_stage)

@@ -11,7 +11,6 @@ from megatron.core import parallel_state
 from megatron.core.models.gpt import GPTModel
 from megatron.core.packed_seq_params import PackedSeqParams
 from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
-from megatron.core.tensor_parallel.layers import set_tensor_model_parallel_attributes
 from megatron.core.transformer import multi_latent_attention
 from megatron.core.transformer.moe import moe_utils
 from megatron.core.transformer.transformer_config import TransformerConfig
@@ -138,8 +137,6 @@ def _build(blueprint: Blueprint, stage: int | None, top: Top) -> TokenModel:
     )
     if config.num_moe_experts and config.expert_tensor_parallel_size != config.tensor_model_parallel_size:
         _sum_among_experts(model)
-    if config.num_moe_experts and config.add_bias_linear:
-        _own_expert_biases(model)
     rope, latent = rope_of(hf), [module for module in model.modules() if isinstance(module, LatentAttention)]
     for attention in latent:
         attention.rotate_by(rope.frequencies.to(blueprint.device), rope.factor)
@@ -160,12 +157,3 @@ def _sum_among_experts(model: TokenModel) -> None:
     for name, parameter in model.named_parameters():
         if ".experts." in name:
             parameter.allreduce = False  # type: ignore[attr-defined]
-
-
-def _own_expert_biases(model: TokenModel) -> None:
-    """Expert biases differ between tensor-parallel ranks, as experts do. Megatron (0.16) sums their gradients over
-    these ranks under sequence parallelism, and counts those of the first rank alone in the gradient's norm."""
-    for name, parameter in model.named_parameters():
-        if ".experts." in name and name.endswith(".linear_fc2.bias"):
-            parameter.sequence_parallel = False  # type: ignore[attr-defined]
-            set_tensor_model_parallel_attributes(parameter, True, 0, 1)
