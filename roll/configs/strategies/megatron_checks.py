@@ -26,6 +26,7 @@ from roll.utils.text import show
 
 ENDS = ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage")
 
+FUSED_BIASES = ("bias_activation_fusion", "bias_swiglu_fusion")
 _OWN_LAYERS = {"glm4": "a norm behind attention", "gpt_oss": "sinks in attention"}  # by model_type
 
 
@@ -239,6 +240,11 @@ def sizes_problems(at: str, settings: MegatronSettings, model: ModelFacts) -> It
             f"{'it' if len(asking) == 1 else 'them'}.",
             tuple(f"{at}.{key}" for key in asking),
         )
+    yield from _stage_problems(at, s, model.num_layers)
+    yield from _expert_problems(at, s, model)
+
+
+def _expert_problems(at: str, s: MegatronSettings, model: ModelFacts) -> Iterator[Problem]:
     if model.has_expert_biases and s.expert_tensor_size > 1:
         yield Problem(
             f"{at}.expert_tensor_parallel_size: {s.expert_tensor_size}, but this model's experts have biases, which "
@@ -251,7 +257,13 @@ def sizes_problems(at: str, settings: MegatronSettings, model: ModelFacts) -> It
             at, "expert_tensor_parallel_size", s.expert_tensor_size,
             f"must divide the model's expert width of {model.expert_width}", _divisors(model.expert_width),
         )  # fmt: skip
-    yield from _stage_problems(at, s, model.num_layers)
+    for key in FUSED_BIASES if model.has_expert_biases else ():
+        if getattr(s, key):
+            yield Problem(
+                f"{at}.{key}: true, but Megatron's (0.16) kernel clamps before it adds the biases of this model's "
+                "experts, not after. Remove it.",
+                (f"{at}.{key}",),
+            )
     if not model.num_experts and s.expert_model_parallel_size > 1:
         yield _refuse(at, "expert_model_parallel_size", s.expert_model_parallel_size, "needs a model with experts", [1])
     if model.num_experts and model.num_experts % s.expert_model_parallel_size:

@@ -53,9 +53,7 @@ CASES: dict[str, tuple[int, str, dict[str, Any], dict[str, Any]]] = {
     "pp2-sinks": (2, "gpt_oss", {"pipeline_model_parallel_size": 2}, {}),
     "cp2-sinks": (2, "gpt_oss", CP2, {"split": (3, 1)}),
     "cp2-sinks-packed": (2, "gpt_oss", CP2, {"packs": True}),
-    "tp2-ep2-sinks-fused-recompute": (
-        4, "gpt_oss", TP2 | EP2 | ETP1 | {"bias_activation_fusion": True, "recompute_granularity": "full"}, {},
-    ),
+    "tp2-ep2-sinks-recompute": (4, "gpt_oss", TP2 | EP2 | ETP1 | {"recompute_granularity": "full"}, {"packs": True}),
     "tp2-ep2-etp2-allgather": (4, "mixtral", TP2 | EP2 | ALLGATHER | {"expert_tensor_parallel_size": 2}, {}),
 }  # fmt: skip
 
