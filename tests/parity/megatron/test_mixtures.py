@@ -86,6 +86,21 @@ def references(family_dir: Callable[..., Path]) -> Callable[[str], Trace]:
     return made
 
 
+def test_the_gradients_norm_counts_the_sinks_of_all_tensor_parallel_ranks(
+    rank_pool: Pools, family_dir: Callable[..., Path]
+) -> None:
+    """Of a whole model they are too little of it to show."""
+    parts = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp", "input_layernorm"]
+    frozen = [f"model.layers.{layer}.{part}" for layer in range(2) for part in [*parts, "post_attention_layernorm"]]
+    frozen += ["model.embed_tokens", "model.norm", "lm_head"]
+    run = Run(family_dir("gpt_oss"), vocab_size=models.VOCAB_SIZE, model={"freeze_module_prefix": ",".join(frozen)})
+    one = rank_pool(1).run(ranks.weights_around_an_update, run)[0]
+    moved = {name for name in one.before if not np.array_equal(one.before[name], one.after[name])}
+    assert moved == {f"model.layers.{layer}.self_attn.sinks" for layer in range(2)}
+    two = rank_pool(2).run(ranks.weights_around_an_update, replace(run, megatron=TP2 | ETP1))[0]
+    assert two.grad_norm == pytest.approx(one.grad_norm, rel=1e-4)
+
+
 @pytest.mark.proof
 @pytest.mark.parametrize("name", list(CASES))
 def test_experts_on_several_ranks_train_as_one_process_does(
