@@ -71,6 +71,9 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+SINKS = "model.layers.0.self_attn.sinks"
+
+
 @pytest.fixture(scope="module")
 def references(family_dir: Callable[..., Path]) -> Callable[[str], Trace]:
     @cache
@@ -89,16 +92,16 @@ def references(family_dir: Callable[..., Path]) -> Callable[[str], Trace]:
 def test_the_gradients_norm_counts_the_sinks_of_all_tensor_parallel_ranks(
     rank_pool: Pools, family_dir: Callable[..., Path]
 ) -> None:
-    """Of a whole model they are too little of it to show."""
-    parts = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp", "input_layernorm"]
-    frozen = [f"model.layers.{layer}.{part}" for layer in range(2) for part in [*parts, "post_attention_layernorm"]]
+    """Of a whole model they are too little of it to show: only the layers of queries, keys and values train here."""
+    parts = ("self_attn.o_proj", "mlp", "input_layernorm", "post_attention_layernorm")
+    frozen = [f"model.layers.{layer}.{part}" for layer in range(2) for part in parts]
     frozen += ["model.embed_tokens", "model.norm", "lm_head"]
-    run = Run(family_dir("gpt_oss"), vocab_size=models.VOCAB_SIZE, model={"freeze_module_prefix": ",".join(frozen)})
+    model = {"freeze_module_prefix": ",".join(frozen)}
+    run = Run(family_dir("gpt_oss"), vocab_size=models.VOCAB_SIZE, model=model)
     one = rank_pool(1).run(ranks.weights_around_an_update, run)[0]
-    moved = {name for name in one.before if not np.array_equal(one.before[name], one.after[name])}
-    assert moved == {f"model.layers.{layer}.self_attn.sinks" for layer in range(2)}
+    assert np.abs(one.before[SINKS] - one.after[SINKS]).max() > LEARNING_RATE / 2
     two = rank_pool(2).run(ranks.weights_around_an_update, replace(run, megatron=TP2 | ETP1))[0]
-    assert two.grad_norm == pytest.approx(one.grad_norm, rel=1e-4)
+    assert two.grad_norm == pytest.approx(one.grad_norm, rel=3e-6)
 
 
 @pytest.mark.proof
