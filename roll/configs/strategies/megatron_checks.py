@@ -26,7 +26,8 @@ from roll.utils.text import show
 
 ENDS = ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage")
 
-_OWN_LAYERS = {"glm4": "a norm behind attention"}  # by model_type
+FUSED_BIASES = ("bias_activation_fusion", "bias_swiglu_fusion")
+_OWN_LAYERS = {"glm4": "a norm behind attention", "gpt_oss": "sinks in attention"}  # by model_type
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class ModelFacts:
     expert_width: int = 0
     latent_width: int = 0
     own_layers: str = ""  # what only Megatron's own layers have here
+    has_expert_biases: bool = False
 
     @classmethod
     def of(cls, model: Mapping[str, Any]) -> "ModelFacts | None":
@@ -71,6 +73,7 @@ class ModelFacts:
             expert_width=expert_width if experts else 0,
             latent_width=gcd(query, latent + key) if latent else 0,
             own_layers="latent attention" if latent else _OWN_LAYERS.get(str(model.get("model_type")), ""),
+            has_expert_biases=model.get("model_type") == "gpt_oss",
         )
 
 
@@ -237,12 +240,30 @@ def sizes_problems(at: str, settings: MegatronSettings, model: ModelFacts) -> It
             f"{'it' if len(asking) == 1 else 'them'}.",
             tuple(f"{at}.{key}" for key in asking),
         )
-    if model.expert_width % s.expert_tensor_size:
+    yield from _stage_problems(at, s, model.num_layers)
+    yield from _expert_problems(at, s, model)
+
+
+def _expert_problems(at: str, s: MegatronSettings, model: ModelFacts) -> Iterator[Problem]:
+    if model.has_expert_biases and s.expert_tensor_size > 1:
+        yield Problem(
+            f"{at}.expert_tensor_parallel_size: {s.expert_tensor_size}, but this model's experts have biases, which "
+            "Megatron (0.16) divides among no ranks. Set it to 1 (by itself it is tensor_model_parallel_size); "
+            "expert_model_parallel_size divides experts.",
+            (f"{at}.expert_tensor_parallel_size",),
+        )
+    elif model.expert_width % s.expert_tensor_size:
         yield _refuse(
             at, "expert_tensor_parallel_size", s.expert_tensor_size,
             f"must divide the model's expert width of {model.expert_width}", _divisors(model.expert_width),
         )  # fmt: skip
-    yield from _stage_problems(at, s, model.num_layers)
+    for key in FUSED_BIASES if model.has_expert_biases else ():
+        if getattr(s, key):
+            yield Problem(
+                f"{at}.{key}: true, but Megatron's (0.16) kernel clamps before it adds the biases of this model's "
+                "experts, not after. Remove it.",
+                (f"{at}.{key}",),
+            )
     if not model.num_experts and s.expert_model_parallel_size > 1:
         yield _refuse(at, "expert_model_parallel_size", s.expert_model_parallel_size, "needs a model with experts", [1])
     if model.num_experts and model.num_experts % s.expert_model_parallel_size:

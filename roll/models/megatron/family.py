@@ -31,7 +31,8 @@ _EXPERT = re.compile(r"\.local_experts\.(\d+)\.")
 @dataclass(frozen=True)
 class Family:
     """`layer_weights` maps a parameter of a decoder layer (without `decoder.layers.N.`) to its rule, in the order in
-    which Hugging Face lists them; its names stand without `model.layers.N.`, `{expert}` is the expert's number.
+    which Hugging Face lists them; its names stand without `model.layers.N.`, `{expert}` is the expert's number. Names
+    of an expert's rule without it are tensors of all experts of the layer, of which the rule sees one expert's.
     `settings` gives TransformerConfig's keys that a config.json decides, beyond those that all families share.
     `norms_outputs`: what attention and MLP give is normed before it is added to the residual."""
 
@@ -51,11 +52,13 @@ def family_of(config: PretrainedConfig) -> Family:
 
 @dataclass(frozen=True)
 class Entry:
-    """One Megatron parameter with the Hugging Face tensors it stands for."""
+    """One Megatron parameter with the Hugging Face tensors it stands for. `expert`: the number of the one whose slices
+    of tensors of all experts these are."""
 
     rule: Rule
     hf_names: tuple[str, ...]
     order: tuple[int, ...]  # where it stands among the model's weights
+    expert: int | None = None
 
 
 class WeightMap:
@@ -93,4 +96,7 @@ class WeightMap:
         template = _EXPERT.sub(".local_experts.{expert}.", inner)
         rule, (group, place) = self._layers[template], self._places[template]
         names = tuple(f"model.layers.{match.group(1)}." + n.format(expert=number) for n in rule.names)
-        return Entry(rule, names, (1, int(match.group(1)), group, int(number), place))
+        layer = int(match.group(1))
+        if expert is not None and not any("{expert}" in n for n in rule.names):
+            return Entry(rule, names, (1, layer, group, place, int(number)), int(number))
+        return Entry(rule, names, (1, layer, group, int(number), place))

@@ -34,6 +34,7 @@ FAMILIES: Mapping[str, KnownFamily] = {  # by the model_type of config.json
     "deepseek_v2": KnownFamily("deepseek_v2", {"attention_bias": False, "mlp_bias": False, **_GATED}),
     "deepseek_v3": KnownFamily("deepseek_v3", _DEEPSEEK_V3),
     "glm4_moe_lite": KnownFamily("deepseek_v3", _DEEPSEEK_V3),
+    "gpt_oss": KnownFamily("gpt_oss", {"attention_bias": True, "swiglu_alpha": 1.702}),
 }
 
 
@@ -46,6 +47,12 @@ def family_problem(model: Mapping[str, Any]) -> str | None:
         return (
             f"megatron knows no {model_type} models; it knows {', '.join(FAMILIES)}. docs/adding_a_model.md shows how "
             "to add one; the deepspeed strategies take any Hugging Face model."
+        )
+    if quantized := model.get("quantization_config"):
+        method = quantized.get("quant_method") if isinstance(quantized, Mapping) else None
+        return (
+            f"megatron: weights in 8 or 4 bits (quantization_config, quant_method {method!r}) are not read. Start from "
+            "a copy in bf16: from_pretrained of transformers, dequantized, and save_pretrained."
         )
     for key, supported in FAMILIES[model_type].only.items():
         if model.get(key, supported) != supported:

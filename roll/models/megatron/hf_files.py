@@ -56,10 +56,11 @@ class HfReader:
     def __contains__(self, name: str) -> bool:
         return name in self._files or self._fused(name) is not None
 
-    def get(self, name: str) -> torch.Tensor:
-        """StrategyError if the model has no such tensor."""
+    def get(self, name: str, number: int | None = None) -> torch.Tensor:
+        """A tensor, or `tensor[number]` without the rest of it. StrategyError if the model has no such tensor."""
         if name in self._files:
-            return self._handle(name).get_tensor(name)
+            handle = self._handle(name)
+            return handle.get_tensor(name) if number is None else handle.get_slice(name)[number]
         fused = self._fused(name)
         if fused is None:
             raise StrategyError(f"{self.model} has no tensor {name}")

@@ -10,21 +10,31 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from megatron.core.dist_checkpointing.mapping import ShardedStateDict
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.packed_seq_params import PackedSeqParams
 from megatron.core.process_groups_config import ProcessGroupCollection
+from megatron.core.tensor_parallel.layers import set_tensor_model_parallel_attributes
 from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
 from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
+from megatron.core.transformer.utils import (
+    ensure_metadata_has_dp_cp_group,
+    is_layer_window_attention,
+    make_sharded_tensors_for_checkpoint,
+)
+from torch import nn
 from torch.nn import functional
 from torch.nn.attention.bias import causal_lower_right
 
+from roll.models.megatron.expert_biases import ExpertOutput
 from roll.models.megatron.latent_attention import LatentAttention, LatentNorm
 from roll.models.megatron.norm import Norm
 from roll.models.megatron.normed_outputs import NormedLayer
 from roll.models.megatron.router import BalancingRouter
+from roll.models.megatron.sinks import attend_with_sinks
 
 
 class GatherPositions(torch.autograd.Function):
@@ -142,6 +152,45 @@ class CoreAttention(MegatronModule):
         return out.permute(2, 0, 1, 3)
 
 
+class SinkAttention(CoreAttention):
+    """Attention of which a part goes nowhere, by a learned logit of each head, and in some layers sees the last
+    positions alone (gpt-oss). Its parameter is called as in Megatron's own attention."""
+
+    def __init__(self, config: TransformerConfig, layer_number: int, *args: Any, **options: Any):
+        super().__init__(config, layer_number, *args, **options)
+        groups = options.get("pg_collection") or ProcessGroupCollection.use_mpu_process_groups(required_pgs=["tp"])
+        self.tensor_group: dist.ProcessGroup = groups.tp
+        heads = config.num_attention_heads // self.tensor_group.size()
+        device = "cpu" if config.use_cpu_initialization else torch.cuda.current_device()
+        self.softmax_offset = nn.Parameter(torch.zeros(heads, dtype=config.params_dtype, device=device))
+        set_tensor_model_parallel_attributes(self.softmax_offset, True, 0, 1)  # the gradient's norm counts all parts
+        slides = is_layer_window_attention(config.window_size, config.window_attn_skip_freq or 0, layer_number)
+        self.window = config.window_size[0] + 1 if slides and config.window_size else None
+
+    def _kernel(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None
+    ) -> torch.Tensor:
+        """`mask` says what is so of all calls: queries are the last positions of the keys."""
+        q, k, v = (tensor.permute(1, 2, 0, 3) for tensor in (query, key, value))
+        dropout = self.dropout if self.training else 0.0
+        return attend_with_sinks(q, k, v, self.softmax_offset, self.window, self.scale, dropout).permute(2, 0, 1, 3)
+
+    def sharded_state_dict(
+        self,
+        prefix: str = "",
+        sharded_offsets: tuple[tuple[int, int, int], ...] = (),
+        metadata: dict[str, Any] | None = None,
+    ) -> ShardedStateDict:
+        return make_sharded_tensors_for_checkpoint(
+            self.state_dict(prefix="", keep_vars=True),
+            prefix,
+            {"softmax_offset": 0},
+            sharded_offsets,
+            tp_group=self.tensor_group,
+            dp_cp_group=ensure_metadata_has_dp_cp_group(metadata)["dp_cp_group"],
+        )
+
+
 def block_spec(
     config: TransformerConfig, vp_stage: int | None, norms_outputs: bool = False
 ) -> TransformerBlockSubmodules:
@@ -170,6 +219,8 @@ def _kinds(config: TransformerConfig) -> tuple[dict[int, ModuleSpec], Any]:
         kinds[1], _ = build(config, config.num_moe_experts)
         parts: Any = kinds[1].submodules
         parts.mlp.submodules.router = BalancingRouter
+        if config.add_bias_linear:
+            parts.mlp.submodules.experts.submodules.linear_fc2 = ExpertOutput
     return kinds, norm
 
 
@@ -199,7 +250,7 @@ def _local_layer(config: TransformerConfig, num_experts: int | None) -> tuple[Mo
     parts: Any = layer.submodules
     parts.input_layernorm = parts.pre_mlp_layernorm = Norm
     attention = parts.self_attention.submodules
-    attention.core_attention = CoreAttention
+    attention.core_attention = SinkAttention if config.softmax_type == "learnable" else CoreAttention
     if config.multi_latent_attention:
         parts.self_attention.module = LatentAttention
         attention.q_layernorm = attention.kv_layernorm = LatentNorm

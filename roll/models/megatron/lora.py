@@ -173,8 +173,14 @@ class MegatronAdapters:
         return found
 
     def _train_in_full(self) -> list[tuple[nn.Parameter, nn.Parameter]]:
-        """What additional_target names, each with the copy that stays."""
-        here = {name: (p, self._base.weights.entry(name).hf_names) for name, p in self._base.parameters()}
+        """What additional_target names, each with the copy that stays. Experts in one tensor and sinks are no modules
+        of their own."""
+        entries = {name: (p, self._base.weights.entry(name)) for name, p in self._base.parameters()}
+        here = {
+            name: (parameter, entry.hf_names)
+            for name, (parameter, entry) in entries.items()
+            if entry.expert is None and entry.hf_names[0].endswith(("weight", "bias"))
+        }
         modules = _everywhere(n.rpartition(".")[0] for _, names in here.values() for n in names)
         ends = [n.removesuffix(".weight") for n in self._base.weights.entry(EMBEDDING).hf_names]
         tied = [*ends, "lm_head"] if self._base.ties_head else []

@@ -85,8 +85,25 @@ class Columns(Rule):
 
 
 @dataclass(frozen=True)
+class InputRows(Rule):
+    """The same where Hugging Face has it the other way round, [in, out]."""
+
+    name: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.name,)
+
+    def split(self, full: Sequence[torch.Tensor], rank: int, size: int, shapes: Shapes) -> torch.Tensor:
+        return full[0].chunk(size)[rank].T
+
+    def merge(self, parts: Sequence[torch.Tensor], shapes: Shapes) -> list[torch.Tensor]:
+        return [torch.cat(list(parts), dim=1).T]
+
+
+@dataclass(frozen=True)
 class Rows(Rule):
-    """A matrix whose output is divided: [out / size, in]."""
+    """A matrix whose output is divided, [out / size, in], or one number per output."""
 
     name: str
 
@@ -155,6 +172,25 @@ class FusedGateUp(Rule):
 
     def merge(self, parts: Sequence[torch.Tensor], shapes: Shapes) -> list[torch.Tensor]:
         return [torch.cat(_APART.merge(parts, shapes))]
+
+
+@dataclass(frozen=True)
+class InterleavedGateUp(Rule):
+    """The same where Hugging Face has a gate channel beside its up channel, in the last dimension: [in, 2 * out], or
+    [2 * out] of biases."""
+
+    name: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.name,)
+
+    def split(self, full: Sequence[torch.Tensor], rank: int, size: int, shapes: Shapes) -> torch.Tensor:
+        rows = full[0].movedim(-1, 0)
+        return _APART.split([rows[::2], rows[1::2]], rank, size, shapes)
+
+    def merge(self, parts: Sequence[torch.Tensor], shapes: Shapes) -> list[torch.Tensor]:
+        return [torch.stack(_APART.merge(parts, shapes), dim=1).flatten(0, 1).movedim(0, -1)]
 
 
 _APART = GateUp("gate", "up")

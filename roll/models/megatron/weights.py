@@ -93,7 +93,7 @@ def load(chunks: Sequence[nn.Module], reader: HfReader, weights: WeightMap, shap
         if names[0] in VALUE_HEAD and names[0] not in reader:
             continue
         rank, size = tensor_parallel(name)
-        part = entry.rule.split([reader.get(n) for n in names], rank, size, shapes)
+        part = entry.rule.split([reader.get(n, entry.expert) for n in names], rank, size, shapes)
         if part.shape != parameter.shape:
             raise StrategyError(
                 f"{name} is {tuple(parameter.shape)} here, its part of {', '.join(names)} {tuple(part.shape)}"
@@ -137,7 +137,7 @@ class Exporter:
     @property
     def hf_names(self) -> list[str]:
         """Of all tensors, on every rank."""
-        return [name for _, entry, _ in self._plan for name in entry.hf_names]
+        return list(dict.fromkeys(name for _, entry, _ in self._plan for name in entry.hf_names))
 
     def _agree_on_trained(self, changed: Collection[str]) -> set[str]:
         """Hugging Face names of what training changes on some rank."""
@@ -175,11 +175,15 @@ class Exporter:
         of what is wanted; the rest stays where it is."""
         collect = self._spread if everywhere else self._collect
         plan = [step for step in self._plan if only is None or any(name in only for name in step[1].hf_names)]
-        for _, together in groupby(plan, key=lambda item: item[1].order[:-1]):
-            merged = [
+        for _, group in groupby(plan, key=lambda item: item[1].order[:-1]):
+            together = list(group)
+            merged = (
                 list(zip(entry.hf_names, entry.rule.merge(collect(name, parts), self._shapes), strict=True))
                 for name, entry, parts in together
-            ]
+            )
+            if together[0][1].expert is not None:  # one parameter, of every expert
+                yield from _stacked(merged, len(together))
+                continue
             for one_of_each in zip_longest(*merged):  # a weight, its bias; the next weight, its bias
                 yield from (item for item in one_of_each if item is not None)
 
@@ -217,3 +221,14 @@ class Exporter:
             if receive is not None:
                 receive.wait()
         return tensors
+
+
+def _stacked(experts: Iterable[list[tuple[str, torch.Tensor]]], count: int) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors of all `count` experts, from the slices of one after the other."""
+    wholes: dict[str, torch.Tensor] = {}
+    for number, slices in enumerate(experts):
+        for name, tensor in slices:
+            if name not in wholes:
+                wholes[name] = tensor.new_empty(count, *tensor.shape)
+            wholes[name][number] = tensor
+    yield from wholes.items()

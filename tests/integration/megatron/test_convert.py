@@ -21,7 +21,7 @@ def convert(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 
-@pytest.mark.parametrize("family", ["qwen3_moe"])
+@pytest.mark.parametrize("family", ["qwen3_moe", "gpt_oss"])
 def test_weights_come_back_bit_by_bit(family: str, tmp_path: Path, tiny_tokenizer: PreTrainedTokenizerFast) -> None:
     model = models.make(tmp_path / "model", family)
     tiny_tokenizer.save_pretrained(model)

@@ -16,6 +16,7 @@ from transformers import (
     Glm4MoeConfig,
     Glm4MoeLiteConfig,
     GlmConfig,
+    GptOssConfig,
     LlamaConfig,
     MixtralConfig,
     PretrainedConfig,
@@ -68,6 +69,15 @@ def _corrected(family: str, shape: dict[str, Any], changes: dict[str, Any]) -> P
     return LATENT[family](**shape | experts | latent | changes)
 
 
+def _gpt_oss(given: dict[str, Any]) -> PretrainedConfig:
+    """A window that the rows are longer than, and clamps that some of the channels reach."""
+    own: dict[str, Any] = {
+        "num_local_experts": 4, "num_experts_per_tok": 2, "router_aux_loss_coef": 0.0, "sliding_window": 3,
+        "swiglu_limit": 0.4, "rope_parameters": YARN_ROPE | {"truncate": False},
+    }  # fmt: skip
+    return GptOssConfig(**own | given)
+
+
 def config(family: str, **changes: object) -> PretrainedConfig:
     shape = SHAPE | changes
     heads = {"head_dim": 16} | changes  # not the hidden size through the number of heads
@@ -79,6 +89,8 @@ def config(family: str, **changes: object) -> PretrainedConfig:
         return Qwen3Config(**shape | heads)  # type: ignore[arg-type]
     if family in DENSE_GLM:
         return DENSE_GLM[family](**shape | {"pad_token_id": 0} | heads)  # type: ignore[arg-type]
+    if family == "gpt_oss":
+        return _gpt_oss(shape | heads | changes)
     if family == "mixtral":
         return MixtralConfig(num_local_experts=4, num_experts_per_tok=2, router_aux_loss_coef=0.0, **shape)  # type: ignore[arg-type]
     experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": True}
@@ -98,7 +110,8 @@ def make(directory: Path, family: str, **changes: object) -> Path:
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 noise = torch.randn(parameter.shape)
-                parameter.copy_(1 + 0.1 * noise if "norm" in name else 0.1 * noise)
+                scale = 1.0 if name.endswith(".sinks") else 0.1
+                parameter.copy_(1 + 0.1 * noise if "norm" in name else scale * noise)
             for name, buffer in model.named_buffers():
                 if name.endswith("e_score_correction_bias"):
                     buffer.copy_(0.1 * torch.randn(buffer.shape))
@@ -113,7 +126,10 @@ def corrections(directory: Path) -> dict[str, np.ndarray]:
 
 
 def as_stored(weights: dict[str, np.ndarray], family: str) -> dict[str, np.ndarray]:
-    """A state dict under the names of the model's files: transformers 5 holds all experts of a layer in one tensor."""
+    """A state dict under the names of the model's files: transformers 5 holds all experts of a layer in one tensor, as
+    gpt-oss' files do."""
+    if family == "gpt_oss":
+        return weights
     stored: dict[str, np.ndarray] = {}
     for name, values in weights.items():
         prefix, _, last = name.rpartition(".")

@@ -95,6 +95,7 @@ RESHARDS: dict[str, tuple[str, dict[str, Any], int, dict[str, Any], int]] = {
     "ep2-to-dp2": ("qwen3_moe", EP2 | SHARED, 2, SHARED, 2),
     "latent-tp2-to-pp2": ("deepseek_v3", TP2 | SP, 2, PP2, 2),
     "normed-tp2-to-pp2": ("glm4", TP2 | SP, 2, PP2, 2),
+    "sinks-tp2-to-ep2": ("gpt_oss", TP2 | SP | SHARED | {"expert_tensor_parallel_size": 1}, 2, EP2 | SHARED, 2),
     "dp2-to-pp2-ep2": ("qwen3_moe", SHARED, 2, PP2 | EP2 | SHARED, 4),
 }
 

@@ -46,9 +46,16 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "deepseek_v3": ("deepseek_v3", {"rope_parameters": LATENT_YARN}),
     "deepseek_v3-tp2": ("deepseek_v3", {"rms_norm_eps": 1e-2, "rope_parameters": LATENT_YARN | {"mscale": 0.7}}),
     "glm4_moe_lite": ("glm4_moe_lite", {}),
+    "gpt_oss": ("gpt_oss", {}),
+    "gpt_oss-tp2": ("gpt_oss", {"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 1}),
+    "gpt_oss-ep2": ("gpt_oss", {"sliding_window": 7, "swiglu_limit": 7.0}),
 }
 ON_TENSOR_RANKS = ("llama", "qwen2-tied", "qwen3", "mixtral", "qwen2_moe", "glm-tp2", "glm4-tp2", "glm4_moe")
 ON_TENSOR_RANKS += ("deepseek_v3-tp2",)
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "gpt_oss-tp2": TP2 | {"expert_tensor_parallel_size": 1},
+    "gpt_oss-ep2": {"expert_model_parallel_size": 2},
+}
 
 
 @pytest.mark.parametrize("name", list(FAMILIES))
@@ -59,7 +66,7 @@ def test_log_probs_entropy_and_exported_weights_are_the_models_own(
     Frequencies of scaled rotary embeddings differ from plain ones from the first position on."""
     family, changes = FAMILIES[name]
     model_dir = family_dir(family, **changes)
-    settings = TP2 if name in ON_TENSOR_RANKS else PP2
+    settings = LAYOUTS.get(name, TP2 if name in ON_TENSOR_RANKS else PP2)
     run = Run(model_dir, settings, vocab_size=models.VOCAB_SIZE)
     outputs = rank_pool(2).run(ranks.scores_and_weights, run)
     model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float64, experts_implementation="eager")

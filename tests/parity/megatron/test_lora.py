@@ -125,6 +125,45 @@ def test_experts_are_linear_layers_with_adapters(
     assert_same_training(rank_pool(world_size).run(ranks.train, run)[0], want)
 
 
+SINKS = {
+    "tp2-sp": TP2 | SP | {"expert_tensor_parallel_size": 1},
+    "pp2": PP2,
+    "ep2": EP2,
+}
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("name", [n if n == "tp2-sp" else pytest.param(n, marks=SLOW) for n in SINKS])
+def test_experts_that_are_one_tensor_get_no_adapters_and_attention_does(
+    name: str, rank_pool: Pools, family_dir: Callable[..., Path], tmp_path: Path
+) -> None:
+    """As with peft, of whose linear layers the experts of gpt-oss are none."""
+    model_dir, given = family_dir("gpt_oss"), rows(vocab_size=models.VOCAB_SIZE)
+    place = an_adapter(AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32), tmp_path)
+    want = under_plain_names(train_reference(model_dir, given, BentLoss(), [LEARNING_RATE] * 3, adapter=place))
+    assert {key.split(".")[-3] for key in want.gradients} == {"q_proj", "k_proj", "v_proj", "o_proj"}
+    run = run_of(model_dir, SINKS[name], place, vocab_size=models.VOCAB_SIZE)
+    assert_same_training(rank_pool(2).run(ranks.train, run)[0], want)
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (
+            {"lora_target": "down_proj"},
+            "no linear layer of the model is named down_proj. It has k_proj, o_proj, q_proj",
+        ),
+        ({"additional_target": "experts"}, "additional_target: no module of the model"),
+        ({"additional_target": "self_attn"}, "additional_target: no module of the model"),
+    ],
+)
+def test_experts_that_are_one_tensor_are_refused_by_name(
+    model: dict[str, Any], said: str, rank_pool: Pools, family_dir: Callable[..., Path]
+) -> None:
+    run = run_of(family_dir("gpt_oss"), {}, model=model, vocab_size=models.VOCAB_SIZE)
+    assert said in rank_pool(1).run(ranks.refusal, run)[0]
+
+
 @pytest.mark.parametrize("settings, world_size", [({}, 1), (TP2 | PP2 | SP, 4)], ids=["one", "tp2-pp2-sp"])
 def test_with_the_adapters_off_log_probs_are_those_of_the_base_to_the_bit(
     settings: dict[str, Any], world_size: int, rank_pool: Pools, tiny_tied_model_dir: Path, adapter: Path

@@ -19,6 +19,7 @@ from tests.parity.strategies.reference import LEARNING_RATE, BentLoss, Trace, ro
 Pools = Callable[[int], RankPool]
 TP2: dict[str, Any] = {"tensor_model_parallel_size": 2, "sequence_parallel": True}
 EP2: dict[str, Any] = {"expert_model_parallel_size": 2}
+ETP1: dict[str, Any] = {"expert_tensor_parallel_size": 1}
 CP2: dict[str, Any] = {"context_parallel_size": 2}
 ALLGATHER: dict[str, Any] = {"moe_token_dispatcher_type": "allgather"}
 
@@ -47,6 +48,12 @@ CASES: dict[str, tuple[int, str, dict[str, Any], dict[str, Any]]] = {
     "tp2-ep2-latent-recompute": (4, "deepseek_v3", TP2 | EP2 | {"recompute_granularity": "full"}, {"packs": True}),
     "tp2-normed": (2, "glm4", TP2 | {"use_distributed_optimizer": True}, {"split": (3, 1)}),
     "cp2-normed-packed-recompute": (2, "glm4", CP2 | {"recompute_granularity": "full"}, {"packs": True}),
+    "tp2-sinks": (2, "gpt_oss", TP2 | ETP1, {"split": (3, 1)}),
+    "ep2-sinks-packed": (2, "gpt_oss", EP2 | {"use_distributed_optimizer": True}, {"packs": True}),
+    "pp2-sinks": (2, "gpt_oss", {"pipeline_model_parallel_size": 2}, {}),
+    "cp2-sinks": (2, "gpt_oss", CP2, {"split": (3, 1)}),
+    "cp2-sinks-packed": (2, "gpt_oss", CP2, {"packs": True}),
+    "tp2-ep2-sinks-recompute": (4, "gpt_oss", TP2 | EP2 | ETP1 | {"recompute_granularity": "full"}, {"packs": True}),
     "tp2-ep2-etp2-allgather": (4, "mixtral", TP2 | EP2 | ALLGATHER | {"expert_tensor_parallel_size": 2}, {}),
 }  # fmt: skip
 
@@ -57,10 +64,14 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2_moe": ("qwen2_moe", {}),
     "glm4": ("glm4", {}),
     "glm4_moe": ("glm4_moe", {}),
+    "gpt_oss": ("gpt_oss", {}),
     "deepseek_v2": ("deepseek_v2", {"q_lora_rank": None, "topk_method": "group_limited_greedy"}),
     "deepseek_v3": ("deepseek_v3", {"rope_parameters": models.YARN_ROPE | {"mscale": 0.7, "mscale_all_dim": 1.0}}),
     "dense-first": ("qwen3_moe", {"mlp_only_layers": [0], "norm_topk_prob": False}),
 }
+
+
+SINKS = "model.layers.0.self_attn.sinks"
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +87,21 @@ def references(family_dir: Callable[..., Path]) -> Callable[[str], Trace]:
         return replace(trace, gradients=models.as_stored(trace.gradients, family) | unmoved, parameters=stored)
 
     return made
+
+
+def test_the_gradients_norm_counts_the_sinks_of_all_tensor_parallel_ranks(
+    rank_pool: Pools, family_dir: Callable[..., Path]
+) -> None:
+    """Of a whole model they are too little of it to show: only the layers of queries, keys and values train here."""
+    parts = ("self_attn.o_proj", "mlp", "input_layernorm", "post_attention_layernorm")
+    frozen = [f"model.layers.{layer}.{part}" for layer in range(2) for part in parts]
+    frozen += ["model.embed_tokens", "model.norm", "lm_head"]
+    model = {"freeze_module_prefix": ",".join(frozen)}
+    run = Run(family_dir("gpt_oss"), vocab_size=models.VOCAB_SIZE, model=model)
+    one = rank_pool(1).run(ranks.weights_around_an_update, run)[0]
+    assert np.abs(one.before[SINKS] - one.after[SINKS]).max() > LEARNING_RATE / 2
+    two = rank_pool(2).run(ranks.weights_around_an_update, replace(run, megatron=TP2 | ETP1))[0]
+    assert two.grad_norm == pytest.approx(one.grad_norm, rel=3e-6)
 
 
 @pytest.mark.proof

@@ -198,8 +198,9 @@ def train_reference(
         model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=dtype)
     if adapter is not None:
         model = PeftModel.from_pretrained(model, str(adapter), is_trainable=True)
-    matrices = [p for p in model.parameters() if p.dim() > 1 and p.requires_grad]
-    others = [p for p in model.parameters() if p.dim() <= 1 and p.requires_grad]
+    trained = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
+    matrices = [p for n, p in trained if p.dim() > 1 and not n.endswith("_bias")]  # all experts' biases are one tensor
+    others = [p for n, p in trained if p.dim() <= 1 or n.endswith("_bias")]
     optimizer = torch.optim.AdamW(
         [{"params": matrices, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}],
         lr=LEARNING_RATE,

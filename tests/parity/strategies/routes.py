@@ -70,7 +70,8 @@ def _forward(owner: Forced, layer: int, plain: Any) -> Any:
             asked = owner.routes[:, layer]
             chosen = torch.where(asked < 0, own, asked)
         owner.chosen[layer] = chosen
-        logits = functional.linear(hidden.reshape(-1, hidden.shape[-1]).float(), router.weight.float())
+        flat, bias = hidden.reshape(-1, hidden.shape[-1]).float(), getattr(router, "bias", None)
+        logits = functional.linear(flat, router.weight.float(), bias)
         if hasattr(router, "e_score_correction_bias"):
             weights = logits.sigmoid()[torch.arange(len(chosen))[:, None], chosen]
             return logits, weights / weights.sum(-1, keepdim=True) * router.routed_scaling_factor, chosen

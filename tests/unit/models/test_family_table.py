@@ -25,6 +25,12 @@ def test_every_family_is_known_by_its_bare_type(model_type: str) -> None:
             {"model_type": "glm4_moe", "rope_parameters": {"rope_type": "yarn", "partial_rotary_factor": 0.5}},
             "'yarn' on a part of a head",
         ),
+        ({"model_type": "gpt_oss", "attention_bias": False}, "attention_bias False .*only True"),
+        ({"model_type": "gpt_oss", "swiglu_alpha": 1.5}, "swiglu_alpha 1.5 .*only 1.702"),
+        (
+            {"model_type": "gpt_oss", "quantization_config": {"quant_method": "mxfp4"}},
+            "8 or 4 bits .*'mxfp4'.* are not read. Start from a copy in bf16",
+        ),
         ({"model_type": "deepseek_v3", "norm_topk_prob": False}, "norm_topk_prob False .*only True"),
     ],
 )

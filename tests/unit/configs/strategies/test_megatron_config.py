@@ -270,6 +270,10 @@ def test_every_key_that_is_passed_on_exists_in_megatron() -> None:
             "Remove it."),
         ({"transformer_impl": "transformer_engine"}, ModelFacts(8, 4, 6, own_layers="a norm behind attention"),
             "transformer_impl with a norm behind attention"),
+        ({"tensor_model_parallel_size": 2}, ModelFacts(8, 4, 6, 8, has_expert_biases=True),
+            "expert_tensor_parallel_size: 2, but this model's experts have biases"),
+        ({"bias_swiglu_fusion": True}, ModelFacts(8, 4, 6, 8, has_expert_biases=True),
+            "bias_swiglu_fusion: true, but Megatron's (0.16) kernel clamps before it adds the biases"),
     ],
 )  # fmt: skip
 def test_sizes_that_do_not_divide_the_model_come_with_the_nearest_that_do(
@@ -317,6 +321,10 @@ def test_stages_share_the_layers(settings: dict[str, Any], own: tuple[int, ...] 
             ModelFacts(4, 4, 2, 0, 16, latent_width=20, own_layers="latent attention"),
         ),
         ({"model_type": "glm4"}, ModelFacts(4, 4, 2, 0, 16, own_layers="a norm behind attention")),
+        (
+            {"model_type": "gpt_oss", "num_local_experts": 8},
+            ModelFacts(4, 4, 2, 8, 0, 16, own_layers="sinks in attention", has_expert_biases=True),
+        ),
     ],
 )
 def test_sizes_are_those_of_config_json(model: dict[str, Any], facts: ModelFacts) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("megatron.core", reason="megatron-core is not installed")
 
-from roll.models.megatron.families import mixtral, qwen3, qwen3_moe
+from roll.models.megatron.families import gpt_oss, mixtral, qwen3, qwen3_moe
 from roll.models.megatron.family import WeightMap
 from roll.models.megatron.weights import local_name
 
@@ -21,6 +21,21 @@ from roll.models.megatron.weights import local_name
 def test_a_fused_norm_is_the_norm_before_its_matrix(name: str, hf_names: tuple[str, ...]) -> None:
     entry = WeightMap(qwen3.FAMILY, head="lm").entry(f"decoder.layers.7.{local_name(name)}")
     assert entry.hf_names == tuple(f"model.layers.7.{hf_name}" for hf_name in hf_names)
+
+
+def test_an_expert_is_a_slice_of_a_tensor_of_all_where_their_files_have_such() -> None:
+    """Those of one tensor stand together, in the order of their numbers."""
+    weights = WeightMap(gpt_oss.FAMILY, head="lm")
+    at = "decoder.layers.1.mlp.experts.local_experts.{}.linear_{}"
+    entries = [weights.entry(at.format(n, part)) for part in ("fc1.weight", "fc1.bias") for n in (0, 2, 10)]
+    prefix = "model.layers.1.mlp.experts.gate_up_proj"
+    assert [(e.hf_names, e.expert) for e in entries] == [
+        ((name,), n) for name in (prefix, f"{prefix}_bias") for n in (0, 2, 10)
+    ]
+    assert sorted(entries, key=lambda e: e.order) == entries
+    assert len({e.order[:-1] for e in entries}) == 2
+    apart = WeightMap(mixtral.FAMILY, head="lm").entry(at.format(2, "fc2.weight"))
+    assert apart.expert is None and "experts.2.w2" in apart.hf_names[0]
 
 
 @pytest.mark.parametrize("family", [qwen3_moe, mixtral])

@@ -7,7 +7,10 @@ from roll.models.megatron.rules import (
     Columns,
     FusedGateUp,
     GateUp,
+    InputRows,
+    InterleavedGateUp,
     QueryKeyValue,
+    Rows,
     Rule,
     Shapes,
     Vocabulary,
@@ -22,6 +25,10 @@ RULES: dict[str, tuple[Rule, list[tuple[int, ...]]]] = {
     "vocabulary": (Vocabulary("w"), [(21, 5)]),
     "gate_up": (GateUp("g", "u"), [(6, 5), (6, 5)]),
     "fused": (FusedGateUp("gu"), [(12, 5)]),
+    "interleaved": (InterleavedGateUp("gu"), [(5, 12)]),
+    "interleaved_bias": (InterleavedGateUp("gu"), [(12,)]),
+    "input_rows": (InputRows("w"), [(6, 4)]),
+    "rows": (Rows("w"), [(6,)]),
     "qkv": (QueryKeyValue("q", "k", "v"), [(12, 5), (6, 5), (6, 5)]),
     "qkv_bias": (QueryKeyValue("q", "k", "v"), [(12,), (6,), (6,)]),
 }
@@ -53,6 +60,14 @@ def test_each_rank_holds_its_gate_rows_above_its_up_rows() -> None:
     gate, up = torch.arange(4.0)[:, None], 10 + torch.arange(4.0)[:, None]
     assert GateUp("g", "u").split([gate, up], 1, 2, SHAPES)[:, 0].tolist() == [2, 3, 12, 13]
     assert FusedGateUp("gu").split([torch.cat([gate, up])], 1, 2, SHAPES)[:, 0].tolist() == [2, 3, 12, 13]
+    beside = torch.stack([gate[:, 0], up[:, 0]], dim=1).flatten()
+    assert InterleavedGateUp("gu").split([beside[None]], 1, 2, SHAPES)[:, 0].tolist() == [2, 3, 12, 13]
+    assert InterleavedGateUp("gu").split([beside], 1, 2, SHAPES).tolist() == [2, 3, 12, 13]
+
+
+def test_a_matrix_the_other_way_round_is_divided_by_its_input() -> None:
+    given = torch.arange(8.0).view(4, 2)  # [in, out]
+    assert torch.equal(InputRows("w").split([given], 1, 2, SHAPES), torch.tensor([[4.0, 6.0], [5.0, 7.0]]))
 
 
 @pytest.mark.parametrize(("vocab", "ranks", "rows"), [(100, 1, 104), (100, 2, 112), (16, 2, 16), (151936, 8, 151936)])
