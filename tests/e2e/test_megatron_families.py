@@ -1,0 +1,61 @@
+"""Whole runs of mixtures that only Megatron's own families know how to train so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from transformers import AutoTokenizer
+
+from roll.models.tensor_files import tensor_files
+from tests.e2e.conftest import Run
+from tests.e2e.test_megatron import HF_SAMPLER, assert_engine_has_the_trainers_weights
+from tests.parity.megatron import models, prediction
+
+StartRun = Callable[..., Run]
+STEPS = ("max_steps=3", "eval_steps=-1", "save_steps=3")
+MEGATRON = "actor_train.strategy_args.strategy_config"
+
+
+def tensor(model: Path, name: str) -> torch.Tensor:
+    with safe_open(tensor_files(str(model))[name], framework="pt") as file:
+        return file.get_tensor(name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["standalone", "joint"])
+def test_a_head_for_further_tokens_learns_beside_the_policy(
+    mode: str, sort_data: Path, start_run: StartRun, tmp_path: Path
+) -> None:
+    """Two tensor-parallel ranks; the engine, which has no such head, gets the policy, the saved model both."""
+    tokenizer = AutoTokenizer.from_pretrained(sort_data / "model")
+    model = prediction.make(tmp_path / "model", "glm4_moe", vocab_size=len(tokenizer))
+    tokenizer.save_pretrained(model)
+    asked = (f"actor_train.mtp_training_mode={mode}", "actor_train.mtp_loss_scaling_factor=1.0")
+    run = start_run(sort_data, "tiny_sort_megatron", *STEPS, *HF_SAMPLER, f"pretrain={model}", *asked)
+    assert run.wait() == 0, run.text
+    losses = [run.metrics[step]["actor/mtp_loss"] for step in (1, 2, 3)]
+    assert losses[2] < losses[0], losses
+    assert_engine_has_the_trainers_weights(run)
+    (saved,) = (path.parent for path in run.output_dir.rglob("config.json"))
+    name = f"{prediction.AT}eh_proj.weight"
+    assert not torch.equal(tensor(saved, name), tensor(model, name))
+    shared = tensor(saved, f"{prediction.AT}shared_head.head.weight")
+    assert torch.equal(shared, tensor(saved, "lm_head.weight"))
+    run.assert_all_gone()
+
+
+@pytest.mark.slow
+def test_gpt_oss_learns_with_experts_on_two_ranks(sort_data: Path, start_run: StartRun, tmp_path: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(sort_data / "model")
+    model = models.make(tmp_path / "model", "gpt_oss", vocab_size=len(tokenizer))
+    tokenizer.save_pretrained(model)
+    layout = (f"{MEGATRON}.tensor_model_parallel_size=1", f"+{MEGATRON}.expert_model_parallel_size=2")
+    batch = "actor_train.training_args.gradient_accumulation_steps=2"
+    run = start_run(sort_data, "tiny_sort_megatron", *STEPS, *HF_SAMPLER, f"pretrain={model}", *layout, batch)
+    assert run.wait() == 0, run.text
+    assert_engine_has_the_trainers_weights(run)
+    run.assert_all_gone()
