@@ -50,7 +50,7 @@ def test_a_mean_counts_tokens_that_some_position_predicts_on_all_ranks() -> None
 
 
 def test_nothing_follows_the_last_token_of_the_last_row() -> None:
-    only = MicroBatch(*(tensor[:1] for tensor in (batch().input_ids, batch().lengths, batch().response_mask)),
-                      torch.ones(1), torch.zeros(1, 5))  # fmt: skip
+    both = batch()
+    only = MicroBatch(both.input_ids[:1], both.lengths[:1], both.response_mask[:1], torch.ones(1), torch.zeros(1, 5))
     found = Further.of(prepare(only, SlotLayout(), SlotLayout().extent(only)))
     assert (found.slots.tolist(), found.targets.tolist()) == ([0, 1, 2], [13, 14, 15])
