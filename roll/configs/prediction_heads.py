@@ -9,6 +9,7 @@ from roll.configs.problems import Problem
 from roll.configs.strategies.spec import Choice
 from roll.utils.json_files import read_object
 
+HEAD_FACT = "a head for further tokens that is trained (mtp_training_mode)"  # of a saved state
 NUM_HEADS = "num_nextn_predict_layers"  # of config.json
 
 _FAMILIES = ("deepseek_v3", "glm4_moe", "glm4_moe_lite")  # whose files hold a head as the layer behind the last

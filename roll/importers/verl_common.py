@@ -134,5 +134,5 @@ def checkpoint(section: str) -> Iterator[Row]:
     yield needless(f"{section}.use_fused_kernels", "log-probs never come from whole logits")
     yield needless(f"{section}.rollout_n", "rollout.n counts")
     yield needless(f"{section}.global_batch_info", "counts of an update are known before it")
-    yield lacks(f"{section}.mtp.**", "heads for further tokens are set in the section of the model", False)
+    yield needless(f"{section}.mtp.**", "model.mtp says what becomes of heads for further tokens")
     yield needless(f"{section}._target_", "classes of verl's")

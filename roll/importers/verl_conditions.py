@@ -105,6 +105,12 @@ def runs_on(section: str, megatron: bool) -> Condition:
     return condition
 
 
+def drafts(look: Look) -> str:
+    """That engines guess tokens with a head for further ones."""
+    on = look(f"{MODEL}.mtp.enable") and look(f"{MODEL}.mtp.enable_rollout")
+    return "" if on else "model.mtp.enable_rollout is off: no engine uses the head"
+
+
 def validates(look: Look) -> str:
     return "" if look("data.val_files") else "there are no data.val_files: no validation"
 
@@ -130,6 +136,7 @@ CONDITIONS: Mapping[str, Condition] = {
     "opmd": _has_loss("opmd"),
     "opmd baseline": _has_opmd_baseline,
     "rec": _has_loss("rec"),
+    "drafts": drafts,
     "sppo": _has_loss("sppo"),
     "reward model": _has_reward_model,
     "lora": lambda look: "" if has_adapters(look) else "lora_rank is 0: no adapters",

@@ -30,7 +30,7 @@ from roll.models.head_tiles import Bend
 from roll.models.hf import LogProbHead, SequenceModel, TokenLogProbModel, TokenValueModel, ValueHead
 from roll.models.hub import local_model
 from roll.models.lora import Adapters, Exported, add_adapters, plain_name
-from roll.models.prediction_heads import prediction_heads
+from roll.models.prediction_heads import prediction_heads, shared_copies
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 ADAPTER_FOLDER = "adapter"
@@ -273,7 +273,9 @@ def write_hf_model(
     beside = [(plain_name(name), buffer) for name, buffer in kept.items() if ".original_module." not in name]
     weights = weights | dict(model.in_checkpoint_form(beside))
     if head == "lm":
-        weights |= dict(prediction_heads(str(args.model_name_or_path)))
+        start = str(args.model_name_or_path)
+        shared = {copy: weights[own].clone() for copy, own in shared_copies(start).items()}
+        weights |= dict(prediction_heads(start, but=shared)) | shared
     if form.can_generate():
         form.generation_config = model.pretrained.generation_config
     form.save_pretrained(directory, state_dict=weights)

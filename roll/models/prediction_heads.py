@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 import torch
 from safetensors import safe_open
@@ -38,14 +38,18 @@ def shared_tensors(num_layers: int, ties_head: bool) -> dict[str, str]:
     }
 
 
-def with_shared(
-    tensors: Iterable[tuple[str, torch.Tensor]], model: str, num_layers: int, ties_head: bool
-) -> Iterator[tuple[str, torch.Tensor]]:
-    """`tensors`, and behind the embedding and the head what else the files of `model` call them."""
-    copies = {name: own for name, own in shared_tensors(num_layers, ties_head).items() if name in tensor_files(model)}
-    for name, tensor in tensors:
-        yield name, tensor
-        yield from ((copy, tensor) for copy, own in copies.items() if own == name)
+def shared_copies(model: str) -> dict[str, str]:
+    """Names of `shared_tensors` under which the files of `model` repeat a tensor of its own, with that one's name:
+    where the model is trained, they are the trained one's."""
+    text, files = AutoConfig.from_pretrained(model).get_text_config(), tensor_files(model)
+    found = shared_tensors(getattr(text, "num_hidden_layers", 0), bool(getattr(text, "tie_word_embeddings", False)))
+    there = {name: own for name, own in found.items() if name in files and own in files}
+    return {name: own for name, own in there.items() if torch.equal(_read(files, name), _read(files, own))}
+
+
+def _read(files: Mapping[str, str], name: str) -> torch.Tensor:
+    with safe_open(files[name], framework="pt") as file:
+        return file.get_tensor(name)
 
 
 def prediction_heads(model: str, but: Collection[str] = ()) -> Iterator[tuple[str, torch.Tensor]]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from roll.configs.cluster import WorkerConfig
 from roll.configs.plan.parallel import ParallelSizes, parallel_sizes
+from roll.configs.prediction_heads import HEAD_FACT
 from roll.configs.problems import Problem
 from roll.configs.strategies.megatron_checks import (
     cpu_problems,
@@ -97,7 +98,7 @@ def saved_facts(facts: dict[str, object], worker: WorkerConfig, dp_size: int) ->
     the parameter's name, whatever dtype and experts; without it they lie otherwise for each."""
     settings, _ = split_settings(worker.strategy_config)
     facts = facts | {"use_distributed_optimizer": settings.use_distributed_optimizer}
-    facts["trained head for further tokens"] = worker.trains_prediction_head
+    facts[HEAD_FACT] = worker.trains_prediction_head
     if settings.use_distributed_optimizer:
         return {key: value for key, value in facts.items() if key != "dtype"}
     same_ranks = settings.expert_model_parallel_size == 1

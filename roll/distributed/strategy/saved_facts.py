@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from roll.configs.cluster import WorkerConfig
+from roll.configs.prediction_heads import HEAD_FACT
 from roll.configs.strategies.table import spec_of
 from roll.errors import StrategyError
 from roll.utils.json_files import read_object
 
 _FILE = "facts.json"
+_WITHOUT = {HEAD_FACT: False}  # facts that are known of states which do not have them
 
 
 @dataclass(frozen=True)
@@ -37,11 +39,11 @@ class SavedFacts:
         return cls(fixed if isinstance(fixed, dict) else {}, layout if isinstance(layout, dict) else None)
 
     def disagreements(self, required: Mapping[str, object]) -> list[str]:
-        """What differs; a fact that an earlier version did not keep agrees.
+        """What differs; another fact that an earlier version did not keep agrees.
 
         Example: ["zero_stage 1 (now 2)"]
         """
-        then = self.fixed
+        then = {**_WITHOUT, **self.fixed}
         return [f"{key} {then[key]!r} (now {now!r})" for key, now in required.items() if then.get(key, now) != now]
 
 

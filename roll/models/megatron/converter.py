@@ -56,7 +56,6 @@ class Converter:
         if checkpoint is not None and dist_files.has_prediction_head(checkpoint / CHECKPOINT_FOLDER):
             with HfReader(model) as reader:
                 plan = HeadPlan.of(hf, reader, trains_trunk=True)
-        self.trained_head = plan is not None
         blueprint = Blueprint(self.hf, family, config, head, torch.device("cpu"), plan)
         self.chunk: TokenModel = build_chunks(blueprint, _no_top)[0]
         self.ties_head = blueprint.ties_head
@@ -78,7 +77,7 @@ class Converter:
         out.mkdir(parents=True, exist_ok=True)
         parameters = untied(global_parameters([self.chunk]), self.ties_head)
         exporter = Exporter(parameters, self.weights.entry, self.shapes, torch.device("cpu"))
-        write_model(out, self.model, self.hf, self.head, exporter.tensors(), self.trained_head)
+        write_model(out, self.model, self.hf, self.head, exporter.tensors())
         AutoTokenizer.from_pretrained(self.model).save_pretrained(out)
 
 

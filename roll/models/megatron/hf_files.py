@@ -22,7 +22,7 @@ from transformers import (
 
 from roll.configs.roles import Head
 from roll.errors import StrategyError
-from roll.models.prediction_heads import prediction_heads, with_shared
+from roll.models.prediction_heads import prediction_heads, shared_copies
 from roll.models.tensor_files import INDEX, WHOLE, tensor_files
 
 _BYTES_PER_FILE = 1 << 30
@@ -93,26 +93,25 @@ def write_model(
     config: PretrainedConfig,
     head: Head,
     tensors: Iterable[tuple[str, torch.Tensor]],
-    trains_prediction_head: bool = False,
 ) -> None:
-    """config.json and the tensors, and of a policy the heads for further tokens that the files of `model`, its start,
-    hold, as they were there unless they are among the tensors: a directory that `from_pretrained` loads. Memory stays
-    at one file."""
+    """config.json and the tensors, and of a policy the head for further tokens that the files of `model`, its start,
+    hold, as it was there unless it is among the tensors: a directory that `from_pretrained` loads. What that head
+    shares with the model is the model's. Memory stays at one file."""
     saved = copy.deepcopy(config)
     saved_class: Any = _KINDS[head]._model_mapping[type(config)]
     saved.architectures = [saved_class.__name__]
     saved.save_pretrained(directory)
-    if trains_prediction_head:
-        tensors = with_shared(tensors, model, config.num_hidden_layers, bool(config.tie_word_embeddings))
     write_files(directory, _with_heads(tensors, model) if head == "lm" else tensors)
 
 
 def _with_heads(tensors: Iterable[tuple[str, torch.Tensor]], model: str) -> Iterator[tuple[str, torch.Tensor]]:
-    written = set()
+    copies, is_trained = shared_copies(model), False
     for name, tensor in tensors:
-        written.add(name)
+        is_trained |= name.endswith(".eh_proj.weight")
         yield name, tensor
-    yield from prediction_heads(model, but=written)
+        yield from ((copy, tensor) for copy, own in copies.items() if own == name)
+    if not is_trained:
+        yield from prediction_heads(model, but=copies)
 
 
 def write_files(

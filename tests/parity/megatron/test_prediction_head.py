@@ -152,7 +152,7 @@ def test_a_checkpoint_goes_on_in_the_same_mode_alone(
 ) -> None:
     run = Run(with_head("glm4_moe"), {}, vocab_size=models.VOCAB_SIZE, head="standalone")
     said, is_untouched = rank_pool(1).run(ranks.resumed_otherwise, run, replace(run, head="disabled"), tmp_path)[0]
-    assert "trained head for further tokens True (now False)" in said and is_untouched
+    assert "a head for further tokens that is trained (mtp_training_mode) True (now False)" in said and is_untouched
 
 
 @pytest.mark.parametrize(

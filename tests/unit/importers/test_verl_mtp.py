@@ -53,3 +53,19 @@ def test_other_trainers_and_engines_have_none() -> None:
     assert "mtp_training_mode" not in found.tree["actor_train"]
     told = outcomes(found)
     assert told[f"{AT}.enable_train"] == told[f"{AT}.enable_rollout"] == "not to be had"
+
+
+def test_what_asks_for_no_head_is_not_told_as_lost() -> None:
+    """Defaults of verl's own, as its generated files have them."""
+    found = imported(_target_="verl.workers.config.MtpConfig", enable=False, method="mtp", num_speculative_tokens=1)
+    assert set(outcomes(found).values()) == {"asks for nothing"}
+    drafted = imported(enable=True, enable_rollout=True, method="mtp")
+    assert outcomes(drafted)[f"{AT}.method"] == "not to be had"
+
+
+@pytest.mark.parametrize("more", ["actor.megatron.pipeline_model_parallel_size=2", "model.lora.rank=8"])
+def test_a_head_that_could_not_be_trained_here_is_not_asked_for(more: str) -> None:
+    words = ["rollout.n=8", "actor.strategy=megatron", "model.mtp.enable=true", "model.mtp.enable_train=true", more]
+    found = imported_from(read(None, ["data.train_batch_size=8", *(f"actor_rollout_ref.{word}" for word in words)]))
+    assert "mtp_training_mode" not in found.tree["actor_train"]
+    assert outcomes(found)[f"{AT}.enable_train"] == "not to be had"

@@ -182,8 +182,7 @@ class MegatronTrainStrategy(TrainStrategy):
         tensors = self._exporter.tensors()
         if self.exports_weights:
             start = str(self.role.model_args.model_name_or_path)
-            trains_head = self.model.head_plan is not None
-            write_model(directory, start, self.model.hf, self.context.head, tensors, trains_head)
+            write_model(directory, start, self.model.hf, self.context.head, tensors)
         else:
             for _ in tensors:
                 pass
@@ -193,6 +192,7 @@ class MegatronTrainStrategy(TrainStrategy):
 
     def offload_states(self, states: frozenset[State]) -> None:
         if self.context.device.type != "cpu":
+            self._updater.finish_gather()  # a pass that leaves parts of the model out leaves theirs under way
             self._offload.to_host(states)
             self.rank.platform.empty_cache()
 

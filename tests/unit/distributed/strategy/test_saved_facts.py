@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from roll.configs.cluster import WorkerConfig
+from roll.configs.prediction_heads import HEAD_FACT
 from roll.distributed.strategy.saved_facts import SavedFacts, required_facts
 from roll.errors import StrategyError
 
@@ -36,6 +37,7 @@ def test_megatron_is_tied_to_no_sizes_and_with_shared_states_neither_to_dtype_no
         "lora": None,
         "optim": "adamw_torch",
         "use_distributed_optimizer": True,
+        HEAD_FACT: False,
     }
     assert required_facts(role("megatron_train", sizes | {"use_distributed_optimizer": True}), 1) == shared
     assert required_facts(role("megatron_train", sizes), 1) == shared | {
@@ -50,6 +52,11 @@ def test_facts_survive_their_file_and_differences_are_told(tmp_path: Path) -> No
     saved = SavedFacts.read(tmp_path)
     assert saved == SavedFacts({"zero_stage": 1, "dtype": "fp32"}, {"tensor": 2})
     assert saved.disagreements({"zero_stage": 2, "dtype": "fp32", "strategy_name": "x"}) == ["zero_stage 1 (now 2)"]
+
+
+def test_a_state_that_knows_nothing_of_a_trained_head_has_none() -> None:
+    assert SavedFacts({"dtype": "fp32"}).disagreements({HEAD_FACT: False}) == []
+    assert SavedFacts({"dtype": "fp32"}).disagreements({HEAD_FACT: True}) == [f"{HEAD_FACT} False (now True)"]
 
 
 def test_the_flat_facts_of_an_earlier_version_are_read(tmp_path: Path) -> None:
