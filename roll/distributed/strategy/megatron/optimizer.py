@@ -81,10 +81,11 @@ class Updater:
         settings: MegatronSettings,
         args: TrainingArgs,
         plan: TrainPlan,
+        keeps_apart: bool,
     ):
+        """`keeps_apart`: every rank has parameters marked by `keep_apart`, and no others that are `shared`."""
         self._chunks, self._args, self._plan = list(chunks), args, plan
-        marked = [getattr(p, "shared", False) for chunk in self._chunks for p in chunk.parameters()]
-        self._keeps_apart = parallel_state.get_pipeline_model_parallel_world_size() == 1 and any(marked)
+        self._keeps_apart = keeps_apart
         self._gathers_late = settings.overlap_param_gather
         self.updates_done = 0  # all that the moments have seen
         self.schedule_began = 0  # how many of them were done by then

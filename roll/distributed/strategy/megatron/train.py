@@ -57,7 +57,7 @@ class MegatronTrainStrategy(TrainStrategy):
         keep_apart(model.apart)
         self._chunks = wrap(model.chunks, model.config, self.rank.settings, partly_summed)
         self._updater: Updater = Updater(
-            self._chunks, model.config, self.rank.settings, self.role.training_args, self.plan
+            self._chunks, model.config, self.rank.settings, self.role.training_args, self.plan, bool(model.apart)
         )
         self._passes: Passes = Passes(
             self._chunks, model.config, model.shapes.vocab_size, self.context.device, self.role
