@@ -5,8 +5,10 @@
 
 (a) benchmarks/plain_grpo.py: one process, one thread, no framework. (b) TRL's GRPOTrainer on the same model, data and
 batch (benchmarks/trl_grpo.py), in a virtual environment of its own that has trl installed; left out without
---trl_python. Rounds take turns, so that a busy machine disturbs all alike; the figures are medians over the rounds of
-the mean over the steps after the first five. CPU seconds are those of all processes of a run.
+--trl_python. (a) runs before and after each of the others, which are counted in multiples of the mean of the two, so
+that a machine whose speed changes does little harm; the figures are medians over the rounds of the mean over the steps
+after the first five, with the least and the most of the multiples. CPU seconds are those of all processes of a run.
+--only "roll, 1 rank" TRL leaves the others out.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -26,8 +30,10 @@ import psutil
 REPOSITORY = Path(__file__).resolve().parents[1]
 SKIPPED_STEPS = 5
 
+Run = dict[str, float]
 
-def run_roll(data: Path, steps: int, ranks: int, *more: str) -> dict[str, float]:
+
+def run_roll(data: Path, steps: int, ranks: int, *more: str) -> Run:
     """Wall and CPU seconds per step of the example, and its phases."""
     with tempfile.TemporaryDirectory() as output:
         overrides = [
@@ -91,7 +97,7 @@ def cpu_seconds(pid: int) -> float:
     return total
 
 
-def run_script(python: str, script: str, data: Path, steps: int) -> dict[str, float]:
+def run_script(python: str, script: str, data: Path, steps: int) -> Run:
     """A yardstick: a script that prints one JSON line at the end."""
     command = [python, f"benchmarks/{script}", "--data", str(data.absolute()), "--steps", str(steps)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -110,32 +116,45 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--trl_python", help="python of a virtual environment that has trl")
+    parser.add_argument("--only", nargs="+", default=[], help="contestants beside plain")
     arguments = parser.parse_args()
-    contestants = {
-        "plain": lambda: run_script(sys.executable, "plain_grpo.py", arguments.data, arguments.steps),
-        "roll, 1 rank": lambda: run_roll(arguments.data, arguments.steps, 1),
-        "roll, timeline": lambda: run_roll(arguments.data, arguments.steps, 1, "profiler_timeline=true"),
-        "roll, 2 ranks": lambda: run_roll(arguments.data, arguments.steps, 2),
+    plain = partial(run_script, sys.executable, "plain_grpo.py", arguments.data, arguments.steps)
+    roll = partial(run_roll, arguments.data, arguments.steps)
+    contestants: dict[str, Callable[[], Run]] = {
+        "roll, 1 rank": lambda: roll(1),
+        "roll, timeline": lambda: roll(1, "profiler_timeline=true"),
+        "roll, 2 ranks": lambda: roll(2),
     }
     if arguments.trl_python:
         contestants["TRL"] = lambda: run_script(arguments.trl_python, "trl_grpo.py", arguments.data, arguments.steps)
-    results: dict[str, list[dict[str, float]]] = {name: [] for name in contestants}
+    if unknown := set(arguments.only) - contestants.keys():
+        parser.error(f"--only: {', '.join(sorted(unknown))}; there are {', '.join(contestants)}")
+    chosen = {name: run for name, run in contestants.items() if name in (arguments.only or contestants)}
+    yardsticks = [told("plain", plain())]
+    results: dict[str, list[Run]] = {name: [] for name in chosen}
+    multiples: dict[str, list[Run]] = {name: [] for name in chosen}
     for number in range(arguments.rounds):
-        for name, contestant in contestants.items():
-            results[name].append(contestant())
-            print(
-                f"round {number + 1}, {name}: {results[name][-1]['wall_s']:.3f} s per step", file=sys.stderr, flush=True
-            )
-    medians = {
-        name: {key: statistics.median(run[key] for run in runs) for key in runs[0]} for name, runs in results.items()
-    }
-    plain = medians["plain"]
-    print(f"{'':16}{'wall s/step':>12}{'x plain':>9}{'CPU s/step':>12}{'x plain':>9}   phases, ms")
-    for name, values in medians.items():
+        for name, contestant in chosen.items():
+            results[name].append(told(f"round {number + 1}, {name}", contestant()))
+            yardsticks.append(told("plain", plain()))
+            around = {key: statistics.mean(run[key] for run in yardsticks[-2:]) for key in ("wall_s", "cpu_s")}
+            multiples[name].append({key: results[name][-1][key] / value for key, value in around.items()})
+    heads = ("wall s/step", "x plain", "least", "most", "CPU s/step", "x plain")
+    print(f"{'':16}{''.join(f'{head:>12}' for head in heads)}   phases, ms")
+    for name, runs in ({"plain": yardsticks} | results).items():
+        values = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
+        times = multiples.get(name, [{"wall_s": 1.0, "cpu_s": 1.0}])
+        wall, cpu = ([each[key] for each in times] for key in ("wall_s", "cpu_s"))
+        spread = (statistics.median(wall), min(wall), max(wall))
+        shown = (values["wall_s"], *spread, values["cpu_s"], statistics.median(cpu))
         phases = {key[5:-2]: value for key, value in values.items() if key.startswith("time/") and key != "time/step_s"}
         split = ", ".join(f"{phase} {1000 * value:.0f}" for phase, value in phases.items() if value >= 0.0005)
-        wall, cpu = values["wall_s"], values["cpu_s"]
-        print(f"{name:16}{wall:12.3f}{wall / plain['wall_s']:9.2f}{cpu:12.3f}{cpu / plain['cpu_s']:9.2f}   {split}")
+        print(f"{name:16}{''.join(f'{value:12.3f}' for value in shown)}   {split}")
+
+
+def told(name: str, run: Run) -> Run:
+    print(f"{name}: {run['wall_s']:.3f} s per step", file=sys.stderr, flush=True)
+    return run
 
 
 if __name__ == "__main__":
