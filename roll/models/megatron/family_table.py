@@ -37,6 +37,10 @@ FAMILIES: Mapping[str, KnownFamily] = {  # by the model_type of config.json
     "gpt_oss": KnownFamily("gpt_oss", {"attention_bias": True, "swiglu_alpha": 1.702}),
 }
 
+_NORM_KEY = "norm_topk_prob"
+_NORMS_CHOSEN: Mapping[str, bool] = {"mixtral": True, "gpt_oss": True, "qwen2_moe": False, "qwen3_moe": False}
+"""Families whose routers weigh experts by a softmax, and whether it is over the chosen ones if no key says so."""
+
 
 def family_problem(model: Mapping[str, Any]) -> str | None:
     """Why Megatron cannot build the model of this config.json, or None. Keys that it leaves out are not judged."""
@@ -62,6 +66,12 @@ def family_problem(model: Mapping[str, Any]) -> str | None:
                 f"megatron: {model_type} with {key} {model[key]!r} is not supported (only {supported!r}); "
                 "the deepspeed strategies take any Hugging Face model."
             )
+    norms_chosen = model_type in _NORMS_CHOSEN and model.get(_NORM_KEY, _NORMS_CHOSEN[model_type])
+    if norms_chosen and model.get("num_experts_per_tok") == 1:
+        return (
+            f"megatron: {model_type} with num_experts_per_tok 1 is not supported: one expert's weight is always 1, so "
+            "that its router has no gradient. The deepspeed strategies take any Hugging Face model."
+        )
     rope = model.get("rope_parameters") or model.get("rope_scaling") or {}
     kind = rope.get("rope_type", rope.get("type", "default")) if isinstance(rope, Mapping) else "default"
     if kind not in ROPE_TYPES:

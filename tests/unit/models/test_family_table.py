@@ -32,12 +32,22 @@ def test_every_family_is_known_by_its_bare_type(model_type: str) -> None:
             "8 or 4 bits .*'mxfp4'.* are not read. Start from a copy in bf16",
         ),
         ({"model_type": "deepseek_v3", "norm_topk_prob": False}, "norm_topk_prob False .*only True"),
+        ({"model_type": "gpt_oss", "num_experts_per_tok": 1}, "gpt_oss with num_experts_per_tok 1 .*no gradient"),
+        (
+            {"model_type": "qwen3_moe", "norm_topk_prob": True, "num_experts_per_tok": 1},
+            "qwen3_moe with num_experts_per_tok 1",
+        ),
     ],
 )
 def test_what_it_cannot_build_is_said(model: dict[str, object], words: str) -> None:
     problem = family_problem(model)
     assert problem is not None
     assert re.search(words, problem)
+
+
+@pytest.mark.parametrize("model_type", ["qwen3_moe", "glm4_moe"])
+def test_one_expert_is_fine_where_all_have_a_say_in_its_weight(model_type: str) -> None:
+    assert family_problem({"model_type": model_type, "num_experts_per_tok": 1}) is None
 
 
 @pytest.mark.parametrize(

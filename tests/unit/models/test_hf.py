@@ -284,6 +284,33 @@ def test_a_router_that_is_trained_in_full_beside_adapters_is_saved_with_its_bias
     assert torch.equal(kept, before[bias])
 
 
+@pytest.mark.parametrize("changes", [{}, {"lora_target": "q_proj"}])
+def test_what_a_head_shares_with_the_model_is_saved_as_the_model_has_it(
+    changes: dict[str, str], glm_dir: Path, tmp_path: Path
+) -> None:
+    """Files repeat the embedding and the output matrix as parts of the head behind the last layer. What is not the
+    same is the head's own, and stays."""
+    start, saved = tmp_path / "start", tmp_path / "saved"
+    shutil.copytree(glm_dir, start)
+    held = load_file(start / "model.safetensors")
+    embedding, output = "model.layers.2.embed_tokens.weight", "model.layers.2.shared_head.head.weight"
+    copies = {embedding: held["model.embed_tokens.weight"].clone(), output: held["lm_head.weight"] + 1}
+    save_file(held | copies, start / "model.safetensors", metadata={"format": "pt"})
+    args = model_args(start, **changes)
+    model = load_policy(args, adapts=bool(changes))
+    parameters = dict(model.module.named_parameters())
+    if not changes:
+        for value in parameters.values():
+            value.data += 1
+    weights = [(export.name, export.value(parameters.__getitem__, torch.float32)) for export in model.exports]
+    write_hf_model(saved, model, args, "lm", dict(model.in_checkpoint_form(weights)), {})
+    after = load_file(saved / "model.safetensors")
+    assert after.keys() == held.keys() | copies.keys()
+    assert torch.equal(after[embedding], after["model.embed_tokens.weight"])
+    assert torch.equal(after[embedding], copies[embedding]) == bool(changes)
+    assert torch.equal(after[output], copies[output])
+
+
 def test_layers_that_a_run_leaves_out_are_no_heads(tiny_model_dir: Path, tmp_path: Path) -> None:
     fewer = {"num_hidden_layers": 1, "layer_types": ["full_attention"]}
     args = model_args(tiny_model_dir, model_config_kwargs=fewer)
