@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from roll.configs.cluster import WorkerConfig
 from roll.configs.problems import Problem
 from roll.configs.strategies.spec import Choice
 from roll.utils.json_files import read_object
@@ -38,6 +39,12 @@ def head_training_problems(choice: Choice, trains_heads: bool, who_can: str) -> 
         yield Problem(f"{text}. Set {key} to disabled, or that to disable.", (key, other))
 
 
+def head_warnings(role: str, worker: WorkerConfig) -> Iterator[str]:
+    """Of a factor for a loss that is not there."""
+    if worker.is_changed("mtp_loss_scaling_factor") and not worker.trains_prediction_head:
+        yield f"{role}.mtp_loss_scaling_factor does nothing without {role}.mtp_training_mode: standalone or joint."
+
+
 def head_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
     """Of a model whose config.json is there."""
     worker, key = choice.worker, _key(choice)
@@ -52,10 +59,21 @@ def head_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Pr
     if "num_hidden_layers" in given.model_config_kwargs:
         text = f"{key}: {mode} with {changed}.num_hidden_layers: the head stands behind the layers that the files have"
         yield Problem(f"{text}. Remove one of them.", (key, changed))
+        return
     names, matrix = _tensors(Path(str(given.model_name_or_path))), f"layers.{model['num_hidden_layers']}.eh_proj.weight"
     if names and not any(each.endswith(matrix) for each in names):
         text = f"{key}: the files of {given.model_name_or_path} hold no head for further tokens ({matrix})"
         yield Problem(f"{text}. Take files with one, or set it to disabled.", (key, name))
+
+
+def tied_problem(ties_head: bool, stages: int) -> str | None:
+    """Of a model under Megatron's pipeline parallel."""
+    if not ties_head or stages == 1:
+        return None
+    return (
+        f"a model whose output matrix is its embedding (tie_word_embeddings) trains no head for further tokens over "
+        f"{stages} pipeline stages"
+    )
 
 
 def _tensors(model: Path) -> Collection[str]:

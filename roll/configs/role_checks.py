@@ -7,6 +7,7 @@ from roll.configs.cluster import WorkerConfig
 from roll.configs.load.aliases import ROLL_REWARDS, ROLL_WORKERS
 from roll.configs.plan.layout import layout_problems
 from roll.configs.plan.run_plan import RunPlan
+from roll.configs.prediction_heads import head_warnings
 from roll.configs.problems import Problem
 from roll.configs.roles import idle_keys
 from roll.configs.run import RunConfig
@@ -64,6 +65,7 @@ def run_warnings(config: RunConfig, plan: RunPlan) -> Iterator[str]:
             yield f"{name}: {', '.join(keys)} {'does' if len(keys) == 1 else 'do'} nothing here: {role.reason}."
     for name, worker in config.model_roles.items():
         yield from batching_warnings(name, worker)
+        yield from head_warnings(name, worker)
         yield from switched_off(worker, ROLE, name)
     if "USE_MODELSCOPE" in config.system_envs and config.model_download_type is None:
         yield (

@@ -36,8 +36,6 @@ def _missing(look: Look) -> str:
     """Why the head cannot be trained here."""
     if reason := runs_on(ACTOR, megatron=True)(look):
         return f"{reason}: megatron_train alone trains heads"
-    if look.number(f"{ACTOR}.megatron.pipeline_model_parallel_size", 1) > 1:
-        return "heads are not trained under pipeline parallel"
     if look(f"{MODEL}.lora_rank") or look(f"{MODEL}.lora.rank"):
         return "adapters leave heads as they are"
     return ""

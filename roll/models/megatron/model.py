@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from megatron.core import parallel_state
+from megatron.core.models.common.embeddings.language_model_embedding import LanguageModelEmbedding
 from megatron.core.models.gpt import GPTModel
 from megatron.core.packed_seq_params import PackedSeqParams
 from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
@@ -157,7 +158,9 @@ def _build(blueprint: Blueprint, stage: int | None, top: Top) -> TokenModel:
         vp_stage=stage,
     )
     plan = blueprint.prediction_head if model.post_process else None
-    model.prediction_head = None if plan is None else PredictionHead(config, plan)
+    model.prediction_head = None if plan is None else PredictionHead(config, plan, stage, not model.pre_process)
+    if blueprint.prediction_head is not None and model.pre_process != model.post_process:
+        _have_two_embeddings(model)
     if config.num_moe_experts and config.expert_tensor_parallel_size != config.tensor_model_parallel_size:
         _sum_among_experts(model)
     rope, latent = rope_of(hf), [module for module in model.modules() if isinstance(module, LatentAttention)]
@@ -172,6 +175,29 @@ def _build(blueprint: Blueprint, stage: int | None, top: Top) -> TokenModel:
     elif model.post_process:
         model.output_layer.forward = model._apply_to_head  # type: ignore[method-assign]
     return model
+
+
+def _have_two_embeddings(model: TokenModel) -> None:
+    """The head of the last stage embeds tokens, as the first one does: it has a copy, which is marked as Megatron marks
+    that of a tied head. Their gradients are summed (see `embeddings_of_pipeline`), so they stay equal."""
+    if model.post_process:
+        model.embedding = LanguageModelEmbedding(
+            model.config, model.vocab_size, model.max_sequence_length, "rope", tp_group=model.pg_collection.tp
+        )
+        model.mtp_process = True  # a checkpoint holds the first stage's
+        model.embedding.word_embeddings.weight.shared = True  # type: ignore[attr-defined]
+    model.embedding.word_embeddings.weight.shared_embedding = True  # type: ignore[attr-defined]
+
+
+def embeddings_of_pipeline(chunks: Sequence[TokenModel]) -> list[nn.Parameter]:
+    """This rank's of the two that first and last stage have where a head for further tokens is trained, if that is
+    trained itself; at most one."""
+    found = [
+        chunk.embedding.word_embeddings.weight
+        for chunk in chunks
+        if chunk.pre_process != chunk.post_process and hasattr(chunk, "embedding")
+    ]
+    return [weight for weight in found if weight.requires_grad]
 
 
 def _sum_among_experts(model: TokenModel) -> None:

@@ -20,9 +20,10 @@ from megatron.core.tensor_parallel import (
 from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.spec_utils import build_module
 from megatron.core.transformer.transformer_config import TransformerConfig
+from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
 from transformers import PretrainedConfig
 
-from roll.configs.prediction_heads import NUM_HEADS
+from roll.configs.prediction_heads import NUM_HEADS, tied_problem
 from roll.errors import StrategyError
 from roll.models.megatron.hf_files import HfReader
 from roll.models.megatron.layers import layer_spec
@@ -41,8 +42,10 @@ class HeadPlan:
     trains_trunk: bool
 
     @classmethod
-    def of(cls, config: PretrainedConfig, reader: HfReader, trains_trunk: bool) -> HeadPlan:
+    def of(cls, config: PretrainedConfig, reader: HfReader, trains_trunk: bool, stages: int = 1) -> HeadPlan:
         """Of the model whose files `reader` has. StrategyError where they hold no such head, or another one."""
+        if why_not := tied_problem(bool(config.tie_word_embeddings), stages):
+            raise StrategyError(f"mtp_training_mode: {why_not}. Set it to disabled.")
         last, found = config.num_hidden_layers, getattr(config, NUM_HEADS, None)
         if found != 1 or f"model.layers.{last}.eh_proj.weight" not in reader:
             raise StrategyError(
@@ -68,16 +71,19 @@ def _apart(config: PretrainedConfig, reader: HfReader) -> Iterator[str]:
 class PredictionHead(MegatronModule):
     """norm(layer(eh_proj([enorm(embedding of the next token); hnorm(hidden state)])))"""
 
-    def __init__(self, config: TransformerConfig, plan: HeadPlan):
+    def __init__(self, config: TransformerConfig, plan: HeadPlan, stage: int | None, has_copy: bool):
+        """`stage`: the number of this run of layers in a virtual pipeline. `has_copy`: the embedding is one that this
+        stage has for the head alone."""
         super().__init__(config=config)
-        self._trains_trunk = plan.trains_trunk
+        self._trains_trunk, self._has_copy = plan.trains_trunk, has_copy
         size, epsilon = config.hidden_size, config.layernorm_epsilon
         self.enorm, self.hnorm = Norm(config, size, epsilon), Norm(config, size, epsilon)
         init: Any = config.init_method
         self.eh_proj = ColumnParallelLinear(
             2 * size, size, config=config, init_method=init, bias=False, gather_output=False
         )
-        self.layer = build_module(layer_spec(config, plan.is_sparse), config=config, layer_number=config.num_layers + 1)
+        here = config.num_layers + 1 - get_transformer_layer_offset(config, stage)
+        self.layer = build_module(layer_spec(config, plan.is_sparse), config=config, layer_number=here, vp_stage=stage)
         self.norm = Norm(config, size, epsilon)
 
     def shared(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -93,8 +99,11 @@ class PredictionHead(MegatronModule):
         packed: PackedSeqParams | None,
     ) -> torch.Tensor:
         """`hidden` [s, b, h] behind the model's last norm, `following` [b, s] the next tokens -> [s, b, h]."""
-        embedded = self.shared(embed(input_ids=following, position_ids=None))
-        joined = torch.cat([self.enorm(embedded), self.hnorm(self.shared(hidden))], -1)
+        embedded = embed(input_ids=following, position_ids=None)
+        shown = self.shared(embedded)
+        if self._has_copy and not self._trains_trunk:
+            shown = shown + embedded * 0.0  # a gradient of zeros: Megatron waits for one of every parameter
+        joined = torch.cat([self.enorm(shown), self.hnorm(self.shared(hidden))], -1)
         # Each rank has some of the columns of all positions; the layer takes all columns of a rank's positions.
         merged = gather_from_tensor_model_parallel_region(self.eh_proj(joined)[0])
         if self.config.sequence_parallel:

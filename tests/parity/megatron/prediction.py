@@ -31,22 +31,23 @@ from tests.parity.strategies.reference import (
     scale_of,
 )
 
-LAST = 2  # layers of the small models: the head's layer has this number
-AT = f"model.layers.{LAST}."
+AT = "model.layers.2."  # of the head in a model of two layers
 
 
 class Head(nn.Module):
-    """Names are those of the files, without the layer's number; its layer's own parameters stand beside."""
+    """Names are those of the files, without the layer's number, which is in `at`; its layer's own parameters stand
+    beside."""
 
     def __init__(self, model: Any):
         super().__init__()
         config = copy.deepcopy(model.config)
         if getattr(config, "mlp_layer_types", None):
             config.mlp_layer_types = [*config.mlp_layer_types, "sparse"]
-        size, norm = config.hidden_size, type(model.model.norm)
+        last, size, norm = config.num_hidden_layers, config.hidden_size, type(model.model.norm)
+        self.at = f"model.layers.{last}."
         self.enorm, self.hnorm = norm(size, config.rms_norm_eps), norm(size, config.rms_norm_eps)
         self.eh_proj = nn.Linear(2 * size, size, bias=False)
-        self.layer = type(model.model.layers[-1])(config, LAST)
+        self.layer = type(model.model.layers[-1])(config, last)
         self.shared_head = nn.ModuleDict({"norm": norm(size, config.rms_norm_eps)})
 
     def forward(self, model: Any, hidden: torch.Tensor, embedded: torch.Tensor) -> torch.Tensor:
@@ -62,17 +63,17 @@ class Head(nn.Module):
         for name, parameter in self.named_parameters():
             tensor = parameter if of == "weights" else parameter.grad
             assert tensor is not None, name
-            found[AT + name.removeprefix("layer.")] = tensor.detach().numpy().copy()
+            found[self.at + name.removeprefix("layer.")] = tensor.detach().numpy().copy()
         for name, buffer in self.named_buffers():
             if name.endswith("e_score_correction_bias"):
-                found[AT + name.removeprefix("layer.")] = buffer.numpy() * (of == "weights")
+                found[self.at + name.removeprefix("layer.")] = buffer.numpy() * (of == "weights")
         return models.as_stored(found, "")
 
     def fill(self, stored: dict[str, torch.Tensor]) -> None:
         """From a model's files, by the names that `stored` gives."""
         with torch.no_grad():
             for name, tensor in [*self.named_parameters(), *self.named_buffers()]:
-                key = AT + name.removeprefix("layer.")
+                key = self.at + name.removeprefix("layer.")
                 if key.endswith("experts.gate_up_proj"):
                     prefix = key.removesuffix("gate_up_proj")
                     parts = [[stored[f"{prefix}{e}.{part}.weight"] for part in ("gate_proj", "up_proj")]
@@ -101,8 +102,8 @@ def make(directory: Path, family: str, **changes: object) -> Path:
                     buffer.copy_(0.1 * torch.randn(buffer.shape))
     file = directory / "model.safetensors"
     trunk = load_file(file)
-    shared = {f"{AT}embed_tokens.weight": trunk["model.embed_tokens.weight"].clone()}
-    shared[f"{AT}shared_head.head.weight"] = trunk["lm_head.weight"].clone()
+    shared = {f"{head.at}embed_tokens.weight": trunk["model.embed_tokens.weight"].clone()}
+    shared[f"{head.at}shared_head.head.weight"] = trunk["lm_head.weight"].clone()
     own = {name: torch.from_numpy(values) for name, values in head.stored().items()}
     save_file(trunk | own | shared, file, metadata={"format": "pt"})
     return directory
@@ -123,7 +124,7 @@ def train_reference(
         ],
         lr=LEARNING_RATE, betas=BETAS, eps=EPSILON,
     )  # fmt: skip
-    kept = {name: values for name, values in models.corrections(model_dir).items() if not name.startswith(AT)}
+    kept = {name: values for name, values in models.corrections(model_dir).items() if not name.startswith(head.at)}
     counted = sum(int(part.response_mask[:, 2:].sum()) for part in parts)
     trace, losses = Trace({}, [], []), []
     for update in range(updates):

@@ -25,6 +25,8 @@ Pools = Callable[[int], RankPool]
 TP2: dict[str, Any] = {"tensor_model_parallel_size": 2, "sequence_parallel": True}
 EP2: dict[str, Any] = {"expert_model_parallel_size": 2}
 CP2: dict[str, Any] = {"context_parallel_size": 2}
+PP2: dict[str, Any] = {"pipeline_model_parallel_size": 2}
+VPP2: dict[str, Any] = PP2 | {"virtual_pipeline_model_parallel_size": 2}
 SHARED: dict[str, Any] = {"use_distributed_optimizer": True}
 BUCKETS: dict[str, Any] = {"overlap_grad_reduce": True, "bucket_size": 1000}
 OVERLAP: dict[str, Any] = BUCKETS | {"overlap_param_gather": True}
@@ -43,25 +45,31 @@ CASES: dict[str, tuple[int, str, str, dict[str, Any], dict[str, Any]]] = {
     "cp2": (2, "deepseek_v3", "joint", CP2, {"split": (3, 1)}),
     "cp2-standalone-packed": (2, "glm4_moe", "standalone", CP2, {"packs": True}),
     "tp2-ep2-recompute": (4, "deepseek_v3", "joint", TP2 | EP2 | RECOMPUTE, {"packs": True}),
+    "pp2": (2, "deepseek_v3", "joint", PP2, {"split": (3, 1)}),
+    "pp2-standalone-overlap": (2, "glm4_moe", "standalone", PP2 | SHARED | BUCKETS, {"packs": True, "split": (3, 1)}),
+    "vpp2": (2, "deepseek_v3", "joint", VPP2, {"split": (2, 1, 1)}),
+    "vpp2-standalone": (2, "glm4_moe", "standalone", VPP2 | SHARED | BUCKETS, {"packs": True, "split": (3, 1)}),
+    "pp2-tp2": (4, "glm4_moe", "joint", PP2 | TP2, {"packs": True}),
+    "pp2-dp2-shared": (4, "deepseek_v3", "joint", PP2 | SHARED | OVERLAP, {"split": (3, 1)}),
     "ep2-overlap-recompute": (2, "deepseek_v3", "standalone", EP2 | SHARED | OVERLAP | LAYERS, {}),
 }
 
 
 @pytest.fixture(scope="module")
-def with_head(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def with_head(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     @cache
-    def made(family: str) -> Path:
-        changes: dict[str, Any] = YARN if family == "deepseek_v3" else {}
+    def made(family: str, layers: int = 2) -> Path:
+        changes: dict[str, Any] = {"num_hidden_layers": layers} | (YARN if family == "deepseek_v3" else {})
         return prediction.make(tmp_path_factory.mktemp(family), family, **changes)
 
     return made
 
 
 @pytest.fixture(scope="module")
-def references(with_head: Callable[[str], Path]) -> Callable[[str, str], tuple[Trace, list[float]]]:
+def references(with_head: Callable[..., Path]) -> Callable[..., tuple[Trace, list[float]]]:
     @cache
-    def made(family: str, mode: str) -> tuple[Trace, list[float]]:
-        return prediction.train_reference(with_head(family), mode, max_norm=0.5, weight_decay=0.1)
+    def made(family: str, mode: str, layers: int = 2) -> tuple[Trace, list[float]]:
+        return prediction.train_reference(with_head(family, layers), mode, max_norm=0.5, weight_decay=0.1)
 
     return made
 
@@ -71,15 +79,14 @@ def references(with_head: Callable[[str], Path]) -> Callable[[str, str], tuple[T
 def test_the_head_and_the_policy_train_as_in_one_process(
     name: str,
     rank_pool: Pools,
-    with_head: Callable[[str], Path],
-    references: Callable[[str, str], tuple[Trace, list[float]]],
+    with_head: Callable[..., Path],
+    references: Callable[..., tuple[Trace, list[float]]],
 ) -> None:
     world_size, family, mode, settings, options = CASES[name]
-    run = Run(
-        with_head(family), settings, max_norm=0.5, weight_decay=0.1, vocab_size=models.VOCAB_SIZE, head=mode, **options
-    )
+    layers, common = 4 if name.startswith("vpp") else 2, {"weight_decay": 0.1, "vocab_size": models.VOCAB_SIZE}
+    run = Run(with_head(family, layers), settings, max_norm=0.5, head=mode, **common, **options)
     got, losses = rank_pool(world_size).run(prediction.train, run)[0]
-    want, wanted = references(family, mode)
+    want, wanted = references(family, mode, layers)
     assert_same_training(got, want)
     assert losses == pytest.approx(wanted, rel=1e-5)
 
@@ -96,13 +103,14 @@ def test_alone_it_changes_no_bit_of_the_policy(rank_pool: Pools, with_head: Call
         assert {name for name in mine if name not in other} == {n for n in mine if n.startswith(prediction.AT)} != set()
 
 
-@pytest.mark.parametrize("family", ["deepseek_v3", "glm4_moe", "glm4_moe_lite"])
+@pytest.mark.parametrize(
+    ("family", "layout"), [("deepseek_v3", TP2), ("glm4_moe", TP2), ("glm4_moe_lite", TP2), ("glm4_moe", PP2)]
+)
 def test_a_head_is_saved_bit_by_bit_as_it_was_loaded_and_engines_do_not_get_it(
-    family: str, rank_pool: Pools, with_head: Callable[[str], Path], tmp_path: Path
+    family: str, layout: dict[str, Any], rank_pool: Pools, with_head: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """Under two tensor-parallel ranks."""
     model_dir = with_head(family)
-    run = Run(model_dir, TP2, vocab_size=models.VOCAB_SIZE, head="joint")
+    run = Run(model_dir, layout, vocab_size=models.VOCAB_SIZE, head="joint")
     sent, _ = rank_pool(2).run(prediction.saved, run, tmp_path, 0)[0]
     stored, written = (load_file(path / "model.safetensors") for path in (model_dir, tmp_path))
     assert stored.keys() == written.keys()
@@ -129,6 +137,9 @@ def test_a_trained_head_is_saved_once_with_the_trained_model(
 RESUMED: dict[str, tuple[dict[str, Any], int, dict[str, Any], int]] = {
     "same": (SHARED, 2, SHARED, 2),
     "tp2-to-dp2-ep2": (TP2 | SHARED, 2, EP2 | SHARED, 2),
+    "pp2-to-tp2": (PP2 | SHARED, 2, TP2 | SHARED, 2),
+    "dp2-to-pp2": (SHARED, 2, PP2 | SHARED, 2),
+    "pp2": (PP2, 2, PP2, 2),
     "plain-to-tp2": ({}, 1, TP2 | {"expert_tensor_parallel_size": 2}, 2),
 }
 
@@ -143,7 +154,7 @@ def test_a_run_goes_on_with_its_head(
     loaded, resumed = rank_pool(other_count).run(prediction.load_and_go_on, replace(run, megatron=after), tmp_path)[0]
     assert then.keys() == loaded.keys() == resumed.keys()
     assert all(np.array_equal(then[key], loaded[key]) for key in then)
-    limit = 0.0 if name == "same" else 2e-5
+    limit = 0.0 if before == after else 2e-5
     assert max(float(np.abs(unbroken[key] - resumed[key]).max()) for key in unbroken) <= limit
 
 

@@ -9,9 +9,10 @@ import torch
 from safetensors.torch import save_file
 
 from roll.configs.prediction_heads import head_model_problems
+from roll.models.megatron.model_problems import model_problems
 from roll.pipeline.agentic.agentic_config import AgenticConfig
 from roll.pipeline.start.preflight import choices
-from tests.helpers.configs import config, problems
+from tests.helpers.configs import config, problems, warnings_of
 
 KEY = "actor_train.mtp_training_mode"
 NAME = "actor_train.strategy_args.strategy_name"
@@ -22,7 +23,7 @@ MODEL: dict[str, Any] = {"model_type": "glm4_moe", "num_hidden_layers": 2, "num_
 
 @pytest.mark.parametrize("mode", ["standalone", "joint", "disabled", None])
 def test_megatron_takes_it(mode: str | None) -> None:
-    parallel = {"tensor_model_parallel_size": 2, "transformer_impl": "local"}
+    parallel = {"pipeline_model_parallel_size": 2, "transformer_impl": "local"}
     assert problems({KEY: mode, SETTINGS: parallel} | MEGATRON) == []
 
 
@@ -40,8 +41,6 @@ def test_it_is_off_and_weighs_a_tenth() -> None:
         ({NAME: "fsdp2_train"}, f"{KEY}: joint with fsdp2_train, which trains no heads"),
         ({"actor_train.model_args.lora_target": "all-linear"}, f"{KEY}: joint with actor_train.model_args.lora_target"),
         ({"actor_train.router_replay.mode": "R2"}, f"{KEY}: joint with actor_train.router_replay.mode: R2, which"),
-        ({SETTINGS: {"pipeline_model_parallel_size": 2}},
-         f"{KEY}: joint with {SETTINGS}.pipeline_model_parallel_size: 2: heads train with 1 alone"),
         ({SETTINGS: {"moe_grouped_gemm": True}},
          f"{KEY}: joint with {SETTINGS}.transformer_impl: transformer_engine: heads train with local alone"),
         ({"skip_idle_rows": True}, "skip_idle_rows: true has no rows to skip: actor_train.mtp_training_mode adds a"),
@@ -72,12 +71,35 @@ def test_a_model_without_a_head_that_is_known_is_refused(changes: dict[str, Any]
     assert of_model(MODEL | changes, **{KEY: "disabled"}) == []
 
 
-def test_another_number_of_layers_is_refused() -> None:
+def test_a_tied_model_is_refused_over_pipeline_stages() -> None:
+    def found(stages: int, **changes: Any) -> list[str]:
+        made = config({KEY: "joint", SETTINGS: {"pipeline_model_parallel_size": stages}} | MEGATRON)
+        choice = next(choice for choice in choices(made) if choice.role.learns)
+        return [problem.text for problem in model_problems(choice, MODEL | changes) if KEY in problem.text]
+
+    text = (
+        f"{KEY}: a model whose output matrix is its embedding (tie_word_embeddings) trains no head for further tokens "
+    )
+    ways_out = f"over 2 pipeline stages. Set {SETTINGS}.pipeline_model_parallel_size: 1, or {KEY}: disabled."
+    assert found(2, tie_word_embeddings=True) == [text + ways_out]
+    assert found(1, tie_word_embeddings=True) == found(2) == []
+
+
+def test_another_number_of_layers_is_refused(tmp_path: Path) -> None:
+    """Once, whatever the files hold."""
+    save_file({"model.layers.2.eh_proj.weight": torch.zeros(1)}, tmp_path / "model.safetensors")
     changed = "actor_train.model_args.model_config_kwargs"
-    found = of_model(MODEL, **{changed: {"num_hidden_layers": 1}})
-    assert [text.split(":")[1:3] for text in found] == [
-        [f" joint with {changed}.num_hidden_layers", found[0].split(":")[2]]
-    ]
+    found = of_model(MODEL | {"num_hidden_layers": 1}, pretrain=str(tmp_path), **{changed: {"num_hidden_layers": 1}})
+    assert [text.split(":")[1] for text in found] == [f" joint with {changed}.num_hidden_layers"]
+
+
+@pytest.mark.parametrize("mode", [..., None, "disabled"])
+def test_a_factor_without_a_loss_is_told(mode: Any) -> None:
+    factor = "actor_train.mtp_loss_scaling_factor"
+    text = f"{factor} does nothing without {KEY}: standalone or joint."
+    assert text in warnings_of(config({KEY: mode, factor: 0.2}))
+    assert text not in warnings_of(config({KEY: "joint", factor: 0.2} | MEGATRON))
+    assert text not in warnings_of(config({KEY: mode}))
 
 
 @pytest.mark.parametrize("is_whole", [True, False])

@@ -21,7 +21,7 @@ from roll.models.megatron.config import Numbers, check_sizes, shapes_of, transfo
 from roll.models.megatron.family import EMBEDDING, HEAD, WeightMap, family_of
 from roll.models.megatron.hf_files import HfReader
 from roll.models.megatron.lora import Base, MegatronAdapters
-from roll.models.megatron.model import Blueprint, TokenModel, build_chunks
+from roll.models.megatron.model import Blueprint, TokenModel, build_chunks, embeddings_of_pipeline
 from roll.models.megatron.prediction_head import HeadPlan
 from roll.models.megatron.rules import Shapes
 from roll.models.megatron.weights import Exporter, global_parameters, load, untied
@@ -43,11 +43,19 @@ class Model:
     head_plan: HeadPlan | None = None  # of the head for further tokens, where that is trained
 
     @property
+    def head_is_apart(self) -> bool:
+        """The loss of the head for further tokens has a gradient for nothing else."""
+        return self.head_plan is not None and not self.head_plan.trains_trunk
+
+    @property
     def apart(self) -> list[nn.Parameter]:
-        """Of a head whose loss has a gradient for nothing else: what is no part of the policy's gradient."""
-        heads = [chunk.prediction_head for chunk in self.chunks]
-        is_apart = self.head_plan is not None and not self.head_plan.trains_trunk
-        return [p for head in heads if head is not None and is_apart for p in head.parameters()]
+        """What this rank has of such a head: no part of the policy's gradient."""
+        heads = [chunk.prediction_head for chunk in self.chunks] if self.head_is_apart else []
+        return [p for head in heads if head is not None for p in head.parameters()]
+
+    @property
+    def twins(self) -> list[nn.Parameter]:
+        return [] if self.head_plan is None else embeddings_of_pipeline(self.chunks)
 
     def exporter(self) -> Exporter:
         """Of the model as Hugging Face has it, adapters merged into it. Collective."""
@@ -71,7 +79,8 @@ def load_model(rank: MegatronRank, trains: bool = False) -> Model:
     with HfReader(str(args.model_name_or_path)) as reader:
         head_plan = None
         if trains and rank.context.head == "lm" and rank.role.trains_prediction_head:
-            head_plan = HeadPlan.of(hf, reader, rank.role.mtp_training_mode == "joint")
+            trains_trunk, stages = rank.role.mtp_training_mode == "joint", config.pipeline_model_parallel_size
+            head_plan = HeadPlan.of(hf, reader, trains_trunk, stages)
         blueprint = Blueprint(hf, family, config, rank.context.head, rank.device, head_plan)
         chunks = build_chunks(blueprint, answer)
         load(chunks, reader, weights, shapes, blueprint.ties_head)

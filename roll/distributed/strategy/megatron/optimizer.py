@@ -30,9 +30,11 @@ def wrap(
     config: TransformerConfig,
     settings: MegatronSettings,
     partly_summed: Sequence[nn.Parameter] = (),
+    twins: Sequence[nn.Parameter] = (),
 ) -> list[Any]:
     """The chunks with gradient buffers that are summed (not averaged) over data- and context-parallel ranks, in
-    fp32; those of `partly_summed` over the tensor-parallel ranks of experts as well."""
+    fp32; those of `partly_summed` over the tensor-parallel ranks of experts as well, those of `twins` over the first
+    and the last stage."""
     ddp = DistributedDataParallelConfig(
         grad_reduce_in_fp32=True,
         overlap_grad_reduce=settings.overlap_grad_reduce,
@@ -44,7 +46,7 @@ def wrap(
     )
     modules = [Float16Module(config, chunk) if config.bf16 else chunk for chunk in chunks]
     wrapped = [DistributedDataParallel(config, ddp, module) for module in modules]
-    config.finalize_model_grads_func = partial(_finalize, partly_summed)
+    config.finalize_model_grads_func = partial(_finalize, partly_summed, twins)
     if settings.overlap_grad_reduce:
         per_chunk: Any = [chunk.no_sync for chunk in wrapped]
         config.no_sync_func = per_chunk if len(per_chunk) > 1 else per_chunk[0]
@@ -52,10 +54,16 @@ def wrap(
 
 
 def _finalize(
-    partly_summed: Sequence[Any], model: list[Any], num_tokens: torch.Tensor | None = None, **options: Any
+    partly_summed: Sequence[Any],
+    twins: Sequence[Any],
+    model: list[Any],
+    num_tokens: torch.Tensor | None = None,
+    **options: Any,
 ) -> None:
     """Without Megatron's division by the number of tokens: the loss has divided by the global counts."""
     finalize_model_grads(model, None, **options)
+    for parameter in twins:
+        dist.all_reduce(parameter.main_grad, group=parallel_state.get_embedding_group())
     if partly_summed:
         flat = torch.cat([parameter.main_grad.flatten() for parameter in partly_summed])
         dist.all_reduce(flat, group=parallel_state.get_expert_tensor_parallel_group())
@@ -64,11 +72,15 @@ def _finalize(
             parameter.main_grad.copy_(part.view_as(parameter.main_grad))
 
 
+_APART = "apart"
+
+
 def keep_apart(parameters: Iterable[nn.Parameter]) -> None:
     """Marks parameters that are no part of the gradient that is clipped as one: they have a norm of their own. Megatron
-    leaves those that are `shared` out, and hands the mark on to fp32 copies. Before the optimizer is there."""
+    leaves those whose `shared` is true out of the norm, as copies of others, and hands the mark on to fp32 copies.
+    Before the optimizer is there."""
     for parameter in parameters:
-        parameter.shared = True  # type: ignore[attr-defined]
+        parameter.shared = _APART  # type: ignore[attr-defined]
 
 
 class Updater:
@@ -83,7 +95,7 @@ class Updater:
         plan: TrainPlan,
         keeps_apart: bool,
     ):
-        """`keeps_apart`: every rank has parameters marked by `keep_apart`, and no others that are `shared`."""
+        """`keeps_apart`: some rank has parameters marked by `keep_apart`."""
         self._chunks, self._args, self._plan = list(chunks), args, plan
         self._keeps_apart = keeps_apart
         self._gathers_late = settings.overlap_param_gather
@@ -147,7 +159,7 @@ class Updater:
         if self._plan.max_grad_norm > 0:
             for part in self.optimizer.chained_optimizers:
                 for is_apart, own_norm in ((False, norm), (True, apart)):
-                    if parameters := [p for p in part.get_parameters() if self._is_apart(p) is is_apart]:
+                    if parameters := [p for p in part.get_parameters() if _is_apart(p) is is_apart]:
                         megatron_optimizer.clip_grad_by_total_norm_fp32(parameters, self._plan.max_grad_norm, own_norm)
         self.optimizer.step_with_ready_grads()
         self.updates_done += 1
@@ -159,13 +171,10 @@ class Updater:
             return 0.0
         norms = []
         for part in self.optimizer.chained_optimizers:
-            own = [p for p in part.get_parameters() if self._is_apart(p) and p.grad is not None]
+            own = [p for p in part.get_parameters() if _is_apart(p) and p.grad is not None]
             gradients = [p.grad for p in own if param_is_not_tensor_parallel_duplicate(p)]
             norms.append(megatron_optimizer.get_grad_norm_fp32(gradients, 2, part.get_grad_stats_parallel_group()))
         return math.hypot(*map(float, norms))
-
-    def _is_apart(self, parameter: torch.Tensor) -> bool:
-        return self._keeps_apart and bool(getattr(parameter, "shared", False))
 
     def _set(self, learning_rate: float) -> None:
         # Megatron's own scheduler would apply the multipliers; without it weight decay reaches norms and biases.
@@ -179,3 +188,7 @@ class Updater:
         if self._gathers_late:
             for chunk in self._chunks:
                 chunk.start_param_sync(force_sync=True)
+
+
+def _is_apart(parameter: torch.Tensor) -> bool:
+    return getattr(parameter, "shared", False) == _APART

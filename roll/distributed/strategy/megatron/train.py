@@ -55,9 +55,9 @@ class MegatronTrainStrategy(TrainStrategy):
         model = self._model = load_model(self.rank, trains=True)
         partly_summed = model.adapters.partly_summed if model.adapters is not None else ()
         keep_apart(model.apart)
-        self._chunks = wrap(model.chunks, model.config, self.rank.settings, partly_summed)
+        self._chunks = wrap(model.chunks, model.config, self.rank.settings, partly_summed, model.twins)
         self._updater: Updater = Updater(
-            self._chunks, model.config, self.rank.settings, self.role.training_args, self.plan, bool(model.apart)
+            self._chunks, model.config, self.rank.settings, self.role.training_args, self.plan, model.head_is_apart
         )
         self._passes: Passes = Passes(
             self._chunks, model.config, model.shapes.vocab_size, self.context.device, self.role
