@@ -33,10 +33,6 @@ def head_training_problems(choice: Choice, trains_heads: bool, who_can: str) -> 
         other = f"{choice.role.name}.model_args.lora_target"
         text = f"{key}: {mode} with {other}: adapters leave heads for further tokens as they are. Set {key} to disabled"
         yield Problem(f"{text}, or remove {other}.", (key, other))
-    if worker.router_replay.is_on:
-        other = f"{choice.role.name}.router_replay.mode"
-        text = f"{key}: {mode} with {other}: {worker.router_replay.mode}, which knows no experts of the head's layer"
-        yield Problem(f"{text}. Set {key} to disabled, or that to disable.", (key, other))
 
 
 def head_warnings(role: str, worker: WorkerConfig) -> Iterator[str]:

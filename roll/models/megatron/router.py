@@ -140,14 +140,15 @@ def mean_balance(chunks: Iterable[nn.Module], device: torch.device) -> float:
 
 class StageRoutes:
     """The routers of one run of layers, which are given their experts and tell them. `layers` counts the model's layers
-    with experts."""
+    with experts; that of a head for further tokens is none of them, and chooses for itself."""
 
     def __init__(self, model: nn.Module):
         routers = [module for module in model.modules() if isinstance(module, BalancingRouter)]
         config: Any = next(model.modules()).config
         pattern = config.moe_layer_freq if isinstance(config.moe_layer_freq, list) else [1] * config.num_layers
         before = [0, *accumulate(pattern)]
-        self._routers = {before[int(router.layer_number or 1) - 1]: router for router in routers}
+        numbered = [(int(router.layer_number or 1), router) for router in routers]
+        self._routers = {before[n - 1]: router for n, router in numbered if n <= config.num_layers}
         self.layers, self.top_k = sum(pattern), int(config.moe_router_topk)
         self._shares_positions = bool(config.sequence_parallel)
 

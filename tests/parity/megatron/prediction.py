@@ -4,7 +4,7 @@ layer, and as one rank of megatron_train runs it."""
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -162,6 +162,14 @@ def _cross_entropy(model: Any, head: Head, row: MicroBatch, mode: str) -> torch.
     logits = nn.functional.linear(head(model, hidden, embedded), matrix)[:, :-1]
     log_probs = torch.log_softmax(logits, -1).gather(-1, row.input_ids[:, 2:, None])[..., 0]
     return -(log_probs * row.response_mask[:, 2:]).sum()
+
+
+def further_loss(model_dir: Path) -> Callable[[Any, MicroBatch], torch.Tensor]:
+    """What the head of these files adds to the loss of a row, in mode joint."""
+    head = Head(AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32))
+    head.fill(load_file(model_dir / "model.safetensors"))
+    counted = sum(int(part.response_mask[:, 2:].sum()) for part in rows(vocab_size=models.VOCAB_SIZE))
+    return lambda model, row: HEAD_FACTOR * _cross_entropy(model, head, row, "joint") / counted
 
 
 def _groups(model: Any, head: Head, mode: str) -> list[list[nn.Parameter]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -85,7 +85,10 @@ def _forward(owner: Forced, layer: int, plain: Any) -> Any:
     return forward
 
 
-def reference(model_dir: Path, parts: Sequence[MicroBatch]) -> Replayed:
+def reference(
+    model_dir: Path, parts: Sequence[MicroBatch], further: Callable[[Any, MicroBatch], torch.Tensor] | None = None
+) -> Replayed:
+    """`further`: what a row of the model adds to the loss."""
     forced, loss, scale = Forced(model_dir), BentLoss(), scale_of(list(parts))
     told, obeyed, scores = {}, {}, {}
     for index, part in enumerate(given(parts, model_dir)):
@@ -95,7 +98,8 @@ def reference(model_dir: Path, parts: Sequence[MicroBatch]) -> Replayed:
         with forced.row(part):
             log_probs, entropy = naive_log_probs(forced.model, part, TEMPERATURE)
             obeyed[index], scores[index] = stacked(forced.chosen), log_probs[0].detach().numpy()
-            loss(TokenOutputs(log_probs=log_probs, entropy=entropy), part, scale)[0].backward()
+            total = loss(TokenOutputs(log_probs=log_probs, entropy=entropy), part, scale)[0]
+            (total if further is None else total + further(forced.model, part)).backward()
     gradients = {n: p.grad.numpy().copy() for n, p in forced.model.named_parameters() if p.grad is not None}
     return Replayed(told, obeyed, scores, gradients)
 

@@ -24,7 +24,7 @@ MODEL: dict[str, Any] = {"model_type": "glm4_moe", "num_hidden_layers": 2, "num_
 @pytest.mark.parametrize("mode", ["standalone", "joint", "disabled", None])
 def test_megatron_takes_it(mode: str | None) -> None:
     parallel = {"pipeline_model_parallel_size": 2, "transformer_impl": "local"}
-    assert problems({KEY: mode, SETTINGS: parallel} | MEGATRON) == []
+    assert problems({KEY: mode, SETTINGS: parallel, "actor_train.router_replay.mode": "R2"} | MEGATRON) == []
 
 
 def test_it_is_off_and_weighs_a_tenth() -> None:
@@ -40,7 +40,6 @@ def test_it_is_off_and_weighs_a_tenth() -> None:
          "Strategies that do: megatron_train. Or set it to disabled."),
         ({NAME: "fsdp2_train"}, f"{KEY}: joint with fsdp2_train, which trains no heads"),
         ({"actor_train.model_args.lora_target": "all-linear"}, f"{KEY}: joint with actor_train.model_args.lora_target"),
-        ({"actor_train.router_replay.mode": "R2"}, f"{KEY}: joint with actor_train.router_replay.mode: R2, which"),
         ({SETTINGS: {"moe_grouped_gemm": True}},
          f"{KEY}: joint with {SETTINGS}.transformer_impl: transformer_engine: heads train with local alone"),
         ({"skip_idle_rows": True}, "skip_idle_rows: true has no rows to skip: actor_train.mtp_training_mode adds a"),
