@@ -27,6 +27,7 @@ from tests.parity.strategies.reference import (
 )
 from tests.parity.strategies.runs import Run
 
+COMPILER_LIMIT_S = 1800.0  # two ranks compile at once, beside whatever else runs
 Pools = Callable[[int], RankPool]
 
 FULL: dict[str, Any] = {}
@@ -267,7 +268,8 @@ def test_a_compiled_model_learns_the_same(
         packs=packs,
         compiled=True,
     )
-    assert_same_training(rank_pool(2).run(runs.train, run)[0], want, parameter_tolerance=3e-5)
+    got = rank_pool(2).run(runs.train, run, timeout_s=COMPILER_LIMIT_S)[0]
+    assert_same_training(got, want, parameter_tolerance=3e-5)
 
 
 @pytest.mark.parametrize(
