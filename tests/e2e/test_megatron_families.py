@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from tests.parity.megatron import models, prediction
 StartRun = Callable[..., Run]
 STEPS = ("max_steps=3", "eval_steps=-1", "save_steps=3")
 MEGATRON = "actor_train.strategy_args.strategy_config"
+STAGES = (f"{MEGATRON}.tensor_model_parallel_size=1", f"+{MEGATRON}.pipeline_model_parallel_size=2")
 
 
 def tensor(model: Path, name: str) -> torch.Tensor:
@@ -26,16 +27,19 @@ def tensor(model: Path, name: str) -> torch.Tensor:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["standalone", "joint"])
+@pytest.mark.parametrize(
+    ("mode", "layout"), [("standalone", ()), ("joint", (*STAGES, "+actor_train.router_replay.mode=R2"))]
+)
 def test_a_head_for_further_tokens_learns_beside_the_policy(
-    mode: str, sort_data: Path, start_run: StartRun, tmp_path: Path
+    mode: str, layout: Sequence[str], sort_data: Path, start_run: StartRun, tmp_path: Path
 ) -> None:
-    """Two tensor-parallel ranks; the engine, which has no such head, gets the policy, the saved model both."""
+    """On two tensor-parallel ranks, and on two stages beside recorded experts; the engine, which has no such head, gets
+    the policy, the saved model both."""
     tokenizer = AutoTokenizer.from_pretrained(sort_data / "model")
     model = prediction.make(tmp_path / "model", "glm4_moe", vocab_size=len(tokenizer))
     tokenizer.save_pretrained(model)
     asked = (f"actor_train.mtp_training_mode={mode}", "actor_train.mtp_loss_scaling_factor=1.0")
-    run = start_run(sort_data, "tiny_sort_megatron", *STEPS, *HF_SAMPLER, f"pretrain={model}", *asked)
+    run = start_run(sort_data, "tiny_sort_megatron", *STEPS, *HF_SAMPLER, f"pretrain={model}", *asked, *layout)
     assert run.wait() == 0, run.text
     losses = [run.metrics[step]["actor/mtp_loss"] for step in (1, 2, 3)]
     assert losses[2] < losses[0], losses
