@@ -27,7 +27,7 @@ from tests.parity.strategies.reference import (
 )
 from tests.parity.strategies.runs import Run
 
-COMPILER_LIMIT_S = 1800.0  # two ranks compile at once, beside whatever else runs
+COMPILER_LIMIT_S = 1800  # two ranks compile at once, beside whatever else runs
 Pools = Callable[[int], RankPool]
 
 FULL: dict[str, Any] = {}
@@ -248,6 +248,7 @@ def test_a_checkpoint_of_four_ranks_goes_on_with_two_that_hold_a_copy_each(
 
 @pytest.mark.proof
 @pytest.mark.slow
+@pytest.mark.timeout(COMPILER_LIMIT_S + 60)
 @pytest.mark.parametrize("packs", [False, True], ids=["padded", "packed"])
 @pytest.mark.parametrize("settings", [FULL, None], ids=["fsdp2", "deepspeed"])
 def test_a_compiled_model_learns_the_same(
