@@ -7,6 +7,7 @@ from typing import Any
 
 from roll.configs.cluster import WorkerConfig
 from roll.configs.problems import Problem
+from roll.configs.roles import Role
 from roll.configs.strategies.spec import Choice
 from roll.utils.json_files import read_object
 
@@ -35,10 +36,11 @@ def head_training_problems(choice: Choice, trains_heads: bool, who_can: str) -> 
         yield Problem(f"{text}, or remove {other}.", (key, other))
 
 
-def head_warnings(role: str, worker: WorkerConfig) -> Iterator[str]:
-    """Of a factor for a loss that is not there."""
-    if worker.is_changed("mtp_loss_scaling_factor") and not worker.trains_prediction_head:
-        yield f"{role}.mtp_loss_scaling_factor does nothing without {role}.mtp_training_mode: standalone or joint."
+def head_warnings(role: Role, worker: WorkerConfig) -> Iterator[str]:
+    """Of a factor for a loss that is not there, in a role that could have one."""
+    key = "mtp_loss_scaling_factor"
+    if key in role.reads and worker.is_changed(key) and not worker.trains_prediction_head:
+        yield f"{role.name}.{key} does nothing without {role.name}.mtp_training_mode: standalone or joint."
 
 
 def head_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
@@ -67,7 +69,7 @@ def tied_problem(ties_head: bool, stages: int) -> str | None:
     if not ties_head or stages == 1:
         return None
     return (
-        f"a model whose output matrix is its embedding (tie_word_embeddings) trains no head for further tokens over "
+        "a model whose output matrix is its embedding (tie_word_embeddings) trains no head for further tokens over "
         f"{stages} pipeline stages"
     )
 

@@ -65,7 +65,7 @@ def run_warnings(config: RunConfig, plan: RunPlan) -> Iterator[str]:
             yield f"{name}: {', '.join(keys)} {'does' if len(keys) == 1 else 'do'} nothing here: {role.reason}."
     for name, worker in config.model_roles.items():
         yield from batching_warnings(name, worker)
-        yield from head_warnings(name, worker)
+        yield from head_warnings(config.roles[name], worker)
         yield from switched_off(worker, ROLE, name)
     if "USE_MODELSCOPE" in config.system_envs and config.model_download_type is None:
         yield (

@@ -101,6 +101,13 @@ def test_a_factor_without_a_loss_is_told(mode: Any) -> None:
     assert text not in warnings_of(config({KEY: mode}))
 
 
+def test_a_role_that_trains_no_heads_is_told_that_its_factor_is_idle_and_no_more() -> None:
+    critic = {"critic.device_mapping": [3], "critic.strategy_args.strategy_name": "deepspeed_train"}
+    made = config({"critic.mtp_loss_scaling_factor": 0.2, "adv_estimator": "gae"} | critic)
+    told = [text for text in warnings_of(made) if "mtp_loss_scaling_factor" in text]
+    assert told == ["critic: mtp_loss_scaling_factor does nothing here: this role learns values."]
+
+
 @pytest.mark.parametrize("is_whole", [True, False])
 def test_files_without_a_head_are_refused(is_whole: bool, tmp_path: Path) -> None:
     def found(*names: str) -> list[str]:
