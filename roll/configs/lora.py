@@ -141,11 +141,13 @@ def _in_full_problems(
 
 def _part_problems(modules: Sequence[str], args: ModelArgs, key: str) -> Iterator[Problem]:
     """Of modules that are one parameter with others in Megatron, which is trained whole or not at all."""
+    there = set(modules)
     free = [module for module in modules if not f"{module}.weight".startswith(args.frozen_prefixes)]
     chosen = {module for module in free if any(ends_with(module, word) for word in args.additional_target)}
     for partners in _ONE_PARAMETER:
         named = ((module, last) for module in chosen if (last := module.rpartition(".")[2]) in partners)
-        if any(module.removesuffix(last) + other not in chosen for module, last in named for other in partners):
+        others = (module.removesuffix(last) + other for module, last in named for other in partners)
+        if any(other in there and other not in chosen for other in others):
             text = f"{key}: {', '.join(partners)} are one parameter in Megatron, of which only a part is named"
             yield Problem(f"{text}. Name all of them, or none.", (key,))
 

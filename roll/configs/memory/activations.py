@@ -22,7 +22,7 @@ def layer_bytes(shape: ModelShape, dtype_bytes: int, tensor: int = 1, by_positio
     Qwen2.5-7B in bf16 keeps 234 kB per token.
     """
     between = 2 * (_FP32 + 2 * dtype_bytes) * shape.hidden_size  # two norms: fp32 inside, their inputs and outputs
-    attention = dtype_bytes * (2 * _projections(shape) + shape.num_heads * shape.head_dim)
+    attention = dtype_bytes * (2 * shape.attention.projected + shape.attention.mixed)
     mlp = dtype_bytes * 4 * shape.ffn_width  # gate, up, activation, product
     routed = dtype_bytes * 2 * shape.experts_per_token * shape.hidden_size  # inputs and outputs of the experts
     return between / (tensor if by_position else 1) + (attention + mlp + routed) / tensor
@@ -69,7 +69,7 @@ def scoring_parts(
     shape: ModelShape, dtype_bytes: int, tokens: int, tensor: int = 1, logits: int = LOGITS_PER_CHUNK_OF_SHARES
 ) -> tuple[Part, ...]:
     """Of a pass without gradient: one layer at its widest, and a chunk of so many logits."""
-    attention = _projections(shape) + shape.num_heads * shape.head_dim
+    attention = shape.attention.projected + shape.attention.mixed
     routed = 2 * shape.experts_per_token * shape.hidden_size
     widest = max(3 * shape.ffn_width + routed, attention) / tensor
     per_token = dtype_bytes * (3 * shape.hidden_size + widest) + _FP32 * shape.hidden_size
@@ -113,7 +113,3 @@ def _logits(facts: RoleFacts) -> int:
 def _chunk(shape: ModelShape, tokens: int, tensor: int, logits: int, copies: int) -> Part:
     elements = 0 if shape.is_critic else min(logits, tokens * shape.vocab_size / tensor)
     return Part("logits", copies * _FP32 * elements, True)
-
-
-def _projections(shape: ModelShape) -> int:
-    return (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim

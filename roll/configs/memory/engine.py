@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from roll.configs.memory.activations import scoring_parts
 from roll.configs.memory.megatron import rank_elements
-from roll.configs.memory.model_shape import ModelShape, Weight
+from roll.configs.memory.model_families import Weight
+from roll.configs.memory.model_shape import ModelShape
 from roll.configs.memory.parts import COMMUNICATORS, CONTEXT, GB, Part, RankMemory, RoleFacts, pinned, total
 from roll.configs.memory.share import SHARED, given_share, share_key
 
@@ -45,12 +46,13 @@ def sglang_memory(facts: RoleFacts) -> RankMemory:
 
 
 def cache_bytes_per_token(shape: ModelShape, element_bytes: float, tensor: int = 1, pipeline: int = 1) -> float:
-    """Keys and values of one token on one GPU. A head is held by several GPUs where there are fewer heads than those.
+    """Keys and values of one token on one GPU. A head is held by several GPUs where there are fewer heads than those;
+    of latent attention each GPU keeps all latents. Layers with a window are counted as if they kept every token.
 
     Example: Qwen2.5-7B in bf16: 28 layers x 2 x 4 heads x 128 x 2 bytes = 57,344; half of it with tensor parallel 2.
     """
-    heads = max(1.0, shape.num_kv_heads / tensor)
-    return 2 * shape.num_layers / pipeline * heads * shape.head_dim * element_bytes
+    held = shape.attention.cached / min(tensor, shape.attention.cache_cuts)
+    return shape.num_layers / pipeline * held * element_bytes
 
 
 def _memory(
@@ -130,7 +132,9 @@ def _blocks(shape: ModelShape, tensor: int, pipeline: int) -> Iterator[float]:
 
 def _elements(weight: Weight, shape: ModelShape, tensor: int) -> float:
     if ".k_proj." in weight.name or ".v_proj." in weight.name:
-        return weight.num_elements / min(tensor, shape.num_kv_heads)
+        return weight.num_elements / min(tensor, shape.attention.cache_cuts)
+    if ".q_a_proj." in weight.name or ".kv_a_proj_with_mqa." in weight.name:
+        return weight.num_elements
     return rank_elements(weight, tensor, expert=tensor)
 
 

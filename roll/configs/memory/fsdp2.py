@@ -15,7 +15,7 @@ from roll.configs.memory.activations import (
     waiting_parts,
     whole_scoring_parts,
 )
-from roll.configs.memory.model_shape import Weight
+from roll.configs.memory.model_families import Weight
 from roll.configs.memory.parts import Part, RankMemory, RoleFacts, State, pinned, total
 from roll.configs.memory.trained import held_weights
 from roll.configs.optimizers import moment_bytes

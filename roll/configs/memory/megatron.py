@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from roll.configs.memory.activations import head_parts, kept_bytes, layer_bytes, scoring_parts
-from roll.configs.memory.model_shape import ModelShape, Weight
+from roll.configs.memory.model_families import Weight
+from roll.configs.memory.model_shape import ModelShape
 from roll.configs.memory.parts import Part, Phase, RankMemory, RoleFacts, pinned, total
 from roll.configs.memory.trained import held_weights, is_frozen
 from roll.configs.model import LOGITS_PER_CHUNK_OF_SHARES
@@ -64,7 +65,8 @@ def stage_weights(facts: RoleFacts) -> Iterator[StageWeights]:
     for first, last in _layers(facts.shape, settings):
         everything = _held(facts)
         held = [item for item in everything if first <= item[0].layer < last]
-        if last > facts.shape.num_layers and facts.shape.ties_head and sizes.pipeline > 1:
+        has_copy = facts.shape.ties_head or _trains_further(facts)
+        if last > facts.shape.num_layers and has_copy and sizes.pipeline > 1:
             held += [item for item in everything if item[0].block == "embedding"]  # the last stage's copy
         yield _stage(held, settings, sizes)
 
@@ -73,8 +75,13 @@ def _held(facts: RoleFacts) -> list[tuple[Weight, bool]]:
     """Every weight, and whether it is trained."""
     args = facts.worker.model_args
     if facts.use == "train":
-        return held_weights(facts.shape, args, experts=True)
+        further = facts.shape.further if _trains_further(facts) else ()
+        return [*held_weights(facts.shape, args, experts=True), *((weight, True) for weight in further)]
     return [(weight, not is_frozen(weight, args.frozen_prefixes)) for weight in facts.shape.weights]
+
+
+def _trains_further(facts: RoleFacts) -> bool:
+    return facts.use == "train" and facts.worker.trains_prediction_head
 
 
 def _stage(held: list[tuple[Weight, bool]], settings: MegatronSettings, sizes: ParallelSizes) -> StageWeights:

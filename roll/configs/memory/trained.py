@@ -3,7 +3,8 @@
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
-from roll.configs.memory.model_shape import ModelShape, Weight
+from roll.configs.memory.model_families import SHARED_GATE, Weight
+from roll.configs.memory.model_shape import ModelShape
 from roll.configs.model import ModelArgs
 
 ALL_LINEAR = "all-linear"
@@ -36,11 +37,11 @@ def adapted(shape: ModelShape, args: ModelArgs, experts: bool = False) -> list[W
 
 
 def linear(shape: ModelShape, experts: bool = False) -> Iterator[Weight]:
-    """Matrices of linear layers. Experts are such layers in Megatron and not in transformers 5, routers in neither; nor
-    is a head that is the embedding."""
+    """Matrices of linear layers. Experts are such layers in Megatron and not in transformers 5, the gate of a shared
+    expert the other way round, routers in neither; nor is a head that is the embedding."""
     cuts = ("tensor", "expert") if experts else ("tensor",)
-    matrices = (weight for weight in shape.weights if len(weight.shape) == 2)
-    return (matrix for matrix in matrices if matrix.cut in cuts or _is_head(matrix))
+    matrices = (weight for weight in shape.weights if len(weight.shape) == 2 and weight.name.endswith(".weight"))
+    return (m for m in matrices if m.cut in cuts or _is_head(m) or (not experts and m.block == SHARED_GATE))
 
 
 def is_target(weight: Weight, words: tuple[str, ...]) -> bool:

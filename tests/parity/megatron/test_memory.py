@@ -1,5 +1,6 @@
 """What the plan says of a rank's memory against what real ranks hold, tensor by tensor. The device does not matter for
-that. Not covered: what passes need beside the states, and padding between the tensors of a buffer."""
+that. Not covered: what passes need beside the states, padding between the tensors of a buffer, and the number that each
+expert of GLM and DeepSeek has beside its weights."""
 
 import json
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from roll.configs.memory.megatron import stage_weights, train_memory
 from roll.configs.memory.model_shape import model_shape
 from roll.configs.memory.parts import RoleFacts, total
 from tests.helpers.processes import RankPool
+from tests.parity.megatron import prediction
 from tests.parity.megatron.ranks import Run, one_update, trainer
 
 Pools = Callable[[int], RankPool]
@@ -26,7 +28,8 @@ def held(run: Run) -> dict[str, int]:
     """Bytes of one rank after an update."""
     with trainer(run) as strategy:
         one_update(strategy, run)
-        parameters = [parameter for chunk in strategy._chunks for parameter in chunk.parameters()]
+        named = [item for chunk in strategy._chunks for item in chunk.named_parameters()]
+        parameters = [parameter for name, parameter in named if not name.endswith(".expert_bias")]
         weights = {id(parameter) for parameter in parameters}
         optimizer = 0
         for part in strategy._updater.optimizer.chained_optimizers:
@@ -47,8 +50,21 @@ def held(run: Run) -> dict[str, int]:
         (2, "qwen3", {}, SHARED, BF16),
         (4, "qwen3_moe", {}, TP2 | EP2 | SHARED, BF16),
         (4, "qwen3_moe", {"tie_word_embeddings": True}, PP2 | EP2, {}),
+        (2, "qwen2_moe", {}, TP2, {}),
+        (2, "glm4", {}, TP2 | SHARED, BF16),
+        (2, "deepseek_v2", {"q_lora_rank": None}, TP2 | {"expert_tensor_parallel_size": 1}, {}),
+        (2, "gpt_oss", {}, EP2 | SHARED, BF16),
     ],
-    ids=["tensor-frozen", "shared-bf16", "tensor-expert-bf16", "pipeline-tied"],
+    ids=[
+        "tensor-frozen",
+        "shared-bf16",
+        "tensor-expert-bf16",
+        "pipeline-tied",
+        "shared-expert",
+        "fused-bf16",
+        "latent",
+        "sinks-bf16",
+    ],
 )
 def test_ranks_hold_what_the_plan_says(
     world_size: int,
@@ -59,10 +75,22 @@ def test_ranks_hold_what_the_plan_says(
     rank_pool: Pools,
     family_dir: Callable[..., Path],
 ) -> None:
-    directory = family_dir(family, **changes)
-    run = Run(directory, megatron, model=model, vocab_size=100)
-    found = rank_pool(world_size).run(held, run)
-    shape, _ = model_shape(json.loads((directory / "config.json").read_text()))
+    run = Run(family_dir(family, **changes), megatron, model=model, vocab_size=100)
+    compare(run, rank_pool(world_size))
+
+
+@pytest.mark.parametrize("family", ["glm4_moe", "deepseek_v3"])
+def test_a_head_that_is_trained_and_its_copy_of_the_embedding_count(
+    family: str, rank_pool: Pools, tmp_path: Path
+) -> None:
+    model = prediction.make(tmp_path / "model", family)
+    compare(Run(model, PP2, vocab_size=100, head="joint"), rank_pool(2))
+
+
+def compare(run: Run, ranks: RankPool) -> None:
+    world_size = ranks.world_size
+    found = ranks.run(held, run)
+    shape, _ = model_shape(json.loads((run.model_dir / "config.json").read_text()))
     assert shape is not None
     worker = run.config().model_copy(update={"world_size": world_size})
     facts = RoleFacts(worker, shape, "train", world_size, shares_devices=False, train=run.plan(1))

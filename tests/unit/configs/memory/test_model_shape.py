@@ -15,12 +15,15 @@ from transformers import (
     PretrainedConfig,
 )
 
+from roll.configs.memory.engine import cache_bytes_per_token
+from roll.configs.memory.model_families import FAMILIES as KNOWN
 from roll.configs.memory.model_shape import model_shape
 from roll.configs.roles import Head
+from roll.models.megatron.family_table import FAMILIES as BY_MEGATRON
 from tests.parity.megatron.models import config as tiny_config
 
 MODELS = Path(__file__).parent / "models"
-FAMILIES = ("llama", "qwen2", "qwen3", "mixtral", "qwen3_moe")
+FAMILIES = tuple(KNOWN)
 CHANGES: tuple[dict[str, Any], ...] = (
     {},
     {"tie_word_embeddings": True},
@@ -29,6 +32,10 @@ CHANGES: tuple[dict[str, Any], ...] = (
     {"mlp_only_layers": [1]},
     {"decoder_sparse_step": 2},
     {"num_key_value_heads": 4},
+    {"attention_bias": False, "qkv_bias": False, "use_qk_norm": False},
+    {"first_k_dense_replace": 0, "n_shared_experts": 2},
+    {"first_k_dense_replace": 2, "mlp_layer_types": ["sparse", "dense"]},
+    {"q_lora_rank": None},
 )
 
 
@@ -64,14 +71,19 @@ def counted(model: dict[str, Any], head: Head = "lm") -> Counter[str]:
     return sizes
 
 
+def test_every_family_that_megatron_knows_is_known() -> None:
+    assert KNOWN.keys() == BY_MEGATRON.keys()
+
+
 @pytest.mark.parametrize("changes", CHANGES, ids=str)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_names_and_sizes_are_those_of_the_torch_model(family: str, changes: dict[str, Any]) -> None:
     config = tiny_config(family, **changes)
     model = json.loads(config.to_json_string())
     assert counted(model) == names_and_sizes(built(config))
-    assert counted(model, "value") == names_and_sizes(built(config, "value"))
-    for num_labels in (1, 3):
+    if type(config) in AutoModelForTokenClassification._model_mapping:
+        assert counted(model, "value") == names_and_sizes(built(config, "value"))
+    for num_labels in (1, 3) if type(config) in AutoModelForSequenceClassification._model_mapping else ():
         rewards = built(config, "sequence", num_labels)
         assert counted(json.loads(config.to_json_string()), "sequence") == names_and_sizes(rewards)
 
@@ -119,12 +131,62 @@ def test_a_damaged_config_is_told_of_by_its_keys(changes: dict[str, Any], why: s
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_where_transformers_has_a_number_of_heads_of_its_own_none_is_guessed(family: str) -> None:
-    """llama takes all heads for key-value heads; the others take 4, 8 or 32, whatever the heads."""
+    """llama takes all heads for key-value heads, and latent attention has none; the others take 2 to 32, whatever the
+    heads."""
     model = json.loads(tiny_config(family).to_json_string())
     del model["num_key_value_heads"]
     shape, why = model_shape(model)
-    if family == "llama":
-        assert shape is not None and shape.num_kv_heads == shape.num_heads
+    if family == "llama" or "kv_lora_rank" in model:
+        assert shape is not None
         assert counted(model) == names_and_sizes(built(AutoConfig.for_model(**model)))
     else:
         assert why == "config.json does not say num_key_value_heads"
+
+
+LATENT = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite")
+
+
+@pytest.mark.parametrize(
+    ("family", "key"),
+    [
+        *((family, key) for family in LATENT for key in ("q_lora_rank", "kv_lora_rank", "v_head_dim")),
+        ("deepseek_v3", "first_k_dense_replace"),
+        ("glm4_moe", "first_k_dense_replace"),
+        ("glm4_moe", "n_routed_experts"),
+        ("qwen2_moe", "shared_expert_intermediate_size"),
+    ],
+)
+def test_nor_is_another_number_that_transformers_has_for_a_missing_key(family: str, key: str) -> None:
+    model = json.loads(tiny_config(family).to_json_string())
+    del model[key]
+    assert model_shape(model) == (None, f"config.json does not say {key}")
+
+
+@pytest.mark.parametrize("family", ["qwen2_moe", "glm", "glm4", "gpt_oss"])
+def test_biases_that_are_there_unless_told_count(family: str) -> None:
+    model = json.loads(tiny_config(family).to_json_string())
+    for key in ("attention_bias", "qkv_bias", "head_dim"):
+        model.pop(key, None)
+    assert counted(model) == names_and_sizes(built(AutoConfig.for_model(**model)))
+
+
+def test_latent_attention_caches_its_latents_alone() -> None:
+    """DeepSeek-V3: 512 + 64 elements per token and layer (arXiv 2412.19437, section 4.2), on every device."""
+    latent = {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128}
+    model = json.loads(tiny_config("deepseek_v3", **latent).to_json_string())
+    shape, why = model_shape(model)
+    assert shape is not None, why
+    assert (shape.attention.cached, shape.attention.cache_cuts) == (576, 1)
+    assert cache_bytes_per_token(shape, 2, tensor=8) == 2 * 2 * 576
+    assert shape.attention.products == 4 * (192 + 128)
+
+
+@pytest.mark.parametrize("family", ["glm4_moe", "deepseek_v3", "glm4_moe_lite"])
+def test_a_head_for_further_tokens_is_beside_the_model(family: str) -> None:
+    """A layer, a matrix and three norms; files hold it, transformers builds none."""
+    shape, why = model_shape(json.loads(tiny_config(family, num_nextn_predict_layers=1).to_json_string()))
+    without, _ = model_shape(json.loads(tiny_config(family, num_nextn_predict_layers=0).to_json_string()))
+    assert shape is not None and without is not None, why
+    assert shape.weights == without.weights and not without.further
+    last = sum(weight.num_elements for weight in shape.weights if weight.layer == 1)
+    assert sum(weight.num_elements for weight in shape.further) == last + 3 * 32 + 2 * 32 * 32
