@@ -12,6 +12,7 @@ from roll.configs.memory.trained import (
     MIXTRAL_FILES,
     adapted,
     ends_with,
+    is_frozen,
     is_target,
     linear,
     modules_of,
@@ -36,7 +37,9 @@ EXPERTS_AND_RSLORA = (
     "true with adapters on the experts of a mixture, whose gate and up peft fuses as it loads them: it keeps alpha / "
     "r, not alpha / sqrt(r). Set it to false, and lora_alpha to as much more"
 )
+FUSED_EXPERTS: Mapping[str, tuple[str, ...]] = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}
 _PATTERNS = ("rank_pattern", "alpha_pattern")
+_OWN_PATTERNS = {f".*\\.{name}" for name in FUSED_EXPERTS}  # which say no more than that experts are fused
 
 
 def reference_problems(reference: WorkerConfig | None, policy: WorkerConfig) -> Iterator[Problem]:
@@ -107,16 +110,19 @@ def lora_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Pr
     if args.use_rslora and any(weight.cut == "expert" for weight in chosen):
         rslora = f"{choice.role.name}.model_args.use_rslora"
         yield Problem(f"{rslora}: {EXPERTS_AND_RSLORA}.", (rslora, key))
-    if any(is_target(weight, args.lora_target) for weight in weights) and not chosen:
-        frozen = f"{choice.role.name}.model_args.freeze_module_prefix"
-        yield Problem(f"{frozen}: {args.freeze_module_prefix} leaves no layer that {key} names.", (frozen, key))
+    named = [weight for weight in weights if is_target(weight, args.lora_target)]
+    if named and not chosen:
+        is_free = any(not is_frozen(weight, args.frozen_prefixes) for weight in named)
+        name = "additional_target" if is_free else "freeze_module_prefix"
+        other = f"{choice.role.name}.model_args.{name}"
+        yield Problem(f"{other}: {getattr(args, name)} leaves no layer that {key} names.", (other, key))
     modules = modules_of(shape)
     at = f"{choice.role.name}.model_args.additional_target"
     if not experts:
         modules = [module for module in modules if EXPERT not in module]
         yield from _in_full_problems(modules, shape.ties_head, args, at)
         return
-    own = {weight.name.rpartition(".")[0] for weight in shape.weights}
+    own = {w.name.rpartition(".")[0] for w in shape.weights if w.name.endswith((".weight", ".bias"))}
     modules = [renamed(module, files) for module in modules if module in own]
     yield from _in_full_problems(modules, shape.ties_head, args, at, "weights of its own")
     yield from _part_problems(modules, args, at)
@@ -158,7 +164,7 @@ def _adapting_experts() -> list[str]:
 
 def other_form(saved: Mapping[str, Any], args: ModelArgs) -> str | None:
     """What peft's adapter_config.json says that these settings do not, as the end of a message; None: they agree."""
-    if patterns := [name for name in _PATTERNS if saved.get(name)]:
+    if patterns := [name for name in _PATTERNS if set(saved.get(name) or ()) - _OWN_PATTERNS]:
         return f"has layers of a form of their own ({', '.join(patterns)}), which is not there. Choose another adapter"
     wanted = {
         "r": ("lora_rank", args.lora_rank),

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from roll.configs.lora import PEFT, REFUSED_WORDS, other_form
+from roll.configs.lora import FUSED_EXPERTS, PEFT, REFUSED_WORDS, other_form
 from roll.configs.memory.trained import ALL_LINEAR
 from roll.configs.model import ModelArgs
 from roll.configs.roles import Head
@@ -27,6 +27,8 @@ from roll.errors import StrategyError
 _ADAPTER = "default"  # peft's own name for the only one
 _PREFIX = "base_model.model."  # of names in peft's files
 _SCORE = "score"  # the head of a critic or a reward model
+_EXPERTS = ".experts."  # in names of what a mixture has many of
+_OF_EXPERTS = ("gate_proj", "up_proj", "down_proj")
 _PARTS = (".base_layer.", f".modules_to_save.{_ADAPTER}.")
 _ONE_WEIGHT = "embedding and head are one weight in this model (tie_word_embeddings)"
 _TASKS: Mapping[Head, str] = {"lm": "CAUSAL_LM", "value": "TOKEN_CLS", "reward": "SEQ_CLS"}
@@ -126,6 +128,8 @@ class Adapters:
         state = {f"{_PREFIX}{name}": tensor for name, tensor in trained.items()}
         named = get_peft_model_state_dict(self._peft, state_dict=state, save_embedding_layers=False)
         config = replace(self._peft.peft_config[_ADAPTER], base_model_name_or_path=base)
+        if any(_EXPERTS in name for name, _ in self._peft.named_parameters()):
+            config = _beside_experts(config, sorted(config.target_modules))
         places = [f"{_PREFIX}{_SCORE}.{part}" for part in ("weight", "bias")]
         if heads := {name: state[name] for name in places if name in state}:
             named |= heads
@@ -135,20 +139,60 @@ class Adapters:
 
 @dataclass(frozen=True)
 class SavedAdapter:
-    """What a PEFT directory is made of: settings of a role, full names of layers and of modules that are trained in
-    full, and whole tensors, by the names that peft gives them without its own prefix."""
+    """What a PEFT directory is made of: settings of a role, names of layers and full ones of modules that are trained
+    in full, and whole tensors, by the names that peft gives them without its own prefix. `beside_experts`: full names
+    of layers of a mixture that are no experts, with adapters; other `targets` may be last parts of names."""
 
     args: ModelArgs
     head: Head
     targets: Sequence[str]
     trained_in_full: Sequence[str]
     weights: Mapping[str, torch.Tensor]
+    beside_experts: Sequence[str] = ()
+    model_type: str = ""
 
     def write(self, directory: Path) -> None:
         config = _config(self.args, list(self.targets), list(self.trained_in_full))
+        if self.beside_experts:
+            config = _beside_experts(config, self.targets, self.beside_experts)
+        if self.model_type == "qwen2_moe":
+            config = _fused_experts(config)
         config.task_type = _TASKS[self.head]
         config.base_model_name_or_path = str(self.args.model_name_or_path)
         _write(directory, config, {f"{_PREFIX}{name}": tensor for name, tensor in self.weights.items()})
+
+
+def _beside_experts(config: Any, targets: Sequence[str], beside: Sequence[str] | None = None) -> Any:
+    """`config` for a mixture, in words that peft (0.21) reads as they are meant: of transformers 5 it takes whatever is
+    called as the matrices of experts once were for all experts, full names of other layers included. Those layers are
+    named as parameters here, which it leaves alone, and to which it allows no dropout. `beside`: their full names,
+    where `targets` does not say them."""
+    named = [name for name in (targets if beside is None else beside) if name.rpartition(".")[2] in _OF_EXPERTS]
+    if not named:
+        return config
+    return replace(
+        config,
+        target_modules=[target for target in targets if target not in named],
+        target_parameters=[f"{name}.weight" for name in named],
+        lora_dropout=0.0,
+    )
+
+
+def _fused_experts(config: Any) -> Any:
+    """`config` with adapters on the matrices of Qwen2-MoE's experts, as peft itself would write those of Qwen3-MoE: of
+    this one family it does not, and would find no layers of these names."""
+    own = {name for name in config.target_modules if name in _OF_EXPERTS or _EXPERTS in name}
+    words = {name.rpartition(".")[2] for name in own}
+    fused = {name: parts for name, parts in FUSED_EXPERTS.items() if words.issuperset(parts)}
+    doubled = {f".*\\.{name}": len(parts) for name, parts in fused.items() if len(parts) > 1}
+    return replace(
+        config,
+        target_modules=[name for name in config.target_modules if name not in own],
+        target_parameters=[*(config.target_parameters or ()), *(f"mlp.experts.{name}" for name in fused)],
+        rank_pattern={pattern: number * config.r for pattern, number in doubled.items()},
+        alpha_pattern={pattern: number * config.lora_alpha for pattern, number in doubled.items()},
+        lora_dropout=0.0,
+    )
 
 
 def _write(directory: Path, config: Any, weights: Mapping[str, torch.Tensor]) -> None:
@@ -182,17 +226,47 @@ def plain_name(name: str) -> str:
 def add_adapters(pretrained: PreTrainedModel, args: ModelArgs, head: Head, empty: bool) -> Adapters:
     """Puts the adapters of a role on its model, whose weights are frozen from then on. A critic's value head is trained
     in full. `empty`: their form alone."""
-    config = _config(args, _targets(pretrained, args), _trained_in_full(pretrained, args))
+    targets, in_full = _targets(pretrained, args), _trained_in_full(pretrained, args)
+    below = [name for name in targets if any(f"{name}.".startswith(f"{module}.") for module in in_full)]
+    if len(below) == len(targets):
+        raise StrategyError("model_args.additional_target trains every layer in full that lora_target names")
+    config = _config(args, targets, in_full)
     from peft import get_peft_model
 
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _names_as_given():
         warnings.simplefilter("ignore")  # of what is checked here
         peft_model = get_peft_model(pretrained, config)
+    _check_places(peft_model, set(targets) - set(below))
     peft_model.peft_config[_ADAPTER].task_type = _TASKS[head]  # earlier, it would have peft copy a critic's head
     if head != "lm":
         pretrained.get_submodule(_SCORE).requires_grad_(True)
     loads = args.adapter_name_or_path is not None and not empty
     return Adapters(peft_model, _load(peft_model, args, head) if loads else {})
+
+
+@contextmanager
+def _names_as_given() -> Iterator[None]:
+    """Inside, peft puts adapters on the layers whose full names it is given. Of a mixture it would take those that are
+    called as the matrices of experts once were for the experts."""
+    from peft.utils import transformers_weight_conversion as conversion
+
+    own = conversion.convert_peft_config_for_transformers
+    conversion.convert_peft_config_for_transformers = lambda *args, **kwargs: None
+    try:
+        yield
+    finally:
+        conversion.convert_peft_config_for_transformers = own
+
+
+def _check_places(peft_model: Any, wanted: set[str]) -> None:
+    """StrategyError if adapters are elsewhere than on these layers."""
+    adapted = (name for name, module in peft_model.named_modules() if hasattr(module, "lora_A"))
+    found = {name.removeprefix(_PREFIX) for name in adapted}
+    if odd := sorted(found ^ wanted):
+        raise StrategyError(
+            f"model_args.lora_target: peft put adapters on {len(found)} layers where {len(wanted)} are named; they "
+            f"differ in {', '.join(odd[:3])}. Name other layers."
+        )
 
 
 def _config(args: ModelArgs, targets: list[str], trained_in_full: list[str]) -> Any:

@@ -76,7 +76,8 @@ def _held(facts: RoleFacts) -> list[tuple[Weight, bool]]:
     args = facts.worker.model_args
     if facts.use == "train":
         further = facts.shape.further if _trains_further(facts) else ()
-        return [*held_weights(facts.shape, args, experts=True), *((weight, True) for weight in further)]
+        own = [(weight, not is_frozen(weight, args.frozen_prefixes)) for weight in further]
+        return [*held_weights(facts.shape, args, experts=True), *own]
     return [(weight, not is_frozen(weight, args.frozen_prefixes)) for weight in facts.shape.weights]
 
 

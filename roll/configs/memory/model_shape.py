@@ -50,7 +50,7 @@ def model_shape(model: Mapping[str, Any], head: Head = "lm") -> tuple[ModelShape
     number = family.experts.number if family.experts else ""
     if number in _EXPERTS:
         model = {**model, number: model.get(_EXPERTS[0]) or model.get(_EXPERTS[1])}
-    needed = [*_NEEDED, *family.needed]
+    needed = list(dict.fromkeys((*_NEEDED, *family.needed)))
     missing = [key for key in needed if model.get(key) is None]
     missing += [key for key in family.told if key not in model]
     if missing:

@@ -1,5 +1,6 @@
 """How much of a model is trained, and what LoRA puts beside it."""
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
@@ -10,12 +11,15 @@ from roll.configs.model import ModelArgs
 ALL_LINEAR = "all-linear"
 MIXTRAL_FILES = {"mlp": "block_sparse_moe", "gate_proj": "w1", "down_proj": "w2", "up_proj": "w3"}
 EXPERT = "{expert}"  # stands for the number of each
+_UNFUSED = re.compile(r"\b(gate|up)_proj")
 _OTHER_NAMES = {there: own for own, there in MIXTRAL_FILES.items()}
 
 
 def is_frozen(weight: Weight, prefixes: tuple[str, ...]) -> bool:
-    """True for a weight that model_args.freeze_module_prefix names."""
-    return weight.name.startswith(tuple(prefix.replace("block_sparse_moe", "mlp") for prefix in prefixes))
+    """True for a weight that model_args.freeze_module_prefix names, as files or as transformers call it."""
+    named = tuple(prefix.replace("block_sparse_moe", "mlp") for prefix in prefixes)
+    fused = _UNFUSED.sub("gate_up_proj", weight.name.replace(f"{EXPERT}.", "")) if EXPERT in weight.name else ""
+    return weight.name.startswith(named) or fused.startswith(named)
 
 
 def held_weights(shape: ModelShape, args: ModelArgs, experts: bool = False) -> list[tuple[Weight, bool]]:
@@ -25,23 +29,28 @@ def held_weights(shape: ModelShape, args: ModelArgs, experts: bool = False) -> l
         return [(weight, not is_frozen(weight, args.frozen_prefixes)) for weight in shape.weights]
     held = [(weight, shape.is_critic and weight.name.startswith("score.")) for weight in shape.weights]
     held += [(part, True) for weight in adapted(shape, args, experts) for part in _adapter(weight, args.lora_rank)]
-    in_full = {module for module in modules_of(shape) if is_named(module, args.additional_target)}
+    in_full = _in_full(shape, args)
     copied = (w for w in shape.weights if not is_frozen(w, args.frozen_prefixes) and _is_below(w, in_full))
     return held + [(weight, True) for weight in copied]
 
 
 def adapted(shape: ModelShape, args: ModelArgs, experts: bool = False) -> list[Weight]:
     """The matrices that get adapters."""
-    there = linear(shape, experts)
-    return [w for w in there if not is_frozen(w, args.frozen_prefixes) and is_target(w, args.lora_target)]
+    there = (w for w in linear(shape, experts) if not is_frozen(w, args.frozen_prefixes))
+    in_full = set[str]() if experts else _in_full(shape, args)  # what peft copies whole gets none
+    return [w for w in there if is_target(w, args.lora_target) and not _is_below(w, in_full)]
+
+
+def _in_full(shape: ModelShape, args: ModelArgs) -> set[str]:
+    return {module for module in modules_of(shape) if is_named(module, args.additional_target)}
 
 
 def linear(shape: ModelShape, experts: bool = False) -> Iterator[Weight]:
     """Matrices of linear layers. Experts are such layers in Megatron and not in transformers 5, the gate of a shared
-    expert the other way round, routers in neither; nor is a head that is the embedding."""
+    expert and the head the other way round, routers in neither; nor is a head that is the embedding."""
     cuts = ("tensor", "expert") if experts else ("tensor",)
     matrices = (weight for weight in shape.weights if len(weight.shape) == 2 and weight.name.endswith(".weight"))
-    return (m for m in matrices if m.cut in cuts or _is_head(m) or (not experts and m.block == SHARED_GATE))
+    return (m for m in matrices if m.cut in cuts or (not experts and (_is_head(m) or m.block == SHARED_GATE)))
 
 
 def is_target(weight: Weight, words: tuple[str, ...]) -> bool:

@@ -25,7 +25,7 @@ from roll.models.megatron.low_rank import CHILD, FACTORS, Form, LayerAdapters, f
 from roll.models.megatron.rules import Columns, FusedGateUp, GateUp, QueryKeyValue, Rows, Shapes
 from roll.models.megatron.weights import VALUE_HEAD, Exporter, global_parameters, tensor_parallel, untied
 
-_ORIGINAL = "original"  # parameter beside one that is trained in full
+_ORIGINAL = "original_"  # begins the name of a parameter beside one that is trained in full
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,7 @@ class Base:
     ties_head: bool
     head: Head
     device: torch.device
+    model_type: str
 
     def parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Those of the model itself, by their names in the whole model."""
@@ -64,6 +65,7 @@ class MegatronAdapters:
         linear = {name: entry for name, entry in linear.items() if name.endswith(".weight")}
         everywhere = _everywhere(layer for entry in linear.values() for layer in _layers(entry))
         self._targets = targets(everywhere, args)
+        self._is_mixture = any(".experts." in layer for layer in everywhere)
         if args.use_rslora and any(".experts." in layer for layer in self._targets):
             raise StrategyError(f"model_args.use_rslora: {EXPERTS_AND_RSLORA}")
         self._check_prefixes()
@@ -123,7 +125,16 @@ class MegatronAdapters:
         }
         if dist.get_rank() == 0:
             full = sorted({name.rpartition(".")[0] for name in weights if name.split(".")[-2] not in FACTORS})
-            SavedAdapter(self._args, self._base.head, self._words(), full, weights).write(directory)
+            beside = self._targets if self._is_mixture else ()
+            SavedAdapter(
+                self._args,
+                self._base.head,
+                self._words(),
+                full,
+                weights,
+                [name for name in beside if ".experts." not in name],
+                self._base.model_type,
+            ).write(directory)
 
     def entry(self, name: str) -> Entry:
         """Of what is trained, adapters under the names of peft's files."""
@@ -173,13 +184,13 @@ class MegatronAdapters:
         return found
 
     def _train_in_full(self) -> list[tuple[nn.Parameter, nn.Parameter]]:
-        """What additional_target names, each with the copy that stays. Experts in one tensor and sinks are no modules
-        of their own."""
+        """What additional_target names, each with the copy that stays. Experts in one tensor, sinks and corrections
+        of experts are no modules of their own."""
         entries = {name: (p, self._base.weights.entry(name)) for name, p in self._base.parameters()}
         here = {
             name: (parameter, entry.hf_names)
             for name, (parameter, entry) in entries.items()
-            if entry.expert is None and entry.hf_names[0].endswith(("weight", "bias"))
+            if entry.expert is None and entry.hf_names[0].endswith((".weight", ".bias"))
         }
         modules = _everywhere(n.rpartition(".")[0] for _, names in here.values() for n in names)
         ends = [n.removesuffix(".weight") for n in self._base.weights.entry(EMBEDDING).hf_names]
@@ -195,7 +206,9 @@ class MegatronAdapters:
                 )
             if all(hits):
                 original = nn.Parameter(parameter.detach().clone(), requires_grad=False)
-                owners[id(parameter)].register_parameter(_ORIGINAL, original)
+                owner = owners[id(parameter)]
+                own_name = next(name for name, p in owner.named_parameters(recurse=False) if p is parameter)
+                owner.register_parameter(f"{_ORIGINAL}{own_name}", original)
                 parameter.requires_grad_(True)
                 found.append((parameter, original))
         return found
@@ -232,7 +245,7 @@ class MegatronAdapters:
 
 
 def _is_beside(name: str) -> bool:
-    return f".{CHILD}." in name or name.endswith(f".{_ORIGINAL}")
+    return f".{CHILD}." in name or name.rpartition(".")[2].startswith(_ORIGINAL)
 
 
 def _layers(entry: Entry) -> list[str]:

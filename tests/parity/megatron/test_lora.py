@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from peft import PeftModel
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from roll.models.dcp_files import PlainReader
@@ -283,18 +284,49 @@ def test_ranks_with_other_tokens_drop_other_inputs(
     assert not set(one) & set(other) and len(set(one)) == len(one)
 
 
-def test_adapters_of_experts_are_saved_as_peft_reads_them(
-    rank_pool: Pools, family_dir: Callable[..., Path], tmp_path: Path
+@pytest.mark.parametrize("target", ["all-linear", "gate_proj, up_proj, down_proj, o_proj", "what every token meets"])
+@pytest.mark.parametrize("family", ["qwen3_moe", "qwen2_moe", "deepseek_v3", "glm4_moe"])
+def test_adapters_of_a_mixture_are_saved_as_peft_reads_them(
+    family: str, target: str, rank_pool: Pools, family_dir: Callable[..., Path], tmp_path: Path
 ) -> None:
-    """By the names of single experts, which peft fuses as it loads them."""
-    model_dir = family_dir("qwen3_moe")
-    run = run_of(model_dir, EP2, model=PLAIN, vocab_size=models.VOCAB_SIZE)
+    """Experts by the names of single ones, which peft fuses as it loads them; dense and shared layers as parameters."""
+    if target == "what every token meets":
+        target = {"qwen3_moe": "down_proj", "qwen2_moe": "shared_expert.down_proj"}.get(
+            family, "shared_experts.down_proj"
+        )
+    model_dir = family_dir(family)
+    run = run_of(model_dir, EP2, model=PLAIN | {"lora_target": target}, vocab_size=models.VOCAB_SIZE)
     exported, _ = rank_pool(2).run(ranks.saved_as_hugging_face, run, tmp_path)[0]
     base = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
     peft_model = PeftModel.from_pretrained(base, str(tmp_path / "adapter"))
     whole = peft_model.merge_and_unload()  # type: ignore[operator]
-    stored = models.as_stored({n: p.detach().numpy() for n, p in whole.named_parameters()}, "qwen3_moe")
-    assert largest_difference(stored, exported) < 1e-6
+    stored = models.as_stored({n: p.detach().numpy() for n, p in whole.named_parameters()}, family)
+    assert largest_difference(stored, {name: exported[name] for name in stored}) < 1e-6
+    again = run_of(
+        model_dir,
+        EP2,
+        model=PLAIN | {"lora_target": target, "adapter_name_or_path": str(tmp_path / "adapter")},
+        vocab_size=models.VOCAB_SIZE,
+    )
+    assert largest_difference(rank_pool(2).run(ranks.fresh_export, again)[0], exported) == 0
+
+
+def test_a_router_trained_in_full_leaves_its_correction_of_experts(
+    rank_pool: Pools, family_dir: Callable[..., Path]
+) -> None:
+    model_dir = family_dir("glm4_moe")
+    run = run_of(
+        model_dir,
+        EP2,
+        model=PLAIN | {"lora_target": "o_proj", "additional_target": "gate"},
+        vocab_size=models.VOCAB_SIZE,
+    )
+    trace = rank_pool(2).run(ranks.train, run)[0]
+    name, start = "model.layers.1.mlp.gate.weight", load_file(model_dir / "model.safetensors")
+    after = trace.parameters[-1]
+    assert np.abs(after[name] - start[name].numpy()).max() > 1e-5
+    for name, values in models.corrections(model_dir).items():
+        assert np.array_equal(after[name], values)
 
 
 RESHARDS = {

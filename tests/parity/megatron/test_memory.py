@@ -54,6 +54,7 @@ def held(run: Run) -> dict[str, int]:
         (2, "glm4", {}, TP2 | SHARED, BF16),
         (2, "deepseek_v2", {"q_lora_rank": None}, TP2 | {"expert_tensor_parallel_size": 1}, {}),
         (2, "gpt_oss", {}, EP2 | SHARED, BF16),
+        (2, "qwen2", {}, TP2, {"lora_target": "o_proj", "additional_target": "q_proj, k_proj, v_proj"}),
     ],
     ids=[
         "tensor-frozen",
@@ -64,6 +65,7 @@ def held(run: Run) -> dict[str, int]:
         "fused-bf16",
         "latent",
         "sinks-bf16",
+        "matrix-and-bias-in-full",
     ],
 )
 def test_ranks_hold_what_the_plan_says(
@@ -79,12 +81,15 @@ def test_ranks_hold_what_the_plan_says(
     compare(run, rank_pool(world_size))
 
 
-@pytest.mark.parametrize("family", ["glm4_moe", "deepseek_v3"])
+@pytest.mark.parametrize(
+    ("family", "frozen"), [("glm4_moe", None), ("deepseek_v3", None), ("glm4_moe", "model.layers.2.")]
+)
 def test_a_head_that_is_trained_and_its_copy_of_the_embedding_count(
-    family: str, rank_pool: Pools, tmp_path: Path
+    family: str, frozen: str | None, rank_pool: Pools, tmp_path: Path
 ) -> None:
     model = prediction.make(tmp_path / "model", family)
-    compare(Run(model, PP2, vocab_size=100, head="joint"), rank_pool(2))
+    given = {"freeze_module_prefix": frozen} if frozen else {}
+    compare(Run(model, PP2, model=given, vocab_size=100, head="joint"), rank_pool(2))
 
 
 def compare(run: Run, ranks: RankPool) -> None:

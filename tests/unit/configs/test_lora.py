@@ -214,7 +214,7 @@ LACKS, PART = "no module of the model that has weights", "are one parameter in M
         ({}, {"lora_target": "experts.7.gate_proj"}, None),
         ({}, {"lora_target": "experts.gate_proj"}, "lora_target: no linear layer of the model is named experts.g"),
         (MIXTRAL, {"lora_target": "block_sparse_moe.experts.7.w1, w2"}, None),
-        (MIXTRAL, {"lora_target": "gate_proj"}, "gate_proj. It has k_proj, lm_head, o_proj, q_proj, v_proj, w1, "),
+        (MIXTRAL, {"lora_target": "gate_proj"}, "gate_proj. It has k_proj, o_proj, q_proj, v_proj, w1, "),
         (MIXTRAL, {"additional_target": "block_sparse_moe.gate"}, None),
         (MIXTRAL, {"additional_target": "mlp.gate"}, f"{LACKS} of its own is named mlp.gate."),
         ({}, {"additional_target": "mlp"}, f"{LACKS} of its own is named mlp."),

@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForSequenceClassification
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 from roll.configs.model import ModelArgs
 from roll.errors import StrategyError
 from roll.models.hf import LogProbHead
 from roll.models.loading import LoadedModel, load_model, load_policy, write_hf_model
 from roll.models.lora import plain_name
+from tests.parity.megatron import models
 
 
 def loaded(model_dir: Path, **more: Any) -> LoadedModel:
@@ -224,3 +226,56 @@ def test_the_plain_name_is_that_of_the_checkpoint() -> None:
     assert plain_name("model.layers.0.mlp.up_proj.base_layer.weight") == "model.layers.0.mlp.up_proj.weight"
     assert plain_name("lm_head.modules_to_save.default.weight") == "lm_head.weight"
     assert plain_name("model.norm.weight") == "model.norm.weight"
+
+
+MIXTURES = {
+    "qwen3_moe": {"mlp_only_layers": [0]},
+    "qwen2_moe": {},
+    "glm4_moe": {},
+    "glm4_moe_lite": {},
+    "deepseek_v2": {},
+    "deepseek_v3": {},
+}
+
+
+@pytest.mark.parametrize("target", ["all-linear", "down_proj, o_proj", "gate_proj"])
+@pytest.mark.parametrize("family", MIXTURES)
+def test_layers_called_as_experts_once_were_get_the_adapters_and_experts_none(
+    family: str, target: str, tmp_path: Path
+) -> None:
+    """In the trainer, in what engines get, and where peft loads what was saved: of itself it would take the names of
+    dense and shared layers for the experts."""
+    config = models.config(family)
+    for name, value in MIXTURES[family].items():
+        setattr(config, name, value)
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "base")
+    model = with_b(loaded(tmp_path / "base", lora_target=target, lora_dropout=0.1))
+    dense = {name for name, _ in model.pretrained.named_modules() if name.endswith("down_proj")}
+    found = layers(model)
+    assert not any(".experts." in name for name in found)
+    assert target == "gate_proj" or {plain_name(f"{name}.weight").removesuffix(".weight") for name in dense} <= found
+
+    plain = AutoModelForCausalLM.from_pretrained(tmp_path / "base", dtype=torch.float32).eval()
+    tokens = torch.arange(1, 9)[None]
+    with torch.no_grad():
+        start = plain(tokens).logits
+        want = model.pretrained.eval()(tokens).logits
+        assert (want - start).abs().max() > 1e-3
+        trained = {model.hf_names[n]: p.detach() for n, p in model.module.named_parameters() if p.requires_grad}
+        args = ModelArgs.model_validate({"model_name_or_path": str(tmp_path / "base"), "dtype": "fp32"})
+        write_hf_model(tmp_path / "saved", model, args, "lm", merged(model), trained)
+        read = PeftModel.from_pretrained(plain, str(tmp_path / "saved" / "adapter")).eval()
+        assert torch.allclose(read(tokens).logits, want, atol=1e-5)
+        whole = AutoModelForCausalLM.from_pretrained(tmp_path / "saved", dtype=torch.float32).eval()
+        assert torch.allclose(whole(tokens).logits, want, atol=1e-5)
+    again = loaded(
+        tmp_path / "base", lora_target=target, adapter_name_or_path=str(tmp_path / "saved" / "adapter")
+    ).pretrained.eval()
+    with torch.no_grad():
+        assert torch.equal(again(tokens).logits, want)
+
+
+def test_layers_that_are_all_trained_in_full_are_told_of(tiny_model_dir: Path) -> None:
+    with pytest.raises(StrategyError, match="additional_target trains every layer in full that lora_target names"):
+        loaded(tiny_model_dir, lora_target="q_proj, o_proj", additional_target="self_attn")

@@ -88,7 +88,7 @@ def load_model(rank: MegatronRank, trains: bool = False) -> Model:
         chunk.to(rank.device)
     adapters = None
     if trains and args.has_lora:
-        base = Base(chunks, weights, shapes, blueprint.ties_head, rank.context.head, rank.device)
+        base = Base(chunks, weights, shapes, blueprint.ties_head, rank.context.head, rank.device, hf.model_type)
         adapters = MegatronAdapters(base, args, rank.context.seed)
     else:
         freeze(chunks, weights, args.freeze_module_prefix, blueprint.ties_head)
