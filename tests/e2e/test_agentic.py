@@ -97,6 +97,7 @@ def test_the_demo_learns_resumes_exactly_and_stops_on_ctrl_c(lake_data: Path, st
     resumed.assert_all_gone()
 
 
+@pytest.mark.slow
 def test_a_run_survives_crash_hang_slowness_and_a_killed_worker(
     tmp_path: Path, tiny_tied_model_dir: Path, start_run: StartRun
 ):

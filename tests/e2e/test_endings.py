@@ -46,7 +46,9 @@ def test_an_engine_of_two_that_hangs_is_ended_and_replaced(sort_data: Path, star
     run.assert_all_gone()
 
 
-@pytest.mark.parametrize("role, how", [("actor_train", "stopped"), ("actor_infer", "killed")])
+@pytest.mark.parametrize(
+    "role, how", [("actor_train", "stopped"), pytest.param("actor_infer", "killed", marks=pytest.mark.slow)]
+)
 def test_a_killed_or_stopped_worker_ends_the_run_with_its_name_and_leaves_nothing_behind(
     role: str, how: str, sort_data: Path, start_run: StartRun
 ):

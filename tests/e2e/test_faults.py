@@ -38,6 +38,7 @@ def test_sigterm_saves_the_finished_step_though_cleaner_and_reward_worker_were_k
     check(run)
 
 
+@pytest.mark.slow
 def test_a_run_whose_ray_dies_says_so_and_keeps_what_its_workers_printed(sort_data: Path, start_run: StartRun):
     """Also where Ray's own code ends the driver before it can do anything more."""
     reward = ("rewards.sort.reward=tests.e2e.faulty_rewards:talkative", "~rewards.sort.reward_args.pattern")

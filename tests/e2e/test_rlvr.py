@@ -61,6 +61,7 @@ def assert_engine_and_trainer_agree(run: Run, tolerance: float = 1e-4) -> None:
     assert gaps and max(gaps) < tolerance, gaps
 
 
+@pytest.mark.slow
 def test_the_vllm_form_runs_on_two_training_ranks(sort_data: Path, start_run: StartRun):
     run = start_run(sort_data, "tiny_sort_vllm", "max_steps=4", "eval_steps=4", "save_steps=-1")
     run.wait_for_step(1)

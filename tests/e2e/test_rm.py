@@ -52,9 +52,10 @@ def accuracy_of_the_role(model: Path, pairs: Path) -> float:
     return float((numbers[::2] > numbers[1::2]).mean())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "strategy",
-    [(), *(pytest.param(other, marks=pytest.mark.slow) for other in (MEGATRON, FSDP2))],
+    [(), MEGATRON, FSDP2],
     ids=["deepspeed", "megatron", "fsdp2"],
 )
 def test_it_learns_resumes_bit_for_bit_and_the_role_scores_with_it(
