@@ -115,7 +115,9 @@ def lora_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Pr
         is_free = any(not is_frozen(weight, args.frozen_prefixes) for weight in named)
         name = "additional_target" if is_free else "freeze_module_prefix"
         other = f"{choice.role.name}.model_args.{name}"
-        yield Problem(f"{other}: {getattr(args, name)} leaves no layer that {key} names.", (other, key))
+        given = getattr(args, name)
+        given = given if isinstance(given, str) else ", ".join(given)
+        yield Problem(f"{other}: {given} leaves no layer that {key} names.", (other, key))
     modules = modules_of(shape)
     at = f"{choice.role.name}.model_args.additional_target"
     if not experts:

@@ -134,7 +134,7 @@ def _elements(weight: Weight, shape: ModelShape, tensor: int) -> float:
     if ".k_proj." in weight.name or ".v_proj." in weight.name:
         return weight.num_elements / min(tensor, shape.attention.cache_cuts)
     if ".q_a_proj." in weight.name or ".kv_a_proj_with_mqa." in weight.name:
-        return weight.num_elements
+        return weight.num_elements  # engines hold the narrow layers of latent attention whole
     return rank_elements(weight, tensor, expert=tensor)
 
 

@@ -162,6 +162,13 @@ def shape_of(name: str, role: Role = ACTOR_TRAIN) -> ModelShape:
             "actor_train.model_args.freeze_module_prefix: model. leaves no layer that "
             "actor_train.model_args.lora_target names.",
         ),
+        (
+            {"lora_target": "q_proj, o_proj", "additional_target": "self_attn"},
+            "qwen2.5-7b",
+            "actor_train.model_args.additional_target: self_attn leaves no layer that "
+            "actor_train.model_args.lora_target names.",
+        ),
+        ({"lora_target": "q_proj, up_proj", "additional_target": "self_attn"}, "qwen2.5-7b", None),
         ({"lora_target": "layers.3.mlp.up_proj"}, "qwen2.5-7b", None),
         ({"lora_target": "lm_head"}, "qwen2.5-7b", None),
         (
@@ -204,6 +211,7 @@ def test_experts_are_linear_layers_of_megatron() -> None:
 
 
 MIXTRAL = {"model_type": "mixtral", "num_local_experts": 8}
+GPT_OSS = {"model_type": "gpt_oss", "num_local_experts": 8}
 WHERE = "actor_train.model_args."
 LACKS, PART = "no module of the model that has weights", "are one parameter in Megatron, of which only a part is named"
 
@@ -215,6 +223,9 @@ LACKS, PART = "no module of the model that has weights", "are one parameter in M
         ({}, {"lora_target": "experts.gate_proj"}, "lora_target: no linear layer of the model is named experts.g"),
         (MIXTRAL, {"lora_target": "block_sparse_moe.experts.7.w1, w2"}, None),
         (MIXTRAL, {"lora_target": "gate_proj"}, "gate_proj. It has k_proj, o_proj, q_proj, v_proj, w1, "),
+        ({}, {"lora_target": "lm_head"}, "lora_target: no linear layer of the model is named lm_head."),
+        (GPT_OSS, {"additional_target": "self_attn"}, f"{LACKS} of its own is named self_attn."),
+        (GPT_OSS, {"additional_target": "experts.3"}, f"{LACKS} of its own is named experts.3."),
         (MIXTRAL, {"additional_target": "block_sparse_moe.gate"}, None),
         (MIXTRAL, {"additional_target": "mlp.gate"}, f"{LACKS} of its own is named mlp.gate."),
         ({}, {"additional_target": "mlp"}, f"{LACKS} of its own is named mlp."),
