@@ -8,7 +8,7 @@ batch (benchmarks/trl_grpo.py), in a virtual environment of its own that has trl
 --trl_python. (a) runs before and after each of the others, which are counted in multiples of the mean of the two, so
 that a machine whose speed changes does little harm; the figures are medians over the rounds of the mean over the steps
 after the first five, with the least and the most of the multiples. CPU seconds are those of all processes of a run.
---only "roll, 1 rank" TRL leaves the others out.
+--only "roll, 1 rank" TRL leaves the others out. "roll, ahead" is examples/tiny-sort/tiny_sort_async.yaml.
 """
 
 from __future__ import annotations
@@ -124,6 +124,7 @@ def main() -> None:
         "roll, 1 rank": lambda: roll(1),
         "roll, timeline": lambda: roll(1, "profiler_timeline=true"),
         "roll, 2 ranks": lambda: roll(2),
+        "roll, ahead": lambda: roll(1, "async_generation_ratio=1", "max_staleness=2"),
     }
     if arguments.trl_python:
         contestants["TRL"] = lambda: run_script(arguments.trl_python, "trl_grpo.py", arguments.data, arguments.steps)

@@ -24,6 +24,7 @@ import argparse
 import asyncio
 import inspect
 import json
+import pickle
 import statistics
 import sys
 import time
@@ -95,7 +96,7 @@ class Process:
 
     def remote(self, method: str, *arguments: object) -> asyncio.Future[Any]:
         async def run() -> object:
-            reply = getattr(self.worker, method)(*arguments)
+            reply = getattr(self.worker, method)(*pickle.loads(pickle.dumps(arguments)))  # as it arrives there
             return await reply if inspect.isawaitable(reply) else reply
 
         return asyncio.ensure_future(run())

@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import accumulate
 from typing import Annotated, Any, Literal, Protocol, Self
 
 import numpy as np
@@ -294,21 +295,35 @@ class Trajectory(TrajectoryBase):
     ) -> Trajectory:
         """A single-turn trajectory: prompt (which shows `media`), then one answer. A `reward` that is not a number is
         yet to come, but for a failure."""
-        num_prompt, num_tokens = len(prompt_ids), len(prompt_ids) + len(generation.token_ids)
+        (row,) = answer_rows(prompt_ids, [generation])
+        return Trajectory.from_row(
+            row,
+            reward,
+            index=index,
+            response_text=response_text,
+            metrics=metrics,
+            failure=failure,
+            extra=extra,
+            media=media,
+        )
 
-        def joined(prompt: np.ndarray | float, response: np.ndarray | bool, dtype: type) -> np.ndarray:
-            values = np.empty(num_tokens, dtype)
-            values[:num_prompt], values[num_prompt:] = prompt, response
-            return values
-
-        return Trajectory(
-            input_ids=joined(prompt_ids, generation.token_ids, np.int32),
-            response_mask=joined(False, True, np.bool_),
-            log_probs=joined(0, generation.log_probs, np.float32),
-            policy_versions=joined(-1, generation.policy_versions, np.int32),
-            routes=routes_of_row(generation.routes, num_tokens),
+    @staticmethod
+    def from_row(
+        row: AnswerRow,
+        reward: float,
+        *,
+        index: int,
+        response_text: str,
+        metrics: Mapping[str, float] | None = None,
+        failure: str | None = None,
+        extra: Mapping[str, Any] | None = None,
+        media: Media = (),
+    ) -> Trajectory:
+        """The same of a row that is made already."""
+        trajectory = Trajectory(
+            **row.columns,
             reward=float("nan") if failure else reward,
-            finish_reason="failed" if failure else generation.finish_reason,
+            finish_reason="failed" if failure else row.finish_reason,
             index=index,
             response_text=response_text,
             metrics=metrics or {},
@@ -316,6 +331,60 @@ class Trajectory(TrajectoryBase):
             extra=extra or {},
             media=media,
         )
+        if row.facts is not None:
+            vars(trajectory)["facts"] = row.facts
+        return trajectory
+
+
+@dataclass(frozen=True)
+class AnswerRow:
+    """The tokens of prompt and answer, as `columns` of a Trajectory. `facts`, where they are known already."""
+
+    columns: Mapping[str, np.ndarray | None]
+    facts: RowFacts | None
+    finish_reason: FinishReason
+
+
+def answer_rows(prompt_ids: np.ndarray, answers: Sequence[Generation]) -> list[AnswerRow]:
+    """A row for each answer to a prompt. All at once, as views of what they share: numpy takes longer over hundreds of
+    small arrays than over what they hold."""
+    if not answers:
+        return []
+    num_prompt = len(prompt_ids)
+    ends = [num_prompt + len(answer.token_ids) for answer in answers]
+    begins = [0, *accumulate(ends)]
+    ids = np.concatenate([part for a in answers for part in (prompt_ids, a.token_ids)], dtype=np.int32)
+    nothing = np.zeros(num_prompt, np.float32)
+    log_probs = np.concatenate([part for a in answers for part in (nothing, a.log_probs)])
+    mask = np.ones(max(ends), np.bool_)
+    mask[:num_prompt] = False
+    versions, version = _versions(num_prompt, max(ends), answers)
+    return [
+        AnswerRow(
+            {
+                "input_ids": ids[begin : begin + end],
+                "response_mask": mask[:end],
+                "log_probs": log_probs[begin : begin + end],
+                "policy_versions": own[:end],
+                "routes": routes_of_row(answer.routes, end),
+            },
+            RowFacts(end, end - num_prompt, 1, version, float(version)) if version >= 0 and end > num_prompt else None,
+            answer.finish_reason,
+        )
+        for begin, end, own, answer in zip(begins, ends, versions, answers, strict=False)
+    ]
+
+
+def _versions(num_prompt: int, size: int, answers: Sequence[Generation]) -> tuple[Sequence[np.ndarray], int]:
+    """Of the tokens of each row, and the one that sampled all; -1 where there are several, or none."""
+    sampled = np.concatenate([answer.policy_versions for answer in answers])
+    version = int(sampled[0]) if len(sampled) else -1
+    if not len(sampled) or (sampled == version).all():
+        shared = np.full(size, version, np.int32)
+        shared[:num_prompt] = -1
+        return [shared] * len(answers), version
+    unsampled = np.full(num_prompt, -1, np.int32)
+    return [np.concatenate([unsampled, answer.policy_versions]) for answer in answers], -1
 
 
 def routes_of_row(known: np.ndarray | None, num_tokens: int) -> np.ndarray | None:
@@ -340,17 +409,17 @@ class TrajectoryGroup:
     surplus: tuple[tuple[int, bool], ...] = ()
     greedy_reward: float | None = None
 
-    @property
+    @cached_property
     def attempts(self) -> tuple[AnyTrajectory, ...]:
         """The first row of every attempt."""
         return tuple({t.index: t for t in reversed(self.trajectories)}.values())[::-1]
 
-    @property
+    @cached_property
     def rewards(self) -> np.ndarray:
         """float64 [group_size]; NaN where an attempt failed."""
         return np.array([t.reward for t in self.attempts], np.float64)
 
-    @property
+    @cached_property
     def response_lengths(self) -> np.ndarray:
         """int64 [group_size]: sampled tokens of each attempt, in all its rows."""
         totals = {t.index: 0 for t in self.attempts}

@@ -31,6 +31,8 @@ def plain_fields(fields: object) -> dict[str, Any]:
 
 
 def _plain_field(value: object) -> Any:
+    if type(value) is str:  # as names are
+        return _text(value)
     try:
         return _Copy().of(value, ())
     except Exception as error:  # anything: it is the user's object that answers

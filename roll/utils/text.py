@@ -17,6 +17,8 @@ def visible(text: str) -> str:
 
     Example: an escape character becomes the four characters \x1b, a right-to-left override the six \u202e.
     """
+    if text.isprintable():  # as most are
+        return text
     return _STEERING.sub(lambda match: _spelled_out(ord(match[0])), text)
 
 
@@ -26,7 +28,7 @@ def _spelled_out(code: int) -> str:
 
 def storable(text: str) -> str:
     r"""The text with halves of surrogate pairs, which UTF-8 and strict readers of JSON refuse, spelled out: \ud800."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def middle_left_out(text: str, num_characters: int) -> str:

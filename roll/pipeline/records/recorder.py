@@ -4,7 +4,7 @@ import json
 import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -183,9 +183,9 @@ def _sizes_by_age(directory: Path) -> dict[Path, int]:
 
 
 def _row(step: int, record: RolloutRecord) -> dict[str, Any]:
-    row = {"step": step, **asdict(record)}
-    for turn in row["turns"]:
-        turn["metrics"] = plain_fields(turn["metrics"])
+    row = {"step": step, **{of.name: getattr(record, of.name) for of in fields(record)}}
+    row["turns"] = [{**asdict(turn), "metrics": plain_fields(turn.metrics)} for turn in record.turns]
+    row["tokens"] = None if record.tokens is None else asdict(record.tokens)
     return {name: value for name, value in row.items() if name not in ("turns", "tokens") or value}
 
 

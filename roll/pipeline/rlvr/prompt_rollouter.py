@@ -18,6 +18,7 @@ from roll.pipeline.rlvr.early_scores import EarlyScores
 from roll.pipeline.rlvr.rewards.base import RewardInput, RewardOutcome
 from roll.types.rollout import (
     FIRST_IN_LINE,
+    AnswerRow,
     AnyGeneration,
     AnyTrajectory,
     Generate,
@@ -31,6 +32,7 @@ from roll.types.rollout import (
     Task,
     Trajectory,
     TrajectoryGroup,
+    answer_rows,
 )
 
 Decode = Callable[[Sequence[np.ndarray]], list[str]]
@@ -134,7 +136,12 @@ class PromptRollouter:
             scored = await scores.of(chosen)
         finally:
             scores.cancel()
-        trajectories = tuple(_trajectory(task, index, answer, *scored[index]) for index, answer in chosen.items())
+        here = [answer for answer in chosen.values() if isinstance(answer, Generation)]
+        rows = iter(answer_rows(task.prompt_ids, here))
+        trajectories = tuple(
+            _trajectory(task, index, answer if isinstance(answer, StoredGeneration) else next(rows), *scored[index])
+            for index, answer in chosen.items()
+        )
         others = [answer for index, answer in enumerate(answers) if index not in chosen]
         surplus = tuple((answer.num_tokens, not _is_cut(answer)) for answer in others)
         return TrajectoryGroup(task, group_id, trajectories, surplus)
@@ -207,23 +214,22 @@ def _is_cut(generation: AnyGeneration) -> bool:
 
 
 def _trajectory(
-    task: Task, index: int, generation: AnyGeneration, sample: RewardInput, outcome: RewardOutcome
+    task: Task, index: int, answer: AnswerRow | StoredGeneration, sample: RewardInput, outcome: RewardOutcome
 ) -> AnyTrajectory:
     metrics = {} if outcome.waits else {**outcome.metrics, "reward_time_s": outcome.seconds}
-    if isinstance(generation, StoredGeneration):
+    if isinstance(answer, StoredGeneration):
         return StoredTrajectory(
             reward=outcome.score,  # NaN where it failed, or where it is yet to come
-            finish_reason="failed" if outcome.failure else generation.finish_reason,
+            finish_reason="failed" if outcome.failure else answer.finish_reason,
             index=index,
             metrics=metrics,
             failure=outcome.failure,
             extra=outcome.extra,
-            facts=generation.facts,
-            place=generation.place,
+            facts=answer.facts,
+            place=answer.place,
         )
-    return Trajectory.from_generation(
-        task.prompt_ids,
-        generation,
+    return Trajectory.from_row(
+        answer,
         outcome.score,
         index=index,
         response_text=sample.response_text,

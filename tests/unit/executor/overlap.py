@@ -23,7 +23,7 @@ from roll.distributed.scheduler.rollout_core import RolloutCore
 from roll.distributed.strategy.base import ALL_STATES, State
 from roll.types.rollout import Answered, Generation, GenerationRequest, SamplingParams, Task, TrajectoryGroup
 from tests.fakes import FakeGenerateStrategy
-from tests.helpers.rollouts import here
+from tests.helpers.rollouts import arrived, here
 
 TASK = Task("t", "d", np.zeros(1, np.int32))
 WEIGHTS = frozenset({State.WEIGHTS})
@@ -114,7 +114,7 @@ class Engine:
 
     def remote(self, method: str, *arguments: Any) -> asyncio.Future[Any]:
         async def run() -> object:
-            reply = getattr(self.worker, method)(*arguments)
+            reply = getattr(self.worker, method)(*arrived(arguments))
             return await reply if inspect.isawaitable(reply) else reply
 
         return asyncio.ensure_future(run())

@@ -25,6 +25,7 @@ from roll.distributed.strategy.base import State
 from roll.errors import WorkerError, describe
 from roll.utils.background import BackgroundTasks
 from roll.utils.meter import IDLE, Look, Meter
+from roll.utils.packed import packed
 
 logger = logging.getLogger(__name__)
 
@@ -33,12 +34,35 @@ _GRACE_S = 1.0  # beyond a call's own limit, for the way there and back
 _MAX_BATCH = 256
 
 
+class _Replies:
+    """Of calls that were made together. One future for hundreds of quick ones: each costs more than such a call."""
+
+    def __init__(self, count: int):
+        self._loop = asyncio.get_running_loop()
+        self.all: asyncio.Future[list[Any]] = self._loop.create_future()
+        self._found: list[Any] = [None] * count
+        self._num_open = count
+        if not count:
+            self.all.set_result([])
+
+    def settle(self, place: int, reply: Any) -> None:
+        self._found[place] = reply
+        self._num_open -= 1
+        if not self._num_open:  # the caller goes on a turn later: the worker's next batch is on its way first
+            self._loop.call_soon(self._end)
+
+    def _end(self) -> None:
+        if not self.all.done():  # else its caller gave up
+            self.all.set_result(self._found)
+
+
 @dataclass
 class _Call:
     method: str
     arguments: tuple[Any, ...]
     timeout_s: float
-    future: asyncio.Future[Any]
+    replies: _Replies
+    place: int  # among them
     alone: bool = False  # suspected of having stopped a worker: runs in a batch of its own
 
 
@@ -114,21 +138,20 @@ class TaskPool:
     async def call(self, method: str, *arguments: Any, timeout_s: float) -> Any:
         """Runs `method` of some worker. Raises TimeoutError when it takes longer, WorkerError with the cause when it
         raises or takes its worker down."""
-        call = _Call(method, arguments, timeout_s, asyncio.get_running_loop().create_future())
-        self._queue.append(call)
-        self._wake_up_soon()
-        return await call.future
+        (reply,) = await self.call_each(method, [arguments], timeout_s)
+        if isinstance(reply, BaseException):
+            raise reply
+        return reply
 
     async def call_each(
         self, method: str, arguments: Sequence[tuple[Any, ...]], timeout_s: float
     ) -> list[Any | BaseException]:
         """A `call` for each entry of `arguments`, with a limit of its own; where it would raise, the list holds what.
         Hundreds of quick ones cost a fraction of as many `call`s."""
-        new = asyncio.get_running_loop().create_future
-        calls = [_Call(method, each, timeout_s, new()) for each in arguments]
-        self._queue.extend(calls)
+        replies = _Replies(len(arguments))
+        self._queue.extend(_Call(method, each, timeout_s, replies, place) for place, each in enumerate(arguments))
         self._wake_up_soon()
-        return await asyncio.gather(*(call.future for call in calls), return_exceptions=True)
+        return await replies.all
 
     def _call_all(self, method: str, *arguments: Any) -> Calls:
         """While no other call is open. One that died since its last call fails this one."""
@@ -167,7 +190,7 @@ class TaskPool:
 
     async def _serve(self, worker: _Worker, batch: list[_Call]) -> None:
         """Settles every call of the batch, or puts it back into the line, whatever goes wrong."""
-        open_calls = deque(call for call in batch if not call.future.done())
+        open_calls = deque(call for call in batch if not call.replies.all.done())
         worker.meter.go(batch[0].method)
         try:
             await self._run(worker, open_calls)
@@ -181,13 +204,13 @@ class TaskPool:
             self._replace(worker)
         except WorkerError as error:  # it cannot be constructed
             for call in open_calls:
-                _settle(call, error)
+                call.replies.settle(call.place, error)
         except Exception as error:  # what does not travel: arguments, or a reply
             text = describe(error.cause if isinstance(error, RayTaskError) else error)
             self._blame(open_calls, WorkerError(f"{self.role}: {open_calls[0].method} failed on the way: {text}"))
         except asyncio.CancelledError:  # the loop is being closed
             for call in open_calls:
-                call.future.cancel()
+                call.replies.all.cancel()
             raise
         finally:
             worker.meter.go(IDLE)
@@ -204,7 +227,9 @@ class TaskPool:
             if isinstance(failure, Failure):
                 raise worker_error(self.role, "start", [failure])
             worker.ready = None
-        calls = [(call.method, call.arguments) for call in open_calls]
+        calls: Any = [(call.method, call.arguments) for call in open_calls]
+        if not any(isinstance(argument, ray.ObjectRef) for _, arguments in calls for argument in arguments):
+            calls = packed(calls)
         stream = worker.handle.run_batch.options(num_returns="streaming").remote(calls)
         while open_calls:
             replies = await asyncio.wait_for(_next_reply(stream), open_calls[0].timeout_s + _GRACE_S)
@@ -212,11 +237,11 @@ class TaskPool:
                 call = open_calls.popleft()
                 if isinstance(reply, Failure):
                     reply = worker_error(self.role, call.method, [reply])
-                _settle(call, reply)
+                call.replies.settle(call.place, reply)
 
     def _blame(self, open_calls: deque[_Call], error: Exception) -> None:
         if len(open_calls) == 1:
-            _settle(open_calls[0], error)
+            open_calls[0].replies.settle(open_calls[0].place, error)
             return
         for call in reversed(open_calls):
             call.alone = True
@@ -241,12 +266,3 @@ class TaskPool:
 
 async def _next_reply(stream: Any) -> list[Any]:
     return await (await anext(stream))
-
-
-def _settle(call: _Call, result: Any) -> None:
-    if call.future.done():  # its caller gave up
-        return
-    if isinstance(result, Exception):
-        call.future.set_exception(result)
-    else:
-        call.future.set_result(result)

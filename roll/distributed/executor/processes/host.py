@@ -25,6 +25,7 @@ from roll.distributed.executor.processes.memory import MemoryWatch
 from roll.utils.background import lost_failure
 from roll.utils.imports import add_folder, import_external, resolve
 from roll.utils.meter import IDLE, Look, Meter, Usage
+from roll.utils.packed import packed
 from roll.utils.ports import free_port
 
 _TOGETHER_S = 0.01
@@ -65,15 +66,19 @@ class Host:
         return self._build_failure
 
     def call(self, method: str, *arguments: Any) -> Any:
+        self._meter.go(method)
+        try:
+            return self._reply(method, arguments)
+        finally:
+            self._meter.go(IDLE)
+
+    def _reply(self, method: str, arguments: Sequence[Any]) -> Any:
         if self._build_failure is not None:
             return self._build_failure
-        self._meter.go(method)
         try:
             return getattr(self._worker, method)(*arguments)
         except BaseException as error:
             return Failure.of(error, self._rank)
-        finally:
-            self._meter.go(IDLE)
 
     def usage(self, look: Look) -> Usage:
         """Its time by method since the last time."""
@@ -87,13 +92,16 @@ class Host:
     def _apart(self, method: str, reply: Any, num_values: int) -> tuple[Any, ...]:
         if not isinstance(reply, Failure) and len(reply) != 1 + num_values:
             reply = Failure(self._rank, f"{method} returned {len(reply)} values, expected {1 + num_values}")
-        return (reply, *[None] * num_values) if isinstance(reply, Failure) else tuple(reply)
+        if isinstance(reply, Failure):
+            return (reply, *[None] * num_values)
+        summary, *values = reply
+        return (packed(summary), *values)
 
 
 class PoolHost(Host):
     """A worker that goes through a batch of calls and streams the replies."""
 
-    def run_batch(self, calls: Sequence[tuple[str, tuple[Any, ...]]]) -> Iterator[list[Any]]:
+    def run_batch(self, calls: Sequence[tuple[str, tuple[Any, ...]]]) -> Iterator[Any]:
         """Yields the replies in order; those of quick calls travel together, with the first that was not.
         References among the arguments are what they stand for."""
         replies: list[Any] = []
@@ -102,19 +110,22 @@ class PoolHost(Host):
         for method, arguments in calls:
             replies.append(self._call_with(method, arguments, fetched))
             if time.monotonic() - last > _TOGETHER_S:
-                yield replies
+                yield packed(replies)
                 replies, last = [], time.monotonic()
         if replies:
-            yield replies
+            yield packed(replies)
 
     def _call_with(self, method: str, arguments: tuple[Any, ...], fetched: dict[ray.ObjectRef, Any]) -> Any:
+        given = list(arguments)
         try:
-            for reference in arguments:
-                if isinstance(reference, ray.ObjectRef) and reference not in fetched:
-                    fetched[reference] = ray.get(reference)
+            for place, argument in enumerate(arguments):
+                if isinstance(argument, ray.ObjectRef):
+                    if argument not in fetched:
+                        fetched[argument] = ray.get(argument)
+                    given[place] = fetched[argument]
         except Exception as error:  # its owner, or the node that held it, is gone
             return Failure.of(error, self._rank)
-        return self.call(method, *(fetched[a] if isinstance(a, ray.ObjectRef) else a for a in arguments))
+        return self._reply(method, given)
 
 
 class AsyncHost(Host):
@@ -145,6 +156,12 @@ class AsyncHost(Host):
             return bool(ray.get_runtime_context().was_current_actor_reconstructed)
 
     async def call(self, method: str, *arguments: Any) -> Any:
+        return packed(await self._answer(method, arguments))
+
+    async def call_split(self, method: str, num_values: int, *arguments: Any) -> tuple[Any, ...]:
+        return self._apart(method, await self._answer(method, arguments), num_values)
+
+    async def _answer(self, method: str, arguments: Sequence[Any]) -> Any:
         if not self._built.is_set() and self._is_replacement:
             return Failure(self._rank, "the process that took its place is not built yet", died=True)
         await self._built.wait()
@@ -161,9 +178,6 @@ class AsyncHost(Host):
             return self._lost or Failure.of(error, self._rank)
         finally:
             self._open_calls.discard(task)
-
-    async def call_split(self, method: str, num_values: int, *arguments: Any) -> tuple[Any, ...]:
-        return self._apart(method, await self.call(method, *arguments), num_values)
 
     def _look(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = lost_failure(context)

@@ -21,6 +21,7 @@ from roll.distributed.executor.rollout.finished_requests import FinishedRequests
 from roll.errors import RollError, StrategyError, WorkerError, describe
 from roll.types.rollout import AnyAnswered, AnyGeneration, BegunRequest, GenerationRequest
 from roll.utils.background import BackgroundTasks, start
+from roll.utils.packed import packed
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -157,7 +158,7 @@ class EngineClient:
     async def _hand_in(self, replica: Replica, requests: list[GenerationRequest]) -> None:
         """An engine that does not take them would leave them waiting: they fail with what it says."""
         try:
-            reply = await self._call(replica, "submit", requests, self.name)
+            reply = await self._call(replica, "submit", packed(requests), self.name)
         except RayActorError:  # of this, and of a reply that says the same, `take` tells, too
             return
         except Exception as failure:  # they could not even be sent

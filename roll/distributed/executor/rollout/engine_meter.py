@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable
 
 import numpy as np
@@ -25,6 +26,9 @@ class EngineMeter:
         self._recomputes = not blueprint.keeps_kv
         self._meter = Meter(self._role, f"rank {self._rank}", clock)
         self._memory = MemoryWatch(f"{self._role}-{self._rank}")
+        self._counts: defaultdict[str, float] = defaultdict(
+            float
+        )  # here, since the meter has a lock, which every answer would take
         self._num_open = 0
         self._is_held = False
         self._away: frozenset[State] = frozenset()
@@ -32,8 +36,8 @@ class EngineMeter:
     def begin(self, request: GenerationRequest) -> None:
         """The engine reads a prompt, once for all its answers."""
         given = len(request.prompt_ids)
-        self._meter.count("prompt_tokens", given)
-        self._meter.count("pairs", given * (given + 1) / 2)
+        self._counts["prompt_tokens"] += given
+        self._counts["pairs"] += given * (given + 1) / 2
         if request.order != FIRST_IN_LINE:
             self._meter.spans.mark(request.order, "begun")
         self._open(request.num_samples)
@@ -41,15 +45,15 @@ class EngineMeter:
     def answered(self, request: GenerationRequest, answer: Generation) -> None:
         """An answer is there, whole or cut short."""
         given, sampled, versions = len(request.prompt_ids), answer.num_tokens, answer.policy_versions
-        self._meter.count("other_tokens" if request.order == FIRST_IN_LINE else "sampled_tokens", sampled)
-        self._meter.count("pairs", sampled * given + sampled * (sampled + 1) / 2)
+        self._counts["other_tokens" if request.order == FIRST_IN_LINE else "sampled_tokens"] += sampled
+        self._counts["pairs"] += sampled * given + sampled * (sampled + 1) / 2
         if self._recomputes and sampled and versions[0] != versions[-1]:
-            self._meter.count("recomputed_tokens", recomputed(given, versions))
+            self._counts["recomputed_tokens"] += recomputed(given, versions)
         self._open(-1)
 
     def moved(self) -> None:
         """Another engine goes on with what there is of an answer."""
-        self._meter.count("moved_answers", 1)
+        self._counts["moved_answers"] += 1
 
     def cut(self, num_answers: int) -> None:
         """These never came."""
@@ -72,6 +76,9 @@ class EngineMeter:
         self._look()
 
     def take(self, look: Look) -> Usage:
+        for name, value in self._counts.items():
+            self._meter.count(name, value)
+        self._counts.clear()
         return self._memory.add_to(self._meter.take(look.trace), look)
 
     def _open(self, num_answers: int) -> None:

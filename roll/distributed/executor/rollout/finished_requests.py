@@ -21,6 +21,7 @@ from roll.types.rollout import (
     RowTexts,
     StoredGeneration,
     Trajectory,
+    answer_rows,
 )
 from roll.types.texts import TextTable
 
@@ -98,13 +99,13 @@ class FinishedRequests:
         ]
 
     def _answers(self) -> list[AnyGeneration]:
-        ends = np.cumsum(self.lengths)[:-1]
-        columns = (np.split(column, ends) for column in (self.token_ids, self.log_probs, self.policy_versions))
+        ids, log_probs, versions = self.token_ids, self.log_probs, self.policy_versions
+        ends = np.cumsum(self.lengths).tolist()
+        spans = map(slice, [0, *ends], ends)  # not np.split, which takes longer for each than all that is done here
+        reasons = self.finish_reasons.tolist()
         return [
-            Generation(token_ids, log_probs, versions, FINISH_REASONS[reason], routes)
-            for token_ids, log_probs, versions, reason, routes in zip(
-                *columns, self.finish_reasons, self.routes, strict=False
-            )
+            Generation(ids[span], log_probs[span], versions[span], FINISH_REASONS[reason], routes)
+            for span, reason, routes in zip(spans, reasons, self.routes, strict=True)
         ]
 
     def _stored_answers(self, tokens: object, texts: object) -> list[AnyGeneration]:
@@ -132,8 +133,8 @@ def store(
             continue
         answers = list(result.values())
         rows += [
-            Trajectory.from_generation(request.prompt_ids, answer, 0.0, index=0, response_text="", media=request.media)
-            for answer in answers
+            Trajectory.from_row(row, 0.0, index=0, response_text="", media=request.media)
+            for row in answer_rows(request.prompt_ids, answers)
         ]
         plain, raw = (answer_texts(form, answers, request.sampling) for form in (decode, decode_raw))
         texts += map(RowTexts, plain, raw)

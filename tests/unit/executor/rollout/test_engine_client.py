@@ -6,7 +6,7 @@ import asyncio
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ from roll.distributed.executor.rollout.generate_worker import GenerateWorker
 from roll.errors import RollError, WorkerError
 from roll.types.rollout import AnyGeneration, Generation, GenerationRequest, SamplingParams
 from tests.fakes import FakeGenerateStrategy
-from tests.helpers.rollouts import here
+from tests.helpers.rollouts import arrived, here
 
 
 class Refusing:
@@ -50,7 +50,7 @@ class Process:
 
     def remote(self, method: str, *arguments: object) -> asyncio.Future[Any]:
         async def run() -> object:
-            reply = getattr(self.worker, method)(*arguments)
+            reply = getattr(self.worker, method)(*arrived(arguments))
             return await reply if inspect.isawaitable(reply) else reply
 
         return asyncio.ensure_future(run())
@@ -71,7 +71,7 @@ class Mortal:
         if not self.is_back:
             raise RayActorError
         if method == "submit":
-            self.submitted += cast(list[GenerationRequest], arguments[0])
+            self.submitted += arrived(arguments)[0]
         if method != "take":
             return None
         await turns(lambda: bool(self.submitted))
@@ -140,7 +140,7 @@ class Telling:
 
     async def reply(self, method: str, *arguments: object) -> object:
         if method == "submit":
-            self.submitted += cast(list[GenerationRequest], arguments[0])
+            self.submitted += arrived(arguments)[0]
         if method != "take":
             return Failure(0, "not back") if method == "wait_serving" else None
         answers = await self.replies.get()

@@ -18,7 +18,7 @@ from roll.distributed.executor.rollout.generate_worker import GenerateWorker
 from roll.distributed.strategy.base import ALL_STATES
 from roll.types.rollout import AnyGeneration, Generation, GenerationRequest, SamplingParams
 from tests.fakes import FakeGenerateStrategy
-from tests.helpers.rollouts import here
+from tests.helpers.rollouts import arrived, here
 
 
 class Counting(FakeGenerateStrategy):
@@ -54,9 +54,10 @@ class Engine:
 
     def remote(self, method: str, *arguments: Any) -> asyncio.Future[Any]:
         async def run() -> object:
+            given = arrived(arguments)
             if method == "submit":
-                self.submitted += arguments[0]
-            reply = getattr(self.worker, method)(*arguments)
+                self.submitted += given[0]
+            reply = getattr(self.worker, method)(*given)
             return await reply if inspect.isawaitable(reply) else reply
 
         return asyncio.ensure_future(run())
