@@ -340,7 +340,7 @@ class Trajectory(TrajectoryBase):
 class AnswerRow:
     """The tokens of prompt and answer, as `columns` of a Trajectory. `facts`, where they are known already."""
 
-    columns: Mapping[str, np.ndarray | None]
+    columns: Mapping[str, Any]
     facts: RowFacts | None
     finish_reason: FinishReason
 

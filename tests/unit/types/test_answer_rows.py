@@ -2,6 +2,7 @@
 
 import pickle
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ def answer(length: int, *versions: int) -> Generation:
     )
 
 
-def looped(generation: Generation, prompt: np.ndarray) -> dict[str, list[float]]:
+def looped(generation: Generation, prompt: np.ndarray) -> dict[str, list[Any]]:
     count = len(prompt)
     return {
         "input_ids": [*prompt.tolist(), *generation.token_ids.tolist()],
@@ -65,5 +66,5 @@ def test_a_row_that_travels_brings_its_own_tokens_alone() -> None:
 def test_routes_stand_on_the_rows_of_their_answers() -> None:
     routes = np.ones((6, 2, 1), np.int16)
     known, unknown = answer_rows(PROMPT, [replace(answer(4, 3), routes=routes), answer(4, 3)])
-    assert known.columns["routes"][:, 0, 0].tolist() == [1] * 6 + [-1]  # type: ignore[index]
+    assert known.columns["routes"][:, 0, 0].tolist() == [1] * 6 + [-1]
     assert unknown.columns["routes"] is None
