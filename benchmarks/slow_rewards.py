@@ -22,9 +22,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import copy
 import inspect
 import json
-import pickle
 import statistics
 import sys
 import time
@@ -96,7 +96,7 @@ class Process:
 
     def remote(self, method: str, *arguments: object) -> asyncio.Future[Any]:
         async def run() -> object:
-            reply = getattr(self.worker, method)(*pickle.loads(pickle.dumps(arguments)))  # as it arrives there
+            reply = getattr(self.worker, method)(*map(copy.copy, arguments))  # as they arrive there
             return await reply if inspect.isawaitable(reply) else reply
 
         return asyncio.ensure_future(run())
