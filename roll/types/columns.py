@@ -25,8 +25,7 @@ class Column:
     inner: int = 0
 
     def holds(self, values: np.ndarray, size: int) -> bool:
-        dtype = values.dtype
-        is_kind = dtype is self.dtype or dtype == self.dtype or (self.dtype.kind == "U" and dtype.kind == "U")
+        is_kind = values.dtype == self.dtype or (self.dtype.kind == "U" and values.dtype.kind == "U")
         return is_kind and values.ndim == 1 + self.inner and len(values) == size
 
 
@@ -60,11 +59,8 @@ def _marks(hint: Any) -> tuple[Any, ...]:
 def check_columns(owner: object, sizes: Mapping[Unit, int]) -> None:
     """ValueError for a column of another length, another dtype or more dimensions. Absent columns are None."""
     for name, column in columns(type(owner)).items():
-        values = getattr(owner, name)
-        if values is None:
-            continue
-        size = sizes[column.unit]
-        if type(values) is np.ndarray and column.holds(values, size):
+        values, size = getattr(owner, name), sizes[column.unit]
+        if values is None or (type(values) is np.ndarray and column.holds(values, size)):
             continue
         where = f"{type(owner).__name__}.{name}"
         if not isinstance(values, np.ndarray):

@@ -351,27 +351,28 @@ def answer_rows(prompt_ids: np.ndarray, answers: Sequence[Generation]) -> list[A
     if not answers:
         return []
     num_prompt = len(prompt_ids)
-    ends = [num_prompt + len(answer.token_ids) for answer in answers]
-    begins = [0, *accumulate(ends)]
+    counts = [len(answer.token_ids) for answer in answers]
+    sizes = [num_prompt + count for count in counts]
+    begins = [0, *accumulate(sizes)]
     ids = np.concatenate([part for a in answers for part in (prompt_ids, a.token_ids)], dtype=np.int32)
     nothing = np.zeros(num_prompt, np.float32)
     log_probs = np.concatenate([part for a in answers for part in (nothing, a.log_probs)])
-    mask = np.ones(max(ends), np.bool_)
+    mask = np.ones(max(sizes), np.bool_)
     mask[:num_prompt] = False
-    versions, version = _versions(num_prompt, max(ends), answers)
+    versions, version = _versions(num_prompt, max(sizes), answers)
     return [
         AnswerRow(
             {
-                "input_ids": ids[begin : begin + end],
-                "response_mask": mask[:end],
-                "log_probs": log_probs[begin : begin + end],
-                "policy_versions": own[:end],
-                "routes": routes_of_row(answer.routes, end),
+                "input_ids": ids[begin : begin + size],
+                "response_mask": mask[:size],
+                "log_probs": log_probs[begin : begin + size],
+                "policy_versions": own[:size],
+                "routes": routes_of_row(answer.routes, size),
             },
-            RowFacts(end, end - num_prompt, 1, version, float(version)) if version >= 0 and end > num_prompt else None,
+            RowFacts(size, count, 1, version, float(version)) if version >= 0 and count else None,
             answer.finish_reason,
         )
-        for begin, end, own, answer in zip(begins, ends, versions, answers, strict=False)
+        for begin, size, count, own, answer in zip(begins, sizes, counts, versions, answers, strict=False)
     ]
 
 
