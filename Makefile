@@ -17,6 +17,12 @@ TEST_ARGS ?=
 GPU_ARGS ?=
 # Test files run side by side, each in one process; whole runs wait for their processes to start more than they compute.
 TEST_PROCESSES ?= 2
+# A part of the slow tests, 1/3, 2/3 or 3/3; all of them if empty.
+SHARD ?=
+# Seconds after which all tests are stopped, and those that were running are named.
+TEST_LIMIT_S ?= 4200
+SLOW_LIMIT_S ?= 21600
+RUN_TESTS = $(TEST_VENV)/bin/python -m pytest --durations=15 -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 # What tells in under a minute whether a change is on its way: no processes, no engines.
 QUICK_TESTS := tests/layout tests/unit/configs tests/unit/algorithms tests/unit/types
 
@@ -45,12 +51,13 @@ TEST_VENV := .venv
 STAND_INS := $(wildcard tools/cpu_stand_ins/*.py tools/cpu_stand_ins/site/*.p* tools/cpu_stand_ins/site/*/*.py)
 TEST_STAMP := $(TEST_VENV)/complete-$(call fingerprint,$(TEST_LOCK) setup.py $(STAND_INS),$(TEST_PACKAGES))
 
-.PHONY: help demo demo-environment quick test test-slow gpu-report docs test-environment no-space lint hooks
+.PHONY: help demo demo-environment quick test test-slow durations gpu-report docs test-environment no-space lint hooks
 
 help:
 	@echo "make demo   a tiny language model learns to sort, by reinforcement, in a few minutes; DEMO_ARGS='key=value ...'"
-	@echo "make test   every engine is installed, the tests run; TEST_ARGS='-k name' or a path narrows it"
-	@echo "make test-slow  the whole runs that take minutes each, marked slow"
+	@echo "make test   every engine is installed, the tests that a change must pass run; TEST_ARGS='-k name' or a path narrows it"
+	@echo "make test-slow  the full matrix, marked slow; SHARD=1/3 runs a third of it, in under an hour"
+	@echo "make durations  measures every test, for tests/durations.json"
 	@echo "make quick  the tests of layout, settings, algorithms and types, in under a minute"
 	@echo "make gpu-report  on a machine with GPUs: checks every path there, and writes docs/gpu_validation.md (GPU_ARGS='--help')"
 	@echo "make docs   the pages of docs/ as a site that needs no network, in output/site"
@@ -81,11 +88,16 @@ quick: test-environment
 
 test: test-environment
 	@echo "== [2/2] tests ($(SAY_DEVICES))"
-	@$(TEST_VENV)/bin/python -m pytest --durations=15 -m "not slow" -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder $(TEST_ARGS)
+	@$(RUN_TESTS) -m "not slow" --whole-limit=$(TEST_LIMIT_S) $(TEST_ARGS)
 
 test-slow: test-environment
-	@echo "== [2/2] tests marked slow ($(SAY_DEVICES))"
-	@$(TEST_VENV)/bin/python -m pytest --durations=15 -m slow $(TEST_ARGS)
+	@echo "== [2/2] tests marked slow $(SHARD) ($(SAY_DEVICES))"
+	@$(RUN_TESTS) -m slow --whole-limit=$(SLOW_LIMIT_S) $(if $(SHARD),--shard=$(SHARD)) $(TEST_ARGS)
+
+durations: test-environment
+	@echo "== [2/2] what every test takes, for tests/durations.json (hours)"
+	@$(RUN_TESTS) -m "not slow" --record-durations=gate $(TEST_ARGS)
+	@for shard in 1/3 2/3 3/3; do $(RUN_TESTS) -m slow --shard=$$shard --record-durations=slow-$${shard%/3} $(TEST_ARGS); done
 
 gpu-report: test-environment
 	@echo "== [2/2] checks on GPUs ($(SAY_DEVICES))"

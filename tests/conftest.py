@@ -1,5 +1,6 @@
 """Fixtures for every test. Heavy imports stay inside the fixtures, so that a fast test stays fast."""
 
+import gc
 import importlib.util
 import os
 import sys
@@ -25,6 +26,10 @@ os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
+# Imports and collecting make millions of objects that stay. The garbage collector looks at none of them again: each of
+# its rounds took seconds after them.
+gc.disable()
+
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
@@ -34,17 +39,34 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     return report
 
 
-def pytest_configure() -> None:
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_configure(config: pytest.Config) -> None:
     """Examples are the same in every run, and a machine that stalls fails none."""
     from hypothesis import HealthCheck, settings
 
     settings.register_profile("roll", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("roll")
+    from tests.helpers.durations import Recorder
+    from tests.helpers.suite import Selection, Watchdog
+
+    config.pluginmanager.register(Selection(config.getoption("--shard")))
+    if config.getoption("--record-durations"):
+        config.pluginmanager.register(Recorder(config.getoption("--record-durations")))
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        config.pluginmanager.register(Watchdog(config, config.getoption("--whole-limit")))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--faults", type=int, default=1000, help="faults of tests/e2e/test_faults_seeded.py")
     parser.addoption("--proof", action="store_true", help="what cases of tests/parity measure goes to docs/parity.md")
+    parser.addoption("--record-durations", metavar="NAME", help="what this run takes goes to tests/durations.json")
+    parser.addoption("--shard", help="1/3, 2/3 or 3/3: only the files of this part of the slow tests")
+    parser.addoption("--whole-limit", type=float, default=0, help="seconds for all tests together; 0: no limit")
     parser.addoption("--fault-seed", type=int, default=0, help="they are drawn with this seed")
 
 
@@ -111,20 +133,19 @@ def varied_sort_dir(request: pytest.FixtureRequest, sort_task: ModuleType) -> Pa
     return directory
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def rank_pool() -> Iterator[Callable[[int], "RankPool"]]:
-    """rank_pool(world_size) -> a pool of that size. The module has one at a time: the threads of gloo are busy even
-    when their rank has nothing to do."""
+    """rank_pool(world_size) -> a pool of that size. The test process keeps its two ranks, and one pool of another size
+    at a time."""
     from tests.helpers.processes import RankPool
 
-    pool = RankPool(1)
+    pools = {2: RankPool(2)}
 
     def get(world_size: int) -> RankPool:
-        nonlocal pool
-        if pool.world_size != world_size:
-            pool.close()
-            pool = RankPool(world_size)
-        return pool
+        for size in pools.keys() - {2, world_size}:
+            pools.pop(size).close()
+        return pools.setdefault(world_size, RankPool(world_size))
 
     yield get
-    pool.close()
+    for pool in pools.values():
+        pool.close()

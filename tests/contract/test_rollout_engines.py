@@ -48,7 +48,7 @@ TOLERANCE = 1e-5  # fp32; several kernels, sums in another order
 LONG_PROMPT = 200  # longer than a block of vLLM's prefix cache on a CPU
 
 
-@pytest.fixture(scope="module", params=ENGINES)
+@pytest.fixture(scope="module", params=["hf_infer", "vllm", pytest.param("sglang", marks=pytest.mark.slow)])
 def harness(request: pytest.FixtureRequest) -> Iterator[EngineHarness]:
     if request.param != "hf_infer" and find_spec(request.param) is None:
         pytest.skip(f"{request.param} is not installed")

@@ -23,17 +23,19 @@ MEGATRON = "roll.distributed.strategy.megatron.train:MegatronTrainStrategy"
 ZERO3 = {"stage": 3, "stage3_param_persistence_threshold": 0}
 CASES = [
     Case("deepspeed_train", DEEPSPEED, 1, {"zero_optimization": {"stage": 0}}),
-    Case("deepspeed_train", DEEPSPEED, 2, {"zero_optimization": {"stage": 2}}),
     Case("deepspeed_train", DEEPSPEED, 2, {"zero_optimization": ZERO3}),
     Case("megatron_train", MEGATRON, 2, {"tensor_model_parallel_size": 2, "sequence_parallel": True}),
+    Case("fsdp2_train", FSDP2, 2, packs=True),
+    Case("plain:SPEC", "plain_torch:PlainTrainStrategy", 1),  # of docs/adding_a_strategy.md
+]
+MORE_CASES = [
+    Case("deepspeed_train", DEEPSPEED, 2, {"zero_optimization": {"stage": 2}}),
+    Case("deepspeed_train", DEEPSPEED, 2, {"zero_optimization": ZERO3}, packs=True),
     Case("megatron_train", MEGATRON, 2, {"pipeline_model_parallel_size": 2}),
     Case("megatron_train", MEGATRON, 2, {"use_distributed_optimizer": True}),
     Case("fsdp2_train", FSDP2, 1),
     Case("fsdp2_train", FSDP2, 2),
-    Case("fsdp2_train", FSDP2, 2, packs=True),
     Case("fsdp2_train", FSDP2, 2, {"tensor_parallel_size": 2}),
-    Case("deepspeed_train", DEEPSPEED, 2, {"zero_optimization": ZERO3}, packs=True),
-    Case("plain:SPEC", "plain_torch:PlainTrainStrategy", 1),  # of docs/adding_a_strategy.md
 ]
 
 
@@ -44,7 +46,7 @@ def page_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
-@pytest.fixture(params=CASES, ids=str)
+@pytest.fixture(params=[*CASES, *(pytest.param(case, marks=pytest.mark.slow) for case in MORE_CASES)], ids=str)
 def case(request: pytest.FixtureRequest, page_folder: str) -> Case:
     return replace(request.param, folder=page_folder if ":" in request.param.strategy_name else "")
 

@@ -17,6 +17,7 @@ from tests.e2e.conftest import END_LIMIT_S, Run
 StartRun = Callable[..., Run]
 
 
+@pytest.mark.slow
 def test_the_demo_learns_from_groups_that_ran_ahead_and_trains_each_once(
     sort_data: Path, start_run: StartRun, tmp_path: Path
 ):
@@ -62,13 +63,15 @@ def test_the_agentic_demo_learns_from_episodes_that_ran_ahead(lake_data: Path, s
     run.assert_all_gone()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT], ids=lambda sent: sent.name)
+@pytest.mark.parametrize(
+    "sent", [pytest.param(signal.SIGKILL, marks=pytest.mark.slow), signal.SIGINT], ids=lambda sent: sent.name
+)
 def test_a_run_that_ended_with_groups_in_flight_goes_on_with_what_was_saved_and_trains_each_once(
     sent: signal.Signals, sort_data: Path, start_run: StartRun, tmp_path: Path
 ):
     """Finished groups come back as they were; of those that were under way what a run that is told to end could save.
-    Engines sample few answers at once, so that there is always something in flight."""
+    Engines sample few answers at once, so that there is always something in flight. No token is too old, before the end
+    and after it."""
     dumps = tmp_path / "dumps"
     settings = (
         "max_steps=16",
@@ -99,6 +102,7 @@ def test_a_run_that_ended_with_groups_in_flight_goes_on_with_what_was_saved_and_
             np.testing.assert_array_equal(getattr(later, name)[:size], getattr(row, name))
         num_longer += len(later.input_ids) > size
     assert bool(num_longer) == bool(begun)
+    assert_never_too_old(resumed, steps=16)
     resumed.assert_all_gone()
 
 

@@ -19,6 +19,7 @@ def staleness(run: Run) -> list[float]:
     return [row["rollout/staleness_max"] for step, row in sorted(run.metrics.items()) if step]
 
 
+@pytest.mark.slow
 def test_the_demo_learns_on_one_device_with_rollouts_half_a_step_ahead(sort_data: Path, start_run: StartRun):
     """24 of the demo's 100 steps. Held-out greedy accuracy was .91 at one seed; after 25 steps of the synchronous demo
     it is .88 to .95."""

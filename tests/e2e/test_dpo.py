@@ -24,9 +24,10 @@ FSDP2 = (
 LORA = ("actor_train.model_args.lora_target=all-linear", "reference=null")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "strategy",
-    [(), *(pytest.param(other, marks=pytest.mark.slow) for other in (MEGATRON, FSDP2, LORA))],
+    [(), MEGATRON, FSDP2, LORA],
     ids=["deepspeed", "megatron", "fsdp2", "lora"],
 )
 def test_it_learns_and_goes_on_from_a_checkpoint_bit_for_bit(

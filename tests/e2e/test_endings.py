@@ -14,6 +14,7 @@ from tests.e2e.test_rlvr import assert_engine_and_trainer_agree
 StartRun = Callable[..., Run]
 
 
+@pytest.mark.slow
 def test_an_engine_of_two_killed_amid_a_rollout_is_replaced_and_the_run_goes_on(sort_data: Path, start_run: StartRun):
     """Long answers, so that a step is nearly all rollout. What the dead engine had in hand is sampled elsewhere; the
     weights of the new engine are the trainer's: its log-probs agree like the others'."""
@@ -46,9 +47,8 @@ def test_an_engine_of_two_that_hangs_is_ended_and_replaced(sort_data: Path, star
     run.assert_all_gone()
 
 
-@pytest.mark.parametrize(
-    "role, how", [("actor_train", "stopped"), pytest.param("actor_infer", "killed", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("role, how", [("actor_train", "stopped"), ("actor_infer", "killed")])
 def test_a_killed_or_stopped_worker_ends_the_run_with_its_name_and_leaves_nothing_behind(
     role: str, how: str, sort_data: Path, start_run: StartRun
 ):
@@ -74,6 +74,7 @@ def test_ctrl_c_saves_the_finished_step_and_exits_with_130(sort_data: Path, star
     run.assert_all_gone()
 
 
+@pytest.mark.slow
 def test_a_killed_driver_takes_its_workers_along(sort_data: Path, start_run: StartRun):
     run = start_run(sort_data, "tiny_sort", "max_steps=10000", "eval_steps=-1", "save_steps=-1")
     run.wait_for_step(1)

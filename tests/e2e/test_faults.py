@@ -19,6 +19,7 @@ StartRun = Callable[..., Run]
 NO_SAVES = PHASES["steps"]
 
 
+@pytest.mark.slow
 def test_sigterm_saves_the_finished_step_though_cleaner_and_reward_worker_were_killed(
     sort_data: Path, start_run: StartRun
 ):

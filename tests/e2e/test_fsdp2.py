@@ -19,6 +19,7 @@ REFERENCE = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_two_ranks_train_beside_a_reference_and_one_rank_goes_on(sort_data: Path, start_run: StartRun) -> None:
     """The sampler's log-probs are those of the trainer's weights, also after a checkpoint was taken up by another
     number of ranks: with the weights of one update before they would differ by 1e-2 and more."""

@@ -93,6 +93,7 @@ def wait_for_restart(run: Run) -> int:
     pytest.fail(f"no engine was restarted:\n{run.text}")
 
 
+@pytest.mark.slow
 def test_a_judge_takes_turns_on_the_policys_devices_and_one_that_is_killed_comes_back(
     sort_data: Path, start_run: StartRun
 ) -> None:

@@ -16,6 +16,7 @@ KL = ("use_kl_loss=true", "kl_loss_coef=0.001")
 REFERENCE = ("reference.strategy_args.strategy_name=hf_infer", "reference.device_mapping=[1]")
 
 
+@pytest.mark.slow
 def test_a_run_with_a_kl_term_starts_no_reference_and_its_engine_has_the_merged_weights(
     sort_data: Path, start_run: StartRun
 ) -> None:

@@ -15,6 +15,7 @@ HF_SAMPLER = ("actor_infer.strategy_args.strategy_name=hf_infer", "~actor_infer.
 SHORT = ("eval_steps=24", "save_steps=-1")
 
 
+@pytest.mark.slow
 def test_tensor_parallel_ranks_feed_vllm(shared_heads_data: Path, start_run: StartRun) -> None:
     run = start_run(shared_heads_data, "tiny_sort_megatron", "max_steps=3", "eval_steps=-1", "save_steps=-1")
     assert run.wait() == 0, run.text

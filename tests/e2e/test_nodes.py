@@ -90,6 +90,7 @@ def test_a_run_spreads_over_the_nodes_of_a_cluster_and_leaves_it_alive(
     assert not [role for role in ("actor_train", "actor_infer") if _worker(role) is not None]
 
 
+@pytest.mark.slow
 def test_the_doctor_asks_every_node_of_a_cluster(
     two_nodes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

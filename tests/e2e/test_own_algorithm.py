@@ -22,6 +22,7 @@ Path(__file__).with_name("imported-" + os.environ.get("ROLL_ROLE", "driver")).to
 REWARD = "rewards.sort"
 
 
+@pytest.mark.slow
 def test_an_estimator_a_loss_and_a_reward_from_a_folder_outside_train(
     sort_data: Path, start_run: Callable[..., Run], tmp_path: Path
 ) -> None:

@@ -98,6 +98,7 @@ def test_what_is_no_pipeline_is_refused(
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_it_learns_validates_and_resumes_bit_for_bit(
     folder: Path, sort_data: Path, start_run: Callable[..., Run]
 ) -> None:

@@ -119,6 +119,7 @@ def test_a_real_run_refuses_a_class_that_is_not_there_or_not_whole_before_anythi
     assert f"{KEY}: {name}: {message}" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_three_steps_are_trained_and_saved_and_the_engine_gets_the_weights(
     folder: Path, sort_data: Path, start_run: Callable[..., Run]
 ) -> None:

@@ -65,6 +65,7 @@ def test_a_reward_model_takes_turns_with_the_trainer_and_the_run_resumes_bit_for
         assert comparable(resumed.metrics[step]) == comparable(rows[step]), f"step {step}"
 
 
+@pytest.mark.slow
 def test_a_reward_model_that_dies_ends_the_run_with_its_name(
     sort_data: Path, start_run: StartRun, make_tiny_model_dir: Callable[..., Path]
 ):

@@ -61,7 +61,6 @@ def assert_engine_and_trainer_agree(run: Run, tolerance: float = 1e-4) -> None:
     assert gaps and max(gaps) < tolerance, gaps
 
 
-@pytest.mark.slow
 def test_the_vllm_form_runs_on_two_training_ranks(sort_data: Path, start_run: StartRun):
     run = start_run(sort_data, "tiny_sort_vllm", "max_steps=4", "eval_steps=4", "save_steps=-1")
     run.wait_for_step(1)
@@ -73,6 +72,7 @@ def test_the_vllm_form_runs_on_two_training_ranks(sort_data: Path, start_run: St
     run.assert_all_gone()
 
 
+@pytest.mark.slow
 def test_the_sglang_form_runs_on_two_training_ranks(sort_data: Path, start_run: StartRun):
     if find_spec("sglang") is None:
         pytest.skip("sglang is not installed")
@@ -85,6 +85,7 @@ def test_the_sglang_form_runs_on_two_training_ranks(sort_data: Path, start_run: 
     run.assert_all_gone()
 
 
+@pytest.mark.slow
 def test_ppo_with_reference_on_answers_of_varied_length(varied_sort_dir: Path, start_run: StartRun):
     """Everything that moves rows around, at once: answers of 6 to 15 tokens, two ranks with balanced rows, two updates
     per step with old log-probs of their own, micro batches by tokens, a critic of another layout, a reference for the

@@ -14,13 +14,14 @@ from tests.parity.megatron import models
 StartRun = Callable[..., Run]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("example", "mode"),
     [
-        pytest.param("tiny_sort_fsdp2", "R2", marks=pytest.mark.slow),
+        ("tiny_sort_fsdp2", "R2"),
         ("tiny_sort_fsdp2", "R3"),
-        pytest.param("tiny_sort_sglang", "R3", marks=pytest.mark.slow),
-        pytest.param("tiny_sort_megatron", "R2", marks=pytest.mark.slow),
+        ("tiny_sort_sglang", "R3"),
+        ("tiny_sort_megatron", "R2"),
     ],
 )
 def test_two_updates_of_a_step_train_with_the_same_experts(

@@ -24,9 +24,10 @@ ULYSSES = (*FSDP2, "sft_train.model_args.ulysses_size=2", "sft_train.use_sequenc
 LORA = ("sft_train.model_args.lora_target=all-linear", "sft_train.model_args.lora_rank=16")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "strategy",
-    [(), *(pytest.param(other, marks=pytest.mark.slow) for other in (MEGATRON, ULYSSES, LORA))],
+    [(), MEGATRON, ULYSSES, LORA],
     ids=["deepspeed", "megatron", "ulysses", "lora"],
 )
 def test_it_learns_and_goes_on_from_a_checkpoint_bit_for_bit(

@@ -1,9 +1,9 @@
 """The library as the layout tests see it: modules, their imports and their calls, read without importing any."""
 
 import ast
-from collections.abc import Iterator
+import gc
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -21,27 +21,38 @@ class Module:
     def relative(self) -> str:
         return str(self.path.relative_to(REPOSITORY))
 
-    def imports(self) -> Iterator[tuple[str, int]]:
+    @cached_property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """Every node of the tree."""
+        return tuple(ast.walk(self.tree))
+
+    @cached_property
+    def imports(self) -> tuple[tuple[str, int], ...]:
         """(dotted name, line) of everything imported, at the top, inside functions and under TYPE_CHECKING alike."""
-        for node in ast.walk(self.tree):
+        found: list[tuple[str, int]] = []
+        for node in self.nodes:
             if isinstance(node, ast.Import):
-                yield from ((alias.name, node.lineno) for alias in node.names)
+                found += ((alias.name, node.lineno) for alias in node.names)
             elif isinstance(node, ast.ImportFrom):
                 assert node.level == 0, f"{self.relative}:{node.lineno}: relative import; write the whole name"
-                yield from ((f"{node.module}.{alias.name}", node.lineno) for alias in node.names)
+                found += ((f"{node.module}.{alias.name}", node.lineno) for alias in node.names)
+        return tuple(found)
 
-    def calls(self) -> Iterator[tuple[str, ast.Call]]:
+    @cached_property
+    def calls(self) -> tuple[tuple[str, ast.Call], ...]:
         """(dotted name as it would be without import aliases, call) of each call of a plain or dotted name."""
         aliases: dict[str, str] = {}
-        for node in ast.walk(self.tree):
+        found: list[tuple[str, ast.Call]] = []
+        for node in self.nodes:
             if isinstance(node, ast.Import):
                 aliases |= {alias.asname: alias.name for alias in node.names if alias.asname is not None}
             elif isinstance(node, ast.ImportFrom):
                 aliases |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.Call) and (name := dotted(node.func)) is not None:
                 head, _, rest = name.partition(".")
-                yield ".".join(filter(None, (aliases.get(head, head), rest))), node
+                found.append((".".join(filter(None, (aliases.get(head, head), rest))), node))
+        return tuple(found)
 
 
 def dotted(node: ast.expr) -> str | None:
@@ -58,13 +69,19 @@ def parse(text: str, name: str = "roll.example") -> Module:
     return Module(name, REPOSITORY / "example.py", ast.parse(text))
 
 
-@cache
 def modules(*folders: str) -> tuple[Module, ...]:
     """Every Python file below the given folders of the repository."""
+    return tuple(module for folder in folders for module in _modules(folder))
+
+
+@cache
+def _modules(folder: str) -> tuple[Module, ...]:
     found = []
-    for folder in folders:
-        for path in sorted((REPOSITORY / folder).rglob("*.py")):
-            parts = path.relative_to(REPOSITORY).with_suffix("").parts
-            name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-            found.append(Module(name, path, ast.parse(path.read_text(encoding="utf-8"), filename=str(path))))
+    gc.disable()  # trees are many objects that stay
+    for path in sorted((REPOSITORY / folder).rglob("*.py")):
+        parts = path.relative_to(REPOSITORY).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        found.append(Module(name, path, ast.parse(path.read_text(encoding="utf-8"), filename=str(path))))
+    gc.freeze()
+    gc.enable()
     return tuple(found)

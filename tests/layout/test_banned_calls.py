@@ -23,7 +23,7 @@ BANNED = {
 
 
 def banned_calls(module: Module) -> Iterator[str]:
-    for name, call in module.calls():
+    for name, call in module.calls:
         where = f"{module.relative}:{call.lineno}"
         keywords = {keyword.arg: keyword.value for keyword in call.keywords}
         if name in BANNED:
@@ -41,14 +41,14 @@ def is_true(node: ast.expr | None) -> bool:
 
 
 def prints(module: Module) -> Iterator[str]:
-    for name, call in module.calls():
+    for name, call in module.calls:
         if name == "print":
             yield f"{module.relative}:{call.lineno}: print in the library; use a logger"
 
 
 def raw_tasks(module: Module) -> Iterator[str]:
     """Tasks that are not contained, and of which nobody may hear when they fail."""
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.Attribute) and node.attr in ("create_task", "ensure_future"):
             yield f"{module.relative}:{node.lineno}: {node.attr}; use start or BackgroundTasks of roll.utils.background"
 

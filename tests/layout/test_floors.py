@@ -90,7 +90,7 @@ def is_within(name: str, package: str) -> bool:
 def climbing_imports(module: Module) -> Iterator[str]:
     """Imports of a higher floor, or of a neighbour on the same one."""
     own = package_of(module.name)
-    for name, line in module.imports():
+    for name, line in module.imports:
         other = package_of(name)
         if own is None or other is None or own == other:
             continue
@@ -100,14 +100,14 @@ def climbing_imports(module: Module) -> Iterator[str]:
 
 def forbidden_imports(module: Module) -> Iterator[str]:
     for package in FORBIDDEN.keys() & {package_of(module.name)}:
-        for name, line in module.imports():
+        for name, line in module.imports:
             for forbidden in FORBIDDEN[package]:
                 if is_within(name, forbidden):
                     yield f"{module.relative}:{line}: {package} may not import {name}"
 
 
 def ray_imports(module: Module) -> Iterator[str]:
-    for name, line in module.imports():
+    for name, line in module.imports:
         if is_within(name, "ray") and package_of(module.name) != "roll.distributed.executor":
             yield f"{module.relative}:{line}: imports {name} outside roll.distributed.executor"
 

@@ -45,7 +45,7 @@ def reported(module: Module) -> Iterator[str]:
     as in `metrics.add("x", total, count)`, `.maximum("x", value)`, `metrics["x"] = ` and `metrics = {"x": ...}`."""
     if module.name.startswith(OF_USERS):
         return
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         match node:
             case ast.Call(func=ast.Attribute(attr="add" | "maximum"), args=[name, _, *_]):
                 yield from texts(name)

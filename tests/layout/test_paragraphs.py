@@ -16,6 +16,7 @@ FOLDERS = ("roll", "tests", "examples", "benchmarks", "tools")
 PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/*.md", "examples/**/*.md")
 STARTS = re.compile(r"[-*>|#]|\d+\.|    |```")  # lists, tables, headings and code begin lines of their own
 GOES_ON = re.compile(r"[a-z`(\[]")
+OWN_LINE = re.compile(r"^\s*#", re.MULTILINE)
 
 
 def test_no_line_of_a_page_is_longer_than_the_limit() -> None:
@@ -40,7 +41,7 @@ def test_no_sentence_of_a_page_is_broken_long_before_the_limit() -> None:
 def test_no_sentence_of_a_docstring_or_comment_is_broken_long_before_the_limit() -> None:
     found = []
     for module in modules(*FOLDERS):
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 found += [f"{module.relative}:{number}" for number in broken_in_docstring(node)]
         for number, lines, indent in comments(module.path):
@@ -80,6 +81,8 @@ def comments(path: Path) -> Iterator[tuple[int, list[str], int]]:
     """(number of the first line, texts, indent) of comments that have lines of their own."""
     block: list[str] = []
     start = indent = 0
+    if OWN_LINE.search(path.read_text(encoding="utf-8")) is None:
+        return
     with path.open("rb") as stream:
         tokens = [t for t in tokenize.tokenize(stream.readline) if t.type == tokenize.COMMENT]
     for token in (t for t in tokens if t.line.lstrip().startswith("#")):

@@ -15,7 +15,7 @@ TABLE = "roll.configs.roles"
 def decisions_by_name(module: Module) -> Iterator[str]:
     """Comparisons with a role's name (`==`, `in`, `match`, `startswith`), and tables of a module keyed by such names.
     A text that only names one (an attribute, a key of a tree, a message) decides nothing."""
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.Compare):
             parts: list[ast.AST] = [node.left, *node.comparators]
         elif isinstance(node, ast.MatchValue):

@@ -15,7 +15,7 @@ FAMILIES = {"deepspeed", "megatron", "hf", "fsdp2"}  # as beginnings of names
 def decisions_by_name(module: Module) -> Iterator[str]:
     """Comparisons with a strategy's name (`==`, `in`, `match`) or the beginning of one (`startswith`), and tables that
     have such names as keys or entries. A text that names one for people decides nothing."""
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         parts: list[ast.AST] = []
         names = set(STRATEGIES) | (FAMILIES if isinstance(node, ast.Call) else set())
         if isinstance(node, ast.Compare):

@@ -5,12 +5,15 @@ import pytest
 from tests.parity import proof
 
 CASES = pytest.StashKey[list[str]]()
+FILES = pytest.StashKey[set[str]]()  # of tests/parity, those that were collected whole
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Before any is deselected."""
     config.stash[CASES] = [proof.short(item.nodeid) for item in items if item.get_closest_marker("proof")]
+    whole = not any("::" in argument for argument in config.args)
+    config.stash[FILES] = {item.nodeid.partition("::")[0] for item in items} if whole else set()
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

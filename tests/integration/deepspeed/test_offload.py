@@ -123,6 +123,7 @@ def scored_after_a_trip(model_dir: Path, zero: dict[str, Any]) -> tuple[bool, in
     return same, travelled, whole
 
 
+@pytest.mark.gate("2")
 @pytest.mark.parametrize("stage", [0, 2, 3])
 def test_a_trainer_with_frozen_weights_comes_back_as_it_was(stage: int, rank_pool: Pools, tiny_model_dir: Path) -> None:
     run = Run(tiny_model_dir, stage, model={"freeze_module_prefix": FROZEN})
@@ -131,6 +132,7 @@ def test_a_trainer_with_frozen_weights_comes_back_as_it_was(stage: int, rank_poo
     assert moved and not [name for name in moved if name.startswith(FROZEN)]
 
 
+@pytest.mark.gate("2-bf16")
 @pytest.mark.parametrize(
     ("stage", "dtype"), [(0, "fp32"), (0, "bf16"), (2, "bf16"), (3, "fp32")], ids=["0", "0-bf16", "2-bf16", "3"]
 )
@@ -144,6 +146,7 @@ def test_a_trip_to_host_memory_changes_no_update(
         np.testing.assert_array_equal(travelled[name], weights, err_msg=name)
 
 
+@pytest.mark.gate("3")
 @pytest.mark.parametrize("stage", [0, 2, 3])
 def test_a_trip_changes_no_update_of_adapters(stage: int, rank_pool: Pools, tiny_model_dir: Path) -> None:
     """Frozen weights and adapters leave together and come back as they were."""
@@ -161,12 +164,14 @@ def test_gradients_that_lie_in_host_memory_are_left_there(rank_pool: Pools, tiny
     assert on_host == {"lp_params", "contiguous_grad_buffer"}
 
 
+@pytest.mark.gate("3")
 @pytest.mark.parametrize("stage", [2, 3])
 def test_frozen_weights_go_with_the_trained_ones(stage: int, rank_pool: Pools, tiny_model_dir: Path) -> None:
     run = Run(tiny_model_dir, stage, model={"freeze_module_prefix": FROZEN})
     assert rank_pool(1).run(frozen_elements, run) == [296 * 128]  # the embedding
 
 
+@pytest.mark.gate("whole", "zero3")
 @pytest.mark.parametrize(
     ("zero", "world_size", "share"),
     [

@@ -94,6 +94,7 @@ def test_a_dead_engines_requests_go_to_the_other_and_it_comes_back_with_the_next
     assert rollout.heal() is False
 
 
+@pytest.mark.slow
 def test_an_engine_that_died_unnoticed_is_found_before_a_weight_update(pair_of_engines: Pair, trainer: Cluster) -> None:
     rollout = pair_of_engines()
     os.kill(rollout.cluster.call_all("process_id")[1], signal.SIGKILL)
@@ -102,6 +103,7 @@ def test_an_engine_that_died_unnoticed_is_found_before_a_weight_update(pair_of_e
     assert [sums["version"] for sums in rollout.cluster.call_all("weight_sums")] == [3, 3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mood", ["die on leaving", "die on return"])
 @pytest.mark.parametrize("is_tenant", [False, True], ids=["stands still", "hands over"])
 def test_an_engine_that_dies_of_a_turn_on_shared_devices_is_replaced(
@@ -133,6 +135,7 @@ def test_an_engine_that_dies_of_a_turn_on_shared_devices_is_replaced(
     assert asyncio.run(ask()) == [3] * 4
 
 
+@pytest.mark.slow
 def test_an_engine_that_died_unnoticed_lets_nobody_wait(pair_of_engines: Pair, trainer: Cluster) -> None:
     """Neither who asks it nor who needs its device; it comes back with its states on the device."""
     rollout = pair_of_engines(devices=(0, 1))
@@ -182,6 +185,7 @@ def test_an_engine_that_died_unnoticed_lets_nobody_wait(pair_of_engines: Pair, t
     assert asyncio.run(ask("environments-1")) == 2  # it has no weights yet
 
 
+@pytest.mark.slow
 def test_an_engine_that_nobody_here_asks_is_restarted_as_soon_as_it_dies(pair_of_engines: Pair) -> None:
     """Twice: it is watched again after it was replaced."""
     rollout = pair_of_engines()
@@ -196,6 +200,7 @@ def test_an_engine_that_nobody_here_asks_is_restarted_as_soon_as_it_dies(pair_of
     assert recovery.num_restarts == 2
 
 
+@pytest.mark.slow
 def test_nothing_is_restarted_after_the_end(pair_of_engines: Pair) -> None:
     rollout = pair_of_engines()
     recovery = rollout.recovery
@@ -211,6 +216,7 @@ def test_nothing_is_restarted_after_the_end(pair_of_engines: Pair) -> None:
         recovery.finish()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ways", "mood"),
     [
@@ -237,6 +243,7 @@ def test_weights_are_sent_again_when_an_engine_dies_while_they_are_sent(
         sync.publish_healing(5, rollout.heal)
 
 
+@pytest.mark.slow
 def test_a_request_that_kills_every_engine_ends_with_the_cause(pair_of_engines: Pair) -> None:
     rollout = pair_of_engines()
 
@@ -250,6 +257,7 @@ def test_a_request_that_kills_every_engine_ends_with_the_cause(pair_of_engines: 
     assert rollout.num_retries == 1
 
 
+@pytest.mark.slow
 def test_an_only_engine_that_stands_apart_is_replaced_and_its_requests_wait_for_the_new_one(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,6 +44,7 @@ def job(name: str, *work: object, limit_s: float = 120.0) -> Job:
     return Job(name, work, limit_s)
 
 
+@pytest.mark.slow
 def test_jobs_run_at_once_within_each_workers_room(make_pool: MakePool) -> None:
     pool = make_pool(2, jobs_per_worker=4)
 
@@ -56,6 +57,7 @@ def test_jobs_run_at_once_within_each_workers_room(make_pool: MakePool) -> None:
     assert pool.counts == {"done": 30}  # of both workers
 
 
+@pytest.mark.slow
 def test_a_cancelled_job_is_cancelled_where_it_runs_and_frees_its_place(make_pool: MakePool) -> None:
     pool = make_pool(1, jobs_per_worker=1)
 
@@ -70,6 +72,7 @@ def test_a_cancelled_job_is_cancelled_where_it_runs_and_frees_its_place(make_poo
     assert pool.num_restarts == 0
 
 
+@pytest.mark.slow
 def test_a_stopped_job_returns_what_its_worker_has_of_it_and_one_that_has_not_begun_nothing(
     make_pool: MakePool,
 ) -> None:
@@ -87,6 +90,7 @@ def test_a_stopped_job_returns_what_its_worker_has_of_it_and_one_that_has_not_be
     assert asyncio.run(ask()) == [("environments-0", 2), None, None]
 
 
+@pytest.mark.slow
 def test_a_job_that_is_first_waits_for_nothing_but_others_that_are(make_pool: MakePool) -> None:
     pool, ended = make_pool(1, jobs_per_worker=1), []
 
@@ -120,6 +124,7 @@ def test_a_job_that_kills_its_worker_fails_and_no_other_is_lost(make_pool: MakeP
     assert set(gone) < {f"environments-{i}" for i in range(5)}
 
 
+@pytest.mark.slow
 def test_a_worker_that_falls_silent_is_replaced(make_pool: MakePool) -> None:
     pool = make_pool(2, jobs_per_worker=4)
 
@@ -132,12 +137,14 @@ def test_a_worker_that_falls_silent_is_replaced(make_pool: MakePool) -> None:
     assert not any(isinstance(reply, Exception) for reply in replies[1:])
 
 
+@pytest.mark.slow
 def test_a_worker_that_comes_by_keeps_a_job_beyond_its_limit(make_pool: MakePool) -> None:
     pool = make_pool(1)
     assert asyncio.run(pool.run(job("long", "wait", 3.0, limit_s=1.0))) == ("environments-0", 1)
     assert pool.num_restarts == 0
 
 
+@pytest.mark.slow
 def test_a_job_that_raises_fails_alone_and_a_tired_worker_is_replaced_when_it_is_free(make_pool: MakePool) -> None:
     pool = make_pool(1)
 
@@ -153,6 +160,7 @@ def test_a_job_that_raises_fails_alone_and_a_tired_worker_is_replaced_when_it_is
     assert fresh == ("environments-1", 1)
 
 
+@pytest.mark.slow
 def test_a_job_that_cannot_be_sent_fails_and_so_do_the_jobs_of_a_worker_that_lost_a_task(make_pool: MakePool) -> None:
     pool = make_pool(1)
 

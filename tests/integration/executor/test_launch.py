@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 import ray
 
 from roll.distributed.executor.processes.launch import RayRuntime
@@ -57,6 +58,7 @@ def processes_of(variable: str) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 def test_a_run_joins_the_cluster_at_ray_address_with_the_users_token_and_leaves_it_alive(
     resources: ResourceManager, runtime: RayRuntime, tmp_path: Path
 ) -> None:

@@ -21,6 +21,7 @@ def convert(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["qwen3_moe", "gpt_oss"])
 def test_weights_come_back_bit_by_bit(family: str, tmp_path: Path, tiny_tokenizer: PreTrainedTokenizerFast) -> None:
     model = models.make(tmp_path / "model", family)
@@ -51,6 +52,7 @@ def test_a_model_that_is_not_there_is_named(tmp_path: Path, caplog: pytest.LogCa
     assert caplog.messages[-1].startswith(f"--model {missing}, --out {tmp_path / 'out'}: ")
 
 
+@pytest.mark.slow
 def test_a_trained_head_for_further_tokens_comes_with_the_model(
     rank_pool: Callable[[int], RankPool], tmp_path: Path, tiny_tokenizer: PreTrainedTokenizerFast
 ) -> None:

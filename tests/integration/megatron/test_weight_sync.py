@@ -57,7 +57,11 @@ class Mixture:
     model_dir: Path
 
 
-@pytest.fixture(scope="module", params=["hf_infer", "vllm", pytest.param("sglang", marks=pytest.mark.slow)])
+def slow(*values: Any) -> Any:
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
+@pytest.fixture(scope="module", params=["hf_infer", slow("vllm"), slow("sglang")])
 def engine(request: pytest.FixtureRequest, tiny_tied_model_dir: Path) -> Iterator[Engine]:
     if request.param != "hf_infer":
         pytest.importorskip(request.param, reason=f"{request.param} is not installed")
@@ -78,14 +82,14 @@ def test_an_engine_samples_with_the_weights_of_every_layout_and_route(
     scope="module",
     params=[
         ("hf_infer", "qwen3_moe"),
-        ("hf_infer", "mixtral"),
-        ("hf_infer", "glm4_moe"),
-        ("hf_infer", "deepseek_v3"),
-        ("vllm", "qwen3_moe"),
-        ("vllm", "glm4_moe"),
-        pytest.param(("vllm", "mixtral"), marks=pytest.mark.slow),
-        pytest.param(("sglang", "qwen3_moe"), marks=pytest.mark.slow),
-        pytest.param(("sglang", "mixtral"), marks=pytest.mark.slow),
+        slow(("hf_infer", "mixtral")),
+        slow(("hf_infer", "glm4_moe")),
+        slow(("hf_infer", "deepseek_v3")),
+        slow(("vllm", "qwen3_moe")),
+        slow(("vllm", "glm4_moe")),
+        slow(("vllm", "mixtral")),
+        slow(("sglang", "qwen3_moe")),
+        slow(("sglang", "mixtral")),
     ],
     ids="-".join,
 )

@@ -35,6 +35,7 @@ SAME: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], int]]
 }
 
 
+@pytest.mark.gate("plain", "shared-bf16-buckets")
 @pytest.mark.parametrize("name", list(SAME))
 def test_an_unchanged_run_goes_on_bit_for_bit(
     name: str, rank_pool: Pools, family_dir: Callable[..., Path], tmp_path: Path
@@ -60,6 +61,7 @@ def test_a_critic_goes_on_bit_for_bit(rank_pool: Pools, family_dir: Callable[...
     assert other_norm == norm
 
 
+@pytest.mark.gate("shared-bf16")
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("settings", [TP2 | SP, SHARED], ids=["plain", "shared"])
 def test_a_trainer_that_has_not_learned_yet_is_saved_and_goes_on(
@@ -100,6 +102,7 @@ RESHARDS: dict[str, tuple[str, dict[str, Any], int, dict[str, Any], int]] = {
 }
 
 
+@pytest.mark.gate("tp2-to-pp2", "ep2-to-dp2")
 @pytest.mark.parametrize("name", list(RESHARDS))
 def test_a_run_goes_on_under_another_layout(
     name: str, rank_pool: Pools, family_dir: Callable[..., Path], tmp_path: Path
@@ -129,6 +132,7 @@ OTHERWISE: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], 
 }  # fmt: skip
 
 
+@pytest.mark.gate("shared-to-plain", "layer-frozen")
 @pytest.mark.parametrize("name", list(OTHERWISE))
 def test_what_a_run_cannot_change_on_resume_is_refused_before_anything_is_loaded(
     name: str, rank_pool: Pools, family_dir: Callable[..., Path], tmp_path: Path

@@ -26,6 +26,7 @@ def reference(tiny_tied_model_dir: Path) -> Trace:
     return train_reference(tiny_tied_model_dir, rows(), BentLoss(), [LEARNING_RATE] * 3)
 
 
+@pytest.mark.gate("tp2-sp", "pp2", "cp2", "dp2-shared")
 @pytest.mark.proof
 @pytest.mark.parametrize(
     "settings",
@@ -57,6 +58,7 @@ FOUR = {
 }
 
 
+@pytest.mark.gate("qwen3-tp2-pp2-sp-shared")
 @pytest.mark.proof
 @pytest.mark.parametrize("name", list(FOUR))
 @pytest.mark.parametrize("arch", ["qwen3"])
@@ -80,6 +82,7 @@ UNEVEN = {
 }
 
 
+@pytest.mark.gate("1-2")
 @pytest.mark.proof
 @pytest.mark.parametrize("name", list(UNEVEN))
 def test_stages_of_unequal_length_train_as_one_process_does(

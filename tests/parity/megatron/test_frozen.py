@@ -33,6 +33,7 @@ def assert_only_these_stay(weights: ranks.BeforeAndAfter, prefixes: tuple[str, .
     assert stayed == {name for name in weights.before if name.startswith(prefixes)}
 
 
+@pytest.mark.gate("one")
 @pytest.mark.parametrize("settings", [{}, PP2], ids=["one", "pp2"])
 def test_recomputed_layers_learn_above_a_frozen_embedding(
     settings: dict[str, Any], rank_pool: Pools, family_dir: Callable[..., Path]
@@ -53,6 +54,7 @@ def test_a_stage_that_is_frozen_as_a_whole_does_not_stop_the_pipeline(
     assert_only_these_stay(rank_pool(2).run(ranks.weights_around_an_update, run)[0], prefixes)
 
 
+@pytest.mark.gate("recomputed")
 @pytest.mark.parametrize("recompute", [False, True], ids=["plain", "recomputed"])
 def test_the_copy_of_a_tied_embedding_on_the_last_stage_is_frozen_with_it(
     recompute: bool, rank_pool: Pools, family_dir: Callable[..., Path]
@@ -70,6 +72,7 @@ def test_a_tied_model_has_no_head_to_freeze(rank_pool: Pools, family_dir: Callab
     assert rank_pool(2).run(ranks.refusal, run) == [message] * 2
 
 
+@pytest.mark.gate("shared")
 @pytest.mark.parametrize("settings", [{}, SHARED], ids=["plain", "shared"])
 def test_a_run_with_a_frozen_layer_goes_on_under_other_sizes(
     settings: dict[str, Any], rank_pool: Pools, family_dir: Callable[..., Path], tmp_path: Path
@@ -90,6 +93,7 @@ def test_single_experts_are_not_frozen(rank_pool: Pools, family_dir: Callable[..
     assert "'model.layers.0.mlp.experts.1' names single experts" in rank_pool(1).run(ranks.refusal, run)[0]
 
 
+@pytest.mark.gate("pp2")
 @pytest.mark.parametrize("settings", [PP2, TP2], ids=["pp2", "tp2"])
 def test_what_is_frozen_is_neither_sent_to_engines_again_nor_gathered(
     settings: dict[str, Any], rank_pool: Pools, family_dir: Callable[..., Path]

@@ -85,6 +85,7 @@ DENSE = {
 FAST = ("tp2", "tp2-sp", "pp2", "tp2-pp2-sp-shared")
 
 
+@pytest.mark.gate("tp2-sp")
 @pytest.mark.proof
 @pytest.mark.parametrize("name", [n if n in FAST else pytest.param(n, marks=SLOW) for n in DENSE])
 def test_three_updates_equal_peft_and_torch_adamw_on_the_whole_batch(
@@ -112,6 +113,7 @@ MIXTURES = {
 }  # fmt: skip
 
 
+@pytest.mark.gate("ep2")
 @pytest.mark.proof
 @pytest.mark.parametrize("name", [n if n in ("tp2", "ep2") else pytest.param(n, marks=SLOW) for n in MIXTURES])
 def test_experts_are_linear_layers_with_adapters(
@@ -165,6 +167,7 @@ def test_experts_that_are_one_tensor_are_refused_by_name(
     assert said in rank_pool(1).run(ranks.refusal, run)[0]
 
 
+@pytest.mark.gate("one")
 @pytest.mark.parametrize("settings, world_size", [({}, 1), (TP2 | PP2 | SP, 4)], ids=["one", "tp2-pp2-sp"])
 def test_with_the_adapters_off_log_probs_are_those_of_the_base_to_the_bit(
     settings: dict[str, Any], world_size: int, rank_pool: Pools, tiny_tied_model_dir: Path, adapter: Path
@@ -184,6 +187,7 @@ def test_with_the_adapters_off_log_probs_are_those_of_the_base_to_the_bit(
             assert np.abs(own[index][: len(scored)] - scored).max() < 1e-5
 
 
+@pytest.mark.gate("tp2-sp")
 @pytest.mark.parametrize("settings", [TP2 | SP, PP2], ids=["tp2-sp", "pp2"])
 def test_a_model_is_saved_merged_and_as_an_adapter_that_peft_loads(
     settings: dict[str, Any], rank_pool: Pools, make_tiny_model_dir: Callable[..., Path], tmp_path: Path
@@ -284,6 +288,7 @@ def test_ranks_with_other_tokens_drop_other_inputs(
     assert not set(one) & set(other) and len(set(one)) == len(one)
 
 
+@pytest.mark.gate("qwen3_moe-all-linear", "deepseek_v3-what every token meets")
 @pytest.mark.parametrize("target", ["all-linear", "gate_proj, up_proj, down_proj, o_proj", "what every token meets"])
 @pytest.mark.parametrize("family", ["qwen3_moe", "qwen2_moe", "deepseek_v3", "glm4_moe"])
 def test_adapters_of_a_mixture_are_saved_as_peft_reads_them(
@@ -337,6 +342,7 @@ RESHARDS = {
 }
 
 
+@pytest.mark.gate("tp2-sp-to-pp2")
 @pytest.mark.parametrize(
     "name", [n if n != "dp2-shared-to-tp2-sp-ep2-shared" else pytest.param(n, marks=SLOW) for n in RESHARDS]
 )

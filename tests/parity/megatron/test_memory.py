@@ -43,6 +43,7 @@ def held(run: Run) -> dict[str, int]:
         }
 
 
+@pytest.mark.gate("tensor-frozen", "shared-bf16")
 @pytest.mark.parametrize(
     ("world_size", "family", "changes", "megatron", "model"),
     [
@@ -81,6 +82,7 @@ def test_ranks_hold_what_the_plan_says(
     compare(run, rank_pool(world_size))
 
 
+@pytest.mark.gate("glm4_moe-None")
 @pytest.mark.parametrize(
     ("family", "frozen"), [("glm4_moe", None), ("deepseek_v3", None), ("glm4_moe", "model.layers.2.")]
 )

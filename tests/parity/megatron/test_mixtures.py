@@ -104,6 +104,7 @@ def test_the_gradients_norm_counts_the_sinks_of_all_tensor_parallel_ranks(
     assert two.grad_norm == pytest.approx(one.grad_norm, rel=3e-6)
 
 
+@pytest.mark.gate("ep2", "tp2-shared-expert", "cp2-latent", "ep2-sinks-packed")
 @pytest.mark.proof
 @pytest.mark.parametrize("name", list(CASES))
 def test_experts_on_several_ranks_train_as_one_process_does(

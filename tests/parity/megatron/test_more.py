@@ -22,6 +22,7 @@ SP: dict[str, Any] = {"sequence_parallel": True}
 SHARED: dict[str, Any] = {"use_distributed_optimizer": True}
 
 
+@pytest.mark.gate("tp2-sp")
 @pytest.mark.proof
 @pytest.mark.parametrize("settings", [TP2 | SP, PP2, {"context_parallel_size": 2}], ids=["tp2-sp", "pp2", "cp2"])
 def test_a_critic_learns_as_one_process_does(
@@ -41,6 +42,7 @@ def test_a_critic_learns_as_one_process_does(
     assert_same_training(rank_pool(2).run(ranks.train, run)[0], want)
 
 
+@pytest.mark.gate("full")
 @pytest.mark.proof
 @pytest.mark.parametrize(
     "settings",
@@ -60,6 +62,7 @@ def test_recomputed_activations_change_nothing(
     assert_same_training(rank_pool(2).run(ranks.train, run)[0], want)
 
 
+@pytest.mark.slow
 @pytest.mark.proof
 @pytest.mark.parametrize("settings", [{}, SHARED], ids=["plain", "shared"])
 def test_eight_ranks_with_tensor_pipeline_and_data_parallel_train_as_one_process_does(

@@ -20,6 +20,7 @@ FROZEN = {"freeze_module_prefix": "model.embed_tokens"}
 BF16 = {"dtype": "bf16"}
 
 
+@pytest.mark.gate("distributed-frozen")
 @pytest.mark.parametrize(
     ("megatron", "model", "world_size"),
     [({}, {}, 1), (TP2, BF16, 2), (SHARED, BF16, 2), (SHARED, FROZEN, 1)],
@@ -37,6 +38,7 @@ def test_a_trip_to_host_memory_takes_everything_along_and_changes_no_update(
         np.testing.assert_array_equal(travelled[0].parameters[name], weights, err_msg=name)
 
 
+@pytest.mark.gate("distributed-bf16")
 @pytest.mark.parametrize(("megatron", "model"), [({}, {}), (SHARED, BF16)], ids=["plain", "distributed-bf16"])
 def test_an_optimizer_that_waits_in_host_memory_during_the_passes_changes_nothing(
     megatron: dict[str, Any], model: dict[str, Any], rank_pool: Pools, tiny_model_dir: Path

@@ -74,6 +74,7 @@ def references(with_head: Callable[..., Path]) -> Callable[..., tuple[Trace, lis
     return made
 
 
+@pytest.mark.gate("joint", "tp2-standalone-shared")
 @pytest.mark.proof
 @pytest.mark.parametrize("name", list(CASES))
 def test_the_head_and_the_policy_train_as_in_one_process(
@@ -103,6 +104,7 @@ def test_alone_it_changes_no_bit_of_the_policy(rank_pool: Pools, with_head: Call
         assert {name for name in mine if name not in other} == {n for n in mine if n.startswith(prediction.AT)} != set()
 
 
+@pytest.mark.gate("glm4_moe-layout1")
 @pytest.mark.parametrize(
     ("family", "layout"), [("deepseek_v3", TP2), ("glm4_moe", TP2), ("glm4_moe_lite", TP2), ("glm4_moe", PP2)]
 )
@@ -144,6 +146,7 @@ RESUMED: dict[str, tuple[dict[str, Any], int, dict[str, Any], int]] = {
 }
 
 
+@pytest.mark.gate("pp2-to-tp2")
 @pytest.mark.parametrize("name", list(RESUMED))
 def test_a_run_goes_on_with_its_head(
     name: str, rank_pool: Pools, with_head: Callable[[str], Path], tmp_path: Path

@@ -34,6 +34,7 @@ CASES: dict[str, tuple[int, int, dict[str, Any], dict[str, Any]]] = {
 FAST = ("tp2", "cp2-packed", "ep2-recompute")
 
 
+@pytest.mark.gate("tp2")
 @pytest.mark.parametrize(
     "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
 )

@@ -55,6 +55,7 @@ def mixtures(
     return made
 
 
+@pytest.mark.gate("tp2-recompute", "ep2")
 @pytest.mark.parametrize("name", list(CASES))
 def test_experts_are_told_and_obeyed_and_trained_as_in_one_process(
     name: str, rank_pool: Pools, mixtures: Callable[[str], tuple[Path, Replayed]]

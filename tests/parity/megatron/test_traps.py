@@ -77,6 +77,7 @@ def test_weights_are_whole_when_they_are_exported(rank_pool: Pools, family_dir: 
     assert_same_training(got, reference(model_dir, updates=2))
 
 
+@pytest.mark.gate("pp2-tied")
 @pytest.mark.proof
 @pytest.mark.parametrize("settings", [{}, PP2, TP2], ids=["untied", "pp2-tied", "tp2"])
 def test_a_late_gather_reaches_the_head_before_it_is_used(
@@ -92,6 +93,7 @@ def test_a_late_gather_reaches_the_head_before_it_is_used(
     assert_same_training(got, replace(want, parameters=want.parameters[-1:]))
 
 
+@pytest.mark.gate("shared")
 @pytest.mark.parametrize("settings", [TP2, SHARED], ids=["plain", "shared"])
 def test_adams_step_count_is_right_after_loading(
     settings: dict[str, Any], rank_pool: Pools, family_dir: Callable[..., Path], tmp_path: Path
@@ -109,6 +111,7 @@ def test_saving_starts_no_process(rank_pool: Pools, family_dir: Callable[..., Pa
     assert got == [0, 0]
 
 
+@pytest.mark.gate("alltoall")
 @pytest.mark.proof
 @pytest.mark.parametrize("dispatcher", ["alltoall", "allgather"])
 def test_pipeline_shapes_may_differ_whatever_the_dispatcher(
@@ -129,6 +132,7 @@ def test_a_rank_that_fails_does_not_leave_the_others_waiting(rank_pool: Pools, f
         assert unchanged
 
 
+@pytest.mark.gate("tp2")
 @pytest.mark.parametrize("settings", [TP2, PP2, SHARED], ids=["tp2", "pp2", "dp2"])
 def test_a_rank_that_dies_does_not_leave_the_others_waiting(
     settings: dict[str, Any], family_dir: Callable[..., Path], monkeypatch: pytest.MonkeyPatch

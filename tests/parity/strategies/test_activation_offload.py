@@ -42,6 +42,7 @@ def train_and_count(run: Run) -> tuple[Trace, list[int]]:
         return runs.train(run), moved
 
 
+@pytest.mark.gate("fsdp2-packed-recomputed", "zero-3-kept")
 @pytest.mark.parametrize("model", [RECOMPUTED, {}], ids=["recomputed", "kept"])
 @pytest.mark.parametrize(
     ("settings", "more"),

@@ -48,6 +48,7 @@ def reference(tiny_tied_model_dir: Path) -> Trace:
     return train_reference(tiny_tied_model_dir, rows(), BentLoss(), [LEARNING_RATE] * 3)
 
 
+@pytest.mark.gate("x1", "uneven", "waiting-on-host", "by-hand")
 @pytest.mark.proof
 @pytest.mark.parametrize(
     "settings, world_size, split",
@@ -89,6 +90,7 @@ def test_three_updates_on_four_ranks_equal_torch_adamw(
         assert_same_training(got, reference)
 
 
+@pytest.mark.gate("x2")
 @pytest.mark.proof
 @pytest.mark.parametrize("settings, world_size", [(FULL, 1), (FULL, 2), (REPLICAS, 2)], ids=["x1", "x2", "replicas"])
 def test_clipping_decay_entropy_and_recomputation_equal_torch(
@@ -111,6 +113,7 @@ def test_clipping_decay_entropy_and_recomputation_equal_torch(
     assert_same_training(rank_pool(world_size).run(runs.train, run)[0], want)
 
 
+@pytest.mark.gate("tied")
 @pytest.mark.proof
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
 def test_head_in_chunks_changes_nothing(tied: bool, rank_pool: Pools, make_tiny_model_dir: Callable[..., Path]) -> None:
@@ -122,6 +125,7 @@ def test_head_in_chunks_changes_nothing(tied: bool, rank_pool: Pools, make_tiny_
     assert_same_training(rank_pool(2).run(runs.train, run)[0], want)
 
 
+@pytest.mark.gate("x2", "tensor")
 @pytest.mark.proof
 @pytest.mark.parametrize(
     "settings, world_size",
@@ -168,6 +172,7 @@ def test_a_head_that_only_config_json_ties_is_refused(
     assert "lm_head.weight" in rank_pool(1).run(runs.fresh_export, run)[0]
 
 
+@pytest.mark.gate("x2")
 @pytest.mark.parametrize("settings, world_size", [(FULL, 1), (REPLICAS, 2), (FULL, 2)], ids=["x1", "replicas", "x2"])
 def test_exported_weights_outlive_the_turn_of_weights_that_wait_on_the_host(
     settings: dict[str, Any], world_size: int, rank_pool: Pools, tiny_tied_model_dir: Path
@@ -178,6 +183,7 @@ def test_exported_weights_outlive_the_turn_of_weights_that_wait_on_the_host(
     assert largest_difference(kept, rank_pool(world_size).run(runs.fresh_export, run)[0]) == 0
 
 
+@pytest.mark.gate("2")
 @pytest.mark.proof
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_critic_equals_torch_adamw_on_a_token_classifier(
@@ -224,6 +230,7 @@ def test_experts_are_exported_one_by_one_as_the_checkpoint_holds_them(rank_pool:
     assert largest_difference(got, {name: weight.numpy() for name, weight in want.items()}) == 0
 
 
+@pytest.mark.gate("full")
 @pytest.mark.parametrize("settings", [FULL, WAITING_ON_HOST], ids=["full", "waiting-on-host"])
 def test_a_checkpoint_goes_on_under_other_ranks(
     settings: dict[str, Any], rank_pool: Pools, tiny_tied_model_dir: Path, tmp_path: Path
@@ -273,6 +280,7 @@ def test_a_compiled_model_learns_the_same(
     assert_same_training(got, want, parameter_tolerance=3e-5)
 
 
+@pytest.mark.gate("x2")
 @pytest.mark.parametrize(
     "settings, world_size",
     [(FULL, 2), (REPLICAS, 2), (WAITING_ON_HOST, 2), (None, 2)],
@@ -308,6 +316,7 @@ def test_a_checkpoint_of_muon_goes_on_under_other_ranks(rank_pool: Pools, tiny_m
     assert largest_difference(got.parameters[0], want) < 1e-5
 
 
+@pytest.mark.gate("tied")
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
 def test_a_divided_head_learns_from_a_teacher_as_a_whole_one(
     tied: bool, rank_pool: Pools, make_tiny_model_dir: Callable[..., Path]

@@ -58,6 +58,7 @@ def teacher_dir(make_tiny_model_dir: Callable[..., Path]) -> Path:
     return make_tiny_model_dir(tie_word_embeddings=False, seed=3, hidden_size=256, num_heads=4)
 
 
+@pytest.mark.gate("fsdp2_train-x2-")
 @pytest.mark.parametrize(
     ("case", "limits", "ways"),
     [pytest.param(*case, marks=() if place < 3 else pytest.mark.slow) for place, case in enumerate(CASES)],
@@ -79,6 +80,7 @@ def test_the_gradient_of_a_student_is_hugging_faces(
                 assert_same(gradients, want)
 
 
+@pytest.mark.gate("hf_infer-x1", "fsdp2_infer-x2_0")
 @pytest.mark.parametrize("scorer", TEACHERS, ids=lambda scorer: f"{scorer.name}-x{scorer.world_size}")
 def test_what_a_teacher_tells_is_hugging_faces(scorer: Scorer, rank_pool: Pools, teacher_dir: Path) -> None:
     counts = lessons.taught().response_lengths
@@ -97,6 +99,7 @@ def test_what_a_teacher_tells_is_hugging_faces(scorer: Scorer, rank_pool: Pools,
             np.testing.assert_array_equal(first.weight, head.weight)
 
 
+@pytest.mark.gate("deepspeed_train0-x1-zero_optimization-")
 @pytest.mark.parametrize(
     ("case", "limits"),
     [pytest.param(*CASES[i][:2], marks=() if i < 2 else pytest.mark.slow) for i in (0, 1, 3, 5, 6, 7)],

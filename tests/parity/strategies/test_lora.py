@@ -165,6 +165,7 @@ def saved(run: Run, directory: Path) -> tuple[dict[str, np.ndarray], int]:
         return runs.exported(strategy), size
 
 
+@pytest.mark.gate("{'fsdp2': {}}")
 @pytest.mark.parametrize("engine", [zero(3), FSDP2], ids=str)
 def test_a_model_is_saved_merged_and_as_an_adapter_that_peft_loads(
     engine: Engine, rank_pool: Pools, make_tiny_model_dir: Callable[..., Path], tmp_path: Path
@@ -187,6 +188,7 @@ def test_a_model_is_saved_merged_and_as_an_adapter_that_peft_loads(
     assert 0 < size < base_bytes  # adapters, head and the moments of both, where a full state is three times the model
 
 
+@pytest.mark.gate("{'stage': 3}-2")
 @pytest.mark.parametrize(
     "engine, world_size", [pytest.param(zero(2), 2, marks=pytest.mark.slow), (zero(3), 2), (FSDP2, 2)], ids=str
 )
@@ -214,6 +216,7 @@ def test_a_checkpoint_of_fsdp2_goes_on_under_other_ranks(
     assert largest_difference(got.parameters[0], want) < 1e-6
 
 
+@pytest.mark.gate("{'fsdp2': {}}-2")
 @pytest.mark.parametrize("engine, world_size", [(zero(2), 1), (FSDP2, 2)], ids=str)
 def test_recomputation_of_either_form_changes_no_gradient(
     engine: Engine, world_size: int, rank_pool: Pools, tiny_tied_model_dir: Path, adapter: Path, reference: Trace
@@ -261,6 +264,7 @@ def losses_of_equal_rows(run: Run) -> float:
         return float(strategy.train_step([join(given)], run.loss, scale, TEMPERATURE)[0].means["loss"][0])
 
 
+@pytest.mark.gate("{'fsdp2': {}}")
 @pytest.mark.parametrize("engine", [zero(2), FSDP2], ids=str)
 def test_ranks_drop_different_inputs_of_their_adapters(
     engine: Engine, rank_pool: Pools, tiny_tied_model_dir: Path, adapter: Path
@@ -287,6 +291,7 @@ def gradients_with_idle_rows(run: Run) -> list[tuple[dict[str, np.ndarray], floa
     return found
 
 
+@pytest.mark.gate("{'stage': 2}")
 @pytest.mark.parametrize("engine", [zero(2), FSDP2], ids=str)
 def test_rows_that_move_nothing_can_be_left_out(
     engine: Engine, rank_pool: Pools, tiny_tied_model_dir: Path, adapter: Path

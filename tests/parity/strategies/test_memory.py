@@ -54,6 +54,7 @@ def _optimizer(engine: Any, stage: int) -> Iterator[torch.Tensor]:
         yield from (value for value in state.values() if torch.is_tensor(value) and value.ndim)
 
 
+@pytest.mark.gate("2-{'dtype': 'fp32'}", "3-{'dtype': 'bf16'}")
 @pytest.mark.parametrize(
     ("stage", "model"),
     [
@@ -97,6 +98,7 @@ def held_in_shards(run: Run) -> dict[str, int]:
         }
 
 
+@pytest.mark.gate("{'dtype': 'fp32'}")
 @pytest.mark.parametrize(
     "model",
     [

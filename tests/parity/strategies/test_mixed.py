@@ -35,6 +35,7 @@ CASES = [
 ]
 
 
+@pytest.mark.gate("fsdp2_train-x2")
 @pytest.mark.parametrize(
     ("case", "limits"),
     [pytest.param(*case, marks=() if place < 3 else pytest.mark.slow) for place, case in enumerate(CASES)],

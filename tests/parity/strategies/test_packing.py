@@ -33,6 +33,7 @@ def windowed_model_dir(tiny_model_dir: Path, tmp_path_factory: pytest.TempPathFa
     return directory
 
 
+@pytest.mark.gate("zero0-x1", "zero3-x2", "fsdp2-x2")
 @pytest.mark.proof
 @pytest.mark.parametrize("trainer", TRAINERS)
 def test_three_updates_on_packs_equal_torch_adamw(trainer: str, rank_pool: Pools, windowed_model_dir: Path) -> None:
@@ -55,6 +56,7 @@ def test_three_updates_on_packs_equal_torch_adamw(trainer: str, rank_pool: Pools
     assert_same_training(rank_pool(world_size).run(runs.train, run)[0], want)
 
 
+@pytest.mark.gate("zero3-x2")
 @pytest.mark.proof
 @pytest.mark.parametrize("trainer", ["zero3-x2", "fsdp2-x2"])
 def test_a_critic_on_packs_equals_torch_adamw_on_a_token_classifier(
@@ -67,6 +69,7 @@ def test_a_critic_on_packs_equals_torch_adamw_on_a_token_classifier(
     assert_same_training(rank_pool(world_size).run(runs.train, run)[0], want)
 
 
+@pytest.mark.gate("fsdp2-x2")
 @pytest.mark.parametrize("trainer", ["zero3-x2", "fsdp2-x2"])
 def test_a_model_that_cannot_pack_ends_the_setup_of_every_rank(trainer: str, rank_pool: Pools, tmp_path: Path) -> None:
     """ALiBi counts positions over the whole pack: only its numbers tell."""

@@ -36,6 +36,7 @@ CASES = [
 ]
 
 
+@pytest.mark.gate("deepspeed_train0-x1")
 @pytest.mark.parametrize(
     ("case", "limits"),
     [pytest.param(*case, marks=() if place < 3 else pytest.mark.slow) for place, case in enumerate(CASES)],
@@ -54,6 +55,7 @@ def test_the_gradient_of_pairs_is_hugging_faces_however_they_are_spread(
             assert_same(gradients, want)
 
 
+@pytest.mark.gate("deepspeed_train0-x1-")
 @pytest.mark.parametrize(
     ("case", "limits"),
     [pytest.param(*case, marks=() if place in (0, 8) else pytest.mark.slow) for place, case in enumerate(CASES)],

@@ -26,6 +26,7 @@ FROZEN = "model.embed_tokens, model.layers.0., model.layers.1.self_attn.q_proj"
 LORA = {"lora_target": ["v_proj", "down_proj"], "lora_rank": 4}
 
 
+@pytest.mark.gate("frozen-zero3", "lora-fsdp2")
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("model", [{"freeze_module_prefix": FROZEN}, LORA], ids=["frozen", "lora"])
 def test_only_what_training_changes_is_gathered_and_sent_with_what_may_be_fused_with_it(
@@ -49,12 +50,14 @@ def test_only_what_training_changes_is_gathered_and_sent_with_what_may_be_fused_
     assert (0 < adapters < sent / 4) if "lora_target" in model else adapters == 0
 
 
+@pytest.mark.gate("fsdp2")
 @pytest.mark.parametrize("engine", ["zero3", "fsdp2"])
 def test_where_all_is_trained_all_is_sent(engine: str, rank_pool: Pools, tiny_tied_model_dir: Path) -> None:
     lead, _ = rank_pool(2).run(partial.exports, Run(tiny_tied_model_dir, **ENGINES[engine]))
     assert lead.part.keys() == lead.after.keys()
 
 
+@pytest.mark.gate("zero3")
 @pytest.mark.parametrize("engine", ["zero2", "zero3", "fsdp2"])
 def test_adapters_that_are_sent_by_themselves_are_a_and_s_b_beside_weights_that_stay(
     engine: str, rank_pool: Pools, tiny_tied_model_dir: Path

@@ -44,6 +44,7 @@ def assert_same_updates(got: Trace, want: Trace) -> None:
         assert got_metrics == pytest.approx(want_metrics, rel=1e-4)
 
 
+@pytest.mark.gate("0-1", "3-2")
 @pytest.mark.parametrize("stage, world_size", [(0, 1), (1, 2), (2, 1), (3, 2)])
 def test_deepspeed_goes_on_under_the_new_settings(
     stage: int, world_size: int, rank_pool: Pools, tiny_tied_model_dir: Path, tmp_path: Path, reference: Trace
@@ -55,6 +56,7 @@ def test_deepspeed_goes_on_under_the_new_settings(
     assert_same_updates(rank_pool(world_size).run(runs.go_on, later, tmp_path)[0], reference)
 
 
+@pytest.mark.gate("2")
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_fsdp2_goes_on_under_the_new_settings(
     world_size: int, rank_pool: Pools, tiny_tied_model_dir: Path, tmp_path: Path, reference: Trace
@@ -65,6 +67,7 @@ def test_fsdp2_goes_on_under_the_new_settings(
     assert_same_updates(rank_pool(world_size).run(runs.go_on, later, tmp_path)[0], reference)
 
 
+@pytest.mark.gate("shared")
 @pytest.mark.parametrize("settings", [{}, {"use_distributed_optimizer": True}], ids=["plain", "shared"])
 def test_megatron_goes_on_under_the_new_settings(
     settings: dict[str, Any], rank_pool: Pools, tiny_tied_model_dir: Path, tmp_path: Path, reference: Trace
@@ -77,6 +80,7 @@ def test_megatron_goes_on_under_the_new_settings(
     assert norm == pytest.approx(reference.metrics[2]["grad_norm"], rel=1e-4)
 
 
+@pytest.mark.gate("1-2")
 @pytest.mark.parametrize("stage, world_size", [(0, 1), (1, 2)])
 def test_deepspeed_in_bf16_takes_the_new_settings(
     stage: int, world_size: int, rank_pool: Pools, tiny_tied_model_dir: Path, tmp_path: Path
@@ -91,6 +95,7 @@ def test_deepspeed_in_bf16_takes_the_new_settings(
     assert clip == MAX_NORM
 
 
+@pytest.mark.gate("2-2")
 @pytest.mark.parametrize("stage, world_size", [(0, 1), (2, 2), (3, 2)])
 def test_a_checkpoint_with_the_optimizer_in_one_group_goes_on_exactly(
     stage: int, world_size: int, rank_pool: Pools, tiny_tied_model_dir: Path, tmp_path: Path

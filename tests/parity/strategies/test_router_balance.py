@@ -37,6 +37,7 @@ def run_of(name: str, model_dir: Path) -> tuple[int, Run]:
     return ranks, Run(model_dir, split=split, **{**given, "model": model})
 
 
+@pytest.mark.gate("zero3", "fsdp2-packed")
 @pytest.mark.parametrize("name", list(CASES))
 def test_gradient_and_value_are_those_of_hugging_face_layer_by_layer(
     name: str, rank_pool: Pools, mixture: Path

@@ -37,6 +37,7 @@ def mixtures(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[
     return made
 
 
+@pytest.mark.gate("zero2", "fsdp2-packed")
 @pytest.mark.parametrize("name", list(CASES))
 def test_experts_are_told_and_obeyed_and_trained_as_in_one_process(
     name: str, rank_pool: Pools, mixtures: Callable[[str], tuple[Path, Replayed]]

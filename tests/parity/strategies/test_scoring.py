@@ -128,6 +128,7 @@ def assert_rows_equal(
         assert not got[i, len(row) :].any()
 
 
+@pytest.mark.gate("hf", "ds-zero3-x2", "fsdp2-x2", "hf-packs")
 @pytest.mark.parametrize(
     "scorer",
     [*SCORERS, *PACKS, *SHARED],
@@ -157,6 +158,7 @@ def test_log_probs_and_entropy_equal_a_plain_forward_pass(
             assert_rows_equal(output.entropy, batch, [entropy[0] for _, entropy in want[i : i + 3]], 1e-5)
 
 
+@pytest.mark.gate("hf")
 @pytest.mark.parametrize("scorer", [SCORERS[0], SCORERS[3], SCORERS[5]], ids=["hf", "ds-zero3-x2", "fsdp2-x2"])
 def test_bf16_log_probs_stay_within_bf16_rounding(scorer: Scorer, rank_pool: Pools, tiny_model_dir: Path) -> None:
     """The softmax is taken in fp32, so what is left is the rounding of logits of size 1: 2^-9 each, a few times
@@ -169,6 +171,7 @@ def test_bf16_log_probs_stay_within_bf16_rounding(scorer: Scorer, rank_pool: Poo
         assert_rows_equal(output.log_probs, batch, want[i : i + 3], 3e-2)
 
 
+@pytest.mark.gate("hf-packs", "fsdp2-x2")
 @pytest.mark.parametrize(
     "scorer",
     [SCORERS[0], SCORERS[3], SCORERS[5], *PACKS, FSDP, TENSOR],
@@ -192,6 +195,7 @@ def test_values_are_read_before_the_token_is_known(
             assert_rows_equal(output.values, batch, want[i : i + 3], 1e-5)
 
 
+@pytest.mark.gate("hf-1", "ds-zero3-x2-3", "fsdp2-x2-packs-1")
 @pytest.mark.parametrize("num_labels", [1, 3])
 @pytest.mark.parametrize(
     "scorer",

@@ -49,6 +49,7 @@ def windowed_model_dir(make_tiny_model_dir: Callable[..., Path], tmp_path_factor
 LOSS, MAX_NORM = BentLoss(entropy_coef=0.3), 0.05
 
 
+@pytest.mark.gate("{'fsdp2': {}}-2-2")
 @pytest.mark.proof
 @pytest.mark.parametrize(
     "engine, world_size, sequence",

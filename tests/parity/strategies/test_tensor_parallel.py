@@ -65,6 +65,7 @@ def save_model(kind: str, directory: Path) -> Path:
     return directory
 
 
+@pytest.mark.gate("packed")
 @pytest.mark.proof
 @pytest.mark.parametrize(
     "world_size, settings, given",
@@ -99,6 +100,7 @@ def test_three_updates_with_divided_matrices_equal_torch_adamw(
         assert_same_training(trace if trace.parameters[0] else replace(trace, parameters=want.parameters), want)
 
 
+@pytest.mark.gate("qwen3")
 @pytest.mark.proof
 @pytest.mark.parametrize("kind", [kind if kind in FIRST else pytest.param(kind, marks=slow) for kind in PLANNED])
 def test_every_planned_type_trains_as_torch_does(kind: str, rank_pool: Pools, tmp_path: Path) -> None:

@@ -1,0 +1,173 @@
+"""Which tests run and in what order: the gate, or a shard of the slow tests. A pytest plugin.
+
+The gate is every test that is not marked slow: first the quick folders, so that a fault shows in two minutes, then file
+by file, longest first, so that test processes stay busy to the end. The slow tests fall into shards of whole files that
+take about equally long. How long a file takes is read from tests/durations.json.
+"""
+
+import ast
+import os
+import signal
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterable
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.helpers import durations
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+NUM_SHARDS = 3
+SLOW = "pytest.mark.slow"
+GATE = "pytest.mark.gate("
+QUICK = ("tests/layout/", "tests/unit/configs/", "tests/unit/algorithms/", "tests/unit/types/", "tests/unit/")
+STOP_LIMIT_S = 60.0  # how long the tests may take to stop after the limit of all
+
+
+def test_files() -> list[str]:
+    """Every test file, as node ids name it."""
+    return sorted(str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "tests").rglob("test_*.py"))
+
+
+def has_slow_tests(file: str) -> bool:
+    text = (REPOSITORY / file).read_text()
+    return SLOW in text or GATE in text
+
+
+def has_gate_tests(file: str) -> bool:
+    """Whether a test of this file is not marked slow. Marks of single cases count as none."""
+    body = ast.parse((REPOSITORY / file).read_text()).body
+    marks = [ast.unparse(node) for node in body if isinstance(node, ast.Assign)]
+    if any(mark.startswith("pytestmark") and SLOW in mark for mark in marks):
+        return False
+    nodes = [*body, *(inner for node in body if isinstance(node, ast.ClassDef) for inner in node.body)]
+    functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    tests = [node for node in functions if node.name.startswith("test_")]
+    return any(all(ast.unparse(mark) != SLOW for mark in node.decorator_list) for node in tests)
+
+
+@cache
+def shards() -> tuple[frozenset[str], ...]:
+    """The files with slow tests, in parts that take about equally long: the longest goes to the part that has least."""
+    slow_s = durations.seconds("slow")
+    parts: list[set[str]] = [set() for _ in range(NUM_SHARDS)]
+    for file in durations.longest_first(filter(has_slow_tests, test_files()), slow_s):
+        min(parts, key=lambda part: sum(map(slow_s, part))).add(file)
+    return tuple(map(frozenset, parts))
+
+
+def file_of(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]
+
+
+def in_order(items: Iterable[pytest.Item], seconds_of: Callable[[str], float]) -> list[pytest.Item]:
+    """Quick folders first, then by file, longest first. The tests of a file keep their order."""
+
+    def place(item: pytest.Item) -> tuple[int, float, str]:
+        file = file_of(item)
+        quick = next((number for number, folder in enumerate(QUICK) if file.startswith(folder)), len(QUICK))
+        return quick, -seconds_of(file), file
+
+    return sorted(items, key=place)
+
+
+def mark_slow(items: Iterable[pytest.Item]) -> None:
+    """Marks the cases that `gate` leaves out. Raises UsageError for an id that no case has."""
+    cases: dict[str, set[str]] = defaultdict(set)
+    wanted: dict[str, set[str]] = {}
+    for item in items:
+        mark = item.get_closest_marker("gate")
+        if mark is not None:
+            test, _, case = item.nodeid.partition("[")
+            cases[test].add(case.removesuffix("]"))
+            wanted[test] = set(mark.args)
+            if case.removesuffix("]") not in mark.args:
+                item.add_marker(pytest.mark.slow)
+    for test, ids in wanted.items():
+        if len(cases[test]) > 1 and not ids <= cases[test]:  # one case alone was asked for by name
+            raise pytest.UsageError(f"{test}: gate names {sorted(ids - cases[test])}; there are {sorted(cases[test])}")
+
+
+class Selection:
+    """Keeps the tests of the shard that was asked for, and puts tests in order."""
+
+    def __init__(self, shard: str | None) -> None:
+        self.shard = None
+        if shard:
+            number, _, of = shard.partition("/")
+            if of != str(NUM_SHARDS) or number not in map(str, range(1, NUM_SHARDS + 1)):
+                raise pytest.UsageError(
+                    f"--shard={shard}: there are shards 1/{NUM_SHARDS} to {NUM_SHARDS}/{NUM_SHARDS}"
+                )
+            self.shard = int(number) - 1
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_collection_modifyitems(
+        self, config: pytest.Config, items: list[pytest.Item]
+    ) -> Generator[None, None, None]:
+        """Marks come before `-m` and `-k` are looked at, the order after them."""
+        mark_slow(items)
+        yield
+        if self.shard is not None:
+            chosen = shards()[self.shard]
+            config.hook.pytest_deselected(items=[item for item in items if file_of(item) not in chosen])
+            items[:] = [item for item in items if file_of(item) in chosen]
+        items[:] = in_order(items, durations.seconds("gate" if self.shard is None else "slow"))
+
+
+class Watchdog(threading.Thread):
+    """Tells of a failure when it happens, and ends all tests at a time limit: what was running then is named."""
+
+    def __init__(self, config: pytest.Config, limit_s: float) -> None:
+        super().__init__(daemon=True)
+        self.config, self.limit_s = config, limit_s
+        self.running: dict[str, float] = {}  # test -> when it started
+        self.stdout = os.dup(1)  # while a test runs, pytest has put a file in its place
+
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        self.session = session
+        if self.limit_s:
+            self.start()
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self.running[nodeid] = time.monotonic()
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        self.running.pop(nodeid, None)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            cause = str(report.longrepr).strip().splitlines()[-1:] or [""]
+            terminal = self.config.pluginmanager.getplugin("terminalreporter")
+            if terminal is not None:
+                terminal.ensure_newline()
+                terminal.write_line(f"FAILED {report.nodeid} ({report.when}): {cause[0]}")
+
+    def wait(self) -> None:
+        """Returns when the time is over."""
+        time.sleep(self.limit_s)
+
+    def run(self) -> None:
+        self.wait()
+        now = time.monotonic()
+        tests = ", ".join(f"{test} (for {now - began:.0f} s)" for test, began in self.running.items()) or "no test"
+        text = f"all tests together may take {self.limit_s:.0f} s; running at the end: {tests}"
+        os.write(self.stdout, f"\nSTOPPED: {text}\n".encode())
+        self.session.shouldstop = text
+        distributed = self.config.pluginmanager.getplugin("dsession")
+        if distributed:
+            distributed.shouldstop = text
+        descendants = psutil.Process().children(recursive=True)
+        time.sleep(STOP_LIMIT_S / 2)
+        for process in descendants:
+            with suppress(psutil.Error):
+                process.kill()
+        if not distributed:
+            os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(STOP_LIMIT_S / 2)
+        os._exit(int(pytest.ExitCode.INTERRUPTED))

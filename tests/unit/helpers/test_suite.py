@@ -1,0 +1,86 @@
+"""Which tests run, in what order, and how long: shards, cases that are slow, and a limit for all of them."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.helpers import suite
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+CONFTEST = """
+import time
+from pathlib import Path
+from tests.helpers import suite
+suite.STOP_LIMIT_S = 4
+class Watchdog(suite.Watchdog):
+    def wait(self):
+        while not (self.limit_s and Path("hangs").exists() and "test_it.py::test_hangs" in self.running):
+            time.sleep(0.05)
+def pytest_addoption(parser):
+    parser.addoption("--part")
+    parser.addoption("--limit", type=float, default=0)
+def pytest_configure(config):
+    config.addinivalue_line("markers", "slow: of a shard")
+    config.addinivalue_line("markers", "gate(*ids): the others are slow")
+    config.pluginmanager.register(suite.Selection(config.getoption("--part")))
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Watchdog(config, config.getoption("--limit")))
+"""
+HANGING = """
+import pathlib, time
+def test_quick(): pass
+def test_hangs():
+    pathlib.Path("hangs").touch()
+    time.sleep(1000)
+"""
+CASES = """
+import pytest
+@pytest.mark.gate("b", "c")
+@pytest.mark.parametrize("case", ["a", "b", "c"])
+def test_cases(case): pass
+"""
+
+
+def run(folder: Path, text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    (folder / "conftest.py").write_text(CONFTEST)
+    (folder / "test_it.py").write_text(text)
+    command = [sys.executable, "-m", "pytest", "-c", "/dev/null", "--rootdir", str(folder), "-p", "no:cacheprovider"]
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    return subprocess.run(
+        [*command, *arguments, "test_it.py"],
+        cwd=folder,
+        env=environment,
+        text=True,
+        capture_output=True,
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("processes", [(), ("-n", "1")], ids=["alone", "xdist"])
+def test_at_the_limit_of_all_tests_what_was_running_is_named(processes: tuple[str, ...], tmp_path: Path) -> None:
+    done = run(tmp_path, HANGING, "--limit=4", *processes)
+    assert done.returncode == pytest.ExitCode.INTERRUPTED, done.stdout + done.stderr
+    assert "STOPPED: all tests together may take 4 s; running at the end: test_it.py::test_hangs (for" in done.stdout
+
+
+def test_a_failure_is_told_when_it_happens(tmp_path: Path) -> None:
+    done = run(tmp_path, "def test_a():\n    assert 1 == 2\ndef test_b(): pass\n", "-q")
+    told = "FAILED test_it.py::test_a (call): test_it.py:2: AssertionError"
+    assert done.returncode == 1 and done.stdout.index(told) < done.stdout.index("[100%]"), done.stdout
+
+
+def test_cases_that_the_gate_does_not_name_are_slow(tmp_path: Path) -> None:
+    assert "2 passed, 1 deselected" in run(tmp_path, CASES, "-m", "not slow").stdout
+    assert "1 passed, 2 deselected" in run(tmp_path, CASES, "-m", "slow").stdout
+    wrong = run(tmp_path, CASES.replace('"b"', '"d"', 1))
+    assert "test_cases: gate names ['d']; there are ['a', 'b', 'c']" in wrong.stdout + wrong.stderr
+
+
+@pytest.mark.parametrize("shard", ["0/3", "4/3", "1/2", "one"])
+def test_a_shard_that_there_is_not_is_refused(shard: str) -> None:
+    with pytest.raises(pytest.UsageError, match="there are shards 1/3 to 3/3"):
+        suite.Selection(shard)
