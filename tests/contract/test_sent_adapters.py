@@ -16,6 +16,8 @@ LENGTHS = (200, 17, 200, 40)  # the long ones fill a block of the prefix cache, 
 NAMES = ("q_proj", "v_proj", "gate_proj", "up_proj", "down_proj")  # of q, k and v, which are one in vLLM, not k
 Weights = dict[str, torch.Tensor]
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module", params=["vllm"])
 def harness(request: pytest.FixtureRequest, tiny_tied_model_dir: Path) -> Iterator[EngineHarness]:

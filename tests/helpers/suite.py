@@ -76,8 +76,8 @@ def in_order(items: Iterable[pytest.Item], seconds_of: Callable[[str], float]) -
     return sorted(items, key=place)
 
 
-def mark_slow(items: Iterable[pytest.Item]) -> None:
-    """Marks the cases that `gate` leaves out. Raises UsageError for an id that no case has."""
+def mark_slow(items: Iterable[pytest.Item], are_whole: bool) -> None:
+    """Marks the cases that `gate` leaves out. Where all cases are there, raises UsageError for an id that none has."""
     cases: dict[str, set[str]] = defaultdict(set)
     wanted: dict[str, set[str]] = {}
     for item in items:
@@ -89,7 +89,7 @@ def mark_slow(items: Iterable[pytest.Item]) -> None:
             if case.removesuffix("]") not in mark.args:
                 item.add_marker(pytest.mark.slow)
     for test, ids in wanted.items():
-        if len(cases[test]) > 1 and not ids <= cases[test]:  # one case alone was asked for by name
+        if are_whole and not ids <= cases[test]:
             raise pytest.UsageError(f"{test}: gate names {sorted(ids - cases[test])}; there are {sorted(cases[test])}")
 
 
@@ -111,7 +111,7 @@ class Selection:
         self, config: pytest.Config, items: list[pytest.Item]
     ) -> Generator[None, None, None]:
         """Marks come before `-m` and `-k` are looked at, the order after them."""
-        mark_slow(items)
+        mark_slow(items, are_whole=not any("::" in argument for argument in config.args))
         yield
         if self.shard is not None:
             chosen = shards()[self.shard]
@@ -141,6 +141,8 @@ class Watchdog(threading.Thread):
         self.running.pop(nodeid, None)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when not in ("setup", "call", "teardown"):  # its process died: nothing else is told of this test
+            self.running.pop(report.nodeid, None)
         if report.failed:
             cause = str(report.longrepr).strip().splitlines()[-1:] or [""]
             terminal = self.config.pluginmanager.getplugin("terminalreporter")

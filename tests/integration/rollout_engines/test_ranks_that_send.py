@@ -56,7 +56,7 @@ def segments_read() -> list[set[int]]:
     ("name", "trainers"),
     [
         ("hf_infer", list(RUNS)),
-        ("vllm", ["zero3"]),
+        pytest.param("vllm", ["zero3"], marks=pytest.mark.slow),
         pytest.param("vllm", ["zero1", "megatron-tp2"], marks=pytest.mark.slow),
         pytest.param("sglang", list(RUNS), marks=pytest.mark.slow),
     ],

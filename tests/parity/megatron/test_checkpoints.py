@@ -75,6 +75,7 @@ def test_a_trainer_that_has_not_learned_yet_is_saved_and_goes_on(
     assert other_norm == norm
 
 
+@pytest.mark.slow
 def test_a_checkpoint_takes_less_memory_than_a_ranks_share_of_the_state(
     rank_pool: Pools, family_dir: Callable[..., Path], tmp_path: Path
 ) -> None:

@@ -58,7 +58,7 @@ FOUR = {
 }
 
 
-@pytest.mark.gate("qwen3-tp2-pp2-sp-shared")
+@pytest.mark.slow
 @pytest.mark.proof
 @pytest.mark.parametrize("name", list(FOUR))
 @pytest.mark.parametrize("arch", ["qwen3"])
