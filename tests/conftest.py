@@ -133,17 +133,19 @@ def varied_sort_dir(request: pytest.FixtureRequest, sort_task: ModuleType) -> Pa
     return directory
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def rank_pool() -> Iterator[Callable[[int], "RankPool"]]:
-    """rank_pool(world_size) -> a pool of that size. The test process keeps its two ranks, and one pool of another size
-    at a time."""
+    """rank_pool(world_size) -> a pool of that size, for the tests of a module. Pools of one and two ranks stay, others
+    are alone: the threads of gloo are busy even when their rank has nothing to do, those of Megatron's ranks a sixth of
+    a core each. Forks take .2 s: what has imported the engines for them lives as long as the test process."""
     from tests.helpers.processes import RankPool
 
-    pools = {2: RankPool(2)}
+    pools: dict[int, RankPool] = {}
 
     def get(world_size: int) -> RankPool:
-        for size in pools.keys() - {2, world_size}:
-            pools.pop(size).close()
+        for size in pools.keys() - {world_size}:
+            if max(size, world_size) > 2:
+                pools.pop(size).close()
         return pools.setdefault(world_size, RankPool(world_size))
 
     yield get

@@ -21,8 +21,9 @@ def rehearse(out: Path, *arguments: str) -> dict[str, str]:
     return {outcome.name: outcome.state for outcome in report.outcomes}
 
 
+@pytest.mark.slow
 def test_quick_checks_pass_on_a_cpu(tmp_path: Path) -> None:
-    names = ("score-hf", "train-megatron-tp2")
+    names = ("train-zero3", "train-megatron-distributed", "train-megatron-tp2", "score-hf")
     found = rehearse(tmp_path / "out", "--gpus", "1", "--only", *names)
     assert found == dict.fromkeys(names, "passed") | {"train-megatron-tp2": "skipped"}
     assert "| passed in " in (tmp_path / "out" / "table.md").read_text()

@@ -56,6 +56,7 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("route", ["memory", "broadcast"])
 def test_a_dead_engines_requests_go_to_the_other_and_it_comes_back_with_the_next_weights(
     route: Route, pair_of_engines: Pair, trainer: Cluster

@@ -36,6 +36,7 @@ class Worker:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_workers_import_the_drivers_code_and_files_beside_the_yaml_but_pythons_own_modules_first(
     tmp_path: Path,

@@ -106,6 +106,7 @@ def test_a_job_that_is_first_waits_for_nothing_but_others_that_are(make_pool: Ma
     assert ended == ["now", "first", "second", "later"]
 
 
+@pytest.mark.slow
 def test_a_job_that_kills_its_worker_fails_and_no_other_is_lost(make_pool: MakePool) -> None:
     gone: list[str] = []
     pool = make_pool(2, jobs_per_worker=8, on_gone=gone.append)

@@ -82,6 +82,7 @@ def test_an_address_where_no_cluster_answers_is_a_clear_error(tmp_path: Path) ->
     assert "ResourceError: RAY_ADDRESS=127.0.0.1:1: no Ray cluster answers there" in refused.stderr
 
 
+@pytest.mark.slow
 def test_a_run_beside_another_ends_with_its_processes_and_keeps_what_workers_said(
     resources: ResourceManager, tmp_path: Path
 ) -> None:

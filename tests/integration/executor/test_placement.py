@@ -29,6 +29,7 @@ def set_up(*clusters: Cluster, one_by_one: bool) -> Placement:
     return placement
 
 
+@pytest.mark.slow
 def test_clusters_on_shared_devices_take_turns(
     trainer: Cluster, engines: Cluster, critic: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,6 +61,7 @@ def test_clusters_on_shared_devices_take_turns(
         pass
 
 
+@pytest.mark.slow
 def test_a_pool_on_a_device_takes_turns_with_a_cluster(
     trainer: Cluster, critic: Cluster, resources: ResourceManager
 ) -> None:

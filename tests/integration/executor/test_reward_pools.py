@@ -30,6 +30,7 @@ class Clusters:
         return pool
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_of_a_group_only_the_answer_fails_that_hangs_where_no_alarm_is_heard(
     resources: ResourceManager, monkeypatch: pytest.MonkeyPatch

@@ -57,11 +57,7 @@ class Mixture:
     model_dir: Path
 
 
-def slow(*values: Any) -> Any:
-    return pytest.param(*values, marks=pytest.mark.slow)
-
-
-@pytest.fixture(scope="module", params=["hf_infer", slow("vllm"), slow("sglang")])
+@pytest.fixture(scope="module", params=["hf_infer", "vllm", "sglang"])
 def engine(request: pytest.FixtureRequest, tiny_tied_model_dir: Path) -> Iterator[Engine]:
     if request.param != "hf_infer":
         pytest.importorskip(request.param, reason=f"{request.param} is not installed")
@@ -70,6 +66,7 @@ def engine(request: pytest.FixtureRequest, tiny_tied_model_dir: Path) -> Iterato
     made.close()
 
 
+@pytest.mark.gate("hf_infer-tp2", "hf_infer-dp2-shared-late-gather")
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_an_engine_samples_with_the_weights_of_every_layout_and_route(
     layout: str, engine: Engine, rank_pool: Pools, tiny_tied_model_dir: Path, tmp_path: Path
@@ -82,14 +79,14 @@ def test_an_engine_samples_with_the_weights_of_every_layout_and_route(
     scope="module",
     params=[
         ("hf_infer", "qwen3_moe"),
-        slow(("hf_infer", "mixtral")),
-        slow(("hf_infer", "glm4_moe")),
-        slow(("hf_infer", "deepseek_v3")),
-        slow(("vllm", "qwen3_moe")),
-        slow(("vllm", "glm4_moe")),
-        slow(("vllm", "mixtral")),
-        slow(("sglang", "qwen3_moe")),
-        slow(("sglang", "mixtral")),
+        ("hf_infer", "mixtral"),
+        ("hf_infer", "glm4_moe"),
+        ("hf_infer", "deepseek_v3"),
+        ("vllm", "qwen3_moe"),
+        ("vllm", "glm4_moe"),
+        ("vllm", "mixtral"),
+        ("sglang", "qwen3_moe"),
+        ("sglang", "mixtral"),
     ],
     ids="-".join,
 )
@@ -106,6 +103,7 @@ def mixture(
     engine.close()
 
 
+@pytest.mark.slow
 def test_an_engine_samples_with_the_experts_of_all_ranks(mixture: Mixture, rank_pool: Pools, tmp_path: Path) -> None:
     """Engines hold all experts of a layer in one tensor, vLLM and SGLang in an order of their kernels' own. Only one of
     an expert's matrices in the wrong place would show."""

@@ -52,13 +52,14 @@ def segments_read() -> list[set[int]]:
     return [pids for pids in found if pids]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "trainers"),
     [
         ("hf_infer", list(RUNS)),
-        pytest.param("vllm", ["zero3"], marks=pytest.mark.slow),
-        pytest.param("vllm", ["zero1", "megatron-tp2"], marks=pytest.mark.slow),
-        pytest.param("sglang", list(RUNS), marks=pytest.mark.slow),
+        ("vllm", ["zero3"]),
+        ("vllm", ["zero1", "megatron-tp2"]),
+        ("sglang", list(RUNS)),
     ],
     ids=["hf_infer", "vllm-zero3", "vllm-others", "sglang"],
 )
