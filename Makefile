@@ -96,8 +96,8 @@ test-slow: test-environment
 
 durations: test-environment
 	@echo "== [2/2] what every test takes, for tests/durations.json (hours)"
-	@$(RUN_TESTS) -m "not slow" --record-durations=gate $(TEST_ARGS)
-	@for shard in 1/3 2/3 3/3; do $(RUN_TESTS) -m slow --shard=$$shard --record-durations=slow-$${shard%/3} $(TEST_ARGS); done
+	@$(RUN_TESTS) -m "not slow" --record-durations=gate $(TEST_ARGS) && failed= || failed=yes; \
+		$(RUN_TESTS) -m slow --record-durations=slow $(TEST_ARGS) && test -z "$$failed"
 
 gpu-report: test-environment
 	@echo "== [2/2] checks on GPUs ($(SAY_DEVICES))"

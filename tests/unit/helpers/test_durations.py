@@ -1,0 +1,92 @@
+"""What a run of the tests records of itself: seconds by file and fixture, and what it started."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.helpers import durations
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+CONFTEST = """
+from pathlib import Path
+from tests.helpers import durations
+durations.PAGE = Path("durations.json")
+durations.REPOSITORY = Path(".")
+durations.read.__defaults__ = (durations.PAGE,)
+def pytest_configure(config):
+    config.addinivalue_line("markers", "slow: of a shard")
+    config.pluginmanager.register(durations.Recorder("once"))
+"""
+TESTS = """
+import subprocess, sys, time
+import pytest
+@pytest.fixture
+def inner(): time.sleep(1)
+@pytest.fixture
+def outer(inner): time.sleep(0.6)
+def test_a(outer): subprocess.run([sys.executable, "-c", ""])
+@pytest.mark.slow
+def test_b(): time.sleep(0.3)
+"""
+KNOWN = {
+    "files": {
+        "test_it.py": {"gate_s": 100, "slow_s": 100},
+        "test_gone.py": {"gate_s": 1},
+        "test_other.py": {"slow_s": 7},
+    },
+    "processes": {"before": {}},
+}
+
+
+@pytest.mark.parametrize("processes", [(), ("-n", "1")], ids=["alone", "xdist"])
+def test_a_run_replaces_what_is_known_of_its_files_and_leaves_the_rest(
+    processes: tuple[str, ...], tmp_path: Path
+) -> None:
+    for name, text in (("conftest.py", CONFTEST), ("test_it.py", TESTS), ("test_other.py", "")):
+        (tmp_path / name).write_text(text)
+    (tmp_path / "durations.json").write_text(json.dumps(KNOWN))
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-c",
+        "/dev/null",
+        "--rootdir",
+        ".",
+        "-p",
+        "no:cacheprovider",
+        *processes,
+    ]
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    subprocess.run([*command, "test_it.py"], cwd=tmp_path, env=environment, check=True, capture_output=True)
+    found = json.loads((tmp_path / "durations.json").read_text())
+    of_file = found["files"]["test_it.py"]
+    assert of_file["gate_s"] >= 1.6 and of_file["slow_s"] >= 0.3 and of_file["slow_s"] < 100
+    assert of_file["starts"] == {"interpreters": 1}
+    assert list(of_file["fixtures"]) == ["inner", "outer"]
+    assert of_file["fixtures"]["inner"] >= 1 and of_file["fixtures"]["outer"] >= 0.6
+    assert found["files"].keys() == {"test_it.py", "test_other.py"}
+    assert found["files"]["test_other.py"] == {"slow_s": 7}
+    assert found["processes"].keys() == {"before", "once"}
+    assert found["processes"]["once"]["kinds"]["test process"]["processes"] >= 1
+
+
+@pytest.mark.parametrize(
+    ("command", "kind"),
+    [
+        ("cc1plus /usr/lib/gcc/x86_64-linux-gnu/12/cc1plus -quiet", "compiler"),
+        ("VLLM::EngineCore VLLM::EngineCore", "vLLM engine"),
+        ("raylet /x/ray/core/src/ray/raylet/raylet --raylet_socket_name=y", "Ray's own"),
+        ("ray::Host.call ray::Host.call", "Ray worker"),
+        ("python python -c from multiprocessing.forkserver import main", "rank"),
+        ("python python examples/start_rlvr_pipeline.py --config_path x", "whole run"),
+        ("python python -m roll plan", "other Python"),
+        ("bwrap bwrap --unshare-all", "other program"),
+    ],
+)
+def test_a_process_is_known_by_its_command(command: str, kind: str) -> None:
+    assert durations.kind_of(command) == kind
