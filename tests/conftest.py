@@ -55,10 +55,10 @@ def pytest_configure(config: pytest.Config) -> None:
     from tests.helpers.suite import Selection, Watchdog
 
     config.pluginmanager.register(Selection(config.getoption("--shard")))
-    if config.getoption("--record-durations"):
-        config.pluginmanager.register(Recorder(config.getoption("--record-durations")))
+    if (name := config.getoption("--record-durations")) is not None:
+        config.pluginmanager.register(Recorder(str(name)))
     if "PYTEST_XDIST_WORKER" not in os.environ:
-        config.pluginmanager.register(Watchdog(config, config.getoption("--whole-limit")))
+        config.pluginmanager.register(Watchdog(config, float(config.getoption("--whole-limit") or 0)))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -145,7 +146,7 @@ class Watchdog(threading.Thread):
             self.running.pop(report.nodeid, None)
         if report.failed:
             cause = str(report.longrepr).strip().splitlines()[-1:] or [""]
-            terminal = self.config.pluginmanager.getplugin("terminalreporter")
+            terminal: Any = self.config.pluginmanager.getplugin("terminalreporter")
             if terminal is not None:
                 terminal.ensure_newline()
                 terminal.write_line(f"FAILED {report.nodeid} ({report.when}): {cause[0]}")
@@ -161,7 +162,7 @@ class Watchdog(threading.Thread):
         text = f"all tests together may take {self.limit_s:.0f} s; running at the end: {tests}"
         os.write(self.stdout, f"\nSTOPPED: {text}\n".encode())
         self.session.shouldstop = text
-        distributed = self.config.pluginmanager.getplugin("dsession")
+        distributed: Any = self.config.pluginmanager.getplugin("dsession")
         if distributed:
             distributed.shouldstop = text
         descendants = psutil.Process().children(recursive=True)
