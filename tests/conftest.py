@@ -45,6 +45,11 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if session.config.getoption("numprocesses", None):  # others collect
+        gc.enable()
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Examples are the same in every run, and a machine that stalls fails none."""
     from hypothesis import HealthCheck, settings

@@ -44,7 +44,7 @@ def test_a_damaged_configuration_works_or_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("block", range(20))
+@pytest.mark.parametrize("block", range(21))
 def test_ten_thousand_damaged_configurations_work_or_are_refused(block: int, tmp_path: Path) -> None:
     with compositions_shared():
         assert_no_faults(range(FIRST + block * BLOCK, FIRST + (block + 1) * BLOCK), tmp_path)

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -44,14 +44,15 @@ KINDS = (
 
 
 def read(path: Path = PAGE) -> dict[str, Any]:
-    """Everything that is known: {"files": {file: {"gate_s", "slow_s", "fixtures", "starts"}}, "processes": {...}}."""
+    """{"files": {file: {"gate" or "slow": {"s": seconds, "fixtures": {name: seconds}, "starts": {kind: number}}}},
+    "processes": {run: {"wall_s", "kinds"}}}."""
     return json.loads(path.read_text()) if path.exists() else {"files": {}, "processes": {}}
 
 
 def seconds(suite: str) -> Callable[[str], float]:
     """Seconds of a file's tests in this suite ("gate" or "slow"): a function from the file's path."""
     files = read()["files"]
-    return lambda file: float(files.get(file, {}).get(f"{suite}_s", UNKNOWN_S))
+    return lambda file: float(files.get(file, {}).get(suite, {}).get("s", UNKNOWN_S))
 
 
 def kind_of(command: str) -> str:
@@ -89,18 +90,33 @@ class Watch(threading.Thread):
         return {kind: {"processes": number[kind], "cpu_s": round(total[kind])} for kind in order}
 
 
+class Suite:
+    """What the tests of one file in one suite took."""
+
+    def __init__(self) -> None:
+        self.s = 0.0
+        self.fixtures: Counter[str] = Counter()  # seconds
+        self.starts: Counter[str] = Counter()
+
+    def shown(self) -> dict[str, Any]:
+        fixtures = {name: round(s, 1) for name, s in self.fixtures.items() if s >= SHORT_S}
+        rest = {"fixtures": fixtures, "starts": dict(self.starts)}
+        return {"s": round(self.s, 1)} | {name: value for name, value in rest.items() if value}
+
+
+Key = tuple[str, str]  # file, suite
+
+
 class Recorder:
     """A pytest plugin. In a test process it measures fixtures and starts; where the reports arrive, seconds by file."""
 
     def __init__(self, name: str) -> None:
         self.name = name  # of this run
-        self.file = ""  # of the test that runs now, in a test process
-        self.seconds: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))  # file -> suite -> s
-        self.fixtures: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-        self.starts: dict[str, Counter[str]] = defaultdict(Counter)
+        self.now: Key = ("", "")  # where the test belongs that runs, in a test process
+        self.taken: defaultdict[Key, Suite] = defaultdict(Suite)
+        self.died: set[Key] = set()  # a test process ended in them: what they take is not known
         self.inner = [0.0]  # seconds of the fixtures below the one that is being set up, a number for each level
-        self.started = time.monotonic()
-        self.saved = self.started
+        self.started = self.saved = time.monotonic()
         self.watch: Watch | None = None
         if "PYTEST_XDIST_WORKER" not in os.environ:
             self.watch = Watch()
@@ -108,13 +124,13 @@ class Recorder:
         sys.addaudithook(self.audit)
 
     def audit(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event == "subprocess.Popen" and self.file:
+        if event == "subprocess.Popen" and self.now[0]:
             name = Path(os.fsdecode(arguments[0] or arguments[1][0])).name
-            self.starts[self.file]["interpreters" if name.startswith("python") else "programs"] += 1
+            self.taken[self.now].starts["interpreters" if name.startswith("python") else "programs"] += 1
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        self.file = item.nodeid.partition("::")[0]
+        self.now = key_of(item.nodeid, "slow" in item.keywords)
         return (yield)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -127,50 +143,46 @@ class Recorder:
         finally:
             whole, below = time.monotonic() - began, self.inner.pop()
             self.inner[-1] += whole
-            self.fixtures[self.file][fixturedef.argname] += whole - below
+            self.taken[self.now].fixtures[fixturedef.argname] += whole - below
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        suite = "slow" if "slow" in report.keywords else "gate"
-        self.seconds[report.nodeid.partition("::")[0]][suite] += report.duration
+        if report.when not in ("setup", "call", "teardown"):  # xdist says that the process died
+            self.died |= {key_of(report.nodeid, slow) for slow in (False, True)}
+            return
+        self.taken[key_of(report.nodeid, "slow" in report.keywords)].s += report.duration
         if self.watch is not None and time.monotonic() - self.saved > SAVE_S:  # a run of hours may be cut off
-            self.save()
+            self.save(PAGE.with_name("durations.part.json"))
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        mine = (
-            {file: dict(of) for file, of in self.fixtures.items()},
-            {file: dict(of) for file, of in self.starts.items()},
-        )
         if self.watch is None:
+            mine = [(key, dict(suite.fixtures), dict(suite.starts)) for key, suite in self.taken.items()]
             session.config.workeroutput["durations"] = mine  # type: ignore[attr-defined]
-            return
-        self.save()
+        else:
+            self.save(PAGE)
+            PAGE.with_name("durations.part.json").unlink(missing_ok=True)
 
-    def save(self) -> None:
+    def save(self, path: Path) -> None:
+        """Not over what was read: a test process that is replaced has to put the tests in the same order."""
         assert self.watch is not None
         self.saved = time.monotonic()
         known = read()
         files = known["files"]
-        for file, by_suite in self.seconds.items():
-            files.setdefault(file, {}).update({f"{suite}_s": round(s, 1) for suite, s in by_suite.items()})
-            fixtures = {name: round(s, 1) for name, s in self.fixtures[file].items() if s >= SHORT_S}
-            starts = dict(self.starts[file])
-            files[file] |= {name: of for name, of in (("fixtures", fixtures), ("starts", starts)) if of}
+        for file, suite in self.taken.keys() - self.died:
+            if self.taken[file, suite].s:
+                files.setdefault(file, {})[suite] = self.taken[file, suite].shown()
         known["files"] = {file: files[file] for file in sorted(files) if (REPOSITORY / file).exists()}
-        wall_s = round(time.monotonic() - self.started)
-        known["processes"][self.name] = {"wall_s": wall_s, "kinds": self.watch.totals()}
-        PAGE.write_text(json.dumps(known, indent=1) + "\n")
+        known["processes"][self.name] = {"wall_s": round(self.saved - self.started), "kinds": self.watch.totals()}
+        path.write_text(json.dumps(known, indent=1) + "\n")
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        fixtures, starts = getattr(node, "workeroutput", {}).get("durations", ({}, {}))
-        for target, source in ((self.fixtures, fixtures), (self.starts, starts)):
-            add(target, source)
+        for (file, suite), fixtures, starts in getattr(node, "workeroutput", {}).get("durations", ()):
+            self.taken[file, suite].fixtures.update(fixtures)
+            self.taken[file, suite].starts.update(starts)
 
 
-def add(target: Mapping[str, Any], source: Mapping[str, Mapping[str, float]]) -> None:
-    for file, numbers in source.items():
-        for name, number in numbers.items():
-            target[file][name] += number
+def key_of(nodeid: str, is_slow: bool) -> Key:
+    return nodeid.partition("::")[0], "slow" if is_slow else "gate"
 
 
 def longest_first(files: Iterable[str], seconds_of: Callable[[str], float]) -> list[str]:

@@ -10,8 +10,7 @@ import os
 import signal
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -27,7 +26,8 @@ NUM_SHARDS = 3
 SLOW = "pytest.mark.slow"
 GATE = "pytest.mark.gate("
 QUICK = ("tests/layout/", "tests/unit/configs/", "tests/unit/algorithms/", "tests/unit/types/", "tests/unit/")
-STOP_LIMIT_S = 60.0  # how long the tests may take to stop after the limit of all
+GRACE_S = 30.0  # after the limit of all tests, until their processes are killed
+END_S = 60.0  # from then on, until the summary is written
 
 
 def test_files() -> list[str]:
@@ -77,21 +77,14 @@ def in_order(items: Iterable[pytest.Item], seconds_of: Callable[[str], float]) -
     return sorted(items, key=place)
 
 
-def mark_slow(items: Iterable[pytest.Item], are_whole: bool) -> None:
-    """Marks the cases that `gate` leaves out. Where all cases are there, raises UsageError for an id that none has."""
-    cases: dict[str, set[str]] = defaultdict(set)
-    wanted: dict[str, set[str]] = {}
-    for item in items:
-        mark = item.get_closest_marker("gate")
-        if mark is not None:
-            test, _, case = item.nodeid.partition("[")
-            cases[test].add(case.removesuffix("]"))
-            wanted[test] = set(mark.args)
-            if case.removesuffix("]") not in mark.args:
-                item.add_marker(pytest.mark.slow)
-    for test, ids in wanted.items():
-        if are_whole and not ids <= cases[test]:
-            raise pytest.UsageError(f"{test}: gate names {sorted(ids - cases[test])}; there are {sorted(cases[test])}")
+def mark_slow(test: Sequence[pytest.Item]) -> None:
+    """Marks those cases of a test that its `gate` does not name. Raises ValueError for a name that no case has."""
+    cases = {item.nodeid.partition("[")[2].removesuffix("]"): item for item in test}
+    for mark in filter(None, [item.get_closest_marker("gate") for item in test][:1]):
+        if unknown := sorted(set(mark.args) - cases.keys()):
+            raise ValueError(f"gate names {unknown}; there are {sorted(cases)}")
+        for case in cases.keys() - set(mark.args):
+            cases[case].add_marker(pytest.mark.slow)
 
 
 class Selection:
@@ -106,19 +99,28 @@ class Selection:
                     f"--shard={shard}: there are shards 1/{NUM_SHARDS} to {NUM_SHARDS}/{NUM_SHARDS}"
                 )
             self.shard = int(number) - 1
+        self.seconds = durations.seconds("gate" if self.shard is None else "slow")
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_collection_modifyitems(
-        self, config: pytest.Config, items: list[pytest.Item]
-    ) -> Generator[None, None, None]:
-        """Marks come before `-m` and `-k` are looked at, the order after them."""
-        mark_slow(items, are_whole=not any("::" in argument for argument in config.args))
-        yield
+    @pytest.hookimpl(wrapper=True)
+    def pytest_pycollect_makeitem(self, collector: pytest.Collector, name: str) -> Generator[None, Any, Any]:
+        """Here all cases of a test are there, whatever the run was narrowed to."""
+        made = yield
+        if isinstance(made, list) and name.startswith("test"):
+            try:
+                mark_slow(made)
+            except ValueError as why:
+                raise collector.CollectError(f"{collector.nodeid}::{name}: {why}") from None
+        return made
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         if self.shard is not None:
-            chosen = shards()[self.shard]
-            config.hook.pytest_deselected(items=[item for item in items if file_of(item) not in chosen])
-            items[:] = [item for item in items if file_of(item) in chosen]
-        items[:] = in_order(items, durations.seconds("gate" if self.shard is None else "slow"))
+            others = frozenset().union(*(shards()[: self.shard] + shards()[self.shard + 1 :]))
+            if self.shard:  # the first one has whatever no search of the files finds
+                others |= {file_of(item) for item in items} - shards()[self.shard]
+            config.hook.pytest_deselected(items=[item for item in items if file_of(item) in others])
+            items[:] = [item for item in items if file_of(item) not in others]
+        items[:] = in_order(items, self.seconds)
 
 
 class Watchdog(threading.Thread):
@@ -165,12 +167,22 @@ class Watchdog(threading.Thread):
         distributed: Any = self.config.pluginmanager.getplugin("dsession")
         if distributed:
             distributed.shouldstop = text
-        descendants = psutil.Process().children(recursive=True)
-        time.sleep(STOP_LIMIT_S / 2)
-        for process in descendants:
-            with suppress(psutil.Error):
-                process.kill()
+            distributed._max_worker_restart = 0  # those that are killed below are not replaced
+        started = descendants()
+        time.sleep(GRACE_S)
+        kill(started | descendants())
         if not distributed:
             os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(STOP_LIMIT_S / 2)
+        time.sleep(END_S)
+        kill(descendants())
         os._exit(int(pytest.ExitCode.INTERRUPTED))
+
+
+def descendants() -> set[psutil.Process]:
+    return set(psutil.Process().children(recursive=True))
+
+
+def kill(processes: Iterable[psutil.Process]) -> None:
+    for process in processes:
+        with suppress(psutil.Error):
+            process.kill()

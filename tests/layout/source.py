@@ -77,11 +77,9 @@ def modules(*folders: str) -> tuple[Module, ...]:
 @cache
 def _modules(folder: str) -> tuple[Module, ...]:
     found = []
-    gc.disable()  # trees are many objects that stay
     for path in sorted((REPOSITORY / folder).rglob("*.py")):
         parts = path.relative_to(REPOSITORY).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
         found.append(Module(name, path, ast.parse(path.read_text(encoding="utf-8"), filename=str(path))))
-    gc.freeze()
-    gc.enable()
+    gc.freeze()  # trees are many objects that stay
     return tuple(found)

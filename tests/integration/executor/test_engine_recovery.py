@@ -95,7 +95,6 @@ def test_a_dead_engines_requests_go_to_the_other_and_it_comes_back_with_the_next
     assert rollout.heal() is False
 
 
-@pytest.mark.slow
 def test_an_engine_that_died_unnoticed_is_found_before_a_weight_update(pair_of_engines: Pair, trainer: Cluster) -> None:
     rollout = pair_of_engines()
     os.kill(rollout.cluster.call_all("process_id")[1], signal.SIGKILL)

@@ -51,6 +51,7 @@ def test_an_unchanged_run_goes_on_bit_for_bit(
     assert other_norm == norm
 
 
+@pytest.mark.slow
 def test_a_critic_goes_on_bit_for_bit(rank_pool: Pools, family_dir: Callable[..., Path], tmp_path: Path) -> None:
     run = Run(
         family_dir("qwen2"), SHARED | TP2 | SP, loss=SquaredValueLoss(), role="critic", vocab_size=models.VOCAB_SIZE

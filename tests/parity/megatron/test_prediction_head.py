@@ -192,6 +192,7 @@ def test_files_with_another_head_or_a_part_of_one_are_refused(
     assert re.search(said, rank_pool(1).run(ranks.refusal, run)[0])
 
 
+@pytest.mark.slow
 def test_in_bf16_the_loss_is_near_that_of_fp32(
     rank_pool: Pools, with_head: Callable[[str], Path], references: Callable[[str, str], tuple[Trace, list[float]]]
 ) -> None:

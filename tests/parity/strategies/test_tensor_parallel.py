@@ -121,6 +121,7 @@ def test_a_critic_with_divided_matrices_trains_as_torch_does(
     assert_same_training(rank_pool(2).run(runs.train, run)[0], want)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_resumes_on_another_layout(rank_pool: Pools, tiny_tied_model_dir: Path, tmp_path: Path) -> None:
     """Saved by four ranks in two groups that divide matrices; the next update is the same there, on two that divide
     them, and on two that do not."""

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,21 +35,18 @@ def test_b(): time.sleep(0.3)
 """
 KNOWN = {
     "files": {
-        "test_it.py": {"gate_s": 100, "slow_s": 100},
-        "test_gone.py": {"gate_s": 1},
-        "test_other.py": {"slow_s": 7},
+        "test_it.py": {"gate": {"s": 100, "starts": {"programs": 3}}, "slow": {"s": 100}},
+        "test_gone.py": {"gate": {"s": 1}},
+        "test_other.py": {"slow": {"s": 7}},
     },
     "processes": {"before": {}},
 }
 
 
-@pytest.mark.parametrize("processes", [(), ("-n", "1")], ids=["alone", "xdist"])
-def test_a_run_replaces_what_is_known_of_its_files_and_leaves_the_rest(
-    processes: tuple[str, ...], tmp_path: Path
-) -> None:
-    for name, text in (("conftest.py", CONFTEST), ("test_it.py", TESTS), ("test_other.py", "")):
-        (tmp_path / name).write_text(text)
-    (tmp_path / "durations.json").write_text(json.dumps(KNOWN))
+def run(folder: Path, tests: str, *arguments: str) -> dict[str, Any]:
+    for name, text in (("conftest.py", CONFTEST), ("test_it.py", tests), ("test_other.py", "")):
+        (folder / name).write_text(text)
+    (folder / "durations.json").write_text(json.dumps(KNOWN))
     command = [
         sys.executable,
         "-m",
@@ -59,20 +57,33 @@ def test_a_run_replaces_what_is_known_of_its_files_and_leaves_the_rest(
         ".",
         "-p",
         "no:cacheprovider",
-        *processes,
+        *arguments,
     ]
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-    subprocess.run([*command, "test_it.py"], cwd=tmp_path, env=environment, check=True, capture_output=True)
-    found = json.loads((tmp_path / "durations.json").read_text())
-    of_file = found["files"]["test_it.py"]
-    assert of_file["gate_s"] >= 1.6 and of_file["slow_s"] >= 0.3 and of_file["slow_s"] < 100
-    assert of_file["starts"] == {"interpreters": 1}
-    assert list(of_file["fixtures"]) == ["inner", "outer"]
-    assert of_file["fixtures"]["inner"] >= 1 and of_file["fixtures"]["outer"] >= 0.6
+    subprocess.run([*command, "test_it.py"], cwd=folder, env=environment, check=False, capture_output=True)
+    assert [path.name for path in folder.glob("*.json")] == ["durations.json"]
+    return json.loads((folder / "durations.json").read_text())
+
+
+@pytest.mark.parametrize("processes", [(), ("-n", "1")], ids=["alone", "xdist"])
+def test_a_run_replaces_what_is_known_of_its_files_and_leaves_the_rest(
+    processes: tuple[str, ...], tmp_path: Path
+) -> None:
+    found = run(tmp_path, TESTS, *processes)
+    gate, slow = found["files"]["test_it.py"]["gate"], found["files"]["test_it.py"]["slow"]
+    assert 1.6 <= gate["s"] < 100 and 0.3 <= slow["s"] < 100
+    assert gate["starts"] == {"interpreters": 1} and "starts" not in slow
+    assert list(gate["fixtures"]) == ["inner", "outer"]
+    assert gate["fixtures"]["inner"] >= 1 and gate["fixtures"]["outer"] >= 0.6
     assert found["files"].keys() == {"test_it.py", "test_other.py"}
-    assert found["files"]["test_other.py"] == {"slow_s": 7}
+    assert found["files"]["test_other.py"] == KNOWN["files"]["test_other.py"]
     assert found["processes"].keys() == {"before", "once"}
     assert found["processes"]["once"]["kinds"]["test process"]["processes"] >= 1
+
+
+def test_of_a_file_in_which_a_test_process_died_nothing_new_is_known(tmp_path: Path) -> None:
+    dies = "import os, pytest\n@pytest.mark.slow\ndef test_a(): pass\n@pytest.mark.slow\ndef test_b(): os._exit(1)\n"
+    assert run(tmp_path, dies, "-n", "1")["files"]["test_it.py"] == KNOWN["files"]["test_it.py"]
 
 
 @pytest.mark.parametrize(

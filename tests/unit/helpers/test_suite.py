@@ -14,7 +14,7 @@ CONFTEST = """
 import time
 from pathlib import Path
 from tests.helpers import suite
-suite.STOP_LIMIT_S = 4
+suite.GRACE_S, suite.END_S = 1, 120
 class Watchdog(suite.Watchdog):
     def wait(self):
         while not (self.limit_s and Path("hangs").exists() and "test_it.py::test_hangs" in self.running):
@@ -31,7 +31,7 @@ def pytest_configure(config):
 """
 HANGING = """
 import pathlib, time
-def test_quick(): pass
+def test_fails(): assert 1 == 2
 def test_hangs():
     pathlib.Path("hangs").touch()
     time.sleep(1000)
@@ -65,6 +65,9 @@ def test_at_the_limit_of_all_tests_what_was_running_is_named(processes: tuple[st
     done = run(tmp_path, HANGING, "--limit=4", *processes)
     assert done.returncode == pytest.ExitCode.INTERRUPTED, done.stdout + done.stderr
     assert "STOPPED: all tests together may take 4 s; running at the end: test_it.py::test_hangs (for" in done.stdout
+    assert "assert 1 == 2" in done.stdout and "short test summary" in done.stdout, (
+        "what failed before is shown all the same"
+    )
 
 
 def test_a_failure_is_told_when_it_happens(tmp_path: Path) -> None:
@@ -76,8 +79,13 @@ def test_a_failure_is_told_when_it_happens(tmp_path: Path) -> None:
 def test_cases_that_the_gate_does_not_name_are_slow(tmp_path: Path) -> None:
     assert "2 passed, 1 deselected" in run(tmp_path, CASES, "-m", "not slow").stdout
     assert "1 passed, 2 deselected" in run(tmp_path, CASES, "-m", "slow").stdout
-    wrong = run(tmp_path, CASES.replace('"b"', '"d"', 1))
-    assert "test_cases: gate names ['d']; there are ['a', 'b', 'c']" in wrong.stdout + wrong.stderr
+
+
+@pytest.mark.parametrize("processes", [(), ("-n", "1")], ids=["alone", "xdist"])
+def test_a_case_that_there_is_not_ends_the_run_with_its_name(processes: tuple[str, ...], tmp_path: Path) -> None:
+    wrong = run(tmp_path, CASES.replace('"b"', '"d"', 1), *processes)
+    assert wrong.returncode not in (0, 5)
+    assert "test_cases: gate names ['d']; there are ['a', 'b', 'c']" in wrong.stdout
 
 
 @pytest.mark.parametrize("shard", ["0/3", "4/3", "1/2", "one"])

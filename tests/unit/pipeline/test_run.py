@@ -123,6 +123,7 @@ class Watching(Counting):
 @pytest.mark.parametrize("when", ["never", "step 2"])
 def test_what_was_built_is_not_looked_through_again_until_the_run_ends(when: str, tmp_path: Path) -> None:
     """A process may make several runs, one after the other: what one leaves behind must go."""
+    gc.unfreeze()  # what the tests have frozen
     run = Watching(tmp_path, when)
     run.run()
     assert run.frozen > 1000 and gc.get_freeze_count() == 0
