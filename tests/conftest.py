@@ -59,10 +59,11 @@ def pytest_configure(config: pytest.Config) -> None:
     from tests.helpers.durations import Recorder
     from tests.helpers.suite import Selection, Watchdog
 
+    is_worker = hasattr(config, "workerinput")
     config.pluginmanager.register(Selection(config.getoption("--shard")))
     if (name := config.getoption("--record-durations")) is not None:
-        config.pluginmanager.register(Recorder(str(name)))
-    if "PYTEST_XDIST_WORKER" not in os.environ:
+        config.pluginmanager.register(Recorder(str(name), is_worker))
+    if not is_worker:
         config.pluginmanager.register(Watchdog(config, float(config.getoption("--whole-limit") or 0)))
 
 

@@ -95,7 +95,7 @@ class Suite:
 
     def __init__(self) -> None:
         self.s = 0.0
-        self.fixtures: Counter[str] = Counter()  # seconds
+        self.fixtures: defaultdict[str, float] = defaultdict(float)  # seconds
         self.starts: Counter[str] = Counter()
 
     def shown(self) -> dict[str, Any]:
@@ -110,15 +110,16 @@ Key = tuple[str, str]  # file, suite
 class Recorder:
     """A pytest plugin. In a test process it measures fixtures and starts; where the reports arrive, seconds by file."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name  # of this run
+    def __init__(self, name: str, is_worker: bool) -> None:
+        """`name`: of this run. `is_worker`: xdist's, whose reports arrive in another process."""
+        self.name = name
         self.now: Key = ("", "")  # where the test belongs that runs, in a test process
         self.taken: defaultdict[Key, Suite] = defaultdict(Suite)
         self.died: set[Key] = set()  # a test process ended in them: what they take is not known
         self.inner = [0.0]  # seconds of the fixtures below the one that is being set up, a number for each level
         self.started = self.saved = time.monotonic()
         self.watch: Watch | None = None
-        if "PYTEST_XDIST_WORKER" not in os.environ:
+        if not is_worker:
             self.watch = Watch()
             self.watch.start()
         sys.addaudithook(self.audit)

@@ -5,6 +5,8 @@ by file, longest first, so that test processes stay busy to the end. The slow te
 take about equally long. How long a file takes is read from tests/durations.json.
 """
 
+from __future__ import annotations
+
 import ast
 import os
 import signal
@@ -18,6 +20,7 @@ from typing import Any
 
 import psutil
 import pytest
+from xdist.scheduler import LoadFileScheduling
 
 from tests.helpers import durations
 
@@ -26,6 +29,7 @@ NUM_SHARDS = 3
 SLOW = "pytest.mark.slow"
 GATE = "pytest.mark.gate("
 QUICK = ("tests/layout/", "tests/unit/configs/", "tests/unit/algorithms/", "tests/unit/types/", "tests/unit/")
+TOGETHER = ("tests/integration/executor/",)  # one Ray, and the workers that its tests share
 GRACE_S = 30.0  # after the limit of all tests, until their processes are killed
 END_S = 60.0  # from then on, until the summary is written
 
@@ -112,6 +116,10 @@ class Selection:
                 raise collector.CollectError(f"{collector.nodeid}::{name}: {why}") from None
         return made
 
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> ByFile | None:
+        return ByFile(config, log) if config.getoption("dist") == "loadfile" else None
+
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         if self.shard is not None:
@@ -121,6 +129,19 @@ class Selection:
             config.hook.pytest_deselected(items=[item for item in items if file_of(item) in others])
             items[:] = [item for item in items if file_of(item) not in others]
         items[:] = in_order(items, self.seconds)
+
+
+class ByFile(LoadFileScheduling):
+    """Gives a file to one test process, and a folder whose files share what takes long to start."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return scope_of(nodeid)
+
+
+def scope_of(nodeid: str) -> str:
+    """What one test process runs whole: a file, or a folder."""
+    file = nodeid.partition("::")[0]
+    return next((folder for folder in TOGETHER if file.startswith(folder)), file)
 
 
 class Watchdog(threading.Thread):

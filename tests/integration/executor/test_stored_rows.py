@@ -121,6 +121,7 @@ def test_stored_rows_make_the_same_shards_as_rows_that_pass_the_driver_and_outli
                 np.testing.assert_array_equal(a, b, err_msg=field.name)
 
 
+@pytest.mark.slow
 def test_a_reward_gets_the_texts_where_it_is_and_a_reader_those_it_asks_for(
     engine: Cluster, resources: ResourceManager
 ) -> None:
@@ -150,6 +151,7 @@ class FirstAndLast:
         return (rows.input_ids[ends - rows.lengths] + rows.input_ids[ends - 1]).astype(np.float32)[:, None]
 
 
+@pytest.mark.slow
 def test_a_reward_model_reads_stored_answers_and_leaves_them_where_they_are(engine: Cluster) -> None:
     (answers,) = answer(engine, [request(1, LONG)])
     waiting = group(request(1, LONG), answers)

@@ -48,7 +48,7 @@ def reference(tiny_tied_model_dir: Path) -> Trace:
     return train_reference(tiny_tied_model_dir, rows(), BentLoss(), [LEARNING_RATE] * 3)
 
 
-@pytest.mark.gate("x1", "uneven", "waiting-on-host", "by-hand")
+@pytest.mark.gate("x1", "waiting-on-host")
 @pytest.mark.proof
 @pytest.mark.parametrize(
     "settings, world_size, split",
@@ -125,7 +125,7 @@ def test_head_in_chunks_changes_nothing(tied: bool, rank_pool: Pools, make_tiny_
     assert_same_training(rank_pool(2).run(runs.train, run)[0], want)
 
 
-@pytest.mark.gate("x2", "tensor")
+@pytest.mark.gate("tensor")
 @pytest.mark.proof
 @pytest.mark.parametrize(
     "settings, world_size",
@@ -172,7 +172,7 @@ def test_a_head_that_only_config_json_ties_is_refused(
     assert "lm_head.weight" in rank_pool(1).run(runs.fresh_export, run)[0]
 
 
-@pytest.mark.gate("x2")
+@pytest.mark.gate("x1")
 @pytest.mark.parametrize("settings, world_size", [(FULL, 1), (REPLICAS, 2), (FULL, 2)], ids=["x1", "replicas", "x2"])
 def test_exported_weights_outlive_the_turn_of_weights_that_wait_on_the_host(
     settings: dict[str, Any], world_size: int, rank_pool: Pools, tiny_tied_model_dir: Path
@@ -309,6 +309,7 @@ def test_an_update_of_muon_is_that_of_singular_values_in_float64(
         np.testing.assert_allclose(weight, wanted, rtol=0, atol=2e-5, err_msg=name)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_muon_goes_on_under_other_ranks(rank_pool: Pools, tiny_model_dir: Path, tmp_path: Path) -> None:
     run = run_of(tiny_model_dir, FULL, updates=2, training={"optim": "muon"})
     want = rank_pool(2).run(runs.save_after, run, tmp_path)[0]

@@ -66,6 +66,7 @@ def run_of(model_dir: Path, engine: Engine, adapter: Path | None = None, **more:
     return Run(model_dir, model=model, **engine, **more)
 
 
+@pytest.mark.gate("{'fsdp2': {}}-2")
 @pytest.mark.proof
 @pytest.mark.parametrize(
     "engine, world_size",
@@ -113,6 +114,7 @@ def base_of(run: Run) -> list[np.ndarray]:
         return [o.log_probs.numpy() for o in outputs if o.log_probs is not None]
 
 
+@pytest.mark.gate("{'fsdp2': {}}-2-fp32")
 @pytest.mark.parametrize(
     "engine, world_size, dtype",
     [
@@ -188,7 +190,7 @@ def test_a_model_is_saved_merged_and_as_an_adapter_that_peft_loads(
     assert 0 < size < base_bytes  # adapters, head and the moments of both, where a full state is three times the model
 
 
-@pytest.mark.gate("{'stage': 3}-2")
+@pytest.mark.gate("{'fsdp2': {}}-2")
 @pytest.mark.parametrize(
     "engine, world_size", [pytest.param(zero(2), 2, marks=pytest.mark.slow), (zero(3), 2), (FSDP2, 2)], ids=str
 )
@@ -206,6 +208,7 @@ def test_a_checkpoint_holds_adapters_and_goes_on_exactly(
     assert largest_difference(got, want) == 0
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_fsdp2_goes_on_under_other_ranks(
     rank_pool: Pools, tiny_tied_model_dir: Path, adapter: Path, tmp_path: Path
 ) -> None:

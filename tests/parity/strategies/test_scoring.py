@@ -195,7 +195,7 @@ def test_values_are_read_before_the_token_is_known(
             assert_rows_equal(output.values, batch, want[i : i + 3], 1e-5)
 
 
-@pytest.mark.gate("hf-1", "ds-zero3-x2-3", "fsdp2-x2-packs-1")
+@pytest.mark.gate("hf-1", "fsdp2-x2-packs-1")
 @pytest.mark.parametrize("num_labels", [1, 3])
 @pytest.mark.parametrize(
     "scorer",

@@ -20,7 +20,7 @@ durations.REPOSITORY = Path(".")
 durations.read.__defaults__ = (durations.PAGE,)
 def pytest_configure(config):
     config.addinivalue_line("markers", "slow: of a shard")
-    config.pluginmanager.register(durations.Recorder("once"))
+    config.pluginmanager.register(durations.Recorder("once", hasattr(config, "workerinput")))
 """
 TESTS = """
 import subprocess, sys, time

@@ -88,6 +88,12 @@ def test_a_case_that_there_is_not_ends_the_run_with_its_name(processes: tuple[st
     assert "test_cases: gate names ['d']; there are ['a', 'b', 'c']" in wrong.stdout
 
 
+def test_files_that_share_ray_are_run_by_one_process() -> None:
+    folder = "tests/integration/executor"
+    assert suite.scope_of(f"{folder}/test_a.py::test_a") == suite.scope_of(f"{folder}/test_b.py::test_b[x]")
+    assert suite.scope_of("tests/e2e/test_c.py::TestC::test_c") == "tests/e2e/test_c.py"
+
+
 @pytest.mark.parametrize("shard", ["0/3", "4/3", "1/2", "one"])
 def test_a_shard_that_there_is_not_is_refused(shard: str) -> None:
     with pytest.raises(pytest.UsageError, match="there are shards 1/3 to 3/3"):
