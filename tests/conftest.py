@@ -143,7 +143,7 @@ def varied_sort_dir(request: pytest.FixtureRequest, sort_task: ModuleType) -> Pa
 def rank_pool() -> Iterator[Callable[[int], "RankPool"]]:
     """rank_pool(world_size) -> a pool of that size, for the tests of a module. Pools of one and two ranks stay, others
     are alone: the threads of gloo are busy even when their rank has nothing to do, those of Megatron's ranks a sixth of
-    a core each. Forks take .2 s: what has imported the engines for them lives as long as the test process."""
+    a core each. Forks take .3 s: what has imported the engines for them lives as long as the test process."""
     from tests.helpers.processes import RankPool
 
     pools: dict[int, RankPool] = {}

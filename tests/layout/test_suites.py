@@ -7,7 +7,7 @@ import pytest
 
 from tests.helpers import durations, suite
 
-GATE_LIMIT_S = 30 * 60  # on a machine at half speed, as which it was measured; half of that on a quiet one
+GATE_LIMIT_S = 30 * 60  # on a machine at half speed: the times that are kept were measured on one
 SHARD_LIMIT_S = 60 * 60
 PROCESSES = 2  # that run test files side by side
 
