@@ -15,18 +15,18 @@ import psutil
 
 from roll.cli import yaml_at
 from roll.configs.load.loader import compose_tree, resolve_tree
-from roll.configs.memory.parts import BYTES_OF, GB
+from roll.configs.memory.parts import GB
 from roll.configs.memory.show import gigabytes
-from roll.configs.memory.trained import held_weights
 from roll.configs.strategies.table import spec_of
 from roll.doctor.finding import Finding, Section
 from roll.doctor.gpus import room_findings
 from roll.doctor.model_files import model_findings
 from roll.doctor.nodes import has_cluster
 from roll.errors import ConfigError, ResourceError
-from roll.pipeline.display.memory_report import MemoryReport, gather_facts, memory_report
+from roll.pipeline.display.memory_report import MemoryReport, memory_report
 from roll.pipeline.kind import kind_of
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
+from roll.pipeline.saving.rehearsal import checkpoint_bytes
 from roll.pipeline.spec import PipelineSpec
 from roll.pipeline.stages.entries import STAGES
 from roll.pipeline.stages.planned import plan_stages
@@ -36,7 +36,6 @@ from roll.pipeline.start.start_checks import refusals
 from roll.utils.network import address_of
 
 _SHM = Path("/dev/shm")
-_STATE_BYTES = 12  # of a trained parameter in a checkpoint: fp32 copy and two moments
 _WHOLE = 2  # a bucket is written while the one before is read
 
 
@@ -123,21 +122,9 @@ def _disk(run: Run) -> Iterator[Finding]:
     if config.save_steps <= 0:
         yield Finding("ok", "no checkpoints are saved (save_steps)")
         return
-    one, place = checkpoint_bytes(run.loaded), config.checkpoint_dir.absolute()
+    one, place = checkpoint_bytes(config), config.checkpoint_dir.absolute()
     existing = next(path for path in (place, *place.parents) if path.is_dir())
     yield from disk_findings(one, _num_kept(run), shutil.disk_usage(existing).free, place)
-
-
-def checkpoint_bytes(loaded: Loaded) -> float:
-    """About; 0 where no model is known: the weights of each role that learns, and the states of what is trained."""
-    facts, _ = gather_facts(loaded.config, loaded.plan, None)
-    size = 0.0
-    for role, worker in loaded.config.learning_roles.items():
-        if role in facts:
-            args, shape = worker.model_args, facts[role].shape
-            trained = sum(weight.num_elements for weight, learns in held_weights(shape, args) if learns)
-            size += BYTES_OF[args.dtype] * shape.num_elements + _STATE_BYTES * trained
-    return size
 
 
 def _num_kept(run: Run) -> int:

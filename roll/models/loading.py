@@ -15,6 +15,7 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
+    GenerationConfig,
     PretrainedConfig,
     PreTrainedModel,
 )
@@ -31,6 +32,7 @@ from roll.models.hf import LogProbHead, SequenceModel, TokenLogProbModel, TokenV
 from roll.models.hub import local_model
 from roll.models.lora import Adapters, Exported, add_adapters, plain_name
 from roll.models.prediction_heads import prediction_heads, shared_copies
+from roll.models.start_files import copy_start_files
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 ADAPTER_FOLDER = "adapter"
@@ -266,8 +268,9 @@ def write_hf_model(
     weights: dict[str, torch.Tensor],
     trained: Mapping[str, torch.Tensor],
 ) -> None:
-    """config.json and safetensors of `weights`, and what the model keeps beside them without training it; those that
-    adapters are made of, by the names of `pretrained`, in a folder `adapter` beside them that peft loads."""
+    """Writes config.json, safetensors of `weights`, what the model keeps beside them without training it, and the files
+    of its start (`start_files`). The weights of adapters, `trained` by the names of `pretrained`, go into a folder
+    `adapter` beside them that peft loads."""
     form = load_model(args, head, empty=True).pretrained
     kept = dict(_kept_buffers(model.pretrained))
     beside = [(plain_name(name), buffer) for name, buffer in kept.items() if ".original_module." not in name]
@@ -277,8 +280,9 @@ def write_hf_model(
         shared = {copy: weights[own].clone() for copy, own in shared_copies(start).items()}
         weights |= dict(prediction_heads(start, but=shared)) | shared
     if form.can_generate():
-        form.generation_config = model.pretrained.generation_config
+        form.generation_config = GenerationConfig()  # one that can be written; the start's file takes its place
     form.save_pretrained(directory, state_dict=weights)
+    copy_start_files(args, directory)
     if model.adapters is not None:
         model.adapters.save(directory / ADAPTER_FOLDER, str(args.model_name_or_path), {**kept, **trained})
 

@@ -1,15 +1,21 @@
-"""The tokenizer of a model directory or hub id."""
+"""The tokenizer of a model directory or hub id: ids and text are those of its tokenizer.json."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from tokenizers import Tokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers.utils.hub import cached_file
 
 from roll.configs.model import ModelArgs
 from roll.errors import ConfigError
 from roll.models.hub import local_model
 from roll.utils.paths import look_at
+
+TOKENIZER_FILE = "tokenizer.json"
 
 
 def tokenizer_of(args: ModelArgs, key: str = "pretrain") -> PreTrainedTokenizerBase:
@@ -20,8 +26,10 @@ def tokenizer_of(args: ModelArgs, key: str = "pretrain") -> PreTrainedTokenizerB
 def load_tokenizer(model_name_or_path: str, key: str = "pretrain") -> PreTrainedTokenizerBase:
     """Raises ConfigError when there is none. Code that comes with a model is not run. `key`: the YAML's, for that."""
     try:
-        tokenizer = AutoTokenizer.from_pretrained(model_name_or_path, trust_remote_code=False)
-    except (OSError, ValueError) as error:
+        tokenizer = _load(model_name_or_path, key)
+    except ConfigError:
+        raise
+    except Exception as error:  # tokenizers raises no class of its own for a broken file
         text = f"{key}: no tokenizer can be loaded from {model_name_or_path}: {error}"
         if not look_at(model_name_or_path).is_directory:
             text = (
@@ -39,6 +47,97 @@ def load_tokenizer(model_name_or_path: str, key: str = "pretrain") -> PreTrained
     return tokenizer
 
 
+def _load(name: str, key: str) -> PreTrainedTokenizerBase:
+    """transformers 5 rebuilds a tokenizer by its class (`tokenizer_class`, or `model_type` of config.json) and takes no
+    more than the vocabulary from tokenizer.json: where another class made the file, text is cut otherwise or loses its
+    spaces (a byte-level file under LlamaTokenizerFast), without a word. So the file is taken as it is."""
+    file = _file(name, TOKENIZER_FILE)
+    if file is None:
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+    else:
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(name, split_special_tokens=False)
+        if tokenizer.eos_token is None or tokenizer.pad_token is None:
+            _name_special_tokens(tokenizer, name)
+        _check_added_tokens(tokenizer, file, key)
+        _cut_at_added_tokens_as(Tokenizer.from_file(str(file)), tokenizer)
+    tokenizer.clean_up_tokenization_spaces = False  # else "a ." is decoded as "a."
+    return tokenizer
+
+
+def _file(name: str, file: str) -> Path | None:
+    """Where this machine has a file of a model, fetched from the hub if need be; None if the model has none."""
+    found = cached_file(
+        name,
+        file,
+        _raise_exceptions_for_gated_repo=False,
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+    )
+    return Path(found) if found else None
+
+
+def _name_special_tokens(tokenizer: PreTrainedTokenizerFast, name: str) -> None:
+    """The end and the padding that no file names: those of the class, where the vocabulary has them."""
+    by_class = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+    vocabulary = tokenizer.get_vocab()
+    for special in ("bos_token", "eos_token", "unk_token", "pad_token"):
+        token = getattr(by_class, special, None)
+        if getattr(tokenizer, special) is None and token in vocabulary:
+            setattr(tokenizer, special, token)
+
+
+def _check_added_tokens(tokenizer: PreTrainedTokenizerFast, file: Path, key: str) -> None:
+    """Raises ConfigError where tokenizer_config.json gives a token another id than tokenizer.json: transformers would
+    take the latter, or make up a third."""
+    try:
+        said = json.loads(file.with_name("tokenizer_config.json").read_text(encoding="utf-8"))["added_tokens_decoder"]
+    except (OSError, KeyError):
+        return
+    for place, entry in said.items():
+        token = entry["content"] if isinstance(entry, dict) else str(entry)
+        if (number := tokenizer.convert_tokens_to_ids(token)) != int(place):
+            raise ConfigError(
+                f"{key}: the files of the tokenizer in {file.parent} contradict each other: tokenizer_config.json "
+                f"gives {token!r} the id {place}, {TOKENIZER_FILE} {number}. Fetch both anew, or correct the entry of "
+                "added_tokens_decoder."
+            )
+
+
+def _cut_at_added_tokens_as(raw: Tokenizer, tokenizer: PreTrainedTokenizerFast) -> None:
+    """tokenizer_config.json may say of a token whether it is special, not whether it swallows the blanks around it."""
+    loaded = tokenizer.added_tokens_decoder
+    kept = {number: token for number, token in raw.get_added_tokens_decoder().items() if number in loaded}
+    for number, token in kept.items():
+        token.special = token.special or loaded[number].special
+    for number, token in kept.items():
+        if repr(token) != repr(loaded[number]):
+            tokenizer.add_tokens(token)
+
+
+class EngineTokenizer:
+    """Where an engine reads the tokenizer: the model's directory, or, where AutoTokenizer makes another one of it, a
+    directory with that of `tokenizer_of`, which is there as long as this object."""
+
+    def __init__(self, args: ModelArgs):
+        """Raises ConfigError as `load_tokenizer` does."""
+        self.path = args.tokenizer_name
+        self._folder: TemporaryDirectory[str] | None = None
+        tokenizer = tokenizer_of(args)
+        if _is_loaded_alike(tokenizer, self.path):
+            return
+        self._folder = TemporaryDirectory(prefix="roll-tokenizer-")
+        self.path = self._folder.name
+        tokenizer.save_pretrained(self.path)
+
+
+def _is_loaded_alike(tokenizer: PreTrainedTokenizerBase, name: str) -> bool:
+    try:
+        other = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+    except Exception:  # what was loaded by its file may have a class that transformers does not know
+        return False
+    return _pipeline(tokenizer) == _pipeline(other) and tokenizer.split_special_tokens == other.split_special_tokens
+
+
 def tokenizer_key(role: str, args: ModelArgs) -> str:
     """The YAML key that says where a role's tokenizer is."""
     return f"{role}.model_args.{'tokenizer_path' if args.tokenizer_path else 'model_name_or_path'}"
@@ -46,15 +145,14 @@ def tokenizer_key(role: str, args: ModelArgs) -> str:
 
 def same_tokens(one: PreTrainedTokenizerBase, other: PreTrainedTokenizerBase) -> bool:
     """True if a conversation is the same token ids in both: vocabulary, way of splitting and chat template."""
-    if one.get_vocab() != other.get_vocab() or one.chat_template != other.chat_template:
-        return False
-    return _pipeline(one) == _pipeline(other)
+    return one.chat_template == other.chat_template and _pipeline(one) == _pipeline(other)
 
 
 def _pipeline(tokenizer: PreTrainedTokenizerBase) -> object:
-    """How a text is cut into entries of the vocabulary."""
+    """How a text is cut into entries of the vocabulary, and becomes one again."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
-        return type(tokenizer)
+        return type(tokenizer), tokenizer.get_vocab()
     whole = json.loads(backend.to_str())
-    return [whole.get(part) for part in ("normalizer", "pre_tokenizer", "model")]
+    model = {key: value for key, value in whole["model"].items() if value not in (None, "")}
+    return model, *(whole[part] for part in ("normalizer", "pre_tokenizer", "decoder", "added_tokens"))

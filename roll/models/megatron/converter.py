@@ -13,8 +13,9 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 from torch._C._distributed_c10d import HashStore
-from transformers import AutoTokenizer, PretrainedConfig
+from transformers import PretrainedConfig
 
+from roll.configs.model import ModelArgs
 from roll.configs.roles import Head
 from roll.configs.strategies.megatron_config import MegatronSettings
 from roll.models.megatron import dist_files
@@ -77,8 +78,7 @@ class Converter:
         out.mkdir(parents=True, exist_ok=True)
         parameters = untied(global_parameters([self.chunk]), self.ties_head)
         exporter = Exporter(parameters, self.weights.entry, self.shapes, torch.device("cpu"))
-        write_model(out, self.model, self.hf, self.head, exporter.tensors())
-        AutoTokenizer.from_pretrained(self.model).save_pretrained(out)
+        write_model(out, ModelArgs(model_name_or_path=self.model), self.hf, self.head, exporter.tensors())
 
 
 def _no_top(model: Any, hidden: torch.Tensor, further: torch.Tensor | None, request: Any) -> torch.Tensor:

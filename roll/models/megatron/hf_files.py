@@ -20,9 +20,11 @@ from transformers import (
     PretrainedConfig,
 )
 
+from roll.configs.model import ModelArgs
 from roll.configs.roles import Head
 from roll.errors import StrategyError
 from roll.models.prediction_heads import prediction_heads, shared_copies
+from roll.models.start_files import copy_start_files
 from roll.models.tensor_files import INDEX, WHOLE, tensor_files
 
 _BYTES_PER_FILE = 1 << 30
@@ -89,19 +91,20 @@ class HfReader:
 
 def write_model(
     directory: Path,
-    model: str,
+    args: ModelArgs,
     config: PretrainedConfig,
     head: Head,
     tensors: Iterable[tuple[str, torch.Tensor]],
 ) -> None:
-    """config.json and the tensors, and of a policy the head for further tokens that the files of `model`, its start,
-    hold, as it was there unless it is among the tensors: a directory that `from_pretrained` loads. What that head
-    shares with the model is the model's. Memory stays at one file."""
+    """Writes a directory that `from_pretrained` loads: config.json, the tensors, the other files of the start that
+    `args` name, and of a policy the head for further tokens that the start's weights hold, as it was there unless it is
+    among the tensors. What that head shares with the model is the model's. Memory stays at one file."""
     saved = copy.deepcopy(config)
     saved_class: Any = _KINDS[head]._model_mapping[type(config)]
     saved.architectures = [saved_class.__name__]
     saved.save_pretrained(directory)
-    write_files(directory, _with_heads(tensors, model) if head == "lm" else tensors)
+    copy_start_files(args, directory)
+    write_files(directory, _with_heads(tensors, str(args.model_name_or_path)) if head == "lm" else tensors)
 
 
 def _with_heads(tensors: Iterable[tuple[str, torch.Tensor]], model: str) -> Iterator[tuple[str, torch.Tensor]]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -32,7 +30,6 @@ from roll.pipeline.agentic.group_filters import load_filter
 from roll.pipeline.agentic.settings import job_limit_s, manager_of
 from roll.pipeline.base_pipeline import RLPipeline
 from roll.pipeline.policy_tokenizer import policy_tokenizer
-from roll.pipeline.saving.checkpoint import HF_MODEL
 from roll.pipeline.step_credit import StepCredit
 from roll.pipeline.step_samples import StepSamples
 from roll.pipeline.validation import Validation, ValidationSet
@@ -190,11 +187,6 @@ class AgenticPipeline(RLPipeline):
                 text = ", ".join(f"{name} {value:.3f}" for name, value in found.items())
                 logger.info("%s: success without a policy: %s", f"{prefix}/{tag}", text)
         return metrics
-
-    def save(self, directory: Path) -> dict[str, Any]:
-        state = super().save(directory)
-        self.tokenizer.save_pretrained(directory / HF_MODEL)
-        return state
 
 
 def _placed(result: Sequence[AnyTrajectory] | CutEpisode, handles: Sequence[object]) -> Played:

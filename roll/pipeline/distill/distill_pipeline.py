@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
 from roll.algorithms.distillation import Distillation, DistillLoss
 from roll.configs.plan.run_plan import RunPlan
@@ -21,7 +19,6 @@ from roll.pipeline.policy_tokenizer import check_teacher, policy_tokenizer
 from roll.pipeline.rows.conversation_texts import conversation_texts
 from roll.pipeline.rows.row_operators import places
 from roll.pipeline.rows.row_pipeline import RowPipeline
-from roll.pipeline.saving.checkpoint import HF_MODEL
 from roll.types.batch import Rows, RowSet
 
 VIEW = View(
@@ -86,8 +83,3 @@ class DistillPipeline(RowPipeline):
     def scores_of(self, rows: Rows, shared: RowSet) -> Mapping[str, ScoreSet]:
         with self.timer("score"), self.running.placement.hold(self.teacher.everything):
             return {"lesson": self.teacher.lessons(shared, rows.response_lengths, self.told)}
-
-    def save(self, directory: Path) -> dict[str, Any]:
-        state = super().save(directory)
-        self.tokenizer.save_pretrained(directory / HF_MODEL)
-        return state

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from roll.configs.data import DataArgs
 from roll.configs.plan.batch_plan import BatchPlan
@@ -36,7 +35,7 @@ from roll.pipeline.rlvr.row_operators import places, read_texts
 from roll.pipeline.rlvr.settings import data_domains
 from roll.pipeline.rlvr.weighted_credit import WeightedCredit
 from roll.pipeline.rollouts.late_rewards import GroupScorer, LateRewards
-from roll.pipeline.saving.checkpoint import HF_MODEL, Checkpoint
+from roll.pipeline.saving.checkpoint import Checkpoint
 from roll.pipeline.settings import sampling_params
 from roll.pipeline.step_credit import StepCredit
 from roll.pipeline.validation import Validation, ValidationSet
@@ -219,8 +218,3 @@ class RLVRPipeline(RLPipeline):
         for name, answered in self.validation.by_set(groups).items():
             self.records.write(steps_done, answered, kind=f"val.{name}" if name else "val")
         return self.validation.metrics(groups)
-
-    def save(self, directory: Path) -> dict[str, Any]:
-        state = super().save(directory)
-        self.tokenizer.save_pretrained(directory / HF_MODEL)
-        return state

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from pathlib import Path
-from typing import Any
 
 from roll.pipeline.display.view import Column, Curve, View
 from roll.pipeline.policy_tokenizer import policy_tokenizer
 from roll.pipeline.rows.pair_config import PairConfig
 from roll.pipeline.rows.pair_rows import pairs_of
 from roll.pipeline.rows.row_pipeline import RowPipeline
-from roll.pipeline.saving.checkpoint import HF_MODEL
 from roll.types.batch import PairRows, Rows
 from roll.types.metrics import MetricSums
 
@@ -56,8 +53,3 @@ class PairPipeline(RowPipeline):
     @abstractmethod
     def judged(self, pairs: PairRows) -> MetricSums:
         """What the loss says of these pairs under the weights of now."""
-
-    def save(self, directory: Path) -> dict[str, Any]:
-        state = super().save(directory)
-        self.tokenizer.save_pretrained(directory / HF_MODEL)
-        return state

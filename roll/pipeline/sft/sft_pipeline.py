@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 from roll.algorithms.loss import SupervisedLoss
 from roll.datasets.conversations import load_conversations
 from roll.pipeline.operators.choice import row_choice
@@ -12,7 +9,6 @@ from roll.pipeline.policy_tokenizer import policy_tokenizer
 from roll.pipeline.rows.conversation_texts import conversation_texts
 from roll.pipeline.rows.row_operators import places
 from roll.pipeline.rows.row_pipeline import RowPipeline
-from roll.pipeline.saving.checkpoint import HF_MODEL
 from roll.pipeline.sft.settings import columns
 from roll.pipeline.sft.sft_config import SFTConfig
 from roll.types.batch import Rows
@@ -32,8 +28,3 @@ class SFTPipeline(RowPipeline):
         choices = {at: row_choice(places(config), at, texts, self.tokenizer) for at in config.data_args}
         rows, *held_out = (load_conversations(args, at, *reads, choices[at]) for at, args in config.data_args.items())
         return rows, held_out[0] if held_out else None
-
-    def save(self, directory: Path) -> dict[str, Any]:
-        state = super().save(directory)
-        self.tokenizer.save_pretrained(directory / HF_MODEL)
-        return state

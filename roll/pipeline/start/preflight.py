@@ -27,6 +27,7 @@ from roll.models.hub import INSTALL, is_on_modelscope
 from roll.pipeline.saving.adapter_files import adapter_problems
 from roll.pipeline.saving.hub_checks import hub_problems
 from roll.pipeline.saving.model_files import read_model_config
+from roll.pipeline.saving.rehearsal import room_problems
 from roll.pipeline.tracking.build import missing_logins, tracker_problems
 from roll.utils.hub import is_hub_id
 from roll.utils.imports import is_installed
@@ -95,6 +96,7 @@ def machine_report(config: RunConfig) -> MachineReport:
         *_python_problems(),
         *_external_problems(config),
         *_directory_problems(config),
+        *room_problems(config),
         *_source_problems(config),
         *_resume_problems(config),
         *hub_problems(config),

@@ -13,7 +13,8 @@ from safetensors.numpy import load_file
 
 from roll.commands import main
 from roll.doctor.model_files import damage, weight_findings
-from roll.doctor.runs import checkpoint_bytes, disk_findings, port_findings
+from roll.doctor.runs import disk_findings, port_findings
+from roll.pipeline.saving.rehearsal import checkpoint_bytes
 from roll.pipeline.spec import pipeline_of
 from roll.pipeline.start.load import load
 
@@ -110,7 +111,7 @@ def test_the_size_of_a_checkpoint_is_that_of_weights_and_states(run_yaml: Path, 
     """Counted from the file itself: four bytes of weights in fp32, and twelve of states, for each number."""
     (file,) = tiny_model_dir.glob("*.safetensors")
     numbers = sum(tensor.size for tensor in load_file(file).values())
-    assert checkpoint_bytes(load(pipeline_of("rlvr"), run_yaml.parent, "mine")) == 16 * numbers
+    assert checkpoint_bytes(load(pipeline_of("rlvr"), run_yaml.parent, "mine").config) == 16 * numbers
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,9 @@ from roll.configs.cluster import WorkerConfig
 from roll.configs.load.aliases import apply_aliases
 from roll.configs.model import ModelArgs
 from roll.configs.roles import ROLES, idle_keys
-from roll.distributed.strategy.sglang import args as sglang
-from roll.distributed.strategy.vllm import args as vllm
 from roll.errors import ConfigError
 from roll.models.tiny import build_tokenizer
+from roll.models.tokenizer import EngineTokenizer
 from roll.pipeline.policy_tokenizer import policy_tokenizer
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.pipeline.start.preflight import machine_report
@@ -64,12 +63,9 @@ def test_the_engine_of_a_policy_has_its_tokenizer_and_no_other() -> None:
     )
 
 
-def test_engines_are_told_where_the_tokenizer_is() -> None:
-    given = WorkerConfig(model_args=ModelArgs(model_name_or_path="org/model", tokenizer_path="org/tokens"))
-    assert vllm.engine_arguments(given, on_cpu=True, seed=1)["tokenizer"] == "org/tokens"
-    assert sglang.engine_arguments(given, on_cpu=True, seed=1)["tokenizer_path"] == "org/tokens"
-    without = WorkerConfig(model_args=ModelArgs(model_name_or_path="org/model"))
-    assert vllm.engine_arguments(without, on_cpu=True, seed=1)["tokenizer"] == "org/model"
+def test_engines_read_it_there(apart: tuple[Path, Path]) -> None:
+    model, own = (str(folder) for folder in apart)
+    assert EngineTokenizer(ModelArgs(model_name_or_path=model, tokenizer_path=own)).path == own
 
 
 def test_roles_that_read_no_text_have_no_use_for_a_tokenizer() -> None:

@@ -175,7 +175,7 @@ class DeepSpeedTrainStrategy(ModelScoreStrategy, TrainStrategy):
         return required_facts(self.role, self.dp_size)
 
     def save_hf_model(self, directory: Path) -> None:
-        """config.json and safetensors; tokenizer files are the caller's."""
+        """config.json, safetensors and the start's other files."""
         weights, trained = self.weights_on_host(), self._trained_on_host() if self._has_adapters else {}
         if self.exports_weights:
             write_hf_model(directory, self.model, self.role.model_args, self.context.head, weights, trained)

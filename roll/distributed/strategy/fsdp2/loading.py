@@ -46,8 +46,6 @@ def load_shards(
     for (module, name), others in ties:
         for other, other_name in others:
             setattr(other, other_name, getattr(module, name))
-    if source is not None and source.pretrained.can_generate():
-        model.pretrained.generation_config = source.pretrained.generation_config
     _fill(model.module, None if source is None else source.module)
     return model
 

@@ -147,7 +147,7 @@ class Fsdp2TrainStrategy(ModelScoreStrategy, TrainStrategy):
         return required_facts(self.role, self.dp_size)
 
     def save_hf_model(self, directory: Path) -> None:
-        """config.json and safetensors; tokenizer files are the caller's."""
+        """config.json, safetensors and the start's other files."""
         weights, trained = self.weights_on_host(), {}
         if self.model.adapters is not None:
             with self.rank.weights_at_work():

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
-from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from roll.distributed.strategy.base import GenerateStrategy, RankContext, State
 from roll.distributed.strategy.hf.args import argument_problems, parse_settings
@@ -18,6 +18,7 @@ from roll.distributed.weights.bucket import BucketSource, GroupSpec
 from roll.distributed.weights.transport import WeightReceiver
 from roll.errors import ConfigError, StrategyError
 from roll.models.loading import load_policy
+from roll.models.tokenizer import tokenizer_of
 from roll.types.rollout import Answered, Generation, GenerationRequest
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class HfGenerateStrategy(GenerateStrategy):
         model_args = self._role.model_args
         model = load_policy(model_args.model_copy(update={"disable_gradient_checkpointing": True})).pretrained
         torch.nn.Module.to(model, self._context.device).eval().requires_grad_(False)
-        tokenizer = AutoTokenizer.from_pretrained(model_args.tokenizer_name)
+        tokenizer = tokenizer_of(model_args)
         self._model = model
         self._import = ParameterImport(model)
         self._receiver = WeightReceiver(self._context.device)

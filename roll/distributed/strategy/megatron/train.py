@@ -174,15 +174,14 @@ class MegatronTrainStrategy(TrainStrategy):
         self._updater.begin_schedule()
 
     def save_hf_model(self, directory: Path) -> None:
-        """config.json and safetensors; tokenizer files are the caller's. Memory stays at one file."""
+        """config.json, safetensors and the start's other files. Memory stays at one file."""
         from roll.models.loading import ADAPTER_FOLDER
         from roll.models.megatron.hf_files import write_model
 
         self._updater.finish_gather()
         tensors = self._exporter.tensors()
         if self.exports_weights:
-            start = str(self.role.model_args.model_name_or_path)
-            write_model(directory, start, self.model.hf, self.context.head, tensors)
+            write_model(directory, self.role.model_args, self.model.hf, self.context.head, tensors)
         else:
             for _ in tensors:
                 pass

@@ -112,7 +112,6 @@ def engine_arguments(role: WorkerConfig, on_cpu: bool, seed: int, shares_devices
         | given
         | {
             "model_path": role.model_args.model_name_or_path,
-            "tokenizer_path": role.model_args.tokenizer_name,
             "device": "cpu" if on_cpu else "cuda",
             "sampling_backend": "pytorch",
             "skip_tokenizer_init": False,

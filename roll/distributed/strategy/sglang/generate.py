@@ -26,6 +26,7 @@ from roll.distributed.strategy.sglang.routes import ToldRoutes
 from roll.distributed.weights.bucket import BucketSource, GroupSpec
 from roll.distributed.weights.messages import encode_source
 from roll.errors import StrategyError
+from roll.models.tokenizer import EngineTokenizer
 from roll.types.rollout import Generation, GenerationRequest
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ class SglangStrategy(EngineStrategy):
 
     async def start(self) -> None:
         arguments = engine_arguments(self._role, self._on_cpu, self._context.seed, self._context.shares_devices)
+        self._tokenizer = EngineTokenizer(self._role.model_args)
+        arguments["tokenizer_path"] = self._tokenizer.path
         try:
             from roll.distributed.strategy.sglang.engine import EngineProcesses
 

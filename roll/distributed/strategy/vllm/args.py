@@ -118,7 +118,6 @@ def engine_arguments(
         | given
         | {
             "model": role.model_args.model_name_or_path,
-            "tokenizer": role.model_args.tokenizer_name,
             "worker_extension_cls": WORKER_EXTENSION,
             "logprobs_mode": "processed_logprobs",
         }

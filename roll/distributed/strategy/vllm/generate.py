@@ -24,6 +24,7 @@ from roll.distributed.strategy.vllm.requests import to_generation, to_vllm
 from roll.distributed.weights.bucket import BucketSource, GroupSpec
 from roll.distributed.weights.messages import encode_source
 from roll.errors import EngineDied, StrategyError
+from roll.models.tokenizer import EngineTokenizer
 from roll.types.rollout import Generation, GenerationRequest
 from roll.utils.ports import free_port
 
@@ -61,6 +62,8 @@ class VllmStrategy(EngineStrategy):
 
         where = self._context
         arguments = engine_arguments(self._role, self._on_cpu, where.seed, where.shares_devices, where.adapter_rank)
+        self._tokenizer = EngineTokenizer(self._role.model_args)
+        arguments["tokenizer"] = self._tokenizer.path
         os.environ[OWNER_VARIABLE] = str(os.getpid())
         try:
             self._engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))

@@ -7,6 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import Qwen3Config
 
+from roll.configs.model import ModelArgs
 from roll.configs.roles import Head
 from roll.models.megatron.hf_files import write_model
 
@@ -26,7 +27,7 @@ def test_a_saved_policy_keeps_the_heads_for_further_tokens_of_its_start(
     config.save_pretrained(start)
     old = {name: torch.zeros_like(weights) for name, weights in TRAINED.items()}
     save_file(old | HEADS, start / "model.safetensors", metadata={"format": "pt"})
-    write_model(saved, str(start), config, head, TRAINED.items())
+    write_model(saved, ModelArgs(model_name_or_path=str(start)), config, head, TRAINED.items())
     got, want = load_file(saved / "model.safetensors"), TRAINED | beside
     assert got.keys() == want.keys()
     assert all(torch.equal(got[name], want[name]) for name in want)
@@ -42,7 +43,13 @@ def test_what_a_head_repeats_of_the_model_is_saved_as_the_model_is_now(tmp_path:
     trunk = {"model.embed_tokens.weight": torch.zeros(3, 2), "lm_head.weight": torch.zeros(3, 2)}
     head = {f"{at}.embed_tokens.weight": torch.zeros(3, 2), f"{at}.shared_head.head.weight": ones}
     save_file(trunk | head | {f"{at}.eh_proj.weight": 2 * ones}, start / "model.safetensors", metadata={"format": "pt"})
-    write_model(saved, str(start), config, "lm", {name: tensor + 5 for name, tensor in trunk.items()}.items())
+    write_model(
+        saved,
+        ModelArgs(model_name_or_path=str(start)),
+        config,
+        "lm",
+        {name: tensor + 5 for name, tensor in trunk.items()}.items(),
+    )
     got = load_file(saved / "model.safetensors")
     assert got.keys() == trunk.keys() | head.keys() | {f"{at}.eh_proj.weight"}
     assert torch.equal(got[f"{at}.embed_tokens.weight"], 5 * ones)
