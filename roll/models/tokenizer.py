@@ -111,7 +111,7 @@ def _cut_at_added_tokens_as(raw: Tokenizer, tokenizer: PreTrainedTokenizerFast) 
         token.special = token.special or loaded[number].special
     for number, token in kept.items():
         if repr(token) != repr(loaded[number]):
-            tokenizer.add_tokens(token)
+            tokenizer.add_tokens(token)  # type: ignore[arg-type]  # its own name for the same class
 
 
 class EngineTokenizer:
