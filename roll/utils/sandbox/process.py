@@ -114,6 +114,17 @@ class Process:
         assert self._process.stderr is not None
         return self._process.stderr
 
+    def errors(self) -> str:
+        """The end of what the job has said on stderr and nobody has read."""
+        fd, said = self.stderr.fileno(), b""
+        os.set_blocking(fd, False)
+        try:
+            while chunk := os.read(fd, CHUNK):
+                said = (said + chunk)[-STDERR_BYTES:]
+        except BlockingIOError:
+            pass
+        return said.decode(errors="replace").strip()
+
     def _reports(self) -> dict[str, Any]:
         """What the sandbox has said of itself so far: a line at its start, one at its end."""
         try:

@@ -9,12 +9,15 @@ from __future__ import annotations
 import json
 import os
 from contextlib import ExitStack
+from dataclasses import asdict
 from typing import Any
 
-from roll.pipeline.rlvr.rewards.code.calls import answer_limits, case_deadline, cpu_s
+from roll.pipeline.rlvr.rewards.code.calls import answer_limits, case_deadline, cpu_s, how_it_ended
 from roll.pipeline.rlvr.rewards.code.cases import CASES, BadCases, Cases
 from roll.pipeline.rlvr.rewards.code.languages import Python, guest_source
 from roll.pipeline.rlvr.rewards.code.lines import Ended, Lines, OutOfTime
+from roll.pipeline.rlvr.rewards.code.starts import Starts
+from roll.pipeline.rlvr.rewards.code.suites import Suite, read_suite
 from roll.pipeline.rlvr.rewards.code.verdict import GRACE_S, OUT_OF_TIME, Budget, Tally
 from roll.utils.sandbox.job import Limits
 from roll.utils.sandbox.launch import Means
@@ -62,37 +65,49 @@ def judge_asserts(
     means: Means, python: Python, limits: Limits, source: bytes, cases: Cases, tally: Tally, budget: Budget
 ) -> None:
     """One pair of processes judges test after test; if one of them ends, or a test takes too long, that test has failed
-    and the next has a new pair. Raises BadCases if the tests themselves cannot be read."""
-    progress = _Files(tally)
+    and the next has a new pair. Raises BadCases if the tests themselves cannot judge, SandboxError if the pair does not
+    get as far as the answer."""
+    progress, starts = _Files(tally), Starts()
+    suites = [asdict(suite_of(cases, at)) for at in range(len(cases.asserts))]
+    task = {"files": suites, "function": cases.function}
     while not tally.is_done:
         if budget.is_spent:
+            starts.check_begun()
             progress.stopped(OUT_OF_TIME, out_of_time=True)
             continue
+        starts.start()
+        place = progress.place
         with ExitStack() as stack:
-            answer, tests = _start(stack, means, python, limits, source, cases, progress, budget)
+            asked = json.dumps({**task, "start": place}).encode()
+            answer, tests = _start(stack, means, python, limits, source, asked, budget)
             try:
-                _go_on(Lines(tests.stderr.fileno()), limits, tally, progress, budget)
+                _go_on(Lines(tests.stderr.fileno()), limits, tally, progress, budget, starts)
                 if not tally.compiled:
                     _check(answer, tests)
+                elif progress.place == place and not tally.is_done:
+                    progress.stopped("the answer's process ended")
             except OutOfTime:
-                progress.stopped("took too long", out_of_time=True)
-            except Ended:
-                _check(answer, tests)
-                progress.stopped("its process ended")
+                if not starts.out_of_time(tally, budget.is_spent):
+                    progress.stopped("took too long", out_of_time=True)
+            except Ended as ended:
+                why = _how_they_ended(answer, tests, starts, str(ended))
+                if not starts.ended(tally, why):
+                    progress.stopped("its process ended")
+
+
+def suite_of(cases: Cases, at: int) -> Suite:
+    """Raises BadCases if the text is no Python."""
+    try:
+        return read_suite(cases.asserts[at], cases.function)
+    except ValueError as error:
+        raise BadCases(f"case {at + 1} of column {CASES!r} cannot be run: it {error}") from error
 
 
 def _start(
-    stack: ExitStack,
-    means: Means,
-    python: Python,
-    limits: Limits,
-    source: bytes,
-    cases: Cases,
-    progress: _Files,
-    budget: Budget,
+    stack: ExitStack, means: Means, python: Python, limits: Limits, source: bytes, task: bytes, budget: Budget
 ) -> tuple[Process, Process]:
-    task = {"files": cases.asserts, "function": cases.function, "start": progress.place}
-    files = {"cases__json": json.dumps(task).encode(), "pytest__py": guest_source("pytest_stand_in")}
+    """Both wait for each other before anything of the answer runs."""
+    files = {"cases__json": task, "pytest__py": guest_source("pytest_stand_in")}
     to_answer, to_tests = os.pipe(), os.pipe()
     ends = (*to_answer, *to_tests)
     try:
@@ -107,24 +122,39 @@ def _start(
     return answer, tests
 
 
-def _go_on(lines: Lines, limits: Limits, tally: Tally, progress: _Files, budget: Budget) -> None:
+def _go_on(lines: Lines, limits: Limits, tally: Tally, progress: _Files, budget: Budget, starts: Starts) -> None:
     while not tally.is_done:
         message: list[Any] = lines.receive(case_deadline(limits, budget))
         match message:
+            case ["ready"]:
+                starts.begun()
             case ["broken", why]:
                 tally.broken(str(why))
-            case ["fault", index, _, why]:
+            case ["gone"]:
+                raise Ended
+            case ["loaded"]:
+                starts.loaded()
+            case ["trying", _]:  # a test without an answer, see guest/files.py
+                pass
+            case ["fault", index, why]:
                 raise BadCases(f"case {index + 1} of column {CASES!r} cannot be run: {why}")
             case ["file", _, passed, why]:
                 progress.file(float(passed), str(why))
             case ["units", _, count]:
                 progress.load(count)
-            case ["unit", _, _, passed, why]:
+            case ["unit", _, passed, why]:
                 progress.unit(passed, str(why))
             case ["again"]:  # the answer's process is gone, and the test that it was in has failed
                 return
             case _:
                 raise Ended
+
+
+def _how_they_ended(answer: Process, tests: Process, starts: Starts, said: str) -> str:
+    if starts.stage == "running":
+        _check(answer, tests)
+        return said
+    return "; ".join(how_it_ended(process, starts, text)[0] for process, text in ((tests, said), (answer, "")))
 
 
 def _check(answer: Process, tests: Process) -> None:

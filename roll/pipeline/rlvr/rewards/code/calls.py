@@ -2,56 +2,86 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from dataclasses import replace
 from typing import Any
 
 from roll.pipeline.rlvr.rewards.code.cases import Cases
 from roll.pipeline.rlvr.rewards.code.compare import same_value
+from roll.pipeline.rlvr.rewards.code.guest.wire import plain
 from roll.pipeline.rlvr.rewards.code.languages import Python
 from roll.pipeline.rlvr.rewards.code.lines import Ended, Lines, OutOfTime
-from roll.pipeline.rlvr.rewards.code.verdict import GRACE_S, OUT_OF_TIME, Budget, Tally, shorten
+from roll.pipeline.rlvr.rewards.code.starts import Starts
+from roll.pipeline.rlvr.rewards.code.verdict import GRACE_S, OUT_OF_TIME, Budget, Tally, shorten, shown
 from roll.utils.sandbox.job import Limits
 from roll.utils.sandbox.launch import Means
-from roll.utils.sandbox.process import Process
+from roll.utils.sandbox.process import SIGNALLED, Process, SandboxError
+
+NO_TIME_LEFT = SIGNALLED + signal.SIGXCPU
 
 
 def judge_calls(
     means: Means, python: Python, limits: Limits, source: bytes, cases: Cases, tally: Tally, budget: Budget
 ) -> None:
     """One process has the answer and gets case after case; if it ends, or takes too long, that case has failed and the
-    next has a new one."""
+    next has a new one. Raises SandboxError if the process does not get as far as the answer."""
+    starts = Starts()
     while not tally.is_done:
         if budget.is_spent:
+            starts.check_begun()
             tally.add(0.0, OUT_OF_TIME, out_of_time=True)
             continue
         job = python.job("answer", source, answer_limits(limits, budget), str(cpu_s(limits)))
+        starts.start()
         with Process(job, means) as process:
-            lines = Lines(process.stdout.fileno(), process.stdin.fileno())
+            lines = Lines(process.stdout.fileno(), process.stdin.fileno(), limits.output_bytes)
             try:
-                _go_on(lines, limits, cases, tally, budget)
+                _go_on(lines, limits, cases, tally, budget, starts)
             except OutOfTime:
-                tally.add(0.0, "took too long", out_of_time=True)
-            except Ended:
-                code = process.exit_code(GRACE_S)
-                tally.add(0.0, "it closed its channel" if code is None else f"its process ended with code {code}")
+                if not starts.out_of_time(tally, budget.is_spent):
+                    tally.add(0.0, "took too long", out_of_time=True)
+            except Ended as ended:
+                why, code = how_it_ended(process, starts, str(ended))
+                if not starts.ended(tally, why):
+                    tally.add(0.0, why, out_of_time=code == NO_TIME_LEFT)
 
 
-def _go_on(lines: Lines, limits: Limits, cases: Cases, tally: Tally, budget: Budget) -> None:
+def how_it_ended(process: Process, starts: Starts, said: str) -> tuple[str, int | None]:
+    """In words, and its code. Raises SandboxError if the sandbox was ended and not what ran in it."""
+    try:
+        code = process.exit_code(GRACE_S)
+    except SandboxError as error:
+        if starts.stage != "starting":
+            raise
+        return f"{error} {process.errors()}", None
+    how = "it closed its channel" if code is None else f"its process ended with code {code}"
+    return "; ".join(filter(None, (said, how, process.errors() if starts.stage == "starting" else ""))), code
+
+
+def _go_on(lines: Lines, limits: Limits, cases: Cases, tally: Tally, budget: Budget, starts: Starts) -> None:
+    _reply(lines, case_deadline(limits, budget))
+    starts.begun()
     deadline = case_deadline(limits, budget)
+    lines.send(["load"], deadline)
     if (loaded := _reply(lines, deadline))[0] != "ok":
         tally.broken(_error(loaded))
+    starts.loaded()
     while not tally.is_done and not budget.is_spent:
         case, deadline = cases.calls[len(tally.shares)], case_deadline(limits, budget)
         lines.send(["begin"], deadline)
         _reply(lines, deadline)
-        lines.send(["solve", cases.function, case.arguments], deadline)
+        lines.send(["solve", cases.function, plain(case.arguments, _refuse)], deadline)
         reply = _reply(lines, deadline)
         if reply[0] != "ok":
             tally.add(0.0, _error(reply))
             continue
         right, got = _compare(reply[1:], case.expected)
-        tally.add(float(right), f"expected {shorten(repr(case.expected))}, got {got}")
+        tally.add(float(right), f"expected {shown(case.expected)}, got {got}")
+
+
+def _refuse(value: object) -> Any:
+    raise TypeError(f"{type(value).__name__} is no plain data")
 
 
 def answer_limits(limits: Limits, budget: Budget) -> Limits:
@@ -70,18 +100,18 @@ def case_deadline(limits: Limits, budget: Budget) -> float:
 def _reply(lines: Lines, deadline: float) -> list[Any]:
     message = lines.receive(deadline)
     if not isinstance(message, list) or not message:
-        raise Ended
+        raise Ended("it sent no message")
     return message
 
 
 def _error(reply: list[Any]) -> str:
-    return shorten(" ".join(str(part[0] if isinstance(part, list) and part else part) for part in reply[1:]), 300)
+    return shorten(" ".join(str(part[0] if isinstance(part, list) and part else part) for part in reply[1:3]), 300)
 
 
 def _compare(values: list[Any], expected: object) -> tuple[bool, str]:
     try:
         got = as_json(values[0])
-        return same_value(got, expected), shorten(repr(got))
+        return same_value(got, expected), shown(got)
     except (ValueError, TypeError, IndexError, RecursionError) as error:
         return False, f"no plain data ({error})"
 
@@ -95,6 +125,8 @@ def as_json(message: Any) -> Any:
         return [as_json(item) for item in rest]
     if mark == "d":
         return {_key(as_json(key)): as_json(item) for key, item in rest}
+    if mark == "i":
+        return int(rest[0], 16)
     raise ValueError(f"a {mark}" if isinstance(mark, str) else "no message")
 
 

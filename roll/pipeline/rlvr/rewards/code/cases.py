@@ -4,11 +4,15 @@ those of APPS, TACO and LiveCodeBench."""
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from keyword import iskeyword
 from typing import Any, Literal
 
-TYPE, CASES, FUNCTION = "case_type", "test_cases", "test_case_function"
+from roll.pipeline.rlvr.rewards.code.suites import problem_of_suite
+
+TYPE, CASES, FUNCTION, ENTRY_POINT = "case_type", "test_cases", "test_case_function", "entry_point"
 COLUMNS = (CASES,)
 
 Kind = Literal["stdin", "function", "assert"]
@@ -17,6 +21,8 @@ KINDS: Mapping[str, Kind] = {
     **dict.fromkeys(("function", "functional", "call", "call_based", "fn_name"), "function"),
     **dict.fromkeys(("assert", "pytest", "unittest", "assert_code", "check"), "assert"),
 }
+NAME = re.compile(r"(?:Solution(?:\(\))?\.)?([^\W\d]\w*)")  # LeetCode's have the class in front
+DIGITS = 4000
 INPUT, OUTPUT = ("stdin", "input", "inputs"), ("expected_stdout", "expected_output", "output", "outputs", "stdout")
 
 
@@ -54,10 +60,17 @@ def read_cases(row: Mapping[str, Any]) -> Cases:
     entries = _entries(raw)
     kind = _kind(row.get(TYPE), entries, function)
     if kind == "assert":
-        return Cases(kind, function, asserts=tuple(_assert(entry, at) for at, entry in enumerate(entries)))
-    pairs = [_pair(entry, at) for at, entry in enumerate(entries)]
+        function = function or _entry_point(row)
+        texts = tuple(_assert(entry, at) for at, entry in enumerate(entries))
+        _check_suites(texts, function)
+        return Cases(kind, function, asserts=texts)
+    pairs = [_pair(entry, at, kind) for at, entry in enumerate(entries)]
     if kind == "stdin":
-        return Cases(kind, None, stdin=tuple(_stdin(pair, at) for at, pair in enumerate(pairs)))
+        stdin = tuple(_stdin(pair, at) for at, pair in enumerate(pairs))
+        if not any(case.expected.strip() for case in stdin):
+            raise BadCases(f"column {CASES!r} expects no output anywhere: a program that does nothing would pass")
+        return Cases(kind, None, stdin=stdin)
+    function = function or _entry_point(row)
     if function is None:
         raise BadCases(f"column {FUNCTION!r} is empty, but the cases are of a function: name it there")
     return Cases(kind, function, calls=tuple(_call(pair, at) for at, pair in enumerate(pairs)))
@@ -76,17 +89,44 @@ def _parsed(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        return json.loads(value)
+        return _from_json(value)
     except (ValueError, RecursionError) as error:
         raise BadCases(f"column {CASES!r} is not JSON: {error}; write a list of cases") from error
+
+
+def _from_json(text: str) -> Any:
+    return json.loads(text, parse_int=_whole)
+
+
+def _whole(digits: str) -> int:
+    """An integer of any length: Python itself reads 4300 digits at a time."""
+    if len(digits) <= DIGITS:
+        return int(digits)
+    half = len(digits) // 2
+    head, tail = _whole(digits[:-half]), _whole(digits[-half:])
+    return head * 10**half + (-tail if digits.startswith("-") else tail)
 
 
 def _function(value: Any) -> str | None:
     if value is None or (isinstance(value, str) and value.strip() in ("", "None")):
         return None
-    if not isinstance(value, str) or not value.strip().isidentifier():
+    name = NAME.fullmatch(value.strip()) if isinstance(value, str) else None
+    if name is None or iskeyword(name[1]):
         raise BadCases(f"column {FUNCTION!r} holds {_short(value)}, which is no name of a function")
-    return value.strip()
+    return name[1]
+
+
+def _entry_point(row: Mapping[str, Any]) -> str | None:
+    """HumanEval's column, if it holds a name: where ours is empty."""
+    value = row.get(ENTRY_POINT)
+    name = NAME.fullmatch(value.strip()) if isinstance(value, str) else None
+    return name[1] if name is not None and not iskeyword(name[1]) else None
+
+
+def _check_suites(texts: Sequence[str], function: str | None) -> None:
+    for at, text in enumerate(texts):
+        if (problem := problem_of_suite(text, function)) is not None:
+            raise BadCases(f"case {at + 1} of column {CASES!r} {problem}")
 
 
 def _entries(raw: Any) -> list[Any]:
@@ -128,13 +168,17 @@ def _assert(entry: Any, at: int) -> str:
     return text
 
 
-def _pair(entry: Any, at: int) -> tuple[Any, Any]:
+def _pair(entry: Any, at: int, kind: Kind) -> tuple[Any, Any]:
+    """What goes in and what is to come out. A function may return None, and then a key of the output is there."""
     if not isinstance(entry, Mapping):
         raise BadCases(
             f"case {at + 1} of column {CASES!r} is {_short(entry)}, not a mapping with stdin and expected_stdout"
         )
     given, wanted = _first(entry, INPUT), _first(entry, OUTPUT)
-    if given is None or wanted is None:
+    expects_none = kind == "function" and any(key in entry for key in OUTPUT)
+    if given is None or (wanted is None and not expects_none):
+        if empty := [key for key in (INPUT if given is None else OUTPUT) if key in entry]:
+            raise BadCases(f"case {at + 1} of column {CASES!r}: {empty[0]} is null")
         missing = " nor ".join((INPUT if given is None else OUTPUT)[:3])
         raise BadCases(f"case {at + 1} of column {CASES!r} has neither {missing}; it has {', '.join(map(str, entry))}")
     return given, wanted
@@ -157,8 +201,8 @@ def _call(pair: tuple[Any, Any], at: int) -> CallCase:
     given, wanted = pair
     try:
         if isinstance(given, str):
-            given = [json.loads(line) for line in given.splitlines() if line.strip()]
-            wanted = json.loads(wanted) if isinstance(wanted, str) else wanted
+            given = [_from_json(line) for line in given.splitlines() if line.strip()]
+            wanted = _from_json(wanted) if isinstance(wanted, str) else wanted
     except (ValueError, RecursionError) as error:
         raise BadCases(f"case {at + 1} of column {CASES!r}: arguments and result are JSON: {error}") from error
     if not isinstance(given, list):

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
+from decimal import Decimal
 
+WHOLE = re.compile(r"[+-]?[0-9]+")
+NUMBER = re.compile(r"[+-]?(?:[0-9]+\.[0-9]*|[0-9]*\.[0-9]+|[0-9]+(?:\.[0-9]*)?[eE][+-]?[0-9]{1,4})")
 TOLERANCE = 1e-6  # relative, and absolute near zero
 
 
 def same_output(got: str, expected: str) -> bool:
     """Lines are compared without the space at their ends and without empty lines at the end; where they differ, words
-    are, and a word with a fraction or an exponent may be off by 1e-6."""
+    are. A number that is expected with a fraction or an exponent may be off by 1e-6, a whole one may be written with
+    them: 2.0 is 2, and 2.000001 is not."""
     if _lines(got) == _lines(expected):
         return True
     words, wanted = got.split(), expected.split()
@@ -25,6 +30,8 @@ def _lines(text: str) -> list[str]:
 def _same_word(got: str, expected: str) -> bool:
     if got == expected:
         return True
+    if WHOLE.fullmatch(expected):
+        return NUMBER.fullmatch(got) is not None and Decimal(got) == Decimal(expected)
     if not any(mark in expected for mark in ".eE"):
         return False
     try:

@@ -16,6 +16,17 @@ GUEST = files("roll.pipeline.rlvr.rewards.code.guest")
 PROGRAM = "program"  # the file that a compiler makes
 COMPILING = Limits(cpu_s=60, wall_s=120, memory_mb=2048, disk_mb=256, output_bytes=64 * 2**20)
 ASK_PYTHON = "import os, sys; print(sys.prefix, sys.base_prefix, os.path.realpath(sys.executable), sep='\\n')"
+ENVIRONMENT = {  # digits: an integer may be as long as it likes, as in the languages that tasks are written for
+    "PYTHONHASHSEED": "0",
+    "PYTHONINTMAXSTRDIGITS": "0",
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+}
+NEEDS: Mapping[str, tuple[str, ...]] = {  # guests that a guest imports
+    "program": ("names",),
+    "answer": ("names", "wire"),
+    "checker": ("names", "wire", "remote", "absent", "fixtures", "units", "files"),
+}
 
 
 @dataclass(frozen=True)
@@ -27,14 +38,14 @@ class Python:
 
     def job(self, script: str, solution: bytes, limits: Limits, *arguments: str, **more: bytes) -> Job:
         """Runs a guest's script; `more` are further files, their names with __ for the dot."""
-        guests = {f"{name}.py": guest_source(name) for name in ("names", "wire", "remote", script)}
+        guests = {f"{name}.py": guest_source(name) for name in (*NEEDS[script], script)}
         named = {name.replace("__", "."): content for name, content in more.items()}
         return Job(
             (*self.command, f"{BOX}/{script}.py", *arguments),
             system_view(*self.shown),
             limits,
             {**guests, "solution.py": solution, **named},
-            {"PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+            ENVIRONMENT,
         )
 
 

@@ -1,4 +1,8 @@
-"""Lines of JSON that a process in the sandbox sends and gets, each within a time."""
+"""Lines of JSON that a process in the sandbox sends and gets, each within a time.
+
+What a line costs here is limited whoever wrote it: its bytes, and its lists and mappings, which take twenty times the
+bytes that they are written in.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,12 @@ import time
 from typing import Any
 
 CHUNK = 65536
-LONGEST_LINE = 32 * 2**20
+MOST_LISTS = 200_000
 
 
 class Ended(Exception):
-    """The process has closed its side, or speaks no JSON."""
+    """The process has closed its side, or speaks no JSON of a sane size; the text says which, and is empty for the
+    first."""
 
 
 class OutOfTime(Exception):
@@ -21,8 +26,10 @@ class OutOfTime(Exception):
 
 
 class Lines:
-    def __init__(self, reader: int, writer: int | None = None):
-        self._reader, self._writer, self._rest = reader, writer, b""
+    """`longest`: bytes of a line that is received."""
+
+    def __init__(self, reader: int, writer: int | None = None, longest: int = 2**20):
+        self._reader, self._writer, self._rest, self._longest = reader, writer, b"", longest
         for fd in (reader, writer):
             if fd is not None:
                 os.set_blocking(fd, False)
@@ -40,28 +47,27 @@ class Lines:
                 raise Ended from None
 
     def receive(self, deadline: float) -> Any:
-        while b"\n" not in self._rest:
-            _wait(self._reader, select.POLLIN, deadline)
-            chunk = os.read(self._reader, CHUNK)
-            if not chunk or len(self._rest) > LONGEST_LINE:
-                raise Ended
-            self._rest = self._rest + chunk if b"\n" in chunk else self._gather(chunk, deadline)
-        line, _, self._rest = self._rest.partition(b"\n")
+        line = self._line(deadline)
+        if line.count(b"[") + line.count(b"{") > MOST_LISTS:
+            raise Ended(f"it sent more than {MOST_LISTS} lists")
         try:
             return json.loads(line)
         except (ValueError, RecursionError):
-            raise Ended from None
+            raise Ended(f"it sent no message: {line[:200].decode(errors='replace')}") from None
 
-    def _gather(self, chunk: bytes, deadline: float) -> bytes:
-        """A long line, without copying it at every piece."""
-        pieces, length = [self._rest, chunk], len(self._rest) + len(chunk)
+    def _line(self, deadline: float) -> bytes:
+        """The next one; a long one without copying it at every piece."""
+        pieces, length = [self._rest], len(self._rest)
         while b"\n" not in pieces[-1]:
+            if length > self._longest:
+                raise Ended(f"it sent a line of more than {self._longest} bytes")
             _wait(self._reader, select.POLLIN, deadline)
             pieces.append(os.read(self._reader, CHUNK))
             length += len(pieces[-1])
-            if not pieces[-1] or length > LONGEST_LINE:
-                raise Ended
-        return b"".join(pieces)
+            if not pieces[-1]:
+                raise Ended(b"".join(pieces)[-500:].decode(errors="replace").strip())
+        line, _, self._rest = b"".join(pieces).partition(b"\n")
+        return line
 
 
 def _wait(fd: int, event: int, deadline: float) -> None:

@@ -10,10 +10,13 @@ from roll.pipeline.rlvr.rewards.code.cases import Cases
 from roll.pipeline.rlvr.rewards.code.compare import same_output
 from roll.pipeline.rlvr.rewards.code.extract import Code
 from roll.pipeline.rlvr.rewards.code.languages import LANGUAGES, PROGRAM, PYTHON, Python, system_view
+from roll.pipeline.rlvr.rewards.code.starts import Starts
 from roll.pipeline.rlvr.rewards.code.verdict import OUT_OF_TIME, Budget, Tally, shorten
 from roll.utils.sandbox.job import BOX, Job, Limits
 from roll.utils.sandbox.launch import Means
 from roll.utils.sandbox.process import Finished, run
+
+BEGUN = b"\x06"  # as guest/program.py has it
 
 
 @dataclass(frozen=True)
@@ -46,15 +49,24 @@ class LocalJudge:
         job = self._program(language, source, tally, budget)
         if job is None:
             return
-        for case in cases.stdin:
-            if tally.is_done:
-                return
+        starts = Starts()
+        while not tally.is_done:
             if budget.is_spent:
+                starts.check_begun()
                 tally.add(0.0, OUT_OF_TIME, out_of_time=True)
                 continue
+            case = cases.stdin[len(tally.shares)]
             limits = replace(self.limits, wall_s=min(self.limits.wall_s, max(budget.left_s, 0.01)))
+            starts.start()
             finished = run(replace(job, limits=limits), self.means, case.stdin.encode(errors="replace"))
-            self._judge_output(finished, case.expected, tally)
+            finished = _begun(finished, starts) if language == PYTHON else finished
+            if language != PYTHON or starts.stage != "starting":
+                self._judge_output(finished, case.expected, tally)
+            elif finished.ending == "time":
+                if not starts.out_of_time(tally, budget.is_spent):
+                    tally.add(0.0, OUT_OF_TIME, out_of_time=True)
+            else:
+                starts.ended(tally, f"exit {finished.code}: {finished.stderr.decode(errors='replace')[-500:]}")
 
     def _judge_output(self, finished: Finished, expected: str, tally: Tally) -> None:
         if finished.ending != "exit":
@@ -70,7 +82,8 @@ class LocalJudge:
         """The job that runs the answer, without input; None if it does not compile."""
         compiling = LANGUAGES[language].compiling
         if compiling is None:
-            return self.python.job("program", source, self.limits)
+            limits = replace(self.limits, output_bytes=self.limits.output_bytes + len(BEGUN))
+            return self.python.job("program", source, limits)
         job = compiling(source)
         limits = replace(job.limits, wall_s=min(job.limits.wall_s, budget.left_s))
         finished = run(replace(job, limits=limits), self.means)
@@ -79,3 +92,11 @@ class LocalJudge:
             tally.broken(f"does not compile: {shorten(why, 500)}")
             return None
         return Job((f"{BOX}/{PROGRAM}",), system_view(), self.limits, {PROGRAM: finished.stdout})
+
+
+def _begun(finished: Finished, starts: Starts) -> Finished:
+    """What the answer itself has printed, after the mark of guest/program.py."""
+    if not finished.stdout.startswith(BEGUN):
+        return finished
+    starts.begun()
+    return replace(finished, stdout=finished.stdout.removeprefix(BEGUN))

@@ -13,14 +13,16 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from roll.pipeline.rlvr.rewards.code.asserts import suite_of
 from roll.pipeline.rlvr.rewards.code.cases import Cases
 from roll.pipeline.rlvr.rewards.code.compare import same_output, same_value
 from roll.pipeline.rlvr.rewards.code.extract import Code
 from roll.pipeline.rlvr.rewards.code.languages import PYTHON, guest_source
+from roll.pipeline.rlvr.rewards.code.suites import Suite
 from roll.pipeline.rlvr.rewards.code.verdict import Budget, Tally, shorten
 
 ATTEMPTS = 3
@@ -83,7 +85,7 @@ class RemoteJudge:
             )
         else:
             word = secrets.token_hex(16)
-            program = f"{AS_MODULE}{code.text}\n{cases.asserts[at]}\n{ALL_TESTS}print({word!r})\n"
+            program = together(code.text, suite_of(cases, at), cases.function, word)
             reply = self._ask(code.language, Request(program, expected=word), budget)
             right = reply.succeeded and reply.stdout.rstrip().endswith(word)
             tally.add(float(right), reply.why or "ended before the asserts did")
@@ -143,8 +145,23 @@ def read_reply(reply: Any) -> Reply:
 
 
 AS_MODULE = "__name__ = 'solution'\n"  # so that the answer's main block does not run
-ALL_TESTS = "[test() for name, test in list(globals().items()) if name.startswith('test') and callable(test)]\n"
 MARKER = "roll-result:"
+
+
+def together(code: str, suite: Suite, function: str | None, word: str) -> str:
+    """A program that prints the word if the tests pass: that of guest/alone.py, with what it imports and works on."""
+    guests = {name: guest_source(name).decode() for name in ("absent", "names")}
+    guests |= {"pytest": guest_source("pytest_stand_in").decode()}
+    guests |= {name: guest_source(name).decode() for name in ("fixtures", "units", "files")}
+    file = json.dumps({**asdict(suite), "function": function})
+    guests |= {"task": f"ANSWER, FILE, WORD = {code!r}, {file!r}, {word!r}"}
+    return (
+        "import sys, types\nsys.set_int_max_str_digits(0)\n"
+        f"for _name, _source in {guests!r}.items():\n"
+        "    sys.modules[_name] = _module = types.ModuleType(_name)\n"
+        "    exec(compile(_source, _name + '.py', 'exec'), vars(_module))\n"
+        f"{guest_source('alone').decode()}"
+    )
 
 
 def calling(code: str, function: str, arguments: object) -> str:

@@ -32,9 +32,10 @@ class Tally:
         self.shares.append(share)
         self.out_of_time += out_of_time
 
-    def broken(self, why: str) -> None:
+    def broken(self, why: str, out_of_time: bool = False) -> None:
         """No case can pass."""
         self.first, self.compiled = why, False
+        self.out_of_time += out_of_time
         self.shares = [0.0] * self.num_cases
 
     @property
@@ -70,3 +71,11 @@ class Judge(Protocol):
 def shorten(text: str | Sequence[str], limit: int = 200) -> str:
     shown = text if isinstance(text, str) else " ".join(text)
     return shown if len(shown) <= limit else shown[:limit] + "..."
+
+
+def shown(value: object) -> str:
+    """A value in few words, whatever it is."""
+    try:
+        return shorten(repr(value))
+    except (ValueError, RecursionError):  # an integer of thousands of digits, a list that is deep
+        return "a value that is too long to be shown"

@@ -22,6 +22,7 @@ class AnswerSide:
     def __init__(self, channel, cpu_s):
         self._channel, self._cpu_s = channel, cpu_s
         self._objects = []
+        self._loop = None
         self._given = common_names()
         self._module = types.ModuleType("solution")
 
@@ -53,15 +54,24 @@ class AnswerSide:
         return [None]
 
     def do_names(self):
-        """What the answer defines: its public names."""
+        """What the answer defines, by name, and what built-in exceptions an exception class of it is."""
         found = {
             name: value
             for name, value in vars(self._module).items()
-            if not name.startswith("_") and self._given.get(name, self) is not value
+            if not (name.startswith("__") and name.endswith("__")) and self._given.get(name, self) is not value
         }
-        return [[name, self._plain(value), exception_bases(value)] for name, value in found.items()]
+        return [[name, exception_bases(value)] for name, value in found.items()]
+
+    def do_name(self, name):
+        return [self._plain(vars(self._module)[name])]
+
+    def do_candidate(self, name):
+        return [self._plain(self._function(name))]
 
     def do_solve(self, name, arguments):
+        return [self._plain(self._function(name)(*self._value(arguments)))]
+
+    def _function(self, name):
         """A function of the module, or else a method of its class Solution."""
         function = vars(self._module).get(name)
         if function is None:
@@ -69,7 +79,17 @@ class AnswerSide:
             if solution is None:
                 raise NameError(f"there is no function {name}")
             function = getattr(solution(), name)
-        return [self._plain(function(*arguments))]
+        return function
+
+    def do_await(self, number):
+        import asyncio  # takes a while, and few answers need it
+
+        async def wait():
+            return await self._objects[number]
+
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+        return [self._plain(self._loop.run_until_complete(wait()))]
 
     def do_call(self, number, arguments, keywords):
         values = [self._value(argument) for argument in arguments]
@@ -143,11 +163,12 @@ def failure(error):
 
 def main():
     channel = Channel()
+    side = AnswerSide(channel, int(sys.argv[1]))
+    channel.send(["ready"])  # what ends before this is no answer's doing
+    channel.receive()
     os.dup2(1, 2)
-    sys.set_int_max_str_digits(0)
     sys.setrecursionlimit(100_000)
     builtins.exit = builtins.quit = sys.exit
-    side = AnswerSide(channel, int(sys.argv[1]))
     side.do_begin()
     try:
         side.load()

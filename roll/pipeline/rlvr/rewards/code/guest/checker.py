@@ -4,148 +4,107 @@ The names of the answer stand for objects over there. Expected values never leav
 call is data, and it is compared here. It says on stderr, in lines of JSON, what became of each test.
 """
 
-import builtins
-import importlib.abc
-import importlib.util
-import inspect
 import json
-import linecache
 import os
 import sys
-import types
 import unittest
 
-from names import MODULES, common_names
-from remote import Peer
+from files import Fault, File, SolutionModule, is_dunder
+from remote import Peer, Remote
 from wire import Channel, Gone
 
 
-class SolutionModule(types.ModuleType):
-    """What `import solution` gives the tests."""
+class Answer:
+    """The names of the answer, of which one is fetched when it is asked for."""
 
-    def __getattr__(self, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        raise ImportError(f"the answer defines no {name}")
+    def __init__(self, peer):
+        self._peer = peer
+        self._names = {name: value for name, value in peer.names().items() if not is_dunder(name)}
+
+    def get(self, name):
+        exception = self._names[name]
+        return self._peer.name(name) if exception is None else exception
+
+    def for_file(self, file):
+        """The module `solution` and the names that the file finds without importing them."""
+        known = sorted(filter(file.is_answers, self._names))
+        solution = SolutionModule(self.get, [name for name in known if not name.startswith("_")])
+        return solution, {name: self.get(name) for name in known if name in file.takes or name == file.function}
+
+    def candidate(self, file):
+        return self._peer.ask("candidate", file.function)
 
 
 class Tests:
-    def __init__(self, peer, function, say):
-        self._peer, self._say = peer, say
-        defined = peer.names()
-        module = SolutionModule("solution")
-        vars(module).update(defined)
-        sys.modules["solution"] = module
-        own = {module.__name__ for module in MODULES} | set(dir(builtins)) - {function}
-        self._names = common_names() | {name: value for name, value in defined.items() if name not in own}
-        self._candidate = self._names.get(function)
+    def __init__(self, peer, say):
+        self._peer, self._say, self._answer = peer, say, None
 
-    def run(self, index, text, skip):
-        """One file: all of it, or its test functions after the first `skip`."""
-        loader = TextLoader(file_name(index), text)
-        module = types.ModuleType(f"case_{index}")
-        vars(module).update(self._names)
-        module.__spec__ = importlib.util.spec_from_loader(module.__name__, loader)
-        sys.modules[module.__name__] = module
+    def run(self, file, skip):
+        """One file: all of it, or its tests after the first `skip`."""
         try:
-            self._peer.begin()
-            loader.exec_module(module)
-        except Gone:
-            self._say("file", index, False, "the answer's process ended")
-            raise
-        except BaseException as error:
-            kind = "fault" if is_own_fault(error, index) else "file"
-            self._say(kind, index, False, text_of(error))
+            empty = file.try_without_answer(self._say)
+        except Fault as fault:
+            self._say("fault", file.index, str(fault))
             return
-        units = list(self._units(module))
-        self._say("units", index, len(units))
-        for at, unit in enumerate(units[skip:], skip):
-            self._say("unit", index, at, *self._outcome(unit))
-            if self._peer.is_gone:
-                raise Gone
-        if not units:
-            self._say("file", index, True, "")
-
-    def _outcome(self, unit):
         try:
             self._peer.begin()
-            unit()
-        except Gone:
-            return False, "the answer's process ended"
+            self._answer = self._answer or Answer(self._peer)
+            candidate = (lambda: self._answer.candidate(file)) if file.function else None
+            solution, names = self._answer.for_file(file)
+            units, close = file.load(solution, names, candidate, lambda value: type(value) is Remote)
         except BaseException as error:
-            return False, text_of(error)
-        return True, ""
+            if self._peer.is_gone:
+                self._say("file", file.index, False, "the answer's process ended")
+                raise Gone from None
+            if isinstance(error, Fault) or file.is_own_import(error):
+                self._say("fault", file.index, file.text_of(error))
+            else:
+                self._say("file", file.index, False, file.text_of(error))
+            return
+        units = [unit for unit in units if unit.name not in empty]
+        if self._peer.is_gone or not units:
+            why = "the answer's process ended" if self._peer.is_gone else "it ran no test"
+            self._say("file", file.index, file.asserts and not self._peer.is_gone, why)
+        else:
+            self._say("units", file.index, len(units))
+        for unit in units[skip:]:
+            self._say("unit", file.index, *self._outcome(file, unit))
+            if self._peer.is_gone:
+                break
+        close()
+        if self._peer.is_gone:
+            raise Gone
 
-    def _units(self, module):
-        """Test functions, methods of test classes, and HumanEval's `check(candidate)`."""
-        own = {name: value for name, value in vars(module).items() if self._names.get(name, self) is not value}
-        functions = {name: value for name, value in own.items() if isinstance(value, types.FunctionType)}
-        for name, function in functions.items():
-            if name.startswith("test"):
-                yield from expanded(function)
-        for name, value in own.items():
-            if isinstance(value, type) and value.__module__ == module.__name__:
-                yield from self._methods(name, value)
-        check = functions.get("check")
-        if check is not None and self._candidate is not None and not any(name.startswith("test") for name in functions):
-            yield lambda: check(self._candidate)
-
-    def _methods(self, name, cls):
-        names = [method for method in vars(cls) if method.startswith("test")]
-        if issubclass(cls, unittest.TestCase):
-            yield from (cls(method).debug for method in names)
-        elif name.startswith("Test"):
-            for method in names:
-                yield from expanded(getattr(cls(), method))
-
-
-class TextLoader(importlib.abc.SourceLoader):
-    def __init__(self, path, text):
-        self._path, self._text = path, text
-        linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
-
-    def get_filename(self, fullname):
-        return self._path
-
-    def get_data(self, path):
-        return self._text.encode()
+    def _outcome(self, file, unit):
+        why = ""
+        try:
+            self._peer.begin()
+            unit.run()
+        except BaseException as error:
+            why = file.text_of(error)
+        if self._peer.is_gone:
+            return False, "the answer's process ended"
+        return not why, why
 
 
-def file_name(index):
-    return f"case_{index}.py"
+def await_remotes():
+    """Has asyncio.run take coroutines of the answer too."""
+    import asyncio  # takes a while, and few tests need it
 
+    before = asyncio.run
 
-def expanded(function):
-    """A test, once for each of its parameters."""
-    cases = getattr(function, "parameters", None)
-    if cases is None:
-        yield function
-        return
-    for keywords in cases:
-        yield lambda keywords=keywords: function(**keywords)
+    def run(main, **keywords):
+        async def wait():
+            return await main
 
+        return before(wait() if type(main) is Remote else main, **keywords)
 
-def is_own_fault(error, index):
-    if isinstance(error, SyntaxError):
-        return error.filename == file_name(index)
-    return isinstance(error, ModuleNotFoundError)
-
-
-def text_of(error):
-    frames = inspect.getinnerframes(error.__traceback__) if error.__traceback__ else []
-    lines = [
-        frame.code_context[0].strip() for frame in frames if frame.filename.startswith("case_") and frame.code_context
-    ]
-    where = f" in: {lines[-1][:200]}" if lines else ""
-    return f"{type(error).__name__}: {str(error)[:200]}{where}"
+    asyncio.run = run
 
 
 def main():
     channel = Channel()
     report = os.fdopen(os.dup(2), "w", encoding="utf-8")
-    os.dup2(1, 2)
-    sys.setrecursionlimit(20_000)
-    sys.set_int_max_str_digits(0)
 
     def say(*message):
         report.write(json.dumps(message) + "\n")
@@ -153,21 +112,41 @@ def main():
 
     with open("/box/cases.json", encoding="utf-8") as file:
         task = json.load(file)
+    files = [File(index, function=task["function"], **file) for index, file in enumerate(task["files"])]
+    if channel.receive() != ["ready"]:
+        raise Gone
+    say("ready")  # what ends before this is nobody's doing
+    os.dup2(1, 2)
+    sys.setrecursionlimit(20_000)
+    if any("asyncio" in file.text for file in files):
+        await_remotes()
+    unittest.main = lambda *_, **__: None  # the tests are run anyway
     try:
+        channel.send(["load"])
         loaded = channel.receive()
-        if loaded[0] != "ok":
-            say("broken", f"{loaded[1][0]}: {loaded[2]}")
+        if loaded != ["ok"]:
+            say("broken", reason(loaded))
             return
-        tests = Tests(Peer(channel), task["function"], say)
     except Gone:
-        say("broken", "the answer's process ended")
+        say("gone")
         return
+    say("loaded")
     try:
         start, skip = task["start"]
-        for index, text in list(enumerate(task["files"]))[start:]:
-            tests.run(index, text, skip if index == start else 0)
+        tests = Tests(Peer(channel), say)
+        for file in files[start:]:
+            tests.run(file, skip if file.index == start else 0)
     except Gone:
         say("again")
+
+
+def reason(reply):
+    """Why an answer does not load, as its side says."""
+    try:
+        _, (kind, *_), text = reply
+        return f"{kind}: {text}"[:500]
+    except (TypeError, ValueError):
+        return "its side sent no message"
 
 
 main()

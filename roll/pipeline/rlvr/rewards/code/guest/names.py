@@ -32,6 +32,9 @@ FROM = {
     copy: "deepcopy",
 }
 
+LIBRARIES = {"np": "numpy", "numpy": "numpy", "pd": "pandas", "pandas": "pandas", "pytest": "pytest"}
+LIBRARIES["unittest"] = "unittest"  # what tests call so without importing it is never the answer's
+
 
 def common_names():
     names = {module.__name__: module for module in MODULES}

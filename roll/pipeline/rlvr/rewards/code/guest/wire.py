@@ -12,6 +12,8 @@ import json
 import os
 
 LONGEST_LINE = 32 * 2**20
+LONG_BITS = 10_000  # an integer of more travels in base 16, which takes no time to read
+MOST_DIGITS = 4300
 MARKS = {list: "l", tuple: "t", set: "s", frozenset: "f", collections.deque: "q"}
 KINDS = {mark: kind for kind, mark in MARKS.items()}
 TEXTS = {
@@ -53,9 +55,16 @@ class Channel:
         if not line.endswith(b"\n"):
             raise Gone
         try:
-            return json.loads(line)
-        except (ValueError, RecursionError) as error:
+            return json.loads(line, parse_int=whole)
+        except (ValueError, RecursionError, MemoryError) as error:
             raise Gone from error
+
+
+def whole(text):
+    """An integer of a message; a long one in base 10 would take the reader's time."""
+    if len(text) > MOST_DIGITS:
+        raise ValueError("too many digits")
+    return int(text)
 
 
 def plain(value, keep):
@@ -63,7 +72,8 @@ def plain(value, keep):
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):
-        return int(value)
+        value = int(value)
+        return value if value.bit_length() <= LONG_BITS else ["i", format(value, "x")]
     if isinstance(value, float):
         return float(value)
     if isinstance(value, str):
@@ -96,6 +106,8 @@ def value_of(message, find):
         return KINDS[mark](value_of(item, find) for item in rest)
     if mark == "d":
         return {value_of(key, find): value_of(item, find) for key, item in rest}
+    if mark == "i":
+        return int(rest[0], 16)
     if mark in ("b", "B"):
         return (bytes if mark == "b" else bytearray).fromhex(rest[0])
     if mark == "c":

@@ -1,0 +1,159 @@
+"""Files of tests: loaded against an answer, or against none at all, which shows what of them tests anything."""
+
+import ast
+import builtins
+import importlib
+import importlib.abc
+import importlib.util
+import inspect
+import linecache
+import sys
+import types
+
+from absent import Stub
+from fixtures import Fault
+from names import LIBRARIES, common_names
+from pytest import Skipped
+from units import units_of
+
+TOOLS = {*common_names(), *LIBRARIES, *dir(builtins)}
+NO_TEST = "it holds no test"
+PASSES_ALL = "an answer that does nothing passes it"
+
+
+class Missing(ImportError):
+    """The answer does not define it."""
+
+
+class SolutionModule(types.ModuleType):
+    """What `import solution` gives the tests. `get` has the value of a name, and raises KeyError where it is not there;
+    `listed` are those that a star takes."""
+
+    def __init__(self, get, listed):
+        super().__init__("solution")
+        vars(self).update(_get=get, __all__=listed)
+
+    def __getattr__(self, name):
+        if name.startswith("__") and name.endswith("__"):
+            raise AttributeError(name)
+        try:
+            return self._get(name)
+        except KeyError:
+            raise Missing(f"the answer defines no {name}") from None
+
+
+class File:
+    """What `Suite` of suites.py says of a text, and the function that the row names."""
+
+    def __init__(self, index, text, takes, libraries, own, called, asserts, function):
+        self.index, self.text, self.name = index, text, f"case_{index}"
+        self.asserts, self.function, self.called, self.own = asserts, function, set(called), set(own)
+        self.takes = {name for name in takes if not is_dunder(name) and self.is_answers(name)}
+        self.libraries = {name: LIBRARIES[name] for name in libraries}
+        nodes = ast.walk(ast.parse(text))
+        self._imports = {node.lineno for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)}
+
+    def is_tool(self, name):
+        return name in TOOLS and name not in self.own
+
+    def is_answers(self, name):
+        return not self.is_tool(name)
+
+    def load(self, solution, names, candidate, is_answers):
+        """The units of the file, and what to call after the last one. `names`: those that it finds without importing
+        them."""
+        loader = TextLoader(f"{self.name}.py", self.text)
+        module = types.ModuleType(self.name)
+        given = {**{name: value for name, value in COMMON.items() if self.is_tool(name)}, **names}
+        vars(module).update(given)
+        module.__spec__ = importlib.util.spec_from_loader(module.__name__, loader)
+        sys.modules["solution"], sys.modules[module.__name__] = solution, module
+        vars(module).update({name: self._library(library) for name, library in self.libraries.items()})
+        loader.exec_module(module)
+        return units_of(module, is_answers, given, candidate, self.called)
+
+    def _library(self, name):
+        try:
+            return importlib.import_module(name)
+        except ImportError as error:
+            raise Fault(f"it uses {name}: {error}") from error
+
+    def try_without_answer(self, say):
+        """Names of the units that pass without an answer: they test nothing of it. Raises Fault where nothing tests it,
+        or where the outcome is the same whatever the answer is. Nothing of an answer is in here."""
+        touched = []
+        stub = Stub(touched)
+        names = self.takes | ({self.function} if self.function else set())
+        solution = SolutionModule(lambda name: stub, sorted(names))
+        candidate = (lambda: stub) if self.function else None
+        try:
+            units, close = self.load(solution, dict.fromkeys(names, stub), candidate, lambda value: type(value) is Stub)
+        except Fault:
+            raise
+        except BaseException as error:
+            if not touched or self.is_own_import(error):
+                raise Fault(f"it fails whatever the answer is: {self.text_of(error)}") from error
+            return set()
+        if not units:
+            raise Fault(PASSES_ALL if self.asserts else NO_TEST)
+        empty = set()
+        for unit in units:
+            say("trying", self.index)
+            touched.clear()
+            try:
+                unit.run()
+                empty.add(unit.name)
+            except Skipped:
+                empty.add(unit.name)
+            except Fault:
+                raise
+            except BaseException as error:
+                if not touched:
+                    raise Fault(f"{unit.name} fails whatever the answer is: {self.text_of(error)}") from error
+        close()
+        if len(empty) == len(units):
+            raise Fault(PASSES_ALL)
+        return empty
+
+    def is_own_import(self, error):
+        """Whether a line of the file imports a module that is not there, or one of its names."""
+        if not isinstance(error, ImportError) or isinstance(error, Missing) or hasattr(error, "is_of_answer"):
+            return False
+        frames = [frame for frame in _frames(error) if frame.filename == f"{self.name}.py"]
+        return bool(frames) and frames[-1].lineno in self._imports
+
+    def text_of(self, error):
+        lines = [
+            frame.code_context[0].strip()
+            for frame in _frames(error)
+            if frame.filename.startswith("case_") and frame.code_context
+        ]
+        where = f" in: {lines[-1][:200]}" if lines else ""
+        try:
+            said = str(error)[:200]
+        except BaseException:  # it holds an object of the answer, which does not want to be shown
+            said = ""
+        return f"{type(error).__name__}: {said}{where}"
+
+
+COMMON = common_names()
+
+
+class TextLoader(importlib.abc.SourceLoader):
+    def __init__(self, path, text):
+        self._path, self._text = path, text
+        linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
+
+    def get_filename(self, fullname):
+        return self._path
+
+    def get_data(self, path):
+        return self._text.encode()
+
+
+def is_dunder(name):
+    return name.startswith("__") and name.endswith("__")
+
+
+def _frames(error):
+    return inspect.getinnerframes(error.__traceback__) if error.__traceback__ else []

@@ -1,0 +1,118 @@
+"""Fixtures of a file of tests, and what is set up before its tests as in unittest's and nose's days."""
+
+import contextlib
+import inspect
+import itertools
+import pathlib
+import tempfile
+
+import pytest
+
+
+class Fault(Exception):
+    """The tests themselves cannot be run, whatever the answer is; the text says why."""
+
+
+class Request:
+    """What a fixture that asks for `request` gets."""
+
+    def __init__(self, tests, param, function, cls):
+        self._tests, self.param, self.function, self.cls = tests, param, function, cls
+
+    def addfinalizer(self, function):
+        self._tests.callback(function)
+
+
+def wanted(function):
+    """The parameters that have to come from somewhere."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # one in C that tells nothing
+        return []
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return [one.name for one in parameters if one.kind in kinds and one.default is one.empty]
+
+
+class Fixtures:
+    def __init__(self, values):
+        self._known = {value.name: (value, None) for value in values if isinstance(value, pytest.fixture)}
+        self._kept = {}
+        self._ends = contextlib.ExitStack()
+
+    def close(self):
+        """Ends what lasts as long as the file. What goes wrong there is no test's doing."""
+        with contextlib.suppress(Exception):
+            self._ends.close()
+
+    def once(self, key, start, end):
+        """Calls `start` before the first test that comes by, and `end` after the last of the file."""
+        if key not in self._kept:
+            start()
+            self._kept[key] = None
+            self._ends.callback(end)
+
+    def of_class(self, cls):
+        found = {}
+        for owner in reversed(cls.__mro__):
+            for value in vars(owner).values():
+                if isinstance(value, pytest.fixture):
+                    found[value.name] = (value, cls)
+        return found
+
+    def needed(self, function, cls, given, asked):
+        """Names of all fixtures of a test, its fixtures' own included. Raises Fault for one that there is not."""
+        known = {**self._known, **(self.of_class(cls) if cls else {})}
+        names, left = [], [*asked, *(name for name, (fixture, _) in known.items() if fixture.autouse)]
+        left += [name for name in wanted(function) if name not in given]
+        while left:
+            name = left.pop(0)
+            if name in names or name in ("request", "tmp_path"):
+                continue
+            if name not in known:
+                raise Fault(f"{function.__name__} asks for {name}, which is no fixture here")
+            names.append(name)
+            fixture, owner = known[name]
+            left += [each for each in wanted(fixture.function) if not (owner and each == "self")]
+        return {name: known[name] for name in names}
+
+    def variants(self, needed, to_fixtures):
+        """For each mix of the fixtures' params a mapping of fixture -> param."""
+        several = {
+            name: f.params for name, (f, _) in needed.items() if f.params is not None and name not in to_fixtures
+        }
+        for mix in itertools.product(*several.values()):
+            yield {**to_fixtures, **dict(zip(several, mix, strict=False))}
+
+    def value(self, name, needed, params, instance, test, stack, made):
+        if name in made:
+            return made[name]
+        if name == "tmp_path":
+            made[name] = pathlib.Path(tempfile.mkdtemp())
+        elif name != "request":
+            made[name] = self._start(name, needed, params, instance, test, stack, made)
+        else:
+            return Request(stack, None, test, type(instance))
+        return made[name]
+
+    def _start(self, name, needed, params, instance, test, stack, made):
+        fixture, owner = needed[name]
+        lasts = fixture.scope not in ("function", None)
+        key = (name, id(fixture), repr(params.get(name)), owner if fixture.scope == "class" else None)
+        if lasts and key in self._kept:
+            return self._kept[key]
+        stack = self._ends if lasts else stack
+        function = fixture.function if owner is None else fixture.function.__get__(instance)
+        arguments = {}
+        for each in wanted(function):
+            if each == "request":
+                arguments[each] = Request(stack, params.get(name), test, type(instance))
+            else:
+                arguments[each] = self.value(each, needed, params, instance, test, stack, made)
+        made_now = function(**arguments)
+        if inspect.isgenerator(made_now):
+            generator = made_now
+            made_now = next(generator)
+            stack.callback(lambda: next(generator, None))
+        if lasts:
+            self._kept[key] = made_now
+        return made_now
