@@ -11,8 +11,9 @@ from roll.utils.sandbox.syscalls import ALLOWED, BECOMING_NOBODY, FORKING, TERMI
 
 ENOSYS = 38
 ALLOW, REFUSE = 0x7FFF0000, 0x00050000 | ENOSYS
-EQUAL, MASKED_EQUAL = 4, 7
+NOT_EQUAL, EQUAL, MASKED_EQUAL = 1, 4, 7
 AF_UNIX = 1
+F_SETPIPE_SZ = 1031
 CLONE_THREAD = 0x00010000
 CLONE_NEW = 0x7E020080  # every namespace: user, pid, net, ipc, uts, cgroup, mount, time
 LIBRARY = "libseccomp.so.2"
@@ -64,6 +65,7 @@ def _rules(may_fork: bool, becomes_nobody: bool) -> Iterator[Rule]:
     kind = 0 if may_fork else CLONE_THREAD
     yield "clone", (_Comparison(0, MASKED_EQUAL, CLONE_NEW | kind, kind),)
     yield "socketpair", (_Comparison(0, EQUAL, AF_UNIX, 0),)
+    yield "fcntl", (_Comparison(1, NOT_EQUAL, F_SETPIPE_SZ, 0),)
     yield from (("ioctl", (_Comparison(1, EQUAL, request, 0),)) for request in TERMINAL)
 
 

@@ -7,7 +7,17 @@ from roll.pipeline.rlvr.rewards.code.extract import Code
 from roll.pipeline.rlvr.rewards.code.local import LocalJudge
 
 SECRET = 73_939_133
-ASSERTS = Cases("assert", "f", asserts=(f"assert f(2) == {SECRET}", f"def test_f():\n    assert f(2) == {SECRET}"))
+TALK_ON = ("defines", "names", "is ", "says", "hands", "imports", "lies", "replaces built-in", "speaks an object")
+TEXTS = (
+    f"assert f(2) == {SECRET}",
+    f"def test_f():\n    assert f(2) == {SECRET}",
+    f"from solution import *\nassert abs(f(2) - {SECRET}) < 1e-6 and sorted([f(2)]) == sorted([{SECRET}])",
+    f"assert all(map(lambda case: f(case[0]) == case[1], [(2, {SECRET})]))",
+    f"def check(candidate):\n    assert len([x for x in [candidate(2)] if x == {SECRET}]) == 1",
+    f"import unittest\nclass T(unittest.TestCase):\n    def test_f(self): self.assertEqual(str(f(2)), '{SECRET}')",
+    f"def same(x): return x\nassert f(same)(2) == same(2)\nassert f(2) == {SECRET}",
+)
+ASSERTS = Cases("assert", "f", asserts=TEXTS)
 CALLS = Cases("function", "f", calls=(CallCase([2], SECRET), CallCase([3], SECRET)))
 PROGRAM = Cases("stdin", None, stdin=(StdinCase("2", str(SECRET)),))
 
@@ -148,12 +158,126 @@ def f(x): return Y('nan')
 """,
 }
 
+SPEAKS = """
+import sys
+def channel():
+    frame = sys._getframe()
+    while 'channel' not in frame.f_locals: frame = frame.f_back
+    return frame.f_locals['channel']
+def speak(**replies):
+    it = channel()
+    it.send(["ok"])
+    usual = {"begin": b'["ok", null]', "names": b'["ok", ["f", null]]', "solve": replies["call"]}
+    usual.update(name=b'["ok", ["object", 0]]', candidate=b'["ok", ["object", 0]]', operate=b'["ok", true]')
+    usual.update(get=b'["ok", ["object", 0]]', **replies)
+    while True:
+        it._writer.write(usual.get(it.receive()[0], b'["ok", null]') + b"\\n")
+        it._writer.flush()
+"""
+REPLIES = {
+    "an unknown mark": b'["ok", ["zz", -1], {}]',
+    "a function of the tests": b'["ok", ["callback", 0], {}]',
+    "the last function of the tests": b'["ok", ["callback", -1], {}]',
+    "something undefined": b'["ok", ["undefined"], {}]',
+    "an object that agrees": b'["ok", ["object", 0], {}]',
+    "an object without a number": b'["ok", ["object"], {}]',
+    "an object of many numbers": b'["ok", ["object", [], {}], {}]',
+    "nothing": b"null",
+    "an empty line": b"",
+    "an empty list": b"[]",
+    "a bare word": b'"ok"',
+    "a mapping": b'{"ok": true, "passed": true}',
+    "no value": b'["ok"]',
+    "no text": b"\xff\xfe",
+    "deep lists": b'["ok", ' + b'["l", ' * 50_000,
+    "deep lists that end": b'["ok", ' + b'["l", ' * 9_000 + b"0" + b"]" * 9_000 + b", {}]",
+    "a long integer": b'["ok", ' + b"9" * 400_000 + b", {}]",
+    "a long integer in base 16": b'["ok", ["i", "' + b"f" * 4_000_000 + b'"], {}]',
+    "a bad integer": b'["ok", ["i", "-"], {}]',
+    "a number that is none": b'["ok", NaN, {}]',
+    "a decimal that raises": b'["ok", ["decimal", "sNaN"], {}]',
+    "a fraction of nothing": b'["ok", ["fraction", "1/0"], {}]',
+    "a day that is none": b'["ok", ["date", "tomorrow"], {}]',
+    "a range without steps": b'["ok", ["r", 0, 1, 0], {}]',
+    "a range of everything": b'["ok", ["r", 0, 100000000000000000000], {}]',
+    "a set of lists": b'["ok", ["s", ["l"]], {}]',
+    "a mapping by lists": b'["ok", ["d", [["l"], 1]], {}]',
+    "half a mapping": b'["ok", ["d", [1]], {}]',
+    "many lists": b'["ok", ["l"' + b', ["l"]' * 700_000 + b"], {}]",
+    "a long line": b'["ok", "' + b"x" * 20_000_000 + b'", {}]',
+    "a change of what was not passed": b'["ok", 0, {"7": 1}]',
+    "a change of the last": b'["ok", 0, {"-1": ["l"]}]',
+    "changes in no mapping": b'["ok", 0, [1]]',
+    "a call of no function": b'["callback", 99, []]',
+    "a call of the last function": b'["callback", -1, []]',
+    "a call without arguments": b'["callback"]',
+    "an exit": b'["raise", ["SystemExit", "BaseException"], "0"]',
+    "an interrupt": b'["raise", ["KeyboardInterrupt"], ""]',
+    "the end of an iteration": b'["raise", ["StopIteration"], ""]',
+    "the end of a generator": b'["raise", ["GeneratorExit"], ""]',
+    "a skipped test": b'["raise", ["SkipTest", "Skipped", "Fault", "Exception"], ""]',
+    "a missing module": b'["raise", ["ModuleNotFoundError", "ImportError"], "No module named \'unittest\'"]',
+    "a syntax error of the tests": b'["raise", ["SyntaxError"], "case_0.py"]',
+    "an error of no class": b'["raise", [], ""]',
+    "an error of no list": b'["raise", 5, 5]',
+    "an error and no more": b'["raise"]',
+    "a verdict": b'["unit", 0, true, ""]',
+    "a verdict after a value": b'["ok", 0, {}]\n["file", 0, true, ""]\n["ok", true, {}]',
+}
+NAMES = {
+    "built-in names in a mapping": b'["ok", ["__builtins__", null], ["f", null]]',
+    "names of the module": b'["ok", ["__name__", null], ["__all__", null], ["_get", null], ["f", null]]',
+    "tests of its own": b'["ok", ["check", null], ["test_f", null], ["setUpModule", null], ["T", null], ["f", null]]',
+    "functions of Python": b'["ok", ["abs", null], ["sorted", null], ["all", null], ["len", null], ["f", null]]',
+    "exceptions of Python": b'["ok", ["AssertionError", ["Exception"]], ["f", null]]',
+    "an exception without a base": b'["ok", ["Odd", []], ["f", null]]',
+    "names that are none": b'["ok", [5, null], ["f", null]]',
+    "no pairs": b'["ok", 1, 2]',
+}
+FORGERIES |= {f"speaks {name}": f"{SPEAKS}speak(call={reply!r})" for name, reply in REPLIES.items()}
+FORGERIES |= {
+    f"names {name}": f"{SPEAKS}speak(call=b'[\"ok\", 0, {{}}]', names={reply!r})" for name, reply in NAMES.items()
+}
+FORGERIES |= {
+    "defines what the tests are made of": """
+__builtins__ = {'abs': lambda x: 0}
+__all__ = ['abs', 'sorted', 'f']
+def abs(x): return 0
+def sorted(x): return 0
+def all(x): return True
+def len(x): return 1
+def str(x): return '73939133'
+def f(x): return 0
+""",
+    "imports late what is not there": "def f(x):\n    import numpy_that_is_not_there\n    return 0",
+    "hands back what it is given": "def f(x): return x",
+    "ends at random while it is loaded": "import os, random\nif random.random() < .5: os._exit(0)\ndef f(x): return 0",
+    "fills its line": "def f(x): return 'x' * 30_000_000",
+    "fills its line with lists": "def f(x): return [[]] * 3_000_000",
+    "has a long integer": "def f(x): return 1 << 40_000_000",
+    "lies in every method": """
+class L(list):
+    __iter__ = lambda s: iter([73939133])
+    __len__ = lambda s: 1
+    __getitem__ = lambda s, i: 73939133
+class D(dict):
+    items = keys = values = lambda s: [(1, 2)]
+    __getattr__ = lambda s, n: 73939133
+def f(x): return D(a=L([1]))
+""",
+}
+
 
 @pytest.mark.parametrize("name", FORGERIES)
 def test_a_forgery_passes_nothing(judge: LocalJudge, name: str) -> None:
+    """And fails nothing: none of them raises. What ends a process is judged by the first of the tests alone."""
     for cases in (ASSERTS, CALLS):
-        tally = judge.judge(Code("python", FORGERIES[name]), cases, stop_early=False)
-        assert tally.shares == [0, 0], (cases.kind, tally)
+        tally = judge.judge(Code("python", FORGERIES[name]), cases, stop_early=not name.startswith(TALK_ON))
+        assert set(tally.shares) == {0}, (cases.kind, tally)
+
+
+def test_there_are_more_than_sixty() -> None:
+    assert len(FORGERIES) > 60
 
 
 @pytest.mark.parametrize("name", ["looks through all objects", "looks through the files"])
@@ -163,5 +287,6 @@ def test_a_program_finds_no_expected_output(judge: LocalJudge, name: str) -> Non
 
 
 def test_the_same_cases_can_be_passed(judge: LocalJudge) -> None:
+    answer = f"def f(x): return {SECRET} if x in (2, 3) else x"
     for cases in (ASSERTS, CALLS):
-        assert judge.judge(Code("python", f"def f(x): return {SECRET}"), cases, stop_early=False).shares == [1, 1]
+        assert set(judge.judge(Code("python", answer), cases, stop_early=False).shares) == {1}

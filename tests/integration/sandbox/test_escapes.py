@@ -196,6 +196,11 @@ SEEN = {
     "descriptors": ("[fd for fd in range(500) if attempt(os.fstat, fd) != 'EBADF']", [0, 1, 2]),
     "a controlling terminal": ("attempt(os.tcgetpgrp, 0)", "ENOSYS"),
     "type into a terminal": ("attempt(__import__('fcntl').ioctl, 0, 0x5412, b'x')", "ENOSYS"),
+    "larger pipes": ("attempt(__import__('fcntl').fcntl, os.pipe()[0], 1031, 1 << 20)", "ENOSYS"),
+    "larger buffers of sockets": (
+        "attempt(socket.socketpair()[0].setsockopt, socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 22)",
+        "ENOSYS",
+    ),
     "its user": ("os.getuid() != 0 and os.geteuid() == os.getuid()", True),
     "its groups": ("0 in os.getgroups() + [os.getgid()]", False),
     "become root": ("[attempt(os.setuid, 0) in ('EPERM', 'ENOSYS', 'EINVAL'), os.getuid() != 0]", [True, True]),

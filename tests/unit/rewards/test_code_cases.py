@@ -14,6 +14,9 @@ def row(cases: Any, case_type: str | None = None, function: str | None = None) -
 
 STDIN = Cases("stdin", None, stdin=(StdinCase("1\n", "2\n"),))
 CALL = Cases("function", "f", calls=(CallCase([1, "a"], [2]),))
+NOTHING = Cases("function", "f", calls=(CallCase([1], None),))
+LONG = Cases("function", "f", calls=(CallCase([1], -7 * (10**9000 - 1) // 9),))
+CHECK = Cases("assert", "f", asserts=("def check(candidate): assert candidate(1)",))
 ASSERTS = Cases("assert", None, asserts=("assert f(1) == 2",))
 
 
@@ -32,6 +35,15 @@ ASSERTS = Cases("assert", None, asserts=("assert f(1) == 2",))
         (row([{"input": '1\n"a"', "output": "[2]", "testtype": "functional"}], "stdin", "f"), CALL),
         (row([{"stdin": '1\n"a"', "expected_stdout": "[2]"}], "input", "f"), CALL),
         (row([{"input": [1, "a"], "output": [2]}], "function", "f"), CALL),
+        (row([{"input": [1], "output": None}], "function", "f"), NOTHING),
+        (row([{"input": [1], "output": None, "stdin": None}], None, "f"), NOTHING),
+        (row({"inputs": [[1]], "outputs": [None], "fn_name": "f"}), NOTHING),
+        (row([{"input": "1", "output": "null"}], "function", "f"), NOTHING),
+        (row([{"input": [1], "output": None}], "function") | {"entry_point": "f"}, NOTHING),
+        (row([{"input": [1], "output": None}], "function", "Solution().f"), NOTHING),
+        (row(f'[{{"input": [1], "output": -{"7" * 9000}}}]', "function", "f"), LONG),
+        (row(["def check(candidate): assert candidate(1)"]) | {"entry_point": "Solution().f"}, CHECK),
+        (row(["def check(candidate): assert candidate(1)"], None, "f") | {"entry_point": "g"}, CHECK),
         (row(["assert f(1) == 2"]), ASSERTS),
         (row([{"assert_code": "assert f(1) == 2"}], "pytest", ""), ASSERTS),
         (row('[{"assert_code": "assert f(1) == 2"}]', "assert", " "), ASSERTS),
@@ -62,6 +74,15 @@ def test_forms_that_data_sets_have(columns: dict[str, Any], cases: Cases) -> Non
         (row(["assert True"], "stdin"), "column 'case_type' is stdin, but column 'test_cases' holds asserts"),
         (row([{"stdin": "", "expected_stdout": ""}], "pytest"), "column 'case_type' is pytest, but case 1"),
         (row([{"assert_code": " "}], "pytest"), "case 1 of column 'test_cases' has no assert_code"),
+        (
+            row([{"stdin": "1", "expected_stdout": None}], "stdin"),
+            "case 1 of column 'test_cases': expected_",
+        ),
+        (row([{"input": None, "output": 1}], "function", "f"), "case 1 of column 'test_cases': input is null"),
+        (row([{"stdin": "", "expected_stdout": "\n"}] * 2), "column 'test_cases' expects no output anywhere"),
+        (row(["assert f(1)", "# later"]), "case 2 of column 'test_cases' holds no test: nothing but comments"),
+        (row(["def check(candidate): pass"]), "case 1 of column 'test_cases' defines check(candidate), and nothing"),
+        (row([{"assert_code": "assert f(1) =="}]), "case 1 of column 'test_cases' is no Python 3"),
         (row(["assert True", 5], "assert"), "case 2 of column 'test_cases' has no assert_code"),
     ],
 )

@@ -47,7 +47,7 @@ def read_suite(text: str, function: str | None) -> Suite:
     tree, used, bound = _parse(text)
     from_solution = _from_solution(tree)
     free = used - bound
-    own = {function} if function else set()
+    own = frozenset({function} if function else ())
     if not from_solution and not free - TOOLS and function not in free and not (function and "check" in bound):
         own |= free & PROMOTED  # as `gcd`: nothing else in the text can be the answer's
     called = {node.func.id for node in _walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
@@ -67,6 +67,7 @@ def problem_of_suite(text: str, function: str | None) -> str | None:
         return str(error)
     return (
         _out_of_reach(tree)
+        or _derived(tree, (used - bound - TOOLS) | _from_solution(tree))
         or _no_test(tree, suite, function)
         or _missing_fixture(tree, suite)
         or _no_answer(tree, suite, used - bound, function)
@@ -106,7 +107,7 @@ def _tables(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
         yield from _tables(child)
 
 
-def _from_solution(tree: ast.Module) -> set[str]:
+def _from_solution(tree: ast.Module) -> frozenset[str]:
     """Names that are imported from the answer, `*` and the module's own among them."""
     found: set[str] = set()
     for node in _walk(tree):
@@ -114,7 +115,7 @@ def _from_solution(tree: ast.Module) -> set[str]:
             found |= {alias.asname or alias.name for alias in node.names if alias.name.split(".")[0] == "solution"}
         elif isinstance(node, ast.ImportFrom) and node.module == "solution":
             found |= {alias.asname or alias.name for alias in node.names}
-    return found
+    return frozenset(found)
 
 
 def _walk(node: ast.AST) -> Iterator[ast.AST]:
@@ -146,13 +147,13 @@ def _is_main(node: ast.AST) -> bool:
     )
 
 
-def _asserts(tree: ast.Module, answers: set[str]) -> bool:
+def _asserts(tree: ast.Module, answers: frozenset[str]) -> bool:
     """Whether the text tests as it is loaded: it asserts, raises, or calls the answer or a function of its own."""
-    functions = {node.name for node in _walk(tree) if isinstance(node, Function | ast.ClassDef)}
+    functions = frozenset(node.name for node in _walk(tree) if isinstance(node, Function | ast.ClassDef))
     return any(_is_check(node, answers | functions) for node in _at_module_level(tree))
 
 
-def _is_check(node: ast.AST, callable_names: set[str]) -> bool:
+def _is_check(node: ast.AST, callable_names: frozenset[str]) -> bool:
     if isinstance(node, ast.Assert | ast.Raise):
         return True
     if not isinstance(node, ast.Call):
@@ -215,6 +216,8 @@ def _class_problem(classes: dict[str, ast.ClassDef]) -> str | None:
         tests = [inner for inner in node.body if isinstance(inner, Function) and inner.name.startswith("test")]
         if problem := _generator(tests):
             return problem
+        if any(isinstance(each, ast.AsyncFunctionDef) for each in tests) and "TestCase" in map(_last_name, node.bases):
+            return f"has async tests in class {name}, which a TestCase does not run: use IsolatedAsyncioTestCase"
         if tests and not _is_collected(node, classes) and name not in bases:
             return (
                 f"has tests in class {name}, which nothing runs: name it Test..., or derive it from unittest.TestCase"
@@ -225,6 +228,20 @@ def _class_problem(classes: dict[str, ast.ClassDef]) -> str | None:
             and any(n.name == "__init__" for n in node.body if isinstance(n, Function))
         ):
             return f"has tests in class {name}, which has an __init__, and so nothing runs them: use setup_method"
+    return None
+
+
+def _last_name(node: ast.expr) -> str:
+    return ast.unparse(node).split(".")[-1]
+
+
+def _derived(tree: ast.Module, answers: frozenset[str]) -> str | None:
+    """A class of the tests that derives from one of the answer, which is in another process; exceptions are here."""
+    for node in _walk(tree):
+        for base in node.bases if isinstance(node, ast.ClassDef) else ():
+            name = _last_name(base)
+            if name in answers and not name.endswith(("Error", "Exception")):
+                return f"derives a class from {name} of the answer, {AFAR}"
     return None
 
 

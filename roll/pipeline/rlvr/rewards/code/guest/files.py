@@ -65,12 +65,16 @@ class File:
         loader = TextLoader(f"{self.name}.py", self.text)
         module = types.ModuleType(self.name)
         given = {**{name: value for name, value in COMMON.items() if self.is_tool(name)}, **names}
-        vars(module).update(given)
+        vars(module).update(given, __builtins__=self._builtins())
         module.__spec__ = importlib.util.spec_from_loader(module.__name__, loader)
         sys.modules["solution"], sys.modules[module.__name__] = solution, module
         vars(module).update({name: self._library(library) for name, library in self.libraries.items()})
         loader.exec_module(module)
         return units_of(module, is_answers, given, candidate, self.called)
+
+    def _builtins(self):
+        """Python's own, but for names that are the answer's: one that it does not define is not there."""
+        return {name: value for name, value in vars(builtins).items() if name not in self.own}
 
     def _library(self, name):
         try:

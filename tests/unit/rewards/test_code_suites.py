@@ -1,0 +1,100 @@
+"""Texts of tests, read without running them: one that cannot judge an answer is refused with its reason."""
+
+import pytest
+
+from roll.pipeline.rlvr.rewards.code.suites import problem_of_suite, read_suite
+
+FIXTURE = "import pytest\n@pytest.fixture\ndef data(): return 1\n"
+
+GOOD = [
+    "assert f(1) == 2",
+    "from solution import f\ndef test_a(): assert f(1) == 2",
+    "import solution\nassert solution.f(1) == 2",
+    "from solution import *\nassert f(1) == 2",
+    "assert Solution().f(1) == 2",
+    "for a in range(3):\n    assert f(a) == a",
+    "def verify(): assert f(1) == 2\nverify()",
+    "try: f(1)\nexcept ValueError: pass",
+    "if f(1) != 2: raise ValueError",
+    "assert gcd(4, 2) == 2",
+    "class TestA:\n    def test_a(self): assert f(1) == 2",
+    "class Base:\n    def test_a(self): assert f(1) == 2\nclass TestB(Base): pass",
+    "import unittest\nclass A(unittest.TestCase):\n    def test_a(self): self.assertEqual(f(1), 2)\n"
+    "if __name__ == '__main__': unittest.main()",
+    "from unittest import IsolatedAsyncioTestCase\nclass A(IsolatedAsyncioTestCase):\n    async def test_a(self): f(1)",
+    "async def test_a(): assert f(1) == 2",
+    "import functools\ndef t(a): assert f(a) == 2\ntest_a = functools.partial(t, 1)",
+    f"{FIXTURE}def test_a(data): assert f(data) == 2",
+    "def test_a(tmp_path, request): assert f(1) == 2",
+    "import pytest\n@pytest.mark.parametrize('a,b', [(1, 2)])\ndef test_a(a, b): assert f(a) == b",
+    "def test(a, b): assert f(a) == b\ntest(1, 2)",
+    "from unittest.mock import patch\ndef test_a(): assert f(1) == 2",  # imported and not used
+    "from solution import patch\ndef test_a(): assert patch(1) == 2",
+    "from solution import BadError\nclass Mine(BadError): pass\ndef test_a(): assert f(1) == 2",
+]
+
+BAD = {
+    "# nothing": "holds no test: nothing but comments",
+    "x = f(1": "is no Python 3",
+    "f\x00": "is no Python",
+    "import math": "holds no test",
+    "if __name__ == '__main__':\n    assert f(1) == 2": "behind if __name__ == '__main__' does not run",
+    "if '__main__' == __name__:\n    test_f()": "behind if __name__ == '__main__' does not run",
+    "def verify(): assert f(1) == 2": "nobody calls verify, so name it test_verify",
+    "def check(candidate): assert candidate(1) == 2": "name it in column 'test_case_function'",
+    "def test_a():\n    yield f(1)": "is a generator, test_a",
+    "async def test_a():\n    yield f(1)": "is a generator, test_a",
+    "class SortTests:\n    def test_a(self): assert f(1) == 2": "class SortTests, which nothing runs",
+    "class Check:\n    def test_a(self): assert f(1) == 2\nassert f(2) == 3": "class Check, which nothing runs",
+    "class TestA:\n    def __init__(self): pass\n    def test_a(self): assert f(1) == 2": "which has an __init__",
+    "import unittest\nclass A(unittest.TestCase):\n    async def test_a(self): f(1)": "use IsolatedAsyncioTestCase",
+    "class TestA:\n    def test_a(self):\n        yield f(1)": "is a generator, test_a",
+    "assert True": "uses nothing of the answer",
+    "assert abs(-1) == 1": "uses nothing of the answer",
+    "import math\ndef test_a(): assert math.gcd(4, 2) == 2": "uses nothing of the answer",
+    "def f(x): return x\ndef test_a(): assert f(1) == 1": "uses nothing of the answer",
+    "def test_a(capsys): f(1)": "the fixture capsys, which does not reach the answer",
+    "class TestA:\n    def test_a(self, monkeypatch): f(1)": "the fixture monkeypatch, which does not reach",
+    "def test_a(data): assert f(data) == 2": "the parameter data, which is no fixture here",
+    "import pytest\ndef test_a():\n    with pytest.warns(UserWarning): f(1)": "uses pytest.warns, which is not there",
+    "from pytest import warns\ndef test_a():\n    with warns(UserWarning): f(1)": "uses pytest.warns",
+    "from unittest.mock import patch\ndef test_a():\n    with patch('solution.g'): f(1)": "uses patch, which does not",
+    "from unittest import mock\nimport unittest.mock\n@unittest.mock.patch('a.b')\ndef test_a(m): f(1)": "uses patch",
+    "import io, contextlib\ns = io.StringIO()\nwith contextlib.redirect_stdout(s): f()\ns.getvalue()": "redirect_stdout",
+    "import sys, io\ndef test_a():\n    sys.stdin = io.StringIO('1')\n    assert f() == 1": "sets sys.stdin",
+    "import inspect\nassert 'for' in inspect.getsource(f)": "uses getsource",
+    "from solution import Node\nclass My(Node): pass\ndef test_a(): assert My()": "derives a class from Node",
+}
+
+
+@pytest.mark.parametrize("text", GOOD)
+def test_a_text_that_can_judge(text: str) -> None:
+    assert problem_of_suite(text, None) is None
+
+
+@pytest.mark.parametrize("text", BAD)
+def test_a_text_that_cannot_judge_is_refused_with_the_reason(text: str) -> None:
+    assert BAD[text] in str(problem_of_suite(text, None))
+
+
+@pytest.mark.parametrize("text", ["def check(candidate): assert candidate(1) == 2", "assert sum([1]) == 1"])
+def test_a_name_of_the_function_makes_a_test_of_it(text: str) -> None:
+    assert problem_of_suite(text, "sum") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "function", "own"),
+    [
+        ("assert gcd(4, 2) == 2", None, ("gcd",)),  # it can be nothing else
+        ("assert isclose(f(1), 2)", None, ()),
+        ("from solution import f\nassert isclose(f(1), 2)", None, ()),
+        ("def check(candidate): assert isclose(candidate(1), 2)", "f", ("f",)),
+        ("assert sum([1]) == 1", "sum", ("sum",)),
+        ("assert abs(f(1) - 2) < 1", "f", ("f",)),
+        ("assert math.sqrt(4) == 2", None, ()),
+    ],
+)
+def test_names_of_python_are_the_answer_s_only_where_nothing_else_is(
+    text: str, function: str | None, own: tuple[str, ...]
+) -> None:
+    assert read_suite(text, function).own == own
