@@ -192,7 +192,7 @@ REPLIES = {
     "deep lists": b'["ok", ' + b'["l", ' * 50_000,
     "deep lists that end": b'["ok", ' + b'["l", ' * 9_000 + b"0" + b"]" * 9_000 + b", {}]",
     "a long integer": b'["ok", ' + b"9" * 400_000 + b", {}]",
-    "a long integer in base 16": b'["ok", ["i", "' + b"f" * 4_000_000 + b'"], {}]',
+    "a long integer in base 16": b'["ok", ["i", "' + b"f" * 400_000 + b'"], {}]',
     "a bad integer": b'["ok", ["i", "-"], {}]',
     "a number that is none": b'["ok", NaN, {}]',
     "a decimal that raises": b'["ok", ["decimal", "sNaN"], {}]',
@@ -203,8 +203,8 @@ REPLIES = {
     "a set of lists": b'["ok", ["s", ["l"]], {}]',
     "a mapping by lists": b'["ok", ["d", [["l"], 1]], {}]',
     "half a mapping": b'["ok", ["d", [1]], {}]',
-    "many lists": b'["ok", ["l"' + b', ["l"]' * 700_000 + b"], {}]",
-    "a long line": b'["ok", "' + b"x" * 20_000_000 + b'", {}]',
+    "many lists": b'["ok", ["l"' + b', ["l"]' * 300_000 + b"], {}]",
+    "a long line": b'["ok", "' + b"x" * 2_000_000 + b'", {}]',
     "a change of what was not passed": b'["ok", 0, {"7": 1}]',
     "a change of the last": b'["ok", 0, {"-1": ["l"]}]',
     "changes in no mapping": b'["ok", 0, [1]]',
@@ -252,9 +252,9 @@ def f(x): return 0
     "imports late what is not there": "def f(x):\n    import numpy_that_is_not_there\n    return 0",
     "hands back what it is given": "def f(x): return x",
     "ends at random while it is loaded": "import os, random\nif random.random() < .5: os._exit(0)\ndef f(x): return 0",
-    "fills its line": "def f(x): return 'x' * 30_000_000",
-    "fills its line with lists": "def f(x): return [[]] * 3_000_000",
-    "has a long integer": "def f(x): return 1 << 40_000_000",
+    "fills its line": "def f(x): return 'x' * 3_000_000",
+    "fills its line with lists": "def f(x): return [[]] * 300_000",
+    "has a long integer": "def f(x): return 1 << 4_000_000",
     "lies in every method": """
 class L(list):
     __iter__ = lambda s: iter([73939133])
@@ -269,11 +269,21 @@ def f(x): return D(a=L([1]))
 
 
 @pytest.mark.parametrize("name", FORGERIES)
-def test_a_forgery_passes_nothing(judge: LocalJudge, name: str) -> None:
-    """And fails nothing: none of them raises. What ends a process is judged by the first of the tests alone."""
-    for cases in (ASSERTS, CALLS):
-        tally = judge.judge(Code("python", FORGERIES[name]), cases, stop_early=not name.startswith(TALK_ON))
-        assert set(tally.shares) == {0}, (cases.kind, tally)
+def test_a_forgery_passes_no_test(judge: LocalJudge, name: str) -> None:
+    """And fails none: nothing raises. What ends a process is judged by the first of the tests alone."""
+    tally = judge.judge(Code("python", FORGERIES[name]), ASSERTS, stop_early=not name.startswith(TALK_ON))
+    assert set(tally.shares) == {0}, tally
+
+
+@pytest.mark.gate(
+    *("speaks an unknown mark", "speaks nothing", "speaks a mapping", "speaks deep lists", "speaks a long integer"),
+    *("speaks many lists", "speaks a long line", "speaks an error of no list", "speaks a verdict after a value"),
+    *("is equal to everything", "leaves at once", "looks through all objects", "lies in every method"),
+)
+@pytest.mark.parametrize("name", FORGERIES)
+def test_a_forgery_passes_no_call(judge: LocalJudge, name: str) -> None:
+    tally = judge.judge(Code("python", FORGERIES[name]), CALLS, stop_early=False)
+    assert tally.shares == [0, 0], tally
 
 
 def test_there_are_more_than_sixty() -> None:

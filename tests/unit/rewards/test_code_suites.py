@@ -2,7 +2,8 @@
 
 import pytest
 
-from roll.pipeline.rlvr.rewards.code.suites import problem_of_suite, read_suite
+from roll.pipeline.rlvr.rewards.code.suite_problems import problem_of_suite
+from roll.pipeline.rlvr.rewards.code.suites import read_suite
 
 FIXTURE = "import pytest\n@pytest.fixture\ndef data(): return 1\n"
 
@@ -60,7 +61,7 @@ BAD = {
     "from pytest import warns\ndef test_a():\n    with warns(UserWarning): f(1)": "uses pytest.warns",
     "from unittest.mock import patch\ndef test_a():\n    with patch('solution.g'): f(1)": "uses patch, which does not",
     "from unittest import mock\nimport unittest.mock\n@unittest.mock.patch('a.b')\ndef test_a(m): f(1)": "uses patch",
-    "import io, contextlib\ns = io.StringIO()\nwith contextlib.redirect_stdout(s): f()\ns.getvalue()": "redirect_stdout",
+    "import io, contextlib\ns = io.StringIO()\nwith contextlib.redirect_stdout(s): f()\ns.getvalue()": "redirect",
     "import sys, io\ndef test_a():\n    sys.stdin = io.StringIO('1')\n    assert f() == 1": "sets sys.stdin",
     "import inspect\nassert 'for' in inspect.getsource(f)": "uses getsource",
     "from solution import Node\nclass My(Node): pass\ndef test_a(): assert My()": "derives a class from Node",

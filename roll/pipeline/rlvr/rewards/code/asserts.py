@@ -14,7 +14,7 @@ from typing import Any
 
 from roll.pipeline.rlvr.rewards.code.calls import answer_limits, case_deadline, cpu_s, how_it_ended
 from roll.pipeline.rlvr.rewards.code.cases import CASES, BadCases, Cases
-from roll.pipeline.rlvr.rewards.code.languages import Python, guest_source
+from roll.pipeline.rlvr.rewards.code.languages import Python
 from roll.pipeline.rlvr.rewards.code.lines import Ended, Lines, OutOfTime
 from roll.pipeline.rlvr.rewards.code.starts import Starts
 from roll.pipeline.rlvr.rewards.code.suites import Suite, read_suite
@@ -107,13 +107,12 @@ def _start(
     stack: ExitStack, means: Means, python: Python, limits: Limits, source: bytes, task: bytes, budget: Budget
 ) -> tuple[Process, Process]:
     """Both wait for each other before anything of the answer runs."""
-    files = {"cases__json": task, "pytest__py": guest_source("pytest_stand_in")}
     to_answer, to_tests = os.pipe(), os.pipe()
     ends = (*to_answer, *to_tests)
     try:
         both = answer_limits(limits, budget)
         answer_job = python.job("answer", source, both, str(cpu_s(limits)))
-        tests_job = python.job("checker", b"", both, **files)
+        tests_job = python.job("checker", b"", both, cases__json=task)
         answer = stack.enter_context(Process(answer_job, means, to_answer[0], to_tests[1]))
         tests = stack.enter_context(Process(tests_job, means, to_tests[0], to_answer[1]))
     finally:

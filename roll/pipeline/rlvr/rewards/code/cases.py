@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from keyword import iskeyword
 from typing import Any, Literal
 
-from roll.pipeline.rlvr.rewards.code.suites import problem_of_suite
+from roll.pipeline.rlvr.rewards.code.suite_problems import problem_of_suite
 
 TYPE, CASES, FUNCTION, ENTRY_POINT = "case_type", "test_cases", "test_case_function", "entry_point"
 COLUMNS = (CASES,)

@@ -25,7 +25,7 @@ ENVIRONMENT = {  # digits: an integer may be as long as it likes, as in the lang
 NEEDS: Mapping[str, tuple[str, ...]] = {  # guests that a guest imports
     "program": ("names",),
     "answer": ("names", "wire"),
-    "checker": ("names", "wire", "remote", "absent", "fixtures", "units", "files"),
+    "checker": ("names", "wire", "remote", "absent", "pytest_stand_in", "fixtures", "units", "files"),
 }
 
 

@@ -150,9 +150,8 @@ MARKER = "roll-result:"
 
 def together(code: str, suite: Suite, function: str | None, word: str) -> str:
     """A program that prints the word if the tests pass: that of guest/alone.py, with what it imports and works on."""
-    guests = {name: guest_source(name).decode() for name in ("absent", "names")}
-    guests |= {"pytest": guest_source("pytest_stand_in").decode()}
-    guests |= {name: guest_source(name).decode() for name in ("fixtures", "units", "files")}
+    needed = ("names", "absent", "pytest_stand_in", "fixtures", "units", "files")
+    guests = {name: guest_source(name).decode() for name in needed}
     file = json.dumps({**asdict(suite), "function": function})
     guests |= {"task": f"ANSWER, FILE, WORD = {code!r}, {file!r}, {word!r}"}
     return (

@@ -3,11 +3,12 @@ module `task`. Its word is printed at the end, if all tests have passed."""
 
 import importlib.util
 import json
+import sys
 import types
 
 from files import Fault, File, SolutionModule, TextLoader, is_dunder
 from names import common_names
-from task import ANSWER, FILE, WORD
+from task import ANSWER, FILE, WORD  # pyright: ignore[reportMissingImports]
 
 
 def main():
@@ -29,7 +30,7 @@ def main():
     close()
     if not units and not file.asserts:
         raise Fault("it ran no test")
-    print(WORD)
+    sys.stdout.write(f"{WORD}\n")
 
 
 def candidate_of(defined, name):

@@ -11,6 +11,7 @@ import resource
 import sys
 import time
 import types
+import typing
 
 from names import common_names
 from wire import Channel, Gone, plain, value_of
@@ -130,7 +131,7 @@ class AnswerSide:
         self._objects.append(value)
         return ["object", len(self._objects) - 1]
 
-    def _value(self, message):
+    def _value(self, message) -> typing.Any:
         return value_of(message, self._find)
 
     def _find(self, mark, number):

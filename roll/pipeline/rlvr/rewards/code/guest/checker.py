@@ -48,9 +48,9 @@ class Tests:
             return
         try:
             self._peer.begin()
-            self._answer = self._answer or Answer(self._peer)
-            candidate = (lambda: self._answer.candidate(file)) if file.function else None
-            solution, names = self._answer.for_file(file)
+            answer = self._answer = self._answer or Answer(self._peer)
+            candidate = (lambda: answer.candidate(file)) if file.function else None
+            solution, names = answer.for_file(file)
             units, close = file.load(solution, names, candidate, lambda value: type(value) is Remote)
         except BaseException as error:
             if self._peer.is_gone:

@@ -170,7 +170,7 @@ class Peer:
             self.is_gone = True
             raise Gone from error
 
-    def _answer(self, *request):
+    def _answer(self, *request) -> list:
         """The values of the reply. On the way there the other side may call functions that it was given."""
         try:
             self._channel.send(request)
@@ -220,7 +220,7 @@ class Peer:
                 continue
         else:
             error = RuntimeError(str(text))
-        error.is_of_answer = True
+        error.is_of_answer = True  # pyright: ignore[reportAttributeAccessIssue]
         return error
 
 

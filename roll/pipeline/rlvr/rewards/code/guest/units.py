@@ -4,7 +4,7 @@ import contextlib
 import inspect
 import unittest
 
-import pytest
+import pytest_stand_in as pytest
 from fixtures import Fault, Fixtures, wanted
 
 
