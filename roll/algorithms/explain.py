@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,10 +18,11 @@ from roll.commands import main
 from roll.configs.estimators import estimator_of
 from roll.configs.load.validate import validate
 from roll.configs.plan.batch_plan import build_plan
+from roll.configs.policy_losses import policy_form_of
 from roll.configs.presets import PRESETS, Preset, any_algorithm
 from roll.errors import ConfigError
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
-from roll.pipeline.settings import advantage_settings, credit_settings, mixed_loss, policy_loss
+from roll.pipeline.settings import advantage_settings, covariance_choice, credit_settings, mixed_loss, policy_loss
 from roll.types.batch import LossScale, Rows, SampleBatch, TokenOutputs, TokenScores
 from roll.types.collate import pad
 from roll.utils.text import table
@@ -31,6 +32,8 @@ RATIOS = ((1.0, 1.5), (1.0, 0.5, 1.0), (1.4,), (0.7, 1.0))
 """p_new / p_old of every token of the four answers."""
 OLD, VALUE, LONGEST, GREEDY = 0.5, 0.4, 4, 1.0
 """p_old of every token; what a critic says of every state; the longest answer there can be; the greedy one's reward."""
+RARE, RARE_OLD = (1, 1), 0.25
+"""Where tokens are chosen by their covariance, p_old of this answer's token, so that they differ in it."""
 EXPERT = (0.9, 0.5)
 """p_new of the two tokens of an expert's row."""
 _ROLE = {"strategy_args": {"strategy_name": "hf_infer"}, "device_mapping": [0]}
@@ -67,14 +70,20 @@ def worked(name: str) -> Worked:
     greedy = np.full(len(samples), GREEDY) if config.estimator.needs_greedy else None
     values, _ = group_advantages(*of_rows, lengths=samples.response_lengths, greedy_rewards=greedy)
     critic = np.full(samples.num_tokens, VALUE, np.float32) if config.needs_critic else None
+    choice = covariance_choice(config)
     old = np.full(samples.num_tokens, np.log(OLD), np.float32)
+    if choice is not None:
+        old[samples.lengths[: RARE[0]].sum() + RARE[1]] = np.log(RARE_OLD)
     scores = TokenScores(old_log_probs=old, values=critic)
     batch, _ = assign_credit(samples, scores, values, credit_settings(config, 0.0), list)
+    if choice is not None:
+        batch = replace(batch, chosen=choice.find(batch, [np.arange(len(samples))], list))
     loss, micro = policy_loss(config, build_plan(config)), pad(batch, np.arange(len(samples)))
+    assert micro.old_log_probs is not None
     ratios = torch.zeros(micro.input_ids.shape)
     for row, own in enumerate(RATIOS):
         ratios[row, : len(own)] = torch.tensor(own).log()
-    log_probs = (ratios + np.log(OLD)).requires_grad_()
+    log_probs = (ratios + micro.old_log_probs).requires_grad_()
     outputs = TokenOutputs(log_probs=log_probs, entropy=torch.zeros(micro.input_ids.shape))
     scale = LossScale(samples.num_tokens, len(samples), LossScale(len(EXPERT), 1))
     assert micro.advantages is not None
@@ -151,6 +160,8 @@ def _explained(preset: Preset) -> Iterator[str]:
     row = estimator_of(preset.settings["adv_estimator"])
     more = f", a critic says {VALUE:g} of every state" if row.needs_critic else ""
     more += f", the greedy answer has reward {GREEDY:g}" if row.needs_greedy else ""
+    if policy_form_of(preset.settings.get("pg_variant", "ppo")).needs_old_log_probs:
+        more = f" but for {RARE_OLD:g} of token {RARE[1] + 1} of answer {RARE[0] + 1}{more}"
     yield f"Worked: one prompt, {len(REWARDS)} answers, one update; p_old is {OLD:g} everywhere{more}"
     rows = [("answer", "reward", "r of its tokens", "A", "d loss / d log p of its tokens")]
     for i, (reward, ratios) in enumerate(zip(REWARDS, RATIOS, strict=True)):

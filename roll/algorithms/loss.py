@@ -124,7 +124,8 @@ class PolicyLoss:
         advantages = inside(batch.advantages, mask, "PolicyLoss", "advantages")
         log_ratio = self._log_ratio(log_probs - old, mask, metrics)
         is_product = self.importance_sampling == "product"
-        losses = self.objective(PolicyTokens(log_probs, log_ratio, advantages, mask, is_product), metrics)
+        tokens = PolicyTokens(log_probs, log_ratio, advantages, mask, is_product, batch.chosen)
+        losses = self.objective(tokens, metrics)
         rollout = inside(batch.rollout_log_probs, mask, "PolicyLoss", "rollout_log_probs")
         trained_on = log_probs if batch.old_log_probs is None or self.old_is_rollout else old
         if self.correction is not None:

@@ -24,6 +24,8 @@ class PolicyTokens:
     mask: torch.Tensor
     is_product: bool = False
     """log r is the sum over its row."""
+    chosen: torch.Tensor | None = None
+    """bool: picked out of the whole update before it began; None where nothing is."""
 
 
 class Objective(Protocol):

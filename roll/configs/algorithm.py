@@ -185,9 +185,8 @@ class AlgorithmConfig(OnPolicyDistillation):
     sppo_epsilon: float = setting(0.3, "With pg_variant sppo: r counts within 1 / (1 + this) and 1 + this.", gt=0)
     clip_cov_ratio: float = setting(
         2e-4,
-        "With pg_variant clip_cov: share of the response tokens of a micro batch, at least one, that do not learn. "
-        "It and the covariance of log-prob and advantage are taken in each micro batch: this loss depends on their "
-        "size.",
+        "With pg_variant clip_cov: share of the response tokens of an update, at least one, that do not learn. They "
+        "are chosen by the covariance of old log-prob and advantage over the whole update.",
         gt=0,
         le=1,
     )
@@ -197,8 +196,8 @@ class AlgorithmConfig(OnPolicyDistillation):
     clip_cov_ub: float = setting(5.0, "With pg_variant clip_cov: and below this.")
     kl_cov_ratio: float = setting(
         2e-4,
-        "With pg_variant kl_cov: share of the response tokens of a micro batch, at least one, those of greatest "
-        "covariance, that are held near the old policy. As with clip_cov_ratio, micro batches have a say.",
+        "With pg_variant kl_cov: share of the response tokens of an update, at least one, those of greatest "
+        "covariance, that are held near the old policy. They are chosen as with clip_cov_ratio.",
         gt=0,
         le=1,
     )

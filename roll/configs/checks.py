@@ -84,6 +84,26 @@ def sampling_problems(config: AlgorithmConfig) -> Iterator[Problem]:
         )
 
 
+def correction_problems(config: AlgorithmConfig) -> Iterator[Problem]:
+    """A correction compares what the engine reports with what the trainer computes: both are to be log-probs of one
+    distribution, the whole one."""
+    engine, sampling = config.actor_infer.strategy_name, config.actor_infer.generating_args
+    narrowing, keys = narrowing_settings(engine, sampling), config.train_infer_correction
+    on = ["train_infer_correction.is_weight.enabled"] * bool(keys.is_weight.enabled)
+    on += [f"train_infer_correction.filters.{i}.enabled" for i, item in enumerate(keys.filters) if item.enabled]
+    if not narrowing or not on:
+        return
+    whole = [name for name in ("sglang", "hf_infer") if not narrowing_settings(name, sampling)]
+    engines = f", or sample with {' or '.join(whole)}, whose log-probs are those of the whole one" * bool(whole)
+    yield Problem(
+        f"{on[0]}: true takes the log-probs of {engine} for those of the whole distribution, but with "
+        f"{' and '.join(narrowing)} on they are of what is left of it: the loss of each token would be weighed, or "
+        f"left out, by how much was cut. Switch {' and '.join(f'{SAMPLING}.{name}' for name in narrowing)} off{engines}, or "
+        "set it to false.",
+        (*on, *(f"{SAMPLING}.{name}" for name in narrowing), "actor_infer.strategy_args.strategy_name"),
+    )
+
+
 def critic_warmup_problems(config: AlgorithmConfig) -> Iterator[Problem]:
     """Of a run whose number of steps is known."""
     if config.critic_warmup >= config.max_steps:
@@ -254,6 +274,7 @@ CHECKS: tuple[Callable[[AlgorithmConfig], Iterator[Problem]], ...] = (
     tokenizer_problems,
     answer_length_problems,
     sampling_problems,
+    correction_problems,
     algorithm_problems,
     data_problems,
     batch_problems,
@@ -284,8 +305,8 @@ def config_warnings(config: AlgorithmConfig) -> list[str]:
     if narrowing := narrowing_settings(worker.strategy_name, worker.generating_args):
         found.append(
             f"{SAMPLING}: with {' and '.join(narrowing)} on, the log-probs of {worker.strategy_name} are not those of "
-            "the whole distribution. They are not used as old log-probs, train_infer/log_prob_diff_* shows the "
-            "difference, and train_infer_correction would take it for a mismatch."
+            "the whole distribution. They are not used as old log-probs, and train_infer/log_prob_diff_* shows the "
+            "difference."
         )
     if config.policy_form.weighs_by_ratio:
         plan = role_train_plan(config, "actor_train", config.actor_train)

@@ -116,8 +116,8 @@ LOSS_PRESETS = (
         (
             GROUP,
             CLIP,
-            "but 0 for a share `ratio` of the tokens of a micro batch, at least one, among those with lb < c < ub",
-            "c = (log p - mean of log p) (A - mean of A), means over the tokens of the micro batch",
+            "but 0 for a share `ratio` of the tokens of an update, at least one, among those with lb < c < ub",
+            "c = (log p_old - mean of log p_old) (A - mean of A), means over the tokens of the update",
             "loss of an update = the mean over its tokens",
         ),
         beside="a clip of r wide enough to bind nowhere: the paper has none",
@@ -134,9 +134,9 @@ LOSS_PRESETS = (
         },
         (
             GROUP,
-            "loss of a token = -r A, + coef |log r| for the share `ratio` of the tokens of a micro batch, at least "
-            "one, whose c is greatest",
-            "c = (log p - mean of log p) (A - mean of A), means over the tokens of the micro batch",
+            "loss of a token = -r A, + coef |log r| for the share `ratio` of the tokens of an update, at least one, "
+            "whose c is greatest",
+            "c = (log p_old - mean of log p_old) (A - mean of A), means over the tokens of the update",
             "loss of an update = the mean over its tokens",
         ),
         beside="the paper takes 2e-3 of the tokens for 7B, 2e-4 for 32B",

@@ -35,6 +35,8 @@ class PolicyForm:
     """The ratio of new to old policy enters, so that importance_sampling has a say."""
     weighs_by_ratio: bool = False
     """Where that ratio is 1, as in a step with one update, it is the policy gradient."""
+    needs_old_log_probs: bool = False
+    """Something about a whole update is made of old log-probs before it begins."""
     is_zero_without_advantage: bool = True
     """A token whose advantage is 0 has no loss, whatever its ratio, and no say in the loss of others."""
     problems: Callable[[Values], Iterator[Problem]] = _nothing
@@ -142,6 +144,7 @@ _ROWS = (
         "clip_cov",
         f"{COVARIANCE}:clip_cov",
         (*_RANGE, "clip_cov_ratio", "clip_cov_lb", "clip_cov_ub"),
+        needs_old_log_probs=True,
         is_zero_without_advantage=False,
         problems=_in_order("clip_cov_lb", "clip_cov_ub"),
         warnings=_range_warnings,
@@ -151,6 +154,7 @@ _ROWS = (
         f"{COVARIANCE}:kl_cov",
         ("kl_cov_ratio", "ppo_kl_coef"),
         weighs_by_ratio=True,
+        needs_old_log_probs=True,
         is_zero_without_advantage=False,
     ),
 )

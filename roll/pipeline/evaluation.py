@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from math import comb
@@ -17,18 +18,24 @@ SOLVED = 1.0
 def pass_at_k(num_samples: int, num_solved: int, k: int) -> float:
     """Unbiased estimate of the chance that one of k answers is right, from `num_samples` of which `num_solved` are.
 
-    1 - C(n - c, k) / C(n, k), Chen et al. 2021 (arXiv:2107.03374), equation 1.
+    1 - C(n - c, k) / C(n, k), Chen et al. 2021 (arXiv:2107.03374), equation 1. NaN for fewer than k samples: k of them
+    cannot be drawn.
 
     Example: pass_at_k(4, 1, 2) = 1 - C(3, 2) / C(4, 2) = 0.5.
     """
+    if num_samples < k:
+        return math.nan
     return 1.0 - comb(num_samples - num_solved, k) / comb(num_samples, k)
 
 
 def validation_metrics(
     groups: Sequence[TrajectoryGroup], name: str = "", pass_at: Sequence[int] = ()
 ) -> dict[str, float]:
-    """`val/reward_mean`, the same per tag where there are several, pass@k for k = 2, 4, 8 ... up to the group size, or
-    for those of `pass_at`, the mean response length, and the fraction of failed attempts. A failed attempt counts as
+    """`val/reward_mean`, the same per tag where there are several, pass@k for k = 2, 4, 8 ... up to the smallest
+    group's size, or for those of `pass_at`, the mean response length, and the fraction of failed attempts.
+
+    pass@k is the mean over the groups with k attempts or more, and absent where there is none;
+    `val/short_groups_fraction` says how many have fewer than the greatest k, if some have. A failed attempt counts as
     unsolved with reward 0 here: validation must not look better because scoring broke, and `val/failed_fraction` shows
     it. `name`: of an evaluation set, whose metrics are `val/<name>/reward_mean` and so on."""
     if not groups:
@@ -57,10 +64,15 @@ def _metrics(groups: Sequence[TrajectoryGroup], pass_at: Sequence[int]) -> dict[
     }
     if len(by_tag) > 1:
         metrics |= {f"val/reward_mean/{tag}": _mean_reward(of_tag) for tag, of_tag in sorted(by_tag.items())}
-    for k in pass_at or _powers_of_two(min(len(group.attempts) for group in groups)):
-        metrics[f"val/pass_at_{k}"] = _pass(groups, k)
+    smallest = min(len(group.attempts) for group in groups)
+    if pass_at and smallest < max(pass_at):
+        short = [len(group.attempts) < max(pass_at) for group in groups]
+        metrics["val/short_groups_fraction"] = float(np.mean(short))
+    for k in pass_at or _powers_of_two(smallest):
+        metrics |= _pass(f"val/pass_at_{k}", groups, k)
         if len(by_tag) > 1:
-            metrics |= {f"val/pass_at_{k}/{tag}": _pass(of_tag, k) for tag, of_tag in sorted(by_tag.items())}
+            for tag, of_tag in sorted(by_tag.items()):
+                metrics |= _pass(f"val/pass_at_{k}/{tag}", of_tag, k)
     return metrics
 
 
@@ -68,9 +80,11 @@ def _mean_reward(groups: Sequence[TrajectoryGroup]) -> float:
     return float(np.nan_to_num(np.concatenate([group.rewards for group in groups]), nan=0.0).mean())
 
 
-def _pass(groups: Sequence[TrajectoryGroup], k: int) -> float:
+def _pass(name: str, groups: Sequence[TrajectoryGroup], k: int) -> dict[str, float]:
+    """Of the groups with k attempts or more; nothing where there is none."""
     counts = [(len(group.attempts), sum(_is_solved(attempt) for attempt in group.attempts)) for group in groups]
-    return float(np.mean([pass_at_k(total, solved, k) for total, solved in counts]))
+    chances = [pass_at_k(total, solved, k) for total, solved in counts if total >= k]
+    return {name: float(np.mean(chances))} if chances else {}
 
 
 def _is_solved(attempt: AnyTrajectory) -> bool:

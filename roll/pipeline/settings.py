@@ -8,6 +8,7 @@ from typing import cast
 import numpy as np
 
 from roll.algorithms.advantage import AdvantageSettings
+from roll.algorithms.covariance import ClippedCovariance, CovarianceChoice, PenalizedCovariance
 from roll.algorithms.credit import CreditSettings
 from roll.algorithms.idle_rows import IdleRows
 from roll.algorithms.kl import KLController
@@ -87,6 +88,12 @@ def mixed_loss(config: AlgorithmConfig, policy: Loss, weight: float) -> MixedLos
 def idle_rows(config: AlgorithmConfig) -> IdleRows | None:
     """Which rows the policy loss need not see; None: it sees all."""
     return IdleRows(counts_tokens=config.loss_agg_mode == "token-mean") if config.skip_idle_rows else None
+
+
+def covariance_choice(config: AlgorithmConfig) -> CovarianceChoice | None:
+    """Which tokens of an update its policy loss singles out; None: it knows no difference."""
+    objective = _objective(config)
+    return objective.choice if isinstance(objective, ClippedCovariance | PenalizedCovariance) else None
 
 
 def _objective(config: AlgorithmConfig) -> Objective:

@@ -82,7 +82,8 @@ class StepCredit:
     def actor_job(self, samples: StepSamples, credit: RowCredit) -> TrainJob:
         epochs = self.plan.actor_train.epochs
         idle = settings.idle_rows(self.config)
-        return TrainJob(self.policy_loss, self.temperature, samples.policy_updates, epochs, credit, idle)
+        choice = settings.covariance_choice(self.config)
+        return TrainJob(self.policy_loss, self.temperature, samples.policy_updates, epochs, credit, idle, choice)
 
     def critic_job(self, samples: StepSamples, credit: RowCredit) -> TrainJob:
         assert self.plan.critic is not None

@@ -164,6 +164,7 @@ class TrainBatch:
     lag: Annotated[np.ndarray | None, per_token(np.int64)] = None  # steps of the weights that sampled behind these
     lesson: np.ndarray | None = None  # of the reference, as TaughtRows has it
     routes: np.ndarray | None = None  # int16 [N, layers, k]: the experts that tokens go to, -1 where routers choose
+    chosen: Annotated[np.ndarray | None, per_token(np.bool_)] = None  # by the objective, out of its whole update
 
     def __post_init__(self) -> None:
         check_columns(self, {"tokens": self.samples.num_tokens})
@@ -209,6 +210,7 @@ class MicroBatch:
     values: torch.Tensor | None = None
     returns: torch.Tensor | None = None
     lag: torch.Tensor | None = None  # int64 [B, T], 0 outside response_mask; None: nothing is older than the weights
+    chosen: torch.Tensor | None = None  # bool [B, T]: by the objective, out of the whole update
     margins: torch.Tensor | None = None  # floating point [B], of pairs
     lesson: torch.Tensor | None = None  # floating point [tokens of response_mask, numbers of each], by a teacher
     routes: torch.Tensor | None = None  # int16 [B, T, layers, k]: experts of a mixture, -1 where its routers choose
@@ -216,7 +218,7 @@ class MicroBatch:
 
     def __post_init__(self) -> None:
         kinds = {"input_ids": torch.int64, "lengths": torch.int64, "response_mask": torch.bool, "lag": torch.int64}
-        kinds["routes"] = torch.int16
+        kinds |= {"routes": torch.int16, "chosen": torch.bool}
         for name, value in self._tensors().items():
             shape = list(self.input_ids.shape[:1] if name in _PER_ROW else self.input_ids.shape)
             if name == "lesson":

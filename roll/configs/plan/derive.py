@@ -78,6 +78,8 @@ def _why_old_log_probs_are_needed(config: AlgorithmConfig, updates_per_step: int
         return "the KL in the reward needs them before training"
     if config.distils:
         return "advantages hold the teacher's log-probs against them"
+    if config.policy_form.needs_old_log_probs:
+        return f"pg_variant {config.policy_form.name} chooses tokens of a whole update by them"
     if updates_per_step > 1:
         return f"a step has {updates_per_step} updates"
     return None

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from roll.algorithms.covariance import CovarianceChoice
 from roll.algorithms.credit import CreditSettings
 from roll.algorithms.idle_rows import IdleRows
 from roll.algorithms.loss import Loss
@@ -53,7 +54,8 @@ class RowCredit:
 @dataclass(frozen=True)
 class TrainJob:
     """One step's training: the rows make `num_updates` chunks of equal size, which are gone through `epochs` times.
-    Without credit they are trained on as they are. `idle`: which rows the loss need not see, if it need not see all."""
+    Without credit they are trained on as they are. `idle`: which rows the loss need not see, if it need not see all.
+    `choice`: which tokens of an update its objective singles out."""
 
     loss: Loss
     temperature: float
@@ -61,6 +63,7 @@ class TrainJob:
     epochs: int = 1
     credit: RowCredit | None = None
     idle: IdleRows | None = None
+    choice: CovarianceChoice | None = None
 
     def of(self, rows: np.ndarray) -> TrainJob:
         """The job of a rank that holds these rows."""

@@ -194,6 +194,10 @@ class TrainWorker(ScoreWorker):
             chunks, counts = self._without_idle(chunks, idle, samples.lengths, request.limits)
             idle[np.concatenate(chunks)] = False  # these are computed, and speak for themselves
             sums.merge([job.idle.told(batch.samples, idle, job.epochs)])
+        if job.choice is not None:
+            assert isinstance(batch, TrainBatch), "tokens are chosen by the credit they got"
+            at = (self.strategy.all_reduce_sum, self.strategy.dp_rank, self.strategy.dp_size)
+            batch = replace(batch, chosen=job.choice.find(batch, chunks, *at))
         last: dict[str, float] = {}
         for _ in range(job.epochs):
             for chunk, count, scale, more in zip(chunks, counts, scales, shown, strict=True):

@@ -1,6 +1,7 @@
-"""Clip-Cov and KL-Cov and their gradients against loops over single tokens in float64, micro batch by micro batch.
+"""Clip-Cov and KL-Cov and their gradients against loops over single tokens in float64, over the whole update.
 
-The loops share no code with roll.algorithms. Not covered: ties, which rounding decides.
+The loops share no code with roll.algorithms, and know neither micro batches nor ranks. Not covered: tokens of equal
+covariance, which the loops do not tell apart.
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ import numpy as np
 import pytest
 import torch
 
-from roll.algorithms.covariance import ClippedCovariance, PenalizedCovariance
+from roll.algorithms.covariance import ClippedCovariance, CovarianceChoice, PenalizedCovariance
 from roll.algorithms.loss import Aggregation, PolicyLoss
 from roll.algorithms.objectives import ClippedRatio
 from roll.types.batch import TrainBatch
 from tests.parity.algorithms.test_losses_against_loops import RTOL, response_tokens
-from tests.unit.algorithms.rows import apply_loss, near, random_samples, random_train_batch
+from tests.unit.algorithms.rows import alone, apply_loss, near, on_ranks, random_samples, random_train_batch
 
-PARTS = [[0, 3], [2, 1, 5, 4]]
+ROWS = 6
+SPREADS = [[[0, 1, 2, 3, 4, 5]], [[0, 3], [2, 1, 5, 4]], [[row] for row in range(ROWS)]]
+"""Micro batches of all rows, of some, of one each."""
 OBJECTIVES: dict[str, ClippedCovariance | PenalizedCovariance] = {
     "clip_cov": ClippedCovariance(0.25, 0.02, 1.0, ClippedRatio(0.15, 0.25)),
     "clip_cov, one token": ClippedCovariance(2e-4, 0.02, 1.0),
@@ -30,95 +33,140 @@ OBJECTIVES: dict[str, ClippedCovariance | PenalizedCovariance] = {
 }
 
 
-def batch_of(old: bool = True) -> tuple[TrainBatch, torch.Tensor]:
+def batch_of() -> tuple[TrainBatch, torch.Tensor]:
     rng = np.random.default_rng(7)
-    batch = random_train_batch(rng, random_samples(rng, [4, 1, 0, 7, 9, 3], turns=2), old)
+    batch = random_train_batch(rng, random_samples(rng, [4, 1, 0, 7, 9, 3], turns=2))
     return batch, torch.from_numpy(near(rng, batch.samples, 0.3).astype(np.float64)).requires_grad_()
 
 
+def slow_choice(objective: ClippedCovariance | PenalizedCovariance, batch: TrainBatch, rows: list[int]) -> set[int]:
+    """The tokens chosen of an update of these rows."""
+    assert batch.old_log_probs is not None
+    of_rows = response_tokens(batch)
+    tokens = [t for row in rows for t in of_rows[row]]
+    mean = sum(float(batch.old_log_probs[t]) for t in tokens) / len(tokens)
+    advantage = sum(float(batch.advantages[t]) for t in tokens) / len(tokens)
+    covariances = {t: (float(batch.old_log_probs[t]) - mean) * (float(batch.advantages[t]) - advantage) for t in tokens}
+    ordered = sorted(tokens, key=lambda t: covariances[t])
+    count = max(math.floor(objective.ratio * len(tokens)), 1)
+    if isinstance(objective, PenalizedCovariance):
+        return set(ordered[-count:])
+    ordered = [t for t in ordered if objective.lowest < covariances[t] < objective.highest]
+    count = min(count, len(ordered))
+    return {ordered[int((i + 0.5) * len(ordered) / count)] for i in range(count)}
+
+
 def slow_loss(
-    objective: ClippedCovariance | PenalizedCovariance, batch: TrainBatch, theta: torch.Tensor
-) -> tuple[torch.Tensor, int]:
-    """The mean over the tokens, and how many were chosen."""
-    rows, total, num_chosen = response_tokens(batch), torch.zeros((), dtype=torch.float64), 0
-    for part in PARTS:
-        of_row = {t: row for row in part for t in rows[row]}
-        ratios, covariances = dict[int, torch.Tensor](), dict[int, float]()
-        mean = sum(theta[t].item() for t in of_row) / len(of_row)
-        advantage = sum(float(batch.advantages[t]) for t in of_row) / len(of_row)
-        for t in of_row:
-            old = theta[t].item() if batch.old_log_probs is None else float(batch.old_log_probs[t])
-            ratios[t] = torch.exp(theta[t] - old)
-            covariances[t] = (theta[t].item() - mean) * (float(batch.advantages[t]) - advantage)
-        count = max(math.floor(objective.ratio * len(of_row)), 1)
-        ordered = sorted(of_row, key=lambda t: covariances[t])
-        if isinstance(objective, PenalizedCovariance):
-            chosen = set(ordered[-count:])
-        else:
-            low, high = 1 - (objective.clipped.low or 0), 1 + (objective.clipped.high or 0)
-            ordered = [
-                t
-                for t in ordered
-                if objective.lowest < covariances[t] < objective.highest
-                and not (batch.advantages[t] > 0 and ratios[t].item() > high)
-                and not (batch.advantages[t] < 0 and ratios[t].item() < low)
-            ]
-            count = min(count, len(ordered))
-            chosen = {ordered[int((i + 0.5) * len(ordered) / count)] for i in range(count)}
-            assert len(chosen) == count
-        num_chosen += len(chosen)
-        for t, row in of_row.items():
-            a, r = float(batch.advantages[t]), ratios[t]
+    objective: ClippedCovariance | PenalizedCovariance, batch: TrainBatch, theta: torch.Tensor, chosen: set[int]
+) -> torch.Tensor:
+    """The mean over the tokens."""
+    assert batch.old_log_probs is not None
+    rows, total = response_tokens(batch), torch.zeros((), dtype=torch.float64)
+    for row, tokens in enumerate(rows):
+        for t in tokens:
+            a, r = float(batch.advantages[t]), torch.exp(theta[t] - float(batch.old_log_probs[t]))
             if isinstance(objective, PenalizedCovariance):
                 loss = -r * a + (objective.coef * torch.log(r).abs() if t in chosen else 0.0)
             elif t in chosen:
                 continue
             else:
+                low, high = 1 - (objective.clipped.low or 0), 1 + (objective.clipped.high or 0)
                 bound = torch.tensor(min(max(r.item(), low), high), dtype=torch.float64)
                 loss = -min(r * a, bound * a if bound.item() != r.item() else r * a, key=lambda x: x.item())
             total = total + float(batch.samples.loss_weights[row]) * loss
-    return total / sum(map(len, rows)), num_chosen
+    return total / sum(map(len, rows))
 
 
-@pytest.mark.parametrize("old", [True, False], ids=["old log-probs", "own log-probs"])
+def with_choice(objective: ClippedCovariance | PenalizedCovariance, batch: TrainBatch) -> TrainBatch:
+    return replace(batch, chosen=objective.choice.find(batch, [np.arange(len(batch))], alone))
+
+
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_loss_and_gradient_equal_the_loop_whatever_the_padding_is(name: str, old: bool) -> None:
-    batch, theta = batch_of(old)
-    expected, num_chosen = slow_loss(OBJECTIVES[name], batch, theta)
+def test_loss_and_gradient_equal_the_loop_whatever_micro_batches_and_padding_are(name: str) -> None:
+    batch, theta = batch_of()
+    chosen = slow_choice(OBJECTIVES[name], batch, list(range(ROWS)))
+    expected = slow_loss(OBJECTIVES[name], batch, theta, chosen)
     (gradient,) = torch.autograd.grad(expected, [theta])
     loss = PolicyLoss(OBJECTIVES[name], aggregation=Aggregation("token-mean"))
-    found = []
-    for round_to in (1, 16):
-        theta.grad = None
-        parts = [np.array(part) for part in PARTS]
-        value, metrics = apply_loss(loss, batch, {"log_probs": theta}, parts, round_to, outside=3.0)
-        assert value == pytest.approx(expected.item(), rel=RTOL)
-        assert theta.grad is not None
-        torch.testing.assert_close(theta.grad, gradient, rtol=RTOL, atol=1e-9)
-        num_tokens = int(batch.samples.response_mask.sum())
-        assert metrics.result()["covariance_fraction"] == pytest.approx(num_chosen / num_tokens)
-        found.append(theta.grad)
-    assert torch.equal(*found)
-    if name != "clip_cov, none in the range":
-        assert num_chosen >= len(PARTS)
-
-
-def test_the_order_of_rows_and_of_micro_batches_has_no_say() -> None:
-    batch, theta = batch_of()
-    for objective in OBJECTIVES.values():
-        loss, gradients = PolicyLoss(objective, aggregation=Aggregation("token-mean")), []
-        for parts in (PARTS, [part[::-1] for part in PARTS[::-1]]):
+    batch, num_tokens = with_choice(OBJECTIVES[name], batch), int(batch.samples.response_mask.sum())
+    for parts in SPREADS:
+        for round_to in (1, 16):
             theta.grad = None
-            apply_loss(loss, batch, {"log_probs": theta}, [np.array(part) for part in parts])
+            rows = [np.array(part) for part in parts]
+            value, metrics = apply_loss(loss, batch, {"log_probs": theta}, rows, round_to, outside=3.0)
+            assert value == pytest.approx(expected.item(), rel=RTOL)
             assert theta.grad is not None
-            gradients.append(theta.grad)
-        torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-15)
+            torch.testing.assert_close(theta.grad, gradient, rtol=RTOL, atol=1e-9)
+            assert metrics.result()["covariance_fraction"] == pytest.approx(len(chosen) / num_tokens)
+    assert chosen or name == "clip_cov, none in the range"
 
 
-def test_a_micro_batch_with_nothing_to_train_on_adds_exactly_nothing() -> None:
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_several_updates_on_several_ranks_choose_what_the_loop_chooses(name: str) -> None:
+    """Two updates; rank 0 has rows 0, 1 and 3, 4 of them, rank 1 rows 2 and 5."""
+    batch, _ = batch_of()
+    found, of_ranks = np.zeros(batch.samples.num_tokens, bool), ([[0, 1], [3, 4]], [[2], [5]])
+    ends = np.cumsum(batch.samples.lengths)
+
+    def find(rank: int, all_reduce_sum: object) -> tuple[np.ndarray, np.ndarray]:
+        rows = np.array([row for update in of_ranks[rank] for row in update])
+        tokens = np.concatenate([np.arange(ends[r] - batch.samples.lengths[r], ends[r]) for r in rows])
+        assert batch.old_log_probs is not None
+        own = TrainBatch(batch.samples.select(rows), batch.advantages[tokens], batch.old_log_probs[tokens])
+        updates = np.split(np.arange(len(rows)), 2)
+        return tokens, OBJECTIVES[name].choice.find(own, updates, all_reduce_sum, rank, 2)  # type: ignore[arg-type]
+
+    for tokens, chosen in on_ranks(2, find):
+        found[tokens] = chosen
+    expected = slow_choice(OBJECTIVES[name], batch, [0, 1, 2]) | slow_choice(OBJECTIVES[name], batch, [3, 4, 5])
+    assert set(np.flatnonzero(found).tolist()) == expected
+
+
+def test_tokens_of_equal_covariance_are_chosen_alike_however_ranks_divide_them() -> None:
+    """All log-probs and advantages are the same: only attempt, turn and place tell tokens apart."""
+    batch, _ = batch_of()
+    same = np.ones_like(batch.advantages)
+    batch = replace(batch, advantages=same, old_log_probs=-same)
+    counts = []
+    for choice in (CovarianceChoice(0.2), CovarianceChoice(0.2, -1, 1, is_spread=True)):
+        alone_chosen = choice.find(batch, [np.arange(ROWS)], alone)
+        flipped = replace(batch, samples=batch.samples.select(np.arange(ROWS)[::-1]))
+        ends = np.cumsum(flipped.samples.lengths)
+        turned = choice.find(flipped, [np.arange(ROWS)], alone)
+        assert [part.tolist() for part in np.split(turned, ends[:-1])][::-1] == [
+            part.tolist() for part in np.split(alone_chosen, np.cumsum(batch.samples.lengths)[:-1])
+        ]
+        counts.append(int(alone_chosen.sum()))
+    assert counts == [4, 4]  # floor(.2 * 24)
+
+
+def test_group_scaled_advantages_in_micro_batches_of_one_row_still_single_out_tokens() -> None:
+    """With one advantage per row, the mean within a row leaves nothing; over the update the likeliest token of the best
+    row and the unlikeliest of the worst stand out."""
+    batch, _ = batch_of()
+    row_of = np.repeat(np.arange(ROWS), batch.samples.lengths)
+    by_row = np.array([0.7071, 1.1547, 0.0, -0.577, 0.2, 0.1], np.float32)
+    batch = replace(batch, advantages=by_row[row_of] * batch.samples.response_mask)
+    for objective in (PenalizedCovariance(0.1), ClippedCovariance(0.1, 0.05, 5.0)):
+        chosen = with_choice(objective, batch).chosen
+        assert chosen is not None
+        expected = slow_choice(objective, batch, list(range(ROWS)))
+        assert set(np.flatnonzero(chosen).tolist()) == expected and expected
+
+
+def test_a_choice_without_old_log_probs_and_a_loss_without_a_choice_are_refused() -> None:
+    batch, theta = batch_of()
+    with pytest.raises(ValueError, match="needs old_log_probs"):
+        CovarianceChoice(0.1).find(replace(batch, old_log_probs=None), [np.arange(ROWS)], alone)
+    with pytest.raises(ValueError, match="chosen by their covariance"):
+        apply_loss(PolicyLoss(OBJECTIVES["kl_cov"]), batch, {"log_probs": theta}, [np.arange(ROWS)])
+
+
+def test_an_update_with_nothing_to_train_on_adds_exactly_nothing() -> None:
     batch, theta = batch_of()
     batch = replace(batch, samples=replace(batch.samples, response_mask=np.zeros_like(batch.samples.response_mask)))
     for objective in OBJECTIVES.values():
         theta.grad = None
-        value, _ = apply_loss(PolicyLoss(objective), batch, {"log_probs": theta}, [np.arange(6)])
+        of_all = with_choice(objective, batch)
+        value, _ = apply_loss(PolicyLoss(objective), of_all, {"log_probs": theta}, [np.arange(ROWS)])
         assert value == 0 and theta.grad is not None and not theta.grad.any()

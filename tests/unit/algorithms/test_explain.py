@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from roll.algorithms.explain import OLD, RATIOS, REWARDS, VALUE, worked
+from roll.algorithms.explain import OLD, RARE, RATIOS, REWARDS, VALUE, worked
 from roll.algorithms.explain_rows import worked_rows
 from roll.commands import main
 from roll.configs.presets import PRESETS
@@ -68,18 +68,11 @@ def bounded_mean(i: int, ratio: float) -> float:
     return -(math.prod(bounded) ** (1 / len(bounded))) * SCALED[i] if lowest < ratio < highest else 0.0
 
 
-def centred_products() -> list[list[float]]:
-    """(log p - mean of log p) (A - mean of A) of every token."""
-    flat = [(math.log(ratio), SCALED[i]) for i, row in enumerate(RATIOS) for ratio in row]
-    log_prob, advantage = (sum(column) / N for column in zip(*flat, strict=True))
-    return [[(math.log(ratio) - log_prob) * (SCALED[i] - advantage) for ratio in row] for i, row in enumerate(RATIOS)]
-
-
 def held(i: int, ratio: float) -> float:
-    """-r A, and the slope of |log r| for the one token of greatest covariance."""
-    products = centred_products()
-    at = RATIOS[i].index(ratio)
-    return -ratio * SCALED[i] + (products[i][at] == max(max(row) for row in products)) * math.copysign(1, ratio - 1)
+    """-r A, and the slope of |log r| for the one token of greatest covariance: the rare one, in an answer of reward 0;
+    what it and its answer are below the mean is positive together."""
+    is_rare = (i, RATIOS[i].index(ratio)) == RARE
+    return -ratio * SCALED[i] + is_rare * math.copysign(1, ratio - 1)
 
 
 EXPECTED = {

@@ -209,6 +209,37 @@ def test_what_works_otherwise_than_meant_is_said(changes: dict[str, Any], text: 
     assert text in warnings_of(config(changes))
 
 
+WEIGHT = {"train_infer_correction.is_weight.enabled": True}
+FILTER = {"train_infer_correction.filters": [{"enabled": False}, {"enabled": True}]}
+ENGINE = "actor_infer.strategy_args.strategy_name"
+CUTS = [{"top_p": 0.9}, {"top_k": 5}, {"min_new_tokens": 2}, {"repetition_penalty": 1.1}, {"top_p": 0.9, "top_k": 5}]
+CUT_BY = {"vllm": {*CUTS[0], *CUTS[1], *CUTS[2], *CUTS[3]}, "sglang": {*CUTS[2], *CUTS[3]}, "hf_infer": set[str]()}
+"""Whose log-probs each setting cuts: tests/contract/test_rollout_engines.py holds the engines to it."""
+
+
+@pytest.mark.parametrize("correction", [WEIGHT, FILTER], ids=["weight", "filter"])
+@pytest.mark.parametrize("cut", CUTS, ids=lambda cut: "+".join(cut))
+@pytest.mark.parametrize("engine", CUT_BY)
+def test_a_correction_by_log_probs_of_a_cut_distribution_is_refused(
+    engine: str, cut: dict[str, Any], correction: dict[str, Any]
+) -> None:
+    sampling = {f"actor_infer.generating_args.{key}": value for key, value in cut.items()}
+    found = [text for text in problems({ENGINE: engine, **sampling, **correction}) if "of what is left of it" in text]
+    narrowing = [key for key in cut if key in CUT_BY[engine]]
+    assert len(found) == bool(narrowing)
+    for text in found:
+        assert text.startswith("train_infer_correction.") and f"log-probs of {engine}" in text
+        assert all(f"actor_infer.generating_args.{key}" in text for key in narrowing)
+        assert ("with sglang" in text) == (engine == "vllm" and not {*cut} & CUT_BY["sglang"]) and "hf_infer" in text
+
+
+@pytest.mark.parametrize("off", [{}, {"train_infer_correction.is_weight.enabled": False}])
+def test_a_cut_distribution_without_a_correction_is_a_warning(off: dict[str, Any]) -> None:
+    changes = {"actor_infer.generating_args.top_p": 0.9, **off}
+    assert problems(changes) == []
+    assert any("with top_p on, the log-probs of vllm are not" in text for text in warnings_of(config(changes)))
+
+
 def test_groups_ahead_are_nothing_to_warn_of() -> None:
     assert warnings_of(config({AHEAD: 1})) == warnings_of(config())
 

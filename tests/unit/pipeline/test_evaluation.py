@@ -1,5 +1,6 @@
 """Validation metrics by hand-built groups, pass@k against counting all subsets."""
 
+import math
 from dataclasses import replace
 from itertools import combinations
 
@@ -79,6 +80,26 @@ def test_a_named_set_has_the_metrics_of_a_validation_under_its_name():
     assert {name.removeprefix("val/sums/") for name in named} == {
         "reward_mean", "response_length_mean", "failed_fraction", "pass_at_1", "pass_at_3",
     }  # fmt: skip
+
+
+def test_groups_with_fewer_answers_than_k_have_no_say_in_pass_at_k():
+    """A group may be short where attempts were lost. Nothing is known of four answers where there are two."""
+    groups = [group([1.0, 0.0, 0.0, 0.0]), group([0.0, 0.0]), group([1.0, 1.0, 1.0], tag="b")]
+    metrics = validation_metrics(groups, pass_at=(1, 3, 4, 8))
+    assert metrics["val/pass_at_1"] == pytest.approx((1 / 4 + 0 + 1) / 3)
+    assert metrics["val/pass_at_3"] == pytest.approx((3 / 4 + 1) / 2)
+    assert metrics["val/pass_at_4"] == metrics["val/pass_at_4/a"] == 1
+    assert metrics["val/short_groups_fraction"] == 1  # of 8 answers
+    assert not {"val/pass_at_8", "val/pass_at_8/a", "val/pass_at_4/b"} & metrics.keys()
+    assert validation_metrics(groups, pass_at=(1, 3))["val/short_groups_fraction"] == pytest.approx(1 / 3)
+    assert "val/short_groups_fraction" not in validation_metrics(groups, pass_at=(1, 2))
+    assert "val/pass_at_2" in validation_metrics(groups) and "val/pass_at_4" not in validation_metrics(groups)
+
+
+@pytest.mark.parametrize("solved", [0, 1, 2])
+def test_pass_at_k_of_fewer_than_k_answers_is_no_number(solved: int):
+    assert math.isnan(pass_at_k(2, solved, 4))
+    assert not math.isnan(pass_at_k(2, solved, 2))
 
 
 def test_sets_count_alike_whatever_their_size():

@@ -60,6 +60,10 @@ def test_only_gae_needs_a_critic() -> None:
             1,
             "update",
         ),
+        # tokens of a whole update are chosen before it begins
+        ({"pg_variant": "clip_cov"}, 1, "pass"),
+        ({"actor_train.pg_variant": "kl_cov"}, 4, "pass"),
+        ({"pg_variant": "kl_cov", "force_disable_old_logprobs_recompute": True}, 1, "rollout"),
         # vllm's log-probs are then those of another distribution: they are not used
         ({"force_disable_old_logprobs_recompute": True, "actor_infer.generating_args.top_p": 0.9}, 4, "pass"),
         ({"force_disable_old_logprobs_recompute": True, "actor_infer.generating_args.min_new_tokens": 2}, 4, "pass"),
