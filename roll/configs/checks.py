@@ -98,8 +98,8 @@ def correction_problems(config: AlgorithmConfig) -> Iterator[Problem]:
     yield Problem(
         f"{on[0]}: true takes the log-probs of {engine} for those of the whole distribution, but with "
         f"{' and '.join(narrowing)} on they are of what is left of it: the loss of each token would be weighed, or "
-        f"left out, by how much was cut. Switch {' and '.join(f'{SAMPLING}.{name}' for name in narrowing)} off{engines}, or "
-        "set it to false.",
+        f"left out, by how much was cut. Switch {' and '.join(f'{SAMPLING}.{name}' for name in narrowing)} off"
+        f"{engines}, or set it to false.",
         (*on, *(f"{SAMPLING}.{name}" for name in narrowing), "actor_infer.strategy_args.strategy_name"),
     )
 

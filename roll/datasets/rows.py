@@ -99,7 +99,8 @@ class RowReader:
         for check in self._domains[domain].checks:
             problem = check(self.payload(row))
             if problem is not None:
-                raise ConfigError(f"{row.where}: {problem} (rewards.{domain})")
+                about = f", ground_truth is column {self._args.ground_truth!r}" if "ground truth" in problem else ""
+                raise ConfigError(f"{row.where}: {problem} (rewards.{domain}{about})")
         messages, is_text = self._messages(row)
         return Example(row, domain, messages, is_text)
 

@@ -14,7 +14,13 @@ SAID = re.compile(
     re.IGNORECASE,
 )
 SENTENCE_END = re.compile(r"(?<!^[A-Z])[.!?](?:\s|$)|\n|\u3002")
-NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:\s*/\s*\d+)?%?|(?<![\w.])[-+]?\.\d+%?")
+POWER_OF_TEN = (
+    r"[eE][-+]?\d+(?!\w)|\s*(?:\\times|\\cdot|\*|\u00d7|x)\s*10\s*(?:\^|\*\*)\s*(?:\{\s*[-+]?\d+\s*\}|[-+]?\d+)"
+)
+NUMBER = re.compile(
+    r"(?<![\w.])[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?"
+    rf"(?:{POWER_OF_TEN})?(?:\s*/\s*\d+)?(?:\\?%)?|(?<![\w.])[-+]?\.\d+(?:{POWER_OF_TEN})?(?:\\?%)?"
+)
 
 
 def after_thinking(text: str, prompt: str = "") -> str:

@@ -1,4 +1,4 @@
-"""Is an answer mathematically equal to a reference? Decided by math-verify."""
+"""Is an answer mathematically equal to a reference? Plain numbers are read here, all else is parsed by math-verify."""
 
 from __future__ import annotations
 
@@ -7,47 +7,171 @@ import math
 import re
 from typing import Any
 
-from roll.utils.answers import NUMBER, last_boxed
+from roll.utils.answers import last_boxed
+from roll.utils.math_numbers import PlainNumber, equal_numbers, read_number
+from roll.utils.math_statements import (
+    alternatives,
+    chain,
+    is_name,
+    is_one_value,
+    names_other_than_one_value,
+    normalized,
+)
+from roll.utils.time_limit import TimeLimitReached, call_within
 
 MAX_ANSWER_CHARS = 2000  # a longer "answer" is no answer, and parsing it would only take time
 MAX_DIGITS = 4000  # of a power that is worth computing
-POWER_OF_POWER = re.compile(r"(\d+)\s*(?:\^|\*\*)[\s{(]*(\d+)\s*(?:\^|\*\*)[\s{(]*(\d+)")
-POWER = re.compile(r"(\d+)\s*(?:\^|\*\*)[\s{(]*(\d+)")
+COMPARE_LIMIT_S = 5.0
+ABOUT = 0.05  # how far apart, relatively, the parts of an approximation may be
+_EXPONENT = r"\s*(?:\^|\*\*)[\s{(]*(\d+)"
+POWER_OF_POWER = re.compile(rf"(\d+){_EXPONENT}{_EXPONENT}")
+POWER = re.compile(rf"(\d+){_EXPONENT}")
+TOWER = re.compile(rf"\d+(?:{_EXPONENT}){{3,}}")
+RAISED = re.compile(rf"[\d)}}\]]{_EXPONENT}")
+NUMERAL, SUM = re.compile(r"\d[\d.,]*"), re.compile(r"[\d\s.,+*/^()-]*")
 FACTORIAL = re.compile(r"(\d+)\s*!")
+FACTORIAL_OF_MORE = re.compile(
+    r"[)}\]!]\s*!(?=.*(?:\d{4}|\^|!))|(?:\d{4}|\^|!).*[)}\]!]\s*!|!\s*[)}\]]+\s*[\^*]", re.DOTALL
+)
+CHOICE = re.compile(r"\\[dt]?binom\s*\{?\s*(\d+)|(\d+)\s*\\choose|\d[eE][-+]?(\d+)")
 
 
 class MathEqual:
-    """Compares answers with references, both as text. Loading math-verify takes seconds."""
+    """Compares answers with references, both as text. Loading math-verify takes seconds.
 
-    def __init__(self) -> None:
+    `tolerance`: how far a decimal may be from the reference, relative to the greater of the two; None: it must be the
+    reference, rounded or cut off, to at least six places and five digits. A comparison that takes longer than `limit_s`
+    is False. Raises ValueError for a tolerance that is none.
+    """
+
+    def __init__(self, tolerance: float | None = None, limit_s: float = COMPARE_LIMIT_S) -> None:
+        check_tolerance(tolerance)
         from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
+
+        from roll.utils import math_values
 
         # math-verify's time limits are alarms, as ours are: they are switched off, and its warning about that too
         logging.getLogger("math_verify").setLevel(logging.ERROR)
-        self._parse = parse
-        self._verify = verify
+        self._parse, self._verify, self._values = parse, verify, math_values
         self._configs = [LatexExtractionConfig(), ExprExtractionConfig()]
+        self._tolerance, self._limit_s = tolerance, limit_s
 
     def __call__(self, truth: str, answer: str) -> bool:
-        """Raises ValueError when the reference cannot be read, or both are too large to compute."""
-        if not answer.strip() or len(answer) > MAX_ANSWER_CHARS:
+        """Raises ValueError when the reference cannot be read."""
+        at_sight = equal_at_sight(truth, answer, self._tolerance)
+        if at_sight is not None:
+            return at_sight
+        try:
+            return call_within(self._limit_s, lambda: self._equal(normalized(truth), normalized(answer)))
+        except TimeLimitReached:
             return False
-        if answer.strip() == truth:
-            return True
-        if is_huge(answer):
-            if is_huge(truth):
-                raise ValueError(f"{answer!r} and {truth!r} are too large to compare")
-            return False
+
+    def _equal(self, truth: str, answer: str) -> bool:
         gold = self._parsed(truth)
         if not gold:
             raise ValueError(f"ground_truth {truth!r} cannot be read as mathematics")
-        return bool(self._verify(gold, self._parsed(answer), timeout_seconds=0))
+        parts, is_about = chain(answer) if is_one_value(answer) else ([answer], False)
+        wanted, _ = chain(truth)
+        if len(parts) > 1 and len(wanted) == 1:
+            return any(self._same(truth, gold, part) for part in self._claims(parts, is_about))
+        if len(parts) > 1 and not self._claims(parts, is_about):
+            return False
+        if len(parts) == len(wanted) == 2 and "".join(parts[0].split()) == "".join(wanted[0].split()):
+            return self._same(wanted[1], self._parsed(wanted[1]), parts[1])
+        return self._same(truth, gold, answer)
 
-    def _parsed(self, answer: str) -> list[Any]:
-        """What math-verify may compare. A number goes in as plain text, since `%` begins a comment in LaTeX."""
-        number = answer.replace("\\%", "%").strip().strip("$").strip()
-        text = number if NUMBER.fullmatch(number) else rf"\boxed{{{answer}}}"
-        return self._parse(text, extraction_config=self._configs, parsing_timeout=0)
+    def _claims(self, parts: list[str], is_about: bool) -> list[str]:
+        """What a chain of equals says its value is; nothing where it contradicts itself: where two of its parts, or an
+        expression and one in the same symbols, are not equal."""
+        if is_name(parts[-1]) and not is_name(parts[0]):
+            parts = [*parts[1:], parts[0]]  # 5 = x
+        values = [self._value(part) for part in parts]
+        last = values[-1]
+        claims = [parts[-1]]
+        for part, value in zip(parts[:-1], values[:-1], strict=True):
+            if value is None or last is None or not _symbols(value) <= _symbols(last):
+                continue
+            if is_name(part) and not isinstance(value, PlainNumber) and not re.fullmatch(r"[A-Za-z]", part.strip()):
+                continue
+            if not (self._is_about(value, last) if is_about else self._is_same_value(value, last)):
+                return []
+            claims += [part] * is_about
+        return claims
+
+    def _is_same_value(self, one: Any, other: Any) -> bool:
+        found = self._values.same(one, other, self._tolerance)
+        if found is None and not isinstance(one, PlainNumber) and not isinstance(other, PlainNumber):
+            found = self._verified([one], [other])
+        return bool(found)
+
+    def _is_about(self, one: Any, other: Any) -> bool:
+        numbers = self._values.number_of(one), self._values.number_of(other)
+        if numbers[0] is None or numbers[1] is None:
+            return True
+        (a, _, _), (b, _, _) = numbers
+        return abs(a - b) <= ABOUT * max(abs(a), abs(b))
+
+    def _same(self, truth: str, gold: list[Any], answer: str) -> bool:
+        at_sight = equal_at_sight(truth, answer, self._tolerance)
+        if at_sight is not None:
+            return at_sight
+        pred = self._parsed(answer)
+        values = self._first(truth, gold), self._first(answer, pred)
+        if None not in values:
+            found = self._values.same(*values, self._tolerance)
+            if found is not None:
+                return found
+        return self._verified(gold, pred)
+
+    def _verified(self, gold: list[Any], pred: list[Any]) -> bool:
+        if not self._verify(gold, pred, allow_set_relation_comp=True, timeout_seconds=0):
+            return False
+        values = [next((one for one in parsed if not isinstance(one, str)), None) for parsed in (gold, pred)]
+        return not self._values.differ(*values)
+
+    def _value(self, text: str) -> Any:
+        """A PlainNumber, or what math-verify makes of it, None if it is only text."""
+        return self._first(text, self._parsed(text))
+
+    def _first(self, text: str, parsed: list[Any]) -> Any:
+        number = read_number(text)
+        if number is not None:
+            return number.hundredth() if number.is_percent else number
+        return next((one for one in parsed if not isinstance(one, str)), None)
+
+    def _parsed(self, text: str) -> list[Any]:
+        if len(parts := alternatives(text)) > 1:  # x < 1 or x > 2
+            union = self._values.union([self._value(part) for part in parts])
+            if union is not None:
+                return [union]
+        boxed = rf"\boxed{{{text}}}"
+        parsed = self._parse(boxed, extraction_config=self._configs[:1], parsing_timeout=0)
+        if any(not isinstance(one, str) for one in parsed) or (
+            len(NUMERAL.findall(text)) > 1 and not SUM.fullmatch(text)
+        ):
+            return parsed
+        # what is no LaTeX may still hold a number: the last one, so that there must be one only
+        return self._parse(boxed, extraction_config=self._configs, parsing_timeout=0)
+
+
+def check_tolerance(tolerance: float | None) -> None:
+    """Raises ValueError."""
+    if tolerance is not None and not 0 <= tolerance < 1:
+        raise ValueError(f"tolerance: {tolerance!r} must be a number from 0 to below 1, such as 0.001, or null")
+
+
+def equal_at_sight(truth: str, answer: str, tolerance: float | None = None) -> bool | None:
+    """The verdict where nothing has to be parsed; None where something has."""
+    if not answer.strip() or len(answer) > MAX_ANSWER_CHARS:
+        return False
+    if "".join(answer.split()) == "".join(truth.split()):
+        return True
+    numbers = read_number(truth), read_number(answer)
+    if numbers[0] is not None and numbers[1] is not None:
+        return equal_numbers(numbers[0], numbers[1], tolerance)
+    if names_other_than_one_value(truth, answer) or is_huge(answer) or is_huge(truth):
+        return False
+    return None
 
 
 def reference(truth: str) -> str:
@@ -69,9 +193,19 @@ def is_huge(text: str) -> bool:
             return True
     if any(_digits(base, int(exponent[:9])) > MAX_DIGITS for base, exponent in POWER.findall(text)):
         return True
+    if TOWER.search(text) or FACTORIAL_OF_MORE.search(text):
+        return True
+    if math.prod(max(1, int(exponent[:9])) for exponent in RAISED.findall(text)) > 100_000:
+        return True
+    if any(int(next(filter(None, found))[:9]) > MAX_DIGITS for found in CHOICE.findall(text)):
+        return True
     return any(int(n[:9]) > 1000 for n in FACTORIAL.findall(text))
 
 
 def _digits(base: str, exponent: int) -> float:
     """Of base ** exponent, about."""
     return exponent * math.log10(max(int(base[:300]), 1)) * max(1, len(base) / 300)
+
+
+def _symbols(value: Any) -> frozenset[Any]:
+    return frozenset() if isinstance(value, PlainNumber) else frozenset(getattr(value, "free_symbols", ()))

@@ -6,6 +6,7 @@ import _signal  # pyright: ignore[reportMissingImports] - `signal.signal` looks 
 import ctypes
 import signal
 import threading
+import time
 from collections.abc import Callable
 from types import FrameType
 from typing import TypeVar
@@ -23,7 +24,8 @@ def call_within(seconds: float, call: Callable[[], T]) -> T:
 
     In the main thread an alarm interrupts Python code, waits and regular expressions. In another thread the call gets a
     thread of its own, which is told to stop at its next Python instruction and no longer waited for. Neither stops a
-    long operation inside a C extension: only killing the process does.
+    long operation inside a C extension: only killing the process does. Limits in the main thread may stand within each
+    other: the one that is over first is told.
     """
     if threading.current_thread() is threading.main_thread():
         return _call_with_alarm(seconds, call)
@@ -34,11 +36,17 @@ def _call_with_alarm(seconds: float, call: Callable[[], T]) -> T:
     def stop(signum: int, frame: FrameType | None) -> None:
         raise TimeLimitReached
 
+    left_s, repeat_s = signal.getitimer(signal.ITIMER_REAL)  # of a limit around this one
+    if 0 < left_s <= seconds:
+        return call()  # that one comes first
+    started = time.monotonic()
     previous = _signal.signal(signal.SIGALRM, stop)
 
     def disarm() -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
         _signal.signal(signal.SIGALRM, previous)
+        if left_s:
+            signal.setitimer(signal.ITIMER_REAL, max(started + left_s - time.monotonic(), 1e-3), repeat_s)
 
     try:
         try:

@@ -76,6 +76,24 @@ def test_a_wrong_answer_may_be_tried_again() -> None:
     assert (third.reward, third.terminated) == (1.0, True)
 
 
+@pytest.mark.parametrize("answer", [{"target": ["5"]}, True, [["5"]]])
+def test_a_file_with_an_answer_that_is_no_text_or_number_is_refused(tmp_path: Path, answer: object) -> None:
+    path = tmp_path / "bad.jsonl"
+    rows = [{"problem": "?", "answer": "5"}, {"problem": "?", "answer": answer}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(EnvError, match="answer_key: answer of row 1 of .*bad.jsonl is "):
+        MathQuestions(str(path))
+
+
+def test_any_of_a_list_is_right_and_a_tolerance_is_taken(tmp_path: Path) -> None:
+    path = tmp_path / "list.jsonl"
+    path.write_text(json.dumps({"problem": "?", "answer": ["5", 0.25]}))
+    env = MathQuestions(str(path), tolerance=0.1)
+    for answer, right in ((r"\boxed{1/4}", 1.0), (r"\boxed{0.26}", 1.0), (r"\boxed{6}", 0.0), (r"\boxed{5}", 1.0)):
+        env.reset(0)
+        assert env.step(answer).reward == right
+
+
 def test_a_reference_that_is_no_mathematics_fails_the_episode(tmp_path: Path) -> None:
     path = tmp_path / "bad.jsonl"
     path.write_text(json.dumps({"problem": "?", "answer": "$$"}))

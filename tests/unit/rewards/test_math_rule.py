@@ -1,12 +1,23 @@
 """math_rule on right, wrong and hostile answers. Importing math-verify takes seconds, so the reward is built once."""
 
 import time
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
 
+import numpy as np
 import pytest
 
+from roll.configs.data import DataArgs
+from roll.datasets.loader import Row
+from roll.datasets.rows import Domain, RowReader
+from roll.errors import ConfigError
+from roll.pipeline.rlvr.reward_config import RewardConfig
 from roll.pipeline.rlvr.rewards.base import RewardInput
 from roll.pipeline.rlvr.rewards.math_rule import MathRule
-from roll.utils.math_equal import is_huge, reference
+from roll.pipeline.rlvr.rewards.table import row_checks
+from roll.utils.math_equal import MathEqual, is_huge, reference
+from tests.unit.rewards.math_pairs import KEPT, MENDED
 
 
 @pytest.fixture(scope="module")
@@ -110,3 +121,111 @@ def test_reference_finds_the_answer_in_worked_solutions() -> None:
 def test_what_python_could_not_finish_computing_is_huge() -> None:
     assert all(map(is_huge, ["10^{10^{10}}", "9**9**9**9", "2^{99999}", "99999!"]))
     assert not any(map(is_huge, ["2^{10}", "2^{2^3}", "10!", "x^2", "1" * 500, "0^{0^0}"]))
+
+
+@pytest.mark.parametrize(("truth", "answer", "is_right"), KEPT)
+def test_ordinary_answers_are_judged_as_ever(math_rule: MathRule, truth: str, answer: str, is_right: bool) -> None:
+    assert math_rule(RewardInput("", rf"so \boxed{{{answer}}}", truth)).score == is_right
+
+
+@pytest.mark.parametrize(("truth", "answer", "is_right"), MENDED)
+def test_numbers_are_read_exactly_and_boxes_that_say_several_things_are_wrong(
+    math_rule: MathRule, truth: str, answer: str, is_right: bool
+) -> None:
+    assert math_rule(RewardInput("", rf"so \boxed{{{answer}}}", truth)).score == is_right
+
+
+@pytest.mark.parametrize(
+    ("truth", "answer"),
+    [
+        (5, "5"),
+        (5.0, "5"),
+        (1e-07, "0.0000001"),
+        (2.5e-05, r"2.5 \times 10^{-5}"),
+        (1e22, "10^{22}"),
+        (0.1 + 0.2, "0.3"),
+        (1 / 3, r"\frac{1}{3}"),
+        (2 / 3, "0.66666667"),
+        (np.float32(0.5), "1/2"),
+        (np.int64(-3), "-3"),
+        (np.array([2.0, 3.0]), "3"),
+        (Decimal("1E-7"), "0.0000001"),
+        (Decimal("12.50"), "12.5"),
+        (Fraction(1, 3), "1/3"),
+        (["1/2", 0.25], "0.25"),
+        ('["1/2", "0.25"]', "0.5"),
+        (("(1,2)",), "(1,2)"),
+    ],
+)
+def test_a_ground_truth_is_read_as_files_hold_it(math_rule: MathRule, truth: Any, answer: str) -> None:
+    assert math_rule(RewardInput("", rf"\boxed{{{answer}}}", truth)).score == 1
+    assert math_rule(RewardInput("", r"\boxed{77}", truth)).score == 0
+
+
+def test_a_whole_number_longer_than_python_writes_is_a_ground_truth(math_rule: MathRule) -> None:
+    assert math_rule(RewardInput("", r"\boxed{7}", 10**5000)).score == 0
+
+
+def read(truth: Any, column: str = "answer") -> None:
+    domain = Domain("math", ("math",), checks=row_checks(RewardConfig.model_validate({"reward": "math_rule"})))
+    args = DataArgs.model_validate({"file_name": "f.jsonl", "ground_truth": "answer"})
+    RowReader(args, "actor_train.data_args", [domain]).read(Row("f.jsonl", 3, {"prompt": "?", column: truth}))
+
+
+@pytest.mark.parametrize(
+    ("truth", "said"),
+    [
+        ({"target": ["5"]}, "is a mapping (target). Name the entry that is the answer"),
+        ([{"target": "5"}], "is a list with a mapping (target)"),
+        ([], "is an empty list"),
+        ([["5"]], "is a list with a list"),
+        (["5", None], "is a list with an empty entry"),
+        (["5", " "], "is a list with an empty entry"),
+        (True, "is true"),
+        (np.bool_(False), "is false"),
+        (b"5", "is a bytes"),
+        (Decimal("NaN"), "is NaN"),
+        ([float("inf")], "is a list with inf"),
+    ],
+)
+def test_a_row_whose_ground_truth_is_no_text_or_number_is_refused(truth: Any, said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        read(truth)
+    text = str(refused.value)
+    assert text.startswith(f"f.jsonl:3: its ground truth {said}")
+    assert text.endswith("(rewards.math, ground_truth is column 'answer')")
+
+
+@pytest.mark.parametrize("truth", ["5", 5, 0, 1e-07, ["5", 6], '["a"]', np.int64(3), Decimal("2.5")])
+def test_a_row_with_a_text_a_number_or_a_list_of_these_is_read(truth: Any) -> None:
+    read(truth)
+
+
+def test_outside_a_box_the_last_number_counts_with_what_hedges_it(math_rule: MathRule) -> None:
+    def score(response: str, truth: str) -> float:
+        return math_rule(RewardInput("", response, truth)).score
+
+    assert score("It is 1.6e-19.", "1.6e-19") == score(r"It is 1.6 \times 10^{-19} C", "1.6e-19") == 1
+    assert score("It is 5.", "5") == score("It is +5", "5") == score(r"So 50\%", "0.5") == 1
+    assert score("first 4, then 5", "5") == score("7 * 4 = 28 or so, then 5", "5") == 1
+    assert score("It is 4 or 5.", "5") == score("It is not 5", "5") == score(r"x \neq 5", "5") == 0
+    assert score("It is 4 or 5.", "4, 5") == 1
+
+
+@pytest.mark.parametrize(("tolerance", "is_right"), [(None, False), (0.01, True), (0.001, False)])
+def test_the_tolerance_is_relative_and_for_decimals_alone(tolerance: float | None, is_right: bool) -> None:
+    equal = MathEqual(tolerance)
+    assert equal("1.602e-19", "1.61e-19") == equal(r"\pi", "3.15") == equal("100.5", "101") == is_right
+    assert not equal("100", "101") and not equal("1/3", "100/301")
+
+
+@pytest.mark.parametrize("tolerance", [-0.1, 1.0, 2])
+def test_a_tolerance_that_is_none_is_refused(tolerance: float) -> None:
+    with pytest.raises(ValueError, match="tolerance"):
+        MathRule(tolerance=tolerance)
+
+
+def test_a_slow_comparison_is_wrong_and_no_failure() -> None:
+    equal, started = MathEqual(limit_s=0.5), time.monotonic()
+    assert not equal("5", r"\sum_{i=1}^{10^9} \sin(i)")
+    assert time.monotonic() - started < 5

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import functools
 import random
-import threading
 from typing import Literal
 
 from roll.errors import EnvError
 from roll.pipeline.agentic.env.base import SUCCESS, VALID, Env, EnvStep
-from roll.pipeline.agentic.env.rows import Mode, Questions
+from roll.pipeline.agentic.env.rows import Mode, Questions, load_rows
 from roll.utils.answers import after_thinking, last_boxed
-from roll.utils.math_equal import MathEqual, reference
-from roll.utils.time_limit import TimeLimitReached, call_within
-
-_JUDGE_LIMIT_S = 60.0
-_LOCK = threading.Lock()  # math-verify's parser is not made for several threads
+from roll.utils.imports import is_installed
+from roll.utils.math_equal import check_tolerance
+from roll.utils.math_process import MathProcesses
+from roll.utils.math_truths import references, truth_problem
 
 
 class MathQuestions(Env):
@@ -23,7 +21,7 @@ class MathQuestions(Env):
 
     `answer_format` boxed: the answer is the last `\boxed{}` behind the thinking, and without one it is no valid action.
     text: what action_pattern finds is the answer. The file's answers are numbers, LaTeX, or worked solutions that end
-    in `\boxed{}` or `#### answer`.
+    in `\boxed{}` or `#### answer`; any of a list is right. `tolerance` is that of math_rule.
     """
 
     reward_range = (0.0, 1.0)
@@ -39,6 +37,7 @@ class MathQuestions(Env):
         tries: int = 1,
         answer_format: Literal["boxed", "text"] = "boxed",
         max_steps: int | None = None,
+        tolerance: float | None = None,
     ):
         if tries < 1 or answer_format not in ("boxed", "text"):
             raise EnvError(f"tries: {tries} must be 1 or more, and answer_format: {answer_format} boxed or text")
@@ -47,11 +46,18 @@ class MathQuestions(Env):
         self.tries = min(tries, max_steps or tries)
         boxed = r" Put the final answer within \boxed{}." if self._is_boxed else ""
         self.instruction = f"Solve the problem.{boxed}"
-        _math_equal()
+        if not is_installed("math_verify"):
+            raise EnvError("roll_math needs the package math-verify: pip install math-verify")
+        try:
+            check_tolerance(tolerance)
+        except ValueError as error:
+            raise EnvError(str(error)) from None
+        _check_truths(dataset_name, split, answer_key)
+        self._equal = _compare(tolerance)
 
     def reset(self, seed: int) -> str:
         self.question, answer = self._questions.draw(seed)
-        self.answer = reference(str(answer))
+        self.answers = references(answer)
         self._left = self.tries
         return self.question
 
@@ -59,7 +65,7 @@ class MathQuestions(Env):
         self._left -= 1
         text = after_thinking(action).strip()
         answer = (last_boxed(text) or "").strip() if self._is_boxed else text
-        right = bool(answer) and _judge(self.answer, answer)
+        right = bool(answer) and self._is_right(answer)
         if right:
             said = "Right."
         else:
@@ -68,26 +74,25 @@ class MathQuestions(Env):
         metrics = {VALID: float(bool(answer)), SUCCESS: float(right)}
         return EnvStep(said, float(right), right or self._left <= 0, False, metrics)
 
+    def _is_right(self, answer: str) -> bool:
+        try:
+            return any(self._equal(truth, answer) for truth in self.answers)
+        except ValueError as error:  # a reference that is no mathematics
+            raise EnvError(str(error)) from None
+
     def random_action(self, rng: random.Random) -> str:
         number = str(rng.randint(0, 9))
         return rf"\boxed{{{number}}}" if self._is_boxed else number
 
 
 @functools.cache
-def _math_equal() -> MathEqual:
-    return MathEqual()
+def _compare(tolerance: float | None) -> MathProcesses:
+    return MathProcesses(tolerance)
 
 
-def _judge(truth: str, answer: str) -> bool:
-    """Raises EnvError for a reference that is no mathematics, or a comparison without end."""
-
-    def compare() -> bool:
-        with _LOCK:
-            return _math_equal()(truth, answer)
-
-    try:
-        return call_within(_JUDGE_LIMIT_S, compare)
-    except TimeLimitReached:
-        raise EnvError(f"comparing {answer[:80]!r} with {truth[:80]!r} took over {_JUDGE_LIMIT_S:g} s") from None
-    except ValueError as error:
-        raise EnvError(str(error)) from None
+@functools.lru_cache(maxsize=16)
+def _check_truths(name: str, split: str, key: str) -> None:
+    """Raises EnvError for the first answer of a file that is none."""
+    for place, row in enumerate(load_rows(name, split)):
+        if row.get(key) not in (None, "") and (problem := truth_problem(row[key])) is not None:
+            raise EnvError(f"answer_key: {key} of row {place} of {name} {problem}")

@@ -2,31 +2,58 @@
 
 from __future__ import annotations
 
-from roll.pipeline.rlvr.rewards.base import RewardInput, RewardResult, requires
-from roll.utils.answers import after_thinking, has_open_box, last_boxed, last_number
-from roll.utils.math_equal import MathEqual, reference
+import re
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from roll.pipeline.rlvr.rewards.base import RewardInput, RewardResult, checks_rows, requires
+from roll.utils.answers import NUMBER, after_thinking, has_open_box, last_boxed
+from roll.utils.math_equal import MathEqual
+from roll.utils.math_truths import references, truth_problem
+
+NEARBY = 80  # characters before the last number that are looked at
+HEDGED = re.compile(rf"(?:(?:{NUMBER.pattern})\s*,?\s+or|\bnot|n't|\\neq?|\u2260|!=)\s+$", re.IGNORECASE)
+
+
+def problem_of(row: Mapping[str, Any]) -> str | None:
+    """What is wrong with the row's reference answer."""
+    problem = truth_problem(row.get("ground_truth"))
+    return None if problem is None else f"its ground truth {problem}"
 
 
 @requires("ground_truth")
+@checks_rows(problem_of)
 class MathRule:
     r"""1 if the answer equals the ground truth, 0 if not.
 
-    The answer is the last `\boxed{}` after the last `</think>` (if there is one), or else the last number there.
-    Thinking that never ends, and a last box that is never closed, hold no answer. The ground truth may be a number,
-    LaTeX, or a worked solution: its last `\boxed{}` counts, or what follows the last `####`, or all of it. With
-    `require_boxed` an answer outside a box does not count.
+    The answer is the last `\boxed{}` after the last `</think>` (if there is one), or else the last number there, with
+    what makes it one of two or denies it ("4 or 5", "not 5"). Thinking that never ends, and a last box that is never
+    closed, hold no answer. The ground truth may be a number, LaTeX, or a worked solution: its last `\boxed{}` counts,
+    or what follows the last `####`, or all of it. Any of a list is right. With `require_boxed` an answer outside a box
+    does not count. `tolerance`: how far decimals may be off, relatively (MathEqual).
     """
 
-    def __init__(self, require_boxed: bool = False):
-        self._equal = MathEqual()
+    def __init__(self, require_boxed: bool = False, tolerance: float | None = None):
+        self._equal = MathEqual(tolerance)
         self._require_boxed = require_boxed
 
     def __call__(self, sample: RewardInput) -> RewardResult:
-        if sample.ground_truth is None or str(sample.ground_truth).strip() == "":
+        if sample.ground_truth is None or (isinstance(sample.ground_truth, str) and not sample.ground_truth.strip()):
             raise ValueError("the row has no ground_truth")
         text = after_thinking(sample.response_text, sample.prompt_text)
         boxed = last_boxed(text)
-        answer = boxed if boxed is not None or self._require_boxed or has_open_box(text) else last_number(text)
+        answer = boxed if boxed is not None or self._require_boxed or has_open_box(text) else _last_number(text)
         metrics = {"answer_found": float(answer is not None), "boxed": float(boxed is not None)}
-        correct = answer is not None and self._equal(reference(str(sample.ground_truth)), answer)
+        truths = references(sample.ground_truth)
+        correct = answer is not None and any(self._equal(truth, answer) for truth in truths)
         return RewardResult(float(correct), metrics, {"answer": answer})
+
+
+def _last_number(text: str) -> str | None:
+    numbers = deque(NUMBER.finditer(text), maxlen=1)
+    if not numbers:
+        return None
+    last = numbers.pop()
+    hedge = HEDGED.search(text[max(0, last.start() - NEARBY) : last.start()])
+    return (hedge.group() if hedge else "") + last.group()

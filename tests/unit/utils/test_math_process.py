@@ -1,0 +1,26 @@
+"""Comparisons from threads: a slow one holds up nobody else. Processes take seconds to start, so there is one test."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from roll.utils.math_process import MathProcesses
+
+SLOW = r"\sum_{i=1}^{10^9} \sin(i)"
+HOUR_S = 3600.0
+
+
+def test_threads_compare_beside_a_slow_comparison_which_is_wrong_and_no_failure() -> None:
+    """While the slow one runs others get their verdicts: from text alone at once, else from a process of their own."""
+    equal = MathProcesses(limit_s=HOUR_S, most=2)
+    with ThreadPoolExecutor(3) as pool:
+        assert pool.submit(equal, r"\sqrt{4}", "2").result(60)
+        waiting = pool.submit(equal, "5", SLOW)
+        assert pool.submit(equal, "5", "5.0").result(60)
+        assert pool.submit(equal, r"x^2+1", "1+x^2").result(60)
+        assert not pool.submit(equal, r"x^2+1", "1+x^3").result(60)
+        with pytest.raises(ValueError, match="cannot be read as mathematics"):
+            pool.submit(equal, "$", "x+1").result(60)
+        assert not waiting.done()
+        equal.close()
+        assert waiting.result(60) is False

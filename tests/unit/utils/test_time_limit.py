@@ -1,0 +1,57 @@
+"""Time limits within each other, in the main thread and in others."""
+
+import signal
+import threading
+import time
+
+import pytest
+
+from roll.utils.time_limit import TimeLimitReached, call_within
+
+LONG_S = 20.0
+
+
+def spin(seconds: float = LONG_S) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pass
+
+
+def test_an_inner_limit_ends_the_inner_call_and_the_outer_one_still_holds() -> None:
+    ended: list[str] = []
+
+    def work() -> None:
+        with pytest.raises(TimeLimitReached):
+            call_within(0.1, spin)
+        ended.append("inner")
+        spin()
+
+    started = time.monotonic()
+    with pytest.raises(TimeLimitReached):
+        call_within(1.0, work)
+    assert ended == ["inner"] and time.monotonic() - started < LONG_S / 2
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
+
+
+def test_an_inner_limit_that_is_longer_leaves_the_outer_one_alone() -> None:
+    started = time.monotonic()
+    with pytest.raises(TimeLimitReached):
+        call_within(0.2, lambda: call_within(LONG_S, spin))
+    assert time.monotonic() - started < LONG_S / 2
+    assert call_within(5.0, lambda: call_within(3.0, lambda: 7)) == 7
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
+
+
+def test_a_thread_is_no_longer_waited_for() -> None:
+    found: list[str] = []
+
+    def run() -> None:
+        try:
+            call_within(0.1, spin)
+        except TimeLimitReached:
+            found.append("stopped")
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(LONG_S / 2)
+    assert found == ["stopped"]
