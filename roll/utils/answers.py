@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from typing import Literal
 
 THINKING, END_OF_THINKING = "<think>", "</think>"
@@ -21,6 +22,8 @@ NUMBER = re.compile(
     r"(?<![\w.])[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?"
     rf"(?:{POWER_OF_TEN})?(?:\s*/\s*\d+)?(?:\\?%)?|(?<![\w.])[-+]?\.\d+(?:{POWER_OF_TEN})?(?:\\?%)?"
 )
+NEARBY = 80  # characters before the last number that are looked at
+HEDGED = re.compile(rf"(?:(?:{NUMBER.pattern})\s*,?\s+or|\bnot|n't|\\neq?|\u2260|!=)\s+$", re.IGNORECASE)
 
 
 def after_thinking(text: str, prompt: str = "") -> str:
@@ -64,12 +67,17 @@ def _boxes(text: str) -> tuple[int, str | None, int]:
 
 
 def last_number(text: str) -> str | None:
-    """The last number as written, with sign, separators, decimals, fraction a/b, percent sign; None if there is none.
+    """The last number as written, with sign, separators, decimals, power of ten, fraction a/b, percent sign, and with
+    what makes it one of two or denies it; None if there is none.
 
-    Example: "it costs $1,234.50 in all." -> "1,234.50"
+    Examples: "it costs $1,234.50 in all." -> "1,234.50", "it is 4 or 5" -> "4 or 5", "it is not 5" -> "not 5"
     """
-    matches = NUMBER.findall(text)
-    return matches[-1] if matches else None
+    numbers = deque(NUMBER.finditer(text), maxlen=1)
+    if not numbers:
+        return None
+    last = numbers.pop()
+    hedge = HEDGED.search(text[max(0, last.start() - NEARBY) : last.start()])
+    return (hedge.group() if hedge else "") + last.group()
 
 
 def last_tagged(text: str) -> str | None:

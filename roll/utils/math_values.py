@@ -90,7 +90,7 @@ def _fraction(part: Any) -> Fraction:
     if isinstance(part, sympy.Rational) and part.is_finite:
         return Fraction(int(part.p), int(part.q))
     if isinstance(part, sympy.Float) and part.is_finite:
-        found = sympy.Rational(part)
+        found: Any = sympy.Rational(part)
         return Fraction(int(found.p), int(found.q))
     raise ValueError(f"{part} is no number")
 
@@ -136,7 +136,9 @@ def differ(gold: Any, pred: Any) -> bool:
     if not symbols or gold.free_symbols != pred.free_symbols or len(symbols) > len(_POINTS[0]):
         return False
     for point in _POINTS:
-        at = {symbol: sympy.Rational(x.numerator, x.denominator) for symbol, x in zip(symbols, point, strict=False)}
+        at: Any = {
+            symbol: sympy.Rational(x.numerator, x.denominator) for symbol, x in zip(symbols, point, strict=False)
+        }
         one, other = number_of(gold.subs(at)), number_of(pred.subs(at))
         if one is None or other is None:
             return False

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
 from roll.pipeline.rlvr.rewards.base import RewardInput, RewardResult, checks_rows, requires
-from roll.utils.answers import NUMBER, after_thinking, has_open_box, last_boxed
+from roll.utils.answers import after_thinking, has_open_box, last_boxed, last_number
 from roll.utils.math_equal import MathEqual
 from roll.utils.math_truths import references, truth_problem
-
-NEARBY = 80  # characters before the last number that are looked at
-HEDGED = re.compile(rf"(?:(?:{NUMBER.pattern})\s*,?\s+or|\bnot|n't|\\neq?|\u2260|!=)\s+$", re.IGNORECASE)
 
 
 def problem_of(row: Mapping[str, Any]) -> str | None:
@@ -43,17 +38,8 @@ class MathRule:
             raise ValueError("the row has no ground_truth")
         text = after_thinking(sample.response_text, sample.prompt_text)
         boxed = last_boxed(text)
-        answer = boxed if boxed is not None or self._require_boxed or has_open_box(text) else _last_number(text)
+        answer = boxed if boxed is not None or self._require_boxed or has_open_box(text) else last_number(text)
         metrics = {"answer_found": float(answer is not None), "boxed": float(boxed is not None)}
         truths = references(sample.ground_truth)
         correct = answer is not None and any(self._equal(truth, answer) for truth in truths)
         return RewardResult(float(correct), metrics, {"answer": answer})
-
-
-def _last_number(text: str) -> str | None:
-    numbers = deque(NUMBER.finditer(text), maxlen=1)
-    if not numbers:
-        return None
-    last = numbers.pop()
-    hedge = HEDGED.search(text[max(0, last.start() - NEARBY) : last.start()])
-    return (hedge.group() if hedge else "") + last.group()
