@@ -20,6 +20,7 @@ from roll.datasets.templates import PromptTemplate
 from roll.datasets.token_bound import TokenBound
 from roll.errors import ConfigError
 from roll.types.rollout import Task
+from roll.utils.thinking import marking_tokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -227,14 +228,27 @@ class _Encoder:
 
 
 def decoder(tokenizer: PreTrainedTokenizerBase, skip_special_tokens: bool = True) -> Decode:
-    """Token ids to texts. A fast tokenizer that cleans nothing up afterwards is asked directly, and row by row: its own
-    threads would cost more than a group's answers take, where others use the cores."""
+    """Token ids to texts. `skip_special_tokens` leaves those that mark thinking (`roll.utils.thinking`): they say which
+    part of an answer is the answer.
+
+    A fast tokenizer that cleans nothing up afterwards is asked directly, and row by row: its own threads would cost
+    more than a group's answers take, where others use the cores."""
+    special = special_tokens(tokenizer)
+    marking = marking_tokens(special) if skip_special_tokens else frozenset()
+    if marking:
+        decode = decoder(tokenizer, skip_special_tokens=False)
+        others = np.array([number for name, number in special.items() if name not in marking], np.int32)
+        return lambda ids: decode([row[~np.isin(row, others)] for row in ids])
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None or getattr(tokenizer, "clean_up_tokenization_spaces", False):
         return lambda ids: tokenizer.batch_decode(
             [row.tolist() for row in ids], skip_special_tokens=skip_special_tokens
         )
     return lambda ids: [backend.decode(row.tolist(), skip_special_tokens=skip_special_tokens) for row in ids]
+
+
+def special_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
+    return {token.content: number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
 
 
 def _batches(items: Iterable[T], size: int) -> Iterator[list[T]]:

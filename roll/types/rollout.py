@@ -198,7 +198,8 @@ class Turn:
 
 @dataclass(frozen=True)
 class RowTexts:
-    """What a reward or a person reads of a row: the answer without special tokens and with them, and the turns."""
+    """What a reward or a person reads of a row: the answer without special tokens but those that mark thinking, with
+    all of them, and the turns."""
 
     response_text: str = ""
     raw_text: str = ""

@@ -12,8 +12,8 @@ from roll.types.rollout import RowTexts, Turn
 
 @dataclass(frozen=True)
 class TextTable:
-    """The texts of rows, one after the other as UTF-8: of row i the parts 2 i (without special tokens) and 2 i + 1
-    (with them)."""
+    """The texts of rows, one after the other as UTF-8: of row i the parts 2 i (`response_text`) and 2 i + 1
+    (`raw_text`)."""
 
     data: np.ndarray  # uint8
     ends: np.ndarray  # int64, of the parts

@@ -6,7 +6,6 @@ import re
 from collections import deque
 from typing import Literal
 
-THINKING, END_OF_THINKING = "<think>", "</think>"
 TOKEN = re.compile(r"\\f?boxed\s*\{|\\f?boxed\s+(?P<word>[^\s{]+)|\\.|[{}]", re.DOTALL)
 TAGGED = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL | re.IGNORECASE)
 SAID = re.compile(
@@ -24,14 +23,6 @@ NUMBER = re.compile(
 )
 NEARBY = 80  # characters before the last number that are looked at
 HEDGED = re.compile(rf"(?:(?:{NUMBER.pattern})\s*,?\s+or|\bnot|n't|\\neq?|\u2260|!=)\s+$", re.IGNORECASE)
-
-
-def after_thinking(text: str, prompt: str = "") -> str:
-    """What follows the last `</think>`: nothing where thinking began after it and never ended, in the text or at the
-    end of the prompt (some chat templates open it there), and all of a text without thinking."""
-    _, end, answer = text.rpartition(END_OF_THINKING)
-    began_in_prompt = not end and prompt.rstrip().endswith(THINKING)
-    return "" if began_in_prompt or THINKING in answer else answer
 
 
 def last_boxed(text: str) -> str | None:

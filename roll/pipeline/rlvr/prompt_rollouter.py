@@ -26,6 +26,7 @@ from roll.types.rollout import (
     Generation,
     GenerationRequest,
     Place,
+    RowTexts,
     SamplingParams,
     StoredGeneration,
     StoredTrajectory,
@@ -70,8 +71,8 @@ class PromptRollouter:
     With `is_compared` the prompt also gets a greedy answer, which is scored alike and not trained on. With
     `redundancy`, so many more are begun: the first `group_size` that end are the group, the engine cuts the others.
 
-    `decode` gives the text without special tokens; `decode_raw`, if set, the text with them, for rewards that look at
-    them.
+    `decode` gives the text without special tokens but those that mark thinking; `decode_raw`, if set, the text with
+    all, for rewards that look at them.
     """
 
     rewards: RewardService
@@ -151,39 +152,25 @@ class PromptRollouter:
         order = sorted(range(len(answers)), key=lambda index: _is_cut(answers[index]))
         return {index: answers[index] for index in sorted(order[: self.group_size])}
 
-    async def _scored(
-        self, task: Task, answers: Sequence[AnyGeneration]
-    ) -> Sequence[tuple[RewardInput, RewardOutcome]]:
-        inputs = self._inputs(task, answers)
-        return list(zip(inputs, await self._outcomes(task.domain, answers, inputs), strict=True))
+    async def _scored(self, task: Task, answers: Sequence[AnyGeneration]) -> Sequence[tuple[str, RewardOutcome]]:
+        """What each says, if that is here, and what it earns."""
+        texts = self._texts(answers)
+        inputs = [_input(task, *both) for both in zip(answers, texts, strict=True)]
+        outcomes = await self._outcomes(task.domain, answers, inputs)
+        return list(zip((said.response_text for said in texts), outcomes, strict=True))
 
     def _room(self, num_prompt: int) -> int:
         """Example: with max_length 40, a prompt of 32 tokens leaves 8 of 12 tokens for its answer."""
         room = self.sampling.max_new_tokens
         return room if self.max_length is None else min(room, self.max_length - num_prompt)
 
-    def _inputs(self, task: Task, generations: Sequence[AnyGeneration]) -> list[RewardInput]:
+    def _texts(self, generations: Sequence[AnyGeneration]) -> list[RowTexts]:
+        """Nothing of answers that are stored."""
         here = [generation for generation in generations if isinstance(generation, Generation)]
         texts = answer_texts(self.decode, here, self.sampling)
         raw = texts if self.decode_raw is None else answer_texts(self.decode_raw, here, self.sampling)
         both = iter(zip(texts, raw, strict=True))
-        inputs: list[RewardInput] = []
-        for generation in generations:
-            text, raw_text = next(both) if isinstance(generation, Generation) else ("", "")
-            inputs.append(
-                RewardInput(
-                    prompt_text=task.prompt_text,
-                    response_text=text,
-                    ground_truth=task.payload.get("ground_truth"),
-                    domain=task.domain,
-                    finish_reason=generation.finish_reason,
-                    num_response_tokens=generation.num_tokens,
-                    raw_text=raw_text,
-                    payload=task.payload,
-                    question=task.question,
-                )
-            )
-        return inputs
+        return [RowTexts(*next(both)) if isinstance(g, Generation) else RowTexts() for g in generations]
 
     async def _outcomes(
         self, domain: str, generations: Sequence[AnyGeneration], inputs: Sequence[RewardInput]
@@ -213,8 +200,22 @@ def _is_cut(generation: AnyGeneration) -> bool:
     return generation.finish_reason == "abort"
 
 
+def _input(task: Task, generation: AnyGeneration, said: RowTexts) -> RewardInput:
+    return RewardInput(
+        prompt_text=task.prompt_text,
+        response_text=said.response_text,
+        ground_truth=task.payload.get("ground_truth"),
+        domain=task.domain,
+        finish_reason=generation.finish_reason,
+        num_response_tokens=generation.num_tokens,
+        raw_text=said.raw_text,
+        payload=task.payload,
+        question=task.question,
+    )
+
+
 def _trajectory(
-    task: Task, index: int, answer: AnswerRow | StoredGeneration, sample: RewardInput, outcome: RewardOutcome
+    task: Task, index: int, answer: AnswerRow | StoredGeneration, text: str, outcome: RewardOutcome
 ) -> AnyTrajectory:
     metrics = {} if outcome.waits else {**outcome.metrics, "reward_time_s": outcome.seconds}
     if isinstance(answer, StoredGeneration):
@@ -232,7 +233,7 @@ def _trajectory(
         answer,
         outcome.score,
         index=index,
-        response_text=sample.response_text,
+        response_text=text,
         metrics=metrics,
         failure=outcome.failure,
         media=task.media,

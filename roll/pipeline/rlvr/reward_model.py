@@ -23,6 +23,7 @@ from roll.pipeline.rlvr.reward_config import RewardModelArgs
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.types.batch import Rows
 from roll.types.rollout import AnyTrajectory, Task, Trajectory, TrajectoryGroup
+from roll.utils.thinking import opened
 
 TRUNCATED = "reward_model_truncated"
 
@@ -61,7 +62,8 @@ class AnswerReader:
             return [self._cut(attempt.input_ids, way) for attempt in attempts]
         texts: list[str] = []
         for attempt in attempts:
-            messages = [*map(dict, task.messages), {"role": "assistant", "content": attempt.response_text}]
+            said = opened(task.prompt_text, attempt.response_text)
+            messages = [*map(dict, task.messages), {"role": "assistant", "content": said}]
             try:
                 texts.append(str(self.tokenizer.apply_chat_template(messages, tokenize=False)))
             except (TemplateError, TypeError, ValueError) as error:

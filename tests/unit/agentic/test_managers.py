@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -77,6 +79,19 @@ def check_rows(rows: list[Trajectory], encoder: ChatEncoder, prompts: list[str],
         np.testing.assert_allclose(row.log_probs[len(given) :], -(turn + np.arange(len(said)) / 100), atol=1e-6)
         assert set(row.policy_versions[len(given) :]) == {turn}
         assert row.turn == turn
+
+
+def test_marks_of_thinking_that_are_special_tokens_reach_the_environment_and_are_words_in_a_message(
+    tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    tokenizer = copy.deepcopy(tiny_tokenizer)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["[THINK]", "[/THINK]"]})
+    (tmp_path / "opens.jinja").write_text("{{ messages[0]['content'] }}[THINK]")
+    encoder = ChatEncoder(tokenizer, str(tmp_path / "opens.jinja"))
+    assert encoder.answer_opening == "[THINK]"
+    ids = np.array(tokenizer.encode("a[/THINK]b<|im_end|>", add_special_tokens=False), np.int32)
+    assert encoder.decode(ids) == "a[/THINK]b"
+    assert encoder.as_words("a[/THINK]b") == "a b"
 
 
 def test_step_concat_shows_the_last_observations_as_they_were_and_no_answer(encoder: ChatEncoder) -> None:

@@ -39,19 +39,15 @@ PY, CPP = (lambda text: Code("python", text)), (lambda text: Code("cpp", text))
     ],
 )
 def test_the_last_block_of_a_known_language_counts(answer: str, code: Code | None) -> None:
-    assert code_in(answer, "", BOTH) == code
+    assert code_in(answer, BOTH) == code
 
 
 def test_without_a_fence_the_answer_is_code_only_where_that_is_asked_for() -> None:
-    assert code_in("x = 1", "", BOTH) is None
-    assert code_in("x = 1", "", BOTH, plain="python") == PY("x = 1\n")
-    assert code_in("```text\nx\n```", "", BOTH, plain="python") is None
-    assert code_in("```python\nx", "", BOTH, plain="python") is None
-
-
-def test_thinking_that_the_prompt_began_is_no_answer() -> None:
-    assert code_in("```python\nx\n```", "Solve it.<think>\n", BOTH) is None
+    assert code_in("x = 1", BOTH) is None
+    assert code_in("x = 1", BOTH, plain="python") == PY("x = 1\n")
+    assert code_in("```text\nx\n```", BOTH, plain="python") is None
+    assert code_in("```python\nx", BOTH, plain="python") is None
 
 
 def test_a_language_that_is_not_listed_is_no_code() -> None:
-    assert code_in("```cpp\nint x;\n```", "", fences_of(("python",))) is None
+    assert code_in("```cpp\nint x;\n```", fences_of(("python",))) is None

@@ -112,6 +112,16 @@ def run(rollouter: PromptRollouter, engine: Engine, group_id: int = 5, step: int
     return asyncio.run(rollouter.run_group(TASK, group_id, step, engine))
 
 
+def test_rewards_see_the_thinking_that_the_prompt_opens_and_records_the_answer_alone() -> None:
+    scores = Scores(RewardOutcome(1.0))
+    task = replace(TASK, prompt_text="one two three<think>\n")
+    group = asyncio.run(rollouter(scores, 1).run_group(task, 0, 0, Engine("stop")))
+    ((_, inputs),) = scores.calls
+    assert inputs[0].response_text == "<think>\n10" and inputs[0].answer == "" and inputs[0].raw_text == "10"
+    (record,) = rollout_records(group, texts_of(group.trajectories))
+    assert record.response_text == "10" and record.prompt_text == task.prompt_text
+
+
 def test_answers_become_trajectories_with_their_rewards() -> None:
     scores, engine = (
         Scores(RewardOutcome(1.0, metrics={"boxed": 1.0}, extra={"answer": "7"}, seconds=0.5), RewardOutcome(-2.0)),

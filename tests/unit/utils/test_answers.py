@@ -6,7 +6,7 @@ import pytest
 
 from roll.pipeline.rlvr.rewards.base import RewardInput, RewardResult
 from roll.pipeline.rlvr.rewards.exact_match import ExactMatch, Regex
-from roll.utils.answers import after_thinking, final_answer, has_open_box, last_boxed, last_number
+from roll.utils.answers import final_answer, has_open_box, last_boxed, last_number
 
 
 @pytest.mark.parametrize(
@@ -48,20 +48,6 @@ def test_last_boxed(text: str, answer: str | None) -> None:
 def test_last_number(text: str, answer: str | None) -> None:
     found = last_number(text)
     assert found == answer
-
-
-def test_after_thinking_takes_what_follows_the_last_tag_or_everything() -> None:
-    assert after_thinking("<think>1</think>2</think>3") == "3"
-    assert after_thinking("no thoughts, 4") == "no thoughts, 4"
-
-
-def test_thinking_that_never_ends_holds_no_answer_wherever_it_began() -> None:
-    assert after_thinking("<think>never ends 4") == ""
-    assert after_thinking("<think>1</think>2<think>3") == ""
-    opened = "<|im_start|>assistant\n<think>\n"
-    assert after_thinking("never ends 4", opened) == ""
-    assert after_thinking("ends</think> 4", opened) == " 4"
-    assert after_thinking("4", "Think in <think> tags.") == "4"
 
 
 def test_an_open_box_is_one_that_begins_last_and_is_never_closed() -> None:

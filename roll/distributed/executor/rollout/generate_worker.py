@@ -126,7 +126,7 @@ class GenerateWorker:
 
     @cached_property
     def _decoders(self) -> tuple[Decode, Decode]:
-        """Token ids to texts, without special tokens and with them. Loaded when they are first needed."""
+        """Token ids to texts, as `RowTexts` holds them. Loaded when they are first needed."""
         tokenizer = tokenizer_of(self._settings.model_args)
         return decoder(tokenizer), decoder(tokenizer, skip_special_tokens=False)
 

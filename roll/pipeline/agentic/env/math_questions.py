@@ -9,11 +9,12 @@ from typing import Literal
 from roll.errors import EnvError
 from roll.pipeline.agentic.env.base import SUCCESS, VALID, Env, EnvStep
 from roll.pipeline.agentic.env.rows import Mode, Questions, load_rows
-from roll.utils.answers import after_thinking, last_boxed
+from roll.utils.answers import last_boxed
 from roll.utils.imports import is_installed
 from roll.utils.math_equal import check_tolerance
 from roll.utils.math_process import MathProcesses
 from roll.utils.math_truths import references, truth_problem
+from roll.utils.thinking import after_thinking
 
 
 class MathQuestions(Env):

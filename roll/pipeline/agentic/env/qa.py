@@ -12,7 +12,8 @@ from typing import Literal
 from roll.errors import EnvError
 from roll.pipeline.agentic.env.base import SUCCESS, VALID, Env, EnvStep
 from roll.pipeline.agentic.env.rows import Mode, Questions
-from roll.utils.answers import after_thinking, last_boxed
+from roll.utils.answers import last_boxed
+from roll.utils.thinking import after_thinking
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)

@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
+from roll.datasets.encoding import decoder, special_tokens
 from roll.datasets.templates import PromptTemplate
 from roll.datasets.tool_calls import with_arguments
 from roll.errors import ConfigError, EnvError, describe
 from roll.pipeline.agentic.env.base import Conversation
+from roll.utils.thinking import answer_opening, marking_tokens, without_marks
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 ANSWER = "\u2060answer\u2060"  # stands for an answer when a template shows what follows one
-THINK = "<think>"
 Messages = Sequence[tuple[str, str]]
 
 
@@ -33,8 +34,9 @@ class ChatEncoder:
         self._tokenizer = tokenizer
         self._reads_tool_calls = reads_tool_calls
         self._template = PromptTemplate.load(template, tokenizer, "actor_train.data_args.template")
-        opening = self._render([("user", "x")]).rstrip()
-        self.answer_opening = f"{THINK}\n" if opening.endswith(THINK) else ""
+        self._decode = decoder(tokenizer)
+        self._has_special_marks = bool(marking_tokens(special_tokens(tokenizer)))
+        self.answer_opening = answer_opening(self._render([("user", "x")]))
         """What the template itself puts at the beginning of every answer."""
 
     def start(self, messages: Messages) -> np.ndarray:
@@ -69,8 +71,12 @@ class ChatEncoder:
         return ids[1:] if ends else ids
 
     def decode(self, ids: np.ndarray) -> str:
-        """The text of an answer, without special tokens."""
-        return str(self._tokenizer.decode(ids.tolist(), skip_special_tokens=True))
+        """The text of an answer, without special tokens but those that mark its thinking."""
+        return self._decode([ids])[0]
+
+    def as_words(self, answer: str) -> str:
+        """An answer as part of a message: marks of thinking that are special tokens would be some there, too."""
+        return without_marks(answer) if self._has_special_marks else answer
 
     def show(self, ids: np.ndarray) -> str:
         """The text with special tokens."""

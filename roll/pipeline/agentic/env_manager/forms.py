@@ -153,7 +153,7 @@ class StepForm:
     def history(self, turns: Sequence[PlayedTurn], first: int) -> str:
         """What `{history}` shows of past turns, the first of which is number `first` of the episode."""
         return "\n".join(
-            f"[Step {first + i}, observation: {p.turn.observation}, answer: {p.turn.response}]"
+            f"[Step {first + i}, observation: {p.turn.observation}, answer: {self._encoder.as_words(p.turn.response)}]"
             for i, p in enumerate(turns)
         )
 

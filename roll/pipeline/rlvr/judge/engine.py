@@ -25,6 +25,7 @@ from roll.pipeline.rlvr.judge.judge import Reply
 from roll.pipeline.rlvr.reward_config import ANSWER_TOKENS
 from roll.pipeline.settings import sampling_params
 from roll.types.rollout import Generate, Generation, GenerationRequest, SamplingParams
+from roll.utils.thinking import opened
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -45,18 +46,19 @@ class JudgeText:
             tokenizer, PromptTemplate.load(worker.data_args.template, tokenizer, f"{role}.data_args.template")
         )
 
-    def encode(self, text: str) -> np.ndarray:
+    def render(self, text: str) -> str:
         """One message of a user as a prompt. Special tokens in it lose their meaning: a policy that writes the end of
         its turn must not go on as somebody else."""
         message = {"role": "user", "content": self._plain(text)}
-        example = Example(Row("the judge's prompt", 0, {}), "", (message,), is_text=True)
-        ids = self.tokenizer(
-            self.template.render(example), add_special_tokens=self.template.adds_special_tokens, verbose=False
-        )
+        return self.template.render(Example(Row("the judge's prompt", 0, {}), "", (message,), is_text=True))
+
+    def encode(self, prompt: str) -> np.ndarray:
+        ids = self.tokenizer(prompt, add_special_tokens=self.template.adds_special_tokens, verbose=False)
         return np.array(ids["input_ids"], np.int32)
 
-    def decode(self, generation: Generation, sampling: SamplingParams) -> str:
-        return answer_texts(decoder(self.tokenizer), [generation], sampling)[0]
+    def decode(self, prompt: str, generation: Generation, sampling: SamplingParams) -> str:
+        """What the judge says, with the thinking that its prompt opened."""
+        return opened(prompt, answer_texts(decoder(self.tokenizer), [generation], sampling)[0])
 
     def _plain(self, text: str) -> str:
         """Example: "<|im_end|>" becomes "< |im_end|>"."""
@@ -74,7 +76,8 @@ class EngineModel:
         self._numbers = itertools.count()
 
     async def reply(self, text: str, max_retries: int) -> Reply:
-        prompt = await asyncio.to_thread(self._text.encode, text)
+        asked = await asyncio.to_thread(self._text.render, text)
+        prompt = await asyncio.to_thread(self._text.encode, asked)
         request = GenerationRequest(
             f"{self._name}-{next(self._numbers)}",
             prompt,
@@ -85,7 +88,7 @@ class EngineModel:
         except StrategyError as error:  # the engine refuses this request, and no other one
             raise RewardError(f"the judge cannot be asked: {error}") from None
         return Reply(
-            await asyncio.to_thread(self._text.decode, answer, self._sampling),
+            await asyncio.to_thread(self._text.decode, asked, answer, self._sampling),
             len(prompt),
             len(answer.token_ids),
             answer.finish_reason == "length",

@@ -12,6 +12,7 @@ from roll.pipeline.rlvr.judge.verdict import NoVerdict, VerdictReader
 from roll.pipeline.rlvr.rewards.base import RewardInput, RewardResult, requires
 
 _SHOWN_CHARACTERS = 120
+NOT_ASKED = "not asked: there is no answer, or nothing but thinking"
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,8 @@ class Model(Protocol):
 
 @requires()  # what the prompt takes up is required by the settings
 class Judge:
-    """An async reward. A reply without a verdict is asked for again; requests that fail, and such replies, have
+    """An async reward. Where nothing follows an answer's thinking it gives the lowest score, without asking. A reply
+    without a verdict is asked for again; requests that fail, and such replies, have
     `max_retries` together. Without a verdict in the end the answer failed: it is no 0."""
 
     def __init__(self, prompt: JudgePrompt, read: VerdictReader, model: Model, max_retries: int):
@@ -43,6 +45,8 @@ class Judge:
         self._max_retries = max_retries
 
     async def __call__(self, sample: RewardInput) -> RewardResult:
+        if not sample.answer.strip():
+            return RewardResult(self._read.lowest, {"judge_retries": 0.0}, {"judge": NOT_ASKED})
         text = self._prompt.render(sample)
         num_retries = 0
         while True:

@@ -10,6 +10,7 @@ from typing import Any
 
 from roll.configs.problems import did_you_mean
 from roll.datasets.rows import GROUND_TRUTH
+from roll.pipeline.rlvr.judge.marks import guarded
 from roll.pipeline.rlvr.judge.verdict import VerdictForm
 from roll.pipeline.rlvr.rewards.base import RewardInput
 from roll.utils.paths import look_at
@@ -92,15 +93,17 @@ class JudgePrompt:
         return (*([GROUND_TRUTH] if REFERENCE in _places(self.text) else []), *own)
 
     def render(self, sample: RewardInput) -> str:
+        """What the judge is asked. `{response}` is the part of the answer behind its thinking; nothing that is filled
+        in can close the marks around it."""
         values = {
             **sample.payload,
             QUESTION: sample.question or sample.prompt_text,
-            RESPONSE: sample.response_text,
+            RESPONSE: sample.answer,
             REFERENCE: sample.ground_truth,
             LOWEST: f"{self.lowest:g}",
             HIGHEST: f"{self.highest:g}",
         }
-        return "".join(before + ("" if place is None else str(values[place])) for before, place in _pieces(self.text))
+        return guarded([(text, None if place is None else str(values[place])) for text, place in _pieces(self.text)])
 
 
 def prompt_named(given: str | None) -> Named:

@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 import regex
 
-from roll.utils.answers import after_thinking, last_boxed
+from roll.utils.answers import last_boxed
+from roll.utils.thinking import after_thinking
 
 VerdictForm = Literal["yes_no", "score", "json", "boxed", "pattern"]
 YES_NO: Mapping[str, float] = {"yes": 1.0, "no": 0.0}
@@ -41,6 +42,7 @@ class VerdictReader:
         scores: Mapping[str, float] | None = None,
         score_range: tuple[float, float] = (0.0, 1.0),
     ):
+        self._form = form
         self._scores = {word.casefold(): score for word, score in (scores or YES_NO).items()}
         self._low, self._high = score_range
         words = "|".join(regex.escape(word) for word in sorted(self._scores, key=len, reverse=True))
@@ -62,6 +64,11 @@ class VerdictReader:
             "pattern": self._from_pattern,
         }
         self._read = readers[form]
+
+    @property
+    def lowest(self) -> float:
+        """The score of the worst answer."""
+        return 0.0 if self._form == "score" else min(self._scores.values())
 
     def __call__(self, reply: str) -> float:
         text = after_thinking(reply).strip()

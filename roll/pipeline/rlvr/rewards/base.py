@@ -15,10 +15,18 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
+from roll.utils.thinking import after_thinking, opened
+
 
 @dataclass(frozen=True)
 class RewardInput:
-    """One answer to score. `response_text` is without special tokens (as end of sequence), `raw_text` with them."""
+    """One answer to score.
+
+    `response_text` is what the model wrote, with the marks of its thinking, where these are special tokens as well, and
+    without other special tokens (as end of sequence). Where the prompt's end opens the thinking, as some chat templates
+    do, it begins with that opening ("<think>\\n"), whoever builds the input. `answer` is the part after the thinking,
+    "" where that never ends. `raw_text` is what was sampled, with all special tokens and nothing of the prompt.
+    """
 
     prompt_text: str
     response_text: str
@@ -29,6 +37,13 @@ class RewardInput:
     raw_text: str = ""
     payload: Mapping[str, Any] = field(default_factory=dict)  # all columns of the data row
     question: str = ""  # what the prompt asks, without a chat template
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "response_text", opened(self.prompt_text, self.response_text))
+
+    @property
+    def answer(self) -> str:
+        return after_thinking(self.response_text)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from roll.pipeline.rlvr.rewards.base import RewardInput, RewardResult, requires
 from roll.pipeline.rlvr.rewards.builtins import RewardType
-from roll.utils.answers import after_thinking, final_answer
+from roll.utils.answers import final_answer
 
 SCORES: Mapping[RewardType, tuple[float, float, float, float]] = {
     "hard": (1.0, 1.0, 0.0, 0.0),
@@ -62,7 +62,7 @@ class MultipleChoice:
     def __call__(self, sample: RewardInput) -> RewardResult:
         truths = self._truths(sample.ground_truth)
         options = self._options(sample.payload.get(self._options_column))
-        text = after_thinking(sample.response_text, sample.prompt_text)
+        text = sample.answer
         answer, place = final_answer(text)
         if answer is None:
             answer = self._unmarked(text)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from roll.pipeline.rlvr.rewards.base import RewardInput, RewardResult, requires
-from roll.utils.answers import after_thinking, last_tagged
+from roll.utils.answers import last_tagged
 
 THRESHOLDS = (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.99)
 BOX_KEYS, LABEL_KEYS = ("bbox_2d", "bbox", "box"), ("label", "category", "name")
@@ -69,7 +69,7 @@ class Detection:
         if truth is None or None in truth:
             raise ValueError(f"ground_truth {sample.ground_truth!r:.200} is not a list of boxes with labels")
         reference = [box for box in truth if box is not None]
-        found = boxes_in(listed(after_thinking(sample.response_text, sample.prompt_text)))
+        found = boxes_in(listed(sample.answer))
         if found is None or len(found) > MAX_BOXES:
             return RewardResult(0.0, {"format": 0.0, "success": 0.0, "iou": 0.0, "f_score": 0.0})
         iou, f_score = self._accuracy(reference, found)

@@ -11,8 +11,9 @@ from roll.pipeline.rlvr.rewards.base import RewardInput, RewardResult, requires
 class ExactMatch:
     r"""1 if the answer is the ground truth, 0 if not.
 
-    The answer is the last match of `pattern` in the response: its group if it has one (it may have one at most), the
-    whole match otherwise. Without a pattern it is the whole response. No match scores 0.
+    The answer is the last match of `pattern` behind the thinking: its group if it has one (it may have one at most),
+    the whole match otherwise. A pattern that names the marks of thinking may begin before. Without a pattern it is all
+    that follows the thinking. No match, and thinking that never ends, score 0.
 
     Example: pattern `<answer>(.*?)</answer>` and ground truth "1234": "<answer> 1234</answer>" scores 1.
     """
@@ -30,15 +31,17 @@ class ExactMatch:
     def __call__(self, sample: RewardInput) -> RewardResult:
         if sample.ground_truth is None:
             raise ValueError("the row has no ground_truth")
-        answer = self._answer(sample.response_text)
+        answer = self._found(sample)
         correct = answer is not None and self._normal(answer) == self._normal(str(sample.ground_truth))
         return RewardResult(float(correct), {"answer_found": float(answer is not None)}, {"answer": answer})
 
-    def _answer(self, text: str) -> str | None:
+    def _found(self, sample: RewardInput) -> str | None:
+        text, answer = sample.response_text, sample.answer
         if self._pattern is None:
-            return text
-        answers = self._pattern.findall(text)
-        return answers[-1] if answers else None
+            return answer if answer or not text else None
+        whole = [match for match in self._pattern.finditer(text) if match.end() > len(text) - len(answer)]
+        matches = list(self._pattern.finditer(answer)) or (whole if answer else [])
+        return matches[-1][self._pattern.groups] if matches else None
 
     def _normal(self, text: str) -> str:
         text = text.strip() if self._strip else text
@@ -47,7 +50,8 @@ class ExactMatch:
 
 @requires()
 class Regex:
-    """`score` if the whole response matches `pattern` (with `.` matching line ends too), `otherwise` if not."""
+    """`score` if the whole response, thinking and its marks included, matches `pattern` (with `.` matching line ends
+    too), `otherwise` if not."""
 
     def __init__(self, pattern: str, score: float = 1.0, otherwise: float = 0.0):
         self._pattern = re.compile(pattern, re.DOTALL)

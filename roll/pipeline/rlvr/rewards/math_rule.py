@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from roll.pipeline.rlvr.rewards.base import RewardInput, RewardResult, checks_rows, requires
-from roll.utils.answers import after_thinking, has_open_box, last_boxed, last_number
+from roll.utils.answers import has_open_box, last_boxed, last_number
 from roll.utils.math_equal import MathEqual
 from roll.utils.math_truths import references, truth_problem
 
@@ -22,7 +22,7 @@ def problem_of(row: Mapping[str, Any]) -> str | None:
 class MathRule:
     r"""1 if the answer equals the ground truth, 0 if not.
 
-    The answer is the last `\boxed{}` after the last `</think>` (if there is one), or else the last number there, with
+    The answer is the last `\boxed{}` after the thinking, or else the last number there, with
     what makes it one of two or denies it ("4 or 5", "not 5"). Thinking that never ends, and a last box that is never
     closed, hold no answer. The ground truth may be a number, LaTeX, or a worked solution: its last `\boxed{}` counts,
     or what follows the last `####`, or all of it. Any of a list is right. With `require_boxed` an answer outside a box
@@ -36,7 +36,7 @@ class MathRule:
     def __call__(self, sample: RewardInput) -> RewardResult:
         if sample.ground_truth is None or (isinstance(sample.ground_truth, str) and not sample.ground_truth.strip()):
             raise ValueError("the row has no ground_truth")
-        text = after_thinking(sample.response_text, sample.prompt_text)
+        text = sample.answer
         boxed = last_boxed(text)
         answer = boxed if boxed is not None or self._require_boxed or has_open_box(text) else last_number(text)
         metrics = {"answer_found": float(answer is not None), "boxed": float(boxed is not None)}

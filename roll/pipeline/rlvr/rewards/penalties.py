@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from roll.pipeline.rlvr.rewards.base import RewardInput, requires
+from roll.utils.thinking import without_marks
 
 
 @requires()
@@ -47,7 +48,7 @@ class Repetition:
         self._by_words = by == "words"
 
     def __call__(self, sample: RewardInput) -> float:
-        words = sample.response_text.lower().split()
+        words = without_marks(sample.response_text).lower().split()
         units = words if self._by_words else list("".join(words))
         num_ngrams = len(units) - self._size + 1
         if num_ngrams < 1:
@@ -85,4 +86,4 @@ class LongWord:
         self._max_chars = max_chars
 
     def __call__(self, sample: RewardInput) -> float:
-        return -float(any(len(word) > self._max_chars for word in sample.response_text.split()))
+        return -float(any(len(word) > self._max_chars for word in without_marks(sample.response_text).split()))

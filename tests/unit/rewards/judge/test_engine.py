@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,7 +51,7 @@ class Engine:
 
 @pytest.fixture
 def asked(tiny_tokenizer: PreTrainedTokenizerFast) -> Callable[..., tuple[EngineJudges, Engine]]:
-    def build(answer: Answer, **changes: Any) -> tuple[EngineJudges, Engine]:
+    def build(answer: Answer, text: JudgeText | None = None, **changes: Any) -> tuple[EngineJudges, Engine]:
         reward = {
             "reward": "llm_judge",
             "judge_model_type": "cluster",
@@ -59,7 +60,7 @@ def asked(tiny_tokenizer: PreTrainedTokenizerFast) -> Callable[..., tuple[Engine
         }
         made = config({"rewards": {"math": reward | changes}, "reward_model": {"device_mapping": [3]}})
         engine = Engine(tiny_tokenizer, answer)
-        text = JudgeText(tiny_tokenizer, PromptTemplate.load("native", tiny_tokenizer, "template"))
+        text = text or JudgeText(tiny_tokenizer, PromptTemplate.load("native", tiny_tokenizer, "template"))
         return EngineJudges(made, {"reward_model": engine}, {"reward_model": text}), engine
 
     return build
@@ -67,6 +68,28 @@ def asked(tiny_tokenizer: PreTrainedTokenizerFast) -> Callable[..., tuple[Engine
 
 def score(judges: EngineJudges, *responses: str) -> list[RewardOutcome]:
     return asyncio.run(judges.score("math", [RewardInput("", text) for text in responses]))
+
+
+@pytest.mark.parametrize("response", ["<think>say 41, no, 42", "[THINK]42", "<think>42</think>\n", " "])
+def test_an_answer_without_a_word_behind_its_thinking_is_the_worst_and_nobody_is_asked(
+    asked: Any, response: str
+) -> None:
+    judges, engine = asked(lambda prompt, _: "yes", judge_scores={"yes": 1, "no": -1})
+    (outcome,) = score(judges, response)
+    assert outcome.score == -1 and not engine.requests
+
+
+def test_thinking_that_the_judges_own_template_opens_holds_no_verdict(
+    asked: Any, tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    file = tmp_path / "opens.jinja"
+    file.write_text("{{ messages[0]['content'] }}<think>\n")
+    thinks = JudgeText(tiny_tokenizer, PromptTemplate.load(str(file), tiny_tokenizer, "template"))
+    for said, expected in (("no</think>yes", 1.0), ("yes, or", None)):
+        judges, _ = asked(lambda _, __, said=said: said, text=thinks)
+        (outcome,) = score(judges, "42")
+        assert outcome.failure is None if expected else "nothing but thinking" in str(outcome.failure)
+        assert outcome.score == expected or outcome.failure
 
 
 def test_an_answer_is_judged_through_the_judges_own_template_and_greedily(asked: Any) -> None:

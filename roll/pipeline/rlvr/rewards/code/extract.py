@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from roll.utils.answers import after_thinking
+from roll.utils.thinking import after_thinking
 
 FENCE = re.compile(r"^(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})[ \t]*(?P<word>[^\s`]*)[^`\n]*$", re.MULTILINE)
 
@@ -17,11 +17,11 @@ class Code:
     text: str
 
 
-def code_in(text: str, prompt: str, fences: Mapping[str, str], plain: str | None = None) -> Code | None:
+def code_in(text: str, fences: Mapping[str, str], plain: str | None = None) -> Code | None:
     """The last fenced block after the thinking whose word, such as `python`, is in `fences` (word -> language); a block
     without a word is of the first language. A block that never ends is none. None if there is no such block; with
     `plain` an answer without any fence is code of that language."""
-    answer = after_thinking(text, prompt)
+    answer = after_thinking(text)
     found: Code | None = None
     opening: re.Match[str] | None = None
     for line in FENCE.finditer(answer):

@@ -26,7 +26,7 @@ WAITING = 3  # a case may take as many times its CPU time, since it shares the m
 class CodeSandbox:
     """1 if the program passes all cases of the row, 0 if not; with `reward_type: soft` the share that it passes.
 
-    The program is the last fenced block of one of `languages` after the last `</think>`; with `plain` an answer without
+    The program is the last fenced block of one of `languages` after the thinking; with `plain` an answer without
     a fence is one of the first language. `time_limit_s` is CPU time of a case, `total_time_s` wall time of all cases of
     an answer, by default two thirds of `timeout_s`; the other limits are those of a case as well. `python` is the
     interpreter of answers, with the packages that it has; without it they have the standard library alone.
@@ -65,7 +65,7 @@ class CodeSandbox:
     def __call__(self, sample: RewardInput) -> RewardResult:
         cases = read_cases(sample.payload)
         plain = self._languages[0] if self._plain else None
-        code = code_in(sample.response_text, sample.prompt_text, fences_of(self._languages), plain)
+        code = code_in(sample.response_text, fences_of(self._languages), plain)
         if code is None:
             return RewardResult(0.0, {"code_found": 0.0, "passed_fraction": 0.0}, {"why": "no code in the answer"})
         tally = self._judge.judge(code, cases, stop_early=not self._is_soft)

@@ -11,7 +11,6 @@ from typing import Any, Literal
 from roll.pipeline.rlvr.rewards.base import RewardInput, RewardResult, checks_rows, requires
 from roll.pipeline.rlvr.rewards.ifeval.functions import FUNCTIONS
 from roll.pipeline.rlvr.rewards.ifeval.instructions import INSTRUCTIONS
-from roll.utils.answers import after_thinking
 
 
 @dataclass(frozen=True)
@@ -107,7 +106,7 @@ class IFEval:
 
     def __call__(self, sample: RewardInput) -> RewardResult:
         instructions = instructions_of({"ground_truth": sample.ground_truth, **sample.payload})
-        text = after_thinking(sample.response_text, sample.prompt_text).strip("\n")
+        text = sample.answer.strip("\n")
         versions = loose_versions(text) if self._is_loose else [text]
         verdicts = [any(map(instruction.is_followed, versions)) for instruction in instructions]
         share = sum(verdicts) / len(verdicts)

@@ -1,0 +1,117 @@
+"""The marks between which a model thinks, in the text that it wrote.
+
+A mark is known by its form, so that a new model, or one whose marks a user added, needs no setting:
+
+- a name for thinking in brackets: <think> </think>, <seed:think>, <longcat_think>, <thought>, <reasoning>, [THINK]
+  [/THINK], <|START_THINKING|> <|END_THINKING|>, <|begin_of_thought|> <|end_of_thought|>, and others of the kind;
+- the marks that say it otherwise: <|inner_prefix|> (Apertus), <|channel> <channel|> (Gemma 4), <|open|>think<|sep|>
+  (Kimi K3);
+- the channels of gpt-oss (harmony): what is in another channel than `final` is not the answer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+_NAME = r"(?:longcat_)?(?:think(?:ing)?|thoughts?|reasoning|working_out)"
+_SIDE = r"(?:begin|start|end)"
+_INNER = rf"/?(?:[\w-]+:)?(?:{_SIDE}_(?:of_)?)?{_NAME}(?:_{_SIDE})?(?::[\w-]+)?"
+_MARK = re.compile(
+    rf"<\|{_INNER}\|>|<{_INNER}>|\u25c1{_INNER}\u25b7|(?-i:\[/?THINK(?:ING)?\])"
+    r"|<\|inner_(?:prefix|suffix)\|>|<\|channel>(?:thought\b)?|<channel\|>|<\|(?:open|close)\|>think<\|sep\|>",
+    re.IGNORECASE,
+)
+_END = re.compile(r"^\W*/|(?<![a-z])(?:end|suffix|close)(?![a-z])|^<channel", re.IGNORECASE)
+_SIDES = re.compile(r"(?<![a-z])(?:begin|start|end|of|prefix|suffix|open|close)(?![a-z])|[/_]", re.IGNORECASE)
+_HEADER = re.compile(r"<\|channel\|>\s*(\w+)[^<]*(?:<\|constrain\|>[^<]*)?<\|message\|>")
+_MESSAGE_END = re.compile(r"<\|(?:end|start|channel|return|call)\|>")
+_OTHER_PARTS = re.compile(r"<\|(?:open|close)\|>\w+<\|sep\|>")  # of Kimi K3: the response
+_FRAMES = re.compile(r"(?:<\|end\|>)?(?:<\|start\|>\w*)?" + _HEADER.pattern + r"|<\|(?:end|start)\|>")
+_IN_PIECES = (
+    ("<|channel|>", "<|message|>", "<|start|>", "<|end|>", "<|constrain|>"),
+    ("<|open|>", "<|sep|>", "<|close|>"),
+)
+"""Special tokens that mark thinking together with plain text between them."""
+_LONGEST = 120
+FINAL = "final"
+
+
+@dataclass(frozen=True)
+class Mark:
+    """`pair` is the same for the two marks that belong together."""
+
+    start: int
+    end: int
+    pair: str
+    ends: bool
+
+
+def marks_in(text: str) -> list[Mark]:
+    return [
+        Mark(match.start(), match.end(), _pair(match.group()), _END.search(match.group()) is not None)
+        for match in _MARK.finditer(text)
+    ]
+
+
+def _pair(mark: str) -> str:
+    """Example: <think> of both <think> and </think>, <|thinking|> of both <|START_THINKING|> and <|END_THINKING|>."""
+    if "channel" in mark:
+        return "channel"
+    return _SIDES.sub("", mark).lower()
+
+
+def after_thinking(text: str) -> str:
+    """The answer: what follows the end of the thinking. All of a text without thinking, nothing of one whose thinking
+    never ends. The first mark of a text says by which pair it thinks; others are words.
+
+    Examples: "<think>1</think>2</think> 3" -> " 3", "[THINK]say 41, no, 42" -> "".
+    """
+    headers = list(_HEADER.finditer(text)) if "<|channel|>" in text else []
+    if headers:
+        return _MESSAGE_END.split(text[headers[-1].end() :], maxsplit=1)[0] if headers[-1][1] == FINAL else ""
+    if "<|channel|>" in text:  # of the first message not even the header is whole
+        return ""
+    answer = text
+    if marks := marks_in(text):
+        last = [mark for mark in marks if mark.pair == marks[0].pair][-1]
+        answer = text[last.end :] if last.ends else ""
+    return _OTHER_PARTS.sub("", answer) if "<|sep|>" in answer else answer
+
+
+def answer_opening(prompt: str) -> str:
+    """What the prompt's end has of the answer already: the mark that begins the thinking, with white space as it is.
+    Nothing where the thinking is not open.
+
+    Example: "<think>\\n" of "...<|Assistant|><think>\\n".
+    """
+    tail = prompt[-_LONGEST:]
+    bare = tail.rstrip()
+    header = [match for match in _HEADER.finditer(bare) if match.end() == len(bare) and match[1] != FINAL]
+    if header:
+        return tail[header[-1].start() :]
+    marks = marks_in(bare)
+    is_open = bool(marks) and not marks[-1].ends and marks[-1].end == len(bare)
+    return tail[marks[-1].start :] if is_open else ""
+
+
+def opened(prompt: str, text: str) -> str:
+    """A text with the opening that its prompt holds, unless it begins with that mark itself."""
+    opening = answer_opening(prompt)
+    return text if text.lstrip().startswith(opening.strip()) else opening + text
+
+
+def without_marks(text: str) -> str:
+    """The words of thinking and answer alike, a space in place of each mark."""
+    if "<|" in text:
+        text = _OTHER_PARTS.sub(" ", _FRAMES.sub(" ", text) if "<|channel|>" in text else text)
+    return _MARK.sub(" ", text)
+
+
+def marking_tokens(special: Iterable[str]) -> frozenset[str]:
+    """Those of a vocabulary's special tokens without which its thinking could not be told from its answers."""
+    names = frozenset(special)
+    single = {name for name in names if _MARK.fullmatch(name)}
+    pieces = {piece for group in _IN_PIECES if names.issuperset(group[:2]) for piece in group if piece in names}
+    return frozenset(single | pieces)
