@@ -70,3 +70,8 @@ CASED = [
 @pytest.mark.parametrize(("name", "text", "follows"), CASED)
 def test_english_in_capitals_or_in_small_letters(name: str, text: str, follows: bool) -> None:
     assert INSTRUCTIONS[name](text) is follows
+
+
+def test_a_text_without_a_letter_is_in_any_language() -> None:
+    assert INSTRUCTIONS["language:response_language"]("123 ...", language="fr") is True
+    assert INSTRUCTIONS["change_case:english_capital"]("123") is False

@@ -28,8 +28,8 @@ def loose_versions(text: str) -> list[str]:
     """Example: of the lines "*a*" and "b" they are both lines, "*a*", "b" and nothing, each with and without
     asterisks."""
     lines = text.split("\n")
-    cuts = [text, "\n".join(lines[1:]), "\n".join(lines[:-1]), "\n".join(lines[1:-1])]
-    return [version for cut in cuts for version in (cut.strip(), cut.replace("*", "").strip())]
+    cuts = [text, *("\n".join(part).strip() for part in (lines[1:], lines[:-1], lines[1:-1]))]
+    return [version for cut in cuts for version in (cut, cut.replace("*", ""))]
 
 
 def instructions_of(row: Mapping[str, Any]) -> list[Instruction]:
