@@ -2,8 +2,8 @@
 
     python examples/data/prepare_geometry3k.py train-00000-of-00001.parquet                   # of hiyouga/geometry3k
 
-A row has `images` (bytes), a `problem` with `<image>` where one belongs, and an `answer`. RLVR renders the text of such
-messages and does not read pictures, so that today a model has to answer without them.
+A row has `images` (bytes), a `problem` with `<image>` where one belongs, and an `answer`. No run reads pictures yet, so
+that all of them refuse these rows.
 """
 
 import hashlib

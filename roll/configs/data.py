@@ -87,6 +87,10 @@ class DataArgs(Settings):
     )
     prompt: str | None = setting(None, "Column with the prompt text. Default: `prompt`, when `messages` is not there.")
     messages: str | None = setting(None, "Column with chat messages (a list of role and content). Default: `messages`.")
+    tools: str | None = setting(
+        "tools",
+        "Column with the tools that a row offers, if it has any: a list of JSON schemas, or its text. null: none.",
+    )
     tag: str = setting("tag", "Column with the tag; rewards.<domain>.tag_included maps tags to domains.")
     id: str = setting(
         "id", "Column with the row's id. Rows without one are named by file and line, those that share one by both."

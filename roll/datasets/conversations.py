@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -10,9 +11,11 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from roll.configs.data import DataArgs
 from roll.datasets.loader import Row
+from roll.datasets.media import check_text_alone
+from roll.datasets.messages import conversation_column, messages_in
 from roll.datasets.sources import Choose, all_rows, data_sources
 from roll.datasets.templates import PromptTemplate
-from roll.datasets.tool_calls import Tool, json_in, tools_in, with_arguments
+from roll.datasets.tool_calls import Tool, plain, tools_in
 from roll.datasets.turns import Message, Turns
 from roll.errors import ConfigError
 from roll.types.batch import Rows
@@ -22,16 +25,25 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+USUAL_COLUMNS = (
+    ("prompt", "completion"), ("prompt", "response"), ("prompt", "answer"), ("instruction", "output"),
+    ("instruction", "response"), ("input", "output"), ("question", "answer"), ("question", "response"),
+    ("query", "response"), ("problem", "solution"),
+)  # fmt: skip
+"""Of prompts and responses in public data sets."""
+_OFTEN_FORGOTTEN = {"input": "query_key", "context": "query_key", "system": "system_key", "system_prompt": "system_key"}
 ROWS_LOOKED_AT = 1000
 MOST_PROBLEMS = 5
 
 
 @dataclass(frozen=True)
 class Conversation:
-    """Messages, of which the assistant's is the last, and the tools that were offered."""
+    """Messages, of which the assistant's is the last, and the tools that were offered. The first `given` are a prompt:
+    nothing of them is learnt."""
 
     messages: list[Message]
     tools: Sequence[Tool] = ()
+    given: int = 0
 
 
 @dataclass(frozen=True)
@@ -49,19 +61,45 @@ class Columns:
         """The row's conversation, which ends with the assistant. Raises ConfigError that names the row and the key."""
         if row.fault:
             raise ConfigError(f"{row.where}: {row.fault}")
-        if args.messages is not None or (row.value("messages") is not None and self.prompt not in row.values):
-            column = args.messages or "messages"
+        check_text_alone(row)
+        column = args.messages or conversation_column(row, self.prompt)
+        answer: list[Message] = []
+        if column is not None:
             messages = messages_in(row.value(column), row, column, f"{key}.messages")
             messages = ends_with_answer(messages, row, column)
         else:
-            texts = [text_in(row, self.prompt, "prompt_key")]
-            if self.query is not None and row.value(self.query):
-                texts.append(text_in(row, self.query, "query_key"))
-            answer = {"role": "assistant", "content": text_in(row, self.response, "response_key")}
-            messages = [{"role": "user", "content": "\n".join(texts)}, answer]
-        if self.system is not None and messages[0]["role"] != "system":
-            messages.insert(0, {"role": "system", "content": text_in(row, self.system, "system_key")})
-        return Conversation(as_templates_take(messages, row), () if self.tools is None else tools_in(row, self.tools))
+            asked = prompt_in(row, self.prompt, self.query, self._hint(row))
+            answer = ends_with_answer(self._answer(row), row, self.response)
+            messages = [*asked, *answer]
+        messages = with_system(messages, row, self.system)
+        tools = () if self.tools is None else tools_in(row, self.tools)
+        return Conversation(messages, tools, len(messages) - len(answer) if answer else 0)
+
+    def reads(self, row: Row, args: DataArgs) -> list[str | None]:
+        """The columns that a run reads of the row."""
+        column = args.messages or conversation_column(row, self.prompt)
+        texts = [self.prompt, self.query, self.response] if column is None else [column]
+        return [*texts, self.system, self.tools]
+
+    def forgotten(self, row: Row, args: DataArgs) -> list[str]:
+        """Columns of the row that hold a part of what is asked in most data sets, and that no key names."""
+        read = self.reads(row, args)
+        return [name for name in _OFTEN_FORGOTTEN if name not in read and row.values.get(name) not in (None, "", [])]
+
+    def _answer(self, row: Row) -> list[Message]:
+        value = plain(row.value(self.response))
+        if isinstance(value, Mapping | list):
+            return messages_in([value] if isinstance(value, Mapping) else value, row, self.response, "response_key")
+        return [{"role": "assistant", "content": text_in(row, self.response, "response_key", self._hint(row))}]
+
+    def _hint(self, row: Row) -> str:
+        """Which keys to set for a row of a usual shape, where the columns that they name are not there."""
+        if row.value(self.prompt) is not None and row.value(self.response) is not None:
+            return ""
+        for prompt, response in USUAL_COLUMNS:
+            if row.value(prompt) is not None and row.value(response) is not None:
+                return f" (here prompt_key: {prompt} and response_key: {response})"
+        return ""
 
 
 def load_conversations(
@@ -84,10 +122,12 @@ def load_conversations(
     ids: list[list[int]] = []
     trained: list[list[bool]] = []
     num_rows = num_with_tools = num_long = longest = 0
+    forgotten: Counter[str] = Counter()
     for row in choose(sources):
         conversation = columns.read(row, args, key)
-        tokens, mask = turns.encode(conversation.messages, row, tools=conversation.tools)
+        tokens, mask = turns.encode(conversation.messages, row, conversation.given, conversation.tools)
         num_rows, num_with_tools = num_rows + 1, num_with_tools + bool(conversation.tools)
+        forgotten.update(columns.forgotten(row, args))
         if len(tokens) > max_tokens:
             num_long, longest = num_long + 1, max(longest, len(tokens))
             cut = slice(-max_tokens, None) if args.truncation == "left" else slice(max_tokens)
@@ -106,6 +146,9 @@ def load_conversations(
         )
     if not ids:
         raise ConfigError(f"{key}.file_name: no rows to learn from in {', '.join(args.file_name)} ({num_rows} rows)")
+    for name, count in forgotten.items():
+        remedy = f"Set {_OFTEN_FORGOTTEN[name]}: {name} if it belongs to what is asked"
+        logger.warning("%s: %d rows have a column %r that nothing reads. %s", key, count, name, remedy)
     counts = f"{num_with_tools} of them with tools, {num_long} too long"
     logger.info("%s: %d rows, %s, %d used", key, num_rows, counts, len(ids))
     return Rows.of(ids, trained)
@@ -141,18 +184,39 @@ def look_at_rows(args: DataArgs, key: str, columns: Reads) -> Iterator[str]:
             yield f"{key}.file_name: {source.name} has {len(wrong) - MOST_PROBLEMS} more problems of this sort"
 
 
-def text_in(row: Row, column: str, key: str) -> str:
+def text_in(row: Row, column: str, key: str, hint: str = "") -> str:
     """What stands in the column that `key` names. Raises ConfigError where it is no text."""
     value = row.value(column)
     if not isinstance(value, str):
-        raise ConfigError(not_there(row, column, key, value, "a text"))
+        raise ConfigError(not_there(row, column, key, value, "a text", hint))
     return value
 
 
-def not_there(row: Row, column: str, key: str, value: object, wanted: str) -> str:
+def prompt_in(row: Row, column: str, query: str | None, hint: str = "") -> list[Message]:
+    """The messages that ask, where a row has no conversation: a text, with more of it from the column `query`, or a
+    list of messages, whose last one has the query behind it. Raises ConfigError where there are none."""
+    value = plain(row.value(column))
+    if isinstance(value, list):
+        asked = messages_in(value, row, column, "prompt_key")
+    else:
+        asked = [{"role": "user", "content": text_in(row, column, "prompt_key", hint)}]
+    if query is not None and row.value(query):
+        more = text_in(row, query, "query_key")
+        asked[-1] = {**asked[-1], "content": f"{asked[-1]['content']}\n{more}"}
+    return asked
+
+
+def with_system(messages: list[Message], row: Row, column: str | None) -> list[Message]:
+    """The messages behind the system prompt of a column, unless they have one. Raises ConfigError where it is none."""
+    if column is None or messages[0]["role"] in ("system", "developer"):
+        return messages
+    return [{"role": "system", "content": text_in(row, column, "system_key")}, *messages]
+
+
+def not_there(row: Row, column: str, key: str, value: object, wanted: str, hint: str = "") -> str:
     state = "is missing" if value is None else f"holds {type(value).__name__}, not {wanted}"
     names = ", ".join(map(str, row.values)) or "none"
-    return f"{row.where}: column {column!r} {state}; the row has {names}. Set {key} to the column's name"
+    return f"{row.where}: column {column!r} {state}; the row has {names}. Set {key} to the column's name{hint}"
 
 
 def ends_with_answer(messages: list[Message], row: Row, column: str) -> list[Message]:
@@ -163,30 +227,3 @@ def ends_with_answer(messages: list[Message], row: Row, column: str) -> list[Mes
             "the assistant's, which is learnt"
         )
     return messages
-
-
-def messages_in(value: object, row: Row, column: str, key: str) -> list[Message]:
-    """The messages that a column holds, as a list or as JSON. Raises ConfigError where it holds something else."""
-    if isinstance(value, str):
-        value = json_in(value, row, column)
-    if not isinstance(value, list) or not value or not all(_is_message(message) for message in value):
-        raise ConfigError(
-            f"{row.where}: column {column!r} ({key}) must be a list of messages, each with role and content"
-        )
-    return [dict(message) for message in value]
-
-
-def as_templates_take(messages: Sequence[Message], row: Row) -> list[Message]:
-    """The messages, with arguments of calls that are JSON texts as mappings. Raises ConfigError for others."""
-    try:
-        return [with_arguments(message) for message in messages]
-    except ValueError as error:
-        raise ConfigError(f"{row.where}: {error}") from error
-
-
-def _is_message(message: object) -> bool:
-    return (
-        isinstance(message, Mapping)
-        and isinstance(message.get("role"), str)
-        and (isinstance(message.get("content"), str) or bool(message.get("tool_calls")))
-    )

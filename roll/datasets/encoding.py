@@ -98,7 +98,7 @@ class _Templates:
     by_tag: Mapping[str, PromptTemplate]
 
     def of(self, example: Example) -> PromptTemplate:
-        return self.by_tag.get(str(example.row.values.get(self.tag)), self.for_all)
+        return self.by_tag.get(str(example.row.value(self.tag)), self.for_all)
 
 
 class _Encoder:
@@ -118,9 +118,10 @@ class _Encoder:
         self._longest = (0, "", "")  # tokens, row, "at least " where they were not counted
         self._bound: TokenBound | None = None
         self._repeated_ids: list[str] = []  # with their rows
+        self._writes_tools: dict[int, bool] = {}  # by the id() of a template
 
     def add(self, rows: Sequence[Row]) -> None:
-        rendered = [(example, self._templates.of(example).render(example)) for example in map(self._reader.read, rows)]
+        rendered = [(example, self._rendered(example)) for example in map(self._reader.read, rows)]
         rendered = [(example, text) for example, text in rendered if not self._is_surely_long(example, text)]
         for (example, text), ids in zip(rendered, self._token_ids(rendered), strict=True):
             self._num_rows += 1
@@ -132,6 +133,22 @@ class _Encoder:
                 ids = ids[-self._max_tokens :] if self._args.truncation == "left" else ids[: self._max_tokens]
                 text = str(self._tokenizer.decode(ids))
             self._tasks.append(self._task(example, text, ids))
+
+    def _rendered(self, example: Example) -> str:
+        """Raises ConfigError for tools of which the template writes nothing; a template is asked once."""
+        template = self._templates.of(example)
+        if example.tools and id(template) not in self._writes_tools:
+            with_them, without = (
+                "" if template.is_plain else template.render_messages(example.messages, example.row, tools=tools)
+                for tools in (example.tools, ())
+            )
+            self._writes_tools[id(template)] = with_them != without
+        if example.tools and not self._writes_tools[id(template)]:
+            raise ConfigError(
+                f"{example.row.where}: {template.key}: the row offers tools, of which the template writes nothing. Use "
+                f"a template that does (native, if the tokenizer's own one does), or set {self._key}.tools: null"
+            )
+        return template.render(example)
 
     def _token_ids(self, rendered: Sequence[tuple[Example, str]]) -> list[list[int]]:
         """Two calls at most: with and without special tokens around the text."""
@@ -210,12 +227,13 @@ class _Encoder:
             payload=self._reader.payload(example.row),
             messages=example.messages,
             question=example.question,
+            tools=example.tools,
         )
 
     def _task_id(self, row: Row) -> str:
         """The id column, or file name and place; an id that occurred before gets its file and place appended."""
         place = row.short_place
-        own = row.values.get(self._args.id)
+        own = row.value(self._args.id)
         candidates = [place] if own is None else [str(own), f"{own}@{place}"]
         if own is not None and str(own) in self._ids:
             self._repeated_ids.append(f"{str(own)[:50]!r} ({row.where})")

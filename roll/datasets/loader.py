@@ -21,6 +21,7 @@ from roll.utils.secrets import mask
 ENDINGS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
 FORMATS = {"json": "json", "jsonl": "json", "csv": "csv", "parquet": "parquet"}
 _Found = tuple[int, dict[str, Any], str]  # place, columns, fault
+_ROWS_AT_ONCE = 512  # of parquet, which may hold pictures
 MAX_CSV_FIELD_CHARS = 1 << 30  # the csv module's own limit of 128 KiB is shorter than a long conversation
 
 
@@ -44,13 +45,21 @@ class Row:
         return f"{self.file.rsplit('/', 1)[-1]}:{self.place}"
 
     def value(self, column: str) -> Any:
-        """What a column holds; of one that holds mappings also an entry, as in reward_model.ground_truth. None where
-        nothing is."""
-        if column in self.values or "." not in column:
-            return self.values.get(column)
-        outer, _, name = column.partition(".")
-        inner = self.values.get(outer)
-        return inner.get(name) if isinstance(inner, Mapping) else None
+        """What a column holds; of one that holds mappings also an entry, at any depth, as in
+        reward_model.ground_truth.target. None where nothing is."""
+        return _entry(self.values, column)
+
+
+def _entry(values: Mapping[str, Any], path: str) -> Any:
+    """What is at a path; a key that has points itself comes first."""
+    if path in values or "." not in path:
+        return values.get(path)
+    names = path.split(".")
+    for place in range(len(names) - 1, 0, -1):
+        inner = values.get(".".join(names[:place]))
+        if isinstance(inner, Mapping) and (found := _entry(inner, ".".join(names[place:]))) is not None:
+            return found
+    return None
 
 
 class DataSource(ABC):
@@ -226,7 +235,7 @@ def _read_parquet(stream: IO[bytes]) -> Iterator[_Found]:
 
     try:
         place = 0
-        for batch in pyarrow.parquet.ParquetFile(stream).iter_batches():
+        for batch in pyarrow.parquet.ParquetFile(stream).iter_batches(batch_size=_ROWS_AT_ONCE):
             for record in batch.to_pylist():
                 yield place, record, ""
                 place += 1

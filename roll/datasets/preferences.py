@@ -12,16 +12,18 @@ import numpy as np
 from roll.configs.data import DataArgs
 from roll.configs.limits import LARGEST
 from roll.datasets.conversations import (
-    as_templates_take,
     ends_with_answer,
-    messages_in,
     not_there,
     predicted,
-    text_in,
+    prompt_in,
+    with_system,
 )
 from roll.datasets.loader import Row
+from roll.datasets.media import check_text_alone
+from roll.datasets.messages import messages_in, transcript
 from roll.datasets.sources import Choose, all_rows, data_sources
 from roll.datasets.templates import PromptTemplate
+from roll.datasets.tool_calls import Tool, plain, tools_in
 from roll.datasets.turns import Message, Turns
 from roll.errors import ConfigError
 from roll.types.batch import PairRows, Rows
@@ -37,11 +39,13 @@ Encoded = tuple[list[int], list[bool]]  # tokens, and which of them are the answ
 
 @dataclass(frozen=True)
 class Pair:
-    """Two conversations that end with the assistant. They share their first `given` messages."""
+    """Two conversations that end with the assistant, and the tools that were offered. They share their first `given`
+    messages."""
 
     chosen: Sequence[Message]
     rejected: Sequence[Message]
     margin: float = 0.0
+    tools: Sequence[Tool] = ()
 
     @property
     def given(self) -> int:
@@ -61,15 +65,18 @@ class PairColumns:
     rejected: str
     system: str | None
     margin: str | None = None
+    tools: str | None = None
 
     def read(self, row: Row, args: DataArgs, key: str) -> Pair:
         """The row's pair. Raises ConfigError that names the row and the key."""
         if row.fault:
             raise ConfigError(f"{row.where}: {row.fault}")
+        check_text_alone(row)
         pair = Pair(
             self._conversation(row, self.chosen, "chosen_key"),
             self._conversation(row, self.rejected, "rejected_key"),
             0.0 if self.margin is None else _number(row, self.margin, "margin_key"),
+            () if self.tools is None else tools_in(row, self.tools),
         )
         starts = [messages[pair.given]["role"] for messages in (pair.chosen, pair.rejected)]
         if pair.given == 0 or starts != ["assistant", "assistant"]:
@@ -81,26 +88,21 @@ class PairColumns:
 
     def _conversation(self, row: Row, column: str, key: str) -> list[Message]:
         """An answer alone, as a text or as messages, is that to the row's prompt."""
-        value = row.value(column)
+        value = plain(row.value(column))
         if isinstance(value, str):
-            answer = [{"role": "assistant", "content": value}]
+            told = transcript(value) if row.value(self.prompt) is None else None
+            answer = told or [{"role": "assistant", "content": value}]
         elif isinstance(value, Mapping | list):
             answer = messages_in([value] if isinstance(value, Mapping) else value, row, column, key)
         else:
             raise ConfigError(not_there(row, column, key, value, "a text or messages"))
-        whole = answer if answer[0]["role"] != "assistant" else self._prompt(row) + answer
-        if self.system is not None and whole[0]["role"] != "system":
-            whole = [{"role": "system", "content": text_in(row, self.system, "system_key")}, *whole]
-        return as_templates_take(ends_with_answer(whole, row, column), row)
+        whole = answer if answer[0]["role"] != "assistant" else prompt_in(row, self.prompt, self.query) + answer
+        return ends_with_answer(with_system(whole, row, self.system), row, column)
 
-    def _prompt(self, row: Row) -> list[Message]:
-        value = row.value(self.prompt)
-        if isinstance(value, list):
-            return messages_in(value, row, self.prompt, "prompt_key")
-        texts = [text_in(row, self.prompt, "prompt_key")]
-        if self.query is not None and row.value(self.query):
-            texts.append(text_in(row, self.query, "query_key"))
-        return [{"role": "user", "content": "\n".join(texts)}]
+    def reads(self, row: Row, args: DataArgs) -> list[str | None]:
+        """The columns that a run reads of the row."""
+        del args  # no key of it names a column of pairs
+        return [self.prompt, self.query, self.chosen, self.rejected, self.system, self.tools, self.margin]
 
 
 def load_pairs(
@@ -127,7 +129,7 @@ def load_pairs(
         num_pairs += 1
         pair = columns.read(row, args, key)
         answers = (pair.chosen, pair.rejected)
-        both: Sequence[Encoded] = [turns.encode(answer, row, pair.given) for answer in answers]
+        both: Sequence[Encoded] = [turns.encode(answer, row, pair.given, pair.tools) for answer in answers]
         if both[0] != both[1] and (length := max(len(ids) for ids, _ in both)) > max_tokens:
             num_long, longest = num_long + 1, max(longest, length)
             both = _cut(both, max_tokens, args.truncation)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import difflib
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from roll.configs.data import DataArgs
-from roll.datasets.json_text import parse_whole
 from roll.datasets.loader import Row
-from roll.datasets.tool_calls import calls_in
+from roll.datasets.media import check_text_alone
+from roll.datasets.messages import are_messages, conversation_column, messages_in
+from roll.datasets.tool_calls import Tool, calls_in, tools_in
 from roll.errors import ConfigError
-from roll.utils.text import show
 
 Message = Mapping[str, Any]
 GROUND_TRUTH = "ground_truth"  # the reference answer, whatever its column is called
@@ -39,12 +38,14 @@ class Domain:
 
 @dataclass(frozen=True)
 class Example:
-    """A row understood: a conversation that ends before the answer. A bare prompt is a conversation of one message."""
+    """A row understood: a conversation that ends before the answer, and the tools that it offers. A bare prompt is a
+    conversation of one message."""
 
     row: Row
     domain: str
     messages: tuple[Message, ...]
     is_text: bool  # the row held a bare prompt, which is `text`
+    tools: tuple[Tool, ...] = ()
 
     @property
     def text(self) -> str:
@@ -101,8 +102,21 @@ class RowReader:
             if problem is not None:
                 about = f", ground_truth is column {self._args.ground_truth!r}" if "ground truth" in problem else ""
                 raise ConfigError(f"{row.where}: {problem} (rewards.{domain}{about})")
+        check_text_alone(row)
         messages, is_text = self._messages(row)
-        return Example(row, domain, messages, is_text)
+        tools = self._args.tools
+        return Example(
+            row, domain, messages, is_text, tools_in(row, tools, f"{self._key}.tools") if tools is not None else ()
+        )
+
+    def columns(self, row: Row) -> list[str | None]:
+        """The columns of the row that a run reads, whatever its rewards do."""
+        args = self._args
+        text = args.messages or (args.prompt or conversation_column(row, "prompt") or "prompt")
+        if args.messages is None and args.prompt is None and row.values.get("messages") is not None:
+            text = "messages"
+        needed = [name for domain in self._domains.values() for each in domain.required for name in _listed(each)]
+        return [text, args.tools, args.ground_truth, args.tag, args.id, *needed]
 
     def payload(self, row: Row) -> dict[str, Any]:
         """All columns of the row; the reference answer is there as `ground_truth` whatever its column is called."""
@@ -112,7 +126,7 @@ class RowReader:
         return {**row.values, "ground_truth": value}
 
     def _domain(self, row: Row) -> str:
-        tag = row.values.get(self._args.tag)
+        tag = row.value(self._args.tag)
         if tag is None:
             if len(self._domains) == 1:
                 return next(iter(self._domains))
@@ -168,10 +182,14 @@ class RowReader:
         if args.messages is not None or (args.prompt is None and row.values.get("messages") is not None):
             return self._conversation(row, args.messages or "messages"), False
         column = args.prompt or "prompt"
-        prompt = row.values.get(column)
+        if args.prompt is None and (talk := conversation_column(row, "prompt")) is not None:
+            return self._conversation(row, talk), False
+        prompt = row.value(column)
         if prompt is None or prompt == "":
             raise self._missing(row, column, "prompt", "the prompt")
         if not isinstance(prompt, str):
+            if are_messages(prompt):
+                return self._conversation(row, column), False
             if isinstance(prompt, list):
                 raise ConfigError(
                     f"{row.where}: column {column!r} holds a list; name it as {self._key}.messages: {column}"
@@ -180,35 +198,16 @@ class RowReader:
         return ({"role": "user", "content": prompt},), True
 
     def _conversation(self, row: Row, column: str) -> tuple[Message, ...]:
-        messages = row.values.get(column)
-        if messages is None or messages == "":
+        value = row.value(column)
+        if value is None or value == "":
             raise self._missing(row, column, "messages", "the conversation")
-        if isinstance(messages, str):
-            try:
-                parsed = parse_whole(messages)
-            except json.JSONDecodeError as error:
-                raise ConfigError(
-                    f"{row.where}: column {column!r} is a text but not JSON ({error.msg}); for a bare prompt set "
-                    f"{self._key}.prompt: {column}"
-                ) from error
-            if parsed.fault:
-                raise ConfigError(f"{row.where}: column {column!r}: {parsed.fault}")
-            messages = parsed.value
-        if (
-            not isinstance(messages, list)
-            or not messages
-            or not all(isinstance(m, dict) and isinstance(m.get("role"), str) and "content" in m for m in messages)
-        ):
+        key = f"{self._key}.messages"
+        if isinstance(value, str) and not value.lstrip().startswith(("[", "{")):
             raise ConfigError(
-                f"{row.where}: column {column!r} must be a list of messages, each with role and content, "
-                f"such as [{{'role': 'user', 'content': '...'}}]"
+                f"{row.where}: column {column!r} is a text but not JSON (no list); for a bare prompt set "
+                f"{self._key}.prompt: {column}"
             )
-        for i, message in enumerate(messages, 1):
-            if not isinstance(message["content"], str | list) and not message.get("tool_calls"):
-                raise ConfigError(
-                    f"{row.where}: column {column!r}: the content of message {i} ({message['role']}) is "
-                    f"{show(message['content'])}, not a text; correct the row, or leave it out"
-                )
+        messages = messages_in(value, row, column, key)
         if messages[-1]["role"] == "assistant":
             raise ConfigError(
                 f"{row.where}: column {column!r} ends with an assistant message; leave the answer out, "
@@ -227,6 +226,10 @@ def _text_of(content: Any) -> str:
         return content
     parts = content if isinstance(content, list) else []
     return " ".join(str(part["text"]) for part in parts if isinstance(part, Mapping) and "text" in part)
+
+
+def _listed(columns: Columns) -> tuple[str, ...]:
+    return (columns,) if isinstance(columns, str) else columns
 
 
 def _names(row: Row) -> str:

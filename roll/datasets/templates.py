@@ -19,7 +19,7 @@ from roll.configs.problems import did_you_mean
 from roll.datasets.forms import FORMS, OWN_WORDS, Form
 from roll.datasets.loader import Row
 from roll.datasets.rows import Example
-from roll.datasets.tool_calls import Tool
+from roll.datasets.tool_calls import Tool, rendered
 from roll.errors import ConfigError
 from roll.utils.paths import look_at
 
@@ -110,7 +110,7 @@ class PromptTemplate:
                     "or a Jinja file"
                 )
             return example.text
-        return self.render_messages(example.messages, example.row)
+        return self.render_messages(example.messages, example.row, tools=example.tools)
 
     def render_messages(
         self, messages: Sequence[Mapping[str, Any]], row: Row, asks: bool = True, tools: Sequence[Tool] = ()
@@ -118,16 +118,20 @@ class PromptTemplate:
         """The text of these messages; with `asks`, up to where the answer to them begins."""
         from jinja2 import TemplateError
 
-        try:
-            text = self.tokenizer.apply_chat_template(
-                self.form.adapted([dict(message) for message in messages]),
-                tools=[dict(tool) for tool in tools] or None,
-                chat_template=self.form.source,
-                add_generation_prompt=asks,
-                tokenize=False,
-                **self.form.variables,
+        def apply(form: list[dict[str, Any]]) -> str:
+            return str(
+                self.tokenizer.apply_chat_template(
+                    self.form.adapted(form),
+                    tools=[dict(tool) for tool in tools] or None,
+                    chat_template=self.form.source,
+                    add_generation_prompt=asks,
+                    tokenize=False,
+                    **self.form.variables,
+                )
             )
+
+        try:
+            text = rendered(apply, messages)
         except (TemplateError, TypeError, ValueError) as error:
             raise ConfigError(f"{row.where}: {self.key}: the template fails on this row: {error}") from error
-        assert isinstance(text, str)
         return text + self.form.suffix if asks else text

@@ -3,14 +3,32 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from roll.datasets.json_text import parse_whole
+from roll.datasets.json_text import Parsed, parse_whole
 from roll.datasets.loader import Row
 from roll.errors import ConfigError
 
 Tool = Mapping[str, Any]  # a JSON schema, as transformers' templates read it
+Call = dict[str, Any]  # {"function": {"name", "arguments"}}, and what else a call has; a message
+
+
+def plain(value: Any) -> Any:
+    """A value of a data file in Python's own types, without the keys that hold null, at any depth: the structs of
+    parquet and of data sets have every field that any row has. Lists keep their nulls, which no struct fills in.
+
+    Example: {"city": "Rome", "zip": None, "days": (1, None)} -> {"city": "Rome", "days": [1, None]}.
+    """
+    if isinstance(value, Mapping):
+        return {key: plain(inner) for key, inner in value.items() if inner is not None}
+    if isinstance(value, list | tuple):
+        if value and all(isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str) for pair in value):
+            return {key: plain(inner) for key, inner in value if inner is not None}  # a map of Arrow's
+        return [plain(inner) for inner in value]
+    if hasattr(value, "dtype") and hasattr(value, "tolist"):  # numpy's arrays and numbers, which need no import
+        return plain(value.tolist())
+    return value
 
 
 def json_in(text: str, row: Row, column: str) -> Any:
@@ -24,20 +42,35 @@ def json_in(text: str, row: Row, column: str) -> Any:
     return parsed.value
 
 
-def tools_in(row: Row, column: str) -> tuple[Tool, ...]:
-    """The tools that a column holds, as a list or as JSON; none where the row has none. Raises ConfigError where it
-    holds something else."""
-    value = row.value(column)
-    if isinstance(value, str) and value:
+def tools_in(row: Row, column: str, key: str = "tools_key") -> tuple[Tool, ...]:
+    """The tools that a column holds, as a list, as one tool, or as JSON, whose nulls stay; none where the row has none.
+    Raises ConfigError where it holds something else; `key` names the column."""
+    value = plain(row.value(column))
+    if isinstance(value, str) and value.strip():
         value = json_in(value, row, column)
-    if not value:
+    if not value or isinstance(value, str):
         return ()
-    if not isinstance(value, list) or not all(isinstance(tool, Mapping) for tool in value):
+    tools = [value] if isinstance(value, Mapping) else value
+    try:
+        tools = [_tool(tool) for tool in tools]
+    except (TypeError, ValueError) as error:
         raise ConfigError(
-            f"{row.where}: column {column!r} (tools_key) must be a list of tools, each a JSON schema. Set tools_key "
+            f"{row.where}: column {column!r} ({key}) must be a list of tools, each a JSON schema. Set {key} "
             "to another column, or to null if the rows have no tools"
-        )
-    return tuple(value)
+        ) from error
+    return tuple(tools)
+
+
+def _tool(value: Any) -> Tool:
+    """A tool, and the schema of its parameters, may be JSON texts."""
+    tool = _parsed(value).value if isinstance(value, str) else value
+    if not isinstance(tool, Mapping):
+        raise ValueError("a tool must be a mapping")
+    inner = tool.get("function")
+    if isinstance(inner, Mapping):
+        return {**tool, "function": _tool(inner)}
+    parameters = tool.get("parameters")
+    return {**tool, "parameters": _parsed(parameters).value} if isinstance(parameters, str) and parameters else tool
 
 
 def calls_in(message: Mapping[str, Any]) -> list[str]:
@@ -55,26 +88,122 @@ def _call_text(call: Mapping[str, Any]) -> str:
     return f"{inner.get('name')}({arguments})"
 
 
-def with_arguments(message: Mapping[str, Any]) -> dict[str, Any]:
-    """The message, with arguments of its tool calls that are JSON texts as mappings. Raises ValueError for others."""
-    calls = message.get("tool_calls") or []
-    if not isinstance(calls, list | tuple) or not all(isinstance(call, Mapping) for call in calls):
+def clean_calls(calls: Any, parses: bool = True) -> list[Call]:
+    """The calls of a message, from `plain` values: a list, one call, or the JSON text of either. Each becomes
+    {"function": {"name", "arguments"}} with arguments as a mapping: those written as JSON texts are parsed, and what an
+    author wrote there stays, nulls too; empty ones are {}. Without `parses` texts stay. Raises ValueError for others.
+    """
+    if isinstance(calls, str) and calls.strip():
+        try:
+            calls = _parsed(calls).value
+        except ValueError:
+            raise ValueError("tool_calls must be a list of calls, each a mapping") from None
+    calls = [calls] if isinstance(calls, Mapping) else calls or []
+    if not isinstance(calls, list) or not all(isinstance(call, Mapping | None) for call in calls):
         raise ValueError("tool_calls must be a list of calls, each a mapping")
-    return {**message, "tool_calls": [_with_arguments(call) for call in calls]} if calls else dict(message)
+    return [_clean_call(call, parses) for call in calls if call]
 
 
-def _with_arguments(call: Mapping[str, Any]) -> dict[str, Any]:
+def _clean_call(call: Mapping[str, Any], parses: bool) -> Call:
     """A call is {"function": {"name", "arguments"}}, or what is in there by itself."""
     inner = call.get("function")
     if isinstance(inner, Mapping):
-        return {**call, "function": _with_arguments(inner)}
-    arguments = call.get("arguments")
-    if not isinstance(arguments, str):
-        return dict(call)
-    try:
-        parsed = parse_whole(arguments)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"arguments of a tool call are no JSON ({error})") from error
+        return {**call, "function": _function(inner, parses)}
+    beside = {key: call[key] for key in call if key in ("id", "type")}
+    return {
+        "type": "function",
+        **beside,
+        "function": _function({key: call[key] for key in call if key not in beside}, parses),
+    }
+
+
+def _function(inner: Mapping[str, Any], parses: bool) -> Call:
+    if not isinstance(inner.get("name"), str) or not inner["name"]:
+        raise ValueError(f"a tool call has no name, it has {', '.join(map(str, inner)) or 'nothing'}")
+    own = next((key for key in ("arguments", "parameters") if key in inner), "arguments")
+    arguments = inner.get(own)
+    if parses or not isinstance(arguments, str):
+        arguments = _arguments(arguments)
+    return {**{key: inner[key] for key in inner if key != own}, "arguments": arguments}
+
+
+def _arguments(value: Any) -> Mapping[str, Any]:
+    for _ in range(2):  # some data sets encode the text once more
+        if isinstance(value, str) and value.strip():
+            try:
+                value = _parsed(value).value
+            except json.JSONDecodeError as error:
+                raise ValueError(f"arguments of a tool call are no JSON ({error})") from error
+            except ValueError as error:
+                raise ValueError(f"the JSON of a tool call's arguments: {error}") from error
+    if value is None or (isinstance(value, str) and not value.strip()):
+        return {}
+    if not isinstance(value, Mapping):
+        raise ValueError(f"arguments of a tool call must be a mapping of names to values, not {type(value).__name__}")
+    return value
+
+
+def _parsed(text: str) -> Parsed:
+    """Raises ValueError, too, for what no row may hold."""
+    parsed = parse_whole(text)
     if parsed.fault:
-        raise ValueError(f"the JSON of a tool call's arguments: {parsed.fault}")
-    return {**call, "arguments": parsed.value}
+        raise ValueError(parsed.fault)
+    return parsed
+
+
+def rendered(apply: Callable[[list[Call]], str], messages: Sequence[Mapping[str, Any]]) -> str:
+    """What `apply`, a chat template, makes of the messages. Templates differ in the form they take calls of tools in:
+    arguments as a mapping (most) or as JSON text (DeepSeek-V3), no content beside calls (DeepSeek-R1). The first form
+    counts that the template takes and of which it writes the calls. Raises what it raises of the first."""
+    error: Exception | None = None
+    first: str | None = None
+    for form in _forms(messages):
+        try:
+            text = apply(form)
+        except Exception as problem:  # whatever a template raises
+            error = error or problem
+            continue
+        if _is_written(form, text):
+            return text
+        first = text if first is None else first
+    if first is not None:
+        return first
+    assert error is not None
+    raise error
+
+
+def _forms(messages: Sequence[Mapping[str, Any]]) -> Iterator[list[Call]]:
+    yield [dict(message) for message in messages]
+    if any(message.get("tool_calls") for message in messages):
+        yield [_changed(message, as_text=True, without=False) for message in messages]
+        yield [_changed(message, as_text=False, without=True) for message in messages]
+        yield [_changed(message, as_text=True, without=True) for message in messages]
+
+
+def _changed(message: Mapping[str, Any], as_text: bool, without: bool) -> Call:
+    calls = message.get("tool_calls")
+    if not calls:
+        return dict(message)
+    if as_text:
+        calls = [{**call, "function": _with_text_arguments(call.get("function"))} for call in calls]
+    content = None if without and not message.get("content") else message.get("content")
+    return {**message, "content": content, "tool_calls": calls}
+
+
+def _with_text_arguments(inner: Any) -> Any:
+    arguments = inner.get("arguments") if isinstance(inner, Mapping) else None
+    if not isinstance(arguments, Mapping):
+        return inner
+    return {**inner, "arguments": json.dumps(arguments, ensure_ascii=False)}
+
+
+def _is_written(messages: Sequence[Mapping[str, Any]], text: str) -> bool:
+    """False where a call's name is not in the text, or its arguments are there as Python writes a mapping."""
+    for message in messages:
+        for call in message.get("tool_calls") or ():
+            inner = call.get("function", call)
+            arguments = inner.get("arguments")
+            is_python = isinstance(arguments, Mapping) and bool(arguments) and str(dict(arguments)) in text
+            if is_python or str(inner.get("name")) not in text:
+                return False
+    return True

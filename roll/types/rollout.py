@@ -27,8 +27,8 @@ class Task:
     """What to attempt: one prompt, or one environment seed.
 
     `task_id` names the data row for ever (same id on resume). `messages`: the conversation that the prompt shows, where
-    it comes from rows; the prompt may hold less of it (data_args.truncation). `payload` is what the reward needs
-    besides the response, such as `ground_truth`; it never reaches the policy.
+    it comes from rows; the prompt may hold less of it (data_args.truncation). `tools`: those that it offers. `payload`
+    is what the reward needs besides the response, such as `ground_truth`; it never reaches the policy.
     """
 
     task_id: str
@@ -39,6 +39,7 @@ class Task:
     media: Media = ()
     messages: tuple[Mapping[str, Any], ...] = ()
     question: str = ""  # what the prompt asks, without a chat template
+    tools: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from roll.configs.problems import Problem
 from roll.pipeline.distill.distill_config import DistillConfig
 from roll.pipeline.rows.row_checks import unread_keys
 
-_NOT_READ = ("prompt", "tag", "ground_truth", "domain_interleave_probs")
+_NOT_READ = ("prompt", "tag", "ground_truth", "tools", "domain_interleave_probs")
 _OF_OBJECTIVE = {
     "adaptive_kl_alpha": ("adaptive_kl",),
     "skew_lambda": ("skewed_forward_kl", "skewed_reverse_kl"),

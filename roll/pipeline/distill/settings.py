@@ -8,7 +8,7 @@ from roll.pipeline.distill.distill_config import DistillConfig
 
 
 def columns(config: DistillConfig) -> Columns:
-    return Columns(config.question_key, config.query_key, config.answer_key, config.system_key)
+    return Columns(config.question_key, config.query_key, config.answer_key, config.system_key, config.tools_key)
 
 
 def divergence(config: DistillConfig) -> Divergence:

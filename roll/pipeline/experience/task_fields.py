@@ -34,6 +34,7 @@ def fields_of(task: Task) -> dict[str, Any]:
         "question": task.question,
         "payload": dict(task.payload),
         "messages": [dict(message) for message in task.messages],
+        "tools": [dict(tool) for tool in task.tools],
     }
 
 
@@ -69,4 +70,5 @@ def task_of(fields: Mapping[str, Any]) -> Task:
         payload=fields["payload"],
         messages=tuple(fields["messages"]),
         question=fields["question"],
+        tools=tuple(fields.get("tools", ())),
     )

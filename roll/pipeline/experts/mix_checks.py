@@ -12,7 +12,7 @@ from roll.pipeline.operators.checks import missing_packages, operator_problems, 
 from roll.pipeline.rows.row_checks import unread_keys
 from roll.pipeline.start.data_files import data_args_problems, missing_rows
 
-_NOT_READ = ("prompt", "tag", "ground_truth", "domain_interleave_probs")
+_NOT_READ = ("prompt", "tag", "ground_truth", "tools", "domain_interleave_probs")
 
 
 def mix_problems(config: AlgorithmConfig) -> Iterator[Problem]:

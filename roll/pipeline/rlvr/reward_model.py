@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 from jinja2 import TemplateError
@@ -12,6 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from roll.configs.limits import LARGEST_REWARD
 from roll.datasets.forms import FORMS, Form
+from roll.datasets.tool_calls import rendered
 from roll.distributed.executor.placement import Claim
 from roll.distributed.executor.roles import ScoreCluster
 from roll.distributed.executor.step_rows import fetched
@@ -65,7 +68,7 @@ class AnswerReader:
             said = opened(task.prompt_text, attempt.response_text)
             messages = [*map(dict, task.messages), {"role": "assistant", "content": said}]
             try:
-                texts.append(str(self.tokenizer.apply_chat_template(messages, tokenize=False)))
+                texts.append(rendered(partial(_written, self.tokenizer, [*task.tools] or None), messages))
             except (TemplateError, TypeError, ValueError) as error:
                 return [f"the chat template of {self.role} fails on this prompt: {error}"] * len(attempts)
         encoded = self.tokenizer(texts, add_special_tokens=False, return_attention_mask=False, verbose=False)
@@ -81,6 +84,10 @@ class AnswerReader:
                 "reward_args.max_length"
             )
         return Shown(ids, was_cut) if len(ids) else f"there is nothing to show {self.role}"
+
+
+def _written(tokenizer: PreTrainedTokenizerBase, tools: list[Any] | None, messages: list[dict[str, Any]]) -> str:
+    return str(tokenizer.apply_chat_template(messages, tools=tools, tokenize=False))
 
 
 class RewardModel:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from roll.pipeline.rows.pair_config import PairConfig
 from roll.pipeline.rows.row_checks import unread_keys
 
-_NOT_READ = ("prompt", "messages", "tag", "ground_truth", "domain_interleave_probs")
+_NOT_READ = ("prompt", "messages", "tag", "ground_truth", "tools", "domain_interleave_probs")
 
 
 def pair_warnings(config: PairConfig) -> Iterator[str]:

@@ -16,6 +16,11 @@ class PairConfig(RowConfig):
     chosen_key: str = setting("chosen", "Column with the better answer, a text or messages.")
     rejected_key: str = setting("rejected", "Column with the worse answer, a text or messages.")
 
+    tools_key: str | None = setting(
+        "tools",
+        "Column with the tools that a row offers, if it has any: a list of JSON schemas, or its text. null: none.",
+    )
+
     @property
     def margin_column(self) -> str | None:
         """With how much better the better answer is, where that is read."""

@@ -27,6 +27,7 @@ def columns(config: PairConfig) -> PairColumns:
         config.rejected_key,
         config.system_key,
         config.margin_column,
+        config.tools_key,
     )
 
 

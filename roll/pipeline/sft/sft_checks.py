@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from roll.pipeline.rows.row_checks import unread_keys
 from roll.pipeline.sft.sft_config import SFTConfig
 
-_NOT_READ = ("prompt", "tag", "ground_truth", "domain_interleave_probs")
+_NOT_READ = ("prompt", "tag", "ground_truth", "tools", "domain_interleave_probs")
 
 
 def sft_warnings(config: SFTConfig) -> Iterator[str]:

@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from roll.datasets.hub_set import load_hub_set
-from roll.datasets.loader import ENDINGS, DataFile
+from roll.datasets.loader import ENDINGS, DataFile, Row
+from roll.datasets.media import check_text_alone
+from roll.datasets.messages import are_messages, messages_in
 from roll.datasets.sources import is_data_set_id
 from roll.errors import ConfigError, EnvError
 from roll.utils.paths import look_at
@@ -70,9 +72,26 @@ class Questions:
 
     def _row(self, place: int) -> tuple[str, Any]:
         """Raises EnvError that names a column which is not there."""
-        row = load_rows(self._name, self._split)[place]
+        row = Row(self._name, place, load_rows(self._name, self._split)[place])
         for what, key in zip(("question_key", "answer_key"), self._keys, strict=True):
-            if row.get(key) in (None, ""):
-                raise EnvError(f"{what}: row {place} of {self._name} has no {key}; it has {', '.join(row)}")
-        question, answer = (row[key] for key in self._keys)
-        return str(question), answer
+            value = row.value(key)
+            if value is None or (isinstance(value, str) and not value):
+                raise EnvError(f"{what}: row {place} of {self._name} has no {key}; it has {', '.join(row.values)}")
+        question, answer = map(row.value, self._keys)
+        return _question(row, self._keys[0], question), answer
+
+
+def _question(row: Row, key: str, value: Any) -> str:
+    """A text, or what a conversation of one message says. Raises EnvError for others, and for pictures."""
+    try:
+        check_text_alone(row)
+        if are_messages(value):
+            messages = messages_in(value, row, key, "question_key")
+            if len(messages) > 1:
+                raise ConfigError(f"{row.where}: question_key: {key} holds {len(messages)} messages, and one is asked")
+            return str(messages[0]["content"])
+    except ConfigError as error:
+        raise EnvError(str(error)) from error
+    if isinstance(value, Mapping | list | tuple):
+        raise EnvError(f"{row.where}: question_key: {key} holds a {type(value).__name__}, and a question is a text")
+    return str(value)

@@ -9,8 +9,9 @@ import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from roll.datasets.encoding import decoder, special_tokens
+from roll.datasets.messages import clean_messages
 from roll.datasets.templates import PromptTemplate
-from roll.datasets.tool_calls import with_arguments
+from roll.datasets.tool_calls import plain, rendered
 from roll.errors import ConfigError, EnvError, describe
 from roll.pipeline.agentic.env.base import Conversation
 from roll.utils.thinking import answer_opening, marking_tokens, without_marks
@@ -30,7 +31,8 @@ class ChatEncoder:
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, template: str = "native", reads_tool_calls: bool = False):
-        """`reads_tool_calls`: arguments of a message's tool calls that are JSON texts become mappings first."""
+        """`reads_tool_calls`: arguments of a message's tool calls that are JSON texts become mappings first, or, for
+        templates that want them so, texts again."""
         self._tokenizer = tokenizer
         self._reads_tool_calls = reads_tool_calls
         self._template = PromptTemplate.load(template, tokenizer, "actor_train.data_args.template")
@@ -46,11 +48,10 @@ class ChatEncoder:
     def conversation(self, conversation: Conversation) -> np.ndarray:
         """Ids of a conversation that an environment keeps, up to where the answer begins. int32. Raises EnvError if the
         chat template does not take it."""
-        messages = [dict(message) for message in conversation.messages]
         try:
-            if self._reads_tool_calls:
-                messages = [with_arguments(message) for message in messages]
-            return self._encode(self._rendered(messages, tools=list(conversation.tools) or None))
+            messages = clean_messages(list(conversation.messages), parses=self._reads_tool_calls)
+            tools = plain(list(conversation.tools)) or None
+            return self._encode(rendered(lambda form: self._rendered(form, tools), messages))
         except Exception as error:  # whatever a template raises
             raise EnvError(
                 f"the chat template does not take the environment's conversation: {describe(error)}"

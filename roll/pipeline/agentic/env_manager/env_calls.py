@@ -80,8 +80,12 @@ def read_conversation(env: Any) -> Conversation:
 
 
 def _message(value: Any) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping) or not isinstance(value.get("role"), str) or "content" not in value:
+    if not isinstance(value, Mapping) or not isinstance(value.get("role"), str) or not _says_something(value):
         raise EnvCrash(f"conversation holds {value!r}, which is no message: it needs role and content")
-    if isinstance(value["content"], str):
+    if isinstance(value.get("content"), str):
         _text(value["content"], "conversation")
     return dict(value)
+
+
+def _says_something(message: Mapping[str, Any]) -> bool:
+    return "content" in message or bool(message.get("tool_calls"))

@@ -1,0 +1,122 @@
+"""Pictures, videos and sound in rows. No run reads them yet, so a row that shows any is refused."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from roll.datasets.loader import Row
+from roll.errors import ConfigError
+
+_WORDS = {
+    "image": "a picture", "img": "a picture", "picture": "a picture", "photo": "a picture", "pixel": "a picture",
+    "video": "a video", "audio": "sound", "sound": "sound", "speech": "sound", "voice": "sound", "file": "a file",
+}  # fmt: skip
+_PART = re.compile(r"(input_|output_)?(image|picture|video|audio|sound|speech|file)s?(_(url|path|file|bytes))?")
+_COLUMN = re.compile(
+    r"(decoded_|input_)?(image|img|picture|photo|video|audio|sound|speech)s?"
+    r"(_?\d+|_?(url|uri|path|file|name|list|bytes|base64)s?)?",
+    re.IGNORECASE,
+)
+_MIXED_COLUMN = re.compile(r"(multi_?modal|mm)_?(data|inputs?)", re.IGNORECASE)
+_FILE = re.compile(
+    r"data:(image|video|audio)/.*"
+    r"|.*\.(png|jpe?g|gif|webp|bmp|tiff?|svg|heic|mp4|webm|mov|avi|mkv|mp3|wav|flac|ogg|opus|m4a)([?#].*)?",
+    re.IGNORECASE | re.DOTALL,
+)
+_BASE64 = re.compile(r"[A-Za-z0-9+/_-]{200,}={0,2}")
+_PLACEHOLDER = re.compile(r"<(image|img|picture|video|audio|speech)(_?\d+)?>|<\|(image|video|audio)(_pad|_\d+)?\|>")
+_HELD = ("bytes", "path", "url", "image", "image_url", "video", "audio", "array", "src", "base64")
+_BEGINNINGS = (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"RIFF", b"OggS", b"fLaC", b"ID3")
+_DEPTH = 4  # of lists and mappings that are looked through
+
+
+def part_medium(part: Mapping[str, Any]) -> str | None:
+    """What a part of a message's content shows beside text. Example: {"type": "input_image"} -> "a picture"."""
+    kind = part.get("type")
+    if isinstance(kind, str):
+        return _named(kind) if _PART.fullmatch(kind) else None
+    held = next((str(key) for key in part if _PART.fullmatch(str(key)) and _is_something(part[key])), None)
+    return None if held is None else _named(held)
+
+
+def check_text_alone(row: Row) -> None:
+    """Raises ConfigError where `shown_in` finds something."""
+    if (what := shown_in(row)) is not None:
+        raise ConfigError(what)
+
+
+def shown_in(row: Row) -> str | None:
+    """What is wrong with a row that has pictures, videos or sound in a column, by its name and what stands in it or by
+    that alone, or in the parts of a message. A text in a column `image` counts where it names such a file, or where the
+    row's texts have a placeholder; `python:3.11` in it is no picture."""
+    for column, value in row.values.items():
+        name = str(column)
+        is_named, is_mixed = _COLUMN.fullmatch(name) is not None, _MIXED_COLUMN.fullmatch(name) is not None
+        if is_mixed and isinstance(value, Mapping):
+            shows = any(_COLUMN.fullmatch(str(key)) and _is_something(inner) for key, inner in value.items())
+        else:
+            shows = _is_medium(value, is_named) or (
+                is_named and _is_something(value) and any(_PLACEHOLDER.search(text) for text in _texts(row.values))
+            )
+        if shows:
+            what = (_named(name) if is_named else None) or "a picture, video or sound"
+            return f"{row.where}: column {name!r} holds {what}, {UNREAD}, or the column out of the rows"
+        if (what := _in_messages(value)) is not None:
+            return f"{row.where}: column {name!r} shows {what} in a message, {UNREAD}"
+    return None
+
+
+def _in_messages(value: Any) -> str | None:
+    """What a part of a message shows, of a column with messages."""
+    for message in value if isinstance(value, list) else ():
+        content = message.get("content", message.get("value")) if isinstance(message, Mapping) else None
+        for part in content if isinstance(content, list) else ():
+            if isinstance(part, Mapping) and (what := part_medium(part)) is not None:
+                return what
+    return None
+
+
+UNREAD = "and runs read text alone: the model would answer without it. Leave such rows out"
+
+
+def _named(word: str) -> str | None:
+    return next((what for name, what in _WORDS.items() if name in word.lower()), None)
+
+
+def _is_something(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(_is_something(inner) for inner in value.values())
+    if isinstance(value, list | tuple):
+        return any(_is_something(inner) for inner in value)
+    return value is not None and not (isinstance(value, str | bytes) and not value)
+
+
+def _is_medium(value: Any, is_named: bool, depth: int = _DEPTH) -> bool:
+    """`is_named`: the column is called as those of pictures are, so that less is enough."""
+    if value is None or isinstance(value, bool | int | float) or not depth:
+        return False
+    if isinstance(value, str):
+        names_one = is_named and bool(_FILE.fullmatch(value) or _BASE64.fullmatch(value))
+        return names_one or value.startswith("data:image/")
+    if isinstance(value, bytes | bytearray):
+        return is_named or bytes(value[:4]).startswith(_BEGINNINGS)
+    if isinstance(value, list | tuple):
+        return any(_is_medium(inner, is_named, depth - 1) for inner in value[:100])
+    if isinstance(value, Mapping):
+        held = {key: inner for key, inner in value.items() if _is_something(inner)}
+        if is_named:
+            return any(key in _HELD for key in held)
+        return set(value) <= {"bytes", "path"} and isinstance(held.get("bytes"), bytes)
+    kind = f"{type(value).__module__}.{type(value).__name__}"
+    return kind.startswith("PIL.") or (is_named and not kind.startswith(("datetime.", "decimal.", "uuid.")))
+
+
+def _texts(value: Any, depth: int = _DEPTH) -> Iterator[str]:
+    """The texts of a row, those of its messages too."""
+    if isinstance(value, str):
+        yield value
+    elif depth and isinstance(value, Mapping | list | tuple):
+        for inner in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts(inner, depth - 1)

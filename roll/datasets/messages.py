@@ -1,0 +1,217 @@
+"""Messages as chat templates take them, whatever form a data set has them in: every run cleans them here."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from roll.configs.problems import did_you_mean
+from roll.datasets.json_text import parse_whole
+from roll.datasets.loader import Row
+from roll.datasets.media import UNREAD, part_medium
+from roll.datasets.tool_calls import clean_calls, json_in, plain
+from roll.errors import ConfigError
+from roll.utils.text import show
+
+Message = dict[str, Any]
+CONVERSATIONS = ("messages", "conversations", "conversation")
+"""Columns that are read as conversations where no key names one."""
+
+_ROLES = ("system", "developer", "user", "assistant", "tool", "ipython", "observation", "tool_response", "context",
+          "document", "documents", "latest_reminder", "critic", "environment")  # fmt: skip
+"""Those that templates know: the usual ones first, then names of a few families."""
+_OTHER_NAMES = {
+    "human": "user", "prompter": "user", "gpt": "assistant", "chatgpt": "assistant", "bard": "assistant",
+    "bing": "assistant", "model": "assistant", "bot": "assistant", "ai": "assistant", "function": "tool",
+}  # fmt: skip
+_SHAREGPT_NAMES = {**_OTHER_NAMES, "observation": "tool", "tool_response": "tool", "function_response": "tool"}
+_CALLING = ("function_call", "tool_call")  # roles of ShareGPT's whose text is the JSON of a call
+_REASONING = ("reasoning_content", "reasoning", "thinking")
+_TOOLS = ("tool", "ipython", "observation", "tool_response")  # roles whose content may be any JSON
+_PAIRS_OF_KEYS = (
+    ("role", "content"), ("role", "tool_calls"), ("role", "function_call"), ("role", "value"), ("from", "value"),
+)  # fmt: skip
+_SHAPE = "must be a list of messages, each with role and content, such as [{'role': 'user', 'content': '...'}]"
+_TURN = re.compile(r"\n\n(Human|Assistant):")
+
+
+def messages_in(value: object, row: Row, column: str, key: str) -> list[Message]:
+    """The messages that a column holds, as a list or as JSON, cleaned. Raises ConfigError that names the row where it
+    holds something else. `key` names the column."""
+    if isinstance(value, str):
+        value = json_in(value, row, column)
+    try:
+        return clean_messages(value)
+    except _Shapeless as error:
+        raise ConfigError(f"{row.where}: column {column!r} ({key}) {error}") from error
+    except ValueError as error:
+        raise ConfigError(f"{row.where}: column {column!r}: {error}") from error
+
+
+def conversation_column(row: Row, but: str) -> str | None:
+    """The column that holds the row's conversation where no key names it and no column is called `but`, if any does."""
+    if row.values.get(but) is not None:
+        return None
+    if row.values.get(CONVERSATIONS[0]) is not None:
+        return CONVERSATIONS[0]
+    return next((name for name in CONVERSATIONS if _may_be_messages(row.values.get(name))), None)
+
+
+def are_messages(value: object) -> bool:
+    """True of what looks like messages, clean or not: a list of mappings with roles and contents."""
+    found = plain(value)
+    return isinstance(found, list) and bool(found) and all(map(_is_message, found))
+
+
+def _is_message(value: object) -> bool:
+    return isinstance(value, Mapping) and any({role, text} <= set(value) for role, text in _PAIRS_OF_KEYS)
+
+
+def _may_be_messages(value: object) -> bool:
+    if isinstance(value, str):
+        return value.lstrip().startswith("[")
+    return isinstance(value, Mapping) or are_messages(value)
+
+
+def clean_messages(value: object, parses: bool = True) -> list[Message]:
+    """Messages of OpenAI's form or ShareGPT's (`from`, `value`), as Python's own values:
+
+    - keys that hold null are dropped at every depth, and so are calls of tools that are null or empty;
+    - content is a text: its parts put together as templates do that take parts, "" beside calls where there is none;
+    - calls are `tool_calls` (`function_call` of old is one), with a mapping of arguments. Without `parses`, arguments
+      that are texts stay texts;
+    - roles are those that templates know.
+
+    Raises ValueError that names the message: no text, parts that show pictures, a role or a call that is none.
+    """
+    found = plain(value)
+    if isinstance(found, Mapping) and _is_columns(found):
+        found = [dict(zip(found, each, strict=True)) for each in zip(*found.values(), strict=True)]
+    if not isinstance(found, list) or not found:
+        raise _Shapeless(_SHAPE)
+    given = value if isinstance(value, list) else found
+    return [_clean(message, given[place], place + 1, parses) for place, message in enumerate(found)]
+
+
+class _Shapeless(ValueError):
+    """What is no list of messages at all."""
+
+
+def _is_columns(value: Mapping[str, Any]) -> bool:
+    """True of the form that sequences of mappings have in data sets: a list for every key."""
+    is_lists = all(isinstance(each, list) for each in value.values())
+    return is_lists and ("role" in value or "from" in value) and len({len(each) for each in value.values()}) == 1
+
+
+def _clean(value: Any, given: Any, place: int, parses: bool) -> Message:
+    """`given`: the message as it stood there, with its nulls."""
+    if not isinstance(value, Mapping):
+        raise _Shapeless(_SHAPE)
+    message = {key: inner for key, inner in value.items() if inner is not None}
+    names = _OTHER_NAMES
+    if "role" not in message and "from" in message:
+        message, names = {"role": message.pop("from"), **message}, _SHAREGPT_NAMES
+    if "content" not in message and "value" in message:
+        message["content"] = message.pop("value")
+    if not isinstance(message.get("role"), str):
+        raise _Shapeless(_SHAPE)
+    at = f"message {place} ({message['role']})"
+    try:
+        message = _with_calls(message, names, parses)
+        if "content" not in message and "tool_calls" not in message and not {"content", "value"} & set(given):
+            raise _Shapeless(_SHAPE)
+        return _with_text(message, at)
+    except _Shapeless:
+        raise
+    except ValueError as error:
+        raise ValueError(str(error) if at in str(error) else f"{at}: {error}") from error
+
+
+def _with_calls(message: Message, names: Mapping[str, str], parses: bool) -> Message:
+    role = message["role"].strip()
+    role = role if role in _ROLES else role.lower()
+    calls: Any = message.pop("tool_calls", None)
+    legacy = message.pop("function_call", None)
+    if names is _SHAREGPT_NAMES and role in _CALLING:
+        calls, role = _calls_of_text(message.pop("content", None)), "assistant"
+    role = names.get(role, role)
+    if role not in _ROLES:
+        known = ", ".join(_ROLES[:5])
+        raise ValueError(f"no chat template knows the role.{did_you_mean(role, _ROLES)} The usual ones are {known}")
+    if not calls and isinstance(legacy, Mapping) and legacy.get("name"):
+        calls = [legacy]
+    cleaned = clean_calls(calls, parses)
+    return {**message, "role": role, **({"tool_calls": cleaned} if cleaned else {})}
+
+
+def _calls_of_text(content: Any) -> Any:
+    """Of a ShareGPT message that calls: {"name", "arguments"} or a list of such."""
+    if not isinstance(content, str):
+        return content
+    try:
+        return parse_whole(content).value
+    except json.JSONDecodeError as error:
+        raise ValueError(f"its text should be the JSON of a call, and is none ({error.msg})") from error
+
+
+def _with_text(message: Message, at: str) -> Message:
+    content = message.get("content", "" if "tool_calls" in message else None)
+    role = message["role"]
+    if content is None or not (isinstance(content, str | list) or role in _TOOLS):
+        raise ValueError(f"the content of {at} is {show(content)}, not a text; correct the row, or leave it out")
+    text, thought = _text_of(content, role)
+    rest = {key: inner for key, inner in message.items() if key not in ("role", "content")}
+    for key in _REASONING:
+        if isinstance(rest.get(key), list):
+            rest[key] = _text_of(rest[key], role)[0]
+    if thought and not any(rest.get(key) for key in _REASONING):
+        rest["reasoning_content"] = thought
+    return {"role": role, "content": text, **rest}
+
+
+def _text_of(content: Any, role: str) -> tuple[str, str]:
+    """A content as a text, and the reasoning among its parts. What a tool returns may be any JSON."""
+    if isinstance(content, str):
+        return content, ""
+    if role in _TOOLS and not (isinstance(content, list) and all(map(_is_part, content))):
+        return json.dumps(content, ensure_ascii=False, default=str), ""
+    texts, thoughts = [], []
+    for number, part in enumerate(content, start=1):
+        if isinstance(part, str):
+            texts.append(part)
+            continue
+        kind, text = _part(part, number)
+        (thoughts if kind == "thinking" else texts).append(text)
+    return "".join(texts), "".join(thoughts)
+
+
+def _is_part(part: Any) -> bool:
+    return isinstance(part, Mapping) and (isinstance(part.get("type"), str) or isinstance(part.get("text"), str))
+
+
+def _part(part: Any, number: int) -> tuple[str, str]:
+    """Its kind, and its text."""
+    if not isinstance(part, Mapping):
+        raise ValueError(f"part {number} of its content is {show(part)}, neither a text nor a mapping with one")
+    if (medium := part_medium(part)) is not None:
+        raise ValueError(f"part {number} of its content shows {medium}, {UNREAD}")
+    kind = part.get("type", "text")
+    if kind in ("thinking", "reasoning"):
+        inner = part.get("thinking", part.get("text", part.get("reasoning")))
+        return "thinking", inner if isinstance(inner, str) else _text_of(inner or "", "assistant")[0]
+    text = next((part[key] for key in ("text", "content", "value") if isinstance(part.get(key), str)), None)
+    if kind not in ("text", "input_text", "output_text") or text is None:
+        hint = ". Write calls as tool_calls, and results as messages of the role tool" if "tool_" in str(kind) else ""
+        raise ValueError(f"part {number} of its content ({show(kind)}) holds no text{hint}")
+    return "text", text
+
+
+def transcript(text: str) -> list[Message] | None:
+    r"""The messages of a dialogue as hh-rlhf writes it: "\n\nHuman: 31?\n\nAssistant: 13"; None of other texts."""
+    if not text.startswith("\n\nHuman:"):
+        return None
+    _, *pieces = _TURN.split(text)
+    roles = {"Human": "user", "Assistant": "assistant"}
+    return [{"role": roles[who], "content": said.strip()} for who, said in zip(pieces[::2], pieces[1::2], strict=True)]

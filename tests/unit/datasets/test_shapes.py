@@ -1,0 +1,149 @@
+"""Rows in the shapes of public data sets: read, or refused with the keys to set."""
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from roll.configs.data import DataArgs
+from roll.datasets.conversations import Columns, load_conversations
+from roll.datasets.loader import Row
+from roll.datasets.preferences import PairColumns
+from roll.datasets.rows import Domain, RowReader
+from roll.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from transformers import PreTrainedTokenizerFast as Tokenizer
+
+KEY = "sft_train.data_args"
+USER, ANSWER = {"role": "user", "content": "31?"}, {"role": "assistant", "content": "13"}
+
+
+def conversation(row: Mapping[str, Any], **names: Any) -> list[dict[str, Any]]:
+    keys = {"prompt": "instruction", "query": None, "response": "output", "system": None} | names
+    return Columns(**keys).read(Row("rows.jsonl", 7, row), DataArgs(), KEY).messages
+
+
+@pytest.mark.parametrize(
+    ("row", "names"),
+    [
+        ({"conversations": [{"from": "human", "value": "31?"}, {"from": "gpt", "value": "13"}]}, {}),
+        ({"conversation": [USER, ANSWER]}, {}),
+        ({"prompt": [USER], "completion": [ANSWER]}, {"prompt": "prompt", "response": "completion"}),
+        ({"prompt": "31?", "completion": "13"}, {"prompt": "prompt", "response": "completion"}),
+        ({"prompt": [USER], "completion": ANSWER}, {"prompt": "prompt", "response": "completion"}),
+        ({"input": [USER], "output": "13"}, {"prompt": "input"}),
+        ({"instruction": None, "output": None, "messages": [USER, ANSWER]}, {}),
+    ],
+    ids=["ShareGPT", "conversation", "TRL's messages", "TRL's texts", "TRL's message", "Nemotron", "unified columns"],
+)
+def test_a_shape_of_the_hub_is_the_same_conversation(row: Mapping[str, Any], names: Mapping[str, str]) -> None:
+    assert conversation(row, **names) == [USER, ANSWER]
+
+
+def test_of_a_prompt_in_messages_nothing_is_learnt(tmp_path: "Path", tiny_tokenizer: "Tokenizer") -> None:
+    """As TRL learns the completion alone."""
+    row = {"prompt": [USER, {"role": "assistant", "content": "42"}, USER], "completion": [ANSWER]}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    args = DataArgs(file_name=(str(tmp_path / "rows.jsonl"),))
+    rows = load_conversations(args, KEY, Columns("prompt", None, "completion", None), tiny_tokenizer, 64)
+    learnt = tiny_tokenizer.decode(rows.input_ids[np.array(rows.response_mask)])
+    assert learnt == f"13{tiny_tokenizer.eos_token}"
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"prompt": "31?", "completion": "13"}, "prompt_key: prompt and response_key: completion"),
+        ({"prompt": [USER], "completion": [ANSWER]}, "prompt_key: prompt and response_key: completion"),
+        ({"input": [USER], "output": "13"}, "prompt_key: input and response_key: output"),
+        ({"question": "31?", "answer": "13"}, "prompt_key: question and response_key: answer"),
+    ],
+)
+def test_columns_of_a_usual_name_are_told_with_their_keys(row: Mapping[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=rf"rows.jsonl:7: .*\(here {said}\)"):
+        conversation(row)
+
+
+def pair(row: Mapping[str, Any], **names: Any) -> tuple[Any, Any]:
+    keys = {"prompt": "prompt", "query": None, "chosen": "chosen", "rejected": "rejected", "system": None} | names
+    found = PairColumns(**keys).read(Row("rows.jsonl", 7, row), DataArgs(), KEY)
+    return found.chosen, found.rejected
+
+
+WORSE = {"role": "assistant", "content": "331"}
+TALK = "\n\nHuman: Hello\n\nAssistant: Yes?\n\nHuman: 31?\n\nAssistant: "
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"chosen": f"{TALK}13", "rejected": f"{TALK}331"},
+        {
+            "prompt": [{"from": "human", "value": "Hello"}, {"from": "gpt", "value": "Yes?"}, USER],
+            "chosen": {"from": "gpt", "value": "13"},
+            "rejected": {"from": "gpt", "value": "331"},
+        },
+    ],
+    ids=["hh-rlhf", "ShareGPT"],
+)
+def test_pairs_of_the_hub_are_two_conversations(row: Mapping[str, Any]) -> None:
+    asked = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Yes?"}, USER]
+    assert pair(row) == ([*asked, ANSWER], [*asked, WORSE])
+
+
+def test_a_prompt_beside_a_transcript_is_the_prompt() -> None:
+    chosen, _ = pair({"prompt": "31?", "chosen": "\n\nHuman: a", "rejected": "b"})
+    assert chosen[1]["content"] == "\n\nHuman: a"
+
+
+def prompt(row: Mapping[str, Any], **args: Any) -> tuple[Any, Any]:
+    reader, found = RowReader(DataArgs(**args), KEY, [Domain("math", ("math",))]), Row("rows.jsonl", 7, row)
+    return reader.read(found).messages, reader.payload(found)["ground_truth"]
+
+
+@pytest.mark.parametrize(
+    ("row", "column"),
+    [
+        ({"reward_model": {"ground_truth": {"target": "13"}}}, "reward_model.ground_truth.target"),
+        ({"extra": {"answer.short": "13"}}, "extra.answer.short"),
+        ({"a.b": {"c": "13"}, "a": {"b": {}}}, "a.b.c"),
+    ],
+)
+def test_a_ground_truth_may_stand_at_any_depth(row: Mapping[str, Any], column: str) -> None:
+    assert prompt({"prompt": "31?", **row}, ground_truth=column) == ((USER,), "13")
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"prompt": [USER]},
+        {"conversations": [{"from": "human", "value": "31?"}]},
+        {"messages": json.dumps([USER])},
+        {"prompt": [{"role": "user", "content": [{"type": "text", "text": "31?"}]}]},
+    ],
+)
+def test_prompts_of_rlvr_may_be_messages(row: Mapping[str, Any]) -> None:
+    assert prompt({"ground_truth": "13", **row}) == ((USER,), "13")
+
+
+def test_columns_of_a_row_may_stand_in_a_mapping() -> None:
+    row = {"extra": {"asked": "31?", "kind": "math"}, "ground_truth": "13"}
+    assert prompt(row, prompt="extra.asked", tag="extra.kind") == ((USER,), "13")
+
+
+def test_an_input_that_nothing_reads_is_told(
+    tmp_path: "Path", tiny_tokenizer: "Tokenizer", caplog: pytest.LogCaptureFixture
+) -> None:
+    """Alpaca has more of the prompt there."""
+    (tmp_path / "rows.jsonl").write_text('{"instruction": "Sort", "input": "31", "output": "13"}\n')
+    args = DataArgs(file_name=(str(tmp_path / "rows.jsonl"),))
+    for query, said in ((None, True), ("input", False)):
+        caplog.clear()
+        with caplog.at_level("WARNING"):
+            load_conversations(args, KEY, Columns("instruction", query, "output", None), tiny_tokenizer, 64)
+        assert ("1 rows have a column 'input' that nothing reads. Set query_key: input" in caplog.text) is said
