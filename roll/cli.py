@@ -22,6 +22,7 @@ from roll.pipeline.stages.entries import STAGES
 from roll.pipeline.stages.planned import Stage, plan_stages
 from roll.pipeline.stages.told import Told
 from roll.pipeline.start.load import Loaded, check
+from roll.pipeline.start.preflight import multimodal_notes
 from roll.pipeline.start.start_checks import foreseen, refusals
 from roll.utils.imports import add_folder
 from roll.utils.output import say
@@ -132,7 +133,11 @@ def _start_stages(stages: Sequence[Stage], is_dry: bool) -> int:
         memory = _show(stage.spec, stage.loaded, stage.shown, is_dry)
         wrong.add(stage.entry, (problem.text for problem in memory.problems))
         if is_dry:
-            problems, lines = foreseen(stage.spec, stage.loaded, memory, stage.stand_ins)
+            try:
+                problems, lines = foreseen(stage.spec, stage.loaded, memory, stage.stand_ins)
+            except ConfigError as error:
+                wrong.add(stage.entry, error.problems)
+                continue
             unchecked += lines
         elif found is None or not found.is_finished:
             problems = refusals(stage.spec, stage.loaded, memory, stage.stand_ins)
@@ -163,7 +168,7 @@ def _show(spec: PipelineSpec, loaded: Loaded, shown: Loaded, is_dry: bool) -> Me
     memory = memory_report(loaded.config, loaded.plan)
     if memory.text and (is_dry or memory.knows_gpus):
         _say(memory.text)
-    for warning in (*loaded.warnings, *memory.warnings):
+    for warning in (*loaded.warnings, *multimodal_notes(loaded.config), *memory.warnings):
         _say(f"Warning: {warning}")
     return memory
 

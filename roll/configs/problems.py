@@ -10,10 +10,12 @@ ENTRY = re.compile(r"(custom_envs|rewards)\.([^.:\s]+)([.:\s].*)", re.DOTALL)
 
 @dataclass(frozen=True)
 class Problem:
-    """A finding and the YAML paths it depends on. A path that is itself broken silences the findings built on it."""
+    """A finding and the YAML paths it depends on. A path that is itself broken silences the findings built on it.
+    `anywhere`: no other machine would change it, so that a dry run is refused as well."""
 
     text: str
     keys: tuple[str, ...] = ()
+    anywhere: bool = False
 
     def __str__(self) -> str:
         return self.text

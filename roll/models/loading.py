@@ -31,6 +31,7 @@ from roll.models.head_tiles import Bend
 from roll.models.hf import LogProbHead, SequenceModel, TokenLogProbModel, TokenValueModel, ValueHead
 from roll.models.hub import local_model
 from roll.models.lora import Adapters, Exported, add_adapters, plain_name
+from roll.models.multimodal import refusal
 from roll.models.prediction_heads import prediction_heads, shared_copies
 from roll.models.start_files import copy_start_files
 
@@ -100,6 +101,8 @@ def load_model(
 def load_policy(args: ModelArgs, empty: bool = False, adapts: bool = False) -> LoadedModel:
     """A causal language model that gives log-probs."""
     config = model_config(args)
+    if (wrong := refusal(config.to_dict(), "lm", "model_name_or_path", args.model_name_or_path)) is not None:
+        raise StrategyError(wrong)
     caps = (getattr(config.get_text_config(), key, None) for key in _SOFTCAPS)
     bend = Bend(softcap=next(filter(None, caps), None), factor=_factor(config))
     pretrained, _ = _load(AutoModelForCausalLM, args, config, empty)

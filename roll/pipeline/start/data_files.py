@@ -3,15 +3,19 @@
 import codecs
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from itertools import islice
 
 from roll.configs.data import DataArgs
 from roll.configs.problems import Problem
 from roll.datasets.hub_set import DEFAULT_SPLIT
 from roll.datasets.loader import ENDINGS, DataFile, DataSource
+from roll.datasets.media import shown_in
 from roll.datasets.sources import data_sources, has_ending, names_data_set
 from roll.datasets.templates import template_problem
+from roll.errors import ConfigError
 
 _VALIDATED = ("validation.", "eval_sets.")
+_ROWS_LOOKED_AT = 8
 _MOST_BLANK_BYTES = 4096  # a file with more is taken to hold rows
 
 
@@ -59,13 +63,29 @@ def _repeated(args: DataArgs, at: str) -> Mapping[str, int]:
 
 
 def missing_data_files(places: Mapping[str, DataArgs]) -> Iterator[Problem]:
-    """Files and folders that are not there, packages that are not, and names whose files are all blank. Of rows nothing
-    is read, nor is anything looked for elsewhere."""
+    """Files and folders that are not there, packages that are not, names whose files are all blank, and files whose
+    first rows show pictures. Of rows no more is read, nor is anything looked for elsewhere."""
     for at, args in places.items():
         sources, problems = data_sources(args, at, reach=False)
         if sources and not problems and all(map(_is_empty, sources)):
             problems = [f"{at}.file_name: {', '.join(args.file_name)} is empty: there are no rows"]
         yield from (Problem(f"{problem}.", (f"{at}.file_name",)) for problem in problems)
+        if not args.operators:  # which may leave such rows out
+            shown = filter(None, map(_first_picture, sources))
+            yield from (Problem(f"{text}.", (f"{at}.file_name",), anywhere=True) for text in shown)
+
+
+def _first_picture(source: DataSource) -> str | None:
+    """What is wrong with the first of a file's first rows that shows pictures, video or sound."""
+    if not isinstance(source, DataFile) or not source.path.is_file() or source.path.suffix == ".json":
+        return None
+    try:
+        for row in islice(source.rows(), _ROWS_LOOKED_AT):
+            if (what := shown_in(row)) is not None:
+                return what
+    except ConfigError:
+        pass  # a run says what is wrong with it
+    return None
 
 
 def _is_empty(source: DataSource) -> bool:

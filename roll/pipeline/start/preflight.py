@@ -23,6 +23,7 @@ from roll.configs.sent_adapters import sent_adapter_model_problems
 from roll.configs.strategies.spec import Choice
 from roll.configs.strategies.table import spec_of
 from roll.distributed.strategy.table import engine_problems, strategy_problems
+from roll.models import multimodal
 from roll.models.hub import INSTALL, is_on_modelscope
 from roll.pipeline.saving.adapter_files import adapter_problems
 from roll.pipeline.saving.hub_checks import hub_problems
@@ -81,8 +82,14 @@ def machine_report(config: RunConfig) -> MachineReport:
         model, why_not = read_model_config(worker.model_args)
         sizes = parallel_sizes(worker)
         if model is not None:
+            if (refusal := _multimodal_refusal(config, choice, model)) is not None:
+                problems.append(refusal)
+                continue
             problems += _shape_problems(config, choice, model)
             continue
+        if multimodal.sounds_like_one(worker.model_args.model_name_or_path) and _is_loaded_here(choice):
+            what = "whether the model takes pictures or sound, as its name says, and could not be loaded"
+            unchecked.append(f"{choice.role.name}: {what} ({why_not}).")
         if spec.looks_at_model:
             unchecked.append(f"{choice.role.name}: {spec.looks_at_model} ({why_not}).")
         if max(sizes.tensor, sizes.pipeline, sizes.expert, sizes.sequence) > 1:
@@ -102,6 +109,34 @@ def machine_report(config: RunConfig) -> MachineReport:
         *hub_problems(config),
     ]
     return MachineReport(tuple(problems), tuple(unchecked))
+
+
+def _multimodal_refusal(config: RunConfig, choice: Choice, model: Mapping[str, Any]) -> Problem | None:
+    if not _is_loaded_here(choice) or choice.role.head is None:
+        return None
+    key = _model_key(config, choice.role.name, choice.worker)
+    text = multimodal.refusal(model, choice.role.head, key, choice.worker.model_args.model_name_or_path)
+    return None if text is None else Problem(f"{text}.", (key,), anywhere=True)
+
+
+def multimodal_notes(config: RunConfig) -> Iterator[str]:
+    """Models that take more than text, and are trained on it alone."""
+    told: set[str | None] = set()
+    for choice in choices(config):
+        name = choice.worker.model_args.model_name_or_path
+        model, _ = read_model_config(choice.worker.model_args)
+        if model is None or name in told or not _is_loaded_here(choice) or choice.role.head is None:
+            continue
+        key = _model_key(config, choice.role.name, choice.worker)
+        text = None if multimodal.refused(model, choice.role.head) else multimodal.note(model, key, name)
+        if text is not None:
+            told.add(name)
+            yield text
+
+
+def _is_loaded_here(choice: Choice) -> bool:
+    """False for an engine of its own package, which has more kinds of models than a trainer."""
+    return choice.role.use != "generate" or spec_of(choice.worker.strategy_name).share is None
 
 
 def _model_problems(config: RunConfig) -> Iterator[Problem]:

@@ -4,6 +4,7 @@ from collections.abc import Collection
 
 from roll.configs.problems import Problem, together
 from roll.distributed.strategy.table import class_problems
+from roll.errors import ConfigError
 from roll.pipeline.display.memory_report import MemoryReport
 from roll.pipeline.spec import PipelineSpec
 from roll.pipeline.start.load import Loaded
@@ -29,9 +30,12 @@ def refusals(spec: PipelineSpec, loaded: Loaded, memory: MemoryReport, ignored: 
 def foreseen(
     spec: PipelineSpec, loaded: Loaded, memory: MemoryReport, ignored: Collection[str] = NONE
 ) -> tuple[list[str], list[str]]:
-    """What would stop a real run, as far as a dry run can tell, and lines on what it has seen and not looked at."""
+    """What would stop a real run, as far as a dry run can tell, and lines on what it has seen and not looked at. Raises
+    ConfigError for what would stop it on any machine."""
     report = machine_report(loaded.config)
     found = (*report.problems, *memory.machine_problems, *spec.findings(spec.machine_problems, Problem, loaded.config))
+    if certain := _about_others([problem for problem in found if problem.anywhere], ignored):
+        raise ConfigError(*together(certain))
     lines = spec.findings(spec.reports, str, loaded.config)
     lines += [f"Not checked: {reason}" for reason in report.unchecked]
     return together(_about_others(found, ignored)), [*lines, f"Not checked in a dry run: {spec.unchecked}."]
