@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Sequence
 
-USAGE = """roll data check FILE [...] [--for rlvr|sft|dpo] [--tokenizer DIR] [--max_tokens N] [key=value ...]
+USAGE = """roll data check FILE [...] [key=value ...] [--for rlvr|sft|dpo] [--tokenizer DIR] [--max_tokens N]
 
 FILE is whatever data_args.file_name takes: files, folders, patterns, addresses, data sets of the hub. Keys are those of
 data_args (prompt, messages, ground_truth, tag, template, split ...) and those that name columns of conversations and
@@ -14,7 +14,7 @@ pairs (prompt_key, response_key, chosen_key ...)."""
 
 def run(argv: Sequence[str]) -> Iterator[str]:
     """The report, line by line. Raises ConfigError at its end with what is wrong with the rows."""
-    options = _parser().parse_args(list(argv))
+    options = _parser().parse_intermixed_args(list(argv))
     from roll.data_check.report import report
 
     return report(options)
@@ -32,7 +32,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("check", choices=["check"], help="what to do")
     parser.add_argument("words", nargs="+", help="files, and key=value")
     parser.add_argument("--for", dest="pipeline", choices=["rlvr", "sft", "dpo"], help="the run; dpo is also rm")
-    parser.add_argument("--tokenizer", help="a model's directory or hub id: tokens are counted, through its template")
+    parser.add_argument(
+        "--tokenizer",
+        help="a model's directory or hub id: the first row is shown as the model sees it, and tokens are counted",
+    )
     parser.add_argument("--max_tokens", type=int, help="with --tokenizer: say how many rows are longer")
     parser.add_argument(
         "--similarity", type=_similarity, help="say how many rows are near to another, by Jaccard similarity of 5-grams"

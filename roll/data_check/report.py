@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,14 +21,18 @@ from roll.models.tokenizer import load_tokenizer
 from roll.pipeline.operators.deduplicate import near
 from roll.pipeline.operators.row import Texts
 from roll.pipeline.operators.words import ngrams, normalised, words
-from roll.utils.text import show, table
+from roll.utils.text import middle_left_out, show, table, visible
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 ARGS = (
-    "prompt", "messages", "tag", "id", "ground_truth", "template", "split", "subset", "dataset_type",
+    "prompt", "messages", "tools", "tag", "id", "ground_truth", "template", "split", "subset", "dataset_type",
 )  # fmt: skip
 COLUMNS = ("prompt_key", "query_key", "response_key", "system_key", "tools_key", "chosen_key", "rejected_key")
 MOST_PROBLEMS = 8
 MOST_PLACES = 5
+MOST_SHOWN = 4000  # characters of a row
 NGRAM = 5
 
 
@@ -49,10 +53,16 @@ def report(options: argparse.Namespace) -> Iterator[str]:
     yield f"Read as {kind.what}{'' if options.pipeline else ', by the columns of the first row; --for says otherwise'}"
     readable, problems = _read(rows, kind)
     yield from (f"  {line}" for line in _about(readable, given.args, kind, tags))
+    yield from (f"  {line}" for line in _unread_lines(rows, kind))
     yield from _length_lines(readable)
     yield from _duplicate_lines(readable, options.similarity)
-    if options.tokenizer is not None and readable:
-        yield from _token_lines(readable, kind, options.tokenizer, options.max_tokens)
+    tokenizer = None if options.tokenizer is None else load_tokenizer(options.tokenizer, "--tokenizer")
+    if readable:
+        yield from _shown_lines(readable[0], kind, tokenizer)
+    if tokenizer is not None and readable:
+        yield from _token_lines(readable, kind, tokenizer, str(options.tokenizer), options.max_tokens)
+    if given.names_truths and not any(row.value(given.args.ground_truth) is not None for row in rows):
+        problems.append(f"ground_truth={given.args.ground_truth}: no row has it")
     if problems:
         raise ConfigError(*problems)
     yield f"Every one of {len(rows)} rows can be read."
@@ -70,7 +80,7 @@ def _given(words: Sequence[str]) -> Given:
     chosen = dict(pairs)
     args = {key: value for key, value in chosen.items() if key in ARGS}
     columns = {key: value for key, value in chosen.items() if key in COLUMNS}
-    return Given(DataArgs.model_validate({"file_name": names, **args}), columns)
+    return Given(DataArgs.model_validate({"file_name": names, **args}), columns, "ground_truth" in chosen)
 
 
 def _rows(args: DataArgs) -> list[Row]:
@@ -189,9 +199,41 @@ def _duplicate_lines(readable: Sequence[_Readable], similarity: float | None) ->
             yield f"  others whose {NGRAM}-grams have a Jaccard similarity of {similarity:g} or more: {count}"
 
 
-def _token_lines(readable: Sequence[_Readable], kind: Kind, name: str, most: int | None) -> Iterator[str]:
+def _unread_lines(rows: Sequence[Row], kind: Kind) -> Iterator[str]:
+    """Columns that hold something and that nobody reads."""
+    read = {name for row in rows for path in kind.columns(row) if path for name in (path, path.split(".")[0])}
+    filled = dict.fromkeys(str(name) for row in rows for name in row.values if row.values[name] not in _NOTHING)
+    if unread := [name for name in filled if name not in read]:
+        may = " (rewards and operators may)" if kind.pipeline == "rlvr" else ""
+        yield f"columns that nobody reads{may}: {', '.join(unread)}"
+        if kind.pipeline != "rlvr":
+            yield "  prompt_key, query_key, response_key, system_key, tools_key and their kin name what is read"
+
+
+_NOTHING: tuple[object, ...] = (None, "", [], {})
+
+
+def _shown_lines(found: _Readable, kind: Kind, tokenizer: PreTrainedTokenizerBase | None) -> Iterator[str]:
+    """One row: with a tokenizer through the template, each piece with what it is; else its texts."""
+    if tokenizer is None:
+        yield f"The row {found.row.short_place} as text; with --tokenizer as the model sees it"
+        answers = ("chosen", "rejected") if len(found.texts.responses) == 2 else ("answer",)
+        pieces = [("prompt", found.texts.prompt), *zip(answers, found.texts.responses, strict=False)]
+    else:
+        yield f"The row {found.row.short_place} as the model sees it"
+        try:
+            pieces = kind.seen(tokenizer, found.row)
+        except ConfigError as error:
+            pieces = [("nothing", str(error))]
+    for what, text in pieces:
+        yield f"  {what}"
+        yield from (f"  | {line}" for line in visible(middle_left_out(text, MOST_SHOWN)).split("\n"))
+
+
+def _token_lines(
+    readable: Sequence[_Readable], kind: Kind, tokenizer: PreTrainedTokenizerBase, name: str, most: int | None
+) -> Iterator[str]:
     """Through the template, as a run would see them."""
-    tokenizer = load_tokenizer(name, "--tokenizer")
     lengths = kind.lengths(tokenizer, lambda sources: (found.row for found in readable))
     yield f"Lengths in tokens of {name}, through the template"
     yield from (f"  {line}" for line in table(_statistics(lengths)))

@@ -101,3 +101,72 @@ def test_what_cannot_be_meant_is_refused(
     write(tmp_path / "empty.jsonl")
     assert check(*words) == 2
     assert said in capsys.readouterr().err
+
+
+def test_options_may_stand_before_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = write(tmp_path / "rows.jsonl", {"instruction": "Sort", "input": "31", "output": "13"})
+    assert check(file, "--for", "sft", "query_key=input") == 0
+    assert "Sort\n  | 31\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("row", "words", "unread"),
+    [
+        ({"instruction": "Sort", "input": "31", "output": "13"}, (), "input"),
+        ({"instruction": "Sort", "input": "31", "output": "13"}, ("query_key=input",), None),
+        ({"prompt": "31", "ground_truth": "1", "level": 3, "empty": ""}, (), "level"),
+        ({"prompt": "31", "reward_model": {"ground_truth": "1"}}, ("ground_truth=reward_model.ground_truth",), None),
+        ({"prompt": "31", "chosen": "13", "rejected": "31", "system": "Sort."}, (), "system"),
+        (
+            {"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}], "source": "x"},
+            (),
+            "source",
+        ),
+    ],
+)
+def test_columns_that_nobody_reads_are_listed(
+    row: dict[str, Any],
+    words: tuple[str, ...],
+    unread: str | None,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert check(write(tmp_path / "rows.jsonl", row), *words) == 0
+    lines = [
+        line.split(": ")[1] for line in capsys.readouterr().out.splitlines() if "columns that nobody reads" in line
+    ]
+    assert lines == ([] if unread is None else [unread])
+
+
+@pytest.mark.parametrize(
+    ("row", "pieces"),
+    [
+        ({"prompt": "31"}, ["prompt"]),
+        ({"instruction": "31", "output": "13"}, ["given", "learnt", "given"]),
+        (
+            {"prompt": "31", "chosen": "13", "rejected": "31"},
+            ["given", "chosen", "given", "given", "rejected", "given"],
+        ),
+    ],
+)
+def test_a_row_is_shown_as_the_model_sees_it(
+    row: dict[str, Any], pieces: list[str], tmp_path: Path, tiny_model_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(tmp_path / "rows.jsonl", row)
+    assert check(file, "--tokenizer", str(tiny_model_dir)) == 0
+    shown = capsys.readouterr().out.split("The row rows.jsonl:1 as the model sees it\n")[1].split("Lengths")[0]
+    assert [line.strip() for line in shown.splitlines() if not line.startswith("  |")] == pieces
+    assert "  | <|im_start|>user\n  | 31<|im_end|>\n  | <|im_start|>assistant\n" in shown
+
+
+def test_a_ground_truth_that_no_row_has_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = write(tmp_path / "rows.jsonl", {"prompt": "31", "reward_model": {"truth": "13"}})
+    assert check(file, "ground_truth=reward_model.ground_truth") == 2
+    assert "ground_truth=reward_model.ground_truth: no row has it" in capsys.readouterr().err
+
+
+def test_rows_with_pictures_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    part = {"type": "image", "image": "images/1.png"}
+    file = write(tmp_path / "rows.jsonl", {"messages": [{"role": "user", "content": [part]}], "ground_truth": "1"})
+    assert check(file) == 2
+    assert "rows.jsonl:1: column 'messages' shows a picture in a message" in capsys.readouterr().err
