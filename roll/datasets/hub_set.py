@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from roll.datasets.loader import DataSource, Row
@@ -25,7 +25,7 @@ def load_hub_set(name: str, subset: str | None, split: str) -> Sequence[Mapping[
         raise ConfigError(f"{name} is no file of this machine: {missing}")
     load: Any = resolve("datasets:load_dataset")
     try:
-        return load(name, subset, split=split)
+        return _undecoded(load(name, subset, split=split))
     except Exception as error:  # the package's own, requests', httpx's, fsspec's, pyarrow's
         asked = ", ".join([f"split {split}", *([f"subset {subset}"] if subset else [])])
         raise ConfigError(
@@ -33,6 +33,27 @@ def load_hub_set(name: str, subset: str | None, split: str) -> Sequence[Mapping[
             f"meant to be one, and the hub cannot be reached from here, fetch it elsewhere (hf download {name} "
             "--repo-type dataset --local-dir ...) and name its files or its folder"
         ) from error
+
+
+def _undecoded(rows: Any) -> Any:
+    """The same, with pictures, videos and sound as they are stored: to decode them takes packages and time, and such
+    rows are refused."""
+    for column, feature in (getattr(rows, "features", None) or {}).items():
+        if (stored := _stored(feature)) != feature:
+            rows = rows.cast_column(column, stored)
+    return rows
+
+
+def _stored(feature: Any) -> Any:
+    """A feature of the package's, at any depth without decoding."""
+    if isinstance(feature, Mapping):
+        return {name: _stored(inner) for name, inner in feature.items()}
+    if isinstance(feature, list):
+        return [_stored(inner) for inner in feature]
+    if getattr(feature, "decode", False):
+        return replace(feature, decode=False)
+    inner = getattr(feature, "feature", None)
+    return feature if inner is None else replace(feature, feature=_stored(inner))
 
 
 def missing_package() -> str | None:

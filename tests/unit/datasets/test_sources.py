@@ -274,6 +274,24 @@ def test_a_folder_with_splits_is_read_like_a_data_set_of_the_hub(
     assert answers(args(str(tmp_path / "sums"), split="train[1:]")) == ["2", "3"]
 
 
+def test_pictures_of_a_data_set_are_not_decoded_but_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the real package, which would decode them, and stop where it finds none."""
+    datasets = pytest.importorskip("datasets", reason="the package datasets is not installed")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    kinds = {
+        "prompt": datasets.Value("string"),
+        "images": datasets.List(datasets.Image()),
+        "extra": {"sound": datasets.Audio()},
+    }
+    row = {"prompt": "31?", "images": [{"bytes": b"no picture", "path": None}], "extra": {"sound": None}}
+    (tmp_path / "shown").mkdir()
+    datasets.Dataset.from_list([row], features=datasets.Features(kinds)).to_parquet(
+        str(tmp_path / "shown/train.parquet")
+    )
+    (wrong,) = preflight(args(str(tmp_path / "shown"), split="train"), KEY, [Domain("math", ("math",), ())])
+    assert "column 'images' holds a picture, and runs read text alone" in wrong
+
+
 def test_a_data_set_in_the_cache_is_read_where_the_hub_cannot_be_reached(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
