@@ -13,7 +13,7 @@ from roll.errors import EnvError
 from roll.pipeline.agentic.env.math_questions import MathQuestions
 from roll.pipeline.agentic.env.qa import QaQuestions, exact_match, f1
 from roll.pipeline.agentic.env.retrieval import Bm25, load_corpus
-from roll.pipeline.agentic.env.rows import load_rows
+from roll.pipeline.agentic.env.rows import Questions, load_rows
 
 DATA = Path(__file__).parents[3] / "examples" / "questions"
 MATH, QA, CORPUS = (str(DATA / f"{name}.jsonl") for name in ("math", "qa", "corpus"))
@@ -46,6 +46,33 @@ def test_questions_are_drawn_by_the_seed_or_taken_in_turn() -> None:
     assert [QaQuestions(QA, seed=1).reset(seed) for seed in range(40)] != drawn
     in_turn = [QaQuestions(QA, mode="val").reset((1 << 30) + i) for i in range(8)]
     assert sorted(in_turn) == sorted({str(row["question"]) for row in load_rows(QA)})
+
+
+ASKED = [{"role": "user", "content": [{"type": "text", "text": "31?"}]}]
+
+
+@pytest.mark.parametrize(
+    ("row", "key", "found"),
+    [
+        ({"question": ASKED, "answer": "13"}, "question", "31?"),
+        ({"extra": {"asked": "31?"}, "answer": "13"}, "extra.asked", "31?"),
+        ({"question": ["31?"], "answer": "13"}, "question", "question holds a list, and a question is a text"),
+        ({"question": [*ASKED, *ASKED], "answer": "13"}, "question", "question holds 2 messages, and one is asked"),
+        ({"question": "31?", "image": "a.png", "answer": "13"}, "question", "column 'image' holds a picture"),
+    ],
+)
+def test_a_question_is_a_text_or_one_message(row: dict[str, Any], key: str, found: str, tmp_path: Path) -> None:
+    """Never what Python writes of a list."""
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
+
+    def question() -> str:
+        return Questions(str(tmp_path / "rows.jsonl"), "train", key, "answer", "val", 0, "me").draw(0)[0]
+
+    if found == "31?":
+        assert question() == found
+    else:
+        with pytest.raises(EnvError, match=found):
+            question()
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 from roll.configs.data import DataArgs
 from roll.data_check.kinds import Given, kind_of
 from roll.datasets.loader import DataFile
+from roll.errors import ConfigError
 from roll.pipeline.rlvr.rewards.code.cases import read_cases
 from roll.pipeline.rlvr.rewards.ifeval.reward import row_problem
 
@@ -40,8 +42,8 @@ def run(name: str, source: Path, out: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True)
 
 
-def prepared(name: str, source: Path) -> list[dict[str, Any]]:
-    """The rows, each of which a run of their kind can read."""
+def prepared(name: str, source: Path, refused: str | None = None) -> list[dict[str, Any]]:
+    """The rows, each of which a run of their kind can read, or refuses so."""
     out = source.parent / "out"
     done = run(name, source, out)
     assert done.returncode == 0, done.stderr
@@ -51,7 +53,8 @@ def prepared(name: str, source: Path) -> list[dict[str, Any]]:
     tags = sorted({str(row.values["tag"]) for row in rows if "tag" in row.values})
     kind = kind_of("rlvr" if tags else "dpo", Given(DataArgs()), tags)
     for row in rows:
-        kind.read(row)
+        with nullcontext() if refused is None else pytest.raises(ConfigError, match=refused):
+            kind.read(row)
     return [dict(row.values) for row in rows]
 
 
@@ -104,7 +107,7 @@ def test_dapo_has_each_prompt_once(tmp_path: Path) -> None:
 def test_geometry3k_writes_pictures_beside_its_rows(tmp_path: Path) -> None:
     picture = {"bytes": PIXEL, "path": None}
     rows = [{"images": [picture], "problem": "<image>Find x.", "answer": "3"}]
-    (found,) = prepared("geometry3k", write(tmp_path / "train.parquet", rows))
+    (found,) = prepared("geometry3k", write(tmp_path / "train.parquet", rows), "shows a picture in a message")
     first, *texts = found["messages"][0]["content"]
     assert first["type"] == "image" and Path(first["image"]).read_bytes() == PIXEL
     assert texts[0] == {"type": "text", "text": "Find x."} and found["ground_truth"] == "3"
