@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,10 @@ from transformers.utils import logging as transformers_logging
 
 from roll.configs.model import ModelArgs
 from roll.configs.roles import Head
+from roll.configs.strategies.model_facts import LOGIT_CAPS, LOGIT_FACTORS
+from roll.configs.strategies.model_numbers import is_dropout, unread_number
 from roll.errors import StrategyError
+from roll.models.attention import attention_options
 from roll.models.head_tiles import Bend
 from roll.models.hf import LogProbHead, SequenceModel, TokenLogProbModel, TokenValueModel, ValueHead
 from roll.models.hub import local_model
@@ -37,22 +41,6 @@ from roll.models.start_files import copy_start_files
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 ADAPTER_FOLDER = "adapter"
-_ATTENTION = {"fa2": "flash_attention_2", "sdpa": "sdpa", "eager": "eager"}
-# Dropout is off in training, too: the trainer's log-probs are compared with those of the engine that sampled.
-_DROPOUT_KEYS = (
-    "attention_dropout", "hidden_dropout", "classifier_dropout", "dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop",
-)  # fmt: skip
-# What some architectures do between the head and the logits, hidden in their own forward pass: where config.json has
-# soft caps, and factors with whether they multiply (1) or divide (-1).
-_SOFTCAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
-_LOGIT_FACTORS: Mapping[str, Mapping[str, int]] = {
-    "logits_scaling": {"hyperclovax": 1}
-    | dict.fromkeys(("granite", "granitemoe", "granitemoeshared", "granitemoehybrid", "minicpm3"), -1),
-    "logit_scale": dict.fromkeys(("cohere", "cohere2", "cohere2_moe"), 1),
-    "lm_head_multiplier": {"falcon_h1": 1},
-    "logits_mup_width_multiplier": {},
-}
-
 transformers_logging.disable_progress_bar()  # every rank would draw its own
 
 Module = TokenLogProbModel | TokenValueModel | SequenceModel
@@ -103,14 +91,19 @@ def load_policy(args: ModelArgs, empty: bool = False, adapts: bool = False) -> L
     config = model_config(args)
     if (wrong := refusal(config.to_dict(), "lm", "model_name_or_path", args.model_name_or_path)) is not None:
         raise StrategyError(wrong)
-    caps = (getattr(config.get_text_config(), key, None) for key in _SOFTCAPS)
-    bend = Bend(softcap=next(filter(None, caps), None), factor=_factor(config))
+    bend = _bend(config)
     pretrained, _ = _load(AutoModelForCausalLM, args, config, empty)
     _check_head(pretrained)
     adapters = _adapters(pretrained, args, "lm", empty) if adapts else None
     lm_head = _lm_head(pretrained)
     head = LogProbHead(lm_head, bend, args.fused_kernel_options)
-    return _finish(TokenLogProbModel(pretrained.base_model, head), pretrained, args, adapters)
+    return _finish(TokenLogProbModel(_backbone(pretrained), head), pretrained, args, adapters)
+
+
+def _backbone(pretrained: PreTrainedModel) -> nn.Module:
+    """All but the head: some types (llama4_text) do not name it as their base model."""
+    base = pretrained.base_model
+    return pretrained.get_decoder() if base is pretrained else base
 
 
 def _lm_head(pretrained: PreTrainedModel) -> nn.Module:
@@ -121,7 +114,7 @@ def _lm_head(pretrained: PreTrainedModel) -> nn.Module:
 
 def _check_head(pretrained: PreTrainedModel) -> None:
     """StrategyError where more than one linear layer stands between the backbone and the logits."""
-    seen = {id(p) for part in (pretrained.base_model, _lm_head(pretrained)) for p in part.parameters()}
+    seen = {id(p) for part in (_backbone(pretrained), _lm_head(pretrained)) for p in part.parameters()}
     if others := [name for name, parameter in pretrained.named_parameters() if id(parameter) not in seen]:
         raise StrategyError(
             f"{pretrained.name_or_path}: {type(pretrained).__name__} has a head of several layers, and log-probs are "
@@ -129,20 +122,19 @@ def _check_head(pretrained: PreTrainedModel) -> None:
         )
 
 
-def _factor(config: PretrainedConfig) -> float:
-    """By which the head's output is multiplied. StrategyError where an architecture has one that is not known."""
-    text, factor = config.get_text_config(), 1.0
-    for key, kinds in _LOGIT_FACTORS.items():
-        value = getattr(text, key, None)
-        if value in (1, None):
-            continue
-        if text.model_type not in kinds:
-            raise StrategyError(
-                f"{config.name_or_path}: {text.model_type} models scale their logits ({key}: {value}) in a way that is "
-                f"not known here. Known: {', '.join(kinds) or 'none'}"
-            )
-        factor *= value ** kinds[text.model_type]
-    return factor
+def _bend(config: PretrainedConfig) -> Bend:
+    """What the architecture does between its head and the logits, hidden in its own forward pass. StrategyError where
+    config.json has a number of this kind that is not known for it."""
+    text = config.get_text_config()
+    if unread := unread_number(text.to_dict()):
+        raise StrategyError(f"{config.name_or_path}: config.json has {unread}")
+    caps = (getattr(text, key, None) for key, kinds in LOGIT_CAPS.items() if text.model_type in kinds)
+    factors = (
+        getattr(text, key) ** kinds[text.model_type]
+        for key, kinds in LOGIT_FACTORS.items()
+        if text.model_type in kinds and getattr(text, key, None) is not None
+    )
+    return Bend(softcap=next(filter(None, caps), None), factor=prod(factors, start=1.0))
 
 
 def load_critic(
@@ -214,17 +206,23 @@ def _padding_token(args: ModelArgs, config: PretrainedConfig) -> int:
 
 
 def model_config(args: ModelArgs, **overrides: object) -> PretrainedConfig:
-    """config.json with the role's overrides and without dropout."""
+    """config.json with the role's overrides and without dropout, in training, too: the trainer's log-probs are compared
+    with those of the engine that sampled."""
     if args.model_name_or_path is None:
         raise StrategyError("model_args.model_name_or_path is not set")
     config = AutoConfig.from_pretrained(args.model_name_or_path)
-    values = {key: 0.0 for key in _DROPOUT_KEYS if getattr(config, key, None)}
-    for key in args.model_config_kwargs:
+    for key, value in args.model_config_kwargs.items():
         if not hasattr(config, key):
             raise StrategyError(
                 f"model_args.model_config_kwargs.{key}: {config.model_type} models have no such setting"
             )
-    config.update(values | args.model_config_kwargs | overrides)
+        if is_dropout(key, value):
+            raise StrategyError(
+                f"model_args.model_config_kwargs.{key}: {value}, but dropout is off in training, too. Remove it"
+            )
+    for part in {id(each): each for each in (config, config.get_text_config())}.values():
+        part.update({key: 0.0 for key, value in part.to_dict().items() if is_dropout(key, value)})
+    config.update(args.model_config_kwargs | overrides)
     return config
 
 
@@ -238,8 +236,7 @@ def _load(
 ) -> tuple[PreTrainedModel, set[str]]:
     """The model, and which of `may_lack` its checkpoint does not hold. StrategyError if it lacks anything else:
     transformers would fill it with random numbers and a warning."""
-    attention = _ATTENTION.get(args.attn_implementation or "auto")
-    options = {"attn_implementation": attention} if attention else {}
+    options = attention_options(args, config)
     if empty:
         with torch.device("meta"):
             pretrained = kind.from_config(config, dtype=DTYPES[args.dtype], **options)
@@ -320,6 +317,9 @@ def _finish(
     for name, child in module.named_modules():
         if isinstance(child, nn.Dropout) and ".lora_dropout." not in name:
             child.p = 0.0
+        for key, value in list(vars(child).items()):
+            if is_dropout(key, value) and not key.startswith("lora"):
+                setattr(child, key, 0.0)
     module.train()
     for child in module.modules():
         # Routers of mixtures add noise in training. Mode, not number: some compute with the number in either mode.

@@ -12,10 +12,10 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 
 from roll.configs.strategies.packing import PACKABLE_LAYERS
 from roll.errors import StrategyError
+from roll.models.attention import OTHER_FORMS
 from roll.models.sequence_ranks import SequenceRanks
 
 PACKED_ATTENTION = "roll_packed"
-_OTHER_FORMS = ("softcap", "s_aux", "position_bias")
 
 
 def use_packed_attention(model: PreTrainedModel, is_shared: bool = False) -> None:
@@ -70,7 +70,7 @@ def packed_attention(
         raise refusal(f"{type(module).__name__} has a window of {sliding_window}, its mask one of {attention_mask}")
     if is_causal is False or not getattr(module, "is_causal", True):
         raise refusal(f"{type(module).__name__} looks both ways")
-    if forms := [name for name in _OTHER_FORMS if kwargs.get(name) is not None]:
+    if forms := [name for name in OTHER_FORMS if kwargs.get(name) is not None]:
         raise refusal(f"{type(module).__name__} computes with {' and '.join(forms)}")
     if key.shape[2] != query.shape[2]:
         raise refusal(f"{type(module).__name__} has {key.shape[2]} keys for {query.shape[2]} tokens")

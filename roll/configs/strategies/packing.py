@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from roll.configs.problems import Problem
+from roll.configs.strategies.model_numbers import ATTENTION_CAP, attention_cap, text_part, unpacked
 from roll.configs.strategies.sequence_parallel import head_problems, rope_problems
 from roll.configs.strategies.spec import Choice
 
@@ -15,13 +16,14 @@ def model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem
     """Of the strategies that run Hugging Face models."""
     if not choice.worker.packs_rows:
         return
-    inner = model.get("text_config")
-    text = inner if isinstance(inner, Mapping) else model
+    text = text_part(model)
     layers = text.get("layer_types") or ()
     others = sorted({str(kind) for kind in layers} - PACKABLE_LAYERS)
-    found = f"layers of type {', '.join(others)}, which see past the end of a row" if others else ""
-    if text.get("attn_logit_softcapping"):
-        found = f"attn_logit_softcapping: {text['attn_logit_softcapping']}, which the kernels for packs do not have"
+    found = unpacked(text) and f"which has {unpacked(text)}"
+    if others:
+        found = f"whose config.json has layers of type {', '.join(others)}, which see past the end of a row"
+    if (cap := attention_cap(text)) is not None:
+        found = f"which has {ATTENTION_CAP}: {cap}, which the kernels for packs do not have"
     args = choice.worker.model_args
     keys = {
         f"{choice.role.name}.use_sequence_packing": ("true", "false") if choice.worker.use_sequence_packing else None,
@@ -30,7 +32,7 @@ def model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem
     for key, values in keys.items() if found else ():
         if values is not None:
             yield Problem(
-                f"{key}: {values[0]} with {args.model_name_or_path}, whose config.json has {found}. Set it to "
+                f"{key}: {values[0]} with {args.model_name_or_path}, {found}. Set it to "
                 f"{values[1]}; use_dynamic_batching_in_train and _in_infer keep padding small.",
                 (key, f"{choice.role.name}.model_args.model_name_or_path"),
             )

@@ -8,7 +8,7 @@ from roll.configs.plan.parallel import ParallelSizes
 from roll.configs.problems import Problem
 from roll.configs.strategies.spec import Choice
 
-_CHANGING_ROPE = frozenset({"dynamic", "longrope", "su"})  # su: as longrope was called
+CHANGING_ROPE = frozenset({"dynamic", "longrope", "su"})  # su: as longrope was called
 
 
 def sizes(worker: WorkerConfig) -> ParallelSizes:
@@ -47,13 +47,17 @@ def head_problems(choice: Choice, text: Mapping[str, Any]) -> Iterator[Problem]:
 def rope_problems(choice: Choice, text: Mapping[str, Any]) -> Iterator[Problem]:
     """Rotary frequencies that a model takes anew from the positions it is given: those of a part are other ones than
     those of the whole sequence."""
-    given = text.get("rope_parameters") or text.get("rope_scaling")
-    found = given if isinstance(given, Mapping) else {}
-    kinds = {str(one.get("rope_type", one.get("type"))) for one in (found, *found.values()) if isinstance(one, Mapping)}
     args, key = choice.worker.model_args, f"{choice.role.name}.model_args.ulysses_size"
-    if args.ulysses_size > 1 and (changing := sorted(kinds & _CHANGING_ROPE)):
+    if args.ulysses_size > 1 and (changing := sorted(rope_kinds(text) & CHANGING_ROPE)):
         yield Problem(
             f"{key}: {args.ulysses_size} with {args.model_name_or_path}, whose config.json has rope_type "
             f"{changing[0]}: its rotary frequencies follow the longest position that a rank sees. Set it to 1.",
             (key, f"{choice.role.name}.model_args.model_name_or_path"),
         )
+
+
+def rope_kinds(text: Mapping[str, Any]) -> set[str]:
+    """The rope_type of a model, or of each kind of its layers."""
+    given = text.get("rope_parameters") or text.get("rope_scaling")
+    found = given if isinstance(given, Mapping) else {}
+    return {str(one.get("rope_type", one.get("type"))) for one in (found, *found.values()) if isinstance(one, Mapping)}

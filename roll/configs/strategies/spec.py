@@ -87,6 +87,7 @@ class StrategySpec:
     compiles: bool = False  # its model may run by torch.compile
     head_kernels: bool = False  # a kernel may compute its log-probs from hidden states
     hands_over_head: bool = False  # a student may get its hidden states and its head
+    runs_transformers: bool = False  # its model is a module of transformers
     packs: bool = False  # rows may stand one after the other in one sequence
     shares_sequences: bool = False  # that sequence may be divided over ranks (ulysses_size)
     settings: str = ""  # the class (roll.configs.base:Settings) that strategy_config must fit

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from roll.configs.strategies.model_numbers import unread_number
+
 ROPE_TYPES = ("default", "linear", "llama3", "yarn")  # those that do not change with the length of a row
 
 
@@ -66,6 +68,8 @@ def family_problem(model: Mapping[str, Any]) -> str | None:
                 f"megatron: {model_type} with {key} {model[key]!r} is not supported (only {supported!r}); "
                 "the deepspeed strategies take any Hugging Face model."
             )
+    if unread := unread_number(model):
+        return f"megatron: config.json has {unread}."
     norms_chosen = model_type in _NORMS_CHOSEN and model.get(_NORM_KEY, _NORMS_CHOSEN[model_type])
     if norms_chosen and model.get("num_experts_per_tok") == 1:
         return (

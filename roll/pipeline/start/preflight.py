@@ -20,6 +20,12 @@ from roll.configs.problems import Problem
 from roll.configs.router_replay import router_replay_model_problems
 from roll.configs.run import RunConfig
 from roll.configs.sent_adapters import sent_adapter_model_problems
+from roll.configs.strategies.model_numbers import (
+    cap_warning,
+    number_problems,
+    rope_row_problems,
+    untried_warning,
+)
 from roll.configs.strategies.spec import Choice
 from roll.configs.strategies.table import spec_of
 from roll.distributed.strategy.table import engine_problems, strategy_problems
@@ -65,6 +71,9 @@ def role_strategy_warnings(config: RunConfig) -> list[str]:
         spec = spec_of(choice.worker.strategy_name)
         found += spec.findings(spec.warnings, str, choice)
         found += lora_warnings(choice) if choice.role.learns else ()
+        model = read_model_config(choice.worker.model_args)[0] if spec.runs_transformers else None
+        if model is not None:
+            found += filter(None, (untried_warning(choice, model), cap_warning(choice, model)))
     return found
 
 
@@ -189,6 +198,8 @@ def _shape_problems(config: RunConfig, choice: Choice, model: Mapping[str, Any])
         yield from spec.findings(spec.model_problems, Problem, choice, model)
     else:
         yield from _head_problems(choice.role.name, worker, model)
+    if spec.runs_transformers:
+        yield from number_problems(choice, model)
     if choice.role.learns:
         yield from lora_model_problems(choice, model)
         yield from balance_model_problems(choice, model)
@@ -203,6 +214,8 @@ def _shape_problems(config: RunConfig, choice: Choice, model: Mapping[str, Any])
     if choice.role.is_apart:  # its prompts are no rows of the run
         return
     positions, longest = model.get("max_position_embeddings"), config.longest_row
+    if spec.runs_transformers or choice.role.use == "generate":
+        yield from rope_row_problems(choice, model, longest, config.length_keys, not spec.runs_transformers)
     if type(positions) is int and positions < longest and not model.get("rope_scaling"):
         parts = [key for key in config.length_keys if key != "sequence_length"]
         yield Problem(

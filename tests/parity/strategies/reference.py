@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from peft import PeftModel
-from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForTokenClassification
 
 from roll.algorithms.loss import Need
 from roll.types.batch import LossScale, MicroBatch, TokenOutputs
@@ -195,7 +195,9 @@ def train_reference(
     if critic:
         model = AutoModelForTokenClassification.from_pretrained(model_dir, dtype=dtype, num_labels=1).eval()
     else:
-        model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=dtype)
+        capped = getattr(AutoConfig.from_pretrained(model_dir), "attn_logit_softcapping", None)
+        options = {"attn_implementation": "eager"} if capped else {}  # sdpa leaves the cap out
+        model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=dtype, **options)
     if adapter is not None:
         model = PeftModel.from_pretrained(model, str(adapter), is_trainable=True)
     trained = [(n, p) for n, p in model.named_parameters() if p.requires_grad]

@@ -44,6 +44,7 @@ SHAPE = {
     "eos_token_id": 1,
 }
 OF_A_TYPE: dict[str, dict[str, Any]] = {
+    "gemma2": {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 2.0, "sliding_window": 4},
     "glm": {"partial_rotary_factor": 0.5},
     "glm4": {"partial_rotary_factor": 0.5},
     "granite": {"attention_multiplier": 0.3, "residual_multiplier": 0.5, "logits_scaling": 2.0},

@@ -197,7 +197,8 @@ def test_what_an_architecture_does_to_its_logits_is_done_to_log_probs(
         pad_token_id=0,
     )
     config.update({key: value})
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    options = {"attn_implementation": "eager"} if kind is Gemma2Config else {}  # sdpa leaves its other cap out
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, **options).eval()
     torch.nn.init.normal_(model.get_output_embeddings().weight, std=2.0)
     model.save_pretrained(tmp_path)
     logits = model(input_ids=IDS).logits
@@ -214,7 +215,7 @@ def test_architectures_with_an_unknown_factor_on_the_logits_are_refused(tmp_path
     config = Qwen3Config(hidden_size=8, num_hidden_layers=1)
     config.logits_scaling = 4.0
     config.save_pretrained(tmp_path)
-    with pytest.raises(StrategyError, match="qwen3 models scale their logits .logits_scaling: 4.0"):
+    with pytest.raises(StrategyError, match="logits_scaling: 4.0, which is not known here for qwen3 models"):
         load_policy(model_args(tmp_path))
 
 

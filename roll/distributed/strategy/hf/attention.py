@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from roll.models.attention import OTHER_FORMS, whole_sdpa
+
 DECODE_ATTENTION = "roll_decode"
-_OTHER_FORMS = ("softcap", "s_aux", "position_bias")
 
 
 def use_decode_attention(model: PreTrainedModel) -> None:
@@ -36,8 +36,8 @@ def decode_attention(
     Hugging Face's sdpa copies keys and values once per query head as soon as there is a mask, and torch's CPU kernel is
     made for long queries: together a third of a step of a small model.
     """
-    if query.shape[2] != 1 or any(kwargs.get(name) is not None for name in _OTHER_FORMS):
-        return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)  # type: ignore[arg-type]
+    if query.shape[2] != 1 or any(kwargs.get(name) is not None for name in OTHER_FORMS):
+        return whole_sdpa(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs)
     batch, heads, _, width = query.shape
     groups = key.shape[1]
     is_additive = attention_mask is None or attention_mask.dtype == query.dtype

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from roll.configs.strategies.model_numbers import unsampled
 from roll.distributed.strategy.hf.attention import DECODE_ATTENTION, use_decode_attention
 from roll.distributed.strategy.hf.kv_cache import BatchCache
 from roll.errors import StrategyError
@@ -103,14 +104,13 @@ class Decoder:
 
 def _attends_fully(model: PreTrainedModel) -> bool:
     """True if every layer sees all earlier tokens, so that one mask serves all layers and can be kept between steps.
-    Otherwise the model builds its own masks at every step. StrategyError for layers whose state is not a key-value
-    cache."""
+    Otherwise the model builds its own masks at every step. StrategyError for a model that padding or a cache would make
+    another one."""
     config = model.config.get_text_config()
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-    unknown = kinds - {"full_attention", "sliding_attention", "chunked_attention"}
-    if unknown:
+    if why_not := unsampled(config.to_dict()):
         raise StrategyError(
-            f"hf_infer cannot generate with layers of type {', '.join(sorted(unknown))}: use vllm or sglang"
+            f"hf_infer cannot sample from a {config.model_type} model with {why_not}: use vllm or sglang"
         )
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     takes_4d = config._attn_implementation in ("sdpa", "eager", DECODE_ATTENTION)
     return takes_4d and kinds == {"full_attention"} and not getattr(config, "sliding_window", None)

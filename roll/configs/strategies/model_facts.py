@@ -1,0 +1,114 @@
+"""What was measured of transformers' models (5.19), by the model_type of config.json: which numbers of it they compute,
+and which paths here compute them too. tests/parity/families tries every entry with such numbers far from neutral."""
+
+from collections.abc import Mapping
+
+TRIED: frozenset[str] = frozenset(
+    (
+        *("afmoe", "apertus", "arcee", "axk1", "axk2", "bamba", "biogpt", "bitnet", "bloom", "codegen", "cohere"),
+        *("cohere2", "cohere2_moe", "cwm", "deepseek_v2", "deepseek_v3", "deepseek_v32", "diffllama", "doge", "dots1"),
+        *("ernie4_5", "ernie4_5_moe", "exaone4", "exaone_moe", "falcon", "falcon_h1", "falcon_mamba", "flex_olmo"),
+        *("gemma", "gemma2", "gemma3_text", "gemma3n_text", "gemma4_text", "gemma4_unified_text", "glm", "glm4"),
+        *("glm4_moe", "glm4_moe_lite", "glm_moe_dsa", "gpt2", "gpt_bigcode", "gpt_neo", "gpt_neox", "gpt_oss", "gptj"),
+        *("granite", "granite_swa", "granitemoe", "granitemoe_swa", "granitemoehybrid", "granitemoeshared", "helium"),
+        *("hrm_text", "hunyuan_v1_dense", "hunyuan_v1_moe", "hy_v3", "hy_v4", "hyperclovax", "jais2", "jamba"),
+        *("laguna", "lfm2", "lfm2_moe", "llama", "longcat_flash", "mamba", "mamba2", "mellum", "mimo_v2_flash"),
+        *("minimax", "minimax_m2", "minimax_m3_vl_text", "ministral", "ministral3", "mistral", "mixtral", "nanochat"),
+        *("nemotron", "nemotron_h", "olmo", "olmo2", "olmo3", "olmo_hybrid", "olmoe", "opt", "persimmon", "phi"),
+        *("phi3", "phimoe", "qwen2", "qwen2_moe", "qwen3", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe"),
+        *("qwen3_next", "recurrent_gemma", "seed_oss", "smollm3", "solar_open", "stablelm", "starcoder2"),
+        *("vaultgemma", "xglm", "youtu"),
+    )
+)
+"""Their log-probs and gradients here are those of transformers with eager attention."""
+
+CAPPED: Mapping[str, float | None] = {"gemma2": 50.0, "vaultgemma": 50.0}
+"""Whose attention has a soft cap (attn_logit_softcapping), and which one where config.json names none. transformers'
+sdpa leaves it out."""
+
+SINKS: frozenset[str] = frozenset(("gpt_oss", "granite_swa", "granitemoe_swa", "mimo_v2_flash", "deepseek_v4", "hy_v4"))
+"""Whose attention has sinks. sdpa and flash-attn 2 leave them out."""
+
+POSITION_BIAS: frozenset[str] = frozenset(("bloom", "mpt"))
+"""Whose attention adds a bias by distance (ALiBi), whatever config.json says; falcon's does with alibi: true."""
+
+LOGIT_CAPS: Mapping[str, frozenset[str]] = {
+    "final_logit_softcapping": frozenset(
+        ("gemma2", "gemma3_text", "gemma3n_text", "gemma4_text", "gemma4_unified_text", "nanochat", "vaultgemma")
+    ),
+    "logits_soft_cap": frozenset(("recurrent_gemma",)),
+    "output_logit_soft_cap": frozenset(("xlstm",)),
+}
+"""Keys with a soft cap of the logits, and the types that read them."""
+
+LOGIT_FACTORS: Mapping[str, Mapping[str, int]] = {
+    "logits_scaling": {"hyperclovax": 1}
+    | dict.fromkeys(
+        ("granite", "granite_swa", "granitemoe", "granitemoe_swa", "granitemoeshared", "granitemoehybrid", "minicpm3"),
+        -1,
+    ),
+    "logit_scale": dict.fromkeys(("cohere", "cohere2", "cohere2_moe"), 1),
+    "lm_head_multiplier": {"falcon_h1": 1},
+    "logits_mup_width_multiplier": {},
+}
+"""Keys with a factor of the logits, and the types that read them: whether they multiply by it (1) or divide (-1)."""
+
+OTHER_NUMBERS: Mapping[str, frozenset[str]] = {
+    "attn_logit_softcapping": frozenset(CAPPED),
+    "attention_multiplier": frozenset(LOGIT_FACTORS["logits_scaling"]) - {"minicpm3"},
+    "query_pre_attn_scalar": frozenset(("gemma2", "gemma3_text", "vaultgemma")),
+    "alibi": frozenset(("falcon",)),
+}
+"""Further keys that change attention, and the types that compute what they say. Others leave it out silently."""
+
+PARTIAL_ROTARY: frozenset[str] = frozenset(
+    (
+        *("bamba", "glm", "glm4", "glm4_moe", "glm4_moe_lite", "gpt_neox", "laguna", "mellum", "mimo_v2_flash"),
+        *("minimax_m2", "minimax_m3_vl_text", "nemotron", "persimmon", "phi", "phi3", "qwen3_5_moe_text"),
+        *("qwen3_5_text", "qwen3_next", "recurrent_gemma", "solar_open", "stablelm"),
+    )
+)
+"""Types that turn a part of each head, where partial_rotary_factor says so. Others turn all of it."""
+
+ROUTERS: Mapping[str, Mapping[str, object]] = {
+    "deepseek_v2": {"scoring_func": "softmax", "norm_topk_prob": False, "moe_layer_freq": 1},
+    "deepseek_v3": {"scoring_func": "sigmoid", "topk_method": "noaux_tc", "moe_layer_freq": 1},
+    "deepseek_v32": {"scoring_func": "sigmoid", "topk_method": "noaux_tc"},
+    "glm4_moe": {"scoring_func": "sigmoid", "topk_method": "noaux_tc"},
+    "glm4_moe_lite": {"scoring_func": "sigmoid", "topk_method": "noaux_tc"},
+}
+"""Keys of routers that transformers does not read, and the one value that it computes. vLLM goes by some of them."""
+
+UNPACKED: Mapping[str, str] = (
+    dict.fromkeys(SINKS, "sinks in its attention, which the kernels for packs do not have")
+    | dict.fromkeys(
+        POSITION_BIAS, "a bias by distance (ALiBi) in its attention, which counts from the pack's beginning"
+    )
+    | dict.fromkeys(("nemotron", "stablelm"), "attention that is not told where rows begin")
+    | dict.fromkeys(
+        ("falcon_mamba", "mamba", "mamba2", "recurrent_gemma", "rwkv"), "states that go on into the next row"
+    )
+    | dict.fromkeys(("bamba", "falcon_h1", "jamba", "nemotron_h"), "layers whose states go on into the next row")
+    | {
+        "doge": "masks of its own",
+        "biogpt": "masks of its own",
+        "xglm": "positions of its own",
+        "falcon": "masks of its own",
+    }
+)
+"""Types whose rows cannot be packed, and what config.json does not tell of them."""
+
+UNSAMPLED: Mapping[str, str] = (
+    dict.fromkeys(POSITION_BIAS, "biases by distance (ALiBi), which do not know a batch's padding")
+    | dict.fromkeys(
+        ("falcon_mamba", "mamba", "mamba2", "recurrent_gemma", "rwkv", "xlstm"), "a state, not a key-value cache"
+    )
+    | dict.fromkeys(("bamba", "falcon_h1", "jamba", "nemotron_h"), "layers with a state, not a key-value cache")
+    | {
+        "cpmant": "positions of its own",
+        "doge": "masks of its own",
+        "openai-gpt": "no key-value cache",
+        "llama4_text": "attention scaled by columns of the batch (attn_temperature_tuning), padding included",
+    }
+)
+"""Types that hf_infer cannot sample from, and why."""

@@ -1,0 +1,182 @@
+"""Numbers of config.json that a path would leave out, before anything is loaded."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roll.configs.cluster import WorkerConfig
+from roll.configs.model import ModelArgs
+from roll.configs.roles import ROLES
+from roll.configs.strategies import packing
+from roll.configs.strategies.model_facts import SINKS, TRIED
+from roll.configs.strategies.model_numbers import (
+    attention_cap,
+    attention_problem,
+    cap_warning,
+    number_problems,
+    rope_row_problems,
+    unread_number,
+    untried_warning,
+)
+from roll.configs.strategies.spec import Choice
+from roll.configs.strategies.tensor_parallel import PLANNED
+from roll.models.megatron.family_table import FAMILIES, family_problem
+from roll.pipeline.start.preflight import machine_report, role_strategy_warnings
+from tests.helpers.configs import config
+
+LONGROPE = {"rope_type": "longrope", "original_max_position_embeddings": 4096}
+
+
+def choice(role: str = "actor_train", packs: bool = False, config: dict[str, Any] | None = None, **args: Any) -> Choice:
+    model = ModelArgs(model_name_or_path="m", **args)
+    strategy: dict[str, Any] = {"strategy_name": "vllm", "strategy_config": config or {}}
+    return Choice(ROLES[role], WorkerConfig(model_args=model, use_sequence_packing=packs, strategy_args=strategy))  # type: ignore[arg-type]
+
+
+def refused(made: Choice, model: dict[str, Any]) -> list[str]:
+    return [problem.text for problem in number_problems(made, model)]
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"model_type": "gemma2", "attn_logit_softcapping": 50.0},
+        {"model_type": "gemma2"},  # transformers' default
+        {"model_type": "vaultgemma"},
+        {"model_type": "some_vision", "text_config": {"model_type": "gemma2", "attn_logit_softcapping": 30.0}},
+    ],
+)
+def test_sdpa_is_refused_where_attention_has_a_soft_cap_and_auto_says_eager(model: dict[str, Any]) -> None:
+    assert refused(choice(), model) == refused(choice(attn_implementation="eager"), model) == []
+    assert refused(choice(attn_implementation="fa2"), model) == []
+    (text,) = refused(choice(attn_implementation="sdpa"), model)
+    assert text.startswith("actor_train.model_args.attn_implementation: sdpa has no soft cap, and ")
+    warning = cap_warning(choice(), model)
+    assert warning is not None and "attn_implementation is eager: the model has attn_logit_softcapping" in warning
+
+
+def test_a_cap_of_null_is_none() -> None:
+    model = {"model_type": "gemma2", "attn_logit_softcapping": None}
+    assert attention_cap(model) is None and refused(choice(attn_implementation="sdpa"), model) == []
+
+
+@pytest.mark.parametrize("kind", sorted(SINKS))
+@pytest.mark.parametrize("implementation", ["sdpa", "fa2"])
+def test_a_kernel_without_sinks_is_refused(kind: str, implementation: str) -> None:
+    why = attention_problem(implementation, {"model_type": kind})
+    assert why is not None and f"has no sinks, and {kind} has. Use auto or eager" in why
+    assert attention_problem(None, {"model_type": kind}) is attention_problem("eager", {"model_type": kind}) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "why"),
+    [
+        ("gpt_oss", {}, "which has sinks in its attention"),
+        ("granite_swa", {}, "which has sinks in its attention"),
+        ("gemma2", {}, "which has attn_logit_softcapping: 50.0"),
+        ("bloom", {}, "which has a bias by distance"),
+        ("mamba2", {}, "which has states that go on"),
+    ],
+)
+def test_packs_are_refused_in_the_plan_for_what_config_json_does_not_say(
+    kind: str, more: dict[str, Any], why: str
+) -> None:
+    (problem,) = packing.model_problems(choice(packs=True), {"model_type": kind} | more)
+    assert why in problem.text and problem.text.startswith("actor_train.use_sequence_packing: true with m")
+    assert list(packing.model_problems(choice(), {"model_type": kind} | more)) == []
+
+
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [
+        ({"model_type": "llama", "attn_logit_softcapping": 30.0}, "attn_logit_softcapping: 30.0, which is not known"),
+        ({"model_type": "llama", "final_logit_softcapping": 30.0}, "final_logit_softcapping: 30.0, which is not known"),
+        ({"model_type": "qwen2", "logits_scaling": 8.0}, "logits_scaling: 8.0, which is not known here for qwen2"),
+        ({"model_type": "llama", "logit_scale": 0.1}, "logit_scale: 0.1"),
+        ({"model_type": "qwen3", "attention_multiplier": 0.1}, "attention_multiplier: 0.1"),
+        ({"model_type": "mistral", "query_pre_attn_scalar": 256}, "query_pre_attn_scalar: 256"),
+        ({"model_type": "llama", "alibi": True}, "alibi: True"),
+        ({"model_type": "newcomer", "logits_scaling": 2.0}, "logits_scaling: 2.0"),
+        ({"model_type": "llama", "rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor: 0.5"),
+        ({"model_type": "deepseek_v2", "norm_topk_prob": True}, "norm_topk_prob: True, and transformers computes"),
+        ({"model_type": "deepseek_v3", "scoring_func": "softmax"}, "scoring_func: 'softmax', and transformers"),
+    ],
+)
+def test_a_number_that_the_type_leaves_out_is_refused_by_its_name(model: dict[str, Any], why: str) -> None:
+    (text,) = refused(choice(), model)
+    assert why in text
+    if model["model_type"] in FAMILIES:
+        assert why in str(family_problem(model))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"model_type": "granite", "logits_scaling": 8.0, "attention_multiplier": 0.1},
+        {"model_type": "gemma3", "text_config": {"final_logit_softcapping": 30.0, "query_pre_attn_scalar": 256}},
+        {"model_type": "llama", "attn_logit_softcapping": None, "logits_scaling": 1.0, "alibi": False},
+        {"model_type": "glm4", "partial_rotary_factor": 0.5},
+        {"model_type": "deepseek_v3", "scoring_func": "sigmoid", "topk_method": "noaux_tc"},
+    ],
+)
+def test_a_number_that_the_type_reads_and_a_neutral_one_are_taken(model: dict[str, Any]) -> None:
+    assert refused(choice(), model) == []
+
+
+def test_logits_do_not_matter_to_a_head_of_values() -> None:
+    assert refused(choice("critic"), {"model_type": "llama", "logits_scaling": 2.0}) == []
+    assert unread_number({"model_type": "llama", "alibi": True}, of_head=False) is not None
+
+
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [
+        ({"model_type": "bloom"}, "biases by distance"),
+        ({"model_type": "falcon", "alibi": True}, "biases by distance"),
+        ({"model_type": "qwen3_next", "layer_types": ["linear_attention"]}, "layers of type linear_attention"),
+        ({"model_type": "llama4_text"}, "scaled by columns"),
+        ({"model_type": "mamba"}, "a state"),
+    ],
+)
+def test_hf_infer_says_in_the_plan_what_it_cannot_sample_from(model: dict[str, Any], why: str) -> None:
+    (text,) = refused(choice("actor_infer"), model)
+    assert why in text and text.endswith("Use vllm or sglang.")
+    assert refused(choice("reference"), model) == []
+
+
+def test_dropout_is_not_asked_for() -> None:
+    (text,) = refused(choice(model_config_kwargs={"attention_dropout": 0.1}), {"model_type": "llama"})
+    assert text.startswith("actor_train.model_args.model_config_kwargs.attention_dropout: 0.1, but dropout is off")
+
+
+def rope(longest: int, own_kernels: bool, model: dict[str, Any], config: dict[str, Any] | None = None) -> list[str]:
+    made = choice("actor_infer" if own_kernels else "actor_train", config=config)
+    found = rope_row_problems(made, model, longest, ("prompt_length", "response_length"), own_kernels)
+    return [problem.text for problem in found]
+
+
+def test_frequencies_that_follow_the_longest_row_are_refused_beyond_their_reach() -> None:
+    model = {"model_type": "phi3", "rope_scaling": LONGROPE, "max_position_embeddings": 131072}
+    assert rope(4096, False, model) == []
+    (text,) = rope(4097, False, model)
+    assert "rope_type longrope, whose frequencies change for a whole batch once a row is longer than 4096" in text
+    (text,) = rope(1024, True, model)
+    assert "With contexts up to 131072 vllm takes the long factors for every row" in text
+    assert rope(1024, True, model, {"max_model_len": 4096}) == []
+    dynamic = {"model_type": "llama", "rope_scaling": {"type": "dynamic"}, "max_position_embeddings": 2048}
+    assert rope(2048, False, dynamic) == [] and "by a fixed length" in rope(1024, True, dynamic)[0]
+    assert rope(9999, True, {"model_type": "llama", "rope_scaling": {"rope_type": "yarn"}}) == []
+
+
+def test_a_type_that_nobody_tried_is_said_in_the_plan(tmp_path: Path) -> None:
+    assert untried_warning(choice(), {"model_type": "qwen3"}) is None
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "newcomer", "logits_scaling": 2.0}))
+    made = config({"pretrain": str(tmp_path), "track_with": "jsonl"})
+    assert any("models of type newcomer are untried" in text for text in role_strategy_warnings(made))
+    assert any("logits_scaling: 2.0, which is not known here" in p.text for p in machine_report(made).problems)
+
+
+def test_every_family_of_other_tables_was_tried() -> None:
+    assert {*PLANNED, *FAMILIES} <= TRIED
