@@ -237,6 +237,11 @@ def _token_lines(
     lengths = kind.lengths(tokenizer, lambda sources: (found.row for found in readable))
     yield f"Lengths in tokens of {name}, through the template"
     yield from (f"  {line}" for line in table(_statistics(lengths)))
+    if len(lengths.get("row", ())) > len(readable):  # several rows of one conversation
+        yield (
+            f"  {len(readable)} conversations are {len(lengths['row'])} rows of {lengths['row'].sum()} tokens, as the "
+            "template changes earlier turns: docs/templates.md"
+        )
     if most is not None:
         for what, found in lengths.items():
             yield f"  {what}: {int((found > most).sum())} of {len(found)} have more than {most} tokens"

@@ -112,7 +112,8 @@ def load_conversations(
     choose: Choose = all_rows,
 ) -> Rows:
     """All rows of `data_args` (at YAML path `key`) that `choose` gives, but for those of which nothing is learnt; a
-    row's first token never is, for nothing predicts it. Raises ConfigError for a row that cannot be read or rendered,
+    row's first token never is, for nothing predicts it. A conversation is several rows where the template changes
+    earlier turns. Raises ConfigError for a row that cannot be read or rendered,
     and for rows longer than `max_tokens` under `truncation: error`."""
     sources, problems = data_sources(args, key)
     if problems:
@@ -123,9 +124,9 @@ def load_conversations(
     trained: list[list[bool]] = []
     num_rows = num_with_tools = num_long = longest = 0
     forgotten: Counter[str] = Counter()
-    for row in choose(sources):
-        conversation = columns.read(row, args, key)
-        tokens, mask = turns.encode(conversation.messages, row, conversation.given, conversation.tools)
+    read = ((row, columns.read(row, args, key)) for row in choose(sources))
+    encoded = ((row, said, one) for row, said in read for one in turns.rows(said.messages, row, said.given, said.tools))
+    for row, conversation, (tokens, mask) in encoded:
         num_rows, num_with_tools = num_rows + 1, num_with_tools + bool(conversation.tools)
         forgotten.update(columns.forgotten(row, args))
         if len(tokens) > max_tokens:
@@ -151,6 +152,8 @@ def load_conversations(
         logger.warning("%s: %d rows have a column %r that nothing reads. %s", key, count, name, remedy)
     counts = f"{num_with_tools} of them with tools, {num_long} too long"
     logger.info("%s: %d rows, %s, %d used", key, num_rows, counts, len(ids))
+    if turns.cost:
+        logger.info("%s: %s", key, turns.cost)
     return Rows.of(ids, trained)
 
 

@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from roll.configs.problems import did_you_mean
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 PLAIN = "plain"
+_MARK = re.compile(r"<\|[a-z_]+\|>")
 _PATH = re.compile(r".*/.*|.*\.(jinja2?|j2|txt|tmpl)", re.DOTALL)
 
 
@@ -70,18 +72,25 @@ def template_problem(name: str, key: str) -> str | None:
     return None
 
 
+class RenderError(ConfigError):
+    """A template that fails on a row."""
+
+
 @dataclass(frozen=True)
 class PromptTemplate:
-    """Renders examples. `adds_special_tokens`: the tokenizer still has to put its own around the text."""
+    """Renders examples. `adds_special_tokens`: the tokenizer still has to put its own around the text. `opening`: what
+    stands before the whole."""
 
     tokenizer: PreTrainedTokenizerBase
     key: str
     form: Form = field(default_factory=Form)
     is_plain: bool = False
+    opening: str = ""
 
     @staticmethod
     def load(name: str, tokenizer: PreTrainedTokenizerBase, key: str) -> PromptTemplate:
-        """Raises ConfigError if the tokenizer has no chat template of its own, or the file cannot be read."""
+        """Raises ConfigError if the tokenizer has no chat template of its own or not the marks of one of ROLL's, and if
+        the file cannot be read."""
         problem = template_problem(name, key)
         if problem is not None:
             raise ConfigError(problem)
@@ -95,7 +104,14 @@ class PromptTemplate:
                 f"{key}: {name}, but the tokenizer {tokenizer.name_or_path!r} has no chat template. Set {key}: plain "
                 "for a base model, or the path of a Jinja file"
             )
-        return PromptTemplate(tokenizer, key, form)
+        known = tokenizer.get_vocab()
+        if lacking := sorted({mark for mark in _MARK.findall(form.source or "") if mark not in known}):
+            raise ConfigError(
+                f"{key}: {name} marks turns with {' and '.join(lacking)}, which the tokenizer "
+                f"{tokenizer.name_or_path!r} does not have: they would be plain text, and end no answer. Set "
+                f"{key}: native for the tokenizer's own template, or the path of a Jinja file"
+            )
+        return PromptTemplate(tokenizer, key, form, opening=_first_token(tokenizer) if form.source else "")
 
     @property
     def adds_special_tokens(self) -> bool:
@@ -113,9 +129,15 @@ class PromptTemplate:
         return self.render_messages(example.messages, example.row, tools=example.tools)
 
     def render_messages(
-        self, messages: Sequence[Mapping[str, Any]], row: Row, asks: bool = True, tools: Sequence[Tool] = ()
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        row: Row,
+        asks: bool = True,
+        tools: Sequence[Tool] = (),
+        variables: Mapping[str, Any] = MappingProxyType({}),
     ) -> str:
-        """The text of these messages; with `asks`, up to where the answer to them begins."""
+        """The text of these messages; with `asks`, up to where the answer to them begins. `variables`: what the
+        template sees beside its own."""
         from jinja2 import TemplateError
 
         def apply(form: list[dict[str, Any]]) -> str:
@@ -126,12 +148,20 @@ class PromptTemplate:
                     chat_template=self.form.source,
                     add_generation_prompt=asks,
                     tokenize=False,
-                    **self.form.variables,
+                    **{**self.form.variables, **variables},
                 )
             )
 
         try:
             text = rendered(apply, messages)
         except (TemplateError, TypeError, ValueError) as error:
-            raise ConfigError(f"{row.where}: {self.key}: the template fails on this row: {error}") from error
-        return text + self.form.suffix if asks else text
+            raise RenderError(f"{row.where}: {self.key}: the template fails on this row: {error}") from error
+        return self.opening + text + (self.form.suffix if asks else "")
+
+
+def _first_token(tokenizer: PreTrainedTokenizerBase) -> str:
+    """What the tokenizer itself puts before a text, such as Llama's `<|begin_of_text|>`: ROLL's own templates are
+    tokenized without."""
+    bos = tokenizer.bos_token
+    starts = tokenizer("x", verbose=False)["input_ids"][:1] if bos else []
+    return str(bos) if starts == [tokenizer.bos_token_id] else ""

@@ -98,25 +98,11 @@ def test_a_turn_that_nothing_has_asked_for_is_refused_where_it_would_be_learnt(
     assert learnt(rows, tiny_tokenizer) == [f"24{tiny_tokenizer.eos_token}"]
 
 
-def test_an_end_of_turn_token_that_has_no_name_ends_the_answer(tmp_path: Path, tiny_tokenizer: "Tokenizer") -> None:
-    """As of base models, whose eos_token ends a document: their vocabulary alone says that <|im_end|> is special."""
-    from transformers import PreTrainedTokenizerFast
-
-    unnamed = PreTrainedTokenizerFast(
-        tokenizer_object=tiny_tokenizer.backend_tokenizer,
-        eos_token=tiny_tokenizer.pad_token,
-        chat_template=tiny_tokenizer.chat_template,
-    )
-    assert "<|im_end|>" not in unnamed.all_special_tokens
-    rows = load(tmp_path, unnamed, {"prompt": "31", "answer": "13"})
-    assert learnt(rows, unnamed) == ["13<|im_end|>"]
-
-
 def test_an_answer_that_names_a_special_token_is_learnt_to_its_end(tmp_path: Path, tiny_tokenizer: "Tokenizer") -> None:
-    (tmp_path / "lines.jinja").write_text("{% for m in messages %}{{ m.content }};{% endfor %}")
+    (tmp_path / "lines.jinja").write_text("{% for m in messages %}{{ m.content }};{{ eos_token }}{% endfor %}")
     row = {"prompt": "31", "answer": "<|im_end|> ends a turn"}
     rows = load(tmp_path, tiny_tokenizer, row, args={"template": str(tmp_path / "lines.jinja")})
-    assert learnt(rows, tiny_tokenizer) == ["<|im_end|> ends a turn;"]
+    assert learnt(rows, tiny_tokenizer) == ["<|im_end|> ends a turn;<|im_end|>"]
 
 
 def test_the_first_token_of_a_row_is_not_learnt_for_nothing_predicts_it(
@@ -151,15 +137,19 @@ def test_a_row_that_cannot_be_read_is_named(
     assert said.startswith(f"{tmp_path}/rows.jsonl:1: ") and message in said
 
 
-def test_a_template_that_rewrites_earlier_turns_cannot_learn_them_all(
-    tmp_path: Path, tiny_tokenizer: "Tokenizer"
+def test_a_template_that_rewrites_earlier_turns_makes_a_row_of_each_answer_and_says_so(
+    tmp_path: Path, tiny_tokenizer: "Tokenizer", caplog: pytest.LogCaptureFixture
 ) -> None:
     source = (
-        "{% for m in messages %}{% if m.role == 'user' %}Q{{ m.content }}{% elif loop.last %}A{{ m.content }}"
+        "{% for m in messages %}{% if m.role == 'user' %}Q{{ m.content }}{% elif loop.last %}A{{ m.content }}<|im_end|>"
         "{% endif %}{% endfor %}"
     )
     (tmp_path / "last.jinja").write_text(source)
     args = {"template": str(tmp_path / "last.jinja")}
-    with pytest.raises(ConfigError, match="Set train_on: last, or another template"):
-        load(tmp_path, tiny_tokenizer, {"messages": TWO_TURNS}, args=args)
-    assert learnt(load(tmp_path, tiny_tokenizer, {"messages": TWO_TURNS}, args=args, train_on="last"), tiny_tokenizer)
+    with caplog.at_level("INFO"):
+        rows = load(tmp_path, tiny_tokenizer, {"messages": TWO_TURNS}, args=args)
+    assert learnt(rows, tiny_tokenizer) == ["A13<|im_end|>", "A24<|im_end|>"]
+    assert tiny_tokenizer.decode(rows.input_ids) == "Q31A13<|im_end|>Q31Q42A24<|im_end|>"
+    assert f"{KEY}: 1 conversations are 2 rows of 17 tokens, 1.7 times those of the conversations" in caplog.text
+    last = load(tmp_path, tiny_tokenizer, {"messages": TWO_TURNS}, args=args, train_on="last")
+    assert learnt(last, tiny_tokenizer) == ["A24<|im_end|>"]

@@ -89,7 +89,7 @@ def test_a_template_that_rewrites_earlier_turns_compares_last_answers_alone(
 ) -> None:
     (tmp_path / "last.jinja").write_text(
         "{% for m in messages %}{% if m.role == 'user' %}Q{{ m.content }}{% elif loop.last %}A{{ m.content }}"
-        "{% endif %}{% endfor %}"
+        "<|im_end|>{% endif %}{% endfor %}"
     )
     begun, template = [user("31"), answer("13"), user("42")], str(tmp_path / "last.jinja")
     row = {"chosen": [*begun, answer("24")], "rejected": [*begun, answer("42")]}
@@ -141,7 +141,7 @@ def test_calls_whose_arguments_are_json_texts_are_those_whose_arguments_are_mapp
     """As in fine-tuning: a template that writes arguments as JSON would put a text in quotes once more."""
     (tmp_path / "calls.jinja").write_text(
         "{% for m in messages %}{{ m.role }}:{{ m.content or '' }}{% for c in m.tool_calls or [] %}"
-        "{{ c.function.arguments | tojson }}{% endfor %}<|im_end|>{% endfor %}"
+        "{{ c.function.name }}{{ c.function.arguments | tojson }}{% endfor %}<|im_end|>{% endfor %}"
         "{% if add_generation_prompt %}assistant:{% endif %}"
     )
 
@@ -155,7 +155,7 @@ def test_calls_whose_arguments_are_json_texts_are_those_whose_arguments_are_mapp
         return load(tmp_path, tiny_tokenizer, row, template=str(tmp_path / "calls.jinja"))
 
     texts = pair('{"x": 1}', '{"x": 2}')
-    assert [learnt for _, learnt in rendered(texts, tiny_tokenizer)] == ['{"x": 1}<|im_end|>', '{"x": 2}<|im_end|>']
+    assert [learnt for _, learnt in rendered(texts, tiny_tokenizer)] == ['f{"x": 1}<|im_end|>', 'f{"x": 2}<|im_end|>']
     assert texts.input_ids.tolist() == pair({"x": 1}, {"x": 2}).input_ids.tolist()
     with pytest.raises(ConfigError, match=r"rows.jsonl:1: .*arguments of a tool call are no JSON"):
         pair("x is 1", '{"x": 2}')

@@ -198,12 +198,14 @@ def test_calls_are_taken_by_templates_that_want_a_text_where_there_are_none(
 ) -> None:
     """As Qwen's do: they add the content to a text, unless the message calls a tool."""
     source = (
-        "{% for m in messages %}{% if m.tool_calls %}{{ m.tool_calls[0].function.arguments | tojson }}"
+        "{% for m in messages %}{% if m.tool_calls %}{{ m.tool_calls[0].function | tojson }}"
         "{% else %}{{ '' + m.content }}{% endif %}<|im_end|>{% endfor %}"
     )
     (tmp_path / "texts.jinja").write_text(source)
     rows = load(tmp_path, tiny_tokenizer, {"messages": MESSAGES[:2]}, str(tmp_path / "texts.jinja"))
-    assert str(tiny_tokenizer.decode(rows.input_ids)) == '31?<|im_end|>{"digits": "31"}<|im_end|>'
+    assert str(tiny_tokenizer.decode(rows.input_ids)) == (
+        '31?<|im_end|>{"name": "sort", "arguments": {"digits": "31"}}<|im_end|>'
+    )
 
 
 def test_plain_rows_take_no_calls(tmp_path: Path, tiny_tokenizer: "Tokenizer") -> None:

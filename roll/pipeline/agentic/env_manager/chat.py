@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerFast
 
+from roll.datasets.answers.ends import Ends
 from roll.datasets.encoding import decoder, special_tokens
 from roll.datasets.messages import clean_messages
 from roll.datasets.templates import PromptTemplate
@@ -36,6 +39,7 @@ class ChatEncoder:
         self._tokenizer = tokenizer
         self._reads_tool_calls = reads_tool_calls
         self._template = PromptTemplate.load(template, tokenizer, "actor_train.data_args.template")
+        self._ends = Ends(tokenizer)
         self._decode = decoder(tokenizer)
         self._has_special_marks = bool(marking_tokens(special_tokens(tokenizer)))
         self.answer_opening = answer_opening(self._render([("user", "x")]))
@@ -58,18 +62,45 @@ class ChatEncoder:
             ) from None
 
     def follow_up(self, answer_ids: np.ndarray, message: str) -> np.ndarray:
-        """Ids between a sampled answer and the next one: the end of the answer's turn, unless the answer holds it, and
-        the next user message. int32."""
-        text = self._render([("user", "x"), ("assistant", ANSWER), ("user", message)])
-        _, found, after = text.partition(ANSWER)
+        """Ids between a sampled answer and the next one: the end of the answer's turn, unless the answer has ended, and
+        the next user message. int32.
+
+        A turn ends once: with the token that the policy sampled, if engines stop there, which then stands for the
+        template's own end. Example of gpt-oss: `yes<|return|>` is followed by `<|start|>user`, not by `<|end|>`."""
+        after = self._ids_behind([("user", "x"), ("assistant", ANSWER), ("user", message)])
+        said, closing = answer_ids.tolist(), self._closing
+        if said and (said[-1] in self._ends.tokens or said[-1:] == closing[-1:].tolist()):
+            begins_next = not len(closing) and said[-1:] == after[:1].tolist()  # GLM's: the next role's mark
+            return after[len(closing) + begins_next :]
+        overlaps = (n for n in range(len(closing), 0, -1) if said[-n:] == closing[:n].tolist())
+        return after[next(overlaps, 0) :]
+
+    @cached_property
+    def _closing(self) -> np.ndarray:
+        """Ids with which the template ends an assistant's turn that others follow, up to the last special one."""
+        after = self._ids_behind([("user", "x"), ("assistant", ANSWER), ("user", "x")]).tolist()
+        try:
+            last = self._ids_behind([("user", "x"), ("assistant", ANSWER)], asks=False).tolist()
+        except TemplateError:
+            last = []
+        special = self._ends.special
+        shared = next(
+            (i for i, (a, b) in enumerate(zip(after, last, strict=False)) if a != b), min(len(after), len(last))
+        )
+        ends = [place for place in range(shared) if after[place] in special]
+        if not ends and last[:1] and last[0] in self._ends.tokens and after[0] in special:  # gpt-oss: one for another
+            ends = [0]
+        return np.array(after[: ends[-1] + 1 if ends else 0], np.int32)
+
+    def _ids_behind(self, messages: Messages, asks: bool = True) -> np.ndarray:
+        """Ids of what the template writes behind the answer."""
+        _, found, after = self._render(messages, asks).partition(ANSWER)
         if not found or ANSWER in after:
             raise ConfigError(
                 "actor_train.data_args.template: the chat template does not show an assistant's message as it is, so "
                 "a conversation cannot be continued behind sampled tokens. Use another Jinja template."
             )
-        ids = self._encode(after)
-        ends = len(answer_ids) > 0 and len(ids) > 0 and answer_ids[-1] == ids[0]
-        return ids[1:] if ends else ids
+        return self._encode(after)
 
     def decode(self, ids: np.ndarray) -> str:
         """The text of an answer, without special tokens but those that mark its thinking."""
@@ -90,16 +121,16 @@ class ChatEncoder:
             ids = self._tokenizer.encode(text, add_special_tokens=False)
         return np.array(ids, np.int32)
 
-    def _render(self, messages: Messages) -> str:
-        return self._rendered([{"role": role, "content": content} for role, content in messages])
+    def _render(self, messages: Messages, asks: bool = True) -> str:
+        return self._rendered([{"role": role, "content": content} for role, content in messages], asks=asks)
 
-    def _rendered(self, messages: list[dict[str, Any]], tools: list[Any] | None = None) -> str:
-        return str(
+    def _rendered(self, messages: list[dict[str, Any]], tools: list[Any] | None = None, asks: bool = True) -> str:
+        return self._template.opening + str(
             self._tokenizer.apply_chat_template(
                 messages,
                 tools=tools,
                 chat_template=self._template.form.source,
-                add_generation_prompt=True,
+                add_generation_prompt=asks,
                 tokenize=False,
                 **self._template.form.variables,
             )
