@@ -113,8 +113,8 @@ def load_conversations(
 ) -> Rows:
     """All rows of `data_args` (at YAML path `key`) that `choose` gives, but for those of which nothing is learnt; a
     row's first token never is, for nothing predicts it. A conversation is several rows where the template changes
-    earlier turns. Raises ConfigError for a row that cannot be read or rendered,
-    and for rows longer than `max_tokens` under `truncation: error`."""
+    earlier turns. Raises ConfigError for a row that cannot be read or rendered, and for rows longer than `max_tokens`
+    under `truncation: error`."""
     sources, problems = data_sources(args, key)
     if problems:
         raise ConfigError(*problems)
