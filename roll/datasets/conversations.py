@@ -10,13 +10,13 @@ from itertools import islice
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from roll.configs.data import DataArgs
+from roll.datasets.answers.turns import Message, Turns
 from roll.datasets.loader import Row
 from roll.datasets.media import check_text_alone
 from roll.datasets.messages import conversation_column, messages_in
 from roll.datasets.sources import Choose, all_rows, data_sources
 from roll.datasets.templates import PromptTemplate
 from roll.datasets.tool_calls import Tool, plain, tools_in
-from roll.datasets.turns import Message, Turns
 from roll.errors import ConfigError
 from roll.types.batch import Rows
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from roll.configs.data import DataArgs
 from roll.configs.limits import LARGEST
+from roll.datasets.answers.turns import Message, Turns
 from roll.datasets.conversations import (
     ends_with_answer,
     not_there,
@@ -24,7 +25,6 @@ from roll.datasets.messages import messages_in, transcript
 from roll.datasets.sources import Choose, all_rows, data_sources
 from roll.datasets.templates import PromptTemplate
 from roll.datasets.tool_calls import Tool, plain, tools_in
-from roll.datasets.turns import Message, Turns
 from roll.errors import ConfigError
 from roll.types.batch import PairRows, Rows
 

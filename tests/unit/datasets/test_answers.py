@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from roll.datasets.answers.turns import Turns
 from roll.datasets.loader import Row
 from roll.datasets.templates import PromptTemplate
-from roll.datasets.turns import Turns
 from roll.errors import ConfigError
 from tests.helpers.chat_traits import TRAITS, Trait, tokenizer_of
 
