@@ -20,7 +20,6 @@ from roll.configs.strategies.sequence_parallel import CHANGING_ROPE, rope_kinds
 from roll.configs.strategies.spec import Choice
 
 ATTENTION_CAP = "attn_logit_softcapping"
-_OF_HEAD = LOGIT_CAPS.keys() | LOGIT_FACTORS.keys()
 _CACHED_LAYERS = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
 _WITHOUT = {"sdpa": "sdpa", "fa2": "flash-attn 2"}
 
