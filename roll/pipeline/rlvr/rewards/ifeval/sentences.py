@@ -3,8 +3,9 @@ and without its data.
 
 The procedure is Punkt's: where a sentence may end, which tokens stand around the mark, what an abbreviation, an
 ellipsis, an initial or a number before it changes, and that closing quotes and brackets belong to what is before them.
-Its trained tables (of the Wall Street Journal: 155 abbreviations, 20,365 words with how they are spelled where) are
-replaced by the lists here, of abbreviations and of words that are seldom capitalized within a sentence.
+Its trained tables (of the Wall Street Journal: abbreviations, and how words are spelled where) are replaced by a rule,
+that letters with points between them abbreviate, and by lists of our own: of abbreviations, of words that begin
+sentences, and of words that are seldom capitalized within one.
 """
 
 from __future__ import annotations
@@ -26,23 +27,21 @@ _INITIAL = re.compile(r"[^\W\d]\.")
 _SPACE = re.compile(r"[ \t\n\r\x0b\x0c]")
 _MARKS = frozenset(";:,.!?")
 _ENDS = frozenset(".?!")
-_TITLES = "mr mrs ms dr prof sen rep reps gen maj col lt adm st messrs sr jr ph.d"
-_FIRMS = "inc ltd co corp cos bros cie s.a s.p.a n.v"
-_TIMES = "jan feb sep sept oct nov dec tues wed fri a.m p.m yr"
-_PLACES = "u.s u.k u.n u.s.a u.s.s.r d.c n.y n.j n.c n.h n.m s.c l.a w.va ave calif conn fla ill kan mich minn okla ore"
-_MORE_PLACES = "tenn wash wis ariz colo ala nev va vt pa ga ky ct"
-_OTHERS = "vs ft mg ok aug chg m.b.a a.d b.v"
-_LETTERS = (
-    "a.a a.c a.g a.h a.s a.t b.f c.v d.h d.w e.f e.h e.l e.m f.g f.j g.d g.f g.k h.c h.f h.m j.b j.c j.j j.k j.p j.r"
+_TITLES = "mr mrs ms messrs dr prof sr jr st rev hon gen col maj lt capt adm sen rep reps gov ph.d"
+_FIRMS = "inc ltd co corp bros cos cie"
+_TIMES = "jan feb sep sept oct nov dec tues wed fri yr"
+_STATES = (
+    "ala ariz ark calif colo conn del fla ga ill ind kan ky md mich minn miss mo mont neb nev okla ore pa tenn tex va "
+    "vt wash wis wyo w.va"
 )
-_INITIALS = "l.f l.p m.j n.d n.h r.a r.h r.i r.j r.k r.t s.g s.s t.j w.c w.r w.w c d e f g h k l m n p r s t v w"
-ABBREVIATIONS = frozenset(
-    " ".join((_TITLES, _FIRMS, _TIMES, _PLACES, _MORE_PLACES, _OTHERS, _LETTERS, _INITIALS)).split()
-)
-"""Not among them, as not in Punkt: etc, e.g, i.e, no, fig, approx, a, i."""
+_OTHERS = "vs ave blvd ft mt ok chg"
+ABBREVIATIONS = frozenset(" ".join((_TITLES, _FIRMS, _TIMES, _STATES, _OTHERS)).split())
+_LETTERS = re.compile(r"[^\W\d_](\.[^\W\d_])+")  # U.S, a.m, J.P
+_WORDS_ALL_THE_SAME = frozenset(("a", "i", "e.g", "i.e"))  # Punkt ends sentences behind these, and behind etc and no
 _STARTERS = (
-    "most he since so both these it nevertheless this indeed however instead under similarly some though while when in "
-    "despite although nonetheless thus there if the nor separately moreover but they yet many among meanwhile even i"
+    "the he she it they we you i this that these those there if when while since although though however moreover "
+    "nevertheless nonetheless meanwhile indeed instead separately similarly thus so yet but and nor most many some "
+    "both among under in despite even"
 )
 STARTERS = frozenset(_STARTERS.split())
 """Words that begin a sentence also behind an abbreviation."""
@@ -132,8 +131,12 @@ def _annotate(token: _Token) -> None:
         token.ends = True
     elif token.text.endswith(".") and not token.text.endswith(".."):
         word = token.text[:-1].lower()
-        token.abbreviates = word in ABBREVIATIONS or word.rpartition("-")[2] in ABBREVIATIONS
+        token.abbreviates = _is_abbreviation(word) or _is_abbreviation(word.rpartition("-")[2])
         token.ends = not token.abbreviates
+
+
+def _is_abbreviation(word: str) -> bool:
+    return word in ABBREVIATIONS or (_LETTERS.fullmatch(word) is not None and word not in _WORDS_ALL_THE_SAME)
 
 
 def _revise(token: _Token, following: _Token) -> None:
