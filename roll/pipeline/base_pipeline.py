@@ -75,6 +75,7 @@ from roll.pipeline.rollouts.rollout_mock import RecordedRollouter, RolloutDump
 from roll.pipeline.rollouts.rollout_report import ReportedRollouter, RolloutReport
 from roll.pipeline.run_in_parts import RunInParts
 from roll.pipeline.saving.checkpoint import HF_MODEL, Checkpoint
+from roll.pipeline.saving.rehearsal import rehearse_saving
 from roll.pipeline.saving.resume_checks import RLState, check_resume, data_place, state_of_roles
 from roll.pipeline.saving.taken_optimizers import check_taken, take_over
 from roll.pipeline.scoring import teacher_scores, token_scores
@@ -177,6 +178,7 @@ class RLPipeline(RunInParts):
             if self.config.explores:
                 data_place(self.source, state.data, checkpoint.path)
             self.mix.load_state(state.mix, checkpoint.path)
+        rehearse_saving(self.config)
 
     def for_training(self, rollouter: Rollouter) -> Rollouter:
         """What makes the groups of the training, with the pipeline's own rollouter at hand: recorded ones, the user's

@@ -27,7 +27,6 @@ from roll.pipeline.records.run_record import RunRecord
 from roll.pipeline.saving.checkpoint import Checkpoint, CheckpointStore
 from roll.pipeline.saving.driver_state import DriverState, write_state
 from roll.pipeline.saving.hub import HubPushes, hub_pushes
-from roll.pipeline.saving.rehearsal import rehearse_saving
 from roll.pipeline.tracking.build import make_trackers
 from roll.pipeline.tracking.local import METRICS_FILE, read_metrics, write_metrics
 from roll.pipeline.tracking.tracker import Trackers
@@ -171,7 +170,6 @@ class Run(ABC):
         failed = True
         try:
             if self.has_work(steps_done):
-                rehearse_saving(self.config)
                 self.build()
                 if checkpoint is not None:
                     logger.info("taking up the checkpoint of step %d", steps_done)

@@ -23,7 +23,7 @@ def model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem
     if others:
         found = f"whose config.json has layers of type {', '.join(others)}, which see past the end of a row"
     if (cap := attention_cap(text)) is not None:
-        found = f"which has {ATTENTION_CAP}: {cap}, which the kernels for packs do not have"
+        found = f"which has a soft cap on attention ({ATTENTION_CAP}: {cap}) that the kernels for packs leave out"
     args = choice.worker.model_args
     keys = {
         f"{choice.role.name}.use_sequence_packing": ("true", "false") if choice.worker.use_sequence_packing else None,

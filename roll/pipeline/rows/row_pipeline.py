@@ -23,6 +23,7 @@ from roll.pipeline.display.view import Column, Curve, View
 from roll.pipeline.length import of_known_length
 from roll.pipeline.run import Run
 from roll.pipeline.saving.checkpoint import HF_MODEL, Checkpoint
+from roll.pipeline.saving.rehearsal import rehearse_saving
 from roll.pipeline.saving.resume_checks import RunState, check_resume, data_place, state_of_roles
 from roll.pipeline.saving.taken_optimizers import check_taken, take_over
 from roll.types.batch import Rows, RowSet
@@ -79,6 +80,7 @@ class RowPipeline(Run):
         self.source = RowSource(rows, self.config.seed, args.shuffle, f"{role}.data_args")
         if checkpoint is not None and state is not None:
             data_place(self.source, state.data, checkpoint.path)
+        rehearse_saving(self.config)
 
     def build(self) -> None:
         logger.info("starting Ray")

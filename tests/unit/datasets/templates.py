@@ -2,8 +2,9 @@
 
 CALLS = (
     "{% for tool in tools or [] %}[{{ tool | tojson }}]{% endfor %}{% for m in messages %}{{ m.role }}:{{ m.content }}"
-    "{% for call in m.tool_calls or [] %}<{{ call.function.name }} {{ call.function.arguments | tojson }}>{% endfor %};"
-    "{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
+    "{% for call in m.tool_calls or [] %}<{{ call.function.name }} {{ call.function.arguments | tojson }}>{% endfor %}"
+    "{{ '<|im_end|>' if m.role == 'assistant' else ';' }}{% endfor %}"
+    "{% if add_generation_prompt %}assistant:{% endif %}"
 )
 """Most: arguments are a mapping, written as JSON."""
 _TEXT = "{{ '<' + call['function']['name'] + ' ' + call['function']['arguments'] + '>' }}"
@@ -13,7 +14,8 @@ PLAIN_ARGUMENTS = CALLS.replace("{{ call.function.arguments | tojson }}", "{{ ca
 """Arguments are written as they are, which of a mapping is Python."""
 NONE_CONTENT = (
     "{% for m in messages %}{% if m.role == 'assistant' and m.content is none %}assistant:"
-    "{% for call in m.tool_calls %}" + _TEXT + "{% endfor %};{% else %}{{ m.role + ':' + m.content + ';' }}{% endif %}"
+    "{% for call in m.tool_calls %}" + _TEXT + "{% endfor %}<|im_end|>{% else %}{{ m.role + ':' + m.content }}"
+    "{{ '<|im_end|>' if m.role == 'assistant' else ';' }}{% endif %}"
     "{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
 )
 """DeepSeek-R1: only a message without content calls."""

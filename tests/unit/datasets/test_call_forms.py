@@ -45,7 +45,7 @@ def test_a_template_gets_calls_in_the_form_that_it_takes(
     name: str, tmp_path: Path, tiny_tokenizer: "Tokenizer"
 ) -> None:
     template = PromptTemplate.load(file_of(tmp_path, getattr(templates, name)), tiny_tokenizer, KEY)
-    wanted = 'user:Warm?;assistant:<weather {"city": "Rome"}>;tool:31;assistant:'
+    wanted = 'user:Warm?;assistant:<weather {"city": "Rome"}><|im_end|>tool:31;assistant:'
     assert template.render_messages(CALLING, Row("rows.jsonl", 1, {})) == wanted
 
 

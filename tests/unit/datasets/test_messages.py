@@ -130,7 +130,7 @@ def text_of_dpo(path: Path, tokenizer: "Tokenizer", template: str, asked: Any) -
     args = written(path, {"chosen": answered(asked, "yes"), "rejected": answered(asked, "no")}, template=template)
     rows = load_pairs(args, KEY, PairColumns("prompt", None, "chosen", "rejected", None), tokenizer, 500)
     chosen = rows.input_ids[: rows.lengths[0]]
-    return str(tokenizer.decode(chosen.tolist())).removesuffix("yes;")
+    return str(tokenizer.decode(chosen.tolist())).removesuffix("yes<|im_end|>")
 
 
 def text_of_agents(path: Path, tokenizer: "Tokenizer", template: str, asked: Any) -> str:
@@ -149,7 +149,8 @@ def test_every_shape_is_the_same_text_in_every_kind_of_run(
     shape: str, tmp_path: Path, tiny_tokenizer: "Tokenizer", template: str
 ) -> None:
     wanted = (
-        'system:Be brief.;user:Is it warm?;assistant:<weather {"city": "Rome", "days": [1, null]}>;tool:31;assistant:'
+        'system:Be brief.;user:Is it warm?;assistant:<weather {"city": "Rome", "days": [1, null]}>'
+        "<|im_end|>tool:31;assistant:"
     )
     for text_of in RUNS:
         found = text_of(tmp_path, tiny_tokenizer, template, SHAPES[shape])
