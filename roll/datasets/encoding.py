@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from roll.configs.data import DataArgs
+from roll.datasets.answers.parts import shape_of
+from roll.datasets.answers.written import check_prompt
 from roll.datasets.loader import Row
 from roll.datasets.rows import Domain, Example, RowReader
 from roll.datasets.sources import Choose, all_rows, data_sources
@@ -119,6 +121,7 @@ class _Encoder:
         self._bound: TokenBound | None = None
         self._repeated_ids: list[str] = []  # with their rows
         self._writes_tools: dict[int, bool] = {}  # by the id() of a template
+        self._written: set[Any] = set()  # shapes of conversations that templates write whole
 
     def add(self, rows: Sequence[Row]) -> None:
         rendered = [(example, self._rendered(example)) for example in map(self._reader.read, rows)]
@@ -135,7 +138,8 @@ class _Encoder:
             self._tasks.append(self._task(example, text, ids))
 
     def _rendered(self, example: Example) -> str:
-        """Raises ConfigError for tools of which the template writes nothing; a template is asked once."""
+        """Raises ConfigError for tools and messages of which the template writes nothing; a template is asked once for
+        tools, and for messages of each shape."""
         template = self._templates.of(example)
         if example.tools and id(template) not in self._writes_tools:
             with_them, without = (
@@ -148,7 +152,13 @@ class _Encoder:
                 f"{example.row.where}: {template.key}: the row offers tools, of which the template writes nothing. Use "
                 f"a template that does (native, if the tokenizer's own one does), or set {self._key}.tools: null"
             )
-        return template.render(example)
+        text = template.render(example)
+        if not example.is_text:
+            shape = id(template), shape_of(example.messages), bool(example.tools)
+            if shape not in self._written:
+                check_prompt(template, example.messages, example.row, example.tools)
+                self._written.add(shape)
+        return text
 
     def _token_ids(self, rendered: Sequence[tuple[Example, str]]) -> list[list[int]]:
         """Two calls at most: with and without special tokens around the text."""

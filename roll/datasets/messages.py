@@ -65,6 +65,17 @@ def are_messages(value: object) -> bool:
     return isinstance(found, list) and bool(found) and all(map(_is_message, found))
 
 
+def told_as_json(value: object) -> object:
+    """The messages that a text holds as JSON, as columns of CSV files have to; any other value as it is."""
+    if not isinstance(value, str) or not value.lstrip().startswith("[") or not value.rstrip().endswith("]"):
+        return value
+    try:
+        parsed = parse_whole(value)
+    except json.JSONDecodeError:
+        return value
+    return parsed.value if not parsed.fault and are_messages(parsed.value) else value
+
+
 def _is_message(value: object) -> bool:
     return isinstance(value, Mapping) and any({role, text} <= set(value) for role, text in _PAIRS_OF_KEYS)
 

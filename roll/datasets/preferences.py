@@ -21,7 +21,7 @@ from roll.datasets.conversations import (
 )
 from roll.datasets.loader import Row
 from roll.datasets.media import check_text_alone
-from roll.datasets.messages import messages_in, transcript
+from roll.datasets.messages import messages_in, told_as_json, transcript
 from roll.datasets.sources import Choose, all_rows, data_sources
 from roll.datasets.templates import PromptTemplate
 from roll.datasets.tool_calls import Tool, plain, tools_in
@@ -88,7 +88,7 @@ class PairColumns:
 
     def _conversation(self, row: Row, column: str, key: str) -> list[Message]:
         """An answer alone, as a text or as messages, is that to the row's prompt."""
-        value = plain(row.value(column))
+        value = told_as_json(plain(row.value(column)))
         if isinstance(value, str):
             told = transcript(value) if row.value(self.prompt) is None else None
             answer = told or [{"role": "assistant", "content": value}]
@@ -96,6 +96,7 @@ class PairColumns:
             answer = messages_in([value] if isinstance(value, Mapping) else value, row, column, key)
         else:
             raise ConfigError(not_there(row, column, key, value, "a text or messages"))
+        answer = [{name: inner for name, inner in said.items() if name != "weight"} for said in answer]
         whole = answer if answer[0]["role"] != "assistant" else prompt_in(row, self.prompt, self.query) + answer
         return ends_with_answer(with_system(whole, row, self.system), row, column)
 

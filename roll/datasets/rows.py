@@ -11,7 +11,7 @@ from typing import Any
 from roll.configs.data import DataArgs
 from roll.datasets.loader import Row
 from roll.datasets.media import check_text_alone
-from roll.datasets.messages import are_messages, conversation_column, messages_in
+from roll.datasets.messages import are_messages, conversation_column, messages_in, told_as_json
 from roll.datasets.tool_calls import Tool, calls_in, tools_in
 from roll.errors import ConfigError
 
@@ -187,8 +187,8 @@ class RowReader:
         prompt = row.value(column)
         if prompt is None or prompt == "":
             raise self._missing(row, column, "prompt", "the prompt")
-        if not isinstance(prompt, str):
-            if are_messages(prompt):
+        if not isinstance(prompt, str) or told_as_json(prompt) is not prompt:
+            if isinstance(prompt, str) or are_messages(prompt):
                 return self._conversation(row, column), False
             if isinstance(prompt, list):
                 raise ConfigError(

@@ -101,6 +101,8 @@ class AskedTurns:
             opening = _OPENED.search(opened)
             if opening and whole.startswith(before := opened[: opening.start()]):
                 said = _NO_THOUGHTS.sub("", whole[len(before) :], count=1)
+                if not _is_rest(said, message, opening[1]):
+                    continue
                 return opened, opened + _thoughts(message, opening[1], bool(opening[2])) + said.lstrip()
         if answer := self._behind_another_past(messages, place, row, tools, prompt, whole):
             return prompt, prompt + answer
@@ -124,13 +126,20 @@ class AskedTurns:
         start = shared.rfind(opening) + len(opening)
         if not opening or opening not in shared:
             return ""
-        head = other[start:].partition(_ANSWER)[0]
-        return whole[start:] if head.startswith(shared[start:]) and opening not in head else ""
+        head, begun = other[start:].partition(_ANSWER)[0], shared[start:]  # answers may begin as _ANSWER does
+        return whole[start:] if (head.startswith(begun) or begun.startswith(head)) and opening not in head else ""
 
 
 def _num_shared(one: str, other: str) -> int:
     """Characters with which both begin."""
     return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+
+
+def _is_rest(said: str, message: Message, opening: str) -> bool:
+    """Whether a template has written of a content with reasoning what stands behind that alone."""
+    content = str(message.get("content") or "")
+    rest = content.rpartition(f"{opening[0]}/{opening[1:]}")[2]
+    return reasoning_of(message) is not None or said.lstrip().startswith(rest.strip())
 
 
 def _thoughts(message: Message, opening: str, has_lines: bool) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 Message = dict[str, Any]
 REASONING = ("reasoning_content", "thinking", "reasoning")
 """What templates call an answer's reasoning: Qwen3 and GLM, gpt-oss, Gemma 4."""
-_INLINE = re.compile(r"\s*<think>(.*)</think>(.*)\Z", re.DOTALL)
+_INLINE = re.compile(r"\s*(?:<think>|(?!.*<think>))(.*)</think>(.*)\Z", re.DOTALL)  # a prompt may have opened it
 THINKING = re.compile(r"(</?think(?:ing)?>|\[/?THINK\])")
 
 

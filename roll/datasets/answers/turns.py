@@ -50,8 +50,9 @@ class Turns:
 
     def rows(self, messages: Sequence[Message], row: Row, given: int = 0, tools: Sequence[Tool] = ()) -> list[Encoded]:
         """Tokens, and which are learnt: none of the first `given` messages. Every answer stands behind the prompt that
-        asks for it. It shares the row of the answers before it as long as that prompt begins with them; a template that
-        writes earlier turns otherwise, without their reasoning for instance, makes it a row of its own.
+        asks for it; one with a `weight` of 0 is not learnt. It shares the row of the answers before it as long as that
+        prompt begins with them; a template that writes earlier turns otherwise, without their reasoning for instance,
+        makes it a row of its own.
 
         Raises ConfigError for what the template does not write (tools, calls, reasoning, messages), and for an answer
         that does not end."""
@@ -73,6 +74,8 @@ class Turns:
             tokens += prompt + asked.ids
             mask += [False] * len(prompt) + [place < end for place in range(len(asked.ids))]
             done = asked.prompt + asked.answer
+        if not rows:
+            return rows
         lengths = [len(tokens) for tokens, _ in rows]
         self._num_conversations, self._num_rows = self._num_conversations + 1, self._num_rows + len(rows)
         self._num_tokens, self._num_last = self._num_tokens + sum(lengths), self._num_last + lengths[-1]
@@ -84,6 +87,9 @@ class Turns:
             yield self._one_answer(messages, row, tools)
             return
         answers = [place for place, message in enumerate(messages) if message["role"] == "assistant" and place >= given]
+        answers = [place for place in answers if messages[place].get("weight") != 0]
+        if not answers:
+            return
         learnt = answers if self._train_on == "all" else answers[-1:]
         if learnt[:1] == [0]:
             raise ConfigError(

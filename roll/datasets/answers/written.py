@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from roll.datasets.answers.asked import Asked, AskedTurns
@@ -18,11 +18,27 @@ from roll.datasets.answers.parts import (
     wordings,
 )
 from roll.datasets.loader import Row
-from roll.datasets.templates import RenderError
+from roll.datasets.templates import PromptTemplate, RenderError
 from roll.datasets.tool_calls import Tool
 from roll.errors import ConfigError
 
 _OTHERWISE = "Use a template that does (native, if the tokenizer's own one does), "
+
+
+def check_prompt(
+    template: PromptTemplate, messages: Sequence[Mapping[str, Any]], row: Row, tools: Sequence[Tool]
+) -> None:
+    """Raises ConfigError for what others than the assistant say in a prompt, and for calls, of which the template
+    writes nothing. Earlier answers and their reasoning may go."""
+    shown, parts = marked([dict(message) for message in messages])
+    try:
+        text = template.render_messages(shown, row, True, tools)
+    except RenderError:  # as of templates that refuse names that they do not know
+        return
+    for part in parts:
+        is_answer = messages[part.message - 1]["role"] == "assistant" and not part.call
+        if not is_answer and part.mark not in text:
+            raise ConfigError(f"{row.where}: {template.key}: {_problem(part, parts, text)}")
 
 
 class WrittenParts:

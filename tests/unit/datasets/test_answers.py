@@ -246,3 +246,23 @@ def test_named_templates_begin_with_what_the_tokenizer_puts_before_a_text(tmp_pa
     assert template.render_messages([user("hi")], ROW).startswith("<|bos|><|im_start|>user\nhi")
     native = PromptTemplate.load("native", tokenizer, KEY).render_messages([user("hi")], ROW)
     assert native.count("<|bos|>") == 1
+
+
+@pytest.mark.parametrize("said", ["No.", "zqanswer", "zebra"])
+def test_an_answer_behind_a_call_whose_reasoning_goes_is_learnt_however_it_begins(said: str, tmp_path: Path) -> None:
+    talk = [CALL[0], answer("", thinking="Hm.", tool_calls=calls(WEATHER)), CALL[2], answer(said)]
+    assert any(said in taught for _, taught in learnt(tmp_path, CHANNELS, talk))
+
+
+def test_reasoning_that_only_ends_in_the_content_is_learnt_once(tmp_path: Path) -> None:
+    trait = TRAITS["opens the thinking, can be asked without"]
+    ((_, taught),) = learnt(tmp_path, trait, [user("hi"), answer("Hm.\n</think>\n\nyo")])
+    assert taught.startswith("Hm.\n</think>") and taught.count("Hm.") == 1
+
+
+def test_an_answer_with_a_weight_of_zero_is_not_learnt(tmp_path: Path) -> None:
+    """OpenAI's files, SlimOrca."""
+    talk = [user("hi"), answer("bad", weight=0.0), user("again"), answer("sure", weight=1.0)]
+    ((text, taught),) = learnt(tmp_path, KEEPS, talk)
+    assert "bad" in text and taught == "sure<|im_end|>"
+    assert learnt(tmp_path, KEEPS, talk[:2]) == []

@@ -119,3 +119,14 @@ def test_nulls_of_a_tool_that_is_json_text_stay() -> None:
 def test_what_is_no_tool_is_refused_with_its_key(tools: Any, tmp_path: Path, tiny_tokenizer: "Tokenizer") -> None:
     with pytest.raises(ConfigError, match=r"rows.jsonl:1: column 'tools' "):
         prompt(tmp_path, tiny_tokenizer, {"tools": tools}, templates.CALLS)
+
+
+@pytest.mark.parametrize("role", ["developer", "system"])
+def test_a_message_that_a_template_does_not_write_is_refused_by_row_in_rlvr(
+    role: str, tmp_path: Path, tiny_tokenizer: "Tokenizer"
+) -> None:
+    """Qwen2.5 writes nothing of a developer's message, Mistral nothing of a system's without a user's."""
+    source = "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}"
+    asked = [{"role": role, "content": "Be brief."}, {"role": "user", "content": "Warm?"}]
+    with pytest.raises(ConfigError, match="rows.jsonl:1: .* leaves out the content of message 1"):
+        prompt(tmp_path, tiny_tokenizer, {"prompt": asked}, source)

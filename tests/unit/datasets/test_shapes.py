@@ -147,3 +147,21 @@ def test_an_input_that_nothing_reads_is_told(
         with caplog.at_level("WARNING"):
             load_conversations(args, KEY, Columns("instruction", query, "output", None), tiny_tokenizer, 64)
         assert ("1 rows have a column 'input' that nothing reads. Set query_key: input" in caplog.text) is said
+
+
+@pytest.mark.parametrize("nothing", [None, ""])
+def test_a_row_without_a_system_prompt_has_none(nothing: Any) -> None:
+    """OpenHermes, OpenOrca, parquet."""
+    row = {"instruction": "31?", "output": "13", "system": nothing}
+    assert conversation(row, system="system") == [USER, ANSWER]
+    with pytest.raises(ConfigError, match="column 'system' is missing"):
+        conversation({"instruction": "31?", "output": "13"}, system="system")
+
+
+def test_messages_may_be_the_json_text_of_any_column() -> None:
+    asked, said, worse = (json.dumps([message]) for message in (USER, ANSWER, WORSE))
+    row = {"prompt": asked, "completion": said}
+    assert conversation(row, prompt="prompt", response="completion") == [USER, ANSWER]
+    assert pair({"prompt": asked, "chosen": said, "rejected": worse}) == ([USER, ANSWER], [USER, WORSE])
+    assert prompt({"prompt": asked, "ground_truth": "13"}) == ((USER,), "13")
+    assert prompt({"prompt": "[31, 1]?", "ground_truth": "13"})[0][0]["content"] == "[31, 1]?"
