@@ -18,7 +18,7 @@ POWER_OF_TEN = (
     r"[eE][-+]?\d+(?!\w)|\s*(?:\\times|\\cdot|\*|\u00d7|x)\s*10\s*(?:\^|\*\*)\s*(?:\{\s*[-+]?\d+\s*\}|[-+]?\d+)"
 )
 NUMBER = re.compile(
-    r"(?<![\w.])[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?"
+    r"[-+]?\\[dt]?frac\s*\{\s*[-+]?\d+\s*\}\s*\{\s*\d+\s*\}|(?<![\w.])[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?"
     rf"(?:{POWER_OF_TEN})?(?:\s*/\s*\d+)?(?:\\?%)?|(?<![\w.])[-+]?\.\d+(?:{POWER_OF_TEN})?(?:\\?%)?"
 )
 NEARBY = 80  # characters before the last number that are looked at
@@ -63,6 +63,7 @@ def last_number(text: str) -> str | None:
 
     Examples: "it costs $1,234.50 in all." -> "1,234.50", "it is 4 or 5" -> "4 or 5", "it is not 5" -> "not 5"
     """
+    text = text.replace("\u2212", "-")
     numbers = deque(NUMBER.finditer(text), maxlen=1)
     if not numbers:
         return None

@@ -16,6 +16,8 @@ from roll.utils.math_statements import (
     is_one_value,
     names_other_than_one_value,
     normalized,
+    same_words,
+    trimmed,
 )
 from roll.utils.time_limit import TimeLimitReached, call_within
 
@@ -29,6 +31,7 @@ POWER = re.compile(rf"(\d+){_EXPONENT}")
 TOWER = re.compile(rf"\d+(?:{_EXPONENT}){{3,}}")
 RAISED = re.compile(rf"[\d)}}\]]{_EXPONENT}")
 NUMERAL, SUM = re.compile(r"\d[\d.,]*"), re.compile(r"[\d\s.,+*/^()-]*")
+BASED = re.compile(r"\$?\(?([0-9A-Fa-f]+)\)?_\s*\{?\(?(?:\\text\{)?(\d+)\}?\)?\}?\$?")
 FACTORIAL = re.compile(r"(\d+)\s*!")
 FACTORIAL_OF_MORE = re.compile(
     r"[)}\]!]\s*!(?=.*(?:\d{4}|\^|!))|(?:\d{4}|\^|!).*[)}\]!]\s*!|!\s*[)}\]]+\s*[\^*]", re.DOTALL
@@ -58,6 +61,7 @@ class MathEqual:
 
     def __call__(self, truth: str, answer: str) -> bool:
         """Raises ValueError when the reference cannot be read."""
+        truth, answer = trimmed(truth), trimmed(answer)
         at_sight = equal_at_sight(truth, answer, self._tolerance)
         if at_sight is not None:
             return at_sight
@@ -164,11 +168,14 @@ def equal_at_sight(truth: str, answer: str, tolerance: float | None = None) -> b
     """The verdict where nothing has to be parsed; None where something has."""
     if not answer.strip() or len(answer) > MAX_ANSWER_CHARS:
         return False
-    if "".join(answer.split()) == "".join(truth.split()):
+    if same_words(truth, answer):
         return True
     numbers = read_number(truth), read_number(answer)
     if numbers[0] is not None and numbers[1] is not None:
         return equal_numbers(numbers[0], numbers[1], tolerance)
+    based = BASED.fullmatch(truth), BASED.fullmatch(answer)
+    if based[0] is not None and based[1] is not None:
+        return based[0].groups() == based[1].groups()
     if names_other_than_one_value(truth, answer) or is_huge(answer) or is_huge(truth):
         return False
     return None
@@ -208,4 +215,9 @@ def _digits(base: str, exponent: int) -> float:
 
 
 def _symbols(value: Any) -> frozenset[Any]:
-    return frozenset() if isinstance(value, PlainNumber) else frozenset(getattr(value, "free_symbols", ()))
+    """With the functions that are only named: f(1) + f(2) has one."""
+    if isinstance(value, PlainNumber) or not hasattr(value, "atoms"):
+        return frozenset()
+    from sympy.core.function import AppliedUndef
+
+    return frozenset(getattr(value, "free_symbols", ())) | frozenset(value.atoms(AppliedUndef))

@@ -24,11 +24,12 @@ _WRAPPED = re.compile(
     re.DOTALL,
 )
 _WORDS_INSIDE = (
-    r"(?!\s*(?:not|or|and|to|million|billion|trillion|thousand|hundred|dozen|percent)\b)[A-Za-z\u00b0/. \\-]*"
+    r"(?!\s*(?:not|or|and|to|million|billion|trillion|thousand|hundred|dozen|percent)\b)"
+    r"[A-Za-z\u00b0\u00b5\u03bc\u00c5\u03a9\u20ac\u00a3\u00a5\u20b9\u00a2/. \\-]*"
 )
 _UNIT = re.compile(
     rf"(?:\s|\\[,;:! ]|~)*(?:\\(?:text|textrm|mathrm|operatorname|mbox)\s*\{{{_WORDS_INSIDE}\}}(?:\^\{{?-?\d\}}?)?"
-    r"|\^\s*(?:\\circ|\{\s*\\circ\s*\})|\\degree\b|\u00b0)$"
+    r"|(?:\^\s*(?:\\circ|\{\s*\\circ\s*\})|\\degree(?![A-Za-z])|\u00b0)\s*[CF]?|[\u20ac\u00a3\u00a5\u20b9\u00a2])$"
 )
 _CURRENCY = re.compile(r"^([-+]?)\s*(?:\\\$|[$\u20ac\u00a3\u00a5\u20b9])\s*")
 _PERCENT = re.compile(r"(?:\s|\\[,;:! ]|~)*(?:\\?%|\\text\s*\{\s*percent\s*\}|percent)$")

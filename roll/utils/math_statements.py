@@ -16,6 +16,13 @@ _SUBSCRIPT = re.compile(r"_\s*(?:\{[^{}]*\}|\\?\w)")
 _MEMBER_OF = re.compile(r"^\s*\$?\s*\\?[a-zA-Z]+\s*(?:\\in\b|\u2208)\s*")
 _JOINED = r"\s*(?:,\s*)?(?:\\(?:text|mathrm|textrm|mbox)\s*\{{\s*(?:{0})\s*\}}|\b(?:{0})\b)\s*"
 _COMMAND = re.compile(r"\\[A-Za-z]+")
+_SPACE = re.compile(r"\\[,;: ]|\\(?:thin|med|thick|en)space\b")
+_SPACES_AROUND = re.compile(r"^(?:\s|\\[,;:! ]|\\q?quad\b)+|(?<!\\)(?:\s|~|\\[,;:! ]|\\q?quad\b)+$")
+_BEFORE_DIGIT = re.compile(r"\\[A-Za-z]+(?=\d)")
+_FULL_STOP = re.compile(r"(?<![.\\])\.$")
+_CHANCE = re.compile(
+    r"^(?:P|\\?Pr|\\(?:mathbb|mathrm|text)\{P(?:r)?\})\s*(?:\\left)?[(\[][^()\[\]]*(?:\\right)?[)\]]\s*=\s*(?=[^=]+$)"
+)
 _FUNCTIONS = r"(?:sin|cos|tan|cot|sec|csc|log|ln|exp|sqrt|pi|mod|gcd|lcm|max|min|arcsin|arccos|arctan|frac)"
 
 STRICT = {
@@ -47,7 +54,11 @@ _KNOWN = re.compile(
     r"|mbox|operatorname|boldsymbol|bm|displaystyle|circ|deg|degree|infty|(?:arc)?(?:sin|cos|tan)h?|cot|sec|csc|log|ln|lg"
     r"|exp|[dt]?binom|choose|sum|prod|int|lim|inf|limits|to|[pb]?mod|equiv|[lr](?:floor|ceil|vert|brace|brack|paren)|vert"
     r"|max|min|gcd|lcm|det|Gamma|zeta|theta|alpha|beta|gamma|(?:var)?phi|overline|bar|dot|approx|simeq|f?boxe?d?|q?quad"
-    r"|color(?:box)?|underline|begin|end|in|ldots|angle|triangle|imath|Re|Im|arg|over|square|sf|rm|bf|it|[hv]space)"
+    r"|color(?:box)?|underline|begin|end|in|ldots|angle|triangle|imath|Re|Im|arg|over|square|sf|rm|bf|it|[hv]space"
+    r"|(?:var)?(?:[Dd]elta|epsilon|eta|iota|kappa|[Ll]ambda|mu|nu|[Xx]i|Pi|rho|[Ss]igma|tau|[Uu]psilon|Phi|chi|[Pp]si"
+    r"|[Oo]mega|Theta)|ell|hbar|jmath|nabla|partial|vec|(?:wide)?(?:hat|tilde)|over(?:right)?arrow|overrightarrow|ddot"
+    r"|lVert|rVert|Vert|lvert|rvert|norm|deg|dim|ker|rank|tr|Pr|mathop|textsf|texttt|textup|mathtt|emph|therefore"
+    r"|checkmark|(?:foot|script)?size|tiny|small|normalsize|large|Large|LARGE|[hH]uge|(?:thin|med|thick|en)space)"
 )
 """Commands that may stand in a number, or around it."""
 
@@ -68,6 +79,8 @@ def names_other_than_one_value(truth: str, answer: str) -> bool:
 
 def is_one_value(text: str) -> bool:
     """True unless it is a list, a range, a set, or several numbers with words between."""
+    # the comma and the semicolon of a space divide nothing
+    text = _BEFORE_DIGIT.sub(r"\g<0> ", _SPACE.sub(" ", text))
     if any(pattern.search(text) for pattern in _SEVERAL.values()):
         return False
     return len([part for part in _split(text, ",") if _is_value(part)]) < 2 and _WORDED.search(_bare(text)) is None
@@ -79,6 +92,26 @@ def normalized(text: str) -> str:
     if not _SEVERAL["bounds"].search(text):
         text = re.sub(_JOINED.format("or|and"), ", ", text)
     return re.sub(r"(?<![\w.])(\d+(?:\.\d*)?|\.\d+)[eE]([-+]?\d+)", r"\1 \\times 10^{\2}", text)
+
+
+def trimmed(text: str) -> str:
+    r"""Without what says nothing around it: spaces of LaTeX, a full stop, a font, `P(X = 2) =`.
+
+    Examples: r"\,5\," -> "5", r"\text{5 apples}" -> "5 apples", r"P(A \cap B) = 1/4" -> "1/4"
+    """
+    text = _FULL_STOP.sub("", _SPACES_AROUND.sub("", text + " "))
+    whole = _TEXT.fullmatch(text)
+    if whole is not None and re.search(r"\d", whole[1]):
+        text = whole[1].strip()
+    return _CHANCE.sub("", text)
+
+
+def same_words(one: str, other: str) -> bool:
+    r"""Whether they differ in fonts and spaces alone; of words, as "no solution", in capitals alone."""
+    texts = ["".join(_TEXT.sub(r"\1", text).split()) for text in (one, other)]
+    if texts[0] == texts[1]:
+        return True
+    return texts[0].lower() == texts[1].lower() and re.fullmatch(r"[A-Za-z]{4,}", texts[0]) is not None
 
 
 def alternatives(text: str) -> list[str]:

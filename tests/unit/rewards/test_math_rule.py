@@ -17,7 +17,7 @@ from roll.pipeline.rlvr.rewards.base import RewardInput
 from roll.pipeline.rlvr.rewards.math_rule import MathRule
 from roll.pipeline.rlvr.rewards.table import row_checks
 from roll.utils.math_equal import MathEqual, is_huge, reference
-from tests.unit.rewards.math_pairs import KEPT, MENDED
+from tests.unit.rewards.math_pairs import KEPT, MENDED, WRITTEN
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +126,29 @@ def test_what_python_could_not_finish_computing_is_huge() -> None:
 @pytest.mark.parametrize(("truth", "answer", "is_right"), KEPT)
 def test_ordinary_answers_are_judged_as_ever(math_rule: MathRule, truth: str, answer: str, is_right: bool) -> None:
     assert math_rule(RewardInput("", rf"so \boxed{{{answer}}}", truth)).score == is_right
+
+
+@pytest.mark.parametrize(("truth", "answer", "is_right"), WRITTEN)
+def test_what_models_write_around_a_value_says_nothing(
+    math_rule: MathRule, truth: str, answer: str, is_right: bool
+) -> None:
+    assert math_rule(RewardInput("", rf"\boxed{{{answer}}}", truth)).score == is_right
+
+
+@pytest.mark.parametrize(
+    ("response", "truth", "is_right"),
+    [
+        ("It is \u22123.", "-3", True),
+        ("It is \u22123.", "3", False),
+        (r"It is $\frac{1}{2}$.", "1/2", True),
+        (r"It is $\frac{1}{2}$.", "2", False),
+        (r"It is $-\dfrac{1}{2}$.", "-1/2", True),
+    ],
+)
+def test_outside_a_box_signs_and_fractions_of_latex_belong_to_the_number(
+    math_rule: MathRule, response: str, truth: str, is_right: bool
+) -> None:
+    assert math_rule(RewardInput("", response, truth)).score == is_right
 
 
 @pytest.mark.parametrize(("truth", "answer", "is_right"), MENDED)

@@ -20,6 +20,7 @@ SCORES: Mapping[RewardType, tuple[float, float, float, float]] = {
 r"""Of an answer that is right in a \boxed{}, right outside, wrong in a box, wrong outside. All but hard as in ROLL."""
 MAX_CHARS = 2000  # a longer text is no choice, and taking it apart would only take time
 WRAPPERS = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mathit|boldsymbol|mbox)\s*\{([^{}]*)\}")
+MARKS = re.compile(r"\\[()\[\]]|\*\*")
 OPTION_WORD = re.compile(
     r"^(?:the\s+)?(?:correct\s+)?(?:option|choice|answer)s?\s*(?:is|are)?\s*:?\s*(?=\S)", re.IGNORECASE
 )
@@ -148,6 +149,7 @@ def unwrapped(text: str) -> str:
     text = unicodedata.normalize("NFKC", text).strip()
     if len(text) > MAX_CHARS:
         return text
+    text = MARKS.sub("", text)
     while (inner := WRAPPERS.sub(r"\1", text).strip(" \t\n$*_`\"'")) != text:
         text = inner
     return text
