@@ -89,6 +89,7 @@ ROWS = {
     "fn_name": {"test_cases": {"inputs": [[1], [2]], "outputs": [2, 4], "fn_name": "f"}},
     "LiveCodeBench": {"test_cases": [{"input": "1", "output": "2", "testtype": "functional"}], "entry_point": "f"},
     "stdin": {"test_cases": [{"stdin": "1", "expected_stdout": "2"}, {"stdin": "2", "expected_stdout": "4"}]},
+    "fn_name of APPS": {"test_cases": {"inputs": [[1], [2]], "outputs": [[2], [4]], "fn_name": "f"}},
     "APPS": {"test_cases": json.dumps({"inputs": ["1\n", "2\n"], "outputs": ["2\n", "4\n"]})},
 }
 

@@ -45,6 +45,8 @@ RIGHT = [
     ("The answer is A? <answer>B</answer>", "B"),
     # said
     ("The answer is B.", "B"),
+    (r"The answer is \(B\).", "B"),
+    ("The answer is **B**: London", "B"),
     ("The answer is B", "B"),
     ("the answer is (B)", "B"),
     ("the answer is: **B**", "B"),

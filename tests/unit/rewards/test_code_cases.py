@@ -14,6 +14,8 @@ def row(cases: Any, case_type: str | None = None, function: str | None = None) -
 
 STDIN = Cases("stdin", None, stdin=(StdinCase("1\n", "2\n"),))
 CALL = Cases("function", "f", calls=(CallCase([1, "a"], [2]),))
+OF_APPS = Cases("function", "f", calls=(CallCase([1, "a"], [2], may_be_item=True),))
+MIXED = Cases("function", "f", calls=(CallCase([1, "a"], [2]), CallCase([1], 3)))
 NOTHING = Cases("function", "f", calls=(CallCase([1], None),))
 LONG = Cases("function", "f", calls=(CallCase([1], -7 * (10**9000 - 1) // 9),))
 CHECK = Cases("assert", "f", asserts=("def check(candidate): assert candidate(1)",))
@@ -31,7 +33,8 @@ ASSERTS = Cases("assert", None, asserts=("assert f(1) == 2",))
         (row({"inputs": [["1", ""]], "outputs": [["2", ""]]}, ""), STDIN),
         (row([{"stdin": "1\n", "expected_stdout": "2\n"}], "stdin", "None"), STDIN),
         (row([{"stdin": "", "expected_stdout": "2"}], "io"), Cases("stdin", None, stdin=(StdinCase("", "2"),))),
-        (row({"inputs": [[1, "a"]], "outputs": [[2]], "fn_name": "f"}), CALL),
+        (row({"inputs": [[1, "a"]], "outputs": [[2]], "fn_name": "f"}), OF_APPS),
+        (row({"inputs": [[1, "a"], [1]], "outputs": [[2], 3], "fn_name": "f"}), MIXED),
         (row([{"input": '1\n"a"', "output": "[2]", "testtype": "functional"}], "stdin", "f"), CALL),
         (row([{"stdin": '1\n"a"', "expected_stdout": "[2]"}], "input", "f"), CALL),
         (row([{"input": [1, "a"], "output": [2]}], "function", "f"), CALL),
