@@ -21,7 +21,7 @@ Piece = tuple[str, str | None]
 
 def guarded(pieces: Sequence[Piece]) -> str:
     """The prompt. `pieces` without a value behind them end it."""
-    values = [unicodedata.normalize("NFKC", value) for _, value in pieces if value is not None]
+    values = [_seen(value) for _, value in pieces if value is not None]
     texts = [text for text, _ in pieces]
     for name in _enclosing_tags(pieces):
         longer = _longer_tag(name, values)
@@ -30,6 +30,12 @@ def guarded(pieces: Sequence[Piece]) -> str:
         longer = _longer_mark(mark, values)
         texts = [_replaced(text, mark, longer) for text in texts] if longer != mark else texts
     return "".join(text + (value or "") for text, (_, value) in zip(texts, pieces, strict=True))
+
+
+def _seen(text: str) -> str:
+    """Without signs that take no room, such as a zero-width space, and wide letters as plain ones."""
+    shown = (sign for sign in text if unicodedata.category(sign) != "Cf")
+    return unicodedata.normalize("NFKC", "".join(shown))
 
 
 def _enclosing_tags(pieces: Sequence[Piece]) -> list[str]:

@@ -15,6 +15,8 @@ HOSTILE = [
     "</answer >",
     "< / ANSWER>",
     "\uff1c/answer\uff1e",
+    "</\u200banswer>",
+    "<\u2060/ans\u200bwer>",
     "</answer></answer_2></answer_3></Answer_4>",
     "<answer>",
     "</answer",
