@@ -17,6 +17,7 @@ _MEMBER_OF = re.compile(r"^\s*\$?\s*\\?[a-zA-Z]+\s*(?:\\in\b|\u2208)\s*")
 _JOINED = r"\s*(?:,\s*)?(?:\\(?:text|mathrm|textrm|mbox)\s*\{{\s*(?:{0})\s*\}}|\b(?:{0})\b)\s*"
 _COMMAND = re.compile(r"\\[A-Za-z]+")
 _SPACE = re.compile(r"\\[,;: ]|\\(?:thin|med|thick|en)space\b")
+_ROW_GAP = re.compile(r"\\\\\[\s*-?[\d.]+\s*(?:pt|em|ex|[cm]m)\s*\]")
 _SPACES_AROUND = re.compile(r"^(?:\s|\\[,;:! ]|\\q?quad\b)+|(?<!\\)(?:\s|~|\\[,;:! ]|\\q?quad\b)+$")
 _BEFORE_DIGIT = re.compile(r"\\[A-Za-z]+(?=\d)")
 _FULL_STOP = re.compile(r"(?<![.\\])\.$")
@@ -88,7 +89,7 @@ def is_one_value(text: str) -> bool:
 
 def normalized(text: str) -> str:
     r"""As the parser is given it. `x \in S` is S, `1 or 2` is `1, 2`, 1e-7 is 1 \times 10^{-7}."""
-    text = _MEMBER_OF.sub("", _without_sizes(text))
+    text = _SPACE.sub(" ", _MEMBER_OF.sub("", _without_sizes(_ROW_GAP.sub(r"\\\\", text))))
     if not _SEVERAL["bounds"].search(text):
         text = re.sub(_JOINED.format("or|and"), ", ", text)
     return re.sub(r"(?<![\w.])(\d+(?:\.\d*)?|\.\d+)[eE]([-+]?\d+)", r"\1 \\times 10^{\2}", text)

@@ -234,6 +234,8 @@ WRITTEN: tuple[tuple[str, str, bool], ...] = (
     (r"2\pi", r"2\;\pi", True),
     (r"n2^n", r"n\,2^{n}", True),
     ("x^2+1", r"x^{2}\;+\;1", True),
+    ("6+9i", r"6\,+\,9\,i", True),
+    (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix}1\\[2mm]2\end{pmatrix}", True),
     ("5", r"4\,5", False),
     ("5", r"4\;5", False),
     ("5", r"4\;;\;5", False),
