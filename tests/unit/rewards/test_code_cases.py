@@ -34,6 +34,7 @@ ASSERTS = Cases("assert", None, asserts=("assert f(1) == 2",))
         (row([{"stdin": "1\n", "expected_stdout": "2\n"}], "stdin", "None"), STDIN),
         (row([{"stdin": "", "expected_stdout": "2"}], "io"), Cases("stdin", None, stdin=(StdinCase("", "2"),))),
         (row({"inputs": [[1, "a"]], "outputs": [[2]], "fn_name": "f"}), OF_APPS),
+        (row([{"type": "function_call", "fn_name": "f", "input": [1, "a"], "output": [2]}]), OF_APPS),
         (row({"inputs": [[1, "a"], [1]], "outputs": [[2], 3], "fn_name": "f"}), MIXED),
         (row([{"input": '1\n"a"', "output": "[2]", "testtype": "functional"}], "stdin", "f"), CALL),
         (row([{"stdin": '1\n"a"', "expected_stdout": "[2]"}], "input", "f"), CALL),

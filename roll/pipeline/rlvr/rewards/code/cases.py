@@ -59,8 +59,10 @@ class Cases:
 def read_cases(row: Mapping[str, Any]) -> Cases:
     """Raises BadCases. Without a `case_type` the form of the cases says what they are."""
     raw = _parsed(row.get(CASES))
-    function = _function(row.get(FUNCTION)) or (_function(raw.get("fn_name")) if isinstance(raw, Mapping) else None)
     entries = _entries(raw)
+    within = raw if isinstance(raw, Mapping) else entries[0] if isinstance(entries[0], Mapping) else {}
+    of_cases = _function(within.get("fn_name"))
+    function = _function(row.get(FUNCTION)) or of_cases
     kind = _kind(row.get(TYPE), entries, function)
     if kind == "assert":
         function = function or _entry_point(row)
@@ -77,7 +79,8 @@ def read_cases(row: Mapping[str, Any]) -> Cases:
     if function is None:
         raise BadCases(f"column {FUNCTION!r} is empty, but the cases are of a function: name it there")
     calls = tuple(_call(pair, at) for at, pair in enumerate(pairs))
-    if isinstance(raw, Mapping) and all(isinstance(call.expected, list) and len(call.expected) == 1 for call in calls):
+    is_of_apps = isinstance(raw, Mapping) or of_cases is not None
+    if is_of_apps and all(isinstance(call.expected, list) and len(call.expected) == 1 for call in calls):
         calls = tuple(replace(call, may_be_item=True) for call in calls)  # APPS and TACO put each result in a list
     return Cases(kind, function, calls=calls)
 
