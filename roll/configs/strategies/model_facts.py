@@ -70,6 +70,9 @@ PARTIAL_ROTARY: frozenset[str] = frozenset(
 )
 """Types that turn a part of each head, where partial_rotary_factor says so. Others turn all of it."""
 
+ALPHA_ROPE: frozenset[str] = frozenset(("hunyuan_v1_dense", "hunyuan_v1_moe"))
+"""Types that read `alpha` of rotary embeddings of type dynamic."""
+
 ROUTERS: Mapping[str, Mapping[str, object]] = {
     "deepseek_v2": {"scoring_func": "softmax", "norm_topk_prob": False, "moe_layer_freq": 1},
     "deepseek_v3": {"scoring_func": "sigmoid", "topk_method": "noaux_tc", "moe_layer_freq": 1},

@@ -5,6 +5,7 @@ from typing import Any
 
 from roll.configs.problems import Problem
 from roll.configs.strategies.model_facts import (
+    ALPHA_ROPE,
     CAPPED,
     LOGIT_CAPS,
     LOGIT_FACTORS,
@@ -154,6 +155,12 @@ def cap_warning(choice: Choice, model: Mapping[str, Any]) -> str | None:
     )
 
 
+def _is_fixed_by_alpha(text: Mapping[str, Any]) -> bool:
+    """True where dynamic frequencies have one base up to the reach of the model, the same in trainers and engines."""
+    rope = text.get("rope_parameters") or text.get("rope_scaling")
+    return type_of(text) in ALPHA_ROPE and isinstance(rope, Mapping) and bool(rope.get("alpha"))
+
+
 def rope_row_problems(
     choice: Choice, model: Mapping[str, Any], longest: int, length_keys: tuple[str, ...], own_kernels: bool
 ) -> Iterator[Problem]:
@@ -174,13 +181,15 @@ def rope_row_problems(
             f"{' or '.join(length_keys)}, or choose another model.",
             (*length_keys, key),
         )
-    elif own_kernels and kinds[0] == "dynamic":
+    elif not own_kernels or _is_fixed_by_alpha(text):
+        return
+    elif kinds[0] == "dynamic":
         yield Problem(
             f"{choice.name_key}: {at}, which {choice.worker.strategy_name} computes by a fixed length, and trainers by "
             "that of the row. Use hf_infer, or choose another model.",
             (choice.name_key, key),
         )
-    elif own_kernels and type(reach) is int:
+    elif type(reach) is int:
         config = choice.worker.strategy_config
         limit = config.get("max_model_len") or config.get("context_length") or text.get("max_position_embeddings")
         if type(limit) is int and limit > reach:

@@ -167,6 +167,9 @@ def test_frequencies_that_follow_the_longest_row_are_refused_beyond_their_reach(
     assert rope(1024, True, model, {"max_model_len": 4096}) == []
     dynamic = {"model_type": "llama", "rope_scaling": {"type": "dynamic"}, "max_position_embeddings": 2048}
     assert rope(2048, False, dynamic) == [] and "by a fixed length" in rope(1024, True, dynamic)[0]
+    hunyuan = dynamic | {"model_type": "hunyuan_v1_dense", "rope_scaling": {"type": "dynamic", "alpha": 1000.0}}
+    assert rope(2048, True, hunyuan) == [] and len(rope(2049, True, hunyuan)) == 1
+    assert "by a fixed length" in rope(1024, True, hunyuan | {"model_type": "llama"})[0]
     assert rope(9999, True, {"model_type": "llama", "rope_scaling": {"rope_type": "yarn"}}) == []
 
 
