@@ -38,12 +38,6 @@ def load_tokenizer(model_name_or_path: str, key: str = "pretrain") -> PreTrained
                 "...) and give that directory; or correct the name."
             )
         raise ConfigError(text) from error
-    if not tokenizer("text", add_special_tokens=False)["input_ids"]:
-        # transformers makes one without a vocabulary where config.json says qwen2 or qwen3 and there are no other files
-        raise ConfigError(
-            f"{key}: {model_name_or_path} has no files of a tokenizer. Copy them there, or say in "
-            "model_args.tokenizer_path where they are"
-        )
     return tokenizer
 
 
@@ -54,6 +48,12 @@ def _load(name: str, key: str) -> PreTrainedTokenizerBase:
     file = _file(name, TOKENIZER_FILE)
     if file is None:
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+        if not tokenizer("text", add_special_tokens=False)["input_ids"]:
+            # transformers makes one without a vocabulary where config.json says qwen2 or qwen3 and no file is there
+            raise ConfigError(
+                f"{key}: {name} has no files of a tokenizer. Copy them there, or say in model_args.tokenizer_path "
+                "where they are"
+            )
     else:
         tokenizer = PreTrainedTokenizerFast.from_pretrained(name, split_special_tokens=False)
         if tokenizer.eos_token is None or tokenizer.pad_token is None:
@@ -78,7 +78,10 @@ def _file(name: str, file: str) -> Path | None:
 
 def _name_special_tokens(tokenizer: PreTrainedTokenizerFast, name: str) -> None:
     """The end and the padding that no file names: those of the class, where the vocabulary has them."""
-    by_class = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+    try:
+        by_class = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+    except Exception:  # a class that transformers does not know, or that comes with the model, has nothing to add
+        return
     vocabulary = tokenizer.get_vocab()
     for special in ("bos_token", "eos_token", "unk_token", "pad_token"):
         token = getattr(by_class, special, None)
@@ -109,9 +112,9 @@ def _cut_at_added_tokens_as(raw: Tokenizer, tokenizer: PreTrainedTokenizerFast) 
     kept = {number: token for number, token in raw.get_added_tokens_decoder().items() if number in loaded}
     for number, token in kept.items():
         token.special = token.special or loaded[number].special
-    for number, token in kept.items():
-        if repr(token) != repr(loaded[number]):
-            tokenizer.add_tokens(token)  # type: ignore[arg-type]  # its own name for the same class
+    # in one call: each reads all added tokens anew
+    changed = [token for number, token in kept.items() if repr(token) != repr(loaded[number])]
+    tokenizer.add_tokens(changed)  # type: ignore[arg-type]  # its own name for the same class
 
 
 class EngineTokenizer:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from roll.configs.model import ModelArgs
 from roll.errors import ConfigError
@@ -217,3 +217,36 @@ def test_a_directory_without_a_tokenizer_is_not_taken_for_an_id(tmp_path: Path) 
     with pytest.raises(ConfigError, match="^pretrain: no tokenizer can be loaded from ") as error:
         load_tokenizer(str(tmp_path))
     assert "taken for an id" not in str(error.value)
+
+
+def test_a_vocabulary_of_few_letters_is_one(tmp_path: Path) -> None:
+    """It has no token for the letters of "text"."""
+    made = Tokenizer(models.WordLevel({letter: place for place, letter in enumerate("0123456789")}))
+    made.pre_tokenizer = pre_tokenizers.Split("", "isolated")  # type: ignore[assignment]
+    folder(tmp_path, made, eos_token="9", pad_token="9", bos_token=None)
+    assert load_tokenizer(str(tmp_path))("12", add_special_tokens=False)["input_ids"] == [1, 2]
+
+
+def test_a_class_that_comes_with_the_model_is_not_needed_for_a_padding(tmp_path: Path) -> None:
+    own = {"auto_map": {"AutoTokenizer": ["tokenization_own.OwnTokenizer", None]}, "pad_token": None}
+    at = folder(tmp_path, byte_level(), "of_its_own", tokenizer_class="OwnTokenizer", **own)
+    (at / "config.json").write_text('{"model_type": "of_its_own", "auto_map": {"AutoConfig": "configuration_own.Own"}}')
+    tokenizer = load_tokenizer(str(at))
+    assert (tokenizer.eos_token, tokenizer.pad_token) == ("</s>", None)
+
+
+def test_flags_of_many_added_tokens_take_one_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = byte_level()
+    first, names = made.get_vocab_size(), [f"<unused{number}>" for number in range(50)]
+    made.add_tokens([AddedToken(name, normalized=False) for name in names])
+    said = {str(first + place): entry(name, normalized=True) for place, name in enumerate(names)}
+    at, calls = folder(tmp_path, made, added_tokens_decoder=said), []
+    own = PreTrainedTokenizerFast.add_tokens
+
+    def counted(self: PreTrainedTokenizerFast, *args: Any, **kwargs: Any) -> int:
+        calls.append(1)
+        return own(self, *args, **kwargs)
+
+    monkeypatch.setattr(PreTrainedTokenizerFast, "add_tokens", counted)
+    loaded = load_tokenizer(str(at)).added_tokens_decoder
+    assert len(calls) <= 2 and not any(loaded[first + place].normalized for place in range(50))
