@@ -52,7 +52,7 @@ def tools_in(row: Row, column: str, key: str = "tools_key") -> tuple[Tool, ...]:
         return ()
     tools = [value] if isinstance(value, Mapping) else value
     try:
-        tools = [_tool(tool) for tool in tools]
+        tools = [_wrapped(_tool(tool)) for tool in tools]
     except (TypeError, ValueError) as error:
         raise ConfigError(
             f"{row.where}: column {column!r} ({key}) must be a list of tools, each a JSON schema. Set {key} "
@@ -71,6 +71,13 @@ def _tool(value: Any) -> Tool:
         return {**tool, "function": _tool(inner)}
     parameters = tool.get("parameters")
     return {**tool, "parameters": _parsed(parameters).value} if isinstance(parameters, str) and parameters else tool
+
+
+def _wrapped(tool: Tool) -> Tool:
+    """A bare schema as servers hand it to templates: {"type": "function", "function": {"name", ...}}."""
+    if "function" in tool or not isinstance(tool.get("name"), str) or tool.get("type", "function") != "function":
+        return tool
+    return {"type": "function", "function": {key: value for key, value in tool.items() if key != "type"}}
 
 
 def calls_in(message: Mapping[str, Any]) -> list[str]:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tokenizers import Tokenizer
+from tokenizers import AddedToken
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.utils.hub import cached_file
 
@@ -59,7 +59,7 @@ def _load(name: str, key: str) -> PreTrainedTokenizerBase:
         if tokenizer.eos_token is None or tokenizer.pad_token is None:
             _name_special_tokens(tokenizer, name)
         _check_added_tokens(tokenizer, file, key)
-        _cut_at_added_tokens_as(Tokenizer.from_file(str(file)), tokenizer)
+        _cut_at_added_tokens_of(file, tokenizer)
     tokenizer.clean_up_tokenization_spaces = False  # else "a ." is decoded as "a."
     return tokenizer
 
@@ -106,15 +106,17 @@ def _check_added_tokens(tokenizer: PreTrainedTokenizerFast, file: Path, key: str
             )
 
 
-def _cut_at_added_tokens_as(raw: Tokenizer, tokenizer: PreTrainedTokenizerFast) -> None:
+def _cut_at_added_tokens_of(file: Path, tokenizer: PreTrainedTokenizerFast) -> None:
     """tokenizer_config.json may say of a token whether it is special, not whether it swallows the blanks around it."""
     loaded = tokenizer.added_tokens_decoder
-    kept = {number: token for number, token in raw.get_added_tokens_decoder().items() if number in loaded}
-    for number, token in kept.items():
-        token.special = token.special or loaded[number].special
-    # in one call: each reads all added tokens anew
-    changed = [token for number, token in kept.items() if repr(token) != repr(loaded[number])]
-    tokenizer.add_tokens(changed)  # type: ignore[arg-type]  # its own name for the same class
+    changed: list[AddedToken] = []
+    for entry in json.loads(file.read_text(encoding="utf-8")).get("added_tokens") or ():
+        number, content = entry["id"], entry["content"]
+        flags = {name: bool(entry.get(name)) for name in ("single_word", "lstrip", "rstrip", "normalized")}
+        if number in loaded and any(getattr(loaded[number], name) != flag for name, flag in flags.items()):
+            special = bool(entry.get("special")) or loaded[number].special
+            changed.append(AddedToken(content, special=special, **flags))
+    tokenizer.add_tokens(changed)  # type: ignore[arg-type]  # in one call: each reads all added tokens anew
 
 
 class EngineTokenizer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from typing import Literal
+from typing import Literal, NamedTuple
 
 TOKEN = re.compile(r"\\f?boxed\s*\{|\\f?boxed\s+(?P<word>[^\s{]+)|\\.|[{}]", re.DOTALL)
 TAGGED = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL | re.IGNORECASE)
@@ -21,6 +21,7 @@ NUMBER = re.compile(
     r"[-+]?\\[dt]?frac\s*\{\s*[-+]?\d+\s*\}\s*\{\s*\d+\s*\}|(?<![\w.])[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?"
     rf"(?:{POWER_OF_TEN})?(?:\s*/\s*\d+)?(?:\\?%)?|(?<![\w.])[-+]?\.\d+(?:{POWER_OF_TEN})?(?:\\?%)?"
 )
+BESIDE = re.compile(r"[\s$]*[,;]?[\s$]*(or|and)?[\s$]*")  # of two boxes that are one answer
 NEARBY = 80  # characters before the last number that are looked at
 HEDGED = re.compile(rf"(?:(?:{NUMBER.pattern})\s*,?\s+or|\bnot|n't|\\neq?|\u2260|!=)\s+$", re.IGNORECASE)
 
@@ -30,31 +31,61 @@ def last_boxed(text: str) -> str | None:
 
     Examples: r"so \boxed{\frac{1}{2}}." -> r"\frac{1}{2}", r"\boxed{1}, no, \boxed{2" -> None
     """
-    start, content, open_start = _boxes(text)
+    start, content, open_start, _ = _boxes(text)
     return content if open_start < start else None
+
+
+def boxed_answer(text: str) -> str | None:
+    r"""As `last_boxed`, with the boxes right before the last one that are given beside it.
+
+    Examples: r"\boxed{4} or \boxed{5}" -> "4 or 5", r"\boxed{1}, $\boxed{2}$" -> "1, 2"
+    """
+    start, _, open_start, closed = _boxes(text)
+    if open_start >= start or not closed:
+        return last_boxed(text)
+    answer, begins = closed[-1].content, closed[-1].start
+    for box in reversed(closed[:-1]):
+        between = BESIDE.fullmatch(text, box.end, begins) if box.end <= begins else None
+        if between is None or not between[0].strip("$ \t\n"):
+            break
+        answer = f"{box.content}{' or ' if between[1] == 'or' else ', '}{answer}"
+        begins = box.start
+    return answer
 
 
 def has_open_box(text: str) -> bool:
     r"""True if the last `\boxed{` is never closed: the answer was cut off in it."""
-    start, _, open_start = _boxes(text)
+    start, _, open_start, _ = _boxes(text)
     return open_start > start
 
 
-def _boxes(text: str) -> tuple[int, str | None, int]:
-    """Where the last closed box begins (-1: nowhere), what it holds, and where the last open one begins."""
-    open_braces: list[tuple[int, bool]] = []  # (where the content begins, whether it is a box)
+class Box(NamedTuple):
+    """A closed `\\boxed{...}`: from its backslash to behind its brace."""
+
+    start: int
+    end: int
+    content: str
+
+
+def _boxes(text: str) -> tuple[int, str | None, int, list[Box]]:
+    """Where the last closed box begins (-1: nowhere), what it holds, where the last open one begins, and all that are
+    closed, in the order of their ends."""
+    open_braces: list[tuple[int, bool, int]] = []  # (where the content begins, whether it is a box, where that begins)
     start, last = -1, None
+    closed: list[Box] = []
     for match in TOKEN.finditer(text):
         token = match.group()
         if match.lastgroup == "word":  # \boxed 5
             start, last = match.start(), match["word"].rstrip("$.,")
         elif token == "}":
-            begin, is_box = open_braces.pop() if open_braces else (0, False)
+            begin, is_box, at = open_braces.pop() if open_braces else (0, False, 0)
+            if is_box:
+                closed.append(Box(at, match.end(), text[begin : match.start()]))
             if is_box and begin > start:
                 start, last = begin, text[begin : match.start()]
         elif token.endswith("{") and token != "\\{":
-            open_braces.append((match.end(), token != "{"))
-    return start, last, max((begin for begin, is_box in open_braces if is_box), default=-1)
+            open_braces.append((match.end(), token != "{", match.start()))
+    return start, last, max((begin for begin, is_box, _ in open_braces if is_box), default=-1), closed
 
 
 def last_number(text: str) -> str | None:

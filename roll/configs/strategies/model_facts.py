@@ -70,6 +70,9 @@ PARTIAL_ROTARY: frozenset[str] = frozenset(
 )
 """Types that turn a part of each head, where partial_rotary_factor says so. Others turn all of it."""
 
+ROTARY_DIM: frozenset[str] = PARTIAL_ROTARY | {"codegen", "gptj"}
+"""Types that turn as many numbers of each head as rotary_dim says, or have the share of it by another name."""
+
 ALPHA_ROPE: frozenset[str] = frozenset(("hunyuan_v1_dense", "hunyuan_v1_moe"))
 """Types that read `alpha` of rotary embeddings of type dynamic."""
 

@@ -11,6 +11,7 @@ from roll.configs.strategies.model_facts import (
     LOGIT_FACTORS,
     OTHER_NUMBERS,
     PARTIAL_ROTARY,
+    ROTARY_DIM,
     ROUTERS,
     SINKS,
     TRIED,
@@ -57,10 +58,22 @@ def unread_number(model: Mapping[str, Any], of_head: bool = True) -> str | None:
             )
     if kind in TRIED and kind not in PARTIAL_ROTARY and (part := _partial_rotary(model)) != 1:
         return f"partial_rotary_factor: {part}, and transformers turns whole heads of {kind} models"
+    if (
+        kind in TRIED
+        and kind not in ROTARY_DIM
+        and (width := model.get("rotary_dim")) not in (None, _head_width(model))
+    ):
+        return f"rotary_dim: {width}, and transformers turns whole heads of {kind} models"
     for key, only in ROUTERS.get(kind, {}).items():
         if model.get(key, only) not in (only, None):
             return f"{key}: {model[key]!r}, and transformers computes {only!r} for all {kind} models"
     return None
+
+
+def _head_width(model: Mapping[str, Any]) -> object:
+    heads, hidden = model.get("num_attention_heads"), model.get("hidden_size")
+    whole = hidden // heads if isinstance(heads, int) and isinstance(hidden, int) and heads > 0 else None
+    return model.get("head_dim") or whole
 
 
 def _is_neutral(value: object) -> bool:

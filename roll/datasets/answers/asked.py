@@ -93,7 +93,7 @@ class AskedTurns:
         template, message = self._template, messages[place]
         prompts = [prompt]
         if template.form.source is None and not template.form.variables:
-            switch = dict.fromkeys(_SWITCHES, thinks(message))
+            switch: dict[str, bool] = dict.fromkeys(_SWITCHES, thinks(message))
             prompts.append(template.render_messages(messages[:place], row, True, tools, switch))
         if whole.startswith(prompts[-1]):
             return prompts[-1], whole

@@ -88,7 +88,7 @@ def _ids(value: Any) -> list[int]:
 
 def _json(tokenizer: PreTrainedTokenizerBase, file: str) -> Any:
     """What a file beside the tokenizer says; None without it."""
-    from transformers.utils import cached_file
+    from transformers.utils.hub import cached_file
 
     if not tokenizer.name_or_path:
         return None

@@ -60,7 +60,7 @@ def test_every_answer_is_behind_the_prompt_that_asks_for_it_and_ends_where_engin
     it is or without thinking."""
     trait = TRAITS[name]
     tokenizer = tokenizer_of(trait, tmp_path)
-    ends = {tokenizer.convert_tokens_to_ids(mark) for mark in trait.ends or (trait.eos,)}
+    ends = {tokenizer.get_vocab()[mark] for mark in trait.ends or (trait.eos,)}
     prompts = [rendered(tmp_path, trait, TALK[:place], add_generation_prompt=True) for place in (1, 3)]
     prompts += [
         rendered(tmp_path, trait, TALK[:place], add_generation_prompt=True, enable_thinking=False) for place in (1, 3)

@@ -80,8 +80,10 @@ def prompt(path: Path, tokenizer: "Tokenizer", row: dict[str, Any], source: str,
         ([{**TOOL, "strict": None, "function": {**TOOL["function"], "description": None}}], "tools"),
         ([{"type": "function", "function": {"name": "weather", "parameters": json.dumps(PLAIN)}}], "tools"),
         ({"tools": [TOOL]}, "extra.tools"),
+        ([{"name": "weather", "parameters": PLAIN}], "tools"),  # bare, as xLAM and ToolACE have them
+        (json.dumps({"type": "function", "name": "weather", "parameters": PLAIN}), "tools"),
     ],
-    ids=["list", "one", "text", "texts", "struct", "schema as a text", "entry"],
+    ids=["list", "one", "text", "texts", "struct", "schema as a text", "entry", "bare", "bare text"],
 )
 def test_prompts_of_rlvr_are_written_with_the_tools_of_the_row(
     tools: Any, column: str, tmp_path: Path, tiny_tokenizer: "Tokenizer"

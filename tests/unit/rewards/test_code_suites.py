@@ -26,7 +26,7 @@ GOOD = [
     "async def test_a(): assert f(1) == 2",
     "import functools\ndef t(a): assert f(a) == 2\ntest_a = functools.partial(t, 1)",
     f"{FIXTURE}def test_a(data): assert f(data) == 2",
-    "def test_a(tmp_path, request): assert f(1) == 2",
+    "def test_a(request): assert f(1) == 2",
     "import pytest\n@pytest.mark.parametrize('a,b', [(1, 2)])\ndef test_a(a, b): assert f(a) == b",
     "def test(a, b): assert f(a) == b\ntest(1, 2)",
     "from unittest.mock import patch\ndef test_a(): assert f(1) == 2",  # imported and not used
@@ -55,6 +55,7 @@ BAD = {
     "import math\ndef test_a(): assert math.gcd(4, 2) == 2": "uses nothing of the answer",
     "def f(x): return x\ndef test_a(): assert f(1) == 1": "uses nothing of the answer",
     "def test_a(capsys): f(1)": "the fixture capsys, which does not reach the answer",
+    "def test_a(tmp_path): assert f(str(tmp_path)) == 1": "the fixture tmp_path, which does not reach",
     "class TestA:\n    def test_a(self, monkeypatch): f(1)": "the fixture monkeypatch, which does not reach",
     "def test_a(data): assert f(data) == 2": "the parameter data, which is no fixture here",
     "import pytest\ndef test_a():\n    with pytest.warns(UserWarning): f(1)": "uses pytest.warns, which is not there",

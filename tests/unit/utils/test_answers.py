@@ -6,7 +6,7 @@ import pytest
 
 from roll.pipeline.rlvr.rewards.base import RewardInput, RewardResult
 from roll.pipeline.rlvr.rewards.exact_match import ExactMatch, Regex
-from roll.utils.answers import final_answer, has_open_box, last_boxed, last_number
+from roll.utils.answers import boxed_answer, final_answer, has_open_box, last_boxed, last_number
 
 
 @pytest.mark.parametrize(
@@ -121,3 +121,21 @@ def test_regex_scores_a_full_match() -> None:
 )
 def test_the_final_answer_and_how_it_is_given(text: str, expected: tuple[str | None, str]) -> None:
     assert final_answer(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        (r"\boxed{4} or \boxed{5}", "4 or 5"),
+        (r"$\boxed{1}$ and $\boxed{2}$.", "1, 2"),
+        (r"\boxed{1}, \boxed{2}, and \boxed{3}", "1, 2, 3"),
+        (r"first \boxed{4}, no: \boxed{5}", "5"),
+        (r"\boxed{4} \boxed{5}", "5"),
+        (r"\boxed{4} or \boxed{5", None),
+        (r"\boxed{\boxed{5}}", "5"),
+        ("none", None),
+    ],
+)
+def test_boxes_that_are_given_beside_each_other_are_one_answer(text: str, answer: str | None) -> None:
+    """Else who hedges is paid, and who boxes each of two roots is not."""
+    assert boxed_answer(text) == answer

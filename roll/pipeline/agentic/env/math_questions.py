@@ -9,7 +9,7 @@ from typing import Literal
 from roll.errors import EnvError
 from roll.pipeline.agentic.env.base import SUCCESS, VALID, Env, EnvStep
 from roll.pipeline.agentic.env.rows import Mode, Questions, load_rows
-from roll.utils.answers import last_boxed
+from roll.utils.answers import boxed_answer
 from roll.utils.imports import is_installed
 from roll.utils.math_equal import check_tolerance
 from roll.utils.math_process import MathProcesses
@@ -65,7 +65,7 @@ class MathQuestions(Env):
     def step(self, action: str) -> EnvStep:
         self._left -= 1
         text = after_thinking(action).strip()
-        answer = (last_boxed(text) or "").strip() if self._is_boxed else text
+        answer = (boxed_answer(text) or "").strip() if self._is_boxed else text
         right = bool(answer) and self._is_right(answer)
         if right:
             said = "Right."

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from roll.pipeline.rlvr.rewards.base import RewardInput, RewardResult, checks_rows, requires
-from roll.utils.answers import has_open_box, last_boxed, last_number
+from roll.utils.answers import boxed_answer, has_open_box, last_number
 from roll.utils.math_equal import MathEqual
 from roll.utils.math_truths import references, truth_problem
 
@@ -37,7 +37,7 @@ class MathRule:
         if sample.ground_truth is None or (isinstance(sample.ground_truth, str) and not sample.ground_truth.strip()):
             raise ValueError("the row has no ground_truth")
         text = sample.answer
-        boxed = last_boxed(text)
+        boxed = boxed_answer(text)
         answer = boxed if boxed is not None or self._require_boxed or has_open_box(text) else last_number(text)
         metrics = {"answer_found": float(answer is not None), "boxed": float(boxed is not None)}
         truths = references(sample.ground_truth)

@@ -75,7 +75,7 @@ def test_a_kernel_without_sinks_is_refused(kind: str, implementation: str) -> No
     [
         ("gpt_oss", {}, "which has sinks in its attention"),
         ("granite_swa", {}, "which has sinks in its attention"),
-        ("gemma2", {}, "which has attn_logit_softcapping: 50.0"),
+        ("gemma2", {}, "which has a soft cap on attention (attn_logit_softcapping: 50.0)"),
         ("bloom", {}, "which has a bias by distance"),
         ("mamba2", {}, "which has states that go on"),
     ],
@@ -100,6 +100,7 @@ def test_packs_are_refused_in_the_plan_for_what_config_json_does_not_say(
         ({"model_type": "llama", "alibi": True}, "alibi: True"),
         ({"model_type": "newcomer", "logits_scaling": 2.0}, "logits_scaling: 2.0"),
         ({"model_type": "llama", "rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor: 0.5"),
+        ({"model_type": "minimax", "head_dim": 128, "rotary_dim": 64}, "rotary_dim: 64, and transformers turns whole"),
         ({"model_type": "deepseek_v2", "norm_topk_prob": True}, "norm_topk_prob: True, and transformers computes"),
         ({"model_type": "deepseek_v3", "scoring_func": "softmax"}, "scoring_func: 'softmax', and transformers"),
     ],

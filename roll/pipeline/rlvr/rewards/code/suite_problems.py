@@ -20,7 +20,7 @@ from roll.pipeline.rlvr.rewards.code.suites import (
     walk,
 )
 
-FAR_FIXTURES = frozenset({"capsys", "capfd", "capsysbinary", "caplog", "monkeypatch", "mocker", "recwarn"})
+FAR_FIXTURES = frozenset({"capsys", "capfd", "capsysbinary", "caplog", "monkeypatch", "mocker", "recwarn", "tmp_path"})
 AFAR = "which does not reach the answer: it runs in another process"
 REDIRECTED = frozenset({"redirect_stdout", "redirect_stderr"})
 FAR = REDIRECTED | {"patch", "getsource", "getsourcelines"}
@@ -150,7 +150,7 @@ def _is_fixture(node: Function) -> bool:
 def _missing_fixture(tree: ast.Module, suite: Suite) -> str | None:
     """A test that asks for what there is not. One whose decorators are not pytest's own marks may get it from those."""
     all_functions = [node for node in walk(tree) if isinstance(node, Function)]
-    known = {node.name for node in all_functions if _is_fixture(node)} | {"request", "tmp_path", "self", "cls"}
+    known = {node.name for node in all_functions if _is_fixture(node)} | {"request", "self", "cls"}
     renamed = any(_is_fixture(node) and "name=" in ast.unparse(node.decorator_list[0]) for node in all_functions)
     in_module = {node for node in at_module_level(tree) if isinstance(node, Function)}
     for node in all_functions:
