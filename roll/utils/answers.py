@@ -43,8 +43,9 @@ def boxed_answer(text: str) -> str | None:
     start, _, open_start, closed = _boxes(text)
     if open_start >= start or not closed:
         return last_boxed(text)
-    answer, begins = closed[-1].content, closed[-1].start
-    for box in reversed(closed[:-1]):
+    *before, last = sorted(closed)
+    answer, begins = last.content, last.start
+    for box in reversed(before):
         between = BESIDE.fullmatch(text, box.end, begins) if box.end <= begins else None
         if between is None or not between[0].strip("$ \t\n"):
             break
@@ -69,7 +70,7 @@ class Box(NamedTuple):
 
 def _boxes(text: str) -> tuple[int, str | None, int, list[Box]]:
     """Where the last closed box begins (-1: nowhere), what it holds, where the last open one begins, and all that are
-    closed, in the order of their ends."""
+    closed."""
     open_braces: list[tuple[int, bool, int]] = []  # (where the content begins, whether it is a box, where that begins)
     start, last = -1, None
     closed: list[Box] = []
