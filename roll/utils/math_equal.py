@@ -16,6 +16,7 @@ from roll.utils.math_statements import (
     is_one_value,
     names_other_than_one_value,
     normalized,
+    said_again,
     same_words,
     trimmed,
 )
@@ -63,6 +64,8 @@ class MathEqual:
         """Raises ValueError when the reference cannot be read."""
         truth, answer = trimmed(truth), trimmed(answer)
         at_sight = equal_at_sight(truth, answer, self._tolerance)
+        if not at_sight and len(parts := said_again(answer)) > 1 and is_one_value(truth):
+            return all(self(truth, part) for part in parts)
         if at_sight is not None:
             return at_sight
         try:
@@ -95,7 +98,7 @@ class MathEqual:
         for part, value in zip(parts[:-1], values[:-1], strict=True):
             if value is None or last is None or not _symbols(value) <= _symbols(last):
                 continue
-            if is_name(part) and not isinstance(value, PlainNumber) and not re.fullmatch(r"[A-Za-z]", part.strip()):
+            if is_name(part) and _symbols(value) and not re.fullmatch(r"[A-Za-z]", part.strip()):
                 continue
             if not (self._is_about(value, last) if is_about else self._is_same_value(value, last)):
                 return []

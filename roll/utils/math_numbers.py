@@ -18,6 +18,13 @@ _AS_ASCII = str.maketrans(
     "\u2212\u2013\uff0d\uff0b\uff05\uff0c\uff0e\u00a0\u2009\u202f" + "".join(chr(0xFF10 + i) for i in range(10)),
     "--" + "-+%,.   " + "0123456789",
 )
+_WRITTEN_OUT = {  # signs that LaTeX has commands for
+    "\u00b2": "^2", "\u00b3": "^3", "\u00bd": " 1/2", "\u2153": " 1/3", "\u2154": " 2/3", "\u00bc": " 1/4",
+    "\u00be": " 3/4", "\u221e": r"\infty ", "\u2205": r"\emptyset ", "\u03c0": r"\pi ", "\u2212": "-",
+}  # fmt: skip
+_SIGNS = str.maketrans(_WRITTEN_OUT)
+_ROOT = re.compile(r"\u221a\s*(?:(\d+|[A-Za-z])|\(([^()]*)\)|\{([^{}]*)\})")
+_COLOURED = re.compile(r"\\(?:textcolor|colorbox)\s*\{[^{}]*\}\s*\{([^{}]*)\}")
 _WRAPPED = re.compile(
     r"\$\$?(?P<dollars>(?:[^$\\]|\\.)*)\$\$?|\\\((?P<round>.*)\\\)|\\\[(?P<square>.*)\\\]|\{(?P<braces>[^{}]*)\}"
     r"|\\(?:text|textbf|textit|textrm|mathrm|mathbf|mathit|boldsymbol|bm|mbox)\s*\{(?P<font>[^{}]*)\}",
@@ -27,8 +34,18 @@ _WORDS_INSIDE = (
     r"(?!\s*(?:not|or|and|to|million|billion|trillion|thousand|hundred|dozen|percent)\b)"
     r"[A-Za-z\u00b0\u00b5\u03bc\u00c5\u03a9\u20ac\u00a3\u00a5\u20b9\u00a2/. \\-]*"
 )
+_NAMED_UNIT = (
+    r"(?:sq(?:uare)?\.?\s+)?(?:km|cm|mm|nm|kg|mg|ml|mL|ft|yd|mi|lbs?|oz|kph|mph|bpm|rpm|kW|kJ|MHz|GHz|Hz|USD|EUR|GBP"
+    r"|m|g|s|L"
+    r"|[Dd]ollars?|[Cc]ents?|[Ee]uros?|degrees?|hours?|hrs?|minutes?|mins?|seconds?|secs?|days?|weeks?|months?|years?"
+    r"|inch(?:es)?|feet|foot|yards?|miles?|(?:kilo|centi|milli)?(?:met(?:er|re)|gram|lit(?:er|re))s?|units?)"
+)
+_PER = r"\s*/\s*(?:km|cm|h|hr|hour|s|sec|second|min|minute|day|kg|m|g|L)\b"
+_RAISED = r"\s*\^\s*\{?\s*[23]\s*\}?"
 _UNIT = re.compile(
     rf"(?:\s|\\[,;:! ]|~)*(?:\\(?:text|textrm|mathrm|operatorname|mbox)\s*\{{{_WORDS_INSIDE}\}}(?:\^\{{?-?\d\}}?)?"
+    rf"|{_NAMED_UNIT}(?:{_PER}|(?:{_RAISED})(?:{_PER})?)|{_NAMED_UNIT.replace('|m|g|s|L', '')}"
+    r"|\\frac\s*\{\s*\\(?:text|mathrm)\s*\{[a-zA-Z ]+\}\s*\}\s*\{\s*\\(?:text|mathrm)\s*\{[a-zA-Z ]+\}\s*\}|\\Omega"
     r"|(?:\^\s*(?:\\circ|\{\s*\\circ\s*\})|\\degree(?![A-Za-z])|\u00b0)\s*[CF]?|[\u20ac\u00a3\u00a5\u20b9\u00a2])$"
 )
 _CURRENCY = re.compile(r"^([-+]?)\s*(?:\\\$|[$\u20ac\u00a3\u00a5\u20b9])\s*")
@@ -64,6 +81,15 @@ class PlainNumber:
     def hundredth(self) -> PlainNumber:
         decimals = None if self.decimals is None else self.decimals + 2
         return PlainNumber(self.value / 100, decimals, self.digits)
+
+
+def written_out(text: str) -> str:
+    r"""With LaTeX's commands for signs of Unicode, and without colours.
+
+    Examples: "2\u221a3" -> r"2\sqrt{3}", "x\u00b2" -> "x^2", "2\u00bd" -> "2 1/2", r"\textcolor{red}{5}" -> "5"
+    """
+    text = _COLOURED.sub(r"\1", text.translate(_SIGNS).replace(r"\varnothing", r"\emptyset"))
+    return _ROOT.sub(lambda found: rf"\sqrt{{{found[1] or found[2] or found[3]}}}", text).strip()
 
 
 def read_number(text: str) -> PlainNumber | None:

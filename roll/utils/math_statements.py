@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from roll.utils.math_numbers import read_number
+from roll.utils.math_numbers import read_number, written_out
 
 _TEXT = re.compile(r"\\(?:text|textrm|textbf|textit|mathrm|mathbf|mbox|hbox|operatorname)\s*\{([^{}]*)\}")
 _SUBSCRIPT = re.compile(r"_\s*(?:\{[^{}]*\}|\\?\w)")
@@ -100,7 +100,7 @@ def trimmed(text: str) -> str:
 
     Examples: r"\,5\," -> "5", r"\text{5 apples}" -> "5 apples", r"P(A \cap B) = 1/4" -> "1/4"
     """
-    text = _FULL_STOP.sub("", _SPACES_AROUND.sub("", text + " "))
+    text = _FULL_STOP.sub("", _SPACES_AROUND.sub("", written_out(text) + " "))
     whole = _TEXT.fullmatch(text)
     if whole is not None and re.search(r"\d", whole[1]):
         text = whole[1].strip()
@@ -118,6 +118,11 @@ def same_words(one: str, other: str) -> bool:
 def alternatives(text: str) -> list[str]:
     """The bounds of which one holds. Example: "x < 1 or x > 2" -> ["x < 1", "x > 2"]."""
     return re.split(_JOINED.format("or"), text) if _SEVERAL["bounds"].search(text) else [text]
+
+
+def said_again(text: str) -> list[str]:
+    r"""The forms of one value, if that is what an answer gives. Example: r"\frac34 or 0.75" -> [r"\frac34", "0.75"]."""
+    return [part for part in re.split(_JOINED.format("or"), text) if part.strip(" ,$")]
 
 
 def chain(text: str) -> tuple[list[str], bool]:

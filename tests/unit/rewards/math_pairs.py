@@ -97,6 +97,23 @@ KEPT: tuple[tuple[str, str, bool], ...] = (
 )
 
 MENDED: tuple[tuple[str, str, bool], ...] = (
+    ("60", "60 km/h", True),
+    ("60", r"60\,\frac{\text{km}}{\text{h}}", True),
+    ("5", "5 cm^2", True),
+    ("5", r"5\,\Omega", True),
+    ("5", "5 m^2n", False),
+    ("5", "5 x", False),
+    (r"\sqrt{2}", "\u221a2", True),
+    (r"2\sqrt{3}", "2\u221a3", True),
+    ("2.5", "2\u00bd", True),
+    ("x^2", "x\u00b2", True),
+    ("4", "2\u00b2x", False),
+    (r"\infty", "\u221e", True),
+    (r"\emptyset", r"\varnothing", True),
+    ("5", r"\textcolor{red}{5}", True),
+    (r"\pi", r"\pi \approx 3.14159", True),
+    ("3/4", r"\frac34\text{ or }0.75", True),
+    ("3/4", r"\frac34\text{ or }0.7", False),
     # tiny and large numbers, as files and people write them
     (r"1.6 \times 10^{-19}", r"9.1 \times 10^{-31}", False),
     ("1.6e-19", r"1.6 \times 10^{-19}", True),
