@@ -13,7 +13,7 @@ from roll.configs.data import DataArgs
 from roll.datasets.answers.turns import Message, Turns
 from roll.datasets.loader import Row
 from roll.datasets.media import check_text_alone
-from roll.datasets.messages import conversation_column, messages_in, told_as_json
+from roll.datasets.messages import conversation_column, messages_in, told_in_text
 from roll.datasets.sources import Choose, all_rows, data_sources
 from roll.datasets.templates import PromptTemplate
 from roll.datasets.tool_calls import Tool, plain, tools_in
@@ -87,7 +87,7 @@ class Columns:
         return [name for name in _OFTEN_FORGOTTEN if name not in read and row.values.get(name) not in (None, "", [])]
 
     def _answer(self, row: Row) -> list[Message]:
-        value = told_as_json(plain(row.value(self.response)))
+        value = told_in_text(plain(row.value(self.response)))
         if isinstance(value, Mapping | list):
             return messages_in([value] if isinstance(value, Mapping) else value, row, self.response, "response_key")
         return [{"role": "assistant", "content": text_in(row, self.response, "response_key", self._hint(row))}]
@@ -198,7 +198,7 @@ def text_in(row: Row, column: str, key: str, hint: str = "") -> str:
 def prompt_in(row: Row, column: str, query: str | None, hint: str = "") -> list[Message]:
     """The messages that ask, where a row has no conversation: a text, with more of it from the column `query`, or a
     list of messages, whose last one has the query behind it. Raises ConfigError where there are none."""
-    value = told_as_json(plain(row.value(column)))
+    value = told_in_text(plain(row.value(column)))
     if isinstance(value, list):
         asked = messages_in(value, row, column, "prompt_key")
     else:

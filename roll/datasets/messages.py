@@ -65,8 +65,12 @@ def are_messages(value: object) -> bool:
     return isinstance(found, list) and bool(found) and all(map(_is_message, found))
 
 
-def told_as_json(value: object) -> object:
-    """The messages that a text holds as JSON, as columns of CSV files have to; any other value as it is."""
+def told_in_text(value: object) -> object:
+    """The messages that a text holds, any other value as it is: as JSON, as columns of CSV files have to, or as a
+    dialogue of hh-rlhf's form that ends where the assistant is asked."""
+    told = transcript(value) if isinstance(value, str) else None
+    if told and len(told) > 1 and told[-1] == {"role": "assistant", "content": ""}:
+        return told[:-1]
     if not isinstance(value, str) or not value.lstrip().startswith("[") or not value.rstrip().endswith("]"):
         return value
     try:

@@ -21,7 +21,7 @@ from roll.datasets.conversations import (
 )
 from roll.datasets.loader import Row
 from roll.datasets.media import check_text_alone
-from roll.datasets.messages import messages_in, told_as_json, transcript
+from roll.datasets.messages import messages_in, told_in_text, transcript
 from roll.datasets.sources import Choose, all_rows, data_sources
 from roll.datasets.templates import PromptTemplate
 from roll.datasets.tool_calls import Tool, plain, tools_in
@@ -88,10 +88,11 @@ class PairColumns:
 
     def _conversation(self, row: Row, column: str, key: str) -> list[Message]:
         """An answer alone, as a text or as messages, is that to the row's prompt."""
-        value = told_as_json(plain(row.value(column)))
+        value = told_in_text(plain(row.value(column)))
         if isinstance(value, str):
-            told = transcript(value) if row.value(self.prompt) is None else None
-            answer = told or [{"role": "assistant", "content": value}]
+            asked = row.value(self.prompt)
+            is_whole = asked is None or (isinstance(asked, str) and bool(transcript(asked)) and value.startswith(asked))
+            answer = (transcript(value) if is_whole else None) or [{"role": "assistant", "content": value}]
         elif isinstance(value, Mapping | list):
             answer = messages_in([value] if isinstance(value, Mapping) else value, row, column, key)
         else:

@@ -11,7 +11,7 @@ from typing import Any
 from roll.configs.data import DataArgs
 from roll.datasets.loader import Row
 from roll.datasets.media import check_text_alone
-from roll.datasets.messages import are_messages, conversation_column, messages_in, told_as_json
+from roll.datasets.messages import are_messages, conversation_column, messages_in, told_in_text
 from roll.datasets.tool_calls import Tool, calls_in, tools_in
 from roll.errors import ConfigError
 
@@ -187,7 +187,7 @@ class RowReader:
         prompt = row.value(column)
         if prompt is None or prompt == "":
             raise self._missing(row, column, "prompt", "the prompt")
-        if not isinstance(prompt, str) or told_as_json(prompt) is not prompt:
+        if not isinstance(prompt, str) or told_in_text(prompt) is not prompt:
             if isinstance(prompt, str) or are_messages(prompt):
                 return self._conversation(row, column), False
             if isinstance(prompt, list):
@@ -198,7 +198,7 @@ class RowReader:
         return ({"role": "user", "content": prompt},), True
 
     def _conversation(self, row: Row, column: str) -> tuple[Message, ...]:
-        value = row.value(column)
+        value = told_in_text(row.value(column))
         if value is None or value == "":
             raise self._missing(row, column, "messages", "the conversation")
         key = f"{self._key}.messages"

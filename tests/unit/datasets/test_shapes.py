@@ -96,6 +96,17 @@ def test_pairs_of_the_hub_are_two_conversations(row: Mapping[str, Any]) -> None:
     assert pair(row) == ([*asked, ANSWER], [*asked, WORSE])
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_prompt_may_be_a_transcript_that_asks(whole: bool) -> None:
+    """full-hh-rlhf has the dialogue so far in its prompt, and the answer alone, or all of it once more, in chosen."""
+    asked, so_far = f"{TALK.rstrip()}", TALK if whole else " "
+    chosen, rejected = pair({"prompt": asked, "chosen": f"{so_far}13", "rejected": f"{so_far}331"})
+    said = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Yes?"}, USER]
+    assert [m["content"].strip() for m in chosen] == [m["content"] for m in [*said, ANSWER]]
+    assert [m["content"].strip() for m in rejected] == [m["content"] for m in [*said, WORSE]]
+    assert list(prompt({"prompt": asked, "ground_truth": "13"})[0]) == said
+
+
 def test_a_prompt_beside_a_transcript_is_the_prompt() -> None:
     chosen, _ = pair({"prompt": "31?", "chosen": "\n\nHuman: a", "rejected": "b"})
     assert chosen[1]["content"] == "\n\nHuman: a"
