@@ -60,14 +60,22 @@ def rehearse_saving(config: RunConfig) -> None:
     for role, worker in config.learning_roles.items():
         if config.roles[role].head == "value":  # it is saved to go on from alone
             continue
+        at, name = f"{role}.model_args.model_name_or_path", worker.model_args.model_name_or_path
+        try:
+            saved = model_config(worker.model_args)
+        except Exception as error:  # transformers does not know the type, or finds no file
+            raise ConfigError(
+                f"{at}: transformers cannot read the config.json of {name}: {describe(error)}. Code that comes with a "
+                "model is not run; name a model of a type that transformers has."
+            ) from error
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            model_config(worker.model_args).save_pretrained(directory)
+            saved.save_pretrained(directory)
             copy_start_files(worker.model_args, directory)
         except Exception as error:  # of transformers' validators, the disk, the hub
             raise ConfigError(
-                f"{role}.model_args.model_name_or_path: the model that {worker.model_args.model_name_or_path} becomes "
-                f"could not be saved in {place}: {describe(error)}. Correct the file or the directory that it names."
+                f"{at}: the model that {name} becomes could not be saved in {place}: {describe(error)}. Correct the "
+                "file or the directory that it names."
             ) from error
         finally:
             shutil.rmtree(directory, ignore_errors=True)
