@@ -210,7 +210,7 @@ def model_config(args: ModelArgs, **overrides: object) -> PretrainedConfig:
     with those of the engine that sampled."""
     if args.model_name_or_path is None:
         raise StrategyError("model_args.model_name_or_path is not set")
-    config = AutoConfig.from_pretrained(args.model_name_or_path)
+    config = AutoConfig.from_pretrained(args.model_name_or_path, trust_remote_code=False)
     for key, value in args.model_config_kwargs.items():
         if not hasattr(config, key):
             raise StrategyError(

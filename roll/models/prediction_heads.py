@@ -41,7 +41,7 @@ def shared_tensors(num_layers: int, ties_head: bool) -> dict[str, str]:
 def shared_copies(model: str) -> dict[str, str]:
     """Names of `shared_tensors` under which the files of `model` repeat a tensor of its own, with that one's name:
     where the model is trained, they are the trained one's."""
-    text, files = AutoConfig.from_pretrained(model).get_text_config(), tensor_files(model)
+    text, files = AutoConfig.from_pretrained(model, trust_remote_code=False).get_text_config(), tensor_files(model)
     found = shared_tensors(getattr(text, "num_hidden_layers", 0), bool(getattr(text, "tie_word_embeddings", False)))
     there = {name: own for name, own in found.items() if name in files and own in files}
     return {name: own for name, own in there.items() if torch.equal(_read(files, name), _read(files, own))}
@@ -55,7 +55,7 @@ def _read(files: Mapping[str, str], name: str) -> torch.Tensor:
 def prediction_heads(model: str, but: Collection[str] = ()) -> Iterator[tuple[str, torch.Tensor]]:
     """Those in the safetensors of a model directory or hub id, by name, without those `but`. Its own config.json counts
     the layers: settings of a run may ask for fewer."""
-    text = AutoConfig.from_pretrained(model).get_text_config()
+    text = AutoConfig.from_pretrained(model, trust_remote_code=False).get_text_config()
     num_layers = getattr(text, "num_hidden_layers", sys.maxsize)
     kept = {
         name: file

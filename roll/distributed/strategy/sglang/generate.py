@@ -109,7 +109,7 @@ class SglangStrategy(EngineStrategy):
         from sglang.srt.utils.hf_transformers import get_context_length
         from transformers import AutoConfig
 
-        config = AutoConfig.from_pretrained(str(self._role.model_args.model_name_or_path))
+        config = AutoConfig.from_pretrained(str(self._role.model_args.model_name_or_path), trust_remote_code=False)
         longest = int(get_context_length(config.get_text_config()))
         if wanted is not None and wanted > longest:
             raise StrategyError(
