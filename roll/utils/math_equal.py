@@ -62,12 +62,12 @@ class MathEqual:
 
     def __call__(self, truth: str, answer: str) -> bool:
         """Raises ValueError when the reference cannot be read."""
-        truth, answer = trimmed(truth), trimmed(answer)
         at_sight = equal_at_sight(truth, answer, self._tolerance)
-        if not at_sight and len(parts := said_again(answer)) > 1 and is_one_value(truth):
-            return all(self(truth, part) for part in parts)
         if at_sight is not None:
             return at_sight
+        truth, answer = trimmed(truth), trimmed(answer)
+        if len(parts := said_again(answer)) > 1 and is_one_value(truth):
+            return all(self(truth, part) for part in parts)
         try:
             return call_within(self._limit_s, lambda: self._equal(normalized(truth), normalized(answer)))
         except TimeLimitReached:
@@ -119,7 +119,7 @@ class MathEqual:
         return abs(a - b) <= ABOUT * max(abs(a), abs(b))
 
     def _same(self, truth: str, gold: list[Any], answer: str) -> bool:
-        at_sight = equal_at_sight(truth, answer, self._tolerance)
+        at_sight = _at_sight(truth, answer, self._tolerance)
         if at_sight is not None:
             return at_sight
         pred = self._parsed(answer)
@@ -168,7 +168,17 @@ def check_tolerance(tolerance: float | None) -> None:
 
 
 def equal_at_sight(truth: str, answer: str, tolerance: float | None = None) -> bool | None:
-    """The verdict where nothing has to be parsed; None where something has."""
+    """The verdict where nothing has to be parsed; None where something has. Several forms of one value must all be
+    right."""
+    truth, answer = trimmed(truth), trimmed(answer)
+    found = _at_sight(truth, answer, tolerance)
+    if found or len(parts := said_again(answer)) < 2 or not is_one_value(truth):
+        return found
+    verdicts = [equal_at_sight(truth, part, tolerance) for part in parts]
+    return None if None in verdicts and False not in verdicts else all(verdicts)
+
+
+def _at_sight(truth: str, answer: str, tolerance: float | None) -> bool | None:
     if not answer.strip() or len(answer) > MAX_ANSWER_CHARS:
         return False
     if same_words(truth, answer):

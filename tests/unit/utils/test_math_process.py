@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from roll.utils.math_equal import MathEqual
 from roll.utils.math_process import MathProcesses
 
 SLOW = r"\sum_{i=1}^{10^9} \sin(i)"
@@ -24,3 +25,16 @@ def test_threads_compare_beside_a_slow_comparison_which_is_wrong_and_no_failure(
         assert not waiting.done()
         equal.close()
         assert waiting.result(60) is False
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_right"),
+    [(r"\,0.5\,", True), ("\u00bd", True), (r"\frac12 or 0.5", True), (r"\frac12 or 0.6", False), ("0.6", False)],
+)
+def test_a_thread_gets_the_verdict_of_math_rule(answer: str, is_right: bool) -> None:
+    """Also at sight, before a process is asked."""
+    compare = MathProcesses()
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(compare, "0.5", answer).result() is is_right
+    compare.close()
+    assert MathEqual()("0.5", answer) is is_right

@@ -54,7 +54,7 @@ class MathQuestions(Env):
         except ValueError as error:
             raise EnvError(str(error)) from None
         _check_truths(dataset_name, split, answer_key)
-        self._equal = _compare(tolerance)
+        self._tolerance = tolerance
 
     def reset(self, seed: int) -> str:
         self.question, answer = self._questions.draw(seed)
@@ -77,7 +77,7 @@ class MathQuestions(Env):
 
     def _is_right(self, answer: str) -> bool:
         try:
-            return any(self._equal(truth, answer) for truth in self.answers)
+            return any(_compare(self._tolerance)(truth, answer) for truth in self.answers)
         except ValueError as error:  # a reference that is no mathematics
             raise EnvError(str(error)) from None
 
@@ -88,6 +88,7 @@ class MathQuestions(Env):
 
 @functools.cache
 def _compare(tolerance: float | None) -> MathProcesses:
+    """No part of an environment, which can be pickled."""
     return MathProcesses(tolerance)
 
 
