@@ -96,7 +96,7 @@ class CovarianceChoice:
 def _gathered(
     tables: Sequence[np.ndarray], all_reduce_sum: AllReduceSum, rank: int, num_ranks: int
 ) -> list[tuple[np.ndarray, int]]:
-    """For each update the rows of all ranks' tables, rank after rank, and where this rank's begin."""
+    """Returns the rows of all ranks' tables of each update, rank after rank, and where this rank's begin."""
     sizes = np.zeros((num_ranks, len(tables)))
     sizes[rank] = [len(table) for table in tables]
     sizes = np.array(all_reduce_sum(sizes.ravel().tolist())).reshape(sizes.shape).round().astype(np.int64)

@@ -33,7 +33,7 @@ RATIOS = ((1.0, 1.5), (1.0, 0.5, 1.0), (1.4,), (0.7, 1.0))
 OLD, VALUE, LONGEST, GREEDY = 0.5, 0.4, 4, 1.0
 """p_old of every token; what a critic says of every state; the longest answer there can be; the greedy one's reward."""
 RARE, RARE_OLD = (1, 1), 0.25
-"""Where tokens are chosen by their covariance, p_old of this answer's token, so that they differ in it."""
+"""The p_old of one token in examples of losses that choose tokens by covariance, so that tokens differ."""
 EXPERT = (0.9, 0.5)
 """p_new of the two tokens of an expert's row."""
 _ROLE = {"strategy_args": {"strategy_name": "hf_infer"}, "device_mapping": [0]}

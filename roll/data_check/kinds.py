@@ -145,7 +145,7 @@ def kind_of(pipeline: str, given: Given, tags: Sequence[str]) -> Kind:
 
 
 def _pieces(tokenizer: PreTrainedTokenizerBase, rows: Rows, answers: Sequence[str]) -> Seen:
-    """Of each row, whose answer is called so, in its order: what is learnt, or compared, and what is not."""
+    """Pieces of all rows in their order: what is learnt, or compared, under the name in `answers`, and what is not."""
     return [piece for place, answer in enumerate(answers) for piece in _pieces_of_row(tokenizer, rows, place, answer)]
 
 

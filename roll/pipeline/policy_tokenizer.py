@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from roll.configs.model import ModelArgs
+from roll.configs.strategies.model_numbers import text_part
 from roll.errors import ConfigError
 from roll.models.tokenizer import tokenizer_key, tokenizer_of
-from roll.pipeline.saving.model_files import read_model_config, text_model
+from roll.pipeline.saving.model_files import read_model_config
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -20,7 +21,7 @@ def policy_tokenizer(role: str, args: ModelArgs) -> PreTrainedTokenizerBase:
     key = tokenizer_key(role, args)
     tokenizer = tokenizer_of(args, key)
     model, _ = read_model_config(args)
-    size = text_model(model).get("vocab_size") if model is not None else None
+    size = text_part(model).get("vocab_size") if model is not None else None
     largest = max(tokenizer.get_vocab().values())
     if type(size) is int and largest >= size:
         raise ConfigError(

@@ -81,7 +81,7 @@ def _is_neutral(value: object) -> bool:
 
 
 def _partial_rotary(model: Mapping[str, Any]) -> object:
-    """Of rotary embeddings without scaling; those that are scaled are cut to size, or do not fit."""
+    """The share of each head that rotary embeddings turn; 1 where they are scaled, which cuts them to size or fails."""
     given = model.get("rope_parameters") or model.get("rope_scaling")
     rope = given if isinstance(given, Mapping) else {}
     if rope.get("rope_type", rope.get("type", "default")) != "default":
@@ -102,7 +102,7 @@ def attention_problem(implementation: str | None, model: Mapping[str, Any]) -> s
 
 
 def number_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
-    """For strategies that run transformers' models."""
+    """Finds what is wrong with attention and numbers of a model for strategies that run transformers' models."""
     args, name, text = choice.worker.model_args, choice.role.name, text_part(model)
     model_key = f"{name}.model_args.model_name_or_path"
     if why_not := attention_problem(args.attn_implementation, text):

@@ -19,12 +19,6 @@ def read_model_config(args: ModelArgs) -> tuple[Mapping[str, Any] | None, str]:
     return (None, why_not) if content is None else ({**content, **args.model_config_kwargs}, "")
 
 
-def text_model(model: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a config.json says of the part for text: where a model does more, it stands in a mapping of its own."""
-    inner = model.get("text_config")
-    return {**model, **inner} if isinstance(inner, Mapping) else model
-
-
 def _read(name: str | None) -> tuple[Mapping[str, Any] | None, str]:
     file = (_cached(name) if name is not None and is_hub_id(name) else None) or Path(name or "", "config.json")
     look = look_at(file)

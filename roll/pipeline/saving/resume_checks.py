@@ -10,11 +10,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from roll.configs.cluster import WorkerConfig
 from roll.configs.plan.run_plan import RunPlan, TrainPlan
 from roll.configs.run import RunConfig
+from roll.configs.strategies.model_numbers import text_part
 from roll.distributed.strategy.saved_facts import SavedFacts, required_facts
 from roll.errors import ConfigError, StrategyError
 from roll.pipeline.saving.checkpoint import Checkpoint
 from roll.pipeline.saving.manifest import reason
-from roll.pipeline.saving.model_files import read_model_config, text_model
+from roll.pipeline.saving.model_files import read_model_config
 from roll.pipeline.saving.resume_rules import differences
 
 logger = logging.getLogger(__name__)
@@ -79,7 +80,7 @@ class DataPlace(Protocol):
 def model_sizes(worker: WorkerConfig) -> dict[str, Any]:
     """What decides the shapes of a role's weights; {} where its config.json is not on this machine."""
     model, _ = read_model_config(worker.model_args)
-    found = {} if model is None else text_model(model)
+    found = {} if model is None else text_part(model)
     return {key: found[key] for key in _SHAPE_KEYS if found.get(key) is not None}
 
 

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 from roll.configs.algorithm import engine_length
 from roll.configs.load.aliases import LLM_JUDGE
 from roll.configs.problems import Problem
+from roll.configs.strategies.model_numbers import text_part
 from roll.pipeline.rlvr.judge.api import why_not_reached
 from roll.pipeline.rlvr.judge.build import address_of, way_of
 from roll.pipeline.rlvr.judge.prompts import ROLL_PROMPT
@@ -15,7 +16,7 @@ from roll.pipeline.rlvr.reward_config import ANSWER_TOKENS, RewardConfig
 from roll.pipeline.rlvr.rewards.builtins import BUILTINS
 from roll.pipeline.rlvr.rewards.parts import parts_of
 from roll.pipeline.rlvr.rlvr_config import JUDGE, RLVRConfig
-from roll.pipeline.saving.model_files import read_model_config, text_model
+from roll.pipeline.saving.model_files import read_model_config
 from roll.utils.secrets import mask
 
 _OF_API = ("judge_model_name", "judge_api_url")
@@ -181,7 +182,7 @@ def judge_length_problems(config: RLVRConfig) -> Iterator[Problem]:
     for domain, role in config.judge_of.items():
         worker = config.sections[role]
         model = read_model_config(worker.model_args)[0] or {}
-        positions = None if model.get("rope_scaling") else text_model(model).get("max_position_embeddings")
+        positions = None if model.get("rope_scaling") else text_part(model).get("max_position_embeddings")
         limits = [limit for limit in (engine_length(worker), positions) if type(limit) is int]
         answer = config.rewards[domain].generating_args.max_new_tokens
         if limits and (answer or ANSWER_TOKENS) >= min(limits):

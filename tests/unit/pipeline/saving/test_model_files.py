@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from roll.configs.model import ModelArgs
-from roll.pipeline.saving.model_files import read_model_config, text_model
+from roll.configs.strategies.model_numbers import text_part
+from roll.pipeline.saving.model_files import read_model_config
 
 
 def model(name: str | None, **settings: Any) -> ModelArgs:
@@ -42,8 +43,8 @@ def test_a_role_reads_its_own_settings_over_those_of_the_file(tmp_path: Path) ->
 
 @pytest.mark.parametrize("inner", [None, [], [1], "llama", 5, True, 0.5])
 def test_what_is_no_part_for_text_says_nothing(inner: object) -> None:
-    assert text_model({"hidden_size": 8, "text_config": inner}) == {"hidden_size": 8, "text_config": inner}
+    assert text_part({"hidden_size": 8, "text_config": inner}) == {"hidden_size": 8, "text_config": inner}
 
 
 def test_the_part_for_text_says_its_sizes() -> None:
-    assert text_model({"hidden_size": 8, "text_config": {"hidden_size": 64}})["hidden_size"] == 64
+    assert text_part({"hidden_size": 8, "text_config": {"hidden_size": 64}})["hidden_size"] == 64

@@ -3,8 +3,6 @@
 import contextlib
 import inspect
 import itertools
-import pathlib
-import tempfile
 
 import pytest_stand_in as pytest
 
@@ -66,7 +64,7 @@ class Fixtures:
         left += [name for name in wanted(function) if name not in given]
         while left:
             name = left.pop(0)
-            if name in names or name in ("request", "tmp_path"):
+            if name in names or name == "request":
                 continue
             if name not in known:
                 raise Fault(f"{function.__name__} asks for {name}, which is no fixture here")
@@ -84,14 +82,10 @@ class Fixtures:
             yield {**to_fixtures, **dict(zip(several, mix, strict=False))}
 
     def value(self, name, needed, params, instance, test, stack, made):
-        if name in made:
-            return made[name]
-        if name == "tmp_path":
-            made[name] = pathlib.Path(tempfile.mkdtemp())
-        elif name != "request":
-            made[name] = self._start(name, needed, params, instance, test, stack, made)
-        else:
+        if name == "request":
             return Request(stack, None, test, type(instance))
+        if name not in made:
+            made[name] = self._start(name, needed, params, instance, test, stack, made)
         return made[name]
 
     def _start(self, name, needed, params, instance, test, stack, made):
