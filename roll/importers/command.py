@@ -15,16 +15,23 @@ from roll.importers.report import command, report, summary, yaml_text
 from roll.importers.trinity import is_trinity
 from roll.importers.trinity_stages import import_trinity
 from roll.importers.verl import is_verl, verl_keys, verl_notes, verl_table
+from roll.utils.output import say
+from roll.utils.secrets import mask
 
 SYSTEMS = ("verl", "trinity", "roll")
 USAGE = """roll import FILE --out my.yaml [key=value ...]
 
 FILE is a YAML of verl, Trinity-RFT or ROLL, or a shell script with verl's command, which is read and never run; without
-one, all keys are key=value words. The YAML is written to --out, the report beside it (my.report.md)."""
+one, all keys are key=value words. The YAML is written to --out, the report beside it (my.report.md). Exit code: 0;
+2 nothing could be imported; 3 the YAML is not the run that its author meant."""
 
 
-def run(argv: Sequence[str]) -> list[str]:
-    """Does an import and says what was done. Raises ConfigError for what cannot be imported."""
+OK, ANOTHER_RUN = 0, 3
+
+
+def run(argv: Sequence[str]) -> int:
+    """Does an import and says what was done; 3 where the YAML is not the run that its author meant, unless --lossy
+    takes that. Raises ConfigError for what cannot be imported."""
     options, words = _parser().parse_known_args(argv)
     if unknown := [word for word in words if word.startswith("-") and not os.path.isfile(word)]:
         raise ConfigError(f"{', '.join(unknown)}: no option here; roll import --help has those there are.")
@@ -38,7 +45,10 @@ def run(argv: Sequence[str]) -> list[str]:
     target = Path(options.out or f"{source.stem if source else 'imported'}.roll.yaml")
     if target.suffix not in YAML_ENDINGS:
         raise ConfigError(f"--out {target}: a configuration is a file that ends in .yaml.")
-    return _write(imported_from(read(source, overrides), options.system, source), source, target, options.force)
+    imported = imported_from(read(source, overrides), options.system, source)
+    for line in _write(imported, source, target, options.force):
+        say(line)
+    return OK if imported.is_as_meant or options.lossy else ANOTHER_RUN
 
 
 def imported_from(given: Given, system: str | None = None, source: Path | None = None) -> Imported:
@@ -89,18 +99,28 @@ def _write(imported: Imported, source: Path | None, target: Path, force: bool) -
         page.write_text(report(imported, name, str(target)), encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{target} cannot be written: {error.strerror or error}.") from None
-    lost = [f"  {entry.key}: {entry.note}" for entry in imported.entries if entry.outcome == "not to be had"]
+    lost = [f"{entry.key}: {entry.note}" for entry in imported.entries if entry.outcome == "not to be had"]
     return [
         f"{summary(imported)}.",
-        *(["Not to be had:", *lost] if lost else []),
-        f"Written: {target}, and {page} with every key. Look at the plan:",
-        f"  {command(imported, str(target))}",
+        *_listed("Not to be had:", lost),
+        *_listed("Left open by the script; give these behind the file, as key=value:", imported.left_open),
+        *_listed("Not the run that its author meant:", imported.changes),
+        f"Written: {target}, and {page} with every key. Look at the plan: {command(str(target))}",
+        *([] if imported.is_as_meant else [_ANOTHER]),
     ]
+
+
+_ANOTHER = "This YAML is not the run that its author meant: see above. --lossy takes it as it is."
+
+
+def _listed(title: str, lines: Sequence[str]) -> list[str]:
+    return [title, *(f"  {mask(line)}" for line in lines)] if lines else []
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="roll import", usage=USAGE, allow_abbrev=False)
     parser.add_argument("--out", help="where the YAML goes; default: <name of the file>.roll.yaml in this folder")
     parser.add_argument("--from", dest="system", choices=SYSTEMS, help="whose keys they are; default: they tell")
+    parser.add_argument("--lossy", action="store_true", help="exit code 0 also where what was meant is lost")
     parser.add_argument("--force", action="store_true", help="write over files that are there")
     return parser

@@ -6,12 +6,29 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from roll.importers.rows import NOTHING, AsksNothing, Each, Look, Near, NotHere, Outcome, Row, Sum, Table
+from roll.importers.rows import (
+    CHANGES,
+    NOTHING,
+    AsksNothing,
+    Change,
+    ChangesRun,
+    Each,
+    LeftOpen,
+    Look,
+    Near,
+    NotHere,
+    Outcome,
+    Row,
+    Sum,
+    Table,
+)
 from roll.importers.shell import is_open
 from roll.utils.secrets import MASK, is_secret_key
 from roll.utils.text import show
 
 Tree = dict[str, Any]
+_NOT_GIVEN: tuple[Any, ...] = (None, "", {}, [])
+"""Of a key that is not known, values that can ask for nothing."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +43,8 @@ class Entry:
 
 @dataclass(frozen=True)
 class Imported:
-    """The YAML, an entry for every given key, and what was written because the other system has it as a default."""
+    """The YAML, an entry for every given key, and what was written because the other system has it as a default.
+    `left_open`: keys of the source that a script leaves to its shell, without which the YAML is not whole."""
 
     system: str
     pipeline: str
@@ -34,6 +52,17 @@ class Imported:
     entries: tuple[Entry, ...]
     defaults: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    left_open: tuple[str, ...] = ()
+
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """What makes this another run than its author meant: keys with the reason, and notes."""
+        keys = [f"{entry.key}: {entry.note}" for entry in self.entries if entry.outcome == CHANGES]
+        return (*keys, *(note for note in self.notes if isinstance(note, Change)))
+
+    @property
+    def is_as_meant(self) -> bool:
+        return not self.changes and not self.left_open
 
 
 def convert(keys: Iterable[tuple[str, Any]], table: Table, notes: Iterable[str] = ()) -> Imported:
@@ -64,6 +93,7 @@ class _Conversion:
         self._tree: Tree = {}
         self._writer: dict[str, str] = {}
         self._sums: dict[str, Sum | NotHere] = {}
+        self._left_open: set[str] = set()
 
     def run(self, given: list[tuple[str, str, Any]], names: Mapping[str, str], notes: tuple[str, ...]) -> Imported:
         by_key: dict[str, Entry] = {}
@@ -76,21 +106,26 @@ class _Conversion:
             if row.sum and not self._unmet(row):
                 self._sum(row.sum)
         entries = [
-            by_key[known_as]
-            if names[known_as] == key
-            else Entry(key, value, "asks for nothing", f"{names[known_as]} says the same and counts")
+            by_key[known_as] if names[known_as] == key else self._again(key, value, names[known_as], known_as)
             for key, known_as, value in given
         ]
-        return Imported(self._table.system, self._table.pipeline, self._tree, tuple(entries), defaults, notes)
+        opened = tuple(sorted(names.get(key, key) for key in self._look.left_open | self._left_open))
+        return Imported(self._table.system, self._table.pipeline, self._tree, tuple(entries), defaults, notes, opened)
+
+    def _again(self, key: str, value: Any, counts: str, known_as: str) -> Entry:
+        """The entry of a key that another name of it overrules."""
+        if value is None or value == self._values[known_as]:
+            return Entry(key, value, "asks for nothing", f"{counts} says the same and counts")
+        return Entry(key, value, "not to be had", f"{counts} is {show(self._values[known_as])} and counts")
 
     def _entry(self, key: str, known_as: str, value: Any) -> Entry:
         row = self._table.row(known_as)
         if row is None:
             text = f"the importer does not know this key of {self._table.system}.{self._table.nearest(known_as)}"
-            return Entry(key, value, "not to be had", text)
-        reason = self._unmet(row)
-        if reason:
-            return Entry(key, value, "asks for nothing", reason)
+            return Entry(key, value, "not to be had" if value in _NOT_GIVEN else CHANGES, text)
+        if reason := self._unmet(row):
+            outcome = "asks for nothing" if isinstance(reason, str) else self._lost(reason)
+            return Entry(key, value, outcome, str(reason))
         if _is_among(value, row.idle):
             return Entry(key, value, "asks for nothing", row.note or "it is how things are here anyway")
         if row.sum:
@@ -105,12 +140,13 @@ class _Conversion:
         try:
             found = row.via(value)
         except NotHere as reason:
-            return Entry(key, value, "not to be had", str(reason))
+            return Entry(key, value, self._lost(reason), str(reason))
         except AsksNothing as reason:
             return Entry(key, value, "asks for nothing", str(reason))
         except (TypeError, ValueError):
             text = f"{show(value)} is not what this key takes"
             if is_open(value):
+                self._left_open.add(known_as)
                 text = f"the script leaves it open: set {' and '.join(row.targets)} in the YAML"
             return Entry(key, value, "not to be had", text)
         note, outcome = row.note, row.outcome
@@ -128,7 +164,9 @@ class _Conversion:
     def _summed(self, row: Row, key: str, known_as: str, value: Any) -> Entry:
         made = self._sum(row.sum)
         if isinstance(made, NotHere):
-            return Entry(key, value, "not to be had", str(made))
+            return Entry(key, value, self._lost(made), str(made))
+        if known_as in made.changes:
+            return Entry(key, value, CHANGES, made.changes[known_as])
         if known_as in made.lost:
             return Entry(key, value, "not to be had", made.lost[known_as])
         near = made.nears.get(known_as, made.near)
@@ -166,11 +204,18 @@ class _Conversion:
                 if self._put(target, part, row.key) == row.key:
                     yield target, f"{row.key} is {show(default)} there"
 
-    def _unmet(self, row: Row) -> str:
+    def _unmet(self, row: Row) -> str | NotHere:
+        """Why the row asks for nothing, or why that cannot be told; empty where it counts."""
         try:
             return self._table.conditions[row.needs](self._look) if row.needs else ""
         except NotHere as reason:
-            return str(reason)
+            return reason
+
+    def _lost(self, reason: NotHere) -> Outcome:
+        """The outcome of a key that is not here for this reason."""
+        if isinstance(reason, LeftOpen):
+            self._left_open.add(reason.key)
+        return CHANGES if isinstance(reason, ChangesRun) else "not to be had"
 
     def _put(self, target: str, value: Any, writer: str) -> str:
         """Writes a value unless something stands there, and says who wrote what stands there now."""

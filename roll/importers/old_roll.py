@@ -16,11 +16,17 @@ from roll.configs.problems import nearest
 from roll.errors import ConfigError
 from roll.importers.convert import Entry, Imported
 from roll.importers.given import Given, leaves
+from roll.importers.rows import CHANGES
 from roll.pipeline.kind import kind_of
 from roll.pipeline.spec import PIPELINES
 from roll.utils.text import show
 
 _SIGNS = ("actor_train", "actor_infer", "rollout_batch_size", "sft_train", "student", "custom_envs")
+
+_ASKING = ("max_samples", "interleave_probs", "user_prompt_format", "reward_template")
+"""Keys that are dropped here and choose rows, their shares or what the policy reads in ROLL."""
+_OF_SPEED = ("apply_loss_scale", "router_name", "router_config", "backend_name", "backend_config")
+"""Keys that are not here and change no number."""
 
 
 def is_roll(tree: Mapping[str, Any]) -> bool:
@@ -35,7 +41,7 @@ def convert_roll(given: Given, source: Path | None) -> Imported:
     cls = PIPELINES[pipeline].config_class()
     tree = copy.deepcopy(dict(given.tree))
     variables = {name.split(".")[0] for name in references(tree)}
-    entries = tuple(_entries(cls, tree, variables))
+    entries = (*_steps(pipeline, tree), *_entries(cls, tree, variables))
     notes = ["Fragments of its defaults list are looked for beside the YAML, then among those of roll."]
     return Imported("roll", pipeline, tree, entries, notes=tuple(notes) if "defaults" in tree else ())
 
@@ -49,6 +55,13 @@ def _pipeline(tree: Mapping[str, Any]) -> str:
     except ConfigError:
         return "rlvr"
     return name if name in PIPELINES else "rlvr"
+
+
+def _steps(pipeline: str, tree: dict[str, Any]) -> Iterator[Entry]:
+    """The rows of a step of ROLL's DPO, which makes several updates of them; a step here is one update."""
+    if pipeline == "dpo" and "train_batch_size" in tree:
+        note = "the updates are the same; save_steps, eval_steps and max_steps count updates here, batches there"
+        yield Entry("train_batch_size", tree.pop("train_batch_size"), "approximated", note)
 
 
 def _entries(cls: type[Settings], node: dict[str, Any], variables: set[str], path: str = "") -> Iterator[Entry]:
@@ -73,9 +86,10 @@ def _entries(cls: type[Settings], node: dict[str, Any], variables: set[str], pat
             match = nearest(str(key), known)
             hint = f"the nearest key is {match}" if match else "nothing here has this name"
             if dropped is not None:
-                yield from _told(here, value, "asks for nothing", dropped)
+                is_lost = key in _ASKING and value not in (None, False, "")
+                yield from _told(here, value, CHANGES if is_lost else "asks for nothing", dropped)
             else:
-                yield from _told(here, value, "not to be had", f"no key of {path or 'a YAML'} here; {hint}")
+                yield from _told(here, value, CHANGES, f"no key of {path or 'a YAML'} here; {hint}")
 
 
 def _known(here: str, node: dict[str, Any], key: str, annotation: Any, variables: set[str]) -> Iterator[Entry]:
@@ -99,11 +113,13 @@ def _known(here: str, node: dict[str, Any], key: str, annotation: Any, variables
 
 
 def _inert(here: str, node: dict[str, Any], key: str, inert: InertKey) -> Iterator[Entry]:
-    """A key that does nothing here is left out; one that asks for what is not here is not to be had."""
+    """A key that does nothing here is left out; one that asks for what is not here makes it another run."""
     value = node.pop(key)
     asks = value is not None and value not in (inert.default, *inert.inert)
     if inert.kind == "planned" and asks:
-        yield from _told(here, value, "not to be had", f"not implemented: {inert.help}")
+        yield from _told(
+            here, value, "not to be had" if key in _OF_SPEED else CHANGES, f"not implemented: {inert.help}"
+        )
     else:
         yield from _told(here, value, "asks for nothing", inert.reason or "it is how things are here anyway")
 

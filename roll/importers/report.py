@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any, get_args
@@ -10,18 +11,18 @@ import yaml
 
 from roll.importers.convert import Entry, Imported
 from roll.importers.rows import Outcome
-from roll.pipeline.spec import PIPELINES
 from roll.utils.secrets import MASK, is_secret_key, mask
 from roll.utils.text import show
 
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+_SHOWN: tuple[Outcome, ...] = ("changes the run", "not to be had", "approximated", "mapped", "asks for nothing")
 _MEANINGS = {
     "mapped": "means the same here",
     "approximated": "comes near, and differs as it says",
+    "changes the run": "without it this is not the run that its author meant",
     "not to be had": "has no counterpart; the reason, and the nearest thing",
     "asks for nothing": "changes nothing here",
 }
-_SCRIPTS = {kind: f"start_{kind}_pipeline.py" for kind in PIPELINES}
 
 
 def summary(imported: Imported) -> str:
@@ -41,8 +42,14 @@ def _lines(imported: Imported, source: str, target: str) -> Iterator[str]:
     yield ""
     yield f"{summary(imported)}. Written to `{target}`. Try it:"
     yield ""
-    yield f"    {command(imported, target)}"
-    for outcome in OUTCOMES:
+    yield f"    {command(target)}"
+    if imported.changes:
+        yield from ("", "## Not the run that its author meant", "")
+        yield from (f"- {_cell(mask(change))}" for change in imported.changes)
+    if imported.left_open:
+        yield from ("", "## Left open by the script: give these behind the file, as key=value", "")
+        yield from (f"- `{key}`" for key in imported.left_open)
+    for outcome in _SHOWN:
         entries = [entry for entry in imported.entries if entry.outcome == outcome]
         if entries:
             yield from ("", f"## {outcome[0].upper()}{outcome[1:]}: {_MEANINGS[outcome]}", "")
@@ -66,13 +73,9 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
 
-def command(imported: Imported, target: str) -> str:
+def command(target: str) -> str:
     """How to look at the plan of what was written."""
-    folder, _, name = target.rpartition("/")
-    script = _SCRIPTS[imported.pipeline]
-    return (
-        f"python examples/{script} --config_path {folder or '.'} --config_name {name.removesuffix('.yaml')} --dry_run"
-    )
+    return f"roll plan {shlex.quote(target)}"
 
 
 def yaml_text(imported: Imported, source: str) -> str:

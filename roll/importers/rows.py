@@ -10,7 +10,10 @@ from typing import Any, Literal
 
 from roll.configs.problems import nearest
 
-Outcome = Literal["mapped", "approximated", "not to be had", "asks for nothing"]
+Outcome = Literal["mapped", "approximated", "not to be had", "changes the run", "asks for nothing"]
+CHANGES: Outcome = "changes the run"
+"""What is lost is of the matter: data, rewards, tools, environments, the loss, what is trained. What only costs memory
+or speed is `not to be had`."""
 NOTHING: Any = object()
 """In place of a default: the key has none of its own that matters here."""
 
@@ -32,6 +35,24 @@ class Each:
 
 class NotHere(Exception):
     """A value that cannot be had, with the reason and the nearest thing."""
+
+
+class ChangesRun(NotHere):
+    """The same of a value without which the run is not the one that its author meant."""
+
+
+class LeftOpen(NotHere):
+    """A key whose value a script leaves to its shell."""
+
+    def __init__(self, key: str, value: Any):
+        super().__init__(f"{key}: {value} is left open. Set it: {key}=... behind the file")
+        self.key = key
+
+
+class Change(str):
+    """A note on what stands beside the keys, without which the run is not the one that its author meant."""
+
+    __slots__ = ()
 
 
 class AsksNothing(Exception):
@@ -75,6 +96,11 @@ def lacks(key: str, note: str, *idle: Any, default: Any = NOTHING) -> Row:
     return Row(key, note=note, idle=(None, *idle), outcome="not to be had", default=default)
 
 
+def changes(key: str, note: str, *idle: Any, default: Any = NOTHING) -> Row:
+    """As `lacks`, of a key without which the run is not the one that its author meant."""
+    return Row(key, note=note, idle=(None, *idle), outcome=CHANGES, default=default)
+
+
 def needless(key: str, note: str, **more: Any) -> Row:
     return Row(key, note=note, outcome="asks for nothing", **more)
 
@@ -82,12 +108,14 @@ def needless(key: str, note: str, **more: Any) -> Row:
 @dataclass(frozen=True)
 class Sum:
     """What an arithmetic writes, and the words for it. `near` says how it differs from what was asked, `nears` the same
-    of single keys; `lost` names keys that it could not serve, with the reason."""
+    of single keys; `lost` names keys that it could not serve, with the reason, and `changes` those without which the
+    run is not the one that its author meant."""
 
     settings: Mapping[str, Any]
     text: str
     near: str = ""
     lost: Mapping[str, str] = field(default_factory=dict)
+    changes: Mapping[str, str] = field(default_factory=dict)
     nears: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -97,6 +125,8 @@ class Look:
     def __init__(self, given: Mapping[str, Any], defaults: Mapping[str, Any]):
         self._given = given
         self._defaults = defaults
+        self.left_open: set[str] = set()
+        """Keys that `number_or_open` found open."""
 
     def __call__(self, key: str, default: Any = None) -> Any:
         value = self._given.get(key)
@@ -110,8 +140,10 @@ class Look:
         return {key[len(prefix) + 1 :]: value for key, value in self._given.items() if key.startswith(prefix + ".")}
 
     def number(self, key: str, default: Any = None) -> int:
-        """A whole number. Raises NotHere for what is none."""
+        """A whole number. Raises NotHere for what is none, LeftOpen for what a script leaves open."""
         value = self(key, default)
+        if isinstance(value, str) and "${" in value:
+            raise LeftOpen(key, value)
         if isinstance(value, str) and re.fullmatch(r"\s*-?\d+\s*", value):
             value = int(value)
         if isinstance(value, float) and value.is_integer():
@@ -119,6 +151,14 @@ class Look:
         if not isinstance(value, int) or isinstance(value, bool):
             raise NotHere(f"{key}: {value} is no whole number. Set it: {key}=8 behind the file")
         return value
+
+    def number_or_open(self, key: str, default: Any = None) -> int | None:
+        """A whole number; None where a script leaves it open, which the report asks for."""
+        try:
+            return self.number(key, default)
+        except LeftOpen:
+            self.left_open.add(key)
+            return None
 
     def size(self, key: str, default: Any = None) -> int:
         """A whole number above 0."""
@@ -128,8 +168,10 @@ class Look:
         return value
 
     def amount(self, key: str, default: Any = None) -> float:
-        """A number. Raises NotHere for what is none."""
+        """A number. Raises NotHere for what is none, LeftOpen for what a script leaves open."""
         value = self(key, default)
+        if isinstance(value, str) and "${" in value:
+            raise LeftOpen(key, value)
         try:
             return float("" if isinstance(value, bool) else value)
         except (TypeError, ValueError):

@@ -10,14 +10,14 @@ from typing import Any
 from roll.configs.stages import AT_THE_START, LONGEST_STAGE_NAME
 from roll.importers.convert import Entry, Imported, Tree, convert
 from roll.importers.given import Given
-from roll.importers.rows import Outcome
+from roll.importers.rows import CHANGES, Outcome
 from roll.importers.trinity import trinity_table
 
 _AT = re.compile(r"stages\.(\d+)\.(.+)")
 _NAME = "stage_name"
 _ONE_PROCESS = "a stage samples and trains in one process"
 _IDLE: Outcome = "asks for nothing"
-_WEIGHT: tuple[Outcome, ...] = ("not to be had", "approximated", "mapped", _IDLE)
+_WEIGHT: tuple[Outcome, ...] = (CHANGES, "not to be had", "approximated", "mapped", _IDLE)
 """Of a key that several stages read, the first outcome counts."""
 
 Keys = Sequence[tuple[str, Any]]
@@ -44,7 +44,9 @@ def import_trinity(given: Given, notes: Sequence[str]) -> Imported:
     ]
     entries = [_entry(key, value, stages) for key, value in given.keys]
     last = stages[-1].found
-    return Imported("trinity", last.pipeline, shared | {"stages": listed}, tuple(entries), _defaults(stages), (*notes,))
+    opened = tuple(dict.fromkeys(key for stage in stages for key in stage.found.left_open))
+    tree = shared | {"stages": listed}
+    return Imported("trinity", last.pipeline, tree, tuple(entries), _defaults(stages), (*notes,), opened)
 
 
 def _stage(number: int, base: Keys, keys: Keys) -> _Stage:
