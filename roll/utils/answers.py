@@ -23,7 +23,16 @@ NUMBER = re.compile(
 )
 BESIDE = re.compile(r"[\s$]*[,;]?[\s$]*(or|and)?[\s$]*")  # of two boxes that are one answer
 NEARBY = 80  # characters before the last number that are looked at
-HEDGED = re.compile(rf"(?:(?:{NUMBER.pattern})\s*,?\s+or|\bnot|n't|\\neq?|\u2260|!=)\s+$", re.IGNORECASE)
+HEDGED = re.compile(
+    rf"(?:(?:{NUMBER.pattern})[\s$]*,?\s+(?:or|to|through)|\bbetween[\s$]+(?:{NUMBER.pattern})[\s$]+and"
+    r"|\bnot|n't|\\neq?|\u2260|!=)\s+$",
+    re.IGNORECASE,
+)
+DENIED = re.compile(r"[\s$]*\b(?:is|was|are|were)(?:n't|\s+(?:not|never|wrong|incorrect|false))\b", re.IGNORECASE)
+MATH = re.compile(r"\$\$?(?P<dollars>(?:[^$\\]|\\.)+)\$\$?|\\\((?P<round>.*?)\\\)|\\\[(?P<square>.*?)\\\]", re.DOTALL)
+WORDS = re.compile(r"(?<![\\A-Za-z{])[A-Za-z]{2,}(?![A-Za-z}])")
+_TERM = r"(?:\d+(?:\.\d+)?[a-z]?|[a-z])(?!\w)"
+TERMS = re.compile(rf"(?<![\w.])(?!a\s)(?:{_TERM}(?:(?:[-+*/^]|\s[-+*/]\s){_TERM})+|\d+(?:\.\d+)?[xyz](?!\w))")
 
 
 def last_boxed(text: str) -> str | None:
@@ -80,28 +89,44 @@ def _boxes(text: str) -> tuple[int, str | None, int, list[Box]]:
             start, last = match.start(), match["word"].rstrip("$.,")
         elif token == "}":
             begin, is_box, at = open_braces.pop() if open_braces else (0, False, 0)
-            if is_box:
-                closed.append(Box(at, match.end(), text[begin : match.start()]))
-            if is_box and begin > start:
-                start, last = begin, text[begin : match.start()]
+            content = text[begin : match.start()]
+            if is_box and (content.strip() or last is None):  # an empty one is a word on where the answer goes
+                closed.append(Box(at, match.end(), content))
+                if begin > start:
+                    start, last = begin, content
         elif token.endswith("{") and token != "\\{":
             open_braces.append((match.end(), token != "{", match.start()))
     return start, last, max((begin for begin, is_box, _ in open_braces if is_box), default=-1), closed
 
 
 def last_number(text: str) -> str | None:
-    """The last number as written, with sign, separators, decimals, power of ten, fraction a/b, percent sign, and with
-    what makes it one of two or denies it; None if there is none.
+    r"""The last number as written, with sign, separators, decimals, power of ten, fraction a/b, percent sign, and with
+    what makes it one of several or denies it; in a formula, all of that. None if there is none.
 
-    Examples: "it costs $1,234.50 in all." -> "1,234.50", "it is 4 or 5" -> "4 or 5", "it is not 5" -> "not 5"
+    Examples: "it costs $1,234.50 in all." -> "1,234.50", "it is 4 or 5" -> "4 or 5", "it is not 5" -> "not 5",
+    r"so it is $\sqrt{5}$" -> r"\sqrt{5}", "it is 3x+5" -> "3x+5"
     """
     text = text.replace("\u2212", "-")
     numbers = deque(NUMBER.finditer(text), maxlen=1)
     if not numbers:
         return None
     last = numbers.pop()
-    hedge = HEDGED.search(text[max(0, last.start() - NEARBY) : last.start()])
-    return (hedge.group() if hedge else "") + last.group()
+    start, end, said = _formula(text, last) or (last.start(), last.end(), last.group())
+    hedge = HEDGED.search(text[max(0, start - NEARBY) : start].rstrip("$ \n") + " ")
+    denial = "not " if DENIED.match(text, end) else ""
+    return denial + (hedge.group().replace("$", "") if hedge else "") + said
+
+
+def _formula(text: str, number: re.Match[str]) -> tuple[int, int, str] | None:
+    """Start, end and content of the formula that holds a number: between marks of LaTeX, or terms with letters."""
+    for found in MATH.finditer(text, max(0, text.rfind("\n", 0, number.start()))):
+        if found.start() < number.start() and number.end() <= found.end():
+            content = next(part for part in found.groups() if part is not None).strip()
+            return None if WORDS.search(content) else (found.start(), found.end(), content)
+    for found in TERMS.finditer(text, max(0, number.start() - NEARBY)):
+        if found.start() <= number.start() and number.end() <= found.end() and re.search("[a-z]", found.group()):
+            return found.start(), found.end(), found.group()
+    return None
 
 
 def last_tagged(text: str) -> str | None:

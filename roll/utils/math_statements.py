@@ -24,6 +24,11 @@ _FULL_STOP = re.compile(r"(?<![.\\])\.$")
 _CHANCE = re.compile(
     r"^(?:P|\\?Pr|\\(?:mathbb|mathrm|text)\{P(?:r)?\})\s*(?:\\left)?[(\[][^()\[\]]*(?:\\right)?[)\]]\s*=\s*(?=[^=]+$)"
 )
+_LETTERED = re.compile(
+    r"^\\(?:text|textbf|textrm|mathrm|mathbf)\s*\{\s*\([A-F]\)\s*\}(?:\s|~|\\[,;:! ]|\\q?quad\b)*(?=\S)"
+)
+"""The letter of a choice before its value: \\textbf{(B)}\\ 12."""
+_ANGLES = str.maketrans({"\u27e8": "(", "\u27e9": ")"})
 _FUNCTIONS = r"(?:sin|cos|tan|cot|sec|csc|log|ln|exp|sqrt|pi|mod|gcd|lcm|max|min|arcsin|arccos|arctan|frac)"
 
 STRICT = {
@@ -96,11 +101,14 @@ def normalized(text: str) -> str:
 
 
 def trimmed(text: str) -> str:
-    r"""Without what says nothing around it: spaces of LaTeX, a full stop, a font, `P(X = 2) =`.
+    r"""Without what says nothing around it: spaces of LaTeX, a full stop, a font, the letter of a choice before its
+    value, `P(X = 2) =`. Angle brackets are round ones.
 
-    Examples: r"\,5\," -> "5", r"\text{5 apples}" -> "5 apples", r"P(A \cap B) = 1/4" -> "1/4"
+    Examples: r"\,5\," -> "5", r"\text{5 apples}" -> "5 apples", r"P(A \cap B) = 1/4" -> "1/4",
+    r"\textbf{(B)}\ 12" -> "12"
     """
-    text = _FULL_STOP.sub("", _SPACES_AROUND.sub("", written_out(text) + " "))
+    text = re.sub(r"\\langle\b", "(", re.sub(r"\\rangle\b", ")", written_out(text).translate(_ANGLES)))
+    text = _LETTERED.sub("", _FULL_STOP.sub("", _SPACES_AROUND.sub("", text + " ")))
     whole = _TEXT.fullmatch(text)
     if whole is not None and re.search(r"\d", whole[1]):
         text = whole[1].strip()

@@ -97,6 +97,12 @@ KEPT: tuple[tuple[str, str, bool], ...] = (
 )
 
 MENDED: tuple[tuple[str, str, bool], ...] = (
+    ("12", r"\textbf{(B)}\ 12", True),
+    (r"\textbf{(B)}\ 12", "12", True),
+    ("12", r"\textbf{(B)} \quad 13", False),
+    ("(3,4)", r"\langle 3, 4 \rangle", True),
+    ("(3,4)", r"\left\langle 3, 4 \right\rangle", True),
+    ("(3,4)", r"\langle 4, 3 \rangle", False),
     ("60", "60 km/h", True),
     ("60", r"60\,\frac{\text{km}}{\text{h}}", True),
     ("5", "5 cm^2", True),

@@ -233,6 +233,10 @@ def test_outside_a_box_the_last_number_counts_with_what_hedges_it(math_rule: Mat
     assert score("first 4, then 5", "5") == score("7 * 4 = 28 or so, then 5", "5") == 1
     assert score("It is 4 or 5.", "5") == score("It is not 5", "5") == score(r"x \neq 5", "5") == 0
     assert score("It is 4 or 5.", "4, 5") == 1
+    assert score("between 4 and 5", "5") == score("4 to 5", "5") == score("5 is not the answer", "5") == 0
+    assert score(r"So it is $\sqrt{5}$", "5") == score("So it is 3x+5", "5") == score("It is 5x", "5") == 0
+    assert score(r"So it is $\sqrt{5}$", r"\sqrt{5}") == score("y = 2x + 5", "2x+5") == score("$x = 5$ cm", "5") == 1
+    assert score(r"It is \boxed{5}, in \boxed{}.", "5") == 1
 
 
 @pytest.mark.parametrize(("tolerance", "is_right"), [(None, False), (0.01, True), (0.001, False)])

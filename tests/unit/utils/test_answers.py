@@ -22,6 +22,7 @@ from roll.utils.answers import boxed_answer, final_answer, has_open_box, last_bo
         (r"\boxed{a \boxed{b}}", "b"),
         (r"$\boxed 5.$", "5"),
         (r"\boxed{}", ""),
+        (r"It is \boxed{5}, as was asked for in \boxed{}.", "5"),
         (r"} \boxed{1}} {", "1"),
         (r"\boxed{", None),
         ("boxed{1}", None),
@@ -43,6 +44,24 @@ def test_last_boxed(text: str, answer: str | None) -> None:
         ("1,2,3", "3"),
         (".5", ".5"),
         ("none", None),
+        # one of several, or none of them
+        ("between 4 and 5", "between 4 and 5"),
+        ("4 to 5", "4 to 5"),
+        ("so $4$ or $5$", "4 or 5"),
+        ("5 is not the answer", "not 5"),
+        ("$5$ isn't right", "not 5"),
+        # in a formula
+        (r"so it is $\sqrt{5}$.", r"\sqrt{5}"),
+        (r"so it is \(x = 5\)", "x = 5"),
+        ("it is 3x+5", "3x+5"),
+        ("y = 2x + 5", "2x + 5"),
+        ("it is e^2", "e^2"),
+        # and not in one
+        ("It costs $5 and then $7 more.", "7"),
+        ("a 5-year plan", "5"),
+        ("a 3-4-5 triangle", "5"),
+        ("x = 5", "5"),
+        ("5 x 3 = 15", "15"),
     ],
 )
 def test_last_number(text: str, answer: str | None) -> None:
@@ -55,7 +74,19 @@ def test_an_open_box_is_one_that_begins_last_and_is_never_closed() -> None:
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("text", [r"\boxed{" * 20_000, "{" * 200_000, "7 " * 100_000, "1," * 100_000, "\\" * 200_000])
+@pytest.mark.parametrize(
+    "text",
+    [
+        r"\boxed{" * 20_000,
+        "{" * 200_000,
+        "7 " * 100_000,
+        "1," * 100_000,
+        "\\" * 200_000,
+        "1$ " * 50_000,
+        "x+" * 100_000,
+        "x - " * 50_000,
+    ],
+)
 def test_very_long_garbage_is_searched_in_linear_time(text: str) -> None:
     """Milliseconds; in quadratic time it would run into the limit."""
     last_boxed(text)

@@ -25,7 +25,19 @@ OPTION_WORD = re.compile(
     r"^(?:the\s+)?(?:correct\s+)?(?:option|choice|answer)s?\s*(?:is|are)?\s*:?\s*(?=\S)", re.IGNORECASE
 )
 SEVERAL = re.compile(r"\s*(?:,|;|/|&|\+|\band\b|\s)\s*", re.IGNORECASE)
-LAST_MENTION = re.compile(r"\b(?:option|choice)\s+\(?([A-Z])\b|\(([A-Z])\)", re.IGNORECASE)
+MENTION = re.compile(
+    r"\b(?:(?:option|choice)|I(?:'d|\s+would)?\s+(?:choose|pick|select|go\s+with)(?:\s+(?:option|choice))?)\s+\(?(?P<named>[A-Z])\b"
+    r"|\((?P<bracketed>[A-Z])\)|\b(?-i:(?P<right>[A-Z]))\)?\s+is\s+(?:the\s+)?(?:correct|right|best)\b",
+    re.IGNORECASE,
+)
+DENIED_BEFORE = re.compile(
+    r"(?:\b(?:not|never|nor|neither|except|eliminates?|rules?\s+out|excludes?|rejects?|cannot\s+be|wrong|incorrect)|n't(?:\s+be)?)"
+    r"[\s:*]*(?:the\s+)?(?:option|choice|answer)?[\s:*]*$",
+    re.IGNORECASE,
+)
+DENIED_BEHIND = re.compile(r"[)*\s]*(?:is|are|was)(?:n't|\s+(?:not|never|wrong|incorrect|false|out))\b", re.IGNORECASE)
+FIELD = re.compile(r"[\"'](?:answer|final_answer|choice|option)[\"']\s*:\s*[\"']([^\"']*)[\"']", re.IGNORECASE)
+DENIAL_CHARS = 40  # before a choice, that are looked at
 THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}\b)")
 ARTICLES = re.compile(r"^(?:a|an|the)\s+")
 
@@ -35,7 +47,8 @@ class MultipleChoice:
     r"""Is the answer the choice, or the text, that the ground truth names?
 
     The answer is the last `\boxed{}` after thinking, else the last `<answer>`, else what the last "answer is" or
-    "answer:" says, else all of a response that is a choice, else the last `(B)` or `option B` in it. A ground truth is
+    "answer:" says, else all of a response that is a choice, else the field "answer" of its JSON, else the last
+    `(B)`, `option B`, `I choose B` or `B is correct` in it that is not denied ("not (B)"). A ground truth is
     a letter ("B", "(B)", "B. Paris"), several ("A, C", in any order), or a text. Where the row has a column
     `options_column`, a list of texts or a mapping of letters to texts, the text of an option is as good as its letter.
     Texts are compared without case, punctuation around them and a leading article; numbers by value.
@@ -112,6 +125,8 @@ class MultipleChoice:
             return frozenset()
         text = OPTION_WORD.sub("", unwrapped(text))
         one = re.match(rf"[(\[]?([{self._letters}])(?:[)\].:]|\s*\(|,?\s+(?:because|since|as|which)\b|$)", text)
+        if one is not None and DENIED_BEHIND.match(text, one.end()):
+            return frozenset()
         if one is not None and not self._is_list(text[one.end() :]):
             return frozenset(one[1])
         parts = [part.strip("()[].") for part in SEVERAL.split(text.strip(" ."))]
@@ -131,10 +146,19 @@ class MultipleChoice:
     def _unmarked(self, text: str) -> str | None:
         """A response that says nothing of an answer: all of it, or the last choice that is written as one."""
         text = text.strip()
-        mentions = [one or other for one, other in LAST_MENTION.findall(text)]
+        if fields := FIELD.findall(text):
+            return fields[-1].strip()
+        mentions = list(MENTION.finditer(text))
         if mentions and not self._choices(text, {}):
-            return mentions[-1].upper()
+            meant = [mention for mention in mentions if not _is_denied(text, mention)]
+            return meant[-1][meant[-1].lastgroup or 0].upper() if meant else None
         return text or None
+
+
+def _is_denied(text: str, mention: re.Match[str]) -> bool:
+    """Example: "It is not (B)." does not choose B."""
+    before = text[max(0, mention.start() - DENIAL_CHARS) : mention.start()]
+    return DENIED_BEFORE.search(before) is not None or DENIED_BEHIND.match(text, mention.end()) is not None
 
 
 class CrossThinkQA(MultipleChoice):
