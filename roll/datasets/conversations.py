@@ -39,11 +39,12 @@ MOST_PROBLEMS = 5
 @dataclass(frozen=True)
 class Conversation:
     """Messages, of which the assistant's is the last, and the tools that were offered. The first `given` are a prompt:
-    nothing of them is learnt."""
+    nothing of them is learnt. `unanswered`: how many messages of the row nobody has answered; they are left out."""
 
     messages: list[Message]
     tools: Sequence[Tool] = ()
     given: int = 0
+    unanswered: int = 0
 
 
 @dataclass(frozen=True)
@@ -64,16 +65,18 @@ class Columns:
         check_text_alone(row)
         column = args.messages or conversation_column(row, self.prompt)
         answer: list[Message] = []
+        unanswered = 0
         if column is not None:
-            messages = messages_in(row.value(column), row, column, f"{key}.messages")
-            messages = ends_with_answer(messages, row, column)
+            whole = messages_in(row.value(column), row, column, f"{key}.messages")
+            messages = up_to_answer(whole, row, column)
+            unanswered = len(whole) - len(messages)
         else:
             asked = prompt_in(row, self.prompt, self.query, self._hint(row))
             answer = ends_with_answer(self._answer(row), row, self.response)
             messages = [*asked, *answer]
         messages = with_system(messages, row, self.system)
         tools = () if self.tools is None else tools_in(row, self.tools)
-        return Conversation(messages, tools, len(messages) - len(answer) if answer else 0)
+        return Conversation(messages, tools, len(messages) - len(answer) if answer else 0, unanswered)
 
     def reads(self, row: Row, args: DataArgs) -> list[str | None]:
         """The columns that a run reads of the row."""
@@ -122,12 +125,13 @@ def load_conversations(
     turns = Turns(PromptTemplate.load(template or args.template, tokenizer, at), columns.train_on)
     ids: list[list[int]] = []
     trained: list[list[bool]] = []
-    num_rows = num_with_tools = num_long = longest = 0
+    num_rows = num_with_tools = num_unanswered = num_long = longest = 0
     forgotten: Counter[str] = Counter()
     read = ((row, columns.read(row, args, key)) for row in choose(sources))
     encoded = ((row, said, one) for row, said in read for one in turns.rows(said.messages, row, said.given, said.tools))
     for row, conversation, (tokens, mask) in encoded:
         num_rows, num_with_tools = num_rows + 1, num_with_tools + bool(conversation.tools)
+        num_unanswered += conversation.unanswered > 0
         forgotten.update(columns.forgotten(row, args))
         if len(tokens) > max_tokens:
             num_long, longest = num_long + 1, max(longest, len(tokens))
@@ -152,6 +156,8 @@ def load_conversations(
         logger.warning("%s: %d rows have a column %r that nothing reads. %s", key, count, name, remedy)
     counts = f"{num_with_tools} of them with tools, {num_long} too long"
     logger.info("%s: %d rows, %s, %d used", key, num_rows, counts, len(ids))
+    if num_unanswered:
+        logger.info("%s: %d rows end with messages that nobody answers: those are left out", key, num_unanswered)
     if turns.cost:
         logger.info("%s: %s", key, turns.cost)
     return Rows.of(ids, trained)
@@ -223,6 +229,17 @@ def not_there(row: Row, column: str, key: str, value: object, wanted: str, hint:
     state = "is missing" if value is None else f"holds {type(value).__name__}, not {wanted}"
     names = ", ".join(map(str, row.values)) or "none"
     return f"{row.where}: column {column!r} {state}; the row has {names}. Set {key} to the column's name{hint}"
+
+
+def up_to_answer(messages: list[Message], row: Row, column: str) -> list[Message]:
+    """The messages up to the assistant's last one. Raises ConfigError where it says nothing."""
+    answers = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
+    if not answers:
+        roles = ", ".join(message["role"] for message in messages)
+        raise ConfigError(
+            f"{row.where}: column {column!r} has no message of the assistant, which is learnt; it has {roles}"
+        )
+    return messages[: answers[-1] + 1]
 
 
 def ends_with_answer(messages: list[Message], row: Row, column: str) -> list[Message]:

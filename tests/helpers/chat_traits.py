@@ -165,6 +165,18 @@ TRAITS = {
         "{{ m.tool_calls[0].function | tojson }}{% else %}{{ m.content | trim }}{% endif %}<|im_end|>{% endfor %}"
         "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n\n' }}{% endif %}",
     ),
+    "system and tools beside the last question, nothing opens answers": Trait(
+        "Mistral-7B-v0.3",
+        "{{ bos_token }}{% set said = messages %}{% if messages[0].role == 'system' %}{% set said = messages[1:] %}"
+        "{% endif %}"
+        "{% for m in said %}{% if m.role == 'user' %}{% if loop.last %}" + _TOOLS + "{% endif %}[INST]"
+        "{% if loop.last and messages[0].role == 'system' %}{{ messages[0].content ~ '\n\n' }}{% endif %}"
+        "{{ m.content }}[/INST]{% elif m.role == 'tool' %}[RESULT]{{ m.content }}[/RESULT]{% else %}"
+        "{{ ' ' ~ (m.content or '') }}" + _CALLS + "{{ eos_token }}{% endif %}{% endfor %}",
+        eos="<|eos|>",
+        marks=("<|bos|>", "[INST]", "[/INST]"),
+        bos="<|bos|>",
+    ),
     "ends with a mark at which no engine stops": Trait(
         "base models with a chat template, such as Qwen2.5",
         "{% for m in messages %}" + _START + "{{ m.content }}" + _END + "{% endfor %}" + _ASKS + "{% endif %}",

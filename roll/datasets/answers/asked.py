@@ -118,9 +118,12 @@ class AskedTurns:
     ) -> str:
         """An answer where the template writes what is before it otherwise than when it asked; "" where it cannot be
         found. Example of gpt-oss: reasoning before calls of tools is there when the final answer is asked, and no more
-        once it is written. The answer begins behind the last opening of a turn that it shares with any other."""
+        once it is written; of Mistral: the system prompt stands beside the last question alone, and is gone once that
+        is answered. The answer begins behind the last opening of a turn that it shares with any other, or, where
+        nothing opens turns, behind the last end of a question."""
         answer = {key: value for key, value in messages[place].items() if key not in REASONING}
         opening = prompt[_num_shared(prompt, self._template.render_messages(messages[:place], row, False, tools)) :]
+        opening = opening or _behind_content(prompt, messages[place - 1])
         other = self._template.render_messages([*messages[:place], {**answer, "content": _ANSWER}], row, False, tools)
         shared = whole[: _num_shared(whole, other)]
         start = shared.rfind(opening) + len(opening)
@@ -128,6 +131,13 @@ class AskedTurns:
             return ""
         head, begun = other[start:].partition(_ANSWER)[0], shared[start:]  # answers may begin as _ANSWER does
         return whole[start:] if (head.startswith(begun) or begun.startswith(head)) and opening not in head else ""
+
+
+def _behind_content(prompt: str, asked: Message) -> str:
+    """What a prompt has behind the last message's content."""
+    content = asked.get("content")
+    found = isinstance(content, str) and content.strip()
+    return prompt.rpartition(found)[2] if found and found in prompt else ""
 
 
 def _num_shared(one: str, other: str) -> int:

@@ -41,7 +41,16 @@ def test_the_context_of_an_agent_is_the_templates_dialogue_up_to_the_policys_own
     behind, dialogue = seen.removeprefix(begun + end), written.removeprefix(begun)
     assert dialogue.endswith(behind)
     closing = dialogue.removesuffix(behind)
-    own = {"<|stop|><|turn_end|>", "<|im_end|>", "<|end|>", "<|turn_end|>", "<|sentence_end|>", "<|user|>", ""}
+    own = {
+        "<|stop|><|turn_end|>",
+        "<|im_end|>",
+        "<|end|>",
+        "<|turn_end|>",
+        "<|sentence_end|>",
+        "<|user|>",
+        "<|eos|>",
+        "",
+    }
     assert closing in own and (closing or name == "ends with the next role's mark")
 
 

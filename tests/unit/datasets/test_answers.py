@@ -260,6 +260,21 @@ def test_reasoning_that_only_ends_in_the_content_is_learnt_once(tmp_path: Path) 
     assert taught.startswith("Hm.\n</think>") and taught.count("Hm.") == 1
 
 
+def test_a_system_prompt_that_a_template_writes_beside_the_last_question_alone_is_asked_with(tmp_path: Path) -> None:
+    """Of Mistral: once the question is answered the template leaves it out."""
+    trait = TRAITS["system and tools beside the last question, nothing opens answers"]
+    tokenizer = tokenizer_of(trait, tmp_path)
+    system, said = {"role": "system", "content": "Be brief."}, {"role": "assistant", "content": "yes"}
+    asked = [{"role": "user", "content": "yes or no?"}, said, {"role": "user", "content": "sure?"}]
+    turns = Turns(PromptTemplate.load("native", tokenizer, "template"), "all")
+    rows = turns.rows([system, *asked, {"role": "assistant", "content": "sure"}], Row("", 0, {}))
+    assert [tokenizer.decode(tokens) for tokens, _ in rows] == [
+        "<|bos|>[INST]Be brief.\n\nyes or no?[/INST] yes<|eos|>",
+        "<|bos|>[INST]yes or no?[/INST] yes<|eos|>[INST]Be brief.\n\nsure?[/INST] sure<|eos|>",
+    ]
+    assert [sum(mask) for _, mask in rows] == [len(tokenizer.encode(f" {word}<|eos|>")) for word in ("yes", "sure")]
+
+
 def test_an_answer_with_a_weight_of_zero_is_not_learnt(tmp_path: Path) -> None:
     """OpenAI's files, SlimOrca."""
     talk = [user("hi"), answer("bad", weight=0.0), user("again"), answer("sure", weight=1.0)]

@@ -118,12 +118,25 @@ def test_the_first_token_of_a_row_is_not_learnt_for_nothing_predicts_it(
     assert cut.response_mask.tolist() == [False, True, False]  # 5, the end, a line break of the template's
 
 
+def test_messages_that_nobody_answers_are_left_out(
+    tmp_path: Path, tiny_tokenizer: "Tokenizer", caplog: pytest.LogCaptureFixture
+) -> None:
+    """As ShareGPT's conversations end."""
+    with caplog.at_level("INFO"):
+        rows = load(tmp_path, tiny_tokenizer, {"messages": TWO_TURNS[:3]}, {"messages": TWO_TURNS[:2]})
+    assert rows.input_ids.tolist()[: len(rows.input_ids) // 2] * 2 == rows.input_ids.tolist()
+    assert "1 rows end with messages that nobody answers: those are left out" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("row", "message"),
     [
         ({"prompt": "31"}, "column 'answer' is missing; the row has prompt. Set response_key to the column's name"),
         ({"prompt": 31, "answer": "13"}, "column 'prompt' holds int, not a text"),
-        ({"messages": TWO_TURNS[:3]}, "ends with a message of 'user'; the last turn must be the assistant's"),
+        (
+            {"messages": TWO_TURNS[:1]},
+            "column 'messages' has no message of the assistant, which is learnt; it has user",
+        ),
         ({"messages": [{"role": "user"}]}, "must be a list of messages, each with role and content"),
     ],
 )
