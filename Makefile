@@ -33,7 +33,7 @@ export TINY_SORT_DIR ?= output/tiny-sort
 # The locks of requirements/ say it all; for the demo where CUDA is, pip adds what torch needs there.
 HAS_CUDA := $(shell nvidia-smi -L >/dev/null 2>&1 && echo yes)
 ifeq ($(HAS_CUDA),yes)
-DEMO_PACKAGES := -e .[deepspeed] -c requirements/cpu-demo.txt
+DEMO_PACKAGES := -e .[deepspeed,studio] -c requirements/cpu-demo.txt
 TEST_LOCK := requirements/cuda-vllm.txt
 SAY_DEVICES := CUDA devices found: they are used
 else
@@ -70,7 +70,10 @@ demo: demo-environment
 	@$(DEMO_VENV)/bin/python examples/tiny-sort/prepare.py --out "$(TINY_SORT_DIR)"
 	@echo "== [3/3] training: examples/tiny-sort/tiny_sort.yaml ($(SAY_DEVICES))"
 	@$(DEMO_VENV)/bin/python examples/start_rlvr_pipeline.py --config_path tiny-sort --config_name tiny_sort $(DEMO_ARGS)
-	@echo "== done: the curve is in $(TINY_SORT_DIR)/tiny_sort/curves.png"
+	@echo "== done: the curve is in $(TINY_SORT_DIR)/tiny_sort/curves.png. What next:"
+	@echo "   $(DEMO_VENV)/bin/roll chat $(TINY_SORT_DIR)/tiny_sort      talk to the model, as in: 31452"
+	@echo "   $(DEMO_VENV)/bin/roll report $(TINY_SORT_DIR)/tiny_sort    the run as one HTML page"
+	@echo "   $(DEMO_VENV)/bin/roll studio output                  this run and others in a browser"
 
 demo-environment: no-space
 	@echo "== [1/3] environment: $(DEMO_VENV)"
@@ -80,6 +83,7 @@ $(DEMO_STAMP):
 	@$(call new_environment,$(DEMO_VENV))
 	@echo "   installing $(DEMO_PACKAGES) (once, one to two minutes)"
 	@$(DEMO_VENV)/bin/python -m pip install -qq --no-compile $(PIP_ARGS) $(DEMO_PACKAGES)
+	@$(DEMO_VENV)/bin/python -m pip install -qq --no-deps --no-build-isolation $(PIP_ARGS) -e .
 	@rm -f $(DEMO_VENV)/complete-* && touch $@
 
 quick: test-environment

@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "requirements"
 PYTHONS = ("3.11", "3.12", "3.13")
 MACHINES = ("x86_64", "aarch64")
-TORCH_CPU = '# torch: the CPU build from https://download.pytorch.org/whl/cpu (README, "Installing").'
+TORCH_CPU = '# torch: the CPU build from https://download.pytorch.org/whl/cpu (docs/install.md).'
 NO_DEPS = (
     "# Every package with its exact version, the whole closure: install with `pip install --no-deps -r "
     "requirements/{name}.txt` (make does)."
@@ -68,8 +68,11 @@ GPU_ONLY = words(
 
 LOCKS = {
     "cpu-demo": Lock(
-        ("Lean lock for CPU machines: deepspeed_train and hf_infer; what `make demo` needs. A subset of cpu-all.txt.",),
-        ("deepspeed",),
+        (
+            "Lean lock for CPU machines: deepspeed_train, hf_infer and the studio; what `make demo` needs. A subset of "
+            "cpu-all.txt.",
+        ),
+        ("deepspeed", "studio"),
         without=(*CUDA_OF_TORCH, "triton"),
     ),
     "cpu-all": Lock(

@@ -104,7 +104,7 @@ def told_of(gpus: list[Gpu], build: TorchBuild | None, visible: str | None) -> I
 
 def _torch_on(gpus: list[Gpu], build: TorchBuild) -> Iterator[Finding]:
     if not build.cuda:
-        fix = "pip install --no-deps -r requirements/cuda-vllm.txt (README, Strategies)"
+        fix = "pip install --no-deps -r requirements/cuda-vllm.txt (docs/install.md)"
         yield Finding("problem", f"torch {build.version} is built without CUDA: GPUs stay unused", fix=fix)
         return
     major, driver = int(build.cuda.partition(".")[0]), gpus[0].driver

@@ -134,7 +134,7 @@ def torch_build() -> TorchBuild | None:
 def torch_findings() -> Iterator[Finding]:
     build = torch_build()
     if build is None:
-        fix = "pip install torch, from https://download.pytorch.org/whl/cpu without GPUs (README, Installing)"
+        fix = "pip install torch, from https://download.pytorch.org/whl/cpu without GPUs (docs/install.md)"
         yield Finding("problem", "torch is not installed", fix=fix)
     else:
         yield Finding(

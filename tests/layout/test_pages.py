@@ -46,3 +46,21 @@ def test_every_page_is_in_the_navigation_of_the_site_once() -> None:
     settings = yaml.safe_load((DOCS / "site" / "mkdocs.yml").read_text(encoding="utf-8"))
     named = [page for part in settings["nav"] for pages in part.values() for page in pages]
     assert sorted(named) == sorted(page.name for page in DOCS.glob("*.md") if not page.name.endswith(".zh.md"))
+
+
+def test_what_the_pages_outside_of_docs_link_to_is_there() -> None:
+    """Those of docs/ are checked where the site is built."""
+    pages = [*REPOSITORY.glob("*.md"), *(REPOSITORY / "examples").rglob("*.md")]
+    links = {(page, link) for page in pages for link in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8"))}
+    dead = [(page.name, link) for page, link in links if "://" not in link and not (page.parent / link).exists()]
+    assert len(links) > 40 and dead == []
+
+
+def test_the_index_leads_to_every_page() -> None:
+    index = (DOCS / "index.md").read_text(encoding="utf-8")
+    pages = {page.name for page in DOCS.glob("*.md") if not page.name.endswith(".zh.md")} - {"index.md"}
+    assert sorted(pages - set(re.findall(r"\]\((\w+\.md)\)", index))) == []
+
+
+def test_the_readme_is_short() -> None:
+    assert len((REPOSITORY / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
