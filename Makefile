@@ -62,7 +62,7 @@ help:
 	@echo "make gpu-report  on a machine with GPUs: checks every path there, and writes docs/gpu_validation.md (GPU_ARGS='--help')"
 	@echo "make docs   the pages of docs/ as a site that needs no network, in output/site"
 	@echo "make lint   ruff and pyright, in the environment of make test"
-	@echo "make hooks  ruff and the layout tests before each commit, pyright before each push"
+	@echo "make hooks  ruff, layout tests and the subject's form at each commit, pyright before each push"
 	@echo "PYTHON=/path/to/python (3.11 or newer; now: $(PYTHON)) and PIP_ARGS='...' (an index, for example) work with each of them"
 
 demo: demo-environment
