@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from roll.pipeline.records.restarts import RESTARTS_FILE, Restart
 from roll.pipeline.records.run_record import RUN_FILE, RunStart, RunStory, read_story
 from roll.pipeline.tracking.local import METRICS_FILE, read_metrics
 from roll.report.log_lines import LogLine, WarningLines
+from roll.utils.regular_files import open_regular
 from roll.utils.secrets import redact
 
 _RECORDS = re.compile(r"step_(\d+)(?:\.(val.*))?\.jsonl")
@@ -79,6 +81,10 @@ class RunFiles:
     def log(self) -> Path:
         return self.logs / "driver.log"
 
+    def files(self) -> list[Path]:
+        """All that a report is made of; not each has to be there."""
+        return [self.logs / RUN_FILE, self.metrics, self.log, *self._restart_files(), *self.rollouts.glob("step_*")]
+
     def spread_files(self) -> list[Path]:
         return sorted(self.rollouts.glob(_SPREADS))
 
@@ -99,8 +105,7 @@ class RunFiles:
 
     def restarts(self) -> list[Restart]:
         """Since the run last began from step 0; a supervisor of stages notes the ends of all beside their folders."""
-        place = self.output.absolute()
-        file = next((each / RESTARTS_FILE for each in (place, place.parent) if _is_noted(each, place)), None)
+        file = next((file for file in self._restart_files() if file.is_file()), None)
         if file is None or not self.starts:
             return []
         found = [row for line in _tail(file) if (row := _read(Restart, line)) is not None]
@@ -108,16 +113,16 @@ class RunFiles:
         until = last.ended if last.exit_code == 0 and last.ended else "~"  # later than any time
         return [row for row in found if self.starts[0].started <= row.time <= until]
 
+    def _restart_files(self) -> list[Path]:
+        place = self.output.absolute()
+        is_stage = _STAGE.fullmatch(place.name) is not None
+        return [folder / RESTARTS_FILE for folder in ((place, place.parent) if is_stage else (place,))]
+
     def warnings(self) -> list[LogLine]:
         """What the driver's log warns of, the latest last."""
         lines = WarningLines()
         lines.add(_tail(self.log))
         return lines.found()
-
-
-def _is_noted(folder: Path, output: Path) -> bool:
-    is_stage = _STAGE.fullmatch(output.name) is not None
-    return (folder / RESTARTS_FILE).is_file() and (folder == output or is_stage)
 
 
 def runs_at(directory: Path) -> list[Path]:
@@ -131,7 +136,11 @@ def runs_at(directory: Path) -> list[Path]:
 def read_run(directory: Path) -> RunFiles:
     """From the output_dir of a run, or its logging_dir. Raises ConfigError where there is none."""
     run = find_run(directory)
-    return replace(run, rows=[(step, finite(row)) for step, row in read_metrics(run.metrics)])
+    try:
+        rows = read_metrics(run.metrics)
+    except OSError as error:
+        raise ConfigError(f"{run.metrics} cannot be read: {error.strerror}") from error
+    return replace(run, rows=[(step, finite(row)) for step, row in rows])
 
 
 def find_run(directory: Path) -> RunFiles:
@@ -203,7 +212,8 @@ def _is_number(value: object) -> bool:
 def read_spread(path: Path) -> StepSpread | None:
     """None for a file that a killed run left unfinished."""
     try:
-        return _read(StepSpread, path.read_bytes())
+        with open_regular(path) as file:
+            return _read(StepSpread, file.read())
     except OSError:
         return None
 
@@ -217,8 +227,10 @@ def _read(form: type[_Form], text: bytes) -> _Form | None:
 
 
 def _tail(path: Path) -> Iterator[bytes]:
-    if not path.is_file():
+    """Lines of the end of a file, none where it cannot be read."""
+    try:
+        with open_regular(path) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - MOST_LOG_BYTES))
+            yield from file
+    except OSError:
         return
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - MOST_LOG_BYTES))
-        yield from file

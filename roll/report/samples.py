@@ -10,6 +10,7 @@ from pathlib import Path
 
 from roll.pipeline.records.replay import Recorded, RecordedTokens, read
 from roll.report.run_files import RunFiles
+from roll.utils.regular_files import open_regular
 
 GAP_STEPS = (0.01, 0.03, 0.1, 0.3, 1.0)
 """Where the colours begin, in nats."""
@@ -123,8 +124,8 @@ def _number(value: float | None) -> str:
 
 def _has_tokens(path: Path) -> bool:
     try:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            return '"tokens": {' in file.readline()
+        with open_regular(path) as file:
+            return b'"tokens": {' in file.readline()
     except OSError:
         return False
 

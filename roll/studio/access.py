@@ -24,13 +24,11 @@ _HEADERS: Mapping[str, str] = {
 class Gate:
     """An ASGI application in front of another one.
 
-    With a token, a request that has it in its address (`?token=`) gets a cookie and the address without it; all others
-    need that cookie, or get 401. Without one, the address must name this machine, so that no page of elsewhere gets in
-    by a name that it lets point here. A request that a page of another place makes is refused in any case."""
+    A request that has the token in its address (`?token=`) gets a cookie and the address without it; all others need
+    that cookie, or get 401. A request that a page of another place makes is refused in any case."""
 
-    def __init__(self, app: ASGIApp, token: str | None, hosts: frozenset[str], port: int):
-        """`hosts`: names of this machine, without a token the only ones to be asked for."""
-        self._app, self._token, self._hosts = app, token, hosts
+    def __init__(self, app: ASGIApp, token: str, port: int):
+        self._app, self._token = app, token
         self._cookie = f"roll_studio_{port}"  # cookies of two ports of a machine are sent to both
         self._session = secrets.token_urlsafe(32)
 
@@ -49,9 +47,6 @@ class Gate:
         origin = headers.get("origin")
         if origin is not None and urlsplit(origin).netloc != host:
             return PlainTextResponse("A page of another place asks.", 403)
-        if self._token is None:
-            is_here = (urlsplit(f"//{host}").hostname or "") in self._hosts
-            return None if is_here else PlainTextResponse("roll studio is not to be reached by this name.", 403)
         query = parse_qsl(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
         given = next((value for name, value in query if name == "token"), None)
         if given is not None and hmac.compare_digest(given.encode(), self._token.encode()):

@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import BinaryIO
 
+from roll.utils.regular_files import open_regular
+
 
 class AppendedLines:
     """Whole lines of a file, each once. A file that was replaced or cut, as a resumed run does, is read anew."""
@@ -21,9 +23,9 @@ class AppendedLines:
     def read(self) -> tuple[bool, list[bytes]]:
         """Whether the lines of before no longer count, and the new ones."""
         try:
-            with self.path.open("rb") as file:
+            with open_regular(self.path) as file:
                 return self._new_lines(file)
-        except OSError:  # not there yet, or no more
+        except OSError:  # not there yet, or no more, or no file of lines
             is_anew = self._file is not None
             self._file = None
             return is_anew, []

@@ -3,46 +3,52 @@
 from __future__ import annotations
 
 import argparse
-import ipaddress
+import os
 import secrets
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from urllib.parse import quote
 
 from roll.errors import ConfigError
 from roll.utils.output import say
+from roll.utils.regular_files import open_regular
 
-USAGE = """roll studio [FOLDER ...] [--host 127.0.0.1] [--port 8570] [--token T]
+USAGE = """roll studio [FOLDER ...] [--host 127.0.0.1] [--port 8570] [--token-file FILE]
 
 Serves the runs below the folders (default: output), finished and running, their rollouts, and a builder of
-configurations that starts runs below the first folder. Bound to anything but this machine itself it demands a token;
-the address that is printed has it. docs/studio.md."""
+configurations that starts runs below the first folder. It demands a token: whoever gets in can start code as you. The
+address that is printed has it. It is made anew for each start, unless --token-file or ROLL_STUDIO_TOKEN has one.
+docs/studio.md."""
+TOKEN_VARIABLE = "ROLL_STUDIO_TOKEN"
+LEAST_TOKEN_CHARACTERS = 16
+_MOST_TOKEN_BYTES = 4096
+_MAKE_ONE = "python -c 'import secrets; print(secrets.token_urlsafe(24))'"
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where the studio listens. `token` None: whoever is on this machine may look."""
+    """Where the studio listens, and what a browser has to show once."""
 
     host: str
-    token: str | None
-    is_local: bool
+    token: str
 
     def url(self, port: int) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{port}/" + (f"?token={self.token}" if self.token else "")
-
-    @property
-    def names(self) -> frozenset[str]:
-        """What this machine is called in addresses without a token."""
-        return frozenset({"127.0.0.1", "localhost", "::1", self.host.lower()})
+        return f"http://{host}:{port}/?token={quote(self.token, safe='')}"
 
 
 def run(argv: Sequence[str]) -> int:
     """Serves until Ctrl-C. Raises ConfigError for what cannot be served."""
     options = _parser().parse_args(argv)
-    place = place_of(options.host, options.token)
+    if options.token is not None:
+        raise ConfigError(
+            "--token: every user of this machine can read command lines. Put the token in the environment as "
+            f"{TOKEN_VARIABLE}, or in a file that only you can read (--token-file FILE), or have one made."
+        )
+    place = Place(options.host, token_of(options.token_file, os.environ.pop(TOKEN_VARIABLE, None)))
     folders = [Path(folder) for folder in options.folders]
     if wrong := [str(folder) for folder in folders if folder.exists() and not folder.is_dir()]:
         raise ConfigError(*(f"{folder} is a file: name folders that have runs below them." for folder in wrong))
@@ -57,19 +63,31 @@ def run(argv: Sequence[str]) -> int:
     return 0
 
 
-def place_of(host: str, token: str | None) -> Place:
-    """Raises ConfigError for an empty token. Elsewhere than on this machine one is made where none was given."""
-    if token is not None and not token:
-        raise ConfigError("--token is empty: give one, or leave the option out.")
-    is_local = _is_loopback(host)
-    return Place(host, token or (None if is_local else secrets.token_urlsafe(24)), is_local)
+def token_of(file: str | None, variable: str | None) -> str:
+    """That of the file, that of the environment, or else a new one. Raises ConfigError for a file that others can read,
+    and for a token that can be guessed."""
+    if file is not None:
+        return _checked(f"--token-file {file}", _private_text(Path(file)))
+    return secrets.token_urlsafe(24) if variable is None else _checked(TOKEN_VARIABLE, variable)
 
 
-def _is_loopback(host: str) -> bool:
+def _private_text(path: Path) -> str:
     try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+        with open_regular(path) as file:
+            mode = os.fstat(file.fileno()).st_mode
+            text = file.read(_MOST_TOKEN_BYTES)
+    except OSError as error:
+        raise ConfigError(f"--token-file {path} cannot be read: {error.strerror}") from None
+    if mode & 0o077:
+        raise ConfigError(f"--token-file {path}: other users can read or change it. chmod 600 {path}")
+    return text.decode("utf-8", "replace")
+
+
+def _checked(where: str, text: str) -> str:
+    token = text.strip()
+    if len(token) < LEAST_TOKEN_CHARACTERS or not token.isprintable():
+        raise ConfigError(f"{where}: a token is a line of {LEAST_TOKEN_CHARACTERS} characters or more. {_MAKE_ONE}")
+    return token
 
 
 def _listener(host: str, port: int) -> socket.socket:
@@ -86,5 +104,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("folders", nargs="*", default=["output"], metavar="FOLDER", help="with runs below it")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; default: this machine alone")
     parser.add_argument("--port", type=int, default=8570, help="0: a free one")
-    parser.add_argument("--token", help="what a browser has to show once; default: one is made where it is needed")
+    parser.add_argument("--token-file", "--token_file", metavar="FILE", help="has the token; only you may read it")
+    parser.add_argument("--token", help=argparse.SUPPRESS)
     return parser

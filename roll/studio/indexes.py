@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
+from pathlib import Path
 
 from roll.errors import ConfigError
 from roll.studio.live_run import LiveRun
 from roll.studio.rollout_index import RolloutIndex
 from roll.studio.run_list import RunList
+from roll.studio.waits import PATIENCE_S, Waits
 
 _MOST = 4
 
 
 class RolloutIndexes:
-    """By the key of the run; those of the runs looked at last are kept. Threads may ask at once."""
+    """By the key of the run; those of the runs looked at last are kept. Threads may ask at once. Where the files of a
+    run do not answer, only who asks for that run waits, and gets Unanswered."""
 
     def __init__(self, found: RunList):
-        self._found = found
-        self._lock = threading.Lock()
+        self._found, self._waits = found, Waits()
+        self._lock = threading.Lock()  # of what is known, never held while a file is read
         self._known: dict[str, tuple[LiveRun, RolloutIndex]] = {}
 
     def known(self, key: str) -> RolloutIndex | None:
@@ -25,19 +29,28 @@ class RolloutIndexes:
         known = self._known.get(key)
         return known[1] if known else self.updated(key)
 
-    def updated(self, key: str) -> RolloutIndex | None:
+    def updated(self, key: str, patience_s: float = PATIENCE_S) -> RolloutIndex | None:
         """As it is by now."""
         directory = self._found.directory(key)
         if directory is None:
             return None
+        return self._waits.get(("rollouts", key), partial(self._update, key, directory), patience_s)
+
+    def _update(self, key: str, directory: Path) -> RolloutIndex | None:
+        """Of a run there is one at a time."""
         with self._lock:
-            try:
-                live, index = self._known.pop(key, None) or (LiveRun(directory), RolloutIndex())
-                live.update()
-            except ConfigError:
-                return None
-            index.update(live.files)
+            known = self._known.get(key)
+        try:
+            live, index = known or (LiveRun(directory), RolloutIndex())
+            live.update()
+        except ConfigError:
+            with self._lock:
+                self._known.pop(key, None)
+            return None
+        index.update(live.files)
+        with self._lock:
+            self._known.pop(key, None)
             self._known[key] = live, index
             for old in list(self._known)[:-_MOST]:
                 del self._known[old]
-            return index
+        return index

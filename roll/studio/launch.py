@@ -14,6 +14,7 @@ from roll.errors import ConfigError
 from roll.pipeline.records.run_record import RunStart
 from roll.studio.states import process_of
 from roll.studio.yaml_edit import set_key
+from roll.utils.regular_files import open_regular
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _TAIL_BYTES = 8000
@@ -32,7 +33,7 @@ class Launched:
         return self.process.poll()
 
     def last_words(self) -> str:
-        with (self.directory / "console.log").open("rb") as file:
+        with open_regular(self.directory / "console.log") as file:
             file.seek(0, os.SEEK_END)
             file.seek(max(0, file.tell() - _TAIL_BYTES))
             return file.read().decode("utf-8", "replace")

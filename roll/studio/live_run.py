@@ -12,8 +12,8 @@ from roll.report.log_lines import LogLine, WarningLines
 from roll.report.run_files import MOST_LOG_BYTES, RunFiles, StepSpread, find_run, finite, read_spread
 from roll.studio.appended import AppendedLines
 
-Mark = tuple[int, int]
-"""When a file was written, in ns, and its size; another one is another text."""
+Mark = tuple[int, ...]
+"""Which file it is, its size, when it was written and changed; another mark is another text."""
 
 
 class LiveRun:
@@ -84,10 +84,21 @@ def mark_of(path: Path) -> Mark | None:
         status = path.stat()
     except OSError:
         return None
-    return status.st_mtime_ns, status.st_size
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def marks_of(run: RunFiles) -> dict[Path, Mark]:
+    """Those of all files that a report of the run is made of."""
+    return {path: mark for path in run.files() if (mark := mark_of(path)) is not None}
 
 
 def newest(run: RunFiles) -> float:
     """When the run last wrote, in seconds since 1970; 0 where nothing is left of it."""
-    marks = [mark_of(path) for path in (run.metrics, run.log, run.logs / RUN_FILE)]
-    return max((mark[0] for mark in marks if mark is not None), default=0) / 1e9
+    return max(map(_written, (run.metrics, run.log, run.logs / RUN_FILE)))
+
+
+def _written(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0

@@ -14,6 +14,7 @@ from typing import Any
 from roll.pipeline.records.replay import Recorded, parse
 from roll.report.run_files import RunFiles
 from roll.studio.live_run import Mark, mark_of
+from roll.utils.regular_files import open_regular
 from roll.utils.text import storable, visible
 
 _PREVIEW = 160
@@ -66,7 +67,7 @@ class Rows:
 
 
 class RolloutIndex:
-    """Of one run; threads may ask at once."""
+    """Of one run; threads may ask at once, one of them may update it. Asking waits for no file."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -84,15 +85,14 @@ class RolloutIndex:
         for kind, step, path in run.records():
             if (mark := mark_of(path)) is not None:
                 found[path], kinds[path] = (step, mark), kind
-        with self._lock:
-            old = [path for path, known in self._files.items() if found.get(path) != known]
-            new = [path for path, known in found.items() if self._files.get(path) != known]
-            with self._base:
-                self._base.executemany("DELETE FROM rollouts WHERE file = ?", [(str(path),) for path in old])
-                for path in new:
-                    self._base.executemany(_INSERT, _rows(path, kinds[path]))
-            self._files = found
-            self.version += bool(old or new)
+        old = [path for path, known in self._files.items() if found.get(path) != known]
+        new = {path: list(_rows(path, kinds[path])) for path, known in found.items() if self._files.get(path) != known}
+        with self._lock, self._base:
+            self._base.executemany("DELETE FROM rollouts WHERE file = ?", [(str(path),) for path in old])
+            for rows in new.values():
+                self._base.executemany(_INSERT, rows)
+        self._files = found
+        self.version += bool(old or new)
 
     def rows(self, query: Query, start: int, end: int, order: str = "step", descending: bool = True) -> Rows:
         """`order`: one of SORTABLE; equal ones in the order in which they were recorded."""
@@ -124,7 +124,7 @@ class RolloutIndex:
         if found is None:
             return None
         try:
-            with Path(found[0]).open("rb") as file:
+            with open_regular(Path(found[0])) as file:
                 file.seek(found[1])
                 return parse(file.read(found[2]).decode("utf-8"), 1)
         except (OSError, ValueError):  # written again meanwhile
@@ -135,7 +135,8 @@ def _rows(path: Path, kind: str) -> Iterator[Sequence[Any]]:
     """Those that can be read; a killed run left its last file unfinished."""
     start = 0
     try:
-        lines = path.read_bytes().split(b"\n")
+        with open_regular(path) as file:
+            lines = file.read().split(b"\n")
     except OSError:
         return
     for line in lines:

@@ -15,10 +15,13 @@ from roll.pipeline.display.summary import series
 from roll.report.run_files import RunFiles, is_logs
 from roll.studio.live_run import LiveRun, newest
 from roll.studio.states import State, state_of
+from roll.studio.waits import Unanswered, Waits
 
 _DEPTH = 8
 _INNER = frozenset({"logs", "checkpoints", "rollouts", "tensorboard", "workers", "model", "__pycache__"})
 _TAIL_BYTES = 200_000  # of the metrics of a run, for the list
+_MOST_WAITED_FOR = 3  # silent runs in a row; for further ones nobody waits, they come with the next walks
+_SHORT_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -39,22 +42,29 @@ class Glance:
 
 
 class RunList:
-    """Threads may ask at once; the folders are walked at most once in `every_s`."""
+    """Threads may ask at once; the folders are walked at most once in `every_s`. A run whose files do not answer is
+    shown as it was last, and hides no other."""
 
-    def __init__(self, folders: Sequence[Path], every_s: float = 2.0):
+    def __init__(self, folders: Sequence[Path], every_s: float = 2.0, patience_s: float = 1.0):
+        """`patience_s`: for a folder, and for a run."""
         self.folders = tuple(folders)
-        self._every_s = every_s
+        self._waits = Waits()
+        self._every_s, self._patience_s = every_s, patience_s
         self._lock = threading.Lock()
         self._runs: dict[str, LiveRun] = {}
+        self._seen: dict[str, Glance] = {}
         self._glances: list[Glance] = []
-        self._walked: float | None = None
+        self._silent: set[str] = set()
+        self._walking: dict[Path, list[Path]] = {}
+        self._walked: dict[Path, list[Path]] = {}
+        self._last_walk: float | None = None
 
     def glances(self) -> list[Glance]:
         """Running ones first, then what was written last."""
         with self._lock:
-            if self._walked is None or time.monotonic() - self._walked >= self._every_s:
+            if self._last_walk is None or time.monotonic() - self._last_walk >= self._every_s:
                 self._walk()
-                self._walked = time.monotonic()
+                self._last_walk = time.monotonic()
             return self._glances
 
     def directory(self, key: str) -> Path | None:
@@ -63,19 +73,54 @@ class RunList:
         return found.get(key)
 
     def _walk(self) -> None:
-        runs: dict[str, LiveRun] = {}
-        glances = []
-        for directory in dict.fromkeys(path for folder in self.folders for path in run_directories(folder)):
+        known: dict[str, Glance] = {}
+        for directory in dict.fromkeys(path for folder in self.folders for path in self._directories(folder)):
             key = key_of(directory)
-            try:
-                runs[key] = self._runs.get(key) or LiveRun(directory, _TAIL_BYTES)
-                runs[key].update()
-            except ConfigError:  # a run.json that cannot be read, or a run that was removed meanwhile
-                runs.pop(key, None)
-                continue
-            glances.append(_glance(key, runs[key].files))
-        self._runs = runs
-        self._glances = sorted(glances, key=lambda glance: (glance.state != "running", -glance.written))
+            if (glance := self._glance(key, directory)) is not None:
+                known[key] = glance
+        for key in [key for key in list(self._seen) if key not in known]:
+            self._runs.pop(key, None)
+            self._seen.pop(key)
+        self._silent &= known.keys()
+        self._glances = sorted(known.values(), key=lambda glance: (glance.state != "running", -glance.written))
+
+    def _directories(self, folder: Path) -> list[Path]:
+        """Of the runs in a folder; while a walk through it takes long, those that it has found and those of before."""
+        try:
+            return self._waits.get(("walk", folder), lambda: self._walk_through(folder), self._patience_s)
+        except Unanswered:
+            return [*self._walked.get(folder, ()), *self._walking.get(folder, ())]
+
+    def _walk_through(self, folder: Path) -> list[Path]:
+        """Of a folder there is one at a time."""
+        found = self._walking[folder] = []
+        for directory in run_directories(folder):
+            found.append(directory)
+        self._walked[folder] = found
+        return found
+
+    def _glance(self, key: str, directory: Path) -> Glance | None:
+        """None for a run.json that cannot be read, and for a run that was removed meanwhile."""
+        has_waited = key in self._silent or len(self._silent) >= _MOST_WAITED_FOR
+        try:
+            patience_s = _SHORT_S if has_waited else self._patience_s
+            self._waits.get(("glance", key), lambda: self._look(key, directory), patience_s)
+            self._silent.discard(key)
+        except Unanswered:
+            self._silent.add(key)
+            return self._seen.get(key) or _silent(key, directory)
+        except ConfigError:
+            self._runs.pop(key, None)
+            self._silent.discard(key)
+            return None
+        return self._seen[key]
+
+    def _look(self, key: str, directory: Path) -> None:
+        """Of a run there is one at a time."""
+        run = self._runs.get(key) or LiveRun(directory, _TAIL_BYTES)
+        run.update()
+        self._seen[key] = _glance(key, run.files)
+        self._runs[key] = run
 
 
 def key_of(directory: Path) -> str:
@@ -93,6 +138,11 @@ def run_directories(folder: Path, depth: int = _DEPTH) -> Iterator[Path]:
     for name in inner:
         if depth and name not in _INNER and not name.startswith("."):
             yield from run_directories(folder / name, depth - 1)
+
+
+def _silent(key: str, directory: Path) -> Glance:
+    """Of a run whose files have not answered yet."""
+    return Glance(key, directory.name, directory, "unknown", 0, None, "", None, None, 0.0)
 
 
 def _glance(key: str, run: RunFiles) -> Glance:

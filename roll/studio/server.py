@@ -20,6 +20,14 @@ from roll.studio.run_list import RunList
 
 def serve(folders: Sequence[Path], place: Place, listener: socket.socket) -> None:
     """Until a signal ends it."""
+    gate = Gate(application(folders), place.token, listener.getsockname()[1])
+    # no access log: addresses hold the token
+    config = uvicorn.Config(gate, log_level="warning", access_log=False, ws="wsproto", timeout_graceful_shutdown=2)
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+def application(folders: Sequence[Path]) -> FastAPI:
+    """Pages and data, open to whoever asks."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
     found = RunList(folders)
     launches: dict[str, Launched] = {}
@@ -31,7 +39,4 @@ def serve(folders: Sequence[Path], place: Place, listener: socket.socket) -> Non
     rollout_data.add(app, indexes)
     report.add(app, found)
     ui.run_with(app, title="roll studio", favicon="🎲", tailwind=False, show_welcome_message=False)
-    gate = Gate(app, place.token, place.names, listener.getsockname()[1])
-    # no access log: addresses hold the token
-    config = uvicorn.Config(gate, log_level="warning", access_log=False, ws="wsproto", timeout_graceful_shutdown=2)
-    uvicorn.Server(config).run(sockets=[listener])
+    return app

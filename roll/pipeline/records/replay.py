@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ValidationError, model_validator
 
+from roll.utils.regular_files import open_regular
 from roll.utils.text import visible
 
 
@@ -143,7 +144,8 @@ def file_of(run: Path, step: int | None, kind: str) -> Path:
 
 def read(file: Path) -> Iterator[Recorded]:
     """The records of a file. Raises ValueError for what is none, with the line."""
-    lines = file.read_text(encoding="utf-8").split("\n")
+    with open_regular(file) as stream:
+        lines = stream.read().decode("utf-8").split("\n")
     if not any(lines):
         raise ValueError("it is empty")
     for number, line in enumerate(lines, 1):

@@ -1,6 +1,7 @@
 """Trackers that write on this machine and need no account: jsonl, stdout, tensorboard."""
 
 import errno
+import io
 import json
 import logging
 import math
@@ -14,6 +15,7 @@ from typing import Any, ClassVar
 
 from roll.pipeline.accounting.bounds import bound_of
 from roll.pipeline.tracking.tracker import Metrics, NamedTracker, TrackedRun, TrackedSample
+from roll.utils.regular_files import open_regular
 from roll.utils.text import visible
 
 logger = logging.getLogger(__name__)
@@ -93,7 +95,7 @@ def _line(step: int, metrics: Metrics, moment: str | None = None) -> str:
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     if not path.exists():
         return
-    with path.open(encoding="utf-8", errors="replace") as file:
+    with io.TextIOWrapper(open_regular(path), encoding="utf-8", errors="replace") as file:
         for number, line in enumerate(file, 1):
             try:
                 yield int(json.loads(line)["step"]), line

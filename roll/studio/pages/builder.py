@@ -6,15 +6,16 @@ import asyncio
 from contextlib import suppress
 from pathlib import Path
 
-from nicegui import run, ui
+from nicegui import ui
 from nicegui.events import UploadEventArguments, ValueChangeEventArguments
 
 from roll.errors import ConfigError
 from roll.pipeline.spec import PIPELINES
 from roll.studio.drafts import Draft, examples, imported, kind_of_text
+from roll.studio.form import form_of
 from roll.studio.launch import Launched, launch
 from roll.studio.pages.form_view import FormView
-from roll.studio.pages.frame import frame
+from roll.studio.pages.frame import frame, later
 from roll.studio.plan import Plan, plan_of
 from roll.studio.run_list import key_of
 from roll.utils.background import start
@@ -26,11 +27,19 @@ _MOST_UPLOAD_BYTES = 2_000_000
 
 def add(folder: Path, launches: dict[str, Launched]) -> None:
     @ui.page("/new")
-    async def page() -> None:
+    def page() -> None:
+        async def build() -> None:
+            Builder(folder, launches, await asyncio.to_thread(_first_look)).begin()
+
         with frame("New run", "New run"):
-            drafts = await run.io_bound(examples) or []
-            builder = Builder(folder, launches, drafts)
-            await builder.begin()
+            later(build)
+
+
+def _first_look() -> list[Draft]:
+    """The examples; reads the forms of all kinds as well, so that later ones are at hand."""
+    for kind in PIPELINES:
+        form_of(kind)
+    return examples()
 
 
 class Builder:
@@ -42,6 +51,7 @@ class Builder:
         self._text = ""
         self._edits = 0
         self._planning: asyncio.Task[Plan] | None = None
+        ui.context.client.on_delete(self._left)
         kinds = [*PIPELINES]
         with ui.row().classes("items-center full-width").style("gap: 10px"):
             ui.label("New run").classes("text-h5 q-mr-sm")
@@ -68,7 +78,7 @@ class Builder:
                     self._problems = ui.column().classes("full-width").style("gap: 6px")
                     self._plan = ui.label().classes("mono text card full-width")
 
-    async def begin(self) -> None:
+    def begin(self) -> None:
         self._offer()
         first = next((name for name, draft in self._drafts.items() if draft.kind == self._kind.value), None)
         self._example.set_value(first)
@@ -92,6 +102,8 @@ class Builder:
 
     async def _replace(self, text: str) -> None:
         """Another text as a whole."""
+        if self._state.is_deleted:  # the page was left
+            return
         self._text = text
         self._editor.set_value(text)
         self._show_form()
@@ -118,22 +130,26 @@ class Builder:
         self._form.show(self._text, self._kind.value)
 
     async def _think(self, pause_s: float) -> bool:
-        """Makes the plan once nobody has typed for a moment; False where somebody has."""
+        """Makes the plan once nobody has typed for a moment; False where somebody has, or has left the page."""
         self._edits += 1
         mine, text = self._edits, self._text
         if self._planning is not None:
             self._planning.cancel()
         await asyncio.sleep(pause_s)
-        if mine != self._edits:
+        if mine != self._edits or self._state.is_deleted:
             return False
         self._state.set_text("planning ...")
         self._state.classes(replace="text-weight-medium soft")
         self._planning = start(plan_of(text, "new"))
         with suppress(asyncio.CancelledError):
             plan = await self._planning
-            if mine == self._edits:
+            if mine == self._edits and not self._state.is_deleted:
                 self._show_plan(plan)
-        return mine == self._edits
+        return mine == self._edits and not self._state.is_deleted
+
+    def _left(self) -> None:
+        if self._planning is not None:
+            self._planning.cancel()
 
     def _show_plan(self, plan: Plan) -> None:
         words, color = ("The plan works.", "text-green-8") if plan.is_good else ("It cannot start:", "text-red-8")
@@ -159,13 +175,13 @@ class Builder:
 
             async def go() -> None:
                 try:
-                    launched = await run.io_bound(launch, self._folder, name.value or "", self._text)
+                    launched = await asyncio.to_thread(launch, self._folder, name.value or "", self._text)
                 except ConfigError as error:
                     wrong.set_text("\n".join(error.problems))
                     return
-                if launched is not None:
-                    key = key_of(launched.directory)
-                    self._launches[key] = launched
+                key = key_of(launched.directory)
+                self._launches[key] = launched
+                if not wrong.is_deleted:
                     ui.navigate.to(f"/run/{key}")
 
             with ui.row().classes("full-width justify-end"):
@@ -181,14 +197,13 @@ class Builder:
 
             async def take(event: UploadEventArguments) -> None:
                 try:
-                    found = await run.io_bound(imported, event.file.name, await event.file.read())
+                    text, report = await asyncio.to_thread(imported, event.file.name, await event.file.read())
                 except ConfigError as error:
                     wrong.set_text(visible("\n".join(error.problems)))
                     return
-                if found is not None:
-                    wrong.set_text("")
-                    told.set_text(visible(found[1]))
-                    await self._replace(found[0])
+                wrong.set_text("")
+                told.set_text(visible(report))
+                await self._replace(text)
 
             upload = ui.upload(
                 on_upload=take, auto_upload=True, max_file_size=_MOST_UPLOAD_BYTES, label="choose a file"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 from nicegui import ui
 
 from roll.studio.states import State
+from roll.studio.waits import Unanswered
 
 REFRESH_S = 2.0
 STATE_COLORS: dict[State, str] = {
@@ -39,6 +40,21 @@ def frame(title: str, active: str = "") -> Iterator[None]:
             weight = "text-weight-bold" if name == active else ""
             ui.link(name, address).classes(f"text-white q-mr-md {weight}").style("text-decoration: none")
     yield
+
+
+def later(build: Callable[[], Awaitable[None]]) -> None:
+    """Builds the rest of a page once the browser has its head, however long that takes. Where the page is left
+    meanwhile, nothing more is built."""
+    spinner = ui.spinner(size="lg").classes("self-center")
+
+    async def begin() -> None:
+        try:
+            await build()
+        except Unanswered as error:
+            ui.label(str(error))
+        spinner.delete()
+
+    ui.timer(0.0, begin, once=True)
 
 
 def age(seconds_since_1970: float) -> str:

@@ -1,28 +1,69 @@
-"""`/report/KEY`: the report of a run, made when it is asked for."""
+"""`/report/KEY`: the report of a run, made when it is asked for and kept until its files change."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
 
 from fastapi import FastAPI
 from fastapi.responses import HTMLResponse, PlainTextResponse, Response
 
 from roll.errors import ConfigError
 from roll.report.page import render
-from roll.report.run_files import read_run
+from roll.report.run_files import find_run, read_run
+from roll.studio.live_run import Mark, marks_of
 from roll.studio.run_list import RunList
+from roll.studio.waits import Unanswered, Waits
 
 _STEPS = 6
+_MOST = 8
+_PATIENCE_S = 180.0  # a long run on a busy machine takes a minute
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; frame-ancestors 'self'"
 """For documents that hold what others wrote: no script, nothing fetched."""
 
 
+@dataclass(frozen=True)
+class _Made:
+    """A report, and the files that it is of."""
+
+    marks: dict[Path, Mark]
+    html: str
+
+
+class Reports:
+    """Those asked for last."""
+
+    def __init__(self) -> None:
+        self._made: dict[Path, _Made] = {}
+
+    def of(self, directory: Path) -> str:
+        """The report by now; drawn only where a file is new, gone or another one than before. One thread at a time asks
+        for a run. Raises ConfigError where there is no run."""
+        marks = marks_of(find_run(directory))
+        made = self._made.pop(directory, None)
+        if made is None or made.marks != marks:
+            made = _Made(marks, render([read_run(directory)], _STEPS).html)
+        self._made[directory] = made
+        for old in list(self._made)[:-_MOST]:
+            self._made.pop(old, None)
+        return made.html
+
+
 def add(app: FastAPI, found: RunList) -> None:
-    @app.get("/report/{key}")
-    def report(key: str) -> Response:
+    reports, waits = Reports(), Waits()
+
+    def made(key: str) -> str | None:
         directory = found.directory(key)
-        if directory is None:
-            return PlainTextResponse("No such run.", 404)
+        return None if directory is None else reports.of(directory)
+
+    @app.get("/report/{key}")
+    async def report(key: str) -> Response:
         try:
-            page = render([read_run(directory)], _STEPS)
+            html = await waits.wait(key, lambda: made(key), _PATIENCE_S)
         except ConfigError as error:
             return PlainTextResponse(str(error), 404)
-        return HTMLResponse(page.html, headers={"Content-Security-Policy": POLICY})
+        except Unanswered as error:
+            return PlainTextResponse(str(error), 503)
+        if html is None:
+            return PlainTextResponse("No such run.", 404)
+        return HTMLResponse(html, headers={"Content-Security-Policy": POLICY})

@@ -11,11 +11,14 @@ from roll.report.page import render_rollout
 from roll.studio.indexes import RolloutIndexes
 from roll.studio.pages.report import POLICY
 from roll.studio.rollout_index import SORTABLE, Query
+from roll.studio.waits import Unanswered, Waits
 
 _MOST_ROWS = 500  # of one answer
 
 
 def add(app: FastAPI, indexes: RolloutIndexes) -> None:
+    waits = Waits()
+
     @app.get("/data/{key}/rollouts")
     def rows(
         key: str,
@@ -33,7 +36,10 @@ def add(app: FastAPI, indexes: RolloutIndexes) -> None:
         failed: bool = False,
         text: str = "",
     ) -> Response:
-        index = indexes.known(key)
+        try:
+            index = indexes.known(key)
+        except Unanswered as error:
+            return PlainTextResponse(str(error), 503)
         if index is None or order not in SORTABLE:
             return PlainTextResponse("No such run or column.", 404)
         query = Query(domain, kind, finish, least_reward, most_reward, first_step, last_step, failed, text)
@@ -43,8 +49,11 @@ def add(app: FastAPI, indexes: RolloutIndexes) -> None:
 
     @app.get("/data/{key}/rollout/{number}")
     def rollout(key: str, number: int) -> Response:
-        index = indexes.known(key)
-        record = None if index is None else index.record(number)
+        try:
+            index = indexes.known(key)
+            record = None if index is None else waits.get((key, number), lambda: index.record(number))
+        except Unanswered as error:
+            return PlainTextResponse(str(error), 503)
         if record is None:
             return PlainTextResponse("This attempt is no longer there: the run has written its step again.", 404)
         return HTMLResponse(render_rollout(record), headers={"Content-Security-Policy": POLICY})

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
-from nicegui import run, ui
+from nicegui import ui
 from nicegui.events import GenericEventArguments
 
 from roll.studio.indexes import RolloutIndexes
-from roll.studio.pages.frame import REFRESH_S, frame
+from roll.studio.pages.frame import REFRESH_S, frame, later
 from roll.studio.pages.rollout_data import asked
 from roll.studio.rollout_index import Query, RolloutIndex
+from roll.studio.waits import Unanswered, Waits
 
+_PATIENCE_S = 30.0
 _ANY = "any"
 _REWARD = "p => p.value === undefined ? '' : p.value === null ? 'failed' : Number(p.value.toPrecision(4))"
 _COLUMNS: list[dict[str, Any]] = [
@@ -43,23 +46,33 @@ _FETCH = """async p => {
 
 
 def add(indexes: RolloutIndexes) -> None:
+    waits = Waits()
+
     @ui.page("/run/{key}/rollouts")
-    async def page(key: str) -> None:
-        index = await run.io_bound(indexes.updated, key)
-        with frame("Rollouts"):
+    def page(key: str) -> None:
+        async def build() -> None:
+            index = await _updated(waits, indexes, key)
             if index is None:
                 ui.label("There is no such run below the folders, or it was removed.")
                 return
-            view = RolloutView(key, indexes)
+            view = RolloutView(key, indexes, waits)
             view.show(index)
             ui.timer(REFRESH_S, view.refresh, immediate=False)
+
+        with frame("Rollouts"):
+            later(build)
+
+
+async def _updated(waits: Waits, indexes: RolloutIndexes, key: str) -> RolloutIndex | None:
+    """Many rollouts take a while to be read at first."""
+    return await waits.wait(key, lambda: indexes.updated(key, _PATIENCE_S), _PATIENCE_S)
 
 
 class RolloutView:
     """Filters above, rows on the left, the chosen attempt on the right."""
 
-    def __init__(self, key: str, indexes: RolloutIndexes):
-        self._key, self._indexes = key, indexes
+    def __init__(self, key: str, indexes: RolloutIndexes, waits: Waits):
+        self._key, self._indexes, self._waits = key, indexes, waits
         self._index: RolloutIndex | None = None
         self._version = 0
         with ui.row().classes("items-center full-width").style("gap: 10px"):
@@ -98,7 +111,10 @@ class RolloutView:
         self._ask()
 
     async def refresh(self) -> None:
-        index = await run.io_bound(self._indexes.updated, self._key)
+        with suppress(Unanswered):
+            self._show_newer(await _updated(self._waits, self._indexes, self._key))
+
+    def _show_newer(self, index: RolloutIndex | None) -> None:
         if index is not None and (index is not self._index or index.version != self._version):
             self.show(index)
 

@@ -5,52 +5,62 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from nicegui import run, ui
+from nicegui import ui
 
 from roll.errors import ConfigError
 from roll.report.figures import failures, overview, phase_table, role_table
+from roll.report.log_lines import LogLine
 from roll.report.page import main_metrics
 from roll.report.run_files import RunFiles, StepSpread
 from roll.report.settings_diff import flat
 from roll.studio.charts import line_options, phase_options
 from roll.studio.launch import Launched, stop
 from roll.studio.live_run import LiveRun, newest
-from roll.studio.pages.frame import REFRESH_S, STATE_COLORS, age, frame
+from roll.studio.pages.frame import REFRESH_S, STATE_COLORS, age, frame, later
 from roll.studio.pages.starting import show_starting
 from roll.studio.run_list import RunList
-from roll.studio.states import process_of, state_of
+from roll.studio.states import State, process_of, state_of
+from roll.studio.waits import Unanswered, Waits
 from roll.utils.text import visible
 
 _MOST_WARNINGS = 200
 
 
 def add(found: RunList, launches: dict[str, Launched]) -> None:
+    waits = Waits()
+
     @ui.page("/run/{key}")
-    async def page(key: str) -> None:
-        directory = await run.io_bound(found.directory, key)
-        try:
-            live = None if directory is None else LiveRun(directory)
-        except ConfigError:
-            live = None
-        if live is None and key in launches:
-            with frame(launches[key].directory.name):
+    def page(key: str) -> None:
+        async def build() -> None:
+            live = await waits.wait(("run", key, ui.context.client.id), lambda: _live_run(found, key))
+            if live is not None:
+                ui.page_title(f"{live.files.name} - roll studio")
+                ui.timer(REFRESH_S, RunView(key, live).refresh)
+            elif key in launches:
+                ui.page_title(f"{launches[key].directory.name} - roll studio")
                 show_starting(key, launches[key], found)
-            return
-        if live is None:
-            with frame("No such run"):
+            else:
                 ui.label("There is no such run below the folders, or it was removed.")
-            return
-        with frame(live.files.name):
-            view = RunView(key, live)
-            await view.refresh()
-            ui.timer(REFRESH_S, view.refresh)
+
+        with frame("Run"):
+            later(build)
+
+
+def _live_run(found: RunList, key: str) -> LiveRun | None:
+    directory = found.directory(key)
+    try:
+        return None if directory is None else LiveRun(directory)
+    except ConfigError:
+        return None
 
 
 class RunView:
     """The elements of a page, and what is written into them when the run has gone on."""
 
     def __init__(self, key: str, live: LiveRun):
-        self._live = live
+        self._live, self._waits = live, Waits()
+        self._shown: RunFiles | None = None
+        self._spreads: Sequence[StepSpread] = ()
         self._charts: dict[str, ui.echart] = {}
         with ui.row().classes("items-center full-width"):
             ui.label(visible(live.files.name)).classes("text-h5")
@@ -87,19 +97,30 @@ class RunView:
                 self._config.bind_filter_from(search, "value").classes("mono")
 
     async def refresh(self) -> None:
-        is_new = await run.io_bound(self._live.update)
-        files = self._live.files
-        written = newest(files)
+        try:
+            state, written, warnings, spreads = await self._waits.wait("look", self._look)
+        except Unanswered as error:
+            self._age.set_text(str(error))
+            return
         self._age.set_text(f"last written {age(written)} ago")
-        state = state_of(files.starts, time.time() - written)
         self._state.set_text(state)
         self._state.props(f"color={STATE_COLORS[state]}")
-        self._stop.set_visibility(bool(files.starts) and process_of(files.starts[-1]) is not None)
-        warnings = await run.io_bound(self._live.warnings) or []
+        self._stop.set_visibility(self._is_going())
         _fill(self._warnings, [(w.moment, w.level, w.count, w.text) for w in reversed(warnings[-_MOST_WARNINGS:])])
-        if is_new:
-            spreads = await run.io_bound(self._live.spreads) or []
-            self._show(files, spreads)
+        if self._live.files is not self._shown:
+            self._show(self._live.files, spreads)
+
+    def _look(self) -> tuple[State, float, Sequence[LogLine], Sequence[StepSpread]]:
+        """What the files say by now: the state, when they were written, warnings, and how rewards are spread."""
+        if self._live.update():
+            self._spreads = self._live.spreads()
+        written = newest(self._live.files)
+        state = state_of(self._live.files.starts, time.time() - written)
+        return state, written, self._live.warnings(), self._spreads
+
+    def _is_going(self) -> bool:
+        starts = self._live.files.starts
+        return bool(starts) and process_of(starts[-1]) is not None
 
     def _ask_to_stop(self) -> None:
         with ui.dialog(value=True) as dialog, ui.card():
@@ -115,6 +136,7 @@ class RunView:
                 ui.button("Let it run", on_click=dialog.close).props("flat no-caps")
 
     def _show(self, files: RunFiles, spreads: Sequence[StepSpread]) -> None:
+        self._shown = files
         self._facts.clear()
         with self._facts:
             for name, value in overview(files):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
-from nicegui import run, ui
+from nicegui import ui
 
 from roll.studio.pages.frame import REFRESH_S, STATE_COLORS, age, frame, number
 from roll.studio.run_list import Glance, RunList
+from roll.studio.waits import Unanswered, Waits
 from roll.utils.text import visible
 
 _COLUMNS = [
@@ -26,8 +28,10 @@ _AGE = '<q-td :props="props">{{ props.row.ago }} ago</q-td>'
 
 
 def add(found: RunList) -> None:
+    waits = Waits()
+
     @ui.page("/")
-    async def page() -> None:
+    def page() -> None:
         with frame("Runs", "Runs"):
             with ui.row().classes("items-center full-width"):
                 ui.label("Runs").classes("text-h5")
@@ -45,11 +49,14 @@ def add(found: RunList) -> None:
                 ui.label("No run yet. One that writes below these folders appears here by itself.").classes("soft")
 
             async def refresh() -> None:
-                rows = [_row(glance) for glance in await run.io_bound(found.glances) or []]
+                with suppress(Unanswered):
+                    glances = await waits.wait("runs", found.glances)
+                    show([_row(glance) for glance in glances])
+
+            def show(rows: list[dict[str, Any]]) -> None:
                 if rows != table.rows:
                     table.rows = rows
 
-            await refresh()
             ui.timer(REFRESH_S, refresh)
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from nicegui import run, ui
+from contextlib import suppress
+
+from nicegui import ui
 
 from roll.studio.launch import Launched
 from roll.studio.pages.frame import REFRESH_S
 from roll.studio.run_list import RunList
+from roll.studio.waits import Unanswered, Waits
 from roll.utils.text import visible
 
 
@@ -19,10 +22,16 @@ def show_starting(key: str, launched: Launched, found: RunList) -> None:
         button = ui.button("Stop", on_click=launched.stop, icon="stop", color="red-7").props("no-caps")
     words = ui.label().classes("mono text card full-width")
 
+    waits = Waits()
+
     async def refresh() -> None:
-        words.set_text(visible(await run.io_bound(launched.last_words) or ""))
+        with suppress(Unanswered):
+            await show()
+
+    async def show() -> None:
+        words.set_text(visible(await waits.wait("words", launched.last_words)))
         code = launched.exit_code
-        if await run.io_bound(found.directory, key) is not None:
+        if await waits.wait("directory", lambda: found.directory(key)) is not None:
             ui.navigate.reload()
         elif code is not None:
             state.set_text(f"ended, exit code {code}")

@@ -1,5 +1,12 @@
 """What the gate lets through, by HTTP and by websocket."""
 
+import os
+import socket
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
 import pytest
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
@@ -9,7 +16,7 @@ from starlette.websockets import WebSocket
 
 from roll.errors import ConfigError
 from roll.studio.access import Gate
-from roll.studio.command import place_of
+from roll.studio.command import TOKEN_VARIABLE, Place, run, token_of
 
 TOKEN = "a-token-of-some-length"
 PATHS = ("/", "/run/0123", "/_nicegui/3.18.0/static/nicegui.js", "/data/rollouts", "/report/0123")
@@ -25,10 +32,9 @@ async def _talk(socket: WebSocket) -> None:
     await socket.close()
 
 
-def client(token: str | None = TOKEN, host: str = "127.0.0.1") -> TestClient:
+def client() -> TestClient:
     app = Starlette(routes=[WebSocketRoute("/_nicegui_ws/socket.io", _talk), Route("/{path:path}", _page)])
-    gate = Gate(app, token, place_of("127.0.0.1", None).names, 8570)
-    return TestClient(gate, base_url=f"http://{host}:8570", follow_redirects=False)
+    return TestClient(Gate(app, TOKEN, 8570), base_url="http://127.0.0.1:8570", follow_redirects=False)
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -73,11 +79,9 @@ def test_a_websocket_with_the_cookie_is_served() -> None:
         assert socket.receive_text() == "inside"
 
 
-@pytest.mark.parametrize("token", [None, TOKEN])
-def test_a_page_of_another_place_gets_nothing(token: str | None) -> None:
-    browser = client(token)
-    if token:
-        browser.get(f"/?token={token}")
+def test_a_page_of_another_place_gets_nothing() -> None:
+    browser = client()
+    browser.get(f"/?token={TOKEN}")
     headers = {"origin": "http://evil.example"}
     assert browser.get("/", headers=headers).status_code == 403
     with (
@@ -89,22 +93,82 @@ def test_a_page_of_another_place_gets_nothing(token: str | None) -> None:
     assert browser.get("/", headers={"origin": "http://127.0.0.1:8570"}).status_code == 200
 
 
-def test_without_a_token_only_names_of_this_machine_are_answered() -> None:
-    assert client(None, "127.0.0.1").get("/").text == "inside"
-    assert client(None, "localhost").get("/").text == "inside"
-    assert client(None, "points-here.example").get("/").status_code == 403
-
-
 def test_pages_may_fetch_from_the_studio_alone() -> None:
-    policy = client(None).get("/").headers["content-security-policy"]
+    browser = client()
+    browser.get(f"/?token={TOKEN}")
+    policy = browser.get("/").headers["content-security-policy"]
     assert policy.startswith("default-src 'self'; ") and "http" not in policy
 
 
-def test_a_token_is_made_where_others_can_reach_the_port_and_no_token_was_given() -> None:
-    assert place_of("127.0.0.1", None).token is None
-    assert place_of("::1", None).url(8570) == "http://[::1]:8570/"
-    made = [place_of("0.0.0.0", None).token for _ in range(2)]
-    assert all(token and len(token) == 32 for token in made) and made[0] != made[1]
-    assert place_of("host.example", "mine").url(80) == "http://host.example:80/?token=mine"
-    with pytest.raises(ConfigError, match="--token is empty"):
-        place_of("0.0.0.0", "")
+class Served(NamedTuple):
+    place: Place
+    environment: str | None
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Served]:
+    """What would be served, in a folder of its own."""
+    found: list[Served] = []
+
+    def serve(folders: object, place: Place, listener: socket.socket) -> None:
+        found.append(Served(place, os.environ.get(TOKEN_VARIABLE)))
+        listener.close()
+
+    module = ModuleType("roll.studio.server")
+    module.__dict__["serve"] = serve
+    monkeypatch.setitem(sys.modules, "roll.studio.server", module)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
+    return found
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0"])
+def test_every_start_has_a_token_of_its_own_and_prints_it(
+    host: str, served: list[Served], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(2):
+        assert run(["--host", host, "--port", "0"]) == 0
+    tokens = [each.place.token for each in served]
+    assert len(set(tokens)) == 2 and all(len(token) == 32 for token in tokens)
+    printed = [line for line in capsys.readouterr().out.splitlines() if "token=" in line]
+    assert [line.rpartition("?token=")[2] for line in printed] == tokens
+
+
+def test_a_token_of_ones_own_comes_from_a_file_or_the_environment(
+    served: list[Served], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "token"
+    file.write_text(f"{TOKEN}-file\n")
+    file.chmod(0o600)
+    monkeypatch.setenv(TOKEN_VARIABLE, f"{TOKEN}-env")
+    run(["--port", "0"])
+    monkeypatch.setenv(TOKEN_VARIABLE, f"{TOKEN}-env")
+    run(["--port", "0", "--token-file", str(file)])
+    assert [each.place.token for each in served] == [f"{TOKEN}-env", f"{TOKEN}-file"]
+    assert [each.environment for each in served] == [None, None], "runs that are started do not inherit it"
+
+
+def test_an_address_carries_any_token_whole() -> None:
+    assert Place("::1", "a b&c=d/e+").url(8570) == "http://[::1]:8570/?token=a%20b%26c%3Dd%2Fe%2B"
+
+
+@pytest.mark.parametrize("text, mode", [(TOKEN, 0o640), (TOKEN, 0o604), (TOKEN, 0o602), ("short", 0o600), ("", 0o600)])
+def test_a_token_that_others_can_learn_is_refused(tmp_path: Path, text: str, mode: int) -> None:
+    file = tmp_path / "token"
+    file.write_text(text)
+    file.chmod(mode)
+    wanted = "chmod 600" if text == TOKEN else "16 characters"
+    with pytest.raises(ConfigError, match=wanted):
+        token_of(str(file), None)
+
+
+def test_a_token_is_not_taken_where_everybody_sees_it_nor_from_what_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="every user of this machine can read command lines"):
+        run(["--token", TOKEN])
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    for path in (tmp_path / "pipe", tmp_path, tmp_path / "nothing"):
+        with pytest.raises(ConfigError, match="cannot be read"):
+            token_of(str(path), None)
+    for text in ("", "short", "a" * 15, "a\n" * 20):
+        with pytest.raises(ConfigError, match=TOKEN_VARIABLE):
+            token_of(None, text)

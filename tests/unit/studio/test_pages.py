@@ -1,0 +1,215 @@
+"""Pages as a browser gets them, without one: NiceGUI's own simulation of it."""
+
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from starlette.testclient import TestClient
+
+pytest.importorskip("nicegui", reason="NiceGUI is not installed: the extra studio")
+
+from nicegui.testing import User
+from nicegui.testing.general import nicegui_reset_globals, prepare_simulation
+
+from roll.report.page import Page
+from roll.report.run_files import RunFiles
+from roll.studio.drafts import Draft
+from roll.studio.pages import builder, report
+from roll.studio.plan import Plan
+from roll.studio.run_list import Glance, RunList, key_of
+from roll.studio.server import application
+from tests.unit.studio.test_rollouts import record, write
+from tests.unit.studio.test_runs import add_step, make_run
+
+SLOW_S = 3.5  # longer than NiceGUI waits for a page
+PATIENT = 300  # looks, .1 s apart
+
+
+@asynccontextmanager
+async def opened(folder: Path) -> AsyncIterator[httpx.AsyncClient]:
+    with _same_modules(), nicegui_reset_globals():
+        prepare_simulation()
+        app = application([folder])
+        async with (
+            app.router.lifespan_context(app),
+            httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client,
+        ):
+            yield client
+
+
+@contextmanager
+def _same_modules() -> Iterator[None]:
+    """NiceGUI would have those of the pages imported anew, beside what other tests hold."""
+    before = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "roll"}
+    try:
+        yield
+    finally:
+        sys.modules.update(before)
+
+
+def played(folder: Path, play: Callable[[httpx.AsyncClient], Coroutine[Any, Any, None]]) -> None:
+    async def whole() -> None:
+        async with opened(folder) as client:
+            await play(client)
+
+    asyncio.run(whole())
+
+
+class Slow:
+    """Looks at examples and runs that end when they are let go, or after a while."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, longest_s: float):
+        self.go, self.num_begun, self.num_ended = threading.Event(), 0, 0
+        self._longest_s = longest_s
+        monkeypatch.setattr(builder, "examples", self._examples)
+        monkeypatch.setattr(RunList, "glances", self._glances)
+
+    def _examples(self) -> list[Draft]:
+        self._end()
+        return [Draft("tiny/slow", "rlvr", "max_steps: 3\n")]
+
+    def _glances(self, *_: object) -> list[Glance]:
+        self._end()
+        return []
+
+    def _end(self) -> None:
+        self.num_begun += 1
+        self.go.wait(self._longest_s)
+        self.num_ended += 1
+
+
+SEEN_AT_LAST = {
+    "/": "No run yet",
+    "/new": "begin from",
+    "/run/0123": "no such run",
+    "/run/0123/rollouts": "no such run",
+}
+
+
+def test_a_first_look_that_takes_long_is_a_page_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Slow(monkeypatch, SLOW_S)
+
+    async def play(client: httpx.AsyncClient) -> None:
+        users = {path: User(client) for path in SEEN_AT_LAST}
+        await asyncio.gather(*(user.open(path) for path, user in users.items()))  # it asserts 200
+        for path, text in SEEN_AT_LAST.items():
+            await users[path].should_see(text, retries=PATIENT)
+
+    played(tmp_path, play)
+
+
+def test_a_page_that_is_left_while_it_is_built_says_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    slow = Slow(monkeypatch, 60.0)
+
+    async def play(client: httpx.AsyncClient) -> None:
+        for number, path in enumerate(SEEN_AT_LAST, 1):
+            page = await User(client).open(path)
+            while slow.num_begun < number:
+                await asyncio.sleep(0.05)
+            page.delete()
+        slow.go.set()
+        while slow.num_ended < len(SEEN_AT_LAST):
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(0.2)  # what it has found comes to nobody
+
+    played(tmp_path, play)
+    assert [record.getMessage() for record in caplog.records if record.levelname != "DEBUG"] == []
+
+
+def test_a_builder_that_is_left_says_nothing_of_its_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun = threading.Event()
+
+    async def plan(text: str, name: str) -> Plan:
+        begun.set()
+        with suppress(asyncio.CancelledError):  # it ends when it is no longer wanted
+            await asyncio.sleep(60)
+        return Plan(text, (name,), False)
+
+    monkeypatch.setattr(builder, "examples", lambda: [Draft("tiny/fast", "rlvr", "max_steps: 3\n")])
+    monkeypatch.setattr(builder, "plan_of", plan)
+
+    async def play(client: httpx.AsyncClient) -> None:
+        page = await User(client).open("/new")
+        while not begun.is_set():
+            await asyncio.sleep(0.05)
+        page.delete()
+        await asyncio.sleep(0.2)
+
+    played(tmp_path, play)
+    assert [record.getMessage() for record in caplog.records if record.levelname != "DEBUG"] == []
+
+
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the runs whose report is drawn."""
+    runs: list[str] = []
+
+    def render(given: Sequence[RunFiles], steps: int) -> Page:
+        runs.extend(run.name for run in given)
+        return Page(f"report {len(runs)}", steps, 0)
+
+    monkeypatch.setattr(report, "render", render)
+    return runs
+
+
+def test_a_report_is_drawn_once_for_a_state_of_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = drawn(monkeypatch)
+    first, second = make_run(tmp_path / "a", "a"), make_run(tmp_path / "b", "b")
+    app = FastAPI()
+    report.add(app, RunList([tmp_path]))
+    browser = TestClient(app)
+
+    def texts(*asked: Path) -> list[str]:
+        return [browser.get(f"/report/{key_of(run)}").text for run in asked]
+
+    assert texts(first, first, second, first) == ["report 1", "report 1", "report 2", "report 1"]
+    add_step(first, 3, 0.5)
+    assert texts(first, first, second) == ["report 3", "report 3", "report 2"]
+    written = write(first, 1, record())
+    assert texts(first, first) == ["report 4", "report 4"]
+    before = written.stat()
+    written.write_bytes(written.read_bytes().replace(b"four", b"five"))
+    os.utime(written, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert texts(first) == ["report 5"], "the same size and time, another text"
+    for change in ("logs/driver.log", "rollouts/step_000001.distributions.json", "restarts.jsonl"):
+        (first / change).touch()
+        texts(first, first)
+    written.unlink()
+    assert texts(first, second) == ["report 9", "report 2"]
+    assert runs == ["a", "b", *"aaaaaaa"]
+
+
+def test_a_report_that_is_asked_for_twice_at_once_is_drawn_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = drawn(monkeypatch)
+    run, go, begun = make_run(tmp_path / "a"), threading.Event(), threading.Event()
+    found = report.find_run
+
+    def slow(directory: Path) -> RunFiles:
+        begun.set()
+        go.wait(60)
+        return found(directory)
+
+    monkeypatch.setattr(report, "find_run", slow)
+
+    async def play(client: httpx.AsyncClient) -> None:
+        asked = [asyncio.create_task(client.get(f"/report/{key_of(run)}")) for _ in range(5)]
+        await asyncio.to_thread(begun.wait, 60)
+        await asyncio.sleep(0.2)
+        go.set()
+        assert {answer.text for answer in await asyncio.gather(*asked)} == {"report 1"}
+
+    played(tmp_path, play)
+    assert len(runs) == 1
