@@ -35,7 +35,6 @@ _RAY_SETTINGS = {
     "RAY_prestart_worker_first_driver": "0",
     "RAY_enable_metrics_collection": "0",
 }
-_WITHOUT_IT = ": no worker can be reached without it. If nobody ended it, the host may be out of memory (`dmesg` says)."
 _LEAST_OBJECT_STORE_BYTES = 1 << 30
 _OBJECT_STORE_SHARE = 0.3  # of what is free where the object store lives
 
@@ -75,9 +74,7 @@ class RayRuntime:
 
     def shutdown(self) -> None:
         """Disconnects. A cluster of our own ends with all its processes. Idempotent."""
-        self._is_ending = True
-        if self._cleaner is not None:
-            self._cleaner.nothing_to_say()
+        self._ends()
         if self._connected_here and not self.is_lost and ray.is_initialized():
             ray.shutdown()
         self._connected_here = False
@@ -85,6 +82,12 @@ class RayRuntime:
             return
         self._cleaner.end()
         self.directory = self._cleaner = None
+
+    def _ends(self) -> None:
+        """What dies from now on was meant to: also at the end of a process that was interrupted before `shutdown`."""
+        self._is_ending = True
+        if self._cleaner is not None:
+            self._cleaner.nothing_to_say()
 
     def _join(self, address: str) -> None:
         check_reachable(address)
@@ -125,16 +128,16 @@ class RayRuntime:
         finally:
             del os.environ[cleaner.MARK]  # Ray's processes have inherited it; what else we start is not theirs
         self.vital = vital_processes(str(self.directory))
-        when_one_dies(self.vital, self._lost)
-        self._cleaner.say_if_dead({pid: f"{died(name, pid)}{_WITHOUT_IT}" for pid, name in self.vital.items()})
-        atexit.register(self._cleaner.nothing_to_say)  # Ray's own end of the cluster comes after it
+        when_one_dies(self.vital, self.directory / cleaner.RAY / "session_latest" / "logs", self._lost)
+        self._cleaner.say_if_dead({pid: died(name, pid) for pid, name in self.vital.items()})
+        atexit.register(self._ends)  # Ray's own end of the cluster comes after it
 
     def _lost(self, what: str) -> None:
         """Says it first of all: Ray may end this process at its next call; where it has, the cleaner says it."""
         if self._is_ending or self.is_lost:
             return
         self.is_lost = True
-        error = WorkerError(f"{what}{_WITHOUT_IT}")
+        error = WorkerError(what)
         logger.error("%s", error)
         if self._cleaner is not None:
             self._cleaner.nothing_to_say()
