@@ -29,7 +29,7 @@ class Bubblewrap:
 
     def launch(self, job: Job, status: int, hold: Hold) -> Launch:
         command = [self.executable, *self._options(job, status, hold), "--", *self._prefix(job), *job.command]
-        user = job_user() if not self.privileged and os.geteuid() == 0 else None
+        user = job_user(job.limits.users) if not self.privileged and os.geteuid() == 0 else None
         return Launch(command, user)
 
     def _options(self, job: Job, status: int, hold: Hold) -> Iterator[str]:
@@ -66,7 +66,7 @@ class Bubblewrap:
     def _prefix(self, job: Job) -> Iterator[str]:
         setpriv, prlimit = HELPERS
         if self.privileged:
-            user = str(job_user())
+            user = str(job_user(job.limits.users))
             yield from (setpriv, "--reuid", user, "--regid", user, "--clear-groups", "--no-new-privs")
             yield from ("--bounding-set=-all", "--inh-caps=-all")
         yield prlimit

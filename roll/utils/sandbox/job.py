@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,13 +13,16 @@ SCRATCH = "/tmp"  # the only place that can be written
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 SYSTEM = ("/usr/bin", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/libx32", "/usr/libexec", "/usr/include")
 LINKS = ("/bin", "/lib", "/lib32", "/lib64", "/libx32")  # into /usr, where the distribution has merged them
+USERS = (20_000, 59_999)
+_LAST_USER = 2**31 - 1
 FILES = ("/etc/ld.so.cache", "/etc/alternatives")
 
 
 @dataclass(frozen=True)
 class Limits:
     """Of one job. `cpu_s` is rounded up to whole seconds by the kernel; `wall_s` counts from its start. Memory is
-    address space, the stack and the libraries in it. `output_bytes` counts stdout; of stderr the end is kept."""
+    address space, the stack and the libraries in it. `output_bytes` counts stdout; of stderr the end is kept. `users`:
+    first and last number of those that a job may run as where root starts it."""
 
     cpu_s: float = 5.0
     wall_s: float = 15.0
@@ -27,6 +30,20 @@ class Limits:
     disk_mb: int = 64
     output_bytes: int = 4 * MIB
     threads: int = 64
+    users: tuple[int, int] = USERS
+
+
+def checked_users(given: object) -> tuple[int, int]:
+    """First and last number of users for `Limits`, None: the usual ones. Raises ValueError for anything else."""
+    if given is None:
+        return USERS
+    numbers = tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else ()
+    if len(numbers) != 2 or any(isinstance(number, bool) or not isinstance(number, int) for number in numbers):
+        raise ValueError(f"sandbox_uids: {given!r} are not two numbers, the first user and the last, as {list(USERS)}")
+    first, last = numbers
+    if not 0 < first <= last <= _LAST_USER:
+        raise ValueError(f"sandbox_uids: {first} to {last} is no range within 1 to {_LAST_USER}; user 0 is root")
+    return first, last
 
 
 @dataclass(frozen=True)

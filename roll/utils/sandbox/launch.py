@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Protocol
 
 from roll.utils.sandbox.job import Job
 
 NOBODY = 65534  # the user's number inside a user namespace
-FIRST_USER, NUM_USERS = 20_000, 40_000
+_MOST_TRIED = 1000
 KEPT = ("ROLL_RUNTIME_DIRECTORY",)  # the mark by which a run finds what is left of it; the job itself does not get it
 
 
@@ -36,10 +39,33 @@ class Means(Protocol):
     def launch(self, job: Job, status: int, hold: Hold) -> Launch: ...
 
 
-def job_user() -> int:
-    """Whom jobs run as where root starts them: nobody that exists, so that the kernel counts their threads, and another
-    number for each process that starts jobs, so that it counts them apart."""
-    return FIRST_USER + os.getpid() % NUM_USERS
+def job_user(users: tuple[int, int]) -> int:
+    """Whom jobs run as where root starts them: nobody that exists, since the kernel counts threads and pipes by user,
+    and another number for each process that starts jobs, so that it counts them apart. Raises OSError where all belong
+    to somebody."""
+    return _nobody(users, os.getpid())
+
+
+@cache
+def _nobody(users: tuple[int, int], process: int) -> int:
+    first, last = users
+    count = last - first + 1
+    for step in range(min(count, _MOST_TRIED)):
+        user = first + (process + step) % count
+        if not _exists(user):
+            return user
+    raise OSError(f"sandbox_uids: users {first} to {last} are people or services of this machine: name others")
+
+
+def _exists(user: int) -> bool:
+    """Also of a directory such as LDAP, if this machine asks one."""
+    for found in (pwd.getpwuid, grp.getgrgid):
+        try:
+            found(user)
+        except KeyError:
+            continue
+        return True
+    return False
 
 
 class Holder:

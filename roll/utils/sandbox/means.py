@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 
 from roll.utils.sandbox import seccomp
 from roll.utils.sandbox.bubblewrap import HELPERS, Bubblewrap
-from roll.utils.sandbox.job import Job, Limits, view
+from roll.utils.sandbox.job import USERS, Job, Limits, view
 from roll.utils.sandbox.launch import Means
 from roll.utils.sandbox.namespaces import Namespaces
 from roll.utils.sandbox.process import SandboxError, run
@@ -22,8 +23,9 @@ class SandboxUnavailable(Exception):
 
 
 @cache
-def find_means(*shown: str) -> Means:
-    """Bubblewrap if it is there, the kernel's namespaces otherwise; `shown` are paths that jobs have to see.
+def find_means(*shown: str, users: tuple[int, int] = USERS) -> Means:
+    """Bubblewrap if it is there, the kernel's namespaces otherwise; `shown` are paths that jobs have to see, `users` as
+    in `Limits`.
 
     Where root can set the sandbox up itself it does, and the job becomes a user without rights inside. Raises
     SandboxUnavailable.
@@ -32,7 +34,7 @@ def find_means(*shown: str) -> Means:
         raise SandboxUnavailable("libseccomp is not installed. Install it: apt install libseccomp2")
     why = []
     for means in candidates():
-        failure = problem(means, *shown)
+        failure = problem(means, *shown, users=users)
         if failure is None:
             return means
         why.append(f"{means.name}: {failure}")
@@ -54,10 +56,10 @@ def _ways() -> tuple[bool, ...]:
     return (True, False) if os.geteuid() == 0 else (False,)
 
 
-def problem(means: Means, *shown: str) -> str | None:
+def problem(means: Means, *shown: str, users: tuple[int, int] = USERS) -> str | None:
     """Why nothing can be run this way; None if it can."""
     try:
-        finished = run(Job(PROBE.command, view(*shown), PROBE.limits), means)
+        finished = run(Job(PROBE.command, view(*shown), replace(PROBE.limits, users=users)), means)
     except SandboxError as error:
         return str(error).removeprefix(f"{means.name}: ")
     return None if finished.is_fine else finished.stderr.decode(errors="replace").strip() or f"exit {finished.code}"

@@ -36,7 +36,7 @@ class Namespaces:
         task = {
             "parent": os.getpid(),
             "privileged": self.privileged,
-            "user": job_user() if self.privileged else NOBODY,
+            "user": job_user(job.limits.users) if self.privileged else NOBODY,
             "command": job.command,
             "environment": job.variables,
             "resources": job.resources,
@@ -53,7 +53,7 @@ class Namespaces:
             "status": status,
         }
         orders, source = hold(json.dumps(task).encode()), STAGE.read_text(encoding="utf-8")
-        user = job_user() if not self.privileged and os.geteuid() == 0 else None
+        user = job_user(job.limits.users) if not self.privileged and os.geteuid() == 0 else None
         return Launch((_interpreter(), "-I", "-S", "-B", "-c", source, str(orders)), user)
 
 

@@ -93,7 +93,7 @@ def test_preflight_refuses_what_cannot_work(keys: dict[str, Any], text: str) -> 
 
 
 def test_preflight_says_what_to_install_where_nothing_can_be_isolated(monkeypatch: pytest.MonkeyPatch) -> None:
-    def nothing(*shown: str) -> None:
+    def nothing(*shown: str, users: tuple[int, int]) -> None:
         raise SandboxUnavailable("Install bubblewrap (apt install bubblewrap)")
 
     monkeypatch.setattr(module, "find_means", nothing)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-import sys
+from collections.abc import Sequence
 
 from roll.errors import EnvError
 from roll.pipeline.agentic.tools.base import Tool, ToolError
-from roll.utils.sandbox.job import BOX, Job, Limits, view
+from roll.utils.sandbox.interpreter import own_python
+from roll.utils.sandbox.job import BOX, Job, Limits, checked_users, view
 from roll.utils.sandbox.launch import Means
 from roll.utils.sandbox.means import SandboxUnavailable, find_means
 from roll.utils.sandbox.process import SandboxError, run
@@ -23,7 +23,8 @@ class PythonCodeTool(Tool):
 
     The interpreter is that of the run, with its standard library and no other package. There is no network, and nothing
     of the machine to be seen; `timeout` counts seconds of the CPU. It always runs in the sandbox: `sandbox_type` is a
-    key of ROLL's, which changes nothing here.
+    key of ROLL's, which changes nothing here. `sandbox_uids`: first and last number of the users that programs run as
+    where root sets the sandbox up.
     """
 
     name = "python"
@@ -39,12 +40,17 @@ class PythonCodeTool(Tool):
         memory_mb: int = 512,
         keep_error_last_line: bool = False,
         sandbox_type: str | None = None,
+        sandbox_uids: Sequence[int] | None = None,
     ):
         if timeout <= 0 or memory_mb < 64:
             raise EnvError(f"timeout: {timeout} must be above 0, and memory_mb: {memory_mb} 64 or more")
-        self._limits = Limits(timeout, timeout + EXTRA_S, memory_mb, disk_mb=16, output_bytes=OUTPUT_BYTES, threads=16)
+        try:
+            users = checked_users(sandbox_uids)
+        except ValueError as error:
+            raise EnvError(str(error)) from None
+        self._limits = Limits(timeout, timeout + EXTRA_S, memory_mb, 16, OUTPUT_BYTES, threads=16, users=users)
         self._last_line = keep_error_last_line
-        _means()
+        _means(self._limits)
 
     def find(self, answer: str) -> tuple[int, str] | None:
         match = PROGRAM.search(answer)
@@ -52,9 +58,10 @@ class PythonCodeTool(Tool):
 
     def run(self, call: str) -> str:
         files = {"main.py": call.encode(errors="replace")}
-        command = (_interpreter(), "-I", "-S", "-B", f"{BOX}/main.py")
+        interpreter, shown = own_python()
+        command = (interpreter, "-I", "-S", "-B", f"{BOX}/main.py")
         try:
-            finished = run(Job(command, view(*_shown()), self._limits, files), _means())
+            finished = run(Job(command, view(*shown), self._limits, files), _means(self._limits))
         except SandboxError as error:
             raise EnvError(f"python_code: {error}") from error
         if finished.ending == "time":
@@ -68,18 +75,9 @@ class PythonCodeTool(Tool):
         return f"Code execution result: {finished.stdout.decode(errors='replace').strip()}"
 
 
-def _interpreter() -> str:
-    return os.path.realpath(sys.executable)
-
-
-def _shown() -> tuple[str, ...]:
-    """Where the interpreter is, if the sandbox does not see it anyway."""
-    return () if sys.base_prefix == "/usr" else (os.path.realpath(sys.base_prefix),)
-
-
-def _means() -> Means:
+def _means(limits: Limits) -> Means:
     """Raises EnvError on a machine without a sandbox."""
     try:
-        return find_means(*_shown())
+        return find_means(*own_python()[1], users=limits.users)
     except SandboxUnavailable as error:
         raise EnvError(f"python_code runs programs in a sandbox, and {error}") from None

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
+from roll.utils.sandbox.interpreter import own_python
 from roll.utils.sandbox.job import BOX, Job, Limits, View, view
 
 GUEST = files("roll.pipeline.rlvr.rewards.code.guest")
@@ -62,10 +62,11 @@ def guest_source(name: str) -> bytes:
 @cache
 def find_python(path: str | None = None) -> Python:
     """Raises OSError or CalledProcessError if `path` is no Python."""
-    asked = subprocess.run([path or sys.executable, "-c", ASK_PYTHON], capture_output=True, text=True, check=True)
-    prefix, base, real = asked.stdout.splitlines()
     if path is None:
-        return Python((real, "-s", "-S", "-B"), (f"{base}/lib", real))
+        own, shown = own_python()
+        return Python((own, "-s", "-S", "-B"), shown)
+    asked = subprocess.run([path, "-c", ASK_PYTHON], capture_output=True, text=True, check=True)
+    prefix, base, real = asked.stdout.splitlines()
     named = os.path.abspath(path)
     paths = (f"{prefix}/lib", f"{base}/lib", f"{prefix}/pyvenv.cfg", named, real)
     return Python((named, "-s", "-B"), tuple(dict.fromkeys(filter(os.path.exists, paths))))

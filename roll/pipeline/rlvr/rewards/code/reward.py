@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Sequence
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 from roll.pipeline.rlvr.rewards.base import RewardInput, RewardResult, checks_rows, requires
@@ -13,7 +14,7 @@ from roll.pipeline.rlvr.rewards.code.languages import LANGUAGES, fences_of, find
 from roll.pipeline.rlvr.rewards.code.local import LocalJudge
 from roll.pipeline.rlvr.rewards.code.remote import RemoteJudge
 from roll.pipeline.rlvr.rewards.code.verdict import Judge, shorten
-from roll.utils.sandbox.job import Limits
+from roll.utils.sandbox.job import Limits, checked_users
 from roll.utils.sandbox.means import SandboxUnavailable, find_means
 from roll.utils.sandbox.process import SandboxError, run
 
@@ -30,6 +31,7 @@ class CodeSandbox:
     a fence is one of the first language. `time_limit_s` is CPU time of a case, `total_time_s` wall time of all cases of
     an answer, by default two thirds of `timeout_s`; the other limits are those of a case as well. `python` is the
     interpreter of answers, with the packages that it has; without it they have the standard library alone.
+    `sandbox_uids`: first and last number of the users that answers run as where root sets the sandbox up.
     """
 
     def __init__(
@@ -46,10 +48,12 @@ class CodeSandbox:
         disk_mb: int = 64,
         output_mb: int = 4,
         threads: int = 64,
+        sandbox_uids: Sequence[int] | None = None,
         timeout_s: float = 30.0,
     ):
         self._languages = _checked_languages(languages)
         limits = _checked_limits(time_limit_s, memory_mb, disk_mb, output_mb, threads)
+        limits = replace(limits, users=checked_users(sandbox_uids))
         if reward_type not in ("hard", "soft"):
             raise ValueError(f"reward_type: {reward_type!r} is neither hard nor soft")
         total_s = timeout_s * 2 / 3 if total_time_s is None else total_time_s
@@ -120,8 +124,8 @@ def _local_judge(languages: tuple[str, ...], python: str | None, limits: Limits,
     except (OSError, subprocess.CalledProcessError) as error:
         raise ValueError(f"python: {python} cannot be started: {error}") from error
     try:
-        means = find_means(*interpreter.shown)
-        started = run(interpreter.job("program", b"", STARTING), means)
+        means = find_means(*interpreter.shown, users=limits.users)
+        started = run(interpreter.job("program", b"", replace(STARTING, users=limits.users)), means)
     except (SandboxUnavailable, SandboxError) as error:
         raise ValueError(str(error)) from error
     if not started.is_fine:
