@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 MIB = 2**20
 BOX = "/box"  # the files of a job, read-only
+STDIN = "stdin"  # the input of a program, among the files
 SCRATCH = "/tmp"  # the only place that can be written
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 SYSTEM = ("/usr/bin", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/libx32", "/usr/libexec", "/usr/include")
@@ -82,6 +83,11 @@ class Job:
     files: Mapping[str, bytes] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     may_fork: bool = False  # start processes beside threads, as a compiler does
+
+    def with_stdin(self, content: bytes) -> Job:
+        """The job with its input under the name /dev/stdin, too: there is no /proc for the usual link."""
+        links = (*self.view.links, (f"{BOX}/{STDIN}", "/dev/stdin"))
+        return replace(self, view=replace(self.view, links=links), files={**self.files, STDIN: content})
 
     @property
     def variables(self) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import select
@@ -22,6 +23,7 @@ from roll.utils.sandbox.launch import KEPT, Holder, Means
 CHUNK = 65536
 STDERR_BYTES = 8192  # the end of it, which says why
 SIGNALLED = 128
+_SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 END_S = 60  # for the kernel to end what it was told to
 
 
@@ -171,10 +173,11 @@ class Process:
 
 
 def run(job: Job, means: Means, stdin: bytes = b"") -> Finished:
-    """Runs the job to its end, or to the end of its time. Raises SandboxError if the sandbox fails."""
+    """Runs the job to its end, or to the end of its time; its stdin is a file. Raises SandboxError if
+    the sandbox fails."""
     deadline = time.monotonic() + job.limits.wall_s
-    with Process(job, means) as process:
-        streams = _Streams(process, stdin, job.limits.output_bytes)
+    with _sealed(stdin) as file, Process(job, means, stdin=file) as process:
+        streams = _Streams(process, job.limits.output_bytes)
         ending = streams.exchange(deadline)
         stdout, stderr = b"".join(streams.output), streams.errors
         if ending is not None:
@@ -188,51 +191,47 @@ def run(job: Job, means: Means, stdin: bytes = b"") -> Finished:
         return Finished("time" if code == SIGNALLED + signal.SIGXCPU else "exit", code, stdout, stderr)
 
 
-class _Streams:
-    """Feeds stdin and gathers stdout and stderr at the same time, so that neither side waits for the other."""
+@contextmanager
+def _sealed(content: bytes) -> Iterator[int]:
+    """A descriptor of a file in memory that nobody can change, at its beginning."""
+    fd = os.memfd_create("stdin", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        with open(fd, "wb", closefd=False) as file:
+            file.write(content)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+        os.lseek(fd, 0, os.SEEK_SET)
+        yield fd
+    finally:
+        os.close(fd)
 
-    def __init__(self, process: Process, stdin: bytes, limit: int):
+
+class _Streams:
+    """Gathers stdout and stderr at the same time, so that the job waits for neither."""
+
+    def __init__(self, process: Process, limit: int):
         self.output: list[bytes] = []
         self.errors = b""
-        self._process, self._left, self._room = process, memoryview(stdin), limit
+        self._process, self._room = process, limit
 
     def exchange(self, deadline: float) -> Literal["time", "output"] | None:
         """Until stdout and stderr end; otherwise says which limit was reached."""
         with selectors.DefaultSelector() as selector:
-            for stream, event in (
-                (self._process.stdin, selectors.EVENT_WRITE),
-                (self._process.stdout, selectors.EVENT_READ),
-                (self._process.stderr, selectors.EVENT_READ),
-            ):
+            for stream in (self._process.stdout, self._process.stderr):
                 os.set_blocking(stream.fileno(), False)
-                selector.register(stream, event)
+                selector.register(stream, selectors.EVENT_READ)
             open_outputs = 2
             while open_outputs:
                 wait_s = deadline - time.monotonic()
                 if wait_s <= 0:
                     return "time"
                 for key, _ in selector.select(wait_s):
-                    stream = key.fileobj
-                    assert not isinstance(stream, int)
-                    going_on = self._feed() if stream is self._process.stdin else self._take(key.fd)
+                    going_on = self._take(key.fd)
                     if self._room < 0:
                         return "output"
                     if not going_on:
-                        selector.unregister(stream)
-                        if stream is self._process.stdin:
-                            self._process.stdin.close()
-                        else:
-                            open_outputs -= 1
+                        selector.unregister(key.fileobj)
+                        open_outputs -= 1
         return None
-
-    def _feed(self) -> bool:
-        try:
-            self._left = self._left[os.write(self._process.stdin.fileno(), self._left[:CHUNK]) :]
-        except BlockingIOError:
-            return True
-        except BrokenPipeError:  # it does not want to read it all
-            return False
-        return len(self._left) > 0
 
     def _take(self, fd: int) -> bool:
         chunk = os.read(fd, CHUNK)

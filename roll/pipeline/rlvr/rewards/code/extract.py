@@ -9,8 +9,12 @@ from dataclasses import dataclass
 from roll.utils.thinking import after_thinking
 
 FENCE = re.compile(
-    r"^(?P<indent>[ \t]*)(?:<\w+>[ \t]*)?(?P<fence>`{3,}|~{3,})[ \t]*(?P<word>[^\s`]*)[^`\n]*$", re.MULTILINE
+    r"^(?P<indent>[ \t]*)(?P<before>[^`~\n]*?)(?P<fence>`{3,}|~{3,})[ \t]*(?P<word>[^\s`]*)[^`\n]*$", re.MULTILINE
 )
+
+_TAG = re.compile(r"<\w+>")
+_ITEM = re.compile(r"[-*+]|\d{1,9}[.)]")
+_WORD = re.compile(r"\{?\.?(?:lang(?:uage)?-)?([A-Za-z][\w+#]*)(?![\w-])")
 
 
 @dataclass(frozen=True)
@@ -30,17 +34,41 @@ def code_in(text: str, fences: Mapping[str, str], plain: str | None = None) -> C
     opening: re.Match[str] | None = None
     for line in FENCE.finditer(answer):
         if opening is None:
-            opening = line
-        elif (not line["word"] or line["word"].startswith("</")) and line["fence"].startswith(opening["fence"]):
-            language = fences.get(opening["word"].lower()) if opening["word"] else next(iter(fences.values()))
+            opening = line if _opens(line) else None
+        elif _closes(line) and line["fence"].startswith(opening["fence"]):
+            language = fences.get(_language(opening["word"])) if opening["word"] else next(iter(fences.values()))
             body = answer[opening.end() : line.start()].removeprefix("\n")
             if language is not None and body.strip() and (opening["word"] or not is_named):
                 is_named = bool(opening["word"])
-                found = Code(language, _dedent(body, opening["indent"]))
+                found = Code(language, _dedent(body, _indent(opening)))
             opening = None
     if found is None and opening is None and plain is not None and answer.strip() and not FENCE.search(answer):
         return Code(plain, answer.strip() + "\n")
     return found
+
+
+def _opens(line: re.Match[str]) -> bool:
+    """Text before a fence is the start of a block where a word follows it, or where it leads up to one: "Code:", an
+    item of a list."""
+    before = line["before"].strip()
+    return not before or bool(line["word"]) or before.endswith((":", ">")) or _ITEM.fullmatch(before) is not None
+
+
+def _closes(line: re.Match[str]) -> bool:
+    is_alone = not line["before"].strip() or _TAG.fullmatch(line["before"].strip()) is not None
+    return is_alone and (not line["word"] or line["word"].startswith("</"))
+
+
+def _language(word: str) -> str:
+    """Example: python of `{.python .numberLines}`, `language-python`, `python:main.py` and `Python3.11`: python3."""
+    found = _WORD.match(word)
+    return found[1].lower() if found else word.lower()
+
+
+def _indent(opening: re.Match[str]) -> str:
+    """That of the lines of the block: below an item of a list, as wide as what stands before the fence."""
+    is_item = _ITEM.fullmatch(opening["before"].strip()) is not None
+    return opening["indent"] + (" " * len(opening["before"]) if is_item else "")
 
 
 def _dedent(body: str, indent: str) -> str:

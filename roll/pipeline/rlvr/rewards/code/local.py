@@ -58,7 +58,8 @@ class LocalJudge:
             case = cases.stdin[len(tally.shares)]
             limits = replace(self.limits, wall_s=min(self.limits.wall_s, max(budget.left_s, 0.01)))
             starts.start()
-            finished = run(replace(job, limits=limits), self.means, case.stdin.encode(errors="replace"))
+            given = case.stdin.encode(errors="replace")
+            finished = run(replace(job, limits=limits).with_stdin(given), self.means, given)
             finished = _begun(finished, starts) if language == PYTHON else finished
             if language != PYTHON or starts.stage != "starting":
                 self._judge_output(finished, case.expected, tally)
