@@ -12,6 +12,8 @@ def row(cases: Any, case_type: str | None = None, function: str | None = None) -
     return {"test_cases": cases, "case_type": case_type, "test_case_function": function}
 
 
+NAMED = {"func_name": "f"}
+DEEPCODER = {"input": '1\n"a"', "output": "[2]", "testtype": "functional", "metadata": NAMED}
 STDIN = Cases("stdin", None, stdin=(StdinCase("1\n", "2\n"),))
 CALL = Cases("function", "f", calls=(CallCase([1, "a"], [2]),))
 OF_APPS = Cases("function", "f", calls=(CallCase([1, "a"], [2], may_be_item=True),))
@@ -38,6 +40,16 @@ ASSERTS = Cases("assert", None, asserts=("assert f(1) == 2",))
         (row({"inputs": [[1, "a"], [1]], "outputs": [[2], 3], "fn_name": "f"}), MIXED),
         (row([{"input": '1\n"a"', "output": "[2]", "testtype": "functional"}], "stdin", "f"), CALL),
         (row([{"stdin": '1\n"a"', "expected_stdout": "[2]"}], "input", "f"), CALL),
+        (row([DEEPCODER]), CALL),
+        (row(json.dumps([DEEPCODER])), CALL),
+        (row([{"input": '1\n"a"', "output": "[2]", "testtype": "functional"}]) | {"metadata": NAMED}, CALL),
+        (row([{"input": '1\n"a"', "output": "[2]", "testtype": "functional"}]) | {"metadata": json.dumps(NAMED)}, CALL),
+        (row([{"input": [1, "a"], "output": [2]}], "function") | {"metadata": NAMED}, CALL),
+        (row([{"input": "1\n", "output": "2\n", "testtype": "stdin"}]) | {"metadata": NAMED}, STDIN),
+        (row([{"input": "1\n", "output": "2\n"}], "stdin") | {"metadata": NAMED}, STDIN),
+        (row([{"input": "1\n", "output": "2\n", "testtype": "stdin"}]) | {"metadata": "{}"}, STDIN),
+        (row([{"input": "1\n", "output": "2\n"}]) | {"metadata": "of another kind"}, STDIN),
+        (row([{"input": "1\n", "output": "2\n"}]) | {"metadata": {"func_name": None}}, STDIN),
         (row([{"input": [1, "a"], "output": [2]}], "function", "f"), CALL),
         (row([{"input": [1], "output": None}], "function", "f"), NOTHING),
         (row([{"input": [1], "output": None, "stdin": None}], None, "f"), NOTHING),

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from roll.pipeline.rlvr.rewards.code.suite_problems import problem_of_suite
 
 TYPE, CASES, FUNCTION, ENTRY_POINT = "case_type", "test_cases", "test_case_function", "entry_point"
+METADATA = "metadata"
 COLUMNS = (CASES,)
 
 Kind = Literal["stdin", "function", "assert"]
@@ -63,7 +64,9 @@ def read_cases(row: Mapping[str, Any]) -> Cases:
     within = raw if isinstance(raw, Mapping) else entries[0] if isinstance(entries[0], Mapping) else {}
     of_cases = _function(within.get("fn_name"))
     function = _function(row.get(FUNCTION)) or of_cases
-    kind = _kind(row.get(TYPE), entries, function)
+    of_metadata = _of_metadata(within) or _of_metadata(row)
+    kind = _kind(row.get(TYPE), entries, function or (None if row.get(TYPE) else of_metadata))
+    function = function or of_metadata
     if kind == "assert":
         function = function or _entry_point(row)
         texts = tuple(_assert(entry, at) for at, entry in enumerate(entries))
@@ -125,6 +128,18 @@ def _function(value: Any) -> str | None:
     return name[1]
 
 
+def _of_metadata(found: Mapping[str, Any]) -> str | None:
+    """The name in a case of DeepCoder's, or in a row of LiveCodeBench's: `{"metadata": {"func_name": "f"}}`, or JSON of
+    it. Metadata of other data say nothing."""
+    value = found.get(METADATA)
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return None
+    return _function(value.get("func_name")) if isinstance(value, Mapping) else None
+
+
 def _entry_point(row: Mapping[str, Any]) -> str | None:
     """HumanEval's column, if it holds a name: where ours is empty."""
     value = row.get(ENTRY_POINT)
@@ -165,6 +180,8 @@ def _kind(named: Any, entries: Sequence[Any], function: str | None) -> Kind:
         return "assert"
     if isinstance(first, Mapping) and first.get("testtype") == "functional":
         return "function"
+    if not text and isinstance(first, Mapping) and first.get("testtype") in ("stdin", "stdin_stdout"):
+        return "stdin"
     if text and KINDS[text] == "assert":
         raise BadCases(f"column {TYPE!r} is {text}, but case 1 of column {CASES!r} has no assert_code")
     return "function" if function is not None else KINDS.get(text, "stdin")
