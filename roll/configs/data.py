@@ -28,6 +28,7 @@ Strings = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
 Names = Annotated[tuple[str, ...], BeforeValidator(split_text)]
 Numbers = Annotated[tuple[Annotated[int, Field(ge=0, le=LARGEST)], ...], BeforeValidator(split_text)]
 """Lists that may also be written as one text with commas; numbers from 0 on."""
+Truncation = Literal["error", "left", "right", "middle", "drop"]
 Place = Annotated[str, AfterValidator(os.path.expanduser)]
 """A path, or the name of a model: what ~ means is settled here, for libraries and workers that would not know it."""
 
@@ -80,10 +81,11 @@ class DataArgs(Settings):
         "native_nonthinking, qwen3_coder, qwen2-vl, chatml, empty, base, longCOT_qwen2.5, longcot_V3) are known; "
         "anything else is the path of a Jinja template file.",
     )
-    truncation: Literal["error", "left", "right", "drop"] = setting(
+    truncation: Truncation = setting(
         "error",
-        "What happens to a prompt longer than prompt_length: stop the run, cut its beginning (left), cut its end "
-        "(right), or leave the row out. The counts are reported.",
+        "What happens to a prompt longer than prompt_length: stop the run, cut its beginning (left), its end (right) or "
+        "its middle (middle, which keeps half of the length at either end), or leave the row out (drop). The counts are "
+        "reported.",
     )
     prompt: str | None = setting(None, "Column with the prompt text. Default: `prompt`, when `messages` is not there.")
     messages: str | None = setting(None, "Column with chat messages (a list of role and content). Default: `messages`.")

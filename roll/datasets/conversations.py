@@ -14,6 +14,7 @@ from roll.datasets.answers.turns import Message, Turns
 from roll.datasets.loader import Row
 from roll.datasets.media import check_text_alone
 from roll.datasets.messages import conversation_column, messages_in, told_in_text
+from roll.datasets.shortened import shortened
 from roll.datasets.sources import Choose, all_rows, data_sources
 from roll.datasets.templates import PromptTemplate
 from roll.datasets.tool_calls import Tool, plain, tools_in
@@ -135,10 +136,9 @@ def load_conversations(
         forgotten.update(columns.forgotten(row, args))
         if len(tokens) > max_tokens:
             num_long, longest = num_long + 1, max(longest, len(tokens))
-            cut = slice(-max_tokens, None) if args.truncation == "left" else slice(max_tokens)
-            tokens, mask = tokens[cut], mask[cut]
             if args.truncation in ("error", "drop"):
                 continue
+            tokens, mask = (shortened(each, max_tokens, args.truncation) for each in (tokens, mask))
         mask = predicted(mask)
         if not any(mask):
             continue
@@ -147,7 +147,7 @@ def load_conversations(
     if args.truncation == "error" and num_long:
         raise ConfigError(
             f"{key}: {num_long} of {num_rows} rows are longer than sequence_length = {max_tokens} tokens; the longest "
-            f"has {longest}. Raise sequence_length, or set {key}.truncation: left, right or drop"
+            f"has {longest}. Raise sequence_length, or set {key}.truncation: left, right, middle or drop"
         )
     if not ids:
         raise ConfigError(f"{key}.file_name: no rows to learn from in {', '.join(args.file_name)} ({num_rows} rows)")

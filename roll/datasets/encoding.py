@@ -17,6 +17,7 @@ from roll.datasets.answers.parts import shape_of
 from roll.datasets.answers.written import check_prompt
 from roll.datasets.loader import Row
 from roll.datasets.rows import Domain, Example, RowReader
+from roll.datasets.shortened import shortened
 from roll.datasets.sources import Choose, all_rows, data_sources
 from roll.datasets.templates import PromptTemplate
 from roll.datasets.token_bound import TokenBound
@@ -133,7 +134,7 @@ class _Encoder:
                 self._longest = max(self._longest, (len(ids), example.row.where, ""))
                 if self._args.truncation in ("error", "drop"):
                     continue
-                ids = ids[-self._max_tokens :] if self._args.truncation == "left" else ids[: self._max_tokens]
+                ids = shortened(ids, self._max_tokens, self._args.truncation)
                 text = str(self._tokenizer.decode(ids))
             self._tasks.append(self._task(example, text, ids))
 
@@ -210,7 +211,7 @@ class _Encoder:
             raise ConfigError(
                 f"{self._key}: {self._num_long} of {self._num_rows} prompts are longer than prompt_length = "
                 f"{self._max_tokens} tokens; the longest has {about}{tokens} ({where}). Raise prompt_length, or set "
-                f"{self._key}.truncation: left, right or drop"
+                f"{self._key}.truncation: left, right, middle or drop"
             )
         if not self._num_rows:
             raise ConfigError(f"{self._key}.file_name: no rows in {', '.join(self._args.file_name)}")
@@ -222,7 +223,7 @@ class _Encoder:
         return TaskSet(
             tuple(self._tasks),
             self._num_rows,
-            num_truncated=self._num_long if truncation in ("left", "right") else 0,
+            num_truncated=self._num_long if truncation in ("left", "right", "middle") else 0,
             num_dropped=self._num_long if truncation == "drop" else 0,
         )
 

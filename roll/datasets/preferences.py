@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from roll.configs.data import DataArgs
+from roll.configs.data import DataArgs, Truncation
 from roll.configs.limits import LARGEST
 from roll.datasets.answers.turns import Message, Turns
 from roll.datasets.conversations import (
@@ -143,7 +143,7 @@ def load_pairs(
     if args.truncation == "error" and num_long:
         raise ConfigError(
             f"{key}: {num_long} of {num_pairs} pairs have a row longer than sequence_length = {max_tokens} tokens; the "
-            f"longest has {longest}. Raise sequence_length, or set {key}.truncation: left, right or drop"
+            f"longest has {longest}. Raise sequence_length, or set {key}.truncation: left, right, middle or drop"
         )
     counts = f"{num_long} too long, {num_ties} with the same answer twice"
     if not kept:
@@ -153,14 +153,18 @@ def load_pairs(
     return _pair_rows(kept)
 
 
-def _cut(both: Sequence[Encoded], max_tokens: int, how: Literal["error", "left", "right", "drop"]) -> Sequence[Encoded]:
-    """The rows of a pair within their length; none where that leaves nothing to compare. `left` takes as much of the
-    prompt of both, so that they still answer the same one, and leaves the pair out where the prompt is too short."""
+def _cut(both: Sequence[Encoded], max_tokens: int, how: Truncation) -> Sequence[Encoded]:
+    """The rows of a pair within their length; none where that leaves nothing to compare. `left` and `middle` take as
+    much of the prompt of both, so that they still answer the same one, and leave the pair out where it is too short."""
     excess = max(len(ids) for ids, _ in both) - max_tokens
     shared = min([*mask, True].index(True) for _, mask in both)
     if how == "right":
         return [(ids[:max_tokens], mask[:max_tokens]) for ids, mask in both]
-    return [(ids[excess:], mask[excess:]) for ids, mask in both] if how == "left" and excess < shared else ()
+    if how not in ("left", "middle") or excess >= shared:
+        return ()
+    begin = (shared - excess) // 2 if how == "middle" else 0
+    end = begin + excess
+    return [(ids[:begin] + ids[end:], mask[:begin] + mask[end:]) for ids, mask in both]
 
 
 def _pair_rows(pairs: Sequence[tuple[Sequence[Encoded], float]]) -> PairRows:

@@ -57,7 +57,7 @@ def _prompts(key: str, args: DataArgs, tasks: Sequence[Task], most: int) -> Iter
     lengths = [len(task.prompt_ids) for task in tasks]
     told = f"{key}: the first {len(tasks)} prompts have {min(lengths)} to {max(lengths)} tokens of prompt_length {most}"
     if max(lengths) >= most and args.truncation != "drop":
-        fix = "Raise it, or set truncation (left, right, drop)"
+        fix = "Raise it, or set truncation (left, right, middle, drop)"
         yield Finding("hint", f"{told}: some may be cut", "prompt_length", fix)
     else:
         yield Finding("ok", told)

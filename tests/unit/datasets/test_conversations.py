@@ -116,6 +116,10 @@ def test_the_first_token_of_a_row_is_not_learnt_for_nothing_predicts_it(
     assert rows.response_mask.tolist() == [False, True, True, False, True, True]
     cut = load(tmp_path, tiny_tokenizer, {"prompt": "31", "answer": "12345"}, longest=3, args={"truncation": "left"})
     assert cut.response_mask.tolist() == [False, True, False]  # 5, the end, a line break of the template's
+    both: dict[str, Any] = {"prompt": "31", "answer": "12345"}
+    whole, middle = (load(tmp_path, tiny_tokenizer, both, longest=n, args={"truncation": "middle"}) for n in (99, 7))
+    ids = whole.input_ids.tolist()
+    assert middle.input_ids.tolist() == [*ids[:3], *ids[-4:]]
 
 
 def test_messages_that_nobody_answers_are_left_out(

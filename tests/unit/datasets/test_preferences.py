@@ -178,6 +178,11 @@ def test_pairs_too_long_stop_the_run_are_left_out_or_cut(tmp_path: Path, tiny_to
         == load(tmp_path, tiny_tokenizer, long).input_ids[cut : cut + left.lengths[0]].tolist()
     ), "as much is gone of the shorter row, so that both have the same prompt"
 
+    middle = load(tmp_path, tiny_tokenizer, long, longest=40, args={"truncation": "middle"})
+    assert middle.lengths.tolist() == left.lengths.tolist()
+    assert [part for _, part in rendered(middle, tiny_tokenizer)] == [part for _, part in whole]
+    assert middle.input_ids[:5].tolist() == load(tmp_path, tiny_tokenizer, long).input_ids[:5].tolist(), "it stays"
+
     right = load(tmp_path, tiny_tokenizer, TEXTS, long, longest=longest - 3, args={"truncation": "right"})
     assert rendered(right, tiny_tokenizer)[3][1] in whole[1][1] and len(right) == 4
     nothing_left = {"prompt": "1" * 60, "chosen": "13", "rejected": "3"}

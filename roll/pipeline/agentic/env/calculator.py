@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from roll.pipeline.agentic.env.arithmetic import ArithmeticProblem, evaluate
+from roll.utils.calculations import CalculationProblem, evaluate
 from roll.pipeline.agentic.env.base import SUCCESS, VALID, Env, EnvStep
 
 
@@ -47,7 +47,7 @@ class Calculator(Env):
                 valid, said = True, f"{rest.strip()} = {value}"
             else:
                 said = "The calculator takes two numbers at a time." if word.lower() == "calc" else "calc: or answer:?"
-        except ArithmeticProblem as error:
+        except CalculationProblem as error:
             said = f"Not understood: {error}."
         truncated = not answered and self.max_steps is not None and self._steps >= self.max_steps
         return EnvStep(said, float(right), answered, truncated, {VALID: float(valid), SUCCESS: float(right)})

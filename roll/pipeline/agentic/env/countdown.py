@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-from roll.pipeline.agentic.env.arithmetic import ArithmeticProblem, evaluate
+from roll.utils.calculations import CalculationProblem, evaluate
 from roll.pipeline.agentic.env.base import SUCCESS, VALID, Env, EnvStep
 
 
@@ -46,7 +46,7 @@ class Countdown(Env):
             value, used = evaluate(action.partition("=")[0])
             surplus = Counter(used) - Counter(self.numbers)
             problem = f"{next(iter(surplus))} is not there, or used too often" if surplus else ""
-        except ArithmeticProblem as error:
+        except CalculationProblem as error:
             value, problem = None, str(error)
         solved = not problem and value == self.target
         said = f"No: {problem}." if problem else f"{action.strip()} is {value}."

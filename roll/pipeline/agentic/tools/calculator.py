@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from roll.pipeline.agentic.env.arithmetic import ArithmeticProblem, evaluate
+from roll.utils.calculations import CalculationProblem, evaluate
 from roll.pipeline.agentic.tools.base import Tool, ToolError
 
 
@@ -17,6 +17,6 @@ class CalculatorTool(Tool):
     def run(self, call: str) -> str:
         try:
             value, _ = evaluate(call)
-        except ArithmeticProblem as error:
+        except CalculationProblem as error:
             raise ToolError(f"not understood: {error}") from None
         return f"{call} = {value}"

@@ -42,6 +42,8 @@ BUILTINS: Mapping[str, Builtin] = {
         f"{HOME}.ifeval.reward:IFEval", package=("py3langid", "pip install py3langid"), reward_types=("hard", "soft")
     ),
     "detection": Builtin(f"{HOME}.detection:Detection"),
+    "countdown": Builtin(f"{HOME}.countdown:Countdown", is_light=True),
+    "trinity_reward": Builtin(f"{HOME}.trinity:TrinityReward"),
     LLM_JUDGE: Builtin(
         "roll.pipeline.rlvr.judge.judge:Judge", is_quick=False, package=("openai", "pip install openai")
     ),

@@ -9,31 +9,31 @@ MAX_CHARACTERS, MAX_DEPTH, MAX_DIGITS = 200, 20, 12
 TOKEN = re.compile(r"\s*(\d+|[-+*/()])")
 
 
-class ArithmeticProblem(ValueError):
+class CalculationProblem(ValueError):
     """The text is no calculation, or has no value."""
 
 
 def evaluate(text: str) -> tuple[Fraction, list[int]]:
     """(value, the numbers used in their order) of whole numbers with + - * / and parentheses. Exact.
 
-    Example: evaluate("(3 + 5) / 2") == (Fraction(4), [3, 5, 2]). Raises ArithmeticProblem.
+    Example: evaluate("(3 + 5) / 2") == (Fraction(4), [3, 5, 2]). Raises CalculationProblem.
     """
     if len(text) > MAX_CHARACTERS:
-        raise ArithmeticProblem(f"longer than {MAX_CHARACTERS} characters")
+        raise CalculationProblem(f"longer than {MAX_CHARACTERS} characters")
     tokens: list[str] = []
     place = 0
     while text[place:].strip():
         match = TOKEN.match(text, place)
         if match is None:
-            raise ArithmeticProblem(f"{text[place:].strip()[0]!r} is not understood")
+            raise CalculationProblem(f"{text[place:].strip()[0]!r} is not understood")
         tokens.append(match[1])
         place = match.end()
     if any(len(token) > MAX_DIGITS for token in tokens):
-        raise ArithmeticProblem(f"a number has more than {MAX_DIGITS} digits")
+        raise CalculationProblem(f"a number has more than {MAX_DIGITS} digits")
     parser = _Parser(tokens)
     value = parser.sum(0)
     if parser.rest:
-        raise ArithmeticProblem(f"{parser.rest[0]!r} is not expected there")
+        raise CalculationProblem(f"{parser.rest[0]!r} is not expected there")
     return value, [int(token) for token in tokens if token.isdigit()]
 
 
@@ -55,25 +55,25 @@ class _Parser:
             sign = self._take()
             other = self._factor(depth)
             if sign == "/" and other == 0:
-                raise ArithmeticProblem("division by zero")
+                raise CalculationProblem("division by zero")
             value = value * other if sign == "*" else value / other
         return value
 
     def _factor(self, depth: int) -> Fraction:
         if depth > MAX_DEPTH:
-            raise ArithmeticProblem("nested too deeply")
+            raise CalculationProblem("nested too deeply")
         if not self.rest:
-            raise ArithmeticProblem("it ends too early")
+            raise CalculationProblem("it ends too early")
         token = self._take()
         if token == "-":
             return -self._factor(depth + 1)
         if token == "(":
             value = self.sum(depth + 1)
             if not self.rest or self._take() != ")":
-                raise ArithmeticProblem("a parenthesis is not closed")
+                raise CalculationProblem("a parenthesis is not closed")
             return value
         if not token.isdigit():
-            raise ArithmeticProblem(f"{token!r} is not expected there")
+            raise CalculationProblem(f"{token!r} is not expected there")
         return Fraction(int(token))
 
     def _take(self) -> str:
