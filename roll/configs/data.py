@@ -83,9 +83,9 @@ class DataArgs(Settings):
     )
     truncation: Truncation = setting(
         "error",
-        "What happens to a prompt longer than prompt_length: stop the run, cut its beginning (left), its end (right) or "
-        "its middle (middle, which keeps half of the length at either end), or leave the row out (drop). The counts are "
-        "reported.",
+        "What happens to a prompt longer than prompt_length: stop the run, cut its beginning (left), its end (right) "
+        "or its middle (middle, which keeps half of the length at either end), or leave the row out (drop). The counts "
+        "are reported.",
     )
     prompt: str | None = setting(None, "Column with the prompt text. Default: `prompt`, when `messages` is not there.")
     messages: str | None = setting(None, "Column with chat messages (a list of role and content). Default: `messages`.")

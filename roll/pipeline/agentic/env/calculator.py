@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from roll.utils.calculations import CalculationProblem, evaluate
 from roll.pipeline.agentic.env.base import SUCCESS, VALID, Env, EnvStep
+from roll.utils.calculations import CalculationProblem, evaluate
 
 
 class Calculator(Env):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-from roll.utils.calculations import CalculationProblem, evaluate
 from roll.pipeline.agentic.env.base import SUCCESS, VALID, Env, EnvStep
+from roll.utils.calculations import CalculationProblem, evaluate
 
 
 class Countdown(Env):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from roll.utils.calculations import CalculationProblem, evaluate
 from roll.pipeline.agentic.tools.base import Tool, ToolError
+from roll.utils.calculations import CalculationProblem, evaluate
 
 
 class CalculatorTool(Tool):

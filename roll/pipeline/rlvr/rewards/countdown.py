@@ -6,6 +6,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Literal
 
 from roll.pipeline.rlvr.rewards.base import RewardInput, RewardResult, checks_rows, requires
@@ -64,10 +65,8 @@ class Countdown:
 def _task(truth: object, row: Mapping[str, Any]) -> tuple[int, Counter[int]]:
     """The target, and how often each number is given. Raises ValueError that says what is wrong."""
     if isinstance(truth, str):
-        try:
+        with suppress(ValueError):
             truth = json.loads(truth)
-        except ValueError:
-            pass
     task = truth if isinstance(truth, Mapping) else row
     name = next((name for name in _NUMBERS if task.get(name) is not None), "numbers")
     target, numbers = _whole(task.get("target")), task.get(name)
