@@ -93,6 +93,9 @@ class DataArgs(Settings):
         "tools",
         "Column with the tools that a row offers, if it has any: a list of JSON schemas, or its text. null: none.",
     )
+    system_prompt: str | None = setting(
+        None, "System prompt of rows that bring none, neither in their messages nor in a column of system_key."
+    )
     tag: str = setting("tag", "Column with the tag; rewards.<domain>.tag_included maps tags to domains.")
     id: str = setting(
         "id", "Column with the row's id. Rows without one are named by file and line, those that share one by both."

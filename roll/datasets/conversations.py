@@ -75,7 +75,7 @@ class Columns:
             asked = prompt_in(row, self.prompt, self.query, self._hint(row))
             answer = ends_with_answer(self._answer(row), row, self.response)
             messages = [*asked, *answer]
-        messages = with_system(messages, row, self.system)
+        messages = with_system(messages, row, self.system, args.system_prompt)
         tools = () if self.tools is None else tools_in(row, self.tools)
         return Conversation(messages, tools, len(messages) - len(answer) if answer else 0, unanswered)
 
@@ -215,13 +215,13 @@ def prompt_in(row: Row, column: str, query: str | None, hint: str = "") -> list[
     return asked
 
 
-def with_system(messages: list[Message], row: Row, column: str | None) -> list[Message]:
+def with_system(messages: list[Message], row: Row, column: str | None, text: str | None = None) -> list[Message]:
     """The messages behind the system prompt of a column, unless they have one, or the row has none: rows without hold
-    null or an empty text there. Raises ConfigError where it is none."""
-    if column is None or messages[0]["role"] in ("system", "developer"):
+    null or an empty text there. `text` is that of all rows that bring none. Raises ConfigError where it is none."""
+    if messages[0]["role"] in ("system", "developer"):
         return messages
-    if row.value(column) in (None, "") and column.partition(".")[0] in row.values:
-        return messages
+    if column is None or (row.value(column) in (None, "") and column.partition(".")[0] in row.values):
+        return [{"role": "system", "content": text}, *messages] if text else messages
     return [{"role": "system", "content": text_in(row, column, "system_key")}, *messages]
 
 

@@ -73,8 +73,8 @@ class PairColumns:
             raise ConfigError(f"{row.where}: {row.fault}")
         check_text_alone(row)
         pair = Pair(
-            self._conversation(row, self.chosen, "chosen_key"),
-            self._conversation(row, self.rejected, "rejected_key"),
+            self._conversation(row, self.chosen, "chosen_key", args.system_prompt),
+            self._conversation(row, self.rejected, "rejected_key", args.system_prompt),
             0.0 if self.margin is None else _number(row, self.margin, "margin_key"),
             () if self.tools is None else tools_in(row, self.tools),
         )
@@ -86,7 +86,7 @@ class PairColumns:
             )
         return pair
 
-    def _conversation(self, row: Row, column: str, key: str) -> list[Message]:
+    def _conversation(self, row: Row, column: str, key: str, text: str | None) -> list[Message]:
         """An answer alone, as a text or as messages, is that to the row's prompt."""
         value = told_in_text(plain(row.value(column)))
         if isinstance(value, str):
@@ -99,7 +99,7 @@ class PairColumns:
             raise ConfigError(not_there(row, column, key, value, "a text or messages"))
         answer = [{name: inner for name, inner in said.items() if name != "weight"} for said in answer]
         whole = answer if answer[0]["role"] != "assistant" else prompt_in(row, self.prompt, self.query) + answer
-        return ends_with_answer(with_system(whole, row, self.system), row, column)
+        return ends_with_answer(with_system(whole, row, self.system, text), row, column)
 
     def reads(self, row: Row, args: DataArgs) -> list[str | None]:
         """The columns that a run reads of the row."""

@@ -177,6 +177,13 @@ class RowReader:
         )
 
     def _messages(self, row: Row) -> tuple[tuple[Message, ...], bool]:
+        """The conversation with its system prompt, and whether it is a bare prompt."""
+        messages, is_text = self._own_messages(row)
+        if self._args.system_prompt and messages[0]["role"] not in ("system", "developer"):
+            return ({"role": "system", "content": self._args.system_prompt}, *messages), False
+        return messages, is_text
+
+    def _own_messages(self, row: Row) -> tuple[tuple[Message, ...], bool]:
         """A named column must be there; otherwise `messages`, or else `prompt`. A text in `messages` is JSON."""
         args = self._args
         if args.messages is not None or (args.prompt is None and row.values.get("messages") is not None):

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from roll.importers.rows import NotHere
+
+_MOST = 10**9  # samples of a step; more are a slip of the pen, and take long to divide
+
 
 @dataclass(frozen=True)
 class Split:
@@ -34,8 +38,11 @@ def split(samples_per_step: int, samples_per_update: int, ranks: int, micro: int
     the micro batch is the largest that divides and is not above the given one; an update that does not divide the
     step becomes the nearest that does.
 
-    Example: split(1024 * 5, 256 * 5, 8, 4) is 4 x 40 passes x 8 ranks.
+    Example: split(1024 * 5, 256 * 5, 8, 4) is 4 x 40 passes x 8 ranks. Raises NotHere for more samples than any step
+    has.
     """
+    if samples_per_step > _MOST:
+        raise NotHere(f"{samples_per_step} samples are more than a step can have")
     per_step = max(1, samples_per_step // ranks)
     per_rank = nearest_divisor(max(1, min(samples_per_update // ranks, per_step)), per_step)
     micro = largest_divisor(per_rank, micro)

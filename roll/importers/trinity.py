@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from roll.importers.rows import Table, summed
+from roll.importers.rows import Table, needless, summed
 from roll.importers.trinity_dpo import TRINITY_DPO
 from roll.importers.trinity_rows import OF_ANY_TASK, OWN_ROWS, RENAMED, RENAMED_SECTIONS
 from roll.importers.trinity_sft import TRINITY_SFT
-from roll.importers.trinity_sums import SAVES, TRINITY_CONDITIONS, TRINITY_SUMS, algorithm_defaults
+from roll.importers.trinity_steps import SAVES
+from roll.importers.trinity_sums import TRINITY_CONDITIONS, TRINITY_SUMS, algorithm_defaults
 from roll.importers.verl_conditions import CONDITIONS
 from roll.importers.verl_rows import ROWS
 from roll.importers.verl_sums import SUMS
+
+_EMPTY: tuple[Any, ...] = (None, {}, [], "")
 
 
 def is_trinity(tree: Mapping[str, Any]) -> bool:
@@ -21,8 +25,22 @@ def is_trinity(tree: Mapping[str, Any]) -> bool:
 
 
 def trinity_table(keys: Iterable[tuple[str, Any]]) -> Table:
-    """That of the algorithm which the keys name."""
-    return _TABLES.get(str(dict(keys).get("algorithm.algorithm_type")), TRINITY_RL)
+    """That of the algorithm which the keys name, with rows for sections that are written without anything in them."""
+    given = list(keys)
+    table = _TABLES.get(str(dict(given).get("algorithm.algorithm_type")), TRINITY_RL)
+    names = [table.canonical(key) for key, value in given if value in _EMPTY]
+    sections = [name for name in dict.fromkeys(names) if table.row(name) is None and _is_section(table, name)]
+    return replace(table, rows=(*table.rows, *(needless(name, "empty: not given") for name in sections)))
+
+
+def _is_section(table: Table, name: str) -> bool:
+    inside = (*(row.key for row in table.rows), *(f"trinity.{key}" for key in (*RENAMED, *RENAMED_SECTIONS)))
+    return any(key.startswith((f"{name}.", f"{name}**")) for key in inside)
+
+
+def without_none(keys: Iterable[tuple[str, Any]]) -> tuple[tuple[str, Any], ...]:
+    """The guide writes None for null, which YAML takes for a text."""
+    return tuple((key, None if value == "None" else value) for key, value in keys)
 
 
 def _of_rl(key: str) -> str:

@@ -8,8 +8,17 @@ from dataclasses import replace
 from roll.importers import words
 from roll.importers.rows import Look, Near, Row, Sum, Table, lacks, needless, summed, to
 from roll.importers.trinity_rows import BUFFER, own
-from roll.importers.trinity_sft import OF_ROWS, OPTIMIZER_ROWS, ROWS_DERIVED, ROWS_RENAMED, SUMS_OF_ROWS, of_rows
-from roll.importers.verl_sft_rows import ROLE, SFT
+from roll.importers.trinity_sft import (
+    CONDITIONS_OF_ROWS,
+    OF_ROWS,
+    OPTIMIZER_ROWS,
+    ROWS_DERIVED,
+    ROWS_RENAMED,
+    SUMS_OF_ROWS,
+    longest,
+    of_rows,
+)
+from roll.importers.verl_sft_rows import ROLE, SFT, tokens
 
 _OWN = "trinity."
 _FORMAT = f"{BUFFER}.format"
@@ -30,7 +39,8 @@ def _sum_of_pairs(sum: Callable[[Look], Sum]) -> Callable[[Look], Sum]:
     def moved(look: Look) -> Sum:
         made = sum(look)
         settings = {_moved(key): value for key, value in made.settings.items()}
-        return replace(made, settings=settings, text=made.text.replace(" rows ", " pairs "))
+        near = made.near.replace("the longest row", "the two rows of a pair")
+        return replace(made, settings=settings, text=made.text.replace(" rows ", " pairs "), near=near)
 
     return moved
 
@@ -90,10 +100,11 @@ TRINITY_DPO = Table(
     {
         **{name: _sum_of_pairs(sum) for name, sum in SUMS_OF_ROWS.items()},
         "placement": _placement,
+        "tokens": _sum_of_pairs(tokens(lambda look: 2 * longest(look))),
         "beta": _beta,
         "columns": _columns,
     },
-    SFT.conditions,
+    CONDITIONS_OF_ROWS,
     lambda key: of_rows(ROWS_RENAMED, key),
     lambda given: ROWS_DERIVED,
 )

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from roll.importers import words
-from roll.importers.rows import Condition, Look, NotHere, Row, Sum, lacks, summed, to
+from roll.importers.rows import ChangesRun, Condition, Look, NotHere, Row, Sum, lacks, summed, to
+from roll.importers.trinity_rewards import system_prompt_of
 
 _OWN = "trinity."
 _BUFFER = "buffer.trainer_input.experience_buffer"
@@ -40,7 +41,7 @@ _OF_A_SET = {
 def _mode(value: Any) -> str:
     if value in (*_PARTS, "bench"):
         return str(value)
-    raise NotHere(f"mode: {value} is not here: both, explore, train and bench are")
+    raise ChangesRun(f"mode: {value} is not here: both, explore, train and bench are")
 
 
 def _storage(value: Any) -> str:
@@ -54,6 +55,7 @@ MODE_ROWS: tuple[Row, ...] = (
     to("explorer.bench_on_latest_checkpoint", "resume_from_checkpoint", needs="bench", idle=(False,)),
     to(f"{_BUFFER}.storage_type", "experience.storage_type", via=_storage, needs="parts"),
     to(f"{_BUFFER}.path", "experience.url", needs="sql buffer"),
+    summed("model.enable_prompt_truncation", "truncation", True),
     summed(f"{_BUFFER}.max_read_timeout", "read timeout"),
     *(summed(f"{_REPLAY}.{key}", "replay") for key in ("enable", "reuse_cooldown_time", "priority_fn")),
     *(summed(f"{_REPLAY}.priority_fn_args.{key}", "replay") for key in ("decay", "use_count_limit", "sigma")),
@@ -118,20 +120,43 @@ def _eval_sets(look: Look) -> Sum:
             if own.get(key) is not None:
                 value = words.files(own[key]) if key == "path" else own[key]
                 settings[f"eval_sets.{name}.{target}"] = value
+        settings[f"eval_sets.{name}.data_args.truncation"] = cut(look)
+        if prompt := system_prompt_of(look, number):
+            settings[f"eval_sets.{name}.data_args.system_prompt"] = prompt
     first = "" if "0.path" not in given else "The first is `validation`; "
     return Sum(settings, f"{first}{', '.join(names) or 'no others'}.")
 
 
+def _is_sql(look: Look) -> str:
+    if _is_in_parts(look) and look(f"{_OWN}{_BUFFER}.storage_type") == "sql":
+        return ""
+    if _is_in_parts(look):
+        raise NotHere("experience.dir is the place of a buffer")
+    raise NotHere("groups are handed over in memory and kept in no data base; rollout_dump_dir has the answers")
+
+
+def cut(look: Look) -> str:
+    """What becomes of a prompt that is too long."""
+    return "left" if look(f"{_OWN}model.enable_prompt_truncation") else "error"
+
+
+def _truncation(look: Look) -> Sum:
+    rule = cut(look)
+    settings = {"actor_train.data_args.truncation": rule}
+    settings |= {"validation.data_args.truncation": rule} if look(f"{_OWN}{_EVAL}.0.path") else {}
+    near = "A prompt longer than prompt_length stops the run before its first step; there its answer gets less room."
+    if rule == "left":
+        near = "The end of a prompt is kept, as vLLM does; older versions there keep the beginning and answer nothing."
+    return Sum(settings, f"data_args.truncation: {rule}.", near)
+
+
 MODE_CONDITIONS: Mapping[str, Condition] = {
     "parts": lambda look: "" if _is_in_parts(look) else "in one process groups are handed over in memory",
-    "sql buffer": lambda look: (
-        ""
-        if _is_in_parts(look) and look(f"{_OWN}{_BUFFER}.storage_type") == "sql"
-        else "experience.dir is the place of a buffer"
-    ),
+    "sql buffer": _is_sql,
     "bench": lambda look: "" if look(f"{_OWN}mode") == "bench" else "mode is not bench",
 }
 MODE_SUMS: Mapping[str, Callable[[Look], Sum]] = {
+    "truncation": _truncation,
     "read timeout": _read_timeout,
     "replay": _replay,
     "eval sets": _eval_sets,

@@ -14,7 +14,7 @@ _TYPE = "algorithm.algorithm_type"
 _AUXILIARY = "explorer.auxiliary_models"
 _TEACHER = f"{_AUXILIARY}.0"
 _OF_TEACHER = ("model_path", "engine_num", "tensor_parallel_size")
-_JUDGES = "judges and reward models are rewards (docs/judges.md)"
+_JUDGES = "judges and reward models are rewards (docs/judges.md); its GPUs are left free"
 _SCORES = "It scores with fsdp2_infer, where an engine does there."
 
 OPD_ROWS: tuple[Row, ...] = (
@@ -35,11 +35,14 @@ def distils(look: Look) -> bool:
     return look(f"{_OWN}{_TYPE}") == "on_policy_distill"
 
 
-def teacher_gpus(look: Look) -> int:
-    """Those that its engines have there."""
-    if not distils(look):
-        return 0
-    return look.number(f"{_OWN}{_TEACHER}.engine_num", 1) * look.number(f"{_OWN}{_TEACHER}.tensor_parallel_size", 1)
+def auxiliary_gpus(look: Look) -> int:
+    """Those of the engines of all auxiliary models there."""
+    numbers = {head for key in look.below(f"{_OWN}{_AUXILIARY}") if (head := key.partition(".")[0]).isdigit()}
+    return sum(_gpus_of(look, f"{_AUXILIARY}.{number}") for number in numbers)
+
+
+def _gpus_of(look: Look, at: str) -> int:
+    return look.size(f"{_OWN}{at}.engine_num", 1) * look.size(f"{_OWN}{at}.tensor_parallel_size", 1)
 
 
 def _opd(look: Look) -> Sum:
@@ -48,7 +51,7 @@ def _opd(look: Look) -> Sum:
     if not (path := look(f"{_OWN}{_TEACHER}.model_path")):
         raise NotHere(f"{_TEACHER}.model_path is missing: set teacher.model_args.model_name_or_path")
     total = gpus(look)
-    own = min(teacher_gpus(look), total)
+    own = min(_gpus_of(look, _TEACHER), total)
     settings = {
         "is_pure_opd": True,
         "teacher.model_args.model_name_or_path": path,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from roll.importers.rows import Look, NotHere, Row, Sum, lacks, needless, summed
+from roll.importers.rows import ChangesRun, Look, NotHere, Row, Sum, changes, lacks, needless, summed
 from roll.importers.verl_conditions import ROLLOUT
 
 _OWN = "trinity."
@@ -19,10 +19,10 @@ OPERATOR_ROWS: tuple[Row, ...] = (
     summed(INPUTS, "tasks", idle=([],)),
     needless(f"{_TASK}.num_process", "operators run in the process of the run"),
     needless(f"{_TASK}.target_fields", "rows keep all their columns"),
-    lacks(f"{_TASK}.config_path", "each operator of the file goes into data_args.operators, as data_juicer:NAME"),
-    lacks(f"{_TASK}.priority_weights.**", "operators choose rows and give them no order"),
-    lacks(f"{_TASK}.priority_weights", "operators choose rows and give them no order", {}),
-    lacks(f"{_TASK}.top_k", "operators choose rows by what they say, not by a count: quality has min and max", -1),
+    changes(f"{_TASK}.config_path", "each operator of the file goes into data_args.operators, as data_juicer:NAME"),
+    changes(f"{_TASK}.priority_weights.**", "operators choose rows and give them no order"),
+    changes(f"{_TASK}.priority_weights", "operators choose rows and give them no order", {}),
+    changes(f"{_TASK}.top_k", "operators choose rows by what they say, not by a count: quality has min and max", -1),
     lacks(f"{_TASK}.**", "the rows that operators leave are trained on, and written nowhere"),
     needless(f"{_SAMPLES}.operators", "none"),
     summed(f"{_SAMPLES}.operators.**", "experience operators"),
@@ -112,25 +112,32 @@ def _of_samples(name: str, args: Mapping[str, Any], look: Look) -> tuple[Made, s
     return _OF_SAMPLES[name](args, look)
 
 
+_JUDGED = "reward_shaping_mapper"
+
+
 def _chain(
     at: str, target: str, translate: Callable[[str, Mapping[str, Any], Look], tuple[Made, str]]
 ) -> Callable[[Look], Sum]:
     def sum(look: Look) -> Sum:
         if look(f"{_OWN}{at}.config_path"):
-            raise NotHere(f"{at}.config_path counts there, and its file is not read")
+            raise ChangesRun(f"{at}.config_path counts there, and its file is not read")
         made: Made = []
+        gone: list[str] = []
         lost: dict[str, str] = {}
         nears: dict[str, str] = {}
         for name, args, keys in _written(look, f"{_OWN}{at}.operators"):
             try:
+                if name == _JUDGED and gone:
+                    raise NotHere(f"no reward reports its stats: {', '.join(gone)} would, before it, and is not here")
                 found, near = translate(name, args, look)
             except NotHere as reason:
+                gone.append(name)
                 lost |= dict.fromkeys(keys, str(reason))
                 continue
             made += found
             nears |= dict.fromkeys(keys, near) if near else {}
         told = ", ".join(str(entry["name"]) for entry in made)
-        return Sum({target: made} if made else {}, f"{target}: {told or 'none'}.", lost=lost, nears=nears)
+        return Sum({target: made} if made else {}, f"{target}: {told or 'none'}.", changes=lost, nears=nears)
 
     return sum
 

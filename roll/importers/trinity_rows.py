@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from roll.importers import words
-from roll.importers.rows import Row, lacks, needless, summed, to
+from roll.importers.rows import ChangesRun, Near, Row, changes, lacks, needless, summed, to
 from roll.importers.trinity_mix import MIX_ROWS
 from roll.importers.trinity_modes import EVAL_ROWS, MODE_ROWS
 from roll.importers.trinity_opd import OPD_ROWS
 from roll.importers.trinity_operators import OPERATOR_ROWS
 from roll.importers.trinity_rec import REC_ROWS
+from roll.importers.trinity_rewards import REWARD_ROWS
 from roll.importers.verl_common import NO_PICTURES
 from roll.importers.verl_conditions import ACTOR, CRITIC, MODEL, ROLLOUT
 
@@ -96,16 +98,18 @@ def own(row: Row) -> Row:
 
 SHARED = (
     summed("checkpoint_root_dir", "folders"),
-    needless("continue_from_checkpoint", "resume_from_checkpoint: true goes on from the newest checkpoint"),
+    summed("continue_from_checkpoint", "resume", True),
     needless("ray_namespace", "every run has a cluster, or a namespace, of its own"),
     needless("group", "exp_name and output_dir name a run"),
-    needless("log.**", "logging_dir has a file for every worker"),
+    lacks("log.level", "the log has what INFO has", "INFO"),
+    lacks("log.group_by_node", "logging_dir has a file for every worker", False),
+    needless("log.save_dir", "logging_dir has a file for every worker"),
     needless("stages", "none"),
     lacks("service.**", "data_args.operators run in the process of the run"),
-    lacks("monitor.monitor_args.**", "tracker_kwargs.<tracker> has a tracker's settings"),
+    summed("monitor.monitor_args.*", "trackers"),
     lacks("monitor.monitor_args", "tracker_kwargs.<tracker> has a tracker's settings", {}),
     to("monitor.enable_ray_timeline", "profiler_timeline", idle=(False,)),
-    lacks("model.custom_chat_template", "data_args.template takes the path of a file with it"),
+    changes("model.custom_chat_template", "global_template takes the path of a file with it"),
     to("model.chat_template_path", "global_template"),
     lacks("trainer.trainer_type", "roll trains with its own strategies", "verl"),
     lacks(
@@ -113,11 +117,26 @@ SHARED = (
     ),
     needless("trainer.name", "roles have the names of the YAML"),
     lacks("trainer.save_strategy", "every rank writes its part at once", "unrestricted"),
-    needless("trainer.save_hf_checkpoint", "every checkpoint has an hf_model"),
+    lacks(
+        "trainer.save_hf_checkpoint",
+        "every checkpoint has an hf_model, which takes the room of the weights; max_ckpt_to_keep bounds how many stay",
+        "always",
+    ),
     needless("trainer.enable_preview", "rollout_dump_dir has answers of training and validation"),
     needless("buffer.max_retry_*", "rows are read from files"),
     needless("synchronizer.sync_timeout", "rpc_timeout is the limit of a call"),
 )
+
+
+def _shuffles(value: object) -> bool:
+    if value in ("random", "shuffle", "sequential"):
+        return value != "sequential"
+    raise ChangesRun(f"selector_type: {value} is not here: sequential, random and shuffle are")
+
+
+def _of_scoring(via: Callable[[Any], Any]) -> Callable[[Any], Near]:
+    return lambda value: Near(via(value), "of scoring an answer, where there it is of a whole task")
+
 
 OWN_ROWS: tuple[Row, ...] = tuple(
     map(
@@ -131,7 +150,7 @@ OWN_ROWS: tuple[Row, ...] = tuple(
             summed("algorithm.algorithm_type", "algorithm", "grpo"),
             *(summed(f"algorithm.{name}", "algorithm") for name in ("advantage_fn", "policy_loss_fn")),
             *(summed(f"algorithm.{name}", "algorithm") for name in ("kl_penalty_fn", "kl_loss_fn")),
-            lacks(
+            changes(
                 "algorithm.entropy_loss_fn", "entropy_loss_coef weighs the entropy", "default", "none", "basic", "mix"
             ),
             lacks("algorithm.sample_strategy_args**", "a step trains on the groups it took"),
@@ -141,7 +160,8 @@ OWN_ROWS: tuple[Row, ...] = tuple(
             to("algorithm.policy_loss_fn_args.tau", "opmd_tau", via=words.number, needs="opmd"),
             *REC_ROWS,
             to("algorithm.policy_loss_fn_args.epsilon", "sppo_epsilon", needs="sppo", via=words.number),
-            lacks("algorithm.*_args.**", "the chosen function has no such setting here"),
+            lacks("algorithm.*_args.epsilon", "what a deviation of 0 is divided by is fixed here"),
+            changes("algorithm.*_args.**", "the chosen function has no such setting here"),
             lacks("algorithm.*_args", "the chosen function has no such setting here", {}),
             to(
                 "algorithm.use_token_level_loss",
@@ -150,34 +170,29 @@ OWN_ROWS: tuple[Row, ...] = tuple(
             ),
             summed("model.max_model_len", "lengths"),
             to("model.min_response_tokens", "actor_infer.generating_args.min_new_tokens", idle=(0, 1)),
-            needless("model.enable_prompt_truncation", "data_args.truncation says what becomes of a long prompt"),
             summed("buffer.train_batch_size", "actor batches"),
             summed("buffer.total_steps", "steps"),
             summed("trainer.total_steps", "steps"),
             summed(f"{_TASKS}.path", "tasks"),
             to(f"{_TASKS}.subset_name", "actor_train.data_args.subset"),
             to(f"{_TASKS}.split", "actor_train.data_args.split"),
-            lacks(f"{_TASKS}.format.image_key", NO_PICTURES),
+            *(changes(f"**.format.{kind}_key", NO_PICTURES) for kind in ("image", "video")),
+            needless("**.format.prompt_type", "texts and messages are told apart row by row"),
             to(f"{_TASKS}.format.prompt_key", "actor_train.data_args.prompt", default="prompt"),
             to(f"{_TASKS}.format.response_key", "actor_train.data_args.ground_truth", default="response"),
             needless(f"{_TASKS}.repeat_times", "algorithm.repeat_times counts"),
             needless("*.*.name", "roles have the names of the YAML"),
             needless("**.name", "roles have the names of the YAML"),
             lacks(f"{_TASKS}.storage_type", "rows are read from files, folders, addresses and the hub", "file"),
-            lacks(f"{_TASKS}.task_selector.**", "rows come shuffled; set data_args.shuffle", "random", "sequential"),
-            summed(f"{_TASKS}.reward_fn_args.enable_overlong_penalty", "trinity rewards"),
-            summed(f"{_TASKS}.reward_fn_args.penalty_factor", "trinity rewards"),
-            summed(f"{_TASKS}.reward_fn_args.max_response_length", "trinity rewards"),
-            summed(f"{_TASKS}.reward_fn_args.cache_length", "trinity rewards"),
-            summed("buffer.explorer_input.default_reward_fn_type", "trinity rewards"),
-            summed(f"{_TASKS}.default_reward_fn_type", "trinity rewards"),
-            summed("buffer.explorer_input.default_workflow_type", "trinity rewards"),
-            summed(f"{_TASKS}.default_workflow_type", "trinity rewards"),
-            needless("buffer.explorer_input.default_eval_workflow_type", "validation scores as training does"),
-            lacks("**.system_prompt", "the rows' messages have it, or a template file of data_args.template"),
-            lacks("**.reply_prefix", "the rows' messages have it, or a template file of data_args.template"),
-            lacks("**.workflow_args.**", "arguments of a reward are reward_args"),
-            lacks("**.reward_fn_args.**", "arguments of a reward are reward_args"),
+            to(
+                f"{_TASKS}.task_selector.selector_type",
+                "actor_train.data_args.shuffle",
+                via=_shuffles,
+                default="sequential",
+            ),
+            to(f"{_TASKS}.task_selector.seed", "seed", via=lambda seed: Near(int(seed), "of all that a run draws")),
+            changes(f"{_TASKS}.task_selector.**", "rows come in their order or shuffled: data_args.shuffle"),
+            *REWARD_ROWS,
             needless("**.rollout_args.logprobs", "the sampled token's log-prob is always returned"),
             lacks(f"{_TASKS}.**", "data_args has the keys of rows (docs/data.md)"),
             to(f"{_EVAL}.0.path", f"{_VALIDATION}.data_args.file_name", via=words.files),
@@ -218,22 +233,26 @@ OWN_ROWS: tuple[Row, ...] = tuple(
             needless("explorer.runner_*", "groups run as coroutines of one loop; max_running_requests bounds answers"),
             to("explorer.runner_state_report_interval", "runner_state_report_interval"),
             lacks("explorer.max_repeat_times_per_runner", "groups run as coroutines of one loop"),
-            to("explorer.max_timeout", "rewards.trinity.timeout_s", via=words.number, note="of scoring an answer"),
-            to("explorer.max_retry_times", "rewards.trinity.reward_retries", note="of scoring an answer"),
-            to("explorer.env_vars", "system_envs", idle=({},)),
-            lacks("explorer.over_rollout.ratio", "unfinished_groups: drop (docs/rollouts.md)", 0, 0.0),
-            needless("explorer.over_rollout.*", "unfinished_groups: drop (docs/rollouts.md)"),
+            to("explorer.max_timeout", "rewards.trinity.timeout_s", via=_of_scoring(words.number)),
+            to("explorer.max_retry_times", "rewards.trinity.reward_retries", via=_of_scoring(int)),
+            to("explorer.env_vars.*", "system_envs.*", via=str),
+            summed("explorer.over_rollout.ratio", "ahead", idle=(0, 0.0)),
+            summed("explorer.over_rollout.wait_after_min", "ahead", needs="over rollout"),
             to("explorer.dynamic_timeout.enable", "rewards.trinity.dynamic_timeout.enable", idle=(False,)),
-            needless("explorer.dynamic_timeout.*", "dynamic_timeout has its ratio"),
+            to(
+                "explorer.dynamic_timeout.ratio",
+                "rewards.trinity.dynamic_timeout.ratio",
+                via=_of_scoring(words.number),
+                default=3.0,
+                needs="dynamic timeout",
+            ),
             lacks(
                 "synchronizer.sync_method",
                 "weights go by memory, collectives or a file, by placement",
                 "nccl",
                 "checkpoint",
             ),
-            lacks(
-                "synchronizer.sync_style", "weights go to the engines after every model_update_frequency steps", "fixed"
-            ),
+            summed("synchronizer.sync_style", "ahead", idle=("fixed",)),
             summed("synchronizer.sync_interval", "ahead", 1),
             summed("synchronizer.sync_offset", "ahead", 0),
             needless("synchronizer.wait_for_checkpoint", "weights go by memory, collectives or a file"),

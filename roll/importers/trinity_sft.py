@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from roll.importers.rows import Look, NotHere, Row, Sum, Table, lacks, needless, summed, to
+from roll.importers.rows import Condition, Look, NotHere, Row, Sum, Table, changes, lacks, needless, summed, to
 from roll.importers.trinity_rows import BUFFER, EMBEDDED, SHARED, own
-from roll.importers.trinity_sums import folders, trackers
+from roll.importers.trinity_steps import given_lengths, shortest
+from roll.importers.trinity_sums import folders, resume, trackers
+from roll.importers.verl_common import NO_PICTURES
 from roll.importers.verl_sft_rows import SFT, tokens
 
 _OWN = "trinity."
@@ -20,8 +22,6 @@ ROWS_RENAMED: Mapping[str, str] = {
     "cluster.gpu_per_node": "trainer.n_gpus_per_node",
     "buffer.train_batch_size": "data.train_batch_size",
     "buffer.total_epochs": "trainer.total_epochs",
-    "buffer.total_steps": "trainer.total_training_steps",
-    "trainer.total_steps": "trainer.total_training_steps",
     "trainer.save_interval": "trainer.save_freq",
     "trainer.trainer_strategy": "model.strategy",
     "trainer.grad_clip": "optim.clip_grad",
@@ -59,9 +59,14 @@ OF_ROWS: tuple[Row, ...] = (
     summed("model.max_prompt_tokens", "row length"),
     summed("model.max_response_tokens", "row length"),
     summed("model.max_model_len", "row length"),
+    summed("buffer.total_steps", "row steps"),
+    summed("trainer.total_steps", "row steps"),
     needless("model.critic_model_path", "no critic learns here"),
     needless("model.*", _NO_ENGINE),
     to(f"{BUFFER}.format.system_prompt_key", "system_key"),
+    to(f"{BUFFER}.format.system_prompt", "sft_train.data_args.system_prompt"),
+    *(changes(f"{BUFFER}.format.{kind}_key", NO_PICTURES) for kind in ("image", "video")),
+    changes(f"{BUFFER}.format.chat_template", "global_template takes the path of a file with it"),
     to(f"{BUFFER}.subset_name", "sft_train.data_args.subset"),
     to(f"{BUFFER}.split", "sft_train.data_args.split"),
     lacks(f"{BUFFER}.storage_type", "rows are read from files, folders, addresses and the hub", "file"),
@@ -87,7 +92,7 @@ def of_rows(renamed: Mapping[str, str], key: str) -> str:
     return f"optim.{key.removeprefix(section)}" if section else f"{_OWN}{key}"
 
 
-def _longest(look: Look) -> int:
+def longest(look: Look) -> int:
     parts = [look(f"{_OWN}model.max_{kind}_tokens") for kind in ("prompt", "response")]
     whole = look(f"{_OWN}model.max_model_len") or (sum(parts) if all(isinstance(p, int) for p in parts) else None)
     if whole is None:
@@ -96,8 +101,15 @@ def _longest(look: Look) -> int:
 
 
 def _row_length(look: Look) -> Sum:
-    whole = _longest(look)
+    whole = longest(look)
     return Sum({"sequence_length": whole}, f"sequence_length: {whole}.")
+
+
+def _row_steps(look: Look) -> Sum:
+    if not dict(given_lengths(look)):
+        return Sum({}, "epochs count")
+    steps, nears = shortest(look)
+    return Sum({"max_steps": steps}, f"max_steps: {steps}.", nears=nears)
 
 
 def _columns(look: Look) -> Sum:
@@ -118,7 +130,13 @@ SUMS_OF_ROWS: Mapping[str, Callable[[Look], Sum]] = {
     "folders": folders,
     "trackers": trackers,
     "row length": _row_length,
-    "tokens": tokens(_longest),
+    "tokens": tokens(longest),
+    "row steps": _row_steps,
+    "resume": resume,
+}
+CONDITIONS_OF_ROWS: Mapping[str, Condition] = {
+    **SFT.conditions,
+    "epochs": lambda look: "" if not dict(given_lengths(look)) else "total_steps counts",
 }
 ROWS_DERIVED = {
     "optim.lr": 1e-6,
@@ -153,7 +171,7 @@ TRINITY_SFT = Table(
         *SFT.rows,
     ),
     {**SUMS_OF_ROWS, "columns": _columns},
-    SFT.conditions,
+    CONDITIONS_OF_ROWS,
     lambda key: of_rows(_RENAMED, key),
     lambda given: ROWS_DERIVED,
 )

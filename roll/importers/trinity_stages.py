@@ -11,7 +11,7 @@ from roll.configs.stages import AT_THE_START, LONGEST_STAGE_NAME
 from roll.importers.convert import Entry, Imported, Tree, convert
 from roll.importers.given import Given
 from roll.importers.rows import CHANGES, Outcome
-from roll.importers.trinity import trinity_table
+from roll.importers.trinity import trinity_table, without_none
 
 _AT = re.compile(r"stages\.(\d+)\.(.+)")
 _NAME = "stage_name"
@@ -33,6 +33,7 @@ class _Stage:
 
 def import_trinity(given: Given, notes: Sequence[str]) -> Imported:
     """One run, or several one after the other."""
+    given = replace(given, keys=without_none(given.keys))
     numbers = sorted({int(match[1]) for key, _ in given.keys if (match := _AT.fullmatch(key))})
     if not numbers:
         return convert(given.keys, trinity_table(given.keys), notes)

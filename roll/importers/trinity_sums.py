@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
-from roll.importers import verl_counts, words
-from roll.importers.arithmetic import devices
-from roll.importers.rows import Condition, Look, Near, NotHere, Sum
+from roll.importers import words
+from roll.importers.rows import ChangesRun, Condition, Look, Near, NotHere, Sum
 from roll.importers.trinity_mix import MIX_CONDITIONS, MIX_SUMS
 from roll.importers.trinity_modes import MODE_CONDITIONS, MODE_SUMS
-from roll.importers.trinity_opd import OPD_CONDITIONS, OPD_SUMS, teacher_gpus
+from roll.importers.trinity_opd import OPD_CONDITIONS, OPD_SUMS
 from roll.importers.trinity_operators import INPUTS, OPERATOR_SUMS
 from roll.importers.trinity_rec import REC_CONDITIONS
+from roll.importers.trinity_rewards import REWARD_SUMS
+from roll.importers.trinity_steps import STEP_CONDITIONS, STEP_SUMS, over_share
 from roll.importers.verl_conditions import ACTOR, ROLLOUT
-from roll.importers.verl_counts import batches, gpus
 from roll.utils.text import show
 
 _OWN = "trinity."
-_ENGINES = f"{_OWN}explorer.rollout_model.engine_num"
 _TASKS = f"{_OWN}buffer.explorer_input.taskset"
 _EVAL = f"{_OWN}buffer.explorer_input.eval_tasksets.0.path"
 _INPUTS = f"{_OWN}{INPUTS}"
 _TYPE = f"{_OWN}algorithm.algorithm_type"
-SAVES = "trainer.save_freq"
-_LENGTHS_OF_RUN = (f"{_OWN}trainer.total_steps", f"{_OWN}buffer.total_steps")
-DOMAIN = "trinity"
 
 _LOSSES: Mapping[str, str] = {
     "ppo": "vanilla",
@@ -88,6 +83,7 @@ _ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
     "gspo": {"algorithm.adv_estimator": "grpo", f"{ACTOR}.policy_loss.loss_mode": "gspo"},
     "sapo": {"algorithm.adv_estimator": "grpo", f"{ACTOR}.policy_loss.loss_mode": "sapo"},
     "cispo": {"algorithm.adv_estimator": "grpo", f"{ACTOR}.policy_loss.loss_mode": "cispo"},
+    "multi_step_grpo": {"algorithm.adv_estimator": "grpo"},
     "on_policy_distill": {"algorithm.adv_estimator": "reinforce", f"{ACTOR}.use_kl_loss": False},
     "mix": {"algorithm.adv_estimator": "grpo"},
     "mix_chord": {"algorithm.adv_estimator": "grpo"},
@@ -127,12 +123,27 @@ def algorithm_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
         found |= {f"{ACTOR}.kl_loss_type": in_loss} if in_loss != "none" else {}
     if in_reward not in (None, "none"):
         found |= {"algorithm.use_kl_in_reward": True, "algorithm.kl_penalty": in_reward}
-    total, response = given.get(f"{_OWN}model.max_model_len"), given.get("data.max_response_length")
-    if isinstance(total, int) and isinstance(response, int):
-        found["data.max_prompt_length"] = total - response
-    elif isinstance(total, int) and isinstance(prompt := given.get("data.max_prompt_length"), int):
-        found["data.max_response_length"] = total - prompt
-    return found
+    return found | _default_lengths(given)
+
+
+def _default_lengths(given: Mapping[str, Any]) -> dict[str, Any]:
+    """As Trinity shares max_model_len out; without it what is not given stays open."""
+    total = _whole(given.get(f"{_OWN}model.max_model_len"))
+    prompt, response = (_whole(given.get(f"data.max_{kind}_length")) for kind in ("prompt", "response"))
+    if total is None:
+        return {"data.max_prompt_length": None, "data.max_response_length": None}
+    if prompt is None and response is None:
+        prompt = total // 2
+    return {
+        "data.max_prompt_length": None if response is None else total - response,
+        "data.max_response_length": None if prompt is None else total - prompt,
+    } | ({"data.max_prompt_length": prompt} if response is None else {})
+
+
+def _whole(value: Any) -> int | None:
+    if isinstance(value, str) and value.strip().isdigit():
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _defaults_of_loss(given: Mapping[str, Any], mode: str) -> dict[str, Any]:
@@ -151,12 +162,12 @@ def _algorithm(look: Look) -> Sum:
     settings: dict[str, Any] = {"adv_estimator": words.estimator(look("algorithm.adv_estimator"))}
     if look(f"{ACTOR}.policy_loss.loss_mode") not in _WITHOUT_RATIO:
         settings["force_disable_old_logprobs_recompute"] = True
-    near, lost = "", {}
+    near, lost = "", dict[str, str]()
     if name == "raft":
         settings["raft_keep"] = "positive"
         near = "There all answers are learned that their workflow keeps, here those with a reward above 0."
     elif name not in _ALGORITHMS:
-        near = f"There is no algorithm {name} here; grpo stands in."
+        lost[_TYPE] = f"there is no algorithm {name} here, and grpo stands in; there are {', '.join(_ALGORITHMS)}"
     for key, table in (("policy_loss_fn", _LOSSES), ("advantage_fn", _ADVANTAGES)):
         if given[key] is not None and given[key] not in table:
             lost[f"{_OWN}algorithm.{key}"] = f"there is no {given[key]} here; there are {', '.join(table)}"
@@ -171,80 +182,27 @@ def _algorithm(look: Look) -> Sum:
     text += f"the loss {'on' if look(f'{ACTOR}.use_kl_loss') else 'off'}."
     if "force_disable_old_logprobs_recompute" in settings:
         text += " Ratios are to the engine's log-probs (force_disable_old_logprobs_recompute)."
-    return Sum(settings, text, near, lost)
-
-
-def _engine_gpus(look: Look) -> int:
-    return look.size(_ENGINES) * look.size(f"{ROLLOUT}.tensor_model_parallel_size")
-
-
-def trainer_gpus(look: Look) -> int:
-    """Engines have GPUs of their own, the trainer has the others; where there are no others, all share."""
-    total = gpus(look)
-    left = total - _engine_gpus(look) - teacher_gpus(look)
-    return left if left > 0 else total
-
-
-def _placement(look: Look) -> Sum:
-    made, total, train = verl_counts.placement(look), gpus(look), trainer_gpus(look)
-    if train == total:
-        near = "No GPU is left for a trainer of its own: trainer and engines share all, in turn."
-        return replace(made, near=near)
-    settings = {
-        key: devices(0, train) if key.endswith(".device_mapping") else value for key, value in made.settings.items()
-    }
-    last = train + _engine_gpus(look)
-    settings["actor_infer.device_mapping"] = devices(train, last - train)
-    size = look.size(f"{ROLLOUT}.tensor_model_parallel_size")
-    taught = f", the teacher the last {total - last}" if last < total else ""
-    text = (
-        f"{look.size(_ENGINES)} engines x {size} GPUs = {last - train}: devices {train} to {last - 1}; the "
-        f"trainer has the first {train}{taught}."
-    )
-    return Sum(settings, text)
-
-
-def _per_update(look: Look) -> int:
-    whole = look.number("data.train_batch_size") * look.number(f"{ROLLOUT}.n")
-    return min(whole, look.number(f"{_OWN}buffer.train_batch_size", whole) or whole)
-
-
-def _in_steps(look: Look, updates: int) -> tuple[int, str]:
-    """Their steps are updates: a step here makes as many as its samples have train batches."""
-    update, samples = _per_update(look), look.number("data.train_batch_size") * look.number(f"{ROLLOUT}.n")
-    steps = max(1, -(-updates * update // samples))
-    return steps, f"{updates} x {update} of {samples} samples = {steps}."
-
-
-def _steps(look: Look) -> Sum:
-    given = [key for key in _LENGTHS_OF_RUN if look(key) is not None]
-    if not given:
-        return Sum({}, "epochs count")
-    steps, text = _in_steps(look, look.number(given[0]))
-    return Sum({"max_steps": steps}, f"max_steps: {text}")
-
-
-def _saves(look: Look) -> Sum:
-    updates = look.number(SAVES)
-    if updates <= 0:
-        return Sum({"save_steps": -1}, "save_steps: -1.")
-    steps, text = _in_steps(look, updates)
-    return Sum({"save_steps": steps}, f"save_steps: {text}")
-
-
-def _ahead(look: Look) -> Sum:
-    interval, offset = (look.number(f"{_OWN}synchronizer.sync_{name}") for name in ("interval", "offset"))
-    settings = {"actor_train.model_update_frequency": interval, "async_generation_ratio": float(offset)}
-    return Sum(settings, f"weights go to the engines every {interval} steps, rollouts run {offset} steps ahead.")
+    return Sum(settings, text, near, changes=lost)
 
 
 def _lengths(look: Look) -> Sum:
+    missing = [kind for kind in ("prompt", "response") if look(f"data.max_{kind}_length") is None]
+    if missing:
+        keys = [f"model.max_{kind}_tokens" for kind in missing]
+        look.left_open.update(keys)
+        raise NotHere(f"the model's own length counts there, which no file here says: give {' and '.join(keys)}")
     prompt, response = (look.number(f"data.max_{kind}_length") for kind in ("prompt", "response"))
     if prompt <= 0 or response <= 0:
-        raise NotHere(f"model.max_model_len leaves {prompt} tokens for prompts and {response} for answers")
+        raise ChangesRun(f"model.max_model_len leaves {prompt} tokens for prompts and {response} for answers")
     known = {"prompt": prompt, "response": response}
-    settings = {f"{kind}_length": n for kind, n in known.items() if not look.is_given(f"data.max_{kind}_length")}
-    return Sum(settings, f"prompt_length {prompt} + response_length {response} = {prompt + response}.")
+    given = [kind for kind in known if look.is_given(f"data.max_{kind}_length")]
+    settings = {f"{kind}_length": n for kind, n in known.items() if kind not in given}
+    near, total = "", _whole(look(f"{_OWN}model.max_model_len"))
+    if not given:
+        near = "Half is the prompt's, as there; calls of its OpenAI API may answer with all that a prompt leaves."
+    elif total is not None and prompt + response > total:
+        near = f"There both together have at most {total}."
+    return Sum(settings, f"prompt_length {prompt} + response_length {response} = {prompt + response}.", near)
 
 
 def _tasks(look: Look) -> Sum:
@@ -257,27 +215,14 @@ def _tasks(look: Look) -> Sum:
     return Sum(settings, f"actor_train.data_args.file_name: {show(inputs or path)} (docs/data.md).", lost=lost)
 
 
-def _rewards(look: Look) -> Sum:
-    at, args = f"rewards.{DOMAIN}", f"{_TASKS}.reward_fn_args"
-    settings: dict[str, Any] = {f"{at}.reward": "math_rule"}
-    text = f"{at}.reward: math_rule."
-    if look(f"{args}.enable_overlong_penalty"):
-        most, cache = look.number(f"{args}.max_response_length"), look.number(f"{args}.cache_length")
-        part = {"reward": "overlong", "reward_args": {"max_tokens": most, "cache_tokens": cache}}
-        weight = look.amount(f"{args}.penalty_factor", 1.0)
-        settings[f"{at}.reward_manager_config"] = [{**part, "weight": weight}]
-        text += f" overlong: from {most - cache} to {most} tokens down to -{weight:g}."
-    name = look("trinity.buffer.explorer_input.default_reward_fn_type") or look(f"{_TASKS}.default_reward_fn_type")
-    flow = look("trinity.buffer.explorer_input.default_workflow_type") or look(f"{_TASKS}.default_workflow_type")
-    lost = {}
-    if flow and not any(word in str(flow) for word in ("math", "on_policy_distill")):
-        reason = f"workflow {flow} is an environment here: start_agentic_pipeline.py and docs/adding_an_env.md"
-        lost = {
-            "trinity.buffer.explorer_input.default_workflow_type": reason,
-            f"{_TASKS}.default_workflow_type": reason,
-        }
-    near = "" if name and "math" in str(name) else f"{name or 'the workflow'} is not here; math_rule stands in."
-    return Sum(settings, text, f"{near} Other rewards: docs/rewards.md.".strip(), lost)
+_MONITOR = f"{_OWN}monitor.monitor_args"
+_MONITOR_KEYS: Mapping[tuple[str, str], str] = {
+    ("wandb", "base_url"): "tracker_kwargs.wandb.host",
+    ("wandb", "api_key"): "tracker_kwargs.wandb.api_key",
+    ("mlflow", "uri"): "tracker_kwargs.mlflow.tracking_uri",
+    ("mlflow", "username"): "system_envs.MLFLOW_TRACKING_USERNAME",
+    ("mlflow", "password"): "system_envs.MLFLOW_TRACKING_PASSWORD",
+}
 
 
 def folders(look: Look) -> Sum:
@@ -295,15 +240,33 @@ def folders(look: Look) -> Sum:
 def trackers(look: Look) -> Sum:
     found = words.trackers(look("trainer.logger"))
     names, near = (found.value, found.note) if isinstance(found, Near) else (found, "")
-    return Sum({"track_with": names}, f"track_with: {', '.join(names)}.", near)
+    settings: dict[str, Any] = {"track_with": names}
+    if "wandb" in names:
+        settings["tracker_kwargs.wandb.project"] = look("trainer.project_name")
+    lost: dict[str, str] = {}
+    for key, value in look.below(_MONITOR).items():
+        name = next((name for name in names if (name, key) in _MONITOR_KEYS), None)
+        if value is None:
+            continue
+        if name is None:
+            lost[f"{_MONITOR}.{key}"] = f"tracker_kwargs of {', '.join(names)} have no such setting"
+        else:
+            settings[_MONITOR_KEYS[name, key]] = value
+    return Sum(settings, f"track_with: {', '.join(names)}; tracker_kwargs, system_envs.", near, lost)
+
+
+def resume(look: Look) -> Sum:
+    """A run that is not to go on gets a name of its own there."""
+    mode, path = look("trainer.resume_mode"), look("trainer.resume_from_path")
+    if look(f"{_OWN}continue_from_checkpoint") is False and look(f"{_OWN}mode") != "bench":
+        near = "There an older run of this name is left alone and this one is named after the time; here: exp_name."
+        return Sum({"resume_from_checkpoint": False}, "resume_from_checkpoint: false.", near)
+    value: Any = path if mode == "resume_path" and path else mode != "disable"
+    return Sum({"resume_from_checkpoint": value}, f"resume_from_checkpoint: {value}.")
 
 
 def _no_rows(look: Look) -> Sum:
     return Sum({}, "columns are those of taskset.format")
-
-
-def _counts_epochs(look: Look) -> str:
-    return next((f"{key.removeprefix(_OWN)} counts" for key in _LENGTHS_OF_RUN if look(key) is not None), "")
 
 
 TRINITY_CONDITIONS: Mapping[str, Condition] = {
@@ -312,26 +275,26 @@ TRINITY_CONDITIONS: Mapping[str, Condition] = {
     **REC_CONDITIONS,
     **OPD_CONDITIONS,
     "own aggregation": lambda look: "",
-    "epochs": _counts_epochs,
+    **STEP_CONDITIONS,
+    "over rollout": lambda look: "" if over_share(look) else "over_rollout.ratio is 0",
+    "dynamic timeout": lambda look: (
+        "" if look(f"{_OWN}explorer.dynamic_timeout.enable") else "dynamic_timeout.enable is off"
+    ),
     "eval set": lambda look: "" if look(_EVAL) else "there are no eval_tasksets",
     "validation": lambda look: "" if look(_EVAL) else "there are no eval_tasksets: no validation",
 }
 TRINITY_SUMS: Mapping[str, Callable[[Look], Sum]] = {
     "algorithm": _algorithm,
-    "placement": _placement,
-    "actor batches": batches("actor_train", trainer_gpus, _per_update),
-    "critic batches": batches("critic", trainer_gpus, _per_update),
-    "steps": _steps,
-    "saves": _saves,
-    "ahead": _ahead,
+    **STEP_SUMS,
     "lengths": _lengths,
     "tasks": _tasks,
     **MODE_SUMS,
     **MIX_SUMS,
     **OPD_SUMS,
     **OPERATOR_SUMS,
-    "rewards": _rewards,
-    "trinity rewards": _rewards,
+    **REWARD_SUMS,
+    "rewards": REWARD_SUMS["trinity rewards"],
+    "resume": resume,
     "rows": _no_rows,
     "validation": _no_rows,
     "folders": folders,

@@ -135,6 +135,16 @@ def test_a_template_that_fails_on_a_row_names_it(tmp_path: Path, tiny_tokenizer:
         load(tmp_path, tiny_tokenizer, [row("31")], template=str(tmp_path / "t.jinja"))
 
 
+def test_a_system_prompt_of_the_run_stands_before_rows_that_bring_none(
+    tmp_path: Path, tiny_tokenizer: "Tokenizer"
+) -> None:
+    own = [{"role": "system", "content": "sort"}, {"role": "user", "content": "31"}]
+    rows = [row("31"), {"messages": own, "tag": "chat"}]
+    texts = [task.prompt_text for task in load(tmp_path, tiny_tokenizer, rows, system_prompt="think").tasks]
+    wanted = [[{"role": "system", "content": "think"}, own[1]], own]
+    assert texts == [tiny_tokenizer.apply_chat_template(w, tokenize=False, add_generation_prompt=True) for w in wanted]
+
+
 LONG = [row("12"), row("1234567"), row("12345")]  # 2, 7 and 5 tokens without a template
 
 

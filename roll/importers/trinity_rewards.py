@@ -1,0 +1,210 @@
+"""Trinity-RFT's workflows and reward functions: those of one answer become rewards of here, others make another run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from roll.importers.rows import Look, Row, Sum, changes, lacks, summed
+from roll.importers.trinity_opd import distils
+
+_OWN = "trinity."
+_INPUT = "buffer.explorer_input"
+TASKS, SETS = f"{_INPUT}.taskset", f"{_INPUT}.eval_tasksets"
+_AT = "rewards.trinity"
+_WORKFLOW, _REWARD = "default_workflow_type", "default_reward_fn_type"
+_OF_EVALUATION = f"{_INPUT}.default_eval_workflow_type"
+_ARGS, _FLOW_ARGS = f"{TASKS}.reward_fn_args", f"{TASKS}.workflow_args"
+_OVERLONG = ("enable_overlong_penalty", "penalty_factor", "max_response_length", "cache_length")
+_THINKS = ("with_think", "format_score_coef")
+
+_TAGGED = (
+    "A conversation between User and Assistant. The user asks a question, and the Assistant solves it. The assistant "
+    "first thinks about the reasoning process in the mind and then provides the user with the answer. The reasoning "
+    "process and answer are enclosed within <think> </think> and <answer> </answer> tags, respectively, i.e.,\n"
+    "<think> reasoning process here </think>\n<answer> answer here </answer>.\n"
+)
+_BOXED = "Please reason step by step, and put your final answer within \\boxed{}."
+_WORKFLOWS: Mapping[str, tuple[str, str]] = {
+    "math_workflow": ("math_reward", _TAGGED),
+    "math_boxed_workflow": ("math_boxed_reward", _BOXED),
+    "simple_workflow": ("", ""),
+    "on_policy_distill_workflow": ("", ""),
+    "on_policy_distill_math_workflow": ("math_boxed_reward", ""),
+}
+"""Of one question and one answer: the reward and the system prompt where none is given. `async_` says nothing here."""
+_NEAREST: Mapping[str, str] = {
+    "frozen_lake": "env_type: frozen_lake is the same game with maps and words of its own",
+    "webshop": "env_type: webshop is the same shop",
+    "alfworld": "an environment of yours that wraps it: env_type: package.module:Class",
+    "sciworld": "an environment of yours that wraps it: env_type: package.module:Class",
+    "react": "env_type: roll_math or roll_qa with a tool_wrapper asks rows in several turns (docs/tools.md)",
+    "search": "env_type: roll_qa with a tool_wrapper of yours searches in several turns (docs/tools.md)",
+    "toolcall": "data_args.tools offers tools in the prompt; a reward of yours compares the calls",
+    "rubric": "reward: llm_judge with a judge_prompt of yours (docs/judges.md)",
+    "ruler": "reward: llm_judge (docs/judges.md)",
+    "_rm_": "reward: reward_model (docs/reward_models.md)",
+    "mm_": "pictures are not read yet",
+    "sudoku": "an environment of yours: env_type: package.module:Class",
+}
+_ANOTHER = "an environment or rollout loop of yours (docs/adding_an_env.md, docs/adding_a_rollout_loop.md)"
+_FORMAT = r".*?<think>.*?</think>\s*<answer>.*?</answer>[^\S\n]*(?:\n.*)?"
+_STRICT = r"<think>\n.*?\n</think>\n<answer>\n.*?\n</answer>(?:\n.*)?"
+_THINKING = r"(?:<think>)?.*</think>.*"
+_VERDICT = "math-verify decides on the last box, or else the last number, behind the thinking."
+
+
+@dataclass(frozen=True)
+class _Made:
+    """A reward here, parts beside it, and how they differ."""
+
+    reward: str | None
+    args: Mapping[str, Any] = field(default_factory=dict)
+    parts: tuple[Mapping[str, Any], ...] = ()
+    near: str = ""
+
+
+def _form(pattern: str, right: float, wrong: float) -> Mapping[str, Any]:
+    args = {"pattern": pattern, "score": right, "otherwise": wrong}
+    return {"reward": "regex", "name": "format_score", "reward_args": args}
+
+
+def _boxed(look: Look) -> _Made:
+    parts: tuple[Mapping[str, Any], ...] = ()
+    if look(f"{_OWN}{_FLOW_ARGS}.with_think"):
+        parts = (_form(_THINKING, 0.0, -look.amount(f"{_OWN}{_FLOW_ARGS}.format_score_coef", 0.1)),)
+    return _Made("math_rule", {"require_boxed": True}, parts, "math-verify decides, where there texts are compared.")
+
+
+def _dapo(look: Look) -> _Made:
+    parts: tuple[Mapping[str, Any], ...] = ()
+    if look(f"{_OWN}{_ARGS}.enable_overlong_penalty"):
+        most, cache = (look.size(f"{_OWN}{_ARGS}.{name}") for name in ("max_response_length", "cache_length"))
+        weight = look.amount(f"{_OWN}{_ARGS}.penalty_factor", 1.0)
+        parts = ({"reward": "overlong", "reward_args": {"max_tokens": most, "cache_tokens": cache}, "weight": weight},)
+    return _Made("math_rule", {}, parts, _VERDICT)
+
+
+_REWARDS: Mapping[str, Callable[[Look], _Made]] = {
+    "math_reward": lambda look: _Made("math_rule", {}, (_form(_FORMAT, 0.1, -0.1),), _VERDICT),
+    "accuracy_reward": lambda look: _Made("math_rule", {}, (), _VERDICT),
+    "format_reward": lambda look: _Made("regex", _form(_STRICT, 0.1, -0.1)["reward_args"]),
+    "math_boxed_reward": _boxed,
+    "math_boxed_reward_naive_dapo": _boxed,
+    "bots_math_boxed_reward": _boxed,
+    "math_dapo_reward": _dapo,
+    "countdown_reward": lambda look: _Made("countdown", {"format_score": 0.1}),
+}
+"""The names in Trinity's register. A path is called as it is."""
+
+REWARD_ROWS: tuple[Row, ...] = (
+    *(summed(f"{at}.{name}", "trinity rewards") for at in (TASKS, _INPUT) for name in (_WORKFLOW, _REWARD)),
+    *(summed(f"{SETS}.*.{name}", "eval rewards") for name in (_WORKFLOW, _REWARD, "default_eval_workflow_type")),
+    summed(_OF_EVALUATION, "eval rewards"),
+    *(summed(f"{_ARGS}.{name}", "trinity rewards") for name in _OVERLONG),
+    *(summed(f"{_FLOW_ARGS}.{name}", "trinity rewards") for name in _THINKS),
+    summed(f"{_ARGS}.**", "trinity rewards"),
+    changes("**.workflow_args.use_base", "the prompt is that of the chat template; another: a template file", False),
+    changes("**.workflow_args.**", "arguments of a workflow, which is not here; those of a reward are reward_args"),
+    lacks("**.reward_fn_args.**", "validation is scored as training is: rewards.<domain>.reward_args"),
+    lacks("**.workflow_args", "arguments of a reward are reward_args", {}),
+    lacks("**.reward_fn_args", "arguments of a reward are reward_args", {}),
+    changes("**.format.workflow_key", "the column `tag` chooses a domain: rewards.<domain>.tag_included", ""),
+    changes("**.format.reward_fn_key", "the column `tag` chooses a domain: rewards.<domain>.tag_included", ""),
+    changes("**.reply_prefix", "no answer is begun for the policy; a template file can end in it", ""),
+    summed(f"{_INPUT}.system_prompt", "system prompt"),
+    summed(f"{TASKS}.format.system_prompt", "system prompt"),
+    summed(f"{SETS}.*.format.system_prompt", "system prompt"),
+)
+
+
+def workflow(look: Look) -> str:
+    return str(look(f"{_OWN}{TASKS}.{_WORKFLOW}") or look(f"{_OWN}{_INPUT}.{_WORKFLOW}") or "math_workflow")
+
+
+def _plain(name: str) -> str:
+    return name.removeprefix("async_")
+
+
+def _reward_name(look: Look) -> str:
+    given = look(f"{_OWN}{TASKS}.{_REWARD}") or look(f"{_OWN}{_INPUT}.{_REWARD}")
+    return str(given or _WORKFLOWS.get(_plain(workflow(look)), ("", ""))[0])
+
+
+def is_of_one_answer(look: Look) -> bool:
+    """False for workflows that are agents, environments, or call other models."""
+    return _plain(workflow(look)) in _WORKFLOWS
+
+
+def _rewards(look: Look) -> Sum:
+    flow, name = workflow(look), _reward_name(look)
+    lost: dict[str, str] = {}
+    if not is_of_one_answer(look):
+        nearest = next((text for part, text in _NEAREST.items() if part in flow), _ANOTHER)
+        reason = f"workflow {flow} is not here, and rows are asked once: {nearest}"
+        lost |= dict.fromkeys(_keys(look, _WORKFLOW), reason)
+    if distils(look) and not name:
+        made = _Made("none")
+    elif "." in name or ":" in name:
+        args = {key: value for key, value in look.below(f"{_OWN}{_ARGS}").items() if value is not None}
+        made = _Made("trinity_reward", {"path": name} | ({"args": args} if args else {}))
+    elif name in _REWARDS:
+        made = _REWARDS[name](look)
+        taken = _OVERLONG if made.parts and name == "math_dapo_reward" else ()
+        more = [key for key in look.below(f"{_OWN}{_ARGS}") if key not in (*_OVERLONG, *taken)]
+        lost |= {f"{_OWN}{_ARGS}.{key}": f"{name} has no such argument" for key in more}
+    else:
+        made = _Made("math_rule", near="" if name or lost else "The workflow names no reward: math_rule stands in.")
+        told = f"there is no reward {name} here, and math_rule stands in; a class of yours is named by its path"
+        lost |= dict.fromkeys(_keys(look, _REWARD), f"{told}, package.module:Class (docs/rewards.md)") if name else {}
+        lost |= {f"{_OWN}{_ARGS}.{key}": f"arguments of {name or flow}" for key in look.below(f"{_OWN}{_ARGS}")}
+    settings: dict[str, Any] = {f"{_AT}.reward": made.reward}
+    settings |= {f"{_AT}.reward_args": dict(made.args)} if made.args else {}
+    settings |= {f"{_AT}.reward_manager_config": [dict(part) for part in made.parts]} if made.parts else {}
+    beside = "".join(f" + {part.get('name', part['reward'])}" for part in made.parts)
+    text = f"{_AT}.reward: {made.reward}{beside} (docs/rewards.md)."
+    return Sum(settings, text, made.near, changes=lost)
+
+
+def _keys(look: Look, name: str) -> list[str]:
+    return [f"{_OWN}{at}.{name}" for at in (TASKS, _INPUT) if look.is_given(f"{_OWN}{at}.{name}")]
+
+
+def _eval_rewards(look: Look) -> Sum:
+    """Validation is scored as training is."""
+    own = {_WORKFLOW: workflow(look), "default_eval_workflow_type": workflow(look), _REWARD: _reward_name(look)}
+    lost = {}
+    given = {f"{SETS}.{key}": value for key, value in look.below(f"{_OWN}{SETS}").items()}
+    given |= {_OF_EVALUATION: look(f"{_OWN}{_OF_EVALUATION}")}
+    for key, value in given.items():
+        of_training = own.get(key.rpartition(".")[2])
+        if of_training is not None and value is not None and _plain(str(value)) != _plain(of_training):
+            lost[f"{_OWN}{key}"] = f"validation is answered and scored as training is, by {of_training}"
+    return Sum({}, "as in training", lost=lost)
+
+
+def _system_prompt(look: Look) -> Sum:
+    """Where none is given the workflow has one, but with another reward than its own."""
+    flow = _plain(workflow(look))
+    reward, default = _WORKFLOWS.get(flow, ("", ""))
+    everywhere = look(f"{_OWN}{_INPUT}.system_prompt") or (default if _reward_name(look) == reward else "")
+    text = look(f"{_OWN}{TASKS}.format.system_prompt") or everywhere
+    settings = {"actor_train.data_args.system_prompt": text} if text else {}
+    if look(f"{_OWN}{SETS}.0.path") and (own := look(f"{_OWN}{SETS}.0.format.system_prompt") or everywhere):
+        settings["validation.data_args.system_prompt"] = own
+    return Sum(settings, "data_args.system_prompt, before rows that bring none.")
+
+
+def system_prompt_of(look: Look, number: int) -> str:
+    """That of a further set of evaluation."""
+    reward, default = _WORKFLOWS.get(_plain(workflow(look)), ("", ""))
+    own = look(f"{_OWN}{SETS}.{number}.format.system_prompt") or look(f"{_OWN}{_INPUT}.system_prompt")
+    return str(own or (default if _reward_name(look) == reward else ""))
+
+
+REWARD_SUMS: Mapping[str, Callable[[Look], Sum]] = {
+    "trinity rewards": _rewards,
+    "eval rewards": _eval_rewards,
+    "system prompt": _system_prompt,
+}
