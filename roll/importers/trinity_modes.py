@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from roll.importers import words
-from roll.importers.rows import ChangesRun, Condition, Look, NotHere, Row, Sum, lacks, summed, to
+from roll.importers.rows import ChangesRun, Condition, Look, NotHere, Row, Sum, lacks, needless, summed, to
 from roll.importers.trinity_rewards import system_prompt_of
 
 _OWN = "trinity."
@@ -61,6 +61,7 @@ MODE_ROWS: tuple[Row, ...] = (
     *(summed(f"{_REPLAY}.priority_fn_args.{key}", "replay") for key in ("decay", "use_count_limit", "sigma")),
 )
 EVAL_ROWS: tuple[Row, ...] = (
+    needless(f"{_EVAL}.0.name", "the first set is `validation`"),
     *(summed(f"{_EVAL}.*.{key}", "eval sets") for key in ("name", *_OF_A_SET)),
     lacks(f"{_EVAL}.*.storage_type", "rows are read from files, folders, addresses and the hub", "file"),
 )

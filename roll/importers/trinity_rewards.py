@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from roll.importers.rows import Look, Row, Sum, changes, lacks, summed
+from roll.importers.rows import Condition, Look, Row, Sum, changes, lacks, summed
 from roll.importers.trinity_opd import distils
 
 _OWN = "trinity."
@@ -99,7 +99,8 @@ _REWARDS: Mapping[str, Callable[[Look], _Made]] = {
 """The names in Trinity's register. A path is called as it is."""
 
 REWARD_ROWS: tuple[Row, ...] = (
-    *(summed(f"{at}.{name}", "trinity rewards") for at in (TASKS, _INPUT) for name in (_WORKFLOW, _REWARD)),
+    *(summed(f"{TASKS}.{name}", "trinity rewards") for name in (_WORKFLOW, _REWARD)),
+    *(summed(f"{_INPUT}.{name}", "trinity rewards", needs=f"shared {name}") for name in (_WORKFLOW, _REWARD)),
     *(summed(f"{SETS}.*.{name}", "eval rewards") for name in (_WORKFLOW, _REWARD, "default_eval_workflow_type")),
     summed(_OF_EVALUATION, "eval rewards"),
     *(summed(f"{_ARGS}.{name}", "trinity rewards") for name in _OVERLONG),
@@ -203,6 +204,14 @@ def system_prompt_of(look: Look, number: int) -> str:
     return str(own or (default if _reward_name(look) == reward else ""))
 
 
+def _is_shared(name: str) -> Condition:
+    def condition(look: Look) -> str:
+        return f"taskset.{name} counts" if look.is_given(f"{_OWN}{TASKS}.{name}") else ""
+
+    return condition
+
+
+REWARD_CONDITIONS: Mapping[str, Condition] = {f"shared {name}": _is_shared(name) for name in (_WORKFLOW, _REWARD)}
 REWARD_SUMS: Mapping[str, Callable[[Look], Sum]] = {
     "trinity rewards": _rewards,
     "eval rewards": _eval_rewards,

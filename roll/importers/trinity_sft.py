@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from roll.importers.rows import Condition, Look, NotHere, Row, Sum, Table, changes, lacks, needless, summed, to
+from roll.importers.rows import (
+    ChangesRun,
+    Condition,
+    Look,
+    NotHere,
+    Row,
+    Sum,
+    Table,
+    changes,
+    lacks,
+    needless,
+    summed,
+    to,
+)
 from roll.importers.trinity_rows import BUFFER, EMBEDDED, SHARED, own
 from roll.importers.trinity_steps import given_lengths, shortest
 from roll.importers.trinity_sums import folders, resume, trackers
@@ -97,12 +110,16 @@ def longest(look: Look) -> int:
     whole = look(f"{_OWN}model.max_model_len") or (sum(parts) if all(isinstance(p, int) for p in parts) else None)
     if whole is None:
         raise NotHere("sequence_length needs model.max_model_len, or the tokens of prompt and response")
+    if not str(whole).isdigit() or int(whole) < 2:
+        raise ChangesRun(f"{whole} is no length of a row, in tokens")
     return int(whole)
 
 
 def _row_length(look: Look) -> Sum:
     whole = longest(look)
-    return Sum({"sequence_length": whole}, f"sequence_length: {whole}.")
+    parts = [f"{_OWN}model.max_{kind}_tokens" for kind in ("prompt", "response")]
+    nears = dict.fromkeys(parts, "max_model_len counts.") if look(f"{_OWN}model.max_model_len") else {}
+    return Sum({"sequence_length": whole}, f"sequence_length: {whole}.", nears=nears)
 
 
 def _row_steps(look: Look) -> Sum:

@@ -12,7 +12,7 @@ from roll.importers.trinity_modes import MODE_CONDITIONS, MODE_SUMS
 from roll.importers.trinity_opd import OPD_CONDITIONS, OPD_SUMS
 from roll.importers.trinity_operators import INPUTS, OPERATOR_SUMS
 from roll.importers.trinity_rec import REC_CONDITIONS
-from roll.importers.trinity_rewards import REWARD_SUMS
+from roll.importers.trinity_rewards import REWARD_CONDITIONS, REWARD_SUMS
 from roll.importers.trinity_steps import STEP_CONDITIONS, STEP_SUMS, over_share
 from roll.importers.verl_conditions import ACTOR, ROLLOUT
 from roll.utils.text import show
@@ -262,7 +262,8 @@ def resume(look: Look) -> Sum:
         near = "There an older run of this name is left alone and this one is named after the time; here: exp_name."
         return Sum({"resume_from_checkpoint": False}, "resume_from_checkpoint: false.", near)
     value: Any = path if mode == "resume_path" and path else mode != "disable"
-    return Sum({"resume_from_checkpoint": value}, f"resume_from_checkpoint: {value}.")
+    lost = {} if not path or value == path else {"trainer.resume_from_path": "only resume_mode: resume_path reads it"}
+    return Sum({"resume_from_checkpoint": value}, f"resume_from_checkpoint: {value}.", lost=lost)
 
 
 def _no_rows(look: Look) -> Sum:
@@ -276,6 +277,7 @@ TRINITY_CONDITIONS: Mapping[str, Condition] = {
     **OPD_CONDITIONS,
     "own aggregation": lambda look: "",
     **STEP_CONDITIONS,
+    **REWARD_CONDITIONS,
     "over rollout": lambda look: "" if over_share(look) else "over_rollout.ratio is 0",
     "dynamic timeout": lambda look: (
         "" if look(f"{_OWN}explorer.dynamic_timeout.enable") else "dynamic_timeout.enable is off"

@@ -95,8 +95,8 @@ def test_other_operators_on_tasks_run_by_data_juicers_own_package() -> None:
 
 def test_a_file_of_operators_is_not_read_and_counts() -> None:
     found = imported("stages", f"{TASK}.config_path=dj.yaml")
-    assert entry(found, f"{TASK}.config_path")[0] == "not to be had"
-    assert entry(found, f"{TASK}.operators.0.name")[0] == "not to be had"
+    assert entry(found, f"{TASK}.config_path")[0] == "changes the run"
+    assert entry(found, f"{TASK}.operators.0.name")[0] == "changes the run"
     assert "operators" not in found.tree["stages"][1]["actor_train"]["data_args"]
 
 
@@ -123,7 +123,7 @@ def test_operators_that_are_not_here_are_told_one_by_one() -> None:
     found, made = operators(f"{SAMPLES}.operators=[{', '.join(f'{{name: {name}}}' for name in names)}]")
     assert made == [{"name": "mean_filter", "args": {"threshold_down": 0.0, "threshold_up": 1.0}}]
     told = [entry(found, f"{SAMPLES}.operators.{i}.name")[0] for i in range(4)]
-    assert told == ["not to be had", "approximated", "approximated", "not to be had"]
+    assert told == ["changes the run", "approximated", "approximated", "changes the run"]
 
 
 def test_dpo_has_its_beta_its_pairs_and_a_reference_beside_the_learner() -> None:

@@ -31,7 +31,7 @@ def test_further_sets_stand_beside_the_validation_under_their_names() -> None:
     assert found.tree["validation"]["data_args"]["file_name"] == ["data/test"]
     assert found.tree["eval_sets"] == {
         "other": {
-            "data_args": {"file_name": ["data/other"], "split": "train"},
+            "data_args": {"file_name": ["data/other"], "split": "train", "truncation": "left"},
             "generating_args": {"temperature": 1.0},
         }
     }
@@ -45,6 +45,7 @@ def test_a_part_of_a_run_is_imported_as_such_and_passes_a_dry_run(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     words = [f"mode={mode}", f"{BUFFER}.max_read_timeout=60", "explorer.bench_on_latest_checkpoint=true"]
+    words += ["buffer.total_steps=8"] if mode == "train" else []
     assert roll(["import", str(SOURCE), *words, "--out", "my.yaml"]) == 0
     tree: dict[str, Any] = yaml.safe_load((tmp_path / "my.yaml").read_text())
     assert tree["mode"] == mode
@@ -85,6 +86,6 @@ def test_what_a_run_in_one_process_has_no_use_for_is_said() -> None:
     assert entry(found, f"{BUFFER}.storage_type")[0] == "asks for nothing"
     assert "experience" not in found.tree
     assert entry(imported("mode=serve"), "mode") == (
-        "not to be had",
+        "changes the run",
         "mode: serve is not here: both, explore, train and bench are",
     )

@@ -1,0 +1,338 @@
+"""What keys of Trinity-RFT mean there is what the YAML means here, or the report says by how much it does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roll.cli import main
+from roll.commands import main as roll
+from roll.importers.command import imported_from
+from roll.importers.convert import Imported
+from roll.importers.given import read
+
+FOLDER = Path(__file__).parents[2] / "importers"
+GUIDE = "guide_trinity"
+TASKS = "buffer.explorer_input.taskset"
+
+
+def imported(*words: str, name: str = GUIDE) -> Imported:
+    path = FOLDER / f"{name}.yaml"
+    return imported_from(read(path, words), source=path)
+
+
+def entry(found: Imported, key: str) -> tuple[str, str]:
+    return next((entry.outcome, entry.note) for entry in found.entries if entry.key == key)
+
+
+def at(found: Imported, path: str) -> Any:
+    node: Any = found.tree
+    for part in path.split("."):
+        node = node.get(part) if isinstance(node, dict) else None
+    return node
+
+
+# --- how long a run is, and where it goes on
+
+
+def test_the_shorter_of_two_lengths_ends_a_stage() -> None:
+    for words in ((), ("trainer.total_steps=null",), ("trainer.total_steps=100", "stages.0.buffer.total_steps=1000")):
+        tree = imported(*words, name="guide_trinity_stages").tree
+        assert (tree | tree["stages"][0])["max_steps"] == 100
+    outcome, note = entry(imported("buffer.total_steps=10"), "trainer.total_steps")
+    assert outcome == "approximated" and "buffer.total_steps: 10 ends the run before" in note
+    assert imported("buffer.total_steps=10").tree["max_steps"] == 10
+
+
+def test_a_run_that_is_not_to_go_on_does_not() -> None:
+    found = imported("continue_from_checkpoint=false")
+    assert found.tree["resume_from_checkpoint"] is False
+    assert entry(found, "continue_from_checkpoint")[0] == "approximated"
+    assert imported().tree["resume_from_checkpoint"] is True
+    sft = imported("continue_from_checkpoint=false", name="trinity_sft")
+    assert sft.tree["resume_from_checkpoint"] is False
+
+
+def test_a_run_that_only_trains_asks_for_its_steps_and_has_all_gpus() -> None:
+    words = ("mode=train", "trainer.total_steps=null", "explorer.rollout_model.engine_num=4")
+    found = imported(*words)
+    assert found.left_open == ("buffer.total_steps",) and "num_train_epochs" not in found.tree
+    assert at(found, "actor_train.device_mapping") == "list(range(0, 8))"
+    assert entry(found, "buffer.total_epochs")[0] == "not to be had"
+    assert imported(*words, "buffer.total_steps=7").tree["max_steps"] == 7
+
+
+# --- lengths
+
+
+@pytest.mark.parametrize(
+    ("words", "lengths"),
+    [
+        (("model.max_prompt_tokens=null", "model.max_response_tokens=null"), (10240, 10240)),
+        (("model.max_prompt_tokens=null",), (4096, 16384)),
+        (("model.max_response_tokens=null", "model.max_prompt_tokens=480"), (480, 20000)),
+        (("model.max_model_len=null",), (4096, 16384)),
+    ],
+)
+def test_what_is_not_given_of_the_lengths_is_what_the_whole_leaves(
+    words: tuple[str, ...], lengths: tuple[int, int]
+) -> None:
+    tree = imported(*words).tree
+    assert (tree["prompt_length"], tree["response_length"]) == lengths
+
+
+def test_lengths_that_nothing_says_are_asked_for() -> None:
+    found = imported(*(f"model.max_{kind}=null" for kind in ("model_len", "prompt_tokens", "response_tokens")))
+    assert found.left_open == ("model.max_prompt_tokens", "model.max_response_tokens")
+    assert not {"prompt_length", "response_length"} & found.tree.keys()
+
+
+@pytest.mark.parametrize(("value", "rule"), [("true", "left"), ("false", "error"), ("null", "left")])
+def test_prompts_that_are_too_long_are_cut_unless_they_are_not_to_be(value: str, rule: str) -> None:
+    found = imported(f"model.enable_prompt_truncation={value}")
+    assert [at(found, f"{part}.data_args.truncation") for part in ("actor_train", "validation")] == [rule, rule]
+    assert value == "null" or entry(found, "model.enable_prompt_truncation")[0] == "approximated"
+
+
+# --- steps, GPUs, rollouts
+
+
+@pytest.mark.parametrize(
+    ("value", "shuffle"), [("sequential", False), ("random", True), ("shuffle", True), ("null", False)]
+)
+def test_tasks_come_in_their_order_unless_a_selector_shuffles(value: str, shuffle: bool) -> None:
+    key = f"{TASKS}.task_selector.selector_type"
+    assert at(imported(f"{key}={value}"), "actor_train.data_args.shuffle") is shuffle
+    assert entry(imported(f"{key}=offline_easy2hard"), key)[0] == "changes the run"
+
+
+def test_a_train_batch_of_several_exploring_steps_is_a_step() -> None:
+    found = imported("buffer.batch_size=16", "buffer.train_batch_size=640", "explorer.rollout_model.engine_num=4")
+    args = at(found, "actor_train.training_args")
+    assert found.tree["rollout_batch_size"] == 80, "640 samples are 80 x 8"
+    assert args["per_device_train_batch_size"] * args["gradient_accumulation_steps"] * 4 == 640
+    outcome, note = entry(found, "buffer.train_batch_size")
+    assert outcome == "approximated" and "more than the 16 x 8 samples" in note
+
+
+def test_the_trainer_has_as_many_gpus_as_share_an_update() -> None:
+    """Of 8 GPUs an engine has 1; 256 samples split over 4 of the other 7."""
+    found = imported()
+    args = at(found, "actor_train.training_args")
+    assert at(found, "actor_train.device_mapping") == "list(range(0, 4))"
+    assert args["per_device_train_batch_size"] * args["gradient_accumulation_steps"] * 4 == 256
+    outcome, note = entry(found, "explorer.rollout_model.engine_num")
+    assert outcome == "approximated" and "256 samples of an update do not split over the 7 GPUs" in note
+    assert entry(imported("explorer.rollout_model.engine_num=4"), "cluster.node_num")[0] == "mapped"
+
+
+def test_gpus_of_other_models_are_not_the_trainers() -> None:
+    words = ("explorer.auxiliary_models=[{model_path: org/judge, engine_num: 1, tensor_parallel_size: 2}]",)
+    found = imported(*words, "explorer.rollout_model.engine_num=2")
+    places = [at(found, f"{role}.device_mapping") for role in ("actor_train", "actor_infer")]
+    assert places == ["list(range(0, 4))", "list(range(4, 6))"]
+
+
+@pytest.mark.parametrize("style", ["dynamic_by_explorer", "dynamic_by_trainer", "explorer_driven", "trainer_driven"])
+def test_a_dynamic_style_runs_ahead_and_says_how_old_samples_get(style: str) -> None:
+    found = imported(f"synchronizer.sync_style={style}", "synchronizer.sync_interval=4")
+    assert (found.tree["async_generation_ratio"], at(found, "actor_train.model_update_frequency")) == (1.0, 4)
+    outcome, note = entry(found, "synchronizer.sync_style")
+    assert outcome == "approximated" and "none is more than 4 steps old" in note
+    assert entry(imported("synchronizer.sync_style=never"), "synchronizer.sync_style")[0] == "not to be had"
+
+
+def test_a_step_that_leaves_tasks_out_starts_as_many_as_there() -> None:
+    words = ("buffer.batch_size=96", "buffer.train_batch_size=null", "synchronizer.sync_style=explorer_driven")
+    found = imported(*words, "explorer.over_rollout.ratio=0.25", "explorer.rollout_model.engine_num=4")
+    tree = found.tree
+    assert (tree["rollout_batch_size"], tree["unfinished_groups"], tree["unfinished_grace_s"]) == (72, "drop", 30.0)
+    assert tree["rollout_batch_size"] * (1 + tree["async_generation_ratio"]) == pytest.approx(96, abs=1e-9)
+    assert entry(found, "explorer.over_rollout.ratio")[0] == "approximated"
+    assert entry(found, "explorer.over_rollout.wait_after_min")[0] == "mapped"
+
+
+def test_the_ratio_of_a_dynamic_timeout_is_written() -> None:
+    key = "explorer.dynamic_timeout"
+    found = imported(f"{key}.enable=true", f"{key}.ratio=7")
+    assert at(found, "rewards.trinity.dynamic_timeout") == {"enable": True, "ratio": 7.0}
+    assert entry(found, f"{key}.ratio")[0] == "approximated"
+
+
+# --- rewards and workflows
+
+
+def rewards(*words: str) -> tuple[Imported, Any]:
+    both = [f"{place}.default_reward_fn_type" for place in (TASKS, "buffer.explorer_input")]
+    flows = [f"{place}.default_workflow_type" for place in (TASKS, "buffer.explorer_input")]
+    first, flow, *more = words
+    given = [*(f"{key}={first}" for key in both), *(f"{key}={flow}" for key in flows), *more]
+    found = imported(*given)
+    return found, at(found, "rewards.trinity")
+
+
+@pytest.mark.parametrize(
+    ("name", "reward", "args"),
+    [
+        ("countdown_reward", "countdown", {"format_score": 0.1}),
+        ("accuracy_reward", "math_rule", None),
+        ("math_boxed_reward", "math_rule", {"require_boxed": True}),
+        ("math_dapo_reward", "math_rule", None),
+        ("my_rewards.Mine", "trinity_reward", {"path": "my_rewards.Mine"}),
+        ("my_rewards:Mine", "trinity_reward", {"path": "my_rewards:Mine"}),
+    ],
+)
+def test_a_reward_by_name_or_path_is_one_of_here(name: str, reward: str, args: object) -> None:
+    found, made = rewards(name, "math_workflow")
+    assert (made["reward"], made.get("reward_args")) == (reward, args)
+    assert found.changes == ()
+
+
+def test_the_reward_of_mathematics_pays_for_its_form_as_there() -> None:
+    found, made = rewards("math_reward", "math_workflow")
+    (part,) = made["reward_manager_config"]
+    assert (made["reward"], part["reward"], part["reward_args"]["otherwise"]) == ("math_rule", "regex", -0.1)
+    assert "<think> </think> and <answer> </answer>" in at(found, "actor_train.data_args.system_prompt")
+    assert at(found, "validation.data_args.system_prompt") == at(found, "actor_train.data_args.system_prompt")
+    own, _ = rewards("math_reward", "math_workflow", f"{TASKS}.format.system_prompt=Think.")
+    assert at(own, "actor_train.data_args.system_prompt") == "Think."
+    assert at(rewards("countdown_reward", "math_workflow")[0], "actor_train.data_args.system_prompt") is None
+
+
+def test_arguments_of_a_reward_of_ones_own_reach_it() -> None:
+    _, made = rewards("my_rewards.Mine", "math_workflow", f"{TASKS}.reward_fn_args.bonus=2")
+    assert made["reward_args"] == {"path": "my_rewards.Mine", "args": {"bonus": 2}}
+    found, _ = rewards("countdown_reward", "math_workflow", f"{TASKS}.reward_fn_args.bonus=2")
+    assert entry(found, f"{TASKS}.reward_fn_args.bonus") == ("changes the run", "countdown_reward has no such argument")
+
+
+@pytest.mark.parametrize(
+    ("flow", "nearest"),
+    [
+        ("frozen_lake_workflow", "env_type: frozen_lake"),
+        ("alfworld_workflow", "package.module:Class"),
+        ("webshop_workflow", "env_type: webshop"),
+        ("as_react_workflow", "tool_wrapper"),
+        ("email_search_workflow", "tool_wrapper"),
+        ("math_trainable_ruler_workflow", "llm_judge"),
+        ("my.own.Workflow", "docs/adding_an_env.md"),
+    ],
+)
+def test_a_workflow_that_is_not_here_makes_another_run(flow: str, nearest: str, tmp_path: Path) -> None:
+    found, _ = rewards("math_reward", flow)
+    outcome, note = entry(found, f"{TASKS}.default_workflow_type")
+    assert outcome == "changes the run" and nearest in note
+    words = [f"{TASKS}.default_workflow_type={flow}", "--out", str(tmp_path / "my.yaml")]
+    assert roll(["import", str(FOLDER / f"{GUIDE}.yaml"), *words]) == 3
+    assert roll(["import", str(FOLDER / f"{GUIDE}.yaml"), *words, "--force", "--lossy"]) == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (f"{TASKS}.default_reward_fn_type=toolcall_reward",),
+        (f"{TASKS}.format.image_key=images",),
+        (f"{TASKS}.format.workflow_key=kind",),
+        (f"{TASKS}.workflow_args.use_base=true",),
+        (f"{TASKS}.workflow_args.max_turns=10",),
+        ("algorithm.algorithm_type=of_my_own",),
+        ("algorithm.policy_loss_fn=of_my_own",),
+        ("algorithm.advantage_fn=of_my_own",),
+        ("algorithm.advantage_fn_args.std_threshold=0.1",),
+        ("algorithm.entropy_loss_fn=of_my_own",),
+        ("algorithm.repeat_times=0",),
+        ("model.custom_chat_template='{{ x }}'",),
+        ("mode=serve",),
+        ("buffer.batch_size=eight",),
+        ("data_processor.experience_pipeline.operators=[{name: data_juicer, args: {config_path: dj.yaml}}]",),
+        ("data_processor.task_pipeline.top_k=10",),
+    ],
+)
+def test_what_is_lost_of_the_matter_makes_another_run(words: tuple[str, ...]) -> None:
+    found = imported(*words)
+    assert any(change.startswith(words[0].partition("=")[0]) for change in found.changes), found.changes
+
+
+def test_shaping_by_a_stat_that_nobody_reports_any_more_is_lost_with_it() -> None:
+    shaping = "{name: reward_shaping_mapper, args: {reward_shaping_configs: [{stats_key: llm_quality_score}]}}"
+    key = "data_processor.experience_pipeline.operators"
+    found = imported(f"{key}=[{{name: data_juicer, args: {{config_path: dj.yaml}}}}, {shaping}]")
+    assert "experience_operators" not in found.tree
+    outcome, note = entry(found, f"{key}.1.args.reward_shaping_configs.0.stats_key")
+    assert outcome == "changes the run" and "data_juicer would, before it" in note
+
+
+# --- the rest of the guide
+
+
+def test_none_as_a_text_and_empty_sections_ask_for_nothing() -> None:
+    found = imported()
+    keys = ("model.custom_chat_template", "model.chat_template_path", "trainer.trainer_config", "data_processor")
+    assert [entry(found, key)[0] for key in keys] == ["asks for nothing"] * 4
+    assert "global_template" not in found.tree
+    assert [one.key for one in found.entries if "does not know" in one.note] == []
+
+
+def test_variables_of_runners_reach_the_workers() -> None:
+    found = imported("explorer.env_vars={A: x, B: 1}")
+    assert found.tree["system_envs"] == {"A": "x", "B": "1"}
+
+
+def test_arguments_of_a_monitor_are_those_of_the_tracker() -> None:
+    wandb = at(imported(), "tracker_kwargs.wandb")
+    assert wandb["host"] == "http://localhost:8080" and wandb["project"] == "Trinity-RFT" and "api_key" in wandb
+    args = "{uri: 'http://m', username: u, password: p, base_url: x}"
+    found = imported("monitor.monitor_type=mlflow", "monitor.monitor_args=null", f"monitor.monitor_args={args}")
+    assert at(found, "tracker_kwargs.mlflow.tracking_uri") == "http://m"
+    assert found.tree["system_envs"] == {"MLFLOW_TRACKING_USERNAME": "u", "MLFLOW_TRACKING_PASSWORD": "p"}
+    assert entry(found, "monitor.monitor_args.base_url")[0] == "not to be had"
+
+
+@pytest.mark.parametrize(
+    ("word", "outcome"),
+    [
+        ("log.level=DEBUG", "not to be had"),
+        ("log.group_by_node=true", "not to be had"),
+        ("trainer.save_hf_checkpoint=never", "not to be had"),
+        ("trainer.save_hf_checkpoint=always", "asks for nothing"),
+        ("trainer.save_strategy=single_process", "not to be had"),
+        ("buffer.explorer_input.default_eval_workflow_type=other_workflow", "not to be had"),
+        ("buffer.explorer_input.default_eval_workflow_type=async_math_workflow", "asks for nothing"),
+        ("explorer.max_timeout=60", "approximated"),
+        ("explorer.max_retry_times=1", "approximated"),
+    ],
+)
+def test_what_differs_a_little_is_said(word: str, outcome: str) -> None:
+    assert entry(imported(word), word.partition("=")[0])[0] == outcome
+
+
+def test_a_pack_of_pairs_holds_a_pair() -> None:
+    words = ("trainer.use_dynamic_bsz=true", "trainer.max_token_len_per_gpu=1000")
+    found = imported(*words, name="trinity_dpo")
+    assert at(found, "actor_train.max_tokens_per_microbatch_in_train") == 2 * 1536
+    assert "the two rows of a pair, 3072" in entry(found, "trainer.max_token_len_per_gpu")[1]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("synchronizer.sync_style=dynamic_by_explorer",),
+        ("explorer.over_rollout.ratio=0.25", "synchronizer.sync_style=dynamic_by_trainer"),
+        ("buffer.train_batch_size=640",),
+        ("explorer.dynamic_timeout.enable=true",),
+        ("mode=train", "trainer.total_steps=10"),
+        ("continue_from_checkpoint=false", "model.enable_prompt_truncation=false"),
+        (f"{TASKS}.default_reward_fn_type=math_reward",),
+        (f"{TASKS}.default_reward_fn_type=format_reward",),
+    ],
+)
+def test_what_is_imported_passes_a_dry_run(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert roll(["import", str(FOLDER / f"{GUIDE}.yaml"), *words, "--out", "my.yaml"]) == 0, capsys.readouterr()
+    code = main("rlvr", ["--config_path", str(tmp_path), "--config_name", "my", "--dry_run"])
+    shown = capsys.readouterr()
+    assert code == 0, shown.err

@@ -1,0 +1,126 @@
+"""Trinity-RFT's YAMLs with a word changed, or damaged."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from roll.configs.load.yaml_file import read_yaml
+from roll.errors import ConfigError
+from roll.importers.command import imported_from
+from roll.importers.convert import Imported
+from roll.importers.given import Given, leaves, read
+from roll.importers.report import report, yaml_text
+
+FOLDER = Path(__file__).parents[2] / "importers"
+SOURCES = sorted(FOLDER.glob("*trinity*.yaml"))
+OTHERS: dict[str, tuple[Any, ...]] = {
+    "algorithm_type": ("ppo", "opmd", "dapo", "sft"), "advantage_fn": ("rloo",), "kl_loss_fn": ("k1",),
+    "kl_penalty_fn": ("k2",), "sample_strategy": ("mix",), "entropy_loss_fn": ("mix",), "mode": ("explore", "both"),
+    "monitor_type": ("mlflow",), "storage_type": ("sql", "file"), "sync_method": ("checkpoint",),
+    "sync_style": ("dynamic_by_trainer",), "trainer_strategy": ("megatron",), "strategy": ("megatron", "fsdp2"),
+    "warmup_style": ("cosine",), "engine_type": ("sglang", "vllm_async"), "save_strategy": ("single_node",),
+    "save_hf_checkpoint": ("always", "never"), "resume_mode": ("disable",), "op_type": ("MUL",),
+    "prompt_type": ("messages",), "recompute_method": ("block",), "recompute_granularity": ("selective",),
+    "default_reward_fn_type": ("accuracy_reward", "my_rewards.Mine"), "level": ("DEBUG",), "dtype": ("float16",),
+    "default_workflow_type": ("simple_workflow", "alfworld_workflow"),
+}  # fmt: skip
+SAME: dict[str, tuple[Any, ...]] = {
+    "algorithm_type": ("ppo", "dapo"),  # where an advantage_fn, or bounds and a KL, stand beside it
+    "engine_type": ("vllm_async",), "strategy": ("fsdp2",), "hybrid_engine": (False,),
+    "default_workflow_type": ("simple_workflow",),  # where a reward stands beside it
+}  # fmt: skip
+"""Values that mean the same there, or here."""
+
+
+def others(key: str, value: Any) -> Iterator[Any]:
+    """Other legal values of a key."""
+    name = key.rpartition(".")[2]
+    if name in OTHERS:
+        yield from (other for other in OTHERS[name] if other != value)
+    elif isinstance(value, bool):
+        yield not value
+    elif isinstance(value, int | float):
+        yield value * 2 if value else 1
+    elif isinstance(value, str) and "${" not in value:
+        try:
+            yield str(float(value) * 2)  # 1e-6, which YAML takes for a text
+        except ValueError:
+            yield f"{value}_other"
+
+
+def of(given: Given, changed: str = "", value: Any = None) -> Imported:
+    keys = tuple((key, value if key == changed else own) for key, own in given.keys)
+    return imported_from(Given(given.tree, keys), "trinity")
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
+def test_another_value_changes_the_yaml_or_the_report_says_why_it_does_not(path: Path) -> None:
+    """What is `mapped` with one value and makes the same YAML with another is mapped by no means."""
+    given = read(path)
+    text, silent, tried = yaml_text(of(given), ""), list[str](), 0
+    for key, own in given.keys:
+        for value in others(key, own):
+            after = of(given, key, value)
+            tried += 1
+            (told,) = [one for one in after.entries if one.key == key]
+            if value in SAME.get(key.rpartition(".")[2], ()):
+                continue
+            if yaml_text(after, "") == text and (told.outcome == "mapped" or len(told.note) < 5):
+                silent.append(f"{key}: {own} and {value} are both {told.outcome}: {told.note}")
+    assert silent == [] and tried > 10
+
+
+def damaged(draw: random.Random, tree: dict[str, Any]) -> dict[str, Any]:
+    """One to three values of a YAML that are of another kind, missing, huge, or a section where none is."""
+    junk: list[Any] = [
+        None, "", "None", -1, 0, 10**18, 1e300, float("nan"), True, [], {}, [1, "x"], {"a": {"b": None}}, "${x.y}",
+        "x" * 5000, [{"name": None}], [[]], "\u0000", "${oc.env:NO_SUCH_NAME}", [{"a": 1}, 2],
+    ]  # fmt: skip
+    keys = [key for key, _ in leaves(tree)]
+    for _ in range(draw.randint(1, 3)):
+        node: Any = tree
+        *sections, name = draw.choice(keys).split(".")
+        for section in sections[: draw.randint(0, len(sections))]:
+            inner = node[int(section)] if isinstance(node, list) and section.isdigit() else node
+            inner = inner.get(section) if isinstance(inner, dict) and inner is node else inner
+            if not isinstance(inner, dict | list):
+                break
+            node = inner
+        if isinstance(node, dict):
+            node[draw.choice([name, *sections, "of_nobody", 7])] = draw.choice(junk)
+    return tree
+
+
+def told_of(given: Given, number: int) -> None:
+    found = imported_from(given, "trinity")
+    assert report(found, "damaged.yaml", "my.yaml") and yaml_text(found, "damaged.yaml"), number
+
+
+@pytest.mark.parametrize("num", [150, pytest.param(1000, marks=pytest.mark.slow)])
+def test_a_damaged_yaml_is_imported_or_refused_in_a_sentence(num: int) -> None:
+    """`read` has tests of its own, so that the keys are taken as they stand."""
+    draw, trees = random.Random(36), [read_yaml(path) for path in SOURCES]
+    for number in range(num):
+        tree = damaged(draw, copy.deepcopy(dict(draw.choice(trees))))
+        given = Given(tree, tuple((str(key), value) for key, value in leaves(tree)))
+        try:
+            told_of(given, number)
+        except ConfigError as error:
+            assert 0 < len(str(error)) < 2000, number
+
+
+def test_a_damaged_file_is_read_or_refused_in_a_sentence(tmp_path: Path) -> None:
+    draw, path = random.Random(37), tmp_path / "damaged.yaml"
+    for number in range(20):
+        path.write_text(yaml.safe_dump(damaged(draw, dict(read_yaml(draw.choice(SOURCES))))))
+        try:
+            told_of(read(path), number)
+        except ConfigError as error:
+            assert 0 < len(str(error)) < 2000, number
