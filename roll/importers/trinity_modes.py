@@ -32,6 +32,7 @@ _OF_A_SET = {
     "format.prompt_key": "data_args.prompt",
     "format.response_key": "data_args.ground_truth",
     "repeat_times": "generating_args.num_return_sequences",
+    "rollout_args.n": "generating_args.num_return_sequences",
     "rollout_args.temperature": "generating_args.temperature",
     "rollout_args.top_p": "generating_args.top_p",
     "rollout_args.top_k": "generating_args.top_k",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from roll.importers import words
-from roll.importers.rows import ChangesRun, Near, Row, changes, lacks, needless, summed, to
+from roll.importers.rows import AsksNothing, ChangesRun, Near, Row, changes, lacks, needless, summed, to
 from roll.importers.trinity_mix import MIX_ROWS
 from roll.importers.trinity_modes import EVAL_ROWS, MODE_ROWS
 from roll.importers.trinity_opd import OPD_ROWS
@@ -112,8 +112,10 @@ SHARED = (
     changes("model.custom_chat_template", "global_template takes the path of a file with it"),
     to("model.chat_template_path", "global_template"),
     lacks("trainer.trainer_type", "roll trains with its own strategies", "verl"),
-    lacks(
-        "trainer.trainer_config_path", "a file of its own: give its keys behind this one, as trainer.trainer_config.x=y"
+    changes(
+        "trainer.trainer_config_path",
+        "a file of its own, which is not read: give its keys behind this one, as trainer.trainer_config.x=y",
+        "",
     ),
     needless("trainer.name", "roles have the names of the YAML"),
     lacks("trainer.save_strategy", "every rank writes its part at once", "unrestricted"),
@@ -132,6 +134,12 @@ def _shuffles(value: object) -> bool:
     if value in ("random", "shuffle", "sequential"):
         return value != "sequential"
     raise ChangesRun(f"selector_type: {value} is not here: sequential, random and shuffle are")
+
+
+def _template(thinks: object) -> str:
+    if thinks is False:
+        return "native_nonthinking"
+    raise AsksNothing("the tokenizer's own template thinks where it can")
 
 
 def _of_scoring(via: Callable[[Any], Any]) -> Callable[[Any], Near]:
@@ -199,6 +207,8 @@ OWN_ROWS: tuple[Row, ...] = tuple(
             to(f"{_EVAL}.0.split", f"{_VALIDATION}.data_args.split"),
             to(f"{_EVAL}.0.subset_name", f"{_VALIDATION}.data_args.subset"),
             to(f"{_EVAL}.0.repeat_times", f"{_VALIDATION}.generating_args.num_return_sequences"),
+            to(f"{_EVAL}.0.rollout_args.n", f"{_VALIDATION}.generating_args.num_return_sequences"),
+            needless("**.enable_progress_bar", "the table of steps shows where a run is"),
             to(f"{_EVAL}.0.format.prompt_key", f"{_VALIDATION}.data_args.prompt"),
             to(f"{_EVAL}.0.format.response_key", f"{_VALIDATION}.data_args.ground_truth"),
             to(
@@ -227,6 +237,8 @@ OWN_ROWS: tuple[Row, ...] = tuple(
             needless(f"{_ENGINE}.use_v1", "there is no other engine any more"),
             needless(f"{_ENGINE}.seed", "seed of the run counts"),
             lacks(f"{_ENGINE}.enable_history", "calls of environments are recorded by themselves", False),
+            to(f"{_ENGINE}.enable_thinking", "global_template", via=_template, default=False),
+            lacks(f"{_ENGINE}.*_parser", "an environment, or a reward of yours, reads calls and thinking of an answer"),
             lacks(f"{_ENGINE}.enable_*", "templates and tools are the rows' or an agent's", False),
             lacks(f"{_ENGINE}.*", "the lengths of the run count"),
             *OPD_ROWS,

@@ -271,8 +271,31 @@ def test_none_as_a_text_and_empty_sections_ask_for_nothing() -> None:
     found = imported()
     keys = ("model.custom_chat_template", "model.chat_template_path", "trainer.trainer_config", "data_processor")
     assert [entry(found, key)[0] for key in keys] == ["asks for nothing"] * 4
-    assert "global_template" not in found.tree
+    assert found.tree["global_template"] == "native_nonthinking", "not the text None"
     assert [one.key for one in found.entries if "does not know" in one.note] == []
+
+
+@pytest.mark.parametrize(
+    ("value", "template"), [("true", None), ("false", "native_nonthinking"), ("null", "native_nonthinking")]
+)
+def test_models_do_not_think_unless_they_are_told_to(value: str, template: str | None) -> None:
+    key = "explorer.rollout_model.enable_thinking"
+    assert imported(f"{key}={value}").tree.get("global_template") == template
+    assert imported(f"{key}={value}", "model.chat_template_path=my.jinja").tree["global_template"] == "my.jinja"
+
+
+def test_a_file_of_the_trainer_that_is_not_read_makes_another_run() -> None:
+    assert imported("trainer.trainer_config_path=train.yaml").changes and not imported().changes
+    assert (
+        at(
+            imported(
+                "buffer.explorer_input.eval_tasksets.0.rollout_args.n=4",
+                "buffer.explorer_input.eval_tasksets.0.repeat_times=null",
+            ),
+            "validation.generating_args.num_return_sequences",
+        )
+        == 4
+    )
 
 
 def test_variables_of_runners_reach_the_workers() -> None:

@@ -70,7 +70,6 @@ def _task(truth: object, row: Mapping[str, Any]) -> tuple[int, Counter[int]]:
     task = truth if isinstance(truth, Mapping) else row
     name = next((name for name in _NUMBERS if task.get(name) is not None), "numbers")
     target, numbers = _whole(task.get("target")), task.get(name)
-    numbers = numbers.tolist() if hasattr(numbers, "tolist") else numbers
     if target is None:
         where = "its ground truth" if isinstance(truth, Mapping) else "the row"
         raise ValueError(f"{where} has no whole number as `target`: a countdown has a target and numbers")

@@ -47,7 +47,9 @@ class TrinityReward:
         return self._found(**self._args) if inspect.isclass(self._found) else self._found
 
     def __call__(self, sample: RewardInput) -> RewardResult:
-        values = dict(zip(_GIVEN, (sample.response_text, sample.prompt_text, sample.ground_truth), strict=True))
+        values: dict[str, Any] = dict(
+            zip(_GIVEN, (sample.response_text, sample.prompt_text, sample.ground_truth), strict=True)
+        )
         more = {} if inspect.isclass(self._found) else self._args
         returned = self._call(**{name: values[name] for name in self._names}, **more)
         parts = returned if isinstance(returned, Mapping) else {"": returned}
