@@ -111,7 +111,7 @@ SHARED = (
     to("monitor.enable_ray_timeline", "profiler_timeline", idle=(False,)),
     changes("model.custom_chat_template", "global_template takes the path of a file with it"),
     to("model.chat_template_path", "global_template"),
-    lacks("trainer.trainer_type", "roll trains with its own strategies", "verl"),
+    changes("trainer.trainer_type", "roll trains with its own strategies", "verl"),
     changes(
         "trainer.trainer_config_path",
         "a file of its own, which is not read: give its keys behind this one, as trainer.trainer_config.x=y",
@@ -191,7 +191,7 @@ OWN_ROWS: tuple[Row, ...] = tuple(
             needless(f"{_TASKS}.repeat_times", "algorithm.repeat_times counts"),
             needless("*.*.name", "roles have the names of the YAML"),
             needless("**.name", "roles have the names of the YAML"),
-            lacks(f"{_TASKS}.storage_type", "rows are read from files, folders, addresses and the hub", "file"),
+            changes(f"{_TASKS}.storage_type", "rows are read from files, folders, addresses and the hub", "file"),
             to(
                 f"{_TASKS}.task_selector.selector_type",
                 "actor_train.data_args.shuffle",
@@ -224,6 +224,7 @@ OWN_ROWS: tuple[Row, ...] = tuple(
             lacks(f"{_EVAL}.**", "data_args and generating_args have the keys of a validation (docs/modes.md)"),
             needless(_EVAL, "no validation"),
             needless(f"{BUFFER}.**", _ONE_BUFFER),
+            changes("buffer.trainer_input.sft_warmup_steps", "a stage before the run (docs/stages.md)", 0),
             lacks(
                 "buffer.trainer_input.**", "rows of answers are fine-tuned on in a run of their own (docs/sft.md)", 0
             ),

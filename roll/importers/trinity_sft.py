@@ -82,7 +82,7 @@ OF_ROWS: tuple[Row, ...] = (
     changes(f"{BUFFER}.format.chat_template", "global_template takes the path of a file with it"),
     to(f"{BUFFER}.subset_name", "sft_train.data_args.subset"),
     to(f"{BUFFER}.split", "sft_train.data_args.split"),
-    lacks(f"{BUFFER}.storage_type", "rows are read from files, folders, addresses and the hub", "file"),
+    changes(f"{BUFFER}.storage_type", "rows are read from files, folders, addresses and the hub", "file"),
     needless(f"{BUFFER}.enable_progress_bar", "the table of steps shows where a run is"),
     needless("data_processor.**", "it sees tasks and samples of engines; data_args.operators choose rows"),
     needless("**.name", "roles have the names of the YAML"),
