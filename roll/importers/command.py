@@ -54,7 +54,7 @@ def run(argv: Sequence[str]) -> int:
 def imported_from(given: Given, system: str | None = None, source: Path | None = None) -> Imported:
     """The import of what was read. `system` None: what the keys say."""
     kind = system or system_of(given)
-    notes = _notes(given)
+    notes = [*_notes(given), *given.notes]
     if kind == "verl":
         return convert(verl_keys(given), verl_table(given), [*notes, *verl_notes(given)])
     if kind == "trinity":

@@ -22,7 +22,7 @@ from roll.importers.rows import (
     Sum,
     Table,
 )
-from roll.importers.shell import is_open
+from roll.importers.shell import is_open, unbraced
 from roll.utils.secrets import MASK, is_secret_key
 from roll.utils.text import show
 
@@ -153,7 +153,7 @@ class _Conversion:
         if isinstance(found, Near):
             note, outcome, found = found.note, "approximated", found.value
         if is_open(value):
-            note, outcome = "the script leaves it open: set it in the YAML", "approximated"
+            note, outcome, found = "the script leaves it open: set it in the YAML", "approximated", unbraced(found)
         told = []
         for target, part in _parts(row, found, known_as):
             writer = self._put(target, part, key)

@@ -142,7 +142,7 @@ class Look:
     def number(self, key: str, default: Any = None) -> int:
         """A whole number. Raises NotHere for what is none, LeftOpen for what a script leaves open."""
         value = self(key, default)
-        if isinstance(value, str) and "${" in value:
+        if isinstance(value, str) and ("$" in value or "`" in value):
             raise LeftOpen(key, value)
         if isinstance(value, str) and re.fullmatch(r"\s*-?\d+\s*", value):
             value = int(value)
@@ -170,7 +170,7 @@ class Look:
     def amount(self, key: str, default: Any = None) -> float:
         """A number. Raises NotHere for what is none, LeftOpen for what a script leaves open."""
         value = self(key, default)
-        if isinstance(value, str) and "${" in value:
+        if isinstance(value, str) and ("$" in value or "`" in value):
             raise LeftOpen(key, value)
         try:
             return float("" if isinstance(value, bool) else value)

@@ -8,7 +8,7 @@ from typing import Any
 
 from roll.importers.given import Given
 from roll.importers.rows import Table
-from roll.importers.verl_conditions import CONDITIONS
+from roll.importers.verl_conditions import CONDITIONS, ROLLOUT
 from roll.importers.verl_rows import ROWS
 from roll.importers.verl_sft_rows import SFT
 from roll.importers.verl_sums import SUMS
@@ -21,7 +21,8 @@ _OF_ENGINE: Mapping[str, str] = {
     "data.messages_key": "data.multiturn.messages_key",
 }
 """Keys of newer versions, and what older ones call the same."""
-_CONFIGS = ("ppo_trainer", "ppo_megatron_trainer", "sft_trainer", "dapo_trainer", "dapo_megatron_trainer")
+ASCEND = "backend_config"
+"""The section in which the guide for Ascend has verl's keys."""
 FLAGS: Mapping[str, str] = {
     "nproc-per-node": "trainer.n_gpus_per_node",
     "nnodes": "trainer.nnodes",
@@ -31,53 +32,51 @@ FLAGS: Mapping[str, str] = {
 
 
 def is_verl(tree: Mapping[str, Any]) -> bool:
+    inner = tree.get(ASCEND)
+    if isinstance(inner, Mapping):
+        return is_verl(inner)
     model = tree.get("model")
     return "actor_rollout_ref" in tree or (isinstance(model, Mapping) and "partial_pretrain" in model)
 
 
 def verl_table(given: Given) -> Table:
-    keys = {key for key, _ in given.keys}
+    keys = {_known_as(key) for key, _ in given.keys}
     program = " ".join(given.command.program) if given.command else ""
     is_sft = "sft_trainer" in program or any(key in keys for key in _OF_SFT)
-    return VERL_SFT if is_sft and "actor_rollout_ref" not in given.tree else VERL_RL
+    is_rl = any(key.startswith("actor_rollout_ref.") for key in keys)
+    return VERL_SFT if is_sft and not is_rl else VERL_RL
 
 
 def verl_keys(given: Given) -> list[tuple[str, Any]]:
     """The keys with what the words of a launcher and the name of the configuration say beside them."""
     keys = list(given.keys)
-    if given.command is None:
-        return keys
-    there = {key for key, _ in keys}
+    there = {_known_as(key) for key, _ in keys}
+    if any("megatron" in base for base in given.bases) and FLAGS[CONFIG_NAME] not in there:
+        keys.append((f"--{CONFIG_NAME}", "megatron"))
     for flag, known_as in FLAGS.items():
-        value = given.command.flag(flag)
-        if value is None or known_as in there:
+        value = given.command.flag(flag) if given.command else None
+        if value is None or flag == CONFIG_NAME or known_as in there:
             continue
-        if flag == CONFIG_NAME:
-            keys += [(f"--{flag}", "megatron")] if "megatron" in value else []
-        elif value.isdecimal():
+        if value.isdecimal():
             keys.append((f"--{flag}", int(value)))
+        elif "$" in value:
+            keys.append((known_as, value))
     return keys
 
 
 def verl_notes(given: Given) -> Iterator[str]:
     """What the words of a command say that no key has taken."""
-    if given.command is None:
-        return
-    there = {key for key, _ in given.keys}
+    there = {_known_as(key) for key, _ in given.keys}
     for flag, known_as in FLAGS.items():
-        value = given.command.flag(flag)
-        if value is None:
-            continue
-        if flag == CONFIG_NAME:
-            if value.removesuffix(".yaml") not in _CONFIGS:
-                told = "import its file, with the keys of the command behind it"
-                yield f"--{flag} {value} names keys of its own, which are not read: {told}."
-        elif known_as not in there and not value.isdecimal():
+        value = given.command.flag(flag) if given.command else None
+        if flag != CONFIG_NAME and value and known_as not in there and not value.isdecimal() and "$" not in value:
             yield f"--{flag} {value} stays open, and verl's default is taken: give {known_as}=8 behind the file."
 
 
 def _known_as(key: str) -> str:
-    return FLAGS.get(key.removeprefix("--"), key)
+    """Under which name the rows know a key: without the section of Ascend's guide, and of words of a launcher."""
+    key = FLAGS.get(key.removeprefix("--"), key).removeprefix(f"{ASCEND}.")
+    return f"{ROLLOUT}.{key}" if key.startswith("engine_kwargs.") else key
 
 
 VERL_RL = Table("verl", "rlvr", ROWS, SUMS, CONDITIONS, _known_as)

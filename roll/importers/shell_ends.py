@@ -1,0 +1,93 @@
+"""Where a quoted part, an expansion or a run of characters of a shell script ends."""
+
+from __future__ import annotations
+
+import re
+
+DEEPEST = 40
+_PLAIN, _PLAIN_IN_QUOTES = re.compile(r"[^\s;|&()<>'\"$`\\]+"), re.compile(r"[^\"$`\\]+")
+_INSIDE = re.compile(r"[^'\"$`\\(){}]+")
+_PARAMETER = re.compile(r"[A-Za-z_]\w*|[\d@*#?$!-]")
+
+
+class Damaged(Exception):
+    """What no shell would take."""
+
+
+def end_of(text: str, start: int, depth: int = 0) -> int:
+    """Where the quoted part, the expansion or the run of characters ends that begins at `start`."""
+    if depth > DEEPEST:
+        raise Damaged(f"brackets within brackets, more than {DEEPEST} deep")
+    char = text[start]
+    if char == "'":
+        return _after(text, "'", start + 1, "a ' that is never closed")
+    if char == '"':
+        return inside(text, start + 1, '"', depth, in_quotes=True)
+    if char == "`":
+        return inside(text, start + 1, "`", depth, in_quotes=True, is_plain=True)
+    if char == "\\":
+        return min(start + 2, len(text))
+    if char == "$":
+        return expansion_end(text, start, depth)
+    match = _PLAIN.match(text, start + 1)
+    return start + 1 if match is None else match.end()
+
+
+def expansion_end(text: str, start: int, depth: int = 0, in_quotes: bool = False) -> int:
+    """The same of what begins with a dollar."""
+    following = text[start + 1 : start + 2]
+    if following == "(":
+        return inside(text, start + 2, ")", depth)
+    if following == "{":
+        return inside(text, start + 2, "}", depth, in_quotes=in_quotes)
+    if following == "[":
+        return _after(text, "]", start + 2, "a $[ that is never closed")
+    if following == "'" and not in_quotes:
+        return inside(text, start + 2, "'", depth, in_quotes=True, is_plain=True)
+    name = _PARAMETER.match(text, start + 1)
+    return start + 1 if name is None else name.end()
+
+
+def _after(text: str, end: str, start: int, told: str) -> int:
+    found = text.find(end, start)
+    if found < 0:
+        raise Damaged(told)
+    return found + len(end)
+
+
+def inside(text: str, i: int, end: str, depth: int, in_quotes: bool = False, is_plain: bool = False) -> int:
+    """Behind the closing character, whatever stands within."""
+    opening = {")": "(", "}": "{"}.get(end)
+    plain = _PLAIN_IN_QUOTES if end == '"' else _INSIDE
+    open_ones = 0
+    while i < len(text):
+        char = text[i]
+        if char == end and not open_ones:
+            return i + 1
+        if char == "\\":
+            i += 2
+        elif is_plain:
+            i += 1
+        elif char == end:
+            open_ones, i = open_ones - 1, i + 1
+        elif char == opening:
+            open_ones, i = open_ones + 1, i + 1
+        elif char == "$":
+            i = _deeper(text, i, depth, in_quotes)
+        elif char == "`" or (end != '"' and (char == '"' or (char == "'" and not in_quotes))):
+            i = end_of(text, i, depth + 1)
+        else:
+            match = plain.match(text, i + 1)
+            i = i + 1 if match is None else match.end()
+    raise Damaged(f"a {opening or end} that is never closed")
+
+
+def _deeper(text: str, i: int, depth: int, in_quotes: bool) -> int:
+    if depth >= DEEPEST:
+        raise Damaged(f"brackets within brackets, more than {DEEPEST} deep")
+    return expansion_end(text, i, depth + 1, in_quotes)
+
+
+def end_of_brackets(text: str, start: int) -> int:
+    """Behind the bracket that closes the one at `start`."""
+    return inside(text, start + 1, ")", 0)
