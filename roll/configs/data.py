@@ -111,6 +111,10 @@ class DataArgs(Settings):
         "None: as the domains occur in the data.",
     )
     shuffle: bool = setting(True, "Shuffle the rows anew in every epoch, seeded by `seed`.")
+    drop_last: bool = setting(
+        False,
+        "Leave the rest of an epoch out, which fills no step, as verl does: every step is of one epoch. Of one domain.",
+    )
     operators: Operators = setting(
         (),
         "What chooses among the rows before the run, one after the other: names, or mappings of name and args. "

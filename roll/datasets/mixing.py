@@ -25,6 +25,8 @@ class _Pool:
     tasks: tuple[Task, ...]
     seed: int
     shuffle: bool
+    size: int
+    """Tasks of an epoch: those beyond are left out of it, in every epoch others."""
 
     def fingerprint(self) -> str:
         """Changes when the tasks or their order do: a cursor into other data means nothing."""
@@ -68,13 +70,19 @@ class TaskMixer:
         shares: Mapping[str, float] | None = None,
         shuffle: bool = True,
         key: str = "actor_train.data_args",
+        drop_last: bool = False,
     ):
         if not tasks or block < 1:
             raise ValueError("a mixer needs at least one task and a block of at least 1")
         by_domain: dict[str, list[Task]] = {}
         for task in tasks:
             by_domain.setdefault(task.domain, []).append(task)
-        self._pools = {name: _Pool(name, tuple(own), seed, shuffle) for name, own in sorted(by_domain.items())}
+        sizes = {name: whole(len(own), block, key) if drop_last else len(own) for name, own in by_domain.items()}
+        if drop_last and len(by_domain) > 1:
+            raise ConfigError(f"{key}.drop_last: the rows are of {len(by_domain)} domains, and it goes with one.")
+        self._pools = {
+            name: _Pool(name, tuple(own), seed, shuffle, sizes[name]) for name, own in sorted(by_domain.items())
+        }
         self._shares = _exact_shares({name: len(pool.tasks) for name, pool in self._pools.items()}, shares, key)
         self._key = key
         self._block = block
@@ -90,13 +98,13 @@ class TaskMixer:
 
     @property
     def num_tasks(self) -> int:
-        """Those that are ever drawn."""
-        return sum(len(pool.tasks) for name, pool in self._pools.items() if self._shares[name] > 0)
+        """Those that an epoch draws."""
+        return sum(pool.size for name, pool in self._pools.items() if self._shares[name] > 0)
 
     @property
     def epochs(self) -> dict[str, float]:
         """How often each domain's data has been gone through so far. Example: {"math": 1.25}"""
-        return {name: self._drawn[name] / len(pool.tasks) for name, pool in self._pools.items()}
+        return {name: self._drawn[name] / pool.size for name, pool in self._pools.items()}
 
     def state_dict(self) -> dict[str, Any]:
         """JSON values: what was drawn, what is left of the present block, what is carried into the next."""
@@ -141,11 +149,23 @@ class TaskMixer:
         domain = self._pending.pop(0)
         pool, position = self._pools[domain], self._drawn[domain]
         self._drawn[domain] += 1
-        epoch, place = divmod(position, len(pool.tasks))
+        epoch, place = divmod(position, pool.size)
         held = self._orders.get(domain)
         if held is None or held[0] != epoch:
             held = self._orders[domain] = (epoch, pool.order(epoch))
         return pool.tasks[held[1][place]]
+
+
+def whole(num_rows: int, per_step: int, key: str) -> int:
+    """Rows of the steps that they fill. Raises ConfigError where they fill none.
+
+    Example: 10 rows, 4 in a step, are 8.
+    """
+    if num_rows < per_step:
+        raise ConfigError(
+            f"{key}.drop_last: {num_rows} rows fill no step of {per_step}. Remove it, or make steps smaller."
+        )
+    return num_rows - num_rows % per_step
 
 
 def apportion(

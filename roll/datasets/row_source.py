@@ -15,14 +15,15 @@ from roll.types.columns import columns
 
 class RowSource:
     """Goes through the rows epoch after epoch; with `shuffle`, in a new order each time. Rows that belong together come
-    together. `key` is the YAML path of the data, for messages."""
+    together. `key` is the YAML path of the data, for messages; `size` rows make an epoch, those beyond are left out of
+    it."""
 
-    def __init__(self, rows: Rows, seed: int, shuffle: bool, key: str):
+    def __init__(self, rows: Rows, seed: int, shuffle: bool, key: str, size: int | None = None):
         if not len(rows):
             raise ConfigError(f"{key}: there are no rows to train on")
         self.rows = rows
         self._seed, self._shuffle, self._key = seed, shuffle, key
-        self._drawn = 0
+        self._drawn, self._size = 0, len(rows) if size is None else size
         self._contents = _digest(rows)
         self._order: tuple[int, np.ndarray] = (-1, np.empty(0, np.int64))  # epoch, its order
 
@@ -39,7 +40,7 @@ class RowSource:
     @property
     def epochs(self) -> float:
         """How often the rows have been gone through. Example: 30 drawn of 20 rows are 1.5."""
-        return self._drawn / len(self.rows)
+        return self._drawn / self._size
 
     def state_dict(self) -> dict[str, Any]:
         return {"drawn": self._drawn, "contents": self._contents}
@@ -54,7 +55,7 @@ class RowSource:
         self._drawn = int(state["drawn"])
 
     def _row_at(self, place: int) -> int:
-        epoch, within = divmod(place, len(self.rows))
+        epoch, within = divmod(place, self._size)
         if not self._shuffle:
             return within
         if self._order[0] != epoch:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NoReturn
 
 from roll.importers.shell_ends import Damaged, end_of, end_of_brackets
@@ -46,7 +47,7 @@ class WordReader:
         start = self.at
         while self.at < len(self.text) and self.text[self.at] not in " \t\r\n;|&()<>":
             here = self.at
-            self.at = self.found(here, lambda: end_of(self.text, here))
+            self.at = self.found(here, partial(end_of, self.text, here))
             if self.text[self.at : self.at + 1] == "(" and _ARRAY.fullmatch(self.text, start, self.at):
                 self.at = self.found(here, lambda: end_of_brackets(self.text, self.at))
         return self.text[start : self.at]

@@ -12,6 +12,7 @@ from roll.importers.verl_conditions import CONDITIONS, ROLLOUT
 from roll.importers.verl_rows import ROWS
 from roll.importers.verl_sft_rows import SFT
 from roll.importers.verl_sums import SUMS
+from roll.importers.verl_versions import derived, version_notes
 
 _OF_SFT = ("model.partial_pretrain", "data.prompt_dict_keys", "data.multiturn.enable", "data.max_length", "optim.lr")
 CONFIG_NAME = "config-name"
@@ -66,7 +67,9 @@ def verl_keys(given: Given) -> list[tuple[str, Any]]:
 
 def verl_notes(given: Given) -> Iterator[str]:
     """What the words of a command say that no key has taken."""
-    there = {_known_as(key) for key, _ in given.keys}
+    values = {_known_as(key): value for key, value in given.keys}
+    there = values.keys()
+    yield from version_notes(values)
     for flag, known_as in FLAGS.items():
         value = given.command.flag(flag) if given.command else None
         if flag != CONFIG_NAME and value and known_as not in there and not value.isdecimal() and "$" not in value:
@@ -79,5 +82,5 @@ def _known_as(key: str) -> str:
     return f"{ROLLOUT}.{key}" if key.startswith("engine_kwargs.") else key
 
 
-VERL_RL = Table("verl", "rlvr", ROWS, SUMS, CONDITIONS, _known_as)
+VERL_RL = Table("verl", "rlvr", ROWS, SUMS, CONDITIONS, _known_as, derived)
 VERL_SFT = replace(SFT, canonical=lambda key: _OF_ENGINE.get(key, _known_as(key)))

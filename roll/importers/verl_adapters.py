@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from roll.importers.rows import Look, NotHere, Row, Sum, lacks, needless, summed, to
+from roll.importers.rows import Look, NotHere, Row, Sum, changes, needless, summed, to
 from roll.importers.verl_common import TRAIN
 from roll.importers.verl_conditions import MODEL, SECTION, has_adapters, has_section
 
@@ -30,21 +30,21 @@ ROWS: tuple[Row, ...] = (
     summed(f"{MODEL}.lora_alpha", "lora", 16, needs="lora"),
     summed(f"{MODEL}.target_modules", "lora", "all-linear", needs="lora"),
     to(f"{MODEL}.lora_adapter_path", f"{_ARGS}.adapter_name_or_path", needs="lora"),
-    lacks(f"{MODEL}.exclude_modules", "lora_target names what gets adapters"),
+    changes(f"{MODEL}.exclude_modules", "lora_target names what gets adapters"),
     summed(f"{SECTION}.rank", "lora", 0),
     summed(f"{SECTION}.alpha", "lora", 32, needs="lora section"),
     summed(f"{SECTION}.target_modules", "lora", list(_ALL), needs="lora section"),
     to(f"{SECTION}.dropout", f"{_ARGS}.lora_dropout", needs="lora section"),
     to(f"{SECTION}.adapter_path", f"{_ARGS}.adapter_name_or_path", needs="lora section"),
-    lacks(f"{SECTION}.exclude_modules", "lora_target names what gets adapters", []),
-    lacks(
+    changes(f"{SECTION}.exclude_modules", "lora_target names what gets adapters", []),
+    changes(
         f"{SECTION}.type", "adapters are those of LoRA; canonical_lora is what they are here", "lora", "canonical_lora"
     ),
     needless(
         f"{SECTION}.merge",
         "engines get merged weights; actor_infer.strategy_args.strategy_config.enable_lora: true sends adapters (vLLM)",
     ),
-    lacks(f"{SECTION}.**", "keys of adapters are lora_target, lora_rank, lora_alpha, lora_dropout (docs/lora.md)", 0),
+    changes(f"{SECTION}.**", "keys of adapters are lora_target, lora_rank, lora_alpha, lora_dropout (docs/lora.md)", 0),
 )
 
 
@@ -53,7 +53,11 @@ def adapters(look: Look) -> Sum:
         return _of_section(look)
     if not has_adapters(look):
         return Sum({}, "lora_rank is 0: no adapters")
-    return _given(look(f"{MODEL}.target_modules"), look.number(f"{MODEL}.lora_rank"), look(f"{MODEL}.lora_alpha"))
+    names, rank = look(f"{MODEL}.target_modules"), look.number(f"{MODEL}.lora_rank")
+    if rank > 0:
+        return _given(names, rank, look(f"{MODEL}.lora_alpha"))
+    near = "lora_rank and lora_alpha must be those of the adapter's own file: set them where it has others than 8, 16."
+    return Sum({f"{_ARGS}.lora_target": names}, f"{_ARGS}.lora_target: {names}, by lora_adapter_path.", near)
 
 
 def _of_section(look: Look) -> Sum:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from roll.configs.strategies.megatron_config import IDLE, KNOWN, SET_ELSEWHERE
 from roll.importers import words
-from roll.importers.rows import AsksNothing, NotHere, Row, lacks, needless, to
+from roll.importers.rows import AsksNothing, ChangesRun, Near, NotHere, Row, changes, lacks, needless, same, to
 
 TRAIN, INFER = "actor_train", "actor_infer"
 PROFILES = "profiler_timeline and profiler_memory record a run here (docs/profiling.md)"
@@ -19,6 +20,13 @@ def only_true(value: object) -> object:
     if value:
         raise AsksNothing("it is how things are here anyway")
     raise NotHere("it cannot be switched off")
+
+
+def model_path(value: object) -> object:
+    text = str(value)
+    if text.startswith(("hdfs://", "viewfs://")):
+        return Near(text, "files of HDFS are not fetched: copy it, and set pretrain to the folder")
+    return value
 
 
 def steps(value: object) -> object:
@@ -44,18 +52,28 @@ def optimizer(section: str, role: str, rate: float) -> Iterator[Row]:
     yield to(f"{at}.betas", f"{args}.adam_beta1", f"{args}.adam_beta2", via=words.betas, needs=need)
     yield to(f"{at}.eps", f"{args}.adam_epsilon", via=words.number, needs=need)
     yield to(f"{at}.optimizer", f"{args}.optim", via=_adam, needs=need)
-    yield lacks(f"{at}.num_cycles", "a cosine falls once, from its peak to its end", 0.5)
-    yield lacks(
+    yield changes(f"{at}.num_cycles", "a cosine falls once, from its peak to its end", 0.5)
+    yield changes(
         f"{at}.min_lr", "the end of a schedule is a share of its peak: lr_scheduler_kwargs.min_lr_ratio", 0, 0.0
     )
     yield lacks(f"{at}.lr_warmup_init", "a warm-up begins at 1 / (n + 1) of its peak", 0, 0.0)
     yield needless(f"{at}.total_training_steps", "the program derives it, there as here")
     yield needless(f"{at}.zero_indexed_step", "warmup_steps says what the first update has")
     yield needless(f"{at}.optimizer_impl", "one optimizer for all: AdamW of the strategy")
+    yield to(
+        f"{at}.override_optimizer_config.optimizer_cpu_offload",
+        "is_offload_optimizer_states_in_train_step",
+        idle=(None, False),
+        via=_offloaded,
+    )
+    for name in ("optimizer_offload_fraction", "overlap_cpu_optimizer_d2h_h2d"):
+        yield needless(f"{at}.override_optimizer_config.{name}", "states of the optimizer wait in host memory, or none")
+    yield needless(f"{at}.override_optimizer_config.use_precision_aware_optimizer", "master weights are fp32")
+    yield changes(f"{at}.override_optimizer_config.**", "the optimizer has the settings of training_args")
     yield lacks(f"{at}.override_optimizer_config", "the optimizer has the settings of training_args", {})
-    yield lacks(f"{at}.weight_decay_incr_style", "weight decay is constant", "constant")
-    yield lacks(f"{at}.lr_decay_steps", "a schedule runs over the whole run")
-    yield lacks(f"{at}.lr_wsd_**", "there is no such schedule; cosine or linear are near", "exponential")
+    yield changes(f"{at}.weight_decay_incr_style", "weight decay is constant", "constant")
+    yield changes(f"{at}.lr_decay_steps", "a schedule runs over the whole run")
+    yield changes(f"{at}.lr_wsd_**", "there is no such schedule; cosine or linear are near", "exponential")
     yield lacks(f"{at}.use_checkpoint_opt_param_scheduler", "a resumed run goes on with its schedule", False)
 
 
@@ -63,7 +81,7 @@ def _adam(value: object) -> object:
     if str(value) == "AdamW8bit":
         return "adamw_bnb_8bit"
     if str(value).lower() not in ("adam", "adamw"):
-        raise NotHere(f"there is no optimizer {value} here; there are adamw_torch, adamw_bnb_8bit and muon")
+        raise ChangesRun(f"there is no optimizer {value} here; there are adamw_torch, adamw_bnb_8bit and muon")
     return "adamw_torch"
 
 
@@ -91,6 +109,25 @@ def fsdp(section: str, role: str, need: str, learns: bool) -> Iterator[Row]:
         yield to(f"{section}.ulysses_sequence_parallel_size", f"{role}.model_args.ulysses_size", needs=need, idle=(1,))
 
 
+def _offloaded(value: object) -> object:
+    return Near(value, "states wait in host memory while gradients are computed; the update itself is on the GPU")
+
+
+_RECOMPUTED = ("recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules")
+SPLITS = (
+    *(f"num_layers_in_{end}_pipeline_stage" for end in ("first", "last")),
+    *(f"account_for_{what}_in_pipeline_split" for what in ("embedding", "loss")),
+)
+PLAIN = KNOWN - SET_ELSEWHERE.keys()
+"""Keys of Megatron's own that have a place in strategy_config under the same name."""
+
+
+def _dispatcher(value: object) -> object:
+    if value == "flex":
+        return Near("alltoall", "flex sends as alltoall does, by DeepEP")
+    return value
+
+
 def megatron(section: str, role: str, need: str, learns: bool) -> Iterator[Row]:
     at, config = f"{section}.megatron", f"{role}.strategy_args.strategy_config"
     sizes = ["tensor_model_parallel_size", "pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size"]
@@ -100,16 +137,20 @@ def megatron(section: str, role: str, need: str, learns: bool) -> Iterator[Row]:
     yield to(f"{at}.sequence_parallel", f"{config}.sequence_parallel", default=True, needs=need)
     if learns:
         yield to(f"{at}.use_distributed_optimizer", f"{config}.use_distributed_optimizer", default=True, needs=need)
-    for name in ("recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules"):
+    for name in _RECOMPUTED:
         key = f"{at}.override_transformer_config.{name}"
         if learns:
             idle = (None, ["core_attn"]) if name == "recompute_modules" else (None,)
             yield to(key, f"{config}.{name}", needs=need, idle=idle)
         else:
             yield needless(key, "nothing is kept for a backward pass here", needs=need)
-    ends = [f"num_layers_in_{end}_pipeline_stage" for end in ("first", "last")]
-    for name in (*ends, "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"):
+    for name in SPLITS:
         yield to(f"{at}.override_transformer_config.{name}", f"{config}.{name}", needs=need, idle=(None, False))
+    for name, note in IDLE.items():
+        yield needless(f"{at}.override_transformer_config.{name}", note, needs=need)
+    for name in sorted(PLAIN - IDLE.keys() - {*SPLITS, *_RECOMPUTED}):
+        via = _dispatcher if name == "moe_token_dispatcher_type" else same
+        yield to(f"{at}.override_transformer_config.{name}", f"{config}.{name}", needs=need, idle=(None,), via=via)
     yield needless(f"{at}.param_offload", TURNS, needs=need)
     yield needless(f"{at}.grad_offload", "gradients live in an update only", needs=need)
     yield needless(f"{at}.optimizer_offload", TURNS, needs=need)

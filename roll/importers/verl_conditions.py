@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from roll.importers.rows import Condition, Look
@@ -19,6 +20,22 @@ OVERLONG = (
     "reward.reward_kwargs.overlong_buffer_cfg",
 )
 """Sections in which versions of verl have DAPO's soft penalty."""
+
+
+PICTURES: Mapping[str, str] = {"data.image_key": "images", "data.video_key": "videos", "data.audio_key": "audios"}
+"""Columns with their names by default."""
+_SEES = re.compile(
+    r"(?i)[-_.\d](vl|vision|omni|vlm)([-_.\d/]|$)|minicpm-?[vo]|internvl|llava|glm-?4\.\dv|glm45v|gemma-?3-(4|12|27)b"
+)
+
+
+def sees(look: Look) -> bool:
+    """True for a model whose name says that it reads pictures."""
+    return name_sees(look(f"{MODEL}.path"))
+
+
+def name_sees(name: object) -> bool:
+    return _SEES.search(str(name or "").rstrip("/").rpartition("/")[2]) is not None
 
 
 PER_ANSWER = ("gspo", "sapo", "geo_mean")
@@ -76,8 +93,8 @@ def _has_reward_model(look: Look) -> str:
 
 
 def has_adapters(look: Look) -> bool:
-    """By the flat keys."""
-    return look.number(f"{MODEL}.lora_rank", 0) > 0
+    """By the flat keys; an adapter to begin with means adapters, whatever lora_rank says."""
+    return look.is_given(f"{MODEL}.lora_adapter_path") or look.number(f"{MODEL}.lora_rank", 0) > 0
 
 
 def has_section(look: Look) -> bool:

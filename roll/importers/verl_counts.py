@@ -13,6 +13,7 @@ from roll.importers.words import engine, scorer, trainer
 
 _SECTIONS = {"actor_train": ACTOR, "reference": REF, "critic": CRITIC}
 MINI_BATCH = "ppo_mini_batch_size"
+COUNTS = ("trainer.nnodes", "trainer.n_gpus_per_node")
 
 
 def gpus(look: Look) -> int:
@@ -50,6 +51,8 @@ def batches(
 
     def sum(look: Look) -> Sum:
         prompts, group = look.size("data.train_batch_size"), look.size(f"{ROLLOUT}.n")
+        if any(look.number_or_open(key) is None for key in COUNTS):
+            return _open_ranks(look, role, prompts, group)
         ranks, how = _ranks(look, section, trainer_gpus(look))
         micro = micro_batch(look, section, ("ppo_micro_batch_size",), ranks)
         if per_update is not None:
@@ -77,11 +80,22 @@ def batches(
     return sum
 
 
+def _open_ranks(look: Look, role: str, prompts: int, group: int) -> Sum:
+    """What does not hang on the number of GPUs, which a script leaves open."""
+    micro = micro_batch(look, _SECTIONS[role], ("ppo_micro_batch_size",), 1)
+    settings: dict[str, Any] = {} if micro is None else {f"{role}.training_args.per_device_train_batch_size": micro}
+    if role == "actor_train":
+        settings |= {"rollout_batch_size": prompts, "num_return_sequences_in_group": group}
+    near = f"Passes of an update hang on {' and '.join(COUNTS)}: give them, and gradient_accumulation_steps follows."
+    return Sum(settings, f"{role}: {prompts} prompts x {group} answers.", near)
+
+
 def scoring(role: str, section: str, names: tuple[str, ...]) -> Callable[[Look], Sum]:
     """Samples of one pass when log-probs or values are computed."""
 
     def sum(look: Look) -> Sum:
-        ranks, _ = _ranks(look, _SECTIONS[role], gpus(look))
+        is_open = any(look.number_or_open(key) is None for key in COUNTS)
+        ranks = 1 if is_open else _ranks(look, _SECTIONS[role], gpus(look))[0]
         micro = micro_batch(look, section, names, ranks)
         if micro is None:
             return Sum({}, "not given: infer_batch_size keeps its default")
@@ -159,11 +173,17 @@ def engine_arguments(look: Look) -> Sum:
     for key in ("enforce_eager", "max_num_batched_tokens", "max_model_len", "enable_chunked_prefill"):
         if look.is_given(f"{ROLLOUT}.{key}") and key not in names:
             lost[f"{ROLLOUT}.{key}"] = f"{spec.name} has no such argument; its own go into {at}"
-    config |= look.below(f"{ROLLOUT}.engine_kwargs.{spec.name}")
+    own = look.below(f"{ROLLOUT}.engine_kwargs.{spec.name}")
+    for old, (new, converted) in _RENAMED.items():
+        if old in own:
+            config |= {new: converted[0]} if own.pop(old) else {}
+    config |= own
     told = ", ".join(f"{name} {value}" for name, value in config.items())
     return Sum({f"{at}.{name}": value for name, value in config.items()}, f"{at}: {told}.", lost=lost)
 
 
+_RENAMED: Mapping[str, tuple[str, tuple[Any]]] = {"disable_mm_preprocessor_cache": ("mm_processor_cache_gb", (0,))}
+"""Switches of older engines: their names now, with the value of one that is on."""
 _OWN_NAMES: Mapping[str, Mapping[str, str]] = {
     "gpu_memory_utilization": {
         "tensor_model_parallel_size": "tensor_parallel_size",

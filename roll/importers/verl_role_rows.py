@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from roll.importers import words
-from roll.importers.rows import Row, lacks, needless, summed, to
+from roll.importers.rows import CHANGES, Row, changes, lacks, needless, summed, to
 from roll.importers.verl_adapters import ROWS as ADAPTER_ROWS
 from roll.importers.verl_common import (
     INFER,
@@ -14,14 +14,18 @@ from roll.importers.verl_common import (
     checkpoint,
     fsdp,
     megatron,
+    model_path,
     only_true,
     optimizer,
 )
 from roll.importers.verl_conditions import ACTOR, CRITIC, MODEL, REF, ROLLOUT
 from roll.importers.verl_mtp import ROWS as MTP_ROWS
 
+_TURNS = "turns and tools are those of an environment: start_agentic_pipeline.py, custom_envs (docs/adding_an_env.md)"
+
+_SHUFFLED = "rows of a step are always shuffled over its updates; with one update a step it is the same"
 MODEL_ROWS: tuple[Row, ...] = (
-    to(f"{MODEL}.path", "pretrain", default="~/models/deepseek-llm-7b-chat"),
+    to(f"{MODEL}.path", "pretrain", via=model_path, default="~/models/deepseek-llm-7b-chat"),
     to(f"{MODEL}.tokenizer_path", f"{TRAIN}.model_args.tokenizer_path"),
     to(f"{MODEL}.external_lib", "external_lib", idle=(None,)),
     to(
@@ -29,12 +33,14 @@ MODEL_ROWS: tuple[Row, ...] = (
         f"{TRAIN}.model_args.attn_implementation",
         via=lambda v: {"flash_attention_2": "fa2"}.get(v, v),
     ),
-    lacks(f"{MODEL}.override_config", "model_args.model_config_kwargs takes entries of config.json", {}),
-    lacks(
+    changes(f"{MODEL}.override_config", "model_args.model_config_kwargs takes entries of config.json", {}),
+    changes(
         f"{MODEL}.override_config.model_config.**", "model_args.model_config_kwargs takes entries of config.json", {}
     ),
-    lacks(f"{MODEL}.override_config.model_config", "model_args.model_config_kwargs takes entries of config.json", {}),
-    lacks(f"{MODEL}.override_config.moe_config.freeze_moe_router", "freeze_module_prefix freezes by beginnings", False),
+    changes(f"{MODEL}.override_config.model_config", "model_args.model_config_kwargs takes entries of config.json", {}),
+    changes(
+        f"{MODEL}.override_config.moe_config.freeze_moe_router", "freeze_module_prefix freezes by beginnings", False
+    ),
     to(
         f"{MODEL}.enable_gradient_checkpointing",
         f"{TRAIN}.model_args.disable_gradient_checkpointing",
@@ -65,10 +71,11 @@ MODEL_ROWS: tuple[Row, ...] = (
     lacks(f"{MODEL}.tiled_mlp.enabled", "recomputation bounds what a layer keeps", False),
     needless(f"{MODEL}.tiled_mlp.*", "tiled_mlp.enabled is off"),
     *MTP_ROWS,
+    changes(f"{MODEL}.override_config.chat_template", "data_args.template takes the path of a file with it"),
     to(f"{MODEL}.override_config.*", f"{TRAIN}.model_args.model_config_kwargs.*"),
-    lacks(f"{MODEL}.trust_remote_code", OWN_CODE, False),
-    lacks(f"{MODEL}.custom_chat_template", "data_args.template takes the path of a file with it"),
-    lacks(f"{MODEL}.hf_config_path", "the configuration is read beside the weights"),
+    changes(f"{MODEL}.trust_remote_code", OWN_CODE, False),
+    changes(f"{MODEL}.custom_chat_template", "data_args.template takes the path of a file with it"),
+    changes(f"{MODEL}.hf_config_path", "the configuration is read beside the weights"),
     needless(f"{MODEL}._target_", "classes of verl's"),
     to("actor_rollout_ref.hybrid_engine", via=only_true),
     needless("actor_rollout_ref.nccl_timeout", "backend_timeout (minutes) and rpc_timeout (seconds) are the limits"),
@@ -119,16 +126,16 @@ ACTOR_ROWS: tuple[Row, ...] = (
     to(f"{ACTOR}.kl_loss_coef", "kl_loss_coef", via=words.number, default=0.001, needs="kl loss"),
     to(f"{ACTOR}.kl_loss_type", "kl_loss_type", via=words.kl_loss, default="low_var_kl", needs="kl loss"),
     to(f"{ACTOR}.ppo_epochs", "ppo_epochs", default=1),
-    lacks(f"{ACTOR}.shuffle", "updates take the rows in the order of the rollout", False),
+    Row(f"{ACTOR}.shuffle", idle=(None, True), outcome="approximated", note=_SHUFFLED),
     to(f"{ACTOR}.grad_clip", "max_grad_norm", via=words.number, default=1.0),
     to(f"{ACTOR}.optim.clip_grad", "max_grad_norm", via=words.number),
     to(f"{ACTOR}.use_torch_compile", f"{TRAIN}.use_torch_compile", idle=(False,)),
     to(f"{ACTOR}.use_remove_padding", f"{TRAIN}.use_sequence_packing"),
-    lacks(f"{ACTOR}.freeze_vision_tower", "model_args.freeze_module_prefix freezes parts by name", False),
+    changes(f"{ACTOR}.freeze_vision_tower", "model_args.freeze_module_prefix freezes parts by name", False),
     to(f"{ACTOR}.router_replay.mode", f"{TRAIN}.router_replay.mode", via=words.router_replay, default="disabled"),
-    lacks(f"{ACTOR}.router_replay.**", "experts are neither recorded to a file nor read from one"),
-    lacks(f"{ACTOR}.**sum_pi_squared**", "no baseline is weighted by it", False),
-    lacks(f"{ACTOR}.qat.**", "training with quantised weights is not here", False),
+    changes(f"{ACTOR}.router_replay.**", "experts are neither recorded to a file nor read from one"),
+    changes(f"{ACTOR}.**sum_pi_squared**", "no baseline is weighted by it", False),
+    changes(f"{ACTOR}.qat.**", "training with quantised weights is not here", False),
     *optimizer(ACTOR, TRAIN, 1e-6),
     *fsdp(ACTOR, TRAIN, "actor fsdp", learns=True),
     *megatron(ACTOR, TRAIN, "actor megatron", learns=True),
@@ -144,7 +151,7 @@ REF_ROWS: tuple[Row, ...] = (
     to(f"{REF}.use_torch_compile", "reference.use_torch_compile", needs="reference", idle=(False, True)),
     to(f"{REF}.ulysses_sequence_parallel_size", "reference.model_args.ulysses_size", needs="ref fsdp", idle=(1,)),
     to(f"{REF}.model.path", "reference.model_args.model_name_or_path", needs="reference"),
-    lacks(f"{REF}.model", "the reference is the starting policy"),
+    changes(f"{REF}.model", "the reference is the starting policy"),
     *fsdp(REF, "reference", "ref fsdp", learns=False),
     *megatron(REF, "reference", "ref megatron", learns=False),
     *checkpoint(REF),
@@ -153,11 +160,11 @@ REF_ROWS: tuple[Row, ...] = (
 ROLLOUT_ROWS: tuple[Row, ...] = (
     to(f"{ROLLOUT}.name", f"{INFER}.strategy_args.strategy_name", via=words.engine, default="vllm"),
     lacks(f"{ROLLOUT}.mode", "requests are always in flight one by one", "async", "sync"),
-    to(f"{ROLLOUT}.temperature", f"{INFER}.generating_args.temperature", via=words.number, default=1.0),
+    summed(f"{ROLLOUT}.temperature", "sampling", 1.0),
     to(f"{ROLLOUT}.top_k", f"{INFER}.generating_args.top_k", default=-1),
     to(f"{ROLLOUT}.top_p", f"{INFER}.generating_args.top_p", via=words.number, default=1.0),
     to(f"{ROLLOUT}.repetition_penalty", f"{INFER}.generating_args.repetition_penalty", via=words.number),
-    lacks(f"{ROLLOUT}.do_sample", "temperature: 0 is how to be greedy", True),
+    summed(f"{ROLLOUT}.do_sample", "sampling", True),
     to(f"{ROLLOUT}.ignore_eos", f"{INFER}.generating_args.ignore_eos", idle=(False,)),
     summed(f"{ROLLOUT}.n", "actor batches", 1),
     needless(f"{ROLLOUT}.prompt_length", "data.max_prompt_length counts"),
@@ -197,30 +204,24 @@ ROLLOUT_ROWS: tuple[Row, ...] = (
     ),
     lacks(f"{ROLLOUT}.skip_rollout", "rollout_mock records and replays rollouts", False),
     needless(f"{ROLLOUT}.skip_*", "rollout_mock records and replays rollouts"),
-    lacks(
-        f"{ROLLOUT}.multi_turn.enable", "answers of several turns are agentic runs: start_agentic_pipeline.py", False
-    ),
-    Row(
-        f"{ROLLOUT}.multi_turn.*",
-        note="turns and tools are those of an environment (docs/adding_an_env.md)",
-        outcome="not to be had",
-        needs="turns",
-        idle=(None,),
-    ),
-    lacks(f"{ROLLOUT}.agent.agent_loop_config_path", "user_defined_rollout_loop_cls names a loop of one's own"),
+    changes(f"{ROLLOUT}.multi_turn.enable", _TURNS, False),
+    *(changes(f"{ROLLOUT}.multi_turn.{name}", _TURNS) for name in ("tool_config_path", "interaction_config_path")),
+    Row(f"{ROLLOUT}.multi_turn.*", note=_TURNS, outcome=CHANGES, needs="turns", idle=(None,)),
+    changes(f"{ROLLOUT}.agent.agent_loop_config_path", f"user_defined_rollout_loop_cls names a loop; {_TURNS}"),
+    changes(f"{ROLLOUT}.agent.default_agent_loop", _TURNS, "single_turn_agent"),
     needless(f"{ROLLOUT}.agent.**", "groups are made by one loop of coroutines"),
     lacks(f"{ROLLOUT}.trace.backend", "rollout_dump_dir and save_logging_board_dir hold the answers"),
     needless(f"{ROLLOUT}.trace.*", "no trace is asked for"),
     lacks(f"{ROLLOUT}.prometheus.enable", "metrics go to the trackers", False),
     needless(f"{ROLLOUT}.prometheus.*", "metrics go to the trackers"),
-    lacks(f"{ROLLOUT}.logprobs_mode", "log-probs are those of the sampling temperature", "processed_logprobs"),
+    changes(f"{ROLLOUT}.logprobs_mode", "log-probs are those of the sampling temperature", "processed_logprobs"),
     lacks(f"{ROLLOUT}.scheduling_policy", "requests are answered oldest group first", "fcfs"),
     lacks(f"{ROLLOUT}.nnodes", "actor_infer.device_mapping gives engines devices of their own", 0),
     lacks(f"{ROLLOUT}.n_gpus_per_node", "actor_infer.device_mapping gives engines devices of their own", 0),
     needless(f"{ROLLOUT}.checkpoint_engine.**", "weights go by memory, collectives or a file: weight_sync_route"),
     needless(f"{ROLLOUT}.enable_sleep_mode", TURNS),
-    lacks(f"{ROLLOUT}.enable_rollout_routing_replay", "expert choices are not reused in training", False),
-    lacks(f"{ROLLOUT}.quantization**", "engines have the policy's number format", False),
+    changes(f"{ROLLOUT}.enable_rollout_routing_replay", "expert choices are not reused in training", False),
+    changes(f"{ROLLOUT}.quantization**", "engines have the policy's number format", False),
     needless(f"{ROLLOUT}.use_block_quant_rollout", "nothing is quantised"),
     needless(f"{ROLLOUT}.layer_name_map.*", "weights have the names of Hugging Face"),
     lacks(f"{ROLLOUT}.cudagraph_capture_sizes", "strategy_config.compilation_config of vLLM"),
@@ -265,17 +266,12 @@ CRITIC_ROWS: tuple[Row, ...] = (
     summed(f"{CRITIC}.use_dynamic_bsz", "critic tokens", needs="critic"),
     summed(f"{CRITIC}.ppo_max_token_len_per_gpu", "critic tokens", 32768, needs="critic"),
     summed(f"{CRITIC}.forward_max_token_len_per_gpu", "critic scoring tokens", needs="critic"),
-    Row(
-        f"{CRITIC}.ppo_epochs",
-        outcome="asks for nothing",
-        needs="critic",
-        note="ppo_epochs counts for policy and critic",
-    ),
-    lacks(f"{CRITIC}.shuffle", "updates take the rows in the order of the rollout", False),
+    summed(f"{CRITIC}.ppo_epochs", "critic alike", needs="critic"),
+    Row(f"{CRITIC}.shuffle", idle=(None, True), outcome="approximated", note=_SHUFFLED, needs="critic"),
     to(f"{CRITIC}.cliprange_value", "value_clip", via=words.number, default=0.5, needs="critic"),
     needless(f"{CRITIC}.loss_agg_mode", "the value loss is a mean over the tokens"),
-    needless(f"{CRITIC}.grad_clip", "max_grad_norm counts for policy and critic"),
-    needless(f"{CRITIC}.optim.clip_grad", "max_grad_norm counts for policy and critic"),
+    summed(f"{CRITIC}.grad_clip", "critic alike", needs="critic"),
+    summed(f"{CRITIC}.optim.clip_grad", "critic alike", needs="critic"),
     *optimizer(CRITIC, "critic", 1e-5),
     *(
         row

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from roll.importers import words
-from roll.importers.rows import Row, lacks, needless, summed, to
+from roll.importers.rows import Row, changes, lacks, needless, summed, to
 from roll.importers.verl_common import ITSELF, NO_PICTURES, OWN_CODE, PROFILES, TRAIN
 from roll.importers.verl_conditions import OVERLONG
 from roll.importers.verl_correction import CORRECTION_ROWS
@@ -26,28 +26,31 @@ _DATA = (
     summed("data.gen_batch_size", "filter", needs="filter"),
     to("data.val_batch_size", "val_batch_size", idle=(None,)),
     to("data.shuffle", f"{TRAIN}.data_args.shuffle", default=True),
+    Row("data.drop_last", (f"{TRAIN}.data_args.drop_last",), default=True, note="the rest of an epoch is left out"),
     to("data.seed", "seed", idle=(None,)),
     summed("data.truncation", "rows", "error"),
     summed("data.filter_overlong_prompts", "rows", False),
     needless("data.filter_overlong_prompts_workers", "prompts are measured as they are needed"),
     needless("data.dataloader_num_workers", "prompts are read as they are needed"),
     lacks("data.validation_shuffle", "all rows are validated, in their order", False),
-    lacks("data.*_max_samples", "all rows are read; data_args.split takes a part of a data set of the hub", -1),
-    needless("data.image_key", NO_PICTURES),
-    needless("data.video_key", NO_PICTURES),
-    needless("data.audio_key", NO_PICTURES),
-    lacks("data.mm_processor_kwargs**", NO_PICTURES, {}),
-    lacks("data.need_tools_kwargs", "tools belong to agentic runs: custom_envs.<tag>.tool_wrapper", False),
+    changes("data.*_max_samples", "all rows are read; data_args.split takes a part of a data set of the hub", -1),
+    summed("data.image_key", "pictures"),
+    summed("data.video_key", "pictures"),
+    summed("data.audio_key", "pictures"),
+    changes("data.mm_processor_kwargs**", NO_PICTURES, {}),
+    lacks("data.prompt_id_key", "rows have ids: actor_train.data_args.id names their column"),
+    needless("data.max_prompt_id_length", "ids of rows are texts, of any length"),
+    changes("data.need_tools_kwargs", "tools belong to agentic runs: custom_envs.<tag>.tool_wrapper", False),
     needless("data.image_patch_size", NO_PICTURES),
     needless("data.return_*", "messages, texts and tokens of a row are kept where something reads them"),
     needless("data.use_shm", ITSELF),
-    lacks("data.trust_remote_code", OWN_CODE, False),
-    lacks("data.custom_cls.*", "rows of one's own become a file of rows: docs/data.md"),
-    lacks("data.sampler.*", "rows come shuffled, or in their order"),
-    lacks("data.datagen.*", "rows are there before the run"),
-    lacks("data.apply_chat_template_kwargs", "data_args.template takes a Jinja file with such settings in it", {}),
-    lacks("data.tool_config_path", "tools belong to agentic runs: custom_envs.<tag>.tool_wrapper"),
-    lacks("data.apply_chat_template_kwargs.*", "data_args.template takes a Jinja file with such settings in it"),
+    changes("data.trust_remote_code", OWN_CODE, False),
+    changes("data.custom_cls.*", "rows of one's own become a file of rows: docs/data.md"),
+    changes("data.sampler.*", "rows come shuffled, or in their order"),
+    changes("data.datagen.*", "rows are there before the run"),
+    changes("data.apply_chat_template_kwargs", "data_args.template takes a Jinja file with such settings in it", {}),
+    changes("data.tool_config_path", "tools belong to agentic runs: custom_envs.<tag>.tool_wrapper"),
+    changes("data.apply_chat_template_kwargs.*", "data_args.template takes a Jinja file with such settings in it"),
 )
 
 _ALGORITHM = (
@@ -64,7 +67,7 @@ _ALGORITHM = (
     summed("algorithm.filter_groups.enable", "filter", False, needs="filter"),
     summed("algorithm.filter_groups.max_num_gen_batches", "filter", needs="filter"),
     needless("algorithm.filter_groups.metric", "groups are compared by their rewards"),
-    lacks("algorithm.use_pf_ppo", "rows are not drawn again by weight; difficulty_loss_weight weighs them", False),
+    changes("algorithm.use_pf_ppo", "rows are not drawn again by weight; difficulty_loss_weight weighs them", False),
     needless("algorithm.pf_ppo.*", "use_pf_ppo is off"),
     *CORRECTION_ROWS,
     needless("algorithm._target_", "classes of verl's"),
@@ -82,20 +85,20 @@ _REWARD = (
     needless("reward_model.model.**", "hf_infer scores; its keys are in docs/reward_models.md"),
     needless("reward_model.fsdp_config.**", "hf_infer scores; its keys are in docs/reward_models.md"),
     needless("reward_model.megatron.**", "hf_infer scores; its keys are in docs/reward_models.md"),
-    lacks("reward_model.sandbox_fusion.url", "reward: code_sandbox runs code here, or at code_url"),
+    changes("reward_model.sandbox_fusion.url", "reward: code_sandbox runs code here, or at code_url"),
     needless("reward_model.sandbox_fusion.*", "code_sandbox has limits of its own (docs/code_sandbox.md)"),
-    lacks(
+    changes(
         "reward_model.reward_manager", "rewards run in worker processes of their own", "naive", "dapo", "prime", "batch"
     ),
     *(summed(f"{section}.{name}", "rewards") for section in OVERLONG for name in ("enable", "len", "penalty_factor")),
     *(needless(f"{section}.log", "rollout/reward_overlong_mean is always recorded") for section in OVERLONG),
     needless("reward_model.reward_kwargs.max_resp_len", "response_length counts"),
-    lacks("reward_model.reward_kwargs.**", "reward_args has the arguments of a reward"),
+    changes("reward_model.reward_kwargs.**", "reward_args has the arguments of a reward"),
     needless("reward_model.*", "how rewards are computed is the domain's: rewards.<domain> (docs/rewards.md)"),
     summed("custom_reward_function.path", "rewards"),
-    lacks("custom_reward_function.name", "rewards.<domain>.reward names module and function", "compute_score"),
-    lacks("custom_reward_function.reward_kwargs.*", "reward_args has the arguments of a reward"),
-    lacks("custom_reward_function.reward_kwargs", "reward_args has the arguments of a reward", {}),
+    summed("custom_reward_function.name", "rewards", "compute_score"),
+    summed("custom_reward_function.reward_kwargs.**", "rewards"),
+    needless("custom_reward_function.reward_kwargs", "empty"),
 )
 
 _TRAINER = (
@@ -106,7 +109,7 @@ _TRAINER = (
         "num_train_epochs",
         default=30,
         needs="epochs",
-        note="the run counts its steps when it knows its rows: rows x epochs / rollout_batch_size",
+        note="the run counts its steps when it knows its rows: epochs x whole batches of them",
     ),
     to("trainer.total_training_steps", "max_steps", idle=(None,), note="it wins over epochs, there as here"),
     summed("trainer.project_name", "trackers", "verl_examples"),
@@ -118,7 +121,7 @@ _TRAINER = (
     to("trainer.save_freq", "save_steps", via=words.positive, default=-1),
     to("trainer.test_freq", "eval_steps", via=words.positive, default=-1),
     to("trainer.val_before_train", "val_before_train", needs="validation"),
-    lacks("trainer.val_only", "there is no run of a validation alone", False),
+    changes("trainer.val_only", "there is no run of a validation alone", False),
     to("trainer.critic_warmup", "critic_warmup", default=0, needs="critic"),
     to("trainer.default_local_dir", "checkpoint_config.output_dir"),
     lacks("trainer.default_hdfs_dir", "checkpoints go into a directory; copy it from there"),
@@ -129,7 +132,7 @@ _TRAINER = (
     lacks("trainer.remove_previous_ckpt_in_save", "max_ckpt_to_keep: 1", False),
     lacks("trainer.del_local_ckpt_after_load", "max_ckpt_to_keep says how many stay", False),
     needless("trainer.balance_batch", "rows are divided over ranks by work"),
-    lacks("trainer.device", "the platform is found: CUDA, or a CPU", "cuda"),
+    changes("trainer.device", "platforms are CUDA and CPU", "cuda", "cpu"),
     needless("trainer.esi_*", "interrupt_timeout is the time after SIGTERM"),
     needless("trainer.ray_wait_register_center_timeout", "rpc_timeout is the limit of a call"),
     needless("trainer.use_legacy_worker_impl", "classes of verl's"),
@@ -143,16 +146,19 @@ _OTHERS = (
     needless("**.profiler.**", PROFILES),
     needless("global_profiler.**", PROFILES),
     lacks("transfer_queue.**", "rows travel through Ray's object store", False),
-    lacks(
+    changes(
         "distillation.**",
         "a teacher is a section here: teacher and use_opd for on-policy distillation (docs/distillation.md)",
         False,
     ),
-    lacks("reward.**", "how rewards are computed is the domain's: rewards.<domain> (docs/rewards.md)", None, {}, 0),
+    changes("reward.**", "how rewards are computed is the domain's: rewards.<domain> (docs/rewards.md)", None, {}, 0),
     needless("ray_kwargs.**", "a Ray cluster is joined at RAY_ADDRESS, or started"),
     needless("ray_init.**", "a Ray cluster is joined at RAY_ADDRESS, or started"),
-    needless("defaults", "verl's defaults are known to the importer; fragments of one's own are not read"),
-    needless("defaults.**", "verl's defaults are known to the importer; fragments of one's own are not read"),
+    needless("defaults", "verl's defaults are known to the importer; files of one's own beside it are read"),
+    needless("defaults.**", "verl's defaults are known to the importer; files of one's own beside it are read"),
+    to(
+        "af_output_dir", "output_dir", note="checkpoint_config.output_dir wins where trainer.default_local_dir is given"
+    ),
     needless("hydra.**", "of Hydra's own"),
 )
 

@@ -8,7 +8,8 @@ from typing import Any
 from roll.importers.arithmetic import devices
 from roll.importers.rows import Look, NotHere, Sum
 from roll.importers.verl_adapters import adapters
-from roll.importers.verl_conditions import ACTOR, CRITIC, OVERLONG, REF, ROLLOUT, validates
+from roll.importers.verl_common import NO_PICTURES
+from roll.importers.verl_conditions import ACTOR, CRITIC, OVERLONG, PICTURES, REF, ROLLOUT, sees, validates
 from roll.importers.verl_correction import CORRECTION_SUMS
 from roll.importers.verl_counts import (
     batches,
@@ -49,18 +50,20 @@ def policy_form(look: Look) -> Sum:
     if mode == "clip_cov":
         near = "Tokens are spread evenly over those in the range, where verl draws them at random."
         return Sum({"pg_variant": "clip_cov", **clip_range(low, high)}, "pg_variant: clip_cov.", near)
-    near = ""
+    changed = {}
     if mode not in ("vanilla", "gspo"):
-        near = f"There is no loss {mode} here; the clipped ratio stands in (pg_variant: ppo)."
-    settings = {"pg_variant": "ppo", "dual_clip_loss": mode != "gspo"}
+        at = f"{ACTOR}.policy_loss.loss_mode"
+        changed[at] = f"there is no loss {mode} here; the clipped ratio stands in (pg_variant: ppo)"
+    bound_at = look.amount(f"{ACTOR}.clip_ratio_c") if mode != "gspo" else 0  # verl before 0.2 has none
+    settings = {"pg_variant": "ppo", "dual_clip_loss": bound_at > 0}
     if mode == "gspo":
         settings["importance_sampling"] = "seq"
     settings |= clip_range(low, high)
-    if mode != "gspo":
-        settings["dual_clip_ratio_c"] = look.amount(f"{ACTOR}.clip_ratio_c")
+    if bound_at > 0:
+        settings["dual_clip_ratio_c"] = bound_at
     ratio = "one ratio per answer" if mode == "gspo" else "a ratio per token"
-    bound = "" if mode == "gspo" else f", dual clip at {settings['dual_clip_ratio_c']:g}"
-    return Sum(settings, f"pg_variant: ppo, {ratio} in [1 - {low:g}, 1 + {high:g}]{bound}.", near)
+    bound = f", dual clip at {bound_at:g}" if bound_at > 0 else ""
+    return Sum(settings, f"pg_variant: ppo, {ratio} in [1 - {low:g}, 1 + {high:g}]{bound}.", changes=changed)
 
 
 def clip_range(low: float, high: float) -> dict[str, Any]:
@@ -84,29 +87,42 @@ def norms(look: Look) -> Sum:
 
 
 def rewards(look: Look) -> Sum:
-    """One domain takes all rows. verl chooses a function by the column data_source; here a table of names does."""
+    """One domain takes all rows: a function of one's own, which verl calls by data_source and ground truth, or
+    math_rule."""
     at = f"rewards.{DOMAIN}"
-    lost = {}
-    if look("custom_reward_function.path"):
-        lost["custom_reward_function.path"] = (
-            "a reward of one's own takes other arguments here: math_rule stands in; put yours into "
-            f"{at}.reward (docs/adding_a_reward.md)"
-        )
     if look("reward_model.enable"):
-        return _reward_model(look, at, lost)
-    parts: list[dict[str, Any]] = []
-    text = f"{at}.reward: math_rule."
-    buffer = _overlong(look)
-    if buffer:
+        return _reward_model(look, at)
+    path = look("custom_reward_function.path")
+    if path:
+        name = look("custom_reward_function.name")
+        args = {"path": str(path), "name": name, "kwargs": look.below("custom_reward_function.reward_kwargs")}
+        args = {key: value for key, value in args.items() if value != {}}
+        args |= {"data_source_key": source} if (source := look("data.reward_fn_key")) != "data_source" else {}
+        settings: dict[str, Any] = {f"{at}.reward": "verl_function", f"{at}.reward_args": args}
+        text, near, changed = f"{at}.reward: verl_function calls {name} of {path}.", "", dict[str, str]()
+    else:
+        settings, text = {f"{at}.reward": "math_rule"}, f"{at}.reward: math_rule."
+        near = "verl chooses the reward by the column data_source; here math_rule scores all rows (docs/rewards.md)."
+        changed = _own_values(look)
+    if buffer := _overlong(look):
         most = look.number("data.max_response_length")
         args = {"max_tokens": most, "cache_tokens": look.size(f"{buffer}.len")}
         weight = look.amount(f"{buffer}.penalty_factor", 1.0)
-        parts = [{"reward": "overlong", "reward_args": args, "weight": weight}]
+        settings[f"{at}.reward_manager_config"] = [{"reward": "overlong", "reward_args": args, "weight": weight}]
         text += f" overlong: 0 up to {most - args['cache_tokens']} tokens, then down to -{weight:g} at {most}."
-    settings: dict[str, Any] = {f"{at}.reward": "math_rule"}
-    settings |= {f"{at}.reward_manager_config": parts} if parts else {}
-    near = "verl chooses the reward by the column data_source; here math_rule scores all rows (docs/rewards.md)."
-    return Sum(settings, text, near, lost)
+    return Sum(settings, text, near, changes=changed)
+
+
+def _own_values(look: Look) -> dict[str, str]:
+    """What says nothing without a function of one's own, but that of the system."""
+    reason = "custom_reward_function.path is not given: nothing here takes it"
+    below = look.below("custom_reward_function.reward_kwargs")
+    found = {f"custom_reward_function.reward_kwargs.{key}": reason for key in below}
+    if look("custom_reward_function.name") != "compute_score":
+        found["custom_reward_function.name"] = reason
+    if look("data.reward_fn_key") != "data_source":
+        found["data.reward_fn_key"] = "math_rule scores all rows, whatever a column says"
+    return found
 
 
 def _overlong(look: Look) -> str:
@@ -114,7 +130,7 @@ def _overlong(look: Look) -> str:
     return next((at for at in OVERLONG if look(f"{at}.enable") and look(f"{at}.len")), "")
 
 
-def _reward_model(look: Look, at: str, lost: Mapping[str, str]) -> Sum:
+def _reward_model(look: Look, at: str) -> Sum:
     path, everything = look("reward_model.model.path"), devices(0, gpus(look))
     micro = micro_batch(look, "reward_model", ("micro_batch_size",), gpus(look))
     settings: dict[str, Any] = {
@@ -128,7 +144,12 @@ def _reward_model(look: Look, at: str, lost: Mapping[str, str]) -> Sum:
         settings[f"{at}.reward_args.max_length"] = look.number("reward_model.max_length")
     if not path:
         raise NotHere(f"reward_model.model.path is missing: set {at}.model_args.model_name_or_path")
-    return Sum(settings, f"{at}: the reward model {path} on all GPUs, in turn (docs/reward_models.md).", lost=lost)
+    changed = _own_values(look)
+    if look("custom_reward_function.path"):
+        changed["custom_reward_function.path"] = f"the reward model scores; put both into {at}.reward_manager_config"
+    return Sum(
+        settings, f"{at}: the reward model {path} on all GPUs, in turn (docs/reward_models.md).", changes=changed
+    )
 
 
 # --- the rest
@@ -158,6 +179,40 @@ def rows_of_data(look: Look) -> Sum:
     settings |= {f"{section}.data_args.messages": look("data.prompt_key") for section in sections}
     settings |= {f"{section}.data_args.ground_truth": "reward_model.ground_truth" for section in sections}
     return Sum(settings, f"data_args.truncation: {rule}.", near)
+
+
+def pictures(look: Look) -> Sum:
+    """Columns of pictures, videos and sound. A whole configuration of verl has the names of all; without a model that
+    sees, they are of no row."""
+    given = {key: look(key) for key in PICTURES if look.is_given(key)}
+    is_whole = given == {key: name for key, name in PICTURES.items() if key in given} and "data.video_key" in given
+    if is_whole and not sees(look):
+        return Sum({}, "the names of columns that rows of text have not.")
+    return Sum({}, "", changes=dict.fromkeys(given, NO_PICTURES))
+
+
+def sampling(look: Look) -> Sum:
+    """do_sample: false is greedy, whatever the temperature."""
+    key = "actor_infer.generating_args.temperature"
+    if not look(f"{ROLLOUT}.do_sample"):
+        return Sum({key: 0.0}, f"{key}: 0, greedy: do_sample is off.")
+    temperature = look.amount(f"{ROLLOUT}.temperature")
+    return Sum({key: temperature}, f"{key}: {temperature:g}.")
+
+
+def critic_alike(look: Look) -> Sum:
+    """What the policy's keys say of the critic as well; another value of the critic is lost."""
+    pairs = {
+        "ppo_epochs": (f"{ACTOR}.ppo_epochs", "ppo_epochs"),
+        "grad_clip": (f"{ACTOR}.grad_clip", "max_grad_norm"),
+        "optim.clip_grad": (f"{ACTOR}.optim.clip_grad", "max_grad_norm"),
+    }
+    changed = {}
+    for name, (policys, key) in pairs.items():
+        own, other = look(f"{CRITIC}.{name}"), look(policys)
+        if look.is_given(f"{CRITIC}.{name}") and other is not None and own != other:
+            changed[f"{CRITIC}.{name}"] = f"{key} counts for policy and critic: it is {other}, by {policys}"
+    return Sum({}, "the same as of the policy, and one key here", changes=changed)
 
 
 def validation_sampling(look: Look) -> Sum:
@@ -207,6 +262,9 @@ SUMS: Mapping[str, Callable[[Look], Sum]] = {
     "trackers": board,
     "rows": rows_of_data,
     "validation": validation_sampling,
+    "pictures": pictures,
+    "sampling": sampling,
+    "critic alike": critic_alike,
     "engine": engine_arguments,
     "filter": group_filter,
     "lora": adapters,

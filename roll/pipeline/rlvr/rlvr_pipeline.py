@@ -96,6 +96,7 @@ class RLVRPipeline(RLPipeline):
             seed=config.seed,
             shares=config.actor_train.data_args.domain_interleave_probs,
             shuffle=config.actor_train.data_args.shuffle,
+            drop_last=config.actor_train.data_args.drop_last,
         )
         self.config, self.plan = of_known_length(config, plan, source.num_tasks, plan.num_groups)
         return source

@@ -14,6 +14,7 @@ import numpy as np
 from roll.algorithms.loss import Loss
 from roll.configs.plan.run_plan import RunPlan
 from roll.configs.run import RunConfig
+from roll.datasets.mixing import whole
 from roll.datasets.row_source import RowSource
 from roll.distributed.executor.jobs import TrainJob
 from roll.distributed.executor.roles import ScoreCluster, TrainCluster, share, total_of
@@ -69,15 +70,16 @@ class RowPipeline(Run):
     def prepare(self, checkpoint: Checkpoint | None) -> None:
         rows, self.validation = self.load_rows()
         per_step = self.train_plan.samples_per_step
-        self.config, self.plan = of_known_length(self.config, self.plan, len(rows), per_step)
+        role, args = self.train_plan.role, self.config.learning_roles[self.train_plan.role].data_args
+        size = whole(len(rows), per_step, f"{role}.data_args") if args.drop_last else len(rows)
+        self.config, self.plan = of_known_length(self.config, self.plan, size, per_step)
         (self.train_plan,) = self.plan.trains.values()
         state = None
         if checkpoint is None:
             check_taken(self.config, self.plan)
         else:
             state, _ = check_resume(checkpoint, self.config, self.plan, RunState)
-        role, args = self.train_plan.role, self.config.learning_roles[self.train_plan.role].data_args
-        self.source = RowSource(rows, self.config.seed, args.shuffle, f"{role}.data_args")
+        self.source = RowSource(rows, self.config.seed, args.shuffle, f"{role}.data_args", size)
         if checkpoint is not None and state is not None:
             data_place(self.source, state.data, checkpoint.path)
         rehearse_saving(self.config)

@@ -61,6 +61,7 @@ _SPEED = "how fast it goes, not what comes out"
 RULES = (
     Rule("seed", "refused", "the order of the data comes from it: rows of this epoch would be trained twice or never"),
     Rule(f"{TRAINER}.data_args.shuffle", "refused", "the place in the data would mean other rows"),
+    Rule(f"{TRAINER}.data_args.drop_last", "refused", "the place in the data would mean other rows"),
     Rule("mix.rows.*.data_args.shuffle", "refused", "the place in the rows would mean others"),
     Rule("custom_envs.*", "applied", _USERS),
     Rule("rewards.*.reward_args*", "applied", _USERS),

@@ -56,6 +56,24 @@ def test_without_shuffling_tasks_come_in_file_order() -> None:
     assert [task.task_id for task in mixer.next_tasks(5)] == ["math-0", "math-1", "math-2", "math-0", "math-1"]
 
 
+def test_the_rest_of_an_epoch_is_left_out_where_it_fills_no_step() -> None:
+    """10 tasks, 4 in a step: 8 in each epoch, others in each."""
+    mixer = TaskMixer(tasks(a=10), block=4, seed=0, drop_last=True)
+    epochs = [{task.task_id for task in mixer.next_tasks(8)} for _ in range(4)]
+    assert all(len(ids) == 8 for ids in epochs) and len(set.union(*epochs)) == 10
+    assert (mixer.num_tasks, mixer.epochs) == (8, {"a": 4.0})
+    again = TaskMixer(tasks(a=10), block=4, seed=0)
+    assert [task.task_id for task in again.next_tasks(8)] == [
+        task.task_id for task in TaskMixer(tasks(a=10), block=4, seed=0, drop_last=True).next_tasks(8)
+    ]
+
+
+@pytest.mark.parametrize("sizes, told", [({"a": 3}, "3 rows fill no step of 4"), ({"a": 8, "b": 8}, "of 2 domains")])
+def test_rows_of_which_no_epoch_can_be_cut_are_an_error(sizes: dict[str, int], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        TaskMixer(tasks(**sizes), block=4, seed=0, drop_last=True)
+
+
 def test_interleave_spreads_evenly() -> None:
     assert interleave({"a": 4, "b": 2}) == ["a", "b", "a", "a", "b", "a"]
 

@@ -475,7 +475,7 @@ def test_turns_and_tools_are_lost_where_they_are_on() -> None:
     words = [f"{at}.max_assistant_turns=5", f"{at}.enable="]
     on, off = (imported("verl_ppo_fsdp.yaml", words[0], words[1] + value) for value in ("true", "false"))
     assert [entry(found, f"{at}.max_assistant_turns")[0] for found in (on, off)] == [
-        "not to be had",
+        "changes the run",
         "asks for nothing",
     ]
 

@@ -52,6 +52,7 @@ BUILTINS: Mapping[str, Builtin] = {
         reward_types=("hard", "soft"),
         settings=("use_local", "code_url", "timeout_s"),
     ),
+    "verl_function": Builtin(f"{HOME}.verl_function:VerlFunction"),
     "none": Builtin(f"{HOME}.no_reward:NoReward", is_light=True),
     "overlong": Builtin(f"{HOME}.penalties:Overlong", is_light=True),
     "repetition": Builtin(f"{HOME}.penalties:Repetition", is_light=True),

@@ -1,0 +1,188 @@
+"""What a configuration of verl means is in the YAML, or the report says that it is lost."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roll.importers.command import imported_from
+from roll.importers.convert import Imported
+from roll.importers.given import read
+from tests.unit.importers.test_import import entry, imported
+
+ACTOR, ROLLOUT, REF, MODEL = (f"actor_rollout_ref.{name}" for name in ("actor", "rollout", "ref", "model"))
+GRPO = ("algorithm.adv_estimator=grpo", f"{ROLLOUT}.n=4", f"{MODEL}.path=org/model")
+MEGATRON = (*GRPO, f"{ACTOR}.strategy=megatron")
+OVERRIDE = f"{ACTOR}.megatron.override_transformer_config"
+
+
+def of(*words: str) -> Imported:
+    return imported_from(read(None, [*GRPO, *words]), "verl")
+
+
+def at(found: Imported, target: str) -> Any:
+    node: Any = found.tree
+    for part in target.split("."):
+        node = node.get(part) if isinstance(node, dict) else None
+    return node
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "data.image_key=images",
+        "data.video_key=clips",
+        f"{MODEL}.path=/m/Qwen2.5-VL-7B-Instruct",
+        f"{ROLLOUT}.multi_turn.enable=true",
+        f"{ROLLOUT}.multi_turn.tool_config_path=/c/tools.yaml",
+        f"{ROLLOUT}.multi_turn.interaction_config_path=/c/x.yaml",
+        f"{ROLLOUT}.agent.agent_loop_config_path=/c/loop.yaml",
+        f"{ROLLOUT}.agent.default_agent_loop=tool_agent",
+        f"{ACTOR}.policy_loss.loss_mode=mine",
+        f"{ACTOR}.optim.optimizer=Lion",
+        f"{MODEL}.trust_remote_code=true",
+        f"{MODEL}.exclude_modules=x",
+        "data.custom_cls.path=mine.py",
+        "data.sampler.class_path=mine.py",
+        "data.train_max_samples=100",
+        "reward_model.reward_manager=mine",
+        "reward_model.sandbox_fusion.url=http://x",
+        "trainer.device=npu",
+        "trainer.no_such_key=5",
+        "algorithm.kl_ctrl.kl_coef=0.1",
+    ],
+)
+def test_what_makes_it_another_run_is_told_as_that(word: str) -> None:
+    assert not of(word).is_as_meant, word
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        ("data.image_key=images", "data.video_key=videos"),  # as a whole configuration of verl has them
+        (f"{ROLLOUT}.multi_turn.enable=false", f"{ROLLOUT}.multi_turn.max_assistant_turns=5"),
+        (f"{ROLLOUT}.agent.default_agent_loop=single_turn_agent", f"{ROLLOUT}.agent.num_workers=8"),
+        ("algorithm.kl_ctrl.kl_coef=0.1", "algorithm.use_kl_in_reward=false"),
+        ("trainer.device=cuda", "reward_model.reward_manager=dapo"),
+    ],
+)
+def test_what_asks_for_nothing_changes_nothing(words: tuple[str, ...]) -> None:
+    assert of(*words).changes == ()
+
+
+def test_an_adapter_to_begin_with_is_lora_without_a_rank() -> None:
+    args = of(f"{MODEL}.lora_adapter_path=/a").tree["actor_train"]["model_args"]
+    assert (args["lora_target"], args["adapter_name_or_path"]) == ("all-linear", "/a")
+
+
+def test_verl_before_02_has_a_kl_in_the_reward_and_no_dual_clip() -> None:
+    old = of(f"{ACTOR}.fsdp_config.grad_offload=false", "algorithm.kl_ctrl.kl_coef=0.005", "algorithm.kl_penalty=kl")
+    assert (at(old, "init_kl_coef"), at(old, "add_token_level_kl"), at(old, "dual_clip_loss")) == (0.005, True, False)
+    assert at(old, "reference.device_mapping") is not None
+    assert any("before 0.2" in note for note in old.notes) and old.is_as_meant
+    without = of(f"{ACTOR}.fsdp_config.grad_offload=false", f"{ACTOR}.use_kl_loss=true")
+    assert not at(without, "add_token_level_kl")
+    new = of(f"{ACTOR}.ppo_micro_batch_size_per_gpu=4", "algorithm.use_kl_in_reward=false")
+    assert not at(new, "add_token_level_kl") and at(new, "dual_clip_ratio_c") == 3.0
+
+
+def test_a_reference_is_split_as_the_policy_is() -> None:
+    sizes = (f"{ACTOR}.megatron.tensor_model_parallel_size=4", f"{ACTOR}.megatron.pipeline_model_parallel_size=2")
+    ends = f"{OVERRIDE}.num_layers_in_last_pipeline_stage=10"
+    found = of(f"{ACTOR}.strategy=megatron", *sizes, ends, f"{ACTOR}.use_kl_loss=true")
+    config = at(found, "reference.strategy_args.strategy_config")
+    assert (config["tensor_model_parallel_size"], config["pipeline_model_parallel_size"]) == (4, 2)
+    assert config["num_layers_in_last_pipeline_stage"] == 10
+    own = of(
+        f"{ACTOR}.strategy=megatron",
+        *sizes,
+        f"{ACTOR}.use_kl_loss=true",
+        f"{REF}.megatron.tensor_model_parallel_size=1",
+    )
+    assert at(own, "reference.strategy_args.strategy_config.tensor_model_parallel_size") == 1
+    ulysses = of(f"{ACTOR}.ulysses_sequence_parallel_size=4", f"{ACTOR}.use_kl_loss=true")
+    assert at(ulysses, "reference.model_args.ulysses_size") == 4
+
+
+@pytest.mark.parametrize("name, lost", [("ppo_epochs", "2"), ("grad_clip", "5.0"), ("optim.clip_grad", "5.0")])
+def test_another_value_of_the_critic_is_lost_and_the_same_is_not(name: str, lost: str) -> None:
+    found = imported("verl_ppo_fsdp.yaml", f"critic.{name}={lost}")
+    assert entry(found, f"critic.{name}")[0] == ("changes the run" if name != "optim.clip_grad" else "asks for nothing")
+    same = {"ppo_epochs": "1"}.get(name, "1.0")
+    assert entry(imported("verl_ppo_fsdp.yaml", f"critic.{name}={same}"), f"critic.{name}")[0] == "asks for nothing"
+
+
+def test_keys_of_megatron_that_have_a_place_here_are_mapped() -> None:
+    words = {
+        "moe_grouped_gemm": True,
+        "apply_rope_fusion": True,
+        "moe_router_dtype": "fp32",
+        "moe_permute_fusion": True,
+    }
+    found = of(f"{ACTOR}.strategy=megatron", *(f"{OVERRIDE}.{key}={value}" for key, value in words.items()))
+    config = at(found, "actor_train.strategy_args.strategy_config")
+    assert {key: config[key] for key in words} == words
+    optim = f"{ACTOR}.optim.override_optimizer_config"
+    found = of(f"{ACTOR}.strategy=megatron", f"{optim}.optimizer_cpu_offload=true", f"{optim}.eps=1e-5")
+    assert found.tree["is_offload_optimizer_states_in_train_step"] is True
+    assert entry(found, f"{optim}.eps")[0] == "changes the run"
+
+
+def test_greedy_answers_are_those_of_temperature_0() -> None:
+    greedy, sampled = of(f"{ROLLOUT}.do_sample=false", f"{ROLLOUT}.temperature=0.7"), of(f"{ROLLOUT}.temperature=0.7")
+    key = "actor_infer.generating_args.temperature"
+    assert (at(greedy, key), at(sampled, key)) == (0.0, 0.7)
+
+
+def test_an_old_switch_of_vllm_has_its_name_of_today() -> None:
+    key, config = (
+        f"{ROLLOUT}.engine_kwargs.vllm.disable_mm_preprocessor_cache",
+        "actor_infer.strategy_args.strategy_config",
+    )
+    assert at(of(f"{key}=true"), f"{config}.mm_processor_cache_gb") == 0
+    assert "mm_processor_cache_gb" not in at(of(f"{key}=false"), config)
+
+
+def test_one_open_count_of_gpus_leaves_the_batch_as_it_is(tmp_path: Path) -> None:
+    script = tmp_path / "x.sh"
+    words = f"data.train_batch_size=64 {ROLLOUT}.n=16 {ACTOR}.ppo_mini_batch_size=32 trainer.n_gpus_per_node=8"
+    script.write_text(
+        f"python -m verl {' '.join(GRPO[:1])} {words} {ACTOR}.ppo_micro_batch_size_per_gpu=4 trainer.nnodes=$NODES"
+    )
+    found = imported_from(read(script))
+    assert (found.tree["rollout_batch_size"], found.tree["num_return_sequences_in_group"]) == (64, 16)
+    assert at(found, "actor_train.training_args.per_device_train_batch_size") == 4
+    assert found.left_open == ("trainer.nnodes",) and not found.is_as_meant
+
+
+def test_a_reward_function_of_verls_form_is_called_as_there() -> None:
+    words = ("custom_reward_function.path=/r/mine.py", "custom_reward_function.name=score")
+    found = of(*words, "+custom_reward_function.reward_kwargs.scale=2", "data.reward_fn_key=source")
+    reward = found.tree["rewards"]["verl"]
+    args = {"path": "/r/mine.py", "name": "score", "kwargs": {"scale": 2}, "data_source_key": "source"}
+    assert (reward["reward"], reward["reward_args"]) == ("verl_function", args) and found.is_as_meant
+
+
+def test_a_configuration_of_ones_own_is_read_beside_the_script(tmp_path: Path) -> None:
+    folder = tmp_path / "examples" / "mine" / "config"
+    (folder / "data").mkdir(parents=True)
+    (folder / "base.yaml").write_text("data: {max_prompt_length: 100, max_response_length: 50}\n")
+    (folder / "data" / "small.yaml").write_text("train_batch_size: 16\n")
+    own = "defaults: [ppo_megatron_trainer, base, data: small, _self_]\n"
+    (folder / "own.yaml").write_text(own + "data: {max_response_length: 60}\nactor_rollout_ref: {rollout: {n: 8}}\n")
+    script = tmp_path / "examples" / "mine" / "run.sh"
+    script.write_text(
+        'P="$(pwd)"\npython -m verl.trainer.main_ppo --config-path="$P/examples/mine/config" --config-name=own '
+        "algorithm.adv_estimator=grpo data.max_prompt_length=200"
+    )
+    tree = imported_from(read(script)).tree
+    lengths = (tree["prompt_length"], tree["response_length"], tree["rollout_batch_size"])
+    assert (*lengths, tree["num_return_sequences_in_group"]) == (200, 60, 16, 8)
+    assert tree["actor_train"]["strategy_args"]["strategy_name"] == "megatron_train"
+    (folder / "own.yaml").unlink()
+    assert any("own has keys of its own" in change for change in imported_from(read(script)).changes)
+    yaml = folder / "whole.yaml"
+    yaml.write_text("defaults: [ppo_trainer, base, gone, _self_]\nactor_rollout_ref: {rollout: {n: 8}}\n")
+    found = imported_from(read(yaml))
+    assert found.tree["prompt_length"] == 100 and any("gone of the defaults" in change for change in found.changes)
