@@ -169,6 +169,8 @@ class _Conversion:
             return Entry(key, value, CHANGES, made.changes[known_as])
         if known_as in made.lost:
             return Entry(key, value, "not to be had", made.lost[known_as])
+        if known_as in made.idle:
+            return Entry(key, value, "asks for nothing", made.idle[known_as])
         near = made.nears.get(known_as, made.near)
         text = " ".join(filter(None, (made.text, near, row.note)))
         if not made.settings:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,7 @@ def _readable(node: Any) -> Any:
     return node if not isinstance(node, str) or _is_readable(node) else node.replace("${", "\\${")
 
 
+@lru_cache(maxsize=1000)
 def _is_readable(text: str) -> bool:
     if text.count("${") > _MOST_REFERENCES:
         return False

@@ -117,6 +117,8 @@ class Sum:
     lost: Mapping[str, str] = field(default_factory=dict)
     changes: Mapping[str, str] = field(default_factory=dict)
     nears: Mapping[str, str] = field(default_factory=dict)
+    idle: Mapping[str, str] = field(default_factory=dict)
+    """Keys that ask for nothing beside the others, with the reason."""
 
 
 class Look:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from roll.importers.shell_ends import DEEPEST, Damaged
@@ -44,10 +45,8 @@ class Walk:
     _local: set[str] = field(default_factory=set)
 
     def script(self, steps: Steps) -> None:
-        try:
+        with suppress(_Ends):
             self._walk(steps)
-        except _Ends:
-            pass
 
     def _walk(self, steps: Steps) -> Verdict:
         if self.depth > DEEPEST:

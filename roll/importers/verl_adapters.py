@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from roll.importers.rows import Look, NotHere, Row, Sum, changes, needless, summed, to
+from roll.importers.rows import CHANGES, Look, NotHere, Row, Sum, changes, needless, summed, to
 from roll.importers.verl_common import TRAIN
 from roll.importers.verl_conditions import MODEL, SECTION, has_adapters, has_section
 
@@ -44,7 +44,13 @@ ROWS: tuple[Row, ...] = (
         f"{SECTION}.merge",
         "engines get merged weights; actor_infer.strategy_args.strategy_config.enable_lora: true sends adapters (vLLM)",
     ),
-    changes(f"{SECTION}.**", "keys of adapters are lora_target, lora_rank, lora_alpha, lora_dropout (docs/lora.md)", 0),
+    Row(
+        f"{SECTION}.**",
+        note="keys of adapters are lora_target, lora_rank, lora_alpha, lora_dropout (docs/lora.md)",
+        outcome=CHANGES,
+        needs="lora section",
+        idle=(None, 0, False, True, "pre", "xavier", "zero"),
+    ),
 )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from roll.configs.strategies.megatron_config import IDLE, KNOWN, SET_ELSEWHERE
 from roll.importers import words
-from roll.importers.rows import AsksNothing, ChangesRun, Near, NotHere, Row, changes, lacks, needless, same, to
+from roll.importers.rows import AsksNothing, ChangesRun, Near, Row, changes, lacks, needless, same, to
 
 TRAIN, INFER = "actor_train", "actor_infer"
 PROFILES = "profiler_timeline and profiler_memory record a run here (docs/profiling.md)"
@@ -14,12 +14,6 @@ NO_PICTURES = "pictures, videos and sound are not read yet"
 OWN_CODE = "models are loaded without code of their own"
 ITSELF = "roll does it by itself"
 TURNS = "roles that share devices take turns: what waits is in host memory anyway"
-
-
-def only_true(value: object) -> object:
-    if value:
-        raise AsksNothing("it is how things are here anyway")
-    raise NotHere("it cannot be switched off")
 
 
 def model_path(value: object) -> object:
@@ -135,6 +129,9 @@ def megatron(section: str, role: str, need: str, learns: bool) -> Iterator[Row]:
     for name in sizes:
         yield to(f"{at}.{name}", f"{config}.{name}", needs=need, idle=(None,))
     yield to(f"{at}.sequence_parallel", f"{config}.sequence_parallel", default=True, needs=need)
+    yield to(f"{at}.use_remove_padding", f"{role}.use_sequence_packing", needs=need)
+    if not learns:
+        yield needless(f"{at}.use_distributed_optimizer", "nothing is learnt here")
     if learns:
         yield to(f"{at}.use_distributed_optimizer", f"{config}.use_distributed_optimizer", default=True, needs=need)
     for name in _RECOMPUTED:
@@ -167,6 +164,7 @@ def megatron(section: str, role: str, need: str, learns: bool) -> Iterator[Row]:
 
 
 def checkpoint(section: str) -> Iterator[Row]:
+    yield needless(f"{section}.profile.**", PROFILES)
     yield needless(f"{section}.checkpoint.**", "a checkpoint holds all that the run goes on with, and an HF model")
     yield lacks(f"{section}.load_weight", "weights are always read", True)
     yield lacks(f"{section}.data_loader_seed", "seed of the run counts for every stream")

@@ -15,7 +15,6 @@ from roll.importers.verl_common import (
     fsdp,
     megatron,
     model_path,
-    only_true,
     optimizer,
 )
 from roll.importers.verl_conditions import ACTOR, CRITIC, MODEL, REF, ROLLOUT
@@ -77,7 +76,7 @@ MODEL_ROWS: tuple[Row, ...] = (
     changes(f"{MODEL}.custom_chat_template", "data_args.template takes the path of a file with it"),
     changes(f"{MODEL}.hf_config_path", "the configuration is read beside the weights"),
     needless(f"{MODEL}._target_", "classes of verl's"),
-    to("actor_rollout_ref.hybrid_engine", via=only_true),
+    lacks("actor_rollout_ref.hybrid_engine", "roles that share devices take turns, others do not", True),
     needless("actor_rollout_ref.nccl_timeout", "backend_timeout (minutes) and rpc_timeout (seconds) are the limits"),
 )
 
@@ -133,6 +132,7 @@ ACTOR_ROWS: tuple[Row, ...] = (
     to(f"{ACTOR}.use_remove_padding", f"{TRAIN}.use_sequence_packing"),
     changes(f"{ACTOR}.freeze_vision_tower", "model_args.freeze_module_prefix freezes parts by name", False),
     to(f"{ACTOR}.router_replay.mode", f"{TRAIN}.router_replay.mode", via=words.router_replay, default="disabled"),
+    needless(f"{ACTOR}.router_replay._target_", "classes of verl's"),
     changes(f"{ACTOR}.router_replay.**", "experts are neither recorded to a file nor read from one"),
     changes(f"{ACTOR}.**sum_pi_squared**", "no baseline is weighted by it", False),
     changes(f"{ACTOR}.qat.**", "training with quantised weights is not here", False),
@@ -151,6 +151,8 @@ REF_ROWS: tuple[Row, ...] = (
     to(f"{REF}.use_torch_compile", "reference.use_torch_compile", needs="reference", idle=(False, True)),
     to(f"{REF}.ulysses_sequence_parallel_size", "reference.model_args.ulysses_size", needs="ref fsdp", idle=(1,)),
     to(f"{REF}.model.path", "reference.model_args.model_name_or_path", needs="reference"),
+    needless(f"{REF}.param_offload", TURNS),
+    needless(f"{REF}.router_replay.**", "actor.router_replay counts"),
     changes(f"{REF}.model", "the reference is the starting policy"),
     *fsdp(REF, "reference", "ref fsdp", learns=False),
     *megatron(REF, "reference", "ref megatron", learns=False),
@@ -214,6 +216,7 @@ ROLLOUT_ROWS: tuple[Row, ...] = (
     needless(f"{ROLLOUT}.trace.*", "no trace is asked for"),
     lacks(f"{ROLLOUT}.prometheus.enable", "metrics go to the trackers", False),
     needless(f"{ROLLOUT}.prometheus.*", "metrics go to the trackers"),
+    changes(f"{ROLLOUT}.use_fire_sampling", "every token has the temperature of the run", False),
     changes(f"{ROLLOUT}.logprobs_mode", "log-probs are those of the sampling temperature", "processed_logprobs"),
     lacks(f"{ROLLOUT}.scheduling_policy", "requests are answered oldest group first", "fcfs"),
     lacks(f"{ROLLOUT}.nnodes", "actor_infer.device_mapping gives engines devices of their own", 0),
@@ -257,6 +260,11 @@ CRITIC_ROWS: tuple[Row, ...] = (
         idle=(False,),
     ),
     needless(f"{CRITIC}.model.use_shm", ITSELF),
+    changes(f"{CRITIC}.model.lora.rank", "adapters of a critic are critic.model_args.lora_target", 0),
+    needless(f"{CRITIC}.model.lora.*", "lora.rank is 0: no adapters"),
+    needless(f"{CRITIC}.kl_ctrl.*", "algorithm.kl_ctrl counts"),
+    lacks(f"{CRITIC}.model.tiled_mlp.enabled", "recomputation bounds what a layer keeps", False),
+    needless(f"{CRITIC}.model.tiled_mlp.*", "tiled_mlp.enabled is off"),
     needless(f"{CRITIC}.model._target_", "classes of verl's"),
     summed(f"{CRITIC}.ppo_mini_batch_size", "critic batches", needs="critic"),
     summed(f"{CRITIC}.ppo_micro_batch_size", "critic batches", needs="critic"),

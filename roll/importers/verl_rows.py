@@ -38,7 +38,7 @@ _DATA = (
     summed("data.video_key", "pictures"),
     summed("data.audio_key", "pictures"),
     changes("data.mm_processor_kwargs**", NO_PICTURES, {}),
-    lacks("data.prompt_id_key", "rows have ids: actor_train.data_args.id names their column"),
+    to("data.prompt_id_key", f"{TRAIN}.data_args.id", idle=(None,)),
     needless("data.max_prompt_id_length", "ids of rows are texts, of any length"),
     changes("data.need_tools_kwargs", "tools belong to agentic runs: custom_envs.<tag>.tool_wrapper", False),
     needless("data.image_patch_size", NO_PICTURES),
@@ -94,6 +94,9 @@ _REWARD = (
     *(needless(f"{section}.log", "rollout/reward_overlong_mean is always recorded") for section in OVERLONG),
     needless("reward_model.reward_kwargs.max_resp_len", "response_length counts"),
     changes("reward_model.reward_kwargs.**", "reward_args has the arguments of a reward"),
+    changes("reward_manager.source", "rewards run in worker processes of their own", "register"),
+    changes("reward_manager.name", "rewards run in worker processes of their own", "naive", "dapo", "prime", "batch"),
+    needless("reward_manager.module.**", "reward_manager.source is register"),
     needless("reward_model.*", "how rewards are computed is the domain's: rewards.<domain> (docs/rewards.md)"),
     summed("custom_reward_function.path", "rewards"),
     summed("custom_reward_function.name", "rewards", "compute_score"),
@@ -139,6 +142,8 @@ _TRAINER = (
     needless("trainer.use_v1", "classes of verl's"),
     lacks("trainer.profile_**", PROFILES),
     needless("trainer.npu_profile.**", PROFILES),
+    needless("trainer.*_nsight_options.**", PROFILES),
+    needless("trainer.val_generations_to_log_to_wandb", "rollout_dump_dir has answers of training and validation"),
 )
 
 _OTHERS = (

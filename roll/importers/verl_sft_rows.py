@@ -7,7 +7,7 @@ from typing import Any
 
 from roll.importers import words
 from roll.importers.arithmetic import devices, split
-from roll.importers.rows import AsksNothing, Condition, Look, Row, Sum, Table, lacks, needless, summed, to
+from roll.importers.rows import AsksNothing, Condition, Look, Row, Sum, Table, changes, lacks, needless, summed, to
 from roll.importers.verl_common import steps
 from roll.importers.verl_conditions import counts_epochs
 from roll.importers.verl_counts import gpus
@@ -145,10 +145,10 @@ _ROWS: tuple[Row, ...] = (
     summed("data.multiturn.enable", "columns"),
     summed("data.multiturn.messages_key", "columns", "messages"),
     to("data.multiturn.tools_key", "tools_key"),
-    lacks("data.multiturn.*", "switches of thinking are what the rows' template makes of them"),
-    lacks("data.chat_template", "data_args.template takes the path of a file with it"),
-    lacks("data.custom_cls.*", "rows of one's own become a file of rows: docs/data.md"),
-    lacks("data.*_max_samples", "all rows are read; data_args.split takes a part of a data set of the hub", -1),
+    changes("data.multiturn.*", "switches of thinking are what the rows' template makes of them"),
+    changes("data.chat_template", "data_args.template takes the path of a file with it"),
+    changes("data.custom_cls.*", "rows of one's own become a file of rows: docs/data.md"),
+    changes("data.*_max_samples", "all rows are read; data_args.split takes a part of a data set of the hub", -1),
     needless("data.balance_dp_token", "rows are divided over ranks by work"),
     needless("data.use_shm", "files are read once"),
     needless("data.num_workers", "rows are read as they are needed"),
@@ -166,7 +166,7 @@ _ROWS: tuple[Row, ...] = (
     to("model.fsdp_config.offload_params", f"{_CONFIG}.offload_policy", idle=(False,)),
     lacks("model.fsdp_config.model_dtype", "master weights are fp32 in any case", "fp32", "bf16"),
     to("model.external_lib", "external_lib", idle=(None,)),
-    lacks("model.trust_remote_code", _OWN_CODE, False),
+    changes("model.trust_remote_code", _OWN_CODE, False),
     summed("model.lora_rank", "lora", 0),
     summed("model.lora_alpha", "lora", 16, needs="lora"),
     summed("model.target_modules", "lora", "all-linear", needs="lora"),
@@ -208,7 +208,12 @@ _ROWS: tuple[Row, ...] = (
     to("trainer.resume_from_path", "resume_from_checkpoint", via=_not_never),
     lacks("trainer.resume_mode", "resume_from_checkpoint: true or a path", "disable"),
     to("trainer.max_ckpt_to_keep", "max_ckpt_to_keep", idle=(None,)),
-    lacks("trainer.device", "the platform is found: CUDA, or a CPU", "cuda"),
+    changes("trainer.device", "platforms are CUDA and CPU", "cuda", "cpu"),
+    lacks("data.tools_key", "the column of tools is called tools", "tools"),
+    changes("data.enable_thinking_key", "data_args.template says how thinking is written", "enable_thinking"),
+    needless("data.pad_mode", "rows are padded, or packed, as use_sequence_packing says"),
+    needless("data.ignore_input_ids_mismatch", "a row is rendered whole, and every answer found in it"),
+    needless("trainer.profile_interval", "profiler_timeline and profiler_memory record a run here (docs/profiling.md)"),
     needless("trainer.checkpoint.**", "a checkpoint holds all that the run goes on with, and an HF model"),
     needless("checkpoint.**", "a checkpoint holds all that the run goes on with, and an HF model"),
     needless("**._target_", "classes of verl's"),

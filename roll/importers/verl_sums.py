@@ -162,7 +162,8 @@ def board(look: Look) -> Sum:
     settings: dict[str, Any] = {"track_with": names}
     if "wandb" in names:
         settings["tracker_kwargs"] = {"wandb": {"project": look("trainer.project_name")}}
-    return Sum(settings, f"track_with: {', '.join(names)}.", near)
+    idle = {} if "wandb" in names else {"trainer.project_name": f"{', '.join(names)}: none of these has projects"}
+    return Sum(settings, f"track_with: {', '.join(names)}.", near, idle=idle)
 
 
 def rows_of_data(look: Look) -> Sum:
@@ -178,14 +179,16 @@ def rows_of_data(look: Look) -> Sum:
     settings = {f"{section}.data_args.truncation": rule for section in sections}
     settings |= {f"{section}.data_args.messages": look("data.prompt_key") for section in sections}
     settings |= {f"{section}.data_args.ground_truth": "reward_model.ground_truth" for section in sections}
-    return Sum(settings, f"data_args.truncation: {rule}.", near)
+    idle = {"data.truncation": "filter_overlong_prompts: none is left to cut"} if rule == "drop" else {}
+    return Sum(settings, f"data_args.truncation: {rule}.", near, idle=idle)
 
 
 def pictures(look: Look) -> Sum:
     """Columns of pictures, videos and sound. A whole configuration of verl has the names of all; without a model that
     sees, they are of no row."""
     given = {key: look(key) for key in PICTURES if look.is_given(key)}
-    is_whole = given == {key: name for key, name in PICTURES.items() if key in given} and "data.video_key" in given
+    is_whole = given == {key: name for key, name in PICTURES.items() if key in given}
+    is_whole = is_whole and ("data.video_key" in given or look.is_given("data.return_raw_input_ids"))
     if is_whole and not sees(look):
         return Sum({}, "the names of columns that rows of text have not.")
     return Sum({}, "", changes=dict.fromkeys(given, NO_PICTURES))
@@ -225,7 +228,9 @@ def validation_sampling(look: Look) -> Sum:
     if temperature:
         settings |= {f"{args}.top_p": look.amount(f"{at}.top_p"), f"{args}.top_k": look.number(f"{at}.top_k")}
     text = f"{args}: {'greedy' if not temperature else f'temperature {temperature:g}'}, {answers} per prompt."
-    return Sum(settings, text)
+    names = () if temperature else ("top_p", "top_k", "do_sample" if sampled else "temperature")
+    why = "validation is greedy: " + ("val_kwargs.temperature is 0" if sampled else "val_kwargs.do_sample is off")
+    return Sum(settings, text, idle={f"{at}.{name}": why for name in names})
 
 
 def group_filter(look: Look) -> Sum:

@@ -26,6 +26,7 @@ _NEW = (
     f"{ROLLOUT}.multi_turn.enable",
     "reward_model.reward_manager",
 )
+_KLS = ("algorithm.use_kl_in_reward", f"{ACTOR}.use_kl_loss")
 _SIZES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size")
 _SIZES += ("context_parallel_size", "expert_model_parallel_size", "expert_tensor_parallel_size", "sequence_parallel")
 _INHERITED = (
@@ -61,9 +62,8 @@ def version_notes(values: Mapping[str, Any]) -> Iterator[str]:
             "Read as verl before 0.2, by its keys: a KL in the reward (kl_ctrl.kl_coef) unless actor.use_kl_loss, and "
             "no dual clip. algorithm.use_kl_in_reward=false behind the file says otherwise."
         )
-    elif values.get("algorithm.kl_ctrl.kl_coef") and values.get("algorithm.use_kl_in_reward") is None:
-        if not values.get(f"{ACTOR}.use_kl_loss"):
-            yield Change(
-                "algorithm.kl_ctrl.kl_coef is given and algorithm.use_kl_in_reward is not: before 0.3 that was a KL "
-                "in the reward, since then it is none. Say which: algorithm.use_kl_in_reward=true or false behind the file."
-            )
+    elif values.get("algorithm.kl_ctrl.kl_coef") and not any(values.get(key) is not None for key in _KLS):
+        yield Change(
+            "algorithm.kl_ctrl.kl_coef is given and algorithm.use_kl_in_reward is not: before 0.3 that was a KL in the "
+            "reward, since then it is none. Say which: algorithm.use_kl_in_reward=true or false behind the file."
+        )

@@ -8,7 +8,7 @@ from typing import Any, get_args
 from roll.configs.model import DTYPES
 from roll.configs.run import TRACKER_WORDS, Tracker
 from roll.configs.strategies.table import STRATEGIES, spec_of
-from roll.importers.rows import Each, Near, NotHere
+from roll.importers.rows import ChangesRun, Each, Near, NotHere
 from roll.utils.text import show
 
 _TRAINERS: Mapping[str, tuple[str, str]] = {
@@ -57,8 +57,8 @@ def word(table: Mapping[str, Any], what: str) -> Callable[[Any], Any]:
     """A translation by a table; other words are refused with those there are."""
 
     def translated(value: Any) -> Any:
-        if value not in table:
-            raise NotHere(f"there is no {what} {show(value)} here; there are {', '.join(table)}")
+        if isinstance(value, list | dict) or value not in table:
+            raise ChangesRun(f"there is no {what} {show(value)} here; there are {', '.join(table)}")
         return table[value]
 
     return translated
@@ -90,7 +90,7 @@ def kl(value: Any) -> Any:
     if isinstance(value, str) and value.endswith("+"):
         return Near(kl(value[:-1]), "the gradient is that of the named estimator, where + asks for that of k2")
     if value == "full":
-        raise NotHere("a KL over the whole vocabulary is for the loss here (kl_loss_type), not for the reward")
+        raise ChangesRun("a KL over the whole vocabulary is for the loss here (kl_loss_type), not for the reward")
     return word(_KL, "estimator of the KL")(value)
 
 
