@@ -12,7 +12,7 @@ from roll.importers.verl_conditions import CONDITIONS, ROLLOUT
 from roll.importers.verl_rows import ROWS
 from roll.importers.verl_sft_rows import SFT
 from roll.importers.verl_sums import SUMS
-from roll.importers.verl_versions import derived, version_notes
+from roll.importers.verl_versions import WHOLE_STEPS, derived, version_notes
 
 _OF_SFT = ("model.partial_pretrain", "data.prompt_dict_keys", "data.multiturn.enable", "data.max_length", "optim.lr")
 CONFIG_NAME = "config-name"
@@ -83,4 +83,4 @@ def _known_as(key: str) -> str:
 
 
 VERL_RL = Table("verl", "rlvr", ROWS, SUMS, CONDITIONS, _known_as, derived)
-VERL_SFT = replace(SFT, canonical=lambda key: _OF_ENGINE.get(key, _known_as(key)))
+VERL_SFT = replace(SFT, canonical=lambda key: _OF_ENGINE.get(key, _known_as(key)), derived=lambda given: WHOLE_STEPS)

@@ -9,11 +9,15 @@ from roll.configs.strategies.table import spec_of
 from roll.importers.arithmetic import devices, split
 from roll.importers.rows import Look, Near, Sum
 from roll.importers.verl_conditions import ACTOR, CRITIC, MEGATRON, REF, ROLLOUT, has_critic, has_reference, strategy_of
-from roll.importers.words import engine, scorer, trainer
+from roll.importers.words import rollout_engine, scorer, trainer
 
 _SECTIONS = {"actor_train": ACTOR, "reference": REF, "critic": CRITIC}
 MINI_BATCH = "ppo_mini_batch_size"
 COUNTS = ("trainer.nnodes", "trainer.n_gpus_per_node")
+
+
+def leaves_gpus_open(look: Look) -> bool:
+    return None in [look.number_or_open(key) for key in COUNTS]
 
 
 def gpus(look: Look) -> int:
@@ -51,7 +55,7 @@ def batches(
 
     def sum(look: Look) -> Sum:
         prompts, group = look.size("data.train_batch_size"), look.size(f"{ROLLOUT}.n")
-        if any(look.number_or_open(key) is None for key in COUNTS):
+        if leaves_gpus_open(look):
             return _open_ranks(look, role, prompts, group)
         ranks, how = _ranks(look, section, trainer_gpus(look))
         micro = micro_batch(look, section, ("ppo_micro_batch_size",), ranks)
@@ -94,8 +98,7 @@ def scoring(role: str, section: str, names: tuple[str, ...]) -> Callable[[Look],
     """Samples of one pass when log-probs or values are computed."""
 
     def sum(look: Look) -> Sum:
-        is_open = any(look.number_or_open(key) is None for key in COUNTS)
-        ranks = 1 if is_open else _ranks(look, _SECTIONS[role], gpus(look))[0]
+        ranks = 1 if leaves_gpus_open(look) else _ranks(look, _SECTIONS[role], gpus(look))[0]
         micro = micro_batch(look, section, names, ranks)
         if micro is None:
             return Sum({}, "not given: infer_batch_size keeps its default")
@@ -158,7 +161,8 @@ def _strategies(look: Look) -> dict[str, Any]:
 
 def engine_arguments(look: Look) -> Sum:
     """The engine's share of memory and its own arguments, by its name for them."""
-    spec = spec_of(engine(look(f"{ROLLOUT}.name")))
+    name = rollout_engine(look(f"{ROLLOUT}.name"))
+    spec = spec_of(str(name.value if isinstance(name, Near) else name))
     config, at = dict[str, Any](), "actor_infer.strategy_args.strategy_config"
     if spec.share is None:
         return Sum({}, f"{spec.name} has no settings of its own")

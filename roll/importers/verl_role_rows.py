@@ -160,7 +160,8 @@ REF_ROWS: tuple[Row, ...] = (
 )
 
 ROLLOUT_ROWS: tuple[Row, ...] = (
-    to(f"{ROLLOUT}.name", f"{INFER}.strategy_args.strategy_name", via=words.engine, default="vllm"),
+    to(f"{ROLLOUT}.name", f"{INFER}.strategy_args.strategy_name", via=words.rollout_engine, default="vllm"),
+    needless(f"{ROLLOUT}.max_batch_size", "of TensorRT-LLM; rollout.max_num_seqs counts"),
     lacks(f"{ROLLOUT}.mode", "requests are always in flight one by one", "async", "sync"),
     summed(f"{ROLLOUT}.temperature", "sampling", 1.0),
     to(f"{ROLLOUT}.top_k", f"{INFER}.generating_args.top_k", default=-1),

@@ -26,7 +26,7 @@ _DATA = (
     summed("data.gen_batch_size", "filter", needs="filter"),
     to("data.val_batch_size", "val_batch_size", idle=(None,)),
     to("data.shuffle", f"{TRAIN}.data_args.shuffle", default=True),
-    Row("data.drop_last", (f"{TRAIN}.data_args.drop_last",), default=True, note="the rest of an epoch is left out"),
+    to("data.drop_last", f"{TRAIN}.data_args.drop_last"),
     to("data.seed", "seed", idle=(None,)),
     summed("data.truncation", "rows", "error"),
     summed("data.filter_overlong_prompts", "rows", False),

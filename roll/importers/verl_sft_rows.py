@@ -10,7 +10,7 @@ from roll.importers.arithmetic import devices, split
 from roll.importers.rows import AsksNothing, Condition, Look, Row, Sum, Table, changes, lacks, needless, summed, to
 from roll.importers.verl_common import steps
 from roll.importers.verl_conditions import counts_epochs
-from roll.importers.verl_counts import gpus
+from roll.importers.verl_counts import gpus, leaves_gpus_open
 from roll.importers.verl_sums import board
 
 ROLE = "sft_train"
@@ -22,6 +22,10 @@ _OWN_CODE = "models are loaded without code of their own"
 def _batches(look: Look) -> Sum:
     rows = look.size("data.train_batch_size")
     together = look.size("ulysses_sequence_parallel_size")
+    if leaves_gpus_open(look):
+        near = "Passes of a step hang on the number of GPUs: give it, and gradient_accumulation_steps follows."
+        micro = look.number("data.micro_batch_size_per_gpu")
+        return Sum({f"{_ARGS}.per_device_train_batch_size": micro}, f"{rows} rows in every step.", near)
     ranks = max(1, gpus(look) // together)
     micro = look.number("data.micro_batch_size_per_gpu")
     if not look.is_given("data.micro_batch_size_per_gpu") and look.is_given("data.micro_batch_size"):
@@ -194,7 +198,7 @@ _ROWS: tuple[Row, ...] = (
     summed("trainer.nnodes", "placement", 1),
     summed("trainer.n_gpus_per_node", "placement", 8),
     to("trainer.total_epochs", "num_train_epochs", default=4, needs="epochs"),
-    Row("data.drop_last", (f"{_DATA}.drop_last",), default=True, note="the rest of an epoch is left out"),
+    to("data.drop_last", f"{_DATA}.drop_last"),
     to("trainer.total_training_steps", "max_steps", idle=(None,), note="it wins over epochs, there as here"),
     summed("trainer.project_name", "trackers", "gsm8k-sft"),
     to("trainer.experiment_name", "exp_name", default="test"),

@@ -26,6 +26,7 @@ _NEW = (
     f"{ROLLOUT}.multi_turn.enable",
     "reward_model.reward_manager",
 )
+_NEEDED = (f"{MODEL}.path", "model.partial_pretrain", "data.train_files")
 _KLS = ("algorithm.use_kl_in_reward", f"{ACTOR}.use_kl_loss")
 _SIZES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size")
 _SIZES += ("context_parallel_size", "expert_model_parallel_size", "expert_tensor_parallel_size", "sequence_parallel")
@@ -37,6 +38,10 @@ _INHERITED = (
 """Keys of the reference that are the policy's where they are not given."""
 
 
+WHOLE_STEPS: Mapping[str, Any] = {"data.drop_last": True}
+"""verl's loaders leave the rest of an epoch out, which fills no batch."""
+
+
 def is_old(values: Mapping[str, Any]) -> bool:
     """True for keys of verl before 0.2, where every run without a KL in the loss has one in the reward."""
     given = {key for key, value in values.items() if value is not None}
@@ -46,6 +51,7 @@ def is_old(values: Mapping[str, Any]) -> bool:
 def derived(values: Mapping[str, Any]) -> Mapping[str, Any]:
     found = {f"{REF}.{name}": values.get(f"{ACTOR}.{name}") for name in _INHERITED}
     found = {key: value for key, value in found.items() if value is not None}
+    found |= WHOLE_STEPS
     if is_old(values):
         found |= {f"{ACTOR}.clip_ratio_c": 0, f"{MODEL}.enable_gradient_checkpointing": False}
         found["algorithm.use_kl_in_reward"] = not values.get(f"{ACTOR}.use_kl_loss")
@@ -54,6 +60,9 @@ def derived(values: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def version_notes(values: Mapping[str, Any]) -> Iterator[str]:
     """What the version of a file decides, and what no key says by itself."""
+    for key in _NEEDED:
+        if values.get(key) == "":
+            yield Change(f"{key} is empty: what it names is set outside of the script. Give it behind the file.")
     name = values.get(f"{MODEL}.path") or values.get("model.partial_pretrain")
     if name_sees(name) and not any(values.get(key) is not None for key in PICTURES):
         yield Change(f"{name} reads pictures, in the column images by default: {NO_PICTURES}.")

@@ -85,6 +85,14 @@ def engine(value: Any) -> Any:
     return name
 
 
+def rollout_engine(value: Any) -> Any:
+    """The same; another engine samples the same answers in other time."""
+    try:
+        return engine(value)
+    except NotHere as reason:
+        return Near("vllm", f"{reason}; vllm stands in")
+
+
 def kl(value: Any) -> Any:
     """A `+` behind the name asks verl for the gradient of k2 whatever the value is."""
     if isinstance(value, str) and value.endswith("+"):

@@ -156,6 +156,36 @@ def test_one_open_count_of_gpus_leaves_the_batch_as_it_is(tmp_path: Path) -> Non
     assert found.left_open == ("trainer.nnodes",) and not found.is_as_meant
 
 
+def test_another_engine_samples_the_same_answers() -> None:
+    found = of(f"{ROLLOUT}.name=trtllm", f"{ROLLOUT}.tensor_model_parallel_size=4")
+    assert at(found, "actor_infer.strategy_args.strategy_name") == "vllm" and found.is_as_meant
+    assert at(found, "actor_infer.strategy_args.strategy_config.tensor_parallel_size") == 4
+    assert entry(found, f"{ROLLOUT}.name")[0] == "approximated"
+
+
+def test_what_is_set_outside_of_a_script_is_asked_for(tmp_path: Path) -> None:
+    script = tmp_path / "x.sh"
+    script.write_text(f"python -m verl {' '.join(GRPO[:2])} {MODEL}.path=$models data.train_files=$train_files")
+    assert [change.split(" ")[0] for change in imported_from(read(script)).changes] == [
+        f"{MODEL}.path",
+        "data.train_files",
+    ]
+
+
+def test_a_whole_configuration_of_verl_is_the_run_that_it_means() -> None:
+    """Every key of its defaults asks for what is here, or for nothing."""
+    words = {
+        "data.image_key": "images", "data.video_key": "videos", f"{ROLLOUT}.multi_turn.enable": "false",
+        f"{ACTOR}.profile.use_profile": "false", "trainer.worker_nsight_options.kill": "none",
+        f"{MODEL}.lora.rank": "0", f"{MODEL}.lora.dropout_position": "pre", "reward_manager.source": "register",
+        "reward_manager.name": "naive", f"{REF}.router_replay.mode": "disabled", "critic.model.lora.type": "lora",
+        f"{ROLLOUT}.use_fire_sampling": "false", f"{REF}.megatron.use_distributed_optimizer": "true",
+        f"{ACTOR}.use_kl_loss": "false", f"{ACTOR}.clip_ratio_c": "3.0", "algorithm.use_kl_in_reward": "false",
+        "algorithm.kl_ctrl.kl_coef": "0.001", "trainer.device": "cuda", "custom_reward_function.name": "compute_score",
+    }  # fmt: skip
+    assert of(*(f"{key}={value}" for key, value in words.items())).changes == ()
+
+
 def test_a_reward_function_of_verls_form_is_called_as_there() -> None:
     words = ("custom_reward_function.path=/r/mine.py", "custom_reward_function.name=score")
     found = of(*words, "+custom_reward_function.reward_kwargs.scale=2", "data.reward_fn_key=source")
