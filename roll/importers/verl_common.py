@@ -116,6 +116,15 @@ PLAIN = KNOWN - SET_ELSEWHERE.keys()
 """Keys of Megatron's own that have a place in strategy_config under the same name."""
 
 
+_OF_ROUTERS = {
+    "moe_router_load_balancing_type": "none",
+    "moe_aux_loss_coeff": 0,
+    "moe_z_loss_coeff": 0,
+    "moe_router_bias_update_rate": 0,
+}
+"""What Megatron's routers learn by beside the loss, with the values of nothing."""
+
+
 def _dispatcher(value: object) -> object:
     if value == "flex":
         return Near("alltoall", "flex sends as alltoall does, by DeepEP")
@@ -156,6 +165,9 @@ def megatron(section: str, role: str, need: str, learns: bool) -> Iterator[Row]:
     yield needless(f"{at}.seed", "seed of the run counts")
     yield to(f"{at}.dtype", f"{role}.model_args.dtype", via=words.dtype, needs=need)
     yield lacks(f"{at}.override_transformer_config.attention_backend", "attention is the fused kernel", "flash", "auto")
+    for name, nothing in _OF_ROUTERS.items():
+        key = f"{at}.override_transformer_config.{name}"
+        yield changes(key, "routers learn as the loss tells them: model_args.moe_aux_loss_coef of the policy", nothing)
     yield lacks(
         f"{at}.override_**",
         f"keys of Megatron's that have a place here go into {config} (docs/config_reference.md)",

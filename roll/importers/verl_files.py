@@ -77,7 +77,8 @@ def _compose(path: Path, found: Composed, depth: int) -> None:
 
 def _add(path: Path, tree: dict[str, Any], found: Composed, depth: int) -> None:
     """Adds a file to what is there, after the files of its defaults or, of `_self_`, among them."""
-    names = list(_named(tree.get("defaults") if isinstance(tree.get("defaults"), list) else []))
+    defaults = tree.get("defaults")
+    names = list(_named(defaults if isinstance(defaults, list) else []))
     if ("_self_", "") not in names:
         names.append(("_self_", ""))
     for name, section in names:

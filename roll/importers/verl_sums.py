@@ -102,7 +102,10 @@ def rewards(look: Look) -> Sum:
         text, near, changed = f"{at}.reward: verl_function calls {name} of {path}.", "", dict[str, str]()
     else:
         settings, text = {f"{at}.reward": "math_rule"}, f"{at}.reward: math_rule."
-        near = "verl chooses the reward by the column data_source; here math_rule scores all rows (docs/rewards.md)."
+        near = (
+            "verl chooses the reward by the column data_source; here math_rule scores all rows (docs/rewards.md). Where "
+            "verl is installed, verl_function with path: verl.utils.reward_score, name: default_compute_score is its own."
+        )
         changed = _own_values(look)
     if buffer := _overlong(look):
         most = look.number("data.max_response_length")
