@@ -27,6 +27,8 @@ from roll.utils.secrets import MASK, is_secret_key
 from roll.utils.text import show
 
 Tree = dict[str, Any]
+_WRONG = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError)
+"""What a value of another kind than the key's raises where it is read."""
 _NOT_GIVEN: tuple[Any, ...] = (None, "", {}, [])
 """Of a key that is not known, values that can ask for nothing."""
 
@@ -143,7 +145,7 @@ class _Conversion:
             return Entry(key, value, self._lost(reason), str(reason))
         except AsksNothing as reason:
             return Entry(key, value, "asks for nothing", str(reason))
-        except (TypeError, ValueError):
+        except _WRONG:
             text = f"{show(value)} is not what this key takes"
             if is_open(value):
                 self._left_open.add(known_as)
@@ -183,6 +185,8 @@ class _Conversion:
                 made: Sum | NotHere = self._table.sums[name](self._look)
             except NotHere as reason:
                 made = reason
+            except _WRONG as error:
+                made = NotHere(f"a value among the keys of {name} is not what it takes: {error}")
             self._sums[name] = made
             if isinstance(made, Sum):
                 for target, value in made.settings.items():
@@ -212,6 +216,8 @@ class _Conversion:
             return self._table.conditions[row.needs](self._look) if row.needs else ""
         except NotHere as reason:
             return reason
+        except _WRONG as error:
+            return NotHere(f"a value among the keys that decide it is not what they take: {error}")
 
     def _lost(self, reason: NotHere) -> Outcome:
         """The outcome of a key that is not here for this reason."""

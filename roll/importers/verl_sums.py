@@ -103,8 +103,9 @@ def rewards(look: Look) -> Sum:
     else:
         settings, text = {f"{at}.reward": "math_rule"}, f"{at}.reward: math_rule."
         near = (
-            "verl chooses the reward by the column data_source; here math_rule scores all rows (docs/rewards.md). Where "
-            "verl is installed, verl_function with path: verl.utils.reward_score, name: default_compute_score is its own."
+            "verl chooses the reward by the column data_source; here math_rule scores all rows (docs/rewards.md). "
+            "Where verl is installed, verl_function with path: verl.utils.reward_score and name: "
+            "default_compute_score is its own choice."
         )
         changed = _own_values(look)
     if buffer := _overlong(look):

@@ -149,7 +149,7 @@ def dtype(value: Any) -> Any:
 def trackers(value: Any) -> Any:
     if not isinstance(value, str | list):
         raise NotHere(f"{show(value)} names no trackers; there are {', '.join(_TRACKERS)}")
-    names = [value] if isinstance(value, str) else value
+    names = [value] if isinstance(value, str) else [str(name) for name in value]
     known = [TRACKER_WORDS.get(name, name) for name in names]
     here = [name for name in known if name in _TRACKERS]
     if lost := [name for name in known if name not in _TRACKERS]:

@@ -71,6 +71,25 @@ def test_what_asks_for_nothing_changes_nothing(words: tuple[str, ...]) -> None:
     assert of(*words).changes == ()
 
 
+@pytest.mark.parametrize("value", ["[1, 2]", "{a: 1}", "x", "-1", "1e400", "true", "${a", "${1:-x}", "[[]]", "9" * 30])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "trainer.logger",
+        "trainer.nnodes",
+        f"{ROLLOUT}.n",
+        f"{ACTOR}.clip_ratio",
+        "data.train_files",
+        "trainer.save_freq",
+    ],
+)
+def test_a_value_of_another_kind_is_told_and_breaks_nothing(key: str, value: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text(f"{key}: {value if value[:2] != '${' else repr(value)}\n")
+    found = imported_from(read(path), "verl")
+    assert [entry.key for entry in found.entries if entry.key.startswith(key)]
+
+
 def test_an_adapter_to_begin_with_is_lora_without_a_rank() -> None:
     args = of(f"{MODEL}.lora_adapter_path=/a").tree["actor_train"]["model_args"]
     assert (args["lora_target"], args["adapter_name_or_path"]) == ("all-linear", "/a")
