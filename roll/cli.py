@@ -1,18 +1,19 @@
 """The command line of every pipeline, and of several in stages: load, check, print the plan, run.
 
 python examples/start_rlvr_pipeline.py --config_path tiny-sort --config_name tiny_sort [--dry_run] [key=value ...]
-roll run examples/tiny-sort/tiny_sort.yaml [--dry_run] [--max_restarts N] [key=value ...]
+roll run examples/tiny-sort/tiny_sort.yaml [--dry_run] [--elsewhere] [--max_restarts N] [key=value ...]
 """
 
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from roll.configs.load.loader import compose_tree, resolve_tree, yaml_names
+from roll.configs.load.loader import compose_tree, resolve_tree, without_unset, yaml_names
 from roll.configs.plan.describe import describe
 from roll.errors import ConfigError, RollError
 from roll.pipeline.display.memory_report import MemoryReport, memory_report
@@ -23,7 +24,7 @@ from roll.pipeline.stages.planned import Stage, plan_stages
 from roll.pipeline.stages.told import Told
 from roll.pipeline.start.load import Loaded, check
 from roll.pipeline.start.preflight import multimodal_notes
-from roll.pipeline.start.start_checks import foreseen, refusals
+from roll.pipeline.start.start_checks import Asked, beside_mistakes, foreseen, refusals
 from roll.utils.imports import add_folder
 from roll.utils.output import say
 from roll.utils.paths import look_at
@@ -36,7 +37,7 @@ _EPILOG = (
 )
 _WORDS = {
     "run": "Runs what a YAML says: a run of any kind, or several in stages.",
-    "plan": "Checks a YAML and shows its plan; needs no GPU, model or data.",
+    "plan": "Checks a YAML and shows its plan: 0 if a run with what is here would start. Needs no GPU.",
 }
 
 
@@ -46,7 +47,7 @@ def main(pipeline: str = "rlvr", argv: Sequence[str] | None = None, script: str 
     + its number a signal. Code beside the YAML can be imported."""
     arguments, overrides = _parser(pipeline).parse_known_args(argv)
     find = partial(find_yaml, arguments.config_path, arguments.config_name or "", script)
-    return _ending(pipeline, find, overrides, arguments.dry_run)
+    return _ending(pipeline, find, overrides, _asked(arguments))
 
 
 def run_command(argv: Sequence[str]) -> int:
@@ -59,25 +60,29 @@ def run_command(argv: Sequence[str]) -> int:
     find = partial(yaml_at, arguments.config)
     if arguments.max_restarts and not arguments.dry_run:
         return _told(lambda: _supervise(find, arguments.config, overrides, arguments.max_restarts))
-    return _ending(None, find, overrides, arguments.dry_run)
+    return _ending(None, find, overrides, _asked(arguments))
 
 
 def plan_command(argv: Sequence[str]) -> int:
-    """`roll plan CONFIG.yaml [key=value ...]`: the dry run of the same."""
+    """`roll plan CONFIG.yaml [--elsewhere] [key=value ...]`: the dry run of the same."""
     arguments, overrides = _run_parser("plan").parse_known_args(argv)
-    return _ending(None, partial(yaml_at, arguments.config), overrides, is_dry=True)
+    return _ending(None, partial(yaml_at, arguments.config), overrides, replace(_asked(arguments), is_plan=True))
 
 
-def _ending(pipeline: str | None, find: Callable[[], tuple[Path, str]], overrides: Sequence[str], is_dry: bool) -> int:
+def _ending(pipeline: str | None, find: Callable[[], tuple[Path, str]], overrides: Sequence[str], asked: Asked) -> int:
     """The exit code of what is started, with what is wrong told."""
 
     def start() -> int:
         directory, name = find()
-        raw = compose_tree(directory, name, overrides)
+        raw, given = compose_tree(directory, name, overrides), asked
+        if asked.is_plan:
+            raw, unset = without_unset(raw)
+            given = replace(asked, unset=unset)
         if STAGES in raw.tree:
-            return _start_stages(plan_stages(raw, overrides, pipeline), is_dry)
+            return _start_stages(plan_stages(raw, overrides, pipeline), given)
         spec = pipeline_of(pipeline) if pipeline else kind_of(raw.tree)
-        return _start(spec, check(spec, resolve_tree(raw, spec.config_class())), is_dry)
+        beside = partial(beside_mistakes, spec, given)
+        return _start(spec, check(spec, resolve_tree(raw, spec.config_class()), beside), given)
 
     return _told(start)
 
@@ -110,45 +115,37 @@ def _told(act: Callable[[], int]) -> int:
         return EXIT_INTERRUPTED
 
 
-def _start(spec: PipelineSpec, loaded: Loaded, is_dry: bool) -> int:
-    memory = _show(spec, loaded, loaded, is_dry)
-    if memory.problems:
-        raise ConfigError(*(problem.text for problem in memory.problems))
-    if is_dry:
-        _say_foreseen(*foreseen(spec, loaded, memory))
-        return EXIT_OK
+def _start(spec: PipelineSpec, loaded: Loaded, asked: Asked) -> int:
+    memory = _show(spec, loaded, loaded, asked)
+    if asked.is_plan:
+        found = foreseen(spec, loaded, memory, asked)
+        return _verdict(found.stops, found.lines)
     _refuse(spec, loaded, memory)
     return int(spec.make_run(loaded.config, loaded.plan).run())
 
 
-def _start_stages(stages: Sequence[Stage], is_dry: bool) -> int:
+def _start_stages(stages: Sequence[Stage], asked: Asked) -> int:
     """All plans and problems first, then what is not finished."""
     from roll.pipeline.stages.execute import run_stages  # numpy, as all that reads checkpoints
     from roll.pipeline.stages.progress import left_by, progress_lines, progress_problems
 
     left = [left_by(stage) for stage in stages]
-    wrong, against, unchecked = Told(len(stages)), Told(len(stages)), list[str]()
+    against, lines = Told(len(stages)), list[str]()
     for stage, found in zip(stages, left, strict=True):
         _say("\n".join([*stage.lines(len(stages)), *progress_lines(found)]))
-        memory = _show(stage.spec, stage.loaded, stage.shown, is_dry)
-        wrong.add(stage.entry, (problem.text for problem in memory.problems))
-        if is_dry:
-            try:
-                problems, lines = foreseen(stage.spec, stage.loaded, memory, stage.stand_ins)
-            except ConfigError as error:
-                wrong.add(stage.entry, error.problems)
-                continue
-            unchecked += lines
-        elif found is None or not found.is_finished:
-            problems = refusals(stage.spec, stage.loaded, memory, stage.stand_ins)
-        else:
-            problems = []
-        against.add(stage.entry, problems)
-    wrong.raise_if_any()
+        memory = _show(stage.spec, stage.loaded, stage.shown, asked)
+        with against.about(stage.entry):
+            if asked.is_plan:
+                seen = foreseen(stage.spec, stage.loaded, memory, asked, stage.stand_ins)
+                against.add(stage.entry, seen.stops)
+                lines += seen.lines
+            elif found is None or not found.is_finished:
+                against.add(stage.entry, refusals(stage.spec, stage.loaded, memory, stage.stand_ins))
+            else:
+                against.add(stage.entry, (problem.text for problem in memory.problems))
     stops = [*against.texts, *progress_problems(stages, left)]
-    if is_dry:
-        _say_foreseen(stops, list(dict.fromkeys(unchecked)))
-        return EXIT_OK
+    if asked.is_plan:
+        return _verdict(stops, dict.fromkeys(lines))
     if stops:
         raise ConfigError(*stops)
     code = run_stages(stages, _before)
@@ -162,11 +159,11 @@ def _before(stage: Stage, loaded: Loaded) -> None:
     _refuse(stage.spec, loaded, memory_report(loaded.config, loaded.plan))
 
 
-def _show(spec: PipelineSpec, loaded: Loaded, shown: Loaded, is_dry: bool) -> MemoryReport:
+def _show(spec: PipelineSpec, loaded: Loaded, shown: Loaded, asked: Asked) -> MemoryReport:
     """Prints a plan, its memory, and warnings."""
     _say(describe(shown.config, shown.plan, spec.batch_rows(shown.config, shown.plan)))
     memory = memory_report(loaded.config, loaded.plan)
-    if memory.text and (is_dry or memory.knows_gpus):
+    if memory.text and (asked.is_plan or memory.knows_gpus):
         _say(memory.text)
     for warning in (*loaded.warnings, *multimodal_notes(loaded.config), *memory.warnings):
         _say(f"Warning: {warning}")
@@ -178,12 +175,18 @@ def _refuse(spec: PipelineSpec, loaded: Loaded, memory: MemoryReport) -> None:
         raise ConfigError(*problems)
 
 
-def _say_foreseen(problems: Sequence[str], unchecked: Sequence[str]) -> None:
-    for problem in problems:
-        _say(f"Warning, a real run stops here: {problem}")
-    for line in unchecked:
+def _verdict(stops: Sequence[str], lines: Iterable[str]) -> int:
+    """The end of a plan: its last line and its exit code, which are made together."""
+    for line in lines:
         _say(line)
+    if stops:
+        raise ConfigError(*stops)
     _say("The plan works.")
+    return EXIT_OK
+
+
+def _asked(arguments: argparse.Namespace) -> Asked:
+    return Asked(is_plan=arguments.dry_run, elsewhere=arguments.elsewhere)
 
 
 def _parser(pipeline: str) -> argparse.ArgumentParser:
@@ -219,7 +222,12 @@ def _may_be_dry(parser: argparse.ArgumentParser) -> None:
         "--dry_run",
         "--dry-run",
         action="store_true",
-        help="check, print the plan and stop; needs no GPU, model or data",
+        help="check, print the plan and stop: 0 if a run with what is here would start, 2 if not",
+    )
+    parser.add_argument(
+        "--elsewhere",
+        action="store_true",
+        help="of a plan: it is for another machine, so that files, folders and logins are not looked for here",
     )
 
 

@@ -16,6 +16,10 @@ class ConfigError(RollError):
         return "\n".join(self.problems)
 
 
+class MissingPackage(ImportError):
+    """A shipped adapter needs a package that is not installed here."""
+
+
 class ResourceError(RollError):
     """Nodes, devices, ports or memory that the plan needs are not there."""
 

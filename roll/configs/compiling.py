@@ -29,4 +29,5 @@ def compile_machine_problems(choice: Choice) -> Iterator[Problem]:
             f"{key}: torch.compile writes C++ for a CPU, and there is no compiler ({', '.join(_COMPILERS)}, or CXX). "
             "Install one (apt install g++), or set it to false.",
             (key,),
+            "machine",
         )

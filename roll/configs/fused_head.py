@@ -38,9 +38,9 @@ def fused_head_machine_problems(choice: Choice) -> Iterator[Problem]:
         return
     if not is_installed(package.module):
         text = f"{backend} needs the package {package.module}, which is not installed. Install it: {package.install}"
-        yield Problem(f"{key}: {text}", (key,))
+        yield Problem(f"{key}: {text}", (key,), "machine")
     if choice.num_nodes == 1 and not any(Path("/dev").glob("nvidia[0-9]*")):
-        yield Problem(f"{key}: {backend} runs on GPUs only, and this machine has none. Use torch.", (key,))
+        yield Problem(f"{key}: {backend} runs on GPUs only, and this machine has none. Use torch.", (key,), "machine")
 
 
 def _key(choice: Choice) -> str:

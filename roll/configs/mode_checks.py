@@ -77,6 +77,7 @@ def mode_machine_problems(config: AlgorithmConfig) -> Iterator[Problem]:
             "experience.url: only SQLite works without the package SQLAlchemy, which is not installed. Install it and "
             "the driver of this database (pip install sqlalchemy), or write sqlite:///FILE.",
             ("experience.url",),
+            "machine",
         )
 
 

@@ -19,6 +19,7 @@ def optimizer_machine_problems(choice: Choice) -> Iterator[Problem]:
             f"{key}: {EIGHT_BIT} needs the package bitsandbytes, which is not installed. Install it: pip install "
             "'bitsandbytes>=0.49', or use adamw_torch.",
             (key,),
+            "machine",
         )
 
 

@@ -4,18 +4,25 @@ import difflib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 ENTRY = re.compile(r"(custom_envs|rewards)\.([^.:\s]+)([.:\s].*)", re.DOTALL)
+
+
+Whose = Literal["run", "place", "machine"]
 
 
 @dataclass(frozen=True)
 class Problem:
     """A finding and the YAML paths it depends on. A path that is itself broken silences the findings built on it.
-    `anywhere`: no other machine would change it, so that a dry run is refused as well."""
+
+    Every problem stops a start. `of`: what would have to change, and so what a plan says of it. run: the settings, the
+    model or the user's code; a plan fails. place: a file, a folder or a login that this machine lacks; a plan fails,
+    unless it is made for another machine. machine: a package, a GPU or the hub; a plan lists it as not checked."""
 
     text: str
     keys: tuple[str, ...] = ()
-    anywhere: bool = False
+    of: Whose = "run"
 
     def __str__(self) -> str:
         return self.text

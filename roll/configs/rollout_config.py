@@ -196,6 +196,11 @@ class RolloutConfig(RunConfig):
         return self.mode in EXPLORES
 
     @property
+    def begins_afresh(self) -> bool:
+        """One that does not learn goes on from the buffer, or measures."""
+        return self.learns and super().begins_afresh
+
+    @property
     def learns(self) -> bool:
         """True if this process trains."""
         return self.mode in LEARNS

@@ -113,6 +113,12 @@ class RunConfig(Settings):
         "true or auto: go on from the newest checkpoint of this run, if any; a path: from that one; false or disable: "
         "afresh.",
     )
+    overwrite_output_dir: bool = setting(
+        False,
+        "Begin afresh where another run has written: its checkpoints go as new ones are saved, its metrics are put "
+        "aside (metrics.1.jsonl). false: a folder with a finished run, with checkpoints, or with a run of another name "
+        "is refused. A run that resumes does not ask for it.",
+    )
     verify_checkpoint: bool = setting(
         True,
         "Read a checkpoint whole before resuming from it and hold it against the digests it was saved with; a damaged "
@@ -243,6 +249,13 @@ class RunConfig(Settings):
     def validates(self) -> bool:
         """True if any model is, where the YAML says on what."""
         return self.eval_steps > 0 or self.validates_first
+
+    @property
+    def begins_afresh(self) -> bool:
+        """True if it begins with the first step, or from a checkpoint of another run."""
+        place = self.resume_from_checkpoint
+        own = self.checkpoint_dir.absolute()
+        return own not in Path(place).expanduser().absolute().parents if isinstance(place, str) else not place
 
     @property
     def takes_steps(self) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from roll.configs.data import DataArgs
 from roll.datasets.answers.turns import Message, Turns
-from roll.datasets.loader import Row
+from roll.datasets.loader import DataFile, Row
 from roll.datasets.media import check_text_alone
 from roll.datasets.messages import conversation_column, messages_in, told_in_text
 from roll.datasets.shortened import shortened
@@ -174,10 +174,14 @@ class Reads(Protocol):
     def read(self, row: Row, args: DataArgs, key: str) -> object: ...
 
 
-def look_at_rows(args: DataArgs, key: str, columns: Reads) -> Iterator[str]:
-    """What is wrong with what `data_args` name, and with the first rows of each file."""
-    sources, problems = data_sources(args, key)
-    yield from problems
+def look_at_rows(args: DataArgs, key: str, columns: Reads, reach: bool = True) -> Iterator[str]:
+    """What is wrong with what `data_args` name, and with the first rows of each file. Without `reach` only files of
+    this machine are looked at."""
+    sources, problems = data_sources(args, key, reach)
+    if reach:
+        yield from problems
+    else:
+        sources = [source for source in sources if isinstance(source, DataFile)]
     for source in sources:
         wrong: list[str] = []
         try:

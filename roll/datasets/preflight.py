@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import islice
 
 from roll.configs.data import DataArgs
-from roll.datasets.loader import DataSource, Row
+from roll.datasets.loader import DataFile, DataSource, Row
 from roll.datasets.rows import Domain, Example, RowReader
 from roll.datasets.sources import data_sources
 from roll.datasets.templates import template_problem
@@ -18,15 +18,20 @@ ROWS_OF_A_BIG_FILE = 1000
 MAX_PROBLEMS_PER_FILE = 5
 
 
-def preflight(args: DataArgs, key: str, domains: Sequence[Domain], template: str | None = None) -> list[str]:
+def preflight(
+    args: DataArgs, key: str, domains: Sequence[Domain], template: str | None = None, reach: bool = True
+) -> list[str]:
     """Every problem with `data_args` (at YAML path `key`): one message each, with file, key and remedy.
 
     Files up to 16 MB are read whole; of a larger one the first 1000 rows, and the rest when the run loads it. What is
-    elsewhere is fetched.
+    elsewhere is fetched; without `reach` it is left out, and so are files that are not there.
     """
     problems = [template_problem(template or args.template, "global_template" if template else f"{key}.template")]
-    sources, source_problems = data_sources(args, key)
-    problems += source_problems
+    sources, source_problems = data_sources(args, key, reach)
+    if reach:
+        problems += source_problems
+    else:
+        sources = [source for source in sources if isinstance(source, DataFile)]
     try:
         reader = RowReader(args, key, domains)
     except ConfigError as error:

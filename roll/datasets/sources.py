@@ -23,6 +23,10 @@ Choose = Callable[[Sequence[DataSource]], Iterable[Row]]
 """Which rows of all that there are a run has, in their order."""
 
 
+class NotHere(str):
+    """A message on a file or a folder that is not on this machine."""
+
+
 def all_rows(sources: Sequence[DataSource]) -> Iterator[Row]:
     """Every row of every source. Raises ConfigError where one cannot be read."""
     for source in sources:
@@ -50,6 +54,18 @@ def data_sources(args: DataArgs, key: str, reach: bool = True) -> tuple[list[Dat
     return sources, problems
 
 
+def lacking_packages(args: DataArgs, key: str) -> Iterator[str]:
+    """What has to be installed before data that are not files of this machine can be read."""
+    for name in args.file_name:
+        protocol = protocol_of(name)
+        if protocol is not None and (missing := missing_package(protocol)) is not None:
+            yield f"{key}.file_name: {mask(name)} cannot be read: {missing}"
+            continue
+        is_set = protocol is None and names_data_set(name) and not look_at(local_path(name)).exists
+        if is_set and (missing := missing_for_hub()) is not None:
+            yield f"{key}.file_name: {name} is no file of this machine: {missing}"
+
+
 class _Entry:
     """One name of `file_name`. Its methods raise ConfigError."""
 
@@ -64,30 +80,32 @@ class _Entry:
         name = local_path(self._name)
         look = look_at(name)
         if look.is_directory and (self._args.split or self._args.subset):
-            yield self._hub_set(str(look.path))
+            yield self._hub_set(str(look.path), reach)
         elif look.is_directory:
             yield from self._folder(look)
         elif look.is_file:
             yield DataFile(look.path, self._format(str(look.path)), self._key)
         elif look.kind in ("hidden", "impossible", "device"):
-            raise ConfigError(f"{self._key}: {look.why}")
+            raise ConfigError(NotHere(f"{self._key}: {look.why}"))
         elif glob.has_magic(name):
             yield from self._matches(look.path)
         elif names_data_set(name):
-            yield self._hub_set(name)
+            yield self._hub_set(name, reach)
         else:
             tried = "" if look.path.is_absolute() else f" (relative to {Path.cwd()})"
-            raise ConfigError(f"{self._key}: there is no file {look.path}{tried}")
+            raise ConfigError(NotHere(f"{self._key}: there is no file {look.path}{tried}"))
 
     def _folder(self, look: Look) -> Iterator[DataSource]:
         try:
             found = sorted(file for file in look.path.iterdir() if _is_data(file.name) and file.is_file())
         except OSError as error:
-            raise ConfigError(f"{self._key}: cannot look into {look.path}: {error.strerror}") from error
+            raise ConfigError(NotHere(f"{self._key}: cannot look into {look.path}: {error.strerror}")) from error
         if not found:
             raise ConfigError(
-                f"{self._key}: the folder {look.path} holds no {_KNOWN} files. Name others by a pattern, such as "
-                f"{look.path}/**/*.jsonl"
+                NotHere(
+                    f"{self._key}: the folder {look.path} holds no {_KNOWN} files. Name others by a pattern, such as "
+                    f"{look.path}/**/*.jsonl"
+                )
             )
         for file in found:
             yield DataFile(file, self._format(str(file)), self._key)
@@ -95,15 +113,15 @@ class _Entry:
     def _matches(self, pattern: Path) -> Iterator[DataSource]:
         found = [file for each in sorted(glob.glob(str(pattern), recursive=True)) if (file := Path(each)).is_file()]
         if not found:
-            raise ConfigError(f"{self._key}: no file matches {pattern}")
+            raise ConfigError(NotHere(f"{self._key}: no file matches {pattern}"))
         for file in found:
             yield DataFile(file, self._format(str(file)), self._key)
 
     def _remote(self, protocol: str, reach: bool) -> Iterator[DataSource]:
-        if (missing := missing_package(protocol)) is not None:
-            raise ConfigError(f"{self._key}: {mask(self._name)} cannot be read: {missing}")
         if not reach:
             return
+        if (missing := missing_package(protocol)) is not None:
+            raise ConfigError(f"{self._key}: {mask(self._name)} cannot be read: {missing}")
         try:
             found = expand(self._name)
         except ConfigError as error:
@@ -115,13 +133,13 @@ class _Entry:
         for url in found:
             yield RemoteFile(url, self._format(url), self._key)
 
-    def _hub_set(self, name: str) -> HubSet:
+    def _hub_set(self, name: str, reach: bool) -> HubSet:
         if self._type is not None:
             raise ConfigError(
                 f"{self._at}.dataset_type: {self._type} says how a file is read, and {name} is a data set. Leave "
                 "dataset_type out, or name its files"
             )
-        if (missing := missing_for_hub()) is not None:
+        if reach and (missing := missing_for_hub()) is not None:
             what = "is read with split and subset" if Path(name).is_dir() else "is no file of this machine"
             raise ConfigError(f"{self._key}: {name} {what}: {missing}")
         return HubSet(name, self._args.subset, self._args.split or DEFAULT_SPLIT, self._key)

@@ -21,8 +21,10 @@ class PipelineSpec:
     `config`: the class of its settings, a RunConfig. `run_class`: a Run, built as `Class(config, plan)` by a real run
     only. `plan`: `(config)` to the RunPlan. `batch`: `(config, plan)` to the rows that the printed plan has under
     "Batch". Functions of the checked settings beside those that every run passes, each `(config)` to what it finds:
-    `problems` and `warnings` on any machine, `machine_problems` on this one, `data_problems` in the data and in the
-    user's own code. `reports`: lines that a dry run adds. `unchecked`: what it has not looked at.
+    `problems` and `warnings` on any machine, `machine_problems` on this one, `code_problems` in the user's own code.
+    `data_problems`: in the data, wherever they are; a plan asks `local_rows` instead, which reads no more than files of
+    this machine. `reports`: what a plan adds, lines, or Problems that stop a run. `unchecked`: what a plan has not
+    looked at.
     """
 
     name: str
@@ -33,9 +35,11 @@ class PipelineSpec:
     problems: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     machine_problems: tuple[str, ...] = ()
+    code_problems: tuple[str, ...] = ()
     data_problems: tuple[str, ...] = ()
+    local_rows: tuple[str, ...] = ()
     reports: tuple[str, ...] = ()
-    unchecked: str = "rows of the data files, data that are not on this machine"
+    unchecked: str = "data that are not files of this machine"
 
     def findings(self, hooks: tuple[str, ...], kind: type[T] | tuple[type[T], ...], config: RunConfig) -> list[T]:
         """What all functions of one field find."""
@@ -84,8 +88,7 @@ _MIX = "roll.pipeline.experts.mix_checks"
 _RL: Mapping[str, Any] = {
     "plan": "roll.configs.plan.batch_plan:build_plan",
     "batch": "roll.configs.plan.describe_batch:batch_rows",
-    "unchecked": "rows of the data files, data that are not on this machine, imports of rewards and environments, "
-    "addresses of judges",
+    "unchecked": "data that are not files of this machine, addresses of judges",
 }
 _RL_PROBLEMS = (
     "roll.configs.checks:config_problems",
@@ -98,7 +101,9 @@ _RL_PROBLEMS = (
 )
 _RL_MACHINE = ("roll.configs.mode_checks:mode_machine_problems", f"{_MIX}:missing_mix_files")
 _RL_WARNINGS = ("roll.configs.checks:config_warnings", f"{_MIX}:mix_warnings")
-_RL_DATA = (f"{_MIX}:mix_row_problems", f"{_MIX}:mix_operator_problems")
+_RL_CODE = (f"{_MIX}:mix_operator_problems",)
+_RL_ROWS = (f"{_MIX}:local_mix_rows",)
+_RL_DATA = (f"{_MIX}:mix_row_problems",)
 _RLVR, _AGENTIC, _SFT = "roll.pipeline.rlvr", "roll.pipeline.agentic", "roll.pipeline.sft"
 _DPO, _RM = "roll.pipeline.dpo", "roll.pipeline.rm"
 _ROWS, _PAIRS = "roll.pipeline.rows", "roll.pipeline.rows.pair_checks"
@@ -114,7 +119,9 @@ PIPELINES: Mapping[str, PipelineSpec] = {
             problems=(*_RL_PROBLEMS, f"{_RLVR}.rlvr_checks:rlvr_problems"),
             warnings=(*_RL_WARNINGS, f"{_RLVR}.rlvr_checks:rlvr_warnings"),
             machine_problems=(*_RL_MACHINE, f"{_RLVR}.rlvr_checks:missing_files"),
-            data_problems=(f"{_RLVR}.rlvr_checks:data_and_reward_problems", *_RL_DATA),
+            code_problems=(f"{_RLVR}.rlvr_checks:code_problems", *_RL_CODE),
+            local_rows=(f"{_RLVR}.rlvr_checks:local_rows", *_RL_ROWS),
+            data_problems=(f"{_RLVR}.rlvr_checks:data_problems", *_RL_DATA),
             reports=(f"{_RLVR}.row_operators:reports",),
             **_RL,
         ),
@@ -125,7 +132,9 @@ PIPELINES: Mapping[str, PipelineSpec] = {
             problems=(*_RL_PROBLEMS, f"{_AGENTIC}.agentic_checks:agentic_problems"),
             warnings=(*_RL_WARNINGS, f"{_AGENTIC}.agentic_checks:agentic_warnings"),
             machine_problems=(*_RL_MACHINE, f"{_AGENTIC}.agentic_checks:machine_problems"),
-            data_problems=(f"{_AGENTIC}.agentic_checks:environment_problems", *_RL_DATA),
+            code_problems=(f"{_AGENTIC}.agentic_checks:code_problems", *_RL_CODE),
+            local_rows=_RL_ROWS,
+            data_problems=_RL_DATA,
             **_RL,
         ),
         PipelineSpec(
@@ -136,7 +145,9 @@ PIPELINES: Mapping[str, PipelineSpec] = {
             problems=(f"{_ROWS}.row_checks:file_problems",),
             warnings=(f"{_SFT}.sft_checks:sft_warnings",),
             machine_problems=(f"{_ROWS}.row_checks:missing_files",),
-            data_problems=(f"{_ROWS}.row_checks:row_problems", f"{_ROWS}.row_checks:operator_code_problems"),
+            code_problems=(f"{_ROWS}.row_checks:operator_code_problems",),
+            local_rows=(f"{_ROWS}.row_checks:local_rows",),
+            data_problems=(f"{_ROWS}.row_checks:row_problems",),
             reports=(f"{_ROWS}.row_checks:operator_reports",),
         ),
         PipelineSpec(
@@ -148,7 +159,9 @@ PIPELINES: Mapping[str, PipelineSpec] = {
             problems=(f"{_ROWS}.row_checks:file_problems", f"{_DISTILL}.distill_checks:distill_problems"),
             warnings=(f"{_DISTILL}.distill_checks:distill_warnings",),
             machine_problems=(f"{_ROWS}.row_checks:missing_files",),
-            data_problems=(f"{_ROWS}.row_checks:row_problems", f"{_ROWS}.row_checks:operator_code_problems"),
+            code_problems=(f"{_ROWS}.row_checks:operator_code_problems",),
+            local_rows=(f"{_ROWS}.row_checks:local_rows",),
+            data_problems=(f"{_ROWS}.row_checks:row_problems",),
             reports=(f"{_ROWS}.row_checks:operator_reports",),
         ),
         PipelineSpec(
@@ -160,7 +173,9 @@ PIPELINES: Mapping[str, PipelineSpec] = {
             problems=(f"{_ROWS}.row_checks:file_problems", f"{_DPO}.dpo_checks:dpo_problems"),
             warnings=(f"{_PAIRS}:pair_warnings", f"{_DPO}.dpo_checks:dpo_warnings"),
             machine_problems=(f"{_ROWS}.row_checks:missing_files",),
-            data_problems=(f"{_ROWS}.row_checks:row_problems", f"{_ROWS}.row_checks:operator_code_problems"),
+            code_problems=(f"{_ROWS}.row_checks:operator_code_problems",),
+            local_rows=(f"{_ROWS}.row_checks:local_rows",),
+            data_problems=(f"{_ROWS}.row_checks:row_problems",),
             reports=(f"{_ROWS}.row_checks:operator_reports",),
         ),
         PipelineSpec(
@@ -171,7 +186,9 @@ PIPELINES: Mapping[str, PipelineSpec] = {
             problems=(f"{_ROWS}.row_checks:file_problems",),
             warnings=(f"{_PAIRS}:pair_warnings",),
             machine_problems=(f"{_ROWS}.row_checks:missing_files",),
-            data_problems=(f"{_ROWS}.row_checks:row_problems", f"{_ROWS}.row_checks:operator_code_problems"),
+            code_problems=(f"{_ROWS}.row_checks:operator_code_problems",),
+            local_rows=(f"{_ROWS}.row_checks:local_rows",),
+            data_problems=(f"{_ROWS}.row_checks:row_problems",),
             reports=(f"{_ROWS}.row_checks:operator_reports",),
         ),
     )

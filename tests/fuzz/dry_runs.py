@@ -120,7 +120,7 @@ def _fault_of_output(code: int, out: str, err: str) -> str | None:
     if code != 2:
         return f"exit code {code} with\n{out[-500:]}{err}"
     title, *messages = err.rstrip("\n").split("\n  - ")
-    if out or title != "The run cannot start:" or not messages:
+    if title != "The run cannot start:" or not messages:
         return f"exit 2 with\n{out[-500:]}{err}"
     nameless = [text for text in messages if not re.search(r"[A-Za-z_~.'\"]{2,}", text)]
     too_long = [text[:200] for text in messages if len(text) > LONGEST_MESSAGE]

@@ -6,10 +6,11 @@ those shipped with this package, so that a YAML may lie anywhere.
 """
 
 import os
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from roll.utils.text import show
 
 PACKAGED_FRAGMENTS = Path(__file__).parents[1] / "fragments" / "config"
 CHECKOUT_FRAGMENTS = Path(__file__).parents[3] / "examples" / "config"
+_VARIABLE = re.compile(r"\$\{oc\.env:\s*['\"]?([A-Za-z_]\w*)['\"]?\s*\}")  # without a default
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,26 @@ def compose_tree(directory: Path, name: str, overrides: Sequence[str]) -> RawTre
     except RecursionError:
         raise ConfigError(f"{path} is nested too deeply.") from None
     return RawTree(path, tree, of_fragments)
+
+
+def without_unset(raw: RawTree) -> tuple[RawTree, frozenset[str]]:
+    """The tree with $NAME where it asks for a variable that the environment does not have, and the names of these."""
+    unset: set[str] = set()
+
+    def text(match: re.Match[str]) -> str:
+        if match[1] in os.environ:
+            return match[0]
+        unset.add(match[1])
+        return f"${match[1]}"
+
+    def filled(node: Any) -> Any:
+        if isinstance(node, str):
+            return _VARIABLE.sub(text, node)
+        if isinstance(node, dict):
+            return {key: filled(value) for key, value in node.items()}
+        return [filled(item) for item in node] if isinstance(node, list) else node
+
+    return replace(raw, tree=filled(raw.tree)), frozenset(unset)
 
 
 def resolve_tree(raw: RawTree, cls: type[Settings]) -> Composed:

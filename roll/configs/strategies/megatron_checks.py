@@ -192,6 +192,7 @@ def cpu_problems(at: str, settings: MegatronSettings) -> Iterator[Problem]:
             f"{s.expert_model_parallel_size} and the alltoall dispatcher does not run on gloo, which CPUs use. Nearest "
             "that works: 1.",
             (f"{at}.expert_tensor_parallel_size",),
+            "machine",
         )
 
 
@@ -205,6 +206,7 @@ def missing_packages(at: str, settings: MegatronSettings) -> Iterator[Problem]:
             'on a machine with CUDA: pip install "transformer-engine[pytorch]". Or do without: '
             f"{', '.join(f'{key}: {_WITHOUT[key]}' for key in asking)}.",
             tuple(f"{at}.{key}" for key in asking),
+            "machine",
         )
 
 

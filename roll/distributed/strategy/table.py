@@ -149,22 +149,23 @@ def engine_problems(choice: Choice) -> Iterator[Problem]:
                 f"{key}: {spec.name} needs the package {package.module}, which is not installed. Install it: "
                 f"{package.install}",
                 (key,),
+                "machine",
             )
     if choice.role.learns and choice.worker.model_args.has_lora and not is_installed(PEFT.module):
         key = f"{choice.role.name}.model_args.lora_target"
         text = f"{key} needs the package {PEFT.module}, which is not installed. Install it: {PEFT.install}"
-        yield Problem(text, (key,))
+        yield Problem(text, (key,), "machine")
 
 
 def class_problems(choice: Choice) -> Iterator[Problem]:
     """Whether the class of a strategy that is none of the table's is there, and fills in what its use promises. Imports
-    it, and torch: not for a dry run."""
-    from roll.distributed.strategy import base
+    it, and torch."""
+    spec, key, use = spec_of(choice.worker.strategy_name), choice.name_key, choice.role.use
+    if is_built_in(spec) or use not in spec.classes:
+        return
+    from roll.distributed.strategy import base  # torch
 
     promised = {"train": base.TrainStrategy, "score": base.ScoreStrategy, "generate": base.GenerateStrategy}
-    spec, key, use = spec_of(choice.worker.strategy_name), choice.name_key, choice.role.use
-    if is_built_in(spec):
-        return
     try:
         found = resolve(spec.classes[use])
     except ImportError as error:

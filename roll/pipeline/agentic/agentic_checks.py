@@ -75,30 +75,25 @@ def agentic_warnings(config: AgenticConfig) -> list[str]:
 
 
 def machine_problems(config: AgenticConfig) -> list[Problem]:
-    """What a dry run can say of this machine: a template's file. Environments are imported by a real run."""
+    """What can be said of this machine without the users' code: a template's file."""
     key = "actor_train.data_args.template"
     wrong = template_problem(config.actor_train.data_args.template, key)
-    return [] if wrong is None else [Problem(f"{wrong}.", (key,))]
+    return [] if wrong is None else [Problem(f"{wrong}.", (key,), "place")]
 
 
-def environment_problems(config: AgenticConfig) -> list[str]:
+def code_problems(config: AgenticConfig) -> Iterator[Problem]:
     """What the users' environments and adapters say: each is imported, built once and thrown away."""
-    from roll.pipeline.agentic.group_filters import filter_problems  # brings numpy and torch: not for a dry run
-
-    problems = [problem.text for problem in machine_problems(config)]
-    problems += [
-        text
-        for tag, env in played(config).items()
-        if not is_plain(env)
-        for text in import_problems(f"custom_envs.{tag}", env)
-    ]
     for tag, env in played(config).items():
+        if not is_plain(env):
+            yield from import_problems(f"custom_envs.{tag}", env)
         if env.tool_wrapper is not None:
-            problems += tool_problems(f"custom_envs.{tag}.tool_wrapper", env.tool_wrapper)
+            yield from tool_problems(f"custom_envs.{tag}.tool_wrapper", env.tool_wrapper)
     for key, manager in managers(config):
         if manager.group_filter_cls is not None:
-            problems += filter_problems(manager.group_filter_cls, f"{key}.group_filter_cls")
-    return problems
+            from roll.pipeline.agentic.group_filters import filter_problems  # brings torch
+
+            keys = (f"{key}.group_filter_cls",)
+            yield from (Problem(text, keys) for text in filter_problems(manager.group_filter_cls, keys[0]))
 
 
 # --- groups

@@ -68,8 +68,7 @@ def _type_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
             (f"{at}.env_manager_cls",),
         )
     if is_plain(env):
-        for text in import_problems(at, env):
-            yield Problem(text, (f"{at}.env_config",))
+        yield from import_problems(at, env)
     if env.env_type in ENVIRONMENTS or gem_id(env.env_type) is not None:
         return
     if env.env_type in NOT_HERE:

@@ -17,7 +17,7 @@ from roll.utils.gpu_memory import smallest_gpu_bytes
 @dataclass(frozen=True)
 class MemoryReport:
     """`problems`: what cannot fit in the memory that the configuration names. `machine_problems`: in that of this
-    machine's GPUs, where it names none: they stop a real run. `knows_gpus`: there is something to hold the figures
+    machine's GPUs, where it names none. `knows_gpus`: there is something to hold the figures
     against."""
 
     text: str

@@ -10,7 +10,7 @@ from roll.configs.problems import Problem
 from roll.datasets.templates import template_name_problem
 from roll.pipeline.operators.checks import missing_packages, operator_problems, own_function_problems
 from roll.pipeline.rows.row_checks import unread_keys
-from roll.pipeline.start.data_files import data_args_problems, missing_rows
+from roll.pipeline.start.data_files import data_args_problems, has_files, missing_rows
 
 _NOT_READ = ("prompt", "tag", "ground_truth", "tools", "domain_interleave_probs")
 
@@ -72,11 +72,23 @@ def missing_mix_files(config: AlgorithmConfig) -> Iterator[Problem]:
 
 def mix_row_problems(config: AlgorithmConfig) -> Iterator[str]:
     """What the front of the files says."""
-    from roll.datasets.conversations import look_at_rows  # numpy: a dry run reads no rows
+    yield from _row_problems(config, reach=True)
+
+
+def local_mix_rows(config: AlgorithmConfig) -> Iterator[str]:
+    """The same of files of this machine alone."""
+    yield from _row_problems(config, reach=False)
+
+
+def _row_problems(config: AlgorithmConfig, reach: bool) -> Iterator[str]:
+    drawn = {f"mix.rows.{name}.data_args": rows for name, rows in config.mix.drawn.items()} if config.learns else {}
+    if not reach and not has_files({at: rows.data_args for at, rows in drawn.items()}):
+        return
+    from roll.datasets.conversations import look_at_rows  # torch: only where there is something to read
     from roll.pipeline.experts.mix_columns import columns_of
 
-    for name, rows in config.mix.drawn.items() if config.learns else ():
-        yield from look_at_rows(rows.data_args, f"mix.rows.{name}.data_args", columns_of(rows))
+    for at, rows in drawn.items():
+        yield from look_at_rows(rows.data_args, at, columns_of(rows), reach)
 
 
 def mix_operator_problems(config: AlgorithmConfig) -> Iterator[str]:

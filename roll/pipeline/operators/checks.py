@@ -49,7 +49,7 @@ def missing_packages(data_args: Mapping[str, DataArgs]) -> Iterator[Problem]:
     """What operators need and this machine lacks."""
     for at, place, entry in _entries(data_args):
         if data_juicer_op(entry.name) is not None and (missing := missing_package()) is not None:
-            yield Problem(f"{place}: {missing}.", (f"{at}.operators",))
+            yield Problem(f"{place}: {missing}.", (f"{at}.operators",), "machine")
 
 
 def own_function_problems(data_args: Mapping[str, DataArgs]) -> Iterator[str]:

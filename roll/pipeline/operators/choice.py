@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from roll.configs.data import DataArgs, OperatorConfig
 from roll.configs.data_operators import OPERATORS
 from roll.configs.model import ModelArgs
+from roll.configs.problems import Problem
 from roll.datasets.loader import DataFile, DataSource, Row
 from roll.datasets.preflight import MAX_BYTES_IN_FULL
 from roll.datasets.sources import Choose, all_rows, data_sources
@@ -105,9 +106,9 @@ class _Choice:
         }
 
 
-def dry_report(places: Places, read: Callable[[], ReadTexts]) -> Iterator[str]:
-    """What a dry run says of operators: the chain, and what each takes, as it is kept from an earlier run, or found out
-    here where that is quick. `read` is asked for then only."""
+def dry_report(places: Places, read: Callable[[], ReadTexts]) -> Iterator[str | Problem]:
+    """What a plan says of operators: the chain, and what each takes, as it is kept from an earlier run, or found out
+    here where that is quick; a Problem where that stops a run. `read` is asked for then only."""
     for key, args in places.data_args.items():
         if not args.operators:
             continue
@@ -116,10 +117,11 @@ def dry_report(places: Places, read: Callable[[], ReadTexts]) -> Iterator[str]:
             for entry in args.operators
         )
         yield f"{key}.operators: {chain}"
-        yield from (f"  {line}" for line in _result_lines(places, key, read))
+        for found in _result_lines(places, key, read):
+            yield found if isinstance(found, Problem) else f"  {found}"
 
 
-def _result_lines(places: Places, key: str, read: Callable[[], ReadTexts]) -> Iterator[str]:
+def _result_lines(places: Places, key: str, read: Callable[[], ReadTexts]) -> Iterator[str | Problem]:
     args = places.data_args[key]
     files = [_local_files(other, at) for at, other in [(key, args), *places.evaluation.items()]]
     if any(found is None for found in files):
@@ -135,7 +137,7 @@ def _result_lines(places: Places, key: str, read: Callable[[], ReadTexts]) -> It
         else:
             yield from (chosen or _Choice(places, key, read(), None).run(sources)).lines()
     except ConfigError as error:
-        yield from (f"Warning, a real run stops here: {problem}" for problem in error.problems)
+        yield from (Problem(text) for text in error.problems)
 
 
 def _local_files(args: DataArgs, key: str) -> list[DataFile] | None:

@@ -8,10 +8,16 @@ from roll.configs.problems import Problem, did_you_mean
 from roll.configs.rollout_checks import unused_filter_keys
 from roll.configs.rollout_config import LENGTH_KEYS
 from roll.configs.switches import REWARD, RLVR, switched_off
-from roll.datasets.templates import template_name_problem, template_problem, template_warning
+from roll.datasets.templates import template_name_problem, template_warning
 from roll.pipeline.operators.checks import missing_packages, operator_problems, own_function_problems
 from roll.pipeline.rlvr.eval_sets import eval_set_problems
-from roll.pipeline.rlvr.judge.checks import engine_judge_problems, judge_length_problems, judge_problems, judge_warnings
+from roll.pipeline.rlvr.judge.checks import (
+    engine_judge_problems,
+    judge_length_problems,
+    judge_problems,
+    judge_warnings,
+    unreachable_judges,
+)
 from roll.pipeline.rlvr.reward_config import RewardConfig
 from roll.pipeline.rlvr.reward_model_checks import reward_model_problems, reward_model_warnings
 from roll.pipeline.rlvr.rewards.builtins import BUILTINS
@@ -90,8 +96,7 @@ def _unused_filters(config: RLVRConfig) -> Iterator[str]:
 
 
 def missing_files(config: RLVRConfig) -> list[Problem]:
-    """Data files that are not on this machine, all that a dry run says about the data; and what models that are here
-    say of the lengths of judges."""
+    """Data files that are not on this machine, and what models that are here say of the lengths of judges."""
     return [
         *missing_data_files(data_args_of(config)),
         *missing_packages(data_args_of(config)),
@@ -116,25 +121,39 @@ def _templates(config: RLVRConfig) -> dict[str, str]:
     return {**{f"{at}.template": data.template for at, data in data_args_of(config).items()}, **own}
 
 
-def data_and_reward_problems(config: RLVRConfig) -> list[str]:
-    """What the data files and the rewards themselves say: rows are read, rewards imported."""
-    # imported here: a dry run reads no data and imports no rewards
-    from roll.datasets.preflight import preflight as data_preflight
-    from roll.pipeline.rlvr.rewards.table import preflight as reward_preflight
-    from roll.pipeline.rlvr.settings import data_domains
+def code_problems(config: RLVRConfig) -> Iterator[Problem]:
+    """What the rewards and the user's operators say when they are imported."""
+    # imported here, as below: what is planned without them does not need them
+    from roll.pipeline.rlvr.rewards.table import code_problems as reward_problems
 
-    problems = reward_preflight(config) if config.samples else []
-    if problems:
-        return problems
-    domains, template = data_domains(config), config.global_template
-    problems = [
-        wrong
-        for tag, name in config.tag_to_template.items()
-        if (wrong := template_problem(name, f"tag_to_template.{tag}")) is not None
-    ]
+    if config.samples:
+        yield from reward_problems(config)
+    yield from (Problem(text) for text in own_function_problems(data_args_of(config)))
+
+
+def local_rows(config: RLVRConfig) -> Iterator[str]:
+    """What rows of this machine's files say."""
+    yield from _row_problems(config, reach=False)
+
+
+def data_problems(config: RLVRConfig) -> Iterator[str]:
+    """What all rows say, wherever they are, and judges that do not answer."""
+    yield from unreachable_judges(config) if config.samples else ()
+    yield from _row_problems(config, reach=True)
+
+
+def _row_problems(config: RLVRConfig, reach: bool) -> Iterator[str]:
+    from roll.datasets.preflight import preflight
+    from roll.pipeline.rlvr.domains import data_domains
+
+    try:
+        domains = data_domains(config)
+    except ImportError:  # code_problems says which reward it is
+        return
     for at, args in data_args_of(config).items():
-        problems += data_preflight(args, at, domains, template)
-    return [*problems, *own_function_problems(data_args_of(config))]
+        if args.operators:  # which may leave rows out: the run reads what they leave before it starts anything
+            continue
+        yield from preflight(args, at, domains, config.global_template, reach)
 
 
 def _reward_problems(config: RLVRConfig) -> Iterator[Problem]:

@@ -1,22 +1,9 @@
-"""From RLVR's keys to the settings of data and row weights."""
+"""From RLVR's keys to the settings of row weights."""
 
 from __future__ import annotations
 
 from roll.algorithms.masking import RowWeightSettings
-from roll.datasets.rows import Domain
-from roll.pipeline.rlvr.rewards.table import reads_ground_truth, required_columns, row_checks
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
-
-
-def data_domains(config: RLVRConfig) -> list[Domain]:
-    """The domains as the data sees them: each domain's own name, its tags, and the columns that its reward needs.
-    Imports the rewards."""
-    domains = []
-    for name, reward in config.rewards.items():
-        tags = tuple(dict.fromkeys((name, *reward.tag_included)))
-        required, some = required_columns(reward), reads_ground_truth(reward)
-        domains.append(Domain(name, tags, required, some, row_checks(reward)))
-    return domains
 
 
 def row_weight_settings(config: RLVRConfig) -> RowWeightSettings | None:

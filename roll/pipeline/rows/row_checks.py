@@ -10,7 +10,7 @@ from roll.pipeline.operators.choice import dry_report
 from roll.pipeline.operators.row import ReadTexts
 from roll.pipeline.rows.row_config import RowConfig
 from roll.pipeline.rows.row_operators import places
-from roll.pipeline.start.data_files import data_args_problems, data_args_warnings, missing_rows
+from roll.pipeline.start.data_files import data_args_problems, data_args_warnings, has_files, missing_rows
 from roll.utils.imports import resolve
 
 
@@ -28,10 +28,19 @@ def missing_files(config: RowConfig) -> Iterator[Problem]:
 
 def row_problems(config: RowConfig) -> Iterator[str]:
     """What the front of the files says."""
-    from roll.datasets.conversations import look_at_rows  # numpy: a dry run reads no rows
+    yield from _row_problems(config, reach=True)
+
+
+def local_rows(config: RowConfig) -> Iterator[str]:
+    """The same of files of this machine alone."""
+    yield from _row_problems(config, reach=False) if has_files(config.data_args) else ()
+
+
+def _row_problems(config: RowConfig, reach: bool) -> Iterator[str]:
+    from roll.datasets.conversations import look_at_rows  # torch: only where there is something to read
 
     for at, args in config.data_args.items():
-        yield from look_at_rows(args, at, _columns(config))
+        yield from look_at_rows(args, at, _columns(config), reach)
 
 
 def operator_reports(config: RowConfig) -> Iterator[str]:

@@ -22,13 +22,15 @@ def adapter_problems(choice: Choice) -> Iterator[Problem]:
     key = f"{choice.role.name}.model_args.adapter_name_or_path"
     if not (look := look_at(place)).is_directory:
         why = look.why if look.kind in ("hidden", "impossible") else f"there is no adapter directory {place}"
-        yield Problem(f"{key}: {why}. Correct the path, or give a hub id (owner/name).", (key,))
+        yield Problem(f"{key}: {why}. Correct the path, or give a hub id (owner/name).", (key,), "place")
         return
     lacking = [] if look_at(Path(place, CONFIG)).is_file else [CONFIG]
     if not any(look_at(Path(place, name)).is_file for name in WEIGHTS):
         lacking.append(WEIGHTS[0])
     if lacking:
-        yield Problem(f"{key}: {place} holds no {' and no '.join(lacking)}, so it is no adapter of peft.", (key,))
+        yield Problem(
+            f"{key}: {place} holds no {' and no '.join(lacking)}, so it is no adapter of peft.", (key,), "place"
+        )
         return
     try:
         saved = json.loads(Path(place, CONFIG).read_text())

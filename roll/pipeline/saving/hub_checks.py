@@ -10,7 +10,7 @@ KEY = "checkpoint_config.hub_model_id"
 
 def hub_problems(config: RunConfig) -> Iterator[Problem]:
     if config.hub_repo is not None and (why := why_not()):
-        yield Problem(f"{KEY}: {why}", ("checkpoint_config",))
+        yield Problem(f"{KEY}: {why}", ("checkpoint_config",), "machine")
 
 
 def why_not() -> str:

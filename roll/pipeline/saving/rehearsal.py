@@ -46,6 +46,7 @@ def room_problems(config: RunConfig) -> Iterator[Problem]:
             f"checkpoint_config.output_dir: {place} has {gigabytes(free)} GB free, and the weights of one checkpoint "
             f"alone take {gigabytes(needed)} GB. Free some, or choose another disk.",
             ("checkpoint_config", "output_dir"),
+            "place",
         )
 
 

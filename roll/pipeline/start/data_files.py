@@ -10,7 +10,7 @@ from roll.configs.problems import Problem
 from roll.datasets.hub_set import DEFAULT_SPLIT
 from roll.datasets.loader import ENDINGS, DataFile, DataSource
 from roll.datasets.media import shown_in
-from roll.datasets.sources import data_sources, has_ending, names_data_set
+from roll.datasets.sources import NotHere, data_sources, has_ending, lacking_packages, names_data_set
 from roll.datasets.templates import template_problem
 from roll.errors import ConfigError
 
@@ -66,13 +66,21 @@ def missing_data_files(places: Mapping[str, DataArgs]) -> Iterator[Problem]:
     """Files and folders that are not there, packages that are not, names whose files are all blank, and files whose
     first rows show pictures. Of rows no more is read, nor is anything looked for elsewhere."""
     for at, args in places.items():
+        keys = (f"{at}.file_name",)
         sources, problems = data_sources(args, at, reach=False)
         if sources and not problems and all(map(_is_empty, sources)):
             problems = [f"{at}.file_name: {', '.join(args.file_name)} is empty: there are no rows"]
-        yield from (Problem(f"{problem}.", (f"{at}.file_name",)) for problem in problems)
+        yield from (Problem(f"{text}.", keys, "place" if isinstance(text, NotHere) else "run") for text in problems)
+        yield from (Problem(f"{text}.", keys, "machine") for text in lacking_packages(args, at))
         if not args.operators:  # which may leave such rows out
             shown = filter(None, map(_first_picture, sources))
-            yield from (Problem(f"{text}.", (f"{at}.file_name",), anywhere=True) for text in shown)
+            yield from (Problem(f"{text}.", (f"{at}.file_name",)) for text in shown)
+
+
+def has_files(places: Mapping[str, DataArgs]) -> bool:
+    """True if some of the data are files of this machine."""
+    found = (source for at, args in places.items() for source in data_sources(args, at, reach=False)[0])
+    return any(isinstance(source, DataFile) for source in found)
 
 
 def _first_picture(source: DataSource) -> str | None:
@@ -115,4 +123,4 @@ def unknown_templates(names: Mapping[str, str]) -> Iterator[Problem]:
     """`names`: the chat templates in use, by their YAML path."""
     for key, name in names.items():
         if (wrong := template_problem(name, key)) is not None:
-            yield Problem(f"{wrong}.", (key,))
+            yield Problem(f"{wrong}.", (key,), "place")

@@ -1,6 +1,6 @@
 """A YAML becomes a checked configuration with its plan, or a ConfigError with everything that is wrong."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,8 +33,12 @@ def load(spec: PipelineSpec, directory: Path, name: str, overrides: Sequence[str
     return check(spec, load_tree(directory, name, overrides, spec.config_class()))
 
 
-def check(spec: PipelineSpec, composed: Composed) -> Loaded:
-    """The same for what is composed already."""
+Beside = Callable[[RunConfig], Iterable[Problem]]
+
+
+def check(spec: PipelineSpec, composed: Composed, beside: Beside | None = None) -> Loaded:
+    """The same for what is composed already. `beside`: what else to say where something is wrong, of the settings that
+    are sound; without anything wrong it is not asked."""
     cls = spec.config_class()
     settings = with_epochs(composed.settings, cls.role_table) if cls.has_rows else composed.settings
     checked = validate(cls, settings)
@@ -43,6 +47,8 @@ def check(spec: PipelineSpec, composed: Composed) -> Loaded:
         later = [*other_kind(spec, config), *run_problems(config), *role_strategy_problems(config)]
         later += spec.findings(spec.problems, Problem, config)
         problems += checked.about_sound_keys(later)
+    if problems and config is not None and beside is not None:
+        problems += checked.about_sound_keys(beside(config))
     if problems:
         raise ConfigError(*together(problem.text for problem in problems))
     assert config is not None

@@ -1,5 +1,5 @@
-"""What only this machine can tell: models, packages, directories. A dry run lists it as a warning, a real run
-refuses to start."""
+"""What only this machine can tell: models, packages, directories. A start is refused for it; what a plan says of it, by
+`Problem.of`."""
 
 import os
 import sys
@@ -35,7 +35,8 @@ from roll.pipeline.saving.adapter_files import adapter_problems
 from roll.pipeline.saving.hub_checks import hub_problems
 from roll.pipeline.saving.model_files import read_model_config
 from roll.pipeline.saving.rehearsal import room_problems
-from roll.pipeline.tracking.build import missing_logins, tracker_problems
+from roll.pipeline.tracking.build import missing_logins, missing_trackers, tracker_problems
+from roll.utils.gpu_memory import smallest_gpu_bytes
 from roll.utils.hub import is_hub_id
 from roll.utils.imports import is_installed
 from roll.utils.paths import look_at
@@ -45,7 +46,7 @@ TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json", "tokenizer.model",
 
 @dataclass(frozen=True)
 class MachineReport:
-    """`problems` stop a real run. `unchecked` could not be looked at from here, each with the reason."""
+    """`problems` stop a start. `unchecked` could not be looked at from here, each with the reason."""
 
     problems: tuple[Problem, ...]
     unchecked: tuple[str, ...]
@@ -103,12 +104,14 @@ def machine_report(config: RunConfig) -> MachineReport:
             unchecked.append(f"{choice.role.name}: {spec.looks_at_model} ({why_not}).")
         if max(sizes.tensor, sizes.pipeline, sizes.expert, sizes.sequence) > 1:
             unchecked.append(f"{choice.role.name}: heads and layers against the parallel sizes ({why_not}).")
-    tracking = tracker_problems(config.track_with, config.tracker_kwargs)
-    tracking += missing_logins(config.track_with, config.tracker_kwargs)
-    problems += [Problem(text, ("track_with",)) for text in tracking]
+    trackers, settings = config.track_with, config.tracker_kwargs
+    problems += [Problem(text, ("track_with",)) for text in tracker_problems(trackers, settings)]
+    problems += [Problem(text, ("track_with",), "machine") for text in missing_trackers(trackers)]
+    problems += [Problem(text, ("track_with",), "place") for text in missing_logins(trackers, settings)]
     problems += [
         *_model_problems(config),
         *_tokenizer_problems(config),
+        *_cpu_problems(config),
         *_python_problems(),
         *_external_problems(config),
         *_directory_problems(config),
@@ -125,7 +128,7 @@ def _multimodal_refusal(config: RunConfig, choice: Choice, model: Mapping[str, A
         return None
     key = _model_key(config, choice.role.name, choice.worker)
     text = multimodal.refusal(model, choice.role.head, key, choice.worker.model_args.model_name_or_path)
-    return None if text is None else Problem(f"{text}.", (key,), anywhere=True)
+    return None if text is None else Problem(f"{text}.", (key,))
 
 
 def multimodal_notes(config: RunConfig) -> Iterator[str]:
@@ -153,7 +156,9 @@ def _model_problems(config: RunConfig) -> Iterator[Problem]:
     if away and not is_installed("modelscope"):
         key = "model_download_type"
         yield Problem(
-            f"{key}: MODELSCOPE needs the package modelscope, which is not installed. Install it: {INSTALL}", (key,)
+            f"{key}: MODELSCOPE needs the package modelscope, which is not installed. Install it: {INSTALL}",
+            (key,),
+            "machine",
         )
     seen: set[str] = set()
     for role, worker in config.model_roles.items():
@@ -164,13 +169,41 @@ def _model_problems(config: RunConfig) -> Iterator[Problem]:
         key = _model_key(config, role, worker)
         look, inside = look_at(name), look_at(Path(name, "config.json"))
         if unclear := next((each.why for each in (look, inside) if each.kind in ("hidden", "impossible")), None):
-            yield Problem(f"{key}: {unclear}. Choose another directory, or give a hub id (owner/name).", (key,))
+            yield Problem(
+                f"{key}: {unclear}. Choose another directory, or give a hub id (owner/name).", (key,), "place"
+            )
         elif not look.is_directory:
             yield Problem(
-                f"{key}: there is no model directory {name}. Correct the path, or give a hub id (owner/name).", (key,)
+                f"{key}: there is no model directory {name}. Correct the path, or give a hub id (owner/name).",
+                (key,),
+                "place",
             )
         elif not inside.is_file:
-            yield Problem(f"{key}: {name} holds no config.json, so it is no model directory.", (key,))
+            yield Problem(f"{key}: {name} holds no config.json, so it is no model directory.", (key,), "place")
+        elif (model := read_model_config(worker.model_args))[0] is None and not is_on_modelscope(worker.model_args):
+            yield Problem(f"{key}: {model[1]}. Correct the file, or choose another model.", (key,))
+
+
+def _cpu_problems(config: RunConfig) -> Iterator[Problem]:
+    """Roles that would run on the CPU though there are GPUs, or the YAML speaks of some."""
+    without = [name for name, worker in config.model_roles.items() if worker.device_mapping is None]
+    unsaid = [name for name in without if config.model_roles[name].world_size is None]
+    if not unsaid:
+        return
+    if config.gpu_memory_gb is not None:
+        why = f"gpu_memory_gb: {config.gpu_memory_gb:g} speaks of GPUs"
+    elif "num_gpus_per_node" in config.model_fields_set and len(without) == len(config.model_roles):
+        why = f"num_gpus_per_node: {config.num_gpus_per_node} speaks of devices"
+    elif smallest_gpu_bytes() is not None:
+        why = "this machine has GPUs"
+    else:
+        return
+    for name in unsaid:
+        yield Problem(
+            f"{name}.device_mapping is missing: {why}, and {name} would run on the CPU. Name its devices, such as "
+            f"list(range(0, {config.num_gpus_per_node})), or write {name}.world_size: 1 for one worker on the CPU.",
+            (f"{name}.device_mapping", f"{name}.world_size"),
+        )
 
 
 def _tokenizer_problems(config: RunConfig) -> Iterator[Problem]:
@@ -181,9 +214,9 @@ def _tokenizer_problems(config: RunConfig) -> Iterator[Problem]:
         key = f"{role}.model_args.tokenizer_path"
         if not (look := look_at(name)).is_directory:
             why = look.why if look.kind in ("hidden", "impossible") else f"there is no directory {name}"
-            yield Problem(f"{key}: {why}. Correct the path, or give a hub id (owner/name).", (key,))
+            yield Problem(f"{key}: {why}. Correct the path, or give a hub id (owner/name).", (key,), "place")
         elif not any(look_at(Path(name, file)).is_file for file in TOKENIZER_FILES):
-            yield Problem(f"{key}: {name} holds no tokenizer: none of {', '.join(TOKENIZER_FILES)}.", (key,))
+            yield Problem(f"{key}: {name} holds no tokenizer: none of {', '.join(TOKENIZER_FILES)}.", (key,), "place")
 
 
 def _model_key(config: RunConfig, role: str, worker: WorkerConfig) -> str:
@@ -313,12 +346,14 @@ def _directory_problems(config: RunConfig) -> Iterator[Problem]:
             continue
         told.add(existing)
         if not look.exists:
-            yield Problem(f"{key}: {look.why}. Choose another {key}.", (key,))
+            yield Problem(f"{key}: {look.why}. Choose another {key}.", (key,), "place")
         elif not look.is_directory:
-            yield Problem(f"{key}: {place} cannot be a directory: {existing} is a file. Choose another {key}.", (key,))
+            yield Problem(
+                f"{key}: {place} cannot be a directory: {existing} is a file. Choose another {key}.", (key,), "place"
+            )
         elif not os.access(existing, os.W_OK | os.X_OK):
             yield Problem(
-                f"{key}: {place} cannot be written: no permission in {existing}. Choose another {key}.", (key,)
+                f"{key}: {place} cannot be written: no permission in {existing}. Choose another {key}.", (key,), "place"
             )
 
 
@@ -327,7 +362,9 @@ def _source_problems(config: RunConfig) -> Iterator[Problem]:
         look = look_at(place)
         if not look.is_directory:
             unclear = look.kind in ("hidden", "impossible")
-            yield Problem(f"{key}: {look.why if unclear else f'there is no directory {place}'}. Correct it.", (key,))
+            yield Problem(
+                f"{key}: {look.why if unclear else f'there is no directory {place}'}. Correct it.", (key,), "place"
+            )
 
 
 def _resume_problems(config: RunConfig) -> Iterator[Problem]:
@@ -338,4 +375,5 @@ def _resume_problems(config: RunConfig) -> Iterator[Problem]:
         yield Problem(
             f"resume_from_checkpoint: {what}. Correct the path, or write true for the newest one.",
             ("resume_from_checkpoint",),
+            "place",
         )

@@ -1,45 +1,143 @@
-"""What stands against a start on this machine and in the data; a dry run foresees a part of it."""
+"""What stands against a start: on this machine, in the user's code, in the data; and what a plan makes of it."""
 
-from collections.abc import Collection
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from roll.configs.problems import Problem, together
+from roll.configs.run import RunConfig
 from roll.distributed.strategy.table import class_problems
-from roll.errors import ConfigError
 from roll.pipeline.display.memory_report import MemoryReport
 from roll.pipeline.spec import PipelineSpec
 from roll.pipeline.start.load import Loaded
+from roll.pipeline.start.output_folder import folder_problems
 from roll.pipeline.start.preflight import choices, machine_report
+from roll.utils.hub import is_hub_id
 from roll.utils.imports import import_all
 
 NONE: frozenset[str] = frozenset()
 
 
+@dataclass(frozen=True)
+class Asked:
+    """How a start is asked for. `is_plan`: it is planned only. `elsewhere`: the plan is for a machine that has other
+    files and logins. `unset`: variables of the environment that the YAML names and this machine does not have."""
+
+    is_plan: bool = False
+    elsewhere: bool = False
+    unset: frozenset[str] = NONE
+
+
+@dataclass(frozen=True)
+class Foreseen:
+    """`stops`: what would end a start with what is here. `lines`: what else there is to say, what was not checked
+    included."""
+
+    stops: list[str]
+    lines: list[str]
+
+
 def refusals(spec: PipelineSpec, loaded: Loaded, memory: MemoryReport, ignored: Collection[str] = NONE) -> list[str]:
-    """Everything that this machine or the data say against the run. Findings on `ignored` keys are left out."""
-    problems = _about_others([*machine_report(loaded.config).problems, *memory.machine_problems], ignored)
-    if not problems:
-        try:
-            import_all(loaded.config.external_lib)
-        except ImportError as error:
-            return [f"external_lib: {error}."]
-    problems += [problem.text for choice in choices(loaded.config) for problem in class_problems(choice)]
-    problems += map(str, spec.findings(spec.data_problems, (Problem, str), loaded.config))
-    return together(problems)
+    """Everything that stands against the run, all at once. Findings on `ignored` keys are left out."""
+    found = [*start_problems(spec, loaded.config, is_plan=False), *memory.problems, *memory.machine_problems]
+    return _told(problem for problem in found if not {*problem.keys} & {*ignored})
 
 
 def foreseen(
-    spec: PipelineSpec, loaded: Loaded, memory: MemoryReport, ignored: Collection[str] = NONE
-) -> tuple[list[str], list[str]]:
-    """What would stop a real run, as far as a dry run can tell, and lines on what it has seen and not looked at. Raises
-    ConfigError for what would stop it on any machine."""
-    report = machine_report(loaded.config)
-    found = (*report.problems, *memory.machine_problems, *spec.findings(spec.machine_problems, Problem, loaded.config))
-    if certain := _about_others([problem for problem in found if problem.anywhere], ignored):
-        raise ConfigError(*together(certain))
-    lines = spec.findings(spec.reports, str, loaded.config)
-    lines += [f"Not checked: {reason}" for reason in report.unchecked]
-    return together(_about_others(found, ignored)), [*lines, f"Not checked in a dry run: {spec.unchecked}."]
+    spec: PipelineSpec, loaded: Loaded, memory: MemoryReport, asked: Asked, ignored: Collection[str] = NONE
+) -> Foreseen:
+    """What a plan says of the same. Reads files of this machine, imports what the YAML names of the user's code, and
+    asks nobody else."""
+    config = loaded.config
+    said = spec.findings(spec.reports, (str, Problem), config)
+    found = [*start_problems(spec, config, is_plan=True), *memory.problems]
+    found += [replace(problem, of="machine") for problem in memory.machine_problems]
+    found += [each for each in said if isinstance(each, Problem)]
+    stops, unchecked = sort_out(found, config, asked, ignored)
+    unchecked += [*machine_report(config).unchecked, *_of_other_machines(config)]
+    lines = [each for each in said if isinstance(each, str)]
+    lines += [f"Not checked here: {text}" for text in dict.fromkeys(unchecked)]
+    return Foreseen(_told(stops), [*lines, f"Not checked in a plan: {spec.unchecked}."])
 
 
-def _about_others(problems: Collection[Problem], ignored: Collection[str]) -> list[str]:
-    return [problem.text for problem in problems if not set(problem.keys) & set(ignored)]
+def beside_mistakes(spec: PipelineSpec, asked: Asked, config: RunConfig) -> list[Problem]:
+    """What else would stop a start, where the settings have mistakes: `config` is built from what is right of them."""
+    stops, _ = sort_out(start_problems(spec, config, is_plan=True), config, asked)
+    return stops
+
+
+def start_problems(spec: PipelineSpec, config: RunConfig, is_plan: bool) -> list[Problem]:
+    """All that is found without a plan of the run. A plan reads rows in files of this machine alone."""
+    problems = [*machine_report(config).problems, *folder_problems(config)]
+    problems += spec.findings(spec.machine_problems, Problem, config)
+    if not any("external_lib" in problem.keys for problem in problems):
+        try:
+            import_all(config.external_lib)
+        except ImportError as error:
+            problems.append(Problem(f"external_lib: {error}.", ("external_lib",)))
+    problems += [problem for choice in choices(config) for problem in class_problems(choice)]
+    problems += _as_problems(spec.findings(spec.code_problems, (Problem, str), config))
+    rows = spec.local_rows if is_plan else spec.data_problems
+    return problems + _as_problems(spec.findings(rows, (Problem, str), config))
+
+
+def sort_out(
+    problems: Iterable[Problem], config: RunConfig, asked: Asked, ignored: Collection[str] = NONE
+) -> tuple[list[Problem], list[str]]:
+    """What stops it, and what is not checked here: of a plan what only another machine has."""
+    away = _keys_of(asked.unset, config)
+    stops: list[Problem] = []
+    unchecked = [f"{', '.join(keys[:3])}: the variable {name} is not set here." for name, keys in away.items() if keys]
+    unset = {key for keys in away.values() for key in keys}
+    for problem in problems:
+        if {*problem.keys} & {*ignored}:
+            continue
+        if {*problem.keys} & unset or any(f"${name}" in problem.text for name in asked.unset):
+            continue
+        is_away = problem.of == "machine" or (problem.of == "place" and asked.elsewhere)
+        if asked.is_plan and is_away:
+            unchecked.append(problem.text)
+        else:
+            stops.append(problem)
+    return stops, unchecked
+
+
+def _as_problems(found: Iterable[Problem | str]) -> list[Problem]:
+    return [each if isinstance(each, Problem) else Problem(each) for each in found]
+
+
+def _told(problems: Iterable[Problem]) -> list[str]:
+    """Once each, also where one of two has a full stop."""
+    texts = {problem.text.rstrip("."): problem.text for problem in problems}
+    return together(texts.values())
+
+
+def _keys_of(names: Collection[str], config: RunConfig) -> dict[str, list[str]]:
+    """By the name of a variable that is not set, the keys whose values hold it."""
+    values = dict(_texts(config.model_dump(), "")) if names else {}
+    return {name: [key for key, text in values.items() if f"${name}" in text] for name in sorted(names)}
+
+
+def _texts(node: object, path: str) -> Iterator[tuple[str, str]]:
+    """Keys with their texts; a list of texts is one."""
+    if isinstance(node, str):
+        yield path, node
+    elif isinstance(node, Mapping):
+        for key, value in node.items():
+            yield from _texts(value, f"{path}.{key}" if path else str(key))
+    elif isinstance(node, list | tuple):
+        if all(isinstance(item, str) for item in node):
+            yield path, "\n".join(map(str, node))
+        else:
+            for index, item in enumerate(node):
+                yield from _texts(item, f"{path}[{index}]")
+
+
+def _of_other_machines(config: RunConfig) -> Iterator[str]:
+    names = {worker.model_args.model_name_or_path for worker in config.model_roles.values()}
+    if of_hub := sorted(name for name in names if name is not None and is_hub_id(name)):
+        yield f"{', '.join(of_hub)}: the Hugging Face hub is not asked."
+    if config.num_nodes > 1 and not os.environ.get("RAY_ADDRESS"):
+        yield f"num_nodes: {config.num_nodes} nodes, and RAY_ADDRESS names no cluster (docs/many_nodes.md)."

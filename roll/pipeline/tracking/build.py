@@ -41,7 +41,7 @@ def make_trackers(
     Raises ConfigError, all problems at once, for what tracker_problems finds, and when a tracker cannot start.
     """
     command_line = redact({"config": config_dump, "command_line": sys.argv})["command_line"]
-    problems = tracker_problems(names, kwargs)
+    problems = tracker_problems(names, kwargs) + missing_trackers(names)
     if command_line != sys.argv:
         problems += [
             f"track_with: {name} would record this command line, and it holds a secret. Give that in the YAML or in an "
@@ -84,9 +84,6 @@ def tracker_problems(names: Sequence[str], kwargs: Mapping[str, Any]) -> list[st
             hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(TRACKERS)}."
             problems.append(f"track_with: there is no tracker {name!r}; {hint}")
             continue
-        tracker = TRACKERS[name]
-        if tracker.module and not _is_installed(tracker.module):
-            problems.append(f"track_with: {name} is not installed here. Install it: {tracker.install}, or take it out.")
     chosen = {name: TRACKERS[name] for name in names if name in TRACKERS}
     for key, value in kwargs.items():
         if key in TRACKERS:
@@ -98,6 +95,16 @@ def tracker_problems(names: Sequence[str], kwargs: Mapping[str, Any]) -> list[st
                 f"{', '.join(known) or 'no settings'}."
             )
     return problems
+
+
+def missing_trackers(names: Sequence[str]) -> list[str]:
+    """The trackers of track_with whose package this machine lacks."""
+    lacking = ((name, tracker) for name in names if (tracker := TRACKERS.get(name)) and tracker.module)
+    return [
+        f"track_with: {name} is not installed here. Install it: {tracker.install}, or take it out."
+        for name, tracker in lacking
+        if not _is_installed(tracker.module)
+    ]
 
 
 def missing_logins(names: Sequence[str], kwargs: Mapping[str, Any]) -> list[str]:

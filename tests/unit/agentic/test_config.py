@@ -10,7 +10,7 @@ import pytest
 from roll.configs.checks import config_problems, config_warnings
 from roll.configs.load.validate import validate
 from roll.configs.plan.batch_plan import build_plan
-from roll.pipeline.agentic.agentic_checks import agentic_problems, agentic_warnings, environment_problems
+from roll.pipeline.agentic.agentic_checks import agentic_problems, agentic_warnings, code_problems
 from roll.pipeline.agentic.agentic_config import AgenticConfig
 from roll.pipeline.agentic.settings import episode_rules, episode_settings
 
@@ -193,7 +193,7 @@ def test_ids_of_gem_are_environments_that_get_whole_answers() -> None:
     for name in ("game:GuessTheNumber-v0", "rg:arc_1d", "math:Math12K", "gem:own:Env-v1"):
         assert problems({"custom_envs.Lake.env_type": name}) == []
         assert config(custom_envs__Lake__env_type=name).custom_envs["Lake"].action_pattern == "(.*)"
-    (text,) = environment_problems(config(custom_envs__Lake__env_type="gem:own:Env-v1"))
+    (text,) = map(str, code_problems(config(custom_envs__Lake__env_type="gem:own:Env-v1")))
     assert "custom_envs.Lake.env_config: gem:own:Env-v1 cannot be built: " in text
     assert "'own:Env-v1' is an id of GEM's and needs the package gem-llm" in text
 
@@ -393,7 +393,7 @@ def test_bad_input_is_one_clear_message(changes: dict[str, Any], parts: list[str
     ],
 )
 def test_what_does_not_import_is_said_before_anything_starts(changes: dict[str, Any], part: str) -> None:
-    (text,) = environment_problems(config(**changes))
+    (text,) = map(str, code_problems(config(**changes)))
     assert part in text
 
 

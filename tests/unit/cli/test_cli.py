@@ -114,13 +114,13 @@ def test_a_wrong_command_line_exits_2(
 
 
 def refused(capsys: pytest.CaptureFixture[str], *overrides: str) -> str:
-    """What a real run says before it would start anything; a dry run says the same and exits 0."""
-    assert run("--dry_run", *overrides) == 0
-    warned = capsys.readouterr().out
+    """What a real run says before it would start anything; a plan says the same and exits with 2 as well."""
+    assert run("--dry_run", *overrides) == 2
+    planned = capsys.readouterr()
+    assert "The plan works." not in planned.out
     assert run(*overrides) == 2
     said = capsys.readouterr().err
-    for line in said.splitlines()[1:]:
-        assert f"Warning, a real run stops here: {line.removeprefix('  - ')}" in warned
+    assert all(line.removeprefix("  - ") in planned.err + planned.out for line in said.splitlines())
     return said
 
 
@@ -231,10 +231,13 @@ def test_the_shape_of_a_hub_model_is_listed_as_not_checked(recipe: Path, capsys:
         == 0
     )
     shown = capsys.readouterr().out
-    assert "Not checked: actor_infer: heads and layers against the parallel sizes (no config.json of org/model" in shown
+    assert (
+        "Not checked here: actor_infer: heads and layers against the parallel sizes (no config.json of org/model"
+        in shown
+    )
     assert run("--dry_run", "pretrain=org/model", *MEGATRON) == 0
     shown = capsys.readouterr().out
-    assert "Not checked: actor_train: whether Megatron knows the model's family (no config.json of org/model" in shown
+    assert "Not checked here: actor_train: whether Megatron knows the model's family (no config.json" in shown
 
 
 @pytest.mark.parametrize(
@@ -265,9 +268,7 @@ def test_bad_data_and_rewards_stop_a_real_run(
         (recipe / "train.jsonl").unlink()
     else:
         (recipe / "train.jsonl").write_text(rows)
-    assert run("--dry_run", *overrides) == 0
-    assert run(*overrides) == 2
-    assert message in capsys.readouterr().err
+    assert message in refused(capsys, *overrides)
 
 
 class FakePipeline:
@@ -314,7 +315,7 @@ def test_config_path_is_relative_to_the_script_before_the_current_directory(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     script = str(EXAMPLES / "start_rlvr_pipeline.py")
-    arguments = ["--config_path", "tiny-sort", "--config_name", "tiny_sort", "--dry_run"]
+    arguments = ["--config_path", "tiny-sort", "--config_name", "tiny_sort", "--dry_run", "--elsewhere"]
     assert cli.main("rlvr", arguments, script=script) == 0
     assert cli.main("rlvr", arguments) == 2
     assert f"Looked at {tmp_path}/tiny-sort" in capsys.readouterr().err
@@ -340,6 +341,7 @@ def test_a_dry_run_imports_neither_torch_nor_ray_nor_an_engine() -> None:
             "--config_name",
             "rlvr_zero3",
             "--dry_run",
+            "--elsewhere",
         ],
         capture_output=True,
         text=True,
@@ -361,6 +363,7 @@ def test_the_script_runs_from_a_checkout(tmp_path: Path) -> None:
             "--config_name",
             "tiny_sort",
             "--dry_run",
+            "--elsewhere",
             "max_steps=7",
             "rolout_batch_size=3",
         ],
@@ -419,8 +422,8 @@ def test_a_name_may_have_its_folder_before_it(
 
 
 def test_what_two_roles_share_is_told_once(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("--dry_run", "prompt_length=100") == 0
-    assert capsys.readouterr().out.count("(max_position_embeddings)") == 1
+    assert run("--dry_run", "prompt_length=100") == 2
+    assert capsys.readouterr().err.count("(max_position_embeddings)") == 1
 
 
 def test_a_reward_in_a_file_beside_the_yaml_is_found(

@@ -40,7 +40,7 @@ def completed(script: Path, *words: str) -> list[str]:
     [
         (("re",), ["replay", "report"]),
         (("run", "--max"), ["--max_restarts"]),
-        (("run", ""), ["--help", "--dry_run", "--max_restarts"]),
+        (("run", ""), ["--help", "--dry_run", "--elsewhere", "--max_restarts"]),
         (("convert", "to_"), ["to_hf", "to_megatron"]),
         (("schema", "rl"), ["rlvr"]),
         (("explain", "dap"), ["dapo"]),

@@ -48,7 +48,7 @@ def test_every_kind_of_run_has_a_shipped_yaml_by_which_it_is_known() -> None:
 def test_a_plan_is_shown_for_a_path(word: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     command, *options = word
     path = str(EXAMPLES / "tiny-sort" / "tiny_sort_dpo.yaml")
-    assert main([command, path, *options, "max_steps=7"]) == 0, capsys.readouterr().err
+    assert main([command, path, *options, "--elsewhere", "max_steps=7"]) == 0, capsys.readouterr().err
     shown = capsys.readouterr().out
     assert shown.startswith("tiny_sort_dpo: 7 steps") and shown.rstrip().endswith("The plan works.")
 
@@ -60,7 +60,7 @@ def test_a_fragment_beside_the_yaml_and_code_beside_it_are_found(
     (tmp_path / "sub" / "mine.yaml").write_text(yaml.safe_dump(tree()))
     monkeypatch.chdir(tmp_path)
     for given in ("sub/mine.yaml", "sub/mine", str(tmp_path / "sub" / "mine.yaml")):
-        assert main(["plan", given]) == 0
+        assert main(["plan", given, "--elsewhere"]) == 0
         assert capsys.readouterr().out.startswith("mine: 500 steps")
 
 
@@ -77,7 +77,7 @@ def test_a_yaml_of_another_kind_than_the_script_is_refused(tmp_path: Path, capsy
     from roll.cli import main as script
 
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(tree({"pipeline": "agentic"})))
-    given = ["--config_path", str(tmp_path), "--config_name", "mine", "--dry_run"]
+    given = ["--config_path", str(tmp_path), "--config_name", "mine", "--dry_run", "--elsewhere"]
     assert script("rlvr", given) == 2
     said = capsys.readouterr().err
     assert "pipeline: agentic, but this starts a run of the kind rlvr. Start it with `roll run`" in said

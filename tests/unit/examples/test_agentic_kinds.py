@@ -123,7 +123,7 @@ REFUSED = {
 def dry_run(text: str, folder: Path) -> int:
     head = HEAD.replace("adv_estimator: grpo", "adv_estimator: reinforce")
     (folder / "kind.yaml").write_text(head + PLAYED + text)
-    return main("agentic", ["--config_path", str(folder), "--config_name", "kind", "--dry_run"])
+    return main("agentic", ["--config_path", str(folder), "--config_name", "kind", "--dry_run", "--elsewhere"])
 
 
 @pytest.mark.parametrize("kind", KINDS)

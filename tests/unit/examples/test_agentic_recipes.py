@@ -73,14 +73,17 @@ custom_envs:
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=str)
 def test_the_recipe_loads_under_dry_run(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code = main("agentic", ["--config_path", str(EXAMPLES / recipe.parent), "--config_name", recipe.stem, "--dry_run"])
+    code = main(
+        "agentic",
+        ["--config_path", str(EXAMPLES / recipe.parent), "--config_name", recipe.stem, "--dry_run", "--elsewhere"],
+    )
     assert code == 0, capsys.readouterr().err
     assert "The plan works." in capsys.readouterr().out
 
 
 def test_a_yaml_as_roll_users_write_it_loads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "agentic.yaml").write_text(ROLL_STYLE)
-    code = main("agentic", ["--config_path", str(tmp_path), "--config_name", "agentic", "--dry_run"])
+    code = main("agentic", ["--config_path", str(tmp_path), "--config_name", "agentic", "--dry_run", "--elsewhere"])
     assert code == 0, capsys.readouterr().err
     assert "environments  FrozenLake       64 processes" in capsys.readouterr().out
 
@@ -92,7 +95,7 @@ def test_the_yamls_of_the_page_on_environments_load(tmp_path: Path, capsys: pyte
     groups = "train_env_manager: {num_env_groups: 16, group_size: 8, tags: [Questions]}"
     for name, text in (("Coins", own), ("Questions", f"{tools}\n{groups}")):
         (tmp_path / "page.yaml").write_text(f"{text}\nrollout_batch_size: 128\nsequence_length: 4096\n{rest}")
-        arguments = ["--config_path", str(tmp_path), "--config_name", "page", "--dry_run"]
+        arguments = ["--config_path", str(tmp_path), "--config_name", "page", "--dry_run", "--elsewhere"]
         assert main("agentic", [*arguments, "actor_train.training_args.gradient_accumulation_steps=8"]) == 0
         out = capsys.readouterr().out
         assert f"environments  {name}" in out
@@ -104,7 +107,7 @@ def test_every_fragment_composes_alone_and_one_problem_of_several_tags_is_told_o
     fragment: str, form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "agentic.yaml").write_text(ROLL_STYLE.replace("traj_envs", fragment))
-    arguments = ["--config_path", str(tmp_path), "--config_name", "agentic", "--dry_run"]
+    arguments = ["--config_path", str(tmp_path), "--config_name", "agentic", "--dry_run", "--elsewhere"]
     assert main("agentic", arguments) == 0, capsys.readouterr().err
     assert main("agentic", [*arguments, "agent_template={moves}"]) == 2
     error = capsys.readouterr().err

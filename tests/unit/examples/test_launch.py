@@ -107,7 +107,7 @@ def test_the_dry_run_of_a_launch_files_command_works(file: Path, capsys: pytest.
     config = words[0].replace("/opt/roll/examples", "examples")
     if config in ("$@", "/shared/runs/my_run.yaml"):
         config = str(TWO_NODES)
-    assert main(["run", str(REPOSITORY / config), *words[1:], "--dry_run"]) == 0, capsys.readouterr().err
+    assert main(["run", str(REPOSITORY / config), *words[1:], "--dry_run", "--elsewhere"]) == 0, capsys.readouterr().err
     assert "resume_from_checkpoint=true" in words
     assert words[1].startswith("--max_restarts")
 

@@ -97,7 +97,7 @@ def test_a_dry_run_of_a_yaml_that_names_both_works_and_refuses_a_wrong_argument(
     given = {"adv_estimator": "maxrl:max_rl", "adv_args": {"floor": 0.1}, "pg_variant": "soft_gate:SoftGate"}
     (folder / "run.yaml").write_text(yaml.safe_dump(tree(given)))
     monkeypatch.chdir(folder)
-    arguments = ["--config_path", str(folder), "--config_name", "run", "--dry_run"]
+    arguments = ["--config_path", str(folder), "--config_name", "run", "--dry_run", "--elsewhere"]
     assert cli.main("rlvr", arguments) == 0
     assert capsys.readouterr().out.rstrip().endswith("The plan works.")
     assert cli.main("rlvr", [*arguments, "pg_args.tau_positiv=2", "adv_args.floor=none"]) == 2

@@ -10,8 +10,6 @@ import pytest
 from roll.cli import main
 
 FOLDER = Path(__file__).parents[2] / "recipes"
-STOP = "Warning, a real run stops here: "
-OF_THE_MACHINE = ("there is no file data/", "there is no directory ./output/mock", "which is not installed. Install it")
 SECRETS = ("sk-wandb-secret-0815", "sesame-0815-open")
 
 
@@ -43,7 +41,7 @@ def test_the_recipe_loads_or_is_refused_as_its_first_line_says(
     recipe: Recipe, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = str(FOLDER / recipe.pipeline)
-    code = main(recipe.pipeline, ["--config_path", place, "--config_name", recipe.name, "--dry_run"])
+    code = main(recipe.pipeline, ["--config_path", place, "--config_name", recipe.name, "--dry_run", "--elsewhere"])
     shown = capsys.readouterr()
     assert not [secret for secret in SECRETS if secret in shown.out + shown.err]
     if recipe.mark is not None and not (recipe.waits and code == 0):
@@ -52,8 +50,6 @@ def test_the_recipe_loads_or_is_refused_as_its_first_line_says(
         return
     assert code == 0, shown.err
     assert "The plan works." in shown.out
-    stops = [line for line in shown.out.splitlines() if line.startswith(STOP)]
-    assert [line for line in stops if not any(text in line for text in OF_THE_MACHINE)] == []
     if recipe.mark is not None:
         warnings.warn(f"tests/recipes/{recipe} loads now: remove its first line", stacklevel=1)
 

@@ -136,7 +136,7 @@ custom_envs:
 
 def dry_run(pipeline: str, text: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
     (folder / "recipe.yaml").write_text(text)
-    code = main(pipeline, ["--config_path", str(folder), "--config_name", "recipe", "--dry_run"])
+    code = main(pipeline, ["--config_path", str(folder), "--config_name", "recipe", "--dry_run", "--elsewhere"])
     shown = capsys.readouterr()
     assert code == 0, shown.err
     assert "The plan works." in shown.out

@@ -34,7 +34,7 @@ def test_there_are_recipes_and_fragments_to_check() -> None:
 
 @pytest.mark.parametrize("path", RECIPES + list(OF_ROWS), ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_a_shipped_recipe_has_a_plan_that_works(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--config_path", str(path.parent), "--config_name", path.stem, "--dry_run"]
+    arguments = ["--config_path", str(path.parent), "--config_name", path.stem, "--dry_run", "--elsewhere"]
     assert main(OF_ROWS.get(path, "rlvr"), arguments) == 0, capsys.readouterr().err
     shown = capsys.readouterr().out
     assert "The plan works." in shown
@@ -70,6 +70,7 @@ def test_a_recipe_trains_on_gpus_of_80_gb_with_what_the_page_on_trainers_says(
         "--config_name",
         name,
         "--dry_run",
+        "--elsewhere",
         "gpu_memory_gb=80",
         "host_memory_gb=1000",
     ]
@@ -170,7 +171,7 @@ rewards:
     infer_batch_size: 1
 """
     )
-    assert main("rlvr", ["--config_path", str(tmp_path), "--config_name", "roll", "--dry_run"]) == 0, (
+    assert main("rlvr", ["--config_path", str(tmp_path), "--config_name", "roll", "--dry_run", "--elsewhere"]) == 0, (
         capsys.readouterr().err
     )
     shown = capsys.readouterr().out

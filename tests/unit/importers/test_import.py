@@ -44,7 +44,7 @@ def entry(found: Imported, key: str) -> tuple[str, str]:
 def test_what_is_imported_passes_a_dry_run(source: Path, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert roll(["import", str(source), "--out", "my.yaml"]) == (3 if source.name in NOT_AS_MEANT else 0)
     pipeline = imported(source.name).pipeline
-    code = main(pipeline, ["--config_path", str(place), "--config_name", "my", "--dry_run"])
+    code = main(pipeline, ["--config_path", str(place), "--config_name", "my", "--dry_run", "--elsewhere"])
     shown = capsys.readouterr()
     assert code == 0, shown.err + (place / "my.yaml").read_text()
     assert "The plan works." in shown.out

@@ -54,7 +54,9 @@ def test_a_part_of_a_run_is_imported_as_such_and_passes_a_dry_run(
     else:
         wanted = {"storage_type": "queue", "read_timeout_s": 60.0, "on_timeout": "partial"}
         assert tree["experience"] == wanted
-    code = main("rlvr", ["--config_path", str(tmp_path), "--config_name", "my", "max_steps=4", "--dry_run"])
+    code = main(
+        "rlvr", ["--config_path", str(tmp_path), "--config_name", "my", "max_steps=4", "--dry_run", "--elsewhere"]
+    )
     assert code == 0, capsys.readouterr().err
 
 

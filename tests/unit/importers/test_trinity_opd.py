@@ -63,7 +63,9 @@ def test_what_is_imported_passes_a_dry_run(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert roll(["import", str(SOURCE), *OPD, "--out", "my.yaml"]) == 0
-    code = main("rlvr", ["--config_path", str(tmp_path), "--config_name", "my", "max_steps=4", "--dry_run"])
+    code = main(
+        "rlvr", ["--config_path", str(tmp_path), "--config_name", "my", "max_steps=4", "--dry_run", "--elsewhere"]
+    )
     shown = capsys.readouterr()
     assert code == 0, shown.err
     assert "advantage + 0.7 x (log q - log p) of trinity, and no reward" in shown.out

@@ -5,14 +5,15 @@ from typing import Any
 
 import pytest
 
+from roll.pipeline.rlvr.domains import data_domains
 from roll.pipeline.rlvr.reward_config import RewardConfig, RewardPart
 from roll.pipeline.rlvr.reward_worker import RewardWorker
 from roll.pipeline.rlvr.rewards.base import RewardInput, RewardOutcome
-from roll.pipeline.rlvr.rewards.table import preflight, sharing_of
+from roll.pipeline.rlvr.rewards.table import sharing_of
 from roll.pipeline.rlvr.rlvr_checks import rlvr_warnings
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
-from roll.pipeline.rlvr.settings import data_domains
 from tests.helpers.configs import config
+from tests.helpers.rewards import preflight
 
 USER = "user_rewards"
 OVERLONG = {"reward": "overlong", "reward_args": {"max_tokens": 100, "cache_tokens": 20}}

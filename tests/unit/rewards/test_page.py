@@ -10,10 +10,10 @@ import yaml
 from roll.pipeline.rlvr.reward_config import RewardConfig
 from roll.pipeline.rlvr.reward_worker import RewardWorker
 from roll.pipeline.rlvr.rewards.base import REQUIRED, RewardInput
-from roll.pipeline.rlvr.rewards.table import preflight
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.utils.imports import resolve
 from tests.helpers.pages import importable, snippets
+from tests.helpers.rewards import preflight
 
 REWARD, REQUIRING, BATCH, TRYING = snippets("adding_a_reward.md", "python")
 (SETTINGS,) = snippets("adding_a_reward.md", "yaml")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from roll.errors import EnvError, describe
+from roll.configs.problems import Problem
+from roll.errors import EnvError, MissingPackage, describe
 from roll.pipeline.agentic.env.base import Env
 from roll.pipeline.agentic.env.gem_env import GemEnv
 from roll.pipeline.agentic.env.table import ENVIRONMENTS, gem_id
@@ -39,23 +40,27 @@ def build_env(config: EnvConfig) -> Env:
     return env if wrapper is None else ToolEnv(env, build_tools(wrapper), wrapper.wrapper_args)
 
 
-def import_problems(at: str, config: EnvConfig) -> list[str]:
-    """Why no environment of this entry can be built; empty if one was."""
+def import_problems(at: str, config: EnvConfig) -> list[Problem]:
+    """Why no environment of this entry can be built; empty if one was. The package that a shipped adapter plays is the
+    machine's."""
+    keys = (f"{at}.env_type", f"{at}.env_config")
     try:
         constructor = env_class(config.env_type)
     except (ImportError, EnvError) as error:
-        return [f"{at}.env_type: {error}."]
+        return [Problem(f"{at}.env_type: {error}.", keys)]
     if config.env_manager_cls == AGENT_NATIVE and not keeps_conversation(constructor):
         name = config.env_type
-        return [
+        text = (
             f"{at}.env_type: {name} shows text and has no conversation(), which env_manager_cls: "
             f"agent_native plays. Set env_type: native, with env_config: {{env: {name}, env_config: {{...}}}}."
-        ]
+        )
+        return [Problem(text, keys)]
     try:
         constructor(**config.env_config).close()
     except KeyboardInterrupt:
         raise
     except BaseException as error:
         known = f" It takes {', '.join(inspect.signature(constructor).parameters)}." if type(error) is TypeError else ""
-        return [f"{at}.env_config: {config.env_type} cannot be built: {describe(error)}.{known}"]
+        text = f"{at}.env_config: {config.env_type} cannot be built: {describe(error)}.{known}"
+        return [Problem(text, keys, "machine" if isinstance(error, MissingPackage) else "run")]
     return []

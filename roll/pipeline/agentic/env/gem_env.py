@@ -6,6 +6,7 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
+from roll.errors import MissingPackage
 from roll.pipeline.agentic.env.base import SUCCESS, VALID, Env, EnvStep
 from roll.pipeline.agentic.env.gymnasium_env import numbers
 from roll.utils.imports import is_installed, resolve
@@ -32,7 +33,9 @@ class GemEnv(Env):
             constructor: Any = resolve(env)
             return constructor(**kwargs)
         if not is_installed("gem"):
-            raise ImportError(f"{env!r} is an id of GEM's and needs the package gem-llm; or name package.module:Class")
+            raise MissingPackage(
+                f"{env!r} is an id of GEM's and needs the package gem-llm; or name package.module:Class"
+            )
         make: Any = resolve("gem:make")
         return make(env, **kwargs)
 

@@ -7,6 +7,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from roll.errors import MissingPackage
 from roll.pipeline.agentic.env.base import SUCCESS, VALID, Env, EnvStep
 from roll.utils.imports import is_installed, resolve
 
@@ -50,7 +51,7 @@ class GymnasiumEnv(Env):
             constructor: Any = resolve(env)
             return constructor(**kwargs)
         if not is_installed("gymnasium"):
-            raise ImportError(f"{env!r} is an id of Gymnasium's and needs the package gymnasium")
+            raise MissingPackage(f"{env!r} is an id of Gymnasium's and needs the package gymnasium")
         make: Any = resolve("gymnasium:make")
         return make(env, **kwargs)
 

@@ -6,7 +6,7 @@ import functools
 import random
 from typing import Literal
 
-from roll.errors import EnvError
+from roll.errors import EnvError, MissingPackage
 from roll.pipeline.agentic.env.base import SUCCESS, VALID, Env, EnvStep
 from roll.pipeline.agentic.env.rows import Mode, Questions, load_rows
 from roll.utils.answers import boxed_answer
@@ -48,7 +48,7 @@ class MathQuestions(Env):
         boxed = r" Put the final answer within \boxed{}." if self._is_boxed else ""
         self.instruction = f"Solve the problem.{boxed}"
         if not is_installed("math_verify"):
-            raise EnvError("roll_math needs the package math-verify: pip install math-verify")
+            raise MissingPackage("roll_math needs the package math-verify: pip install math-verify")
         try:
             check_tolerance(tolerance)
         except ValueError as error:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from roll.errors import EnvError, describe
+from roll.configs.problems import Problem
+from roll.errors import EnvError, MissingPackage, describe
 from roll.pipeline.agentic.tools.base import Tool
 from roll.pipeline.agentic.tools.config import ToolConfig, ToolWrapperConfig
 from roll.pipeline.agentic.tools.table import TOOLS
@@ -17,27 +18,29 @@ def build_tools(config: ToolWrapperConfig) -> list[Tool]:
     return [_tool_class(one.tool_id)(**one.tool_args) for one in config.tool_configs]
 
 
-def tool_problems(at: str, config: ToolWrapperConfig) -> list[str]:
+def tool_problems(at: str, config: ToolWrapperConfig) -> list[Problem]:
     """Why some tool cannot be built; empty if each was."""
     problems = [text for i, one in enumerate(config.tool_configs) for text in _problems(f"{at}.tool_configs[{i}]", one)]
     names = [] if problems else [tool.name for tool in build_tools(config)]
     if repeated := sorted({name for name in names if names.count(name) > 1}):
-        problems.append(f"{at}.tool_configs: two tools are called {', '.join(repeated)}: an answer could mean either.")
+        text = f"{at}.tool_configs: two tools are called {', '.join(repeated)}: an answer could mean either."
+        problems.append(Problem(text, (f"{at}.tool_configs",)))
     return problems
 
 
-def _problems(at: str, config: ToolConfig) -> list[str]:
+def _problems(at: str, config: ToolConfig) -> list[Problem]:
     try:
         constructor = _tool_class(config.tool_id)
     except (ImportError, EnvError) as error:
-        return [f"{at}.tool_id: {error}."]
+        return [Problem(f"{at}.tool_id: {error}.", (f"{at}.tool_id",))]
     try:
         constructor(**config.tool_args)
     except KeyboardInterrupt:
         raise
     except BaseException as error:
         known = f" It takes {', '.join(inspect.signature(constructor).parameters)}." if type(error) is TypeError else ""
-        return [f"{at}.tool_args: {config.tool_id} cannot be built: {describe(error)}.{known}"]
+        text = f"{at}.tool_args: {config.tool_id} cannot be built: {describe(error)}.{known}"
+        return [Problem(text, (f"{at}.tool_args",), "machine" if isinstance(error, MissingPackage) else "run")]
     return []
 
 

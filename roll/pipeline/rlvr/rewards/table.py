@@ -9,9 +9,9 @@ from functools import partial
 from typing import Literal, cast
 
 from roll.configs.load.aliases import LLM_JUDGE, REWARD_MODEL
+from roll.configs.problems import Problem
 from roll.datasets.rows import GROUND_TRUTH, Columns
 from roll.pipeline.rlvr.judge.build import api_judge, way_of
-from roll.pipeline.rlvr.judge.checks import unreachable_judges
 from roll.pipeline.rlvr.reward_config import RewardConfig
 from roll.pipeline.rlvr.rewards.base import REQUIRED, ROW_CHECK, TAKES_BATCH, BatchReward, Reward, RowCheck
 from roll.pipeline.rlvr.rewards.builtins import BUILTINS, PATHS
@@ -101,45 +101,40 @@ def _is_async_once_built(reward: object) -> bool:
     return inspect.iscoroutinefunction(reward.__call__ if inspect.isclass(reward) else reward) or is_async(reward)
 
 
-def preflight(config: RLVRConfig) -> list[str]:
-    """Every problem with the rewards that takes an import to see, one message each. Builds none of the user's."""
-    with_parts = {f"rewards.{domain}": worker for domain, worker in config.rewards.items() if not worker.is_model}
-    problems = [text for key, worker in with_parts.items() for text in _problems(key, worker)]
-    return problems or unreachable_judges(config)
+def code_problems(config: RLVRConfig) -> Iterator[Problem]:
+    """Every problem with the rewards that takes an import to see. Builds none of the user's."""
+    for domain, worker in config.rewards.items():
+        if not worker.is_model:
+            key = f"rewards.{domain}"
+            yield from (Problem(text, (f"{key}.format_pattern",)) for text in _pattern_problems(key, worker))
+            for part in parts_of(worker, key):
+                yield from _part_problems(part, worker)
 
 
-def _problems(key: str, config: RewardConfig) -> list[str]:
-    problems: list[str] = []
-    if config.format_pattern is not None:
-        try:
-            re.compile(config.format_pattern)
-        except re.error as error:
-            problems.append(
-                f"{key}.format_pattern: {config.format_pattern!r} is not a regular expression: {error}. Correct it."
-            )
-    parts = parts_of(config, key)
-    if not parts:
-        return [*problems, f"{key}.reward {MISSING}"]
-    return problems + [problem for part in parts for problem in _part_problems(part, config)]
+def _pattern_problems(key: str, config: RewardConfig) -> Iterator[str]:
+    if config.format_pattern is None:
+        return
+    try:
+        re.compile(config.format_pattern)
+    except re.error as error:
+        yield f"{key}.format_pattern: {config.format_pattern!r} is not a regular expression: {error}. Correct it."
 
 
-def _part_problems(part: Part, config: RewardConfig) -> Iterator[str]:
-    row = BUILTINS.get(part.reward)
+def _part_problems(part: Part, config: RewardConfig) -> Iterator[Problem]:
+    row, keys = BUILTINS.get(part.reward), (f"{part.key}.reward", f"{part.key}.reward_args")
     is_elsewhere = part.reward == LLM_JUDGE and config.judge_model_type != "api"  # needs no client
     if row is not None and row.package is not None and not is_elsewhere and not is_installed(row.package[0]):
         package, install = row.package
-        yield (
-            f"{part.key}.reward: {part.reward} needs the package {package}, which is not installed. Install it: "
-            f"{install}."
-        )
+        text = f"{part.reward} needs the package {package}, which is not installed. Install it: {install}."
+        yield Problem(f"{part.key}.reward: {text}", keys, "machine")
         return
     try:
         found = resolve(part.reward, PATHS)
     except ImportError as error:
-        yield f"{part.key}.reward: {error}."
+        yield Problem(f"{part.key}.reward: {error}.", keys)
         return
     if part.reward != LLM_JUDGE:  # it is built from the domain's settings
-        yield from _call_problems(part, found)
+        yield from (Problem(text, keys) for text in _call_problems(part, found))
 
 
 def _call_problems(part: Part, found: object) -> Iterator[str]:

@@ -10,6 +10,7 @@ import pytest
 from roll.configs.data import DataArgs
 from roll.configs.data_operators import ContaminationArgs
 from roll.configs.model import ModelArgs
+from roll.configs.problems import Problem
 from roll.datasets import rows
 from roll.datasets.loader import Row
 from roll.datasets.sources import data_sources
@@ -179,7 +180,7 @@ def test_a_folder_that_cannot_be_written_does_not_stop_the_run(files: Path, capl
     assert chosen(places(files, "deduplicate", operators_cache=""))
 
 
-def reported(asked: Places) -> list[str]:
+def reported(asked: Places) -> list[str | Problem]:
     return list(dry_report(asked, lambda: lambda row, args, key: Texts(str(row.values["prompt"]))))
 
 
@@ -202,7 +203,8 @@ def test_a_dry_run_shows_of_what_takes_longer_what_an_earlier_run_has_kept(files
 
 def test_a_dry_run_says_what_will_stop_the_run(files: Path) -> None:
     (line,) = reported(places(files, {"name": "length", "args": {"min": 500}}))[1:]
-    assert line.startswith(f"  Warning, a real run stops here: {TRAIN}.operators[0]: length leaves none of 4 rows")
+    assert isinstance(line, Problem)
+    assert line.text.startswith(f"{TRAIN}.operators[0]: length leaves none of 4 rows")
     (files / "val.jsonl").unlink()
     (line,) = reported(places(files, "deduplicate"))[1:]
     assert "not all rows are in files of this machine" in line

@@ -65,7 +65,7 @@ def test_a_dry_run_shows_all_plans_and_writes_nothing(
     shown = capsys.readouterr().out
     assert "Stage 1 of 3: warm-up, a run of the kind sft" in shown and "Stage 3 of 3: long" in shown
     assert "run-short: 4 steps, seed 42, output in out/2-short" in shown
-    assert "of warm-up" in shown and "a real run stops here" not in shown
+    assert "of warm-up" in shown
     assert shown.rstrip().endswith("The plan works.")
     assert runs.configs == [] and not (folder / "out").exists()
 
@@ -74,8 +74,8 @@ def test_what_this_machine_lacks_for_a_later_stage_stops_the_first(
     write: Write, runs: Runs, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(WARM_UP, SHORT, {**LONG, "prompt_length": 100})
-    assert run("--dry_run") == 0
-    assert "Warning, a real run stops here: stages[2] (long): sequence_length: 112 tokens" in capsys.readouterr().out
+    assert run("--dry_run") == 2
+    assert "stages[2] (long): sequence_length: 112 tokens" in capsys.readouterr().err
     assert run() == 2
     assert "stages[2] (long): sequence_length: 112 tokens are more than the 64" in capsys.readouterr().err
     assert runs.configs == []
@@ -126,8 +126,8 @@ def test_a_stage_that_began_with_another_model_is_refused(
     shutil.move("aside", "out/2-short")
     assert run() == 2
     assert "short began with other models than warm-up would give it now." in capsys.readouterr().err
-    assert run("--dry_run") == 0
-    assert "a real run stops here: short began with other models" in capsys.readouterr().out
+    assert run("--dry_run") == 2
+    assert "short began with other models" in capsys.readouterr().err
     shutil.rmtree("out/1-warm-up")
     assert run() == 2
     assert "warm-up is not finished (it has no checkpoint), but short began after it." in capsys.readouterr().err

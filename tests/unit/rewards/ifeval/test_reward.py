@@ -7,15 +7,14 @@ from typing import Any
 import pytest
 
 from roll.configs.data import DataArgs
-from roll.datasets.preflight import preflight
+from roll.pipeline.rlvr.domains import data_domains
 from roll.pipeline.rlvr.reward_config import RewardConfig
 from roll.pipeline.rlvr.reward_worker import RewardWorker
-from roll.pipeline.rlvr.rewards import table
 from roll.pipeline.rlvr.rewards.base import RewardInput
 from roll.pipeline.rlvr.rewards.ifeval.reward import IFEval, loose_versions
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
-from roll.pipeline.rlvr.settings import data_domains
 from tests.helpers.configs import config
+from tests.helpers.rewards import preflight
 
 IDS = ["punctuation:no_comma", "length_constraints:number_words", "detectable_format:title"]
 KWARGS = [{}, {"num_words": 3, "relation": "at least"}, None]
@@ -155,8 +154,8 @@ def test_settings_that_mean_nothing_are_refused(settings: dict[str, Any]) -> Non
 
 
 def test_a_missing_package_is_told_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table, "is_installed", lambda package: False)
-    (problem,) = table.preflight(RLVRConfig.model_construct(rewards={"if": RewardConfig(reward="ifeval")}))
+    monkeypatch.setattr("roll.pipeline.rlvr.rewards.table.is_installed", lambda package: False)
+    (problem,) = preflight(RLVRConfig.model_construct(rewards={"if": RewardConfig(reward="ifeval")}))
     assert problem == (
         "rewards.if.reward: ifeval needs the package py3langid, which is not installed. Install it: pip install "
         "py3langid."
