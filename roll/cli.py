@@ -69,6 +69,13 @@ def plan_command(argv: Sequence[str]) -> int:
     return _ending(None, partial(yaml_at, arguments.config), overrides, replace(_asked(arguments), is_plan=True))
 
 
+def start_yaml(
+    config: str, overrides: Sequence[str], is_plan: bool = False, elsewhere: bool = False, pipeline: str | None = None
+) -> int:
+    """The same for words that are taken apart already. `pipeline`: the kind of run; None: what the keys tell."""
+    return _ending(pipeline, partial(yaml_at, config), overrides, Asked(is_plan, elsewhere))
+
+
 def _ending(pipeline: str | None, find: Callable[[], tuple[Path, str]], overrides: Sequence[str], asked: Asked) -> int:
     """The exit code of what is started, with what is wrong told."""
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
+from roll.configs.problems import did_you_mean
 from roll.errors import ConfigError, RollError
 from roll.utils.imports import resolve
 from roll.utils.output import say
@@ -56,12 +57,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not words or words[0] not in SUBCOMMANDS:
             is_asked = bool(words) and words[0] in ("-h", "--help", "help")
             if not is_asked:
-                print(_usage(), file=sys.stderr, flush=True)
+                wrong = f"roll has no command {words[0]}.{did_you_mean(words[0], SUBCOMMANDS)}\n" if words else ""
+                print(f"{visible(wrong)}{_usage()}", file=sys.stderr, flush=True)
                 return BAD_USE
             say(_usage())
             return OK
         run = cast("Callable[[Sequence[str]], Iterable[str] | int]", resolve(SUBCOMMANDS[words[0]].function))
-        done = run(words[1:])
+        done = run([_spelled(word) for word in words[1:]])
         if isinstance(done, int):
             return done
         for line in done:
@@ -75,6 +77,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except RollError as error:
         _complain(f"roll {words[0]} failed:", [str(error)])
         return FAILED
+
+
+def _spelled(word: str) -> str:
+    """An option with dashes in its name as it is declared, with underscores.
+
+    Example: --max-new-tokens=5 becomes --max_new_tokens=5.
+    """
+    name, sign, value = word.partition("=")
+    is_option = name.startswith("--") and name[2:].replace("-", "").isalnum() and name[2:3].isalpha()
+    return f"--{name[2:].replace('-', '_')}{sign}{value}" if is_option else word
 
 
 def _usage() -> str:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
-from roll.cli import EXIT_OK, main
+from roll.cli import EXIT_OK, start_yaml
 from roll.errors import ConfigError
 
 USAGE = """roll eval CONFIG.yaml [--checkpoint DIR] [--pipeline NAME] [key=value ...]
@@ -27,10 +26,8 @@ def run(argv: Sequence[str]) -> list[str]:
         raise ConfigError(f"{', '.join(twice)}: roll eval sets {' and '.join(taken)} itself. Leave it out.")
     if options.checkpoint == "":
         raise ConfigError("--checkpoint is empty: name a directory step_000050, or true for the newest of the run.")
-    file = Path(options.config)
     given = ["mode=bench", *([f"resume_from_checkpoint={options.checkpoint}"] if options.checkpoint else [])]
-    place = ["--config_path", str(file.parent.absolute()), "--config_name", file.name]
-    code = main(options.pipeline, [*place, *(["--dry_run"] if options.dry_run else []), *overrides, *given])
+    code = start_yaml(options.config, [*overrides, *given], options.dry_run, options.elsewhere, options.pipeline)
     if code != EXIT_OK:
         raise SystemExit(code)
     return []
@@ -40,6 +37,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="roll eval", usage=USAGE, allow_abbrev=False)
     parser.add_argument("config", help="the YAML of the run")
     parser.add_argument("--checkpoint", help="a directory step_000050; true: the newest one of the run")
-    parser.add_argument("--pipeline", default="rlvr", help="rlvr (the default), agentic, or package.module:SPEC")
+    kind = "rlvr, agentic, or package.module:SPEC. Default: the one whose keys these are"
+    parser.add_argument("--pipeline", help=kind)
     parser.add_argument("--dry_run", "--dry-run", action="store_true", help="check, print the plan and stop")
+    parser.add_argument("--elsewhere", action="store_true", help="of a plan: files and logins are not looked for here")
     return parser

@@ -71,6 +71,6 @@ def _asked(options: argparse.Namespace) -> Iterator[Section]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="roll doctor", usage=USAGE, allow_abbrev=False)
     parser.add_argument("config", nargs="?", metavar="CONFIG.yaml", help="a run that is to start here")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="overrides of its keys")
+    parser.add_argument("overrides", nargs="*", default=[], metavar="key=value", help="overrides of its keys")
     parser.add_argument("--log", metavar="FILE_OR_RUN_DIR", help="a log file, or the output_dir of a run")
     return parser

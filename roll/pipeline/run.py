@@ -128,7 +128,7 @@ class Run(ABC):
     def _run_to_the_end(self, terminal: Console | None) -> int:
         try:
             with self.interrupts, ExitStack() as stack:
-                self.display = stack.enter_context(make_display(terminal, self.view.columns))
+                self.display = stack.enter_context(make_display(terminal, self.view.columns, self._known_steps))
                 self.hub = stack.enter_context(hub_pushes(self.config, self.interrupts))
                 stack.callback(self.close)
                 self._run()
@@ -188,12 +188,17 @@ class Run(ABC):
                 )
             if checkpoint is not None and self.config.takes_steps:
                 self._rows = [*read_metrics(checkpoint.path / METRICS_FILE)]
-            self.display.start(steps_done, self.config.max_steps)
+            self.display.start(steps_done, self.config.max_steps if self.config.takes_steps else 0)
             self._loop(steps_done)
             failed = False
         finally:
             gc.unfreeze()  # the process may have more to do: another stage
             self._finish(failed)
+
+    @property
+    def _known_steps(self) -> int | None:
+        """Of the run, where no rows have to be counted first."""
+        return self.config.max_steps if self.config.takes_steps and not self.config.counts_epochs else None
 
     def find_checkpoint(self) -> Checkpoint | None:
         """The one to go on from."""
@@ -284,8 +289,9 @@ class Run(ABC):
             self.trackers.close(failed)
             return
         summary = summarise(self._rows, self.view)
-        files: dict[str, Path] = {"output": self.output_dir}
-        curves = draw_curves(self._rows, self.output_dir / "curves.png", self.view, self.config.exp_name)
+        place = self.output_dir.absolute()
+        files: dict[str, Path] = {"output": place}
+        curves = draw_curves(self._rows, place / "curves.png", self.view, self.config.exp_name)
         if curves is not None:
             files["curves"] = curves
         newest = self.checkpoints.latest() if self.config.save_steps > 0 or self.interrupts.requested else None

@@ -67,6 +67,11 @@ def split(path: str, builtins: Mapping[str, str] | None = None) -> tuple[str, st
     return module, attributes
 
 
+def is_missing(path: str) -> bool:
+    """True if there is no such module as a path `package.module:object` begins with."""
+    return not is_installed(path.partition(":")[0].partition(".")[0])
+
+
 def import_all(modules: Iterable[str]) -> None:
     """Imports modules for what they do when they are. Raises ImportError that says which, and where it failed."""
     for module in modules:

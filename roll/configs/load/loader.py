@@ -155,9 +155,7 @@ def yaml_names(directory: Path) -> list[str]:
 # --- composition
 
 
-def _compose(
-    directory: Path, name: str, own: Mapping[str, Any], read: Callable[[Path], dict[str, Any]]
-) -> dict[str, Any]:
+def _compose(directory: Path, name: str, own: Mapping[str, Any], read: Callable[..., dict[str, Any]]) -> dict[str, Any]:
     path = directory / f"{name}.yaml"
     search = [*_search_path(path, own), f"file://{fragments_dir()}"]
     GlobalHydra.instance().clear()
@@ -196,7 +194,7 @@ def _search_path(path: Path, own: Mapping[str, Any]) -> list[str]:
 
 
 @contextmanager
-def _files_read_by(read: Callable[[Path], dict[str, Any]]) -> Iterator[None]:
+def _files_read_by(read: Callable[..., dict[str, Any]]) -> Iterator[None]:
     """Lets Hydra read YAMLs, fragments included, through `read`, which keeps to limits where Hydra has none."""
 
     class Files(FileConfigSource):
@@ -204,7 +202,7 @@ def _files_read_by(read: Callable[[Path], dict[str, Any]]) -> Iterator[None]:
             file = Path(os.path.realpath(os.path.join(self.path, self._normalize_file_name(config_path))))
             if not look_at(file).exists:
                 raise ConfigLoadError(f"Config not found : {file}")
-            tree = OmegaConf.create(read(file))
+            tree = OmegaConf.create(read(file, True))  # a fragment may be empty
             header = self._get_header_dict(file.read_text(encoding="utf-8-sig")[:512])
             return ConfigResult(
                 config=tree, path=f"{self.scheme()}://{self.path}", provider=self.provider, header=header

@@ -19,8 +19,9 @@ _TAG = "tag:yaml.org,2002:"
 _PLAIN = frozenset(_TAG + name for name in ("str", "int", "float", "bool", "null", "seq", "map", "merge", "value"))
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a file. Raises ConfigError with file and place for what is no YAML, or none of a configuration."""
+def read_yaml(path: Path, may_be_empty: bool = False) -> dict[str, Any]:
+    """The mapping in a file; with `may_be_empty` none is an empty one. Raises ConfigError with file and place for what
+    is no YAML, or none of a configuration."""
     look = look_at(path)
     if not look.is_file:
         raise ConfigError(f"{look.why}, not a file." if look.exists else f"{look.why}.")
@@ -37,6 +38,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is not valid YAML: byte {error.start} is not UTF-8 ({error.reason}).") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not valid YAML: {_told(error)}.") from None
+    if content is None and may_be_empty:
+        return {}
     if not isinstance(content, dict):
         raise ConfigError(f"{path} must hold a mapping of keys to values, not {show(content)}.")
     return content

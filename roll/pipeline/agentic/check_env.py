@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     about = "Tries an environment against the contract, with random actions."
     parser = argparse.ArgumentParser(prog="roll check-env", description=about, allow_abbrev=False)
     parser.add_argument("env", help="package.module:Class, or the name of a shipped environment")
-    parser.add_argument("settings", nargs="*", metavar="key=value", help="arguments of its constructor")
+    parser.add_argument("settings", nargs="*", default=[], metavar="key=value", help="arguments of its constructor")
     parser.add_argument("--config_path", type=Path, default=Path(), help="folder of the YAML, if the class is there")
     parser.add_argument("--episodes", type=int, default=20)
     parser.add_argument("--max_steps", type=int, default=MAX_STEPS, help="cut an episode off, as an env manager does")

@@ -141,12 +141,13 @@ def _template_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
     key = next(iter(templates))
     if not set(OBSERVATIONS) & set(names):
         yield Problem(f"{key} has no {{observation}}: the policy would not see where it is.", (key,))
-    if env.env_manager_cls == STEP_CONCAT and "history" not in names:
-        yield Problem(
-            f"{key} has no {{history}}: {STEP_CONCAT} shows earlier observations there. Add it, or set "
-            f"{at}.env_manager_cls: {STEP}.",
-            (key, f"{at}.env_manager_cls"),
-        )
+
+
+def _names(env: EnvConfig) -> Sequence[str]:
+    try:
+        return fields_of(env.template)
+    except ValueError:
+        return ()  # told as a problem
 
 
 def _field_problems(at: str, key: str, text: str, env: EnvConfig, known: Sequence[str]) -> Iterator[Problem]:
@@ -165,8 +166,13 @@ def _field_problems(at: str, key: str, text: str, env: EnvConfig, known: Sequenc
 
 
 def env_warnings(config: AgenticConfig) -> Iterator[str]:
-    """Keys that an agent_native environment leaves unread."""
+    """Keys that an agent_native environment leaves unread, and a history that is not shown."""
     for tag, env in played(config).items():
+        if env.env_manager_cls == STEP_CONCAT and "history" not in _names(env):
+            yield (
+                f"custom_envs.{tag}.agent_template has no {{history}}: the policy sees the observation of its turn "
+                f"alone, as with env_manager_cls: {STEP}. Add it, if earlier ones are to be shown."
+            )
         given = [key for key in UNREAD_BY_NATIVE if key in env.model_fields_set and getattr(env, key) is not None]
         if env.env_manager_cls == AGENT_NATIVE and given:
             yield (

@@ -78,9 +78,10 @@ def terminal_handler(terminal: Console) -> logging.Handler:
     return handler
 
 
-def make_display(terminal: Console | None, columns: Sequence[Column]) -> "Display":
-    """The display for this terminal, or the plain one for None."""
-    return TerminalDisplay(terminal, columns) if terminal else PlainDisplay(columns)
+def make_display(terminal: Console | None, columns: Sequence[Column], max_steps: int | None = None) -> "Display":
+    """The display for this terminal, or the plain one for None. `max_steps`: of the run, where that is known before its
+    rows are counted."""
+    return TerminalDisplay(terminal, columns, max_steps) if terminal else PlainDisplay(columns)
 
 
 class Display(ABC):
@@ -92,7 +93,8 @@ class Display(ABC):
 
     @abstractmethod
     def start(self, steps_done: int, max_steps: int) -> None:
-        """Says that the steps begin, after those that an earlier run did already."""
+        """Says that the steps begin, after those that an earlier run did already. `max_steps`: 0 of a run that takes
+        none."""
 
     @abstractmethod
     def phase(self, name: str) -> None:
@@ -154,7 +156,7 @@ class PlainDisplay(Display):
 class TerminalDisplay(PlainDisplay):
     """A row per step that stays, above a time split and a progress bar that move. The log file gets the plain lines."""
 
-    def __init__(self, terminal: Console, columns: Sequence[Column]):
+    def __init__(self, terminal: Console, columns: Sequence[Column], max_steps: int | None = None):
         super().__init__(columns)
         self._terminal = terminal
         self._num_rows = 0
@@ -164,13 +166,14 @@ class TerminalDisplay(PlainDisplay):
             MofNCompleteColumn(),
             BarColumn(bar_width=None),
             TextColumn("{task.fields[phase]:<14}"),
+            TextColumn("elapsed"),
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
             console=terminal,
             expand=True,
         )
-        self._task = self._progress.add_task("steps", total=None, phase="starting")
+        self._task = self._progress.add_task("steps", total=max_steps, phase="starting")
         self._live = Live(self, console=terminal, refresh_per_second=4)
 
     def __rich__(self) -> Group:
@@ -191,7 +194,7 @@ class TerminalDisplay(PlainDisplay):
 
     def start(self, steps_done: int, max_steps: int) -> None:
         super().start(steps_done, max_steps)
-        self._progress.reset(self._task, total=max_steps, completed=steps_done, phase="")
+        self._progress.reset(self._task, total=max_steps or None, completed=steps_done, phase="")
 
     def phase(self, name: str) -> None:
         self._progress.update(self._task, phase=name)
@@ -224,7 +227,10 @@ def row(step: int, metrics: Mapping[str, float], columns: Sequence[Column]) -> s
 def plain_line(step: int, max_steps: int, metrics: Mapping[str, float], columns: Sequence[Column]) -> str:
     """Example: "step 3/100  reward 0.531  lr 1.0e-05  time 0.91 s: rollout 0.61 s 67%, train_actor 0.30 s 33%"."""
     cells = [(column.title, _cell(column, metrics)) for column in columns]
-    parts = [f"step {step}/{max_steps}", *(f"{title} {cell}" for title, cell in cells if cell)]
+    parts = [
+        f"step {step}/{max_steps}" if max_steps else f"step {step}",
+        *(f"{title} {cell}" for title, cell in cells if cell),
+    ]
     if split := time_split(metrics):
         parts.append(f"time {_total(metrics)}: {', '.join(split)}")
     return "  ".join(parts)

@@ -71,7 +71,7 @@ def series(rows: Rows, name: str) -> list[tuple[int, float]]:
 
 def summary_lines(summary: RunSummary, files: Mapping[str, Path | str]) -> list[str]:
     """The summary as a person reads it. files: what lies where, e.g. {"curves": ".../curves.png"}."""
-    lines = [f"{summary.num_steps} steps in {duration(summary.seconds)}"]
+    lines = [f"{summary.num_steps} steps in {duration(summary.seconds)}"] if summary.num_steps else []
     if summary.training:
         lines.append(
             "{:<12} first {first:.3f}   last {last:.3f}".format(summary.view.training.name, **summary.training)

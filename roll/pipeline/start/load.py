@@ -7,6 +7,7 @@ from pathlib import Path
 from roll.configs.load.defaults import with_epochs
 from roll.configs.load.known_keys import known_keys
 from roll.configs.load.loader import Composed, load_tree
+from roll.configs.load.overruled import overruled
 from roll.configs.load.validate import validate
 from roll.configs.plan.run_plan import RunPlan
 from roll.configs.problems import Problem, nearest, together
@@ -41,8 +42,9 @@ def check(spec: PipelineSpec, composed: Composed, beside: Beside | None = None) 
     are sound; without anything wrong it is not asked."""
     cls = spec.config_class()
     settings = with_epochs(composed.settings, cls.role_table) if cls.has_rows else composed.settings
-    checked = validate(cls, settings)
-    problems, config = list(checked.problems), checked.config
+    read = overruled(settings, cls.role_table)
+    checked = validate(cls, read.tree)
+    problems, config = [*checked.problems, *checked.about_sound_keys(read.problems)], checked.config
     if config is not None:
         later = [*other_kind(spec, config), *run_problems(config), *role_strategy_problems(config)]
         later += spec.findings(spec.problems, Problem, config)
@@ -53,7 +55,7 @@ def check(spec: PipelineSpec, composed: Composed, beside: Beside | None = None) 
         raise ConfigError(*together(problem.text for problem in problems))
     assert config is not None
     plan = spec.make_plan(config)
-    warnings = [*checked.warnings, *run_warnings(config, plan), *role_strategy_warnings(config)]
+    warnings = [*read.warnings, *checked.warnings, *run_warnings(config, plan), *role_strategy_warnings(config)]
     warnings += spec.findings(spec.warnings, str, config)
     for key in composed.unused:
         match = nearest(key, known_keys(cls), cutoff=0.8)

@@ -349,10 +349,6 @@ def test_ratio_type_segment_is_importance_sampling_by_segment() -> None:
             ["env_type: frozen_lake shows text and has no conversation()", "Set env_type: native", "{env: frozen_lake"],
         ),
         (
-            {"custom_envs.Lake.env_manager_cls": "step_concat"},
-            ["custom_envs.Lake.agent_template has no {history}", "env_manager_cls: step."],
-        ),
-        (
             {"custom_envs.Lake.agent_template": "{state}", "custom_envs.Lake.pre_step_template": "Now:"},
             ["custom_envs.Lake: agent_template and pre_step_template both say what the user message is"],
         ),
@@ -428,3 +424,8 @@ def test_one_ratio_per_turn_and_one_per_token_contradict_each_other() -> None:
     for other in ("token", "seq"):
         (text,) = problems({"ratio_type": "segment", "importance_sampling": other})
         assert text == f"ratio_type: segment contradicts importance_sampling: {other}. Keep one."
+
+
+def test_a_template_without_a_history_is_taken_with_a_warning() -> None:
+    made = config(custom_envs__Lake__env_manager_cls="step_concat")
+    assert [text for text in agentic_warnings(made) if "custom_envs.Lake.agent_template has no {history}" in text]

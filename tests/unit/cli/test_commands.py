@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from roll.commands import main
+
 REPOSITORY = Path(__file__).resolve().parents[3]
 
 
@@ -37,3 +39,22 @@ def test_what_a_full_disk_does_not_take_is_one_line_and_no_traceback(words: list
         done = subprocess.run(command, cwd=REPOSITORY, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr == f"roll {words[0]} failed:\n  - standard output cannot be written: No space left on device\n"
+
+
+def test_a_word_that_is_none_is_named_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["runn"]) == 2
+    assert capsys.readouterr().err.startswith("roll has no command runn. Did you mean run?\n")
+
+
+@pytest.mark.parametrize("words", [["--max-new-tokens", "5"], ["--max_new_tokens=5"], ["--max-new-tokens=5"]])
+def test_options_may_have_dashes_or_underscores(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[list[str]] = []
+    monkeypatch.setattr("roll.chat.command.run", lambda argv: given.append(list(argv)) or 0)
+    assert main(["chat", "model", *words]) == 0
+    assert given[0][1].startswith("--max_new_tokens")
+
+
+def test_arguments_that_may_be_missing_are_not_called_required(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["check-env"])
+    assert "required: env\n" in capsys.readouterr().err

@@ -13,7 +13,7 @@ from roll.pipeline.agentic.env.table import ENVIRONMENTS, gem_id
 from roll.pipeline.agentic.env.tool_env import ToolEnv
 from roll.pipeline.agentic.env_config import AGENT_NATIVE, EnvConfig
 from roll.pipeline.agentic.tools.build import build_tools
-from roll.utils.imports import resolve
+from roll.utils.imports import is_missing, resolve
 
 
 def env_class(env_type: str) -> Any:
@@ -47,7 +47,8 @@ def import_problems(at: str, config: EnvConfig) -> list[Problem]:
     try:
         constructor = env_class(config.env_type)
     except (ImportError, EnvError) as error:
-        return [Problem(f"{at}.env_type: {error}.", keys)]
+        is_away = isinstance(error, ImportError) and gem_id(config.env_type) is None and is_missing(config.env_type)
+        return [Problem(f"{at}.env_type: {error}.", keys, "place" if is_away else "run")]
     if config.env_manager_cls == AGENT_NATIVE and not keeps_conversation(constructor):
         name = config.env_type
         text = (
@@ -62,5 +63,6 @@ def import_problems(at: str, config: EnvConfig) -> list[Problem]:
     except BaseException as error:
         known = f" It takes {', '.join(inspect.signature(constructor).parameters)}." if type(error) is TypeError else ""
         text = f"{at}.env_config: {config.env_type} cannot be built: {describe(error)}.{known}"
-        return [Problem(text, keys, "machine" if isinstance(error, MissingPackage) else "run")]
+        of_files = isinstance(error, EnvError) and config.env_type in ENVIRONMENTS
+        return [Problem(text, keys, "machine" if isinstance(error, MissingPackage) else "place" if of_files else "run")]
     return []

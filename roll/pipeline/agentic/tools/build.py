@@ -40,7 +40,9 @@ def _problems(at: str, config: ToolConfig) -> list[Problem]:
     except BaseException as error:
         known = f" It takes {', '.join(inspect.signature(constructor).parameters)}." if type(error) is TypeError else ""
         text = f"{at}.tool_args: {config.tool_id} cannot be built: {describe(error)}.{known}"
-        return [Problem(text, (f"{at}.tool_args",), "machine" if isinstance(error, MissingPackage) else "run")]
+        of_files = isinstance(error, EnvError) and config.tool_id in TOOLS
+        of = "machine" if isinstance(error, MissingPackage) else "place" if of_files else "run"
+        return [Problem(text, (f"{at}.tool_args",), of)]
     return []
 
 

@@ -18,7 +18,7 @@ from roll.pipeline.rlvr.rewards.builtins import BUILTINS, PATHS
 from roll.pipeline.rlvr.rewards.chain import Link, chained
 from roll.pipeline.rlvr.rewards.parts import Part, parts_of
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
-from roll.utils.imports import is_installed, resolve
+from roll.utils.imports import is_installed, is_missing, resolve
 
 MISSING = f"is missing: {', '.join(BUILTINS)}, {REWARD_MODEL}, or your own package.module:object."
 
@@ -131,7 +131,8 @@ def _part_problems(part: Part, config: RewardConfig) -> Iterator[Problem]:
     try:
         found = resolve(part.reward, PATHS)
     except ImportError as error:
-        yield Problem(f"{part.key}.reward: {error}.", keys)
+        is_away = is_missing(PATHS.get(part.reward, part.reward))
+        yield Problem(f"{part.key}.reward: {error}.", keys, "place" if is_away else "run")
         return
     if part.reward != LLM_JUDGE:  # it is built from the domain's settings
         yield from (Problem(text, keys) for text in _call_problems(part, found))

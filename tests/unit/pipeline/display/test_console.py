@@ -146,3 +146,15 @@ def test_a_terminal_that_was_closed_takes_no_run_with_it():
         display.start(0, 10)
         display.step(1, METRICS)
     terminal_handler(terminal).emit(logging.makeLogRecord({"msg": "unheard", "levelno": logging.INFO}))
+
+
+def test_a_bar_that_starts_knows_the_steps_and_calls_the_time_that_passed_elapsed():
+    output = io.StringIO()
+    terminal = Console(file=output, force_terminal=True, width=100, color_system=None)
+    with make_display(terminal, VIEW.columns, 30):
+        pass
+    assert "0/30" in output.getvalue() and "elapsed 0:00:0" in output.getvalue()
+
+
+def test_a_run_that_takes_no_steps_is_at_a_step_and_not_past_its_last():
+    assert plain_line(30, 0, METRICS, VIEW.columns).startswith("step 30  ")
