@@ -8,14 +8,14 @@ from pathlib import Path
 
 from roll.errors import ConfigError
 from roll.report.page import MOST_RUNS, render
-from roll.report.run_files import read_run, runs_at
+from roll.report.run_files import earlier_starts, read_run, runs_at
 
 USAGE = """roll report RUN [OTHER_RUN ...] [--out report.html] [--steps 6]
 
 RUN is the output_dir of a run, finished or not, or its logging_dir; that of stages stands for each of them. One file
 is written: curves, times, how rewards and lengths are spread, drift between engine and trainer, failures with their
 causes, sample rollouts, the configuration. Further runs are drawn beside the first, with what their configurations
-differ in. docs/report.md."""
+differ in, and so are earlier starts in the same folder (metrics.1.jsonl). docs/report.md."""
 
 
 def run(argv: Sequence[str]) -> list[str]:
@@ -27,7 +27,9 @@ def run(argv: Sequence[str]) -> list[str]:
     out = Path(options.out)
     if out.is_dir():
         raise ConfigError(f"--out {out} is a directory: name a file in it.")
-    page = render([read_run(directory) for directory in runs], options.steps)
+    found = [read_run(directory) for directory in runs]
+    found += [start for run in found for start in earlier_starts(run)][: MOST_RUNS - len(found)]
+    page = render(found, options.steps)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(page.html, encoding="utf-8")

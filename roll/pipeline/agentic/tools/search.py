@@ -15,7 +15,8 @@ from roll.pipeline.agentic.tools.base import Tool, ToolError
 class SearchTool(Tool):
     """`corpus` is a data file whose rows have `text` and perhaps `title`, or `contents` (a title, a line end, a text);
     it is searched by BM25. `search_url` is a server that answers as Search-R1's retriever does: to {"queries": [...],
-    "topk": 3, "return_scores": true} with {"result": [[{"document": {"contents": ...}}, ...]]}."""
+    "topk": 3, "return_scores": true} with {"result": [[{"document": {"contents": ...}}, ...]]}. `num_workers`: ROLL's
+    threads of a tool; here each episode asks for itself."""
 
     name = "search"
     instruction = (
@@ -24,7 +25,15 @@ class SearchTool(Tool):
     )
     example = "what is it"
 
-    def __init__(self, corpus: str | None = None, search_url: str | None = None, topk: int = 3, timeout: float = 20.0):
+    def __init__(
+        self,
+        corpus: str | None = None,
+        search_url: str | None = None,
+        topk: int = 3,
+        timeout: float = 20.0,
+        num_workers: int = 1,
+    ):
+        del num_workers
         if (corpus is None) == (search_url is None):
             raise EnvError("search needs corpus (a data file) or search_url, and one of them alone")
         if topk < 1 or timeout <= 0:
