@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from roll.configs.data import DataArgs
+from roll.configs.problems import Problem
 from roll.datasets.loader import Row
 from roll.datasets.rows import Domain, RowReader
 from roll.pipeline.operators.choice import Places, dry_report
@@ -17,8 +18,8 @@ def places(config: RLVRConfig) -> Places:
     return Places(data_args_of(config), LEARNT, "rlvr", config.actor_train.model_args)
 
 
-def reports(config: RLVRConfig) -> Iterator[str]:
-    """What a dry run says of operators."""
+def reports(config: RLVRConfig) -> Iterator[str | Problem]:
+    """What a plan says of operators."""
     yield from dry_report(places(config), lambda: read_texts(config))
 
 

@@ -43,7 +43,7 @@ def _row_problems(config: RowConfig, reach: bool) -> Iterator[str]:
         yield from look_at_rows(args, at, _columns(config), reach)
 
 
-def operator_reports(config: RowConfig) -> Iterator[str]:
+def operator_reports(config: RowConfig) -> Iterator[str | Problem]:
     """What a dry run says of operators."""
 
     def read() -> ReadTexts:

@@ -99,11 +99,11 @@ def tracker_problems(names: Sequence[str], kwargs: Mapping[str, Any]) -> list[st
 
 def missing_trackers(names: Sequence[str]) -> list[str]:
     """The trackers of track_with whose package this machine lacks."""
-    lacking = ((name, tracker) for name in names if (tracker := TRACKERS.get(name)) and tracker.module)
+    chosen = ((name, TRACKERS[name]) for name in names if name in TRACKERS)
     return [
         f"track_with: {name} is not installed here. Install it: {tracker.install}, or take it out."
-        for name, tracker in lacking
-        if not _is_installed(tracker.module)
+        for name, tracker in chosen
+        if tracker.module and not _is_installed(tracker.module)
     ]
 
 

@@ -78,4 +78,4 @@ def test_words_without_effect_are_refused(words: list[str], said: str, calls: li
 
 def test_the_checkpoint_may_be_named_as_a_key(calls: list[Call]) -> None:
     evaluate.run(["sums.yaml", "resume_from_checkpoint=out/step_000050"])
-    assert calls[0][1][4:] == ["resume_from_checkpoint=out/step_000050", "mode=bench"]
+    assert calls[0][1] == ["resume_from_checkpoint=out/step_000050", "mode=bench"]

@@ -41,8 +41,8 @@ def _problems(at: str, config: ToolConfig) -> list[Problem]:
         known = f" It takes {', '.join(inspect.signature(constructor).parameters)}." if type(error) is TypeError else ""
         text = f"{at}.tool_args: {config.tool_id} cannot be built: {describe(error)}.{known}"
         of_files = isinstance(error, EnvError) and config.tool_id in TOOLS
-        of = "machine" if isinstance(error, MissingPackage) else "place" if of_files else "run"
-        return [Problem(text, (f"{at}.tool_args",), of)]
+        of = "place" if of_files else "run"
+        return [Problem(text, (f"{at}.tool_args",), "machine" if isinstance(error, MissingPackage) else of)]
     return []
 
 

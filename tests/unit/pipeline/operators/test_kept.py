@@ -180,8 +180,12 @@ def test_a_folder_that_cannot_be_written_does_not_stop_the_run(files: Path, capl
     assert chosen(places(files, "deduplicate", operators_cache=""))
 
 
-def reported(asked: Places) -> list[str | Problem]:
+def found_by(asked: Places) -> list[str | Problem]:
     return list(dry_report(asked, lambda: lambda row, args, key: Texts(str(row.values["prompt"]))))
+
+
+def reported(asked: Places) -> list[str]:
+    return [str(found) for found in found_by(asked)]
 
 
 def test_a_dry_run_finds_out_what_is_quick_and_keeps_nothing(files: Path) -> None:
@@ -202,7 +206,7 @@ def test_a_dry_run_shows_of_what_takes_longer_what_an_earlier_run_has_kept(files
 
 
 def test_a_dry_run_says_what_will_stop_the_run(files: Path) -> None:
-    (line,) = reported(places(files, {"name": "length", "args": {"min": 500}}))[1:]
+    (line,) = found_by(places(files, {"name": "length", "args": {"min": 500}}))[1:]
     assert isinstance(line, Problem)
     assert line.text.startswith(f"{TRAIN}.operators[0]: length leaves none of 4 rows")
     (files / "val.jsonl").unlink()

@@ -169,7 +169,7 @@ def test_rows_without_either_column_are_refused_before_the_run(tmp_path: Path) -
     rows = [{"prompt": "a", "truth": of_roll}, {"prompt": "b", **of_paper}, {"prompt": "c", "extra": 1}]
     path.write_text("\n".join(map(json.dumps, rows)))
     domains = data_domains(RLVRConfig.model_construct(rewards={"if": RewardConfig(reward="ifeval")}))
-    (problem,) = preflight(DataArgs(file_name=(str(path),), ground_truth="truth"), "data_args", domains, "plain")
+    (problem,) = data_preflight(DataArgs(file_name=(str(path),), ground_truth="truth"), "data_args", domains, "plain")
     assert problem == (
         f"{path}:3: none of the columns instruction_id_list, truth has a value, and rewards.if needs one; the row has "
         "prompt, extra"
@@ -182,7 +182,7 @@ def test_rows_with_instructions_that_nobody_knows_are_refused_before_the_run(tmp
     wrong = {"prompt": "b", "instruction_id_list": ["keywords:existence"], "kwargs": [{"keyword": "a"}]}
     path.write_text("\n".join(map(json.dumps, [good, wrong])))
     domains = data_domains(RLVRConfig.model_construct(rewards={"if": RewardConfig(reward="ifeval")}))
-    (problem,) = preflight(DataArgs(file_name=(str(path),), ground_truth="truth"), "data_args", domains, "plain")
+    (problem,) = data_preflight(DataArgs(file_name=(str(path),), ground_truth="truth"), "data_args", domains, "plain")
     assert problem == (
         f"{path}:2: instruction keywords:existence with {{'keyword': 'a'}}: missing a required argument: 'keywords' "
         "(rewards.if)"
