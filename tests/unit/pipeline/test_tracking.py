@@ -163,10 +163,10 @@ def test_every_problem_of_the_tracker_settings_is_reported_at_once(tmp_path, mon
         make_trackers(names, kwargs, tmp_path, CONFIG)
     assert [problem.split(";")[0] for problem in caught.value.problems] == [
         "track_with: there is no tracker 'tensorbord'",
-        "track_with: wandb is not installed here. Install it: pip install wandb, or take it out.",
         "tracker_kwargs.projct: no tracker of track_with (tensorbord, wandb, jsonl) knows it",
         "tracker_kwargs.mlflow: mlflow is not in track_with, so this would be ignored. Add it or remove this.",
         "tracker_kwargs.jsonl.colour: jsonl has no such setting",
+        "track_with: wandb is not installed here. Install it: pip install wandb, or take it out.",
     ]
     assert "did you mean tensorboard?" in caught.value.problems[0]
 

@@ -107,7 +107,9 @@ def code_problems(config: RLVRConfig) -> Iterator[Problem]:
         if not worker.is_model:
             key = f"rewards.{domain}"
             yield from (Problem(text, (f"{key}.format_pattern",)) for text in _pattern_problems(key, worker))
-            for part in parts_of(worker, key):
+            parts = parts_of(worker, key)
+            yield from () if parts else (Problem(f"{key}.reward {MISSING}", (f"{key}.reward", key)),)
+            for part in parts:
                 yield from _part_problems(part, worker)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from roll.configs.data import DataArgs
+from roll.datasets.preflight import preflight as data_preflight
 from roll.pipeline.rlvr.domains import data_domains
 from roll.pipeline.rlvr.reward_config import RewardConfig
 from roll.pipeline.rlvr.reward_worker import RewardWorker
