@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "requirements"
 PYTHONS = ("3.11", "3.12", "3.13")
 MACHINES = ("x86_64", "aarch64")
-TORCH_CPU = '# torch: the CPU build from https://download.pytorch.org/whl/cpu (docs/install.md).'
+TORCH_CPU = "# torch: the CPU build from https://download.pytorch.org/whl/cpu (docs/install.md)."
 NO_DEPS = (
     "# Every package with its exact version, the whole closure: install with `pip install --no-deps -r "
     "requirements/{name}.txt` (make does)."

@@ -15,11 +15,11 @@ def test_the_run_of_the_readme_can_be_planned(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("my_run.yaml").write_text(*snippets("../README.md", "yaml"))
-    Path("my_reward.py").write_text(*snippets("../README.md", "python"))
+    Path("short_reward.py").write_text(*snippets("../README.md", "python"))
     Path("train.jsonl").write_text(json.dumps({"prompt": "1 + 1", "ground_truth": "2"}) + "\n")
     with importable(tmp_path):
         assert main(["plan", "my_run.yaml"]) == 0
-        from my_reward import short_and_right  # pyright: ignore[reportMissingImports]
+        from short_reward import short_and_right  # pyright: ignore[reportMissingImports]
 
         assert short_and_right(RewardInput("1 + 1", "2", "2")) == 1 - 1 / 1000
     shown = capsys.readouterr().out
