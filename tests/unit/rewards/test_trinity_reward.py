@@ -6,8 +6,9 @@ import pytest
 
 from roll.pipeline.rlvr.reward_config import RewardConfig
 from roll.pipeline.rlvr.rewards.base import RewardInput
-from roll.pipeline.rlvr.rewards.table import _problems, build_reward  # pyright: ignore[reportPrivateUsage]
+from roll.pipeline.rlvr.rewards.table import build_reward, code_problems
 from roll.pipeline.rlvr.rewards.trinity import TrinityReward
+from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 
 HERE = "tests.unit.rewards.test_trinity_reward"
 SAMPLE = RewardInput("what is 2 + 2?", "<think>x</think>4", ground_truth="4")
@@ -70,6 +71,10 @@ def test_what_is_no_number_fails_the_answer() -> None:
         reward("words")(SAMPLE)
 
 
+def told(config: RewardConfig) -> list[str]:
+    return [problem.text for problem in code_problems(RLVRConfig.model_construct(rewards={"math": config}))]
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [
@@ -84,13 +89,13 @@ def test_what_is_no_number_fails_the_answer() -> None:
 )
 def test_what_cannot_be_called_is_refused_before_the_run(args: dict[str, Any], message: str) -> None:
     config = RewardConfig.model_validate({"reward": "trinity_reward", "reward_args": args})
-    problems = _problems("rewards.math", config)
+    problems = told(config)
     assert len(problems) == 1 and "rewards.math.reward_args" in problems[0] and message in problems[0]
 
 
 def test_it_is_a_reward_by_name() -> None:
     args = {"path": f"{HERE}:Parts", "args": {"bonus": 0.0}}
     config = RewardConfig.model_validate({"reward": "trinity_reward", "reward_args": args})
-    assert _problems("rewards.math", config) == []
+    assert told(config) == []
     built: Any = build_reward(config)
     assert built(SAMPLE).score == 1.0
