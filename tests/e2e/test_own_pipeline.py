@@ -56,17 +56,19 @@ def test_a_dry_run_shows_and_checks_a_pipeline_of_ones_own(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("TINY_SORT_DIR", str(tmp_path))
-    assert dry_run(folder) == 0
+    assert dry_run(folder) == 2
+    assert f"pretrain: there is no model directory {tmp_path}/model." in capsys.readouterr().err
+    assert dry_run(folder, "--elsewhere") == 0
     shown = capsys.readouterr().out
     assert "learner  deepspeed_train  1 worker  device 0  fp32" in shown
     assert "learner  8 per update (8 x 1 x 1), an update in every step; 4 updates in the run" in shown
-    assert f"Warning, a real run stops here: pretrain: there is no model directory {tmp_path}/model." in shown
     assert shown.rstrip().endswith("The plan works.")
     assert dry_run(folder, "files=[]", "learner.device_mapping=[0,0]", "learner.generating_args.top_p=0.5") == 2
     said = capsys.readouterr().err
     assert "files is missing: name one or several text files." in said
     assert "learner.device_mapping names device 0 more than once." in said
-    assert dry_run(folder, "learner.generating_args.top_p=0.5", "learner.training_args.warmup_steps=9") == 0
+    words = ("--elsewhere", "learner.generating_args.top_p=0.5", "learner.training_args.warmup_steps=9")
+    assert dry_run(folder, *words) == 0
     warned = capsys.readouterr().out
     assert "Warning: learner: generating_args does nothing here: this role learns." in warned
     assert "Warning: learner.training_args: the warm-up of 9 updates is not over when the run ends after 4." in warned

@@ -40,7 +40,7 @@ def dry_run(folder: Path, *overrides: str) -> int:
 
 
 def test_a_dry_run_shows_the_strategy_and_asks_its_spec(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert dry_run(folder) == 0
+    assert dry_run(folder, "--elsewhere") == 0
     shown = capsys.readouterr().out
     assert re.search(r"actor_train +plain:SPEC +1 worker +device 0", shown)
     settings = "actor_train.strategy_args.strategy_config"

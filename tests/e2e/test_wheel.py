@@ -127,7 +127,7 @@ def test_the_command_and_each_of_its_words_have_help(installed: Installed) -> No
 def test_every_example_has_a_plan_that_works_elsewhere(installed: Installed) -> None:
     texts = {path: path.read_text(encoding="utf-8") for path in sorted(installed.folder.glob("*/*.yaml"))}
     paths = [path for path, text in texts.items() if "\nexp_name: " in text]
-    shown = installed.calls(*(["plan", str(path)] for path in paths))
+    shown = installed.calls(*(["plan", str(path), "--elsewhere"] for path in paths))
     assert len(paths) >= 35
     wrong = {str(path): text for path, (code, text) in zip(paths, shown, strict=True) if code}
     assert wrong == {}
