@@ -102,6 +102,10 @@ class RunView:
         except Unanswered as error:
             self._age.set_text(str(error))
             return
+        except ConfigError as error:  # it was removed, or its run.json cannot be read by now
+            self._age.set_text(visible(str(error)))
+            self._stop.set_visibility(False)
+            return
         self._age.set_text(f"last written {age(written)} ago")
         self._state.set_text(state)
         self._state.props(f"color={STATE_COLORS[state]}")

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
@@ -22,7 +23,7 @@ from nicegui.testing.general import nicegui_reset_globals, prepare_simulation
 from roll.report.page import Page
 from roll.report.run_files import RunFiles
 from roll.studio.drafts import Draft
-from roll.studio.pages import builder, report
+from roll.studio.pages import builder, report, run
 from roll.studio.plan import Plan
 from roll.studio.run_list import Glance, RunList, key_of
 from roll.studio.server import application
@@ -146,6 +147,23 @@ def test_a_builder_that_is_left_says_nothing_of_its_plan(
             await asyncio.sleep(0.05)
         page.delete()
         await asyncio.sleep(0.2)
+
+    played(tmp_path, play)
+    assert [record.getMessage() for record in caplog.records if record.levelname != "DEBUG"] == []
+
+
+def test_a_run_that_is_removed_while_somebody_looks_at_it_is_said_to_be_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(run, "REFRESH_S", 0.1)
+    directory = make_run(tmp_path, "gone")
+
+    async def play(client: httpx.AsyncClient) -> None:
+        user = User(client)
+        await user.open(f"/run/{key_of(directory)}")
+        await user.should_see("last written", retries=PATIENT)
+        shutil.rmtree(directory)
+        await user.should_see("is no directory", retries=PATIENT)
 
     played(tmp_path, play)
     assert [record.getMessage() for record in caplog.records if record.levelname != "DEBUG"] == []
