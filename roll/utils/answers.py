@@ -10,8 +10,8 @@ TOKEN = re.compile(r"\\f?boxed\s*\{|\\f?boxed\s+(?P<word>[^\s{]+)|\\.|[{}]", re.
 TAGGED = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL | re.IGNORECASE)
 SAID = re.compile(
     r"\b(?:answer|choice|option)[\s*]*(?:is|was|would be|should be|:)[\s*:]*(?=\S)"
-    r"|\u7b54\u6848\s*(?:\u662f|\u4e3a|:|\uff1a)+\s*(?=\S)",
-    re.IGNORECASE,
+    r"|\u7b54\u6848\s*(?:\u662f|\u4e3a|:|\uff1a)+\s*(?=\S)|^[#*]+[ \t]*(?:final[ \t]+)?answer[*:]*[ \t]*\n\s*(?=\S)",
+    re.IGNORECASE | re.MULTILINE,
 )
 SENTENCE_END = re.compile(r"(?<!^[A-Z])[.!?](?:\s|$)|\n|\u3002")
 POWER_OF_TEN = (
@@ -24,15 +24,39 @@ NUMBER = re.compile(
 BESIDE = re.compile(r"[\s$]*[,;]?[\s$]*(or|and)?[\s$]*")  # of two boxes that are one answer
 NEARBY = 80  # characters before the last number that are looked at
 HEDGED = re.compile(
-    rf"(?:(?:{NUMBER.pattern})[\s$]*,?\s+(?:or|to|through)|\bbetween[\s$]+(?:{NUMBER.pattern})[\s$]+and"
-    r"|\bnot|n't|\\neq?|\u2260|!=)\s+$",
+    rf"(?:(?:{NUMBER.pattern})[\s$]*,?\s+(?:or|(?P<range>to|through))|\bbetween[\s$]+(?:{NUMBER.pattern})[\s$]+and"
+    r"|\bnot|n't|\\neq?|\u2260|(?<![\d)])!=)\s+$",
     re.IGNORECASE,
 )
-DENIED = re.compile(r"[\s$]*\b(?:is|was|are|were)(?:n't|\s+(?:not|never|wrong|incorrect|false))\b", re.IGNORECASE)
+CHANGED = re.compile(
+    r"(?<!range )(?<!ranges )(?<!ranging )\b(?:from|round|simplif|reduc|convert|chang|increas|decreas|drop|f[ae]ll|"
+    r"r[io]se|rais|gr[eo]w|lower|go|went|add|join|expand|upgrad|extend|bump|evaluat|doubl)[a-z]*\b(?:[^.!?\n]|\.\d)*$",
+    re.IGNORECASE,
+)
+"""Before "36 to 18", which then is 18."""
+DENIED = re.compile(
+    r"[\s$]*\b(?:is|was|are|were)(?:\s+(?:wrong|incorrect|false|impossible)\b|(?:n't|\s+(?:not|never))\s+"
+    r"(?:(?:the|an?|our)\s+)?(?:(?!only|unique)\w+\s+)?(?:answer|correct|right|solution|true|possible|valid|it|what)\b)",
+    re.IGNORECASE,
+)
 MATH = re.compile(r"\$\$?(?P<dollars>(?:[^$\\]|\\.)+)\$\$?|\\\((?P<round>.*?)\\\)|\\\[(?P<square>.*?)\\\]", re.DOTALL)
-WORDS = re.compile(r"(?<![\\A-Za-z{])[A-Za-z]{2,}(?![A-Za-z}])")
-_TERM = r"(?:\d+(?:\.\d+)?[a-z]?|[a-z])(?!\w)"
-TERMS = re.compile(rf"(?<![\w.])(?!a\s)(?:{_TERM}(?:(?:[-+*/^]|\s[-+*/]\s){_TERM})+|\d+(?:\.\d+)?[xyz](?!\w))")
+WORDS = re.compile(r"(?<![\\A-Za-z{])(?![A-Z]{2,3}(?![A-Za-z]))[A-Za-z]{2,}(?![A-Za-z}])")  # AB is a distance
+_VARIABLE = r"(?![ai]\s+[a-z]{2})[a-z]"  # no article, no "I"
+_TERM = rf"(?:\d+(?:\.\d+)?[a-z]?|{_VARIABLE})(?!\w)"
+TERMS = re.compile(
+    rf"(?<![\w.])(?!a\s)(?:{_TERM}(?:(?:[-+*/^]|\s[-+*/]\s){_TERM})+|\d+(?:\.\d+)?[xyz](?!\w|\s+(?:as|more|less|the|\w+er)\b))"
+)
+FOLLOWS = re.compile(
+    r"\\(?:Rightarrow|Longrightarrow|rightarrow|longrightarrow|implies|iff|Leftrightarrow|therefore)\b|[\u21d2\u2192]|=>"
+)
+DEFINES = re.compile(r"(?:\s|\\q?quad\b)*[A-Za-z](?:_\w|_\{\w+\})?\s*=")
+WORD = r"\\(?:text|textrm|mathrm|mbox)\s*\{(?!\s*(?:or|and)\b)[^{}]*\}"  # a unit, a name, a full stop
+RESULT = re.compile(
+    rf"(?:^|(?<=[\d)]!)=|(?<![!<>])=|\\approx)[\s\\$]*({NUMBER.pattern})"
+    rf"(?:\s|\\[,;:! ]|[~.,;/]|{WORD}(?:\^\{{?\d\}}?)?)*$"
+)
+FULL_STOP = re.compile(r"\\text\s*\{[\s.,;]*\}\s*$")
+LETTERS = re.compile(r"(?<![\\A-Za-z])[A-Za-z]")
 
 
 def last_boxed(text: str) -> str | None:
@@ -113,6 +137,8 @@ def last_number(text: str) -> str | None:
     last = numbers.pop()
     start, end, said = _formula(text, last) or (last.start(), last.end(), last.group())
     hedge = HEDGED.search(text[max(0, start - NEARBY) : start].rstrip("$ \n") + " ")
+    if hedge and hedge["range"] and CHANGED.search(text[max(0, start - NEARBY) : start], 0, hedge.start()):
+        hedge = None
     denial = "not " if DENIED.match(text, end) else ""
     return denial + (hedge.group().replace("$", "") if hedge else "") + said
 
@@ -122,11 +148,31 @@ def _formula(text: str, number: re.Match[str]) -> tuple[int, int, str] | None:
     for found in MATH.finditer(text, max(0, text.rfind("\n", 0, number.start()))):
         if found.start() < number.start() and number.end() <= found.end():
             content = next(part for part in found.groups() if part is not None).strip()
-            return None if WORDS.search(content) else (found.start(), found.end(), content)
+            return None if WORDS.search(content) else (found.start(), found.end(), _conclusion(content))
     for found in TERMS.finditer(text, max(0, number.start() - NEARBY)):
         if found.start() <= number.start() and number.end() <= found.end() and re.search("[a-z]", found.group()):
             return found.start(), found.end(), found.group()
     return None
+
+
+def _conclusion(formula: str) -> str:
+    r"""What a formula comes to: what is behind its last arrow, or the last of its equations, or of its numbers.
+
+    Examples: r"2x = 48 \implies x = 24" -> "x = 24", "2x = 48, x = 24" -> "x = 24", "(3)(8) = 24" -> "24"
+    """
+    ends = [arrow.end() for arrow in FOLLOWS.finditer(formula)]
+    last = next((end for end in reversed(ends) if _is_outside(formula, end)), 0)
+    said = FULL_STOP.sub("", formula[last:]).strip()
+    equations = said.split(",")
+    if all("=" in each for each in equations) and not all(map(DEFINES.match, equations)):
+        said = equations[-1].strip()
+    result = RESULT.search(said)
+    return result[1] if result and not LETTERS.search(re.sub(WORD, "", said[: result.start()])) else said
+
+
+def _is_outside(formula: str, at: int) -> bool:
+    """Whether no brace is open there."""
+    return formula.count("{", 0, at) == formula.count("}", 0, at)
 
 
 def last_tagged(text: str) -> str | None:

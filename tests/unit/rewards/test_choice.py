@@ -14,6 +14,21 @@ from tests.helpers.configs import config, problems
 CITIES = ["Paris", "London", "Rome", "Berlin"]
 
 RIGHT = [
+    # of questions for what is not so
+    ("(B) is not a mammal.", "B"),
+    ("The answer is (B), which is not a mammal.", "B"),
+    ("The answer is (B) is not a mammal.", "B"),
+    ("The answer is B which is incorrect.", "B"),
+    ("All are true except (B).", "B"),
+    ("The one that is incorrect: option B.", "B"),
+    # at the end, or below a heading
+    ("A is incorrect, so B.", "B"),
+    ("Let's go with B.", "B"),
+    ("### Answer\nB", "B"),
+    ("**Final Answer**\n\n(B) Paris", "B"),
+    ("Answer: B - Paris", "B"),
+    ("Answer: B; Paris", "B"),
+    ('{"answer": "B", "explanation": "The option: \'A\' is wrong"}', "B"),
     # in a box
     (r"so \boxed{B}", "B"),
     (r"$\boxed{B}$.", "(B)"),
@@ -123,6 +138,9 @@ RIGHT = [
     (r"\boxed{Lisbon}", ["Lisboa", "Lisbon"]),
 ]
 WRONG = [
+    ("(B) is not the right answer.", "B"),
+    ("The answer is A; B", "B"),
+    ("It is not B", "B"),
     (r"so \boxed{A}", "B"),
     (r"\boxed{C. Rome}", "B"),
     (r"\boxed{Paris}", "B"),

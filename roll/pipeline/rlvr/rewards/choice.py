@@ -27,15 +27,23 @@ OPTION_WORD = re.compile(
 SEVERAL = re.compile(r"\s*(?:,|;|/|&|\+|\band\b|\s)\s*", re.IGNORECASE)
 MENTION = re.compile(
     r"\b(?:(?:option|choice)|I(?:'d|\s+would)?\s+(?:choose|pick|select|go\s+with)(?:\s+(?:option|choice))?)\s+\(?(?P<named>[A-Z])\b"
-    r"|\((?P<bracketed>[A-Z])\)|\b(?-i:(?P<right>[A-Z]))\)?\s+is\s+(?:the\s+)?(?:correct|right|best)\b",
+    r"|\((?P<bracketed>[A-Z])\)|\b(?-i:(?P<right>[A-Z]))\)?\s+is\s+(?:the\s+)?(?:correct|right|best)\b"
+    r"|\b(?:it(?:'s|\s+is)|hence|thus|therefore|so|choose|select|pick|go\s+with),?\s+(?-i:(?P<last>[A-Z]))[\s.!*]*\Z",
     re.IGNORECASE,
 )
 DENIED_BEFORE = re.compile(
-    r"(?:\b(?:not|never|nor|neither|except|eliminates?|rules?\s+out|excludes?|rejects?|cannot\s+be|wrong|incorrect)|n't(?:\s+be)?)"
+    r"(?:\b(?:not|never|nor|neither|(?<!true )(?<!correct )except|eliminates?|rules?\s+out|excludes?|rejects?|"
+    r"cannot\s+be|(?<!which is )(?<!that is )(?:wrong|incorrect))|n't(?:\s+be)?)"
     r"[\s:*]*(?:the\s+)?(?:option|choice|answer)?[\s:*]*$",
     re.IGNORECASE,
 )
-DENIED_BEHIND = re.compile(r"[)*\s]*(?:is|are|was)(?:n't|\s+(?:not|never|wrong|incorrect|false|out))\b", re.IGNORECASE)
+DENIED_BEHIND = re.compile(
+    r"[)*\s]*(?:is|are|was)(?:\s+(?:wrong|incorrect|false|out)|(?:n't|\s+(?:not|never))(?:\s+(?:the|an?|my))?(?:\s+\w+)?\s+"
+    r"(?:answer|choice|option|correct|right|true|it))\b",
+    re.IGNORECASE,
+)
+"""That the choice is none; that it "is not a mammal" may be what was asked for."""
+JSON = re.compile(r"\s*(?:```\w*\s*)?\{")
 FIELD = re.compile(r"[\"'](?:answer|final_answer|choice|option)[\"']\s*:\s*[\"']([^\"']*)[\"']", re.IGNORECASE)
 DENIAL_CHARS = 40  # before a choice, that are looked at
 THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}\b)")
@@ -48,10 +56,10 @@ class MultipleChoice:
 
     The answer is the last `\boxed{}` after thinking, else the last `<answer>`, else what the last "answer is" or
     "answer:" says, else all of a response that is a choice, else the field "answer" of its JSON, else the last
-    `(B)`, `option B`, `I choose B` or `B is correct` in it that is not denied ("not (B)"). A ground truth is
-    a letter ("B", "(B)", "B. Paris"), several ("A, C", in any order), or a text. Where the row has a column
-    `options_column`, a list of texts or a mapping of letters to texts, the text of an option is as good as its letter.
-    Texts are compared without case, punctuation around them and a leading article; numbers by value.
+    `(B)`, `option B`, `I choose B`, `B is correct` or, at the end, `so B` in it that is not denied ("not (B)"). A
+    ground truth is a letter ("B", "(B)", "B. Paris"), several ("A, C", in any order), or a text. Where the row has a
+    column `options_column`, a list of texts or a mapping of letters to texts, the text of an option is as good as its
+    letter. Texts are compared without case, punctuation around them and a leading article; numbers by value.
 
     `reward_type`: hard is 1 or 0, the others are ROLL's (`SCORES`). With `require_boxed` only an answer in a box is
     right.
@@ -78,7 +86,7 @@ class MultipleChoice:
         options = self._options(sample.payload.get(self._options_column))
         text = sample.answer
         answer, place = final_answer(text)
-        if answer is None:
+        if answer is None or (place == "said" and JSON.match(text) and FIELD.search(text)):
             answer = self._unmarked(text)
         is_boxed = place == "boxed"
         is_right = answer is not None and any(self._equal(answer, truth, options) for truth in truths)
@@ -124,8 +132,12 @@ class MultipleChoice:
         if len(text) > MAX_CHARS:
             return frozenset()
         text = OPTION_WORD.sub("", unwrapped(text))
-        one = re.match(rf"[(\[]?([{self._letters}])(?:[)\].:]|\s*\(|,?\s+(?:because|since|as|which)\b|$)", text)
-        if one is not None and DENIED_BEHIND.match(text, one.end()):
+        one = re.match(
+            rf"[(\[]?([{self._letters}])(?:[)\].:]|\s*\(|(?=\s+[-\u2013\u2014]\s|;\s)|"
+            r",?\s+(?:because|since|as|which)\b|$)",
+            text,
+        )
+        if one is not None and DENIED_BEHIND.match(text, one.end(1)):
             return frozenset()
         if one is not None and not self._is_list(text[one.end() :]):
             return frozenset(one[1])
