@@ -31,27 +31,56 @@ def code_in(text: str, fences: Mapping[str, str], plain: str | None = None) -> C
     answer = after_thinking(text)
     found: Code | None = None
     is_named = False
-    opening: re.Match[str] | None = None
-    for line in FENCE.finditer(answer):
-        if opening is None:
-            opening = line if _opens(line) else None
-        elif _closes(line) and line["fence"].startswith(opening["fence"]):
-            language = fences.get(_language(opening["word"])) if opening["word"] else next(iter(fences.values()))
-            body = answer[opening.end() : line.start()].removeprefix("\n")
-            if language is not None and body.strip() and (opening["word"] or not is_named):
-                is_named = bool(opening["word"])
-                found = Code(language, _dedent(body, _indent(opening)))
-            opening = None
-    if found is None and opening is None and plain is not None and answer.strip() and not FENCE.search(answer):
+    blocks, is_open = _blocks(answer)
+    for opening, end in blocks:
+        language = fences.get(_language(opening["word"])) if opening["word"] else next(iter(fences.values()))
+        body = answer[opening.end() : end].removeprefix("\n")
+        if language is not None and body.strip() and (opening["word"] or not is_named):
+            is_named = bool(opening["word"])
+            found = Code(language, _dedent(body, _indent(opening)))
+    if found is None and not is_open and plain is not None and answer.strip() and not FENCE.search(answer):
         return Code(plain, answer.strip() + "\n")
     return found
 
 
+def _blocks(answer: str) -> tuple[list[tuple[re.Match[str], int]], bool]:
+    """The openings of all blocks and where the blocks end, and whether the last one never does. What ends none by the
+    rules, such as a fence behind the last line of code, ends one that another block follows, or nothing else ends."""
+    found: list[tuple[re.Match[str], int]] = []
+    opening: re.Match[str] | None = None
+    end: int | None = None
+    for line in FENCE.finditer(answer):
+        if opening is None:
+            opening, end = (line if _opens(line) else None), None
+        elif _closes(line) and line["fence"].startswith(opening["fence"]):
+            found.append((opening, line.start()))
+            opening = None
+        elif end is not None and line["word"] and not line["before"].strip() and _is_info(line):
+            found.append((opening, end))
+            opening, end = line, None
+        elif end is None and _may_close(line) and line["fence"].startswith(opening["fence"]):
+            end = line.start("fence")
+    if opening is not None and end is not None:
+        found.append((opening, end))
+        opening = None
+    return found, opening is not None
+
+
 def _opens(line: re.Match[str]) -> bool:
-    """Text before a fence is the start of a block where a word follows it, or where it leads up to one: "Code:", an
-    item of a list."""
+    """Text before a fence is the start of a block where a word follows it and ends the line, or where it leads up to
+    one: "Code:", an item of a list."""
     before = line["before"].strip()
-    return not before or bool(line["word"]) or before.endswith((":", ">")) or _ITEM.fullmatch(before) is not None
+    return not before or _is_info(line) or before.endswith((":", ">")) or _ITEM.fullmatch(before) is not None
+
+
+def _is_info(line: re.Match[str]) -> bool:
+    return bool(line["word"]) and line[0].rstrip().endswith(line["word"])
+
+
+def _may_close(line: re.Match[str]) -> bool:
+    """Example: "print(x)```", or "``` is the program"."""
+    behind = line[0][line.end("fence") - line.start() :]
+    return not behind.strip() or (not line["before"].strip() and behind[0] == " " and not _is_info(line))
 
 
 def _closes(line: re.Match[str]) -> bool:
@@ -66,7 +95,10 @@ def _language(word: str) -> str:
 
 
 def _indent(opening: re.Match[str]) -> str:
-    """That of the lines of the block: below an item of a list, as wide as what stands before the fence."""
+    """That of the lines of the block: below an item of a list, as wide as what stands before the fence; of a quote what
+    marks it."""
+    if opening["before"].strip() == ">":
+        return opening["indent"] + opening["before"]
     is_item = _ITEM.fullmatch(opening["before"].strip()) is not None
     return opening["indent"] + (" " * len(opening["before"]) if is_item else "")
 
