@@ -47,14 +47,15 @@ TERMS = re.compile(
     rf"(?<![\w.])(?!a\s)(?:{_TERM}(?:(?:[-+*/^]|\s[-+*/]\s){_TERM})+|\d+(?:\.\d+)?[xyz](?!\w|\s+(?:as|more|less|the|\w+er)\b))"
 )
 FOLLOWS = re.compile(
-    r"\\(?:Rightarrow|Longrightarrow|rightarrow|longrightarrow|implies|iff|Leftrightarrow|therefore)\b|[\u21d2\u2192]|=>"
+    r"\\(?:Rightarrow|Longrightarrow|rightarrow|longrightarrow|implies|iff|Leftrightarrow|therefore|to|mapsto)\b|[\u21d2\u2192]|=>"
 )
 DEFINES = re.compile(r"(?:\s|\\q?quad\b)*[A-Za-z](?:_\w|_\{\w+\})?\s*=")
 WORD = r"\\(?:text|textrm|mathrm|mbox)\s*\{(?!\s*(?:or|and)\b)[^{}]*\}"  # a unit, a name, a full stop
 RESULT = re.compile(
-    rf"(?:^|(?<=[\d)]!)=|(?<![!<>])=|\\approx)[\s\\$]*({NUMBER.pattern})"
+    rf"(?:^|(?<=[\d)]!)=|(?<![!<>])=|\\approx|\\sim)[\s\\$]*({NUMBER.pattern})"
     rf"(?:\s|\\[,;:! ]|[~.,;/]|{WORD}(?:\^\{{?\d\}}?)?)*$"
 )
+LOOKS = re.compile(r"\\(?:underline|bf|(?:text)?color\s*\{\w+\})\s*(?=\{)")
 FULL_STOP = re.compile(r"\\text\s*\{[\s.,;]*\}\s*$")
 LETTERS = re.compile(r"(?<![\\A-Za-z])[A-Za-z]")
 
@@ -162,7 +163,7 @@ def _conclusion(formula: str) -> str:
     """
     ends = [arrow.end() for arrow in FOLLOWS.finditer(formula)]
     last = next((end for end in reversed(ends) if _is_outside(formula, end)), 0)
-    said = FULL_STOP.sub("", formula[last:]).strip()
+    said = LOOKS.sub("", FULL_STOP.sub("", formula[last:])).strip()
     equations = said.split(",")
     if all("=" in each for each in equations) and not all(map(DEFINES.match, equations)):
         said = equations[-1].strip()

@@ -21,6 +21,7 @@ RIGHT = [
     ("The answer is B which is incorrect.", "B"),
     ("All are true except (B).", "B"),
     ("The one that is incorrect: option B.", "B"),
+    ("The correct answer is B, not A.", "B"),
     # at the end, or below a heading
     ("A is incorrect, so B.", "B"),
     ("Let's go with B.", "B"),
@@ -141,6 +142,7 @@ WRONG = [
     ("(B) is not the right answer.", "B"),
     ("The answer is A; B", "B"),
     ("It is not B", "B"),
+    ("The correct answer is A, not B.", "B"),
     (r"so \boxed{A}", "B"),
     (r"\boxed{C. Rome}", "B"),
     (r"\boxed{Paris}", "B"),

@@ -62,6 +62,11 @@ def test_last_boxed(text: str, answer: str | None) -> None:
         ("$x = 4, y = 5$", "x = 4, y = 5"),
         (r"$\frac{m}{n} = \frac{3}{5}, m + n = 8$", "m + n = 8"),
         (r"$|AB| = \sqrt{20} = 2\sqrt{5}$", r"|AB| = \sqrt{20} = 2\sqrt{5}"),
+        (r"$f: x \to 12$", "12"),
+        (r"$\lim_{x \to 2} 6x = 12$", r"\lim_{x \to 2} 6x = 12"),
+        (r"$N = \underline{12}$", "N = {12}"),
+        (r"$\color{red}{12}$", "{12}"),
+        (r"$\sim 12$", "12"),
         # what a calculation comes to
         ("$(3)(8)=24$", "24"),
         ("$4!=24$", "24"),

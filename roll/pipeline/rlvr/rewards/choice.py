@@ -134,7 +134,7 @@ class MultipleChoice:
         text = OPTION_WORD.sub("", unwrapped(text))
         one = re.match(
             rf"[(\[]?([{self._letters}])(?:[)\].:]|\s*\(|(?=\s+[-\u2013\u2014]\s|;\s)|"
-            r",?\s+(?:because|since|as|which)\b|$)",
+            r",?\s+(?:because|since|as|which|not|rather)\b|$)",
             text,
         )
         if one is not None and DENIED_BEHIND.match(text, one.end(1)):
