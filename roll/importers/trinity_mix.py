@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from roll.importers import words
-from roll.importers.rows import Condition, Look, NotHere, Row, Sum, lacks, needless, summed
+from roll.importers.rows import Condition, Look, NotHere, Row, Sum, changes, lacks, needless, summed
 from roll.importers.verl_common import NO_PICTURES
 from roll.importers.verl_conditions import ACTOR
 
@@ -22,7 +22,7 @@ _SHARE = "There the expert's rows take this share of a batch; here they join all
 _KL = "Here the KL of the loss counts 1 - weight as well, there wholly."
 
 MIX_ROWS: tuple[Row, ...] = (
-    lacks(f"{_STRATEGY}", "a step trains on the groups it took", "default", "warmup", "mix"),
+    changes(f"{_STRATEGY}", "a step trains on the groups it took", "default", "warmup", "mix"),
     summed(_RATIO, "mix", needs="mix"),
     *(
         summed(f"{_ARGS}.{name}", "mix", needs="mix")
@@ -101,6 +101,11 @@ def _weights(look: Look, kind: str) -> dict[str, object]:
     found: dict[str, object] = {"mix.weight": peak if fall else valley, "mix.warmup_steps": rise}
     found["mix.token_weights"] = "uncertain" if weighs else "none"
     return found | ({"mix.decay_steps": fall, "mix.final_weight": valley} if fall else {})
+
+
+def sampled(look: Look, batch: int) -> int:
+    """Those of a train batch that are no rows of the expert."""
+    return round(batch * (1 - look.amount(f"{_OWN}{_RATIO}", 0.5))) if mixes(look) else batch
 
 
 MIX_CONDITIONS: Mapping[str, Condition] = {

@@ -36,6 +36,7 @@ _OF_A_SET = {
     "rollout_args.temperature": "generating_args.temperature",
     "rollout_args.top_p": "generating_args.top_p",
     "rollout_args.top_k": "generating_args.top_k",
+    "rollout_args.max_tokens": "generating_args.max_new_tokens",
 }
 
 
@@ -85,11 +86,11 @@ def _replay(look: Look) -> Sum:
     at = f"{_OWN}{_REPLAY}"
     if not look(f"{at}.enable"):
         return Sum({}, "samples are trained on once")
-    if not _is_in_parts(look):
-        reason = "samples come back in mode: train alone, with experience.reuse (docs/modes.md)"
-        return Sum({}, "not in one process", lost={f"{at}.enable": reason})
     if (rest := look(f"{at}.reuse_cooldown_time")) is None:
         return Sum({}, "without reuse_cooldown_time nothing comes back there")
+    if not _is_in_parts(look):
+        reason = "samples come back in mode: train alone, with experience.reuse (docs/modes.md)"
+        return Sum({}, "not in one process", changes={f"{at}.enable": reason})
     name = str(look(f"{at}.priority_fn", "linear_decay"))
     if name not in _PRIORITIES:
         raise NotHere(f"priority_fn: {name} is not here: {', '.join(dict.fromkeys(_PRIORITIES.values()))} are")
@@ -117,7 +118,10 @@ def _eval_sets(look: Look) -> Sum:
         name = re.sub(r"[^\w-]", "_", str(own.get("name") or f"set_{number}"))
         names.append(f"eval_sets.{name}")
         split = {} if Path(str(own["path"])).suffix in _FILES else {"split": "train"}  # the default there
-        own = {"rollout_args.temperature": 1.0, **split, **own}
+        sampling = {f"rollout_args.{key}": look(f"{_OWN}model.{key}") for key in ("temperature", "top_p", "top_k")}
+        columns = {"format.prompt_key": "prompt", "format.response_key": "response"}
+        own = {**sampling, **columns, **split, **{key: value for key, value in own.items() if value is not None}}
+        own["rollout_args.temperature"] = 1.0 if (asked := own["rollout_args.temperature"]) is None else asked
         for key, target in _OF_A_SET.items():
             if own.get(key) is not None:
                 value = words.files(own[key]) if key == "path" else own[key]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from roll.importers.rows import ChangesRun, Look, NotHere, Row, Sum, changes, lacks, needless, summed
@@ -11,6 +12,7 @@ from roll.importers.verl_conditions import ROLLOUT
 _OWN = "trinity."
 _TASK, _SAMPLES = "data_processor.task_pipeline", "data_processor.experience_pipeline"
 INPUTS = f"{_TASK}.inputs"
+_LEAST, _OPERATORS = f"{_OWN}algorithm.advantage_fn_args.std_threshold", "experience_operators"
 _OPS = {"ADD": "add", "SUB": "subtract", "MUL": "multiply", "DIV": "divide"}
 
 OPERATOR_ROWS: tuple[Row, ...] = (
@@ -26,6 +28,7 @@ OPERATOR_ROWS: tuple[Row, ...] = (
     lacks(f"{_TASK}.**", "the rows that operators leave are trained on, and written nowhere"),
     needless(f"{_SAMPLES}.operators", "none"),
     summed(f"{_SAMPLES}.operators.**", "experience operators"),
+    summed("algorithm.advantage_fn_args.std_threshold", "experience operators"),
     lacks(f"{_SAMPLES}.save_input", "rollout_dump_dir has the answers of training and validation", True, False),
     lacks(f"{_SAMPLES}.input_save_path", "rollout_dump_dir has the answers of training and validation"),
     needless(f"{_SAMPLES}.inputs", "none"),
@@ -169,7 +172,20 @@ def _entry(name: str, args: Mapping[str, Any]) -> dict[str, Any]:
     return {"name": name} | ({"args": dict(args)} if args else {})
 
 
+_GROUPS = _chain(_SAMPLES, _OPERATORS, _of_samples)
+
+
+def _shaped(look: Look) -> Sum:
+    """Behind the operators groups go whose rewards differ too little, as the advantage drops them there."""
+    made, least = _GROUPS(look), look(_LEAST)
+    if least is None:
+        return made
+    own = _entry("std_filter", {"std_threshold": look.amount(_LEAST)})
+    text = f"{made.text.removesuffix('.').removesuffix(' none')} std_filter."
+    return replace(made, settings={_OPERATORS: [*made.settings.get(_OPERATORS, []), own]}, text=text)
+
+
 OPERATOR_SUMS: Mapping[str, Callable[[Look], Sum]] = {
     "task operators": _chain(_TASK, "actor_train.data_args.operators", _of_task),
-    "experience operators": _chain(_SAMPLES, "experience_operators", _of_samples),
+    "experience operators": _shaped,
 }

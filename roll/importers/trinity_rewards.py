@@ -25,10 +25,17 @@ _TAGGED = (
     "process and answer are enclosed within <think> </think> and <answer> </answer> tags, respectively, i.e.,\n"
     "<think> reasoning process here </think>\n<answer> answer here </answer>.\n"
 )
+_THINKS_FIRST = (
+    "You are a helpful assistant that solves MATH problems. You should first thinks about the reasoning process in "
+    "mind and then provides the user with the answer. You should present your reasoning process using the format: "
+    "<think>\n ...your reasoning process here... </think>\n first. You should always include your final answer in "
+    "\\boxed{} as closed-form results."
+)
+_BOXED_FLOW = "math_boxed_workflow"
 _BOXED = "Please reason step by step, and put your final answer within \\boxed{}."
 _WORKFLOWS: Mapping[str, tuple[str, str]] = {
     "math_workflow": ("math_reward", _TAGGED),
-    "math_boxed_workflow": ("math_boxed_reward", _BOXED),
+    _BOXED_FLOW: ("math_boxed_reward", _BOXED),
     "simple_workflow": ("", ""),
     "on_policy_distill_workflow": ("", ""),
     "on_policy_distill_math_workflow": ("math_boxed_reward", ""),
@@ -72,7 +79,7 @@ def _form(pattern: str, right: float, wrong: float) -> Mapping[str, Any]:
 
 def _boxed(look: Look) -> _Made:
     parts: tuple[Mapping[str, Any], ...] = ()
-    if look(f"{_OWN}{_FLOW_ARGS}.with_think"):
+    if look(f"{_OWN}{_FLOW_ARGS}.with_think") and _plain(workflow(look)) == _BOXED_FLOW:
         parts = (_form(_THINKING, 0.0, -look.amount(f"{_OWN}{_FLOW_ARGS}.format_score_coef", 0.1)),)
     return _Made("math_rule", {"require_boxed": True}, parts, "math-verify decides, where there texts are compared.")
 
@@ -103,6 +110,7 @@ REWARD_ROWS: tuple[Row, ...] = (
     *(summed(f"{_INPUT}.{name}", "trinity rewards", needs=f"shared {name}") for name in (_WORKFLOW, _REWARD)),
     *(summed(f"{SETS}.*.{name}", "eval rewards") for name in (_WORKFLOW, _REWARD, "default_eval_workflow_type")),
     summed(_OF_EVALUATION, "eval rewards"),
+    *(summed(f"{SETS}.*.workflow_args.{name}", "eval rewards") for name in _THINKS),
     *(summed(f"{_ARGS}.{name}", "trinity rewards") for name in _OVERLONG),
     *(summed(f"{_FLOW_ARGS}.{name}", "trinity rewards") for name in _THINKS),
     summed(f"{_ARGS}.**", "trinity rewards"),
@@ -175,33 +183,41 @@ def _keys(look: Look, name: str) -> list[str]:
 def _eval_rewards(look: Look) -> Sum:
     """Validation is scored as training is."""
     own = {_WORKFLOW: workflow(look), "default_eval_workflow_type": workflow(look), _REWARD: _reward_name(look)}
+    own |= {"with_think": bool(look(f"{_OWN}{_FLOW_ARGS}.with_think"))}
+    own |= {"format_score_coef": look(f"{_OWN}{_FLOW_ARGS}.format_score_coef", 0.1)}
     lost = {}
     given = {f"{SETS}.{key}": value for key, value in look.below(f"{_OWN}{SETS}").items()}
     given |= {_OF_EVALUATION: look(f"{_OWN}{_OF_EVALUATION}")}
     for key, value in given.items():
         of_training = own.get(key.rpartition(".")[2])
-        if of_training is not None and value is not None and _plain(str(value)) != _plain(of_training):
+        if of_training is not None and value is not None and _plain(str(value)) != _plain(str(of_training)):
             lost[f"{_OWN}{key}"] = f"validation is answered and scored as training is, by {of_training}"
     return Sum({}, "as in training", lost=lost)
 
 
 def _system_prompt(look: Look) -> Sum:
-    """Where none is given the workflow has one, but with another reward than its own."""
-    flow = _plain(workflow(look))
-    reward, default = _WORKFLOWS.get(flow, ("", ""))
-    everywhere = look(f"{_OWN}{_INPUT}.system_prompt") or (default if _reward_name(look) == reward else "")
+    everywhere = look(f"{_OWN}{_INPUT}.system_prompt") or _default_prompt(look, _FLOW_ARGS)
     text = look(f"{_OWN}{TASKS}.format.system_prompt") or everywhere
     settings = {"actor_train.data_args.system_prompt": text} if text else {}
-    if look(f"{_OWN}{SETS}.0.path") and (own := look(f"{_OWN}{SETS}.0.format.system_prompt") or everywhere):
+    if look(f"{_OWN}{SETS}.0.path") and (own := system_prompt_of(look, 0)):
         settings["validation.data_args.system_prompt"] = own
     return Sum(settings, "data_args.system_prompt, before rows that bring none.")
 
 
+def _default_prompt(look: Look, args: str) -> str:
+    """The workflow's own where none is given: of some with any reward, of others only with their own."""
+    flow = _plain(workflow(look))
+    if flow == _BOXED_FLOW:
+        return _THINKS_FIRST if look(f"{_OWN}{args}.with_think") else _BOXED
+    reward, default = _WORKFLOWS.get(flow, ("", ""))
+    return default if _reward_name(look) == reward else ""
+
+
 def system_prompt_of(look: Look, number: int) -> str:
-    """That of a further set of evaluation."""
-    reward, default = _WORKFLOWS.get(_plain(workflow(look)), ("", ""))
-    own = look(f"{_OWN}{SETS}.{number}.format.system_prompt") or look(f"{_OWN}{_INPUT}.system_prompt")
-    return str(own or (default if _reward_name(look) == reward else ""))
+    """That of a set of evaluation."""
+    at = f"{SETS}.{number}"
+    own = look(f"{_OWN}{at}.format.system_prompt") or look(f"{_OWN}{_INPUT}.system_prompt")
+    return str(own or _default_prompt(look, f"{at}.workflow_args"))
 
 
 def _is_shared(name: str) -> Condition:

@@ -13,7 +13,7 @@ from roll.importers.trinity_opd import OPD_ROWS
 from roll.importers.trinity_operators import OPERATOR_ROWS
 from roll.importers.trinity_rec import REC_ROWS
 from roll.importers.trinity_rewards import REWARD_ROWS
-from roll.importers.verl_common import NO_PICTURES
+from roll.importers.verl_common import NO_PICTURES, TURNS
 from roll.importers.verl_conditions import ACTOR, CRITIC, MODEL, ROLLOUT
 
 EMBEDDED = "trainer.trainer_config"
@@ -31,6 +31,7 @@ RENAMED: Mapping[str, str] = {
     "name": "trainer.experiment_name",
     "algorithm.repeat_times": f"{ROLLOUT}.n",
     "algorithm.entropy_loss_fn_args.entropy_coef": f"{ACTOR}.entropy_coeff",
+    "algorithm.optimizer.optimizer_type": f"{ACTOR}.optim.optimizer",
     "algorithm.kl_loss_fn_args.kl_coef": f"{ACTOR}.kl_loss_coef",
     "algorithm.kl_penalty_fn_args.kl_coef": "algorithm.kl_ctrl.kl_coef",
     "algorithm.policy_loss_fn_args.clip_range": f"{ACTOR}.clip_ratio",
@@ -76,14 +77,24 @@ RENAMED: Mapping[str, str] = {
     "trainer.ppo_max_token_len_per_gpu": f"{ACTOR}.ppo_max_token_len_per_gpu",
     "trainer.ulysses_sequence_parallel_size": f"{ACTOR}.ulysses_sequence_parallel_size",
     "trainer.max_checkpoints_to_keep": "trainer.max_actor_ckpt_to_keep",
+    "trainer.critic_warmup": "trainer.critic_warmup",
+    "trainer.balance_batch": "trainer.balance_batch",
+    "trainer.use_remove_padding": f"{MODEL}.use_remove_padding",
+    "model.trust_remote_code": f"{MODEL}.trust_remote_code",
+    "model.repetition_penalty": f"{ROLLOUT}.repetition_penalty",
+    f"{_ENGINE}.data_parallel_size": f"{ROLLOUT}.data_parallel_size",
+    f"{_ENGINE}.pipeline_parallel_size": f"{ROLLOUT}.pipeline_model_parallel_size",
 }
 RENAMED_SECTIONS: Mapping[str, str] = {
     "algorithm.optimizer": f"{ACTOR}.optim",
     f"{EMBEDDED}.actor_rollout_ref": "actor_rollout_ref",
     f"{EMBEDDED}.critic": "critic",
+    "trainer.megatron": f"{ACTOR}.megatron",
     f"{EMBEDDED}.trainer": "trainer",
     f"{EMBEDDED}.algorithm": "algorithm",
     f"{EMBEDDED}.data": "data",
+    f"{_TASKS}.data_selector": f"trinity.{_TASKS}.task_selector",
+    "algorithm.rollout_correction": "algorithm.rollout_correction",
 }
 
 # What a model samples with where the tasks do not say it themselves.
@@ -142,6 +153,16 @@ def _template(thinks: object) -> str:
     raise AsksNothing("the tokenizer's own template thinks where it can")
 
 
+_LITTLE: tuple[Row, ...] = (
+    needless("**.enable_progress_bar", "the table of steps shows where a run is"),
+    needless(f"{_EVAL}.*.data_selector.**", "a validation asks all of its rows"),
+    needless("buffer.explorer_input.**.max_retry_*", "rows are read from files"),
+    needless("buffer.explorer_input.**.format.messages_key", "a task is asked for its prompt_key"),
+    lacks("buffer.explorer_input.**.format.tools_key", "data_args.tools is the column of a row's tools", "tools"),
+)
+"""Of tasks and sets."""
+
+
 def _of_scoring(via: Callable[[Any], Any]) -> Callable[[Any], Near]:
     return lambda value: Near(via(value), "of scoring an answer, where there it is of a whole task")
 
@@ -158,10 +179,8 @@ OWN_ROWS: tuple[Row, ...] = tuple(
             summed("algorithm.algorithm_type", "algorithm", "grpo"),
             *(summed(f"algorithm.{name}", "algorithm") for name in ("advantage_fn", "policy_loss_fn")),
             *(summed(f"algorithm.{name}", "algorithm") for name in ("kl_penalty_fn", "kl_loss_fn")),
-            changes(
-                "algorithm.entropy_loss_fn", "entropy_loss_coef weighs the entropy", "default", "none", "basic", "mix"
-            ),
-            lacks("algorithm.sample_strategy_args**", "a step trains on the groups it took"),
+            summed("algorithm.entropy_loss_fn", "entropy"),
+            changes("algorithm.sample_strategy_args**", "a step trains on the groups it took", {}),
             to("algorithm.advantage_fn_args.baseline_shift", "asymre_baseline_shift", via=words.number),
             to("algorithm.advantage_fn_args.opmd_baseline", "opmd_baseline", needs="opmd baseline"),
             to("algorithm.advantage_fn_args.tau", "opmd_baseline_tau", via=words.number, needs="opmd baseline"),
@@ -189,6 +208,9 @@ OWN_ROWS: tuple[Row, ...] = tuple(
             to(f"{_TASKS}.format.prompt_key", "actor_train.data_args.prompt", default="prompt"),
             to(f"{_TASKS}.format.response_key", "actor_train.data_args.ground_truth", default="response"),
             needless(f"{_TASKS}.repeat_times", "algorithm.repeat_times counts"),
+            summed("model.lora_configs.0.name", "lora"),
+            needless("model.lora_configs.0.base_model_name", "pretrain is the base"),
+            lacks("model.lora_configs.0.lora_dtype", "adapters have the type of the weights", "auto"),
             needless("*.*.name", "roles have the names of the YAML"),
             needless("**.name", "roles have the names of the YAML"),
             changes(f"{_TASKS}.storage_type", "rows are read from files, folders, addresses and the hub", "file"),
@@ -202,15 +224,19 @@ OWN_ROWS: tuple[Row, ...] = tuple(
             changes(f"{_TASKS}.task_selector.**", "rows come in their order or shuffled: data_args.shuffle"),
             *REWARD_ROWS,
             needless("**.rollout_args.logprobs", "the sampled token's log-prob is always returned"),
-            lacks(f"{_TASKS}.**", "data_args has the keys of rows (docs/data.md)"),
+            *_LITTLE,
+            summed(f"{_TASKS}.rollout_args.max_tokens", "lengths"),
+            changes(f"{_TASKS}.**", "data_args has the keys of rows (docs/data.md)", {}, [], ""),
             to(f"{_EVAL}.0.path", f"{_VALIDATION}.data_args.file_name", via=words.files),
             to(f"{_EVAL}.0.split", f"{_VALIDATION}.data_args.split"),
             to(f"{_EVAL}.0.subset_name", f"{_VALIDATION}.data_args.subset"),
             to(f"{_EVAL}.0.repeat_times", f"{_VALIDATION}.generating_args.num_return_sequences"),
             to(f"{_EVAL}.0.rollout_args.n", f"{_VALIDATION}.generating_args.num_return_sequences"),
-            needless("**.enable_progress_bar", "the table of steps shows where a run is"),
-            to(f"{_EVAL}.0.format.prompt_key", f"{_VALIDATION}.data_args.prompt"),
-            to(f"{_EVAL}.0.format.response_key", f"{_VALIDATION}.data_args.ground_truth"),
+            *(
+                to(f"{_EVAL}.0.format.{key}_key", f"{_VALIDATION}.data_args.{name}", default=key, needs="eval set")
+                for key, name in (("prompt", "prompt"), ("response", "ground_truth"))
+            ),
+            to(f"{_EVAL}.0.rollout_args.max_tokens", f"{_VALIDATION}.generating_args.max_new_tokens"),
             to(
                 f"{_EVAL}.0.rollout_args.temperature",
                 f"{_VALIDATION}.generating_args.temperature",
@@ -218,10 +244,21 @@ OWN_ROWS: tuple[Row, ...] = tuple(
                 default=1.0,
                 needs="eval set",
             ),
-            to(f"{_EVAL}.0.rollout_args.top_p", f"{_VALIDATION}.generating_args.top_p", via=words.number),
-            to(f"{_EVAL}.0.rollout_args.top_k", f"{_VALIDATION}.generating_args.top_k"),
+            to(
+                f"{_EVAL}.0.rollout_args.top_p",
+                f"{_VALIDATION}.generating_args.top_p",
+                via=words.number,
+                needs="eval set",
+            ),
+            to(f"{_EVAL}.0.rollout_args.top_k", f"{_VALIDATION}.generating_args.top_k", needs="eval set"),
             lacks(f"{_EVAL}.0.storage_type", "rows are read from files, folders, addresses and the hub", "file"),
-            lacks(f"{_EVAL}.**", "data_args and generating_args have the keys of a validation (docs/modes.md)"),
+            changes(
+                f"{_EVAL}.**",
+                "data_args and generating_args have the keys of a validation (docs/modes.md)",
+                {},
+                [],
+                "",
+            ),
             needless(_EVAL, "no validation"),
             needless(f"{BUFFER}.**", _ONE_BUFFER),
             changes("buffer.trainer_input.sft_warmup_steps", "a stage before the run (docs/stages.md)", 0),
@@ -238,10 +275,27 @@ OWN_ROWS: tuple[Row, ...] = tuple(
             needless(f"{_ENGINE}.use_v1", "there is no other engine any more"),
             needless(f"{_ENGINE}.seed", "seed of the run counts"),
             lacks(f"{_ENGINE}.enable_history", "calls of environments are recorded by themselves", False),
-            to(f"{_ENGINE}.enable_thinking", "global_template", via=_template, default=False),
+            to("model.enable_thinking", "global_template", via=_template),
+            to(f"{_ENGINE}.enable_thinking", "global_template", via=_template, default=False, needs="own thinking"),
+            to("algorithm.enable_router_replay", "actor_train.router_replay.mode", via=lambda _: "R3", idle=(False,)),
+            summed("algorithm.bypass_old_logprobs", "algorithm"),
+            *(needless(f"trainer.{part}_offload", TURNS) for part in ("param", "optimizer", "grad")),
+            lacks("trainer.offload_policy", "states are offloaded while a role waits", False),
+            lacks("explorer.concurrent_mode", "groups run as coroutines of one loop", "sequential"),
+            lacks("explorer.max_inflight_batches", "async_generation_ratio bounds how far rollouts run ahead"),
+            lacks("monitor.detailed_stats", "metrics have mean, least and most where they say more", False),
             lacks(f"{_ENGINE}.*_parser", "an environment, or a reward of yours, reads calls and thinking of an answer"),
+            lacks(f"{_ENGINE}.enable_expert_parallel", "engines share experts by tensor parallel", False),
             lacks(f"{_ENGINE}.enable_*", "templates and tools are the rows' or an agent's", False),
-            lacks(f"{_ENGINE}.*", "the lengths of the run count"),
+            *(summed(f"{_ENGINE}.max_{kind}_tokens", "lengths") for kind in ("prompt", "response")),
+            *(
+                changes(f"{_ENGINE}.{name}", f"{name} of the section model, and of the tasks, is read")
+                for name in ("temperature", "top_p", "top_k", "repetition_penalty")
+            ),
+            to(f"{_ENGINE}.min_response_tokens", "actor_infer.generating_args.min_new_tokens", idle=(0, 1)),
+            changes(f"{_ENGINE}.chat_template", "global_template takes the path of a file with it"),
+            changes(f"{_ENGINE}.enable_prompt_truncation", "that of the section model counts", True),
+            lacks(f"{_ENGINE}.*", "engines and their cluster are the run's own", False, 0, 1),
             *OPD_ROWS,
             needless("explorer.runner_*", "groups run as coroutines of one loop; max_running_requests bounds answers"),
             to("explorer.runner_state_report_interval", "runner_state_report_interval"),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from math import floor
+from math import floor, prod
 from typing import Any
 
 from roll.importers import verl_counts
 from roll.importers.arithmetic import devices, split
 from roll.importers.rows import ChangesRun, Condition, LeftOpen, Look, NotHere, Sum
+from roll.importers.trinity_mix import sampled
 from roll.importers.trinity_opd import auxiliary_gpus, distils
 from roll.importers.verl_conditions import ACTOR, CRITIC, MEGATRON, ROLLOUT, has_critic, strategy_of
 from roll.importers.verl_counts import gpus, micro_batch
@@ -31,7 +32,13 @@ _PARALLEL = ("tensor_model_parallel", "pipeline_model_parallel", "context_parall
 
 
 def _engine_gpus(look: Look) -> int:
-    return look.size(_ENGINES) * look.size(f"{ROLLOUT}.tensor_model_parallel_size")
+    return _engines(look) * look.size(f"{ROLLOUT}.tensor_model_parallel_size")
+
+
+def _engines(look: Look) -> int:
+    """One that is parallel in another way than by tensors is as many here."""
+    ways = (look.size(f"{ROLLOUT}.{way}_size", 1) for way in ("data_parallel", "pipeline_model_parallel"))
+    return look.size(_ENGINES) * prod(ways)
 
 
 def _shares(look: Look, section: str) -> int:
@@ -88,7 +95,7 @@ def _placement(look: Look) -> Sum:
     first, num = left, _engine_gpus(look)
     settings["actor_infer.device_mapping"] = devices(first, num)
     size = look.size(f"{ROLLOUT}.tensor_model_parallel_size")
-    text = f"{look.size(_ENGINES)} engines x {size} GPUs = {num}: devices {first} to {first + num - 1}; "
+    text = f"{_engines(look)} engines x {size} GPUs = {num}: devices {first} to {first + num - 1}; "
     text += f"the trainer has the first {train}"
     if last := total - first - num:
         text += f", the teacher the last {last}" if distils(look) else f"; the last {last} are those of other models"
@@ -106,7 +113,7 @@ class _Step:
         share = over_share(look)
         self.prompts = max(1, floor(round(started * (1 - share), 6)))
         self.started = started
-        asked = look.number(_TRAIN_BATCH, 0) or started * self.group
+        asked = sampled(look, look.number(_TRAIN_BATCH, 0)) or started * self.group
         self.near = ""
         if share:
             asked = min(asked, self.prompts * self.group)

@@ -14,14 +14,17 @@ from roll.importers.trinity_operators import INPUTS, OPERATOR_SUMS
 from roll.importers.trinity_rec import REC_CONDITIONS
 from roll.importers.trinity_rewards import REWARD_CONDITIONS, REWARD_SUMS
 from roll.importers.trinity_steps import STEP_CONDITIONS, STEP_SUMS, over_share
-from roll.importers.verl_conditions import ACTOR, ROLLOUT
+from roll.importers.verl_conditions import ACTOR, MODEL, ROLLOUT
 from roll.utils.text import show
 
 _OWN = "trinity."
 _TASKS = f"{_OWN}buffer.explorer_input.taskset"
-_EVAL = f"{_OWN}buffer.explorer_input.eval_tasksets.0.path"
+_SET = f"{_OWN}buffer.explorer_input.eval_tasksets.0"
+_EVAL = f"{_SET}.path"
 _INPUTS = f"{_OWN}{INPUTS}"
 _TYPE = f"{_OWN}algorithm.algorithm_type"
+_BYPASS = (f"{_OWN}algorithm.bypass_old_logprobs", "algorithm.rollout_correction.bypass_mode")
+_MOST = f"{_TASKS}.rollout_args.max_tokens"
 
 _LOSSES: Mapping[str, str] = {
     "ppo": "vanilla",
@@ -40,7 +43,7 @@ _LOSSES: Mapping[str, str] = {
 _WITHOUT_RATIO = ("opmd", "gpg")  # of verl's names
 _OWN_BOUNDS: Mapping[str, tuple[float, float]] = {"gspo": (3e-4, 4e-4), "cispo": (1.0, 0.28)}
 """Of losses that have other reaches of the clip than .2 where none is given."""
-_GROUPS: Mapping[str, int] = {"ppo": 1, "raft": 1, "dapo": 16, "mix": 8, "mix_chord": 8}
+_GROUPS: Mapping[str, int] = {"ppo": 1, "raft": 1, "dapo": 16, "mix": 8, "mix_chord": 8, "multi_step_grpo": 8}
 """Answers per task where repeat_times is not given; 2 in all other algorithms."""
 _ADVANTAGES: Mapping[str, str] = {
     "ppo": "gae",
@@ -113,6 +116,8 @@ def algorithm_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
         found[f"{ACTOR}.policy_loss.loss_mode"] = _LOSSES[loss]
     if advantage in _ADVANTAGES:
         found["algorithm.adv_estimator"] = _ADVANTAGES[advantage]
+    if f"{_OWN}model.lora_configs.0.name" in given:
+        found |= {f"{MODEL}.lora_rank": 32, f"{MODEL}.lora_alpha": 32}
     if given.get(f"{_OWN}algorithm.advantage_fn_args.std_normalize") is True:
         found["algorithm.norm_adv_by_std_in_grpo"] = True
     found |= _defaults_of_loss(given, str(found.get(f"{ACTOR}.policy_loss.loss_mode")))
@@ -123,6 +128,9 @@ def algorithm_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
         found |= {f"{ACTOR}.kl_loss_type": in_loss} if in_loss != "none" else {}
     if in_reward not in (None, "none"):
         found |= {"algorithm.use_kl_in_reward": True, "algorithm.kl_penalty": in_reward}
+    for name in ("temperature", "top_p", "top_k"):
+        if (value := given.get(f"{_OWN}model.{name}")) is not None:
+            found[f"{_SET}.rollout_args.{name}"] = value
     return found | _default_lengths(given)
 
 
@@ -160,12 +168,15 @@ def _algorithm(look: Look) -> Sum:
     name = str(look(_TYPE))
     given = {key: look(f"{_OWN}algorithm.{key}") for key in ("policy_loss_fn", "advantage_fn")}
     settings: dict[str, Any] = {"adv_estimator": words.estimator(look("algorithm.adv_estimator"))}
-    if look(f"{ACTOR}.policy_loss.loss_mode") not in _WITHOUT_RATIO:
+    bypass = all(look(key) is not False for key in _BYPASS)
+    if bypass and look(f"{ACTOR}.policy_loss.loss_mode") not in _WITHOUT_RATIO:
         settings["force_disable_old_logprobs_recompute"] = True
     near, lost = "", dict[str, str]()
     if name == "raft":
         settings["raft_keep"] = "positive"
         near = "There all answers are learned that their workflow keeps, here those with a reward above 0."
+    elif name == "rec" and look(f"{_OWN}algorithm.kl_loss_fn") is None:
+        near = "Newer versions there add a KL loss of 0.001 where kl_loss_fn is not none; older ones none, as here."
     elif name not in _ALGORITHMS:
         lost[_TYPE] = f"there is no algorithm {name} here, and grpo stands in; there are {', '.join(_ALGORITHMS)}"
     for key, table in (("policy_loss_fn", _LOSSES), ("advantage_fn", _ADVANTAGES)):
@@ -185,23 +196,42 @@ def _algorithm(look: Look) -> Sum:
     return Sum(settings, text, near, changes=lost)
 
 
+def _entropy(look: Look) -> Sum:
+    kind, key = look(f"{_OWN}algorithm.entropy_loss_fn"), f"{ACTOR}.entropy_coeff"
+    if kind not in ("default", "basic", "mix", "none"):
+        raise ChangesRun(f"entropy_loss_fn: {kind} is not here: entropy_loss_coef weighs the entropy")
+    if kind == "none" and look.amount(key, 0):
+        raise ChangesRun("the coefficient asks for nothing there, and counts here: take entropy_coef out")
+    return Sum({}, "entropy_loss_coef weighs the entropy")
+
+
+def _of_engine(look: Look, kind: str) -> int:
+    """What the engine is told counts before what the model is, and what the tasks are told is the most of an answer."""
+    length = look.number(f"data.max_{kind}_length")
+    length = look.number(f"{_OWN}explorer.rollout_model.max_{kind}_tokens", length)
+    return min(length, look.number(_MOST)) if kind == "response" and look.is_given(_MOST) else length
+
+
 def _lengths(look: Look) -> Sum:
     missing = [kind for kind in ("prompt", "response") if look(f"data.max_{kind}_length") is None]
     if missing:
         keys = [f"model.max_{kind}_tokens" for kind in missing]
         look.left_open.update(keys)
         raise NotHere(f"the model's own length counts there, which no file here says: give {' and '.join(keys)}")
-    prompt, response = (look.number(f"data.max_{kind}_length") for kind in ("prompt", "response"))
+    prompt, response = (_of_engine(look, kind) for kind in ("prompt", "response"))
     if prompt <= 0 or response <= 0:
         raise ChangesRun(f"model.max_model_len leaves {prompt} tokens for prompts and {response} for answers")
     known = {"prompt": prompt, "response": response}
-    given = [kind for kind in known if look.is_given(f"data.max_{kind}_length")]
-    settings = {f"{kind}_length": n for kind, n in known.items() if kind not in given}
+    given = {kind for kind in known if look.is_given(f"data.max_{kind}_length")}
+    other = {kind for kind in known if known[kind] != look(f"data.max_{kind}_length")}
+    settings = {f"{kind}_length": n for kind, n in known.items() if kind in other or kind not in given}
     near, total = "", _whole(look(f"{_OWN}model.max_model_len"))
-    if not given:
+    if not given | other:
         near = "Half is the prompt's, as there; calls of its OpenAI API may answer with all that a prompt leaves."
     elif total is not None and prompt + response > total:
         near = f"There both together have at most {total}."
+    if look.is_given(_MOST) and look(_EVAL):
+        near = f"{near} A validation answers with at most {response} as well.".strip()
     return Sum(settings, f"prompt_length {prompt} + response_length {response} = {prompt + response}.", near)
 
 
@@ -276,6 +306,9 @@ TRINITY_CONDITIONS: Mapping[str, Condition] = {
     **REC_CONDITIONS,
     **OPD_CONDITIONS,
     "own aggregation": lambda look: "",
+    "own thinking": lambda look: (
+        "model.enable_thinking counts" if look.is_given(f"{_OWN}model.enable_thinking") else ""
+    ),
     **STEP_CONDITIONS,
     **REWARD_CONDITIONS,
     "over rollout": lambda look: "" if over_share(look) else "over_rollout.ratio is 0",
@@ -289,6 +322,7 @@ TRINITY_SUMS: Mapping[str, Callable[[Look], Sum]] = {
     "algorithm": _algorithm,
     **STEP_SUMS,
     "lengths": _lengths,
+    "entropy": _entropy,
     "tasks": _tasks,
     **MODE_SUMS,
     **MIX_SUMS,

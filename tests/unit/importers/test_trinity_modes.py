@@ -31,7 +31,13 @@ def test_further_sets_stand_beside_the_validation_under_their_names() -> None:
     assert found.tree["validation"]["data_args"]["file_name"] == ["data/test"]
     assert found.tree["eval_sets"] == {
         "other": {
-            "data_args": {"file_name": ["data/other"], "split": "train", "truncation": "left"},
+            "data_args": {
+                "file_name": ["data/other"],
+                "split": "train",
+                "prompt": "prompt",
+                "ground_truth": "response",
+                "truncation": "left",
+            },
             "generating_args": {"temperature": 1.0},
         }
     }
@@ -81,9 +87,12 @@ def test_the_replay_buffer_becomes_reuse_with_a_bound_on_the_age() -> None:
 
 
 def test_what_a_run_in_one_process_has_no_use_for_is_said() -> None:
-    found = imported(f"{BUFFER}.replay_buffer.enable=true", f"{BUFFER}.max_read_timeout=60")
-    outcome, note = entry(found, f"{BUFFER}.replay_buffer.enable")
-    assert outcome == "not to be had" and "experience.reuse" in note
+    at = f"{BUFFER}.replay_buffer"
+    found = imported(f"{at}.enable=true", f"{BUFFER}.max_read_timeout=60")
+    outcome, note = entry(found, f"{at}.enable")
+    assert outcome == "asks for nothing" and "without reuse_cooldown_time" in note
+    outcome, note = entry(imported(f"{at}.enable=true", f"{at}.reuse_cooldown_time=30"), f"{at}.enable")
+    assert outcome == "changes the run" and "experience.reuse" in note
     assert entry(found, f"{BUFFER}.max_read_timeout")[0] == "asks for nothing"
     assert entry(found, f"{BUFFER}.storage_type")[0] == "asks for nothing"
     assert "experience" not in found.tree
