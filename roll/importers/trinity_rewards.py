@@ -58,7 +58,8 @@ _NEAREST: Mapping[str, str] = {
 _ANOTHER = "an environment or rollout loop of yours (docs/adding_an_env.md, docs/adding_a_rollout_loop.md)"
 _FORMAT = r".*?<think>.*?</think>\s*<answer>.*?</answer>[^\S\n]*(?:\n.*)?"
 _STRICT = r"<think>\n.*?\n</think>\n<answer>\n.*?\n</answer>(?:\n.*)?"
-_THINKING = r"(?:<think>)?.*</think>.*"
+_PLAIN = r"(?:(?!</?think>).)*"
+_THINKING = f"{_PLAIN}<think>{_PLAIN}</think>{_PLAIN}"  # each of them once
 _VERDICT = "math-verify decides on the last box, or else the last number, behind the thinking."
 
 
@@ -90,7 +91,9 @@ def _dapo(look: Look) -> _Made:
         most, cache = (look.size(f"{_OWN}{_ARGS}.{name}") for name in ("max_response_length", "cache_length"))
         weight = look.amount(f"{_OWN}{_ARGS}.penalty_factor", 1.0)
         parts = ({"reward": "overlong", "reward_args": {"max_tokens": most, "cache_tokens": cache}, "weight": weight},)
-    return _Made("math_rule", {}, parts, _VERDICT)
+    return _Made(
+        "math_rule", {}, parts, f"{_VERDICT} A wrong answer is 0, as in older versions there; in newer ones -1."
+    )
 
 
 _REWARDS: Mapping[str, Callable[[Look], _Made]] = {

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from roll.pipeline.rlvr.rewards.base import RewardInput
+from roll.pipeline.rlvr.rewards.exact_match import Regex
 from tests.unit.importers.test_trinity_meaning import at, entry, imported
 
 TASKS, ENGINE = "buffer.explorer_input.taskset", "explorer.rollout_model"
@@ -23,6 +25,25 @@ def test_a_boxed_workflow_that_thinks_asks_for_thinking() -> None:
     assert at(found, EVAL_PROMPT) == at(found, TRAIN_PROMPT)
     assert at(found, "eval_sets.other.data_args.system_prompt").startswith("Please reason step by step")
     assert entry(found, f"{SETS}.0.workflow_args.with_think")[0] != "changes the run"
+
+
+@pytest.mark.parametrize(
+    ("answer", "fits"),
+    [
+        ("<think>a</think> 4", True),
+        ("x\n<think>a\nb</think>\n4", True),
+        ("a</think> 4", False),
+        ("<think>a</think><think>b</think> 4", False),
+        ("</think> 4 <think>", False),
+        ("4", False),
+    ],
+)
+def test_thinking_is_begun_and_ended_once(answer: str, fits: bool) -> None:
+    words = (FLOW, f"{TASKS}.default_workflow_type=null", f"{TASKS}.workflow_args.with_think=true")
+    found = imported(*words, f"{TASKS}.default_reward_fn_type=math_boxed_reward")
+    (form,) = at(found, "rewards.trinity.reward_manager_config")
+    sample = RewardInput("2 + 2?", answer, ground_truth="4")
+    assert Regex(**form["reward_args"])(sample) == pytest.approx(0.0 if fits else -0.1)
 
 
 def test_a_boxed_workflow_has_its_prompt_with_any_reward() -> None:
