@@ -12,11 +12,11 @@ from roll.importers.trinity_sft import (
     CONDITIONS_OF_ROWS,
     OF_ROWS,
     OPTIMIZER_ROWS,
-    ROWS_DERIVED,
     ROWS_RENAMED,
     SUMS_OF_ROWS,
     longest,
     of_rows,
+    rows_derived,
 )
 from roll.importers.verl_sft_rows import ROLE, SFT, tokens
 
@@ -106,5 +106,5 @@ TRINITY_DPO = Table(
     },
     CONDITIONS_OF_ROWS,
     lambda key: of_rows(ROWS_RENAMED, key),
-    lambda given: ROWS_DERIVED,
+    rows_derived,
 )

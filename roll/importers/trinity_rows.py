@@ -141,7 +141,7 @@ SHARED = (
 )
 
 
-def _shuffles(value: object) -> bool:
+def shuffles(value: object) -> bool:
     if value in ("random", "shuffle", "sequential"):
         return value != "sequential"
     raise ChangesRun(f"selector_type: {value} is not here: sequential, random and shuffle are")
@@ -217,7 +217,7 @@ OWN_ROWS: tuple[Row, ...] = tuple(
             to(
                 f"{_TASKS}.task_selector.selector_type",
                 "actor_train.data_args.shuffle",
-                via=_shuffles,
+                via=shuffles,
                 default="sequential",
             ),
             to(f"{_TASKS}.task_selector.seed", "seed", via=lambda seed: Near(int(seed), "of all that a run draws")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from roll.importers.rows import (
     ChangesRun,
@@ -18,7 +19,7 @@ from roll.importers.rows import (
     summed,
     to,
 )
-from roll.importers.trinity_rows import BUFFER, EMBEDDED, SHARED, own
+from roll.importers.trinity_rows import BUFFER, EMBEDDED, SHARED, own, shuffles
 from roll.importers.trinity_steps import given_lengths, shortest
 from roll.importers.trinity_sums import folders, resume, trackers
 from roll.importers.verl_common import NO_PICTURES
@@ -44,6 +45,9 @@ ROWS_RENAMED: Mapping[str, str] = {
     "trainer.ppo_max_token_len_per_gpu": "data.max_token_len_per_gpu",
     "trainer.ulysses_sequence_parallel_size": "ulysses_sequence_parallel_size",
     "trainer.max_checkpoints_to_keep": "trainer.max_ckpt_to_keep",
+    **{f"model.lora_configs.0.{key}": f"model.{key}" for key in ("lora_rank", "lora_alpha", "target_modules")},
+    "trainer.use_remove_padding": "use_remove_padding",
+    "trainer.param_offload": "model.fsdp_config.offload_params",
     "monitor.monitor_type": "trainer.logger",
     f"{BUFFER}.path": "data.train_files",
     f"{BUFFER}.format.tools_key": "data.multiturn.tools_key",
@@ -65,6 +69,7 @@ _RENAMED: Mapping[str, str] = {
     f"{BUFFER}.format.response_key": "data.response_key",
 }
 _NO_ENGINE = "no engine samples here"
+_LOSS = "the loss is the mean over the tokens of an update"
 _EVERY_TURN = f"{BUFFER}.format.enable_concatenated_multi_turn"
 OF_ROWS: tuple[Row, ...] = (
     *SHARED,
@@ -75,7 +80,12 @@ OF_ROWS: tuple[Row, ...] = (
     summed("buffer.total_steps", "row steps"),
     summed("trainer.total_steps", "row steps"),
     needless("model.critic_model_path", "no critic learns here"),
+    summed("model.lora_configs.0.name", "lora"),
     needless("model.*", _NO_ENGINE),
+    to(f"{BUFFER}.data_selector.selector_type", "sft_train.data_args.shuffle", via=shuffles, default="sequential"),
+    lacks("trainer.optimizer_offload", "what is trained stays on its devices", False),
+    needless("trainer.balance_batch", "rows are divided over ranks by work"),
+    lacks("monitor.detailed_stats", "metrics have mean, least and most where they say more", False),
     to(f"{BUFFER}.format.system_prompt_key", "system_key"),
     to(f"{BUFFER}.format.system_prompt", "sft_train.data_args.system_prompt"),
     *(changes(f"{BUFFER}.format.{kind}_key", NO_PICTURES) for kind in ("image", "video")),
@@ -168,7 +178,19 @@ ROWS_DERIVED = {
     "data.response_key": "response",
     "model.enable_gradient_checkpointing": True,
 }
-OPTIMIZER_ROWS: tuple[Row, ...] = (lacks("optim.**", "training_args has the keys of the optimizer"),)
+
+
+def rows_derived(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Defaults there; adapters that only have a name have these sizes."""
+    named = f"{_OWN}model.lora_configs.0.name" in given
+    return ROWS_DERIVED | (dict.fromkeys(("model.lora_rank", "model.lora_alpha"), 32) if named else {})
+
+
+_ADAM = "there is no such optimizer here: AdamW of the strategy"
+OPTIMIZER_ROWS: tuple[Row, ...] = (
+    changes("optim.optimizer_type", _ADAM, "adam", "adamw"),
+    lacks("optim.**", "training_args has the keys of the optimizer"),
+)
 TRINITY_SFT = Table(
     "trinity",
     "sft",
@@ -179,6 +201,9 @@ TRINITY_SFT = Table(
             (
                 Row("algorithm.algorithm_type", note="supervised fine-tuning: start_sft_pipeline.py"),
                 needless("algorithm.repeat_times", "no engine samples here"),
+                changes("algorithm.loss_agg_mode", _LOSS, "token-mean"),
+                changes("algorithm.policy_loss_fn_args.loss_agg_mode", _LOSS, "token-mean"),
+                changes("algorithm.policy_loss_fn_args.use_token_level_loss", _LOSS, True),
                 lacks("algorithm.**", "the loss is that of fine-tuning: the mean over learnt tokens"),
                 summed(f"{BUFFER}.format.prompt_type", "columns", "messages"),
                 summed(_EVERY_TURN, "columns", False),
@@ -190,5 +215,5 @@ TRINITY_SFT = Table(
     {**SUMS_OF_ROWS, "columns": _columns},
     CONDITIONS_OF_ROWS,
     lambda key: of_rows(_RENAMED, key),
-    lambda given: ROWS_DERIVED,
+    rows_derived,
 )

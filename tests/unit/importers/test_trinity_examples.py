@@ -12,6 +12,7 @@ from tests.unit.importers.test_trinity_meaning import at, entry, imported
 
 TASKS, ENGINE = "buffer.explorer_input.taskset", "explorer.rollout_model"
 SETS = "buffer.explorer_input.eval_tasksets"
+ROWS = "buffer.trainer_input.experience_buffer"
 FLOW = "buffer.explorer_input.default_workflow_type=math_boxed_workflow"
 TRAIN_PROMPT, EVAL_PROMPT = "actor_train.data_args.system_prompt", "validation.data_args.system_prompt"
 
@@ -174,3 +175,35 @@ def test_an_offload_and_what_is_only_speed_is_no_other_run() -> None:
     keys += ("explorer.concurrent_mode=asynchronous", "monitor.detailed_stats=true", "trainer.critic_warmup=0")
     told = imported(*keys)
     assert {entry(told, key.partition("=")[0])[0] for key in keys} <= {"asks for nothing", "not to be had"}
+
+
+# --- fine-tuning
+
+
+@pytest.mark.parametrize(
+    ("words", "path", "value"),
+    [
+        ("model.lora_configs=[{name: a}]", "sft_train.model_args.lora_rank", 32),
+        ("model.lora_configs=[{name: a, lora_rank: 8}]", "sft_train.model_args.lora_rank", 8),
+        ("model.lora_configs=[{name: a, lora_rank: 8}]", "sft_train.model_args.lora_alpha", 32),
+        ("project=p", "sft_train.data_args.shuffle", False),
+        (f"{ROWS}.data_selector.selector_type=shuffle", "sft_train.data_args.shuffle", True),
+    ],
+)
+def test_fine_tuning_has_adapters_and_the_order_of_rows(words: str, path: str, value: Any) -> None:
+    assert at(imported(words, name="trinity_sft"), path) == value
+
+
+@pytest.mark.parametrize(
+    ("words", "outcome"),
+    [
+        ("algorithm.loss_agg_mode=seq-mean-token-mean", "changes the run"),
+        ("algorithm.loss_agg_mode=token-mean", "asks for nothing"),
+        ("algorithm.policy_loss_fn_args.use_token_level_loss=false", "changes the run"),
+        ("algorithm.optimizer.optimizer_type=sgd", "changes the run"),
+        ("algorithm.optimizer.optimizer_type=adam", "asks for nothing"),
+        ("trainer.balance_batch=false", "asks for nothing"),
+    ],
+)
+def test_of_fine_tuning_the_loss_and_the_optimizer_are_of_the_matter(words: str, outcome: str) -> None:
+    assert entry(imported(words, name="trinity_sft"), words.partition("=")[0])[0] == outcome
