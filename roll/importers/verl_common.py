@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from roll.configs.strategies.megatron_config import IDLE, KNOWN, SET_ELSEWHERE
 from roll.importers import words
-from roll.importers.rows import AsksNothing, ChangesRun, Near, NotHere, Row, changes, lacks, needless, same, to
+from roll.importers.rows import AsksNothing, ChangesRun, Near, Row, changes, lacks, needless, same, to
 
 TRAIN, INFER = "actor_train", "actor_infer"
 PROFILES = "profiler_timeline and profiler_memory record a run here (docs/profiling.md)"

@@ -123,7 +123,7 @@ def test_files_that_are_not_there_are_said() -> None:
 @pytest.mark.parametrize("kind", ["rlvr", "agentic"])
 def test_all_that_is_reinforcement_learning_checks_its_mix(kind: str) -> None:
     spec = PIPELINES[kind]
-    hooks = [*spec.problems, *spec.warnings, *spec.machine_problems, *spec.data_problems]
+    hooks = [*spec.problems, *spec.warnings, *spec.machine_problems, *spec.code_problems, *spec.data_problems]
     assert len([hook for hook in hooks if "mix_checks" in hook]) == 5
 
 

@@ -115,12 +115,19 @@ def test_a_configuration_of_verl_is_imported_with_its_report() -> None:
         imported("x.yaml", b"\xff\x00")
 
 
-def test_a_plan_tells_problems_or_what_would_run() -> None:
-    draft = next(draft for draft in examples() if draft.name == "tiny-sort/tiny_sort")
-    good = asyncio.run(plan_of(draft.text, "new"))
+def test_a_plan_tells_problems_or_what_would_run(tiny_model_dir: Path, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"prompt": "31", "ground_truth": "13", "tag": "sort"}\n' * 64)
+    text = next(draft.text for draft in examples() if draft.name == "tiny-sort/tiny_sort")
+    text = set_key(set_key(text, ("tiny_sort_dir",), str(tmp_path)), ("pretrain",), str(tiny_model_dir))
+    for role in ("actor_train", "validation"):
+        text = set_key(text, (role, "data_args", "file_name"), str(rows))
+    good = asyncio.run(plan_of(text, "new"))
     assert good.is_good and good.problems == () and "deepspeed_train" in good.text
-    bad = asyncio.run(plan_of(set_key(draft.text, ("rollout_batch_size",), -1), "new"))
+    bad = asyncio.run(plan_of(set_key(text, ("rollout_batch_size",), -1), "new"))
     assert not bad.is_good and any("rollout_batch_size" in problem for problem in bad.problems)
+    lost = asyncio.run(plan_of(set_key(text, ("pretrain",), str(tmp_path / "model")), "new"))
+    assert not lost.is_good and any("no model directory" in problem for problem in lost.problems)
 
 
 def test_a_run_gets_a_new_directory_below_the_folder(tmp_path: Path) -> None:
