@@ -63,12 +63,8 @@ def test_random_bytes_are_refused(tmp_path: Path) -> None:
 def test_an_undamaged_example_works(example: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Else the damage would never get past the first check."""
     (tmp_path / f"{NAME}.yaml").write_bytes(Case(example, ()).draft().data)
-    assert (
-        cli.main(
-            pipeline_of(example), [f"--config_path={tmp_path}", f"--config_name={NAME}", "--dry_run", "--elsewhere"]
-        )
-        == 0
-    )
+    words = [f"--config_path={tmp_path}", f"--config_name={NAME}", "--dry_run", "--elsewhere"]
+    assert cli.main(pipeline_of(example), words) == 0
 
 
 class Left:
