@@ -12,6 +12,7 @@ from roll.errors import ConfigError, RollError
 from roll.utils.imports import resolve
 from roll.utils.output import say
 from roll.utils.text import visible
+from roll.utils.version import VERSION
 
 OK, FAILED, BAD_USE = 0, 1, 2
 
@@ -54,6 +55,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """0 done, 1 it failed, 2 the words or what they name cannot work."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
+        if words[:1] in (["--version"], ["version"]):
+            say(f"roll {VERSION}")
+            return OK
         if not words or words[0] not in SUBCOMMANDS:
             is_asked = bool(words) and words[0] in ("-h", "--help", "help")
             if not is_asked:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from roll.commands import main
+from roll.utils.version import VERSION
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
@@ -44,6 +45,12 @@ def test_what_a_full_disk_does_not_take_is_one_line_and_no_traceback(words: list
 def test_a_word_that_is_none_is_named_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["runn"]) == 2
     assert capsys.readouterr().err.startswith("roll has no command runn. Did you mean run?\n")
+
+
+@pytest.mark.parametrize("word", ["--version", "version"])
+def test_the_version_can_be_asked_for(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([word]) == 0
+    assert capsys.readouterr().out == f"roll {VERSION}\n"
 
 
 @pytest.mark.parametrize("words", [["--max-new-tokens", "5"], ["--max_new_tokens=5"], ["--max-new-tokens=5"]])

@@ -1,0 +1,14 @@
+"""Samples answers of the validation and scores them, as `roll eval` does: nothing is trained (docs/modes.md).
+
+python examples/start_rlvr_rollout_pipeline.py --config_path tiny-sort --config_name tiny_sort
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that a checkout runs without being installed
+
+from roll.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main("rlvr", [*sys.argv[1:], "mode=bench"], script=__file__))
