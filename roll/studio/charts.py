@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from roll.pipeline.display.curves import binned_phases, smoothed
@@ -12,10 +13,12 @@ from roll.utils.text import visible
 
 _FEW_POINTS = 20
 _DIGITS = 5
+_EARLIER = "#b0b0b0"
 
 
-def line_options(rows: Rows, name: str) -> dict[str, Any]:
-    """A metric: each step in a pale colour where there are many, and smoothed in a full one."""
+def line_options(rows: Rows, name: str, earlier: Mapping[str, Rows] = MappingProxyType({})) -> dict[str, Any]:
+    """A metric: each step in a pale colour where there are many, and smoothed in a full one. `earlier`: by its name,
+    what a start wrote that was begun anew since, in grey."""
     steps, values = thinned(series(rows, name))
     points = _points(steps, values)
     if len(steps) < _FEW_POINTS:
@@ -23,6 +26,9 @@ def line_options(rows: Rows, name: str) -> dict[str, Any]:
     else:
         means = smoothed(values, max(5, len(steps) // 20 * 2 + 1))
         lines = [_line(name, points, 1.0, 0.3), _line("smoothed", _points(steps, means), 2.0, 1.0)]
+    for start, others in earlier.items():
+        if before := series(others, name):
+            lines.append(_line(start, _points(*thinned(before)), 1.2, 1.0, _EARLIER))
     return _options(visible(name), 48) | {"series": lines}
 
 
@@ -60,8 +66,8 @@ def _options(title: str, bottom: int) -> dict[str, Any]:
     }
 
 
-def _line(name: str, points: list[list[float]], width: float, opacity: float) -> dict[str, Any]:
-    style = {"color": COLORS[0], "opacity": opacity}
+def _line(name: str, points: list[list[float]], width: float, opacity: float, color: str = COLORS[0]) -> dict[str, Any]:
+    style = {"color": color, "opacity": opacity}
     line = {"type": "line", "name": visible(name), "data": points, "showSymbol": False, "itemStyle": style}
     return line | {"lineStyle": style | {"width": width}}
 

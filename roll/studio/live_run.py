@@ -9,7 +9,7 @@ from pathlib import Path
 from roll.pipeline.records.run_record import RUN_FILE
 from roll.pipeline.tracking.local import NO_METRICS, read_line
 from roll.report.log_lines import LogLine, WarningLines
-from roll.report.run_files import MOST_LOG_BYTES, RunFiles, StepSpread, find_run, finite, read_spread
+from roll.report.run_files import MOST_LOG_BYTES, RunFiles, StepSpread, earlier_starts, find_run, finite, read_spread
 from roll.studio.appended import AppendedLines
 
 Mark = tuple[int, ...]
@@ -26,6 +26,7 @@ class LiveRun:
         self._story: Mark | None = None
         self._rows: dict[int, dict[str, float]] = {}
         self._spreads: dict[Path, tuple[Mark, StepSpread | None]] = {}
+        self._earlier: Sequence[RunFiles] | None = None
         self.files = find_run(directory)
         self._metrics = AppendedLines(self.files.metrics, most_bytes)
         self._log = AppendedLines(self.files.log, MOST_LOG_BYTES)
@@ -67,12 +68,21 @@ class LiveRun:
         steps = self.files.steps
         return [spread for _, spread in self._spreads.values() if spread is not None and spread.step in steps]
 
+    def earlier(self) -> Sequence[RunFiles]:
+        """The starts whose place this run took in its folder, the newest first; read anew when it starts."""
+        if self._earlier is None:
+            try:
+                self._earlier = earlier_starts(self.files)
+            except OSError:
+                self._earlier = ()
+        return self._earlier
+
     def _read_story(self) -> bool:
         mark = mark_of(self.files.logs / RUN_FILE)
         if mark == self._story:
             return False
         self.files = replace(find_run(self._directory), rows=self.files.rows)
-        self._story = mark
+        self._story, self._earlier = mark, None
         if self.files.metrics != self._metrics.path:
             self._metrics = AppendedLines(self.files.metrics, self._most_bytes)
         return True

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from nicegui import ui
 
 from roll.errors import ConfigError
+from roll.pipeline.display.summary import Rows
 from roll.report.figures import failures, overview, phase_table, role_table
 from roll.report.log_lines import LogLine
 from roll.report.page import main_metrics
@@ -61,6 +62,7 @@ class RunView:
         self._live, self._waits = live, Waits()
         self._shown: RunFiles | None = None
         self._spreads: Sequence[StepSpread] = ()
+        self._earlier: dict[str, Rows] = {}
         self._charts: dict[str, ui.echart] = {}
         with ui.row().classes("items-center full-width"):
             ui.label(visible(live.files.name)).classes("text-h5")
@@ -118,6 +120,7 @@ class RunView:
         """What the files say by now: the state, when they were written, warnings, and how rewards are spread."""
         if self._live.update():
             self._spreads = self._live.spreads()
+            self._earlier = {start.name.rpartition(", ")[2]: start.rows for start in self._live.earlier()}
         written = newest(self._live.files)
         state = state_of(self._live.files.starts, time.time() - written)
         return state, written, self._live.warnings(), self._spreads
@@ -177,11 +180,13 @@ class RunView:
             self._charts.pop(name).delete()
         for name in shown:
             if name in self._charts:
-                self._charts[name].options.update(line_options(rows, name))
+                self._charts[name].options.update(line_options(rows, name, self._earlier))
                 self._charts[name].update()
                 continue
             with self._grid:
-                self._charts[name] = ui.echart(line_options(rows, name)).classes("card").style("height: 240px")
+                self._charts[name] = (
+                    ui.echart(line_options(rows, name, self._earlier)).classes("card").style("height: 240px")
+                )
 
 
 def _table(columns: Sequence[str], title: str = "") -> ui.table:

@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from roll.pipeline.records.run_record import RunStart
+from roll.pipeline.tracking.local import write_metrics
 from roll.studio.appended import AppendedLines
 from roll.studio.charts import line_options, phase_options
 from roll.studio.live_run import LiveRun
@@ -152,6 +153,17 @@ def test_curves_have_the_numbers_of_the_rows_and_tips_without_markup() -> None:
     assert options["series"][0]["data"] == [[1, 0.12346], [3, 2.0]]
     assert options["tooltip"]["renderMode"] == "richText"
     assert len(line_options([(step, {"a": 1.0}) for step in range(30)], "a")["series"]) == 2
+
+
+def test_starts_that_were_begun_anew_are_drawn_beside_the_run(tmp_path: Path) -> None:
+    options = line_options([(1, {"a": 1.0})], "a", {"start 2": [(1, {"a": 5.0})], "start 1": [(1, {"b": 5.0})]})
+    assert [(line["name"], line["data"]) for line in options["series"]] == [("a", [[1, 1.0]]), ("start 2", [[1, 5.0]])]
+    (tmp_path / "logs").mkdir()
+    for name, reward in (("metrics", 0.9), ("metrics.1", 0.1)):
+        write_metrics(tmp_path / "logs" / f"{name}.jsonl", [(1, {"rollout/reward_mean": reward})])
+    live = LiveRun(tmp_path)
+    live.update()
+    assert [start.rows for start in live.earlier()] == [[(1, {"rollout/reward_mean": 0.1})]]
 
 
 def test_phases_are_stacked() -> None:
