@@ -152,7 +152,7 @@ def test_search_asks_a_server_and_a_server_without_an_answer_is_no_fault_of_the_
 )
 def test_a_tool_that_cannot_be_built_is_told_before_a_run(tool: dict[str, Any], text: str) -> None:
     (found,) = tool_problems("at", ToolWrapperConfig.model_validate({"tool_configs": [tool]}))
-    assert text in found
+    assert text in str(found)
 
 
 def test_two_tools_of_one_name_are_told_before_a_run() -> None:

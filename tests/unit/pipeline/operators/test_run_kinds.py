@@ -70,7 +70,7 @@ def test_conversations(tmp_path: Path, tiny_model_dir: Path) -> None:
     before = list(operator_reports(made))
     chosen, held_out = SFTPipeline(made, row_plan(made)).load_rows()
     assert len(chosen) == 1 and held_out is None
-    assert before == list(operator_reports(made)) and "1 more than 3 characters" in "\n".join(before)
+    assert before == list(operator_reports(made)) and "1 more than 3 characters" in "\n".join(map(str, before))
 
 
 def test_rows_of_a_student(tmp_path: Path, tiny_model_dir: Path) -> None:
@@ -84,7 +84,7 @@ def test_rows_of_a_student(tmp_path: Path, tiny_model_dir: Path) -> None:
     )
     before = list(operator_reports(made))
     chosen, _ = DistillPipeline(made, row_plan(made)).load_rows()
-    assert len(chosen) == 1 and "1 more than 3 characters" in "\n".join(before)
+    assert len(chosen) == 1 and "1 more than 3 characters" in "\n".join(map(str, before))
     assert before == list(operator_reports(made))
 
 
