@@ -18,7 +18,7 @@ from roll.datasets import hub_set, remote
 from roll.datasets.hub_set import load_hub_set
 from roll.datasets.preflight import preflight
 from roll.datasets.rows import Domain
-from roll.datasets.sources import data_sources
+from roll.datasets.sources import data_sources, lacking_packages
 from roll.errors import ConfigError
 
 KEY = "actor_train.data_args"
@@ -139,11 +139,12 @@ def test_a_protocol_says_which_package_it_needs(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(fsspec, "get_filesystem_class", get_filesystem_class)
     text = f"{KEY}.file_name: s3://***@bucket/a.jsonl cannot be read: Install s3fs to access it"
-    assert problem(args("s3://id:secret@bucket/a.jsonl"), reach=False) == text
+    assert list(lacking_packages(args("s3://id:secret@bucket/a.jsonl"), KEY)) == [text]
+    assert problem(args("s3://id:secret@bucket/a.jsonl")) == text
 
 
 def test_an_unknown_protocol_is_told() -> None:
-    assert "Protocol not known: nowhere" in problem(args("nowhere://a.jsonl"), reach=False)
+    assert "Protocol not known: nowhere" in problem(args("nowhere://a.jsonl"))
 
 
 class _Quiet(SimpleHTTPRequestHandler):
@@ -255,7 +256,7 @@ def test_a_data_set_has_no_file_type(hub: FakeHub) -> None:
 
 def test_a_missing_package_is_told_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub_set, "is_installed", lambda name: False)
-    text = problem(args("someone/sums"), reach=False)
+    (text,) = lacking_packages(args("someone/sums"), KEY)
     assert text.startswith(f"{KEY}.file_name: someone/sums is no file of this machine: as a data set of the Hugging")
     assert text.endswith("Install it: pip install 'datasets>=4,<6'")
     with pytest.raises(ConfigError, match="needs the package datasets"):
