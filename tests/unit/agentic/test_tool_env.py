@@ -145,7 +145,7 @@ def test_search_asks_a_server_and_a_server_without_an_answer_is_no_fault_of_the_
     [
         ({"tool_id": "search"}, "search needs corpus (a data file) or search_url"),
         ({"tool_id": "search", "tool_args": {"corpus": "nowhere.jsonl"}}, "nowhere.jsonl does not exist"),
-        ({"tool_id": "search", "tool_args": {"top": 3}}, "It takes corpus, search_url, topk, timeout."),
+        ({"tool_id": "search", "tool_args": {"top": 3}}, "It takes corpus, search_url, topk, timeout, num_workers."),
         ({"tool_id": "roll.errors:ConfigError"}, "tool_configs[0].tool_id: roll.errors:ConfigError is no tool"),
         ({"tool_id": "no_such.module:Tool"}, "importing no_such.module failed"),
     ],
@@ -157,6 +157,6 @@ def test_a_tool_that_cannot_be_built_is_told_before_a_run(tool: dict[str, Any], 
 
 def test_two_tools_of_one_name_are_told_before_a_run() -> None:
     twice = ToolWrapperConfig.model_validate({"tool_configs": [{"tool_id": "calculator"}] * 2})
-    assert tool_problems("at", twice) == [
+    assert [str(found) for found in tool_problems("at", twice)] == [
         "at.tool_configs: two tools are called calculator: an answer could mean either."
     ]
