@@ -30,13 +30,16 @@ def local_path(name: str) -> str:
 
 
 def missing_package(protocol: str) -> str | None:
-    """What is to be installed before files can come from there, None if nothing is."""
+    """What is to be installed before files can come from there, None if nothing is. Raises ConfigError for a protocol
+    that there is not."""
     import fsspec
 
     try:
         fsspec.get_filesystem_class(protocol)
-    except (ImportError, ValueError) as error:
+    except ImportError as error:
         return str(error)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
     return None
 
 

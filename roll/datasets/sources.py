@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
@@ -58,8 +59,10 @@ def lacking_packages(args: DataArgs, key: str) -> Iterator[str]:
     """What has to be installed before data that are not files of this machine can be read."""
     for name in args.file_name:
         protocol = protocol_of(name)
-        if protocol is not None and (missing := missing_package(protocol)) is not None:
-            yield f"{key}.file_name: {mask(name)} cannot be read: {missing}"
+        if protocol is not None:
+            with suppress(ConfigError):  # of a protocol that there is not, which data_sources tells
+                if (missing := missing_package(protocol)) is not None:
+                    yield f"{key}.file_name: {mask(name)} cannot be read: {missing}"
             continue
         is_set = protocol is None and names_data_set(name) and not look_at(local_path(name)).exists
         if is_set and (missing := missing_for_hub()) is not None:
@@ -118,9 +121,13 @@ class _Entry:
             yield DataFile(file, self._format(str(file)), self._key)
 
     def _remote(self, protocol: str, reach: bool) -> Iterator[DataSource]:
+        try:
+            missing = missing_package(protocol)
+        except ConfigError as error:
+            raise ConfigError(f"{self._key}: {mask(self._name)} cannot be read: {error}") from error
         if not reach:
             return
-        if (missing := missing_package(protocol)) is not None:
+        if missing is not None:
             raise ConfigError(f"{self._key}: {mask(self._name)} cannot be read: {missing}")
         try:
             found = expand(self._name)

@@ -144,7 +144,8 @@ def test_a_protocol_says_which_package_it_needs(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_an_unknown_protocol_is_told() -> None:
-    assert "Protocol not known: nowhere" in problem(args("nowhere://a.jsonl"))
+    assert "Protocol not known: nowhere" in problem(args("nowhere://a.jsonl"), reach=False)
+    assert list(lacking_packages(args("nowhere://a.jsonl"), KEY)) == []
 
 
 class _Quiet(SimpleHTTPRequestHandler):
