@@ -20,19 +20,17 @@ _OVERLONG = ("enable_overlong_penalty", "penalty_factor", "max_response_length",
 _THINKS = ("with_think", "format_score_coef")
 
 _TAGGED = (
-    "A conversation between User and Assistant. The user asks a question, and the Assistant solves it. The assistant "
-    "first thinks about the reasoning process in the mind and then provides the user with the answer. The reasoning "
-    "process and answer are enclosed within <think> </think> and <answer> </answer> tags, respectively, i.e.,\n"
-    "<think> reasoning process here </think>\n<answer> answer here </answer>.\n"
+    "Think the question through before you answer it. Write what you think between <think> and </think>, and after "
+    "that the answer between <answer> and </answer>, as in:\n<think> your reasoning </think>\n<answer> your answer "
+    "</answer>\n"
 )
 _THINKS_FIRST = (
-    "You are a helpful assistant that solves MATH problems. You should first thinks about the reasoning process in "
-    "mind and then provides the user with the answer. You should present your reasoning process using the format: "
-    "<think>\n ...your reasoning process here... </think>\n first. You should always include your final answer in "
-    "\\boxed{} as closed-form results."
+    "You solve problems of mathematics. Think the problem through first, between <think> and </think>. Then give the "
+    "final answer within \\boxed{}, as an expression in closed form."
 )
 _BOXED_FLOW = "math_boxed_workflow"
-_BOXED = "Please reason step by step, and put your final answer within \\boxed{}."
+_BOXED = "Reason step by step, and give the final answer within \\boxed{}."
+_OWN_WORDS = "The workflow's system prompt is in words of ours: data_args.system_prompt takes another."
 _WORKFLOWS: Mapping[str, tuple[str, str]] = {
     "math_workflow": ("math_reward", _TAGGED),
     _BOXED_FLOW: ("math_boxed_reward", _BOXED),
@@ -40,7 +38,7 @@ _WORKFLOWS: Mapping[str, tuple[str, str]] = {
     "on_policy_distill_workflow": ("", ""),
     "on_policy_distill_math_workflow": ("math_boxed_reward", ""),
 }
-"""Of one question and one answer: the reward and the system prompt where none is given. `async_` says nothing here."""
+"""Workflows of one question and one answer: the reward, and the system prompt where none is given."""
 _NEAREST: Mapping[str, str] = {
     "frozen_lake": "env_type: frozen_lake is the same game with maps and words of its own",
     "webshop": "env_type: webshop is the same shop",
@@ -176,7 +174,7 @@ def _rewards(look: Look) -> Sum:
     settings |= {f"{_AT}.reward_manager_config": [dict(part) for part in made.parts]} if made.parts else {}
     beside = "".join(f" + {part.get('name', part['reward'])}" for part in made.parts)
     text = f"{_AT}.reward: {made.reward}{beside} (docs/rewards.md)."
-    return Sum(settings, text, made.near, changes=lost)
+    return Sum(settings, text, f"{made.near} {_OWN_WORDS if _has_default_prompt(look) else ''}".strip(), changes=lost)
 
 
 def _keys(look: Look, name: str) -> list[str]:
@@ -205,6 +203,11 @@ def _system_prompt(look: Look) -> Sum:
     if look(f"{_OWN}{SETS}.0.path") and (own := system_prompt_of(look, 0)):
         settings["validation.data_args.system_prompt"] = own
     return Sum(settings, "data_args.system_prompt, before rows that bring none.")
+
+
+def _has_default_prompt(look: Look) -> bool:
+    given = look(f"{_OWN}{_INPUT}.system_prompt") or look(f"{_OWN}{TASKS}.format.system_prompt")
+    return not given and bool(_default_prompt(look, _FLOW_ARGS))
 
 
 def _default_prompt(look: Look, args: str) -> str:

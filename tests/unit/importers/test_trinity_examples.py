@@ -22,9 +22,9 @@ def test_a_boxed_workflow_that_thinks_asks_for_thinking() -> None:
     words += (f"{TASKS}.format.system_prompt=null", "buffer.explorer_input.system_prompt=null")
     words += (f"{SETS}=[{{path: data/test, workflow_args: {{with_think: true}}}}, {{path: data/other, name: other}}]",)
     found = imported(*words)
-    assert "You should first thinks" in at(found, TRAIN_PROMPT)
+    assert "Think the problem through first" in at(found, TRAIN_PROMPT)
     assert at(found, EVAL_PROMPT) == at(found, TRAIN_PROMPT)
-    assert at(found, "eval_sets.other.data_args.system_prompt").startswith("Please reason step by step")
+    assert at(found, "eval_sets.other.data_args.system_prompt").startswith("Reason step by step")
     assert entry(found, f"{SETS}.0.workflow_args.with_think")[0] != "changes the run"
 
 
@@ -50,7 +50,7 @@ def test_thinking_is_begun_and_ended_once(answer: str, fits: bool) -> None:
 def test_a_boxed_workflow_has_its_prompt_with_any_reward() -> None:
     words = (FLOW, f"{TASKS}.default_workflow_type=null", f"{TASKS}.format.system_prompt=null")
     words += (f"{TASKS}.default_reward_fn_type=accuracy_reward", "buffer.explorer_input.system_prompt=null")
-    assert at(imported(*words), TRAIN_PROMPT).startswith("Please reason step by step")
+    assert at(imported(*words), TRAIN_PROMPT).startswith("Reason step by step")
 
 
 @pytest.mark.parametrize(

@@ -194,10 +194,12 @@ def test_the_reward_of_mathematics_pays_for_its_form_as_there() -> None:
     found, made = rewards("math_reward", "math_workflow")
     (part,) = made["reward_manager_config"]
     assert (made["reward"], part["reward"], part["reward_args"]["otherwise"]) == ("math_rule", "regex", -0.1)
-    assert "<think> </think> and <answer> </answer>" in at(found, "actor_train.data_args.system_prompt")
+    assert "between <think> and </think>" in at(found, "actor_train.data_args.system_prompt")
+    assert "system prompt is in words of ours" in entry(found, f"{TASKS}.default_reward_fn_type")[1]
     assert at(found, "validation.data_args.system_prompt") == at(found, "actor_train.data_args.system_prompt")
     own, _ = rewards("math_reward", "math_workflow", f"{TASKS}.format.system_prompt=Think.")
     assert at(own, "actor_train.data_args.system_prompt") == "Think."
+    assert "words of ours" not in entry(own, f"{TASKS}.default_reward_fn_type")[1]
     assert at(rewards("countdown_reward", "math_workflow")[0], "actor_train.data_args.system_prompt") is None
 
 
