@@ -14,9 +14,9 @@ from roll.datasets.answers.turns import Message, Turns
 from roll.datasets.loader import DataFile, Row
 from roll.datasets.media import check_text_alone
 from roll.datasets.messages import conversation_column, messages_in, told_in_text
-from roll.datasets.shortened import shortened
 from roll.datasets.sources import Choose, all_rows, data_sources
 from roll.datasets.templates import PromptTemplate
+from roll.datasets.token_bound import shortened
 from roll.datasets.tool_calls import Tool, plain, tools_in
 from roll.errors import ConfigError
 from roll.types.batch import Rows

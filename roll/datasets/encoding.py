@@ -17,10 +17,9 @@ from roll.datasets.answers.parts import shape_of
 from roll.datasets.answers.written import check_prompt
 from roll.datasets.loader import Row
 from roll.datasets.rows import Domain, Example, RowReader
-from roll.datasets.shortened import shortened
 from roll.datasets.sources import Choose, all_rows, data_sources
 from roll.datasets.templates import PromptTemplate
-from roll.datasets.token_bound import TokenBound
+from roll.datasets.token_bound import TokenBound, shortened
 from roll.errors import ConfigError
 from roll.types.rollout import Task
 from roll.utils.thinking import marking_tokens

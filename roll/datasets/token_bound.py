@@ -1,15 +1,19 @@
-"""The fewest tokens that a text can have, told from its length: a prompt of megabytes is too long without asking the
+"""Lengths in tokens: rows are cut to the most that a run takes, and a prompt of megabytes is found too long without the
 tokenizer, which would work on it for minutes."""
 
 from __future__ import annotations
 
 import json
 import unicodedata
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from roll.configs.data import Truncation
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+T = TypeVar("T")
 
 _KEEPING = {"ByteLevel", "Digits", "Metaspace"}  # pre-tokenizers that lose no character
 
@@ -81,3 +85,13 @@ def _steps(spec: Mapping[str, Any] | None, parts: str) -> Iterator[Mapping[str, 
             yield from _steps(part, parts)
     else:
         yield spec
+
+
+def shortened(items: Sequence[T], most: int, how: Truncation) -> list[T]:
+    """At most so many items: without their beginning (left), their middle, or their end (any other).
+
+    Example: of abcdefg and 5 middle leaves abefg, as verl cuts.
+    """
+    excess = max(0, len(items) - most)
+    begin = {"left": 0, "middle": most // 2}.get(how, most)
+    return [*items[:begin], *items[begin + excess :]]

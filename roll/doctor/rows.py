@@ -11,9 +11,9 @@ from roll.datasets.loader import DataSource, Row
 from roll.datasets.sources import all_rows
 from roll.doctor.finding import Finding
 from roll.pipeline.policy_tokenizer import policy_tokenizer
-from roll.pipeline.rlvr.domains import data_domains
 from roll.pipeline.rlvr.reward_worker import RewardWorker
 from roll.pipeline.rlvr.rewards.base import RewardInput
+from roll.pipeline.rlvr.rewards.table import data_domains
 from roll.pipeline.rlvr.rlvr_checks import data_args_of
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.types.rollout import Task

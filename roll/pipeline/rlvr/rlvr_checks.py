@@ -144,7 +144,7 @@ def data_problems(config: RLVRConfig) -> Iterator[str]:
 
 def _row_problems(config: RLVRConfig, reach: bool) -> Iterator[str]:
     from roll.datasets.preflight import preflight
-    from roll.pipeline.rlvr.domains import data_domains
+    from roll.pipeline.rlvr.rewards.table import data_domains
 
     try:
         domains = data_domains(config)

@@ -25,12 +25,12 @@ from roll.pipeline.length import of_known_length
 from roll.pipeline.operators.choice import row_choice
 from roll.pipeline.policy_tokenizer import policy_tokenizer
 from roll.pipeline.records.logging_board import LoggingBoard
-from roll.pipeline.rlvr.domains import data_domains
 from roll.pipeline.rlvr.judge.engine import JudgeText
 from roll.pipeline.rlvr.judge.service import EngineJudges, LateJudge
 from roll.pipeline.rlvr.prompt_rollouter import PromptRollouter, RewardService
 from roll.pipeline.rlvr.reward_model import RewardModel, answer_readers
 from roll.pipeline.rlvr.reward_service import RewardPools, RewardsByDomain
+from roll.pipeline.rlvr.rewards.table import data_domains
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.pipeline.rlvr.row_operators import places, read_texts
 from roll.pipeline.rlvr.weighted_credit import WeightedCredit

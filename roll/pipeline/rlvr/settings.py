@@ -1,4 +1,4 @@
-"""From RLVR's keys to the settings of row weights."""
+"""Maps RLVR's keys to the settings of row weights."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def _told(problems: Iterable[Problem]) -> list[str]:
 
 
 def _keys_of(names: Collection[str], config: RunConfig) -> dict[str, list[str]]:
-    """By the name of a variable that is not set, the keys whose values hold it."""
+    """Maps the name of a variable that is not set to the keys whose values hold it."""
     values = dict(_texts(config.model_dump(), "")) if names else {}
     return {name: [key for key, text in values.items() if f"${name}" in text] for name in sorted(names)}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -106,3 +107,11 @@ class Job:
         fixed = {"core": 0, "memlock": 65536, "msgqueue": 0, "sigpending": 256, "nofile": 128}
         same = fixed | {"as": memory, "fsize": disk, "stack": stack, "nproc": self.limits.threads}
         return {"cpu": (cpu, cpu + 1), **{name: (value, value) for name, value in same.items()}}
+
+
+def own_python() -> tuple[str, tuple[str, ...]]:
+    """The interpreter of this process, and what a job with it has to see: itself and its libraries, not what stands
+    beside them, such as conda's other environments."""
+    real, base = os.path.realpath(sys.executable), os.path.realpath(sys.base_prefix)
+    libraries = (f"{base}/{name}" for name in ("lib", sys.platlibdir))
+    return real, tuple(dict.fromkeys(path for path in (*libraries, real) if os.path.exists(path)))

@@ -9,12 +9,12 @@ import pytest
 
 from roll.configs.data import DataArgs
 from roll.datasets.preflight import preflight as data_preflight
-from roll.pipeline.rlvr.domains import data_domains
 from roll.pipeline.rlvr.reward_config import RewardConfig
 from roll.pipeline.rlvr.reward_worker import RewardWorker
 from roll.pipeline.rlvr.rewards.base import RewardInput, RewardOutcome
 from roll.pipeline.rlvr.rewards.code import reward as module
 from roll.pipeline.rlvr.rewards.code.local import LocalJudge
+from roll.pipeline.rlvr.rewards.table import data_domains
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.utils.sandbox.means import SandboxUnavailable
 from tests.helpers.rewards import preflight

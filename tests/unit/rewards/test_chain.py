@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 
-from roll.pipeline.rlvr.domains import data_domains
 from roll.pipeline.rlvr.reward_config import RewardConfig, RewardPart
 from roll.pipeline.rlvr.reward_worker import RewardWorker
 from roll.pipeline.rlvr.rewards.base import RewardInput, RewardOutcome
-from roll.pipeline.rlvr.rewards.table import sharing_of
+from roll.pipeline.rlvr.rewards.table import data_domains, sharing_of
 from roll.pipeline.rlvr.rlvr_checks import rlvr_warnings
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from tests.helpers.configs import config

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from roll.errors import RewardError
-from roll.pipeline.rlvr.domains import data_domains
 from roll.pipeline.rlvr.reward_config import RewardConfig
 from roll.pipeline.rlvr.reward_worker import RewardWorker
 from roll.pipeline.rlvr.rewards.base import RewardInput, RewardOutcome, requires
+from roll.pipeline.rlvr.rewards.table import data_domains
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from tests.helpers.rewards import preflight
 

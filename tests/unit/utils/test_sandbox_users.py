@@ -16,8 +16,7 @@ from roll.pipeline.rlvr.rewards.code.languages import find_python
 from roll.pipeline.rlvr.rewards.code.reward import CodeSandbox
 from roll.utils.sandbox import bubblewrap, launch, namespaces
 from roll.utils.sandbox.bubblewrap import Bubblewrap
-from roll.utils.sandbox.interpreter import own_python
-from roll.utils.sandbox.job import USERS, Job, Limits, checked_users, view
+from roll.utils.sandbox.job import USERS, Job, Limits, checked_users, own_python, view
 from roll.utils.sandbox.launch import job_user
 from roll.utils.sandbox.namespaces import Namespaces
 

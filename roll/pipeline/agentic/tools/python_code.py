@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from roll.errors import EnvError
 from roll.pipeline.agentic.tools.base import Tool, ToolError
-from roll.utils.sandbox.interpreter import own_python
-from roll.utils.sandbox.job import BOX, Job, Limits, checked_users, view
+from roll.utils.sandbox.job import BOX, Job, Limits, checked_users, own_python, view
 from roll.utils.sandbox.launch import Means
 from roll.utils.sandbox.means import SandboxUnavailable, find_means
 from roll.utils.sandbox.process import SandboxError, run

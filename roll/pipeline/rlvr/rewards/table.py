@@ -10,7 +10,7 @@ from typing import Literal, cast
 
 from roll.configs.load.aliases import LLM_JUDGE, REWARD_MODEL
 from roll.configs.problems import Problem
-from roll.datasets.rows import GROUND_TRUTH, Columns
+from roll.datasets.rows import GROUND_TRUTH, Columns, Domain
 from roll.pipeline.rlvr.judge.build import api_judge, way_of
 from roll.pipeline.rlvr.reward_config import RewardConfig
 from roll.pipeline.rlvr.rewards.base import REQUIRED, ROW_CHECK, TAKES_BATCH, BatchReward, Reward, RowCheck
@@ -39,6 +39,17 @@ def row_checks(config: RewardConfig) -> tuple[RowCheck, ...]:
     """What its parts ask of every row (`checks_rows`). Imports them, and builds nothing."""
     found = (getattr(resolve(part.reward, PATHS), ROW_CHECK, None) for part in parts_of(config))
     return tuple(check for check in found if check is not None)
+
+
+def data_domains(config: RLVRConfig) -> list[Domain]:
+    """The domains as the data sees them: each domain's own name, its tags, and the columns that its reward needs.
+    Imports the rewards."""
+    domains = []
+    for name, reward in config.rewards.items():
+        tags = tuple(dict.fromkeys((name, *reward.tag_included)))
+        required, some = required_columns(reward), reads_ground_truth(reward)
+        domains.append(Domain(name, tags, required, some, row_checks(reward)))
+    return domains
 
 
 def _declared(part: Part) -> tuple[Columns, ...] | None:

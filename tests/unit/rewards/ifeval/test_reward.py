@@ -8,11 +8,11 @@ import pytest
 
 from roll.configs.data import DataArgs
 from roll.datasets.preflight import preflight as data_preflight
-from roll.pipeline.rlvr.domains import data_domains
 from roll.pipeline.rlvr.reward_config import RewardConfig
 from roll.pipeline.rlvr.reward_worker import RewardWorker
 from roll.pipeline.rlvr.rewards.base import RewardInput
 from roll.pipeline.rlvr.rewards.ifeval.reward import IFEval, loose_versions
+from roll.pipeline.rlvr.rewards.table import data_domains
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from tests.helpers.configs import config
 from tests.helpers.rewards import preflight

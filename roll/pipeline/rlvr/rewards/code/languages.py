@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-from roll.utils.sandbox.interpreter import own_python
-from roll.utils.sandbox.job import BOX, Job, Limits, View, view
+from roll.utils.sandbox.job import BOX, Job, Limits, View, own_python, view
 
 GUEST = files("roll.pipeline.rlvr.rewards.code.guest")
 PROGRAM = "program"  # the file that a compiler makes
