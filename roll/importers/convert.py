@@ -30,7 +30,7 @@ Tree = dict[str, Any]
 _WRONG = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError)
 """What a value of another kind than the key's raises where it is read."""
 _NOT_GIVEN: tuple[Any, ...] = (None, "", {}, [])
-"""Of a key that is not known, values that can ask for nothing."""
+"""Values of an unknown key that can ask for nothing."""
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,7 @@ def lacks(key: str, note: str, *idle: Any, default: Any = NOTHING) -> Row:
 
 
 def changes(key: str, note: str, *idle: Any, default: Any = NOTHING) -> Row:
-    """As `lacks`, of a key without which the run is not the one that its author meant."""
+    """A key that is not to be had, as of `lacks`, and without which the run is not the one that its author meant."""
     return Row(key, note=note, idle=(None, *idle), outcome=CHANGES, default=default)
 
 
@@ -119,6 +119,11 @@ class Sum:
     nears: Mapping[str, str] = field(default_factory=dict)
     idle: Mapping[str, str] = field(default_factory=dict)
     """Keys that ask for nothing beside the others, with the reason."""
+
+
+def _is_left_open(value: Any) -> bool:
+    """Whether a shell or the environment would put something in its place."""
+    return isinstance(value, str) and ("$" in value or "`" in value)
 
 
 class Look:
@@ -144,7 +149,7 @@ class Look:
     def number(self, key: str, default: Any = None) -> int:
         """A whole number. Raises NotHere for what is none, LeftOpen for what a script leaves open."""
         value = self(key, default)
-        if isinstance(value, str) and ("$" in value or "`" in value):
+        if _is_left_open(value):
             raise LeftOpen(key, value)
         if isinstance(value, str) and re.fullmatch(r"\s*-?\d+\s*", value):
             value = int(value)
@@ -172,7 +177,7 @@ class Look:
     def amount(self, key: str, default: Any = None) -> float:
         """A number. Raises NotHere for what is none, LeftOpen for what a script leaves open."""
         value = self(key, default)
-        if isinstance(value, str) and ("$" in value or "`" in value):
+        if _is_left_open(value):
             raise LeftOpen(key, value)
         try:
             return float("" if isinstance(value, bool) else value)

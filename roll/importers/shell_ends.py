@@ -1,4 +1,4 @@
-"""Where a quoted part, an expansion or a run of characters of a shell script ends."""
+"""Ends of quoted parts, expansions and runs of characters in a shell script."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Damaged(Exception):
 
 
 def end_of(text: str, start: int, depth: int = 0) -> int:
-    """Where the quoted part, the expansion or the run of characters ends that begins at `start`."""
+    """Finds the end of the quoted part, the expansion or the run of characters that begins at `start`."""
     if depth > DEEPEST:
         raise Damaged(f"brackets within brackets, more than {DEEPEST} deep")
     char = text[start]

@@ -17,7 +17,7 @@ class State:
     arrays: dict[str, list[str]] = field(default_factory=dict)
     functions: dict[str, Steps] = field(default_factory=dict)
     arguments: list[str] | None = None
-    """Of a function; None of the script, which gets those of whoever runs it."""
+    """Arguments of a function; None of the script, which gets those of whoever runs it."""
     notes: list[str] = field(default_factory=list)
     made: int = 0
     steps: int = 0

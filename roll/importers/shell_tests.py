@@ -14,7 +14,7 @@ _LONGEST = 4096
 
 
 def verdict(words: Sequence[str], state: State) -> bool | None:
-    """Of `[ ... ]`, `[[ ... ]]` or `test ...`; None where only a run of the script would tell."""
+    """Truth of `[ ... ]`, `[[ ... ]]` or `test ...`; None where only a run of the script would tell."""
     is_double = words[0] == "[["
     inner = list(words[1:-1] if words[0] in ("[", "[[") and words[-1] in ("]", "]]") else words[1:])
     return _either(inner, state, is_double)

@@ -141,7 +141,7 @@ def _split(found: Sequence[str]) -> list[str]:
 
 
 def _output(written: str, inside: str, state: State) -> str:
-    """Of echo, basename, dirname and pwd, which only change a text; else as it is written."""
+    """Output of echo, basename, dirname and pwd, which only change a text; others stay as they are written."""
     try:
         steps = TreeReader(inside).script()
     except Damaged:

@@ -306,7 +306,7 @@ class Walk:
 
 
 def _entries(inside: str, state: State) -> list[str]:
-    """Of an array as it is written, one word after the other."""
+    """Words of an array as it is written, one after the other."""
     reader = TreeReader(inside)
     found: list[str] = []
     while True:

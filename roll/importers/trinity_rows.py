@@ -160,7 +160,7 @@ _LITTLE: tuple[Row, ...] = (
     needless("buffer.explorer_input.**.format.messages_key", "a task is asked for its prompt_key"),
     lacks("buffer.explorer_input.**.format.tools_key", "data_args.tools is the column of a row's tools", "tools"),
 )
-"""Of tasks and sets."""
+"""Keys of tasks and sets."""
 
 
 def _of_scoring(via: Callable[[Any], Any]) -> Callable[[Any], Near]:

@@ -135,7 +135,7 @@ def algorithm_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _default_lengths(given: Mapping[str, Any]) -> dict[str, Any]:
-    """As Trinity shares max_model_len out; without it what is not given stays open."""
+    """Shares max_model_len out as Trinity does; without it what is not given stays open."""
     total = _whole(given.get(f"{_OWN}model.max_model_len"))
     prompt, response = (_whole(given.get(f"data.max_{kind}_length")) for kind in ("prompt", "response"))
     if total is None:

@@ -141,7 +141,7 @@ def run_directories(folder: Path, depth: int = _DEPTH) -> Iterator[Path]:
 
 
 def _silent(key: str, directory: Path) -> Glance:
-    """Of a run whose files have not answered yet."""
+    """Stands for a run whose files have not answered yet."""
     return Glance(key, directory.name, directory, "unknown", 0, None, "", None, None, 0.0)
 
 

@@ -42,7 +42,7 @@ FSDP2_KEYS: Mapping[str, str] = {
     "async_save_ckpt": "a checkpoint is whole before the next step",
     "moe_use_grouped_mm": "transformers chooses how experts are computed",
 }
-"""Of strategy_config: keys that change what a run takes and not what it computes, and the nearest thing here."""
+"""Keys of strategy_config that change what a run takes and not what it computes, and the nearest thing here."""
 
 
 @dataclass
