@@ -2,6 +2,7 @@
 
 import gc
 import importlib.util
+import logging
 import os
 import sys
 from collections.abc import Callable, Generator, Iterator
@@ -74,6 +75,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--shard", help="1/3, 2/3 or 3/3: only the files of this part of the slow tests")
     parser.addoption("--whole-limit", type=float, default=0, help="seconds for all tests together; 0: no limit")
     parser.addoption("--fault-seed", type=int, default=0, help="they are drawn with this seed")
+
+
+@pytest.fixture(autouse=True)
+def keep_logging() -> Iterator[None]:
+    """A handler that one test leaves would write into what the next one captures."""
+    root = logging.getLogger()
+    level, handlers = root.level, list(root.handlers)
+    yield
+    for handler in set(root.handlers) - set(handlers):
+        root.removeHandler(handler)
+    root.setLevel(level)
 
 
 @pytest.fixture(scope="session")
