@@ -6,7 +6,8 @@ import pytest
 
 from roll.pipeline.rlvr.rewards.base import RewardInput, RewardResult
 from roll.pipeline.rlvr.rewards.exact_match import ExactMatch, Regex
-from roll.utils.answers import boxed_answer, final_answer, has_open_box, last_boxed, last_number
+from roll.utils.answers import boxed_answer, final_answer, has_open_box, last_boxed
+from roll.utils.prose import last_number
 
 
 @pytest.mark.parametrize(
@@ -111,6 +112,7 @@ def test_an_open_box_is_one_that_begins_last_and_is_never_closed() -> None:
     "text",
     [
         r"\boxed{" * 20_000,
+        r"\boxed{" * 20_000 + "}" * 20_000,
         "{" * 200_000,
         "7 " * 100_000,
         "1," * 100_000,
@@ -125,6 +127,7 @@ def test_an_open_box_is_one_that_begins_last_and_is_never_closed() -> None:
 def test_very_long_garbage_is_searched_in_linear_time(text: str) -> None:
     """Milliseconds; in quadratic time it would run into the limit."""
     last_boxed(text)
+    boxed_answer(text)
     last_number(text)
 
 
@@ -199,6 +202,9 @@ def test_the_final_answer_and_how_it_is_given(text: str, expected: tuple[str | N
         (r"\boxed{4} \boxed{5}", "5"),
         (r"\boxed{4} or \boxed{5", None),
         (r"\boxed{\boxed{5}}", "5"),
+        (r"\boxed{4}, no: \boxed 5", "5"),
+        (r"\boxed 4 or \boxed{5}", "4 or 5"),
+        (r"in \boxed{}, \boxed{5}", "5"),
         ("none", None),
     ],
 )

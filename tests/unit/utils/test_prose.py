@@ -2,7 +2,7 @@
 
 import pytest
 
-from roll.utils.answers import last_number
+from roll.utils.prose import last_number
 from tests.unit.utils.prose_sentences import SENTENCES
 
 

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from roll.pipeline.rlvr.rewards.base import RewardInput, RewardResult, checks_rows, requires
-from roll.utils.answers import boxed_answer, has_open_box, last_number
+from roll.utils.answers import boxed_answer, has_open_box
 from roll.utils.math_equal import MathEqual
 from roll.utils.math_truths import references, truth_problem
+from roll.utils.prose import last_number
 
 
 def problem_of(row: Mapping[str, Any]) -> str | None:
