@@ -9,17 +9,8 @@ from typing import Any
 
 from roll.utils.answers import last_boxed
 from roll.utils.math_numbers import PlainNumber, equal_numbers, read_number
-from roll.utils.math_statements import (
-    alternatives,
-    chain,
-    is_name,
-    is_one_value,
-    names_other_than_one_value,
-    normalized,
-    said_again,
-    same_words,
-    trimmed,
-)
+from roll.utils.math_statements import is_one_value, names_other_than_one_value
+from roll.utils.math_text import alternatives, chain, is_name, normalized, said_again, same_words, trimmed
 from roll.utils.time_limit import TimeLimitReached, call_within
 
 MAX_ANSWER_CHARS = 2000  # a longer "answer" is no answer, and parsing it would only take time

@@ -18,16 +18,9 @@ _AS_ASCII = str.maketrans(
     "\u2212\u2013\uff0d\uff0b\uff05\uff0c\uff0e\u00a0\u2009\u202f" + "".join(chr(0xFF10 + i) for i in range(10)),
     "--" + "-+%,.   " + "0123456789",
 )
-_WRITTEN_OUT = {  # signs that LaTeX has commands for
-    "\u00b2": "^2", "\u00b3": "^3", "\u00bd": " 1/2", "\u2153": " 1/3", "\u2154": " 2/3", "\u00bc": " 1/4",
-    "\u00be": " 3/4", "\u221e": r"\infty ", "\u2205": r"\emptyset ", "\u03c0": r"\pi ", "\u2212": "-",
-}  # fmt: skip
-_SIGNS = str.maketrans(_WRITTEN_OUT)
-_ROOT = re.compile(r"\u221a\s*(?:(\d+|[A-Za-z])|\(([^()]*)\)|\{([^{}]*)\})")
-_COLOURED = re.compile(r"\\(?:textcolor|colorbox)\s*\{[^{}]*\}\s*\{([^{}]*)\}")
 _WRAPPED = re.compile(
-    r"\$\$?(?P<dollars>(?:[^$\\]|\\.)*)\$\$?|\\\((?P<round>.*)\\\)|\\\[(?P<square>.*)\\\]|\{(?P<braces>[^{}]*)\}"
-    r"|\\(?:text|textbf|textit|textrm|mathrm|mathbf|mathit|boldsymbol|bm|mbox)\s*\{(?P<font>[^{}]*)\}",
+    r"\$\$?((?:[^$\\]|\\.)*)\$\$?|\\\((.*)\\\)|\\\[(.*)\\\]|\{([^{}]*)\}"
+    r"|\\(?:text|textbf|textit|textrm|mathrm|mathbf|mathit|boldsymbol|bm|mbox)\s*\{([^{}]*)\}",
     re.DOTALL,
 )
 _WORDS_INSIDE = (
@@ -83,15 +76,6 @@ class PlainNumber:
         return PlainNumber(self.value / 100, decimals, self.digits)
 
 
-def written_out(text: str) -> str:
-    r"""With LaTeX's commands for signs of Unicode, and without colours.
-
-    Examples: "2\u221a3" -> r"2\sqrt{3}", "x\u00b2" -> "x^2", "2\u00bd" -> "2 1/2", r"\textcolor{red}{5}" -> "5"
-    """
-    text = _COLOURED.sub(r"\1", text.translate(_SIGNS).replace(r"\varnothing", r"\emptyset"))
-    return _ROOT.sub(lambda found: rf"\sqrt{{{found[1] or found[2] or found[3]}}}", text).strip()
-
-
 def read_number(text: str) -> PlainNumber | None:
     r"""None for what is no plain number. A unit, a currency and a degree sign are left out.
 
@@ -116,7 +100,7 @@ def read_number(text: str) -> PlainNumber | None:
 def _unwrapped(text: str) -> str:
     text = text.replace(r"\left", "").replace(r"\right", "").replace(r"\displaystyle", "").strip().rstrip(".,;")
     while (inside := _WRAPPED.fullmatch(text)) is not None:
-        text = next(part for part in inside.groups() if part is not None).strip()
+        text = inside[inside.lastindex or 0].strip()
     return text
 
 

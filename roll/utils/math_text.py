@@ -1,0 +1,118 @@
+r"""Texts of answers: without what says nothing around them, and in the parts that they consist of."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+_WRITTEN_OUT = {  # signs that LaTeX has commands for
+    "\u00b2": "^2", "\u00b3": "^3", "\u00bd": " 1/2", "\u2153": " 1/3", "\u2154": " 2/3", "\u00bc": " 1/4",
+    "\u00be": " 3/4", "\u221e": r"\infty ", "\u2205": r"\emptyset ", "\u03c0": r"\pi ", "\u2212": "-",
+}  # fmt: skip
+_SIGNS = str.maketrans(_WRITTEN_OUT)
+_ROOT = re.compile(r"\u221a\s*(?:(\d+|[A-Za-z])|\(([^()]*)\)|\{([^{}]*)\})")
+_COLOURED = re.compile(r"\\(?:textcolor|colorbox)\s*\{[^{}]*\}\s*\{([^{}]*)\}")
+TEXT = re.compile(r"\\(?:text|textrm|textbf|textit|mathrm|mathbf|mbox|hbox|operatorname)\s*\{([^{}]*)\}")
+SPACE = re.compile(r"\\[,;: ]|\\(?:thin|med|thick|en)space\b")
+BOUNDS = re.compile(r"(?<!-)[<>](?!-)|\\(?:leq?|geq?|lt|gt|leqslant|geqslant|ll|gg|prec|succ)\b|[\u2264\u2265]")
+MEMBER_OF = re.compile(r"^\s*\$?\s*\\?[a-zA-Z]+\s*(?:\\in\b|\u2208)\s*")
+_JOINED = r"\s*(?:,\s*)?(?:\\(?:text|mathrm|textrm|mbox)\s*\{{\s*(?:{0})\s*\}}|\b(?:{0})\b)\s*"
+_ROW_GAP = re.compile(r"\\\\\[\s*-?[\d.]+\s*(?:pt|em|ex|[cm]m)\s*\]")
+_SPACES_AROUND = re.compile(r"^(?:\s|\\[,;:! ]|\\q?quad\b)+|(?<!\\)(?:\s|~|\\[,;:! ]|\\q?quad\b)+$")
+_FULL_STOP = re.compile(r"(?<![.\\])\.$")
+_CHANCE = re.compile(
+    r"^(?:P|\\?Pr|\\(?:mathbb|mathrm|text)\{P(?:r)?\})\s*(?:\\left)?[(\[][^()\[\]]*(?:\\right)?[)\]]\s*=\s*(?=[^=]+$)"
+)
+_LETTERED = re.compile(
+    r"^\\(?:text|textbf|textrm|mathrm|mathbf)\s*\{\s*\([A-F]\)\s*\}(?:\s|~|\\[,;:! ]|\\q?quad\b)*(?=\S)"
+)
+"""The letter of a choice before its value: \\textbf{(B)}\\ 12."""
+_ANGLES = str.maketrans({"\u27e8": "(", "\u27e9": ")"})
+
+
+def written_out(text: str) -> str:
+    r"""With LaTeX's commands for signs of Unicode, and without colours.
+
+    Examples: "2\u221a3" -> r"2\sqrt{3}", "x\u00b2" -> "x^2", "2\u00bd" -> "2 1/2", r"\textcolor{red}{5}" -> "5"
+    """
+    text = _COLOURED.sub(r"\1", text.translate(_SIGNS).replace(r"\varnothing", r"\emptyset"))
+    return _ROOT.sub(lambda found: rf"\sqrt{{{found[1] or found[2] or found[3]}}}", text).strip()
+
+
+def normalized(text: str) -> str:
+    r"""As the parser is given it. `x \in S` is S, `1 or 2` is `1, 2`, 1e-7 is 1 \times 10^{-7}."""
+    text = SPACE.sub(" ", MEMBER_OF.sub("", without_sizes(_ROW_GAP.sub(r"\\\\", text))))
+    if not BOUNDS.search(text):
+        text = re.sub(_JOINED.format("or|and"), ", ", text)
+    return re.sub(r"(?<![\w.])(\d+(?:\.\d*)?|\.\d+)[eE]([-+]?\d+)", r"\1 \\times 10^{\2}", text)
+
+
+def trimmed(text: str) -> str:
+    r"""Without what says nothing around it: spaces of LaTeX, a full stop, a font, the letter of a choice before its
+    value, `P(X = 2) =`. Angle brackets are round ones.
+
+    Examples: r"\,5\," -> "5", r"\text{5 apples}" -> "5 apples", r"P(A \cap B) = 1/4" -> "1/4",
+    r"\textbf{(B)}\ 12" -> "12"
+    """
+    text = re.sub(r"\\langle\b", "(", re.sub(r"\\rangle\b", ")", written_out(text).translate(_ANGLES)))
+    text = _LETTERED.sub("", _FULL_STOP.sub("", _SPACES_AROUND.sub("", text + " ")))
+    whole = TEXT.fullmatch(text)
+    if whole is not None and re.search(r"\d", whole[1]):
+        text = whole[1].strip()
+    return _CHANCE.sub("", text)
+
+
+def same_words(one: str, other: str) -> bool:
+    r"""Whether they differ in fonts and spaces alone; of words, as "no solution", in capitals alone."""
+    texts = ["".join(TEXT.sub(r"\1", text).split()) for text in (one, other)]
+    if texts[0] == texts[1]:
+        return True
+    return texts[0].lower() == texts[1].lower() and re.fullmatch(r"[A-Za-z]{4,}", texts[0]) is not None
+
+
+def alternatives(text: str) -> list[str]:
+    """The bounds of which one holds. Example: "x < 1 or x > 2" -> ["x < 1", "x > 2"]."""
+    return re.split(_JOINED.format("or"), text) if BOUNDS.search(text) else [text]
+
+
+def said_again(text: str) -> list[str]:
+    r"""The forms of one value, if that is what an answer gives. Example: r"\frac34 or 0.75" -> [r"\frac34", "0.75"]."""
+    return [part for part in re.split(_JOINED.format("or"), text) if part.strip(" ,$")]
+
+
+def chain(text: str) -> tuple[list[str], bool]:
+    r"""The parts between equals signs outside of brackets, and whether some are only about equal.
+
+    Example: r"x = \frac{1}{3} \approx 0.33" -> (["x", r"\frac{1}{3}", "0.33"], True)
+    """
+    is_about = re.search(r"\\approx|\\simeq|\u2248", text) is not None
+    marked = re.sub(r"\\approx|\\simeq|\\equiv|\u2248|:=|==", "=", text)
+    marked = re.sub(r"\\p?mod\s*\{?\s*\d+\s*\}?|\\pmod\s*\{[^{}]*\}", "", marked) if r"\equiv" in text else marked
+    return [part.strip() for part in split(marked, "=") if part.strip()], is_about
+
+
+def is_name(text: str) -> bool:
+    r"""What is given a value: x, x_1, f(x), \theta, \angle ABC, "The area"."""
+    text = TEXT.sub(r"\1", text).strip(" ${}")
+    return re.fullmatch(
+        r"(?:\\[A-Za-z]+\s*)?[A-Za-z']*(?:_\{?\w+\}?)?'*\s*(?:\([A-Za-z0-9, ]*\))?", text
+    ) is not None or (re.fullmatch(r"[A-Za-z' ]+", text) is not None)
+
+
+def without_sizes(text: str) -> str:
+    r"""Without `\left`, `\right` and styles, which change how large a formula is written."""
+    return re.sub(r"\\(?:left|right)\s*\.|\\(?:left|right)(?![a-zA-Z])|\\(?:displaystyle|textstyle)\b\s*", "", text)
+
+
+def split(text: str, mark: str) -> Iterator[str]:
+    """At the mark outside of brackets; not within `<=`, `>=` and `!=`."""
+    depth, start = 0, 0
+    for at, sign in enumerate(text):
+        if sign in "([{":
+            depth += 1
+        elif sign in ")]}":
+            depth = max(0, depth - 1)
+        elif sign == mark and depth == 0 and not (mark == "=" and at and text[at - 1] in "<>!"):
+            yield text[start:at]
+            start = at + 1
+    yield text[start:]
